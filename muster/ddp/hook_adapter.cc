@@ -15,6 +15,22 @@ std::string shape_of(const at::Tensor& tensor) {
   return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
 }
 
+// The Reducer's bucket of complex gradients has real numbers, but it counts them as complex ones: its own
+// views are of the first half.
+std::vector<at::Tensor> gradients_of(const c10d::GradBucket& bucket) {
+  std::vector<at::Tensor> views;
+  int64_t begin = 0;
+  for (const at::Tensor& parameter : bucket.getParameters()) {
+    if (!parameter.is_complex()) return bucket.getGradients();
+    auto shape = parameter.sizes().vec();
+    shape.push_back(2);
+    const int64_t end = begin + 2 * parameter.numel();
+    views.push_back(bucket.getBuffer().slice(0, begin, end).view(shape));
+    begin = end;
+  }
+  return views;
+}
+
 }  // namespace
 
 HookAdapter::HookAdapter(Hook hook, ProcessGroup group, const TrainedParameters& parameters)
@@ -33,7 +49,7 @@ GradientBucket HookAdapter::describe(c10d::GradBucket& bucket) const {
                        .group = group_};
   for (const at::Tensor& parameter : found.parameters)
     found.names.push_back(names_.at(parameter.unsafeGetTensorImpl()));
-  if (!found.tensor.is_sparse()) found.gradients = bucket.getGradients();
+  if (!found.tensor.is_sparse()) found.gradients = gradients_of(bucket);
   return found;
 }
 

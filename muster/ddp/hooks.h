@@ -30,7 +30,9 @@ namespace muster {
 // The input of a hook. Buckets come in index order, the same on all ranks, while backward runs.
 struct GradientBucket {
   at::Tensor tensor;  // this rank's gradients, flattened and concatenated; the hook may write to it
-  std::vector<at::Tensor> gradients;  // views into `tensor`, in the parameters' shapes
+  // Views into `tensor`, in the parameters' shapes. Complex gradients are real numbers in both; their views
+  // have another dimension, of 2, as torch::view_as_real has.
+  std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> parameters;
   std::vector<std::string> names;  // of the parameters
   size_t index = 0;

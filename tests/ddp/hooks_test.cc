@@ -84,6 +84,74 @@ TEST_P(HookTest, OptionsOfTheReducerHoldWithAHook) {
 INSTANTIATE_TEST_SUITE_P(Backends, HookTest, ::testing::Values("gloo", "shm"),
                          [](const auto& info) { return std::string(info.param); });
 
+// A matrix and a vector of complex numbers.
+struct ComplexNetImpl : torch::nn::Module {
+  ComplexNetImpl() {
+    w = register_parameter("w", torch::ones({6, 4}, torch::kComplexDouble));
+    b = register_parameter("b", torch::ones({6}, torch::kComplexDouble));
+  }
+  at::Tensor forward(const at::Tensor& x) { return torch::abs(torch::matmul(w, x) + b).pow(2).sum(); }
+  at::Tensor w, b;
+};
+TORCH_MODULE(ComplexNet);
+
+at::Tensor complex_input(int rank) {
+  const auto real = torch::arange(4, torch::kDouble) + rank;
+  return torch::complex(real, real.flip(0) * 2 - 3 * rank);
+}
+
+// What a hook does to all numbers of a bucket, it does to the real and imaginary parts of complex ones.
+TEST_P(HookTest, ComplexGradientsAreReducedWhole) {
+  const std::vector<std::function<Hook()>> exact = {
+      plain_average, [] { return mean_of_all(); }, [] { return top_k({.density = 1}); },
+      [] { return power_sgd({.matrix_rank = 8, .start_step = 0, .min_compression_rate = 0}); },
+      [] { return power_sgd({.matrix_rank = 8, .start_step = 0, .min_compression_rate = 1e9}); }};
+  for (size_t which = 0; which < exact.size(); ++which) {
+    run_ranks(2,
+              [&](ProcessGroup& group) {
+                ComplexNet net;
+                DistributedDataParallel model(net, group, {.hook = exact[which]()});
+                for (int step = 0; step < 3; ++step) {
+                  const auto expected =
+                      mean_gradients(group, net->forward(complex_input(group.rank())), net->parameters());
+                  model(complex_input(group.rank())).backward();
+                  for (size_t i = 0; i < expected.size(); ++i) {
+                    EXPECT_TRUE(at::allclose(net->parameters()[i].grad(), expected[i], 1e-9))
+                        << "hook " << which << ", parameter " << i << "\n"
+                        << net->parameters()[i].grad() << "\n"
+                        << expected[i];
+                  }
+                  drop_gradients(*net);
+                }
+              },
+              {.backend = GetParam()});
+  }
+}
+
+TEST_P(HookTest, AComplexBucketIsGivenAsRealNumbers) {
+  run_ranks(
+      2,
+      [&](ProcessGroup& group) {
+        ComplexNet net;
+        Hook looks = [](GradientBucket bucket) {
+          int64_t numbers = 0;
+          for (size_t i = 0; i < bucket.gradients.size(); ++i) {
+            const at::Tensor& gradient = bucket.gradients[i];
+            EXPECT_TRUE(gradient.sizes().equals(torch::view_as_real(bucket.parameters[i]).sizes()));
+            EXPECT_TRUE(gradient.is_alias_of(bucket.tensor));
+            EXPECT_TRUE(gradient.view(-1).equal(bucket.tensor.slice(0, numbers, numbers + gradient.numel())));
+            numbers += gradient.numel();
+          }
+          EXPECT_EQ(numbers, bucket.tensor.numel());
+          bucket.group.all_reduce(bucket.tensor, ReduceOp::avg);
+          return bucket.tensor;
+        };
+        DistributedDataParallel model(net, group, {.hook = looks});
+        for (int step = 0; step < 2; ++step) model(complex_input(group.rank())).backward();
+      },
+      {.backend = GetParam()});
+}
+
 TEST(Hooks, AFunctionMayReturnATensorAFutureOrWhatGivesOneLater) {
   const std::vector<std::function<Hook()>> kinds{
       [] { return mean_of_all(); },
