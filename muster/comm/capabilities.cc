@@ -12,22 +12,21 @@ namespace {
 
 constexpr std::array kCapabilities = {
     Capabilities{.backend = "gloo", .can_be_interrupted = true},
-    Capabilities{.backend = "nccl", .on_gpus = true, .reduce_scatters = true, .matches_by_order = true},
+    Capabilities{.backend = "nccl", .on_gpus = true, .matches_by_order = true},
     Capabilities{.backend = "shm",
                  .copies_gpus = true,
                  .compares_calls = true,
                  .ends_waits = true,
                  .ends_messages = true,
-                 .reduce_scatters = true,
+
                  .records_calls = true,
                  .can_be_interrupted = true,
                  .leaves_without_store = true},
-    Capabilities{
-        .backend = "shm+gloo", .reduce_scatters = true, .records_calls = true, .can_be_interrupted = true},
+    Capabilities{.backend = "shm+gloo", .records_calls = true, .can_be_interrupted = true},
     Capabilities{.backend = "mpi",
                  .copies_gpus = true,
                  .ends_messages = true,
-                 .reduce_scatters = true,
+
                  .records_calls = true},
 };
 

@@ -14,6 +14,7 @@
 #include "muster/comm/gloo/gloo.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/hierarchical/hierarchical.h"
+#include "muster/comm/hierarchical/over_gloo.h"
 #include "muster/comm/interrupt.h"
 #include "muster/comm/mpi/loader.h"
 #include "muster/comm/nccl/nccl.h"
@@ -45,7 +46,7 @@ c10::intrusive_ptr<c10d::Backend> make_host_backend(const c10::intrusive_ptr<c10
     return make_mpi(part("mpi"), rank, size, options.of_all_ranks, options.timeout);
   if (options.backend == "shm+gloo")
     return make_hierarchical(part("hosts"), rank, options.hosts, options.timeout, gloo, options.names);
-  return gloo(part("gloo"), rank, size);
+  return c10::make_intrusive<OverGloo>(gloo(part("gloo"), rank, size), "gloo");
 }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,

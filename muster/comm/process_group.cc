@@ -12,6 +12,7 @@
 #include "muster/comm/call/timeouts.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/host/choice.h"
+#include "muster/comm/host/plain_tensor.h"
 #include "muster/comm/process_group_call.h"
 #include "muster/comm/torch_compat.h"
 #include "muster/comm/work_state.h"
@@ -43,13 +44,8 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   throw Error(ErrorCode::internal, "reduce op: unknown value");
 }
 
-const char* to_string(ReduceOp op) {
-  constexpr const char* kNames[] = {"sum", "avg", "min", "max", "product", "band", "bor", "bxor"};
-  return kNames[static_cast<int>(op)];
-}
-
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous();
+bool is_plain_on_host(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && is_plain(tensor);
 }
 
 // The parts of a tensor, one a rank, as views along the flattened first dimension.
@@ -66,6 +62,11 @@ int64_t row_count(const std::vector<int64_t>& splits) {
 }
 
 }  // namespace
+
+const char* to_string(ReduceOp op) {
+  constexpr const char* kNames[] = {"sum", "avg", "min", "max", "product", "band", "bor", "bxor"};
+  return kNames[static_cast<int>(op)];
+}
 
 int ProcessGroup::rank() const {
   return state_->rank;
@@ -116,7 +117,7 @@ const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
 
 void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
   const Gate::Pass pass = state_->gate.enter();
-  if (!pass || !state_->blocking || timeout_ || !is_plain(tensor))
+  if (!pass || !state_->blocking || timeout_ || !is_plain_on_host(tensor))
     return all_reduce_async(std::move(tensor), op, Caller::waits).wait();
   const int64_t sequence = state_->sequence++;
   state_->count(tensor);
@@ -133,7 +134,7 @@ void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
 
 Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller caller) {
   ProcessGroupCall call("all_reduce", state_.get(), timeout_);
-  std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
+  std::vector<at::Tensor> tensors{call.numbers(tensor, true, op)};
   state_->count(tensor);
   call.in_common([&] { return cat(to_string(op), " ", describe(tensor)); });
   return call.start([&](auto& group) {
@@ -146,7 +147,7 @@ Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller calle
 Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller caller) {
   ProcessGroupCall call("reduce", state_.get(), timeout_);
   call.check_root(root);
-  std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
+  std::vector<at::Tensor> tensors{call.numbers(tensor, true, op)};
   state_->count(tensor);
   call.in_common([&] { return cat(to_string(op), " to ", root, " ", describe(tensor)); });
   return call.start([&](auto& group) {
@@ -160,7 +161,7 @@ Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller
 Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
   ProcessGroupCall call("broadcast", state_.get(), timeout_);
   call.check_root(root);
-  std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
+  std::vector<at::Tensor> tensors{call.moved(tensor, true)};
   if (state_->rank == root) state_->count(tensor);
   call.in_common([&] { return cat("from ", root, " ", describe(tensor)); });
   return call.start([&](auto& group) {
@@ -173,9 +174,9 @@ Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
 Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller caller) {
   ProcessGroupCall call("all_gather", state_.get(), timeout_);
   // Flat: Gloo compares the number of dimensions too.
-  at::Tensor to = call.tensor(output, true).view(-1);
-  at::Tensor from = call.tensor(input, false).view(-1);
-  call.check_parts(to, from, "output", "input");
+  at::Tensor to = call.moved(output, true).view(-1);
+  at::Tensor from = call.moved(input, false).view(-1);
+  call.check_parts(output, input, "output", "input");
   state_->count(from);
   call.in_common([&] { return describe(input); });
   return call.start([&](auto& group) {
@@ -185,36 +186,23 @@ Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller 
 
 Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op, Caller caller) {
   ProcessGroupCall call("reduce_scatter", state_.get(), timeout_);
-  at::Tensor from = call.tensor(input, false).view(-1);
+  at::Tensor to = call.numbers(output, true, op).view(-1);
+  at::Tensor from = call.numbers(input, false, op).view(-1);
+  call.check_parts(input, output, "input", "output");
   state_->count(from);
-  // Beside NCCL, Gloo has the tensors of the CPU.
-  if (state_->can.reduce_scatters && !(state_->can.on_gpus && input.is_cpu())) {
-    at::Tensor to = call.tensor(output, true).view(-1);
-    call.check_parts(from, to, "input", "output");
-    call.in_common([&] { return cat(to_string(op), " ", describe(input)); });
-    return call.start([&](auto& group) {
-      auto options = call.options<c10d::ReduceScatterOptions>(caller);
-      options.reduceOp = to_c10d(op);
-      return reduce_scatter_single(group, to, from, options);
-    });
-  }
-  // Gloo's own is an all_reduce too, but inside a Work that neither waits for a time nor knows that it ended.
-  call.check_parts(from, output, "input", "output");
-  std::vector<at::Tensor> whole{from.clone()};
-  call.copy_back(output, parts_of(whole[0], state_->size)[static_cast<size_t>(state_->rank)]);
   call.in_common([&] { return cat(to_string(op), " ", describe(input)); });
   return call.start([&](auto& group) {
-    auto options = call.options<c10d::AllreduceOptions>(caller);
+    auto options = call.options<c10d::ReduceScatterOptions>(caller);
     options.reduceOp = to_c10d(op);
-    return group.allreduce(whole, options);
+    return reduce_scatter_single(group, to, from, options);
   });
 }
 
 Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::vector<int64_t> output_splits,
                                     std::vector<int64_t> input_splits, Caller caller) {
   ProcessGroupCall call("all_to_all", state_.get(), timeout_);
-  at::Tensor to = call.tensor(output, true);
-  at::Tensor from = call.tensor(input, false);
+  at::Tensor to = call.moved(output, true);
+  at::Tensor from = call.moved(input, false);
   const auto check = [&](const at::Tensor& tensor, const std::vector<int64_t>& splits, const char* name) {
     const bool right = splits.empty() ? tensor.dim() > 0 && tensor.size(0) % state_->size == 0
                                       : std::ssize(splits) == state_->size && tensor.dim() > 0 &&
@@ -226,13 +214,13 @@ Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::ve
                     "), that sum to its rows, got [", join(splits, ", "), "] for ", describe(tensor),
                     " (rank ", state_->name(), ")"));
   };
-  check(to, output_splits, "output");
-  check(from, input_splits, "input");
+  check(output, output_splits, "output");
+  check(input, input_splits, "input");
   state_->count(from);
-  if (to.scalar_type() != from.scalar_type() || to.sizes().slice(1) != from.sizes().slice(1)) {
+  if (output.scalar_type() != input.scalar_type() || output.sizes().slice(1) != input.sizes().slice(1)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("all_to_all: expected output rows like the input's, got output ", describe(to),
-                    " and input ", describe(from), " (rank ", state_->name(), ")"));
+                cat("all_to_all: expected output rows like the input's, got output ", describe(output),
+                    " and input ", describe(input), " (rank ", state_->name(), ")"));
   }
   // Ranks may send different amounts; what they share is the type and the shape of a row.
   const std::string row = join(input.sizes().slice(1), ", ");
@@ -246,12 +234,12 @@ Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::ve
 Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, Caller caller) {
   ProcessGroupCall call("gather", state_.get(), timeout_);
   call.check_root(root);
-  std::vector<at::Tensor> inputs{call.tensor(input, false)};
+  std::vector<at::Tensor> inputs{call.moved(input, false)};
   state_->count(inputs[0]);
   std::vector<std::vector<at::Tensor>> outputs;
   if (state_->rank == root) {
-    const at::Tensor to = call.tensor(output, true);
-    call.check_parts(to, inputs[0], "output", "input");
+    const at::Tensor to = call.moved(output, true);
+    call.check_parts(output, input, "output", "input");
     outputs.push_back(parts_of(to, state_->size));
   }
   inputs[0] = inputs[0].view(-1);
@@ -266,12 +254,12 @@ Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, C
 Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, Caller caller) {
   ProcessGroupCall call("scatter", state_.get(), timeout_);
   call.check_root(root);
-  std::vector<at::Tensor> outputs{call.tensor(output, true)};
+  std::vector<at::Tensor> outputs{call.moved(output, true)};
   std::vector<std::vector<at::Tensor>> inputs;
   if (state_->rank == root) {
-    const at::Tensor from = call.tensor(input, false);
+    const at::Tensor from = call.moved(input, false);
     state_->count(from);
-    call.check_parts(from, outputs[0], "input", "output");
+    call.check_parts(input, output, "input", "output");
     inputs.push_back(parts_of(from, state_->size));
   }
   outputs[0] = outputs[0].view(-1);

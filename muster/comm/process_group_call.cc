@@ -3,6 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/record_function.h>
 
 #include <mutex>
@@ -13,6 +14,7 @@
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/call/timeouts.h"
+#include "muster/comm/host/plain_tensor.h"
 
 namespace muster {
 
@@ -36,27 +38,44 @@ ProcessGroupCall::ProcessGroupCall(const char* operation, ProcessGroup::State* s
 at::Tensor ProcessGroupCall::tensor(const at::Tensor& given, bool output) {
   check(given);
   if (first_ == nullptr) first_ = &given;
-  at::Tensor plain = given.requires_grad() ? given.detach() : given;
-  if (plain.is_contiguous()) return plain;
-  at::Tensor copy = plain.contiguous();
-  if (output) copies_.push_back({.original = plain, .contiguous = copy});
+  at::Tensor detached = given.requires_grad() ? given.detach() : given;
+  if (is_plain(detached)) return detached;
+  at::Tensor copy = plain(detached);
+  if (output) copies_.push_back({.original = detached, .contiguous = copy});
   return copy;
+}
+
+// The host's backends do by themselves what NCCL's leaves to its callers.
+bool ProcessGroupCall::is_for_nccl(const at::Tensor& tensor) const {
+  return state_->can.on_gpus && !tensor.is_cpu();
+}
+
+at::Tensor ProcessGroupCall::as_known(const at::Tensor& plain) const {
+  return is_for_nccl(plain) && !is_known_everywhere(plain.scalar_type()) ? as_bytes(plain) : plain;
+}
+
+at::Tensor ProcessGroupCall::moved(const at::Tensor& given, bool output) {
+  return as_known(tensor(given, output));
+}
+
+at::Tensor ProcessGroupCall::numbers(const at::Tensor& given, bool output, ReduceOp op) {
+  const at::Tensor memory = tensor(given, output);
+  if (!memory.is_complex() || !is_for_nccl(memory)) return memory;
+  if (op == ReduceOp::sum || op == ReduceOp::avg) return at::view_as_real(memory);
+  throw Error(ErrorCode::invalid_argument,
+              cat(operation_, ": expected an operation that ", c10::toString(memory.scalar_type()),
+                  " has, got ", to_string(op), " (rank ", state_->name(), ")"));
 }
 
 at::Tensor ProcessGroupCall::host_tensor(const at::Tensor& given, bool output) {
   const bool by_backend = state_->can.copies_gpus || state_->can.on_gpus;
-  if (!given.defined() || !given.is_cuda() || by_backend) return tensor(given, output);
+  if (!given.defined() || !given.is_cuda() || by_backend) return moved(given, output);
   check(given);
   if (first_ == nullptr) first_ = &given;
   at::Tensor copy = output ? at::empty(given.sizes(), given.options().device(at::kCPU))
-                           : given.detach().to(at::kCPU).contiguous();
+                           : plain(given.detach().to(at::kCPU));
   if (output) copies_.push_back({.original = given.detach(), .contiguous = copy});
   return copy;
-}
-
-void ProcessGroupCall::copy_back(const at::Tensor& given, const at::Tensor& part) {
-  check(given);
-  copies_.push_back({.original = given.detach(), .contiguous = part.view(given.sizes())});
 }
 
 void ProcessGroupCall::check_root(int root) const {

@@ -17,6 +17,7 @@
 namespace muster {
 
 std::string describe(const at::Tensor& tensor);  // "Float [2, 3]"
+const char* to_string(ReduceOp op);
 
 class ProcessGroupCall {
  public:
@@ -25,13 +26,16 @@ class ProcessGroupCall {
   // `limit`: its own time limit; none: the group's. Throws: failed_precondition after shutdown().
   ProcessGroupCall(const char* operation, ProcessGroup::State* state, Limit limit = {});
 
-  // A tensor the backend reads or writes: checked, contiguous. Results are copied back when `output`.
+  // A tensor the backend reads or writes: checked, plain (host/plain_tensor.h). Results are copied back when
+  // `output`.
   at::Tensor tensor(const at::Tensor& given, bool output);
-  // The same, on the host: what Gloo sends and receives between two ranks. (Its collectives copy CUDA tensors
-  // themselves.)
+  // The same, to be moved, as bytes where the backend does not know its type; and to be reduced, complex
+  // numbers as real ones. Throws: invalid_argument for an operation that complex numbers have not.
+  at::Tensor moved(const at::Tensor& given, bool output);
+  at::Tensor numbers(const at::Tensor& given, bool output, ReduceOp op);
+  // To be moved, on the host: what Gloo sends and receives between two ranks. (Its collectives copy CUDA
+  // tensors themselves.)
   at::Tensor host_tensor(const at::Tensor& given, bool output);
-  // An output that the backend does not write itself: wait() copies `part` there.
-  void copy_back(const at::Tensor& given, const at::Tensor& part);
   // A call without tensors runs on the group's own device.
   void without_tensors() { on_device_ = state_->can.on_gpus; }
 
@@ -74,6 +78,8 @@ class ProcessGroupCall {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Start = c10::function_ref<WorkPtr()>;
 
+  bool is_for_nccl(const at::Tensor& tensor) const;
+  at::Tensor as_known(const at::Tensor& plain) const;
   template <class Operation>
   WorkPtr of_what_takes_it(const Operation& operation) {
     return state_->backend != nullptr ? operation(*state_->backend) : operation(*state_->group);

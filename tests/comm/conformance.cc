@@ -4,37 +4,15 @@
 
 #include <functional>
 #include <numeric>
-#include <stdexcept>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "tests/comm/conformance_support.h"
+#include "tests/comm/conformance_types.h"
 
 namespace muster::testing {
 
 namespace {
-
-void expect(bool right, const std::string& what) {
-  if (!right) throw std::runtime_error("conformance: " + what);
-}
-
-void expect_equal(const at::Tensor& got, const at::Tensor& expected, const std::string& what) {
-  if (got.cpu().equal(expected)) return;
-  std::ostringstream text;
-  text << "conformance: " << what << ": expected\n" << expected << "\ngot\n" << got.cpu();
-  throw std::runtime_error(text.str());
-}
-
-template <class Body>
-void expect_error(ErrorCode code, const std::string& part, Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    expect(error.code() == code && error.message().find(part) != std::string::npos,
-           cat("expected an error with '", part, "', got ", to_string(error.code()), ": ", error.message()));
-    return;
-  }
-  throw std::runtime_error(cat("conformance: expected an error with '", part, "', got none"));
-}
 
 // What rank `rank` holds before an operation: small whole numbers, exact in every type.
 at::Tensor values(int rank, at::ScalarType type, at::IntArrayRef shape = {3, 4}) {
@@ -348,6 +326,10 @@ const std::vector<ConformanceCheck>& conformance_checks() {
       {"GatherAndScatter", gather_and_scatter},
       {"SendAndReceiveAroundTheRing", send_and_receive_around_the_ring},
       {"NonContiguousTensors", non_contiguous_tensors},
+      {"EveryTypeIsMoved", every_type_is_moved},
+      {"EveryTypeIsMovedByC10d", every_type_is_moved_by_c10d},
+      {"EveryTypeIsReducedOrRefused", every_type_is_reduced_or_refused},
+      {"LazyTensors", lazy_tensors},
       {"ManyInFlight", many_in_flight},
       {"LargeAndTiny", large_and_tiny},
       {"Bytes", bytes},

@@ -15,6 +15,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
+#include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -146,8 +147,16 @@ at::Tensor reached(const at::Tensor& tensor) {
                        tensor.options().device(at::kCPU));
 }
 
+// Conjugated and negated as the tensor is.
+at::Tensor values_of(const at::Tensor& tensor) {
+  at::Tensor found = reached(tensor);
+  if (tensor.is_conj() != found.is_conj()) found = found.conj();
+  if (tensor.is_neg() != found.is_neg()) found = found._neg_view();
+  return found;
+}
+
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& from, bool /*non_blocking*/) {
-  reached(self).copy_(reached(from));
+  values_of(self).copy_(values_of(from));
   return self;
 }
 
@@ -297,6 +306,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("as_strided", as_strided);
   library.impl("_reshape_alias", at::native::_reshape_alias);
   library.impl("view", at::native::view);
+  library.impl("view_as_real", at::native::view_as_real);
   library.impl("resize_", at::native::resize_);
   library.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
   library.impl("copy_", copy_);

@@ -204,6 +204,36 @@ TEST(DdpConstruction, BroadcastsRankZerosParametersAndBuffers) {
   });
 }
 
+struct AllBuffersImpl : torch::nn::Module {
+  explicit AllBuffersImpl(int value) {
+    for (const auto type : {at::kShort, at::kBool, at::kUInt16, at::kUInt32, at::kUInt64, at::kComplexFloat,
+                            at::kComplexDouble, at::kFloat8_e5m2, at::kFloat8_e4m3fn})
+      register_buffer(c10::toString(type), torch::full({3}, value).to(type));
+  }
+  at::Tensor forward(const at::Tensor& x) { return (w * x).sum(); }
+  at::Tensor w = register_parameter("w", torch::ones({2}));
+};
+TORCH_MODULE(AllBuffers);
+
+TEST(DdpConstruction, BuffersOfEveryTypeAreBroadcast) {
+  for (const char* backend : {"gloo", "shm"}) {
+    run_ranks(2,
+              [&](ProcessGroup& group) {
+                AllBuffers net(group.rank());
+                const auto expect_rank_zeros = [&] {
+                  for (const auto& buffer : net->named_buffers())
+                    EXPECT_TRUE(buffer.value().view(at::kByte).eq(0).all().item<bool>()) << buffer.key();
+                };
+                DistributedDataParallel model(net, group);
+                expect_rank_zeros();
+                for (at::Tensor& buffer : net->buffers()) buffer.view(at::kByte).fill_(group.rank());
+                model(torch::ones({2}));
+                expect_rank_zeros();
+              },
+              {.backend = backend});
+  }
+}
+
 TEST(DdpConstruction, DifferentModelsNameTheFirstDifference) {
   const auto check = [](torch::nn::Sequential a, torch::nn::Sequential b,
                         const ::testing::Matcher<std::string>& message) {

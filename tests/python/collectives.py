@@ -4,6 +4,7 @@ import os
 import torch
 import torch.distributed as dist
 
+import layouts
 import muster  # registers the backend
 
 dist.init_process_group(os.environ.get("TEST_BACKEND", "muster"))
@@ -174,7 +175,11 @@ def errors():
     rooted()  # the group goes on
 
 
-for test in (all_reduce, asynchronous, rooted, gathering, all_to_all, messages, objects, groups, errors):
+def every_layout():
+    layouts.check(rank, size)
+
+
+for test in (every_layout, all_reduce, asynchronous, rooted, gathering, all_to_all, messages, objects, groups, errors):
     test()
 dist.barrier()
 dist.destroy_process_group()

@@ -5,6 +5,7 @@ import os
 import torch
 import torch.distributed as dist
 
+import layouts
 import muster
 
 os.environ["MUSTER_HOST_ID"] = os.environ["TEST_HOSTS"][int(os.environ["RANK"])]
@@ -37,6 +38,7 @@ parts = [torch.empty(2) for _ in range(size)]
 dist.all_gather(parts, torch.full((2,), float(rank)))
 assert torch.stack(parts)[:, 0].tolist() == list(range(size))
 
+layouts.check(rank, size)
 torch.manual_seed(1)
 model = torch.nn.Linear(300, 7)
 alone = torch.nn.Linear(300, 7)

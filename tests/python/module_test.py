@@ -69,6 +69,11 @@ class Collectives(ModuleTest):
         torchrun = PYTHON, "-m", "torch.distributed.run"  # the script beside PYTHON names the folder that it was installed into
         self.assert_all_ok(2, self.launched(*torchrun, "--nproc-per-node", "2", HERE / "collectives.py"))
 
+    def test_over_gloo_alone(self):
+        for hosts in ("aa", "abc"):
+            ranks = self.by_hand(len(hosts), "hosts.py", TEST_HOSTS=hosts, MUSTER_BACKEND="gloo")
+            self.assert_all_ok(len(hosts), "".join(text for _, text in ranks))
+
     def test_on_two_hosts(self):
         for hosts in ("aabb", "abb", "abc"):  # what the ranks take themselves to be on
             ranks = self.by_hand(len(hosts), "hosts.py", TEST_HOSTS=hosts)

@@ -1,6 +1,7 @@
 #include "muster/comm/hierarchical/hierarchical.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/view_as_real.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
@@ -152,7 +153,7 @@ class HierarchicalBackend : public OverGloo {
     call.out(tensors[0], true);
     return start(std::move(call), options.timeout,
                  [this, op = options.reduceOp](const HostCall& call, const Deadline& deadline) {
-                   all_reduce(written(call).view(-1), op, deadline);
+                   all_reduce(numbers_of(written(call)), op, deadline);
                  });
   }
 
@@ -209,6 +210,9 @@ class HierarchicalBackend : public OverGloo {
       case at::kBFloat16:
         return op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::MIN || op == c10d::ReduceOp::MAX ||
                op == c10d::ReduceOp::PRODUCT || mean;
+      case at::kComplexFloat:
+      case at::kComplexDouble:
+        return op == c10d::ReduceOp::SUM || mean;
       case at::kInt:
       case at::kLong:
       case at::kByte:
@@ -253,6 +257,16 @@ class HierarchicalBackend : public OverGloo {
     }
   }
 
+  static bool is_mean_of_halves(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+    return op == c10d::ReduceOp::AVG &&
+           (tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16);
+  }
+
+  // What is summed: of complex numbers both parts.
+  static at::Tensor numbers_of(const at::Tensor& memory) {
+    return (memory.is_complex() ? at::view_as_real(memory.detach()) : memory).view(-1);
+  }
+
   // What an operation reads and writes, in this host's memory.
   static const at::Tensor& read(const HostCall& call) { return call.held[0]; }
   static const at::Tensor& written(const HostCall& call) {
@@ -277,8 +291,8 @@ class HierarchicalBackend : public OverGloo {
 
   void reduce_scatter(const HostCall& call, const c10d::ReduceOp& op, const Deadline& deadline) {
     if (!place_.even) return reduce_and_cut(call, op, deadline);
-    const bool wide = is_mean_of_halves(read(call), op);
-    const at::Tensor input = wide ? read(call).to(at::kFloat) : read(call);
+    const at::Tensor given = numbers_of(read(call));
+    const at::Tensor input = is_mean_of_halves(given, op) ? given.to(at::kFloat) : given;
     const bool mean = op == c10d::ReduceOp::AVG;
     const at::Tensor sums =
         sums_of_this_host(input, mean ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op, deadline);
@@ -291,13 +305,13 @@ class HierarchicalBackend : public OverGloo {
     at::Tensor sum = theirs[0];
     for (int64_t host = 1; host < hosts(); ++host) add(sum, theirs[host], op);
     if (mean) sum.div_(getSize());
-    written(call).view(-1).copy_(sum);
+    numbers_of(written(call)).copy_(sum);
   }
 
   void reduce_and_cut(const HostCall& call, const c10d::ReduceOp& op, const Deadline& deadline) {
-    const at::Tensor whole = read(call).clone().view(-1);
+    const at::Tensor whole = numbers_of(read(call)).clone();
     all_reduce(whole, op, deadline);
-    written(call).view(-1).copy_(whole.view({getSize(), -1})[getRank()]);
+    numbers_of(written(call)).copy_(whole.view({getSize(), -1})[getRank()]);
   }
 
   // For this rank's like on each host, host by host.

@@ -14,6 +14,7 @@
 #include "muster/comm/call/profile.h"
 #include "muster/comm/call/timeouts.h"
 #include "muster/comm/host/operation.h"
+#include "muster/comm/host/plain_tensor.h"
 
 namespace muster {
 
@@ -62,18 +63,6 @@ c10::intrusive_ptr<c10::ivalue::Future> future_of(const WorkPtr& work) {
   }
 }
 
-// `start`, and where a profiler looks on its event, until Gloo has ended it.
-template <class Start>
-WorkPtr shown(const char* operation, const Tensors& tensors, Start&& start) {
-  const auto end = begin_event(cat("muster:", operation), tensors);
-  const WorkPtr work = start();
-  if (!end) return work;
-  const auto future = future_of(work);
-  if (!future) return c10::make_intrusive<SeenOver>(work, end);
-  future->addCallback([end](c10::ivalue::Future&) { end(); });
-  return work;
-}
-
 std::exception_ptr failure_of(c10::ivalue::Future& ended) {
   try {
     ended.value();
@@ -83,25 +72,20 @@ std::exception_ptr failure_of(c10::ivalue::Future& ended) {
   }
 }
 
-// `work`, and after it `finish`, which makes `outputs` of what came.
-template <class Finish>
-WorkPtr followed(const char* name, const WorkPtr& work, const Tensors& outputs, Finish finish) {
+// `work`, and after it what the call has left to do.
+WorkPtr after(const char* name, const WorkPtr& work, const GlooCall& of_gloo) {
+  const GlooCall::Rest rest = of_gloo.rest();
+  if (rest.empty()) return work;
   const auto future = future_of(work);
-  if (!future) {
-    return c10::make_intrusive<SeenOver>(work, [outputs, finish] {
-      const at::NoGradGuard no_grad;
-      finish(outputs);
-    });
-  }
+  if (!future) return c10::make_intrusive<SeenOver>(work, rest);
   HostCall call(name, work->retrieveOpType());
-  call.outputs = outputs;
+  call.outputs = of_gloo.outputs();
   auto operation = std::make_shared<HostOperation>(std::move(call));
   auto own = c10::make_intrusive<HostWork>(-1, work->getSequencenumber(), operation);
-  future->addCallback([operation, finish](c10::ivalue::Future& ended) {
+  future->addCallback([operation, rest](c10::ivalue::Future& ended) {
     std::exception_ptr error = failure_of(ended);
     try {
-      const at::NoGradGuard no_grad;
-      if (!error) finish(operation->call().outputs);
+      if (!error) rest();
     } catch (...) {
       error = std::current_exception();
     }
@@ -110,7 +94,7 @@ WorkPtr followed(const char* name, const WorkPtr& work, const Tensors& outputs, 
   return own;
 }
 
-// The lengths of `parts`; throws where they are not one a rank, of one type.
+// The bytes of `parts`; throws where they are not one a rank, of one type.
 std::vector<int64_t> lengths(const Tensors& parts, int ranks, at::ScalarType type) {
   if (std::ssize(parts) != ranks) {
     throw Error(ErrorCode::invalid_argument,
@@ -123,31 +107,88 @@ std::vector<int64_t> lengths(const Tensors& parts, int ranks, at::ScalarType typ
                   cat("all_to_all: expected dense tensors of one type, got ", c10::toString(type), " and ",
                       c10::toString(part.scalar_type())));
     }
-    found.push_back(part.numel());
+    found.push_back(static_cast<int64_t>(part.nbytes()));
   }
   return found;
 }
 
+std::vector<Tensors> lists_in(GlooCall& call, const std::vector<Tensors>& lists) {
+  std::vector<Tensors> found;
+  for (const Tensors& list : lists) found.push_back(call.in(list));
+  return found;
+}
+std::vector<Tensors> lists_out(GlooCall& call, const std::vector<Tensors>& lists) {
+  std::vector<Tensors> found;
+  for (const Tensors& list : lists) found.push_back(call.out(list));
+  return found;
+}
+
+// Bytes of two types would fit each other.
+void expect_one_type(const char* name, const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() == b.scalar_type()) return;
+  throw Error(ErrorCode::invalid_argument,
+              cat(name, ": expected tensors of one type, got ", c10::toString(a.scalar_type()), " and ",
+                  c10::toString(b.scalar_type())));
+}
+void expect_one_type(const char* name, const std::vector<Tensors>& lists, const Tensors& tensors) {
+  for (const Tensors& list : lists)
+    for (const at::Tensor& tensor : list)
+      if (!tensors.empty()) expect_one_type(name, tensor, tensors[0]);
+}
+
+// One list of inputs, a part like the output for each rank.
+void expect_parts(const char* name, const std::vector<Tensors>& inputs, const Tensors& outputs, int ranks) {
+  if (inputs.size() != 1 || outputs.size() != 1 || std::ssize(inputs[0]) != ranks) {
+    throw Error(ErrorCode::invalid_argument, cat(name, ": expected one list of ", ranks, " tensors, got ",
+                                                 inputs.empty() ? 0 : inputs[0].size()));
+  }
+  for (const at::Tensor& input : inputs[0]) {
+    expect_one_type(name, input, outputs[0]);
+    if (input.numel() == outputs[0].numel()) continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat(name, ": expected tensors of ", outputs[0].numel(), " elements, got ", input.numel()));
+  }
+}
+
 }  // namespace
+
+template <class Start>
+WorkPtr OverGloo::shown(const char* operation, const Tensors& tensors, const Start& start) const {
+  if (name_ == "gloo") return start();
+  const auto end = begin_event(cat(name_, ":", operation), tensors);
+  const WorkPtr work = start();
+  if (!end) return work;
+  const auto future = future_of(work);
+  if (!future) return c10::make_intrusive<SeenOver>(work, end);
+  future->addCallback([end](c10::ivalue::Future&) { end(); });
+  return work;
+}
+
+template <class Start>
+WorkPtr OverGloo::call(const char* operation, const Tensors& tensors, const Start& start) {
+  fork_.check(operation);
+  return shown(operation, tensors, [&] {
+    const at::NoGradGuard no_grad;
+    GlooCall call(operation);
+    const WorkPtr work = start(call);
+    return after(operation, work, call);
+  });
+}
 
 void OverGloo::setTimeout(std::chrono::milliseconds timeout) {
   ForwardingBackend::setTimeout(countable(timeout));
 }
 
-bool OverGloo::is_mean_of_halves(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  return op == c10d::ReduceOp::AVG &&
-         (tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16);
-}
-
 WorkPtr OverGloo::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  fork_.check("all_reduce");
-  return shown("all_reduce", tensors, [&] {
-    if (tensors.size() != 1 || !is_mean_of_halves(tensors[0], options.reduceOp))
-      return ForwardingBackend::allreduce(tensors, options);
-    Tensors wide = {tensors[0].to(at::kFloat)};
-    const WorkPtr work = ForwardingBackend::allreduce(wide, options);
-    return followed("all_reduce", work, tensors,
-                    [wide](const Tensors& outputs) { outputs[0].copy_(wide[0]); });
+  if (tensors.size() == 1 && tensors[0].is_sparse()) {
+    fork_.check("all_reduce");
+    return shown("all_reduce", tensors, [&] { return ForwardingBackend::allreduce(tensors, options); });
+  }
+  return call("all_reduce", tensors, [&](GlooCall& call) {
+    c10d::AllreduceOptions of_gloo = options;
+    of_gloo.reduceOp = call.gloo_op(tensors, options.reduceOp);
+    Tensors numbers = call.numbers_out(tensors, options.reduceOp);
+    return ForwardingBackend::allreduce(numbers, of_gloo);
   });
 }
 WorkPtr OverGloo::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
@@ -156,42 +197,80 @@ WorkPtr OverGloo::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOption
                [&] { return ForwardingBackend::allreduce_sparse(tensors, options); });
 }
 WorkPtr OverGloo::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  fork_.check("all_reduce");
-  return shown("all_reduce", tensors,
-               [&] { return ForwardingBackend::allreduce_coalesced(tensors, options); });
+  return call("all_reduce", tensors, [&](GlooCall& call) {
+    c10d::AllreduceCoalescedOptions of_gloo = options;
+    of_gloo.reduceOp = call.gloo_op(tensors, options.reduceOp);
+    Tensors numbers = call.numbers_out(tensors, options.reduceOp);
+    return ForwardingBackend::allreduce_coalesced(numbers, of_gloo);
+  });
 }
 WorkPtr OverGloo::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  fork_.check("broadcast");
-  return shown("broadcast", tensors, [&] { return ForwardingBackend::broadcast(tensors, options); });
+  return call("broadcast", tensors, [&](GlooCall& call) {
+    Tensors moved = call.out(tensors, /*also_read=*/true);
+    return ForwardingBackend::broadcast(moved, options);
+  });
 }
 WorkPtr OverGloo::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  fork_.check("reduce");
-  return shown("reduce", tensors, [&] { return ForwardingBackend::reduce(tensors, options); });
+  return call("reduce", tensors, [&](GlooCall& call) {
+    c10d::ReduceOptions of_gloo = options;
+    of_gloo.reduceOp = call.gloo_op(tensors, options.reduceOp);
+    Tensors numbers = call.numbers_out(tensors, options.reduceOp);
+    return ForwardingBackend::reduce(numbers, of_gloo);
+  });
 }
 WorkPtr OverGloo::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                             const c10d::AllgatherOptions& options) {
-  fork_.check("all_gather");
-  return shown("all_gather", inputs, [&] { return ForwardingBackend::allgather(outputs, inputs, options); });
+  return call("all_gather", inputs, [&](GlooCall& call) {
+    expect_one_type("all_gather", outputs, inputs);
+    Tensors from = call.in(inputs);
+    std::vector<Tensors> to = lists_out(call, outputs);
+    return ForwardingBackend::allgather(to, from, options);
+  });
 }
 WorkPtr OverGloo::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                       const c10d::AllgatherOptions& options) {
-  fork_.check("all_gather");
-  return shown("all_gather", inputs,
-               [&] { return ForwardingBackend::allgather_coalesced(outputs, inputs, options); });
+  return call("all_gather", inputs, [&](GlooCall& call) {
+    expect_one_type("all_gather", outputs, inputs);
+    Tensors from = call.in(inputs);
+    std::vector<Tensors> to = lists_out(call, outputs);
+    return ForwardingBackend::allgather_coalesced(to, from, options);
+  });
 }
 WorkPtr OverGloo::_allgather_base(at::Tensor& output, at::Tensor& input,
                                   const c10d::AllgatherOptions& options) {
-  fork_.check("all_gather");
-  return shown("all_gather", {input},
-               [&] { return ForwardingBackend::_allgather_base(output, input, options); });
+  return call("all_gather", {input}, [&](GlooCall& call) {
+    expect_one_type("all_gather", output, input);
+    at::Tensor from = call.in(input), to = call.out(output);
+    return ForwardingBackend::_allgather_base(to, from, options);
+  });
+}
+WorkPtr OverGloo::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                  const c10d::AllgatherOptions& options) {
+  return call("all_gather", inputs, [&](GlooCall& call) {
+    expect_one_type("all_gather", {outputs}, inputs);
+    Tensors from = call.in(inputs), to = call.out(outputs);
+    return ForwardingBackend::allgather_into_tensor_coalesced(to, from, options);
+  });
+}
+
+// Gloo's own is an all_reduce too, but inside a Work that neither waits for a time nor knows that it ended.
+WorkPtr OverGloo::reduce_and_cut(GlooCall& call, const Tensors& inputs, const at::Tensor& output,
+                                 const c10d::ReduceScatterOptions& options) {
+  c10d::AllreduceOptions of_all;
+  of_all.reduceOp = call.gloo_op({output}, options.reduceOp);
+  of_all.timeout = options.timeout;
+  of_all.asyncOp = options.asyncOp;
+  Tensors numbers{call.numbers_of(inputs, options.reduceOp)};
+  const WorkPtr work = ForwardingBackend::allreduce(numbers, of_all);
+  call.cut_out(numbers[0], getSize(), getRank(), output);
+  return work;
 }
 WorkPtr OverGloo::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                  const c10d::ReduceScatterOptions& options) {
-  fork_.check("reduce_scatter");
-  return shown("reduce_scatter", inputs.empty() ? outputs : inputs[0],
-               [&] { return ForwardingBackend::reduce_scatter(outputs, inputs, options); });
+  expect_parts("reduce_scatter", inputs, outputs, getSize());
+  return call("reduce_scatter", inputs[0],
+              [&](GlooCall& call) { return reduce_and_cut(call, inputs[0], outputs[0], options); });
 }
-// Gloo's own is an all_reduce too, but inside a Work that neither waits for a time nor knows that it ended.
 WorkPtr OverGloo::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                        const c10d::ReduceScatterOptions& options) {
   if (input.scalar_type() != output.scalar_type() || input.numel() != output.numel() * getSize()) {
@@ -200,36 +279,43 @@ WorkPtr OverGloo::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                     c10::toString(output.scalar_type()), ", got ", input.numel(), " ",
                     c10::toString(input.scalar_type())));
   }
-  fork_.check("reduce_scatter");
-  return shown("reduce_scatter", {input}, [&] {
-    c10d::AllreduceOptions of_all;
-    of_all.reduceOp = options.reduceOp;
-    of_all.timeout = options.timeout;
-    of_all.asyncOp = options.asyncOp;
-    const bool wide = is_mean_of_halves(input, options.reduceOp);
-    Tensors whole{input.detach().to(wide ? at::kFloat : input.scalar_type(), /*non_blocking=*/false,
-                                    /*copy=*/true, at::MemoryFormat::Contiguous)};
-    const WorkPtr work = ForwardingBackend::allreduce(whole, of_all);
-    const at::Tensor mine = whole[0].view({getSize(), output.numel()})[getRank()];
-    return followed("reduce_scatter", work, {output},
-                    [mine](const Tensors& outputs) { outputs[0].copy_(mine.view(outputs[0].sizes())); });
+  return call("reduce_scatter", {input},
+              [&](GlooCall& call) { return reduce_and_cut(call, {input}, output, options); });
+}
+WorkPtr OverGloo::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                  const c10d::ReduceScatterOptions& options) {
+  return call("reduce_scatter", inputs, [&](GlooCall& call) {
+    expect_one_type("reduce_scatter", {outputs}, inputs);
+    c10d::ReduceScatterOptions of_gloo = options;
+    of_gloo.reduceOp = call.gloo_op(inputs, options.reduceOp);
+    Tensors from, to = call.numbers_out(outputs, options.reduceOp);
+    for (const at::Tensor& input : inputs) from.push_back(call.numbers_of({input}, options.reduceOp));
+    return ForwardingBackend::reduce_scatter_tensor_coalesced(to, from, of_gloo);
   });
 }
 WorkPtr OverGloo::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
-  fork_.check("gather");
-  return shown("gather", inputs, [&] { return ForwardingBackend::gather(outputs, inputs, options); });
+  return call("gather", inputs, [&](GlooCall& call) {
+    expect_one_type("gather", outputs, inputs);
+    Tensors from = call.in(inputs);
+    std::vector<Tensors> to = lists_out(call, outputs);
+    return ForwardingBackend::gather(to, from, options);
+  });
 }
 WorkPtr OverGloo::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                           const c10d::ScatterOptions& options) {
-  fork_.check("scatter");
-  return shown("scatter", inputs.empty() ? outputs : inputs[0],
-               [&] { return ForwardingBackend::scatter(outputs, inputs, options); });
+  return call("scatter", inputs.empty() ? outputs : inputs[0], [&](GlooCall& call) {
+    expect_one_type("scatter", inputs, outputs);
+    std::vector<Tensors> from = lists_in(call, inputs);
+    Tensors to = call.out(outputs);
+    return ForwardingBackend::scatter(to, from, options);
+  });
 }
 WorkPtr OverGloo::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                                 std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
-  fork_.check("all_to_all");
-  return shown("all_to_all", {input}, [&] {
-    return ForwardingBackend::alltoall_base(output, input, output_splits, input_splits, options);
+  return call("all_to_all", {input}, [&](GlooCall& call) {
+    expect_one_type("all_to_all", output, input);
+    at::Tensor from = call.in(input), to = call.out(output);
+    return ForwardingBackend::alltoall_base(to, from, output_splits, input_splits, options);
   });
 }
 
@@ -238,18 +324,15 @@ WorkPtr OverGloo::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToA
   const at::ScalarType type = inputs.empty() ? at::kFloat : inputs[0].scalar_type();
   auto sent = lengths(inputs, getSize(), type);
   const auto received = lengths(outputs, getSize(), type);
-  fork_.check("all_to_all");
-  return shown("all_to_all", inputs, [&] {
+  return call("all_to_all", inputs, [&](GlooCall& call) {
     Tensors flat;
-    for (const at::Tensor& input : inputs) flat.push_back(input.detach().reshape({-1}));
+    for (const at::Tensor& input : inputs) flat.push_back(as_bytes(plain(input)).view(-1));
     at::Tensor out = at::cat(flat);
     at::Tensor in = at::empty({std::accumulate(received.begin(), received.end(), int64_t{0})}, out.options());
+    const auto pieces = in.split_with_sizes(received);
+    for (size_t i = 0; i < outputs.size(); ++i) call.written(pieces[i].view(type), outputs[i]);
     auto splits = received;  // which Gloo takes away
-    const WorkPtr work = ForwardingBackend::alltoall_base(in, out, splits, sent, options);
-    return followed("all_to_all", work, outputs, [in, received](const Tensors& parts) {
-      const auto pieces = in.split_with_sizes(received);
-      for (size_t i = 0; i < parts.size(); ++i) parts[i].copy_(pieces[i].view(parts[i].sizes()));
-    });
+    return ForwardingBackend::alltoall_base(in, out, splits, sent, options);
   });
 }
 WorkPtr OverGloo::barrier(const c10d::BarrierOptions& options) {
@@ -263,16 +346,22 @@ void OverGloo::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_a
   ForwardingBackend::monitoredBarrier(countable_options, wait_all_ranks);
 }
 WorkPtr OverGloo::send(Tensors& tensors, int to, int tag) {
-  fork_.check("send");
-  return shown("send", tensors, [&] { return ForwardingBackend::send(tensors, to, tag); });
+  return call("send", tensors, [&](GlooCall& call) {
+    Tensors moved = call.in(tensors);
+    return ForwardingBackend::send(moved, to, tag);
+  });
 }
 WorkPtr OverGloo::recv(Tensors& tensors, int from, int tag) {
-  fork_.check("recv");
-  return shown("recv", tensors, [&] { return ForwardingBackend::recv(tensors, from, tag); });
+  return call("recv", tensors, [&](GlooCall& call) {
+    Tensors moved = call.out(tensors);
+    return ForwardingBackend::recv(moved, from, tag);
+  });
 }
 WorkPtr OverGloo::recvAnysource(Tensors& tensors, int tag) {
-  fork_.check("recvAnySource");
-  return shown("recvAnySource", tensors, [&] { return ForwardingBackend::recvAnysource(tensors, tag); });
+  return call("recvAnySource", tensors, [&](GlooCall& call) {
+    Tensors moved = call.out(tensors);
+    return ForwardingBackend::recvAnysource(moved, tag);
+  });
 }
 
 void OverGloo::abort() {

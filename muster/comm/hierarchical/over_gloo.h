@@ -1,18 +1,23 @@
-// PyTorch's Gloo under muster's name, and with what muster's other backend has and Gloo has not: all_to_all
-// of lists, means of halves that do not overflow on the way, and a profiler's events by one name. Base of
-// hierarchical.cc; alone where no two ranks share a host.
+// PyTorch's Gloo with what muster's other backends have and Gloo has not: tensors of any layout and type,
+// all_to_all and reduce_scatter of lists, means of halves that do not overflow on the way, and, under
+// muster's name, a profiler's events. Base of hierarchical.cc; alone where no two ranks share a host.
 #pragma once
+
+#include <string>
 
 #include "muster/comm/call/fork_guard.h"
 #include "muster/comm/hierarchical/forwarding_backend.h"
+#include "muster/comm/hierarchical/gloo_call.h"
 
 namespace muster {
 
 class OverGloo : public ForwardingBackend {
  public:
-  explicit OverGloo(c10::intrusive_ptr<c10d::Backend> gloo) : ForwardingBackend(std::move(gloo)) {}
+  // `name`: what getBackendName() says. As "gloo" it leaves the events to Gloo, which has the same.
+  explicit OverGloo(c10::intrusive_ptr<c10d::Backend> gloo, std::string name = "muster")
+      : ForwardingBackend(std::move(gloo)), name_(std::move(name)) {}
 
-  const std::string getBackendName() const override { return "muster"; }
+  const std::string getBackendName() const override { return name_; }
 
   void setTimeout(std::chrono::milliseconds timeout) override;
 
@@ -27,10 +32,14 @@ class OverGloo : public ForwardingBackend {
                               const c10d::AllgatherOptions& options) override;
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
                           const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override;
   WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                          const c10d::ReduceScatterOptions& options) override;
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                   const c10d::ScatterOptions& options) override;
@@ -47,12 +56,18 @@ class OverGloo : public ForwardingBackend {
   void shutdown() override;
 
  protected:
-  // The sum, of which it is made, may be more than the type has.
-  static bool is_mean_of_halves(const at::Tensor& tensor, const c10d::ReduceOp& op);
-
   const ForkGuard& fork() const { return fork_; }
 
  private:
+  // `start` gives Gloo what the GlooCall makes of its tensors.
+  template <class Start>
+  WorkPtr call(const char* operation, const Tensors& shown, const Start& start);
+  template <class Start>
+  WorkPtr shown(const char* operation, const Tensors& tensors, const Start& start) const;
+  WorkPtr reduce_and_cut(GlooCall& call, const Tensors& inputs, const at::Tensor& output,
+                         const c10d::ReduceScatterOptions& options);
+
+  const std::string name_;
   const ForkGuard fork_{*this};
 };
 

@@ -9,6 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/profile.h"
+#include "muster/comm/host/plain_tensor.h"
 
 namespace muster {
 
@@ -80,7 +81,7 @@ at::Tensor host_room_for(const at::Tensor& tensor) {
 }
 
 at::Tensor on_host(const at::Tensor& tensor) {
-  return tensor.is_cpu() ? tensor.contiguous() : host_room_for(tensor).copy_(tensor);
+  return tensor.is_cpu() ? plain(tensor) : host_room_for(tensor).copy_(tensor);
 }
 
 }  // namespace
@@ -103,12 +104,12 @@ shm::Part HostCall::in(const at::Tensor& tensor) {
 shm::Part HostCall::out(const at::Tensor& tensor, bool also_read) {
   check(tensor);
   outputs.push_back(tensor);
-  if (tensor.is_cpu() && tensor.is_contiguous()) return memory_of(tensor);
-  const at::Tensor plain = also_read ? on_host(tensor) : host_room_for(tensor);
-  copies.push_back({.from = plain, .to = tensor.detach()});
+  if (tensor.is_cpu() && is_plain(tensor)) return memory_of(tensor);
+  const at::Tensor memory = also_read ? on_host(tensor) : host_room_for(tensor);
+  copies.push_back({.from = memory, .to = tensor.detach()});
   const c10::Device device = tensor.device();
   if (!device.is_cpu()) stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-  return memory_of(plain);
+  return memory_of(memory);
 }
 
 std::vector<shm::Part> HostCall::split(const shm::Part& whole, int ranks) const {

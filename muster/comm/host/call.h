@@ -22,7 +22,7 @@ shm::Op shm_op(const c10d::ReduceOp& op);
 // other: a type that can be moved, not reduced.
 shm::Type shm_type(const at::Tensor& tensor);
 
-shm::Part memory_of(const at::Tensor& tensor);  // of one that is contiguous
+shm::Part memory_of(const at::Tensor& tensor);  // of one that is plain
 
 // One operation being put together.
 class HostCall {
@@ -34,7 +34,8 @@ class HostCall {
   HostCall(const char* name, c10d::OpType type) : name(name), type(type) {}
 
   // The memory of a tensor that is read, or written (and read too, where `also_read`). Of one that lies
-  // elsewhere, or is not contiguous, a copy that is. Throws: invalid_argument for one that is not dense.
+  // elsewhere, or is not plain (plain_tensor.h), a copy that is. Throws: invalid_argument for one that is not
+  // dense.
   shm::Part in(const at::Tensor& tensor);
   shm::Part out(const at::Tensor& tensor, bool also_read = false);
 

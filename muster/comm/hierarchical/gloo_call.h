@@ -1,0 +1,67 @@
+// What Gloo is given for a call's tensors. It reads and writes memory whatever the strides are, leaves lazy
+// conjugations out, and knows few types: others it moves as bytes, and reduces as numbers that it knows.
+// Inside of comm/hierarchical.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include <optional>
+#include <vector>
+
+namespace muster {
+
+class GlooCall {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+
+  explicit GlooCall(const char* operation) : operation_(operation) {}
+
+  // To be moved: what is read, and what is written (and read too, where `also_read`). Throws:
+  // invalid_argument for an undefined one, one that is not dense, and for lists of more than one type.
+  at::Tensor in(const at::Tensor& tensor);
+  at::Tensor out(const at::Tensor& tensor, bool also_read = false);
+  Tensors in(const Tensors& tensors);
+  Tensors out(const Tensors& tensors, bool also_read = false);
+
+  // To be reduced by gloo_op(): the tensors' values in place where Gloo knows their type, else a copy that is
+  // copied back; or the values of all inputs, one after the other, always a copy.
+  Tensors numbers_out(const Tensors& tensors, const c10d::ReduceOp& op);
+  at::Tensor numbers_of(const Tensors& inputs, const c10d::ReduceOp& op);
+  // Throws: invalid_argument for an operation that the type has not.
+  c10d::ReduceOp gloo_op(const Tensors& tensors, const c10d::ReduceOp& op) const;
+
+  // After the operation `output` becomes `from`, or of `ranks` equal parts of numbers the one of `rank`.
+  void written(const at::Tensor& from, const at::Tensor& output);
+  void cut_out(const at::Tensor& numbers, int ranks, int rank, const at::Tensor& output);
+
+  struct Copy {
+    at::Tensor from, to;  // no tensors of the caller's: any thread may let them go
+  };
+  // What is left to do when Gloo has ended, in its thread.
+  class Rest {
+   public:
+    void operator()() const;
+    bool empty() const { return copies_.empty(); }
+
+   private:
+    friend class GlooCall;
+    std::vector<Copy> copies_;
+    std::optional<c10::Stream> stream_;  // the caller's, which goes on behind the copies
+  };
+  const Rest& rest() const { return rest_; }
+  const Tensors& outputs() const { return outputs_; }  // as the caller gave them
+
+ private:
+  void check(const at::Tensor& tensor) const;
+  void expect_one_type(const Tensors& tensors) const;
+  at::Tensor number_out(const at::Tensor& tensor, const c10d::ReduceOp& op);
+  void copy_back(const at::Tensor& from, const at::Tensor& to);
+
+  const char* operation_;
+  Tensors outputs_;
+  Rest rest_;
+};
+
+}  // namespace muster

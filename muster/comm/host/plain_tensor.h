@@ -1,0 +1,21 @@
+// Tensors as the memory that a backend moves: their values one after the other, conjugated and negated where
+// that was left until they are read. Inside of comm.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace muster {
+
+// Whether the memory of a dense tensor holds its values in this form.
+bool is_plain(const at::Tensor& tensor);
+
+// The tensor itself where it is plain, else a copy.
+at::Tensor plain(const at::Tensor& tensor);
+
+// Whether every backend knows the type, to move tensors of it.
+bool is_known_everywhere(at::ScalarType type);
+
+// The memory of a plain tensor, of any type. Shapes: [n, …] → [n, bytes of a row]; [] → [1, bytes].
+at::Tensor as_bytes(const at::Tensor& plain);
+
+}  // namespace muster
