@@ -1,10 +1,64 @@
 #include "muster/shm/arena.h"
 
+#include <pthread.h>
+#include <sys/mman.h>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 
 namespace muster::shm {
+
+namespace {
+
+// Those given out, which a forked child has to make its own. Never destroyed: buffers may outlive what the
+// program's end destroys.
+struct Buffer {
+  std::atomic<bool>* of_parent;
+  int fd;
+  size_t offset, bytes;
+};
+struct Buffers {
+  std::mutex mutex;
+  std::map<std::byte*, Buffer> alive;
+};
+Buffers& buffers() {
+  static Buffers* const all = new Buffers;
+  return *all;
+}
+
+void before_fork() {
+  buffers().mutex.lock();
+}
+void after_fork() {
+  buffers().mutex.unlock();
+}
+
+// Where the kernel refuses, the child has no such memory at all rather than the parent's.
+void in_forked_child() {
+  for (const auto& [data, buffer] : buffers().alive) {
+    *buffer.of_parent = true;
+    const void* const own = ::mmap(data, buffer.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
+                                   buffer.fd, static_cast<off_t>(buffer.offset));
+    if (own == MAP_FAILED) ::munmap(data, buffer.bytes);
+  }
+  buffers().alive.clear();
+  buffers().mutex.unlock();
+}
+
+void remember(std::byte* data, const Buffer& buffer) {
+  static const int registered = ::pthread_atfork(before_fork, after_fork, in_forked_child);
+  if (registered != 0) fail_errno("shared memory: pthread_atfork", registered);
+  const std::lock_guard lock(buffers().mutex);
+  buffers().alive.emplace(data, buffer);
+}
+
+void forget(std::byte* data) {
+  const std::lock_guard lock(buffers().mutex);
+  buffers().alive.erase(data);
+}
+
+}  // namespace
 
 Arena::Arena(std::shared_ptr<SharedMemory> memory, size_t offset, size_t bytes,
              const std::atomic<RankState>* state)
@@ -23,14 +77,18 @@ std::shared_ptr<std::byte> Arena::allocate(size_t bytes) {
     state_->memory->reserve(offset, size);
     state_->free.erase(offset);
     if (room > size) state_->free[offset + size] = room - size;
-    return {state_->memory->data() + offset,
-            [state = state_, offset, size](std::byte*) { state->give_back(offset, size); }};
+    std::byte* const data = state_->memory->data() + offset;
+    remember(data,
+             {.of_parent = &state_->of_parent, .fd = state_->memory->fd(), .offset = offset, .bytes = size});
+    return {data, [state = state_, offset, size](std::byte*) { state->give_back(offset, size); }};
   }
   throw Error(ErrorCode::unavailable, cat("shared memory: expected room for ", format_bytes(bytes),
                                           " in this rank's part, got none"));
 }
 
 void Arena::State::give_back(size_t offset, size_t bytes) {
+  if (of_parent) return;
+  forget(memory->data() + offset);
   if (rank_state != nullptr && rank_state->load() == RankState::gave_up) return;
   memory->release(offset, bytes);
   const std::lock_guard lock(mutex);

@@ -1,5 +1,6 @@
 // A rank's own part of the shared memory, for buffers that all ranks can reach: what lies here is reduced
-// without being copied.
+// without being copied. A child that the process forks has pages of its own of them, as of other memory, from
+// when it writes to one; until then it reads what its parent has there. What it frees stays its parent's.
 #pragma once
 
 #include <atomic>
@@ -31,7 +32,8 @@ class Arena {
     std::shared_ptr<SharedMemory> memory;
     const std::atomic<RankState>* rank_state;
     std::mutex mutex;
-    std::map<size_t, size_t> free;  // offset → bytes; neighbours are joined
+    std::map<size_t, size_t> free;        // offset → bytes; neighbours are joined
+    std::atomic<bool> of_parent = false;  // this is a child that was forked since
     void give_back(size_t offset, size_t bytes);
   };
   std::shared_ptr<State> state_;

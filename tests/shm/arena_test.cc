@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "muster/base/error.h"
 
@@ -35,6 +37,30 @@ TEST(Arena, BuffersDoNotOverlapAndGiveThemselvesBack) {
   d.reset();
   EXPECT_EQ(bytes_held(*memory), 0);
   EXPECT_EQ(arena.allocate((1 << 20) - 4096).get(), memory->data() + 4096);
+}
+
+// As a data loader's worker that inherits a model with its gradients.
+TEST(Arena, WhatAForkedChildWritesAndFreesIsItsOwn) {
+  auto memory = std::make_shared<SharedMemory>(SharedMemory::make(1 << 20));
+  Arena arena(memory, 4096, (1 << 20) - 4096);
+  auto a = arena.allocate(3 * 4096), b = arena.allocate(10);
+  a.get()[5000] = std::byte{1};
+  *b = std::byte{2};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool inherited = a.get()[5000] == std::byte{1} && *b == std::byte{2};
+    a.get()[5000] = *b = std::byte{3};
+    const bool wrote = a.get()[5000] == std::byte{3} && *b == std::byte{3};
+    a.reset();
+    b.reset();
+    ::_exit(inherited && wrote ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(a.get()[5000], std::byte{1});
+  EXPECT_EQ(*b, std::byte{2});
+  EXPECT_EQ(bytes_held(*memory), 4 * 4096);
 }
 
 TEST(Arena, FullIsAnError) {
