@@ -56,6 +56,11 @@ void Agreement::compare(int64_t sequence, const std::string& mine, int other,
     std::this_thread::sleep_for(kHeadStart);
     throw left(sequence, mine, names_[other]);
   }
+  if (theirs == kGivenUp) {
+    throw Error(ErrorCode::peer_failed,
+                cat("collective #", sequence, " ('", mine, "')", names_.group(), ": rank ", names_[other],
+                    " has given up the group after a call that failed; make a new one"));
+  }
   throw Error(ErrorCode::invalid_argument,
               cat("collective #", sequence, names_.group(), ": expected the same call on every rank, got '",
                   mine, "' on rank ", names_[rank_], " and '", theirs, "' on rank ", names_[other],
@@ -110,6 +115,15 @@ void Agreement::look_again(int64_t sequence, const std::string& signature) {
   for (int other = 0; other < size_; ++other) {
     if (other == rank_) continue;
     if (const auto theirs = published_by(other, sequence)) compare(sequence, signature, other, *theirs);
+  }
+}
+
+void Agreement::give_up(int64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  try {
+    publish(sequence, kGivenUp);
+  } catch (const std::exception&) {
+    // Whoever serves the store has gone: nobody reads it.
   }
 }
 

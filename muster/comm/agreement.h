@@ -27,6 +27,9 @@ namespace muster {
 // The signature of a rank that leaves the group, in good order.
 inline constexpr const char* kLeaving = "shutdown";
 
+// What a rank publishes that has given up the group after a failure, where its next call would be.
+inline constexpr const char* kGivenUp = "gave up the group";
+
 class Agreement {
  public:
   // `names`: what messages call the ranks; their own numbers without.
@@ -39,6 +42,9 @@ class Agreement {
 
   // While an operation stays unanswered: publishes, and throws invalid_argument if a published one differs.
   void look_again(int64_t sequence, const std::string& signature);
+
+  // Says that this rank makes no more calls, so that nobody waits for the one at `sequence`.
+  void give_up(int64_t sequence);
 
   // Warns of ranks that have not come to an operation for which this one waits.
   void tell_of_late(int64_t sequence, const std::string& operation, const LateRanks& late_ranks);

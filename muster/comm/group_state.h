@@ -16,6 +16,7 @@
 #include "muster/base/gate.h"
 #include "muster/base/rank_names.h"
 #include "muster/comm/agreement.h"
+#include "muster/comm/call/fork_guard.h"
 #include "muster/comm/capabilities.h"
 #include "muster/comm/host/backend.h"
 #include "muster/comm/late_watch.h"
@@ -41,9 +42,10 @@ struct GroupOptions {
   RankNames names = {};      // what messages call the ranks; their own numbers without
 };
 
-struct ProcessGroup::State {
+struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
   GroupOptions options;
   Capabilities can;
+  ForkMark fork;                                 // a forked child has no part in it
   Gate gate;                                     // of calls that use the group, until it goes
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // null after shutdown
   c10d::Backend* backend = nullptr;              // the group's own, where it has one of muster's alone

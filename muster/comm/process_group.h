@@ -142,7 +142,8 @@ class ProcessGroup {
 
   // Makes a group of some of this group's ranks, given in this group's numbering; rank i of the new group is
   // ranks[i]. Returns nothing on ranks that are not in it.
-  // Collective: over this whole group, with the same list.
+  // Collective: over this whole group. Throws: invalid_argument for lists that differ between ranks, showing
+  // both.
   std::optional<ProcessGroup> new_group(const std::vector<int>& ranks);
 
   // The number of `rank` of this group in the group that it was made from.
@@ -167,6 +168,7 @@ class ProcessGroup {
 
  private:
   void close();
+  void agree_on_members(const std::vector<int>& ranks);
 
   std::shared_ptr<State> state_;
   std::optional<std::chrono::milliseconds> timeout_;  // of each call; none: the group's

@@ -31,6 +31,7 @@ std::string describe(const at::Tensor& tensor) {
 
 ProcessGroupCall::ProcessGroupCall(const char* operation, ProcessGroup::State* state, Limit limit)
     : operation_(operation), state_(state), limit_(limit), pass_(state->gate.enter()) {
+  state->fork.check(operation);
   if (!pass_)
     throw Error(ErrorCode::failed_precondition, cat(operation, ": the process group was shut down"));
 }
@@ -135,6 +136,7 @@ Work ProcessGroupCall::start_with_all(Start start) {
   std::unique_lock<std::mutex> turn(state_->turn, std::defer_lock);
   if (state_->agreement) turn.lock();
   work->sequence = state_->sequence++;
+  check_not_given_up(*work);
   if (state_->agreement) {
     work->signature = cat(operation_, in_common_.empty() ? "" : " ", in_common_);
     work->agreement = state_->agreement;
@@ -149,6 +151,16 @@ Work ProcessGroupCall::start_with_all(Start start) {
     state_->late_watch->add(work);
   }
   return started;
+}
+
+// What was given up is still under way, and the backend would do the next call behind it, or never.
+void ProcessGroupCall::check_not_given_up(const Work::State& work) const {
+  if (!*state_->abandoned) return;
+  if (state_->agreement) state_->agreement->give_up(work.sequence);
+  throw Error(ErrorCode::failed_precondition,
+              cat(work.name(),
+                  ": expected a group in which no call was given up, got one in which this rank "
+                  "has left a call that failed; make a new one"));
 }
 
 // Past c10d's group, which in LibTorch 2.11 makes a tensor of its own for a barrier, one for all threads.
@@ -200,7 +212,7 @@ Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
   work->record = std::move(record);  // empty where the backend has taken it
   if (on_device_) work->gpu_ends = state_->gpu_ends;
   work->copies = std::move(copies_);
-  return Work(std::move(work));
+  return Work(std::move(work), state_->shared_from_this());
 }
 
 }  // namespace muster

@@ -90,6 +90,7 @@ class ProcessGroupCall {
   Work start_with_all(Start start);
   Work start_with(int peer, int tag, Start start);
   void check(const at::Tensor& tensor);
+  void check_not_given_up(const Work::State& work) const;
   std::shared_ptr<Work::State> new_work() const;
   CallRecord new_record(const Work::State& work) const;
   Work launch(std::shared_ptr<Work::State> work, Start start);

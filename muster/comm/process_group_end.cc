@@ -30,11 +30,19 @@ void leave_behind(c10::intrusive_ptr<c10d::ProcessGroup> group) {
 
 // A backend's destructor waits for its operations. One that was given up may not end before its deadline,
 // half an hour away: then the backend is left behind, for the process's end, rather than waited for.
+// A forked child has none of the threads that would be waited for.
 ProcessGroup::State::~State() {
-  if (group && *abandoned) leave_behind(std::move(group));
+  if (fork.in_child()) {
+    (void)group.release();
+    (void)late_watch.release();
+    new std::shared_ptr<GpuEnds>(std::move(gpu_ends));
+  } else if (group && *abandoned) {
+    leave_behind(std::move(group));
+  }
 }
 
 void ProcessGroup::abandon() {
+  if (state_->fork.in_child()) return;
   *state_->abandoned = true;
   if (!state_->options.awaited) return;
   try {
@@ -45,6 +53,7 @@ void ProcessGroup::abandon() {
 }
 
 void ProcessGroup::shutdown() {
+  state_->fork.check(kLeaving);
   if (state_->gate.closed()) return;
   if (state_->can.leaves_without_store) {
     // Whoever serves the store may end as soon as all are past the barrier: nobody uses it after that.

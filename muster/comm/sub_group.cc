@@ -46,13 +46,31 @@ c10::intrusive_ptr<c10d::Backend> split_parent(const ProcessGroup::State& state)
 
 }  // namespace
 
+// Ranks with different lists would wait for each other in groups that never come together.
+void ProcessGroup::agree_on_members(const std::vector<int>& ranks) {
+  const std::string mine = cat("[", join(ranks, ", "), "]");
+  if (!state_->can.compares_calls) {
+    ProcessGroupCall call("new_group", state_.get(), timeout_);
+    call.without_tensors();
+    call.in_common([&] { return mine; });
+    call.start_barrier(Caller::waits).wait();
+    return;
+  }
+  const auto lists = all_gather_bytes(mine, "new_group");  // of which the backend compares the shapes alone
+  for (int other = 0; other < size(); ++other) {
+    const std::string& theirs = lists[static_cast<size_t>(other)];
+    if (theirs == mine) continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("new_group: expected the same list on every rank, got ", mine, " on rank ",
+                    state_->name(), " and ", theirs, " on rank ", job_rank(other),
+                    "; call it on all ranks of the group, with the same lists in the same order"));
+  }
+}
+
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) {
   check_members(ranks, size(), state_->name());
   const std::string name = cat("group/", state_->sub_groups++, "/", join(ranks, ","));
-  ProcessGroupCall call("new_group", state_.get(), timeout_);
-  call.without_tensors();
-  call.in_common([&] { return cat("[", join(ranks, ", "), "]"); });
-  call.start_barrier(Caller::waits).wait();
+  agree_on_members(ranks);
   const auto parent = split_parent(*state_);
   const auto at = std::find(ranks.begin(), ranks.end(), rank());
   if (at == ranks.end()) {

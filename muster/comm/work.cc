@@ -74,7 +74,9 @@ bool Work::done() const {
 
 void Work::wait() {
   if (!state_) return;
+  const auto group = std::exchange(group_, nullptr);
   const auto state = std::exchange(state_, nullptr);  // a second wait is a no-op
+  state->fork.check(state->operation);
   state->waited = true;
   const Span span(state->operation, Category::communication);
   try {

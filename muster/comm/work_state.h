@@ -12,6 +12,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/rank_names.h"
 #include "muster/comm/agreement.h"
+#include "muster/comm/call/fork_guard.h"
 #include "muster/comm/call/record.h"
 #include "muster/comm/nccl/gpu_ends.h"
 #include "muster/comm/work.h"
@@ -40,6 +41,7 @@ struct Work::State {
       abandoned{};                   // the group's: set when an operation is given up while under way
   std::atomic<bool> waited = false;  // its caller waits, or has
   std::string signature{};           // where there is an agreement
+  ForkMark fork{};
   Deadline deadline{std::chrono::milliseconds(0)};  // from the start of the operation
 
   // A timed wait that runs out is a question for some works and the end for others.

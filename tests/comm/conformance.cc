@@ -274,6 +274,29 @@ void bad_arguments(ProcessGroup& group) {
   expect_equal(after, torch::full({4}, static_cast<float>(group.size())), "after refused calls");
 }
 
+// A Work keeps what it needs: its group may be shut down, or let go, before it is waited for.
+void works_outlive_their_groups(ProcessGroup& group) {
+  std::vector<int> all(static_cast<size_t>(group.size()));
+  std::iota(all.begin(), all.end(), 0);
+  const bool late = group.rank() == group.size() - 1;
+  const auto size = static_cast<float>(group.size());
+  for (const bool is_shut_down : {true, false}) {
+    if (!is_shut_down && group.backend() == "mpi") break;  // a group that is let go ends the use of MPI
+    auto own = group.new_group(all);
+    auto tensor = torch::ones({4}, group.device());
+    own->all_reduce(tensor);  // so that the next one is compared with nobody before it begins
+    std::optional<Work> work;
+    if (!late) work = own->all_reduce_async(tensor);
+    if (!late && !is_shut_down) own.reset();
+    group.barrier();
+    if (late) work = own->all_reduce_async(tensor);
+    if (is_shut_down) own->shutdown();
+    own.reset();
+    work->wait();
+    expect_equal(tensor, torch::full({4}, size * size), "of a group that is gone");
+  }
+}
+
 // Calls with a time limit of their own, in groups of the check's own: what runs into its limit ends its
 // group. (Over MPI it ends the use of MPI.)
 void own_time_limits(ProcessGroup& group) {
@@ -336,6 +359,7 @@ const std::vector<ConformanceCheck>& conformance_checks() {
       {"Barriers", barriers},
       {"SubGroups", sub_groups},
       {"BadArguments", bad_arguments},
+      {"WorksOutliveTheirGroups", works_outlive_their_groups},
       {"OwnTimeLimits", own_time_limits},
   };
   return checks;

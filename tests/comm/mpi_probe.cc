@@ -138,6 +138,20 @@ void late(muster::InitOptions options) {
   group.store()->set("over", "");
 }
 
+// The same of a collective with a limit of its own, which names the rank. Then the process ends, and does not
+// wait for what MPI still has under way.
+void limited(const muster::InitOptions& options) {
+  ProcessGroup group = muster::init_process_group(options);
+  auto tensor = torch::ones({2});
+  group.all_reduce(tensor);
+  if (group.rank() > 0) return group.store()->wait({"over"});
+  require_error(ErrorCode::timeout, {"missing rank(s) 1", "500ms"},
+                [&] { group.with_timeout(std::chrono::milliseconds(500)).all_reduce(tensor); });
+  require_error(ErrorCode::failed_precondition, {"given up"}, [&] { group.all_reduce(tensor); });
+  std::cout << "mpi_probe: limited holds" << std::endl;
+  group.store()->set("over", "");
+}
+
 // Rank 0 waits for a rank that fails: the launcher sees that it left without a word to MPI, and ends the job.
 void dies(ProcessGroup& group) {
   auto tensor = torch::ones({2});
@@ -218,8 +232,8 @@ void alone(muster::InitOptions options, const std::string& folder) {
 int main(int argc, char** argv) try {
   const std::string which = argc > 1 ? argv[1] : "";
   const muster::InitOptions options;
-  if (which == "late") {
-    late(options);
+  if (which == "late" || which == "limited") {
+    which == "late" ? late(options) : limited(options);
     return 0;
   }
   if (which == "renumbered") {

@@ -1,11 +1,16 @@
 // The conformance suite over every backend with ranks as threads, and what happens when ranks do not agree.
 #include "muster/comm/process_group.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <functional>
 #include <future>
+#include <optional>
 #include <thread>
 
 #include "muster/base/error.h"
@@ -15,6 +20,9 @@
 
 namespace muster::testing {
 namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
 
 class Conformance : public ::testing::TestWithParam<std::tuple<const char*, int>> {};  // backend, world size
 
@@ -152,6 +160,67 @@ TEST_P(EveryBackend, OperationsInAnotherOrderAreFoundEvenWhenAllAreKnown) {
     }
   }
   EXPECT_GE(told, 1);
+}
+
+// Over Gloo what was given up stays under way, and a barrier would wait for it. In memory nothing does.
+TEST_P(EveryBackend, AfterAMismatchThatWasCaughtTheNextCallWorksOrIsAnError) {
+  for (const bool both_are_known : {true, false}) {
+    const auto failures = failures_of_ranks(
+        2,
+        [&](ProcessGroup& group) {
+          auto a = torch::ones({4}), b = torch::ones({6});
+          group.all_reduce(a);
+          if (both_are_known) group.broadcast(b, 0);
+          EXPECT_THROW(group.rank() == 0 ? group.broadcast(b, 0) : group.all_reduce(a), Error);
+          group.store()->set(cat("caught/", group.rank()), "");
+          group.store()->wait({"caught/0", "caught/1"});
+          group.barrier();
+        },
+        {.timeout = std::chrono::seconds(60)});
+    for (const auto& failure : failures) {
+      if (GetParam() == std::string("shm")) {
+        EXPECT_FALSE(failure) << message_of(failure);
+        continue;
+      }
+      EXPECT_THAT(code_of(failure), AnyOf(ErrorCode::failed_precondition, ErrorCode::peer_failed));
+      EXPECT_THAT(message_of(failure), HasSubstr("given up"));
+    }
+  }
+}
+
+// A child has neither the threads nor the connections: without a word it would wait for ever.
+TEST_P(EveryBackend, AForkedChildIsTold) {
+  run_ranks(2, [](ProcessGroup& group) {
+    auto known = torch::ones({4});
+    group.all_reduce(known);
+    std::optional<Work> under_way;
+    if (group.rank() == 0) under_way = group.all_reduce_async(known);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const auto is_told = [](const std::function<void()>& call) {
+        try {
+          call();
+          return false;
+        } catch (const Error& error) {
+          return error.code() == ErrorCode::failed_precondition &&
+                 error.message().find("a child that it has forked") != std::string::npos;
+        }
+      };
+      bool all = is_told([&] { group.all_reduce(known); });
+      all = all && is_told([&] { group.all_reduce(torch::ones({5})); });
+      all = all && is_told([&] { group.send(known, 1 - group.rank()); });
+      all = all && is_told([&] { group.new_group({0}); });
+      all = all && is_told([&] { group.shutdown(); });
+      if (under_way) all = all && is_told([&] { under_way->wait(); });
+      ::_exit(all ? 0 : 1);
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    if (!under_way) under_way = group.all_reduce_async(known);
+    under_way->wait();
+    EXPECT_TRUE(known.equal(torch::full({4}, 4.0F)));
+  });
 }
 
 TEST_P(EveryBackend, ARankThatDoesNotComeIsNamed) {
@@ -329,6 +398,26 @@ TEST(Shm, ATimeoutEndsEveryRanksOperations) {
 }
 
 // As a watchdog does, that knows nothing of how far the group is.
+// Gradients lie there: a child that steps, or frees its model, leaves its parent's alone.
+TEST(Shm, AForkedChildHasItsOwnTensors) {
+  run_ranks(2, [](ProcessGroup& group) {
+    auto tensor = group.c10d()->getDefaultBackend()->allocateTensor(5'000, torch::kFloat);
+    tensor.fill_(group.rank() + 1);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const bool inherited = tensor[4'999].item<float>() == static_cast<float>(group.rank() + 1);
+      tensor.data_ptr<float>()[4'999] = 7;
+      tensor.reset();
+      ::_exit(inherited ? 0 : 1);
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    group.all_reduce(tensor);
+    EXPECT_TRUE(tensor.equal(torch::full({5'000}, 3.0F)));
+  });
+}
+
 TEST(Shm, AnotherThreadMayAbortItWhileItIsShutDown) {
   for (const char* name : {"shm", "shm+gloo"}) {
     const auto failures = failures_of_ranks(2,

@@ -57,5 +57,16 @@ TEST_P(SubGroups, ARankThatLeavesASubGroupIsCalledByItsNumberInTheJob) {
   });
 }
 
+TEST_P(SubGroups, ListsThatDifferShowBothAndTheGroupIsAsGoodAsBefore) {
+  run_ranks(3, [](ProcessGroup& group) {
+    const std::vector<int> list = group.rank() == 2 ? std::vector<int>{0, 2} : std::vector<int>{0, 1};
+    EXPECT_THAT(words_of([&] { group.new_group(list); }),
+                AllOf(HasSubstr("[0, 1]"), HasSubstr("[0, 2]"), HasSubstr("on rank 2")));
+    group.barrier();
+    const auto pair = group.new_group({0, 1});
+    EXPECT_EQ(pair.has_value(), group.rank() < 2);
+  });
+}
+
 }  // namespace
 }  // namespace muster::testing

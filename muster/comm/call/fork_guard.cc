@@ -41,28 +41,31 @@ void in_forked_child() {
   backends().mutex.unlock();
 }
 
-uint64_t enter(c10d::Backend& backend) {
+uint64_t watched_generation() {
   static const int registered = ::pthread_atfork(before_fork, after_fork, in_forked_child);
   if (registered != 0) fail_errno("process group: pthread_atfork", registered);
-  const std::lock_guard lock(backends().mutex);
-  backends().alive.insert(&backend);
-  return generation_of_process;
+  return generation_of_process.load(std::memory_order_relaxed);
 }
 
 }  // namespace
 
-ForkGuard::ForkGuard(c10d::Backend& backend) : backend_(backend), generation_(enter(backend)) {}
+ForkMark::ForkMark() : generation_(watched_generation()) {}
+
+ForkGuard::ForkGuard(c10d::Backend& backend) : backend_(backend) {
+  const std::lock_guard lock(backends().mutex);
+  backends().alive.insert(&backend);
+}
 
 ForkGuard::~ForkGuard() {
   const std::lock_guard lock(backends().mutex);
   backends().alive.erase(&backend_);
 }
 
-bool ForkGuard::in_child() const {
+bool ForkMark::in_child() const {
   return generation_of_process.load(std::memory_order_relaxed) != generation_;
 }
 
-void ForkGuard::check(const char* operation) const {
+void ForkMark::check(const char* operation) const {
   if (!in_child()) return;
   throw Error(
       ErrorCode::failed_precondition,

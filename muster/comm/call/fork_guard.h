@@ -11,6 +11,20 @@ class Backend;
 
 namespace muster {
 
+// Tells the process that made it from those that it has forked since.
+class ForkMark {
+ public:
+  ForkMark();
+
+  // This is a forked child of the process that made it.
+  bool in_child() const;
+  // Throws: failed_precondition in a child.
+  void check(const char* operation) const;
+
+ private:
+  uint64_t generation_;
+};
+
 // A member of a backend that is held by intrusive_ptr.
 class ForkGuard {
  public:
@@ -19,14 +33,12 @@ class ForkGuard {
   ForkGuard& operator=(const ForkGuard&) = delete;
   ~ForkGuard();
 
-  // This is a forked child of the process that made the backend.
-  bool in_child() const;
-  // Throws: failed_precondition in a child.
-  void check(const char* operation) const;
+  bool in_child() const { return mark_.in_child(); }
+  void check(const char* operation) const { mark_.check(operation); }
 
  private:
+  const ForkMark mark_;
   c10d::Backend& backend_;
-  const uint64_t generation_;
 };
 
 }  // namespace muster
