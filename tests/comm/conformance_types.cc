@@ -319,56 +319,76 @@ at::Tensor plain_of(const Lazy& lazy, int rank, int64_t rows) {
 }
 
 // What is written is as lazy as what is read, or plain: that is each rank's own affair.
-void check_lazy(ProcessGroup& group, const Lazy& lazy, bool lazy_outputs) {
-  const int size = group.size(), rank = group.rank(), root = size - 1;
-  const auto mine = [&](int64_t rows) { return lazy_of(lazy, rank, rows, group.device()); };
-  const auto output = [&](int64_t rows) {
-    const at::Tensor tensor = mine(rows);
-    return lazy_outputs || rank == root ? tensor : tensor.resolve_conj().resolve_neg().contiguous();
-  };
-  const auto check = [&](const at::Tensor& got, const at::Tensor& expected, const char* call) {
+struct LazyCase {
+  ProcessGroup& group;
+  const Lazy& lazy;
+  bool lazy_outputs;
+
+  int size() const { return group.size(); }
+  int rank() const { return group.rank(); }
+  int root() const { return size() - 1; }
+  at::Tensor input(int64_t rows) const { return lazy_of(lazy, rank(), rows, group.device()); }
+  at::Tensor output(int64_t rows) const {
+    const at::Tensor tensor = input(rows);
+    return lazy_outputs || rank() == root() ? tensor : tensor.resolve_conj().resolve_neg().contiguous();
+  }
+  Tensors of_all(int64_t rows) const {
+    Tensors all;
+    for (int other = 0; other < size(); ++other) all.push_back(plain_of(lazy, other, rows));
+    return all;
+  }
+  void check(const at::Tensor& got, const at::Tensor& expected, const char* call) const {
     expect(got.cpu().resolve_conj().resolve_neg().equal(expected),
            cat(call, " of a tensor that is ", lazy.name));
-  };
-  Tensors all, sent;
-  for (int other = 0; other < size; ++other) {
-    all.push_back(plain_of(lazy, other, 4));
-    sent.push_back(plain_of(lazy, other, 2 * size).slice(0, 2 * rank, 2 * rank + 2));
   }
-  const at::Tensor joined = torch::cat(all), sum = torch::stack(all).sum(0);
-  at::Tensor tensor = output(4);
-  group.broadcast(tensor, root);
-  check(tensor, all.back(), "broadcast");
-  tensor = output(4);
-  group.all_reduce(tensor);
-  check(tensor, sum, "all_reduce");
-  tensor = output(4);
-  group.reduce(tensor, root);
-  if (rank == root) check(tensor, sum, "reduce");
-  tensor = output(int64_t{4} * size);
-  group.all_gather(tensor, mine(4));
-  check(tensor, joined, "all_gather");
-  tensor = output(int64_t{4} * size);
-  group.gather(tensor, mine(4), root);
-  if (rank == root) check(tensor, joined, "gather");
-  at::Tensor part = output(4);
-  group.scatter(part, rank == root ? tensor : at::Tensor(), root);
-  check(part, all[static_cast<size_t>(rank)], "scatter");
-  tensor = output(int64_t{2} * size);
-  group.all_to_all(tensor, mine(int64_t{2} * size));
-  check(tensor, torch::cat(sent), "all_to_all");
-  Tensors wholes;
-  for (int other = 0; other < size; ++other) wholes.push_back(plain_of(lazy, other, 4 * size));
-  part = output(4);
-  group.reduce_scatter(part, mine(int64_t{4} * size));
-  check(part, torch::stack(wholes).sum(0).slice(0, 4 * rank, 4 * rank + 4), "reduce_scatter");
-  if (size == 1) return;
-  part = output(4);
-  auto sending = group.send_async(mine(4), (rank + 1) % size, 7);
-  const int before = (rank + size - 1) % size;
-  group.recv(part, before, 7);
+};
+
+void reduce_lazy(const LazyCase& lazy) {
+  const at::Tensor sum = torch::stack(lazy.of_all(4)).sum(0);
+  at::Tensor tensor = lazy.output(4);
+  lazy.group.all_reduce(tensor);
+  lazy.check(tensor, sum, "all_reduce");
+  tensor = lazy.output(4);
+  lazy.group.reduce(tensor, lazy.root());
+  if (lazy.rank() == lazy.root()) lazy.check(tensor, sum, "reduce");
+  const int64_t rows = int64_t{4} * lazy.size();
+  tensor = lazy.output(4);
+  lazy.group.reduce_scatter(tensor, lazy.input(rows));
+  const at::Tensor whole = torch::stack(lazy.of_all(rows)).sum(0);
+  lazy.check(tensor, whole.slice(0, 4 * lazy.rank(), 4 * lazy.rank() + 4), "reduce_scatter");
+}
+
+void move_lazy(const LazyCase& lazy) {
+  const Tensors all = lazy.of_all(4);
+  const int rank = lazy.rank(), root = lazy.root();
+  at::Tensor tensor = lazy.output(4);
+  lazy.group.broadcast(tensor, root);
+  lazy.check(tensor, all.back(), "broadcast");
+  tensor = lazy.output(int64_t{4} * lazy.size());
+  lazy.group.all_gather(tensor, lazy.input(4));
+  lazy.check(tensor, torch::cat(all), "all_gather");
+  tensor = lazy.output(int64_t{4} * lazy.size());
+  lazy.group.gather(tensor, lazy.input(4), root);
+  if (rank == root) lazy.check(tensor, torch::cat(all), "gather");
+  at::Tensor part = lazy.output(4);
+  lazy.group.scatter(part, rank == root ? tensor : at::Tensor(), root);
+  lazy.check(part, all[static_cast<size_t>(rank)], "scatter");
+  Tensors sent;
+  for (const at::Tensor& theirs : lazy.of_all(int64_t{2} * lazy.size()))
+    sent.push_back(theirs.slice(0, 2 * rank, 2 * rank + 2));
+  tensor = lazy.output(int64_t{2} * lazy.size());
+  lazy.group.all_to_all(tensor, lazy.input(int64_t{2} * lazy.size()));
+  lazy.check(tensor, torch::cat(sent), "all_to_all");
+}
+
+void send_lazy(const LazyCase& lazy) {
+  if (lazy.size() == 1) return;
+  const int before = (lazy.rank() + lazy.size() - 1) % lazy.size();
+  at::Tensor received = lazy.output(4);
+  auto sending = lazy.group.send_async(lazy.input(4), (lazy.rank() + 1) % lazy.size(), 7);
+  lazy.group.recv(received, before, 7);
   sending.wait();
-  check(part, all[static_cast<size_t>(before)], "send and recv");
+  lazy.check(received, plain_of(lazy.lazy, before, 4), "send and recv");
 }
 
 // Of the backend itself: LibTorch's dispatcher, which is before it in c10d's group, gives it copies of lazy
@@ -411,8 +431,12 @@ void check_lazy_by_backend(ProcessGroup& group, const Lazy& lazy) {
 
 void lazy_tensors(ProcessGroup& group) {
   for (const Lazy& lazy : lazies()) {
-    check_lazy(group, lazy, /*lazy_outputs=*/true);
-    check_lazy(group, lazy, /*lazy_outputs=*/false);
+    for (const bool lazy_outputs : {true, false}) {
+      const LazyCase one{group, lazy, lazy_outputs};
+      reduce_lazy(one);
+      move_lazy(one);
+      send_lazy(one);
+    }
     if (!is_pytorchs(group)) check_lazy_by_backend(group, lazy);
   }
 }
