@@ -135,6 +135,7 @@ class SyncNormFunction : public torch::autograd::Function<SyncNormFunction> {
   static variable_list backward(AutogradContext* context, variable_list gradients);
 
  private:
+  // Both give the gradients of the weight and, whether there is one or not, of the bias to `results`.
   static at::Tensor backward_by_sums(const at::Tensor& gradient, const variable_list& saved, double count,
                                      ProcessGroup group, variable_list& results, bool needs_input);
   static at::Tensor backward_on_gpu(const at::Tensor& gradient, const variable_list& saved,
@@ -147,6 +148,7 @@ at::Tensor SyncNormFunction::forward(AutogradContext* context, const at::Tensor&
                                      const SyncBatchNormTensors& tensors, double momentum, double eps,
                                      const ProcessGroup& group) {
   const at::Tensor weight = weight_or_none.value_or(at::Tensor()), bias = bias_or_none.value_or(at::Tensor());
+  if (bias.defined()) context->saved_data["type of bias"] = bias.scalar_type();
   context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<SavedGroup>(group));
   if (input.is_cuda()) {
     const auto joined = statistics_on_gpu(input, tensors, momentum, eps, group);
@@ -178,10 +180,8 @@ at::Tensor SyncNormFunction::backward_by_sums(const at::Tensor& gradient, const 
   const auto dims = all_but_channels(dy);
   const at::Tensor sum_dy = at::sum(dy, dims, false, at::kDouble);
   const at::Tensor sum_dy_xmu = at::sum(dy * centred, dims, false, at::kDouble);
-  if (weight.defined()) {
-    results[1] = (sum_dy_xmu * invstd).to(weight.scalar_type());
-    results[2] = sum_dy.to(weight.scalar_type());
-  }
+  if (weight.defined()) results[1] = (sum_dy_xmu * invstd).to(weight.scalar_type());
+  results[2] = sum_dy;
   if (!needs_input) return {};
   const at::Tensor sums = at::cat({sum_dy, sum_dy_xmu}) / count;
   group.all_reduce(sums);
@@ -198,15 +198,13 @@ at::Tensor SyncNormFunction::backward_on_gpu(const at::Tensor& gradient, const v
   const at::Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &invstd = saved[3];
   at::Tensor sum_dy = at::zeros_like(mean), sum_dy_xmu = at::zeros_like(mean);
   at::Tensor weight_gradient = weight.defined() ? at::zeros_like(weight) : at::Tensor();
-  at::Tensor bias_gradient = weight_gradient;
   if (input.numel() > 0) {
-    std::tie(sum_dy, sum_dy_xmu, weight_gradient, bias_gradient) = at::batch_norm_backward_reduce(
-        gradient, input, mean, invstd, if_defined(weight), needs_input, weight.defined(), weight.defined());
+    std::tie(sum_dy, sum_dy_xmu, weight_gradient, std::ignore) = at::batch_norm_backward_reduce(
+        gradient, input, mean, invstd, if_defined(weight), /*input_g=*/true, weight.defined(),
+        /*bias_g=*/false);
   }
-  if (weight.defined()) {
-    results[1] = weight_gradient;
-    results[2] = bias_gradient;
-  }
+  if (weight.defined()) results[1] = weight_gradient;
+  results[2] = sum_dy;
   if (!needs_input) return {};
   const at::Tensor sums = at::cat({sum_dy, sum_dy_xmu});
   group.all_reduce(sums);
@@ -233,6 +231,8 @@ variable_list SyncNormFunction::backward(AutogradContext* context, variable_list
   results[0] = saved[0].is_cuda() ? backward_on_gpu(gradient, saved, group, results, needs_input)
                                   : backward_by_sums(gradient, saved, context->saved_data["count"].toDouble(),
                                                      group, results, needs_input);
+  const auto bias = context->saved_data.find("type of bias");
+  results[2] = bias == context->saved_data.end() ? at::Tensor() : results[2].to(bias->second.toScalarType());
   return results;
 }
 

@@ -115,6 +115,62 @@ TEST(SyncBatchNorm, IsBatchNormOverTheJoinedBatch) {
   }
 }
 
+// As a norm whose weight or bias is left out calls the operator.
+TEST(SyncBatchNorm, NeedsNeitherAWeightNorABias) {
+  const auto all = torch::randn({6, 4, 3}, torch::kDouble);
+  const auto slopes = torch::rand_like(all);
+  const auto share = [](const at::Tensor& of, int rank) { return of.slice(0, rank * 3, rank * 3 + 3); };
+  for (const bool has_weight : {false, true}) {
+    for (const bool has_bias : {false, true}) {
+      const auto values = [](bool has) {
+        return has ? torch::linspace(0.5, 2, 4, torch::kDouble).requires_grad_() : at::Tensor();
+      };
+      const auto whole = all.clone().requires_grad_();
+      const auto weight = values(has_weight), bias = values(has_bias);
+      torch::batch_norm(whole, weight, bias, {}, {}, true, 0.1, 1e-5, false).backward(slopes);
+      run_ranks(2, [&](ProcessGroup& group) {
+        auto mine = share(all, group.rank()).clone().requires_grad_();
+        const SyncBatchNormTensors tensors{.weight = values(has_weight), .bias = values(has_bias)};
+        sync_batch_norm(mine, tensors, 0.1, 1e-5, group).backward(share(slopes, group.rank()));
+        expect_near(mine.grad(), share(whole.grad(), group.rank()), at::kDouble, "input");
+        for (const auto& [own, expected] : {std::pair(tensors.weight, weight), {tensors.bias, bias}}) {
+          if (!own.defined()) continue;
+          auto sum = own.grad().clone();
+          group.all_reduce(sum);
+          expect_near(sum, expected.grad(), at::kDouble, "weight or bias");
+        }
+      });
+    }
+  }
+}
+
+TEST(SyncBatchNorm, AConvertedNormNeedsNeitherAWeightNorABias) {
+  const auto all = torch::randn({6, 4, 3}, torch::kDouble);
+  const auto make = [](bool affine) {
+    torch::nn::BatchNorm1d norm(torch::nn::BatchNormOptions(4).affine(affine));
+    norm->to(torch::kDouble);
+    norm->bias = at::Tensor();  // affine: a weight alone
+    return norm;
+  };
+  for (const bool affine : {false, true}) {
+    auto one = make(affine);
+    const auto whole = all.clone().requires_grad_();
+    one(whole).pow(3).sum().backward();
+    run_ranks(2, [&](ProcessGroup& group) {
+      auto norm = make(affine);
+      convert_sync_batch_norm(*norm, group);
+      auto mine = all.slice(0, group.rank() * 3, group.rank() * 3 + 3).clone().requires_grad_();
+      norm(mine).pow(3).sum().backward();
+      expect_near(mine.grad(), whole.grad().slice(0, group.rank() * 3, group.rank() * 3 + 3), at::kDouble,
+                  "input");
+      if (!affine) return;
+      auto sum = norm->weight.grad().clone();
+      group.all_reduce(sum);
+      expect_near(sum, one->weight.grad(), at::kDouble, "weight");
+    });
+  }
+}
+
 // Samples in the order in which a channels_last convolution leaves them.
 TEST(SyncBatchNorm, KeepsChannelsLast) {
   const auto both = torch::randn({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast);
