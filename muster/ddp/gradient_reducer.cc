@@ -46,7 +46,7 @@ bool GradientReducer::State::follow_model() {
   const bool newly_shared = as_views && live.shares();
   if (change == ReplicatedModel::Change::none && !newly_shared) return true;
   const TrainedParameters before = model.trained();
-  steps.meet("where parameters have changed", [&] { model.gather(); });
+  steps.meet_in_forward("where parameters have changed", [&] { model.gather(); });
   model.take();
   drop_local_gradients(before);
   build_reducer();
@@ -89,7 +89,7 @@ void GradientReducer::State::build_reducer() {
 // something else: so the ranks meet first.
 void GradientReducer::State::rebuild_buckets() {
   if (group.size() > 1 && order_known && parts.reducer->should_rebuild_buckets())
-    steps.meet("before its buckets are built anew", [&] { group.barrier(); });
+    steps.meet_in_forward("before its buckets are built anew", [&] { group.barrier(); });
   const BucketsInBackendMemory in_backend_memory(model.trained(), group);
   if (!parts.reducer->rebuild_buckets()) return;
   replace_views();
@@ -105,7 +105,7 @@ void GradientReducer::State::try_buckets() {
     const auto medians = trial->medians();
     const at::Tensor mine = at::tensor(medians, at::kDouble).unsqueeze(0);
     const at::Tensor all = at::empty({group.size(), mine.size(1)}, at::kDouble);
-    steps.meet("where bucket sizes are chosen", [&] { group.all_gather(all, mine); });
+    steps.meet_in_forward("where bucket sizes are chosen", [&] { group.all_gather(all, mine); });
     const auto* values = all.const_data_ptr<double>();
     const std::string chosen = trial->decide({values, values + all.numel()});
     if (group.rank() == 0) log(LogLevel::info, cat("DistributedDataParallel: ", chosen));
@@ -169,7 +169,8 @@ void GradientReducer::before_forward() {
     state.rebuild_buckets();
   });
   if (state.options.broadcast_buffers && state.synchronize_buffers)
-    state.steps.meet("at the beginning of a forward", [&] { state.model.broadcast_buffers(root); });
+    state.steps.meet_in_forward("at the beginning of a forward",
+                                [&] { state.model.broadcast_buffers(root); });
   if (state.forward_reduces) state.replicas.count(state.model.source());
   if (at::GradMode::is_enabled() && !in_backward) state.compute.resume();
 }

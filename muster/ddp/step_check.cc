@@ -14,6 +14,11 @@ namespace {
 
 constexpr int64_t kShadows = -1;
 
+constexpr const char* kAlike =
+    "load and freeze parameters, run forwards, and run or skip backwards, alike on all ranks";
+constexpr const char* kEvaluateOnSome =
+    "; to evaluate on some ranks only, call the forward of module(), not the wrapper's";
+
 }  // namespace
 
 std::shared_ptr<StepCheck::Forward> StepCheck::add_forward() {
@@ -96,11 +101,25 @@ void StepCheck::meet(const char* where, const std::function<void()>& call) {
     call();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::invalid_argument) throw;
-    throw Error(error.code(),
-                cat("DistributedDataParallel: expected every rank ", where, " (rank ", group_.job_rank(),
-                    "); freeze parameters, run forwards, and run or skip backwards, alike on all ranks: ",
-                    error.message()));
+    rethrow(error, where, kAlike);
   }
+}
+
+// The others may have run their last step, and left, or do something else.
+void StepCheck::meet_in_forward(const char* where, const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    const bool others_elsewhere = error.code() == ErrorCode::invalid_argument;
+    const bool others_away = error.code() == ErrorCode::peer_failed || error.code() == ErrorCode::timeout;
+    if (!others_elsewhere && !others_away) throw;
+    rethrow(error, where, cat(others_elsewhere ? kAlike : "forward is collective here", kEvaluateOnSome));
+  }
+}
+
+void StepCheck::rethrow(const Error& error, const char* where, const std::string& next) const {
+  throw Error(error.code(), cat("DistributedDataParallel: expected every rank ", where, " (rank ",
+                                group_.job_rank(), "); ", next, ": ", error.message()));
 }
 
 }  // namespace muster

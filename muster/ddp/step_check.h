@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/error.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
@@ -44,8 +45,12 @@ class StepCheck {
   // Makes a call of the group while other ranks may be elsewhere. Throws: what the call throws; an
   // invalid_argument also says where this rank is.
   void meet(const char* where, const std::function<void()>& call);
+  // As meet(), in a forward. Errors of ranks that have left or are late also say how to evaluate on some
+  // ranks only.
+  void meet_in_forward(const char* where, const std::function<void()>& call);
 
  private:
+  [[noreturn]] void rethrow(const Error& error, const char* where, const std::string& next) const;
   void count_skipped();
   at::Tensor exchange(int64_t backwards, int64_t skipped);
   std::string counts_of_all(const int64_t* values) const;

@@ -3,6 +3,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
+#include <future>
+#include <memory>
+
 #include "muster/base/error.h"
 #include "muster/ddp/distributed_data_parallel.h"
 #include "tests/ddp/small_models.h"
@@ -233,6 +237,36 @@ TEST_P(StepsOfRanks, EvaluationOnOneRankIsNoSkippedStep) {
         }
       },
       over());
+}
+
+// `if (rank == 0) evaluate(model);` after the last step: the other rank has left.
+TEST_P(StepsOfRanks, EvaluationOnOneRankAfterTheLastStepNamesTheModule) {
+  for (const bool leaves : {true, false}) {
+    InitOptions options = over();
+    options.timeout = std::chrono::seconds(2);
+    std::promise<void> evaluated;
+    const auto failures = failures_of_ranks(
+        2,
+        [&](ProcessGroup& group) {
+          auto net = two_layers();
+          net->push_back(torch::nn::BatchNorm1d(2));
+          DistributedDataParallel model(net, group);
+          for (int step = 0; step < 3; ++step) model(batch_of(group.rank(), step)).sum().backward();
+          if (group.rank() == 1) {
+            if (leaves) return group.shutdown();
+            return evaluated.get_future().wait();
+          }
+          const std::shared_ptr<void> done(nullptr, [&](void*) { evaluated.set_value(); });
+          net->eval();
+          const torch::NoGradGuard no_grad;
+          model(batch_of(0));
+        },
+        options);
+    EXPECT_THAT(message_of(failures[0]),
+                AllOf(HasSubstr("at the beginning of a forward (rank 0); forward is collective here"),
+                      HasSubstr("call the forward of module()")))
+        << leaves;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, StepsOfRanks, ::testing::Values("shm", "gloo"),
