@@ -40,6 +40,7 @@ void GradientReducer::State::refuse(size_t index, const char* why) const {
               cat("DistributedDataParallel: backward reached '", arrivals.name(index), "', but ", why,
                   " (rank ", group.job_rank(),
                   "); sum the losses and call backward once, use no_sync(), or call the wrapped model"));
+  if (!arrivals.any()) views.take_back(model.trained().tensors);
 }
 
 // Called with the lock held, by the first sign of a backward: an output's gradient, or a parameter's where
@@ -131,7 +132,7 @@ void GradientReducer::State::finish_backward() {
   if (options.hook) options.hook->end_step();
   count_traffic();
   const std::lock_guard lock(mutex);
-  replace_views();
+  views.lend(model.trained().tensors);
   expect_nothing();
   accumulated = false;
   order_known = true;
@@ -143,15 +144,6 @@ void GradientReducer::State::count_traffic() {
   if (!of_backward)
     of_backward = traffic_of_backward(*parts.reducer, static_cast<bool>(options.hook), finds_unused());
   group.add_traffic(*of_backward);
-}
-
-// Gradients become plain tensors over the buckets' memory: no copy, and zero_grad() works, which throws on
-// views.
-void GradientReducer::State::replace_views() {
-  for (const at::Tensor& parameter : model.trained().tensors) {
-    at::Tensor& gradient = parameter.mutable_grad();
-    if (gradient.defined() && gradient.is_view()) gradient = gradient.variable_data();
-  }
 }
 
 void GradientReducer::State::expect(Expected next) {

@@ -80,7 +80,8 @@ void GradientReducer::State::build_reducer() {
   translate_failures("DistributedDataParallel",
                      [&] { parts = make_reducer(model.trained(), group, options, trial->cap(), as_views); });
   trial->begin_buckets();
-  replace_views();
+  views.begin(model.trained().tensors.size());
+  views.lend(model.trained().tensors);
   static_graph_seen = false;
   order_known = false;
 }
@@ -92,7 +93,8 @@ void GradientReducer::State::rebuild_buckets() {
     steps.meet_in_forward("before its buckets are built anew", [&] { group.barrier(); });
   const BucketsInBackendMemory in_backend_memory(model.trained(), group);
   if (!parts.reducer->rebuild_buckets()) return;
-  replace_views();
+  views.begin(model.trained().tensors.size());
+  views.lend(model.trained().tensors);
   of_backward.reset();
 }
 

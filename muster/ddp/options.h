@@ -35,8 +35,9 @@ struct DdpOptions {
   bool init_sync = true;
   BucketCap bucket_cap_mb = {};  // MiB; default 25, first bucket 1; or BucketCap::automatic()
   bool find_unused_parameters = false;
-  // PyTorch's default is false, because zero_grad() throws on its views. muster's views allow it, and they
-  // save a copy. Wrapped models that share a parameter copy anyway.
+  // PyTorch's default is false, because zero_grad() throws on its views. muster's views allow it, gradients
+  // that the program keeps stay as they were, and they save a copy. Wrapped models that share a parameter
+  // copy anyway.
   bool gradient_as_bucket_view = true;
   bool static_graph = false;
   // Not in PyTorch: it is an error within the step if ranks run different forwards and backwards. Only

@@ -9,6 +9,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/ddp/bucket_trial.h"
+#include "muster/ddp/bucket_views.h"
 #include "muster/ddp/compute_clock.h"
 #include "muster/ddp/gradient_arrivals.h"
 #include "muster/ddp/gradient_hooks.h"
@@ -58,7 +59,6 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   void finish_backward();
   void expect(Expected next);
   void expect_nothing();
-  void replace_views();
   void count_traffic();
 
   // join.cc
@@ -83,6 +83,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   GradientHooks hooks;
 
   LiveReducer live;
+  BucketViews views;
 
   bool reduces = true;              // set by the user: false inside no_sync
   bool forward_reduces = false;     // a reduction follows the current forward

@@ -1,0 +1,69 @@
+#include "muster/ddp/bucket_views.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/RefcountedDeleter.h>
+#include <c10/core/Storage.h>
+
+#include <utility>
+
+namespace muster {
+
+namespace {
+
+// The memory of `tensor`, which lives as long as the pointer. LibTorch counts such pointers itself, so it
+// takes a storage with one for an alias of the tensor's: the Reducer does not copy between them.
+c10::DataPtr pointer_to(const at::Tensor& tensor) {
+  c10::maybeApplyRefcountedDeleter(tensor.storage());
+  void* const counted = tensor.storage().data_ptr().get_context();
+  static_cast<c10::RefcountedDeleterContext*>(counted)->refcount++;
+  return {tensor.mutable_data_ptr(), counted, &c10::refcounted_deleter, tensor.device()};
+}
+
+at::Tensor plain_over(const at::Tensor& view) {
+  const size_t bytes = at::detail::computeStorageNbytes(view.sizes(), view.strides(), view.itemsize());
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, pointer_to(view), /*allocator=*/nullptr,
+                             /*resizable=*/false);
+  return at::empty({0}, view.options()).set_(storage, 0, view.sizes(), view.strides());
+}
+
+bool same_place(const at::Tensor& one, const at::Tensor& other) {
+  return one.defined() && one.const_data_ptr() == other.const_data_ptr() && one.sizes() == other.sizes() &&
+         one.strides() == other.strides() && one.scalar_type() == other.scalar_type();
+}
+
+bool same_storage(const at::Tensor& one, const at::Tensor& other) {
+  return one.defined() && one.has_storage() &&
+         one.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl();
+}
+
+// All tensors in the storage have the copy's memory then.
+void move_away(const at::Tensor& plain) {
+  plain.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(pointer_to(plain.clone()));
+}
+
+}  // namespace
+
+void BucketViews::lend(const std::vector<at::Tensor>& parameters) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    at::Tensor& gradient = parameters[i].mutable_grad();
+    if (!gradient.defined() || !gradient.is_view()) continue;
+    if (!same_place(lent_[i], gradient)) lent_[i] = plain_over(gradient);
+    gradient = lent_[i].variable_data();
+  }
+}
+
+void BucketViews::take_back(const std::vector<at::Tensor>& parameters) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    at::Tensor& lent = lent_[i];
+    if (!lent.defined() || same_storage(parameters[i].grad(), lent)) continue;
+    if (lent.storage().use_count() == 1) continue;
+    move_away(lent);
+    lent = at::Tensor();
+  }
+}
+
+}  // namespace muster
