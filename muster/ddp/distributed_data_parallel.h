@@ -44,8 +44,8 @@ class DistributedDataParallel {
         reducer_(std::make_unique<GradientReducer>(as_source(module_), std::move(group), options)) {}
 
   // Runs the module's forward. The backward that follows is collective. The next forward of any kind is
-  // collective too if the module has buffers (options.h), or if parameters have been frozen, unfrozen or
-  // registered. To evaluate on some ranks only, use module().
+  // collective too if the module has buffers (options.h), or if parameters have been frozen, unfrozen,
+  // registered or loaded. To evaluate on some ranks only, use module().
   // Throws: as GradientReducer::before_forward and after_forward.
   template <class... Args>
   auto forward(Args&&... args) {

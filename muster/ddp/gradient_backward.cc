@@ -8,12 +8,12 @@
 
 namespace muster {
 
-void GradientReducer::State::on_gradient(size_t index) {
-  const std::lock_guard lock(mutex);
+// Called with the lock held, for a gradient of this rank. False: it may stay here.
+bool GradientReducer::State::must_be_reduced(size_t index) {
   const bool awaited_by_another = live.shares() && live.another_awaits(model.trained().tensors[index]);
   const bool past_local_outputs = expected == Expected::local && !local_unseen && graph.expired();
   if (expected == Expected::nothing || past_local_outputs) {
-    if (awaited_by_another) return;
+    if (awaited_by_another) return false;
     refuse(index, past_local_outputs ? "no forward inside no_sync() and no forward that is reduced led to "
                                        "it, so this gradient would stay local"
                                      : "no forward through DistributedDataParallel led to it since the last "
@@ -21,9 +21,15 @@ void GradientReducer::State::on_gradient(size_t index) {
   }
   if (expected == Expected::local) {
     accumulated = true;
-    return;
+    return false;
   }
-  if (as_views && awaited_by_another) {
+  return true;
+}
+
+void GradientReducer::State::on_gradient(size_t index) {
+  const std::lock_guard lock(mutex);
+  if (!must_be_reduced(index)) return;
+  if (as_views && live.shares() && live.another_awaits(model.trained().tensors[index])) {
     throw Error(ErrorCode::failed_precondition,
                 cat("DistributedDataParallel: expected all models that share '", arrivals.name(index),
                     "' to be wrapped before the forwards of their common backward, got one that was wrapped, "
@@ -32,7 +38,22 @@ void GradientReducer::State::on_gradient(size_t index) {
   }
   on_backward();
   arrivals.check(index);
+  if (!arrivals.any()) views.take_back(model.trained().tensors);
   arrivals.note(index);
+}
+
+// The Reducer hears of a gradient only from the accumulator that the parameter had when it was built.
+void GradientReducer::State::on_gradient_elsewhere(size_t index) {
+  if (hooks.hear(index)) return;
+  const std::lock_guard lock(mutex);
+  if (!must_be_reduced(index)) return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("DistributedDataParallel: expected the parameters to keep their memory from forward to "
+                  "backward, got a gradient of '",
+                  arrivals.name(index),
+                  "', which has another since (torch::load, set_(), to()), so this gradient would stay local "
+                  "(rank ",
+                  group.job_rank(), "); load and convert before forward"));
 }
 
 void GradientReducer::State::refuse(size_t index, const char* why) const {
@@ -40,7 +61,6 @@ void GradientReducer::State::refuse(size_t index, const char* why) const {
               cat("DistributedDataParallel: backward reached '", arrivals.name(index), "', but ", why,
                   " (rank ", group.job_rank(),
                   "); sum the losses and call backward once, use no_sync(), or call the wrapped model"));
-  if (!arrivals.any()) views.take_back(model.trained().tensors);
 }
 
 // Called with the lock held, by the first sign of a backward: an output's gradient, or a parameter's where

@@ -35,6 +35,10 @@ void GradientHooks::hang(const std::vector<at::Tensor>& parameters,
   }
 }
 
+bool GradientHooks::hear(size_t index) const {
+  return torch::autograd::get_current_node().get() == accumulators_[index].get();
+}
+
 void GradientHooks::remove() {
   for (size_t i = 0; i < hooks_.size(); ++i) accumulators_[i]->del_post_hook(hooks_[i]);
   hooks_.clear();

@@ -48,6 +48,9 @@ bool GradientReducer::State::follow_model() {
   const TrainedParameters before = model.trained();
   steps.meet_in_forward("where parameters have changed", [&] { model.gather(); });
   model.take();
+  hooks.remove();
+  parts = {};
+  model.record();
   drop_local_gradients(before);
   build_reducer();
   return true;
@@ -75,6 +78,9 @@ void GradientReducer::State::build_reducer() {
   // Before the Reducer hangs its own there, so that ours run first.
   hooks.hang(model.trained().tensors, [weak](size_t index) {
     if (const auto state = weak.lock()) state->on_gradient(index);
+  });
+  all_gradients.hang(model.trained().tensors, [weak](size_t index) {
+    if (const auto state = weak.lock()) state->on_gradient_elsewhere(index);
   });
   if (!trial) trial.emplace(options.bucket_cap_mb, bytes_of(model.trained().tensors));
   translate_failures("DistributedDataParallel",
@@ -148,11 +154,13 @@ GradientReducer::GradientReducer(Source source, ProcessGroup group, const DdpOpt
   State& state = *state_;
   state.model.gather();
   state.model.take();
+  state.model.record();
   state.build_reducer();
 }
 
 GradientReducer::~GradientReducer() {
   state_->hooks.remove();
+  state_->all_gradients.remove();
 }
 
 void GradientReducer::before_forward() {

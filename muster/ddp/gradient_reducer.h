@@ -43,8 +43,8 @@ class GradientReducer {
 
   // Call these around every forward. `outputs` are the tensors that forward returned; find_unused_parameters
   // replaces them by others that share their memory.
-  // Collective: before_forward, if parameters were frozen, unfrozen or registered since the last one, if
-  // buffers are broadcast, and after a failed backward.
+  // Collective: before_forward, if parameters were frozen, unfrozen, registered or loaded since the last one,
+  // if buffers are broadcast, and after a failed backward.
   // Throws: invalid_argument if parameters changed on some ranks only, or if find_unused_parameters gets no
   // outputs; failed_precondition for a first forward inside no_sync with static_graph.
   void before_forward();

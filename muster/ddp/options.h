@@ -31,7 +31,7 @@ struct DdpOptions {
   // Broadcast rank 0's buffers before the first forward after each reduced one, as PyTorch does.
   bool broadcast_buffers = true;
   // Compare the models and broadcast rank 0's: at construction, and when parameters are later frozen,
-  // unfrozen, registered or resized.
+  // unfrozen, registered, resized, loaded (torch::load) or laid out otherwise.
   bool init_sync = true;
   BucketCap bucket_cap_mb = {};  // MiB; default 25, first bucket 1; or BucketCap::automatic()
   bool find_unused_parameters = false;

@@ -16,6 +16,7 @@
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/join_rounds.h"
 #include "muster/ddp/live_reducers.h"
+#include "muster/ddp/parameter_hooks.h"
 #include "muster/ddp/reducer_setup.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/ddp/replicated_model.h"
@@ -53,7 +54,9 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   bool watch_outputs(const std::vector<ForwardOutput>& outputs, Expected of,
                      const std::shared_ptr<StepCheck::Forward>& forward = nullptr);
   void on_backward();
+  bool must_be_reduced(size_t index);
   void on_gradient(size_t index);
+  void on_gradient_elsewhere(size_t index);
   [[noreturn]] void refuse(size_t index, const char* why) const;
   void after_graph();
   void finish_backward();
@@ -79,11 +82,12 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   ComputeClock compute;
   std::optional<Span> waits_for_gradients;  // of other ranks, at a backward's end
   ReducerParts parts;
+  BucketViews views;
   std::optional<Traffic> of_backward;  // once the buckets are known
   GradientHooks hooks;
+  ParameterHooks all_gradients;  // also those that do not come to `hooks`
 
   LiveReducer live;
-  BucketViews views;
 
   bool reduces = true;              // set by the user: false inside no_sync
   bool forward_reduces = false;     // a reduction follows the current forward

@@ -68,6 +68,10 @@ void ReplicatedModel::take() {
     broadcast(new_parameters());
     if (identities_.empty()) broadcast(buffers());
   }
+}
+
+void ReplicatedModel::record() {
+  identities_.clear();
   kept_.clear();
   model_->for_each_parameter([&](const at::Tensor& tensor) { kept_.push_back(tensor); });
   trained_ = trained_parameters(*model_);

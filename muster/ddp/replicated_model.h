@@ -23,6 +23,9 @@ class ReplicatedModel {
   // Compares what was gathered, and sets new parameters to rank 0's. Collective: yes. Throws:
   // invalid_argument for models that differ.
   void take();
+  // Takes the parameters as they are now for those that the ranks share. Nothing else may hold the gradient
+  // accumulators of earlier ones: they know the shapes that the parameters had.
+  void record();
   // The parameters trained since then.
   const TrainedParameters& trained() const { return trained_; }
   const std::vector<at::Tensor>& parameters() const { return kept_; }  // including frozen ones

@@ -39,15 +39,19 @@ std::vector<at::Tensor> distinct_parameters(const torch::jit::Module& model) {
 }
 
 bool ParameterIdentity::same_values(const ParameterIdentity& other) const {
-  return tensor == other.tensor && dtype == other.dtype && device == other.device && sizes == other.sizes;
+  return tensor == other.tensor && dtype == other.dtype && device == other.device && sizes == other.sizes &&
+         strides == other.strides && (!trained || !other.trained || accumulator == other.accumulator);
 }
 
 ParameterIdentity identity_of(const at::Tensor& parameter) {
+  const bool accumulates = parameter.requires_grad() && parameter.is_leaf();
   return {.tensor = parameter.unsafeGetTensorImpl(),
           .dtype = parameter.scalar_type(),
           .device = parameter.device(),
           .sizes = at::DimVector(parameter.sizes()),
-          .trained = parameter.requires_grad()};
+          .strides = at::DimVector(parameter.strides()),
+          .trained = parameter.requires_grad(),
+          .accumulator = accumulates ? torch::autograd::impl::grad_accumulator(parameter) : nullptr};
 }
 
 std::vector<ParameterIdentity> parameter_identities(const ModelSource& model) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/comm/torch_compat.h"
 #include "muster/ddp/model_source.h"
 
 namespace muster {
@@ -27,8 +28,11 @@ struct ParameterIdentity {
   c10::ScalarType dtype;
   c10::Device device;
   at::DimVector sizes;
+  at::DimVector strides;
   bool trained;
-  // Whether it has the same memory: set_data() with another size brings other values.
+  AutogradNodePtr accumulator;  // of its gradients, on which hooks hang; null for one that is not trained
+  // False if it may have got other values: set_data() with another size brings some, and torch::load a new
+  // accumulator.
   bool same_values(const ParameterIdentity& other) const;
   friend bool operator==(const ParameterIdentity&, const ParameterIdentity&) = default;
 };

@@ -11,7 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/divided_gradients.h"
-#include "muster/ddp/gradient_hooks.h"
+#include "muster/ddp/parameter_hooks.h"
 #include "muster/parallel/sharded/flat_layout.h"
 #include "muster/parallel/sharded/flat_pieces.h"
 #include "muster/parallel/sharded/optimizer_parts.h"
@@ -69,6 +69,20 @@ std::vector<at::Tensor> shard_all_parameters(const ShardGroups& groups) {
   return all;
 }
 
+// A rank that has loaded nothing is at another call of the group, which is an error on both.
+void require_same_values(const std::vector<at::Tensor>& replaced, ProcessGroup& group) {
+  try {
+    agree_on_parameters("sharded optimizer", replaced, {}, {}, group);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
+    throw Error(
+        error.code(),
+        cat("sharded optimizer: expected all ranks to put the same values into the parameters before a "
+            "step, got others or none on some of them (rank ",
+            group.job_rank(), "); load the same file on every rank: ", error.message()));
+  }
+}
+
 }  // namespace
 
 struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimizerBase::State> {
@@ -99,7 +113,7 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   std::unique_ptr<torch::optim::Optimizer> inner;
 
   bool reduces = true;
-  GradientHooks hooks;
+  ParameterHooks hooks;
   std::mutex mutex;           // autograd's threads write the rest
   std::weak_ptr<void> graph;  // the backward that runs
   size_t next = 0;            // bucket that is reduced next
@@ -230,20 +244,26 @@ void ShardsState::return_whole_gradients() {
     for (at::Tensor& tensor : bucket.tensors) tensor.mutable_grad().reset();
 }
 
-// torch::load and others give parameters memory of their own: what is in it goes to the flat buffers.
+// torch::load and others give parameters memory of their own: what is in it goes to the flat buffers. Each
+// rank keeps its own part of it, so all must have loaded the same.
 void ShardsState::take_replaced() {
-  bool any = false;
+  std::vector<at::Tensor> replaced, places;
   for (ShardBucket& bucket : buckets) {
     for (size_t i = 0; i < bucket.parameters.size(); ++i) {
       const at::Tensor place = bucket.layout.place(bucket.flat, i);
       if (lies_at(bucket.parameters[i], place)) continue;
       require_same_place("sharded optimizer", bucket.parameters[i], place, group);
-      place.copy_(bucket.parameters[i]);
-      bucket.parameters[i].set_data(place);
-      any = true;
+      replaced.push_back(bucket.parameters[i]);
+      places.push_back(place);
     }
   }
-  if (any && options.gradients) hang_hooks();  // another type has other accumulators
+  if (replaced.empty()) return;
+  require_same_values(replaced, group);
+  if (options.replicate_group) require_same_values(replaced, *options.replicate_group);
+  for (size_t i = 0; i < replaced.size(); ++i) {
+    places[i].copy_(replaced[i]);
+    replaced[i].set_data(places[i]);
+  }
 }
 
 void ShardsState::require_same_groups(size_t groups) const {

@@ -1,0 +1,71 @@
+#include "muster/ddp/parameter_hooks.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <memory>
+#include <utility>
+
+namespace muster {
+
+namespace {
+
+// LibTorch has one place for such a hook in a parameter: it is shared by all that listen, and with what was
+// there before.
+class SharedHook : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit SharedHook(std::unique_ptr<PostAccumulateGradHook> earlier) : earlier_(std::move(earlier)) {}
+
+  void operator()(const at::Tensor& parameter) override {
+    for (const Listener& listener : listeners_) listener.body();
+    if (earlier_) (*earlier_)(parameter);
+  }
+
+  void add(const void* owner, std::function<void()> body) { listeners_.push_back({owner, std::move(body)}); }
+  void remove(const void* owner) {
+    std::erase_if(listeners_, [&](const Listener& listener) { return listener.owner == owner; });
+  }
+  bool empty() const { return listeners_.empty(); }
+  std::unique_ptr<PostAccumulateGradHook> take_earlier() { return std::move(earlier_); }
+
+ private:
+  struct Listener {
+    const void* owner;
+    std::function<void()> body;
+  };
+  std::vector<Listener> listeners_;
+  std::unique_ptr<PostAccumulateGradHook> earlier_;
+};
+
+SharedHook* shared_hook_of(const at::Tensor& parameter) {
+  return dynamic_cast<SharedHook*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get());
+}
+
+}  // namespace
+
+void ParameterHooks::hang(const std::vector<at::Tensor>& parameters,
+                          const std::function<void(size_t)>& on_gradient) {
+  remove();
+  parameters_ = parameters;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (shared_hook_of(parameters_[i]) == nullptr) {
+      auto& place = torch::autograd::impl::post_acc_grad_hooks(parameters_[i]);
+      place = std::make_unique<SharedHook>(std::move(place));
+    }
+    shared_hook_of(parameters_[i])->add(this, [on_gradient, i] { on_gradient(i); });
+  }
+}
+
+void ParameterHooks::remove() {
+  for (const at::Tensor& parameter : parameters_) {
+    SharedHook* const hook = shared_hook_of(parameter);
+    if (hook == nullptr) continue;
+    hook->remove(this);
+    if (!hook->empty()) continue;
+    auto earlier = hook->take_earlier();
+    torch::autograd::impl::post_acc_grad_hooks(parameter) = std::move(earlier);
+  }
+  parameters_.clear();
+}
+
+}  // namespace muster
