@@ -1,5 +1,6 @@
 // What happens while a backward runs: gradients come, the ranks meet, the Reducer is finished with.
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "muster/base/error.h"
@@ -37,6 +38,7 @@ void GradientReducer::State::on_gradient(size_t index) {
                     group.job_rank(), "); wrap them first, or set gradient_as_bucket_view = false"));
   }
   on_backward();
+  if (finds_unused() && torch::autograd::get_current_graph_task_id() != graph_id) refuse_from_inside(index);
   arrivals.check(index);
   if (!arrivals.any()) views.take_back(model.trained().tensors);
   arrivals.note(index);
@@ -54,6 +56,17 @@ void GradientReducer::State::on_gradient_elsewhere(size_t index) {
                   "', which has another since (torch::load, set_(), to()), so this gradient would stay local "
                   "(rank ",
                   group.job_rank(), "); load and convert before forward"));
+}
+
+// The Reducer looks for unused parameters in the graph of the outputs, which does not show what a layer that
+// is computed again in backward will use: it has counted them as unused.
+void GradientReducer::State::refuse_from_inside(size_t index) const {
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat("DistributedDataParallel: expected find_unused_parameters with layers that are not computed "
+          "again in backward (checkpointed activations), got a gradient of '",
+          arrivals.name(index), "' from a backward inside the backward (rank ", group.job_rank(),
+          "); set static_graph instead, which allows both them and unused parameters"));
 }
 
 void GradientReducer::State::refuse(size_t index, const char* why) const {
@@ -80,6 +93,7 @@ void GradientReducer::State::on_backward() {
   }
   const auto token = std::make_shared<bool>();
   graph = token;
+  graph_id = torch::autograd::get_current_graph_task_id();
   const std::weak_ptr<State> weak = weak_from_this();
   torch::autograd::Engine::get_default_engine().queue_callback([weak, token] {
     if (const auto state = weak.lock()) state->after_graph();

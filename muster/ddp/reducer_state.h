@@ -58,6 +58,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   void on_gradient(size_t index);
   void on_gradient_elsewhere(size_t index);
   [[noreturn]] void refuse(size_t index, const char* why) const;
+  [[noreturn]] void refuse_from_inside(size_t index) const;
   void after_graph();
   void finish_backward();
   void expect(Expected next);
@@ -99,6 +100,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   bool local_unseen = false;  // a local forward had no output that can be watched
   GradientArrivals arrivals;  // of the reduced backward
   std::weak_ptr<void> graph;  // the running one, with our callback, which keeps this object alive
+  int graph_id = -1;          // autograd's number for it; those of backwards inside it are others
   bool begun = false;         // a reduced backward that has not ended well
   bool accumulated = false;   // gradients here that no reduction has made equal on all ranks
   bool static_graph_seen = false;

@@ -197,6 +197,35 @@ TEST(SilentHoles, GradientsFromABackwardInside) {
   }
 }
 
+// The Reducer itself says "Expected to mark a variable ready only once" and names a function of Python's.
+TEST(SilentHoles, GradientsFromABackwardInsideDoNotGoWithUnusedParameters) {
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(Checkpointed(), group, {.find_unused_parameters = true});
+    try {
+      model(input_of(group.rank())).sum().backward();
+      ADD_FAILURE() << "backward must not pass";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("'net.sometimes."), HasSubstr("checkpointed activations"),
+                                      HasSubstr("set static_graph"), Not(HasSubstr("_set_static_graph"))));
+    }
+  });
+}
+
+// What the message says.
+TEST(SilentHoles, GradientsFromABackwardInsideGoWithUnusedParametersInAStaticGraph) {
+  const auto mean = mean_gradient(2, true);
+  run_ranks(2, [&](ProcessGroup& group) {
+    Checkpointed net;
+    net->register_module("never", torch::nn::Linear(3, 3));
+    DistributedDataParallel model(net, group, {.find_unused_parameters = true, .static_graph = true});
+    for (int step = 0; step < 3; ++step) {
+      for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+      model(input_of(group.rank())).sum().backward();
+      EXPECT_TRUE(reduced(net->net->used->weight.grad(), mean)) << "step " << step;
+    }
+  });
+}
+
 // What forward may return.
 struct ManyImpl : torch::nn::Module {
   ManyImpl() { register_module("layer", layer); }
