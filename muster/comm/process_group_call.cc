@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
+#include "muster/comm/call/number.h"
 #include "muster/comm/call/timeouts.h"
 #include "muster/comm/host/plain_tensor.h"
 
@@ -139,6 +140,7 @@ Work ProcessGroupCall::start_with_all(Start start) {
   check_not_given_up(*work);
   if (state_->agreement) {
     work->signature = cat(operation_, in_common_.empty() ? "" : " ", in_common_);
+    if (CallNumber::here() >= 0) work->signature += cat(", number ", CallNumber::here());
     work->agreement = state_->agreement;
     translate_failures(work->name(),
                        [&] { work->agreement->before(work->sequence, work->signature, limit()); });
@@ -204,6 +206,8 @@ Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView below;
     RECORD_USER_SCOPE(operation_);  // for LibTorch's profiler
+    const CallNumber compared(state_->agreement ? -1
+                                                : CallNumber::here());  // once, by whoever compares calls
     work->work = start();
   } catch (...) {
     record.end(/*failed=*/true);

@@ -43,13 +43,14 @@ std::string describe(const Call& call) {
   } else if (call.kind != Kind::all_to_all) {
     text += cat(", ", call.count, " elements");
   }
+  if (call.number >= 0) text += cat(", number ", call.number);
   return text;
 }
 
 bool same(const Call& a, const Call& b) {
   if (a.sequence != b.sequence || a.kind != b.kind || a.type != b.type) return false;
   if (reduces(a.kind) && a.op != b.op) return false;
-  if (a.root != b.root || a.num_dims != b.num_dims) return false;
+  if (a.root != b.root || a.number != b.number || a.num_dims != b.num_dims) return false;
   if (a.kind != Kind::all_to_all && a.count != b.count) return false;
   const int64_t dims = std::clamp<int64_t>(a.num_dims, 0, std::ssize(a.dims));
   return std::equal(a.dims, a.dims + dims, b.dims);
@@ -107,7 +108,8 @@ void Collectives::begin(const Request& request) {
           .offset = kElsewhere,
           .largest = 0,
           .num_dims = request.num_dims,
-          .dims = {}};
+          .dims = {},
+          .number = request.number};
   std::copy(request.dims.begin(), request.dims.end(), call.dims);
   const auto ranks = static_cast<size_t>(team_.size());
   std::byte* const mine = slot(team_.rank());

@@ -34,6 +34,7 @@ struct Request {
   std::vector<Part> out = {};
   int64_t num_dims = -1;  // of a part's tensor, to compare and for messages; -1: not told
   std::array<int64_t, kComparedDims> dims = {};
+  int64_t number = -1;  // to compare; -1: none
 };
 
 const char* to_string(Kind kind);

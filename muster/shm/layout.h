@@ -44,6 +44,7 @@ struct alignas(128) Call {
   uint64_t largest;  // all_to_all: the most bytes that this rank sends to one
   int64_t num_dims;  // of the tensor, for messages and for comparing; -1: not told
   int64_t dims[kComparedDims];
+  int64_t number;  // that the caller gave it, to compare; -1: none
 };
 static_assert(sizeof(Call) == 128);
 inline constexpr uint64_t kElsewhere = ~uint64_t{0};

@@ -8,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/comm/call/number.h"
 #include "muster/comm/call/profile.h"
 #include "muster/comm/host/plain_tensor.h"
 
@@ -167,6 +168,7 @@ shm::Request HostCall::request(shm::Kind kind, const at::Tensor& part) const {
   check(part);
   shm::Request request{.kind = kind, .type = shm_type(part)};
   request.count = static_cast<uint64_t>(part.nbytes()) / size_of(request.type);
+  request.number = CallNumber::here();
   request.num_dims = part.dim();
   std::copy_n(part.sizes().begin(), std::min(part.sizes().size(), request.dims.size()), request.dims.begin());
   return request;
