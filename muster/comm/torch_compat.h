@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,36 @@ auto all_to_all_single(Group& group, at::Tensor& output, at::Tensor& input,
   } else {
     return group.alltoall_base(output, input, output_splits, input_splits, options);
   }
+}
+
+// Reading a storage throws `error` from now on, where LibTorch can be told so.
+template <class Storage>
+void refuse_reads_for_good(Storage& storage, const std::string& error) {
+  if constexpr (requires { storage.release_data_and_set_meta_custom_data_ptr_error_msg_(error); })
+    storage.release_data_and_set_meta_custom_data_ptr_error_msg_(error);
+}
+// The same until allow_reads(), which not every LibTorch has.
+template <class Storage>
+void refuse_reads(Storage& storage, const std::string& error) {
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
+    refuse_reads_for_good(storage, error);
+}
+template <class Storage>
+void allow_reads(Storage& storage) {
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
+    storage.clear_data_ptr_access_error_msg_();
+}
+
+// Writing calls `refuse`, which throws, until allow_writes().
+template <class Storage>
+void refuse_writes(Storage& storage, void (*refuse)(Storage*)) {
+  if constexpr (requires { storage.set_materializer(refuse); }) {
+    if (!storage.has_materializer()) storage.set_materializer(refuse);
+  }
+}
+template <class Storage>
+void allow_writes(Storage& storage) {
+  if constexpr (requires { storage.clear_materializer(); }) storage.clear_materializer();
 }
 
 // Whether a CUDA graph is being captured on the stream. 2.11 cannot be asked, and is taken to capture.

@@ -325,6 +325,7 @@ void TrainStep::stop_at_nonfinite() const {
   std::vector<std::string> names;
   for (const StepModel& model : models_) {
     for (const auto& item : model.module().named_parameters()) {
+      if (has_divided_gradient(item.value())) continue;
       if (has_nonfinite(item.value().grad())) names.push_back(item.key());
     }
   }

@@ -78,7 +78,7 @@ void agree_on_parameters(const std::string& owner, const std::vector<at::Tensor>
 }
 
 bool lies_at(const at::Tensor& parameter, const at::Tensor& place) {
-  return parameter.storage().is_alias_of(place.storage()) &&
+  return parameter.storage().unsafeGetStorageImpl() == place.storage().unsafeGetStorageImpl() &&
          parameter.storage_offset() == place.storage_offset() && parameter.sizes() == place.sizes() &&
          parameter.strides() == place.strides() && parameter.scalar_type() == place.scalar_type();
 }

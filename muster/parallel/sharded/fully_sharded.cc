@@ -1,5 +1,7 @@
 #include "muster/parallel/sharded/fully_sharded.h"
 
+#include <ATen/SequenceNumber.h>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/divided_gradients.h"
@@ -13,6 +15,7 @@ namespace detail {
 
 FullyShardedForward::FullyShardedForward(std::shared_ptr<FullyShardedUnit> unit) : unit_(std::move(unit)) {
   unit_->before_forward();
+  first_node_ = at::sequence_number::peek();
 }
 
 FullyShardedForward::~FullyShardedForward() {
@@ -20,7 +23,7 @@ FullyShardedForward::~FullyShardedForward() {
 }
 
 void FullyShardedForward::finish(const std::vector<ForwardOutput>& outputs) {
-  unit_->after_forward(outputs);
+  unit_->after_forward(outputs, first_node_);
 }
 
 }  // namespace detail
@@ -57,11 +60,12 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
   agree(set_->group);
   if (set_->options.replicate_group) agree(*set_->options.replicate_group);
   auto& units = only_calls ? set_->without_parameters : set_->units;
-  units.push_back(std::make_shared<FullyShardedUnit>(set_, std::move(view)));
+  units.push_back(std::make_shared<FullyShardedUnit>(set_, std::ssize(units), std::move(view)));
   FullyShardedUnit& unit = *units.back();
   for (const at::Tensor& parameter : unit.parameters)
     set_->owners.emplace(parameter.unsafeGetTensorImpl(), &unit);
   mark_divided_gradients(unit.tensors);
+  mark_divided_gradients(unit.parameters);
   return {set_, &unit};  // whoever has the module keeps the set
 }
 
@@ -102,6 +106,7 @@ std::vector<OptimizerParamGroup> FullySharded::parameters(
 }
 
 at::Tensor FullySharded::clip_grad_norm(double max_norm) {
+  for (const auto& unit : set_->units) unit->clear_parts();
   return clip_sharded_grads(parameters(), max_norm, set_->group);
 }
 
@@ -145,6 +150,7 @@ void FullySharded::divide_state(torch::optim::Optimizer& optimizer, torch::optim
 TensorPieces FullySharded::pieces(const torch::nn::Module& model) const {
   const ParameterNames names(model);
   TensorPieces pieces;
+  for (const auto& unit : set_->units) unit->take_replaced();
   for (const auto& unit : set_->units)
     add_flat_pieces(pieces, "fully sharded", names, unit->layout, unit->parameters, unit->pieces,
                     unit->tensors);

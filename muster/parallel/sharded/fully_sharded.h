@@ -57,6 +57,7 @@ class FullyShardedForward {
 
  private:
   std::shared_ptr<FullyShardedUnit> unit_;
+  uint64_t first_node_;  // of autograd's, that it makes
 };
 
 }  // namespace detail
@@ -71,8 +72,9 @@ class FullyShardedModule {
   // Runs the module's forward.
   // Collective: yes, and so is the backward through the result.
   // Throws: failed_precondition, with gradients on, if the result holds no visible tensors or if one shares
-  // the memory of a parameter, which will be freed; whatever the module's forward throws, and failures of
-  // peers.
+  // the memory of a parameter, which will be freed; the same for parameters that got new values (torch::load)
+  // which differ between ranks; invalid_argument where ranks run different modules; whatever the module's
+  // forward throws, and failures of peers.
   template <class... Args>
   auto forward(Args&&... args) {
     detail::FullyShardedForward running(unit_);
@@ -96,9 +98,9 @@ class FullySharded {
  public:
   explicit FullySharded(ProcessGroup group, const FullyShardedOptions& options = {});
 
-  // Divides the module's parameters, except those already wrapped: wrap inner modules first. In each backward
-  // all ranks must train the same parameters. A module that only calls wrapped ones needs no parameters of
-  // its own. Parameters that are frozen now must stay frozen.
+  // Divides the module's parameters, except those already wrapped: wrap inner modules first. All ranks must
+  // run the modules in the same order, and in each backward train the same parameters. A module that only
+  // calls wrapped ones needs no parameters of its own. Parameters that are frozen now must stay frozen.
   // Collective: over the group.
   // Throws: invalid_argument, on every rank, for parameters that differ between ranks, are on another device
   // than the rank's, have several types, are tied to a separately wrapped module, or do not exist.
@@ -118,7 +120,7 @@ class FullySharded {
   // Clips by the norm of all ranks' gradients. Returns the norm before clipping. Collective: yes.
   at::Tensor clip_grad_norm(double max_norm);
 
-  // While the guard lives, backwards reduce nothing: whole gradients accumulate in the parameters.
+  // While the guard lives, backwards reduce nothing: whole gradients add up, in the type of the reduction.
   [[nodiscard]] std::shared_ptr<void> no_sync();
 
   // While the guard lives, every rank has the modules' whole parameters in their own type, for evaluation,

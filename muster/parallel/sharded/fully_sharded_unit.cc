@@ -4,14 +4,61 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/comm/call/number.h"
+#include "muster/comm/torch_compat.h"
+#include "muster/ddp/replica_check.h"
+#include "muster/parallel/sharded/graph_exits.h"
 
 namespace muster::detail {
+
+namespace {
+
+// The running backward of a set. Its end comes with the graph's, also where an error keeps the rest away.
+struct FullyShardedGraph {
+  explicit FullyShardedGraph(std::weak_ptr<FullyShardedSet> set_) : set(std::move(set_)) {}
+  ~FullyShardedGraph() {
+    if (const auto still = set.lock(); still && !has_ended) still->end_graph();
+  }
+  FullyShardedGraph(const FullyShardedGraph&) = delete;
+  FullyShardedGraph& operator=(const FullyShardedGraph&) = delete;
+
+  std::weak_ptr<FullyShardedSet> set;
+  bool has_ended = false;
+};
+
+std::string look_at_gradient(const ProcessGroup& group) {
+  return cat(
+      "fully sharded: expected gradients to be read from sharded.parameters(), got a look at that of a "
+      "module's own parameter, which lies in the ranks' parts (rank ",
+      group.job_rank(),
+      "); give optimizers sharded.parameters(), clip by sharded.clip_grad_norm(), clear with zero_grad() "
+      "without an argument");
+}
+
+std::string look_at_parameter(const std::string& name, const ProcessGroup& group) {
+  return cat(
+      "fully sharded: expected parameters to be read in their wrapped module's forward, or while "
+      "whole_parameters() lives, got a look at those of the module of '",
+      name, "' while they have no memory (rank ", group.job_rank(),
+      "); call the module that wrap() returned, give optimizers sharded.parameters(), and load weights while "
+      "whole_parameters() lives");
+}
+
+void refuse_write(c10::StorageImpl*) {
+  throw Error(
+      ErrorCode::failed_precondition,
+      "fully sharded: expected a module's own parameters to be changed while whole_parameters() lives, got "
+      "a change while they have no memory; give optimizers sharded.parameters()");
+}
+
+}  // namespace
 
 // A weight of a wrapped module that a module outside of it has too would be read without memory there.
 FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Module& module) {
@@ -47,9 +94,10 @@ FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Mod
   return view;
 }
 
-FullyShardedUnit::FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_,
+FullyShardedUnit::FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_, int64_t number_,
                                    FullyShardedModuleView module)
     : owner(set_),
+      number(number_),
       group(set_->group),
       parameters(std::move(module.parameters)),
       names(std::move(module.names)),
@@ -61,35 +109,63 @@ FullyShardedUnit::FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_,
   const FullyShardedOptions& options = set_->options;
   for (const at::Tensor& parameter : parameters) was_trained.push_back(parameter.requires_grad());
   for (const bool is_trained : was_trained) trained += is_trained ? 1 : 0;
-  frozen = trained != parameters.size();
   whole = flatten_parameters(layout, parameters);
   flat = at::empty({layout.length()},
                    whole.options().dtype(options.compute_dtype.value_or(whole.scalar_type())));
   for (size_t i = 0; i < parameters.size(); ++i) places.push_back(layout.place(flat, i));
-  flat.storage().unsafeGetStorageImpl()->reset();
+  release_memory();
   part = at::empty({layout.part}, whole.options());
   pieces = layout.pieces(group.rank());
   for (const FlatPiece& piece : pieces)
     tensors.push_back(part.narrow(0, piece.at, piece.length).detach().requires_grad_());
   gradients = std::make_unique<ScatteredGradients>(parameters, layout, group, options.replicate_group,
                                                    options.reduce_dtype.value_or(whole.scalar_type()));
-  take_parts();
+  stand_ins = std::make_unique<GradientStandIns>(parameters, look_at_gradient(group),
+                                                 [weak = std::weak_ptr<FullyShardedSet>(set_)] {
+                                                   if (const auto set = weak.lock()) set->begin_backward();
+                                                 });
+  divide_whole();
 }
 
 // Autograd keeps the storage, and finds the memory that is in it at backward.
-void FullyShardedUnit::start_gather() {
-  if (here || gathering) return;
-  const at::NoGradGuard no_grad;
-  const auto set = owner.lock();
+void FullyShardedUnit::allocate_memory() {
   c10::StorageImpl& storage = *flat.storage().unsafeGetStorageImpl();
+  if (storage.nbytes() > 0) return;
   const size_t bytes = static_cast<size_t>(flat.numel()) * flat.element_size();
   {
     const c10::OptionalDeviceGuard device(flat.device());
     storage.set_data_ptr_noswap(storage.allocator()->allocate(bytes));
   }
   storage.set_nbytes(bytes);
+  allow_reads(storage);
+  allow_writes(storage);
+}
+
+void FullyShardedUnit::release_memory() {
+  c10::StorageImpl& storage = *flat.storage().unsafeGetStorageImpl();
+  storage.reset();
+  refuse_writes(storage, &refuse_write);
+  const auto set = owner.lock();
+  if (set && set->guards_memory) refuse_reads(storage, look_at_parameter(names[0], group));
+}
+
+void FullyShardedUnit::guard_memory(bool guarded) {
+  c10::StorageImpl& storage = *flat.storage().unsafeGetStorageImpl();
+  if (storage.nbytes() > 0) return;
+  if (guarded) {
+    refuse_reads(storage, look_at_parameter(names[0], group));
+  } else {
+    allow_reads(storage);
+  }
+}
+
+void FullyShardedUnit::start_gather() {
+  if (here || gathering) return;
+  const at::NoGradGuard no_grad;
+  allocate_memory();
+  const CallNumber of_this_unit(number);
   gathering = group.all_gather_async(flat, part.to(flat.scalar_type()));
-  set->traffic.gathered += static_cast<int64_t>(bytes);
+  owner.lock()->traffic.gathered += static_cast<int64_t>(flat.nbytes());
 }
 
 void FullyShardedUnit::gather() {
@@ -99,13 +175,14 @@ void FullyShardedUnit::gather() {
   gathering.reset();
   work.wait();
   here = true;
+  require_expected(flat);
 }
 
 void FullyShardedUnit::release() {
   if (gathering) gather();
-  if (!here) return;
-  flat.storage().unsafeGetStorageImpl()->reset();
+  if (kept) return;
   here = false;
+  if (flat.storage().nbytes() > 0) release_memory();
 }
 
 void FullyShardedUnit::prefetch(FullyShardedUnit* next) {
@@ -120,6 +197,7 @@ void FullyShardedUnit::before_forward() {
                     group.job_rank(), "); call the bare module there"));
   }
   if (set->depth == 0) set->begin_forward();
+  if (at::GradMode::is_enabled()) set->guard_memory(true);
   if (!parameters.empty()) arrange_forward();
   ++set->depth;
 }
@@ -158,55 +236,117 @@ void FullyShardedUnit::check_outputs(const std::vector<ForwardOutput>& outputs) 
     refuse("no tensors that can be seen",
            "give the struct a member tensors() that returns std::tie of its tensors, or call it under "
            "NoGradGuard");
+  const c10::StorageImpl* const memory = flat.storage().unsafeGetStorageImpl();
   for (const ForwardOutput& output : outputs) {
-    if (output.tensor.has_storage() && output.tensor.storage().is_alias_of(flat.storage()))
+    if (output.tensor.has_storage() && output.tensor.storage().unsafeGetStorageImpl() == memory)
       refuse("a parameter, or a view of one", "return its clone()");
   }
 }
 
-void FullyShardedUnit::after_forward(const std::vector<ForwardOutput>& outputs) {
+void FullyShardedUnit::after_forward(const std::vector<ForwardOutput>& outputs, uint64_t first_node) {
   if (parameters.empty()) return;
   check_outputs(outputs);
-  bool to_backward = false;
-  if (at::GradMode::is_enabled()) {
-    const std::weak_ptr<FullyShardedUnit> weak = weak_from_this();
-    for (const ForwardOutput& output : outputs) {
-      if (!output.tensor.grad_fn()) continue;
-      to_backward = true;
-      output.tensor.register_hook([weak](const at::Tensor&) {
-        if (const auto unit = weak.lock()) unit->before_backward();
-      });
-    }
-  }
+  const bool to_backward = std::any_of(outputs.begin(), outputs.end(), [](const ForwardOutput& output) {
+    return at::GradMode::is_enabled() && output.tensor.grad_fn() != nullptr;
+  });
+  if (to_backward) watch_backward(outputs, first_node);
   // A backward begins with the outermost module, and what is computed again in a backward is used there.
   const bool again = !owner.lock()->graph.expired();
   if (!again && !(outer && to_backward)) release();
 }
 
+void FullyShardedUnit::watch_backward(const std::vector<ForwardOutput>& outputs, uint64_t first_node) {
+  const std::weak_ptr<FullyShardedUnit> weak = weak_from_this();
+  const auto use = std::make_shared<FullyShardedUse>();
+  std::vector<at::Tensor> watched;
+  for (const ForwardOutput& output : outputs) {
+    if (!output.tensor.grad_fn()) continue;
+    watched.push_back(output.tensor);
+    output.tensor.register_hook([weak, use](const at::Tensor&) {
+      if (const auto unit = weak.lock()) unit->on_output(*use);
+    });
+  }
+  use->exits = watch_graph_exits(watched, first_node, [weak, use] {
+    if (const auto unit = weak.lock()) unit->on_exit(*use);
+  });
+}
+
+void FullyShardedUnit::on_output(FullyShardedUse& use) {
+  const auto set = owner.lock();
+  if (!set) return;
+  before_backward();
+  if (use.graph == set->graphs) return;
+  use.graph = set->graphs;
+  use.left = use.exits;
+  ++open_uses;
+}
+
+// Inputs may have gradients to come when those of all parameters are there: they too read parameters.
+void FullyShardedUnit::on_exit(FullyShardedUse& use) {
+  const auto set = owner.lock();
+  if (!set || use.graph != set->graphs || use.left == 0 || --use.left > 0) return;
+  --open_uses;
+  release_when_done();
+}
+
 void FullyShardedUnit::before_backward() {
   const auto set = owner.lock();
-  if (!set || in_backward) return;
+  if (!set) return;
   set->begin_backward();
+  if (set->makes_graph) kept = true;
+  if (in_backward) return gather();
   in_backward = true;
   arrived = 0;
+  awaited = gradients_of_graph();
   if (set->last_backward != nullptr) set->last_backward->next_backward = this;
   set->last_backward = this;
   gather();
   prefetch(next_backward);
 }
 
+// autograd::grad, and a backward of some inputs, add to none or not to all.
+size_t FullyShardedUnit::gradients_of_graph() const {
+  const auto* const nodes = torch::autograd::get_current_graph_task_exec_info();
+  const auto is_added_to = [&](const at::Tensor& parameter) {
+    if (!parameter.requires_grad()) return false;
+    if (nodes == nullptr || nodes->empty()) return true;
+    const auto found = nodes->find(torch::autograd::impl::grad_accumulator(parameter).get());
+    return found != nodes->end() && found->second.needed_;
+  };
+  return static_cast<size_t>(std::count_if(parameters.begin(), parameters.end(), is_added_to));
+}
+
 void FullyShardedUnit::on_gradient(size_t index) {
   const auto set = owner.lock();
   if (!set) return;
   if (!in_backward) before_backward();
-  if (set->reduces) gradients->take(index);
-  if (++arrived == trained) after_backward();
+  set->adds = true;
+  if (set->reduces) {
+    gradients->take(index);
+  } else if (gradients->keep(index)) {
+    stand_ins->stand_for(index);
+  }
+  if (++arrived != awaited) return;
+  release_when_done();
+  if (set->reduces) set->reduce(*this);
 }
 
-void FullyShardedUnit::after_backward() {
-  const auto set = owner.lock();
-  if (!frozen) release();
-  if (set->reduces) set->reduce(*this);
+void FullyShardedUnit::release_when_done() {
+  if (in_backward && open_uses == 0 && arrived == awaited) release();
+}
+
+void FullyShardedUnit::forget_backward() {
+  in_backward = false;
+  open_uses = 0;
+}
+
+// What somebody has cleared in the module goes from the parts too.
+void FullyShardedUnit::clear_parts() {
+  for (const size_t cleared : stand_ins->take_cleared()) {
+    gradients->forget(cleared);
+    for (size_t p = 0; p < pieces.size(); ++p)
+      if (pieces[p].parameter == cleared) tensors[p].mutable_grad().reset();
+  }
 }
 
 void FullyShardedUnit::hang_hooks() {
@@ -222,17 +362,35 @@ void FullyShardedUnit::hang_hooks() {
 
 void FullyShardedUnit::make_whole() {
   const at::NoGradGuard no_grad;
+  kept = false;
   release();
   take_replaced();
   whole = at::empty({layout.length()}, part.options());
-  group.all_gather(whole, part);
-  for (size_t i = 0; i < parameters.size(); ++i) parameters[i].set_data(layout.place(whole, i));
+  {
+    const CallNumber of_this_unit(number);
+    group.all_gather(whole, part);
+  }
+  require_expected(whole);
+  versions.clear();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i].set_data(layout.place(whole, i));
+    versions.push_back(parameters[i]._version());
+  }
 }
 
-// What torch::load has put beside it comes back. Throws nothing: of another shape it stays, and
-// take_replaced() refuses it.
+// Throws nothing.
 void FullyShardedUnit::take_parts() {
   const at::NoGradGuard no_grad;
+  bool changed = !part.equal(whole.narrow(0, layout.part * group.rank(), layout.part));
+  for (size_t i = 0; i < parameters.size(); ++i)
+    changed |= !lies_at(parameters[i], layout.place(whole, i)) || parameters[i]._version() != versions[i];
+  for (size_t i = 0; changed && i < parameters.size(); ++i) expect_gathered(i, parameters[i]);
+  divide_whole();
+  if (changed) expected_part = hash_of_bits(part);
+}
+
+// What torch::load has put beside it comes back; of another shape it stays, and take_replaced() refuses it.
+void FullyShardedUnit::divide_whole() {
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor place = layout.place(whole, i);
     if (parameters[i].sizes() != place.sizes()) continue;
@@ -251,6 +409,8 @@ void FullyShardedUnit::take_replaced() {
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (lies_at(parameters[i], places[i])) continue;
     require_same_place("fully sharded", parameters[i], places[i], group);
+    require_same_type(i);
+    expect_gathered(i, parameters[i]);
     for (size_t p = 0; p < pieces.size(); ++p) {
       if (pieces[p].parameter == i)
         tensors[p].copy_(parameters[i].detach().reshape({-1}).narrow(0, pieces[p].begin, pieces[p].length));
@@ -258,13 +418,50 @@ void FullyShardedUnit::take_replaced() {
     parameters[i].set_data(places[i]);
     any = true;
   }
-  if (any) hang_hooks();
+  if (!any) return;
+  expected_part = hash_of_bits(part);
+  hang_hooks();
+}
+
+// torch::load takes a file's bytes for values of the parameter's type, whatever theirs is.
+void FullyShardedUnit::require_same_type(size_t parameter) const {
+  const at::Tensor& loaded = parameters[parameter];
+  const size_t bytes_of_parts = static_cast<size_t>(loaded.numel()) * part.element_size();
+  if (loaded.scalar_type() == part.scalar_type() || loaded.storage_offset() != 0 ||
+      loaded.storage().nbytes() != bytes_of_parts)
+    return;
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat("fully sharded: expected new values of '", names[parameter], "' as ",
+          c10::toString(part.scalar_type()), " while whole_parameters() lives, got the bytes of such as ",
+          c10::toString(loaded.scalar_type()), " (rank ", group.job_rank(),
+          "); call torch::load while whole_parameters() lives"));
+}
+
+// New values must be every rank's. Where they are not, what is gathered next is nobody's.
+void FullyShardedUnit::expect_gathered(size_t parameter, const at::Tensor& values) {
+  expected[parameter] = hash_of_bits(values.detach().to(flat.scalar_type()));
+}
+
+// Says nothing of parts that have changed since, as by a step.
+void FullyShardedUnit::require_expected(const at::Tensor& gathered) {
+  const auto hashes = std::exchange(expected, {});
+  if (hashes.empty() || pieces.empty() || hash_of_bits(part) != expected_part) return;
+  for (const auto& [parameter, hash] : hashes) {
+    if (hash_of_bits(layout.place(gathered, parameter).to(flat.scalar_type())) == hash) continue;
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("fully sharded: expected new values of parameters to be the same on every rank, got others "
+            "of '",
+            names[parameter], "' elsewhere than here (rank ", group.job_rank(),
+            "); load the same file on all ranks"));
+  }
 }
 
 bool FullyShardedUnit::holds_whole_gradients() const {
-  return std::any_of(parameters.begin(), parameters.end(), [](const at::Tensor& parameter) {
-    return parameter.requires_grad() && parameter.grad().defined();
-  });
+  for (size_t i = 0; i < parameters.size(); ++i)
+    if (parameters[i].requires_grad() && gradients->holds(i)) return true;
+  return false;
 }
 
 // What an earlier forward has left may be older than the parts.
@@ -273,27 +470,42 @@ void FullyShardedSet::begin_forward() {
   if (!graph.expired()) return;  // computed again in a backward
   forget_failed_backward();
   for (const auto& unit : units) {
+    unit->clear_parts();
+    if (kept_are_done) unit->kept = false;
     unit->release();
+    unit->here = false;
     unit->take_replaced();
   }
+  kept_are_done = false;
 }
 
 // The callback belongs to the graph that runs now, and goes with it, also when that fails.
 void FullyShardedSet::begin_backward() {
   if (!graph.expired()) return;
   forget_failed_backward();
-  const auto token = std::make_shared<bool>();
+  for (const auto& unit : units) {
+    unit->clear_parts();
+    unit->stand_ins->lift();
+  }
+  guard_memory(true);
+  ++graphs;
+  adds = false;
+  makes_graph = at::GradMode::is_enabled();
+  if (makes_graph) kept_are_done = false;
+  const auto token = std::make_shared<FullyShardedGraph>(weak_from_this());
   graph = token;
-  const std::weak_ptr<FullyShardedSet> weak = weak_from_this();
-  torch::autograd::Engine::get_default_engine().queue_callback([weak, token] {
-    if (const auto set = weak.lock()) set->after_graph();
+  torch::autograd::Engine::get_default_engine().queue_callback([token] {
+    const auto set = token->set.lock();
+    if (!set) return;
+    set->after_graph();
+    token->has_ended = true;
   });
 }
 
 void FullyShardedSet::forget_failed_backward() {
   for (const auto& unit : units) {
     unit->gradients->drop();
-    unit->in_backward = false;
+    unit->forget_backward();
   }
   under_way = nullptr;
   last_backward = nullptr;
@@ -302,6 +514,7 @@ void FullyShardedSet::forget_failed_backward() {
 // One at a time: it is reduced while the next module's backward computes.
 void FullyShardedSet::reduce(FullyShardedUnit& unit) {
   finish_reduction();
+  const CallNumber of_the_unit(unit.number);
   unit.gradients->start();
   traffic.scattered += unit.gradients->bytes();
   under_way = &unit;
@@ -311,18 +524,36 @@ void FullyShardedSet::finish_reduction() {
   if (under_way == nullptr) return;
   FullyShardedUnit& unit = *under_way;
   under_way = nullptr;
+  const CallNumber of_the_unit(unit.number);
   add_to_pieces(unit.gradients->finish(), unit.pieces, unit.parameters, unit.tensors);
+  for (size_t i = 0; i < unit.parameters.size(); ++i)
+    if (unit.parameters[i].requires_grad()) unit.stand_ins->stand_for(i);
 }
 
 void FullyShardedSet::after_graph() {
   for (const auto& unit : units) {
-    const bool unfinished = unit->in_backward && unit->arrived < unit->trained;
-    if (reduces && (unfinished || unit->holds_whole_gradients())) reduce(*unit);
-    unit->in_backward = false;
+    const bool unfinished = unit->in_backward && unit->arrived < unit->awaited;
+    if (reduces && (unfinished || (adds && unit->holds_whole_gradients()))) reduce(*unit);
+    unit->forget_backward();
   }
   finish_reduction();
   for (const auto& unit : units) unit->release();
+  kept_are_done = !makes_graph;
   graph.reset();
+  end_graph();
+}
+
+void FullyShardedSet::end_graph() {
+  for (const auto& unit : units) unit->stand_ins->put();
+  guard_memory(false);
+}
+
+// From a forward to the end of its backward, reading what has no memory is an error. At other times it cannot
+// be: torch::load looks at the memory that it replaces.
+void FullyShardedSet::guard_memory(bool guarded) {
+  if (guards_memory == guarded) return;
+  guards_memory = guarded;
+  for (const auto& unit : units) unit->guard_memory(guarded);
 }
 
 }  // namespace muster::detail

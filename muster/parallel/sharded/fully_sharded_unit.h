@@ -13,6 +13,7 @@
 #include "muster/ddp/gradient_hooks.h"
 #include "muster/parallel/sharded/flat_layout.h"
 #include "muster/parallel/sharded/fully_sharded.h"
+#include "muster/parallel/sharded/gradient_stand_ins.h"
 #include "muster/parallel/sharded/scattered_gradients.h"
 
 namespace muster::detail {
@@ -25,6 +26,8 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
   void begin_forward();
   void begin_backward();
   void after_graph();
+  void end_graph();
+  void guard_memory(bool guarded);
   void reduce(FullyShardedUnit& unit);
   void finish_reduction();
   void forget_failed_backward();
@@ -43,6 +46,11 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
   FullyShardedUnit* last_backward = nullptr;
   FullyShardedUnit* under_way = nullptr;  // the unit whose gradients are being reduced
   std::weak_ptr<void> graph;              // the running backward
+  int64_t graphs = 0;                     // backwards until now, and the running one's number
+  bool makes_graph = false;               // the running backward makes one itself, for another
+  bool adds = false;                      // it has added to a gradient
+  bool guards_memory = false;             // that of parameters which are not gathered
+  bool kept_are_done = false;             // the next forward frees what was kept for a backward
   ShardedTraffic traffic;
 };
 
@@ -57,9 +65,20 @@ struct FullyShardedModuleView {
 
 FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Module& module);
 
-struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
-  FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_, FullyShardedModuleView module);
+// A forward that a backward may come through.
+struct FullyShardedUse {
+  size_t exits = 0;   // graph_exits.h
+  int64_t graph = 0;  // the last backward that came to its outputs
+  size_t left = 0;    // exits that this one has not come to
+};
 
+struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
+  FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_, int64_t number_,
+                   FullyShardedModuleView module);
+
+  void allocate_memory();
+  void release_memory();
+  void guard_memory(bool guarded);
   void gather();
   void start_gather();
   void release();
@@ -67,18 +86,29 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   void before_forward();
   void arrange_forward();
   void require_same_trained() const;
-  void after_forward(const std::vector<ForwardOutput>& outputs);
+  void after_forward(const std::vector<ForwardOutput>& outputs, uint64_t first_node);
+  void watch_backward(const std::vector<ForwardOutput>& outputs, uint64_t first_node);
   void check_outputs(const std::vector<ForwardOutput>& outputs) const;
   void before_backward();
+  void on_output(FullyShardedUse& use);
+  void on_exit(FullyShardedUse& use);
   void on_gradient(size_t index);
-  void after_backward();
+  size_t gradients_of_graph() const;
+  void release_when_done();
+  void forget_backward();
+  void clear_parts();
   void hang_hooks();
   void make_whole();
+  void divide_whole();
   void take_parts();
   void take_replaced();
+  void require_same_type(size_t parameter) const;
+  void expect_gathered(size_t parameter, const at::Tensor& values);
+  void require_expected(const at::Tensor& gathered);
   bool holds_whole_gradients() const;
 
   std::weak_ptr<FullyShardedSet> owner;
+  int64_t number;  // in its set, for all ranks to compare
   ProcessGroup group;
   std::vector<at::Tensor> parameters;
   std::vector<std::string> names;              // their names in the module
@@ -91,14 +121,20 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   std::vector<FlatPiece> pieces;
   std::vector<at::Tensor> tensors;  // the pieces, in the part's memory: the optimizer's parameters
   std::unique_ptr<ScatteredGradients> gradients;
-  at::Tensor whole;  // of whole_parameters()
+  std::unique_ptr<GradientStandIns> stand_ins;  // of the parameters
+  at::Tensor whole;                             // of whole_parameters()
+  std::vector<int64_t> versions;                // of the parameters when they became whole
+  std::map<size_t, int64_t> expected;           // hashes of parameters that got new values, by their places
+  int64_t expected_part = 0;                    // that of the part with them
 
   std::optional<Work> gathering;
   bool here = false;
-  bool outer = false;   // other wrapped modules run inside its forward
-  bool frozen = false;  // has parameters without gradients, whose last use no hook reports
+  bool kept = false;   // the graph that a backward has made reads the memory
+  bool outer = false;  // other wrapped modules run inside its forward
+  size_t trained = 0;  // parameters, at construction
   bool in_backward = false;
-  size_t arrived = 0, trained = 0;
+  size_t open_uses = 0;             // forwards whose outputs the backward has come to, and not yet all exits
+  size_t arrived = 0, awaited = 0;  // gradients, of this backward
   FullyShardedUnit* next_forward = nullptr;   // the unit that came after it last time
   FullyShardedUnit* next_backward = nullptr;  // the same
   GradientHooks hooks;

@@ -20,13 +20,15 @@ ScatteredGradients::ScatteredGradients(std::vector<at::Tensor> parameters, FlatL
       replicas_(std::move(replicas)),
       dtype_(dtype),
       factor_(1.0 / (group_.size() * (replicas_ ? replicas_->size() : 1))),
-      has_(parameters_.size(), false) {
+      has_(parameters_.size(), false),
+      kept_(parameters_.size()) {
   for (const at::Tensor& parameter : parameters_) wanted_ += parameter.requires_grad() ? 1 : 0;
 }
 
 void ScatteredGradients::take(size_t parameter) {
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
-  if (has_[parameter] || gradient.layout() != at::kStrided) {
+  const bool is_sparse = gradient.defined() && gradient.layout() != at::kStrided;
+  if (has_[parameter] || is_sparse) {
     throw Error(ErrorCode::failed_precondition,
                 cat("sharded gradients: expected one dense gradient of each parameter in a backward, got ",
                     has_[parameter] ? "a second one" : "a sparse one", " of parameter ", parameter, " (rank ",
@@ -35,27 +37,54 @@ void ScatteredGradients::take(size_t parameter) {
   }
   const at::NoGradGuard no_grad;
   if (!flat_.defined()) {
-    flat_ = at::empty({layout_.length()}, gradient.options().dtype(dtype_));
+    flat_ =
+        at::empty({layout_.length()}, parameters_[parameter].options().dtype(dtype_).requires_grad(false));
     const int64_t used = layout_.offsets.back() + layout_.counts.back();
     flat_.narrow(0, used, layout_.length() - used).zero_();
   }
   at::Tensor place = layout_.place(flat_, parameter);
-  if (gradient.scalar_type() == dtype_) {
+  if (!gradient.defined()) {
+    place.zero_();
+  } else if (gradient.scalar_type() == dtype_) {
     at::mul_out(place, gradient, at::scalar_tensor(factor_, at::kDouble));
   } else {
     place.copy_(gradient).mul_(factor_);
   }
   gradient.reset();
+  if (kept_[parameter].defined()) place.add_(std::exchange(kept_[parameter], {}), factor_);
   has_[parameter] = true;
   ++taken_;
+}
+
+bool ScatteredGradients::keep(size_t parameter) {
+  at::Tensor& gradient = parameters_[parameter].mutable_grad();
+  if (gradient.scalar_type() == dtype_ || gradient.layout() != at::kStrided) return false;
+  const at::NoGradGuard no_grad;
+  at::Tensor& kept = kept_[parameter];
+  if (kept.defined()) {
+    kept.add_(gradient);
+  } else {
+    kept = gradient.to(dtype_);
+  }
+  gradient.reset();
+  return true;
+}
+
+void ScatteredGradients::forget(size_t parameter) {
+  kept_[parameter].reset();
+}
+
+bool ScatteredGradients::holds(size_t parameter) const {
+  return parameters_[parameter].grad().defined() || kept_[parameter].defined();
 }
 
 void ScatteredGradients::start() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size();
        ++i)  // gathered without a reduction, and not reached by this one
-    if (!has_[i] && parameters_[i].requires_grad() && parameters_[i].grad().defined()) take(i);
-  if (!flat_.defined()) flat_ = at::zeros({layout_.length()}, parameters_[0].options().dtype(dtype_));
+    if (!has_[i] && parameters_[i].requires_grad() && holds(i)) take(i);
+  if (!flat_.defined())
+    flat_ = at::zeros({layout_.length()}, parameters_[0].options().dtype(dtype_).requires_grad(false));
   for (size_t i = 0; i < parameters_.size(); ++i)
     if (!has_[i]) layout_.place(flat_, i).zero_();
   part_ = at::empty({layout_.part}, flat_.options());

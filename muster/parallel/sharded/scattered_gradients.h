@@ -21,6 +21,11 @@ class ScatteredGradients {
   // Copies a parameter's gradient into the buffer and frees it. Throws: failed_precondition for a sparse one,
   // and for a second one before start().
   void take(size_t parameter);
+  // Keeps a parameter's gradient for the next take(), which adds it, if the reduction is in another type; its
+  // sum with earlier ones is in that type. Returns whether: else it stays where it is.
+  bool keep(size_t parameter);
+  void forget(size_t parameter);                       // what was kept of it
+  bool holds(size_t parameter) const;                  // a whole gradient, kept or not
   bool complete() const { return taken_ == wanted_; }  // every trained parameter's gradient is there
   bool started() const { return work_.has_value(); }
 
@@ -42,6 +47,7 @@ class ScatteredGradients {
   double factor_;
   size_t wanted_ = 0, taken_ = 0;
   std::vector<bool> has_;
+  std::vector<at::Tensor> kept_;
   at::Tensor flat_, part_;
   std::optional<Work> work_;
 };

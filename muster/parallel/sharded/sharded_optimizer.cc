@@ -14,6 +14,7 @@
 #include "muster/ddp/parameter_hooks.h"
 #include "muster/parallel/sharded/flat_layout.h"
 #include "muster/parallel/sharded/flat_pieces.h"
+#include "muster/parallel/sharded/gradient_stand_ins.h"
 #include "muster/parallel/sharded/optimizer_parts.h"
 #include "muster/parallel/sharded/scattered_gradients.h"
 
@@ -31,6 +32,7 @@ struct ShardBucket {
   std::vector<at::Tensor> tensors;  // the pieces: this rank's elements, in the flat buffer's memory
   std::vector<bool> trained;        // the parameters that were at construction
   std::unique_ptr<ScatteredGradients> gradients;
+  std::unique_ptr<GradientStandIns> stand_ins;  // of the parameters
 };
 
 namespace {
@@ -94,9 +96,13 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   std::vector<at::Tensor> tensors() const;
 
   void hang_hooks();
+  void make_stand_ins();
+  void clear_parts();
+  void begin_graph();
   void on_gradient(size_t bucket, size_t parameter);
   void begin_backward();
   void after_graph();
+  void end_graph();
   void start_next();
   void finish_oldest();
 
@@ -116,12 +122,30 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   ParameterHooks hooks;
   std::mutex mutex;           // autograd's threads write the rest
   std::weak_ptr<void> graph;  // the backward that runs
+  bool reducing = false;      // it reduces
   size_t next = 0;            // bucket that is reduced next
   std::deque<size_t> under_way;
   ShardedTraffic traffic;
 };
 
 using ShardsState = ShardedOptimizerBase::State;
+
+namespace {
+
+// The backward that runs. Its end comes with the graph's, also where an error keeps the rest away.
+struct ShardGraph {
+  explicit ShardGraph(std::weak_ptr<ShardsState> state_) : state(std::move(state_)) {}
+  ~ShardGraph() {
+    if (const auto still = state.lock(); still && !has_ended) still->end_graph();
+  }
+  ShardGraph(const ShardGraph&) = delete;
+  ShardGraph& operator=(const ShardGraph&) = delete;
+
+  std::weak_ptr<ShardsState> state;
+  bool has_ended = false;
+};
+
+}  // namespace
 
 void ShardsState::make_buckets(const Groups& groups) {
   buckets = shard_buckets(groups, options.bucket_mb);
@@ -176,6 +200,48 @@ void ShardsState::hang_hooks() {
              [this, places](size_t index) { on_gradient(places[index].first, places[index].second); });
 }
 
+void ShardsState::make_stand_ins() {
+  const std::string error =
+      cat("sharded optimizer: expected the gradients in the ranks' parts to be left to ShardedOptimizer, got "
+          "a look "
+          "at that of a parameter of the model (rank ",
+          group.job_rank(),
+          "); call its step(), clip by its clip_grad_norm(), clear with zero_grad() without an argument");
+  for (ShardBucket& bucket : buckets) {
+    bucket.stand_ins =
+        std::make_unique<GradientStandIns>(bucket.parameters, error, [this] { begin_graph(); });
+    mark_divided_gradients(bucket.parameters);
+  }
+}
+
+// What somebody has cleared in the model goes from the parts too.
+void ShardsState::clear_parts() {
+  if (!options.gradients) return;
+  for (ShardBucket& bucket : buckets) {
+    for (const size_t cleared : bucket.stand_ins->take_cleared()) {
+      for (size_t p = 0; p < bucket.pieces.size(); ++p)
+        if (bucket.pieces[p].parameter == cleared) bucket.tensors[p].mutable_grad().reset();
+    }
+  }
+}
+
+// The callback belongs to the graph that runs now, and goes with it, also when that fails.
+void ShardsState::begin_graph() {
+  const std::lock_guard lock(mutex);
+  if (!graph.expired()) return;
+  clear_parts();
+  for (ShardBucket& bucket : buckets) bucket.stand_ins->lift();
+  reducing = false;
+  const auto token = std::make_shared<ShardGraph>(weak_from_this());
+  graph = token;
+  torch::autograd::Engine::get_default_engine().queue_callback([token] {
+    const auto state = token->state.lock();
+    if (!state) return;
+    state->after_graph();
+    token->has_ended = true;
+  });
+}
+
 void ShardsState::on_gradient(size_t bucket, size_t parameter) {
   const std::lock_guard lock(mutex);
   if (!reduces) return;
@@ -184,26 +250,26 @@ void ShardsState::on_gradient(size_t bucket, size_t parameter) {
   while (next < buckets.size() && buckets[next].gradients->complete()) start_next();
 }
 
-// The callback belongs to the graph that runs now, and goes with it, also when that fails.
 void ShardsState::begin_backward() {
-  if (!graph.expired()) return;
+  if (reducing) return;
   require_same_trained();
   for (ShardBucket& bucket : buckets) bucket.gradients->drop();
   under_way.clear();
   next = 0;
-  const auto token = std::make_shared<bool>();
-  graph = token;
-  const std::weak_ptr<State> weak = weak_from_this();
-  torch::autograd::Engine::get_default_engine().queue_callback([weak, token] {
-    if (const auto state = weak.lock()) state->after_graph();
-  });
+  reducing = true;
 }
 
 void ShardsState::after_graph() {
   const std::lock_guard lock(mutex);
-  while (next < buckets.size()) start_next();
-  while (!under_way.empty()) finish_oldest();
+  while (reducing && next < buckets.size()) start_next();
+  while (reducing && !under_way.empty()) finish_oldest();
   graph.reset();
+  for (ShardBucket& bucket : buckets) bucket.stand_ins->put();
+}
+
+void ShardsState::end_graph() {
+  const std::lock_guard lock(mutex);
+  for (ShardBucket& bucket : buckets) bucket.stand_ins->put();
 }
 
 // Two at a time: one is reduced while the next one's gradients come.
@@ -218,6 +284,8 @@ void ShardsState::finish_oldest() {
   ShardBucket& bucket = buckets[under_way.front()];
   under_way.pop_front();
   add_to_pieces(bucket.gradients->finish(), bucket.pieces, bucket.parameters, bucket.tensors);
+  for (size_t i = 0; i < bucket.parameters.size(); ++i)
+    if (bucket.parameters[i].requires_grad()) bucket.stand_ins->stand_for(i);
 }
 
 // ZeRO-1: each piece's gradient is a part of the parameter's.
@@ -330,6 +398,7 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind, Groups groups,
   for (const OptimizerParamGroup& own : options.gradients ? parts : groups) add_param_group(own);
   if (!options.gradients) return;
   mark_divided_gradients(state.tensors());
+  state.make_stand_ins();
   state.hang_hooks();
 }
 
@@ -345,6 +414,7 @@ at::Tensor ShardedOptimizerBase::step(LossClosure closure) {
   State& state = *state_of_shards_;
   state.require_same_groups(param_groups_.size());
   state.take_replaced();
+  state.clear_parts();
   options_to_part();
   if (!state.options.gradients) state.lend_whole_gradients();
   state.inner->step();
@@ -374,6 +444,7 @@ at::Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
                 cat("sharded optimizer: expected sharded gradients, got whole ones (rank ",
                     state.group.job_rank(), "); use muster::clip_grad_norm on the model's parameters"));
   }
+  state.clear_parts();
   return clip_sharded_grads(state.tensors(), max_norm, state.group);
 }
 

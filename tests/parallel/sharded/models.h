@@ -4,8 +4,10 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <exception>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "examples/02_gpt/gpt.h"
@@ -71,6 +73,31 @@ inline float largest_difference(const std::vector<float>& a, const std::vector<f
     if (!(difference <= largest)) largest = difference;
   }
   return largest;
+}
+
+// What a call throws says; "nothing" where it returns.
+inline std::string failure_text(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+inline float farthest_apart(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  float farthest = a.size() == b.size() ? 0.0F : INFINITY;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const float difference = (a[i].detach() - b[i].detach()).abs().max().item<float>();
+    if (!(difference <= farthest)) farthest = difference;
+  }
+  return farthest;
+}
+
+inline std::vector<torch::Tensor> values_of(const torch::nn::Module& model) {
+  std::vector<torch::Tensor> values;
+  for (const auto& parameter : model.parameters()) values.push_back(parameter.detach().clone());
+  return values;
 }
 
 }  // namespace muster::testing

@@ -1,0 +1,84 @@
+#include "muster/parallel/sharded/gradient_stand_ins.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "muster/comm/torch_compat.h"
+
+namespace muster {
+
+namespace {
+
+at::Tensor tensor_without_memory(const at::Tensor& like, const std::string& error) {
+  const at::Tensor tensor = at::empty({0}, like.options().requires_grad(false));
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(like.sizes());
+  refuse_reads_for_good(*tensor.storage().unsafeGetStorageImpl(), error);
+  return tensor;
+}
+
+}  // namespace
+
+GradientStandIns::GradientStandIns(std::vector<at::Tensor> parameters, const std::string& error,
+                                   const std::function<void()>& on_backward) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& parameter : parameters) {
+    Place& place = places_.emplace_back();
+    place.stand_in = tensor_without_memory(parameter, error);
+    if (parameter.requires_grad())
+      place.hook =
+          static_cast<int>(parameter.register_hook([on_backward](const at::Tensor&) { on_backward(); }));
+    place.parameter = std::move(parameter);
+  }
+}
+
+GradientStandIns::~GradientStandIns() {
+  lift();
+  for (const Place& place : places_)
+    if (place.hook >= 0) place.parameter.remove_hook(static_cast<unsigned>(place.hook));
+}
+
+// Module::zero_grad() detaches a gradient before it clears it: another tensor with the same storage.
+bool GradientStandIns::has_stand_in(const Place& place) {
+  const at::Tensor& gradient = place.parameter.grad();
+  return gradient.defined() && gradient.has_storage() &&
+         gradient.storage().unsafeGetStorageImpl() == place.stand_in.storage().unsafeGetStorageImpl();
+}
+
+void GradientStandIns::stand_for(size_t parameter) {
+  places_[parameter].stands = true;
+}
+
+void GradientStandIns::lift() {
+  lifted_ = true;
+  for (Place& place : places_) {
+    if (place.put && has_stand_in(place)) place.parameter.mutable_grad().reset();
+    place.put = false;
+  }
+}
+
+void GradientStandIns::put() {
+  lifted_ = false;
+  for (Place& place : places_) {
+    if (!place.stands || place.parameter.grad().defined()) continue;
+    place.parameter.mutable_grad() = place.stand_in;
+    place.put = true;
+  }
+}
+
+std::vector<size_t> GradientStandIns::take_cleared() {
+  std::vector<size_t> cleared;
+  if (lifted_) return cleared;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    Place& place = places_[i];
+    const bool is_left = place.put ? has_stand_in(place) : place.parameter.grad().defined();
+    if (!place.stands || is_left) continue;
+    cleared.push_back(i);
+    place.stands = false;
+    place.put = false;
+  }
+  return cleared;
+}
+
+}  // namespace muster

@@ -1,0 +1,49 @@
+// What stands in parameters' .grad() while the gradients themselves lie in the ranks' parts: tensors of the
+// parameters' shapes without memory. Whoever clears one (Module::zero_grad) means the gradient that it stands
+// for. Whoever reads one (an optimizer of the whole parameters, a norm) gets an error that says where the
+// gradients are. Used by the classes that shard gradients.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace muster {
+
+class GradientStandIns {
+ public:
+  // `error`: what reading says. `on_backward` is called, in one of autograd's threads, before a backward adds
+  // to the gradient of any of the parameters that are trained now.
+  GradientStandIns(std::vector<at::Tensor> parameters, const std::string& error,
+                   const std::function<void()>& on_backward);
+  ~GradientStandIns();
+  GradientStandIns(const GradientStandIns&) = delete;
+  GradientStandIns& operator=(const GradientStandIns&) = delete;
+
+  // From the next put() on a gradient of this parameter lies elsewhere.
+  void stand_for(size_t parameter);
+
+  // A backward adds to .grad(), so they are away while it runs. put() leaves whole gradients where they are.
+  void lift();
+  void put();
+
+  // The parameters whose gradients were cleared, or replaced, since put(); each once.
+  std::vector<size_t> take_cleared();
+
+ private:
+  struct Place {
+    at::Tensor parameter;
+    at::Tensor stand_in;
+    bool stands = false;  // for a gradient
+    bool put = false;     // it is in .grad()
+    int hook = -1;        // of `on_backward`; -1: none
+  };
+  static bool has_stand_in(const Place& place);
+
+  std::vector<Place> places_;
+  bool lifted_ = false;
+};
+
+}  // namespace muster

@@ -1,0 +1,59 @@
+#include "muster/parallel/sharded/graph_exits.h"
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+
+#include <memory>
+#include <unordered_set>
+#include <utility>
+
+namespace muster {
+
+namespace {
+
+using torch::autograd::Node;
+
+class ExitHook : public torch::autograd::FunctionPostHook {
+ public:
+  explicit ExitHook(std::function<void()> body) : body_(std::move(body)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    body_();
+    return outputs;
+  }
+
+ private:
+  std::function<void()> body_;
+};
+
+// Nodes without a next one (what accumulates gradients) have no number of their own.
+bool is_of_the_forward(const Node& node, uint64_t first) {
+  return node.num_outputs() > 0 && node.sequence_nr() >= first;
+}
+
+}  // namespace
+
+size_t watch_graph_exits(const std::vector<at::Tensor>& outputs, uint64_t first,
+                         const std::function<void()>& on_exit) {
+  std::unordered_set<Node*> seen;
+  std::vector<Node*> found;
+  const auto visit = [&](Node* node) {
+    if (node == nullptr) return true;
+    if (!is_of_the_forward(*node, first)) return false;
+    if (seen.insert(node).second) found.push_back(node);
+    return true;
+  };
+  for (const at::Tensor& output : outputs) visit(output.grad_fn().get());
+  size_t exits = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    bool leaves = false;
+    for (const auto& edge : found[i]->next_edges())
+      if (!visit(edge.function.get())) leaves = true;
+    if (!leaves) continue;
+    found[i]->add_post_hook(std::make_unique<ExitHook>(on_exit));
+    ++exits;
+  }
+  return exits;
+}
+
+}  // namespace muster

@@ -1,0 +1,214 @@
+// What people write who know PyTorch: net->zero_grad(), an optimizer or a norm of net->parameters(). With
+// sharded gradients it does the same, or is an error.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/parallel/sharded/fully_sharded.h"
+#include "muster/parallel/sharded/sharded_optimizer.h"
+#include "muster/train/clip.h"
+#include "tests/parallel/sharded/fully_sharded_models.h"
+#include "tests/support/ranks.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using torch::optim::SGD;
+using torch::optim::SGDOptions;
+
+constexpr int64_t kPlainSteps = 4;
+const SGDOptions kMomentum = SGDOptions(0.1).momentum(0.9);
+
+// One process and the joined batches.
+std::vector<torch::Tensor> trained_alone() {
+  at::set_num_threads(1);
+  auto net = sharded_mlp();
+  SGD optimizer(net->parameters(), kMomentum);
+  for (int64_t step = 0; step < kPlainSteps; ++step) {
+    const auto batch = mlp_batch(step);
+    net->zero_grad();
+    sharded_loss(net->forward(batch.x), batch.y).backward();
+    optimizer.step();
+  }
+  return values_of(*net);
+}
+
+// A model's net->zero_grad() is the only thing that clears.
+template <class Forward>
+void train_clearing_the_net(ProcessGroup& group, torch::nn::Sequential& net,
+                            torch::optim::Optimizer& optimizer, const Forward& forward) {
+  at::set_num_threads(1);
+  for (int64_t step = 0; step < kPlainSteps; ++step) {
+    const auto batch = mlp_batch(step).of(group.rank(), group.size());
+    net->zero_grad();
+    sharded_loss(forward(batch.x), batch.y).backward();
+    optimizer.step();
+  }
+}
+
+TEST(ZeroGradOfTheNet, ClearsTheGradientsOfAFullyShardedModel) {
+  const auto expected = trained_alone();
+  for (const auto type : {torch::kFloat, torch::kDouble}) {
+    run_ranks(2, [&](ProcessGroup& group) {
+      FullySharded sharded(group, {.compute_dtype = type});
+      auto net = sharded_mlp();
+      LayeredMlpImpl model(net, sharded);
+      SGD optimizer(sharded.parameters(), kMomentum);
+      train_clearing_the_net(group, net, optimizer,
+                             [&](const torch::Tensor& x) { return model.forward(x.to(type)); });
+      const auto whole = sharded.whole_parameters();
+      EXPECT_LE(farthest_apart(expected, net->parameters()), 2e-6);
+    });
+  }
+}
+
+TEST(ZeroGradOfTheNet, ClearsTheGradientsOfZero2) {
+  const auto expected = trained_alone();
+  run_ranks(2, [&](ProcessGroup& group) {
+    auto net = sharded_mlp();
+    ShardedOptimizer<SGD> optimizer(net->parameters(), kMomentum, group, {.gradients = true});
+    train_clearing_the_net(group, net, optimizer, [&](const torch::Tensor& x) { return net->forward(x); });
+    EXPECT_LE(farthest_apart(expected, net->parameters()), 2e-6);
+  });
+}
+
+// Two backwards without it add up, also where a third was thrown away before them.
+template <class Forward, class Sharded>
+void accumulate(ProcessGroup& group, torch::nn::Sequential& net, torch::optim::Optimizer& optimizer,
+                Sharded& sharded, const Forward& forward) {
+  at::set_num_threads(1);
+  const auto backward = [&](int64_t of_step) {
+    const auto batch = mlp_batch(of_step).of(group.rank(), group.size());
+    sharded_loss(forward(batch.x), batch.y).backward();
+  };
+  backward(7);
+  net->zero_grad();
+  {
+    const auto local = sharded.no_sync();
+    backward(8);
+    net->zero_grad();
+    backward(0);
+  }
+  backward(1);
+  backward(2);
+  optimizer.step();
+}
+
+std::vector<torch::Tensor> accumulated_alone() {
+  at::set_num_threads(1);
+  auto net = sharded_mlp();
+  SGD optimizer(net->parameters(), kMomentum);
+  for (const int64_t step : {0, 1, 2}) {
+    const auto batch = mlp_batch(step);
+    sharded_loss(net->forward(batch.x), batch.y).backward();
+  }
+  optimizer.step();
+  return values_of(*net);
+}
+
+TEST(ZeroGradOfTheNet, LeavesWhatIsToAddUp) {
+  const auto expected = accumulated_alone();
+  run_ranks(2, [&](ProcessGroup& group) {
+    FullySharded sharded(group);
+    auto net = sharded_mlp(), second = sharded_mlp();
+    LayeredMlpImpl model(net, sharded);
+    SGD optimizer(sharded.parameters(), kMomentum);
+    accumulate(group, net, optimizer, sharded, [&](const torch::Tensor& x) { return model.forward(x); });
+    {
+      const auto whole = sharded.whole_parameters();
+      EXPECT_LE(farthest_apart(expected, net->parameters()), 2e-6);
+    }
+    ShardedOptimizer<SGD> zero(second->parameters(), kMomentum, group, {.gradients = true});
+    accumulate(group, second, zero, zero, [&](const torch::Tensor& x) { return second->forward(x); });
+    EXPECT_LE(farthest_apart(expected, second->parameters()), 2e-6);
+  });
+}
+
+// A norm of the parts is taken after it too.
+TEST(ZeroGradOfTheNet, CountsBeforeTheNextBackward) {
+  run_ranks(2, [&](ProcessGroup& group) {
+    FullySharded sharded(group);
+    auto net = sharded_mlp(), second = sharded_mlp();
+    LayeredMlpImpl model(net, sharded);
+    ShardedOptimizer<SGD> zero(second->parameters(), kMomentum, group, {.gradients = true});
+    const auto batch = mlp_batch(0).of(group.rank(), group.size());
+    sharded_loss(model.forward(batch.x), batch.y).backward();
+    sharded_loss(second->forward(batch.x), batch.y).backward();
+    EXPECT_GT(sharded.clip_grad_norm(1e9).item<float>(), 0);
+    EXPECT_GT(zero.clip_grad_norm(1e9).item<float>(), 0);
+    net->zero_grad();
+    second->zero_grad();
+    EXPECT_EQ(sharded.clip_grad_norm(1e9).item<float>(), 0);
+    EXPECT_EQ(zero.clip_grad_norm(1e9).item<float>(), 0);
+  });
+}
+
+TEST(ZeroGradOfTheNet, ThatKeepsZerosIsRefused) {
+  run_ranks(2, [&](ProcessGroup& group) {
+    FullySharded sharded(group);
+    auto net = sharded_mlp();
+    LayeredMlpImpl model(net, sharded);
+    const auto batch = mlp_batch(0).of(group.rank(), group.size());
+    sharded_loss(model.forward(batch.x), batch.y).backward();
+    EXPECT_THAT(failure_text([&] { net->zero_grad(/*set_to_none=*/false); }),
+                HasSubstr("clear with zero_grad() without an argument"));
+  });
+}
+
+TEST(OptimizerOfTheNetsParameters, IsRefusedInItsFirstStep) {
+  const auto step_of = [](auto&& optimizer, auto&& model, ProcessGroup& group) {
+    return failure_text([&] {
+      for (int64_t step = 0; step < 2; ++step) {
+        const auto batch = mlp_batch(step).of(group.rank(), group.size());
+        optimizer.zero_grad();
+        sharded_loss(model.forward(batch.x), batch.y).backward();
+        optimizer.step();
+      }
+    });
+  };
+  run_ranks(2, [&](ProcessGroup& group) {
+    for (const bool adam : {false, true}) {
+      FullySharded sharded(group);
+      auto net = sharded_mlp();
+      LayeredMlpImpl model(net, sharded);
+      const std::string text = adam ? step_of(torch::optim::AdamW(net->parameters()), model, group)
+                                    : step_of(SGD(net->parameters(), 0.1), model, group);
+      EXPECT_THAT(text, HasSubstr("sharded.parameters()"));
+    }
+  });
+}
+
+TEST(NormOfTheNetsParameters, IsRefused) {
+  run_ranks(2, [&](ProcessGroup& group) {
+    FullySharded sharded(group);
+    auto net = sharded_mlp(), second = sharded_mlp();
+    LayeredMlpImpl model(net, sharded);
+    ShardedOptimizer<SGD> zero(second->parameters(), kMomentum, group, {.gradients = true});
+    const auto batch = mlp_batch(0).of(group.rank(), group.size());
+    sharded_loss(model.forward(batch.x), batch.y).backward();
+    sharded_loss(second->forward(batch.x), batch.y).backward();
+    for (const auto& parameters : {net->parameters(), second->parameters()}) {
+      EXPECT_THAT(failure_text([&] { clip_grad_norm(parameters, 1.0); }), HasSubstr("got sharded gradients"));
+      EXPECT_THAT(failure_text([&] { torch::nn::utils::clip_grad_norm_(parameters, 1.0); }),
+                  HasSubstr("clip_grad_norm"));
+    }
+  });
+}
+
+// As a regularizer of one's own does.
+TEST(ReadingAWeightAfterItsForward, IsRefused) {
+  run_ranks(1, [&](ProcessGroup& group) {
+    FullySharded sharded(group);
+    auto net = sharded_mlp();
+    LayeredMlpImpl model(net, sharded);
+    const auto loss = model.forward(mlp_batch(0).x).sum();
+    EXPECT_THAT(failure_text([&] { net->parameters()[0].sum().item<float>(); }),
+                HasSubstr("whole_parameters()"));
+    const torch::NoGradGuard no_grad;
+    EXPECT_THAT(failure_text([&] { net->parameters()[0].fill_(1); }), HasSubstr("whole_parameters()"));
+  });
+}
+
+}  // namespace
+}  // namespace muster::testing
