@@ -150,7 +150,8 @@ void FullySharded::divide_state(torch::optim::Optimizer& optimizer, torch::optim
 TensorPieces FullySharded::pieces(const torch::nn::Module& model) const {
   const ParameterNames names(model);
   TensorPieces pieces;
-  for (const auto& unit : set_->units) unit->take_replaced();
+  for (const auto& unit : set_->units)
+    if (!set_->whole) unit->take_replaced();
   for (const auto& unit : set_->units)
     add_flat_pieces(pieces, "fully sharded", names, unit->layout, unit->parameters, unit->pieces,
                     unit->tensors);

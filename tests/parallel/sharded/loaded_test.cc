@@ -157,6 +157,26 @@ TEST(LoadedWeights, BeforeAStepAreStepped) {
   });
 }
 
+// What pieces() gives to checkpoints and averages has them before a forward.
+TEST(LoadedWeights, AreInThePiecesAtOnce) {
+  const SavedNet saved(0.5);
+  run_ranks(2, [&](ProcessGroup& group) {
+    auto net = sharded_mlp();
+    FullySharded sharded(group);
+    LayeredMlpImpl model(net, sharded);
+    torch::load(net, saved.path);
+    const auto expected = other_mlp(0.5)->named_parameters();
+    for (const TensorPiece& piece : sharded.pieces(*net)) {
+      const auto all = expected[piece.name].detach().flatten();
+      const auto own = all.narrow(0, piece.elements[0].begin, piece.elements[0].length);
+      EXPECT_TRUE(torch::equal(piece.tensor.detach(), own)) << piece.name;
+    }
+    const auto whole = sharded.whole_parameters();
+    sharded.pieces(*net);
+    EXPECT_EQ(farthest_apart(net->parameters(), other_mlp(0.5)->parameters()), 0);
+  });
+}
+
 // A file of floats for a model that is gathered in another type.
 TEST(LoadedWeights, OfAnotherTypeAreLoadedIntoWholeParameters) {
   const SavedNet saved(0.5);
