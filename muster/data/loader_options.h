@@ -28,8 +28,8 @@ struct DataLoaderOptions {
   bool skip_bad = false;
   // In a loop that computes gradients, it is an error not to read a batch's weight when it is not 1.
   bool check_weight = true;
-  // Every rank takes all samples on purpose. If false, a job of several ranks warns of a training loader
-  // whose sampler does not divide them.
+  // Every rank has data of its own, or takes all samples on purpose. If false, a job of several ranks warns
+  // of a training loader whose sampler does not divide them.
   bool undivided = false;
 };
 
