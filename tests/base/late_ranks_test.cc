@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace muster::testing {
+namespace muster {
 namespace {
 
 TEST(LateRanks, SaysNothingWhenTheWaitHasFailed) {
@@ -14,4 +14,4 @@ TEST(LateRanks, SaysNothingAtTheBeginning) {
 }
 
 }  // namespace
-}  // namespace muster::testing
+}  // namespace muster

@@ -228,7 +228,7 @@ bool has(at::ScalarType type, ReduceOp op) {
   }
 }
 
-at::Tensor reduced(const Row& row, const Operation& operation, int64_t rows) {
+at::Tensor expected_of(const Row& row, const Operation& operation, int64_t rows) {
   at::Tensor result = numbers(0, row.type, rows);
   for (int other = 1; other < row.size(); ++other)
     result = operation.combine(result, numbers(other, row.type, rows)).to(row.type);
@@ -247,7 +247,7 @@ void reduce(const Row& row, const Operation& operation) {
   const c10::Device device = row.group.device();
   const int64_t rows = row.size();
   const auto given = [&] { return placed(numbers(row.rank(), row.type, rows), row.layout, device); };
-  const at::Tensor expected = reduced(row, operation, rows);
+  const at::Tensor expected = expected_of(row, operation, rows);
   at::Tensor everywhere = given();
   row.group.all_reduce(everywhere, operation.op);
   expect_numbers(row, everywhere, expected, cat(operation.name, ": all_reduce"));

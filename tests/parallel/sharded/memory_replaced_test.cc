@@ -1,5 +1,5 @@
-// Parameters that got memory of their own after sharding, as torch::load and vector_to_parameters do: they
-// are trained, and keep what was put into them.
+// Parameters that got memory of their own after sharding by set_data(), as from vector_to_parameters: they
+// are trained, and keep what was put into them. (torch::load itself: loaded_models_test.cc)
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
