@@ -3,6 +3,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 # Names in code, and mistakes that tests make on purpose.
-known=abd,caf,contniue,fro,kown,maschine,nce,nd,ot,statics,ue,upto,wieght
+known=abd,caf,contniue,fro,kown,maschine,nce,nd,ot,ownloaders,statics,ue,upto,wieght
 git ls-files -z | grep -zvE '^(data|tests/data|tests/fuzz/corpus)/|^LICENSE$|\.(svg|png)$' |
   xargs -0 codespell --quiet-level 3 --ignore-words-list "$known"
