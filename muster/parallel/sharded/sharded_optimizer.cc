@@ -7,6 +7,8 @@
 #include <deque>
 #include <mutex>
 #include <set>
+#include <unordered_set>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -62,6 +64,24 @@ std::vector<ShardBucket> shard_buckets(const ShardGroups& groups, double bucket_
     }
   }
   return buckets;
+}
+
+// LibTorch's net->parameters() has a weight that two layers share once for each, and Python's has it once.
+ShardGroups with_each_once(ShardGroups groups, int rank) {
+  std::unordered_set<const c10::TensorImpl*> in_groups;
+  for (OptimizerParamGroup& group : groups) {
+    std::unordered_set<const c10::TensorImpl*> in_group;
+    std::erase_if(group.params(), [&](const at::Tensor& parameter) {
+      return !in_group.insert(parameter.unsafeGetTensorImpl()).second;
+    });
+    for (const at::Tensor& parameter : group.params()) {
+      if (in_groups.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      throw Error(ErrorCode::invalid_argument,
+                  cat("sharded optimizer: expected each parameter in one group, got one of shape [",
+                      join(parameter.sizes(), ", "), "] in two (rank ", rank, "); take it out of one"));
+    }
+  }
+  return groups;
 }
 
 std::vector<at::Tensor> shard_all_parameters(const ShardGroups& groups) {
@@ -387,6 +407,7 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind, Groups groups,
                                    {"gradients", options.gradients ? "sharded" : "whole"},
                                    {"bucket_mb", cat(options.bucket_mb)},
                                    {"groups", cat(groups.size())}};
+  groups = with_each_once(std::move(groups), group.job_rank());
   const std::vector<at::Tensor> all = shard_all_parameters(groups);
   agree_on_parameters("sharded optimizer", all, wrong, terms, group);
   if (options.replicate_group)

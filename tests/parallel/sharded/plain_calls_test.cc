@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/ddp/distributed_data_parallel.h"
 #include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/parallel/sharded/sharded_optimizer.h"
 #include "muster/train/clip.h"
@@ -208,6 +209,50 @@ TEST(ReadingAWeightAfterItsForward, IsRefused) {
     const torch::NoGradGuard no_grad;
     EXPECT_THAT(failure_text([&] { net->parameters()[0].fill_(1); }), HasSubstr("whole_parameters()"));
   });
+}
+
+// Two places with one weight, which LibTorch's net->parameters() has twice.
+struct TwiceImpl : torch::nn::Module {
+  TwiceImpl() {
+    torch::manual_seed(5);
+    weight = register_parameter("first", torch::randn({4, 4}));
+    register_parameter("second", weight);
+    bias = register_parameter("bias", torch::randn({4}));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return torch::linear(torch::tanh(torch::linear(x, weight)), weight, bias);
+  }
+  torch::Tensor weight, bias;
+};
+
+template <class Forward>
+void train_twice(torch::optim::Optimizer& optimizer, int rank, int ranks, const Forward& forward) {
+  for (int64_t step = 0; step < kPlainSteps; ++step) {
+    torch::manual_seed(step);
+    const auto x = torch::randn({8, 4}).chunk(ranks)[rank];
+    optimizer.zero_grad();
+    forward(x).square().mean().backward();
+    optimizer.step();
+  }
+}
+
+TEST(SharedWeights, AShardedOptimizerStepsOnceOnEach) {
+  at::set_num_threads(1);
+  auto alone = std::make_shared<TwiceImpl>();
+  ASSERT_EQ(alone->parameters().size(), 3);
+  SGD plain(distinct_parameters(*alone), kMomentum);
+  train_twice(plain, 0, 1, [&](const torch::Tensor& x) { return alone->forward(x); });
+  for (const bool gradients : {false, true}) {
+    run_ranks(2, [&](ProcessGroup& group) {
+      at::set_num_threads(1);
+      auto net = std::make_shared<TwiceImpl>();
+      DistributedDataParallel wrapped(net, group);
+      ShardedOptimizer<SGD> optimizer(net->parameters(), kMomentum, group, {.gradients = gradients});
+      train_twice(optimizer, group.rank(), 2,
+                  [&](const torch::Tensor& x) { return gradients ? net->forward(x) : wrapped(x); });
+      EXPECT_LE(farthest_apart(values_of(*alone), net->parameters()), 2e-6) << gradients;
+    });
+  }
 }
 
 }  // namespace
