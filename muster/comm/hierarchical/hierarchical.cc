@@ -157,6 +157,17 @@ class HierarchicalBackend : public OverGloo {
                  });
   }
 
+  // Behind what is under way, as Gloo's own: a rank that leaves after it has ended all that came before.
+  WorkPtr barrier(const c10d::BarrierOptions& options) override {
+    fork().check("barrier");
+    return start(HostCall("barrier", c10d::OpType::BARRIER), options.timeout,
+                 [this](const HostCall&, const Deadline& deadline) {
+                   c10d::BarrierOptions of_all;
+                   of_all.timeout = left(deadline);
+                   wait_for_network(*backend_->barrier(of_all), deadline);
+                 });
+  }
+
   // Of even hosts: each value crosses the network once, to one rank of each other host, which gives it to its
   // neighbours.
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
