@@ -77,7 +77,7 @@ const Size kSizes[] = {
 
 constexpr int kSteps = 3;
 
-using AdamW = torch::optim::AdamW;
+using torch::optim::AdamW;
 using ShardedAdamW = muster::ShardedOptimizer<AdamW>;
 
 GptOptions gpt_options(const muster::ModelSizes& sizes) {

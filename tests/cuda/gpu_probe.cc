@@ -38,7 +38,7 @@ void expect_close(const std::vector<at::Tensor>& got, const std::vector<at::Tens
 // Ranks with SyncBatchNorm have the gradients of one process with all of the batch.
 void sync_batch_norm(muster::Context& ctx) {
   torch::manual_seed(3);
-  const auto x = torch::randn({8 * ctx.world_size(), 12}).to(ctx.device());
+  const auto x = torch::randn({int64_t{8} * ctx.world_size(), 12}).to(ctx.device());
   auto whole = small_net();
   whole->to(ctx.device());
   whole->forward(x).square().mean().backward();

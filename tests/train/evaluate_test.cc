@@ -104,7 +104,7 @@ TEST(Evaluate, SamplesThatAreLeftOutAreCounted) {
   for (int ranks = 1; ranks <= 5; ++ranks) {
     run_ranks(ranks, [&](ProcessGroup& group) {
       EXPECT_EQ(mean_of_numbers(group, {.pad = false}, {.batch_size = 4}), "24.5");
-      const int64_t whole_batches = (50 + ranks - 1) / ranks / 4 * 4 * ranks;
+      const int64_t whole_batches = int64_t{50 + ranks - 1} / ranks / 4 * 4 * ranks;
       EXPECT_THAT(mean_of_numbers(group, {}, {.batch_size = 4, .drop_last = true}),
                   HasSubstr(cat("each of 50 samples once, got ", whole_batches, " on all ranks together")));
       const auto dropped = mean_of_numbers(group, {.drop_last = true}, {.batch_size = 4});

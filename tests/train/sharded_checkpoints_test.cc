@@ -252,8 +252,8 @@ TEST(ShardedCheckpoints, AnEmaIsOfTheParts) {
     EXPECT_LT(elements, 40) << "a third of 83";
     for (int i = 0; i < 3; ++i) {
       const torch::NoGradGuard no_grad;
-      for (at::Tensor part : sharded.parameters()) part.mul_(1.5).add_(i);
-      for (at::Tensor parameter : alone->parameters()) parameter.mul_(1.5).add_(i);
+      for (const at::Tensor& part : sharded.parameters()) part.mul_(1.5).add_(i);
+      for (const at::Tensor& parameter : alone->parameters()) parameter.mul_(1.5).add_(i);
       ema.update();
       expected.update();
     }
@@ -298,7 +298,7 @@ TEST(ShardedCheckpoints, AnEmaMayBeginAnewOrBeLeftOut) {
     Ema saved(pieces, 0.75);
     saved.update();
     Checkpoints(group, in_folder(folder.path())).add("model", pieces).add("ema", saved).save(1);
-    for (at::Tensor part : sharded.parameters()) {
+    for (const at::Tensor& part : sharded.parameters()) {
       const torch::NoGradGuard no_grad;
       part.add_(1);
     }
@@ -441,7 +441,7 @@ TEST(ShardedCheckpoints, PiecesThatMakeNoWholeAreRefused) {
   const auto two = torch::zeros(2), three = torch::zeros(3);
   EXPECT_THAT(save([&](int rank) { return slice_piece("x", {4}, 0, rank, two); }),
               HasSubstr("pieces that do not overlap for 'x', got [0, 2) on rank 0 and [1, 3) on rank 1"));
-  EXPECT_THAT(save([&](int rank) { return slice_piece("x", {5}, 0, 2 * rank, two); }),
+  EXPECT_THAT(save([&](int rank) { return slice_piece("x", {5}, 0, int64_t{2} * rank, two); }),
               HasSubstr("all of its 5 elements on the ranks together for 'x', got 4"));
   EXPECT_THAT(save([&](int rank) { return whole_piece("x", rank == 0 ? two : three); }),
               HasSubstr("F32[2] on rank 0 and F32[3] on rank 1"));
@@ -558,7 +558,8 @@ TEST(ShardedCheckpoints, InTheBackgroundTheMomentOfTheSaveIsWritten) {
     options.background = true;
     {
       Checkpoints checkpoints(group, options);
-      checkpoints.add("model", TensorPieces{slice_piece("x", {3000}, 0, 1000 * group.rank(), values)});
+      checkpoints.add("model",
+                      TensorPieces{slice_piece("x", {3000}, 0, int64_t{1000} * group.rank(), values)});
       for (int64_t step = 1; step <= 5; ++step) {
         values.fill_(static_cast<double>(step));
         checkpoints.save(step);
@@ -567,7 +568,7 @@ TEST(ShardedCheckpoints, InTheBackgroundTheMomentOfTheSaveIsWritten) {
       checkpoints.finish();
     }
     Checkpoints checkpoints(group, options);
-    checkpoints.add("model", TensorPieces{slice_piece("x", {3000}, 0, 1000 * group.rank(), values)});
+    checkpoints.add("model", TensorPieces{slice_piece("x", {3000}, 0, int64_t{1000} * group.rank(), values)});
     EXPECT_TRUE(checkpoints.restore());
     EXPECT_TRUE(values.eq(5).all().item<bool>());
   });

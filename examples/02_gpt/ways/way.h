@@ -14,7 +14,7 @@
 #include "../options.h"
 #include "../text.h"
 
-using AdamW = torch::optim::AdamW;
+using torch::optim::AdamW;
 using TextBatch = muster::Batch<Windows::Example>;
 
 class Way {

@@ -23,7 +23,7 @@ bool mentions(const std::string& text, std::initializer_list<const char*> words)
 // Gloo's text without its source file before, and its advice after what happened.
 std::string in_short(const std::string& text) {
   std::string_view shown = text;
-  const size_t source_end = shown.starts_with("[") ? shown.find("] ") : std::string_view::npos;
+  const size_t source_end = shown.starts_with('[') ? shown.find("] ") : std::string_view::npos;
   if (source_end != std::string_view::npos) shown.remove_prefix(source_end + 2);
   return std::string(trim(shown.substr(0, shown.find(" This is typically"))));
 }

@@ -31,7 +31,7 @@ std::optional<std::string> start_of(int pid) {
   std::getline(file, text);
   const size_t name_end = text.rfind(')');  // the name may have spaces and parentheses
   if (name_end == std::string::npos) return "";
-  const auto fields = split(std::string(trim(std::string_view(text).substr(name_end + 1))), ' ');
+  const auto fields = split(trim(std::string_view(text).substr(name_end + 1)), ' ');
   constexpr size_t kState = 0, kStart = 19;
   if (fields.size() <= kStart || fields[kState] == "Z" || fields[kState] == "X") return "";
   return fields[kStart];

@@ -149,9 +149,13 @@ TEST_P(FullyShardedTest, LossesAreDdpsAndThoseOfOneProcess) {
 
 TEST(FullySharded, DividesInsideOneGroupAndAveragesOverAnother) {
   run_ranks(4, [](ProcessGroup& group) {
-    const int rank = group.rank();
-    ProcessGroup inside = *group.new_group(rank < 2 ? std::vector{0, 1} : std::vector{2, 3});
-    ProcessGroup across = *group.new_group(rank % 2 == 0 ? std::vector{0, 2} : std::vector{1, 3});
+    const auto group_of = [&](const std::vector<int>& one, const std::vector<int>& other) {
+      auto first = group.new_group(one);
+      auto second = group.new_group(other);
+      return first ? *first : *second;
+    };
+    ProcessGroup inside = group_of({0, 1}, {2, 3});
+    ProcessGroup across = group_of({0, 2}, {1, 3});
     const auto expected = full_ddp(group, sharded_gpt(), gpt_batch);
     expect_losses_near(expected, full_gpt(group, inside, {.replicate_group = across}));
   });
