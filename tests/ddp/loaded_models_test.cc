@@ -136,7 +136,7 @@ using Batch = std::function<at::Tensor(int step)>;
 
 // Two steps, new values, three steps. `forward` is the net's, or that of what wraps it.
 template <class Model>
-void train(LoadedNet& net, Model& model, const Way& way, const Batch& batch) {
+void train_loaded(LoadedNet& net, Model& model, const Way& way, const Batch& batch) {
   for (int step = 0; step < 5; ++step) {
     if (step == 2) way.put(net);
     torch::optim::SGD optimizer(net->parameters(), 0.1);
@@ -161,7 +161,7 @@ class LoadedModel : public ::testing::TestWithParam<const char*> {
 TEST_P(LoadedModel, TrainsOnAsInOneProcess) {
   for (const Way& way : ways()) {
     LoadedNet alone;
-    train(alone, alone, way, joined_batch);
+    train_loaded(alone, alone, way, joined_batch);
     for (const Kind& kind : kinds()) {
       run_ranks(
           2,
@@ -169,7 +169,7 @@ TEST_P(LoadedModel, TrainsOnAsInOneProcess) {
             LoadedNet net;
             DistributedDataParallel model(net, group, kind.options);
             auto* wrapped = &model;
-            train(net, wrapped, way, [&](int step) { return share_of(group.rank(), step); });
+            train_loaded(net, wrapped, way, [&](int step) { return share_of(group.rank(), step); });
             expect_near_to(alone, net, std::string(way.name) + ", " + kind.name);
           },
           over());

@@ -83,8 +83,8 @@ std::vector<at::Tensor> train_alone(const Way& way) {
   });
 }
 
-void expect_near_to(const std::vector<at::Tensor>& expected, const std::vector<at::Tensor>& got,
-                    const std::string& what) {
+void expect_values_near(const std::vector<at::Tensor>& expected, const std::vector<at::Tensor>& got,
+                        const std::string& what) {
   ASSERT_EQ(expected.size(), got.size());
   for (size_t i = 0; i < expected.size(); ++i)
     EXPECT_LE((expected[i] - got[i]).abs().max().item<float>(), 1e-5) << what << ", parameter " << i;
@@ -104,7 +104,7 @@ TEST(LoadedShards, WholeGradientsTrainOnAsInOneProcess) {
         sharded_loss(wrapped(batch.x), batch.y).backward();
         optimizer.step();
       });
-      expect_near_to(expected, got, way.name);
+      expect_values_near(expected, got, way.name);
     });
   }
 }
@@ -124,7 +124,7 @@ TEST(LoadedShards, ShardedGradientsTrainOnAsInOneProcess) {
           EXPECT_EQ(parameter.grad().storage().nbytes(), 0);
         optimizer.step();
       });
-      expect_near_to(expected, got, way.name);
+      expect_values_near(expected, got, way.name);
     });
   }
 }
@@ -146,7 +146,7 @@ TEST(LoadedShards, FullyShardedParametersTrainOnAsInOneProcess) {
         optimizer.step();
       });
       const auto whole = sharded.whole_parameters();
-      expect_near_to(expected, mlp->parameters(), way.name);
+      expect_values_near(expected, mlp->parameters(), way.name);
     });
   }
 }
