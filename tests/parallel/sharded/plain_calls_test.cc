@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <optional>
+
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/parallel/sharded/sharded_optimizer.h"
@@ -246,10 +248,11 @@ TEST(SharedWeights, AShardedOptimizerStepsOnceOnEach) {
     run_ranks(2, [&](ProcessGroup& group) {
       at::set_num_threads(1);
       auto net = std::make_shared<TwiceImpl>();
-      DistributedDataParallel wrapped(net, group);
+      std::optional<DistributedDataParallel<std::shared_ptr<TwiceImpl>>> wrapped;
+      if (!gradients) wrapped.emplace(net, group);
       ShardedOptimizer<SGD> optimizer(net->parameters(), kMomentum, group, {.gradients = gradients});
       train_twice(optimizer, group.rank(), 2,
-                  [&](const torch::Tensor& x) { return gradients ? net->forward(x) : wrapped(x); });
+                  [&](const torch::Tensor& x) { return wrapped ? (*wrapped)(x) : net->forward(x); });
       EXPECT_LE(farthest_apart(values_of(*alone), net->parameters()), 2e-6) << gradients;
     });
   }
