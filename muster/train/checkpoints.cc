@@ -215,8 +215,8 @@ std::vector<ShardedState::Part> Checkpoints::parts_in_pieces(const TensorPieces&
     parts.push_back({.prefix = cat(kTensors, part.name, "/"), .pieces = part.pieces()});
     for (TensorPiece& piece : parts.back().pieces) {
       piece.is_own = piece.is_own || own.contains(piece.name);
-      piece.name = parts.back().prefix + piece.name;
-      for (std::string& alias : piece.aliases) alias = parts.back().prefix + alias;
+      piece.name.insert(0, parts.back().prefix);
+      for (std::string& alias : piece.aliases) alias.insert(0, parts.back().prefix);
     }
   }
   return parts;
