@@ -1,6 +1,7 @@
 #include "muster/data/sample_order.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/empty_like.h>

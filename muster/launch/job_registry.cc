@@ -171,7 +171,7 @@ const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& tex
     if (job.id == text) found.push_back(&job);
     if (!text.empty() && job.id.starts_with(text)) beginning.push_back(&job);
   }
-  if (found.empty()) found = beginning;
+  if (found.empty()) found = std::move(beginning);
   if (found.size() == 1) return *found[0];
   throw Error(
       ErrorCode::invalid_argument,

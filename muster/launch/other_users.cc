@@ -24,7 +24,7 @@ std::string user_name(uid_t uid) {
 
 std::string command_of(int pid) {
   try {
-    return printable(std::string(trim(read_file(cat("/proc/", pid, "/comm")))));
+    return printable(trim(read_file(cat("/proc/", pid, "/comm"))));
   } catch (const Error&) {
     return "?";  // it has just ended
   }

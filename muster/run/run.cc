@@ -182,10 +182,8 @@ int run_rank(RankEnv env, const RunOptions& options, const std::function<void(Co
   if (env.plan.empty() && !env.local_rank_told) met = open_rendezvous(init);
   const std::optional<RankDevice> found =
       met ? device_by_hosts(env, *met, surplus, init.init_timeout) : device_of_rank(env, surplus);
-  Start start{.env = std::move(env),
-              .device = found ? *found : cpu_of_rank(env, "no rank has a GPU"),
-              .init = init,
-              .has_device = found.has_value()};
+  const RankDevice device = found ? *found : cpu_of_rank(env, "no rank has a GPU");
+  Start start{.env = std::move(env), .device = device, .init = init, .has_device = found.has_value()};
   start.init.device = start.device.device;
   if (!in_place) return *call_in_group(std::move(start), met, surplus, nullptr, fn);
   for (;;) {

@@ -100,7 +100,7 @@ void answer_stack_requests(Activity& activity) {
   void* first = nullptr;
   ::backtrace(&first, 1);  // the first loads the unwinder, which a handler must not
   action.sa_sigaction = on_stack_request;
-  action.sa_flags = static_cast<int>(SA_SIGINFO | SA_ONSTACK | SA_RESTART);
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
   ::sigemptyset(&action.sa_mask);
   if (::sigaction(stack_signal(), &action, nullptr) == 0) activity.set_stack_signal(stack_signal());
 }

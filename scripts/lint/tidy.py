@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 """Runs clang-tidy over the C++ sources of a build, two at a time, and remembers which are clean.
 
-    tidy.py [--quick] BUILD [PREFIX...]     sources whose path in the repository starts with one of these; none: all
-
---quick leaves out the checks that follow paths through functions, which take longer than all others together.
+    tidy.py BUILD [PREFIX...]     sources whose path in the repository starts with one of these; none: all
 
 BUILD compiles folder by folder (MUSTER_UNITY), and so clang-tidy looks at a folder at a time: LibTorch's headers, which take
 most of the time, are parsed once for all of its sources. A folder is looked at again only when something changed that it
@@ -25,7 +23,6 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 JOBS = 2
 OWN_CODE = r"/(muster|benchmarks|examples|tests|python)/.*\.(h|cc)$"
-SLOW_CHECKS = "-clang-analyzer-*,-performance-unnecessary-value-param"
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -69,7 +66,7 @@ def units_of(build, prefixes):
 
 
 class Tidy:
-    def __init__(self, build, prefixes, quick):
+    def __init__(self, build, prefixes):
         self.units = units_of(build, prefixes)
         self.folder = build / "lint"
         (self.folder / "clean").mkdir(parents=True, exist_ok=True)
@@ -77,8 +74,7 @@ class Tidy:
             [{"directory": directory, "file": os.fspath(path), "arguments": command}
              for path, directory, command in self.units.values()]), encoding="utf-8")
         version = subprocess.run(["clang-tidy", "--version"], capture_output=True, check=True).stdout
-        self.options = [f"--header-filter={OWN_CODE}", *([f"--checks={SLOW_CHECKS}"] if quick else [])]
-        self.settings = version + (ROOT / ".clang-tidy").read_bytes() + "".join(self.options).encode()
+        self.settings = version + (ROOT / ".clang-tidy").read_bytes() + OWN_CODE.encode()
 
     def stamp(self, name):
         """The file that is there when this unit, as it is now, was found clean."""
@@ -91,7 +87,7 @@ class Tidy:
     def check(self, name, stamp):
         """Seconds it took, and what was found."""
         start = time.monotonic()
-        done = subprocess.run(["clang-tidy", "-p", os.fspath(self.folder), "--quiet", *self.options, os.fspath(self.units[name][0])],
+        done = subprocess.run(["clang-tidy", "-p", os.fspath(self.folder), "--quiet", f"--header-filter={OWN_CODE}", os.fspath(self.units[name][0])],
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode == 0:
             stamp.touch()
@@ -115,13 +111,10 @@ class Tidy:
 
 
 def main(arguments):
-    quick = arguments[:1] == ["--quick"]
-    if quick:
-        arguments = arguments[1:]
     if not arguments or not pathlib.Path(arguments[0], "compile_commands.json").is_file():
         print("tidy.py: expected a build folder with compile_commands.json; run scripts/lint.sh, which makes one", file=sys.stderr)
         return 2
-    return Tidy(pathlib.Path(arguments[0]).resolve(), arguments[1:], quick).run()
+    return Tidy(pathlib.Path(arguments[0]).resolve(), arguments[1:]).run()
 
 
 if __name__ == "__main__":

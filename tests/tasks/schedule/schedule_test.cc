@@ -17,7 +17,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr TaskNeed kOneGpu{.gpus = 1};
+const TaskNeed kOneGpu{.gpus = 1};
 
 std::vector<std::string> started_names(const std::vector<Task>& tasks, const std::vector<TaskStart>& starts) {
   std::vector<std::string> names;

@@ -50,7 +50,7 @@ Task on_gpu(const std::string& gpus, Task task) {
   return task;
 }
 
-constexpr TaskNeed kPreparing{.cpus = 1};
+const TaskNeed kPreparing{.cpus = 1};
 
 TEST(ScheduleWaiting, TheSecondThatWaitsIsNotPassedByThoseThatComeAfterIt) {
   Crowd crowd;
