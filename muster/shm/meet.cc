@@ -23,7 +23,7 @@ namespace {
 constexpr const char* kKey = "shm";
 constexpr std::string_view kNamePrefix = "muster-";
 constexpr size_t kMostOfError = 500;  // that rank 0 leaves in the store
-constexpr size_t kNameBytes = 16;  // random ones, in hexadecimal
+constexpr size_t kNameBytes = 16;     // random ones, in hexadecimal
 
 // What rank 0 sends beside the memory itself.
 struct Welcome {
@@ -152,7 +152,8 @@ Met join_host(const Exchange& exchange, int rank, int size, std::chrono::millise
   const Deadline deadline(timeout);
   layout_for(size);  // throws on every rank what it throws on rank 0
   const std::string name = exchange.get(kKey);
-  if (name.starts_with("error ")) throw Error(ErrorCode::unavailable, cat(escaped(name.substr(6), kMostOfError), " (rank 0)"));
+  if (name.starts_with("error "))
+    throw Error(ErrorCode::unavailable, cat(escaped(name.substr(6), kMostOfError), " (rank 0)"));
   check_name(name);
   Fd socket = unix_socket();
   const timeval patience{.tv_sec = timeout.count() / 1000 + 1, .tv_usec = 0};

@@ -22,8 +22,9 @@ std::string torch_python() {
   const ScratchFolder folder;
   ProgramSettings settings;
   settings.program = python;
+  const char* const is_there = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))";
   try {
-    return Program({"-c", "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))"}, folder, settings).finish().code == 0 ? python : "";
+    return Program({"-c", is_there}, folder, settings).finish().code == 0 ? python : "";
   } catch (const Error&) {
     return "";
   }

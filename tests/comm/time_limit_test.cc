@@ -46,22 +46,21 @@ TEST_P(TimeLimit, OfOneCallNamesTheRankThatIsLate) {
 // connections, without a word of who is late.
 TEST_P(TimeLimit, OfACallThatIsWaitedForLate) {
   constexpr std::chrono::milliseconds kLimit{200};
-  const auto failures =
-      failures_of_ranks(2,
-                        [&](ProcessGroup& group) {
-                          auto tensor = torch::ones({4});
-                          group.all_reduce(tensor);
-                          if (group.rank() == 1) return group.store()->wait({"gave up"});
-                          Work work = group.with_timeout(kLimit).all_reduce_async(tensor);
-                          std::this_thread::sleep_for(3 * kLimit);
-                          try {
-                            work.wait();
-                          } catch (const Error&) {
-                            group.store()->set("gave up", "");
-                            throw;
-                          }
-                        },
-                        {.backend = GetParam(), .timeout = std::chrono::minutes(10)});
+  const auto failures = failures_of_ranks(2,
+                                          [&](ProcessGroup& group) {
+                                            auto tensor = torch::ones({4});
+                                            group.all_reduce(tensor);
+                                            if (group.rank() == 1) return group.store()->wait({"gave up"});
+                                            Work work = group.with_timeout(kLimit).all_reduce_async(tensor);
+                                            std::this_thread::sleep_for(3 * kLimit);
+                                            try {
+                                              work.wait();
+                                            } catch (const Error&) {
+                                              group.store()->set("gave up", "");
+                                              throw;
+                                            }
+                                          },
+                                          {.backend = GetParam(), .timeout = std::chrono::minutes(10)});
   EXPECT_FALSE(failures[1]) << message_of(failures[1]);
   EXPECT_NE(message_of(failures[0]).find("missing rank(s) 1"), std::string::npos) << message_of(failures[0]);
 }
