@@ -72,8 +72,8 @@ class HostsTasks(TasksCase, HostsCase):
 
     def test_ranks_of_a_task_are_on_one_host(self):
         spec = self.write(task("t", 'echo "$RANK of $WORLD_SIZE on $(hostname)"', "ranks = 2\nneeds = { cpus = 2 }"))
-        code, out, err = self.run_tasks("b", spec)
-        self.assertEqual(code, 0, err + self.log("t"))
+        code, out, err = self.run_tasks("b", "--cpus", "2", spec)
+        self.assertEqual(code, 0, err)
         self.assertEqual(sorted(line.split("] ")[-1] for line in self.log("t").splitlines()),
                          ["0 of 2 on b", "1 of 2 on b"])
 
