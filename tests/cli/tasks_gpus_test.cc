@@ -155,7 +155,7 @@ TEST_F(TasksOnTwoGpus, AnElementOfSlurmGetsWhatATaskGetsHere) {
     std::filesystem::create_directories(folder_.path() + "/" + name);
   }
   settings_.environment["OUT"] = folder_.path() + "/here";
-  const Ran here = tasks(spec);
+  const Ran here = tasks(spec, {"--cpus", "2"});
   ASSERT_EQ(here.code, 0) << here.err;
   EXPECT_THAT(told("here"),
               AllOf(HasSubstr(cat("two : ", kGpuZero, ",", kGpuOne, ", sees ", kGpuZero, ",", kGpuOne)),
