@@ -31,7 +31,7 @@ LateRanks::LateRanks(std::chrono::milliseconds limit)
 
 bool LateRanks::due() {
   const auto waited = Clock::now() - began_;
-  if (waited < next_ || waited >= limit_) return false;
+  if (waited < next_ || waited >= limit_ - limit_ / 8) return false;
   next_ = std::max(next_, std::chrono::milliseconds(1)) * 2;
   ++words_;
   return true;

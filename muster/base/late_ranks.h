@@ -15,7 +15,7 @@ class LateRanks {
   // A wait that begins now, and fails after `limit`: the first word comes well before that.
   explicit LateRanks(std::chrono::milliseconds limit);
 
-  // Whether it is time to say something; true once for each time, and never when the wait has failed.
+  // Whether it is time to say something; true once for each time, and never just before the wait fails.
   bool due();
 
   // "all_reduce #12 on rank 0: waited 20.0s for rank(s) 1, 3; rank(s) 0, 2 have come; …", as a warning.
