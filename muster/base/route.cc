@@ -1,5 +1,6 @@
 #include "muster/base/route.h"
 
+#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -62,6 +63,11 @@ std::string interface_with(const std::string& address) {
 
 bool is_loopback_address(const std::string& address) {
   return address == "localhost" || address.starts_with("127.") || address == "::1";
+}
+
+bool is_ipv6_address(const std::string& text) {
+  in6_addr address{};
+  return ::inet_pton(AF_INET6, text.substr(0, text.find('%')).c_str(), &address) == 1;
 }
 
 std::string outward_address() {

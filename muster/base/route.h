@@ -15,6 +15,9 @@ std::string interface_with(const std::string& address);
 // True for an address (or "localhost") that no other machine can reach.
 bool is_loopback_address(const std::string& address);
 
+// "fe80::1%eth0": an IPv6 address, of which the scope may be said; no brackets.
+bool is_ipv6_address(const std::string& text);
+
 // The address of this machine that leads to others: by the default route, else that of the first interface;
 // empty when there is none.
 std::string outward_address();

@@ -79,6 +79,12 @@ inline std::string plural(std::integral auto count, std::string_view word) {
   return cat(count, " ", word, count == 1 ? "" : "s");
 }
 
+// Some programs mark UTF-8 by its first character.
+inline std::string_view without_byte_order_mark(std::string_view text) {
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  return text;
+}
+
 inline std::string_view trim(std::string_view text) {
   const char* const blanks = " \t\r\n";
   const size_t from = text.find_first_not_of(blanks);

@@ -5,6 +5,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"
+#include "muster/base/route.h"
 #include "muster/base/units.h"
 #include "muster/cli/run_options.h"
 #include "muster/cluster/detect.h"
@@ -65,8 +66,8 @@ void set_times(const std::string& text, ClusterOptions& options) {
       throw bad_flag("--rdzv-conf", "keep_alive_max_attempt from 1 to 1000", found->second);
     attempts = *number;
   }
-  options.dead_after = interval * attempts;
-  if (options.dead_after < std::chrono::seconds(4)) {
+  options.silence = Silence(interval * attempts);
+  if (options.silence.limit() < Silence::kLeast) {
     throw bad_flag("--rdzv-conf", "keep_alive_interval times keep_alive_max_attempt of 4 s or more", text,
                    "a slow moment would be taken for a dead host");
   }
@@ -75,7 +76,16 @@ void set_times(const std::string& text, ClusterOptions& options) {
 std::string endpoint_text(const HostPort& endpoint, int default_port) {
   const bool brackets = endpoint.host.find(':') != std::string::npos;
   return cat(brackets ? "[" : "", endpoint.host, brackets ? "]" : "", ":",
-             endpoint.port > 0 ? endpoint.port : default_port);
+             endpoint.port.value_or(default_port));
+}
+
+// A port that this host would choose is known to no other.
+HostPort meeting_point(const std::string& text) {
+  const HostPort endpoint = parse_host_port(text, "--rdzv-endpoint");
+  if (endpoint.port == 0)
+    throw bad_flag("--rdzv-endpoint", "a port that every host is told, where there are several", text,
+                   cat("as in ", endpoint.host, ":29400"));
+  return endpoint;
 }
 
 void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
@@ -84,12 +94,14 @@ void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
   if (options.backend == "etcd" && !flags.rdzv_endpoint.empty()) {
     std::vector<std::string> servers;
     for (const std::string& server : split(flags.rdzv_endpoint, ','))
-      servers.push_back(endpoint_text(parse_host_port(server, "--rdzv-endpoint"), default_port));
+      servers.push_back(endpoint_text(meeting_point(server), default_port));
     options.endpoint = join(servers, ",");
   } else if (!flags.rdzv_endpoint.empty()) {
-    options.endpoint = endpoint_text(parse_host_port(flags.rdzv_endpoint, "--rdzv-endpoint"), default_port);
+    options.endpoint = endpoint_text(meeting_point(flags.rdzv_endpoint), default_port);
   } else if (is_static && !flags.master_addr.empty()) {
-    options.endpoint = endpoint_text({flags.master_addr, flags.master_port}, default_port);
+    options.endpoint = endpoint_text(
+        {flags.master_addr, flags.master_port < 0 ? std::nullopt : std::optional(flags.master_port)},
+        default_port);
   } else {
     throw bad_flag("--rdzv-endpoint", "the address of the host with node rank 0, as in 10.0.0.1:29400", "",
                    "several hosts (--nnodes) must know where to meet");
@@ -154,6 +166,26 @@ void check_has_hosts(const RunFlags& flags) {
   check("--remote-muster", flags.remote_muster);
 }
 
+// What other programs write before an address: it says nothing that muster does not know.
+std::string without_scheme(const std::string& text, const std::string& flag) {
+  const size_t end = text.find("://");
+  if (end == std::string::npos) return text;
+  if (text.substr(0, end) != "tcp")
+    throw bad_flag(flag, "HOST:PORT", text, "for etcd, --rdzv-conf protocol=https says how it is spoken to");
+  return text.substr(end + 3);
+}
+
+// "::1:29411" is no address, and "fe80::1:2941" is one without a port, whatever was meant.
+void check_brackets(const std::string& host, const std::string& given, const std::string& flag) {
+  const bool is_name = host.find(':') == std::string::npos;
+  const bool is_address = is_ipv6_address(host);
+  if (is_name || is_address) return;
+  const size_t colon = host.rfind(':');
+  const std::string bracketed = cat("[", host.substr(0, colon), "]", host.substr(colon));
+  throw bad_flag(flag, "an IPv6 address in brackets where a port follows", given,
+                 is_ipv6_address(host.substr(0, colon)) ? cat("as in ", bracketed) : "as in [fe80::1]:29400");
+}
+
 }  // namespace
 
 Error bad_flag(const std::string& flag, const std::string& expected, const std::string& got,
@@ -162,7 +194,8 @@ Error bad_flag(const std::string& flag, const std::string& expected, const std::
           cat(flag, ": expected ", expected, ", got '", got, "'", next.empty() ? "" : "; ", next)};
 }
 
-HostPort parse_host_port(const std::string& text, const std::string& flag) {
+HostPort parse_host_port(const std::string& given, const std::string& flag) {
+  const std::string text = without_scheme(given, flag);
   const size_t colon = text.rfind(':');
   const bool has_port = colon != std::string::npos && text.find(']', colon) == std::string::npos &&
                         (text.starts_with('[') || text.find(':') == colon);
@@ -172,21 +205,26 @@ HostPort parse_host_port(const std::string& text, const std::string& flag) {
   if (has_port) {
     const auto port = parse_int(text.substr(colon + 1));
     if (!port || *port < 0 || *port > 65535)
-      throw bad_flag(flag, "HOST:PORT with a port from 1 to 65535", text);
+      throw bad_flag(flag, "HOST:PORT with a port from 1 to 65535", given);
     result.port = static_cast<int>(*port);
   }
-  if (result.host.empty()) throw bad_flag(flag, "HOST:PORT", text);
+  if (result.host.empty()) throw bad_flag(flag, "HOST:PORT", given);
+  check_brackets(result.host, given, flag);
   return result;
+}
+
+std::vector<HostSpec> listed_hosts(const RunFlags& flags) {
+  if (!flags.hosts.empty() && !flags.hostfile.empty())
+    throw bad_flag("--hosts", "no --hostfile beside it", flags.hosts, "leave one of them out");
+  return flags.hostfile.empty() ? parse_host_list(flags.hosts, "--hosts") : read_hostfile(flags.hostfile);
 }
 
 std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
   const bool simulated = !flags.inventory.empty();  // then --hosts chooses of the inventory
-  const bool listed = !flags.hosts.empty() && !simulated;
-  const int sources =
-      (listed ? 1 : 0) + (flags.hostfile.empty() ? 0 : 1) + (flags.host_discovery.empty() ? 0 : 1);
-  if (sources == 0) return std::nullopt;
-  if (sources > 1)
-    throw bad_flag("--hosts", "one of --hosts, --hostfile and --host-discovery", flags.hosts,
+  const bool listed = (!flags.hosts.empty() || !flags.hostfile.empty()) && !simulated;
+  if (!listed && flags.host_discovery.empty()) return std::nullopt;
+  if (listed && !flags.host_discovery.empty())
+    throw bad_flag("--host-discovery", "no --hosts or --hostfile beside it", flags.host_discovery,
                    "leave the others out");
   check_alone(flags);
   if (flags.node_rank >= 0 || !flags.rdzv_endpoint.empty()) {
@@ -194,8 +232,7 @@ std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
                    "either one command with --hosts starts all hosts, or each host has a command of its own");
   }
   RemoteOptions remote{.discovery = flags.host_discovery, .remote_muster = flags.remote_muster};
-  if (listed) remote.hosts = parse_host_list(flags.hosts, "--hosts");
-  if (!flags.hostfile.empty()) remote.hosts = read_hostfile(flags.hostfile);
+  if (listed) remote.hosts = listed_hosts(flags);
   const std::string ssh = !flags.ssh.empty() ? flags.ssh : get_env("MUSTER_SSH").value_or("ssh");
   for (const std::string& word : split(ssh, ' ')) {
     if (!word.empty()) remote.ssh.push_back(word);

@@ -1,9 +1,13 @@
 // torchrun's flags of a rendezvous, and what several kinds of flags have in common when they are wrong.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "muster/base/error.h"
+#include "muster/cli/run_flags.h"
+#include "muster/cluster/hostfile.h"
 
 namespace muster {
 
@@ -13,10 +17,14 @@ Error bad_flag(const std::string& flag, const std::string& expected, const std::
 
 struct HostPort {
   std::string host;
-  int port = 0;  // 0: not given
+  std::optional<int> port = {};
 };
 
-// "host:port", "[::1]:port"; the port may be left out. Throws: invalid_argument naming the flag.
+// "host:port", "[::1]:port", "tcp://host:port"; the port may be left out. Throws: invalid_argument naming the
+// flag.
 HostPort parse_host_port(const std::string& text, const std::string& flag);
+
+// Those of --hosts or --hostfile. Throws: io; invalid_argument for both.
+std::vector<HostSpec> listed_hosts(const RunFlags& flags);
 
 }  // namespace muster

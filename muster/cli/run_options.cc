@@ -92,6 +92,7 @@ void check_plan_file(const RunFlags& flags) {
                                     {"--map", flags.map},
                                     {"--map-command", flags.map_command},
                                     {"--hosts", flags.hosts},
+                                    {"--hostfile", flags.hostfile},
                                     {"--nproc-per-node", flags.nproc_per_node},
                                     {"--visibility", flags.visibility}}) {
     if (!value.empty())
@@ -136,7 +137,7 @@ void set_master(const RunFlags& flags, bool several_hosts, LaunchOptions& option
   if (!flags.rdzv_endpoint.empty()) {
     const HostPort endpoint = parse_host_port(flags.rdzv_endpoint, "--rdzv-endpoint");
     options.master_addr = endpoint.host;
-    options.master_port = endpoint.port;
+    options.master_port = endpoint.port.value_or(0);
   } else {
     options.master_addr = flags.master_addr;
     if (flags.master_port == -1) return;
@@ -162,8 +163,9 @@ void set_request(const RunFlags& flags, Request& request) {
   if (!flags.scores.empty()) request.scores = read_scores(flags.scores);
   for (const std::string& size : pieces(flags.rank_memory))
     request.rank_memory_bytes.push_back(parse_bytes(size));
-  if (!flags.hosts.empty() && !flags.inventory.empty()) {
-    for (const HostSpec& host : parse_host_list(flags.hosts, "--hosts"))
+  const bool chooses_hosts = !flags.hosts.empty() || !flags.hostfile.empty();
+  if (chooses_hosts && !flags.inventory.empty()) {
+    for (const HostSpec& host : listed_hosts(flags))
       request.hosts.push_back({.name = host.name, .nproc = host.nproc});
   }
   if (!flags.mesh.empty()) request.mesh = parse_axes(flags.mesh);

@@ -127,7 +127,7 @@ Json cluster_to_json(const ClusterOptions& cluster) {
           {"endpoint", cluster.endpoint},
           {"host_name", cluster.host_name},
           {"join_milliseconds", cluster.join_timeout.count()},
-          {"dead_milliseconds", cluster.dead_after.count()}};
+          {"silence_milliseconds", cluster.silence.limit().count()}};
 }
 
 ClusterOptions cluster_from(const Json& json) {
@@ -138,7 +138,7 @@ ClusterOptions cluster_from(const Json& json) {
   read(json, "endpoint", cluster.endpoint);
   read(json, "host_name", cluster.host_name);
   cluster.join_timeout = std::chrono::milliseconds(json.at("join_milliseconds").get<int64_t>());
-  cluster.dead_after = std::chrono::milliseconds(json.at("dead_milliseconds").get<int64_t>());
+  cluster.silence = Silence(std::chrono::milliseconds(json.at("silence_milliseconds").get<int64_t>()));
   return cluster;
 }
 

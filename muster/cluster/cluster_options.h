@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "muster/cluster/silence.h"
 #include "muster/store/secret.h"
 
 namespace muster {
@@ -35,7 +36,7 @@ struct ClusterOptions {
   bool remote = false;  // started by a `muster run` elsewhere, which says what is to be said
   std::chrono::milliseconds join_timeout{600'000};  // for min_hosts to come
   std::chrono::milliseconds last_call{30'000};      // with min_hosts there, for more
-  std::chrono::milliseconds dead_after{15'000};     // without a sign of life
+  Silence silence{std::chrono::seconds(15)};        // of a host that cannot be heard
   int max_host_failures = 3;
 
   bool elastic() const { return min_hosts < max_hosts; }

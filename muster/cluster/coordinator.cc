@@ -43,6 +43,7 @@ Coordinator::Coordinator(CoordinatorRules rules, Planner planner, Say say, Clock
 
 std::vector<Order> Coordinator::on_report(const Report& report, Clock::time_point now) {
   now_ = now;
+  if (is_told_again(report)) return on_tick(now);
   if (phase_ == Phase::finished) {
     if (report.kind == Report::Kind::leave || report.kind == Report::Kind::lost) members_.erase(report.from);
     if (report.kind == Report::Kind::join) refuse(report.from, "the job has ended");
@@ -72,6 +73,15 @@ std::vector<Order> Coordinator::on_report(const Report& report, Clock::time_poin
       break;
   }
   return on_tick(now);
+}
+
+// A host whose store did not answer reports again, and both may have arrived.
+bool Coordinator::is_told_again(const Report& report) {
+  if (report.number == 0) return false;
+  int& last = last_numbers_[report.from];
+  if (report.number <= last) return true;
+  last = report.number;
+  return false;
 }
 
 std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
@@ -148,8 +158,14 @@ void Coordinator::on_ended(const Report& report) {
 }
 
 void Coordinator::on_gone(const std::string& id, bool lost) {
+  forget_newcomer(id);
+  if (!members_.contains(id)) return;
+  go_on_without(id, lost);
+  let_newcomers_in(id);
+}
+
+void Coordinator::go_on_without(const std::string& id, bool lost) {
   const auto found = members_.find(id);
-  if (found == members_.end()) return;
   const std::string name = name_of(id);
   const bool mattered = found->second.in_round && !found->second.ended;
   members_.erase(found);

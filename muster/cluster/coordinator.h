@@ -53,6 +53,8 @@ class Coordinator {
   // The orders that follow from a report, or from the time alone.
   std::vector<Order> on_report(const Report& report, Clock::time_point now);
   std::vector<Order> on_tick(Clock::time_point now);
+  // A host of live_hosts() has been heard again.
+  std::vector<Order> on_sign_of_life(const std::string& id, Clock::time_point now);
 
   // Going on after a coordinator that is gone: who has joined and left, then what it had ordered; then
   // resume, and on_report with the reports of ranks' ends.
@@ -78,6 +80,11 @@ class Coordinator {
     bool has_ranks = true;          // in the round
     std::string planned_name = {};  // in the round's plan
   };
+  // An agent that wants the place of one that is there: it may have been started again, or started twice.
+  struct Newcomer {
+    Report join;
+    int signs = 0;  // of life, that the other has given since
+  };
   struct Trouble {  // why the round is being stopped
     std::vector<WorkerExit> failures;
     std::vector<std::string> lost;  // names of hosts
@@ -88,9 +95,14 @@ class Coordinator {
   };
 
   void on_join(const Report& report);
+  std::optional<std::string> same_agent(const HostFacts& facts) const;
+  void forget_newcomer(const std::string& id);
+  void let_newcomers_in(const std::string& place);
+  bool is_told_again(const Report& report);
   void on_failing(const Report& report);
   void on_ended(const Report& report);
   void on_gone(const std::string& id, bool lost);
+  void go_on_without(const std::string& id, bool lost);
   void on_stop(const Report& report);
   std::string why_not(const HostFacts& facts) const;  // it may not join; empty: it may
   void tell_differences(const HostFacts& facts) const;
@@ -141,8 +153,10 @@ class Coordinator {
   Plan plan_;                       // the round's
   std::vector<std::string> hosts_;  // and its hosts' ids, in the plan's order
   std::map<std::string, Member> members_;
-  std::map<std::string, int> failures_of_;  // by host name: of its ranks, and of starting any
-  std::set<std::string> set_aside_;         // names
+  std::multimap<std::string, Newcomer> newcomers_;  // by the id of the member whose place they want
+  std::map<std::string, int> last_numbers_;         // of the reports of each
+  std::map<std::string, int> failures_of_;          // by host name: of its ranks, and of starting any
+  std::set<std::string> set_aside_;                 // names
   Trouble trouble_;
   std::vector<WorkerExit> exits_;  // of the round
   std::vector<Order> orders_;      // to be given

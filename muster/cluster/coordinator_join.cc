@@ -3,7 +3,6 @@
 #include <set>
 #include <tuple>
 
-#include "muster/base/route.h"
 #include "muster/base/strings.h"
 #include "muster/cluster/coordinator.h"
 
@@ -24,14 +23,10 @@ std::string driver_text(const Host& host) {
 void Coordinator::on_join(const Report& report) {
   if (members_.contains(report.from)) return;
   const HostFacts& facts = *report.facts;
-  // One that was started again, before its end was known, takes its own place. (On loopback several agents of
-  // one name are different hosts of a test.)
-  const auto former = std::find_if(members_.begin(), members_.end(), [&](const auto& entry) {
-    const HostFacts& other = entry.second.facts;
-    return facts.node_rank && other.node_rank == facts.node_rank && other.host.name == facts.host.name &&
-           other.address == facts.address && !is_loopback_address(facts.address);
-  });
-  if (former != members_.end()) on_gone(std::string(former->first), true);
+  if (const auto place = same_agent(facts)) {
+    newcomers_.insert({*place, {.join = report}});
+    return;
+  }
   if (const std::string why = why_not(facts); !why.empty()) return refuse(report.from, why);
   tell_differences(facts);
   members_[report.from] = {.facts = facts};
@@ -45,6 +40,44 @@ void Coordinator::on_join(const Report& report) {
   if (regroup_in_place(cat("host ", name_of(report.from), " has joined"))) return;
   trouble_.hosts_changed = true;
   stop_round(cat("host ", name_of(report.from), " has joined"));
+}
+
+// The member that this one would be if it was started again before its end was known.
+std::optional<std::string> Coordinator::same_agent(const HostFacts& facts) const {
+  const auto found = std::find_if(members_.begin(), members_.end(), [&](const auto& entry) {
+    const HostFacts& other = entry.second.facts;
+    return facts.node_rank && other.node_rank == facts.node_rank && other.host.name == facts.host.name &&
+           other.address == facts.address;
+  });
+  return found == members_.end() ? std::nullopt : std::optional(found->first);
+}
+
+// The first sign may have been given before the newcomer came; the second says that the member lives.
+std::vector<Order> Coordinator::on_sign_of_life(const std::string& id, Clock::time_point now) {
+  now_ = now;
+  const auto [first, last] = newcomers_.equal_range(id);
+  for (auto at = first; at != last;) {
+    Newcomer& newcomer = at->second;
+    if (++newcomer.signs < 2) {
+      ++at;
+      continue;
+    }
+    refuse(newcomer.join.from, why_not(*newcomer.join.facts));
+    at = newcomers_.erase(at);
+  }
+  return std::exchange(orders_, {});
+}
+
+void Coordinator::forget_newcomer(const std::string& id) {
+  std::erase_if(newcomers_, [&](const auto& entry) { return entry.second.join.from == id; });
+}
+
+void Coordinator::let_newcomers_in(const std::string& place) {
+  std::vector<Report> joins;
+  const auto [first, last] = newcomers_.equal_range(place);
+  for (auto at = first; at != last; ++at) joins.push_back(at->second.join);
+  newcomers_.erase(first, last);
+  for (const Report& join : joins) on_join(join);
 }
 
 std::string Coordinator::why_not(const HostFacts& facts) const {

@@ -1,11 +1,13 @@
 #include "muster/cluster/coordinator_thread.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/base/units.h"
 
 namespace muster {
 
@@ -13,7 +15,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick{200};
 constexpr size_t kShownInLog = 200;
-constexpr std::chrono::milliseconds kWatchEvery{1'000};
 
 std::optional<std::string> entry(Store& store, const char* log, int64_t number,
                                  std::chrono::milliseconds wait) {
@@ -45,7 +46,7 @@ CoordinatorThread::CoordinatorThread(std::shared_ptr<Store> store, CoordinatorRu
       coordinator_(
           std::move(rules), std::move(planner), [](const std::string& line) { log(LogLevel::info, line); },
           Clock::now()),
-      next_watch_(Clock::now() + kWatchEvery) {
+      next_watch_(Clock::now() + options.silence.step()) {
   // Signals are for the agent's own thread.
   const BlockedSignals blocked;  // in the thread, for good
   thread_ = std::thread([this] { run(); });
@@ -170,22 +171,25 @@ void CoordinatorThread::give(const std::vector<Order>& orders) {
 void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
   const auto now = Clock::now();
   if (now < next_watch_) return;
-  next_watch_ = now + kWatchEvery;
+  next_watch_ = now + options_.silence.step();
+  const auto add = [&](std::vector<Order> more) {
+    std::move(more.begin(), more.end(), std::back_inserter(orders));
+  };
   for (const std::string& id : coordinator_.live_hosts()) {
     const std::string key = sign_of_life_key(id);
     const std::string value = store_->check({key}) ? store_->get(key, std::chrono::milliseconds(0)) : "";
     const auto known = signs_.find(id);
     if (known == signs_.end() || known->second.value != value) {
       signs_[id] = {value, now};
+      add(coordinator_.on_sign_of_life(id, now));
       continue;
     }
-    if (now - known->second.since < options_.dead_after) continue;
+    const auto silent = now - known->second.since;
+    if (silent < options_.silence.is_gone_after()) continue;
     signs_.erase(known);
-    log(LogLevel::warn,
-        cat("no sign of life from host ", coordinator_.name_of(id), " for ",
-            std::chrono::duration_cast<std::chrono::seconds>(options_.dead_after).count(), " s"));
-    for (Order& order : coordinator_.on_report({.kind = Report::Kind::lost, .from = id}, now))
-      orders.push_back(std::move(order));
+    log(LogLevel::warn, cat("no sign of life from host ", coordinator_.name_of(id), " for ",
+                            format_duration(std::chrono::duration_cast<std::chrono::milliseconds>(silent))));
+    add(coordinator_.on_report({.kind = Report::Kind::lost, .from = id}, now));
   }
 }
 

@@ -10,13 +10,14 @@
 #include <thread>
 
 #include "muster/cluster/coordinator.h"
+#include "muster/cluster/silence.h"
 #include "muster/store/store.h"
 
 namespace muster {
 
 struct CoordinatorThreadOptions {
-  std::chrono::milliseconds dead_after{15'000};  // without a sign of life, a host is gone
-  bool take_over = false;                        // there was another coordinator: read what it did first
+  Silence silence{std::chrono::seconds(15)};  // of a host that is gone then
+  bool take_over = false;                     // there was another coordinator: read what it did first
 };
 
 class CoordinatorThread {

@@ -33,10 +33,7 @@ namespace muster {
 
 namespace {
 
-// What ranks have to end themselves when this host is cut off: the others may go on without it soon.
-constexpr std::chrono::seconds kGraceWhenLost{2};
 constexpr std::chrono::seconds kTakeLeave{5};
-constexpr std::chrono::seconds kWatchCoordinatorEvery{1};
 
 Host this_host(const LaunchOptions& options, const ClusterOptions& cluster) {
   Host host = discover(options).hosts.at(0);
@@ -79,11 +76,11 @@ class HostAgent {
                                      .secret = ranks_secret(rendezvous_),
                                      .no_auth = rendezvous_.secret.empty()}) {
     if (rendezvous_.server) coordinate(false);
-    using Electing = std::optional<std::chrono::milliseconds>;
     member_ = std::make_unique<Member>(
-        rendezvous_.store, facts(), cluster_.backend == "etcd" ? Electing(cluster_.dead_after) : Electing());
+        rendezvous_.store, facts(),
+        MemberOptions{.silence = cluster_.silence, .elects = cluster_.backend == "etcd"});
     processes_.loop().watch_readable(member_->fd(), [this] { take_orders(); });
-    watch_coordinator();
+    watch_for_silence();
   }
 
   int run() {
@@ -112,7 +109,7 @@ class HostAgent {
   void coordinate(bool take_over) {
     coordinator_ = std::make_unique<CoordinatorThread>(
         rendezvous_.store, rules_of(options_, cluster_), planner_of(options_),
-        CoordinatorThreadOptions{.dead_after = cluster_.dead_after, .take_over = take_over});
+        CoordinatorThreadOptions{.silence = cluster_.silence, .take_over = take_over});
   }
 
   HostFacts facts() const {
@@ -149,7 +146,7 @@ class HostAgent {
       }
       if (order->kind != Order::Kind::stop && !go_on_in_place(*order)) pending_.push_back(std::move(*order));
     }
-    if (!member_->lost().empty()) be_lost(member_->lost());
+    look_for_silence();
   }
 
   // Our ranks run, and go on in this round; or end where they have no part in it. False: it begins like
@@ -185,8 +182,7 @@ class HostAgent {
     if (running_round_ == 0) return;
     log(LogLevel::error, "this host has lost the others; ending its ranks");
     processes_.end_all();
-    const auto grace = std::min<std::chrono::milliseconds>(kGraceWhenLost, cluster_.dead_after / 6);
-    processes_.loop().call_at(Clock::now() + grace, [this] { processes_.end_all_now(); });
+    processes_.loop().call_at(Clock::now() + cluster_.silence.grace(), [this] { processes_.end_all_now(); });
   }
 
   // The exit code, when there will be none.
@@ -416,12 +412,17 @@ class HostAgent {
     return order.exit_code;
   }
 
-  // A coordinator that can give no more orders, not even the last one, leaves this host to itself.
-  void watch_coordinator() {
-    processes_.loop().call_at(Clock::now() + kWatchCoordinatorEvery, [this] {
-      if (coordinator_ && coordinator_->broken()) be_lost("its coordinator cannot reach the store");
-      watch_coordinator();
+  void watch_for_silence() {
+    processes_.loop().call_at(Clock::now() + cluster_.silence.step(), [this] {
+      look_for_silence();
+      watch_for_silence();
     });
+  }
+
+  // A coordinator that can give no more orders, not even the last one, leaves this host to itself.
+  void look_for_silence() {
+    if (const std::string why = member_->lost(); !why.empty()) be_lost(why);
+    if (coordinator_ && coordinator_->broken()) be_lost("its coordinator cannot reach the store");
   }
 
   LaunchOptions options_;

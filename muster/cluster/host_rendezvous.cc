@@ -69,8 +69,11 @@ std::unique_ptr<TcpServer> serve(const ClusterOptions& options, Endpoint at, con
   }
 }
 
-std::shared_ptr<Store> connect(const ClusterOptions& options, const Endpoint& endpoint,
-                               const Secret& secret) {
+// `is_served_here`: then nothing lies between, and only a slow machine makes it wait.
+std::shared_ptr<Store> connect(const ClusterOptions& options, const Endpoint& endpoint, const Secret& secret,
+                               bool is_served_here) {
+  const Silence silence = options.silence;
+  const std::chrono::milliseconds answer = is_served_here ? silence.limit() : silence.answer();
   const Deadline deadline(options.join_timeout);
   // For the last try too: what that says is what the user is told.
   constexpr std::chrono::milliseconds kLeast{1000};
@@ -81,7 +84,8 @@ std::shared_ptr<Store> connect(const ClusterOptions& options, const Endpoint& en
           TcpStoreOptions{.endpoint = endpoint,
                           .secret = secret,
                           .job = options.job,
-                          .timeout = std::max(std::min(options.dead_after / 4, deadline.left()), kLeast)});
+                          .timeout = std::max(std::min(answer, deadline.left()), kLeast),
+                          .reconnect = is_served_here ? answer : silence.step()});
     } catch (const Error& error) {
       if (error.code() == ErrorCode::invalid_argument) throw;
       if (deadline.passed()) {
@@ -127,7 +131,7 @@ HostRendezvous meet_at_file(const ClusterOptions& options) {
     rendezvous.secret = point.secret;
     endpoint = parse_endpoint(point.endpoint);
   }
-  rendezvous.store = connect(options, endpoint, rendezvous.secret);
+  rendezvous.store = connect(options, endpoint, rendezvous.secret, rendezvous.server != nullptr);
   rendezvous.address =
       options.node_rank == 0 || !options.local_address.empty() ? here : address_towards(endpoint.host);
   return rendezvous;
@@ -157,8 +161,10 @@ HostRendezvous meet_in_etcd(const ClusterOptions& options) {
                                        .ca_file = options.etcd_ca_file,
                                        .cert_file = options.etcd_cert_file,
                                        .key_file = options.etcd_key_file,
-                                       .timeout = options.dead_after / 4},
-                              .job = options.job};
+                                       .connect_timeout = options.silence.step(),
+                                       .timeout = options.silence.answer()},
+                              .job = options.job,
+                              .patience = options.silence.limit()};
   const Deadline deadline(options.join_timeout);
   for (bool said = false; !rendezvous.store; said = true) {
     try {
@@ -246,7 +252,7 @@ HostRendezvous open_host_rendezvous(const ClusterOptions& options) {
       if (by_rank || error.code() != ErrorCode::unavailable || endpoint.port == 0) throw;
     }
   }
-  rendezvous.store = connect(options, endpoint, rendezvous.secret);
+  rendezvous.store = connect(options, endpoint, rendezvous.secret, rendezvous.server != nullptr);
   rendezvous.address = !options.local_address.empty() ? options.local_address
                        : may_serve                    ? endpoint.host
                                                       : address_towards(endpoint.host);

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cctype>
 #include <functional>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/route.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -38,13 +41,16 @@ HostSpec parse_host_spec(std::string_view text, const Refuse& refuse) {
     const size_t close = text.find(']');
     if (close == std::string_view::npos) refuse(std::string(text));
     host.name = text.substr(1, close - 1);
+    if (!is_ipv6_address(host.name)) refuse(std::string(text));
     const std::string_view rest = text.substr(std::min(text.size(), close + 1));
+    if (!rest.empty() && rest[0] != ':') refuse(std::string(text));
     if (!rest.empty()) host.nproc = parse_slots(rest.substr(1), refuse);
   } else if (colon != std::string_view::npos && text.find(':', colon + 1) == std::string_view::npos) {
     host.name = text.substr(0, colon);
     host.nproc = parse_slots(text.substr(colon + 1), refuse);
   } else {
     host.name = text;
+    if (colon != std::string_view::npos && !is_ipv6_address(host.name)) refuse(std::string(text));
   }
   check_name(host.name, refuse);
   return host;
@@ -59,10 +65,10 @@ std::vector<HostSpec> parse_host_list(const std::string& text, const std::string
                     "' in '", printable(text), "'"));
   };
   std::vector<HostSpec> hosts;
+  std::unordered_set<std::string> names;
   for (const std::string& piece : split(text, ',')) {
     hosts.push_back(parse_host_spec(trim(piece), refuse));
-    const auto same = [&](const HostSpec& host) { return host.name == hosts.back().name; };
-    if (std::count_if(hosts.begin(), hosts.end(), same) > 1) {
+    if (!names.insert(hosts.back().name).second) {
       throw Error(ErrorCode::invalid_argument,
                   cat(flag, ": expected each host once, got '", hosts.back().name, "' again"));
     }
@@ -72,8 +78,9 @@ std::vector<HostSpec> parse_host_list(const std::string& text, const std::string
 
 std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string& path) {
   std::vector<HostSpec> hosts;
+  std::unordered_map<std::string, size_t> places;  // in hosts, by name
   int line_number = 0;
-  for (const std::string& line : split(text, '\n')) {
+  for (const std::string& line : split(without_byte_order_mark(text), '\n')) {
     ++line_number;
     const Refuse refuse = [&](const std::string& got) {
       throw Error(ErrorCode::invalid_argument,
@@ -94,12 +101,12 @@ std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string&
       }
       if (word.size() == rest.size()) break;
     }
-    const auto before = std::find_if(hosts.begin(), hosts.end(),
-                                     [&](const HostSpec& known) { return known.name == host.name; });
-    if (before == hosts.end()) {
+    const auto [place, is_new] = places.emplace(host.name, hosts.size());
+    if (is_new) {
       hosts.push_back(std::move(host));
     } else {
-      before->nproc = before->nproc.value_or(1) + host.nproc.value_or(1);
+      HostSpec& before = hosts[place->second];
+      before.nproc = before.nproc.value_or(1) + host.nproc.value_or(1);
     }
   }
   if (hosts.empty()) {

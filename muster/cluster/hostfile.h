@@ -13,7 +13,7 @@ struct HostSpec {
   bool operator==(const HostSpec&) const = default;
 };
 
-// "a:4,b:8,c". Throws: invalid_argument naming `flag`.
+// "a:4,b:8,c", "[fe80::1]:4". Throws: invalid_argument naming `flag`.
 std::vector<HostSpec> parse_host_list(const std::string& text, const std::string& flag);
 
 // A host a line, as mpirun, MPICH and DeepSpeed have them: "a slots=4", "a:4", "a"; # begins a comment. A

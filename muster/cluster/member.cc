@@ -1,3 +1,6 @@
+// The listener asks for the next order for one step of the silence at a time, with a sign of life before
+// each. The sender takes reports from a queue. Both try again when the store does not answer; `lost` says
+// when it is too late for that.
 #include "muster/cluster/member.h"
 
 #include <sys/eventfd.h>
@@ -10,50 +13,57 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/base/units.h"
 #include "muster/cluster/coordinator_thread.h"
-#include "muster/store/tcp_store.h"
 
 namespace muster {
 
 namespace {
 
-constexpr std::chrono::milliseconds kSignEvery{1'000};
 constexpr const char* kCoordinatorKey = "coordinator";
+
+// Another try may find the store again.
+bool may_pass(const Error& error) {
+  return error.code() == ErrorCode::unavailable || error.code() == ErrorCode::timeout;
+}
 
 }  // namespace
 
-Member::Member(std::shared_ptr<Store> store, const HostFacts& facts,
-               std::optional<std::chrono::milliseconds> electing)
-    : id_(facts.id),
+Member::Member(std::shared_ptr<Store> store, const HostFacts& facts, const MemberOptions& options)
+    : options_(options),
+      id_(facts.id),
       store_(std::move(store)),
-      ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      electing_(electing) {
+      served_(dynamic_cast<TcpStore*>(store_.get())),
+      ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!ready_.valid()) fail_errno("member: cannot make an eventfd", errno);
-  store_->add(sign_of_life_key(id_), 1);
-  // A server notices at once when this process is killed; without one, the signs of life end.
-  if (auto* const served = dynamic_cast<TcpStore*>(store_.get()))
-    served->append_when_lost(kReports, to_text(Report{.kind = Report::Kind::lost, .from = id_}));
+  give_sign_of_life();
   // What was ordered before this host came is not for it.
   next_order_ = store_->add(log_size_key(kOrders), 0) + 1;
   while (store_->check({log_entry_key(kOrders, next_order_)})) ++next_order_;
   store_->append(kReports, to_text(Report{.kind = Report::Kind::join, .from = id_, .facts = facts}));
-  const BlockedSignals blocked;  // in the thread, for good
-  thread_ = std::thread([this] { listen(); });
+  const BlockedSignals blocked;  // in the threads, for good
+  listener_ = std::thread([this] { listen(); });
+  sender_ = std::thread([this] { send_reports(); });
 }
 
 Member::~Member() {
-  stop_ = true;
-  thread_.join();
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  sender_.join();
+  listener_.join();
 }
 
 void Member::report(Report report) {
   report.from = id_;
   report.number = next_number_++;
-  try {
-    store_->append(kReports, to_text(report));
-  } catch (const std::exception& error) {
-    log(LogLevel::debug, cat("cannot report to the coordinator: ", error.what()));
+  {
+    const std::lock_guard lock(mutex_);
+    reports_.push_back(std::move(report));
   }
+  changed_.notify_all();
 }
 
 std::optional<Order> Member::take() {
@@ -68,9 +78,25 @@ std::optional<Order> Member::take() {
   return order;
 }
 
-std::string Member::lost() const {
+std::string Member::lost() {
   const std::lock_guard lock(mutex_);
+  if (!lost_.empty() || finished_) return lost_;
+  const auto silent = Clock::now() - reached_;
+  if (silent <= options_.silence.gives_itself_up_after()) return "";
+  lost_ =
+      cat("no answer for ", format_duration(std::chrono::duration_cast<std::chrono::milliseconds>(silent)),
+          last_error_.empty() ? "" : ": ", last_error_);
+  changed_.notify_all();
   return lost_;
+}
+
+void Member::lose(const std::string& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (lost_.empty()) lost_ = why;
+  }
+  changed_.notify_all();
+  wake();
 }
 
 void Member::wake() const {
@@ -78,7 +104,36 @@ void Member::wake() const {
   (void)!::write(ready_.get(), &one, sizeof(one));
 }
 
+void Member::reached(Clock::time_point asked) {
+  const std::lock_guard lock(mutex_);
+  reached_ = std::max(reached_, asked);
+  refused_since_.reset();
+  last_error_.clear();
+}
+
+// A server that has ended refuses connections, and so may a firewall for a moment: a step later it is
+// believed.
+void Member::failed(const std::exception& error) {
+  const auto* const known = dynamic_cast<const Error*>(&error);
+  if (known == nullptr || !may_pass(*known)) return lose(error.what());
+  std::unique_lock lock(mutex_);
+  last_error_ = error.what();
+  if (dynamic_cast<const StoreGone*>(&error) == nullptr) {
+    refused_since_.reset();
+    return;
+  }
+  const auto now = Clock::now();
+  if (!refused_since_) refused_since_ = now;
+  const bool gone = now - *refused_since_ >= options_.silence.step();
+  lock.unlock();
+  if (gone) lose(error.what());
+}
+
 void Member::resign() {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return reports_.empty() || !lost_.empty(); });
+  }
   try {
     if (store_->compare_set(kCoordinatorKey, id_, id_) == id_) store_->remove(kCoordinatorKey);
   } catch (const std::exception& error) {
@@ -88,6 +143,15 @@ void Member::resign() {
 
 Member::Part Member::take_part() {
   return part_.exchange(Part::none);
+}
+
+// Its process's end is noticed at once where a server holds a connection to it; else the signs of life end.
+void Member::give_sign_of_life() {
+  const auto now = Clock::now();
+  store_->add(sign_of_life_key(id_), 1);
+  reached(now);
+  if (served_ == nullptr || served_->will_be_missed()) return;
+  served_->append_when_lost(kReports, to_text(Report{.kind = Report::Kind::lost, .from = id_}));
 }
 
 // The first to write its name is the coordinator; whoever replaces the name of one that has fallen silent is
@@ -108,38 +172,78 @@ void Member::elect() {
     sign_since_ = Clock::now();
     return;
   }
-  if (Clock::now() - sign_since_ < *electing_) return;
+  if (Clock::now() - sign_since_ < options_.silence.is_gone_after()) return;
   if (store_->compare_set(kCoordinatorKey, chosen, id_) != id_) return;
   log(LogLevel::warn, "the host that coordinated this job is gone; this host coordinates now");
   coordinator_ = id_;
   part_ = Part::successor;
 }
 
+bool Member::take_next_order() {
+  std::string text;
+  try {
+    text = store_->get(log_entry_key(kOrders, next_order_), options_.silence.step());
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::timeout) throw;
+    if (store_->check({log_size_key(kReports)})) return false;
+    throw Error(ErrorCode::failed_precondition, "somebody has removed what the store had of this job");
+  }
+  ++next_order_;
+  Order order = order_from_text(text);
+  const std::lock_guard lock(mutex_);
+  finished_ = order.kind == Order::Kind::finish;
+  orders_.push(std::move(order));
+  return true;
+}
+
 void Member::listen() {
-  int64_t next = next_order_;
-  while (!stop_) {
+  const auto is_over = [this] { return ends_ || finished_ || !lost_.empty(); };
+  std::unique_lock lock(mutex_);
+  while (!is_over()) {
+    lock.unlock();
+    const auto next_try = Clock::now() + options_.silence.step();
+    bool answered = true;
     try {
-      store_->add(sign_of_life_key(id_), 1);
-      if (electing_) elect();
+      give_sign_of_life();
+      if (options_.elects) elect();
       if (part_ != Part::none) wake();
-      std::string text;
-      try {
-        text = store_->get(log_entry_key(kOrders, next), kSignEvery);
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::timeout || !store_->check({log_size_key(kReports)})) throw;
-        continue;
-      }
-      ++next;
-      Order order = order_from_text(text);
-      if (order.kind == Order::Kind::finish) stop_ = true;  // nothing follows
-      const std::lock_guard lock(mutex_);
-      orders_.push(std::move(order));
+      if (take_next_order()) wake();
     } catch (const std::exception& error) {
-      const std::lock_guard lock(mutex_);
-      lost_ = error.what();
+      answered = false;
+      failed(error);
     }
-    wake();
-    if (!lost().empty()) return;
+    lock.lock();
+    if (!answered) changed_.wait_until(lock, next_try, is_over);
+  }
+}
+
+void Member::send_reports() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return ends_ || !reports_.empty() || !lost_.empty(); });
+    if (!lost_.empty() || reports_.empty()) break;
+    const Report report = reports_.front();
+    lock.unlock();
+    const bool was_sent = sent(report);
+    lock.lock();
+    if (was_sent) {
+      reports_.pop_front();
+      changed_.notify_all();
+    } else {
+      changed_.wait_for(lock, options_.silence.step(), [this] { return !lost_.empty(); });
+    }
+  }
+}
+
+// What was carried out and not answered is told twice: its number says so.
+bool Member::sent(const Report& report) {
+  try {
+    store_->append(kReports, to_text(report));
+    return true;
+  } catch (const std::exception& error) {
+    failed(error);
+    (void)lost();  // the agent may wait for this thread to end
+    return false;
   }
 }
 

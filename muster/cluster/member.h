@@ -1,9 +1,12 @@
-// One host's side of a job of several: joins, tells what happens to its ranks, takes orders. A thread listens
-// for orders and gives the signs of life; the agent's own thread never waits for the network while its ranks
-// run.
+// One host's side of a job of several: joins, tells what happens to its ranks, takes orders. One thread
+// listens for orders and gives the signs of life, another sends what there is to tell: the agent's own thread
+// never waits for the network while its ranks run. A store that does not answer is asked again and again,
+// until the host has been silent for too long (silence.h).
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,62 +17,81 @@
 #include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/cluster/messages.h"
-#include "muster/store/store.h"
+#include "muster/cluster/silence.h"
+#include "muster/store/tcp_store.h"
 
 namespace muster {
 
+struct MemberOptions {
+  Silence silence;
+  bool elects = false;  // the hosts make one of them the coordinator, and another when that one is gone
+};
+
 class Member {
  public:
-  // Joins. `store` is this host's own connection. With `electing`, the hosts make one of them the
-  // coordinator, and another when it has given no sign of life for that long. Throws: as Store.
-  Member(std::shared_ptr<Store> store, const HostFacts& facts,
-         std::optional<std::chrono::milliseconds> electing = {});
+  // Joins. `store` is this host's own connection. Throws: as Store.
+  Member(std::shared_ptr<Store> store, const HostFacts& facts, const MemberOptions& options);
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
-  ~Member();
+  ~Member();  // Blocking: until what was reported has been sent, or this host is lost.
 
   const std::string& id() const { return id_; }
 
-  // Tells the coordinator; `from` and `number` are filled in. What cannot be told because the store is gone
-  // is found out by the listening thread too. Blocking: for the store's answer.
+  // Tells the coordinator, in the order of the calls; `from` and `number` are filled in. Does not wait.
   void report(Report report);
 
-  // Readable when there is an order to take or the store is lost.
+  // Readable when there is an order to take or this host is lost.
   int fd() const { return ready_.get(); }
 
   // The next order, in sequence.
   std::optional<Order> take();
 
-  // Gives the coordinator's part back, for another to take.
+  // Gives the coordinator's part back, for another to take, when all that was reported has been sent.
   void resign();
 
   // Whether this host is to coordinate: told once.
   enum class Part { none, first, successor };
   Part take_part();
 
-  // Why there will be no more orders; empty while there will.
-  std::string lost() const;
+  // Why this host can take no more part: the store is gone, or has not been reached for too long. Empty while
+  // it can. To be asked again and again: that is what notices the silence.
+  std::string lost();
 
  private:
   void listen();
+  void give_sign_of_life();
   void elect();
+  bool take_next_order();  // false: there is none yet
+  void send_reports();
+  bool sent(const Report& report);
+  void reached(Clock::time_point asked);
+  void failed(const std::exception& error);
+  void lose(const std::string& why);
   void wake() const;
 
-  std::string id_;
-  std::shared_ptr<Store> store_;
+  const MemberOptions options_;
+  const std::string id_;
+  const std::shared_ptr<Store> store_;
+  TcpStore* const served_;  // the store, where a server has it; else nothing
   int next_number_ = 1;
   int64_t next_order_ = 1;  // the first that is for this host
   Fd ready_;
   mutable std::mutex mutex_;
+  std::condition_variable changed_;  // reports_, ends_, lost_
   std::queue<Order> orders_;
+  std::deque<Report> reports_;  // to be sent; the first may be under way
   std::string lost_;
+  Clock::time_point reached_;  // when the last sign of life that arrived was given
+  std::optional<Clock::time_point> refused_since_;
+  std::string last_error_;
   std::atomic<Part> part_{Part::none};
-  std::optional<std::chrono::milliseconds> electing_;
   std::string coordinator_;  // as last seen, with its sign of life
   std::string coordinators_sign_;
   Clock::time_point sign_since_;
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
+  bool finished_ = false;  // the last order has come
+  bool ends_ = false;      // this object does
+  std::thread listener_;
+  std::thread sender_;
 };
 
 }  // namespace muster

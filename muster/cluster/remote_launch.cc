@@ -128,8 +128,8 @@ class RemoteJob {
     store_ = std::make_shared<TcpStore>(
         TcpStoreOptions{.endpoint = server_->endpoint(), .secret = cluster_.secret});
     rules_ = rules_of(options_, cluster_);
-    coordinator_ = std::make_unique<CoordinatorThread>(
-        store_, rules_, planner_of(options_), CoordinatorThreadOptions{.dead_after = cluster_.dead_after});
+    coordinator_ = std::make_unique<CoordinatorThread>(store_, rules_, planner_of(options_),
+                                                       CoordinatorThreadOptions{.silence = cluster_.silence});
   }
 
   void start(const HostSpec& host) {

@@ -89,7 +89,7 @@ std::string EtcdStore::post(const std::string& path, const std::string& body) {
   if (Clock::now().time_since_epoch().count() > lease_due_) keep_lease();
   // A new leader is elected within moments. What was carried out and not answered may be asked again: entries
   // of logs differ, and counters may count once too often.
-  const Deadline deadline(options_.http.timeout);
+  const Deadline deadline(options_.patience);
   for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLongestLook)) {
     try {
       return http_.post(path, body);

@@ -18,6 +18,8 @@ namespace muster {
 struct EtcdStoreOptions {
   HttpOptions http = {};
   std::string job = {};  // keys are muster/<job>/<key>
+  std::chrono::milliseconds patience{
+      5'000};  // with servers that do not answer: how long they are asked again
 };
 
 class EtcdStore final : public Store {
@@ -28,7 +30,7 @@ class EtcdStore final : public Store {
   // Throws: unavailable (no etcd at that address, no libcurl).
   explicit EtcdStore(EtcdStoreOptions options);
 
-  // All of them throw unavailable, naming the address, when etcd does not answer.
+  // All of them throw unavailable, naming the address, when etcd does not answer for as long as the patience.
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
   int64_t add(const std::string& key, int64_t amount) override;

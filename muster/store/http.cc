@@ -68,6 +68,7 @@ class Http::Curl {
     set(CURLOPT_NOSIGNAL, 1L);
     set(CURLOPT_POST, 1L);
     set(CURLOPT_NOPROXY, "*");
+    set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options.connect_timeout.count()));
     set(CURLOPT_TIMEOUT_MS, static_cast<long>(options.timeout.count()));
     set(CURLOPT_OPENSOCKETFUNCTION, &open_socket);
     set(CURLOPT_WRITEFUNCTION, &take_body);

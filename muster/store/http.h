@@ -15,6 +15,7 @@ struct HttpOptions {
   std::string ca_file = {};            // https: who vouches for the server; empty: the system's
   std::string cert_file = {};          // https: who we are
   std::string key_file = {};
+  std::chrono::milliseconds connect_timeout{5'000};
   std::chrono::milliseconds timeout{5'000};  // of one request
 };
 

@@ -83,10 +83,10 @@ int64_t KeyService::append(const StoreRequest& request, Answers& answers) {
   return number;
 }
 
-void KeyService::lose(Client client, Answers& answers) {
+void KeyService::lose(Client client, Loss loss, Answers& answers) {
   forget(client);
   const auto will = last_wills_.extract(client);
-  if (will.empty()) return;
+  if (will.empty() || loss == Loss::broken) return;
   try {
     append(will.mapped(), answers);
   } catch (const Error&) {

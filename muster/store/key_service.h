@@ -33,8 +33,11 @@ class KeyService {
 
   bool is_waiting(Client client) const { return waits_.contains(client); }
 
-  // The client has gone: it waits no more, and what it wanted to be said then is.
-  void lose(Client client, Answers& answers);
+  // The client's connection is no more, and it waits no more. Its process has ended: what it wanted to be
+  // said then is. Its connection has broken: nothing is known of its process, which may live and connect
+  // again.
+  enum class Loss { ended, broken };
+  void lose(Client client, Loss loss, Answers& answers);
 
  private:
   struct Wait {

@@ -236,9 +236,12 @@ Fd connect_to(const Endpoint& endpoint, IfRefused if_refused, const Deadline& de
       again = again || (if_refused == IfRefused::retry && worth_another_try(error));
     }
     if (!again || deadline.left() <= pause) {
-      throw Error(ErrorCode::unavailable,
-                  cat("store: expected a server at ", to_string(endpoint), ", got: ", text_of(error),
-                      " (tried for ", seconds_since(start), " s); see whether the launcher still runs"));
+      const std::string message =
+          cat("store: expected a server at ", to_string(endpoint), ", got: ", text_of(error), " (tried for ",
+              seconds_since(start), " s); see whether the launcher still runs");
+      if (if_refused == IfRefused::fail && error == ECONNREFUSED)
+        throw StoreGone(ErrorCode::unavailable, message);
+      throw Error(ErrorCode::unavailable, message);
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, std::chrono::milliseconds(100));

@@ -45,7 +45,7 @@ Fd listen_on(Endpoint& endpoint, const Deadline& deadline);
 enum class IfRefused { fail, retry };
 
 // A connected, blocking socket. Blocking: until connected or `deadline`. Throws: unavailable naming the
-// endpoint.
+// endpoint; StoreGone when nobody listens there (with IfRefused::fail).
 Fd connect_to(const Endpoint& endpoint, IfRefused if_refused, const Deadline& deadline);
 
 // Small requests are sent at once, and a peer whose host vanished is noticed within half a minute.

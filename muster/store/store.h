@@ -11,7 +11,15 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/error.h"
+
 namespace muster {
+
+// The process that served the store has ended: nobody listens there any more, and to wait helps nobody.
+class StoreGone : public Error {
+ public:
+  using Error::Error;
+};
 
 // Limits of every implementation; beyond them: invalid_argument.
 inline constexpr size_t kMaxKeyBytes = size_t{8} << 10;

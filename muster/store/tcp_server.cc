@@ -80,7 +80,7 @@ class TcpServer::Loop {
   void deliver(const KeyService::Answers& answers);
   void watch(Id id, Client& client);
   void on_deadlines();
-  void drop(Id id, const std::string& why);
+  void drop(Id id, const std::string& why, KeyService::Loss loss = KeyService::Loss::broken);
   void leave_strangers(Id id, const Client& client);
   void control(int operation, int fd, uint32_t events, uint64_t name) const;
 
@@ -246,7 +246,7 @@ void TcpServer::Loop::on_event(Id id, uint32_t events) {
     if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
       const auto received = client.connection.receive();
       if (received == ServerConnection::Received::end) {
-        drop(id, "it closed the connection");
+        drop(id, "it closed the connection", KeyService::Loss::ended);
         return;
       }
     }
@@ -317,7 +317,7 @@ void TcpServer::Loop::on_deadlines() {
   }
 }
 
-void TcpServer::Loop::drop(Id id, const std::string& why) {
+void TcpServer::Loop::drop(Id id, const std::string& why, KeyService::Loss loss) {
   const auto found = clients_.find(id);
   const Client& client = found->second;
   log(LogLevel::debug, cat("store server: client ", id, " of ", client.connection.host(), " dropped: ", why));
@@ -328,7 +328,7 @@ void TcpServer::Loop::drop(Id id, const std::string& why) {
   }
   clients_.erase(found);
   KeyService::Answers answers;
-  service_.lose(id, answers);
+  service_.lose(id, loss, answers);
   deliver(answers);
 }
 

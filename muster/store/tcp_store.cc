@@ -30,6 +30,7 @@ class TcpStore::Connection {
  public:
   Connection(const TcpStoreOptions& options, IfRefused if_refused);
   StoreReply exchange(const StoreRequest& request, std::chrono::milliseconds timeout);
+  bool is_whole() const;  // between two exchanges
 
  private:
   void open(const TcpStoreOptions& options, IfRefused if_refused, const Deadline& deadline);
@@ -130,6 +131,12 @@ StoreReply TcpStore::Connection::exchange(const StoreRequest& request, std::chro
   }
 }
 
+// The server says nothing unasked: what there is to read is an end.
+bool TcpStore::Connection::is_whole() const {
+  char byte = 0;
+  return ::recv(fd_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+}
+
 void TcpStore::Connection::set_timeout(std::chrono::milliseconds timeout) {
   if (timeout == timeout_) return;
   timeout_ = timeout;
@@ -198,7 +205,13 @@ std::unique_ptr<TcpStore::Connection> TcpStore::take_connection() {
       return connection;
     }
   }
-  return std::make_unique<Connection>(options_, IfRefused::fail);
+  return connect_again();
+}
+
+std::unique_ptr<TcpStore::Connection> TcpStore::connect_again() {
+  TcpStoreOptions options = options_;
+  options.timeout = options.reconnect.value_or(options.timeout);
+  return std::make_unique<Connection>(options, IfRefused::fail);
 }
 
 StoreReply TcpStore::round_trip(const StoreRequest& request, std::chrono::milliseconds waiting) {
@@ -261,12 +274,16 @@ int64_t TcpStore::append(const std::string& log, const std::string& entry) {
 
 void TcpStore::append_when_lost(const std::string& log, const std::string& entry) {
   check_limits("append_when_lost", log_entry_key(log, INT64_MAX), entry);
-  auto connection = std::make_unique<Connection>(options_, IfRefused::fail);
+  auto connection = connect_again();
   const StoreReply reply =
       connection->exchange({.operation = Operation::append_when_lost, .keys = {log}, .value = entry},
                            std::max(bounded_timeout(options_.timeout), std::chrono::milliseconds(1000)));
   if (!reply.ok) throw Error(reply.code, reply.text);
   will_ = std::move(connection);
+}
+
+bool TcpStore::will_be_missed() const {
+  return will_ != nullptr && will_->is_whole();
 }
 
 bool TcpStore::remove(const std::string& key) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <mutex>
+#include <optional>
 
 #include "muster/store/endpoint.h"
 #include "muster/store/secret.h"
@@ -18,6 +19,7 @@ struct TcpStoreOptions {
   Secret secret{};                            // empty: only a server that was told --no-auth takes it
   std::string job{};                          // as the server's
   std::chrono::milliseconds timeout{30'000};  // to connect (the server may be starting); for one answer
+  std::optional<std::chrono::milliseconds> reconnect = {};  // to connect later on; nothing: the timeout
 };
 
 class TcpStore final : public Store {
@@ -28,7 +30,8 @@ class TcpStore final : public Store {
   explicit TcpStore(TcpStoreOptions options);
   ~TcpStore() override;
 
-  // All of them throw unavailable, naming the address, when the server is gone.
+  // All of them throw, naming the address: StoreGone when the server has ended; unavailable when it cannot be
+  // reached, or the connection broke; timeout when it does not answer.
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
   int64_t add(const std::string& key, int64_t amount) override;
@@ -40,9 +43,11 @@ class TcpStore final : public Store {
   bool remove(const std::string& key) override;
   int64_t num_keys() override;
 
-  // Has the server append `entry` to `log` when it loses this client: at the latest when this object goes, at
-  // once when the process is killed, after half a minute when its host vanishes. Once.
+  // Has the server append `entry` to `log` when this process has ended, or this object has: once. Where the
+  // connection for that breaks, the server knows nothing, and this is to be called again.
   void append_when_lost(const std::string& log, const std::string& entry);
+  // Whether the connection of append_when_lost is whole.
+  bool will_be_missed() const;
 
  private:
   class Connection;
@@ -51,6 +56,7 @@ class TcpStore final : public Store {
   // our own wish.
   StoreReply round_trip(const StoreRequest& request, std::chrono::milliseconds waiting = {});
   std::unique_ptr<Connection> take_connection();
+  std::unique_ptr<Connection> connect_again();
 
   const TcpStoreOptions options_;
   std::mutex mutex_;

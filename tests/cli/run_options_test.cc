@@ -12,6 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 LaunchOptions options_of(const RunFlags& flags, std::vector<std::string> program = {"prog"}) {
   return to_launch_options(flags, std::move(program));
@@ -107,13 +108,49 @@ TEST(RunOptions, SeveralHosts) {
   EXPECT_EQ(cluster->endpoint, "10.0.0.1:29400");
   EXPECT_EQ(cluster->join_timeout, std::chrono::seconds(20));
   EXPECT_EQ(cluster->last_call, std::chrono::seconds(2));
-  EXPECT_EQ(cluster->dead_after, std::chrono::seconds(4));
+  EXPECT_EQ(cluster->silence.limit(), std::chrono::seconds(4));
   RunFlags by_master;
   by_master.nnodes = "2";
   by_master.master_addr = "::1";
   EXPECT_EQ(to_cluster_options(by_master)->endpoint, "[::1]:29500");
   EXPECT_EQ(to_cluster_options(by_master)->node_rank, 0);
   EXPECT_EQ(options_of(by_master).master_addr, "") << "the coordinator says where rank 0 listens";
+}
+
+TEST(RunOptions, TheFormsOfAnEndpoint) {
+  const auto endpoint_of = [](const std::string& text) {
+    RunFlags flags = several_hosts();
+    flags.rdzv_endpoint = text;
+    try {
+      return to_cluster_options(flags)->endpoint;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      return error.message();
+    }
+  };
+  EXPECT_EQ(endpoint_of("tcp://localhost:29412"), "localhost:29412");
+  EXPECT_EQ(endpoint_of("tcp://[::1]:29412"), "[::1]:29412");
+  EXPECT_EQ(endpoint_of("[fe80::1%eth0]:7"), "[fe80::1%eth0]:7");
+  EXPECT_THAT(endpoint_of("::1"), StartsWith("[::1]:"));
+  EXPECT_THAT(endpoint_of("::1:29411"), HasSubstr("got '::1:29411'; as in [::1]:29411"));
+  EXPECT_THAT(endpoint_of("a:b:29411"), HasSubstr("as in [fe80::1]:29400"));
+  EXPECT_THAT(endpoint_of("localhost:0"), HasSubstr("as in localhost:29400"));
+  EXPECT_THAT(endpoint_of("localhost:"), HasSubstr("a port from 1 to 65535"));
+  EXPECT_THAT(endpoint_of("http://localhost:2379"), HasSubstr("HOST:PORT"));
+}
+
+TEST(RunOptions, AHostfileChoosesOfAnInventoryAsAListDoes) {
+  const ScratchFolder folder;
+  RunFlags flags;
+  flags.inventory = "machines.json";
+  flags.hostfile = folder.write("hosts", "a slots=2\nb\n");
+  const Request request = options_of(flags).request;
+  ASSERT_EQ(request.hosts.size(), 2);
+  EXPECT_EQ(request.hosts[0].name, "a");
+  EXPECT_EQ(request.hosts[0].nproc, 2);
+  EXPECT_FALSE(to_remote_options(flags));
+  flags.hosts = "a";
+  EXPECT_THROW(options_of(flags), Error);
 }
 
 TEST(RunOptions, SeveralHostsBadFlags) {

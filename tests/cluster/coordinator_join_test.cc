@@ -11,6 +11,7 @@ namespace {
 
 using std::chrono::seconds;
 using testing::ElementsAre;
+using testing::Field;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
@@ -107,12 +108,62 @@ TEST(Coordinator, AHostThatWasGivenUpIsToldInCaseItLives) {
 TEST(Coordinator, AHostThatWasStartedAgainTakesItsPlace) {
   World world(fixed(2));
   world.join("a", 0);
-  HostFacts again = facts_of("a", 0);
-  again.id = "id-a2";
-  world.report({.kind = Report::Kind::join, .from = "id-a2", .facts = again});
+  EXPECT_THAT(world.join_again("a", 0, "id-a2"), IsEmpty()) << "the first may live";
+  EXPECT_THAT(world.sign_of_life("a"), IsEmpty()) << "it may have been given before";
+  world.lose("a");
   const auto orders = world.join("b", 1);
   ASSERT_THAT(orders, SizeIs(1));
   EXPECT_THAT(orders[0].hosts, ElementsAre("id-a2", "id-b"));
+}
+
+TEST(Coordinator, AHostThatWasKilledAndStartedAgainGoesOnInItsPlace) {
+  CoordinatorRules rules = fixed(2);
+  rules.max_restarts = 1;
+  World world(rules);
+  world.join("a", 0);
+  world.join("b", 1);
+  world.join_again("b", 1, "id-b2");
+  EXPECT_THAT(world.lose("b"), ElementsAre(Field(&Order::kind, Kind::stop)));
+  const auto orders = world.end("a", 1);
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-a", "id-b2"));
+}
+
+TEST(Coordinator, TheSameAgentStartedTwiceIsRefusedAndTheFirstGoesOn) {
+  World world(fixed(2));
+  world.join("a", 0);
+  ASSERT_THAT(world.join("b", 1), SizeIs(1));
+  EXPECT_THAT(world.join_again("b", 1, "id-b2"), IsEmpty());
+  world.join_again("b", 1, "id-b3");
+  world.lose("b3");
+  EXPECT_THAT(world.sign_of_life("a"), IsEmpty());
+  EXPECT_THAT(world.sign_of_life("b"), IsEmpty());
+  const auto orders = world.sign_of_life("b");
+  ASSERT_THAT(orders, SizeIs(1)) << "one for each that still waits, and no stop";
+  EXPECT_EQ(orders[0].kind, Kind::refuse);
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-b2"));
+  EXPECT_THAT(orders[0].reason, HasSubstr("got 1 on host b and on b (10.0.0.b)"));
+  EXPECT_THAT(world.sign_of_life("b"), IsEmpty());
+}
+
+TEST(Coordinator, AReportThatIsToldAgainCountsOnce) {
+  CoordinatorRules rules = fixed(1);
+  rules.max_restarts = 3;
+  World world(rules);
+  world.join("a", 0);
+  const Report failing{.kind = Report::Kind::failing,
+                       .from = "id-a",
+                       .number = 1,
+                       .round = 1,
+                       .exits = {failure_of(0, "a", 1)}};
+  EXPECT_THAT(world.report(failing), SizeIs(1));
+  EXPECT_THAT(world.report(failing), IsEmpty());
+  const Report ended{
+      .kind = Report::Kind::ended, .from = "id-a", .number = 2, .round = 1, .exits = {failure_of(0, "a", 1)}};
+  const auto orders = world.report(ended);
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].restart_count, 1);
+  EXPECT_THAT(world.report(ended), IsEmpty());
 }
 
 TEST(Coordinator, AnElasticJobDoesWithoutAHostThatCannotStart) {

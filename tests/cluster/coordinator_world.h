@@ -44,6 +44,15 @@ class World {
     }
     return coordinator_.on_report(report, now_);
   }
+  std::vector<Order> sign_of_life(const std::string& name) {
+    return coordinator_.on_sign_of_life("id-" + name, now_);
+  }
+  // A second agent with the name, the number and the address of one that has joined.
+  std::vector<Order> join_again(const std::string& name, int node_rank, const std::string& id) {
+    HostFacts again = facts_of(name, node_rank);
+    again.id = id;
+    return report({.kind = Report::Kind::join, .from = id, .facts = again});
+  }
   std::vector<Order> fail(const std::string& name, int round, const WorkerExit& exit) {
     return report({.kind = Report::Kind::failing, .from = "id-" + name, .round = round, .exits = {exit}});
   }

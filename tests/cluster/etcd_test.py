@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from hosts import HostsCase, main, missing, wait_for
@@ -58,11 +59,12 @@ class Etcd(HostsCase):
         super().setUpClass()
         etcd = cls.world["etcd"]
         url = f"http://{etcd.address}"
-        cls.world.servers.append(etcd.start(
+        cls.etcd = etcd.start(
             ["etcd", "--data-dir", str(cls.world.folder / "etcd"), "--listen-client-urls", f"{url}:2379",
              "--advertise-client-urls", f"{url}:2379", "--listen-peer-urls", f"{url}:2380",
              "--initial-advertise-peer-urls", f"{url}:2380", "--initial-cluster", f"default={url}:2380",
-             "--log-level", "error"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+             "--log-level", "error"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        cls.world.servers.append(cls.etcd)
         cls.endpoint = f"{etcd.address}:2379"
         knock = f"import socket; socket.create_connection(('{etcd.address}', 2379), 1)"
         wait_for(lambda: cls.world["a"].run(["python3", "-c", knock])[0] == 0, 30)
@@ -154,6 +156,22 @@ class Etcd(HostsCase):
         for process in hosts:
             out, err = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 0, err)
+
+    def test_an_etcd_that_stands_still_for_half_the_silence_ends_nothing(self):
+        over = self.world.folder / "stood still"
+        script = f"echo up; until [ -e '{over}' ]; do sleep 0.1; done"
+        hosts = [self.start(name, "2", "sh", "-c", script) for name in "ab"]
+        for process in hosts:
+            self.assertIn("up", process.stdout.readline())
+        os.kill(self.etcd.pid, signal.SIGSTOP)
+        try:
+            time.sleep(6)
+        finally:
+            os.kill(self.etcd.pid, signal.SIGCONT)
+        over.touch()
+        for process in hosts:
+            out, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0, out + err)
 
     def test_the_servers_of_a_list_are_tried_in_turn(self):
         dead = f"{self.world['c'].address}:1"

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 namespace {
@@ -30,8 +31,8 @@ TEST(HostList, NamesWithAndWithoutNumbers) {
 }
 
 TEST(HostList, WhatCannotBeAHostIsRefused) {
-  for (const char* text :
-       {"", "a,", "a:0", "a:-1", "a:many", "-oProxyCommand=x", "a;b", "a b", "$(x)", "[fe80::1"}) {
+  for (const char* text : {"", "a,", "a:0", "a:-1", "a:many", "-oProxyCommand=x", "a;b", "a b", "$(x)",
+                           "[fe80::1", "[::1]x4", "[::1]4", "[a]:2", "[]", "::1:70000", "a:b:2", "a:1:2"}) {
     EXPECT_THAT(refusal_of([&] { parse_host_list(text, "--hosts"); }), HasSubstr("--hosts: expected"))
         << text;
   }
@@ -42,6 +43,24 @@ TEST(Hostfile, TheFormsOfMpirunAndDeepSpeed) {
   const auto hosts =
       parse_hostfile("# all of them\n\na slots=4\n b:2 # mpich\nc\tslots=1 max_slots=8\nd\na slots=2\n", "f");
   EXPECT_THAT(hosts, ElementsAre(HostSpec{"a", 6}, HostSpec{"b", 2}, HostSpec{"c", 1}, HostSpec{"d", {}}));
+}
+
+TEST(Hostfile, AsEditorsOfOtherSystemsWriteIt) {
+  const auto hosts = parse_hostfile(
+      "\xef\xbb\xbf"
+      "a slots=4\r\nb\r\n",
+      "f");
+  EXPECT_THAT(hosts, ElementsAre(HostSpec{"a", 4}, HostSpec{"b", {}}));
+}
+
+// In quadratic time this would take minutes.
+TEST(Hostfile, AHundredThousandHosts) {
+  constexpr int kHosts = 100'000;
+  std::string text;
+  for (int i = 0; i < kHosts; ++i) text += cat("host", i, " slots=8\n");
+  const auto hosts = parse_hostfile(text + text, "f");
+  ASSERT_EQ(hosts.size(), kHosts);
+  EXPECT_EQ(hosts.back(), (HostSpec{"host99999", 16}));
 }
 
 TEST(Hostfile, ErrorsNameTheLine) {

@@ -67,8 +67,8 @@ TEST_F(KeyServiceTest, ForgetsWaitersThatHaveGone) {
   ask(1, wait_for({"a"}));
   ask(2, wait_for({"a"}));
   answers_.clear();
-  service_.lose(1, answers_);
-  service_.lose(7, answers_);
+  service_.lose(1, KeyService::Loss::ended, answers_);
+  service_.lose(7, KeyService::Loss::broken, answers_);
   EXPECT_EQ(answered(), Clients{});
   EXPECT_EQ(ask(3, set("a")), (Clients{2, 3}));
 }
@@ -78,11 +78,21 @@ TEST_F(KeyServiceTest, SaysForAClientThatHasGoneWhatItWanted) {
             Clients{1});
   ask(2, wait_for({"log/1"}));
   answers_.clear();
-  service_.lose(1, answers_);
+  service_.lose(1, KeyService::Loss::ended, answers_);
   EXPECT_EQ(answered(), Clients{2});
-  service_.lose(1, answers_);
+  service_.lose(1, KeyService::Loss::ended, answers_);
   EXPECT_EQ(ask(2, {.operation = Operation::append, .keys = {"log"}, .value = "2"}), Clients{2});
   EXPECT_EQ(answers_[0].second.number, 2) << "a last will is carried out once";
+}
+
+TEST_F(KeyServiceTest, SaysNothingForAClientWhoseConnectionHasBroken) {
+  ask(1, {.operation = Operation::append_when_lost, .keys = {"log"}, .value = "1 has gone"});
+  ask(2, wait_for({"log/1"}));
+  answers_.clear();
+  service_.lose(1, KeyService::Loss::broken, answers_);
+  EXPECT_EQ(answered(), Clients{}) << "it may live, and connect again";
+  service_.lose(1, KeyService::Loss::ended, answers_);
+  EXPECT_EQ(answered(), Clients{}) << "the will went with the connection";
 }
 
 TEST_F(KeyServiceTest, AnswersErrorsToTheOneWhoMadeThem) {

@@ -59,7 +59,7 @@ std::string CsvText::Field::value() const {
 
 CsvText::CsvText(std::string_view text, const std::string& name, const CsvFormat& format, bool by_name)
     : text_(text), name_(name), format_(format) {
-  if (text_.starts_with("\xef\xbb\xbf")) text_.remove_prefix(3);  // as some programs mark UTF-8
+  text_ = without_byte_order_mark(text_);
   const size_t end = std::min(text_.find('\n'), text_.size());
   if (trim(text_.substr(0, end)).empty())
     refuse(1, "columns", text_.empty() ? "an empty file" : "an empty line");
