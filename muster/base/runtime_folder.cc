@@ -1,11 +1,14 @@
 #include "muster/base/runtime_folder.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <thread>
 
+#include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -31,25 +34,7 @@ bool can_be_made(const std::string& place, const std::string& path) {
   return ::lstat(path.c_str(), &info) != 0 && errno == ENOENT && ::access(place.c_str(), W_OK | X_OK) == 0;
 }
 
-}  // namespace
-
-std::string choose_runtime_folder(const std::vector<std::string>& places) {
-  const auto folder_in = [](const std::string& place) { return cat(place, "/muster-", ::geteuid()); };
-  for (const std::string& place : places) {
-    if (is_own_folder(folder_in(place))) return folder_in(place);
-  }
-  for (const std::string& place : places) {
-    if (can_be_made(place, folder_in(place))) return folder_in(place);
-  }
-  return folder_in(places.at(0));
-}
-
-std::string default_runtime_folder() {
-  if (const auto told = get_env("MUSTER_RUNTIME_DIR")) return choose_runtime_folder({*told});
-  return choose_runtime_folder({"/tmp", "/var/tmp", "/dev/shm"});
-}
-
-Fd open_runtime_folder(const std::string& path, bool create) {
+Fd open_private_folder(const std::string& path, bool create) {
   if (create && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     fail_errno(cat("runtime folder: cannot make the folder '", path, "'"), errno);
   }
@@ -69,6 +54,52 @@ Fd open_runtime_folder(const std::string& path, bool create) {
     throw bad_folder(path, cat("which has mode 0", digit(6), digit(3), digit(0)));
   }
   return folder;
+}
+
+// False while another has it for itself. A file system without such locks has nobody who asks for them.
+bool try_share(const Fd& folder) {
+  return ::flock(folder.get(), LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+}
+
+bool is_still_at(const std::string& path, const Fd& folder) {
+  struct stat opened = {};
+  struct stat named = {};
+  return ::fstat(folder.get(), &opened) == 0 && ::lstat(path.c_str(), &named) == 0 &&
+         opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+}  // namespace
+
+std::string choose_runtime_folder(const std::vector<std::string>& places) {
+  const auto folder_in = [](const std::string& place) { return cat(place, "/muster-", ::geteuid()); };
+  for (const std::string& place : places) {
+    if (is_own_folder(folder_in(place))) return folder_in(place);
+  }
+  for (const std::string& place : places) {
+    if (can_be_made(place, folder_in(place))) return folder_in(place);
+  }
+  return folder_in(places.at(0));
+}
+
+std::string default_runtime_folder() {
+  if (const auto told = get_env("MUSTER_RUNTIME_DIR")) return choose_runtime_folder({*told});
+  return choose_runtime_folder({"/tmp", "/var/tmp", "/dev/shm"});
+}
+
+Fd open_runtime_folder(const std::string& path, bool create, std::chrono::milliseconds patience) {
+  const Deadline deadline(patience);
+  for (;;) {
+    Fd folder = open_private_folder(path, create);
+    if (!create) return folder;
+    // What had it to itself may have removed it.
+    if (try_share(folder) && is_still_at(path, folder)) return folder;
+    if (deadline.passed()) {
+      throw Error(ErrorCode::timeout,
+                  cat("runtime folder: expected to lock '", path,
+                      "' beside others (flock), got no lock; see who has it (`lsof ", path, "`)"));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 }  // namespace muster

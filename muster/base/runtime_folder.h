@@ -2,6 +2,9 @@
 // the registry of jobs and rendezvous files.
 #pragma once
 
+#include <sys/stat.h>
+
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -18,9 +21,16 @@ std::string default_runtime_folder();
 // taken, or a place that cannot be written, only leads to the next. The first place's, where none will do.
 std::string choose_runtime_folder(const std::vector<std::string>& places);
 
+// The mode of a file in it that has to outlive every process of muster that could lock the folder: what
+// clears old files out of /tmp leaves a file with the sticky bit alone. Source: tmpfiles.d(5).
+inline constexpr mode_t kKeptFile = S_ISVTX | 0600;
+
 // The folder, made (mode 0700) when `create`; invalid when it is absent and not to be made. Never through a
-// link: in /tmp, anybody may have put one there. Throws: failed_precondition when it is a link, another
-// user's, or open to others; io.
-Fd open_runtime_folder(const std::string& path, bool create);
+// link: in /tmp, anybody may have put one there. With `create` it is locked (flock, shared) until the
+// descriptor is closed: what clears old files out of /tmp does not enter a folder that is. Blocking: while
+// that is inside, up to `patience`. Throws: failed_precondition when it is a link, another user's, or open to
+// others; timeout; io.
+Fd open_runtime_folder(const std::string& path, bool create,
+                       std::chrono::milliseconds patience = std::chrono::seconds(10));
 
 }  // namespace muster

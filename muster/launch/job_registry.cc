@@ -89,11 +89,14 @@ std::string registry_folder(const std::string& given) {
   return (given.empty() ? default_runtime_folder() : given) + "/jobs";
 }
 
-// Invalid when there is none and it is not to be made.
-Fd open_registry(const std::string& given, bool create) {
-  const Fd above = open_runtime_folder(given.empty() ? default_runtime_folder() : given, create);
-  if (!above.valid()) return {};
-  return open_runtime_folder(registry_folder(given), create);
+Fd open_folder_above(const std::string& given, bool create) {
+  return open_runtime_folder(given.empty() ? default_runtime_folder() : given, create);
+}
+
+// Invalid when there is none.
+Fd open_registry(const std::string& given) {
+  if (!open_folder_above(given, false).valid()) return {};
+  return open_runtime_folder(registry_folder(given), false);
 }
 
 std::string bytes_of(int fd) {
@@ -131,7 +134,8 @@ Fd make_note(const std::string& aside, const std::string& path, const JobNote& n
 JobRegistration::JobRegistration(JobNote note, const std::string& folder) {
   if (note.started_ticks == 0) note.started_ticks = process_start_ticks(::getpid());
   try {
-    open_registry(folder, true);
+    folder_ = open_folder_above(folder, true);
+    const Fd made = open_runtime_folder(registry_folder(folder), true);
     const std::string name = cat(registry_folder(folder), "/", note.pid, "-", note.started_ticks);
     path_ = name + ".json";
     file_ = make_note(name + ".new", path_, note);
@@ -146,7 +150,7 @@ JobRegistration::~JobRegistration() {
 
 std::vector<JobNote> running_jobs(const std::string& given) {
   std::vector<JobNote> jobs;
-  const Fd folder = open_registry(given, false);
+  const Fd folder = open_registry(given);
   if (!folder.valid()) return jobs;
   for (const std::string& name : names_in(folder.get())) {
     const Fd file(::openat(folder.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));

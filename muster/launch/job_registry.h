@@ -35,6 +35,7 @@ class JobRegistration {
   ~JobRegistration();
 
  private:
+  Fd folder_;  // locked: what clears old files out of /tmp keeps out
   std::string path_;
   Fd file_;
 };

@@ -114,6 +114,13 @@ void check_units(int units) {
               cat("lease: expected 1 to ", kWholeGpu, " units of a GPU, got ", units));
 }
 
+// What clears old files out of /tmp leaves the file alone: in older versions of systemd for its mode, in
+// newer ones also for the lock. Both hold as long as a rank has the lease, whatever became of its launcher.
+void keep_from_clearing(int file) {
+  ::fchmod(file, kKeptFile);
+  ::flock(file, LOCK_SH | LOCK_NB);
+}
+
 // Held while leases are taken or read, so that all of a job's are had at once and a reader sees whole notes.
 class Taking {
  public:
@@ -152,7 +159,7 @@ LeaseFolder::LeaseFolder(LeaseOptions options)
 Fd LeaseFolder::open_file(const std::string& name, bool create) const {
   if (!folder_.valid()) return {};
   const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (create ? O_CREAT : 0);
-  Fd file(::openat(folder_.get(), name.c_str(), flags, 0600));
+  Fd file(::openat(folder_.get(), name.c_str(), flags, kKeptFile));
   if (!file.valid() && errno == ENOENT && !create) return {};
   if (!file.valid()) fail_errno(cat("lease: cannot open '", path_, "/", name, "'"), errno);
   struct stat info = {};
@@ -194,7 +201,7 @@ std::optional<Lease> LeaseFolder::take(const GpuUuid& gpu, int units, const Leas
   Fd file = open_file(name, true);
   const auto segments = free_segments(held_segments(file.get()), units);
   if (!segments) return std::nullopt;
-  ::flock(file.get(), LOCK_SH | LOCK_NB);  // what clears old files out of /tmp leaves those so locked alone
+  keep_from_clearing(file.get());
   const std::string bytes = lease_note_to_bytes(complete_lease_note(note));
   for (const Segment& segment : *segments) {
     if (!try_lock(file.get(), segment, path_ + "/" + name)) return std::nullopt;

@@ -11,6 +11,7 @@
 #include "muster/base/strings.h"
 #include "muster/launch/job_start.h"
 #include "tests/device/scratch.h"
+#include "tests/launch/cleaned_place.h"
 
 namespace muster {
 namespace {
@@ -49,6 +50,15 @@ TEST(JobRegistry, ListsWhatIsRegisteredAndNoMore) {
     EXPECT_THAT(running_jobs(folder), ElementsAre(job_note("a", 100), job_note("b", 200, 9)));
   }
   EXPECT_THAT(running_jobs(folder), IsEmpty());
+}
+
+TEST(JobRegistry, WhatClearsOldFilesAwayLeavesARunningJobsAlone) {
+  const CleanedPlace place;
+  if (!place.has_cleaner()) GTEST_SKIP() << "systemd-tmpfiles is not installed";
+  const std::string folder = place.path() + "/runtime";
+  const JobRegistration job(job_note("a"), folder);
+  place.clean();
+  EXPECT_THAT(running_jobs(folder), ElementsAre(job_note("a")));
 }
 
 TEST(JobRegistry, WhatIsLeftOverIsRemovedAndWhatIsStrangeIsPassedOver) {

@@ -17,6 +17,7 @@
 #include "muster/base/strings.h"
 #include "muster/launch/lease_note.h"
 #include "tests/device/scratch.h"
+#include "tests/launch/cleaned_place.h"
 #include "tests/launch/lease_process.h"
 
 namespace muster {
@@ -390,14 +391,67 @@ TEST(RuntimeFolder, IsNoPlaceThatAnotherHasTaken) {
   EXPECT_EQ(choose_runtime_folder(places), second.path() + name);
 }
 
-TEST(RuntimeFolder, WhatClearsOldFilesAwayLeavesALeaseAlone) {
-  const ScratchFolder scratch;
-  const GpuUuid gpu{"GPU-a"};
-  const LeaseFolder folder({.folder = scratch.path()});
-  const auto lease = folder.try_take(gpu);
+TEST_F(LeaseTest, WhatClearsOldFilesAwayLeavesALeaseAlone) {
+  const CleanedPlace place;
+  if (!place.has_cleaner()) GTEST_SKIP() << "systemd-tmpfiles is not installed";
+  const LeaseFolder folder({.folder = place.path() + "/muster"});
+  const auto lease = folder.try_take(kA);
   ASSERT_TRUE(lease);
-  const Fd cleaner(::open((scratch.path() + "/gpu-a").c_str(), O_RDONLY | O_CLOEXEC));
-  EXPECT_NE(::flock(cleaner.get(), LOCK_EX | LOCK_NB), 0) << "systemd-tmpfiles asks so";
+  place.clean();
+  EXPECT_FALSE(LeaseFolder({.folder = folder.path()}).try_take(kA));
+  EXPECT_THAT(folder.holders(kA), SizeIs(1));
+}
+
+// Of a job whose launcher was killed there is only the rank's descriptor.
+TEST_F(LeaseTest, WhatClearsOldFilesAwayLeavesAnOrphansLeaseAlone) {
+  const CleanedPlace place;
+  if (!place.has_cleaner()) GTEST_SKIP() << "systemd-tmpfiles is not installed";
+  const std::string folder = place.path() + "/muster";
+  auto lease = LeaseFolder({.folder = folder}).try_take(kA);
+  const LeaseProcess rank([&] { return std::string("here"); });
+  lease.reset();
+  place.clean();
+  EXPECT_FALSE(LeaseFolder({.folder = folder}).try_take(kA));
+}
+
+// What an earlier version of muster has left there has another mode.
+TEST_F(LeaseTest, WhatClearsOldFilesAwayLeavesALeaseOnAnOldFileAlone) {
+  const CleanedPlace place;
+  if (!place.has_cleaner()) GTEST_SKIP() << "systemd-tmpfiles is not installed";
+  const std::string folder = place.path() + "/muster";
+  LeaseFolder({.folder = folder}).try_take(kA);
+  fs::permissions(folder + "/gpu-aaaa", fs::perms::owner_read | fs::perms::owner_write);
+  auto lease = LeaseFolder({.folder = folder}).try_take(kA);
+  const LeaseProcess rank([&] { return std::string("here"); });
+  lease.reset();
+  place.clean();
+  EXPECT_FALSE(LeaseFolder({.folder = folder}).try_take(kA));
+}
+
+TEST(RuntimeFolder, IsWaitedForWhileAnotherHasIt) {
+  const ScratchFolder scratch;
+  const std::string path = scratch.path() + "/muster";
+  open_runtime_folder(path, true);
+  const Fd cleaner(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::flock(cleaner.get(), LOCK_EX), 0);
+  EXPECT_THROW(open_runtime_folder(path, true, std::chrono::milliseconds(5)), Error);
+  EXPECT_TRUE(open_runtime_folder(path, false).valid()) << "who only looks need not wait";
+}
+
+TEST(RuntimeFolder, ThatWasRemovedMeanwhileIsMadeAgain) {
+  const ScratchFolder scratch;
+  const std::string path = scratch.path() + "/muster";
+  open_runtime_folder(path, true);
+  Fd cleaner(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::flock(cleaner.get(), LOCK_EX), 0);
+  LeaseProcess job([&] {
+    static const auto lease = LeaseFolder({.folder = path}).try_take(kA);
+    return std::string(lease ? "taken" : "refused");
+  });
+  fs::remove(path);
+  cleaner.reset();
+  EXPECT_EQ(job.line(), "taken");
+  EXPECT_FALSE(LeaseFolder({.folder = path}).try_take(kA));
 }
 
 }  // namespace
