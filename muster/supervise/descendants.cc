@@ -1,6 +1,7 @@
 #include "muster/supervise/descendants.h"
 
 #include <dirent.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <map>
@@ -47,6 +48,11 @@ void add_uids(pid_t pid, std::set<uid_t>& uids) {
   } catch (const Error&) {
     return;  // it has ended
   }
+}
+
+std::optional<FileId> id_of(const struct stat& info) {
+  if (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode)) return std::nullopt;
+  return FileId{info.st_dev, info.st_ino};
 }
 
 }  // namespace
@@ -114,6 +120,23 @@ ProcessStatus process_status(pid_t pid) {
 uint64_t process_start_ticks(pid_t pid) {
   constexpr size_t kStartField = 19;
   return static_cast<uint64_t>(process_status(pid).number(kStartField));
+}
+
+std::optional<FileId> file_of(int fd) {
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0) return std::nullopt;
+  return id_of(info);
+}
+
+std::set<FileId> open_files(pid_t pid) {
+  std::set<FileId> files;
+  const std::string folder = cat("/proc/", pid, "/fd");
+  for_each_number(folder.c_str(), [&](int fd) {
+    struct stat info = {};
+    if (::stat(cat(folder, "/", fd).c_str(), &info) != 0) return;
+    if (const auto file = id_of(info)) files.insert(*file);
+  });
+  return files;
 }
 
 std::vector<std::string> environment_entries(pid_t pid) {

@@ -4,8 +4,10 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace muster {
@@ -34,8 +36,24 @@ ProcessStatus process_status(pid_t pid);
 // there is none.
 uint64_t process_start_ticks(pid_t pid);
 
+// A process, and no other that gets its number.
+struct ProcessId {
+  pid_t pid = 0;
+  uint64_t started_ticks = 0;
+};
+
+// A file, a pipe or a socket, whatever its name.
+using FileId = std::pair<dev_t, ino_t>;
+
+// What a descriptor of this process is; nothing of a terminal and of other devices, which all may have open.
+std::optional<FileId> file_of(int fd);
+
+// The files that a process has open; none when it has ended, or may not be looked at: another user's, or one
+// that has made itself not dumpable.
+std::set<FileId> open_files(pid_t pid);
+
 // The entries of the environment that the process was started with, as "NAME=value"; none when it has ended,
-// or is another user's.
+// or may not be looked at.
 std::vector<std::string> environment_entries(pid_t pid);
 
 }  // namespace muster

@@ -8,10 +8,36 @@
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
-#include "muster/supervise/descendants.h"
 #include "muster/supervise/leftovers.h"
 
 namespace muster {
+
+namespace {
+
+// While it becomes another program, a process shows nothing of itself for a moment.
+constexpr std::chrono::milliseconds kShowsItself{20};
+
+ProcessId process_id_of(pid_t pid) {
+  return {.pid = pid, .started_ticks = process_start_ticks(pid)};
+}
+
+// What is this process's own too says nothing of a child.
+std::set<FileId> outputs_of(const ChildOptions& options) {
+  std::set<FileId> outputs;
+  std::vector<int> given = options.inherit_fds;
+  given.insert(given.end(), {options.stdout_fd, options.stderr_fd});
+  for (const int fd : given) {
+    const auto file = file_of(fd);
+    if (file && file != file_of(STDOUT_FILENO) && file != file_of(STDERR_FILENO)) outputs.insert(*file);
+  }
+  return outputs;
+}
+
+bool have_one_in_common(const std::set<FileId>& some, const std::set<FileId>& others) {
+  return std::any_of(some.begin(), some.end(), [&](const FileId& file) { return others.contains(file); });
+}
+
+}  // namespace
 
 ProcessPool::ProcessPool(ProcessPoolOptions options) : options_(std::move(options)) {
   signals_.emplace(caught_signals(options_.stop_signals, options_.pass_signals));
@@ -33,6 +59,8 @@ pid_t ProcessPool::spawn(int id, const std::string& name, ChildOptions options) 
   member->id = id;
   member->name = name;
   member->child = spawn_child(options);
+  member->began = process_start_ticks(member->child.pid);
+  member->outputs = outputs_of(options);
   Member* const raw = member.get();
   sentinel_->guard(raw->child.pid);
   raw->watch = loop_.watch_readable(raw->child.pidfd.get(), [this, raw] { on_death(*raw); });
@@ -120,7 +148,7 @@ void ProcessPool::insist(Clock::time_point now) {
     loop_.cancel(std::exchange(member.watch, 0));
     member.end.exit = {
         .id = id, .pid = member.child.pid, .signal = SIGKILL, .sent_signal = SIGKILL, .at = now};
-    member.end.survivors.push_back(describe_process(member.child.pid));
+    give_up(member, {member.child.pid});
     member.has_ended = true;
     ending_.erase(id);
     ended_.push_back(id);
@@ -146,53 +174,108 @@ std::set<pid_t> ProcessPool::left_behind() const {
   return without_ended(std::move(left));
 }
 
-bool ProcessPool::is_of(pid_t pid, const Member& member) const {
-  if (::getpgid(pid) == member.child.pid) return true;
-  if (options_.child_variable.empty()) return false;
-  const auto entries = environment_entries(pid);
-  return std::find(entries.begin(), entries.end(), cat(options_.child_variable, "=", member.name)) !=
-         entries.end();
+// The member that has started it, as its group or its environment shows.
+const ProcessPool::Member* ProcessPool::member_shown_by(pid_t pid) const {
+  const pid_t group = ::getpgid(pid);
+  const auto entries =
+      options_.child_variable.empty() ? std::vector<std::string>() : environment_entries(pid);
+  for (const auto& [id, member] : members_) {
+    if (member->child.pid == group) return member.get();
+    const std::string mark = cat(options_.child_variable, "=", member->name);
+    if (std::find(entries.begin(), entries.end(), mark) != entries.end()) return member.get();
+  }
+  return nullptr;
+}
+
+// One that shows none, as daemons do that have emptied their environment, was started by a member that is
+// older; where what it has open is some of these members' alone, by one of these.
+std::set<const ProcessPool::Member*> ProcessPool::suspects_of(pid_t pid) const {
+  if (const Member* const shown = member_shown_by(pid)) return {shown};
+  const uint64_t began = process_start_ticks(pid);
+  const std::set<FileId> files = open_files(pid);
+  std::set<const Member*> older;
+  std::set<const Member*> with_its_files;
+  for (const auto& [id, member] : members_) {
+    if (member->began > began) continue;
+    older.insert(member.get());
+    if (have_one_in_common(member->outputs, files)) with_its_files.insert(member.get());
+  }
+  return with_its_files.empty() ? older : with_its_files;
+}
+
+ProcessPool::Suspects ProcessPool::suspects_of(const std::set<pid_t>& left) const {
+  Suspects suspects;
+  for (const pid_t pid : left) {
+    if (!given_up_.contains(pid)) suspects[pid] = suspects_of(pid);
+  }
+  return suspects;
 }
 
 std::vector<PoolExit> ProcessPool::settle(Clock::time_point now) {
   std::vector<PoolExit> exits;
   if (ended_.empty()) return exits;
   const std::set<pid_t> left = left_behind();
+  std::erase_if(given_up_, [](pid_t pid) { return process_start_ticks(pid) == 0; });
+  const Suspects suspects = suspects_of(left);
   std::vector<int> still;
   for (const int id : ended_) {
     Member& member = *members_[id];
-    if (!left.empty() && !sweep(member, left, now)) {
+    if (!sweep(member, suspects, now)) {
       still.push_back(id);
       continue;
     }
     member.end.killed = member.leftovers.killed();
     exits.push_back(std::move(member.end));
-    forget(id);
   }
   ended_ = std::move(still);
+  for (const PoolExit& exit : exits) forget(exit.exit.id);
   return exits;
 }
 
 // Ends what the member left: asks with SIGTERM, then insists. Killing one process may bring its own children
-// to us, so this is done again until there are none. True when there are.
-bool ProcessPool::sweep(Member& member, const std::set<pid_t>& left, Clock::time_point now) {
+// to us, so this is done again until there are none. True when there are. What another member may need that
+// still runs is let be.
+bool ProcessPool::sweep(Member& member, const Suspects& left, Clock::time_point now) {
   std::set<pid_t> its;
-  for (const pid_t pid : left) {
+  std::set<pid_t> unclear;
+  for (const auto& [pid, suspects] : left) {
     // One that is dying has no environment any more.
-    if (member.leftovers.has_signalled(pid) || is_of(pid, member)) its.insert(pid);
+    if (member.leftovers.has_signalled(pid)) its.insert(pid);
+    if (!suspects.contains(&member)) continue;
+    const bool all_ended =
+        std::all_of(suspects.begin(), suspects.end(), [](const Member* one) { return one->has_ended; });
+    const bool is_its = all_ended || process_status(pid).is_exiting;
+    (is_its ? its : unclear).insert(pid);
   }
-  if (its.empty()) return true;
-  if (now >= *member.kill_at + options_.kill_wait) {
-    for (const pid_t pid : its) member.end.survivors.push_back(describe_process(pid));
-    return true;
+  const bool insists = now >= *member.kill_at;
+  if (!its.empty() && now < *member.kill_at + options_.kill_wait) {
+    if (insists) {
+      member.leftovers.kill(its);
+      ::kill(-member.child.pid, SIGKILL);
+    } else {
+      member.leftovers.ask(its);
+    }
+    return false;
   }
-  if (now >= *member.kill_at) {
-    member.leftovers.kill(its);
-    ::kill(-member.child.pid, SIGKILL);
-  } else {
-    member.leftovers.ask(its);
+  if (!unclear.empty() && now < member.end.exit.at + kShowsItself) return false;
+  if (!its.empty()) give_up(member, its);
+  for (const pid_t pid : unclear) {
+    member.end.unclear.push_back(describe_process(pid));
+    member.end.alive.push_back(process_id_of(pid));
   }
-  return false;
+  return true;
+}
+
+void ProcessPool::give_up(Member& member, const std::set<pid_t>& pids) {
+  for (const pid_t pid : pids) {
+    member.end.survivors.push_back(describe_process(pid));
+    member.end.alive.push_back(process_id_of(pid));
+    given_up_.insert(pid);
+  }
+}
+
+bool ProcessPool::is_alive(const ProcessId& process) {
+  return process_start_ticks(process.pid) == process.started_ticks && !without_ended({process.pid}).empty();
 }
 
 void ProcessPool::forget(int id) {

@@ -8,6 +8,7 @@
 #include <signal.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -17,6 +18,7 @@
 
 #include "muster/supervise/child.h"
 #include "muster/supervise/child_exit.h"
+#include "muster/supervise/descendants.h"
 #include "muster/supervise/event_loop.h"
 #include "muster/supervise/leftovers.h"
 #include "muster/supervise/parent_state.h"
@@ -39,11 +41,15 @@ struct ProcessPoolOptions {
   std::chrono::milliseconds kill_wait{5'000};  // after SIGKILL, before it is given up
 };
 
-// A child that has ended, together with everything that it started.
+// A child that has ended, together with everything that it started, but for `alive`.
 struct PoolExit {
   ChildExit exit = {};
   std::vector<std::string> killed = {};     // descriptions of what it left that needed SIGKILL
   std::vector<std::string> survivors = {};  // descriptions of processes that survived even SIGKILL
+  // Descriptions of processes that this child has left, or another that still runs: they show neither. They
+  // are ended when the last of the children ends that may have left them.
+  std::vector<std::string> unclear = {};
+  std::vector<ProcessId> alive = {};  // the survivors and the unclear ones
 };
 
 class ProcessPool {
@@ -70,6 +76,9 @@ class ProcessPool {
   // Sends a signal to all children; job-control signals (SIGTSTP, SIGCONT) go to their process groups.
   void signal_children(int signal);
 
+  // Whether a process that `wait` named in `alive` has not ended yet. Reaps it when it has.
+  static bool is_alive(const ProcessId& process);
+
   // Reaps ended processes that this process inherited as subreaper. Needed only while no member ends.
   void reap_orphans() { left_behind(); }
 
@@ -84,6 +93,8 @@ class ProcessPool {
     int id = 0;
     std::string name;
     Child child;
+    uint64_t began = 0;        // process_start_ticks
+    std::set<FileId> outputs;  // what it writes to, and was given open: the same in what it starts
     EventLoop::Handle watch = 0;
     int sent_signal = 0;
     std::optional<Clock::time_point> kill_at = {};  // when it is asked to end; then when to give up
@@ -99,8 +110,13 @@ class ProcessPool {
   void insist(Clock::time_point now);
   std::vector<PoolExit> settle(Clock::time_point now);
   std::set<pid_t> left_behind() const;
-  bool is_of(pid_t pid, const Member& member) const;
-  bool sweep(Member& member, const std::set<pid_t>& left, Clock::time_point now);
+  // Of a process that was left behind: the members of which one has started it.
+  using Suspects = std::map<pid_t, std::set<const Member*>>;
+  Suspects suspects_of(const std::set<pid_t>& left) const;
+  std::set<const Member*> suspects_of(pid_t pid) const;
+  const Member* member_shown_by(pid_t pid) const;
+  bool sweep(Member& member, const Suspects& left, Clock::time_point now);
+  void give_up(Member& member, const std::set<pid_t>& pids);
   void forget(int id);
   void kill_everything();
 
@@ -112,8 +128,9 @@ class ProcessPool {
   std::unique_ptr<Sentinel> sentinel_;
   ChildList children_;
   std::unordered_map<int, std::unique_ptr<Member>> members_;
-  std::set<int> ending_;    // asked to end and not dead yet
-  std::vector<int> ended_;  // dead, in order; perhaps with leftovers
+  std::set<int> ending_;      // asked to end and not dead yet
+  std::vector<int> ended_;    // dead, in order; perhaps with leftovers
+  std::set<pid_t> given_up_;  // survivors, which have been told
 };
 
 }  // namespace muster

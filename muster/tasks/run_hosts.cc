@@ -212,7 +212,7 @@ void RunHosts::look() {
   local_.look();
   if (schedule_.waits_for_memory()) local_.look_at_memory();
   const std::string text = held();
-  if (!text.empty() && !any_held_) view_.note(cat("other jobs have GPUs, which are left to them: ", text));
+  if (!text.empty() && !any_held_) view_.note(cat("some GPUs are held, and left to their holders: ", text));
   any_held_ = !text.empty();
 }
 

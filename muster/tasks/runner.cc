@@ -198,6 +198,7 @@ class TaskRunner {
       view_.note(cat(printable(tasks_[live.task].name),
                      " left processes behind, which were killed: ", join(exit.killed, ", ")));
     for (const std::string& survivor : exit.survivors) view_.note(cat("could not end ", survivor));
+    tell_kept(tasks_[live.task], live.where, exit);
     schedule_.release(live.task);
     if (end.kind != TaskEnd::Kind::refused) result.last_json = result_in_log(live.log.get(), attempt.log);
     const AttemptEnd how = judge_end(tasks_[live.task], end,
@@ -216,6 +217,15 @@ class TaskRunner {
       });
     }
     if (how == AttemptEnd::refused) result.attempts.pop_back();  // the next start is the same attempt
+  }
+
+  void tell_kept(const Task& task, const Allocation& where, const PoolExit& exit) {
+    if (!exit.unclear.empty())
+      view_.note(cat(printable(task.name), ", or a task that still runs, has left ", join(exit.unclear, ", "),
+                     " behind; it is ended with the last of them"));
+    if (!where.gpus.empty() && !(exit.unclear.empty() && exit.survivors.empty()))
+      view_.note(cat("no other task gets what ", printable(task.name),
+                     " had of its GPUs until that process has ended"));
   }
 
   // What is on the disk counts.

@@ -280,7 +280,7 @@ on = "0"
   const Ran in_vain = run({"tasks", "s.toml", "--wait", "50ms", "--run-dir", "vain"});
   EXPECT_EQ(in_vain.code, 1);
   EXPECT_THAT(in_vain.err,
-              AllOf(HasSubstr("other jobs have GPUs, which are left to them"), HasSubstr("held by job ")));
+              AllOf(HasSubstr("some GPUs are held, and left to their holders"), HasSubstr("held by job ")));
   Program tasks({"tasks", "s.toml", "--run-dir", "out"}, folder_, settings_);
   holder.end();
   EXPECT_EQ(tasks.finish().code, 0);

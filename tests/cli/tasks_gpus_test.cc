@@ -137,6 +137,43 @@ TEST_F(TasksOnTwoGpus, MemoryThatIsFreedIsSeen) {
 }
 
 // What every task finds as an element of Slurm's is what it finds here.
+// A daemon that shows in nothing whose it is: while the task `beside` runs, which may have started it too, it
+// is let be, and the GPU kept; it ends with that one.
+TEST_F(TasksOnTwoGpus, AGpuIsKeptWhileWhatATaskLeftMayUseIt) {
+  folder_.write("daemon.py",
+                "import os, time\n"
+                "os.closerange(0, 4096)\n"
+                "open('pid.new', 'w').write(str(os.getpid()))\n"
+                "os.rename('pid.new', 'pid')\n"
+                "time.sleep(1000)\n");
+  const Ran ran = tasks(
+      task_table("leaver",
+                 "while [ ! -e begun ]; do sleep 0.01; done; env -i setsid python3 daemon.py & "
+                 "while [ ! -e pid ]; do sleep 0.01; done; echo $$ >leaver",
+                 "needs = { gpus = 1 }\npriority = 1") +
+      task_table("beside",
+                 "echo >begun; while [ ! -s leaver ] || [ -d /proc/$(cat leaver) ]; do sleep 0.01; done",
+                 "needs = { gpus = 1 }\npriority = 1") +
+      task_table("next", "! [ -d /proc/$(cat pid) ]", "needs = { gpus = 1 }\nafter = ['leaver']"));
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("leaver, or a task that still runs, has left process "));
+  EXPECT_THAT(ran.err, HasSubstr("no other task gets what leaver had of its GPUs"));
+}
+
+// This one has its task's lease, and nothing else of it.
+TEST_F(TasksOnTwoGpus, WhatHasATasksLeaseIsEndedWithTheTask) {
+  const Ran ran = tasks(task_table("leaver",
+                                   "while [ ! -e begun ]; do sleep 0.01; done; "
+                                   "env -i setsid sh -c 'echo $$ >pid; exec sleep 1000' >/dev/null 2>&1 & "
+                                   "while [ ! -s pid ]; do sleep 0.01; done",
+                                   "needs = { gpus = 1 }\npriority = 1") +
+                        task_table("beside", "echo >begun; while [ ! -e next ]; do sleep 0.01; done",
+                                   "needs = { gpus = 1 }\npriority = 1") +
+                        task_table("next", "echo >next; ! [ -d /proc/$(cat pid) ]",
+                                   "needs = { gpus = 1 }\nafter = ['leaver']"));
+  EXPECT_EQ(ran.code, 0) << ran.err;
+}
+
 TEST_F(TasksOnTwoGpus, AnElementOfSlurmGetsWhatATaskGetsHere) {
   constexpr const char* kTellDevices =
       "echo $MUSTER_TASK $LOCAL_RANK: $MUSTER_DEVICE, sees $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER >>"

@@ -1,5 +1,6 @@
 #include "muster/supervise/process_pool.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -73,6 +74,68 @@ TEST(ProcessPool, WhatAChildLeftEndsWithIt) {
   EXPECT_FALSE(end.killed.empty());
   EXPECT_EQ(::kill(pid_in(folder.path() + "/p"), 0), -1);
   EXPECT_EQ(pool.size(), 1U) << "the other is let be";
+}
+
+// A session of its own and nothing of its parent's environment, as daemons have that clean up after
+// themselves.
+std::string leaves_a_daemon(const std::string& path) {
+  return cat("(env -i setsid sh -c 'echo $$ >", path, "; exec sleep 1000' &); while [ ! -s ", path,
+             " ]; do sleep 0.01; done");
+}
+
+TEST(ProcessPool, WhatShowsNothingOfItsParentEndsWithTheOnlyOneThatItCanBeOf) {
+  const ScratchFolder folder;
+  ProcessPool pool(marked());
+  pool.spawn(1, "leaves", pool_shell("leaves", leaves_a_daemon(folder.path() + "/p")));
+  const PoolExit end = wait_for_one(pool);
+  EXPECT_THAT(end.unclear, testing::IsEmpty());
+  EXPECT_EQ(::kill(pid_in(folder.path() + "/p"), 0), -1);
+}
+
+TEST(ProcessPool, WhatMayBeAnothersIsToldAndEndsWithThat) {
+  const ScratchFolder folder;
+  ProcessPool pool(marked());
+  pool.spawn(1, "other", pool_shell("other", "sleep 1000"));
+  pool.spawn(2, "leaves", pool_shell("leaves", leaves_a_daemon(folder.path() + "/p")));
+  const PoolExit end = wait_for_one(pool);
+  const pid_t daemon = pid_in(folder.path() + "/p");
+  EXPECT_EQ(end.exit.id, 2);
+  ASSERT_THAT(end.unclear, testing::SizeIs(1));
+  EXPECT_THAT(end.unclear[0], testing::HasSubstr(cat("process ", daemon)));
+  ASSERT_THAT(end.alive, testing::SizeIs(1));
+  EXPECT_TRUE(ProcessPool::is_alive(end.alive[0]));
+  pool.end(1, milliseconds(10'000));
+  EXPECT_EQ(wait_for_one(pool).exit.id, 1);
+  EXPECT_FALSE(ProcessPool::is_alive(end.alive[0]));
+  EXPECT_EQ(::kill(daemon, 0), -1);
+}
+
+TEST(ProcessPool, WhatWritesToAChildsOutputIsThatChilds) {
+  const ScratchFolder folder;
+  ProcessPool pool(marked());
+  pool.spawn(1, "other", pool_shell("other", "sleep 1000"));
+  const Fd log(::open((folder.path() + "/log").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  ChildOptions leaves = pool_shell("leaves", leaves_a_daemon(folder.path() + "/p"));
+  leaves.stdout_fd = log.get();
+  pool.spawn(2, "leaves", std::move(leaves));
+  EXPECT_THAT(wait_for_one(pool).unclear, testing::IsEmpty());
+  EXPECT_EQ(::kill(pid_in(folder.path() + "/p"), 0), -1);
+}
+
+TEST(ProcessPool, WhatIsOlderThanAChildIsNotThatChilds) {
+  const ScratchFolder folder;
+  ProcessPool pool(marked());
+  pool.spawn(1, "first", pool_shell("first", leaves_a_daemon(folder.path() + "/p") + "; exec sleep 1000"));
+  const pid_t daemon = pid_in(folder.path() + "/p");
+  const uint64_t began = process_start_ticks(daemon);
+  // In the kernel's ticks, which are long, several begin at the same time.
+  int id = 2;
+  while (process_start_ticks(pool.spawn(id, "later", pool_shell("later", "exit 0"))) == began) {
+    wait_for_one(pool);
+    ++id;
+  }
+  EXPECT_THAT(wait_for_one(pool).unclear, testing::IsEmpty());
+  EXPECT_EQ(::kill(daemon, 0), 0);
 }
 
 TEST(ProcessPool, EndsOneAndInsistsAfterTheGrace) {

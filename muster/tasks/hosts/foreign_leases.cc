@@ -1,5 +1,7 @@
 #include "muster/tasks/hosts/foreign_leases.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "muster/base/env.h"
@@ -75,7 +77,8 @@ void ForeignLeases::look_at(int gpu) {
   int units = 0;
   std::vector<std::string> names;
   for (const LeaseHolder& holder : folder_->holders(gpus()[static_cast<size_t>(gpu)].uuid)) {
-    if (holder.note && holder.note->job == run_id_) continue;
+    const bool is_ours = holder.note && holder.note->job == run_id_ && holder.note->pid == ::getpid();
+    if (is_ours) continue;  // an earlier runner of this run may have left something
     units += holder.units;
     names.push_back(muster::describe(holder));
   }

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <set>
 #include <string_view>
 
 #include "muster/base/memory_group.h"
@@ -19,7 +21,8 @@ LocalHost::LocalHost(const Pool& pool, LocalHostOptions options)
                   .child_variable = "MUSTER_TASK",
                   .on_pass = options_.on_pass,
                   .is_foreign = options_.is_foreign}),
-      foreign_(pool, options_.host, options_.run_id, options_.facts.lease, options_.on_held),
+      foreign_(pool, options_.host, options_.run_id, options_.facts.lease,
+               [this](int gpu, int units, const std::string& by) { on_held(gpu, units, by); }),
       memory_(pool, options_.host, options_.on_memory),
       no_input_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       oom_kills_(count_oom_kills()) {}
@@ -38,27 +41,28 @@ void LocalHost::start(const StartOrder& order) {
   if (task.ranks > 1)
     write_file(base + ".plan.json",
                plan_to_json(plan_of(task, pool_, *order.where, options_.facts.visibility)));
-  static const std::vector<Lease> kNoLeases;
-  const auto found = leases_.find(order.id);
-  const std::vector<Lease>& leases = found == leases_.end() ? kNoLeases : found->second;
+  Running running{.task = task.name, .gpus = order.where->gpus, .units = order.where->units};
+  if (const auto found = leases_.find(order.id); found != leases_.end()) {
+    running.leases = std::move(found->second);
+    leases_.erase(found);
+  }
   ChildOptions child{.argv = task_argv(task, options_.facts, pool_, base + ".plan.json", folder),
                      .environment = task_environment(task, options_.facts, pool_, *order.where, order.attempt,
-                                                     folder, lease_variable(leases)),
+                                                     folder, lease_variable(running.leases)),
                      .working_directory = task.directory,
                      .stdin_fd = no_input_.get(),
                      .stdout_fd = order.log_fd,
                      .stderr_fd = order.log_fd,
-                     .inherit_fds = lease_fds(leases),
+                     .inherit_fds = lease_fds(running.leases),
                      .cpus = order.where->bound};
   processes_.spawn(order.id, task.name, std::move(child));
-  if (!order.where->gpus.empty()) gpus_[order.id] = order.where->gpus;
+  if (!running.gpus.empty()) running_[order.id] = std::move(running);
 }
 
 std::vector<TaskEnd> LocalHost::wait(std::optional<Clock::time_point> until) {
   std::vector<TaskEnd> ends;
   for (PoolExit& exit : processes_.wait(until)) {
-    give_leases_back(exit);
-    gpus_.erase(exit.exit.id);
+    take_back(exit);
     TaskEnd end{.exit = std::move(exit)};
     if (end.exit.exit.signal == SIGKILL && end.exit.exit.sent_signal == 0) {
       const auto kills = count_oom_kills();
@@ -66,21 +70,78 @@ std::vector<TaskEnd> LocalHost::wait(std::optional<Clock::time_point> until) {
     }
     ends.push_back(std::move(end));
   }
+  look_at_kept();
   return ends;
 }
 
-void LocalHost::give_leases_back(const PoolExit& exit) {
-  const auto found = leases_.find(exit.exit.id);
-  if (found == leases_.end()) return;
-  if (exit.survivors.empty()) {
-    for (Lease& lease : found->second) lease.end();
+// What may still be used by something that the task has left is nobody else's.
+void LocalHost::take_back(const PoolExit& exit) {
+  const auto found = running_.find(exit.exit.id);
+  if (found == running_.end()) return;
+  Running had = std::move(found->second);
+  running_.erase(found);
+  if (exit.alive.empty()) {
+    for (Lease& lease : had.leases) lease.end();
+    return;
   }
-  leases_.erase(found);
+  std::vector<std::string> processes = exit.survivors;
+  processes.insert(processes.end(), exit.unclear.begin(), exit.unclear.end());
+  const std::string by = cat("held by ", join(processes, ", "), ", which ", printable(had.task),
+                             exit.unclear.empty() ? " has left" : " may have left");
+  kept_.push_back({.had = std::move(had), .processes = exit.alive, .by = by});
+  for (const int gpu : kept_.back().had.gpus) tell_held(gpu);
+}
+
+void LocalHost::look_at_kept() {
+  for (auto kept = kept_.begin(); kept != kept_.end();) {
+    std::erase_if(kept->processes, [](const ProcessId& one) { return !ProcessPool::is_alive(one); });
+    if (!kept->processes.empty()) {
+      ++kept;
+      continue;
+    }
+    for (Lease& lease : kept->had.leases) lease.end();
+    const std::vector<int> gpus = std::move(kept->had.gpus);
+    kept = kept_.erase(kept);
+    for (const int gpu : gpus) tell_held(gpu);
+  }
+}
+
+void LocalHost::on_held(int gpu, int units, const std::string& by) {
+  foreign_units_[gpu] = {.units = units, .by = by};
+  tell_held(gpu);
+}
+
+// What other jobs have of the GPU, and what ended tasks have left there.
+void LocalHost::tell_held(int gpu) const {
+  int units = 0;
+  std::vector<std::string> by;
+  if (const auto found = foreign_units_.find(gpu); found != foreign_units_.end() && found->second.units > 0) {
+    units += found->second.units;
+    by.push_back(found->second.by);
+  }
+  for (const Kept& kept : kept_) {
+    if (std::count(kept.had.gpus.begin(), kept.had.gpus.end(), gpu) == 0) continue;
+    units += kept.had.units;
+    by.push_back(kept.by);
+  }
+  if (options_.on_held) options_.on_held(gpu, std::min(units, kWholeGpu), join(by, " and "));
+}
+
+std::string LocalHost::held() const {
+  std::vector<std::string> held;
+  if (const std::string foreign = foreign_.describe(); !foreign.empty()) held.push_back(foreign);
+  for (const Kept& kept : kept_) {
+    for (const int gpu : kept.had.gpus) {
+      const PoolGpu& it = pool_.hosts()[static_cast<size_t>(options_.host)].gpus[static_cast<size_t>(gpu)];
+      held.push_back(cat("GPU ", it.index.value, " is ", kept.by));
+    }
+  }
+  return join(held, ", ");
 }
 
 void LocalHost::look_at_memory() {
   std::set<int> taken;
-  for (const auto& [id, gpus] : gpus_) taken.insert(gpus.begin(), gpus.end());
+  for (const auto& [id, task] : running_) taken.insert(task.gpus.begin(), task.gpus.end());
   memory_.look(taken);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,9 +38,10 @@ class LocalHost : public TaskHost {
   bool reserve(const StartOrder& order) override;
   void start(const StartOrder& order) override;
   void end(int id, std::chrono::milliseconds grace) override { processes_.end(id, grace); }
-  std::string held() const override { return foreign_.describe(); }
+  std::string held() const override;
 
-  // As ProcessPool::wait; the leases of what it returns are given back.
+  // As ProcessPool::wait; the leases of what it returns are given back, but for those of a task that may have
+  // left processes which live on: these are given back when the processes have ended.
   std::vector<TaskEnd> wait(std::optional<Clock::time_point> until);
 
   std::optional<int> take_signal() { return processes_.take_signal(); }
@@ -60,16 +62,37 @@ class LocalHost : public TaskHost {
   void forget(int id) { leases_.erase(id); }
 
  private:
-  void give_leases_back(const PoolExit& exit);
+  struct Running {  // a task that has GPUs
+    std::string task;
+    std::vector<int> gpus;  // the pool's
+    int units = 0;          // of each
+    std::vector<Lease> leases = {};
+  };
+  struct Kept {  // of a task that has ended, but not all that it started
+    Running had;
+    std::vector<ProcessId> processes;
+    std::string by;  // in words
+  };
+  struct Foreign {
+    int units = 0;
+    std::string by;
+  };
+
+  void take_back(const PoolExit& exit);
+  void look_at_kept();
+  void on_held(int gpu, int units, const std::string& by);
+  void tell_held(int gpu) const;
 
   const Pool& pool_;
   LocalHostOptions options_;
   ProcessPool processes_;
   ForeignLeases foreign_;
   MemoryWatch memory_;
-  std::unordered_map<int, std::vector<Lease>> leases_;  // by order, where it has any
-  std::unordered_map<int, std::vector<int>> gpus_;      // the pool's, by order of a task that runs
-  Fd no_input_;                                         // every task's standard input
+  std::unordered_map<int, std::vector<Lease>> leases_;  // by order that has not started yet
+  std::unordered_map<int, Running> running_;            // by order
+  std::vector<Kept> kept_;
+  std::map<int, Foreign> foreign_units_;  // by GPU: what other jobs have of it
+  Fd no_input_;                           // every task's standard input
   std::optional<int64_t> oom_kills_;
 };
 

@@ -259,6 +259,7 @@ WireJson wire_of(const RemoteEnded& ended) {
           {"core_dumped", exit.core_dumped},
           {"killed", wire_texts(end.exit.killed)},
           {"survivors", wire_texts(end.exit.survivors)},
+          {"unclear", wire_texts(end.exit.unclear)},
           {"why_not", text_of_bytes(end.why_not)},
           {"out_of_memory", end.out_of_memory}};
 }
@@ -275,6 +276,7 @@ RemoteMessage ended_from(JsonObject& json) {
   exit.core_dumped = json.boolean_or("core_dumped", false);
   end.exit.killed = texts_from(json, "killed");
   end.exit.survivors = texts_from(json, "survivors");
+  end.exit.unclear = texts_from(json, "unclear");
   end.why_not = bytes_at(json, "why_not");
   end.out_of_memory = json.boolean_or("out_of_memory", false);
   return ended;

@@ -292,7 +292,7 @@ class HostsTasks(TasksCase, HostsCase):
         spec = self.write(task("t{x}", 'echo "$CUDA_VISIBLE_DEVICES on $(hostname)"; touch ran-$1',
                                "needs = { gpus = 1 }\neach = { x = '1..2' }"))
         process = self.start_tasks("b", "--remote-muster", gpu, spec)
-        while "other jobs have GPUs, which are left to them: GPU 0 of b is held by job" not in process.stderr.readline():
+        while "some GPUs are held, and left to their holders: GPU 0 of b is held by job" not in process.stderr.readline():
             self.assertIsNone(process.poll())
         (self.folder / "go").touch()
         out, err = process.communicate(timeout=60)

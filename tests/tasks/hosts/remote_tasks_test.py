@@ -108,7 +108,7 @@ class Leases(Remote):
         holder = self.hold()
         self.touch("go")
         self.hear(process, "t could not begin (another job was faster to take its GPU), and starts again",
-                  "other jobs have GPUs, which are left to them: GPU 0 of far-b is held by job")
+                  "some GPUs are held, and left to their holders: GPU 0 of far-b is held by job")
         return process, holder
 
     def the_first_start_that_began_is_the_first_attempt(self, code, out, err):
