@@ -19,9 +19,11 @@ namespace {
 
 constexpr size_t kMaxSpecBytes = size_t{16} << 20;
 
-// Byte by byte: what follows the line is rank 0's standard input.
+// Byte by byte: what follows the line is rank 0's standard input. It begins with a secret, of which a text
+// that grows would leave copies behind.
 std::string read_line() {
   std::string line;
+  line.reserve(kMaxSpecBytes);
   char c = 0;
   while (line.size() < kMaxSpecBytes) {
     const ssize_t n = ::read(STDIN_FILENO, &c, 1);

@@ -1,5 +1,7 @@
 #include "muster/cluster/agent_spec.h"
 
+#include <openssl/crypto.h>
+
 #include <algorithm>
 #include <cctype>
 #include <functional>
@@ -14,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kSchema = "muster.agent/2";
+constexpr const char* kSchema = "muster.agent/3";
 constexpr const char* kSentPrefixes[] = {"NCCL_",  "GLOO_", "UCX_",   "FI_",  "TORCH_", "PYTORCH_",
                                          "PYTHON", "CUDA_", "OMP_",   "KMP_", "MKL_",   "MUSTER_",
                                          "PET_",   "HF_",   "WANDB_", "LC_",  "XLA_",   "TRITON_"};
@@ -167,15 +169,21 @@ std::string to_line(const AgentSpec& spec) {
                                                             : Json(nullptr)},
                {"cluster", cluster_to_json(spec.cluster)},
                {"environment", spec.environment},
-               {"folder", spec.folder},
-               {"secret", spec.cluster.secret.hex()}};
+               {"folder", spec.folder}};
   change_texts(json, [](const std::string& text) { return text_of_bytes(text); });
-  return json.dump(-1, ' ', true) + "\n";
+  const std::string body = json.dump(-1, ' ', true);
+  std::string digits = spec.cluster.secret.hex();
+  std::string line;  // as long as it gets, so that no copy of it stays behind
+  line.reserve(digits.size() + body.size() + 2);
+  line.append(digits).append(" ").append(body).append("\n");
+  OPENSSL_cleanse(digits.data(), digits.size());
+  return line;
 }
 
-AgentSpec agent_spec_from(const std::string& line) {
+AgentSpec agent_spec_from(std::string_view line) {
+  const size_t space = std::min(line.find(' '), line.size());
   try {
-    Json json = Json::parse(line);
+    Json json = Json::parse(line.substr(space));
     change_texts(json, [](const std::string& text) { return bytes_of_text(text, "agent"); });
     if (json.at("schema") != kSchema) throw Error(ErrorCode::invalid_argument, "another version");
     AgentSpec spec{.launch = launch_from(json.at("launch")),
@@ -183,7 +191,7 @@ AgentSpec agent_spec_from(const std::string& line) {
                    .environment = json.at("environment").get<Environment>(),
                    .folder = json.at("folder").get<std::string>()};
     if (!json.at("nproc").is_null()) spec.launch.request.nproc_per_node = json.at("nproc").get<int>();
-    spec.cluster.secret = Secret::from_hex(json.at("secret").get<std::string>());
+    spec.cluster.secret = Secret::from_hex(line.substr(0, space));
     return spec;
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_argument,

@@ -1,9 +1,10 @@
 // What `muster run --hosts` hands to the agent that it starts on another host: the job, as far as that host
-// needs to know it, and the secret by which it joins. One line of JSON on the agent's standard input; never
-// in arguments or the environment, which others on that host can see.
+// needs to know it, and the secret by which it joins. One line on the agent's standard input, the secret's
+// digits and JSON; never in arguments or the environment, which others on that host can see.
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "muster/cluster/cluster_options.h"
 #include "muster/launch/launch.h"
@@ -17,11 +18,11 @@ struct AgentSpec {
   std::string folder = {};       // to work in
 };
 
-// One line, with its newline.
+// One line, with its newline. It holds the secret, and is for the caller to wipe.
 std::string to_line(const AgentSpec& spec);
 
 // Throws: invalid_argument when the text is none.
-AgentSpec agent_spec_from(const std::string& line);
+AgentSpec agent_spec_from(std::string_view line);
 
 // Of this process's environment, what ranks on other hosts are to have too: what programs and libraries are
 // steered by, never what belongs to one machine or names a secret.

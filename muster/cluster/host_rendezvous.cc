@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <openssl/crypto.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -43,10 +44,13 @@ Secret user_secret() {
   const std::string aside = name_aside(kUserSecret);
   if (::faccessat(folder.get(), kUserSecret, F_OK, 0) != 0) {
     {
-      const Fd fresh(
-          ::openat(folder.get(), aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+      const Fd fresh(::openat(folder.get(), aside.c_str(),
+                              O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, kKeptFile));
       if (!fresh.valid()) fail_errno(cat("cannot create '", file, "'"), errno);
-      write_all(fresh.get(), Secret::make().hex() + "\n");
+      std::string digits = Secret::make().hex();
+      write_all(fresh.get(), digits);
+      write_all(fresh.get(), "\n");
+      OPENSSL_cleanse(digits.data(), digits.size());
     }
     // Not a rename: the first one's stays.
     (void)!::linkat(folder.get(), aside.c_str(), folder.get(), kUserSecret, 0);

@@ -4,7 +4,10 @@
 #include <openssl/crypto.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <memory>
+#include <string_view>
 #include <thread>
 
 #include "muster/base/clock.h"
@@ -56,14 +59,15 @@ struct Served {
 
 RendezvousFile::RendezvousFile(std::string path, const RendezvousPoint& point) : path_(std::move(path)) {
   const std::string aside = name_aside(path_);
-  std::string text = cat(point.secret.hex(), "\n", point.endpoint, "\n");
+  std::string digits = point.secret.hex();
   {
     const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!fd.valid())
       fail_errno(cat("cannot create '", aside, "', by which the hosts of this job find each other"), errno);
-    write_all(fd.get(), text);
+    write_all(fd.get(), digits);
+    write_all(fd.get(), cat("\n", point.endpoint, "\n"));
   }
-  OPENSSL_cleanse(text.data(), text.size());
+  OPENSSL_cleanse(digits.data(), digits.size());
   if (::rename(aside.c_str(), path_.c_str()) != 0) fail_errno(cat("cannot rename '", aside, "'"), errno);
 }
 
@@ -83,16 +87,19 @@ RendezvousPoint wait_for_rendezvous_file(const std::string& path, std::chrono::m
     }
     std::this_thread::sleep_for(std::min(kLookEvery, deadline.left()));
   }
-  std::string text(kMostBytes, '\0');
-  const ssize_t size = ::read(open_private_file(path).get(), text.data(), text.size());
-  text.resize(static_cast<size_t>(std::max<ssize_t>(0, size)));
-  const auto lines = split(text, '\n');
-  if (lines.size() < 2) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("rendezvous: expected a secret and an address in '", path, "', got ", lines.size(),
-                    " lines; see whether another program wrote it"));
+  char bytes[kMostBytes];
+  const auto wipe = [](char* text) { OPENSSL_cleanse(text, kMostBytes); };
+  const std::unique_ptr<char, decltype(wipe)> wiped(bytes, wipe);
+  const ssize_t size = ::read(open_private_file(path).get(), bytes, kMostBytes);
+  const std::string_view text(bytes, static_cast<size_t>(std::max<ssize_t>(0, size)));
+  const size_t line = text.find('\n');
+  if (line == std::string_view::npos) {
+    throw Error(ErrorCode::invalid_argument, cat("rendezvous: expected a secret and an address in '", path,
+                                                 "', got one line; see whether another program wrote it"));
   }
-  return {.endpoint = lines[1], .secret = Secret::from_hex(lines[0])};
+  const std::string_view rest = text.substr(line + 1);
+  return {.endpoint = std::string(rest.substr(0, rest.find('\n'))),
+          .secret = Secret::from_hex(text.substr(0, line))};
 }
 
 std::optional<RendezvousPlace> rendezvous_place_of_environment(const std::string& who) {
