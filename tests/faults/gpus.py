@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import shutil
 
 from agents import server_first, two_agents
 from place import Skip, expect, read_until, sh
@@ -77,3 +78,26 @@ def bad_host(place):
     expect(re.search(r"GPU 0 \(GPU-(one|other)\): 7 uncorrected memory errors since the job began; set aside", said), said)
     expect((bad.returncode, server.returncode) == (1, 0) and b"up 1" in out, f"{bad.returncode} {server.returncode} {out}{err}")
     return "its agent ended with 1 and named the GPU, the other host went on alone and ended with 0"
+
+
+@row(70, "old files are cleared out of /tmp under a job", "its GPU stays its own, and it is listed")
+def cleared_away(place):
+    if not shutil.which("systemd-tmpfiles", path=place.environment["PATH"]):
+        raise Skip("no systemd-tmpfiles")
+    _, env = machine(place, "gpus", (0, 0))
+    place.environment.pop("CUDA_VISIBLE_DEVICES", None)
+    job = place.start("run", "-q", "-n", "1", "--gpus", "0", *sh("echo up; sleep 1000"), env=env)
+    read_until(job, "up")
+    old = place.folder / "runtime" / "unrelated"
+    old.write_text("")
+    rules = place.folder / "rules.conf"
+    rules.write_text(f"d {place.folder}/runtime 0700 - - 0\n")
+    code, _, err = place.run("--clean", str(rules), program="systemd-tmpfiles")
+    expect(code == 0 and not old.exists(), f"nothing was cleared away: {err}")
+    code, _, err = place.run("run", "-q", "-n", "1", "--gpus", "0", "true", env=env)
+    expect(code == 1 and f"pid {job.pid}" in err, f"{code} {err}")
+    listed = place.run("ps")[1]
+    expect(str(job.pid) in listed, listed)
+    job.terminate()
+    job.wait(timeout=30)
+    return "a second job is refused the GPU; `muster ps` lists the first"

@@ -62,3 +62,22 @@ def garbage(place):
     job.terminate()
     expect(job.wait(timeout=30) == 143, "it did not end")
     return f"200 garbled and 300 half-open connections: alive, grew by {grown >> 10} KiB"
+
+
+@row(72, "another user's ./runs, and a link where a log is to be", "refused, nothing is written there")
+def not_our_folder(place):
+    precious = place.folder / "precious"
+    precious.write_text("text")
+    logs = place.folder / "run" / "logs" / "0"
+    logs.mkdir(parents=True)
+    (logs / "0.err").symlink_to(precious)
+    code, _, err = place.run("run", "-q", "-n", "1", "--redirects", "2", "--run-dir", "run", *sh("echo x >&2"))
+    expect(code == 1 and "is no link" in err and precious.read_text() == "text", f"{code} {err}")
+    if os.geteuid() != 0:
+        return "the link is refused; another user's folder can only be made by root"
+    (place.folder / "runs").mkdir()
+    os.chown(place.folder / "runs", 12345, 12345)
+    code, _, err = place.run("run", "-q", "-n", "1", "true")
+    expect(code == 1 and "/runs' of user 12345" in err, f"{code} {err}")
+    expect(not list((place.folder / "runs").iterdir()), "something was written there")
+    return "both are refused, exit code 1"

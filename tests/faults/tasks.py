@@ -3,6 +3,7 @@
 import os
 import signal
 
+from gpus import machine
 from hosts import wait_for
 from place import expect
 from table import row
@@ -46,3 +47,44 @@ def runner_killed(place):
     expect((place.folder / "slow").read_text().split() == ["0", "1"], "the task that ran was to run again, counted")
     expect((place.folder / "last").read_text() == "x\n", "the last task was to run")
     return f"all gone after {gone * 1000:.0f} ms; 20 done tasks let be, the running one again as attempt 1"
+
+
+DAEMON = """
+import os, time
+os.closerange(0, 4096)
+open("pid.new", "w").write(str(os.getpid()))
+os.rename("pid.new", "pid")
+time.sleep(1000)
+"""
+LEAVER = """
+[[task]]
+name = "leaver"
+argv = ["sh", "-c", "while [ ! -e begun ]; do sleep 0.01; done; env -i setsid python3 daemon.py & while [ ! -e pid ]; do sleep 0.01; done; echo $$ >leaver"]
+needs = { gpus = 1 }
+priority = 1
+
+[[task]]
+name = "beside"
+argv = ["sh", "-c", "echo >begun; while [ ! -s leaver ] || [ -d /proc/$(cat leaver) ]; do sleep 0.01; done"]
+needs = { gpus = 1 }
+priority = 1
+
+[[task]]
+name = "next"
+argv = ["sh", "-c", "! [ -d /proc/$(cat pid) ]"]
+needs = { gpus = 1 }
+after = ["leaver"]
+"""
+
+
+@row(71, "a task leaves a daemon that shows nothing of it", "the GPU is kept until it is gone")
+def left_on_a_gpu(place):
+    _, env = machine(place, "gpus", (0, 0))
+    place.environment.pop("CUDA_VISIBLE_DEVICES", None)
+    (place.folder / "daemon.py").write_text(DAEMON)
+    (place.folder / "s.toml").write_text(LEAVER)
+    code, _, err = place.run("tasks", "s.toml", "--run-dir", "run", env=env)
+    expect(code == 0, err)
+    expect("leaver, or a task that still runs, has left process" in err and "no other task gets what leaver had" in err, err)
+    expect(not place.left(), place.left())
+    return "it ended with the last task that may have left it, and only then the next got the GPU"
