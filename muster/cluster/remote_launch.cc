@@ -10,6 +10,7 @@
 #include <memory>
 #include <set>
 
+#include "muster/base/folder_owner.h"
 #include "muster/base/log.h"
 #include "muster/base/own_program.h"
 #include "muster/base/route.h"
@@ -128,8 +129,13 @@ class RemoteJob {
     store_ = std::make_shared<TcpStore>(
         TcpStoreOptions{.endpoint = server_->endpoint(), .secret = cluster_.secret});
     rules_ = rules_of(options_, cluster_);
+    check_folder_owner(run_dir());
     coordinator_ = std::make_unique<CoordinatorThread>(store_, rules_, planner_of(options_),
                                                        CoordinatorThreadOptions{.silence = cluster_.silence});
+  }
+
+  std::string run_dir() const {
+    return options_.run_dir.empty() ? "runs/" + rules_.run_folder : options_.run_dir;
   }
 
   void start(const HostSpec& host) {
@@ -141,7 +147,7 @@ class RemoteJob {
     AgentSpec spec{
         .launch = options_, .cluster = cluster_, .folder = std::filesystem::current_path().string()};
     spec.launch.request.nproc_per_node = host.nproc ? host.nproc : options_.request.nproc_per_node;
-    if (spec.launch.run_dir.empty()) spec.launch.run_dir = "runs/" + rules_.run_folder;
+    spec.launch.run_dir = run_dir();
     spec.cluster.host_name = without_user(host.name);
     if (remote_.discovery.empty() && !cluster_.elastic()) spec.cluster.node_rank = number;
     if (!agent.address.empty()) spec.environment = environment_to_send(own_environment());
@@ -239,8 +245,7 @@ class RemoteJob {
       JobFacts job;
       job.run_id = options_.run_id;
       job.restart_count = order->restart_count;
-      job.run_dir = std::filesystem::absolute(options_.run_dir.empty() ? "runs/" + rules_.run_folder
-                                                                       : options_.run_dir);
+      job.run_dir = std::filesystem::absolute(run_dir());
       job.work_dir = job.run_dir;
       job.log_dir = job.run_dir + "/logs";
       std::error_code ignored;

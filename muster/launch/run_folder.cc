@@ -14,6 +14,7 @@
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folder_owner.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/launch/job_setup.h"
@@ -117,11 +118,13 @@ std::string resolve_run_folder(const std::string& path) {
 
 bool make_run_folder(const std::string& run_dir) {
   std::error_code error;
+  check_folder_owner(run_dir);
   const bool is_new = fs::create_directories(run_dir, error);
   if (error) {
     throw Error(ErrorCode::io, cat("cannot create the run's folder '", run_dir, "': ", error.message(),
                                    "; give another with --run-dir"));
   }
+  check_folder_owner(run_dir);
   link_latest(run_dir);
   return is_new;
 }

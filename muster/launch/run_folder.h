@@ -11,7 +11,8 @@ namespace muster {
 // it. Throws: io, when there is no current folder.
 std::string resolve_run_folder(const std::string& path);
 
-// Makes the folder, and points `latest` to it (link_latest). Returns whether it is new. Throws: io.
+// Makes the folder, and points `latest` to it (link_latest). Returns whether it is new. Throws: io;
+// failed_precondition, of another user's folder (folder_owner.h).
 bool make_run_folder(const std::string& run_dir);
 
 // Points the link `latest` to `run_dir`, where that is a folder in `runs/` of the current one and the run is

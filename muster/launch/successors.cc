@@ -71,7 +71,7 @@ void Successors::go_on(const NextGeneration& next) {
   replaced_ = std::exchange(ended_, {});
   followed_.insert(replaced_.begin(), replaced_.end());
   callbacks_.on_generation();
-  make_log_folder(next.specs);
+  starts_.make_log_folder(next.specs);
   specs_ = next.specs;
   to_start_.clear();
   started_.clear();

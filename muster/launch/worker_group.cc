@@ -175,7 +175,6 @@ class StoppedRanks {
 
 GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& specs,
                         const std::vector<int>& inherit_fds, const GroupRules& rules) {
-  make_log_folder(specs);
   processes.post_sentinel(marks_of(specs));
   OomKills oom_kills([] { return count_oom_kills(); });
   Output output(processes.loop());
@@ -188,6 +187,7 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
   });
   if (!fault.empty()) return {.exits = {}, .fault = fault};
   WorkerStarts starts(processes, output, input, inherit_fds);
+  starts.make_log_folder(specs);
   try {
     for (size_t slot = 0; slot < specs.size(); ++slot) starts.start(static_cast<int>(slot), specs[slot]);
   } catch (const Error&) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/folder_owner.h"
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/source_lines.h"
@@ -23,22 +24,23 @@ constexpr size_t kLastLines = 20;
 constexpr size_t kLinesWithStack = 200;  // of which those of a signal's stack are taken
 
 // The child's end of one stream: a pipe that we read, a file of its own, or /dev/null.
-Fd open_target(Output& output, const WorkerSpec& spec, const StreamTarget& target, int fd, size_t tail_bytes,
-               std::optional<Output::StreamId>* id) {
+Fd open_target(Output& output, int folder, const WorkerSpec& spec, const StreamTarget& target, int fd,
+               size_t tail_bytes, std::optional<Output::StreamId>* id) {
   const bool piped = target.console || (tail_bytes > 0 && target.file.empty());
   if (piped) {
     auto opened = output.open({.console_fd = target.console ? fd : -1,
                                .prefix = spec.prefix,
                                .collapse_as = spec.collapse ? spec.rank : -1,
                                .file = target.file,
+                               .folder = folder,
                                .tail_bytes = tail_bytes});
     if (id != nullptr) *id = opened.id;
     return std::move(opened.child_end);
   }
-  const std::string path = target.file.empty() ? "/dev/null" : target.file;
-  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file.valid()) fail_errno(cat("cannot create log '", path, "'"), errno);
-  return file;
+  if (!target.file.empty()) return create_log(folder, target.file);
+  Fd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  if (!nowhere.valid()) fail_errno("cannot open '/dev/null'", errno);
+  return nowhere;
 }
 
 // The end of a file that a rank wrote by itself.
@@ -88,12 +90,15 @@ void add_lines(WorkerExit& exit, std::vector<std::string> lines) {
 
 }  // namespace
 
-void make_log_folder(const std::vector<WorkerSpec>& specs) {
+// The folder of an attempt lies in that of a run's logs, which lies in the run's folder or in --log-dir's.
+void WorkerStarts::make_log_folder(const std::vector<WorkerSpec>& specs) {
   if (specs.empty()) return;
   const auto folder = std::filesystem::path(specs[0].error_file).parent_path();
+  const auto top = folder.parent_path().parent_path();
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) fail_errno(cat("cannot create '", folder.string(), "'"), error.value());
+  std::filesystem::create_directories(top, error);
+  if (error) fail_errno(cat("cannot create '", top.string(), "'"), error.value());
+  log_folder_ = make_folder_below(top, folder.lexically_relative(top));
   for (const WorkerSpec& spec : specs) ::unlink(spec.error_file.c_str());
 }
 
@@ -107,8 +112,9 @@ void WorkerStarts::start(int slot, const WorkerSpec& spec) {
                   .at = {}};
   const Fd terminal = spec.rank == 0 ? input_.open() : Fd();
   const int in = spec.rank != 0 ? -1 : terminal.valid() ? terminal.get() : STDIN_FILENO;
-  const Fd out = open_target(output_, spec, spec.out, STDOUT_FILENO, 0, &started.out);
-  const Fd err = open_target(output_, spec, spec.err, STDERR_FILENO, kTailBytes, &started.err);
+  const Fd out = open_target(output_, log_folder_.get(), spec, spec.out, STDOUT_FILENO, 0, &started.out);
+  const Fd err =
+      open_target(output_, log_folder_.get(), spec, spec.err, STDERR_FILENO, kTailBytes, &started.err);
   started.at = Clock::now();
   processes_.spawn(slot, {.argv = spec.argv,
                           .program = spec.program,

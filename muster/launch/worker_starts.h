@@ -14,14 +14,14 @@
 
 namespace muster {
 
-// Makes the folder of these ranks' logs, and removes what an earlier run's ranks have reported there, as a
-// run may go on in the same folder. Throws: io.
-void make_log_folder(const std::vector<WorkerSpec>& specs);
-
 class WorkerStarts {
  public:
   WorkerStarts(ProcessSet& processes, Output& output, Input& input, std::vector<int> inherit_fds)
       : processes_(processes), output_(output), input_(input), inherit_fds_(std::move(inherit_fds)) {}
+
+  // Makes the folder of these ranks' logs, and removes what an earlier run's ranks have reported there, as a
+  // run may go on in the same folder. Before they start. Throws: as make_folder_below.
+  void make_log_folder(const std::vector<WorkerSpec>& specs);
 
   // Rank 0 gets the launcher's standard input. Throws: SpawnError, io.
   void start(int slot, const WorkerSpec& spec);
@@ -57,6 +57,7 @@ class WorkerStarts {
   Output& output_;
   Input& input_;
   std::vector<int> inherit_fds_;
+  Fd log_folder_;
   std::vector<Started> started_;
 };
 

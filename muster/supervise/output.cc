@@ -11,6 +11,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
+#include "muster/base/folder_owner.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 
@@ -53,8 +54,7 @@ class Output::Stream {
         collapses_(options_.collapse_as >= 0 && console_ != nullptr && ::isatty(options_.console_fd) != 0),
         lives_(collapses_ && draws_anew(get_env("TERM").value_or(""))) {
     if (!options_.file.empty()) {
-      file_ = Fd(::open(options_.file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-      if (!file_.valid()) fail_errno(cat("cannot create log '", options_.file, "'"), errno);
+      file_ = create_log(options_.folder, options_.file);
     }
     resume();
   }

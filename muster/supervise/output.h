@@ -3,6 +3,8 @@
 // printed, and no child waits for ever on a console that nobody reads. Knows nothing of ranks.
 #pragma once
 
+#include <fcntl.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,6 +24,7 @@ struct StreamOptions {
       -1;  // this stream's number among those that may say the same: LineCollapser, on terminals
   bool whole_lines = false;  // also without a prefix: lines of several streams are never mixed
   std::string file{};        // a copy of every byte; empty: none
+  int folder = AT_FDCWD;     // where the file's last name is looked up (create_log)
   size_t tail_bytes = 0;     // how much of the end to keep in memory
 };
 

@@ -8,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folder_owner.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
@@ -108,10 +109,12 @@ void choose_run_folder(TasksRun& run, const std::string& run_id) {
 void begin_run_folder(TasksRun& run, const std::string& run_id) {
   choose_run_folder(run, run_id);
   std::error_code error;
+  check_folder_owner(run.run_dir);
   std::filesystem::create_directories(run.run_dir, error);
   if (error)
     fail_usage(cat("--run-dir: expected a folder that can be made, got '", printable(run.run_dir),
                    "': ", error.message(), "; give another"));
+  check_folder_owner(run.run_dir);
   if (::access(run.run_dir.c_str(), W_OK | X_OK) != 0)
     fail_usage(cat("--run-dir: expected a folder that can be written, got '", printable(run.run_dir),
                    "': ", std::strerror(errno), "; give another"));

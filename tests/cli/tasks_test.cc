@@ -88,6 +88,18 @@ TEST(Tasks, ATimeLimitEndsATaskWithAllThatItStarted) {
   EXPECT_EQ(whole.code, 124);
 }
 
+TEST(Tasks, WriteToNoLogThroughALink) {
+  const ScratchFolder folder;
+  const std::string precious = folder.write("precious", "text");
+  folder.write("s.toml", task_table("a", "echo yes"));
+  folder.write("run/logs/a/none", "");
+  std::filesystem::create_symlink(precious, folder.path() + "/run/logs/a/0.log");
+  const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run"}, folder);
+  EXPECT_EQ(ran.code, 1) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("is no link, got '"));
+  EXPECT_EQ(read_file(precious), "text");
+}
+
 // As Python prints it, and as muster's own programs do.
 TEST(Tasks, AResultThatIsNoNumberIsAFailureUnlessItIsAllowed) {
   const ScratchFolder folder;

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <thread>
 
+#include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "tests/device/scratch.h"
@@ -48,6 +50,14 @@ TEST_F(RunFolder, LatestPointsToTheNewest) {
   EXPECT_EQ(latest(), "a");
   EXPECT_EQ(run("latest"), fs::canonical("runs").string() + "/a");
   EXPECT_EQ(run("latest/"), fs::canonical("runs").string() + "/a");
+}
+
+TEST_F(RunFolder, IsNoneInAnothersRuns) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  fs::create_directory("runs");
+  ASSERT_EQ(::chown("runs", 12345, 12345), 0);
+  EXPECT_THROW(make_run_folder(run("a")), Error);
+  EXPECT_TRUE(fs::is_empty("runs"));
 }
 
 TEST_F(RunFolder, LatestIsOfRunsBelowTheCurrentFolderAlone) {

@@ -63,6 +63,21 @@ std::string said(const std::string& until, int code, milliseconds early_end_afte
   return read_file(folder.path() + "/err");
 }
 
+TEST(RunWorkers, WritesToNoLogThroughALink) {
+  const ScratchFolder folder;
+  const std::string precious = folder.write("elsewhere/0.err", "text");
+  auto specs = shells({"echo yes >&2"}, folder);
+  specs[0].err.file = folder.path() + "/logs/0.err";
+  std::filesystem::create_directory_symlink(folder.path() + "/elsewhere", folder.path() + "/logs");
+  ProcessSet processes;
+  EXPECT_THROW(run_workers(processes, specs, {}, {}), Error);
+  std::filesystem::remove(folder.path() + "/logs");
+  std::filesystem::create_directory(folder.path() + "/logs");
+  std::filesystem::create_symlink(precious, folder.path() + "/logs/0.err");
+  EXPECT_THROW(run_workers(processes, specs, {}, {}), Error);
+  EXPECT_EQ(read_file(precious), "text");
+}
+
 TEST(RunWorkers, SaysWhenSomeHaveEndedWellAndOthersGoOn) {
   EXPECT_THAT(said("grep -q 'goes on' err", 0, milliseconds(1)),
               HasSubstr("rank 1 has ended with exit code 0, the first 1ms ago; rank 0 goes on\n"));

@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 
+#include "muster/base/folder_owner.h"
 #include "muster/base/log.h"
 #include "muster/base/own_program.h"
 #include "muster/base/strings.h"
@@ -153,6 +154,7 @@ class TaskServer {
 
   void begin() {
     try {
+      check_folder_owner(begin_->run_dir);
       std::filesystem::create_directories(begin_->run_dir);
       end_left_over(begin_->run_dir, begin_->earlier);
       local_ = std::make_unique<LocalHost>(

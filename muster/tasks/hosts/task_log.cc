@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "muster/base/error.h"
+#include "muster/base/folder_owner.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/hosts/last_json_line.h"
 
@@ -40,19 +41,15 @@ std::string task_folder_of(const std::string& run_dir, const std::string& task, 
   return cat(run_dir, "/logs/", name);
 }
 
-void make_task_folder(const std::string& folder) {
-  if (::mkdir(folder.c_str(), 0755) == 0) return;
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) fail_errno(cat("cannot create '", folder, "'"), error.value());
+Fd make_task_folder(const std::string& folder) {
+  const std::filesystem::path path(folder);
+  const std::filesystem::path run_dir = path.parent_path().parent_path();
+  return make_folder_below(run_dir, path.lexically_relative(run_dir));
 }
 
 Fd open_task_log(const std::string& path) {
-  constexpr int kFlags = O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC;
-  make_task_folder(path.substr(0, path.rfind('/')));
-  Fd file(::open(path.c_str(), kFlags, 0644));
-  if (!file.valid()) fail_errno(cat("cannot create log '", path, "'"), errno);
-  return file;
+  const Fd folder = make_task_folder(path.substr(0, path.rfind('/')));
+  return create_log(folder.get(), path, O_RDWR | O_APPEND);
 }
 
 std::vector<std::string> last_lines_of_log(int fd, size_t count) {

@@ -12,10 +12,11 @@ namespace muster {
 // task's among all.
 std::string task_folder_of(const std::string& run_dir, const std::string& task, size_t place);
 
-// Makes the folder, where it is not there yet. Throws: io.
-void make_task_folder(const std::string& folder);
+// Makes the folder `logs/NAME` of a run, where it is not there yet, and opens it, through no link. Throws: as
+// make_folder_below.
+Fd make_task_folder(const std::string& folder);
 
-// Makes the file, with its folder. Throws: io.
+// Makes the file, with its folder. Throws: as make_task_folder and create_log.
 Fd open_task_log(const std::string& path);
 
 // The last lines, at most `count`; of the file's last 64 KiB.

@@ -103,7 +103,7 @@ std::string journal_line(const std::string& json) {
 
 Journal::Journal(const std::string& run_dir)
     : path_(journal_path(run_dir)),
-      file_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)),
+      file_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644)),
       notice_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!file_.valid()) fail_errno(cat("journal: cannot open '", path_, "'"), errno);
   if (!notice_.valid()) fail_errno("journal: cannot make an eventfd", errno);
