@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -102,6 +103,17 @@ Fd receive_memory(int from, Welcome& welcome) {
   return Fd(fd);
 }
 
+// How the memory is laid out is what rank 0 says, and how much of it there is what the kernel says.
+void check_memory(const Fd& memory, const Layout& layout) {
+  struct stat info = {};
+  const bool known = ::fstat(memory.get(), &info) == 0;
+  const size_t size = known ? static_cast<size_t>(info.st_size) : 0;
+  const size_t most = size / layout.ranks();  // so that nothing overflows
+  if (layout.stage_bytes <= most && layout.arena_bytes <= most && layout.total() <= size) return;
+  throw Error(ErrorCode::invalid_argument, cat("shared memory: expected as much memory as rank 0 says, got ",
+                                               size, " bytes; another program answers in its place"));
+}
+
 // Those who have come already must not wait for the rest of the time.
 void say_that_it_failed(const Met& met) {
   Line& mine = *reinterpret_cast<Line*>(met.memory->data() + met.layout.line(0));
@@ -185,6 +197,7 @@ Met join_host(const Exchange& exchange, int rank, int size, std::chrono::millise
   Met met{.layout = {.size = size, .stage_bytes = welcome.stage_bytes, .arena_bytes = welcome.arena_bytes},
           .memory = nullptr,
           .peers = {}};
+  check_memory(memory, met.layout);
   met.memory = std::make_shared<SharedMemory>(SharedMemory::map(std::move(memory), met.layout.total()));
   met.peers.resize(static_cast<size_t>(size));
   met.peers[0] = std::move(socket);

@@ -11,6 +11,7 @@
 #include <limits>
 #include <numeric>
 
+#include "muster/base/byte_reader.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -234,8 +235,9 @@ std::string Metrics::message() {
 MetricValues::Pairs Metrics::time_shares(const std::vector<std::string>& messages) const {
   CategorySeconds sums = {};
   for (const std::string& message : messages) {
-    CategorySeconds seconds = {};
-    std::memcpy(seconds.data(), message.data() + message.size() - sizeof(seconds), sizeof(seconds));
+    ByteReader reader(message, "metrics of a rank");
+    reader.take(message.size() - std::min(message.size(), sizeof(CategorySeconds)));
+    const auto seconds = reader.take_value<CategorySeconds>();
     std::transform(sums.begin(), sums.end(), seconds.begin(), sums.begin(), std::plus<>());
   }
   const double all = std::accumulate(sums.begin(), sums.end(), 0.0);
@@ -258,18 +260,21 @@ std::map<std::string, Metrics::Total> Metrics::totals(const std::vector<std::str
                       group_.job_rank(static_cast<int>(rank)), " (rank ", group_.job_rank(),
                       "); add to the same metrics on every rank before they are written"));
   }
+  std::vector<ByteReader> readers;
+  for (const std::string& message : messages) {
+    readers.emplace_back(message, "metrics of a rank");
+    readers.back().take(names.size() + 1);
+  }
   std::map<std::string, Total> totals;
-  size_t at = names.size() + 1;
   for (const auto& [name, entry] : entries_) {
     Total total{.value = nothing(entry.kind), .count = 0};
-    for (const std::string& message : messages) {
-      double numbers[2];
-      std::memcpy(numbers, message.data() + at, sizeof(numbers));
-      if (numbers[1] != 0) total.value = combined(entry.kind, total.value, numbers[0]);
-      total.count += numbers[1];
+    for (ByteReader& reader : readers) {
+      const auto value = reader.take_value<double>();
+      const auto count = reader.take_value<double>();
+      if (count != 0) total.value = combined(entry.kind, total.value, value);
+      total.count += count;
     }
     if (total.count != 0) totals[name] = total;
-    at += 2 * sizeof(double);
   }
   return totals;
 }

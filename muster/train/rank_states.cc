@@ -6,6 +6,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "muster/base/byte_reader.h"
 #include "muster/base/byte_text.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -43,18 +44,16 @@ std::string told_bytes(const json& text) {
 
 // Adds what a rank has packed, each name behind `prefix`.
 void unpack_into(SavedState& all, const std::string& prefix, const std::string& bytes) {
-  const size_t blank = bytes.find(' ');
-  const size_t size = std::stoull(bytes.substr(0, blank));
-  const auto description = json::parse(bytes.substr(blank + 1, size));
+  ByteReader reader(bytes, "a rank's state");
+  const auto description = json::parse(reader.take(reader.take_number(' ')));
   for (const auto& number : description["numbers"])
     all.numbers[prefix + told_bytes(number[0])] = std::bit_cast<double>(number[1].get<uint64_t>());
   for (const auto& text : description["texts"]) all.texts[prefix + told_bytes(text[0])] = told_bytes(text[1]);
-  size_t at = blank + 1 + size;
   for (const auto& entry : description["tensors"]) {
     at::Tensor tensor =
         at::empty(entry[2].get<std::vector<int64_t>>(), static_cast<at::ScalarType>(entry[1].get<int>()));
-    if (tensor.nbytes() > 0) std::memcpy(tensor.mutable_data_ptr(), bytes.data() + at, tensor.nbytes());
-    at += tensor.nbytes();
+    const std::string_view elements = reader.take(tensor.nbytes());
+    if (!elements.empty()) std::memcpy(tensor.mutable_data_ptr(), elements.data(), elements.size());
     all.tensors[prefix + told_bytes(entry[0])] = std::move(tensor);
   }
 }

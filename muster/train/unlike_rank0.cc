@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "muster/base/byte_reader.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/safetensors_dtype.h"
 
@@ -73,11 +74,11 @@ std::string bytes_of_all(const NamedTensors& tensors) {
 
 NamedTensors tensors_of(const SafetensorsHeader& header, const std::string& bytes) {
   NamedTensors tensors;
-  size_t at = 0;
+  ByteReader reader(bytes, "rank 0's tensors");
   for (const auto& [name, entry] : header.tensors) {
     const at::Tensor tensor = at::empty(entry.shape, scalar_type_of(entry));
-    if (tensor.nbytes() > 0) std::memcpy(tensor.data_ptr(), bytes.data() + at, tensor.nbytes());
-    at += tensor.nbytes();
+    const std::string_view elements = reader.take(tensor.nbytes());
+    if (!elements.empty()) std::memcpy(tensor.data_ptr(), elements.data(), elements.size());
     tensors.emplace(name, tensor);
   }
   return tensors;
@@ -99,10 +100,10 @@ NamedTensors tensors_unlike_rank0(ProcessGroup& group, const NamedTensors& mine)
       if (wanted.contains(hashes[i++])) given.emplace(name, tensor.detach().cpu().contiguous());
   }
   const SafetensorsHead head = make_safetensors_head(given);
-  std::string json = head.json, data_bytes = cat(head.data_bytes), bytes = bytes_of_all(given);
-  for (std::string* text : {&json, &data_bytes, &bytes}) group.broadcast_bytes(*text, 0);
+  std::string json = head.json, bytes = bytes_of_all(given);
+  for (std::string* text : {&json, &bytes}) group.broadcast_bytes(*text, 0);
   if (group.rank() == 0) return {};
-  return tensors_of(parse_safetensors_header(json, std::stoull(data_bytes), "rank 0's tensors"), bytes);
+  return tensors_of(parse_safetensors_header(json, bytes.size(), "rank 0's tensors"), bytes);
 }
 
 }  // namespace muster

@@ -22,9 +22,11 @@ constexpr Target kTargets[] = {
     {"hwloc", muster::fuzz_hwloc},
     {"json", muster::fuzz_json},
     {"manifest", muster::fuzz_manifest},
+    {"messages", muster::fuzz_messages},
     {"nccl", muster::fuzz_nccl},
     {"nvidia_smi_xml", muster::fuzz_nvidia_smi_xml},
     {"safetensors", muster::fuzz_safetensors},
+    {"store", muster::fuzz_store},
     {"tasks", muster::fuzz_tasks},
     {"topo", muster::fuzz_topo},
 #ifdef MUSTER_FUZZ_FORMATS

@@ -2,13 +2,17 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include <cstddef>
 #include <cstring>
+#include <thread>
 
+#include "muster/base/hex.h"
+#include "muster/base/random_bytes.h"
 #include "muster/base/strings.h"
 #include "tests/shm/ranks.h"
 
@@ -189,6 +193,48 @@ TEST(Meet, WhatIsNoNameOfASocketIsRefused) {
     EXPECT_THAT(error_of([&] { meet(store.exchange(), 1, 2, std::chrono::seconds(10)); }),
                 HasSubstr("expected the name of rank 0's socket in the store"))
         << name;
+  }
+}
+
+// Answers one caller as rank 0 does, and says that the memory, of a page, has arenas of so many bytes.
+void answer_with_a_page(int listener, uint64_t stage_bytes, uint64_t arena_bytes) {
+  const Fd caller(::accept(listener, nullptr, nullptr));
+  int32_t rank = 0;
+  (void)!::recv(caller.get(), &rank, sizeof(rank), 0);
+  const Fd memory(::memfd_create("page", MFD_CLOEXEC));
+  (void)!::ftruncate(memory.get(), kPage);
+  uint64_t welcome[] = {kMagic, 2, stage_bytes, arena_bytes};
+  iovec data{.iov_base = welcome, .iov_len = sizeof(welcome)};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  *header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+  const int fd = memory.get();
+  std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  ::sendmsg(caller.get(), &message, MSG_NOSIGNAL);
+}
+
+TEST(Meet, MemoryThatIsShorterThanRankZeroSaysIsRefused) {
+  for (const auto& [stage, arena] : std::initializer_list<std::pair<uint64_t, uint64_t>>{
+           {kPage, kPage}, {uint64_t{1} << 61, 0}, {0, uint64_t{1} << 63}, {0, ~uint64_t{0}}}) {
+    const std::string name = "muster-" + to_hex(random_bytes(16));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, name.data(), name.size());
+    const Fd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length), 0);
+    ASSERT_EQ(::listen(listener.get(), 1), 0);
+    std::thread rank0(answer_with_a_page, listener.get(), stage, arena);
+    ThreadExchange store;
+    store.exchange().set("shm", name);
+    EXPECT_THAT(error_of([&] { meet(store.exchange(), 1, 2, std::chrono::seconds(10)); }),
+                HasSubstr("expected as much memory as rank 0 says"));
+    rank0.join();
   }
 }
 

@@ -131,15 +131,20 @@ struct Place {
   int size = 0;
 };
 
+// "3 8"; none is what is no such text.
+Place place_from(const std::string& text) {
+  const auto words = split(text, ' ');
+  if (words.size() != 2) return {};
+  return {.rank = static_cast<int>(parse_int(words[0]).value_or(-1)),
+          .size = static_cast<int>(parse_int(words[1]).value_or(0))};
+}
+
 // Which process of MPI_COMM_WORLD every rank of the group is.
 std::vector<Place> tell_places(const MpiRendezvous& rendezvous, const Engine::World& self) {
   rendezvous.exchange.set(cat("process/", rendezvous.rank), cat(self.rank, " ", self.size));
   std::vector<Place> places;
-  for (int rank = 0; rank < rendezvous.size; ++rank) {
-    const auto words = split(rendezvous.exchange.get(cat("process/", rank)), ' ');
-    places.push_back({.rank = static_cast<int>(parse_int(words.at(0)).value_or(-1)),
-                      .size = static_cast<int>(parse_int(words.at(1)).value_or(0))});
-  }
+  for (int rank = 0; rank < rendezvous.size; ++rank)
+    places.push_back(place_from(rendezvous.exchange.get(cat("process/", rank))));
   return places;
 }
 
@@ -148,10 +153,11 @@ void check_places(const MpiRendezvous& rendezvous, const std::vector<Place>& pla
   std::set<int> distinct;
   for (int rank = 0; rank < rendezvous.size; ++rank) {
     const Place& place = places[static_cast<size_t>(rank)];
+    const bool is_one = place.rank >= 0 && place.rank < place.size;
     const bool right = rendezvous.of_all_ranks
                            ? place.rank == rank && place.size == rendezvous.size
                            : place.size == places[0].size && distinct.insert(place.rank).second;
-    if (right) continue;
+    if (is_one && right) continue;
     const std::string expected =
         rendezvous.of_all_ranks ? cat("process ", rank, " of ", rendezvous.size) : "a process of its own";
     throw Error(ErrorCode::invalid_argument,
