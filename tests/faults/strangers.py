@@ -32,14 +32,14 @@ def out_of_descriptors(place):
     port = port_said_by(job)
     strangers = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(100)]
     expect(job.poll() is None, "the launcher ended")
-    for stranger in strangers:
-        stranger.close()
     late = socket.create_connection(("127.0.0.1", port), 60)
     greeting = late.recv(8)
     expect(greeting == b"muster1\n", f"greeting {greeting!r}")
+    for stranger in strangers:
+        stranger.close()
     job.terminate()
     expect(job.wait(timeout=30) == 143, "it did not end")
-    return "100 connections at a limit of 64: the job lives and greets the next one"
+    return "100 open connections at a limit of 64: the job lives and greets the next one"
 
 
 @row(17, "port scan and garbage at the store", "dropped, memory bounded")
