@@ -91,9 +91,8 @@ TEST(Tasks, ATimeLimitEndsATaskWithAllThatItStarted) {
 TEST(Tasks, WriteToNoLogThroughALink) {
   const ScratchFolder folder;
   const std::string precious = folder.write("precious", "text");
-  folder.write("s.toml", task_table("a", "echo yes"));
-  folder.write("run/logs/a/none", "");
-  std::filesystem::create_symlink(precious, folder.path() + "/run/logs/a/0.log");
+  folder.write("s.toml", task_table("first", "mkdir run/logs/a; ln -s $PWD/precious run/logs/a/0.log") +
+                             task_table("a", "echo yes", "after = [\"first\"]\n"));
   const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run"}, folder);
   EXPECT_EQ(ran.code, 1) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("is no link, got '"));
