@@ -1,7 +1,5 @@
 #include "muster/tasks/hosts/foreign_leases.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 #include "muster/base/env.h"
@@ -77,8 +75,8 @@ void ForeignLeases::look_at(int gpu) {
   int units = 0;
   std::vector<std::string> names;
   for (const LeaseHolder& holder : folder_->holders(gpus()[static_cast<size_t>(gpu)].uuid)) {
-    const bool is_ours = holder.note && holder.note->job == run_id_ && holder.note->pid == ::getpid();
-    if (is_ours) continue;  // an earlier runner of this run may have left something
+    // An earlier runner of this run may have left something, which has its lease.
+    if (holder.note && holder.note->job == run_id_ && holder.alive) continue;
     units += holder.units;
     names.push_back(muster::describe(holder));
   }
