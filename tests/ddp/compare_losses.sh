@@ -6,7 +6,7 @@ muster=$1 program=$2 python=$3 ranks=$4 folder=$5 backend=${6:-gloo} here=$(dirn
 . "$here/../support/both_ways.sh"
 prepare_both_ways "$python" "$folder" "$backend"
 train_ours "$muster" "$program" "$ranks"
-train_twin "$muster" "$here/ddp_losses.py" "$ranks"
+train_twin "$here/ddp_losses.py" "$ranks"
 for rank in $(seq 0 $((ranks - 1))); do
   [ "$(wc -l <"$folder/ours-$rank")" = 20 ] || { echo "expected 20 losses of rank $rank"; exit 1; }
   diff "$folder/ours-$rank" "$folder/python-$rank" || { echo "losses of rank $rank differ (ours, then Python's)"; exit 1; }

@@ -6,5 +6,5 @@ muster=$1 program=$2 python=$3 ranks=$4 folder=$5 backend=${6:-gloo} here=$(dirn
 . "$here/../support/both_ways.sh"
 prepare_both_ways "$python" "$folder" "$backend"
 train_ours "$muster" "$program" "$ranks"
-train_twin "$muster" "$here/ddp_table.py" "$ranks"
+train_twin "$here/ddp_table.py" "$ranks"
 "$python" "$here/compare_table.py" "$folder" "$ranks"

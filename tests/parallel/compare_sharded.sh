@@ -8,8 +8,7 @@ needs_torch "$python"
 rm -rf "$folder"; mkdir -p "$folder"
 export OMP_NUM_THREADS=1 LOSSES_FOLDER=$folder
 MUSTER_BACKEND=$backend "$muster" run --quiet --nproc-per-node "$ranks" --cpu-slots "$ranks" --run-dir "$folder/run" "$program"
-PYTHON_EXEC=$python "$muster" run --quiet --nproc-per-node "$ranks" --run-dir "$folder/run-python" \
-  "$(dirname "$0")/sharded_losses.py"
+"$python" -B "$(dirname "$0")/../support/forked.py" "$ranks" "$(dirname "$0")/sharded_losses.py"
 "$python" - "$folder" "$ranks" <<'PYTHON'
 import sys
 

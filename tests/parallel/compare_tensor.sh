@@ -8,8 +8,7 @@ needs_torch "$python"
 rm -rf "$folder"; mkdir -p "$folder"
 export OMP_NUM_THREADS=1 MUSTER_BACKEND=gloo LOSSES_FOLDER=$folder
 "$muster" run --quiet --nproc-per-node "$ranks" --cpu-slots "$ranks" --run-dir "$folder/run" "$program"
-PYTHON_EXEC=$python "$muster" run --quiet --nproc-per-node "$ranks" --run-dir "$folder/run-python" \
-  "$(dirname "$0")/tensor_losses.py"
+"$python" -B "$(dirname "$0")/../support/forked.py" "$ranks" "$(dirname "$0")/tensor_losses.py"
 for rank in $(seq 0 $((ranks - 1))); do
   paste "$folder/ours-$rank" "$folder/python-$rank" | awk -v rank="$rank" '
     NF != 2 { wrong = 1 }

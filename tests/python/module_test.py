@@ -1,12 +1,15 @@
 """The Python module as its users have it: ranks started by muster run, by torchrun and by hand."""
+import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 BUILD = os.environ["MUSTER_BUILD"]
@@ -26,24 +29,63 @@ def told_at(text):
     return float(re.search(r"^at (\d+\.\d+)$", text, re.MULTILINE).group(1))
 
 
+class ForkServer:
+    """Starts ranks that need not import torch: those of support/forked.py."""
+    def __init__(self):
+        script = HERE.parent / "support/forked.py"
+        self.process = subprocess.Popen([PYTHON, script], env=environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+
+    def run(self, processes):
+        """How each has ended."""
+        limit = threading.Timer(120, self.kill)
+        limit.start()
+        try:
+            print(json.dumps(processes), file=self.process.stdin, flush=True)
+            if not (codes := self.process.stdout.readline()):
+                raise AssertionError(f"no end in 120 s: {[process['argv'] for process in processes]}")
+            return json.loads(codes)
+        finally:
+            limit.cancel()
+
+    def kill(self):
+        os.killpg(self.process.pid, signal.SIGKILL)
+
+    def end(self):
+        with self.process:
+            self.process.stdin.close()
+
+
 class ModuleTest(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="muster-python-")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
 
+    def places(self, ranks):
+        """The variables of each rank."""
+        held = socket.socket()
+        self.addCleanup(held.close)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # bound and never listening: rank 0 may listen there
+        held.bind(("127.0.0.1", 0))
+        port = str(held.getsockname()[1])
+        return [{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+                for rank in range(ranks)]
+
     def by_hand(self, ranks, script, *argv, **env):
         """Every rank's exit code and what it said."""
-        with socket.socket() as held:
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # bound and never listening: rank 0 may listen there
-            held.bind(("127.0.0.1", 0))
-            place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(held.getsockname()[1])}
-            started = []
-            for rank in range(ranks):
-                started.append(subprocess.Popen([PYTHON, HERE / script, *argv], cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                                env=environment(RANK=str(rank), LOCAL_RANK=str(rank), **place, **env)))
-                self.addCleanup(started[-1].kill)
-            texts = [rank.communicate(timeout=120)[0] for rank in started]
-            return [(rank.returncode, text) for rank, text in zip(started, texts)]
+        started = []
+        for place in self.places(ranks):
+            started.append(subprocess.Popen([PYTHON, HERE / script, *argv], cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                            env=environment(**place, **env)))
+            self.addCleanup(started[-1].kill)
+        texts = [rank.communicate(timeout=120)[0] for rank in started]
+        return [(rank.returncode, text) for rank, text in zip(started, texts)]
+
+    def forked(self, ranks, script, *argv, **env):
+        """The same of ranks that share one import of torch."""
+        outputs = [f"{self.folder}/output.{rank}" for rank in range(ranks)]
+        codes = self.server.run([{"argv": [str(HERE / script), *argv], "environment": {**place, **env}, "folder": self.folder, "output": output}
+                                 for place, output in zip(self.places(ranks), outputs)])
+        return [(code, pathlib.Path(output).read_text()) for code, output in zip(codes, outputs)]
 
     def launched(self, *argv, **env):
         done = subprocess.run(argv, cwd=self.folder, env=environment(**env), capture_output=True, text=True, timeout=120)
@@ -57,7 +99,14 @@ class ModuleTest(unittest.TestCase):
         self.assertEqual(sorted(re.findall(r"rank (\d) of (\d): ok", text)), [(str(rank), str(ranks)) for rank in range(ranks)], text)
 
 
-class Collectives(ModuleTest):
+class ForkingTest(ModuleTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = ForkServer()
+        cls.addClassCleanup(cls.server.end)
+
+
+class Collectives(ForkingTest):
     def test_under_muster_run(self):
         self.assert_all_ok(2, self.muster_run(2, "collectives.py"))
 
@@ -71,25 +120,25 @@ class Collectives(ModuleTest):
 
     def test_over_gloo_alone(self):
         for hosts in ("aa", "abc"):
-            ranks = self.by_hand(len(hosts), "hosts.py", TEST_HOSTS=hosts, MUSTER_BACKEND="gloo")
+            ranks = self.forked(len(hosts), "hosts.py", TEST_HOSTS=hosts, MUSTER_BACKEND="gloo")
             self.assert_all_ok(len(hosts), "".join(text for _, text in ranks))
 
     def test_on_two_hosts(self):
         for hosts in ("aabb", "abb", "abc"):  # what the ranks take themselves to be on
-            ranks = self.by_hand(len(hosts), "hosts.py", TEST_HOSTS=hosts)
+            ranks = self.forked(len(hosts), "hosts.py", TEST_HOSTS=hosts)
             self.assert_all_ok(len(hosts), "".join(text for _, text in ranks))
 
     def test_a_profiler_sees_the_whole_time_of_an_operation(self):
-        self.assert_all_ok(2, "".join(text for _, text in self.by_hand(2, "profiler_events.py")))
-        self.assert_all_ok(3, "".join(text for _, text in self.by_hand(3, "profiler_events.py", TEST_HOSTS="aab")))
+        self.assert_all_ok(2, "".join(text for _, text in self.forked(2, "profiler_events.py")))
+        self.assert_all_ok(3, "".join(text for _, text in self.forked(3, "profiler_events.py", TEST_HOSTS="aab")))
 
     def test_the_environment_chooses_and_that_is_said_once(self):
         for backend in ("shm", "gloo"):
-            text = "".join(text for _, text in self.by_hand(2, "fsdp.py", MUSTER_BACKEND=backend))
+            text = "".join(text for _, text in self.forked(2, "fsdp.py", MUSTER_BACKEND=backend))
             self.assert_all_ok(2, text)
             self.assertEqual(text.count("process group: "), 1, text)
             self.assertIn(f"process group: 2 ranks over {backend}\n", text)
-        for code, text in self.by_hand(2, "fsdp.py", MUSTER_BACKEND="mpi"):
+        for code, text in self.forked(2, "fsdp.py", MUSTER_BACKEND="mpi"):
             self.assertEqual(code, 1, text)
             self.assertIn("MUSTER_BACKEND: expected auto, shm, shm+gloo, gloo for a Python program, got 'mpi'", text)
 
@@ -102,16 +151,16 @@ class Training(ModuleTest):
         self.assert_all_ok(2, self.muster_run(2, "fsdp.py"))
 
 
-class Faults(ModuleTest):
+class Faults(ForkingTest):
     def test_a_killed_rank_is_named_at_once(self):
-        (code, told), (killed, last_words) = self.by_hand(2, "faults.py", "killed")
+        (code, told), (killed, last_words) = self.forked(2, "faults.py", "killed")
         self.assertEqual((code, killed), (0, -9), told + last_words)
         self.assertLess(told_at(told) - told_at(last_words), 20, told)  # a moment; not the half hour of a collective's own deadline
         self.assertRegex(told, r"rank(\(s\))? 1\b")
         self.assertIn("DistBackendError: ", told)
 
     def test_a_killed_rank_ends_those_of_another_host(self):
-        *others, (killed, last_words) = self.by_hand(3, "faults.py", "killed", TEST_HOSTS="aab")
+        *others, (killed, last_words) = self.forked(3, "faults.py", "killed", TEST_HOSTS="aab")
         self.assertEqual(killed, -9, last_words)
         for code, told in others:
             self.assertEqual(code, 0, told)
@@ -119,7 +168,7 @@ class Faults(ModuleTest):
 
     def test_forked_children_do_no_harm(self):
         for hosts in ("aa", "aab", "abc"):
-            *others, (killed, last_words) = self.by_hand(len(hosts), "faults.py", "forked", TEST_HOSTS=hosts)
+            *others, (killed, last_words) = self.forked(len(hosts), "faults.py", "forked", TEST_HOSTS=hosts)
             self.assertEqual(killed, -9, last_words)
             for code, told in others:
                 self.assertEqual(code, 0, told)
@@ -133,12 +182,12 @@ class Faults(ModuleTest):
         self.assertRegex(done.stderr, r'File ".*late\.py", line 14 in')
 
     def test_the_longest_timeout_is_a_long_time(self):
-        for code, text in self.by_hand(2, "faults.py", "long"):
+        for code, text in self.forked(2, "faults.py", "long"):
             self.assertEqual(code, 0, text)
             self.assertIn("ok\n", text)
 
     def test_a_late_rank_is_named(self):
-        for code, text in self.by_hand(3, "faults.py", "late"):
+        for code, text in self.forked(3, "faults.py", "late"):
             self.assertEqual(code, 0, text)
             self.assertIn("ok\n", text)
 

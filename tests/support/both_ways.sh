@@ -2,7 +2,7 @@
 #
 #   prepare_both_ways PYTHON FOLDER BACKEND   ends with 77 where there is no such PyTorch or no GPU
 #   train_ours MUSTER PROGRAM RANKS           writes FOLDER/ours-RANK...
-#   train_twin MUSTER SCRIPT RANKS            writes FOLDER/python-RANK...
+#   train_twin SCRIPT RANKS                   writes FOLDER/python-RANK...
 #
 # BACKEND: gloo and shm on CPU ranks (the twin has Gloo), nccl on a GPU a rank.
 
@@ -25,4 +25,4 @@ ranks_of_both_ways() {
 }
 
 train_ours() { "$1" run --quiet $(ranks_of_both_ways "$3") --run-dir "$LOSSES_FOLDER/run" "$2"; }
-train_twin() { "$1" run --quiet $(ranks_of_both_ways "$3") --run-dir "$LOSSES_FOLDER/run-python" "$2"; }
+train_twin() { "$PYTHON_EXEC" -B "$(dirname "${BASH_SOURCE[0]}")/forked.py" "$2" "$1"; }

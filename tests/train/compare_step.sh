@@ -7,7 +7,7 @@ muster=$1 program=$2 python=$3 ranks=$4 folder=$5 backend=${6:-gloo} here=$(dirn
 . "$here/../support/both_ways.sh"
 prepare_both_ways "$python" "$folder" "$backend"
 train_ours "$muster" "$program" "$ranks"
-train_twin "$muster" "$here/step_losses.py" "$ranks"
+train_twin "$here/step_losses.py" "$ranks"
 for rank in $(seq 0 $((ranks - 1))); do
   [ "$(wc -l <"$folder/ours-$rank")" = 147 ] || { echo "expected 40 losses and 9 averages in 3 types of rank $rank"; exit 1; }
   diff "$folder/ours-$rank" "$folder/python-$rank" || { echo "rank $rank differs (ours, then Python's)"; exit 1; }
