@@ -135,12 +135,13 @@ class Meshes(WaysTest):
         self.assert_all_near(self.losses_of_four_layers("plain", 1, 1), 1e-4, some_of((
             (2, 1, "--mesh tp=2"), (4, 2, "--mesh dp=2,tp=2 --sequence"),
             (2, 1, "--mesh pp=2 --pipeline-schedule gpipe"), (2, 1, "--mesh pp=2 --pipeline-schedule interleaved --micro-batches 8"),
-            (4, 2, "--mesh dp=2,pp=2 --pipeline-schedule zero-bubble"), (8, 2, "--mesh dp=2,pp=2,tp=2")), 1, 3, 5))
+            (4, 2, "--mesh dp=2,pp=2 --pipeline-schedule zero-bubble"), (8, 2, "--mesh dp=2,pp=2,tp=2")), 3, 5))
 
     def test_tied_weights_and_half_numbers(self):
         for flags, bound in some_of((("--tied", 1e-4), ("--precision bf16", 2e-3), ("--precision fp16", 2e-3)), 0):
             plain = self.losses_of_four_layers("plain" + flags[-4:], 1, 1, *flags.split())
-            self.assert_all_near(plain, bound, ((2, 2, f"--shard full {flags}"), (2, 1, f"--mesh tp=2 {flags}"), (4, 1, f"--mesh pp=2,tp=2 {flags}")))
+            ways = ((2, 2, f"--shard full {flags}"), (2, 1, f"--mesh tp=2 {flags}"), (4, 1, f"--mesh pp=2,tp=2 {flags}"))
+            self.assert_all_near(plain, bound, some_of(ways, 0, 2))
 
     # Two batches of 8 a step are one of 16.
     @long
@@ -191,8 +192,8 @@ class Hosts(WaysTest):
         return done
 
     def test_every_way_gives_the_losses_of_one_process(self):
-        self.assert_all_near(self.losses_of_four_layers("plain", 1, 1), 1e-4, (
-            (4, 4, ""), (4, 4, "--shard zero2"), (4, 4, "--shard full"), (4, 2, "--mesh dp=2,tp=2"), (4, 2, "--mesh dp=2,pp=2")))
+        self.assert_all_near(self.losses_of_four_layers("plain", 1, 1), 1e-4, some_of((
+            (4, 4, ""), (4, 4, "--shard zero2"), (4, 4, "--shard full"), (4, 2, "--mesh dp=2,tp=2"), (4, 2, "--mesh dp=2,pp=2")), 1, 3, 4))
 
 
 class BadInput(GptTest):

@@ -7,10 +7,14 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(SOURCE / "tests/support"))
+from long import long  # noqa: E402
+
 BUILD = os.environ["MUSTER_TEST_BUILD"]
 VERSION = os.environ["MUSTER_TEST_VERSION"]
 HAS_LIBRARY = os.environ["MUSTER_TEST_LIBRARY"] == "1"
@@ -112,12 +116,17 @@ class InstallTest(unittest.TestCase):
             elif path.suffix == ".cmake":
                 self.assertNotRegex(path.read_text(encoding="utf-8"), checkout, path)
 
-    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
-    def test_project_of_ones_own(self):
-        build, (code, out, err) = self.configure()
+    def build_hello(self, **how):
+        build, (code, out, err) = self.configure(**how)
         self.assertEqual(code, 0, out + err)
         self.must("cmake", "--build", build)
         self.assertIn(f"=> {self.prefix}/lib/libmuster.so", self.must("ldd", build / "hello"))
+        return build
+
+    @long
+    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
+    def test_project_of_ones_own(self):
+        build = self.build_hello()
 
         # No GPU, so that the two ranks have two devices on every machine.
         environment = {"MUSTER_NPROC": "2", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -132,9 +141,7 @@ class InstallTest(unittest.TestCase):
         project.mkdir()
         for kind, name in ("cpp program", "main.cc"), ("cmake", "CMakeLists.txt"):
             (project / name).write_text(re.search(rf"^```{kind}\n(.*?)^```$", readme, re.M | re.S)[1], encoding="utf-8")
-        build, (code, out, err) = self.configure(project=project)
-        self.assertEqual(code, 0, out + err)
-        self.must("cmake", "--build", build)
+        build = self.build_hello(project=project)
         out = self.must(build / "hello", environment={"MUSTER_NPROC": "2", "CUDA_VISIBLE_DEVICES": "-1"}, cwd=self.scratch)
         # Processors differ in the last digits.
         losses = [{int(rank): float(loss) for rank, loss in re.findall(r"(?m)^\[\d\] rank (\d) on cpu: loss (\S+)$", text)}

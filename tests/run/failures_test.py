@@ -10,6 +10,7 @@ import sys
 import unittest
 
 from program_case import MUSTER, PARALLEL_PROBE, PROBE, SERVER_PROBE, ProgramTest, processes_of
+from long import some_of
 
 
 def line_of(mark):
@@ -116,7 +117,7 @@ class GoingOn(ProgramTest):
         return code, "".join(lines), said
 
     def test_the_others_train_on_without_workers_that_are_killed(self):
-        for backend, staleness in (("shm", 4), ("gloo", 4), ("shm", 0)):
+        for backend, staleness in some_of((("shm", 4), ("gloo", 4), ("shm", 0)), 1, 2):
             with self.subTest(backend=backend, staleness=staleness):
                 code, lines, said = self.train({3, 4}, "--on-failure", "continue", staleness=staleness, MUSTER_BACKEND=backend)
                 self.assertEqual(code, 0, said)
@@ -175,13 +176,15 @@ class Divided(ProgramTest):
             self.assertTrue(told, f"{piece}, rank {rank}: {done.stdout}{done.stderr}")
             self.assertRegex(told[1], rf"rank {victim} ", f"{piece}, rank {rank}: {done.stdout}")
 
+    PIECES = ("pipeline", "stages", "sharded", "tensor")
+
     def test_in_shared_memory(self):
-        for piece in ("pipeline", "stages", "sharded", "tensor"):
+        for piece in some_of(self.PIECES, 0, 3):
             with self.subTest(piece=piece):
                 self.killed(piece, "shm")
 
     def test_over_gloo(self):
-        for piece in ("pipeline", "stages", "sharded", "tensor"):
+        for piece in some_of(self.PIECES, 1, 2):
             with self.subTest(piece=piece):
                 self.killed(piece, "gloo")
 

@@ -114,7 +114,8 @@ class Start(ProgramTest):
         done = self.torchrun(3, MUSTER_INVENTORY=two, MUSTER_SURPLUS="share")
         self.assertIn("rank 2 local 2 of 3 on cpu reason 'visible GPU of local rank 2", done.stdout)
 
-    def test_where_nobody_has_a_gpu_nobody_is_left_out(self):
+    @long
+    def test_where_nobody_has_a_gpu_nobody_is_left_out_under_torchrun(self):
         done = self.torchrun(2, MUSTER_SURPLUS="drop", CUDA_VISIBLE_DEVICES="")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("rank 1 local 1 of 2 on cpu reason 'CPU: no rank has a GPU", done.stdout)
