@@ -40,12 +40,17 @@ std::vector<double> rates_of(const Rate& rate, int resumed_at = -1) {
   return found;
 }
 
+const std::optional<Oracle>& schedules_of_python() {
+  static const auto oracle = ask_python("pytorch_schedule.py");
+  return oracle;
+}
+
 // Rates by closed forms on both sides are the same bits, where std::pow and Python's ** are; what Python
 // multiplies step by step drifts from its own closed forms.
 constexpr double kRounding = 1e-12;
 
 TEST(Schedule, RatesArePythons) {
-  const auto oracle = ask_python("pytorch_schedule.py");
+  const auto& oracle = schedules_of_python();
   if (!oracle) GTEST_SKIP() << "no Python with PyTorch in .deps";
   const std::vector<std::pair<std::string, Rate>> rates{
       {"constant", rate::constant(0.3, 9)},
@@ -86,7 +91,7 @@ TEST(Schedule, RatesArePythons) {
 }
 
 TEST(Schedule, PlateausArePythons) {
-  const auto oracle = ask_python("pytorch_schedule.py");
+  const auto& oracle = schedules_of_python();
   if (!oracle) GTEST_SKIP() << "no Python with PyTorch in .deps";
   const std::vector<double> metrics{5, 4, 3,   3, 3, 2.9999, 3, 3,   2,   2,   2,   2,   2,   2,   1,
                                     1, 1, 1.5, 1, 1, 1,      1, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5};
