@@ -71,17 +71,7 @@ class ModuleTest(unittest.TestCase):
                 for rank in range(ranks)]
 
     def by_hand(self, ranks, script, *argv, **env):
-        """Every rank's exit code and what it said."""
-        started = []
-        for place in self.places(ranks):
-            started.append(subprocess.Popen([PYTHON, HERE / script, *argv], cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                            env=environment(**place, **env)))
-            self.addCleanup(started[-1].kill)
-        texts = [rank.communicate(timeout=120)[0] for rank in started]
-        return [(rank.returncode, text) for rank, text in zip(started, texts)]
-
-    def forked(self, ranks, script, *argv, **env):
-        """The same of ranks that share one import of torch."""
+        """Every rank's exit code and what it said. They share one import of torch."""
         outputs = [f"{self.folder}/output.{rank}" for rank in range(ranks)]
         codes = self.server.run([{"argv": [str(HERE / script), *argv], "environment": {**place, **env}, "folder": self.folder, "output": output}
                                  for place, output in zip(self.places(ranks), outputs)])
@@ -120,25 +110,28 @@ class Collectives(ForkingTest):
 
     def test_over_gloo_alone(self):
         for hosts in ("aa", "abc"):
-            ranks = self.forked(len(hosts), "hosts.py", TEST_HOSTS=hosts, MUSTER_BACKEND="gloo")
+            ranks = self.by_hand(len(hosts), "hosts.py", TEST_HOSTS=hosts, MUSTER_BACKEND="gloo")
             self.assert_all_ok(len(hosts), "".join(text for _, text in ranks))
 
     def test_on_two_hosts(self):
         for hosts in ("aabb", "abb", "abc"):  # what the ranks take themselves to be on
-            ranks = self.forked(len(hosts), "hosts.py", TEST_HOSTS=hosts)
+            ranks = self.by_hand(len(hosts), "hosts.py", TEST_HOSTS=hosts)
             self.assert_all_ok(len(hosts), "".join(text for _, text in ranks))
 
     def test_a_profiler_sees_the_whole_time_of_an_operation(self):
-        self.assert_all_ok(2, "".join(text for _, text in self.forked(2, "profiler_events.py")))
-        self.assert_all_ok(3, "".join(text for _, text in self.forked(3, "profiler_events.py", TEST_HOSTS="aab")))
+        self.assert_all_ok(2, "".join(text for _, text in self.by_hand(2, "profiler_events.py")))
+        self.assert_all_ok(3, "".join(text for _, text in self.by_hand(3, "profiler_events.py", TEST_HOSTS="aab")))
+
+    def test_fsdp_loses_what_one_process_loses(self):
+        self.assert_all_ok(2, "".join(text for _, text in self.by_hand(2, "fsdp.py")))
 
     def test_the_environment_chooses_and_that_is_said_once(self):
         for backend in ("shm", "gloo"):
-            text = "".join(text for _, text in self.forked(2, "fsdp.py", MUSTER_BACKEND=backend))
+            text = "".join(text for _, text in self.by_hand(2, "fsdp.py", MUSTER_BACKEND=backend))
             self.assert_all_ok(2, text)
             self.assertEqual(text.count("process group: "), 1, text)
             self.assertIn(f"process group: 2 ranks over {backend}\n", text)
-        for code, text in self.forked(2, "fsdp.py", MUSTER_BACKEND="mpi"):
+        for code, text in self.by_hand(2, "fsdp.py", MUSTER_BACKEND="mpi"):
             self.assertEqual(code, 1, text)
             self.assertIn("MUSTER_BACKEND: expected auto, shm, shm+gloo, gloo for a Python program, got 'mpi'", text)
 
@@ -147,20 +140,17 @@ class Training(ModuleTest):
     def test_ddp_has_the_bits_that_it_has_with_gloo(self):
         self.assert_all_ok(2, self.muster_run(2, "ddp.py"))
 
-    def test_fsdp_loses_what_one_process_loses(self):
-        self.assert_all_ok(2, self.muster_run(2, "fsdp.py"))
-
 
 class Faults(ForkingTest):
     def test_a_killed_rank_is_named_at_once(self):
-        (code, told), (killed, last_words) = self.forked(2, "faults.py", "killed")
+        (code, told), (killed, last_words) = self.by_hand(2, "faults.py", "killed")
         self.assertEqual((code, killed), (0, -9), told + last_words)
         self.assertLess(told_at(told) - told_at(last_words), 20, told)  # a moment; not the half hour of a collective's own deadline
         self.assertRegex(told, r"rank(\(s\))? 1\b")
         self.assertIn("DistBackendError: ", told)
 
     def test_a_killed_rank_ends_those_of_another_host(self):
-        *others, (killed, last_words) = self.forked(3, "faults.py", "killed", TEST_HOSTS="aab")
+        *others, (killed, last_words) = self.by_hand(3, "faults.py", "killed", TEST_HOSTS="aab")
         self.assertEqual(killed, -9, last_words)
         for code, told in others:
             self.assertEqual(code, 0, told)
@@ -168,7 +158,7 @@ class Faults(ForkingTest):
 
     def test_forked_children_do_no_harm(self):
         for hosts in ("aa", "aab", "abc"):
-            *others, (killed, last_words) = self.forked(len(hosts), "faults.py", "forked", TEST_HOSTS=hosts)
+            *others, (killed, last_words) = self.by_hand(len(hosts), "faults.py", "forked", TEST_HOSTS=hosts)
             self.assertEqual(killed, -9, last_words)
             for code, told in others:
                 self.assertEqual(code, 0, told)
@@ -182,12 +172,12 @@ class Faults(ForkingTest):
         self.assertRegex(done.stderr, r'File ".*late\.py", line 14 in')
 
     def test_the_longest_timeout_is_a_long_time(self):
-        for code, text in self.forked(2, "faults.py", "long"):
+        for code, text in self.by_hand(2, "faults.py", "long"):
             self.assertEqual(code, 0, text)
             self.assertIn("ok\n", text)
 
     def test_a_late_rank_is_named(self):
-        for code, text in self.forked(3, "faults.py", "late"):
+        for code, text in self.by_hand(3, "faults.py", "late"):
             self.assertEqual(code, 0, text)
             self.assertIn("ok\n", text)
 
