@@ -7,6 +7,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
 from program_case import BUILD, MUSTER, ProgramTest
+from long import some_of
 
 RESNET = f"{BUILD}/bin/resnet"
 SMALL = ("--width", "6", "--batch-size", "64", "--ema", "0.9")
@@ -43,7 +44,7 @@ class ResNetTest(ProgramTest):
         self.assert_fails(done, "--batch-size: expected a multiple of 3 ranks, got 64")
 
     def test_precisions(self):
-        for precision in ("fp32", "fp16"):
+        for precision in some_of(("fp32", "fp16"), 1):  # bf16 is what the others have
             with self.subTest(precision=precision):
                 self.resnet(precision, "--precision", precision, "--epochs", "1")
                 self.assertEqual(len(self.metrics(precision)), 1)

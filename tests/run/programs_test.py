@@ -18,7 +18,7 @@ class Train(ProgramTest):
         return json.loads(done.stdout.strip().splitlines()[-1].split("] ", 1)[-1])["test_accuracy"]
 
     def test_accuracy_whatever_the_number_of_ranks(self):
-        for ranks in some_of((1, 2, 4), 0, 2):
+        for ranks in some_of((1, 2, 4), 2):
             with self.subTest(ranks=ranks):
                 done = self.start(MUSTER, "run", "--run-dir", f"{self.folder}/{ranks}", "--nproc-per-node", str(ranks), TRAIN,
                                   "--epochs", "12", "--batch-size", str(32 // ranks))
