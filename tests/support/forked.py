@@ -1,7 +1,7 @@
 """Ranks of a Python script, forked from one process that has imported torch: that takes longer than most of them do.
 
     forked.py RANKS SCRIPT [ARGUMENT...]   ends with the code of the first rank that fails, which ends the others
-    forked.py                              serves forked_ranks.py: runs what each line says, and says how that has ended
+    forked.py                              runs the processes that each line of JSON names, and says how they have ended
 """
 import gc
 import json
@@ -20,6 +20,10 @@ def fork(argv, environment, folder=None, output=None):
     """The process number of `argv`, a script and its arguments."""
     if pid := os.fork():
         return pid
+    become(argv, environment, folder, output)
+
+
+def become(argv, environment, folder=None, output=None):
     os.environ.update(environment)
     if folder:
         os.chdir(folder)
@@ -40,40 +44,46 @@ def places(ranks, port):
             for rank in range(ranks)]
 
 
+HELD = socket.socket()  # bound and never listening: rank 0 may listen there, also where it is this process
+
+
 def run_ranks(ranks, argv):
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # bound and never listening: rank 0 may listen there
-        held.bind(("127.0.0.1", 0))
-        alive = {fork(argv, place) for place in places(ranks, held.getsockname()[1])}
-        while alive:
-            pid, status = os.wait()
-            alive.remove(pid)
-            if code := os.waitstatus_to_exitcode(status):
-                for other in alive:
-                    os.kill(other, signal.SIGKILL)
-                return code if code > 0 else 128 - code
+    HELD.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    HELD.bind(("127.0.0.1", 0))
+    environments = places(ranks, HELD.getsockname()[1])
+    if ranks == 1:  # which may have a GPU: that of a process that forks is lost
+        become(argv, environments[0])
+    import_torch()
+    alive = {fork(argv, environment) for environment in environments}
+    while alive:
+        pid, status = os.wait()
+        alive.remove(pid)
+        if code := os.waitstatus_to_exitcode(status):
+            for other in alive:
+                os.kill(other, signal.SIGKILL)
+            return code if code > 0 else 128 - code
     return 0
 
 
 def serve():
+    import_torch()
     for line in sys.stdin:
         pids = [fork(**process) for process in json.loads(line)]
         print(json.dumps([ended(pid) for pid in pids]), flush=True)
     return 0
 
 
-def main():
+def import_torch():
     sys.modules["triton"] = None  # as where it is not installed: nothing here needs it, and it complains of being forked
     import torch._dynamo  # noqa: F401  PyTorch's optimizers and wrappers import it when they are first used
     import torch.distributed  # noqa: F401
     gc.collect()
     gc.freeze()  # a rank does not visit all that was imported when it ends
-    return run_ranks(int(sys.argv[1]), sys.argv[2:]) if sys.argv[1:] else serve()
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        sys.exit(run_ranks(int(sys.argv[1]), sys.argv[2:]) if sys.argv[1:] else serve())
     except InChild:
         pass
     sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
