@@ -21,6 +21,14 @@ void insert_parameters(ParameterSet& into, const StepModel& model) {
     into.insert(parameter.unsafeGetTensorImpl());
 }
 
+// Of a divided model, a rank may have no piece of the parameters that one optimizer steps.
+bool has_divided_gradients(const StepModels& models) {
+  return std::any_of(models.begin(), models.end(), [](const StepModel& model) {
+    const auto parameters = model.module().parameters();
+    return std::any_of(parameters.begin(), parameters.end(), has_divided_gradient);
+  });
+}
+
 // "'fc.weight'", or its shape if it is in none of the models.
 std::string name_in(const StepModels& models, const at::Tensor& parameter) {
   for (const StepModel& model : models)
@@ -48,7 +56,8 @@ void check_trains_models(const StepModels& models, const Several<torch::optim::O
   size_t place = 0;
   for (torch::optim::Optimizer* optimizer : optimizers) {
     const auto parameters = parameters_of(*optimizer);
-    if (std::none_of(parameters.begin(), parameters.end(), is_of_models)) {
+    const bool may_be_empty = parameters.empty() && has_divided_gradients(models);
+    if (!may_be_empty && std::none_of(parameters.begin(), parameters.end(), is_of_models)) {
       throw Error(ErrorCode::invalid_argument,
                   cat("train step: expected optimizers of the models' parameters, got ",
                       plural(parameters.size(), "parameter"), " in optimizer ", place,

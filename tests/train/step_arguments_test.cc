@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "muster/comm/job_ranks.h"
+#include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/train/step.h"
 #include "tests/support/ranks.h"
 #include "tests/train/two_layers.h"
@@ -69,6 +70,24 @@ TEST(StepArguments, AnOptimizerOfAnotherModelIsRefused) {
   EXPECT_THAT(message_of_error([&] { TrainStep(net, optimizer); }),
               HasSubstr("got 4 parameters in optimizer 0, of which the models have none"));
   EXPECT_THAT(message_of_error([&] { TrainStep(net, {&own, &optimizer}); }), HasSubstr("in optimizer 1"));
+}
+
+// Of 20 elements, rank 0 has 10 of the weight, and nothing of the bias.
+TEST(StepArguments, ARankMayHaveNoPieceOfWhatAnOptimizerSteps) {
+  run_ranks(2, [](ProcessGroup& group) {
+    torch::nn::Linear net(4, 4), other(4, 4);
+    for (const auto& parameter : net->parameters()) parameter.data().fill_(0.5);
+    FullySharded sharded(group);
+    auto model = sharded.wrap(net);
+    torch::optim::SGD of_weight(sharded.parameters({torch::optim::OptimizerParamGroup({net->weight})}), 0.1),
+        of_bias(sharded.parameters({torch::optim::OptimizerParamGroup({net->bias})}), 0.1);
+    EXPECT_EQ(of_bias.param_groups()[0].params().empty(), group.rank() == 0);
+    EXPECT_EQ(message_of_error([&] { TrainStep(net, {&of_weight, &of_bias}, {.group = group}); }),
+              "no error");
+    torch::optim::SGD of_nothing(std::vector<torch::Tensor>(), 0.1);
+    EXPECT_THAT(message_of_error([&] { TrainStep(other, of_nothing, {.group = group}); }),
+                HasSubstr("got 0 parameters in optimizer 0"));
+  });
 }
 
 TEST(StepArguments, OneRankReducesNothing) {
