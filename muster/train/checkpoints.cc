@@ -427,8 +427,8 @@ bool Checkpoints::load_saved() {
   load_parts(loaded->read_parts, Place::of_data, may_begin_anew);
   if (may_begin_anew) {
     begun_anew_at_ = loaded->serial;
-    if (options_.new_learning_rates) programs.restore();
-    if (options_.new_learning_rates && after_load_) after_load_();
+    if (options_.new_learning_rates) new_rates_ = programs;
+    take_new_rates();
     apply_schedules();
     if (group_.rank() == 0) programs.tell_differences();
   }
@@ -437,6 +437,13 @@ bool Checkpoints::load_saved() {
   step_ = last_step_ = loaded->position.step;
   path_ = loaded->path;
   return true;
+}
+
+// In place of those that the checkpoint of an earlier run has.
+void Checkpoints::take_new_rates() {
+  if (!new_rates_) return;
+  new_rates_->restore();
+  if (after_load_) after_load_();
 }
 
 // The optimizer has the checkpoint's rates, also where the schedule keeps its own state.
@@ -498,7 +505,9 @@ int64_t Checkpoints::go_back(int64_t steps) {
                 cat("checkpoints: expected one of step ", latest, " or before to go back to, got none in '",
                     options_.folder, "'; save more often (.every), keep more (.keep_last), or go back less"));
   }
-  load_parts(loaded->read_parts, Place::of_training, loaded->serial <= begun_anew_at_);
+  const bool is_of_earlier_run = loaded->serial <= begun_anew_at_;
+  load_parts(loaded->read_parts, Place::of_training, is_of_earlier_run);
+  if (is_of_earlier_run) take_new_rates();
   apply_schedules();
   begin_branch(*loaded);
   path_ = loaded->path;

@@ -338,6 +338,7 @@ class Checkpoints {
   bool keeps_its_state(const Part& part, const ReadParts& read, bool may_begin_anew) const;
   void load_parts(const ReadParts& read, Place place, bool may_begin_anew);
   bool load_saved();
+  void take_new_rates();
   void apply_schedules() const;
   void begin_parts(Beginning beginning);
   std::vector<LearningRates> learning_rates() const;
@@ -372,6 +373,7 @@ class Checkpoints {
   int64_t last_step_ = 0;               // last step passed to save() and the like
   int64_t goings_back_ = 0;
   int64_t begun_anew_at_ = -1;  // Manifest::serial of the checkpoint that fresh parts did not take
+  std::optional<ProgramsRates> new_rates_;  // taken in its place
   std::string path_;
   bool told_of_divided_ = false;
   BackgroundSave writer_;

@@ -167,6 +167,27 @@ TEST(CheckpointParts, ANewLearningRateIsTakenWhenAskedForAndSaidWhenNot) {
   });
 }
 
+TEST(CheckpointParts, ANewLearningRateStaysWhenTrainingGoesBackToWhatItResumedFrom) {
+  run_ranks(1, [](ProcessGroup& group) {
+    const test::TempFolder folder;
+    save_program(group, folder.path());
+    for (const bool with_schedule : {true, false}) {
+      Program program(0.4);
+      CheckpointsOptions options{.folder = folder.path(), .resume = true, .new_learning_rates = true};
+      if (!with_schedule) options.leave_out = {"schedule"};
+      Checkpoints checkpoints(group, options);
+      checkpoints.add("model", program.net).add("optimizer", program.optimizer);
+      if (with_schedule) checkpoints.add("schedule", program.schedule);
+      checkpoints.add("ema", program.ema).add("data", program.loader);
+      EXPECT_TRUE(checkpoints.restore());
+      const double resumed = program.schedule.lr();
+      checkpoints.save_when_due(6);
+      EXPECT_EQ(checkpoints.go_back(1), 4);
+      EXPECT_DOUBLE_EQ(program.schedule.lr(), resumed) << with_schedule;
+    }
+  });
+}
+
 TEST(CheckpointParts, AnotherPrecisionIsRefusedBeforeAnythingIsLoaded) {
   run_ranks(2, [](ProcessGroup& group) {
     const test::TempFolder own;
