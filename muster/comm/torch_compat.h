@@ -43,17 +43,22 @@ auto all_to_all_single(Group& group, at::Tensor& output, at::Tensor& input,
   }
 }
 
+// Whether storages can be told to refuse reads, and writes, until they are allowed again: 2.11 cannot.
+template <class Storage>
+constexpr bool can_refuse_for_a_while() {
+  return requires(Storage& storage) { storage.clear_data_ptr_access_error_msg_(); };
+}
+
 // Reading a storage throws `error` from now on, where LibTorch can be told so.
 template <class Storage>
 void refuse_reads_for_good(Storage& storage, const std::string& error) {
   if constexpr (requires { storage.release_data_and_set_meta_custom_data_ptr_error_msg_(error); })
     storage.release_data_and_set_meta_custom_data_ptr_error_msg_(error);
 }
-// The same until allow_reads(), which not every LibTorch has.
+// The same until allow_reads().
 template <class Storage>
 void refuse_reads(Storage& storage, const std::string& error) {
-  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
-    refuse_reads_for_good(storage, error);
+  if constexpr (can_refuse_for_a_while<Storage>()) refuse_reads_for_good(storage, error);
 }
 template <class Storage>
 void allow_reads(Storage& storage) {

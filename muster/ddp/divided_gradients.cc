@@ -8,9 +8,14 @@ namespace muster {
 namespace {
 
 // Known by their address, and by a weak pointer whether they still live there.
+struct DividedMark {
+  c10::weak_intrusive_ptr<c10::TensorImpl> parameter;
+  int marks = 0;
+};
+
 struct DividedGradients {
   std::mutex mutex;
-  std::map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl>> parameters;
+  std::map<const c10::TensorImpl*, DividedMark> parameters;
 
   static DividedGradients& instance() {
     static DividedGradients all;
@@ -23,10 +28,19 @@ struct DividedGradients {
 void mark_divided_gradients(const std::vector<at::Tensor>& parameters) {
   auto& all = DividedGradients::instance();
   const std::lock_guard lock(all.mutex);
-  std::erase_if(all.parameters, [](const auto& entry) { return entry.second.expired(); });
+  std::erase_if(all.parameters, [](const auto& entry) { return entry.second.parameter.expired(); });
   for (const at::Tensor& parameter : parameters) {
-    all.parameters.insert_or_assign(parameter.unsafeGetTensorImpl(),
-                                    c10::weak_intrusive_ptr<c10::TensorImpl>(parameter.getIntrusivePtr()));
+    const c10::weak_intrusive_ptr<c10::TensorImpl> weak(parameter.getIntrusivePtr());
+    ++all.parameters.try_emplace(parameter.unsafeGetTensorImpl(), DividedMark{weak}).first->second.marks;
+  }
+}
+
+void unmark_divided_gradients(const std::vector<at::Tensor>& parameters) {
+  auto& all = DividedGradients::instance();
+  const std::lock_guard lock(all.mutex);
+  for (const at::Tensor& parameter : parameters) {
+    const auto found = all.parameters.find(parameter.unsafeGetTensorImpl());
+    if (found != all.parameters.end() && --found->second.marks == 0) all.parameters.erase(found);
   }
 }
 
@@ -34,7 +48,7 @@ bool has_divided_gradient(const at::Tensor& parameter) {
   auto& all = DividedGradients::instance();
   const std::lock_guard lock(all.mutex);
   const auto found = all.parameters.find(parameter.unsafeGetTensorImpl());
-  return found != all.parameters.end() && !found->second.expired();
+  return found != all.parameters.end() && !found->second.parameter.expired();
 }
 
 }  // namespace muster

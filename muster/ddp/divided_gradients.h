@@ -9,8 +9,9 @@
 
 namespace muster {
 
-// The mark lasts as long as the tensors.
+// A mark lasts as long as the tensor, or until it is taken away as often as it was given.
 void mark_divided_gradients(const std::vector<at::Tensor>& parameters);
+void unmark_divided_gradients(const std::vector<at::Tensor>& parameters);
 bool has_divided_gradient(const at::Tensor& parameter);
 
 }  // namespace muster

@@ -110,6 +110,9 @@ void require_same_values(const std::vector<at::Tensor>& replaced, ProcessGroup& 
 struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimizerBase::State> {
   State(ProcessGroup group_, const ShardedOptimizerOptions& options_)
       : group(std::move(group_)), options(options_) {}
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
   void make_buckets(const Groups& groups);
   Groups groups_of_parts(const Groups& groups) const;
@@ -166,6 +169,12 @@ struct ShardGraph {
 };
 
 }  // namespace
+
+// The model's gradients are whole again for whoever trains it next.
+ShardsState::~State() {
+  for (const ShardBucket& bucket : buckets)
+    if (bucket.stand_ins) unmark_divided_gradients(bucket.parameters);
+}
 
 void ShardsState::make_buckets(const Groups& groups) {
   buckets = shard_buckets(groups, options.bucket_mb);
