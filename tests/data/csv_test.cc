@@ -135,6 +135,12 @@ TEST_F(Csv, ClassesMayBeTexts) {
   EXPECT_THAT(
       refusal(text + "4,virginica\n", options),
       AllOf(HasSubstr("one of the 2 classes in column 1 (species)"), HasSubstr("line 5, got 'virginica'")));
+  for (const std::string missing : {"", "NA"}) {
+    const std::string without = put(text + "4," + missing + "\n");
+    EXPECT_EQ(csv_classes(without, {.label = "species"}).size(), 2) << "no class of its own";
+    EXPECT_THAT(refusal(text + "4," + missing + "\n", options),
+                HasSubstr("(a missing one; if it is a class"));
+  }
 }
 
 // Tables that Python's csv module has written, with texts of every kind in the columns between.

@@ -95,6 +95,7 @@ std::vector<std::string> csv_classes(const std::string& path, const CsvOptions& 
   const std::string bytes = read_data_file(path, options.max_bytes);
   const CsvText text(bytes, path, options.format, asks_by_name(options));
   std::vector<std::string> classes = text.texts(label_column(text, options));
+  std::erase_if(classes, is_missing_in_csv);
   std::sort(classes.begin(), classes.end());
   classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
   return classes;

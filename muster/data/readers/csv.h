@@ -35,8 +35,8 @@ at::Tensor read_csv(const std::string& path, const CsvOptions& options = {});
 // column of one that is not among `class_names`.
 TensorDataset read_csv_dataset(const std::string& path, const CsvOptions& options = {});
 
-// The different texts of the label column, sorted, for CsvOptions::class_names. Give all files of a data set
-// the list of one. Throws: as read_csv.
+// The different texts of the label column, sorted, for CsvOptions::class_names; a missing label is no class.
+// Give all files of a data set the list of one. Throws: as read_csv.
 std::vector<std::string> csv_classes(const std::string& path, const CsvOptions& options = {});
 
 }  // namespace muster

@@ -23,20 +23,12 @@ std::optional<double> csv_number(std::string_view text) {
   return value;
 }
 
-// Source: the list of pandas.read_csv, na_values.
-bool is_missing(std::string_view text) {
-  static constexpr std::array<std::string_view, 19> kMissing = {
-      "",    "NA",  "N/A",  "NaN",  "nan",      "-NaN",    "-nan",   "null",    "NULL",    "#N/A",
-      "#NA", "n/a", "<NA>", "None", "#N/A N/A", "-1.#IND", "1.#IND", "1.#QNAN", "-1.#QNAN"};
-  return std::find(kMissing.begin(), kMissing.end(), text) != kMissing.end();
-}
-
 bool is_number(std::string_view text) {
-  return !is_missing(text) && csv_number(text);
+  return !is_missing_in_csv(text) && csv_number(text);
 }
 
 bool is_text(std::string_view text) {
-  return !is_missing(text) && !csv_number(text);
+  return !is_missing_in_csv(text) && !csv_number(text);
 }
 
 // Whether they are 0, 1, 2, …, as pandas writes for columns without names, perhaps with an unnamed index.
@@ -49,6 +41,14 @@ bool count_themselves(const std::vector<std::string>& fields) {
 }
 
 }  // namespace
+
+// Source: the list of pandas.read_csv, na_values.
+bool is_missing_in_csv(std::string_view text) {
+  static constexpr std::array<std::string_view, 19> kMissing = {
+      "",    "NA",  "N/A",  "NaN",  "nan",      "-NaN",    "-nan",   "null",    "NULL",    "#N/A",
+      "#NA", "n/a", "<NA>", "None", "#N/A N/A", "-1.#IND", "1.#IND", "1.#QNAN", "-1.#QNAN"};
+  return std::find(kMissing.begin(), kMissing.end(), text) != kMissing.end();
+}
 
 std::string CsvText::Field::value() const {
   std::string out(text);
@@ -174,14 +174,14 @@ std::string CsvText::column_text(int64_t column) const {
 
 double CsvText::value_of(const Row& row, int64_t column) const {
   const std::string field = row.fields[static_cast<size_t>(column)].value();
-  if (is_missing(field) && format_.missing) return *format_.missing;
+  if (is_missing_in_csv(field) && format_.missing) return *format_.missing;
   const auto value = csv_number(field);
   if (value && std::abs(*value) <= static_cast<double>(std::numeric_limits<float>::max())) return *value;
   refuse(row.line,
          cat(value && std::isfinite(*value) ? "a number that a float can hold in " : "a number in ",
              column_text(column)),
          cat(field.empty() ? std::string("nothing") : cat("'", escaped(field), "'"),
-             is_missing(field) ? " (.missing gives such fields a value)" : ""));
+             is_missing_in_csv(field) ? " (.missing gives such fields a value)" : ""));
 }
 
 std::vector<double> CsvText::values(const std::vector<int64_t>& columns,
@@ -196,8 +196,10 @@ std::vector<double> CsvText::values(const std::vector<int64_t>& columns,
     const std::string name = row.fields[static_cast<size_t>(columns.back())].value();
     const auto number = numbers.find(name);
     if (number == numbers.end())
-      refuse(row.line, cat("one of the ", classes.size(), " classes in ", column_text(columns.back())),
-             cat("'", escaped(name), "'"));
+      refuse(
+          row.line, cat("one of the ", classes.size(), " classes in ", column_text(columns.back())),
+          cat("'", escaped(name), "'",
+              is_missing_in_csv(name) ? " (a missing one; if it is a class, put it into .class_names)" : ""));
     found.push_back(number->second);
   });
   return found;

@@ -27,6 +27,9 @@ struct CsvFormat {
   std::optional<double> missing = {};
 };
 
+// Whether a field has no value: it is empty, or what pandas takes for a missing one.
+bool is_missing_in_csv(std::string_view text);
+
 class CsvText {
  public:
   // `text` and `name` (used in messages) must outlive this. `by_name`: columns will be asked for by name.
