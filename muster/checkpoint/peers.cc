@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/comm/call/failure.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
@@ -32,7 +33,7 @@ Outcome attempt(const std::function<void()>& work) {
   } catch (const Error& error) {
     return {std::current_exception(), describe(error.code(), error.message())};
   } catch (const std::exception& error) {
-    return {std::current_exception(), describe(ErrorCode::internal, error.what())};
+    return {std::current_exception(), describe(ErrorCode::internal, first_line(error))};
   }
 }
 

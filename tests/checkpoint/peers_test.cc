@@ -54,6 +54,10 @@ TEST(Peers, EveryRankGetsRankZerosError) {
   EXPECT_THAT(
       on_ranks(2, [](const Peers& peers) { peers.on_rank0([] { throw std::runtime_error("odd"); }); }),
       Each(HasSubstr("odd")));
+  EXPECT_EQ(
+      on_ranks(2, [](const Peers& peers) { peers.on_rank0([] { TORCH_CHECK(false, "shapes differ"); }); })[1],
+      "shapes differ (rank 0)")
+      << "without LibTorch's stack";
 }
 
 TEST(Peers, OneRanksFailureIsEverybodys) {

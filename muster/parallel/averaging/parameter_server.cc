@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/comm/call/failure.h"
 #include "muster/parallel/averaging/parameter_link.h"
 #include "muster/parallel/averaging/worker_pace.h"
 
@@ -72,7 +73,7 @@ std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(const ParameterSer
     if (optimizer) return optimizer;
     wrong = cat("parameter server: expected an optimizer, got none (rank ", rank, "); return one");
   } catch (const std::exception& error) {
-    wrong = cat("parameter server: expected an optimizer, got: ", error.what(), " (rank ", rank,
+    wrong = cat("parameter server: expected an optimizer, got: ", first_line(error), " (rank ", rank,
                 "); see what makes it");
   }
   return nullptr;
