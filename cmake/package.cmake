@@ -24,6 +24,8 @@ set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME muster)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SECTION utils)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SHLIBDEPS ON)
+# Loaded at run time, where they are there: the first for what hwloc knows beyond /sys, the second for etcd.
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "libhwloc15, libcurl4 | libcurl4t64")
 
 if(MUSTER_LIBTORCH)
   list(APPEND CPACK_COMPONENTS_ALL development)

@@ -191,7 +191,9 @@ std::string host_text(const Host& host, const DevicesTextOptions& options) {
   } else {
     text += gpu_table(host.gpus, options) + link_table(host);
   }
-  return text + cpu_text(host);
+  text += cpu_text(host);
+  for (const std::string& note : host.notes) text += cat("note: ", printable(note), "\n");
+  return text;
 }
 
 }  // namespace

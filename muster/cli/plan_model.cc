@@ -163,7 +163,7 @@ std::function<std::string(const Inventory&, const Plan&)> to_about_model(const P
     const std::optional<uint64_t> found = smallest_memory(inventory, plan);
     if (given == 0 && !found)
       throw Error(ErrorCode::invalid_argument,
-                  "--model: expected a GPU in the plan, whose memory would count, got none; add "
+                  "--model: expected a GPU in the plan whose memory is known, got none; add "
                   "--device-memory 80GiB");
     const int64_t bytes = given > 0 ? given : static_cast<int64_t>(*found);
     const std::vector<WayMemory> ways = ways_of(model, plan, bytes);

@@ -122,8 +122,9 @@ struct Host {
   // gpu_links[i][j] joins gpus[i] and gpus[j]; nic_links[i][k] joins gpus[i] and nics[k]. Empty: not known.
   std::vector<std::vector<Link>> gpu_links = {};
   std::vector<std::vector<Link>> nic_links = {};
-  std::string driver_version = {};  // empty without a driver
-  std::string gpu_note = {};        // why there are no GPUs, in one line; empty when there are
+  std::string driver_version = {};      // empty without a driver
+  std::string gpu_note = {};            // why there are no GPUs, in one line; empty when there are
+  std::vector<std::string> notes = {};  // what is to be known of the rest, a line each
   bool operator==(const Host&) const = default;
 };
 

@@ -99,16 +99,18 @@ Json to_json(const Host& host) {
   for (const Gpu& gpu : host.gpus) gpus.push_back(to_json(gpu));
   Json nics = Json::array();
   for (const Nic& nic : host.nics) nics.push_back(to_json(nic));
-  return {{"name", host.name},
-          {"num_cores", host.num_cores},
-          {"cpu_slots", host.cpu_slots},
-          {"driver_version", host.driver_version},
-          {"gpu_note", host.gpu_note},
-          {"gpus", std::move(gpus)},
-          {"nics", std::move(nics)},
-          {"gpu_links", to_json(host.gpu_links)},
-          {"nic_links", to_json(host.nic_links)},
-          {"cores", to_json(host.cores)}};
+  Json json = {{"name", host.name},
+               {"num_cores", host.num_cores},
+               {"cpu_slots", host.cpu_slots},
+               {"driver_version", host.driver_version},
+               {"gpu_note", host.gpu_note},
+               {"gpus", std::move(gpus)},
+               {"nics", std::move(nics)},
+               {"gpu_links", to_json(host.gpu_links)},
+               {"nic_links", to_json(host.nic_links)},
+               {"cores", to_json(host.cores)}};
+  if (!host.notes.empty()) json["notes"] = host.notes;
+  return json;
 }
 
 std::vector<int> cpus_from(const JsonObject& object, const char* key, const std::string& text) {
@@ -236,6 +238,7 @@ Host host_from(JsonObject object) {
   host.cpu_slots = static_cast<int>(object.integer_or("cpu_slots", 1, host.cpu_slots));
   host.driver_version = object.text_or("driver_version", "");
   host.gpu_note = object.text_or("gpu_note", "");
+  host.notes = object.texts_or_none("notes");
   for (JsonObject& gpu : object.objects_or_none("gpus")) host.gpus.push_back(gpu_from(std::move(gpu)));
   if (const auto repeated = first_repeated(host.gpus)) {
     object.fail("gpus", cat("each ", repeated->what, " once"), cat(repeated->value, " twice"));

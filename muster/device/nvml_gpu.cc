@@ -3,17 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <climits>
-#include <cmath>
 
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
+#include "muster/device/mig_profile.h"
 #include "muster/device/pci_tree.h"
 
 namespace muster::nvml {
 namespace {
 
 constexpr uint64_t kMiB = 1ULL << 20;
-constexpr uint64_t kGiB = 1ULL << 30;
 
 // Fills one Gpu from its handle, and remembers the first error as its health.
 class Reader {
@@ -168,16 +167,10 @@ class Reader {
     return at == std::string_view::npos ? "" : std::string(name.substr(at + kMark.size()));
   }
 
-  // NVIDIA names the memory of a profile by how many eighths of the GPU's it has.
   std::string profile_of(const Attributes& attributes) const {
-    if (attributes.gpu_slices == 0 || gpu_.memory_total_bytes == 0) return "";
-    constexpr double kParts = 8;
-    const double share =
-        static_cast<double>(attributes.memory_mib * kMiB) / static_cast<double>(gpu_.memory_total_bytes);
-    const double total_gib = std::ceil(static_cast<double>(gpu_.memory_total_bytes) / kGiB);
-    const long gib = std::lround(std::ceil(share * kParts) / kParts * total_gib);
-    const bool part = attributes.compute_slices != attributes.gpu_slices;
-    return cat(part ? cat(attributes.compute_slices, "c.") : "", attributes.gpu_slices, "g.", gib, "gb");
+    return mig_profile_name(static_cast<int>(attributes.compute_slices),
+                            static_cast<int>(attributes.gpu_slices), attributes.memory_mib * kMiB,
+                            gpu_.memory_total_bytes);
   }
 
   template <class Entry, class Function>

@@ -96,6 +96,19 @@ PciPlace find_pci_place(const std::string& sysroot, const PciAddress& pci) {
   return place_of(devices_folder(sysroot) / pci.value);
 }
 
+std::optional<int> only_numa_node(const std::string& sysroot) {
+  std::error_code error;
+  const fs::path system = sysroot + "/sys/devices/system";
+  if (!fs::exists(system / "cpu", error)) return std::nullopt;
+  if (!fs::exists(system / "node", error)) return 0;
+  try {
+    const std::vector<int> nodes = parse_cpu_list(read_line(system / "node" / "has_cpu"));
+    return nodes.size() == 1 ? std::optional(nodes[0]) : std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 Link pci_link(const PciPlace& a, const PciPlace& b) {
   if (a.path.size() < 2 || b.path.size() < 2) return {};
   size_t common = 0;

@@ -25,6 +25,10 @@ PciPlace find_pci_place(const std::string& sysroot, const PciAddress& pci);
 // How two devices are joined when nothing but PCI joins them. Source: the legend of `nvidia-smi topo -m`.
 Link pci_link(const PciPlace& a, const PciPlace& b);
 
+// The machine's only NUMA node with CPUs, 0 where its kernel knows no nodes; nothing where there are several,
+// or `sysroot` tells of no CPU.
+std::optional<int> only_numa_node(const std::string& sysroot);
+
 // Cards for RDMA (sysfs class infiniband) by their names, then those that are network devices alone, each in
 // the order of their PCI addresses. A card with several ports or functions of one name counts once.
 std::vector<Nic> find_nics(const std::string& sysroot);

@@ -5,8 +5,10 @@
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/device/cores.h"
 #include "muster/device/cpu_topology.h"
 #include "muster/device/pci_tree.h"
+#include "muster/device/sys_cores.h"
 
 namespace muster {
 namespace {
@@ -59,6 +61,17 @@ void find_gpus(const ProbeOptions& options, Host& host) {
   }
 }
 
+// Devices whose firmware names no NUMA node, where there is only one.
+void find_numa_nodes(const std::string& sysroot, Host& host) {
+  const std::optional<int> only = only_numa_node(sysroot);
+  for (Gpu& gpu : host.gpus) {
+    if (!gpu.numa_node) gpu.numa_node = only;
+  }
+  for (Nic& nic : host.nics) {
+    if (!nic.numa_node) nic.numa_node = only;
+  }
+}
+
 // Fills in what PCI alone tells: pairs that no driver spoke of, and network cards.
 void find_pci_links(const std::string& sysroot, Host& host) {
   std::vector<PciPlace> gpus;
@@ -77,6 +90,16 @@ void find_pci_links(const std::string& sysroot, Host& host) {
   }
 }
 
+// hwloc's library may be absent; what the kernel says is enough to bind ranks.
+void find_cores(Host& host) {
+  try {
+    host.cores = read_cpu_cores();
+  } catch (const Error& error) {
+    host.cores = read_sys_cores("", usable_cpus());
+    host.notes.push_back(cat(error.message(), "; until then cores are as /sys tells of them"));
+  }
+}
+
 }  // namespace
 
 Inventory probe_this_machine(const ProbeOptions& options) {
@@ -90,7 +113,8 @@ Inventory probe_this_machine(const ProbeOptions& options) {
     host.gpu_note = "GPUs were not looked for";
   }
   if (options.links) find_pci_links(options.sysroot, host);
-  if (options.cpu_topology) host.cores = read_cpu_cores();
+  find_numa_nodes(options.sysroot, host);
+  if (options.cpu_topology) find_cores(host);
   return {.source = "this machine", .simulated = false, .hosts = {std::move(host)}};
 }
 

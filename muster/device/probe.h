@@ -30,8 +30,8 @@ inline constexpr int kDefaultCpuSlots = 2;
 // AMD's come after them, in ROCm's order, and their indices go on counting, so that an index names one GPU of
 // the host (ROCm's own number is then less by the number of NVIDIA GPUs). Costs far less than a millisecond
 // where there is no driver; else what NVML takes to start.
-// Throws: invalid_argument when cpu_slots or MUSTER_CPU_SLOTS is not a positive number; unavailable when
-// cpu_topology is wanted and hwloc is missing.
+// Without hwloc's library, cores are as /sys tells of them, and a note of the host says so.
+// Throws: invalid_argument when cpu_slots or MUSTER_CPU_SLOTS is not a positive number.
 Inventory probe_this_machine(const ProbeOptions& options = {});
 
 }  // namespace muster

@@ -26,13 +26,56 @@ enum class Format { json, nvidia_smi, topo, nccl, hwloc, fleet };
               cat("inventory ", source, ": expected ", expected, ", got ", clean_text(got)));
 }
 
+// What looks like one of the formats and is not: what it holds, what it is called, what gives the right one.
+struct OtherFormat {
+  std::string_view mark;
+  const char* name;
+  const char* instead;
+};
+
+constexpr OtherFormat kOtherFormats[] = {
+    {"=NVSMI LOG=", "the text of nvidia-smi -q", "XML, which nvidia-smi -q -x gives"},
+    {"| NVIDIA-SMI ", "the table of nvidia-smi", "XML, which nvidia-smi -q -x gives"},
+    {"(UUID: GPU-", "the list of nvidia-smi -L alone", "nvidia-smi topo -m beside it"},
+    {"ROCm System Management Interface", "the text of rocm-smi", "what muster devices --json gives there"},
+    {"AMDSMI Tool", "the text of amd-smi", "what muster devices --json gives there"},
+    {"Machine (", "the text of lstopo", "XML, which lstopo --of xml gives"},
+};
+
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+void refuse_other_formats(std::string_view text, const std::string& source) {
+  constexpr size_t kMaxLooked = 4096;
+  if (text.find("[[") != std::string_view::npos) return;
+  for (const OtherFormat& other : kOtherFormats) {
+    if (text.substr(0, kMaxLooked).find(other.mark) != std::string_view::npos)
+      refuse(source, other.instead, other.name);
+  }
+}
+
+void refuse_utf16(std::string_view text, const std::string& source) {
+  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff"))
+    refuse(source, "UTF-8, which iconv -f utf-16 -t utf-8 gives", "UTF-16");
+}
+
+// Where XML begins behind lines that a program wrote before it, such as nvidia-smi's warnings; 0: there are
+// none.
+size_t xml_behind_text(std::string_view text) {
+  constexpr size_t kMaxBefore = 4096;
+  const size_t at = text.find("\n<?xml ");
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  const bool behind = at <= kMaxBefore && first < at && text[first] != '<';
+  return behind ? at + 1 : 0;
+}
+
 bool has_fleet_line(std::string_view text) {
   return text.find("[[") != std::string_view::npos || text.find('=') != std::string_view::npos;
 }
 
 Format format_of(const std::string& text, const std::string& source) {
+  refuse_utf16(text, source);
   std::string_view rest = text;
-  if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);
+  if (rest.starts_with(kByteOrderMark)) rest.remove_prefix(kByteOrderMark.size());
   rest = rest.substr(std::min(rest.find_first_not_of(" \t\r\n"), rest.size()));
   if (rest.starts_with('{')) return Format::json;
   if (rest.starts_with('<')) {
@@ -43,6 +86,7 @@ Format format_of(const std::string& text, const std::string& source) {
     refuse(source, "XML of nvidia-smi -q -x, NCCL (<system>) or hwloc (<topology>)", cat("<", root, ">"));
   }
   if (is_nvidia_smi_topo(rest)) return Format::topo;
+  refuse_other_formats(rest, source);
   if (rest.empty() || !has_fleet_line(rest)) {
     refuse(source,
            "muster devices --json, nvidia-smi -q -x, nvidia-smi topo -m, an NCCL or hwloc topology, or a "
@@ -95,9 +139,7 @@ Inventory read_folder(const std::string& path) {
   return whole;
 }
 
-}  // namespace
-
-Inventory parse_inventory(const std::string& text, const std::string& source) {
+Inventory inventory_of(const std::string& text, const std::string& source) {
   Inventory inventory{.source = source, .simulated = true};
   switch (format_of(text, source)) {
     case Format::json:
@@ -109,7 +151,7 @@ Inventory parse_inventory(const std::string& text, const std::string& source) {
       inventory.hosts.push_back(nvidia_smi_topo_host(text, source));
       break;
     case Format::nccl:
-      inventory.hosts.push_back(nccl_topology_host(text, source));
+      inventory.hosts = nccl_topology_hosts(text, source);
       break;
     case Format::hwloc:
       inventory.hosts.push_back(hwloc_xml_host(text, source));
@@ -118,6 +160,22 @@ Inventory parse_inventory(const std::string& text, const std::string& source) {
       inventory.hosts = fleet(text, source);
       break;
   }
+  return inventory;
+}
+
+}  // namespace
+
+Inventory parse_inventory(const std::string& text, const std::string& source) {
+  std::string document = text;
+  if (document.starts_with(kByteOrderMark)) document.erase(0, kByteOrderMark.size());
+  const size_t behind = xml_behind_text(document);
+  const std::string before = document.substr(0, behind);
+  // Blanks instead, so that errors name the right line.
+  std::replace_if(
+      document.begin(), document.begin() + static_cast<std::ptrdiff_t>(behind),
+      [](char c) { return c != '\n'; }, ' ');
+  Inventory inventory = inventory_of(document, source);
+  if (behind > 0) inventory.hosts.at(0).notes.push_back(cat("above the XML stands: ", clean_text(before)));
   return inventory;
 }
 

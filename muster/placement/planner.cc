@@ -62,6 +62,7 @@ class Planner {
     for (size_t i = 0; i < hosts_.size(); ++i) {
       const size_t first = plan_.ranks.size();
       on_gpus ? place_on_gpus(i) : place_on_cpu(i);
+      for (const std::string& note : hosts_[i].host->notes) notes_.add(*hosts_[i].host, note);
       bind_to_cpus(*hosts_[i].host, request_.numa_binding, std::span(plan_.ranks).subspan(first));
     }
     check_any_rank();
@@ -121,9 +122,25 @@ class Planner {
     for (size_t i = 0; i < gpus_.size() && there.empty(); ++i) {
       if (gpus_[i].named) there = describe(*hosts_[i].host, gpus_[i].usable);
     }
-    throw Error(ErrorCode::unavailable, printable(cat("--gpus ", request_.gpus.text,
-                                                      ": expected at least one GPU, got none that fits: ",
-                                                      there, "; `muster devices` shows them all")));
+    throw Error(ErrorCode::unavailable,
+                printable(cat("--gpus ", request_.gpus.text,
+                              ": expected at least one GPU, got none that fits: ", there, unknown_memory(),
+                              "; `muster devices` shows them all")));
+  }
+
+  // For a selection by memory: GPUs that it cannot judge.
+  std::string unknown_memory() const {
+    using Kind = SelectionItem::Kind;
+    if (!request_.gpus.has({Kind::memory, Kind::free_memory})) return "";
+    std::vector<std::string> labels;
+    for (size_t i = 0; i < gpus_.size(); ++i) {
+      for (const UsableGpu& device : gpus_[i].usable.gpus) {
+        if (!knows_memory(*hosts_[i].host, device)) labels.push_back(label_of(*hosts_[i].host, device));
+      }
+    }
+    constexpr size_t kMaxNamed = 8;
+    return labels.empty() ? ""
+                          : cat("; memory not known of ", join_first(std::move(labels), ", ", kMaxNamed));
   }
 
   RankPlan& add_rank(size_t host_at) {
@@ -261,7 +278,7 @@ class Planner {
     rank.device.model = model_of(host, choice.gpu);
     const bool untouched = request_.visibility == Visibility::all;
     rank.device.ordinal = untouched ? choice.gpu.ordinal : CudaOrdinal{rank.local_rank};
-    rank.numa_node = gpu.numa_node;
+    rank.numa_node = numa_node_of(host, gpu);
     rank.cpus = gpu.near_cpus;
     rank.reason = choice.reason;
     if (num_sharers > 1) rank.reason += cat("; shared by ", num_sharers, " ranks");
@@ -309,11 +326,12 @@ class Planner {
       for (const int rank : ranks) {
         const uint64_t need = rank_memory_need(request_, rank);
         if (need > left) {
-          throw Error(
-              ErrorCode::invalid_argument,
-              cat("--rank-memory: expected ", format_bytes(need), " free for local rank ", rank, " of host ",
-                  input.host.name, ", got ", format_bytes(left), " on ", label_of(input.host, device),
-                  ", which policy ", policy_.name, " gives it; --policy memory looks for one that has it"));
+          throw Error(ErrorCode::invalid_argument,
+                      cat("--rank-memory: expected ", format_bytes(need), " free for local rank ", rank,
+                          " of host ", input.host.name, ", got ",
+                          knows_memory(input.host, device) ? format_bytes(left) : "not known", " on ",
+                          label_of(input.host, device), ", which policy ", policy_.name,
+                          " gives it; --policy memory looks for one that has it"));
         }
         left -= need;
       }

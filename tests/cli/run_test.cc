@@ -32,6 +32,22 @@ TEST(Run, OneRankPerCpuSlotWithPrefixes) {
   EXPECT_THAT(ran.err, HasSubstr("rank  host")) << "the placement table";
 }
 
+// What the Debian package and the wheel may find: a machine that lacks what is loaded at run time.
+TEST(Devices, WithoutHwlocCoresAreAsSysTellsOfThem) {
+  const ScratchFolder folder;
+  folder.write("lib/libhwloc.so.15", "no library");
+  const ProgramSettings without{.environment = {{"LD_LIBRARY_PATH", folder.path() + "/lib"}}};
+  const Ran ran = muster({"devices", "--json"}, folder, without);
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const json host = json::parse(ran.out)["hosts"][0];
+  EXPECT_FALSE(host["cores"].empty());
+  EXPECT_THAT(host["notes"][0], HasSubstr("install hwloc's library (Debian: libhwloc15); until then"));
+  EXPECT_THAT(muster({"devices"}, folder, without).out, HasSubstr("\nnote: CPU topology: expected libhwloc"));
+  const json whole = json::parse(muster({"devices", "--json"}, folder).out)["hosts"][0];
+  EXPECT_FALSE(whole.contains("notes")) << "with hwloc there is nothing to note";
+  EXPECT_EQ(whole["num_cores"], host["num_cores"]);
+}
+
 TEST(Run, OneRankPassesThrough) {
   const ScratchFolder folder;
   const Ran ran = muster(sh({"-q", "-n", "1"}, "printf 'a\\377b\\r\\000c'; printf e >&2"), folder);

@@ -168,6 +168,18 @@ TEST(Tasks, ASweepOverASimulatedMachine) {
   EXPECT_EQ(sweep({"--need-gpus", "3"}).code, 2) << "the machine has two";
 }
 
+// Its CPUs are no more there than its GPUs are.
+TEST(Tasks, ASimulatedMachinesCpusBindNobody) {
+  const ScratchFolder folder;
+  folder.write("box.toml", "[[host]]\nname = \"box\"\ngpus = \"2xA100-40GB\"\nnuma = 2\ncores = 4096\n");
+  for (const char* const binding : {"node", "exclusive"}) {
+    const Ran ran = muster({"tasks", "--inventory", "box.toml", "--sweep", "x=1..4", "--need-gpus", "1",
+                            "--numa-binding", binding, "--run-dir", binding, "--", "echo", "ran {x}"},
+                           folder);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+  }
+}
+
 TEST(Tasks, ResultsGoIntoAFileThatIsReplacedOrAPipe) {
   const ScratchFolder folder;
   folder.write("old.csv", "as it was");

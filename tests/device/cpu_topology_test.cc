@@ -6,7 +6,9 @@
 #include <set>
 
 #include "muster/base/strings.h"
+#include "muster/device/cores.h"
 #include "muster/device/cpu_list.h"
+#include "muster/device/sys_cores.h"
 #include "tests/device/scratch.h"
 
 namespace muster {
@@ -71,6 +73,33 @@ TEST(CpuTopology, WithoutLastLevelCacheASocketIsOneComplex) {
   write_machine(root, false);
   EXPECT_THAT(cores_of(root), ElementsAre(CpuCore{{0, 4}, 0, 0, 0}, CpuCore{{1, 5}, 0, 0, 0},
                                           CpuCore{{2, 6}, 1, 1, 1}, CpuCore{{3, 7}, 1, 1, 1}));
+}
+
+TEST(SysCores, AreWhatHwlocFinds) {
+  for (const bool with_l3 : {true, false}) {
+    const ScratchFolder root;
+    write_machine(root, with_l3);
+    EXPECT_EQ(read_sys_cores(root.path(), {0, 1, 2, 3, 4, 5, 6, 7}), cores_of(root));
+  }
+}
+
+TEST(SysCores, OfThisMachineAreThoseOfHwloc) {
+  std::set<std::vector<int>> by_hwloc;
+  for (const CpuCore& core : read_cpu_cores()) by_hwloc.insert(core.cpus);
+  std::set<std::vector<int>> by_sys;
+  for (const CpuCore& core : read_sys_cores("", usable_cpus())) by_sys.insert(core.cpus);
+  EXPECT_EQ(by_sys, by_hwloc);
+}
+
+TEST(SysCores, OnlyCpusThatAreAskedFor) {
+  const ScratchFolder root;
+  write_machine(root, true);
+  EXPECT_THAT(read_sys_cores(root.path(), {5, 2}), ElementsAre(CpuCore{{5}, 0, 0, 0}, CpuCore{{2}, 1, 1, 1}));
+}
+
+TEST(SysCores, WithoutFilesACpuIsACore) {
+  const ScratchFolder root;
+  EXPECT_THAT(read_sys_cores(root.path(), {0, 3}), ElementsAre(CpuCore{{0}}, CpuCore{{3}}));
 }
 
 TEST(CpuTopology, ThisMachineHasTheCpusOfTheAffinityMask) {

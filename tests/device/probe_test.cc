@@ -122,6 +122,27 @@ TEST_F(MixedMachine, AmdAlone) {
   EXPECT_THAT(link_rows(host.gpu_links), testing::ElementsAre("X PHB", "PHB X"));
 }
 
+// As most virtual machines and single-socket machines are: the firmware names no node for any device.
+TEST(Probe, WithOneNumaNodeEveryDeviceIsOnIt) {
+  const ScopedEnv machine("FAKE_NVML", "version=570.1|uuid=GPU-n0,name=A,pci=00000000:01:00.0");
+  const ScratchFolder root;
+  add_pci_device(root, "pci0000:00/0000:00:01.0/0000:01:00.0", -1, "0-3");
+  add_pci_device(root, "pci0000:00/0000:00:02.0/0000:02:00.0", -1, "0-3");
+  add_nic(root, "net", "eth0", "pci0000:00/0000:00:02.0/0000:02:00.0");
+  ProbeOptions options{.links = true, .sysroot = root.path()};
+  options.nvml.library = FAKE_NVML_LIBRARY;
+  EXPECT_EQ(probe_this_machine(options).hosts[0].gpus.at(0).numa_node, std::nullopt) << "no CPUs to be seen";
+  root.write("sys/devices/system/cpu/online", "0-3\n");
+  EXPECT_EQ(probe_this_machine(options).hosts[0].gpus.at(0).numa_node, 0) << "a kernel without NUMA";
+  root.write("sys/devices/system/node/online", "3-4\n");
+  root.write("sys/devices/system/node/has_cpu", "3\n");
+  const Host one = probe_this_machine(options).hosts[0];
+  EXPECT_EQ(one.gpus.at(0).numa_node, 3) << "the other node is memory alone";
+  EXPECT_EQ(one.nics.at(0).numa_node, 3);
+  root.write("sys/devices/system/node/has_cpu", "3-4\n");
+  EXPECT_EQ(probe_this_machine(options).hosts[0].gpus.at(0).numa_node, std::nullopt);
+}
+
 TEST(Probe, SaysWhyNeitherVendorHasAGpu) {
   const ScopedEnv library("MUSTER_NVML_LIBRARY", nullptr);
   const ScratchFolder root;

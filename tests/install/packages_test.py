@@ -67,6 +67,7 @@ class PackagesTest(unittest.TestCase):
 
     def test_the_program_needs_the_c_library_alone(self):
         self.assertRegex(self.field("muster", "Depends"), r"^libc6 \([^()]*\)$")
+        self.assertRegex(self.field("muster", "Recommends"), r"^libhwloc15, libcurl4 \| libcurl4t64$")
         self.assertRegex(self.field("muster", "Description"), r"^finds the GPUs .*\n Starts ")
 
     def test_the_program_runs_from_its_package(self):

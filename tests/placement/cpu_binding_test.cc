@@ -108,6 +108,20 @@ TEST(CpuBinding, WhatIsNotKnownIsAnError) {
               HasSubstr("a core for each of 4 ranks on NUMA node 0, got 3"));
 }
 
+// As most virtual machines and single-socket machines are: the devices name no node, and there is one.
+TEST(CpuBinding, OneNodeIsEveryGpusNode) {
+  Host host = gpu_host(0, 2);
+  for (int core = 0; core < 4; ++core) host.cores.push_back({.cpus = {core}, .numa_node = 1});
+  EXPECT_THAT(cpus(bound_plan(host, NumaBinding::node)), ElementsAre("0-3", "0-3"));
+  EXPECT_THAT(cpus(bound_plan(host, NumaBinding::exclusive)), ElementsAre("0-1", "2-3"));
+  EXPECT_THAT(cpus(bound_plan(host, NumaBinding::socket)), ElementsAre("0-3", "0-3"));
+  EXPECT_THAT(cpus(bound_plan(host, NumaBinding::core_complex)), ElementsAre("0-3", "0-3"));
+  EXPECT_THAT(cpus(bound_plan(host, NumaBinding::none)), ElementsAre("0-3 unbound", "0-3 unbound"));
+  EXPECT_EQ(bound_plan(host, NumaBinding::none).ranks[1].numa_node, 1);
+  host.cores[3].numa_node = 0;
+  EXPECT_THAT(binding_error(host, NumaBinding::node), HasSubstr("to know the GPU's NUMA node, got none"));
+}
+
 TEST(CpuBinding, CpuRanksAreLeftAlone) {
   const Plan plan =
       muster::plan({.source = "test", .hosts = {two_sockets(1)}},

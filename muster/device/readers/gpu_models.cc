@@ -52,6 +52,37 @@ constexpr GpuModel kModels[] = {
     {"MI300X-192GB", "AMD Instinct MI300X", "MI300X", Vendor::amd, 192, "gfx942", 1, 5, amd(0x74a1)},
 };
 
+// What files name and a fleet cannot.
+constexpr GpuModel kOtherModels[] = {
+    {"", "Tesla P100-PCIE-12GB", "P100", Vendor::nvidia, 12, "6.0", 0, 3, nv(0x15f7)},
+    {"", "Tesla P100-PCIE-16GB", "P100", Vendor::nvidia, 16, "6.0", 0, 3, nv(0x15f8)},
+    {"", "Tesla V100-PCIE-16GB", "V100", Vendor::nvidia, 16, "7.0", 0, 3, nv(0x1db4)},
+    {"", "Tesla V100-PCIE-32GB", "V100", Vendor::nvidia, 32, "7.0", 0, 3, nv(0x1db6)},
+    {"", "NVIDIA A100-SXM-64GB", "A100", Vendor::nvidia, 64, "8.0", 12, 4, 0},
+    {"", "NVIDIA A800-SXM4-80GB", "A800", Vendor::nvidia, 80, "8.0", 8, 4, 0},
+    {"", "NVIDIA A10G", "A10G", Vendor::nvidia, 24, "8.6", 0, 4, nv(0x2237)},
+    {"", "NVIDIA GeForce RTX 3080 Ti", "RTX3080", Vendor::nvidia, 12, "8.6", 0, 4, nv(0x2208)},
+    {"", "NVIDIA GeForce RTX 3090 Ti", "RTX3090", Vendor::nvidia, 24, "8.6", 4, 4, nv(0x2203)},
+    {"", "NVIDIA GeForce RTX 4090 Laptop GPU", "RTX4090", Vendor::nvidia, 16, "8.9", 0, 4, 0},
+    {"", "NVIDIA H100 NVL", "H100", Vendor::nvidia, 94, "9.0", 12, 5, nv(0x2321)},
+    {"", "NVIDIA H20", "H20", Vendor::nvidia, 96, "9.0", 18, 5, nv(0x2329)},
+    {"", "NVIDIA H200 NVL", "H200", Vendor::nvidia, 141, "9.0", 18, 5, nv(0x233b)},
+    {"", "NVIDIA GH200 480GB", "GH200", Vendor::nvidia, 96, "9.0", 18, 5, nv(0x2342)},
+};
+
+// Sold with 10 and with 12 GB under one name: a fleet file says which, a driver does not.
+constexpr std::string_view kOfSeveralSizes[] = {"NVIDIA GeForce RTX 3080"};
+
+// Drivers before 470 left "NVIDIA" away.
+std::string_view without_vendor(std::string_view product) {
+  constexpr std::string_view kVendor = "NVIDIA ";
+  return product.starts_with(kVendor) ? product.substr(kVendor.size()) : product;
+}
+
+bool is_product(const GpuModel& model, std::string_view product) {
+  return without_vendor(model.product) == product;
+}
+
 // In capitals, and "RTX 3080" in one word.
 std::string normal(std::string_view text) {
   std::string out;
@@ -74,6 +105,14 @@ bool holds_family(const std::string& product, std::string_view family) {
   return false;
 }
 
+template <class Condition>
+const GpuModel* find_in_tables(const Condition& condition) {
+  const auto first = std::find_if(std::begin(kModels), std::end(kModels), condition);
+  if (first != std::end(kModels)) return &*first;
+  const auto other = std::find_if(std::begin(kOtherModels), std::end(kOtherModels), condition);
+  return other == std::end(kOtherModels) ? nullptr : &*other;
+}
+
 }  // namespace
 
 std::span<const GpuModel> gpu_models() {
@@ -94,25 +133,16 @@ const GpuModel* find_gpu_model(std::string_view name) {
 }
 
 const GpuModel* find_gpu_model_by_pci_id(uint32_t vendor, uint32_t device) {
-  for (const GpuModel& model : kModels) {
-    if (model.pci_id != 0 && model.pci_id == (vendor << 16U | device)) return &model;
-  }
-  return nullptr;
+  return find_in_tables(
+      [&](const GpuModel& model) { return model.pci_id != 0 && model.pci_id == (vendor << 16U | device); });
 }
 
 const GpuModel* find_gpu_model_by_product(std::string_view product) {
-  const std::string wanted = normal(product);
-  const GpuModel* by_size = nullptr;
-  const GpuModel* by_family = nullptr;
-  bool several = false;
-  for (const GpuModel& model : kModels) {
-    if (wanted == normal(model.product)) return &model;
-    if (!holds_family(wanted, model.family)) continue;
-    several = several || (by_family != nullptr && by_family->memory_gib != model.memory_gib);
-    by_family = &model;
-    if (by_size == nullptr && wanted.find(cat(model.memory_gib, "GB")) != std::string::npos) by_size = &model;
+  const std::string_view wanted = without_vendor(product);
+  for (const std::string_view several : kOfSeveralSizes) {
+    if (wanted == without_vendor(several)) return nullptr;
   }
-  return by_size != nullptr ? by_size : several ? nullptr : by_family;
+  return find_in_tables([&](const GpuModel& model) { return is_product(model, wanted); });
 }
 
 std::string compute_capability_of(std::string_view product) {

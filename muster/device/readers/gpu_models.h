@@ -25,6 +25,7 @@ struct GpuModel {
   uint32_t pci_id;  // vendor << 16 | device; 0: several
 };
 
+// Those that a fleet file can name.
 std::span<const GpuModel> gpu_models();
 
 // By the fleet file's name, upper or lower case, with or without the memory where there is only one size.
@@ -33,7 +34,8 @@ const GpuModel* find_gpu_model(std::string_view name);
 
 const GpuModel* find_gpu_model_by_pci_id(uint32_t vendor, uint32_t device);
 
-// By what the driver calls it, memory size included where it tells two models apart.
+// By what the driver calls it, exactly: a name that only looks alike ("3080 Ti", "A40-12Q") is another
+// product with other memory. Null also for a product that is sold in several sizes.
 const GpuModel* find_gpu_model_by_product(std::string_view product);
 
 // "8.0" for "NVIDIA A100-SXM4-80GB"; empty for unknown products.

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
@@ -23,6 +24,8 @@ constexpr uint32_t kNetwork = 0x02;
 constexpr uint32_t kProcessing = 0x12;  // what newer AMD accelerators call themselves
 constexpr uint32_t kNvswitch = 0x0680;
 
+constexpr size_t kMaxDumpedHosts = 1024;
+
 struct FoundGpu {
   size_t place = 0;  // in the tree
   Gpu gpu = {};
@@ -30,6 +33,7 @@ struct FoundGpu {
   int switch_links = 0;                   // to NVSwitches
   LinkKind link_kind = LinkKind::nvlink;
   std::optional<int64_t> dev = {};
+  pugi::xml_node node = {};
 };
 
 struct FoundNic {
@@ -37,19 +41,25 @@ struct FoundNic {
   Nic nic = {};
 };
 
+// "gfx90a:sramecc+:xnack-" → "gfx90a"; older ROCm wrote a number.
+std::string gfx_target(std::string_view text) {
+  const std::string target = clean_text(text.substr(0, text.find(':')));
+  if (target == "910") return "gfx90a";
+  return target.empty() || target.starts_with("gfx") ? target : cat("gfx", target);
+}
+
+// One host: some of the <cpu> of a file.
 class NcclReader {
  public:
-  NcclReader(const std::string& text, const std::string& source)
-      : what_(cat("inventory ", source)), file_(text, what_) {
-    host_.name = host_name_of(source);
+  NcclReader(const XmlFile& file, const std::string& what, const std::string& name)
+      : what_(what), file_(file) {
+    host_.name = name;
   }
 
-  Host read() {
-    if (std::string_view(file_.root().name()) != "system") {
-      file_.fail(file_.root(), "<system>", cat("<", file_.root().name(), ">"));
-    }
-    for (const pugi::xml_node cpu : file_.root().children("cpu")) read_cpu(cpu);
+  Host read(const std::vector<pugi::xml_node>& cpus) {
+    for (const pugi::xml_node cpu : cpus) read_cpu(cpu);
     if (num_cpus_ > 0) host_.num_cores = static_cast<int>(num_cpus_);
+    check_one_host(cpus);
     order_gpus();
     for (FoundGpu& found : gpus_) host_.gpus.push_back(found.gpu);
     for (FoundNic& found : nics_) host_.nics.push_back(found.nic);
@@ -68,6 +78,25 @@ class NcclReader {
       file_.fail(node, cat(attribute, "= a hexadecimal number"), text);
     }
     return value;
+  }
+
+  // Of two hosts whose topologies stand side by side, PCI addresses or NUMA nodes are there twice.
+  void check_one_host(const std::vector<pugi::xml_node>& cpus) const {
+    std::set<std::string> seen;
+    const auto look = [&](pugi::xml_node at, const std::string& thing) {
+      if (seen.insert(thing).second) return;
+      file_.fail(at, "the topology of one host (of several, a file each in a folder)", cat(thing, " twice"));
+    };
+    for (const FoundGpu& found : gpus_) look(found.node, cat("PCI address ", found.gpu.pci.value));
+    if (!devs_repeat()) return;
+    for (const pugi::xml_node cpu : cpus) look(cpu, cat("NUMA node ", cpu.attribute("numaid").value()));
+  }
+
+  // As where each process sees one GPU, which is its device 0.
+  bool devs_repeat() const {
+    std::set<std::optional<int64_t>> devs;
+    return !std::all_of(gpus_.begin(), gpus_.end(),
+                        [&](const FoundGpu& found) { return !found.dev || devs.insert(found.dev).second; });
   }
 
   void read_cpu(pugi::xml_node cpu) {
@@ -110,7 +139,7 @@ class NcclReader {
 
   void read_gpu(pugi::xml_node pci, size_t place) {
     if (gpus_.size() == kMaxHostDevices) file_.fail(pci, cat("at most ", kMaxHostDevices, " GPUs"), "more");
-    FoundGpu found{.place = place};
+    FoundGpu found{.place = place, .node = pci};
     Gpu& gpu = found.gpu;
     const uint32_t vendor = hex(pci, "vendor");
     if (const GpuModel* const model = find_gpu_model_by_pci_id(vendor, hex(pci, "device"))) {
@@ -122,7 +151,12 @@ class NcclReader {
     gpu.near_cpus = near_cpus_;
     read_slot(pci, gpu);
     const pugi::xml_node detail = pci.child("gpu");
+    has_details_ = has_details_ || detail;
     found.dev = file_.integer(detail, "dev", 0, 65535);
+    if (detail.attribute("gcn")) {
+      gpu.vendor = Vendor::amd;
+      gpu.compute_capability = gfx_target(detail.attribute("gcn").value());
+    }
     if (const auto sm = file_.integer(detail, "sm", 10, 9999); sm && gpu.vendor == Vendor::nvidia) {
       gpu.compute_capability = cat(*sm / 10, ".", *sm % 10);
     }
@@ -180,7 +214,20 @@ class NcclReader {
   }
 
   void order_gpus() {
-    const bool told = std::all_of(gpus_.begin(), gpus_.end(), [](const FoundGpu& gpu) { return gpu.dev; });
+    const bool repeat = devs_repeat();
+    const bool told =
+        !repeat && std::all_of(gpus_.begin(), gpus_.end(), [](const FoundGpu& gpu) { return gpu.dev; });
+    if (repeat) {
+      host_.notes.emplace_back(
+          "several GPUs have one device number, as where each process sees one GPU: they are numbered by "
+          "their "
+          "PCI addresses");
+    }
+    if (!has_details_ && gpus_.size() > 1) {
+      host_.notes.emplace_back(
+          "a topology for NCCL_TOPO_FILE, which has no NVLinks: NCCL_TOPO_DUMP_FILE writes one that has "
+          "them");
+    }
     std::sort(gpus_.begin(), gpus_.end(), [&](const FoundGpu& a, const FoundGpu& b) {
       return told && a.dev != b.dev ? *a.dev < *b.dev : a.gpu.pci.value < b.gpu.pci.value;
     });
@@ -217,9 +264,10 @@ class NcclReader {
     if (nics_.empty()) host_.nic_links.clear();
   }
 
-  std::string what_;
-  XmlFile file_;
+  const std::string& what_;
+  const XmlFile& file_;
   DeviceTree tree_{1};
+  bool has_details_ = false;      // what NCCL itself knows of GPUs, NVLinks among them
   std::optional<int> numa_node_;  // of the CPU that is being read
   std::string near_cpus_;
   size_t num_cpus_ = 0;
@@ -228,10 +276,36 @@ class NcclReader {
   Host host_;
 };
 
+// The <cpu> of each host, by NCCL's hash of the host, which dumps of one host may lack. One host at least.
+std::vector<std::vector<pugi::xml_node>> cpus_by_host(const XmlFile& file) {
+  std::vector<std::vector<pugi::xml_node>> hosts(1);
+  std::map<std::string, size_t> by_hash;
+  for (const pugi::xml_node cpu : file.root().children("cpu")) {
+    const auto [found, is_new] = by_hash.emplace(cpu.attribute("host_hash").value(), by_hash.size());
+    if (is_new && found->second == kMaxDumpedHosts)
+      file.fail(cpu, cat("at most ", kMaxDumpedHosts, " hosts"), "more");
+    hosts.resize(std::max(hosts.size(), by_hash.size()));
+    hosts[found->second].push_back(cpu);
+  }
+  return hosts;
+}
+
 }  // namespace
 
-Host nccl_topology_host(const std::string& text, const std::string& source) {
-  return NcclReader(text, source).read();
+std::vector<Host> nccl_topology_hosts(const std::string& text, const std::string& source) {
+  const std::string what = cat("inventory ", source);
+  const XmlFile file(text, what);
+  if (std::string_view(file.root().name()) != "system") {
+    file.fail(file.root(), "<system>", cat("<", file.root().name(), ">"));
+  }
+  const std::string name = host_name_of(source);
+  const auto groups = cpus_by_host(file);
+  std::vector<Host> hosts;
+  for (const std::vector<pugi::xml_node>& cpus : groups) {
+    const bool several = groups.size() > 1;
+    hosts.push_back(NcclReader(file, what, several ? cat(name, "-", hosts.size()) : name).read(cpus));
+  }
+  return hosts;
 }
 
 }  // namespace muster

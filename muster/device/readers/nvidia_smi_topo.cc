@@ -158,7 +158,7 @@ class TopoReader {
         fail(rest[0].at, "CPUs as in 0-31,64-95", rest[0].text);
       }
     }
-    if (rest.size() > 1 && !rest[1].text.empty() && rest[1].text != "N/A") {
+    if (rest.size() > 1 && !rest[1].text.empty() && rest[1].text != "N/A" && rest[1].text != "-1") {
       // A GPU that has memory of its own in the system's address space is near several nodes; the first has
       // CPUs.
       const std::string& text = rest[1].text;
@@ -214,6 +214,7 @@ class TopoReader {
     }
   }
 
+  // "GPU-…" of "(UUID: GPU-…)".
   std::string uuid_in(std::string_view line, const char* prefix) const {
     const size_t from = line.find("(UUID: ");
     std::string uuid = from == std::string_view::npos
@@ -223,7 +224,8 @@ class TopoReader {
     return uuid;
   }
 
-  // "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-…)"
+  // "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-…)", of nvidia-smi -L, or without the UUID, of PyTorch's
+  // collect_env.
   Gpu* read_listed_gpu(std::string_view line, size_t colon) {
     const auto index = parse_int(line.substr(4, colon - 4));
     if (!index) return nullptr;
@@ -235,7 +237,7 @@ class TopoReader {
     if (const GpuModel* const model = find_gpu_model_by_product(product)) apply_model(*gpu, *model);
     gpu->model = product;
     gpu->compute_capability = compute_capability_of(product);
-    gpu->uuid.value = uuid_in(line, "GPU-");
+    if (line.find("(UUID") != std::string_view::npos) gpu->uuid.value = uuid_in(line, "GPU-");
     return &*gpu;
   }
 

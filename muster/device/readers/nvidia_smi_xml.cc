@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <map>
 
 #include "muster/base/strings.h"
+#include "muster/device/mig_profile.h"
 #include "muster/device/readers/captured_host.h"
 #include "muster/device/readers/gpu_models.h"
 #include "muster/device/readers/xml_file.h"
@@ -165,14 +165,14 @@ class GpuReader {
   }
 
   // "2g.20gb": sevenths of the GPU's multiprocessors, and memory. Source: NVIDIA MIG User Guide, "Supported
-  // MIG Profiles" (a seventh is 14 multiprocessors of an A100, 16 of an H100). Empty for other architectures.
+  // MIG Profiles" (a seventh is 14 multiprocessors of an A100, 16 of an H100, fewer of an H20). Empty where
+  // that is not known.
   std::string profile(double processors, uint64_t memory) const {
     const std::string architecture = text("product_architecture");
     const int seventh = architecture == "Ampere" ? 14 : architecture == "Hopper" ? 16 : 0;
-    if (seventh == 0) return {};
+    if (seventh == 0 || gpu_.model == "NVIDIA H20") return {};
     const int slices = std::clamp(static_cast<int>(processors) / seventh, 1, 7);
-    const auto gigabytes = std::lround(std::ceil(static_cast<double>(memory) / (1 << 30)));
-    return cat(slices, "g.", gigabytes, "gb");
+    return mig_profile_name(slices, slices, memory, gpu_.memory_total_bytes);
   }
 
   // Those that compute; "G" alone is a desktop.

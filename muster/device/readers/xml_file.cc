@@ -22,6 +22,16 @@ XmlFile::XmlFile(const std::string& text, const std::string& what) : text_(text)
   if (!result)
     fail_at(static_cast<size_t>(std::max<ptrdiff_t>(result.offset, 0)), "XML", result.description());
   check_depth();
+  check_single();
+}
+
+void XmlFile::check_single() const {
+  const pugi::xml_node first = root();
+  for (pugi::xml_node node = first.next_sibling(); node; node = node.next_sibling()) {
+    if (node.type() != pugi::node_element) continue;
+    fail(node, "one document in a file (several go into a folder, a file each)",
+         cat("a second one, <", node.name(), ">"));
+  }
 }
 
 void XmlFile::check_bounds() const {

@@ -29,6 +29,7 @@ class XmlFile {
  private:
   void check_bounds() const;
   void check_depth() const;
+  void check_single() const;
   [[noreturn]] void fail_at(size_t offset, const std::string& expected, std::string_view got) const;
 
   const std::string& text_;

@@ -86,8 +86,8 @@ std::string why_too_many(const PolicyInput& input, int num_ranks) {
   std::vector<std::string> free;
   constexpr size_t kMaxNamed = 16;
   for (size_t i = 0; i < std::min(input.gpus.size(), kMaxNamed); ++i) {
-    free.push_back(cat(label_of(input.host, input.gpus[i]), " ",
-                       format_bytes(free_memory_bytes(input.host, input.gpus[i]))));
+    free.push_back(
+        cat(label_of(input.host, input.gpus[i]), " ", free_memory_text(input.host, input.gpus[i])));
   }
   return cat(
       "local rank ", fit.too_big, " needs ", format_bytes(rank_memory_need(input.request, fit.too_big)),
@@ -119,7 +119,7 @@ std::vector<PolicyChoice> choose_memory(const PolicyInput& input, int num_ranks)
     const UsableGpu& gpu = input.gpus[fit.gpu_of_rank[rank]];
     choices.push_back(
         {gpu, cat("memory: needs ", format_bytes(rank_memory_need(input.request, static_cast<int>(rank))),
-                  ", ", format_bytes(free_memory_bytes(input.host, gpu)), " free")});
+                  ", ", free_memory_text(input.host, gpu), " free")});
   }
   return choices;
 }

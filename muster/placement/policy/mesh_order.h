@@ -18,8 +18,8 @@ std::vector<RingQuality> mesh_quality(const Bandwidths& bandwidth, const std::ve
 
 // As many of the n devices as the sizes' product, in the best order: compared by the last axis' slowest link,
 // then by the sum of its links, then by the axis before. Exact for n ≤ kMaxExactMesh, and there of several
-// best orders the first in alphabetical order; for more devices, exchanges that improve 0, 1, 2 …, and the
-// best ring.
+// best orders the first in alphabetical order; for more devices a search (mesh_search.h) that is never worse
+// than 0, 1, 2 …, and that no bound holds to the best.
 std::vector<std::size_t> best_mesh_order(const Bandwidths& bandwidth, const std::vector<int>& sizes);
 
 }  // namespace muster

@@ -12,8 +12,11 @@ namespace {
 std::vector<PolicyChoice> choose_numa(const PolicyInput& input, int num_ranks) {
   std::vector<UsableGpu> order;
   std::vector<std::string> reasons;
-  for (const auto& [node, places] : gpus_by_numa_node(input)) {
-    if (!node) {
+  const auto groups = gpus_by_numa_node(input);
+  // Without cores, nothing says that there is more than one node.
+  const bool one_group = groups.size() == 1 && input.host.cores.empty();
+  for (const auto& [node, places] : groups) {
+    if (!node && !one_group) {
       throw Error(ErrorCode::invalid_argument,
                   cat("--policy numa: expected to know each GPU's NUMA node, got none for ",
                       label_of(input.host, input.gpus[places[0]]), " of host ", input.host.name,
@@ -21,7 +24,7 @@ std::vector<PolicyChoice> choose_numa(const PolicyInput& input, int num_ranks) {
     }
     for (const size_t at : places) {
       order.push_back(input.gpus[at]);
-      reasons.push_back(cat("numa: NUMA node ", *node, ", ", reasons.size() + 1, " of ", input.gpus.size()));
+      reasons.push_back(cat("numa: ", numa_label(node), ", ", reasons.size() + 1, " of ", input.gpus.size()));
     }
   }
   return in_turn(order, num_ranks, [&](size_t place) { return reasons[place]; });

@@ -8,7 +8,7 @@ namespace muster {
 std::map<std::optional<int>, std::vector<size_t>> gpus_by_numa_node(const PolicyInput& input) {
   std::map<std::optional<int>, std::vector<size_t>> groups;
   for (size_t i = 0; i < input.gpus.size(); ++i) {
-    groups[gpu_of(input.host, input.gpus[i]).numa_node].push_back(i);
+    groups[numa_node_of(input.host, gpu_of(input.host, input.gpus[i]))].push_back(i);
   }
   return groups;
 }

@@ -30,7 +30,8 @@ inline constexpr std::size_t kMaxExactRing = 16;
 // Source: Held and Karp's dynamic programme over subsets (1962), with a bottleneck before the sum.
 std::vector<std::size_t> best_ring(const Bandwidths& bandwidth, std::size_t count);
 
-// The part for n > kMaxExactRing: greedy rings from every device, the best of them improved by exchanges.
+// The part for n > kMaxExactRing: a ring of links as fast as can be found, and greedy rings from every
+// device, all improved by exchanges.
 std::vector<std::size_t> search_ring(const Bandwidths& bandwidth, std::size_t count);
 
 }  // namespace muster

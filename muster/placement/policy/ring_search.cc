@@ -1,96 +1,171 @@
 // Rings through more devices than the exact programme can hold.
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <random>
+#include <set>
 
+#include "muster/placement/policy/order_improver.h"
 #include "muster/placement/policy/ring.h"
 
 namespace muster {
 namespace {
 
-constexpr size_t kNumImproved = 4;  // rings that are improved
-constexpr int kMaxRounds = 50;
+constexpr size_t kMaxRingVisits = 8'000'000;  // links that are looked at: some 20 ms
+constexpr int kMaxAttempts = 20;              // for each bandwidth
+constexpr size_t kStepsPerDevice = 60;
 
-// From `start` always on to the device with the fastest link, of equals the lowest.
-std::vector<size_t> greedy_ring(const Bandwidths& bandwidth, size_t start, size_t count) {
-  std::vector<size_t> ring = {start};
-  std::vector<bool> taken(bandwidth.size());
-  taken[start] = true;
-  while (ring.size() < count) {
-    size_t best = bandwidth.size();
-    for (size_t next = 0; next < bandwidth.size(); ++next) {
-      if (taken[next]) continue;
-      if (best == bandwidth.size() || bandwidth[ring.back()][next] > bandwidth[ring.back()][best])
-        best = next;
+// Looks for a ring over links of at least `least`. Source: L. Pósa's rotations of a path (1976), which goes
+// on to the device with the fewest ways on.
+class PathRotation {
+ public:
+  PathRotation(const Bandwidths& bandwidth, size_t count, int64_t least) : count_(count), random_(1) {
+    neighbours_.resize(bandwidth.size());
+    for (size_t a = 0; a < bandwidth.size(); ++a) {
+      for (size_t b = 0; b < bandwidth.size(); ++b) {
+        if (a != b && bandwidth[a][b] >= least) neighbours_[a].push_back(b);
+      }
     }
-    taken[best] = true;
-    ring.push_back(best);
+  }
+
+  std::optional<std::vector<size_t>> find() {
+    for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+      begin();
+      for (size_t step = 0; step < kStepsPerDevice * neighbours_.size(); ++step) {
+        if (path_.size() == count_ && is_closed()) return path_;
+        if (path_.size() == count_ && any(8) == 0) drop_first();
+        if (!extend() && !rotate()) break;
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  size_t any(size_t count) { return random_() % count; }
+
+  void begin() {
+    in_path_.assign(neighbours_.size(), false);
+    path_ = {any(neighbours_.size())};
+    in_path_[path_[0]] = true;
+  }
+
+  bool is_closed() const {
+    const auto& last = neighbours_[path_.back()];
+    return std::find(last.begin(), last.end(), path_[0]) != last.end();
+  }
+
+  size_t ways_on(size_t device) const {
+    const auto& all = neighbours_[device];
+    return static_cast<size_t>(
+        std::count_if(all.begin(), all.end(), [&](size_t next) { return !in_path_[next]; }));
+  }
+
+  bool extend() {
+    if (path_.size() == count_) return false;
+    std::optional<size_t> best;
+    size_t fewest = 0;
+    for (const size_t next : neighbours_[path_.back()]) {
+      if (in_path_[next]) continue;
+      const size_t ways = ways_on(next);
+      const bool tie = best && ways == fewest && any(2) == 0;
+      if (best && !tie && ways >= fewest) continue;
+      best = next;
+      fewest = ways;
+    }
+    if (!best) return false;
+    path_.push_back(*best);
+    in_path_[*best] = true;
+    return true;
+  }
+
+  // For another device instead.
+  void drop_first() {
+    in_path_[path_[0]] = false;
+    path_.erase(path_.begin());
+  }
+
+  // The piece behind a neighbour of the last device, the other way round: another device is the last. Now and
+  // then the whole path, so that it grows at both ends.
+  bool rotate() {
+    if (any(4) == 0) {
+      std::reverse(path_.begin(), path_.end());
+      return true;
+    }
+    const auto& last = neighbours_[path_.back()];
+    if (last.empty()) return false;
+    const auto pivot = std::find(path_.begin(), path_.end(), last[any(last.size())]);
+    if (pivot != path_.end()) std::reverse(pivot + 1, path_.end());
+    return true;
+  }
+
+  const size_t count_;
+  std::mt19937 random_;  // the same machine gives the same ring everywhere
+  std::vector<std::vector<size_t>> neighbours_ = {};
+  std::vector<size_t> path_ = {};
+  std::vector<bool> in_path_ = {};
+};
+
+// Rings whose slowest link is as fast as rotations find: bisection, as a ring of fast links is one of slower
+// ones too.
+std::optional<std::vector<size_t>> ring_of_fast_links(const Bandwidths& bandwidth, size_t count) {
+  std::set<int64_t> values;
+  for (size_t a = 0; a < bandwidth.size(); ++a) {
+    for (size_t b = 0; b < a; ++b) values.insert(bandwidth[a][b]);
+  }
+  const std::vector<int64_t> sorted(values.begin(), values.end());
+  std::optional<std::vector<size_t>> best;
+  std::partition_point(sorted.begin(), sorted.end(), [&](int64_t least) {
+    auto found = PathRotation(bandwidth, count, least).find();
+    if (!found) return false;
+    best = std::move(found);
+    return true;
+  });
+  return best;
+}
+
+// The ring's devices, then the others.
+std::vector<size_t> with_the_rest(std::vector<size_t> ring, size_t num_devices) {
+  std::vector<bool> taken(num_devices);
+  for (const size_t device : ring) taken[device] = true;
+  for (size_t device = 0; device < num_devices; ++device) {
+    if (!taken[device]) ring.push_back(device);
   }
   return ring;
 }
 
-// Takes `changed` over when it is better.
-bool improve_to(const Bandwidths& bandwidth, std::vector<size_t>& ring, RingQuality& quality,
-                const std::vector<size_t>& changed) {
-  const RingQuality got = ring_quality(bandwidth, changed);
-  if (got <= quality) return false;
-  ring = changed;
-  quality = got;
-  return true;
-}
-
-// Turns each piece of the ring round, and exchanges each two of its devices, where that helps.
-bool improve_order(const Bandwidths& bandwidth, std::vector<size_t>& ring, RingQuality& quality) {
-  bool better = false;
-  for (size_t from = 0; from + 1 < ring.size(); ++from) {
-    for (size_t to = from + 1; to < ring.size(); ++to) {
-      std::vector<size_t> changed = ring;
-      std::reverse(changed.begin() + static_cast<std::ptrdiff_t>(from),
-                   changed.begin() + static_cast<std::ptrdiff_t>(to) + 1);
-      better |= improve_to(bandwidth, ring, quality, changed);
-      changed = ring;
-      std::swap(changed[from], changed[to]);
-      better |= improve_to(bandwidth, ring, quality, changed);
+// From `start` always on to the device with the fastest link, of equals the lowest.
+std::vector<size_t> greedy_order(const Bandwidths& bandwidth, size_t start) {
+  std::vector<size_t> order = {start};
+  std::vector<bool> taken(bandwidth.size());
+  taken[start] = true;
+  while (order.size() < bandwidth.size()) {
+    size_t best = bandwidth.size();
+    for (size_t next = 0; next < bandwidth.size(); ++next) {
+      if (taken[next]) continue;
+      if (best == bandwidth.size() || bandwidth[order.back()][next] > bandwidth[order.back()][best])
+        best = next;
     }
+    taken[best] = true;
+    order.push_back(best);
   }
-  return better;
-}
-
-// Exchanges devices of the ring for others, where that helps.
-bool improve_choice(const Bandwidths& bandwidth, std::vector<size_t>& ring, RingQuality& quality) {
-  bool better = false;
-  for (size_t at = 0; at < ring.size(); ++at) {
-    for (size_t other = 0; other < bandwidth.size(); ++other) {
-      if (std::find(ring.begin(), ring.end(), other) != ring.end()) continue;
-      std::vector<size_t> changed = ring;
-      changed[at] = other;
-      better |= improve_to(bandwidth, ring, quality, changed);
-    }
-  }
-  return better;
+  return order;
 }
 
 }  // namespace
 
 std::vector<size_t> search_ring(const Bandwidths& bandwidth, size_t count) {
-  std::vector<std::vector<size_t>> rings(1, std::vector<size_t>(count));
-  std::iota(rings[0].begin(), rings[0].end(), 0);
-  for (size_t start = 0; start < bandwidth.size(); ++start) {
-    rings.push_back(greedy_ring(bandwidth, start, count));
+  const std::vector<int> sizes = {static_cast<int>(count)};
+  OrderImprover improver(bandwidth, sizes, kMaxRingVisits);
+  std::vector<size_t> in_order(bandwidth.size());
+  std::iota(in_order.begin(), in_order.end(), size_t{0});
+  improver.improve(in_order);
+  if (const auto ring = ring_of_fast_links(bandwidth, count))
+    improver.improve(with_the_rest(*ring, bandwidth.size()));
+  for (size_t start = 0; start < bandwidth.size() && !improver.is_ideal(); ++start) {
+    improver.improve(greedy_order(bandwidth, start));
   }
-  const auto better = [&](const auto& a, const auto& b) {
-    return ring_quality(bandwidth, a) > ring_quality(bandwidth, b);
-  };
-  std::stable_sort(rings.begin(), rings.end(), better);
-  rings.resize(std::min(rings.size(), kNumImproved));
-  for (std::vector<size_t>& ring : rings) {
-    RingQuality quality = ring_quality(bandwidth, ring);
-    bool changed = true;
-    for (int round = 0; changed && round < kMaxRounds; ++round) {
-      changed = improve_order(bandwidth, ring, quality);
-      changed |= improve_choice(bandwidth, ring, quality);
-    }
-  }
-  return *std::min_element(rings.begin(), rings.end(), better);
+  improver.shake();
+  return improver.best();
 }
 
 }  // namespace muster

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "muster/base/strings.h"
+#include "muster/base/units.h"
 
 namespace muster {
 namespace {
@@ -24,6 +25,14 @@ const Gpu& gpu_of(const Host& host, const UsableGpu& device) {
   return host.gpus[device.position];
 }
 
+std::optional<int> numa_node_of(const Host& host, const Gpu& gpu) {
+  if (gpu.numa_node || host.cores.empty()) return gpu.numa_node;
+  const int first = host.cores[0].numa_node;
+  const bool only = std::all_of(host.cores.begin(), host.cores.end(),
+                                [&](const CpuCore& core) { return core.numa_node == first; });
+  return only ? std::optional(first) : std::nullopt;
+}
+
 const GpuUuid& uuid_of(const Host& host, const UsableGpu& device) {
   return device.mig < 0 ? gpu_of(host, device).uuid : instance_of(host, device).uuid;
 }
@@ -38,6 +47,10 @@ std::string label_of(const Host& host, const UsableGpu& device) {
   return device.mig < 0 ? gpu : cat(uuid_of(host, device).value.substr(0, kShortUuid), " of ", gpu);
 }
 
+bool knows_memory(const Host& host, const UsableGpu& device) {
+  return total_memory_bytes(host, device) > 0;
+}
+
 uint64_t total_memory_bytes(const Host& host, const UsableGpu& device) {
   return device.mig < 0 ? gpu_of(host, device).memory_total_bytes
                         : instance_of(host, device).memory_total_bytes;
@@ -48,6 +61,10 @@ uint64_t free_memory_bytes(const Host& host, const UsableGpu& device) {
   if (device.mig < 0) return gpu.memory_free_bytes;
   const uint64_t total = total_memory_bytes(host, device);
   return total - std::min(total, used_bytes(gpu));
+}
+
+std::string free_memory_text(const Host& host, const UsableGpu& device) {
+  return knows_memory(host, device) ? format_bytes(free_memory_bytes(host, device)) : "not known";
 }
 
 GpuLoad load_of(const Host& host, const UsableGpu& device) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "muster/device/inventory.h"
@@ -15,6 +16,10 @@ inline constexpr size_t kShortUuid = 12;
 
 const Gpu& gpu_of(const Host& host, const UsableGpu& device);
 
+// The GPU's NUMA node. Most virtual machines and single-socket machines name none for their devices: then it
+// is the node of all the host's cores, where they are on one.
+std::optional<int> numa_node_of(const Host& host, const Gpu& gpu);
+
 const GpuUuid& uuid_of(const Host& host, const UsableGpu& device);
 
 // As CUDA names it: "NVIDIA H100 80GB HBM3"; an instance: "NVIDIA A100-SXM4-40GB MIG 1g.5gb".
@@ -23,11 +28,19 @@ std::string model_of(const Host& host, const UsableGpu& device);
 // "GPU 3", "MIG-8f3c0a12 of GPU 3", for reasons and errors.
 std::string label_of(const Host& host, const UsableGpu& device);
 
+// Whether the driver, or the file, tells how much memory it has. It does not where a GPU has none of its own
+// (GB10).
+bool knows_memory(const Host& host, const UsableGpu& device);
+
+// 0 where that is not known; ask `knows_memory` before that is taken for little.
 uint64_t total_memory_bytes(const Host& host, const UsableGpu& device);
 
 // Of an instance this is what is free at least: its memory less all that is used on its GPU, since who uses
 // which instance is not known.
 uint64_t free_memory_bytes(const Host& host, const UsableGpu& device);
+
+// "20.0 GiB", "not known".
+std::string free_memory_text(const Host& host, const UsableGpu& device);
 
 // What a GPU's other users take of it, the smaller the better: processes, then utilisation, then memory. An
 // instance has its GPU's.

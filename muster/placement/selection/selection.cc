@@ -91,6 +91,8 @@ class Resolver {
   bool passes(const UsableGpu& device) const {
     return std::all_of(part_.items.begin(), part_.items.end(), [&](const SelectionItem& item) {
       if (item.excludes) return !is_named(item, device);
+      const bool by_memory = item.kind == Kind::memory || item.kind == Kind::free_memory;
+      if (by_memory && !knows_memory(host_, device)) return false;
       if (item.kind == Kind::memory)
         return compares(item.compare, total_memory_bytes(host_, device), item.bytes);
       if (item.kind == Kind::free_memory)

@@ -46,6 +46,7 @@ void LocalHost::start(const StartOrder& order) {
     running.leases = std::move(found->second);
     leases_.erase(found);
   }
+  const bool simulated = pool_.inventory().simulated;  // then its CPUs are not this machine's
   ChildOptions child{.argv = task_argv(task, options_.facts, pool_, base + ".plan.json", folder),
                      .environment = task_environment(task, options_.facts, pool_, *order.where, order.attempt,
                                                      folder, lease_variable(running.leases)),
@@ -54,7 +55,7 @@ void LocalHost::start(const StartOrder& order) {
                      .stdout_fd = order.log_fd,
                      .stderr_fd = order.log_fd,
                      .inherit_fds = lease_fds(running.leases),
-                     .cpus = order.where->bound};
+                     .cpus = simulated ? std::vector<int>() : order.where->bound};
   processes_.spawn(order.id, task.name, std::move(child));
   if (!running.gpus.empty()) running_[order.id] = std::move(running);
 }

@@ -112,10 +112,12 @@ class NeedJudge {
       }
       if (std::min(host.most, sizes.size()) < num_gpus_) continue;
       std::sort(sizes.rbegin(), sizes.rend());
-      if (sizes[num_gpus_ - 1] > most) where = host.name;
+      if (where.empty() || sizes[num_gpus_ - 1] > most) where = host.name;
       most = std::max(most, sizes[num_gpus_ - 1]);
     }
-    return cat(asked(cat(" with ", format_bytes(need_.memory_bytes))), ": the most that ",
+    const std::string which = asked(cat(" with ", format_bytes(need_.memory_bytes)));
+    if (most == 0) return cat(which, ": how much memory GPUs have is not known (host ", where, ")");
+    return cat(which, ": the most that ",
                num_gpus_ == 1 ? "a GPU has is " : cat(num_gpus_, " GPUs of a host have each is "),
                format_bytes(most), " (host ", where, ")");
   }

@@ -105,7 +105,7 @@ void Pool::add_host(const Host& host, const PoolOptions& options) {
                          .uuid = uuid_of(host, gpu),
                          .index = gpu_of(host, gpu).index,
                          .model = model_of(host, gpu),
-                         .numa_node = gpu_of(host, gpu).numa_node,
+                         .numa_node = numa_node_of(host, gpu_of(host, gpu)),
                          .memory_bytes = total,
                          .memory_others = total - free,
                          .memory_left = free});
@@ -158,8 +158,9 @@ std::string Pool::unfit(const TaskNeed& need, const AllowedGpus& allowed, int ho
   const PoolGpu& it = hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
   if (!is_allowed(allowed, host, gpu)) return "not among those that the task is for";
   if (!is_model(it.model, need)) return cat("is a ", it.model);
-  if (it.memory_bytes < need.memory_bytes) return cat("has ", format_bytes(it.memory_bytes));
-  return {};
+  if (it.memory_bytes >= need.memory_bytes) return {};
+  if (it.memory_bytes == 0) return "has memory of a size that is not known";
+  return cat("has ", format_bytes(it.memory_bytes));
 }
 
 // As `unfit`, without the words.

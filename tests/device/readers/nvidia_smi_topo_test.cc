@@ -78,6 +78,35 @@ TEST(NvidiaSmiTopo, SeveralNumaNodesNearAGpu) {
   EXPECT_EQ(host.gpus[0].numa_node, 1);
 }
 
+// As virtual machines have it: the firmware names no node.
+TEST(NvidiaSmiTopo, NoNumaNode) {
+  for (const char* const node : {"-1", "N/A", ""}) {
+    const Host host =
+        nvidia_smi_topo_host(cat("\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPHB\t0-31\t", node,
+                                 "\nGPU1\tPHB\t X \t0-31\t", node, "\n"),
+                             "f");
+    EXPECT_EQ(host.gpus.at(1).numa_node, std::nullopt) << node;
+    EXPECT_EQ(host.gpus[1].near_cpus, "0-31") << node;
+  }
+}
+
+// As PyTorch's collect_env prints them, in every bug report.
+TEST(NvidiaSmiTopo, NamesWithoutUuids) {
+  const Host host = nvidia_smi_topo_host(
+      "GPU models and configuration: \nGPU 0: NVIDIA A100-SXM-64GB\nGPU 1: NVIDIA Something Else\n\n"
+      "Nvidia driver version: 530.30.02\n\nGPU Topology:\n"
+      "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+      "GPU0\t X \tNV4\t0-31\t0\t\tN/A\nGPU1\tNV4\t X \t0-31\t0\t\tN/A\n",
+      "f");
+  EXPECT_EQ(host.gpus.at(0).model, "NVIDIA A100-SXM-64GB");
+  EXPECT_EQ(host.gpus[0].memory_total_bytes, uint64_t{64} << 30);
+  EXPECT_TRUE(host.gpus[0].uuid.value.starts_with("GPU-")) << "invented";
+  EXPECT_EQ(host.gpus.at(1).model, "NVIDIA Something Else");
+  EXPECT_EQ(host.gpus[1].memory_total_bytes, 0) << "not known";
+  EXPECT_THAT(topo_error("\tGPU0\tCPU Affinity\nGPU0\tX\t0\nGPU 0: T4 (UUID: none)\n"),
+              HasSubstr("expected (UUID: GPU-"));
+}
+
 TEST(NvidiaSmiTopo, MigInstancesOfTheList) {
   const Host host = nvidia_smi_topo_host(
       "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5)\n"

@@ -62,6 +62,29 @@ TEST(NvidiaSmiXml, MigInstances) {
   EXPECT_EQ(gpu.mig[2].memory_total_bytes, uint64_t{9728} << 20);
 }
 
+// The name counts eighths of the GPU's memory; rounding up what an instance has gives other names.
+TEST(NvidiaSmiXml, MigProfilesAreNamedBySlices) {
+  const auto profile = [](const char* architecture, int gpu_mib, int instance_mib, int processors) {
+    return gpu_with(
+               cat("<product_architecture>", architecture, "</product_architecture><fb_memory_usage><total>",
+                   gpu_mib,
+                   " MiB</total></fb_memory_usage><mig_mode><current_mig>Enabled</current_mig></mig_mode>"
+                   "<mig_devices><mig_device><gpu_instance_id>1</gpu_instance_id><compute_instance_id>0"
+                   "</compute_instance_id><device_attributes><shared><multiprocessor_count>",
+                   processors, "</multiprocessor_count></shared></device_attributes><fb_memory_usage><total>",
+                   instance_mib, " MiB</total></fb_memory_usage></mig_device></mig_devices>"))
+        .mig.at(0)
+        .profile;
+  };
+  EXPECT_EQ(profile("Hopper", 95830, 11008, 16), "1g.12gb") << "H100 NVL";
+  EXPECT_EQ(profile("Hopper", 95830, 47488, 60), "3g.47gb");
+  EXPECT_EQ(profile("Hopper", 143771, 16384, 16), "1g.18gb") << "H200";
+  EXPECT_EQ(profile("Hopper", 143771, 71424, 60), "3g.71gb");
+  EXPECT_EQ(profile("Hopper", 81559, 9984, 16), "1g.10gb") << "H100";
+  EXPECT_EQ(profile("Ampere", 40960, 4864, 14), "1g.5gb") << "A100";
+  EXPECT_EQ(profile("Ampere", 24576, 5952, 14), "1g.6gb") << "A30";
+}
+
 TEST(NvidiaSmiXml, OlderAndNewerNames) {
   const Gpu old = gpu_with(
       "<power_readings><power_draw>25.1 W</power_draw><power_limit>250 W</power_limit></power_readings>"

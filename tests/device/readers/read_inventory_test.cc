@@ -127,8 +127,52 @@ TEST(ReadInventory, OtherFilesAreErrors) {
   EXPECT_THAT(inventory_error("<"), HasSubstr("got <>"));
   EXPECT_THAT(inventory_error("{"), HasSubstr("expected JSON"));
   EXPECT_THAT(inventory_error("#!/bin/sh\nx=1"), HasSubstr("expected [[host]] entries, got 'x'"));
-  EXPECT_THAT(inventory_error(std::string("\xff\xfe<\0a\0", 6)), HasSubstr("got '?\?<?a?'"));
+  EXPECT_THAT(inventory_error(std::string("\xff\xfe<\0a\0", 6)),
+              HasSubstr("expected UTF-8, which iconv -f utf-16 -t utf-8 gives, got UTF-16"));
   EXPECT_THROW(read_inventory("/nowhere/at/all"), Error);
+}
+
+// What people have at hand: each is named, with the command that gives the right one.
+TEST(ReadInventory, FormatsThatLookLikeOthersAreNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"\n==============NVSMI LOG==============\n\nAttached GPUs                             : 1\n",
+       "expected XML, which nvidia-smi -q -x gives, got the text of nvidia-smi -q"},
+      {"Mon Apr 24\n+-----+\n| NVIDIA-SMI 535.54.03   Driver Version: 535.54.03 |\n",
+       "expected XML, which nvidia-smi -q -x gives, got the table of nvidia-smi"},
+      {"GPU 0: Tesla T4 (UUID: GPU-5)\n",
+       "expected nvidia-smi topo -m beside it, got the list of nvidia-smi -L alone"},
+      {"======== ROCm System Management Interface ========\n       GPU0         GPU1\nGPU0   0            "
+       "15\n",
+       "expected what muster devices --json gives there, got the text of rocm-smi"},
+      {"Machine (31GB total)\n  Package L#0\n",
+       "expected XML, which lstopo --of xml gives, got the text of lstopo"},
+  };
+  for (const auto& [text, error] : cases) EXPECT_THAT(inventory_error(text), HasSubstr(error));
+}
+
+TEST(ReadInventory, AByteOrderMarkIsNothing) {
+  const std::string topo = "\tGPU0\tGPU1\tCPU Affinity\r\nGPU0\t X \tNV12\t0-31\r\nGPU1\tNV12\t X \t0-31\r\n";
+  EXPECT_EQ(parse_inventory("\xef\xbb\xbf" + topo, "f").hosts.at(0).gpus.size(), 2);
+  EXPECT_EQ(parse_inventory("\xef\xbb\xbf" + machine_text("workstation.toml"), "f").hosts.at(0).gpus.size(),
+            2);
+}
+
+// As nvidia-smi does where a GPU's infoROM is bad.
+TEST(ReadInventory, AWarningAboveXmlIsANote) {
+  const std::string warning = "WARNING: infoROM is corrupted at gpu 0000:00:1E.0\n";
+  const Host host = parse_inventory(warning + machine_text("mig-a100.xml"), "f").hosts.at(0);
+  EXPECT_EQ(host.gpus.size(), 2);
+  EXPECT_THAT(host.notes, testing::ElementsAre(HasSubstr("infoROM is corrupted at gpu 0000:00:1E.0")));
+  EXPECT_EQ(inventory_from_json(inventory_to_json({.hosts = {host}}), "f").hosts.at(0).notes, host.notes);
+  EXPECT_THAT(inventory_error(warning + "<?xml version=\"1.0\"?>\n<system><cpu numaid='x'/></system>"),
+              HasSubstr("(line 3)"));
+}
+
+TEST(ReadInventory, TwoDocumentsInAFileAreAnError) {
+  EXPECT_THAT(
+      inventory_error("<?xml version=\"1.0\"?><nvidia_smi_log/>\n<?xml version=\"1.0\"?><nvidia_smi_log/>"),
+      HasSubstr("expected one document in a file (several go into a folder, a file each), got a second one, "
+                "<nvidia_smi_log> (line 2)"));
 }
 
 TEST(ReadInventory, EntitiesAreHarmless) {

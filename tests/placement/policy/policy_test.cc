@@ -4,6 +4,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/placement/planner.h"
 #include "tests/placement/machines.h"
 
 namespace muster {
@@ -152,6 +153,21 @@ TEST(Memory, SharesOnlyWhereAllowed) {
               ElementsAre(1, 0, 0, 1));
 }
 
+TEST(Memory, WhatIsNotKnownIsSaid) {
+  const auto error = [](const Request& request) -> std::string {
+    try {
+      muster::plan({.source = "test", .hosts = {gpu_host(0, 1)}}, request);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(error({.rank_memory_bytes = {20 * kGiB}}), HasSubstr("free are GPU 0 not known"));
+  EXPECT_THAT(error({.policy = "sequential", .rank_memory_bytes = {20 * kGiB}}),
+              HasSubstr("got not known on GPU 0"));
+  EXPECT_THAT(error({.gpus = "mem<80GiB"}), HasSubstr("host n0 has GPU 0; memory not known of GPU 0"));
+}
+
 TEST(Memory, NeedsMustBeGiven) {
   EXPECT_THAT(policy_error([] { choices("memory", {}); }), HasSubstr("give --rank-memory"));
 }
@@ -196,6 +212,15 @@ TEST(Numa, NeighboursShareANode) {
   host.gpus[3].numa_node.reset();
   EXPECT_THAT(policy_error([&] { choices("numa", {}, 0, host); }),
               HasSubstr("expected to know each GPU's NUMA node, got none for GPU 3 of host n0"));
+}
+
+TEST(Numa, WhereNoNodeIsNamedThereIsOne) {
+  Host host = gpu_host(0, 3);
+  EXPECT_THAT(choices("numa", {}, 0, host), ElementsAre(0, 1, 2)) << "nothing says that there are several";
+  for (int core = 0; core < 4; ++core) host.cores.push_back({.cpus = {core}});
+  EXPECT_THAT(choices("numa", {}, 0, host), ElementsAre(0, 1, 2)) << "all cores are on one";
+  host.cores[3].numa_node = 1;
+  EXPECT_THAT(policy_error([&] { choices("numa", {}, 0, host); }), HasSubstr("got none for GPU 0"));
 }
 
 TEST(SpreadAndPack, WithoutNumaNodesTheyGoByLoad) {

@@ -176,6 +176,55 @@ TEST(Ring, BehindASwitchTheOrderIsTheIndex) {
   EXPECT_THAT(best_ring(bandwidths_of(dgx2()), 5), ElementsAre(0, 1, 2, 3, 4));
 }
 
+TEST(Ring, SeventeenEqualTheExactProgramme) {
+  const Bandwidths bandwidth = random_bandwidths(11, 17, 4);
+  const auto expected = exact_qualities(bandwidth);
+  for (const size_t count : {size_t{6}, size_t{13}, size_t{17}}) {
+    const auto ring = best_ring(bandwidth, count);
+    check_ring(bandwidth, ring, count);
+    EXPECT_EQ(ring_quality(bandwidth, ring), expected[count]) << count << " of 17";
+  }
+}
+
+// A ring of fast links hidden in a shuffled machine: plain, among others that are as fast, or of cliques of
+// four that one fast link joins each with the next.
+enum class Hidden { plain, among_others, of_cliques };
+
+Bandwidths hidden_ring(unsigned seed, size_t count, size_t extra, Hidden kind) {
+  std::mt19937 random(seed);
+  std::vector<size_t> hidden(count + extra);
+  std::iota(hidden.begin(), hidden.end(), size_t{0});
+  std::shuffle(hidden.begin(), hidden.end(), random);
+  Bandwidths all(hidden.size(), std::vector<int64_t>(hidden.size()));
+  const auto join = [&](size_t a, size_t b, int64_t link) {
+    all[hidden[a]][hidden[b]] = all[hidden[b]][hidden[a]] = link;
+  };
+  for (size_t a = 0; a < hidden.size(); ++a) {
+    for (size_t b = 0; b < a; ++b) {
+      const bool other = kind == Hidden::among_others && random() % 20 == 0;
+      const bool together = kind == Hidden::of_cliques && a < count && a / 4 == b / 4;
+      join(a, b, other || together ? 100 : 10 + static_cast<int64_t>(random() % 5));
+    }
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (kind != Hidden::of_cliques || i % 4 == 3) join(i, (i + 1) % count, 100);
+  }
+  return all;
+}
+
+TEST(Ring, HiddenRingsOfUpTo64DevicesAreFound) {
+  for (const size_t count : {size_t{20}, size_t{32}, size_t{48}, size_t{64}}) {
+    for (const Hidden kind : {Hidden::plain, Hidden::among_others, Hidden::of_cliques}) {
+      const size_t extra = kind == Hidden::among_others ? 0 : 3;
+      const Bandwidths bandwidth = hidden_ring(static_cast<unsigned>(count), count, extra, kind);
+      const auto ring = best_ring(bandwidth, count);
+      check_ring(bandwidth, ring, count);
+      EXPECT_EQ(ring_quality(bandwidth, ring).slowest, 100)
+          << count << " devices, kind " << static_cast<int>(kind);
+    }
+  }
+}
+
 TEST(Ring, ManyDevicesAreNeverWorseThanSequential) {
   for (unsigned seed = 0; seed < 6; ++seed) {
     SCOPED_TRACE(cat("seed ", seed));

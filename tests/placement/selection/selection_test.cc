@@ -201,6 +201,12 @@ TEST(Selection, Filters) {
   for (const auto& [text, expected] : cases) EXPECT_EQ(selected(text, host), expected) << text;
 }
 
+TEST(Selection, MemoryThatIsNotKnownPassesNoFilter) {
+  const Host host = gpu_host(0, 1);  // as of a GPU that uses the CPU's memory
+  for (const char* const text : {"mem>=1GiB", "mem<80GiB", "free<=80GiB", "free>=1GiB"})
+    EXPECT_EQ(selected(text, host), std::vector<int>{}) << text;
+}
+
 TEST(Selection, Hosts) {
   const auto of = [](const std::string& text, int number) { return selected(text, gpu_host(number, 4)); };
   EXPECT_THAT(of("n0:0,1;n1:2-3", 0), ElementsAre(0, 1));

@@ -70,6 +70,11 @@ TEST(CheckNeeds, TheNearestThereIs) {
   EXPECT_THAT(needs_error({{.gpus = 2, .cpus = 16}}), HasSubstr("2 GPUs and 16 CPUs: no host has both"));
 }
 
+TEST(CheckNeeds, MemoryThatIsNotKnownIsNotNothing) {
+  EXPECT_THAT(needs_error({needing({{.gpus = 1, .memory_bytes = kGiB}})}, machine({1})),
+              HasSubstr("got 1 GPU with 1.0 GiB: how much memory GPUs have is not known (host n0); "));
+}
+
 TEST(CheckNeeds, OneAlternativeIsEnough) {
   EXPECT_EQ(needs_error({{.gpus = 9}, {.cpus = 1}}), "possible");
   const std::string error = needs_error({{.gpus = 9}, {.cpus = 99}});

@@ -1,0 +1,188 @@
+#include "muster/placement/policy/order_improver.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+namespace muster {
+
+namespace {
+
+constexpr int kMaxShakes = 1000;
+
+}  // namespace
+
+std::size_t num_places(const std::vector<int>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), size_t{1},
+                         [](size_t product, int size) { return product * static_cast<size_t>(size); });
+}
+
+std::vector<std::vector<Neighbours>> mesh_neighbours(const std::vector<int>& sizes) {
+  const size_t places = num_places(sizes);
+  std::vector<std::vector<Neighbours>> axes;
+  size_t stride = 1;
+  for (size_t axis = sizes.size(); axis-- > 0;) {
+    const auto size = static_cast<size_t>(sizes[axis]);
+    auto& pairs = axes.emplace_back();
+    for (size_t place = 0; place < places && size > 1; ++place) {
+      const size_t along = place / stride % size;
+      if (along + 1 < size) pairs.push_back({place, place + stride});
+      if (along + 1 == size && size > 2) pairs.push_back({place, place - along * stride});  // closes the ring
+    }
+    stride *= size;
+  }
+  return axes;
+}
+
+OrderImprover::OrderImprover(const Bandwidths& bandwidth, const std::vector<int>& sizes, size_t max_visits)
+    : bandwidth_(bandwidth),
+      sizes_(sizes),
+      axes_(mesh_neighbours(sizes)),
+      places_(num_places(sizes)),
+      max_visits_(max_visits) {
+  for (size_t a = 0; a < bandwidth.size(); ++a) {
+    for (size_t b = 0; b < a; ++b) fastest_ = std::max(fastest_, bandwidth[a][b]);
+  }
+}
+
+void OrderImprover::improve(Order start) {
+  order_ = std::move(start);
+  quality_ = quality_of(order_);
+  remember();
+  for (bool better = true; better && !is_over();) {
+    better = exchange_devices();
+    better = exchange_blocks() || better;
+    better = turn_pieces() || better;
+    better = move_devices() || better;
+  }
+}
+
+void OrderImprover::shake() {
+  std::mt19937 random(1);
+  for (int round = 0; round < kMaxShakes && !is_over() && !is_ideal(); ++round) {
+    Order order = best_;
+    const size_t exchanges = 2 + random() % std::max<size_t>(4, places_ / 2);
+    for (size_t i = 0; i < exchanges; ++i) {
+      std::swap(order[random() % places_], order[random() % order.size()]);
+    }
+    improve(std::move(order));
+  }
+}
+
+bool OrderImprover::is_ideal() const {
+  return std::all_of(best_quality_.begin(), best_quality_.end(),
+                     [&](const AxisQuality& axis) { return axis.slowest >= fastest_; });
+}
+
+OrderImprover::Order OrderImprover::best() const {
+  return {best_.begin(), best_.begin() + static_cast<std::ptrdiff_t>(places_)};
+}
+
+// As ring.h and mesh_order.h compare: without `faster`.
+bool OrderImprover::is_better(const Quality& a, const Quality& b) {
+  for (size_t axis = 0; axis < a.size(); ++axis) {
+    if (a[axis].slowest != b[axis].slowest) return a[axis].slowest > b[axis].slowest;
+    if (a[axis].total != b[axis].total) return a[axis].total > b[axis].total;
+  }
+  return false;
+}
+
+OrderImprover::Quality OrderImprover::quality_of(const Order& order) {
+  Quality all(axes_.size());
+  for (size_t axis = 0; axis < axes_.size(); ++axis) {
+    AxisQuality& quality = all[axis];
+    for (const auto& [a, b] : axes_[axis]) {
+      const int64_t link = bandwidth_[order[a]][order[b]];
+      quality.total += link;
+      if (link < quality.slowest) quality.faster = 0;
+      quality.slowest = std::min(quality.slowest, link);
+      if (link == quality.slowest) --quality.faster;
+    }
+    visits_ += axes_[axis].size();
+  }
+  return all;
+}
+
+void OrderImprover::remember() {
+  if (!best_.empty() && !is_better(quality_, best_quality_)) return;
+  best_ = order_;
+  best_quality_ = quality_;
+}
+
+// Keeps what `change` made of the order if it is better; else `undo` takes it back.
+template <class Change, class Undo>
+bool OrderImprover::keep_if_better(const Change& change, const Undo& undo) {
+  change();
+  Quality found = quality_of(order_);
+  if (found <= quality_) {
+    undo();
+    return false;
+  }
+  quality_ = std::move(found);
+  remember();
+  return true;
+}
+
+bool OrderImprover::exchange_devices() {
+  bool better = false;
+  for (size_t a = 0; a < places_ && !is_over(); ++a) {
+    for (size_t b = a + 1; b < order_.size(); ++b) {
+      const auto exchange = [&] { std::swap(order_[a], order_[b]); };
+      better = keep_if_better(exchange, exchange) || better;
+    }
+  }
+  return better;
+}
+
+// Whole rows along the last axis, planes along the last two, and so on.
+bool OrderImprover::exchange_blocks() {
+  bool better = false;
+  const auto at = [&](size_t place) { return order_.begin() + static_cast<std::ptrdiff_t>(place); };
+  size_t size = 1;
+  for (size_t axis = sizes_.size(); axis-- > 1;) {
+    size *= static_cast<size_t>(sizes_[axis]);
+    for (size_t a = 0; a < places_ && !is_over(); a += size) {
+      for (size_t b = a + size; b < places_; b += size) {
+        const auto exchange = [&] { std::swap_ranges(at(a), at(a + size), at(b)); };
+        better = keep_if_better(exchange, exchange) || better;
+      }
+    }
+  }
+  return better;
+}
+
+// Pieces of a row along the last axis, the other way round.
+bool OrderImprover::turn_pieces() {
+  bool better = false;
+  const auto at = [&](size_t place) { return order_.begin() + static_cast<std::ptrdiff_t>(place); };
+  const auto size = static_cast<size_t>(sizes_.back());
+  for (size_t row = 0; row < places_; row += size) {
+    for (size_t from = row; from < row + size && !is_over(); ++from) {
+      for (size_t to = from + 2; to <= row + size; ++to) {
+        const auto turn = [&] { std::reverse(at(from), at(to)); };
+        better = keep_if_better(turn, turn) || better;
+      }
+    }
+  }
+  return better;
+}
+
+// A device to another place of its row; those between move up.
+bool OrderImprover::move_devices() {
+  bool better = false;
+  const auto at = [&](size_t place) { return order_.begin() + static_cast<std::ptrdiff_t>(place); };
+  const auto size = static_cast<size_t>(sizes_.back());
+  for (size_t row = 0; row < places_; row += size) {
+    for (size_t from = row; from < row + size && !is_over(); ++from) {
+      for (size_t to = from + 2; to < row + size; ++to) {
+        const auto forward = [&] { std::rotate(at(from), at(from + 1), at(to + 1)); };
+        const auto back = [&] { std::rotate(at(from), at(to), at(to + 1)); };
+        better = keep_if_better(forward, back) || better;
+        better = keep_if_better(back, forward) || better;
+      }
+    }
+  }
+  return better;
+}
+
+}  // namespace muster

@@ -1,0 +1,79 @@
+// Improves the order of devices on a grid, of which a ring is the one with one axis, by small changes. For
+// the searches beside it; pure numbers. A private header.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "muster/placement/policy/ring.h"
+
+namespace muster {
+
+// Two places that are neighbours along an axis.
+struct Neighbours {
+  std::size_t a, b;
+};
+
+std::size_t num_places(const std::vector<int>& sizes);
+
+// Of each axis, from the last: that is the order in which orders are compared.
+std::vector<std::vector<Neighbours>> mesh_neighbours(const std::vector<int>& sizes);
+
+class OrderImprover {
+ public:
+  using Order = std::vector<std::size_t>;  // of all devices; the first are the ones used, by their places
+
+  // `max_visits` bounds the time: how many links are looked at. Both references must outlive this object.
+  OrderImprover(const Bandwidths& bandwidth, const std::vector<int>& sizes, std::size_t max_visits);
+
+  // Takes `start` as far as single changes go; remembers the best order that it sees.
+  void improve(Order start);
+
+  // Improves the best order after some of its devices were exchanged at random, again and again. The same
+  // numbers give the same order everywhere.
+  void shake();
+
+  // Whether there are but fastest links: nothing is better.
+  bool is_ideal() const;
+
+  // The devices that are used.
+  Order best() const;
+
+ private:
+  // How good the links of one axis are. That fewer of them are the slowest is a way to where none is.
+  struct AxisQuality {
+    int64_t slowest = std::numeric_limits<int64_t>::max();
+    int64_t faster = 0;  // less the number of links that are the slowest
+    int64_t total = 0;
+    auto operator<=>(const AxisQuality&) const =
+        default;  // NOLINT(modernize-use-nullptr): it takes <=> for one
+  };
+  using Quality = std::vector<AxisQuality>;
+
+  static bool is_better(const Quality& a, const Quality& b);
+  bool is_over() const { return visits_ > max_visits_; }
+  Quality quality_of(const Order& order);
+  void remember();
+  template <class Change, class Undo>
+  bool keep_if_better(const Change& change, const Undo& undo);
+  bool exchange_devices();
+  bool exchange_blocks();
+  bool turn_pieces();
+  bool move_devices();
+
+  const Bandwidths& bandwidth_;
+  const std::vector<int>& sizes_;
+  const std::vector<std::vector<Neighbours>> axes_;
+  const std::size_t places_;
+  const std::size_t max_visits_;
+  std::size_t visits_ = 0;
+  int64_t fastest_ = 0;
+  Order order_ = {};
+  Quality quality_ = {};
+  Order best_ = {};
+  Quality best_quality_ = {};
+};
+
+}  // namespace muster
