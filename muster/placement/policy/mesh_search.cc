@@ -16,9 +16,12 @@ namespace {
 using Order = OrderImprover::Order;
 
 constexpr size_t kMaxThresholds = 16;
+constexpr size_t kThoroughSize = 64;          // of more devices, fewer thresholds
+constexpr size_t kMaxCounted = 256;           // devices whose neighbours in common are counted
 constexpr size_t kMaxMeshVisits = 8'000'000;  // some 20 ms
 constexpr size_t kMaxVisitsOfRows = kMaxMeshVisits / 40;
 constexpr int kMaxTries = 10'000;  // to find a clique around a device
+constexpr int kMaxTriesOfAll = 200'000;
 
 // Rows for the last axis: cliques of links of at least `least`, as far as there are enough.
 class RowPacker {
@@ -51,9 +54,12 @@ class RowPacker {
       const std::optional<size_t> device = seed(may_begin, size);
       if (!device) break;
       may_begin[*device] = false;
-      tries_ = kMaxTries;
+      tries_ = std::min(kMaxTries, tries_of_all_);
+      tries_of_all_ -= tries_;
       Order clique = {*device};
-      if (!complete(clique, fast_neighbours(*device), size)) continue;
+      const bool found = complete(clique, fast_neighbours(*device), size);
+      tries_of_all_ += std::max(tries_, 0);
+      if (!found) continue;
       for (const size_t member : clique) is_free_[member] = may_begin[member] = false;
       rows.push_back(std::move(clique));
     }
@@ -124,7 +130,9 @@ class RowPacker {
     return best;
   }
 
+  // Not counted where there are too many devices to do so for each.
   int common_neighbours(size_t a, size_t b) const {
+    if (bandwidth_.size() > kMaxCounted) return 0;
     int count = 0;
     for (size_t other = 0; other < bandwidth_.size(); ++other) {
       if (is_free_[other] && is_fast(a, other) && is_fast(b, other)) ++count;
@@ -135,7 +143,8 @@ class RowPacker {
   const Bandwidths& bandwidth_;
   const int64_t least_;
   std::vector<bool> is_free_;
-  int tries_ = 0;
+  int tries_ = 0;  // that are left, around one device and in all
+  int tries_of_all_ = kMaxTriesOfAll;
 };
 
 Bandwidths among(const Bandwidths& bandwidth, const Order& devices) {
@@ -166,7 +175,8 @@ std::vector<int64_t> thresholds_of(const Bandwidths& bandwidth) {
     for (size_t b = 0; b < a; ++b) values.insert(bandwidth[a][b]);
   }
   std::vector<int64_t> thresholds(values.begin(), values.end());
-  thresholds.resize(std::min(thresholds.size(), kMaxThresholds));
+  const size_t most = kMaxThresholds * kThoroughSize / std::max(kThoroughSize, bandwidth.size());
+  thresholds.resize(std::min(thresholds.size(), std::max<size_t>(most, 1)));
   return thresholds;
 }
 

@@ -144,6 +144,10 @@ TEST(ReadInventory, FormatsThatLookLikeOthersAreNamed) {
       {"======== ROCm System Management Interface ========\n       GPU0         GPU1\nGPU0   0            "
        "15\n",
        "expected what muster devices --json gives there, got the text of rocm-smi"},
+      {"name, memory.total [MiB]\nTesla T4, 15360 MiB\n", "got CSV of nvidia-smi"},
+      {"GPU models and configuration: \nGPU 0: Tesla T4\n",
+       "got PyTorch's collect_env without a GPU topology"},
+      {"01:00.0 3D controller: NVIDIA Corporation TU104GL [Tesla T4] (rev a1)\n", "got the text of lspci"},
       {"Machine (31GB total)\n  Package L#0\n",
        "expected XML, which lstopo --of xml gives, got the text of lstopo"},
   };
