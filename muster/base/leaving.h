@@ -6,6 +6,7 @@
 #include <string>
 
 #include "muster/base/error.h"
+#include "muster/base/lost_ranks.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -20,6 +21,7 @@ inline Error left_alone(int64_t sequence, int other, const std::string& call) {
 
 // On the rank that makes `call`, of which rank `other` knows nothing.
 inline Error left(int64_t sequence, const std::string& call, int other) {
+  note_lost_rank(other);
   return Error(ErrorCode::peer_failed, cat("collective #", sequence, " ('", call, "'): rank ", other,
                                            " left the group: its function ended, or it called shutdown()"));
 }

@@ -5,6 +5,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/launch/cause.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/launch.h"
 #include "muster/launch/restart.h"
@@ -16,14 +17,6 @@ namespace {
 
 constexpr std::chrono::seconds kWordEvery{30};
 constexpr std::chrono::seconds kQuickFailure{60};
-
-// A host's ranks lose a peer a moment before its own host reports that peer's end. Among those that failed of
-// one cause, one that was killed is the cause; then the first that was reported.
-void put_cause_in_front(std::vector<WorkerExit>& failures) {
-  std::stable_partition(failures.begin(), failures.end(), [](const WorkerExit& exit) {
-    return exit.signal != 0 && exit.signal != SIGPIPE && exit.signal != SIGABRT;
-  });
-}
 
 bool same_rank(const WorkerExit& a, const WorkerExit& b) {
   return a.rank == b.rank;
@@ -216,7 +209,7 @@ void Coordinator::round_over() {
   const bool job_ends = !trouble_.hosts_changed || trouble_.stopped_by != 0 || members_.empty();
   if (have_stopped(exits_) && job_ends)
     return finish(kStoppedExitCode, "all ranks have stopped, as they were asked to");
-  put_cause_in_front(trouble_.failures);
+  put_cause_first(trouble_.failures);
   if (!trouble_.error.empty()) return finish(trouble_.error_code, trouble_.error);
   if (trouble_.stopped_by != 0) {
     return finish(128 + trouble_.stopped_by, cat("stopped by ", signal_name(trouble_.stopped_by)));

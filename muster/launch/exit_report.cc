@@ -11,6 +11,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/failure_meaning.h"
+#include "muster/launch/source_lines.h"
 #include "muster/launch/worker_exit_json.h"
 #include "muster/supervise/child.h"
 
@@ -48,22 +49,6 @@ std::string signal_hint(int signal) {
 std::string text_or_empty(const Json& object, const char* name) {
   const auto found = object.find(name);
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
-// Where the first failure is but the loss of a rank: who left while the others waited. One says of itself
-// that its function returned; else it is one that ended with 0, whose number may be in the message.
-const WorkerExit* left_early(const std::vector<WorkerExit>& exits, const WorkerExit& first) {
-  if (!lost_a_peer(first)) return nullptr;
-  const WorkerExit* left = nullptr;
-  for (const WorkerExit& exit : exits) {
-    if (exit.message.find("returned from its function while others did not") != std::string::npos)
-      return &exit;
-    if (exit.failed() || exit.sent_signal != 0 || exit.at > first.at) continue;
-    const bool named = first.message.find(cat(": rank ", exit.rank, " ")) != std::string::npos;
-    if (left == nullptr || named) left = &exit;
-    if (named) break;
-  }
-  return left;
 }
 
 std::string indented(const std::vector<std::string>& lines) {
@@ -107,14 +92,16 @@ std::string consequences(const std::vector<WorkerExit>& exits, const WorkerExit*
   return out;
 }
 
-// Python's stack ends with the innermost calls; one of C++, muster's or LibTorch's, begins with them.
+// Python's stack ends with the innermost calls; one of C++, muster's or LibTorch's, begins with them, and so
+// does that of Python's faulthandler.
 bool begins_with_innermost(const std::string& stack) {
-  return trim(stack).starts_with("#") || stack.find("frame #0: ") != std::string::npos;
+  return trim(stack).starts_with("#") || stack.find("frame #0: ") != std::string::npos ||
+         stack.find("(most recent call first)") != std::string::npos;
 }
 
 std::vector<std::string> innermost(const std::string& stack) {
   const std::string text(stack.substr(0, stack.find_last_not_of(" \n") + 1));
-  std::vector<std::string> lines = split(text, '\n');
+  std::vector<std::string> lines = with_musters_calls_folded(split(text, '\n'));
   if (!begins_with_innermost(stack)) return last(std::move(lines), kMaxStackLines);
   if (lines.size() > kMaxStackLines) lines.resize(kMaxStackLines);
   return lines;
@@ -131,7 +118,8 @@ std::vector<std::string> lines_beside_error(const WorkerExit& exit) {
 
 std::string last_words(const WorkerExit& exit, const std::vector<std::string>& lines) {
   if (lines.empty()) return "";
-  if (!exit.lines_in_sight) return "  last lines of standard error\n" + indented(lines);
+  if (!exit.lines_in_sight)
+    return "  last lines of standard error\n" + indented(with_musters_calls_folded(lines));
   return exit.message.empty() ? "  said      its last lines of standard error are above\n" : "";
 }
 
@@ -233,6 +221,7 @@ std::vector<WorkerExit> brief(std::vector<WorkerExit> exits) {
   constexpr size_t kWithEvidence = 4;
   size_t told = 0;
   for (WorkerExit& exit : exits) {
+    exit.facts.account = account_of(exit);
     if (exit.failed() && exit.sent_signal == 0 && told++ < kWithEvidence) continue;
     exit.last_lines.clear();
     exit.stack.clear();
@@ -242,23 +231,6 @@ std::vector<WorkerExit> brief(std::vector<WorkerExit> exits) {
 
 std::string shown_stack(const std::string& stack) {
   return join(innermost(stack), "\n");
-}
-
-// A download's connection may be closed by its peer too: it is the library's words that count.
-bool lost_a_peer(const WorkerExit& exit) {
-  if (exit.message.starts_with("peer_failed:")) return true;
-  constexpr std::pair<const char*, const char*> kWords[] = {
-      {"gloo/transport", "Connection closed by peer"},
-      {"gloo/transport", "Connection reset by peer"},
-      {"gloo/transport", "Broken pipe"},
-      {"ncclRemoteError", ""},
-      {"Connection was likely closed. Did the remote server shutdown or crash?", ""}};
-  const auto says = [&](const std::string& text) {
-    return std::any_of(std::begin(kWords), std::end(kWords), [&](const auto& words) {
-      return text.find(words.first) != std::string::npos && text.find(words.second) != std::string::npos;
-    });
-  };
-  return says(exit.message) || std::any_of(exit.last_lines.begin(), exit.last_lines.end(), says);
 }
 
 std::optional<ReportedError> read_error_file(const std::string& path) {
@@ -279,7 +251,10 @@ std::optional<ReportedError> read_error_file(const std::string& path) {
   if (!message.is_object()) return ReportedError{.message = text, .stack = {}};
   ReportedError error{.message = text_or_empty(message, "message"), .stack = {}};
   const auto extra = message.find("extraInfo");
-  if (extra != message.end() && extra->is_object()) error.stack = text_or_empty(*extra, "py_callstack");
+  if (extra == message.end() || !extra->is_object()) return error;
+  error.stack = text_or_empty(*extra, "py_callstack");
+  const auto facts = extra->find("muster");
+  if (facts != extra->end()) error.facts = error_facts_from_json(*facts);
   return error;
 }
 
@@ -299,22 +274,6 @@ std::string cause_and_error(const WorkerExit& exit) {
   return exit.message.empty() ? exit.cause : cat(exit.cause, ", ", first_line_of(exit.message));
 }
 
-const WorkerExit* first_failure(const std::vector<WorkerExit>& exits) {
-  const WorkerExit* first = nullptr;
-  for (const WorkerExit& exit : exits) {
-    if (!exit.failed() || exit.sent_signal != 0) continue;
-    if (first == nullptr) first = &exit;
-    if (!lost_a_peer(exit)) return &exit;
-  }
-  // All that ended by themselves say that they lost a peer: which is one that was still on its way out, and
-  // told why. One that our signal killed was not on its way out.
-  for (const WorkerExit& exit : exits) {
-    const bool by_itself = exit.failed() && exit.signal == 0;
-    if (first != nullptr && by_itself && !exit.message.empty() && !lost_a_peer(exit)) return &exit;
-  }
-  return first;
-}
-
 std::string failure_card(const std::vector<WorkerExit>& exits, const FailureContext& context) {
   if (!context.fault.empty()) return fault_card(exits, context);
   const WorkerExit* failed = first_failure(exits);
@@ -325,9 +284,13 @@ std::string failure_card(const std::vector<WorkerExit>& exits, const FailureCont
   const char* const verb = ended_well ? " ended first: " : exits.size() > 1 ? " failed first: " : " failed: ";
   // The end of one that was asked to end while it was on its way out says little.
   const bool returned = left != nullptr && first->sent_signal != 0;
+  const std::string doubt = doubt_about(exits, *first);
   std::string out =
-      cat("[muster] rank ", first->rank, verb, returned ? "it returned from its function" : first->cause,
-          ended_well || returned ? ", while others waited for it" : "", "\n");
+      is_cause_known(exits, *first)
+          ? cat("[muster] rank ", first->rank, verb,
+                returned ? "it returned from its function" : first->cause,
+                ended_well || returned ? ", while others waited for it" : "", "\n")
+          : cat("[muster] rank ", first->rank, " failed of the loss of another rank: ", first->cause, "\n");
   out += cat("  where     host ", first->host, ", ", first->device, ", pid ", first->pid, "\n");
   out += cat("  when      ", context.time, ", ", format_duration(first->after), " after its start");
   if (context.max_restarts > 0) out += cat(", restart ", context.restarts, " of ", context.max_restarts);
@@ -339,6 +302,7 @@ std::string failure_card(const std::vector<WorkerExit>& exits, const FailureCont
       out += cat("  meaning   ", meaning, "\n");
     out += evidence(*first);
   }
+  if (!doubt.empty()) out += cat("  cause     ", doubt, "\n");
   for (const BadGpu& gpu : context.bad_gpus) out += cat("  GPU       ", describe({gpu}), "\n");
   out += who_left(*first, context);
   out += consequences(exits, first, ended_well ? failed : first);
@@ -362,6 +326,7 @@ std::string failure_json(const std::vector<WorkerExit>& exits, const FailureCont
                                         : Json(kFaultExitCode);
   json["fault"] = by_a_rank ? Json(nullptr) : Json(context.fault);
   json["first"] = first != nullptr ? to_json(*first) : Json(nullptr);
+  json["doubt"] = first != nullptr ? doubt_about(exits, *first) : "";
   json["others"] = Json::array();
   for (const WorkerExit& exit : exits) {
     if (&exit != first) json["others"].push_back(to_json(exit));

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/launch/cause.h"
 #include "muster/launch/gpu_watch.h"
 #include "muster/launch/run_record.h"
 #include "muster/launch/worker_exit.h"
@@ -17,6 +18,7 @@ namespace muster {
 struct ReportedError {
   std::string message;  // "ValueError: bad batch"
   std::string stack;
+  ErrorFacts facts = {};
 };
 
 // torchrun's JSON, {"message": {"message": …, "extraInfo": {"py_callstack": …}}} or {"message": "…"}; text
@@ -57,14 +59,6 @@ struct FailureContext {
   std::vector<BadGpu> bad_gpus = {};         // of the job's, since it began
   std::string fault = {};  // why all ranks were killed where none is the cause, as an error; empty: one is
 };
-
-// Whether it failed of the loss of another, as muster's, Gloo's, NCCL's and c10d's errors say it. Such a rank
-// has not failed first. Reads the message and the last lines.
-bool lost_a_peer(const WorkerExit& exit);
-
-// The first in order of death that failed by itself, and not of the loss of another where there is one;
-// nothing when none did.
-const WorkerExit* first_failure(const std::vector<WorkerExit>& exits);
 
 // The card for people, several lines; `exits` in order of death. Empty when nothing failed by itself
 // and there is no fault.

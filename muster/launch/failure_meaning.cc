@@ -1,6 +1,9 @@
 #include "muster/launch/failure_meaning.h"
 
+#include <algorithm>
 #include <string_view>
+
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -8,8 +11,13 @@ namespace {
 
 struct Meaning {
   const char* said;
-  const char* meant;
+  const char* meant;                // empty: the words say it
+  const char* beside = "";          // in the same line
+  Account account = Account::none;  // none: as any error says it
 };
+
+constexpr const char* kPortInUse = "a port is in use";  // the whole of it: meaning_of_port_in_use
+constexpr const char* kLostAnother = "it lost another rank, or the network to it: see that rank";
 
 // The first that is found holds, so causes stand before what they cause.
 constexpr Meaning kMeanings[] = {
@@ -38,35 +46,115 @@ constexpr Meaning kMeanings[] = {
      "Gloo, sometimes a thread of PyTorch, also under torchrun: end the script with os._exit(0)"},
     {"No space left on device", "a disk, or /dev/shm, is full"},
     {"Too many open files", "the limit on open files is reached: raise it (ulimit -n)"},
-    {"Address already in use",
-     "another process uses the port: give another --master-port, or none to have a free one chosen"},
+    {"Address already in use", kPortInUse},
+    {"address already in use", kPortInUse},
     {"error while loading shared libraries",
      "a library is missing: correct LD_LIBRARY_PATH or the program's RPATH"},
     {"ModuleNotFoundError",
      "Python does not find a module: see whether this is the right environment (venv, PYTHONPATH)"},
     {"Watchdog caught collective operation timeout",
      "a rank did not join a collective: see the other ranks' logs"},
-    {"ncclRemoteError", "it lost another rank, or the network to it: see that rank"},
-    {"Connection closed by peer", "it lost another rank, or the network to it: see that rank"},
-    {"Connection reset by peer", "it lost another rank, or the network to it: see that rank"},
+    {"ncclRemoteError", kLostAnother, "", Account::lost_peer},
+    {"Connection closed by peer", kLostAnother, "gloo/transport", Account::lost_peer},
+    {"Connection reset by peer", kLostAnother, "gloo/transport", Account::lost_peer},
+    {"Broken pipe", kLostAnother, "gloo/transport", Account::lost_peer},
+    {"Connection was likely closed. Did the remote server shutdown or crash?", kLostAnother, "",
+     Account::lost_peer},  // c10d's store
+    {"; the first rank that failed has the cause", kLostAnother, "",
+     Account::lost_peer},  // muster's, in Python
+    {"Connection closed by peer", kLostAnother, "", Account::connection},
+    {"Connection reset by peer", kLostAnother, "", Account::connection},
+    {"ConnectionResetError", "", "", Account::connection},
+    {"BrokenPipeError", "", "", Account::connection},
+    {"EOFError", "", "", Account::connection},
+    {"Broken pipe", "", "", Account::connection},
 };
 
-bool contains(const WorkerExit& exit, std::string_view said) {
-  const auto in = [&](const std::string& text) { return text.find(said) != std::string::npos; };
-  if (in(exit.message) || in(exit.stack)) return true;
-  for (const std::string& line : exit.last_lines) {
-    if (in(line)) return true;
+bool has_words(const std::string& text, const Meaning& meaning) {
+  return text.find(meaning.said) != std::string::npos && text.find(meaning.beside) != std::string::npos;
+}
+
+// The last line of a stack that Python prints: "ValueError: bad batch".
+bool is_python_error(std::string_view line) {
+  const size_t rank_end = line.starts_with("[rank") ? line.find("]: ") : std::string_view::npos;
+  if (rank_end != std::string_view::npos) line.remove_prefix(rank_end + 3);
+  const std::string_view type = line.substr(0, line.find(':'));
+  const bool is_name = type.find_first_of(" /\"'") == std::string_view::npos;
+  return is_name && (type.ends_with("Error") || type.ends_with("Exception"));
+}
+
+// Whether it has said words that stand in the table with that account.
+bool says(const WorkerExit& exit, Account account, bool in_last_line_alone) {
+  const auto in = [&](const std::string& text) {
+    return std::any_of(std::begin(kMeanings), std::end(kMeanings), [&](const Meaning& meaning) {
+      return meaning.account == account && has_words(text, meaning);
+    });
+  };
+  if (in(exit.message)) return true;
+  if (!in_last_line_alone) return std::any_of(exit.last_lines.begin(), exit.last_lines.end(), in);
+  return exit.message.empty() && !exit.last_lines.empty() && in(exit.last_lines.back());
+}
+
+// The first line of the table whose words it has said; nullptr: none.
+const Meaning* meaning_in(const WorkerExit& exit) {
+  for (const Meaning& meaning : kMeanings) {
+    const auto says = [&](const std::string& text) { return has_words(text, meaning); };
+    if (says(exit.message) || says(exit.stack)) return &meaning;
+    if (std::any_of(exit.last_lines.begin(), exit.last_lines.end(), says)) return &meaning;
   }
-  return false;
+  return nullptr;
+}
+
+// "…[::]:42471 (errno: 98", "port: 58561", "port=42471", "('127.0.0.1', 54373)"; 0: it names none.
+int port_in(const std::string& text) {
+  for (const std::string_view mark : {"port: ", "port=", "]:", "0.0.0.0:", "', "}) {
+    const size_t at = text.find(mark);
+    if (at == std::string::npos) continue;
+    const std::string_view rest = std::string_view(text).substr(at + mark.size());
+    const auto port = parse_int(rest.substr(0, rest.find_first_not_of("0123456789")));
+    if (port && *port > 0 && *port <= 65535) return static_cast<int>(*port);
+  }
+  return 0;
+}
+
+int port_in_use(const WorkerExit& exit) {
+  const auto is_of_it = [](const std::string& text) {
+    return text.find("ddress already in use") != std::string::npos;
+  };
+  if (is_of_it(exit.message)) return port_in(exit.message);
+  const auto line = std::find_if(exit.last_lines.begin(), exit.last_lines.end(), is_of_it);
+  return line == exit.last_lines.end() ? 0 : port_in(*line);
+}
+
+// muster holds MASTER_PORT: that is in the way of who listens there without SO_REUSEADDR, and of nobody else.
+std::string meaning_of_port_in_use(const WorkerExit& exit) {
+  const int port = port_in_use(exit);
+  if (port != 0 && port != exit.master_port)
+    return cat("another process uses port ", port, ": end that, or have the program use another port");
+  const std::string number = exit.master_port == 0 ? "" : cat(" ", exit.master_port);
+  const std::string hold =
+      cat("muster holds MASTER_PORT", number,
+          " for rank 0, which may listen there, once, with SO_REUSEADDR as PyTorch does");
+  if (port == 0) return cat("a port is in use: ", hold, "; any other port, another process has");
+  return cat("a process listens at MASTER_PORT ", port,
+             " already, or this one has not set SO_REUSEADDR: ", hold);
 }
 
 }  // namespace
 
 std::string failure_meaning(const WorkerExit& exit) {
-  for (const Meaning& meaning : kMeanings) {
-    if (contains(exit, meaning.said)) return meaning.meant;
-  }
-  return "";
+  const Meaning* const meaning = meaning_in(exit);
+  if (meaning == nullptr) return "";
+  return meaning->meant == kPortInUse ? meaning_of_port_in_use(exit) : meaning->meant;
+}
+
+// A download's connection breaks too, and is tried again: what was said of one counts at the very end.
+Account account_by_words(const WorkerExit& exit) {
+  if (says(exit, Account::lost_peer, false)) return Account::lost_peer;
+  if (says(exit, Account::connection, true)) return Account::connection;
+  const bool has_error = !exit.message.empty() || meaning_in(exit) != nullptr ||
+                         std::any_of(exit.last_lines.begin(), exit.last_lines.end(), is_python_error);
+  return has_error ? Account::own_error : Account::none;
 }
 
 }  // namespace muster

@@ -11,4 +11,7 @@ namespace muster {
 // Of the rank's message, stack and last lines; empty when nothing in them is known.
 std::string failure_meaning(const WorkerExit& exit);
 
+// What the words of its message and last lines tell of why it failed.
+Account account_by_words(const WorkerExit& exit);
+
 }  // namespace muster

@@ -3,11 +3,13 @@
 #include <cxxabi.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/shell.h"
@@ -18,14 +20,7 @@ namespace muster {
 
 namespace {
 
-// What a rank of muster::run says of the signal that ends it. It may have told of others' stacks before.
-constexpr std::string_view kStackFollows = "; its stack, innermost call first";
-
-bool is_head_of_stack(const std::string& line, int signal) {
-  return line.find(cat("] error: ", signal_name(signal), kStackFollows)) != std::string::npos;
-}
-
-constexpr size_t kShownOfLibTorch = 2;  // of calls in a row: the first, and the one that the program made
+constexpr size_t kShownOfFolded = 2;  // of calls in a row: the first, and the one that the program made
 
 struct Frame {
   std::string number;
@@ -117,6 +112,17 @@ bool is_libtorchs(const Frame& frame) {
   return frame.line.empty() && (file.starts_with("libtorch") || file.starts_with("libc10"));
 }
 
+bool is_musters(const Frame& frame) {
+  return file_of(frame).starts_with("libmuster") || frame.function.starts_with("muster::");
+}
+
+// Whose calls in a row are counted only; empty: they are the program's.
+std::string folded_into(const std::optional<Frame>& frame) {
+  if (!frame) return "";
+  if (is_libtorchs(*frame)) return "LibTorch";
+  return is_musters(*frame) ? "muster" : "";
+}
+
 std::string to_text(const Frame& frame) {
   const std::string function = frame.function.empty() ? "??" : shorter(frame.function);
   if (!frame.line.empty()) return cat("  ", frame.number, " ", function, " at ", frame.line);
@@ -141,41 +147,80 @@ std::string with_source_lines(const std::string& stack, std::chrono::system_cloc
   }
   for (const auto& [module, of_module] : by_module) find_lines(module, of_module);
 
-  const auto in_libtorch = [&](size_t i) {
-    return i < frames.size() && frames[i] && is_libtorchs(*frames[i]);
-  };
   std::vector<std::string> text;
   for (size_t i = 0; i < lines.size(); ++i) {
     if (frames[i] && is_detour(*frames[i])) continue;
+    const std::string whose = folded_into(frames[i]);
     size_t end = i;
-    while (in_libtorch(end)) ++end;
+    while (!whose.empty() && end < frames.size() && folded_into(frames[end]) == whose) ++end;
     text.push_back(frames[i] ? to_text(*frames[i]) : lines[i]);
-    if (end - i <= kShownOfLibTorch + 1) continue;
-    text.push_back(cat("     … ", end - i - kShownOfLibTorch, " calls in LibTorch"));
+    if (end - i <= kShownOfFolded + 1) continue;
+    text.push_back(cat("     … ", end - i - kShownOfFolded, " calls in ", whose));
     text.push_back(to_text(*frames[end - 1]));
     i = end - 1;
   }
   return join(text, "\n");
 }
 
-void take_signal_stack(WorkerExit& exit, std::vector<std::string>& lines) {
-  if (exit.signal == 0) return;
-  size_t header = lines.size();
-  while (header > 0 && !is_head_of_stack(lines[header - 1], exit.signal)) --header;
-  if (header > 0) {
-    std::vector<std::string> stack;
-    for (size_t i = header; i < lines.size() && parse_frame(lines[i]); ++i) stack.push_back(lines[i]);
-    const auto begin = lines.begin() + static_cast<ptrdiff_t>(header);
-    lines.erase(begin - 1, begin + static_cast<ptrdiff_t>(stack.size()));
-    exit.stack = join(stack, "\n");
+std::vector<std::string> with_musters_calls_folded(const std::vector<std::string>& lines) {
+  constexpr std::string_view kOwnFile = "/muster/__init__.py\", line ";
+  std::vector<std::string> text;
+  size_t folded = 0;
+  for (size_t i = 0; i <= lines.size(); ++i) {
+    const bool is_own = i < lines.size() && lines[i].find(kOwnFile) != std::string::npos;
+    if (!is_own && folded > 0)
+      text.push_back(cat("    … ", folded, folded == 1 ? " call" : " calls", " in muster"));
+    folded = is_own ? folded + 1 : 0;
+    if (i == lines.size()) break;
+    if (!is_own) {
+      text.push_back(lines[i]);
+      continue;
+    }
+    const size_t indent = lines[i].find("File ");
+    while (i + 1 < lines.size() && lines[i + 1].find_first_not_of(' ') > indent + 1 &&
+           lines[i + 1].starts_with("  "))
+      ++i;  // the source line, and what marks a part of it
   }
+  return text;
+}
+
+// Its handler wrote the same lines to standard error, where they are not wanted twice.
+void take_signal_stack(WorkerExit& exit, std::vector<std::string>& lines) {
+  std::vector<std::string> said = std::exchange(exit.facts.said, {});
+  if (exit.signal == 0 || exit.facts.signal != signal_name(exit.signal) || said.empty()) return;
+  const auto printed = std::search(lines.begin(), lines.end(), said.begin(), said.end());
+  if (printed != lines.end()) lines.erase(printed, printed + std::ssize(said));
+  said.erase(said.begin());
+  exit.stack = join(said, "\n");
+}
+
+// The C++ library's words.
+void take_uncaught_exception(WorkerExit& exit, const std::vector<std::string>& lines) {
   constexpr std::string_view kThrown = "terminate called after throwing an instance of '";
+  if (exit.signal == 0) return;
   for (size_t i = 0; i < lines.size() && exit.message.empty(); ++i) {
     if (!lines[i].starts_with(kThrown)) continue;
     const std::string type = lines[i].substr(kThrown.size(), lines[i].rfind('\'') - kThrown.size());
     const bool said = i + 1 < lines.size() && lines[i + 1].starts_with("  what():");
     exit.message = said ? cat(type, ": ", trim(lines[i + 1].substr(9))) : type;
   }
+}
+
+// The words of Python's faulthandler.
+void take_python_fault(WorkerExit& exit, const std::vector<std::string>& lines) {
+  constexpr std::string_view kFault = "Fatal Python error: ";
+  if (exit.signal == 0 || !exit.stack.empty()) return;
+  const auto fault = std::find_if(lines.begin(), lines.end(),
+                                  [&](const std::string& line) { return line.starts_with(kFault); });
+  const auto thread = std::find_if(fault, lines.end(), [](const std::string& line) {
+    return line.starts_with("Current thread 0x") &&
+           line.find("(most recent call first)") != std::string::npos;
+  });
+  if (thread == lines.end()) return;
+  if (exit.message.empty()) exit.message = *fault;
+  auto end = thread + 1;
+  while (end != lines.end() && end->starts_with("  ")) ++end;
+  exit.stack = join(std::vector<std::string>(thread, end), "\n");
 }
 
 }  // namespace muster

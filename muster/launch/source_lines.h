@@ -12,14 +12,24 @@
 namespace muster {
 
 // `stack` with its lines "  #3 /path/program(+0x1a2b) symbol" as "  #3 function at file.cc:12", or, where
-// there is no line, "  #3 function (program+0x1a2b)". Calls that LibTorch makes of itself are counted only.
-// Other lines stay; so do those of files that have changed since `taken`, which are of another program now.
-// Blocking: some seconds at most, where a library is large.
+// there is no line, "  #3 function (program+0x1a2b)". Calls in a row inside of LibTorch or muster are counted
+// only. Other lines stay; so do those of files that have changed since `taken`, which are of another program
+// now. Blocking: some seconds at most, where a library is large.
 std::string with_source_lines(const std::string& stack,
                               std::chrono::system_clock::time_point taken = std::chrono::system_clock::now());
 
-// A rank that a signal ended has said its stack among the `lines` of its standard error: takes it from there.
-// What an uncaught exception said becomes the message.
+// Of a rank that a signal ended and whose handler told of it in the error file: the stack becomes the exit's,
+// and goes from the last `lines` of standard error.
 void take_signal_stack(WorkerExit& exit, std::vector<std::string>& lines);
+
+// What an exception that nobody caught has said there becomes the message.
+void take_uncaught_exception(WorkerExit& exit, const std::vector<std::string>& lines);
+
+// What Python's faulthandler has said there of the signal: the stack of the thread that got it becomes the
+// exit's, and the error its message.
+void take_python_fault(WorkerExit& exit, const std::vector<std::string>& lines);
+
+// Lines of a Python stack, in which the calls of muster's module are counted only.
+std::vector<std::string> with_musters_calls_folded(const std::vector<std::string>& lines);
 
 }  // namespace muster

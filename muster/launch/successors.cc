@@ -62,13 +62,30 @@ bool Successors::follow(const std::vector<ChildExit>& failed) {
   return false;
 }
 
+// Of the generation before: the one that followed has held, and no failure of theirs can be the job's. One
+// whose place is still empty is kept.
+void Successors::forget_replaced() {
+  for (auto pid = replaced_.begin(); pid != replaced_.end();) {
+    if (!starts_.has_follower(*pid)) {
+      ++pid;
+      continue;
+    }
+    processes_.forget(*pid);
+    starts_.forget(*pid);
+    followed_.erase(*pid);
+    causes_.erase(*pid);
+    pid = replaced_.erase(pid);
+  }
+}
+
 // Every slot without a process gets one, for whatever reason it has none.
 void Successors::go_on(const NextGeneration& next) {
   if (processes_.is_ending()) return;
   processes_.loop().cancel(std::exchange(pause_, 0));
   generation_ = next.number;
   asked_ = some_have_ended_ = false;
-  replaced_ = std::exchange(ended_, {});
+  forget_replaced();
+  replaced_.merge(std::exchange(ended_, {}));
   followed_.insert(replaced_.begin(), replaced_.end());
   callbacks_.on_generation();
   starts_.make_log_folder(next.specs);

@@ -49,6 +49,7 @@ class Successors {
   void go_on(const NextGeneration& next);
   void start();
   void give_up(int slot);
+  void forget_replaced();
 
   ProcessSet& processes_;
   WorkerStarts& starts_;

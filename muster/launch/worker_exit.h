@@ -5,7 +5,19 @@
 #include <string>
 #include <vector>
 
+#include "muster/supervise/cause.h"
+
 namespace muster {
+
+// What a rank of muster::run has told of its failure, beside words.
+struct ErrorFacts {
+  std::string code{};               // "peer_failed", of a muster::Error
+  std::vector<int> lost_ranks{};    // of the job, where it failed of their loss and knows them
+  std::string signal{};             // that its handler told of, "SIGSEGV"
+  std::vector<std::string> said{};  // by that handler, on standard error too: a line, then its stack
+  bool left_early = false;          // its function returned while others made another call
+  Account account = Account::none;  // as it was found in its words, which need not be here any more
+};
 
 struct WorkerExit {
   int rank = 0;
@@ -13,6 +25,7 @@ struct WorkerExit {
   std::string host{};
   std::string device{};  // "GPU-<uuid>" or "cpu:<slot>"
   int pid = 0;
+  int master_port = 0;  // MASTER_PORT, as it was told; 0: not known
   bool started = true;  // false: the job had ended before
   int exit_code = 0;    // when signal == 0
   int signal = 0;
@@ -20,6 +33,7 @@ struct WorkerExit {
   std::string cause{};                    // in plain words
   std::string message{};                  // of the exception that it reported in its error file
   std::string stack{};                    // and where that came from
+  ErrorFacts facts{};                     // beside them
   std::vector<std::string> last_lines{};  // of its standard error
   bool lines_in_sight = false;            // the console shows them, and nearly nothing after them
   std::string stderr_log{};               // the file that has all of it; empty: none

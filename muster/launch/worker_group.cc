@@ -212,22 +212,21 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
                                                 ++running;
                                               }});
   }
-  WaitRules wait{
-      .stop_on_failure = !rules.goes_on,
-      .grace = rules.shutdown_timeout,
-      .until = rules.until,
-      .on_exit =
-          [&](const ChildExit& exit) {
-            early_end.on_exit(exit);
-            stopped.on_exit(exit);
-            if (exit.failed()) port.look();  // it may be the consequence
-            if (--running == 0 && !successors) port.stop();
-            if (rules.goes_on) say_lost(starts.in_short(exit), running);
-            if (rules.on_failure && fault.empty() && exit.failed() && exit.sent_signal == 0)
-              rules.on_failure(starts.in_short(exit));
-            if (successors) successors->on_exit(exit);
-          },
-      .is_consequence = [&](const ChildExit& exit) { return lost_a_peer(starts.explained(exit)); }};
+  WaitRules wait{.stop_on_failure = !rules.goes_on,
+                 .grace = rules.shutdown_timeout,
+                 .until = rules.until,
+                 .on_exit =
+                     [&](const ChildExit& exit) {
+                       early_end.on_exit(exit);
+                       stopped.on_exit(exit);
+                       if (exit.failed()) port.look();  // it may be the consequence
+                       if (--running == 0 && !successors) port.stop();
+                       if (rules.goes_on) say_lost(starts.in_short(exit), running);
+                       if (rules.on_failure && fault.empty() && exit.failed() && exit.sent_signal == 0)
+                         rules.on_failure(starts.in_short(exit));
+                       if (successors) successors->on_exit(exit);
+                     },
+                 .account = [&](const ChildExit& exit) { return account_of(starts.explained(exit)); }};
   if (successors) {
     wait.is_made_good = [&](const std::vector<ChildExit>& failed) { return successors->follow(failed); };
     wait.awaits_others = [&] { return successors->await_others(); };
@@ -251,6 +250,7 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
                      .all_gone = ended.survivors.empty()};
   for (const ChildExit& end : ended.exits)
     if (!successors || !successors->have_followed(end)) result.exits.push_back(starts.explained(end));
+  put_cause_first(result.exits, rules.goes_on);
   explain_all(result.exits);
   if (successors) successors->explain(result.exits);
   name_source_lines(result.exits);

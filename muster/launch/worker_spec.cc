@@ -122,6 +122,7 @@ Environment rank_environment(const Plan& plan, const RankPlan& rank, const Launc
   for (const auto& [name, value] : options.extra_env) variables[name] = value;
   // What only the console would have, the card says once.
   if (spec.err.console && spec.err.file.empty()) variables["MUSTER_CARD"] = spec.error_file;
+  variables.emplace("PYTHONFAULTHANDLER", "1");               // a signal says the line that it came in
   if (job.on_terminal) variables.emplace("MUSTER_TTY", "1");  // ranks write into pipes and cannot see it
   variables.emplace(
       "OMP_NUM_THREADS",

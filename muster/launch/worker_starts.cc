@@ -55,6 +55,11 @@ std::vector<std::string> last_lines_of(const std::string& path) {
   return split(trim(text), '\n');
 }
 
+int master_port_of(const WorkerSpec& spec) {
+  const auto told = spec.environment.find("MASTER_PORT");
+  return told == spec.environment.end() ? 0 : static_cast<int>(parse_int(told->second).value_or(0));
+}
+
 WorkerExit explain(const ChildExit& end, const WorkerSpec& spec, const std::string& earlier_error_file,
                    Clock::time_point started) {
   WorkerExit exit{
@@ -63,6 +68,7 @@ WorkerExit explain(const ChildExit& end, const WorkerSpec& spec, const std::stri
       .host = spec.host,
       .device = spec.device,
       .pid = end.pid,
+      .master_port = master_port_of(spec),
       .exit_code = end.exit_code,
       .signal = end.signal,
       .sent_signal = end.sent_signal,
@@ -77,6 +83,8 @@ WorkerExit explain(const ChildExit& end, const WorkerSpec& spec, const std::stri
   if (error) {
     exit.message = std::move(error->message);
     exit.stack = std::move(error->stack);
+    exit.facts = std::move(error->facts);
+    if (!exit.facts.signal.empty()) exit.message.clear();  // the signal's name, for other launchers
   }
   return exit;
 }
@@ -84,6 +92,8 @@ WorkerExit explain(const ChildExit& end, const WorkerSpec& spec, const std::stri
 // What it said last, on standard error.
 void add_lines(WorkerExit& exit, std::vector<std::string> lines) {
   take_signal_stack(exit, lines);
+  take_uncaught_exception(exit, lines);
+  take_python_fault(exit, lines);
   if (lines.size() > kLastLines) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(kLastLines));
   exit.last_lines = std::move(lines);
 }
@@ -127,6 +137,24 @@ void WorkerStarts::start(int slot, const WorkerSpec& spec) {
                           .cpus = spec.cpus});
   started.pid = processes_.pid_of(slot);
   started_.push_back(std::move(started));
+}
+
+size_t WorkerStarts::start_of(pid_t pid) const {
+  const auto found = std::find_if(started_.begin(), started_.end(),
+                                  [&](const Started& started) { return started.pid == pid; });
+  return static_cast<size_t>(found - started_.begin());
+}
+
+bool WorkerStarts::has_follower(pid_t pid) const {
+  const size_t at = start_of(pid);
+  return at < started_.size() && newest_in(started_[at].slot) != at;
+}
+
+void WorkerStarts::forget(pid_t pid) {
+  const size_t at = start_of(pid);
+  for (const auto& stream : {started_.at(at).out, started_.at(at).err})
+    if (stream) output_.forget(*stream);
+  started_.erase(started_.begin() + static_cast<std::ptrdiff_t>(at));
 }
 
 const WorkerStarts::Started& WorkerStarts::start_of(const ChildExit& end) const {

@@ -29,6 +29,11 @@ class WorkerStarts {
   // The process that runs in the slot is this rank from now on.
   void become(int slot, const WorkerSpec& spec);
 
+  // Whether another process was started in its slot since.
+  bool has_follower(pid_t pid) const;
+  // Lets go of one that has a follower, of which nothing will be asked any more.
+  void forget(pid_t pid);
+
   // What it is called in a store that tells of generations.
   std::string process_in(int slot) const;
 
@@ -51,6 +56,7 @@ class WorkerStarts {
     Clock::time_point at;
   };
   const Started& start_of(const ChildExit& end) const;
+  size_t start_of(pid_t pid) const;  // in started_, or past its end
   size_t newest_in(int slot) const;  // of started_
 
   ProcessSet& processes_;

@@ -33,6 +33,8 @@ std::string failure_section(const JobRun& run) {
     html += cat("<p class=\"cause bad\">rank ", first.rank, ": ", xml_text(cause_and_error(first)), "</p>\n");
     if (const std::string meaning = failure_meaning(first); !meaning.empty())
       html += cat("<p>", xml_text(meaning), "</p>\n");
+    if (const std::string doubt = doubt_about(failure.exits, first); !doubt.empty())
+      html += cat("<p>The cause is ", xml_text(doubt), "</p>\n");
   }
   for (const std::string& sentence : run.divergences) html += cat("<p>", xml_text(sentence), "</p>\n");
   if (!failure.card.empty()) html += cat("<pre>", html_lines(failure.card), "</pre>\n");

@@ -14,6 +14,10 @@
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/lost_ranks.h"
+#include "muster/launch/worker_exit_json.h"
+#include "muster/run/fatal_signal.h"
+#include "muster/run/returned_early.h"
 #include "muster/run/thrown_stack.h"
 
 namespace muster {
@@ -60,6 +64,19 @@ std::string describe_current(const std::exception_ptr& current) {
   }
 }
 
+ErrorFacts facts_of(const std::exception_ptr& current) {
+  try {
+    std::rethrow_exception(current);
+  } catch (const Error& error) {
+    ErrorFacts facts{.code = to_string(error.code()),
+                     .left_early = dynamic_cast<const ReturnedEarly*>(&error) != nullptr};
+    if (error.code() == ErrorCode::peer_failed) facts.lost_ranks = lost_ranks();
+    return facts;
+  } catch (...) {
+    return {};
+  }
+}
+
 // LibTorch's own words where they were asked for, as in Python; else what was kept of the throw.
 std::string stack_of(const std::exception_ptr& current, const Stack& until) {
   if (get_env("TORCH_SHOW_CPP_STACKTRACES") == "1") {
@@ -89,16 +106,19 @@ std::string describe_exception(const std::exception& error) {
 void set_error_file(const std::string& path) {
   const std::lock_guard lock(error_file().mutex);
   error_file().path = path;
+  tell_fatal_signals_to(path);
 }
 
-bool write_error_file(const std::string& message, const std::string& stack) noexcept {
+bool write_error_file(const std::string& message, const std::string& stack,
+                      const ErrorFacts& facts) noexcept {
   try {
     const auto path = path_of_error_file();
     if (!path) return false;
-    nlohmann::json extra = {{"timestamp", cat(std::time(nullptr))}};
+    nlohmann::ordered_json extra = {{"timestamp", cat(std::time(nullptr))}, {"muster", to_json(facts)}};
     if (!stack.empty()) extra["py_callstack"] = stack;  // torchrun's name for it
-    const nlohmann::json document = {{"message", {{"message", message}, {"extraInfo", std::move(extra)}}}};
-    write_file(*path, document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    const nlohmann::ordered_json document = {
+        {"message", {{"message", message}, {"extraInfo", std::move(extra)}}}};
+    write_file(*path, document.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     return true;
   } catch (const std::exception& error) {
     log(LogLevel::warn, cat("error file: ", error.what()));
@@ -110,7 +130,7 @@ void tell_failure(const std::exception_ptr& error) noexcept {
   try {
     const std::string message = describe_current(error);
     const std::string stack = stack_of(error, Stack::here());
-    const bool written = write_error_file(message, stack);
+    const bool written = write_error_file(message, stack, facts_of(error));
     if (written && get_env("MUSTER_CARD") == get_env("TORCHELASTIC_ERROR_FILE")) return;
     log(LogLevel::error, cat(message, stack.empty() ? "" : "; thrown here, innermost call first:\n", stack));
   } catch (const std::exception& failure) {

@@ -1,5 +1,6 @@
 #include "muster/run/fatal_signal.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 
 #include "muster/run/stack_text.h"
 
@@ -40,9 +42,9 @@ const char* short_name(int signal) {
   }
 }
 
-void say(const char* text, size_t bytes) {
+void write_all(int fd, const char* text, size_t bytes) {
   while (bytes > 0) {
-    const ssize_t written = ::write(STDERR_FILENO, text, bytes);
+    const ssize_t written = ::write(fd, text, bytes);
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return;
     text += written;
@@ -50,8 +52,88 @@ void say(const char* text, size_t bytes) {
   }
 }
 
-void say(const char* text) {
-  say(text, std::strlen(text));
+// The error file's text, put together in memory of a fixed size. What does not fit is left out, a line at a
+// time.
+class ErrorText {
+ public:
+  void add(const char* text, size_t bytes) {
+    const size_t room = text_.size() - size_;
+    std::memcpy(text_.data() + size_, text, std::min(bytes, room));
+    size_ += std::min(bytes, room);
+  }
+  void add(const char* text) { add(text, std::strlen(text)); }
+
+  // In quotes, without its line end.
+  void add_line(const char* line, size_t bytes) {
+    if (size_ + 2 * bytes + kClosing > text_.size()) return;
+    add(lines_++ == 0 ? "\"" : ",\"");
+    for (size_t i = 0; i < bytes; ++i) add_character(line[i]);
+    add("\"");
+  }
+
+  const char* data() const { return text_.data(); }
+  size_t size() const { return size_; }
+
+ private:
+  static constexpr size_t kClosing = 256;
+
+  void add_character(char c) {
+    if (c == '\n') return;
+    if (static_cast<unsigned char>(c) < 0x20) c = '?';
+    if (c == '"' || c == '\\') add("\\");
+    add(&c, 1);
+  }
+
+  std::array<char, size_t{96} << 10> text_ = {};
+  size_t size_ = 0;
+  int lines_ = 0;
+};
+
+ErrorText g_error;
+std::array<std::array<char, 4096>, 2> g_paths = {};
+std::atomic<const char*> g_path = nullptr;  // nullptr: nowhere
+
+void say(const char* text, size_t bytes) {
+  write_all(STDERR_FILENO, text, bytes);
+  g_error.add_line(text, bytes);
+}
+
+void begin_error(const char* signal) {
+  g_error.add("{\"message\":{\"message\":\"");
+  g_error.add(signal);
+  g_error.add("\",\"extraInfo\":{\"muster\":{\"signal\":\"");
+  g_error.add(signal);
+  g_error.add("\",\"said\":[");
+}
+
+void end_error() {
+  char digits[24];
+  char* at = digits + sizeof(digits) - 1;
+  *at = '\0';
+  for (auto now = static_cast<uint64_t>(::time(nullptr)); now > 0; now /= 10)
+    *--at = static_cast<char>('0' + now % 10);
+  g_error.add("]},\"timestamp\":\"");
+  g_error.add(at);
+  g_error.add("\"}}}\n");
+  const char* const path = g_path;
+  if (path == nullptr) return;
+  const int fd = ::open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd < 0) return;
+  write_all(fd, g_error.data(), g_error.size());
+  ::close(fd);
+}
+
+// "[rank 1] error: SIGSEGV; its stack, …", in one line.
+void say_head(const char* signal) {
+  constexpr const char* kRest = "; its stack, innermost call first (MUSTER_BACKTRACE=0: none):\n";
+  std::array<char, 192> line;
+  size_t size = 0;
+  for (const char* part : {static_cast<const char*>(g_name.data()), signal, kRest}) {
+    const size_t bytes = std::min(std::strlen(part), line.size() - size);
+    std::memcpy(line.data() + size, part, bytes);
+    size += bytes;
+  }
+  say(line.data(), size);
 }
 
 void* interrupted_at(const void* context) {
@@ -116,10 +198,10 @@ void on_fatal_signal(int signal, siginfo_t* info, void* context) {
   if (g_reporter.compare_exchange_strong(nobody, self)) {
     g_signal = signal;
     end_soon();
-    say(g_name.data());
-    say(short_name(signal));
-    say("; its stack, innermost call first (MUSTER_BACKTRACE=0: none):\n");
+    begin_error(short_name(signal));
+    say_head(short_name(signal));
     say_stack(context);
+    end_error();
   } else if (nobody != self) {
     for (;;) ::pause();  // until the other thread's signal ends the process
   }
@@ -137,6 +219,15 @@ void give_signal_stack() {
 }
 
 }  // namespace
+
+// Into the other of two places: a handler may read the one.
+void tell_fatal_signals_to(const std::string& error_file) {
+  const bool fits = !error_file.empty() && error_file.size() < g_paths[0].size();
+  auto& path = g_path == g_paths[0].data() ? g_paths[1] : g_paths[0];
+  path.fill('\0');
+  if (fits) std::copy(error_file.begin(), error_file.end(), path.begin());
+  g_path = fits ? path.data() : nullptr;
+}
 
 void show_fatal_signals(const std::string& name) {
   const std::string begin = "[" + name.substr(0, g_name.size() - 16) + "] error: ";

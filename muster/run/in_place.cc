@@ -11,6 +11,7 @@
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/lost_ranks.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/capabilities.h"
@@ -159,6 +160,7 @@ void InPlace::come() {
   if (env_.attempt == before) return;
   set_log_name(cat("rank ", env_.rank));
   set_error_file(env_.error_file);
+  forget_lost_ranks();
   show_activity_there();
 }
 

@@ -17,6 +17,7 @@
 #include "muster/run/own_program.h"
 #include "muster/run/rank_device.h"
 #include "muster/run/rank_software.h"
+#include "muster/run/returned_early.h"
 #include "muster/run/run_calls.h"
 #include "muster/run/sampler_checks.h"
 #include "muster/run/thrown_stack.h"
@@ -101,8 +102,9 @@ void leave(ProcessGroup& group, bool goes_on) {
     group.shutdown();
   } catch (const Error& error) {
     if (error.code() == ErrorCode::peer_failed) throw;
-    throw Error(error.code(), cat("rank ", group.rank(),
-                                  " returned from its function while others did not: ", error.message()));
+    throw ReturnedEarly(
+        error.code(),
+        cat("rank ", group.rank(), " returned from its function while others did not: ", error.message()));
   }
 }
 
@@ -213,6 +215,7 @@ int make_call(const RunOptions& options, int argc, char** argv, const std::funct
     if (wants_backtrace(options)) {
       keep_thrown_stacks(true);
       show_fatal_signals(cat("rank ", env->rank));
+      tell_fatal_signals_to(env->error_file);
       if (own != nullptr) answer_stack_requests(*own);
     }
     const int code = run_rank(*env, options, fn);

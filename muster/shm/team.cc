@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lost_ranks.h"
 #include "muster/base/strings.h"
 #include "muster/shm/futex.h"
 
@@ -194,9 +195,11 @@ std::string Team::failure(const std::vector<int>& missing) const {
   for (int rank = 0; rank < size(); ++rank) {
     if (line(rank).state.load() != RankState::dead) continue;
     const bool awaited = std::find(missing.begin(), missing.end(), rank) != missing.end();
-    if (awaited || !failed.empty() || !left.empty())
-      return cat("rank ", name(rank), " (process ", line(rank).pid.load(), ") ended");
+    if (!awaited && failed.empty() && left.empty()) continue;
+    note_lost_rank(name(rank));
+    return cat("rank ", name(rank), " (process ", line(rank).pid.load(), ") ended");
   }
+  if (!left.empty()) note_lost_rank(name(left[0]));
   if (!left.empty()) return cat("rank ", name(left[0]), " left the group");
   if (!failed.empty()) return cat("rank ", name(failed[0]), " failed before, or gave up waiting");
   return "";

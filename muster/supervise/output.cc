@@ -270,14 +270,33 @@ Output::Opened Output::open(StreamOptions options) {
   Fd write_end(ends[1]);
   // Only our end: the child's must block when full.
   ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
-  streams_.push_back(
-      std::make_unique<Stream>(*this, streams_.size(), std::move(options), std::move(read_end)));
-  return {streams_.size() - 1, std::move(write_end)};
+  const auto free = std::find(streams_.begin(), streams_.end(), nullptr);
+  const auto id = static_cast<StreamId>(free - streams_.begin());
+  if (free == streams_.end()) streams_.emplace_back();
+  streams_[id] = std::make_unique<Stream>(*this, id, std::move(options), std::move(read_end));
+  return {id, std::move(write_end)};
+}
+
+void Output::forget(StreamId id) {
+  const std::unique_ptr<Stream> stream = std::move(streams_.at(id));
+  take_rest(*stream);
+  Console* const console = stream->console();
+  if (console == nullptr || console->unfinished_line_of != stream.get()) return;
+  console->write("\n");
+  console->unfinished_line_of = nullptr;
+}
+
+// Bounded: a descendant that escaped may still write.
+void Output::take_rest(Stream& stream, const std::function<bool()>& hurry) {
+  for (int i = 0; i < 64 && stream.read_some(); ++i) {
+    if (hurry && stream.console() != nullptr && stream.console()->full()) stream.console()->flush(hurry);
+  }
+  stream.close();
 }
 
 void Output::resume_all() {
   for (const auto& stream : streams_) {
-    if (stream->console() != nullptr && !stream->console()->full()) stream->resume();
+    if (stream && stream->console() != nullptr && !stream->console()->full()) stream->resume();
   }
 }
 
@@ -326,11 +345,7 @@ void Output::set_prefix(StreamId id, const std::string& prefix) {
 
 void Output::finish(const std::function<bool()>& hurry) {
   for (const auto& stream : streams_) {
-    // Bounded: a descendant that escaped may still write.
-    for (int i = 0; i < 64 && stream->read_some(); ++i) {
-      if (stream->console() != nullptr && stream->console()->full()) stream->console()->flush(hurry);
-    }
-    stream->close();
+    if (stream) take_rest(*stream, hurry ? hurry : [] { return false; });
   }
   show_collapsed(true);
   if (live_drawn_) collapsed_to_->write(erase_live());

@@ -48,6 +48,10 @@ class Output {
   // From now on its lines on the console begin so, where they had a prefix before.
   void set_prefix(StreamId id, const std::string& prefix);
 
+  // Takes what the pipe of one whose writer has ended holds now, and lets go of it: its number may be given
+  // to another.
+  void forget(StreamId id);
+
   // Takes what the pipes hold now, closes them, and empties the consoles. For when the writers have ended.
   // Blocking: as long as somebody reads the console, or holds its pipe (Console::flush, `hurry` too).
   void finish(const std::function<bool()>& hurry = {});
@@ -62,6 +66,7 @@ class Output {
   class Stream;
 
   Console* console(int fd);
+  static void take_rest(Stream& stream, const std::function<bool()>& hurry = {});
   void resume_all();
   void show_collapsed(bool all);
   void set_live(size_t id, const StreamOptions& options, const std::string& text);

@@ -74,8 +74,27 @@ pid_t ProcessSet::pid_of(int id) const {
   return found == members_.rend() ? -1 : (*found)->child.pid;
 }
 
+void ProcessSet::forget(pid_t pid) {
+  const auto member = std::find_if(members_.begin(), members_.end(), [&](const auto& candidate) {
+    return candidate->child.pid == pid && candidate->exit;
+  });
+  if (member == members_.end()) return;
+  const auto exit = std::find_if(result_.exits.begin(), result_.exits.end(),
+                                 [&](const ChildExit& candidate) { return candidate.pid == pid; });
+  const auto at = static_cast<size_t>(exit - result_.exits.begin());
+  result_.exits.erase(exit);
+  if (at < made_good_) --made_good_;
+  if (first_failure_ != kNone && at < first_failure_) --first_failure_;
+  ::kill(-pid, SIGKILL);
+  if (sentinel_) sentinel_->release(pid);
+  ::waitpid(pid, nullptr, 0);  // from here on its number may be somebody else's
+  members_.erase(member);
+}
+
 void ProcessSet::on_death(Member& member) {
-  const ChildExit exit = exit_of(member.child, member.id, member.sent_signal);
+  ChildExit exit = exit_of(member.child, member.id, member.sent_signal);
+  const bool ended_by_itself = member.was_exiting && !member.told.contains(exit.signal);
+  if (ended_by_itself) exit.sent_signal = 0;
   loop_.cancel(member.watch);
   member.exit = exit;
   result_.exits.push_back(exit);
@@ -86,15 +105,26 @@ void ProcessSet::on_death(Member& member) {
   if (!deadline_) deadline_ = exit.at + kTogether;
 }
 
-// A process lets go of its connections a moment before it is dead, so a peer may fail of that, and be dead,
-// earlier. Among failures that came together, one that was killed is a cause; an exit code may be the
-// consequence.
+End ProcessSet::evidence(const ChildExit& exit) const {
+  return {.exit_code = exit.exit_code,
+          .signal = exit.signal,
+          .account = rules_.account ? rules_.account(exit) : Account::none};
+}
+
+// Of the failures that came together with the first.
 void ProcessSet::put_cause_first() {
-  const auto together = result_.exits.begin() + static_cast<std::ptrdiff_t>(first_failure_);
-  std::stable_partition(together, result_.exits.end(), [](const ChildExit& exit) {
-    return exit.signal != 0 && exit.signal != SIGPIPE && exit.signal != SIGABRT;
-  });
-  first_failure_ = kNone;
+  if (first_failure_ == kNone) return;
+  const auto first = result_.exits.begin() + static_cast<std::ptrdiff_t>(first_failure_);
+  std::vector<End> ends;
+  std::vector<std::ptrdiff_t> places;
+  for (auto exit = first; exit != result_.exits.end(); ++exit) {
+    if (!exit->failed() || exit->sent_signal != 0) continue;
+    ends.push_back(evidence(*exit));
+    places.push_back(exit - first);
+  }
+  if (ends.empty()) return;
+  const auto cause = first + places[cause_among(ends).index];
+  std::rotate(first, cause, cause + 1);  // the others stay in their order
 }
 
 void ProcessSet::take_signals() {
@@ -141,6 +171,8 @@ void ProcessSet::signal_mains(int signal, bool to_end) {
 }
 
 void ProcessSet::tell(Member& member, int signal, bool to_end) {
+  if (to_end && member.told.empty()) member.was_exiting = process_status(member.child.pid).is_exiting;
+  if (to_end) member.told.insert(signal);
   if (to_end) member.sent_signal = signal;
   // As a terminal does: a shell that gets Ctrl-C waits for what it runs to end of that too.
   const bool to_group = to_end && (signal == SIGINT || signal == SIGQUIT);
@@ -173,7 +205,7 @@ void ProcessSet::tell_spared() {
 // The main processes first: theirs is the chance to write a checkpoint. What they started follows when they
 // are gone (sweep).
 void ProcessSet::stop(int signal) {
-  if (first_failure_ != kNone) put_cause_first();
+  put_cause_first();
   phase_ = Phase::stopping;
   rules_.until.reset();  // it ends already
   deadline_ = Clock::now() + rules_.grace;
@@ -211,24 +243,23 @@ bool ProcessSet::awaits_an_end() const {
 
 // Whether all ends up to now are consequences: of one that has closed its connections, and is not dead yet.
 bool ProcessSet::awaits_a_cause() const {
-  if (!rules_.is_consequence || Clock::now() >= result_.exits.at(first_failure_).at + kAwaitAnEnd)
-    return false;
+  if (Clock::now() >= result_.exits.at(first_failure_).at + kAwaitAnEnd) return false;
   return std::all_of(result_.exits.begin() + static_cast<std::ptrdiff_t>(made_good_), result_.exits.end(),
-                     rules_.is_consequence);
+                     [this](const ChildExit& exit) {
+                       const Account account = evidence(exit).account;
+                       return account == Account::lost_peer || account == Account::connection;
+                     });
 }
 
 // Whether the failures that came together stop nothing, as others have taken their place.
 bool ProcessSet::make_good() {
   if (!rules_.is_made_good || first_failure_ == kNone) return false;
-  const size_t from = first_failure_;
   put_cause_first();
   std::vector<ChildExit> failed;
-  for (size_t i = from; i < result_.exits.size(); ++i)
+  for (size_t i = first_failure_; i < result_.exits.size(); ++i)
     if (result_.exits[i].failed()) failed.push_back(result_.exits[i]);
-  if (!rules_.is_made_good(failed)) {
-    first_failure_ = from;
-    return false;
-  }
+  if (!rules_.is_made_good(failed)) return false;
+  first_failure_ = kNone;
   for (const ChildExit& exit : failed) ::kill(-exit.pid, SIGKILL);
   made_good_ = result_.exits.size();
   deadline_.reset();
@@ -289,7 +320,8 @@ WaitResult ProcessSet::kill_all() {
 }
 
 WaitResult ProcessSet::finish() {
-  if (first_failure_ != kNone) put_cause_first();  // all died before anything was stopped
+  put_cause_first();  // one that took long to die may be it
+  first_failure_ = kNone;
   sweep();
   if (sentinel_) sentinel_->forget_groups();
   for (const auto& member : members_) {

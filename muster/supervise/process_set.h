@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/supervise/cause.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/child_exit.h"
 #include "muster/supervise/event_loop.h"
@@ -40,9 +41,9 @@ struct WaitRules {
   std::chrono::milliseconds kill_wait{5'000};   // after SIGKILL, before it is reported as unkillable
   std::optional<Clock::time_point> until = {};  // then everything is stopped, as by SIGTERM
   std::function<void(const ChildExit&)> on_exit = {};
-  // Whether a failure looks like the consequence of another process's end. That process may take a while to
-  // die; the set waits for it before it stops the rest. Called several times.
-  std::function<bool(const ChildExit&)> is_consequence = {};
+  // What a process that failed has told of why. If all that failed have lost another, that one may take a
+  // while to die; the set waits for it before it stops the rest. Called several times.
+  std::function<Account(const ChildExit&)> account = {};
   // Called before a failure stops the rest, with all failures that came together, the cause first. Returns
   // true if they have been handled (for example by spawning replacements): the rest then goes on, and what
   // the failed processes left in their process groups is killed.
@@ -59,7 +60,7 @@ struct WaitRules {
 };
 
 struct WaitResult {
-  std::vector<ChildExit> exits;        // in order of death
+  std::vector<ChildExit> exits;        // in order of death, but the cause before what came together with it
   int stopped_by = 0;                  // the stop signal received, if any
   bool timed_out = false;              // WaitRules::until was reached
   std::vector<std::string> killed;     // descriptions of leftover descendants that needed SIGKILL
@@ -86,6 +87,10 @@ class ProcessSet {
 
   // The process id of the newest member with this id that is not waited for yet; -1: none.
   pid_t pid_of(int id) const;
+
+  // Lets go of a member that has ended, and that others have taken the place of: nothing is told of its end
+  // any more, and what it left in its process group is killed.
+  void forget(pid_t pid);
 
   // Waits until every process has ended. The first failure or a stop signal stops all of them; a second
   // SIGINT kills at once. Leftover descendants are ended too. A stop signal that arrived while there were no
@@ -117,7 +122,9 @@ class ProcessSet {
     EventLoop::Handle watch = 0;
     std::optional<ChildExit> exit;
     int sent_signal = 0;
-    bool is_spared = false;  // stopped later, with the signal spared_of
+    std::set<int> told = {};   // signals that it was sent to end it
+    bool was_exiting = false;  // when it was first told to
+    bool is_spared = false;    // stopped later, with the signal spared_of
     int spared_of = 0;
   };
 
@@ -132,6 +139,7 @@ class ProcessSet {
   void signal_mains(int signal, bool to_end);
   void signal_groups(int signal) const;
   void put_cause_first();
+  End evidence(const ChildExit& exit) const;
   bool make_good();
   bool on_timeout();
   bool awaits_an_end() const;
@@ -157,7 +165,7 @@ class ProcessSet {
   Phase phase_ = Phase::running;
   std::optional<Clock::time_point> deadline_;
   static constexpr size_t kNone = static_cast<size_t>(-1);
-  size_t first_failure_ = kNone;  // in result_.exits, while its cause is awaited
+  size_t first_failure_ = kNone;  // in result_.exits; those that came with it follow
   size_t made_good_ = 0;          // in result_.exits: ends before this were handled
 };
 

@@ -68,6 +68,7 @@ TEST(CoordinatorInPlace, RanksThatEndForTheSakeOfAnotherCannotGoOn) {
   TwoHosts world(fixed(2, 3));
   WorkerExit consequence = failure_of(0, "a", 1);
   consequence.message = "peer_failed: all_reduce #3: rank 1 ended";
+  consequence.facts.code = "peer_failed";
   EXPECT_EQ(world.fail("a", 1, consequence).at(0).kind, Order::Kind::stop);
   EXPECT_THAT(world.said().back(),
               HasSubstr("not replaced in place: rank 0 ended because it had lost another"));

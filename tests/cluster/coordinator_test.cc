@@ -74,15 +74,18 @@ TEST(Coordinator, AFailureStopsAllAndIsTheExitCode) {
 }
 
 TEST(Coordinator, TheRankThatWasKilledIsTheCauseWhoeverReportedFirst) {
-  World world(fixed(2));
-  world.join("a");
-  world.join("b");
-  world.fail("a", 1, failure_of(0, "a", 1));
-  world.fail("b", 1, failure_of(1, "b", 0, SIGKILL));
-  world.end("a", 1, {failure_of(0, "a", 1)});
-  const auto orders = world.end("b", 1, {failure_of(1, "b", 0, SIGKILL)});
-  EXPECT_EQ(orders.at(0).exit_code, 128 + SIGKILL);
-  EXPECT_EQ(orders[0].exits.at(0).rank, 1);
+  for (const int signal : {SIGKILL, SIGSEGV, SIGABRT, SIGPIPE, 0}) {
+    World world(fixed(2));
+    world.join("a");
+    world.join("b");
+    const WorkerExit cause = failure_of(1, "b", signal == 0 ? 3 : 0, signal);
+    world.fail("a", 1, failure_of(0, "a", 1));
+    world.fail("b", 1, cause);
+    world.end("a", 1, {failure_of(0, "a", 1)});
+    const auto orders = world.end("b", 1, {cause});
+    EXPECT_EQ(orders.at(0).exit_code, cause.shell_code());
+    EXPECT_EQ(orders[0].exits.at(0).rank, 1);
+  }
 }
 
 TEST(Coordinator, RestartsAllWithinOneBudget) {

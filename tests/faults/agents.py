@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 
+from failures import all_wait_for_one
 from hosts import wait_for
 from place import expect, read_until, sh
 from table import row
@@ -81,6 +82,18 @@ def node_crashes(place):
     took = time.monotonic() - start
     place.gone_after(30)
     return f"the other ended {took:.2f} s later, exit code 1, host named"
+
+
+@row(75, "a rank aborts, and ranks of another host fail of that", "the cards of both hosts name it")
+def cause_of_another_host(place):
+    for ends_by, code, cause in (("kill -ABRT $$", 134, "killed by SIGABRT"), ("exit 3", 3, "exit code 3")):
+        script = all_wait_for_one(place, 5, ends_by)
+        agents = two_agents(place, script, first=["-n", "4"], second=["-n", "4"])
+        for agent in agents:
+            err = agent.communicate(timeout=60)[1].decode()
+            expect(agent.returncode == code and re.search(f"rank 5 .*{cause}", err), f"{agent.returncode} {err}")
+            expect(not re.search(r"rank [^5] failed first", err), err)
+    return "by SIGABRT and by an exit code, on both"
 
 
 @row(18, "two hosts with one number", "the second is refused")

@@ -1,5 +1,7 @@
 """Ranks that fail by themselves: what is told, and what follows."""
 
+import json
+import os
 import re
 import time
 
@@ -10,21 +12,65 @@ from table import row
 @row(26, "an exception in the user's function", "message and rank in the card")
 def exception(place):
     code, _, err = place.run("run", "-q", "-n", "2", place.probe(), "throw")
-    expect(code != 0 and "the reactor is too hot" in err and "rank 1 failed first" in err, err)
+    expect(code == 1 and "the reactor is too hot" in err and "rank 1 failed first" in err, err)
     return "rank 1, 'the reactor is too hot'"
 
 
-@row(27, "a peer fails of the first death, faster to exit", "the first death by time is the cause")
+def all_wait_for_one(place, victim, ends_by):
+    """A script of plain ranks: that rank ends so when all others wait for it, who then end with 1 and say nothing."""
+    for old in place.folder.glob("waits.*"):
+        old.unlink()
+    gate = place.folder / "gate"
+    gate.unlink(missing_ok=True)
+    os.mkfifo(gate)
+    return f"if [ $RANK = {victim} ]; then exec 3>gate; " \
+           "until [ $(ls waits.* 2>/dev/null | wc -l) = $((WORLD_SIZE - 1)) ]; do :; done; " \
+           f"{ends_by}; fi; exec 4<gate; : >waits.$RANK; read x <&4; exit 1"
+
+
+@row(27, "a rank ends, and its peers fail of that, faster to exit", "the cause is named, whatever ended it")
 def first_death(place):
-    script = "if [ $RANK = 1 ]; then echo $$ >pid; sleep 0.2; kill -9 $$; fi; while [ ! -s pid ]; do :; done; " \
-             "while [ -e /proc/$(cat pid)/exe ] 2>/dev/null; do :; done; exit 1"
-    right = 0
-    for _ in range(10):
-        (place.folder / "pid").unlink(missing_ok=True)
-        _, _, err = place.run("run", "-q", "-n", "2", *sh(script))
-        right += "rank 1 failed first" in err
-    expect(right == 10, f"right in {right} of 10")
-    return "right in 10 of 10, the peer exiting at once"
+    ends = {"kill -9 $$": (137, "killed by SIGKILL"), "kill -SEGV $$": (139, "killed by SIGSEGV"), "kill -ABRT $$": (134, "killed by SIGABRT"),
+            "kill -PIPE $$": (141, "killed by SIGPIPE"), "exit 3": (3, "exit code 3")}
+    tried, wrong = 0, []
+    for ranks in (2, 8):
+        for ends_by, (code, cause) in ends.items():
+            for _ in range(3):
+                script = all_wait_for_one(place, 1, ends_by)
+                got, _, err = place.run("run", "-q", "-n", str(ranks), *sh(script))
+                tried += 1
+                if got != code or f"rank 1 failed first: {cause}" not in err:
+                    wrong.append(f"{ranks} ranks, {ends_by}: {got} {err}")
+    expect(not wrong, f"wrong in {len(wrong)} of {tried}: {wrong[:1]}")
+    return f"right in {tried} of {tried}: five ends, 2 and 8 ranks, the peers exiting at once"
+
+
+@row(71, "peers lose a rank that takes longer than 2 s to end", "no cause is named, and what is not known")
+def slow_cause(place):
+    script = "if [ $RANK = 1 ]; then trap 'exit 3' TERM; : >up; while :; do sleep 0.01; done; fi; until [ -e up ]; do :; done; " \
+             "echo '[gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:4711' >&2; exit 1"
+    code, _, err = place.run("run", "-q", "-n", "2", "--run-dir", f"{place.folder}/run", *sh(script))
+    expect(code == 1 and "rank 0 failed of the loss of another rank: exit code 1" in err and "failed first" not in err, err)
+    expect("cause     not known: it lost another rank, and no failure of another kind had come when muster ended rank 1" in err, err)
+    expect(json.loads((place.folder / "run/failure.json").read_text())["doubt"].startswith("not known"), "failure.json")
+    return "'failed of the loss of another rank', and rank 1 to look at"
+
+
+@row(72, "ranks end alike in one moment, and say nothing", "that which was first is not certain")
+def alike(place):
+    code, _, err = place.run("run", "-q", "-n", "4", *sh(all_wait_for_one(place, 1, "exit 1")))
+    expect(code == 1 and re.search(r"cause     not certain: ranks? [\d, ]+ ended alike in the same moment", err), err)
+    return "the others are listed with it"
+
+
+@row(73, "a Python rank crashes", "the line, in the card")
+def python_crash(place):
+    (place.folder / "crash.py").write_text("import ctypes\n\ndef read_nowhere():\n    ctypes.string_at(0)\n\nread_nowhere()\n")
+    code, _, err = place.run("run", "-q", "-n", "1", "python3", "crash.py")
+    expect(code == 139 and re.search(r'File ".*crash.py", line 4 in read_nowhere', err), err)
+    code, out, _ = place.run("run", "-q", "-n", "1", *sh("echo $PYTHONFAULTHANDLER"), env={"PYTHONFAULTHANDLER": "0"})
+    expect(code == 0 and out.strip() == "0", out)
+    return "line 4, in read_nowhere; exit code 139"
 
 
 @row(29, "a rank ends with 0 while others run", "told, and bounded")

@@ -1,5 +1,6 @@
 """Ranks of one host that die, stop, or leave something behind, and a launcher that dies."""
 
+import json
 import os
 import pathlib
 import re
@@ -23,7 +24,19 @@ def kill_in_all_reduce(place):
     job.terminate()
     err = job.communicate(timeout=60)[1].decode()
     expect("rank 1 failed: killed by SIGKILL" in err, err)
+    error = error_of_peer(place)
+    expect(error["message"].startswith("peer_failed: all_reduce #"), str(error))
+    expect(error["extraInfo"]["muster"]["code"] == "peer_failed" and error["extraInfo"]["muster"]["lost_ranks"] == [1], str(error))
     return f"rank 1 named, {len(re.findall('reduces', again))} rank reduces again after {took:.2f} s"
+
+
+def error_of_peer(place):
+    """What rank 0 writes to its error file when rank 1 is killed, in a job that does not end it meanwhile."""
+    job = place.start("run", "-q", "-n", "2", "--run-dir", f"{place.folder}/goes_on", "--on-failure", "continue", place.probe(), "reduce")
+    pids = dict(re.findall(r"rank (\d) pid (\d+)", read_until(job, "reduces") + read_until(job, "reduces")))
+    os.kill(int(pids["1"]), signal.SIGKILL)
+    job.communicate(timeout=60)
+    return json.loads((place.folder / "goes_on/logs/0/0.error.json").read_text())["message"]
 
 
 def in_place(place, *argv, flags=()):

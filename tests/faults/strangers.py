@@ -21,8 +21,17 @@ def port_taken(place):
     holder.listen()
     port = holder.getsockname()[1]
     code, _, err = place.run("run", "-q", "-n", "1", "--master-port", str(port), "true")
-    expect(code != 0 and f"process {os.getpid()}" in err, err)
+    expect(code == 1 and f"process {os.getpid()}" in err, err)
     return f"exit code {code}; named process and port"
+
+
+@row(74, "a rank listens at MASTER_PORT without SO_REUSEADDR", "the card says who holds it")
+def held_port(place):
+    (place.folder / "serve.py").write_text("import os, socket\nsocket.socket().bind(('', int(os.environ['MASTER_PORT'])))\n")
+    code, _, err = place.run("run", "-q", "-n", "1", "python3", "serve.py")
+    expect(code == 1 and "Address already in use" in err, err)
+    expect(re.search(r"meaning   a port is in use: muster holds MASTER_PORT \d+ for rank 0", err) and "--master-port" not in err, err)
+    return "the launcher, for rank 0, and what to set"
 
 
 @row(16, "the store out of descriptors", "a client is refused, the server lives")

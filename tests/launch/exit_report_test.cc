@@ -55,6 +55,28 @@ TEST(ErrorFile, TorchrunsTwoFormsAndPlainText) {
   EXPECT_FALSE(read_error_file(folder.path() + "/none"));
 }
 
+TEST(ErrorFile, HasFactsBesideWords) {
+  const ScratchFolder folder;
+  const auto read = [&](const std::string& facts) {
+    return read_error_file(folder.write(
+        "error.json", cat(R"({"message": {"message": "m", "extraInfo": {"muster": )", facts, "}}}")));
+  };
+  const auto lost = read(R"({"code": "peer_failed", "lost_ranks": [3, 1], "left_early": true})");
+  EXPECT_EQ(lost->facts.code, "peer_failed");
+  EXPECT_THAT(lost->facts.lost_ranks, testing::ElementsAre(3, 1));
+  EXPECT_TRUE(lost->facts.left_early);
+  const auto killed = read(R"({"signal": "SIGSEGV", "said": ["head", "  #0 f"]})");
+  EXPECT_EQ(killed->facts.signal, "SIGSEGV");
+  EXPECT_THAT(killed->facts.said, testing::ElementsAre("head", "  #0 f"));
+  for (const char* wrong :
+       {"7", "[]", R"({"code": 7, "lost_ranks": 7, "left_early": 7, "signal": [], "said": 3})",
+        R"({"lost_ranks": ["x", -1, 99999999999, 1.5], "said": [7]})"}) {
+    const auto facts = read(wrong)->facts;
+    EXPECT_TRUE(facts.code.empty() && facts.lost_ranks.empty() && facts.said.empty() && !facts.left_early)
+        << wrong;
+  }
+}
+
 TEST(ErrorFile, OfALongOneTheBeginningAndOfADeepOneTheText) {
   const ScratchFolder folder;
   const std::string path =
@@ -215,6 +237,7 @@ TEST(FailureCard, NamesTheErrorsOfTheOthers) {
 TEST(FailureCard, NamesARankThatEndedWellWhileOthersWaitedForIt) {
   std::vector<WorkerExit> exits = {ended(2, 0), ended(1, 0), ended(0, 1), ended(3, 0, SIGTERM, SIGTERM)};
   exits[2].message = "peer_failed: all_reduce #3 on rank 0 of 4: rank 1 (process 101) ended; see there";
+  exits[2].facts = {.code = "peer_failed", .lost_ranks = {1}};
   const std::string card = failure_card(exits, context());
   EXPECT_THAT(card, HasSubstr("[muster] rank 1 ended first: exit code 0, while others waited for it\n"));
   EXPECT_THAT(card, HasSubstr("  error     rank 0: peer_failed: all_reduce #3"));
@@ -225,10 +248,13 @@ TEST(FailureCard, NamesARankThatEndedWellWhileOthersWaitedForIt) {
   EXPECT_EQ(json["exit_code"], 1);
 
   exits[2].message = "RuntimeError: it lost another";
+  exits[2].facts = {};
   exits[2].last_lines = {"[gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:4711"};
   EXPECT_THAT(failure_card(exits, context()), HasSubstr("rank 2 ended first")) << "the first that did";
   exits[0].at = exits[1].at = exits[2].at + std::chrono::seconds(1);
-  EXPECT_THAT(failure_card(exits, context()), HasSubstr("rank 0 failed first")) << "nobody had left";
+  EXPECT_THAT(failure_card(exits, context()),
+              HasSubstr("rank 0 failed of the loss of another rank: exit code 1"))
+      << "nobody had left";
   exits[0].at = exits[1].at = exits[2].at;
   exits[2].last_lines = {"ConnectionResetError: [Errno 104] Connection reset by peer"};
   EXPECT_THAT(failure_card(exits, context()), HasSubstr("rank 0 failed first")) << "of a download";
@@ -237,7 +263,9 @@ TEST(FailureCard, NamesARankThatEndedWellWhileOthersWaitedForIt) {
 TEST(FailureCard, NamesARankThatReturnedEarlyHoweverItEnded) {
   std::vector<WorkerExit> exits = {ended(0, 1), ended(1, 0, SIGTERM, SIGTERM)};
   exits[0].message = "peer_failed: collective #3: rank 1 left the group";
+  exits[0].facts.code = "peer_failed";
   exits[1].message = "invalid_argument: rank 1 returned from its function while others did not: shutdown #3";
+  exits[1].facts = {.code = "invalid_argument", .left_early = true};
   const std::string card = failure_card(exits, context());
   EXPECT_THAT(card, HasSubstr("rank 1 failed first: it returned from its function, while others waited"));
   EXPECT_THAT(card, HasSubstr("  error     invalid_argument: rank 1 returned"));
@@ -249,6 +277,29 @@ TEST(FailureCard, SaysSignalsInWords) {
   EXPECT_THAT(ended(0, 0, SIGSEGV).cause, HasSubstr("killed by SIGSEGV (segmentation fault)"));
   EXPECT_THAT(ended(0, 0, SIGKILL).cause, HasSubstr("memory"));
   EXPECT_EQ(ended(0, 5, 0, SIGTERM).cause, "exit code 5 after muster's SIGTERM");
+}
+
+// Rank 0 says that it lost rank 1, which muster ended when it had waited for a cause.
+TEST(FailureCard, NamesNoCauseThatIsNotKnown) {
+  std::vector<WorkerExit> exits = {ended(0, 1), ended(1, 0, SIGTERM, SIGTERM)};
+  exits[0].message = "peer_failed: all_reduce #3";
+  exits[0].facts = {.code = "peer_failed", .lost_ranks = {1}};
+  const std::string card = failure_card(exits, context());
+  EXPECT_THAT(card, HasSubstr("[muster] rank 0 failed of the loss of another rank: exit code 1\n"));
+  EXPECT_THAT(card,
+              HasSubstr("  cause     not known: it lost rank 1, and no failure of another kind had come when "
+                        "muster ended rank 1; see what these did\n"));
+  EXPECT_THAT(card, Not(HasSubstr("failed first")));
+  EXPECT_THAT(failure_json(exits, context()), HasSubstr("\"doubt\": \"not known: it lost rank 1"));
+}
+
+TEST(FailureCard, SaysWhoEndedAlikeInTheSameMoment) {
+  std::vector<WorkerExit> exits = {ended(2, 1), ended(0, 1), ended(3, 1), ended(1, 0, SIGTERM, SIGTERM)};
+  EXPECT_THAT(
+      failure_card(exits, context()),
+      HasSubstr("  cause     not certain: ranks 0, 3 ended alike in the same moment, and said no more\n"));
+  exits[0].message = exits[1].message = exits[2].message = "ValueError: bad batch";
+  EXPECT_THAT(failure_card(exits, context()), Not(HasSubstr("not certain")));
 }
 
 TEST(FirstFailure, SkipsThoseThatMusterEnded) {
@@ -263,6 +314,7 @@ TEST(FirstFailure, SkipsThoseThatMusterEnded) {
 TEST(FirstFailure, IsNoneThatMusterKilledWhateverItReported) {
   std::vector<WorkerExit> exits = {ended(1, 1), ended(0, 0, SIGTERM, SIGTERM), ended(2, 1, 0, SIGTERM)};
   exits[0].message = "peer_failed: all_reduce #3";
+  exits[0].facts.code = "peer_failed";
   exits[1].message = "SignalException: got SIGTERM";
   EXPECT_EQ(first_failure(exits)->rank, 1);
   exits[2].message = "ValueError: the cause";

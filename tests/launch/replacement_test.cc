@@ -35,6 +35,7 @@ TEST(ObstacleToReplacing, ARankThatLeavesForTheSakeOfAnotherCannotCome) {
   consequence.rank = 1;
   consequence.exit_code = 1;
   consequence.message = "peer_failed: all_reduce #3: rank 2 (process 7) ended";
+  consequence.facts.code = "peer_failed";
   const RankFailures failures{.failed = {killed_rank(2), consequence}, .left = {0}};
   EXPECT_THAT(obstacle_to_replacing(failures), HasSubstr("rank 1 ended because it had lost another"));
 }

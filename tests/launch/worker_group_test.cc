@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "muster/launch/exit_report.h"
 #include "muster/launch/port.h"
 #include "muster/launch/replacement.h"
+#include "muster/supervise/descendants.h"
 #include "tests/device/scratch.h"
 #include "tests/support/stranger.h"
 
@@ -105,6 +107,26 @@ TEST(RunWorkers, AwaitsTheRankThatALostConnectionIsTheConsequenceOf) {
   EXPECT_EQ(first->sent_signal, 0);
 }
 
+// Rank 1 closed the connection, and goes on for longer than anybody waits for it.
+TEST(RunWorkers, NamesNoCauseThatTakesTooLongToEnd) {
+  const ScratchFolder folder;
+  GroupResult result;
+  {
+    const StderrTo caught(folder.path() + "/err");
+    ProcessSet processes;
+    const auto specs = shells({"echo 'RuntimeError: [/gloo/transport/tcp/pair.cc:5] Connection closed by "
+                               "peer [127.0.0.1]:7' >&2; exit 1",
+                               "trap 'exit 3' TERM; while :; do sleep 0.01; done"},
+                              folder);
+    result = run_workers(processes, specs, {}, {});
+  }
+  const WorkerExit* first = first_failure(result.exits);
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(first->rank, 0);
+  EXPECT_FALSE(is_cause_known(result.exits, *first));
+  EXPECT_THAT(doubt_about(result.exits, *first), HasSubstr("when muster ended rank 1"));
+}
+
 // A launcher of its own, so that the stranger is none of its descendants. Its rank fails a moment after that
 // has begun to listen, and before the launcher looks again by itself.
 TEST(RunWorkers, ARankThatFailsOfAStrangerIsNotToldOf) {
@@ -174,6 +196,42 @@ TEST(RunWorkers, StartsOthersInPlaceOfRanksThatFail) {
   EXPECT_THAT(told, testing::ElementsAre("0/0 is rank 0 of 1", "0/0 is rank 0 of 2"));
   ASSERT_EQ(result.exits.size(), 2u) << "those that were replaced are not among them";
   for (const WorkerExit& exit : result.exits) EXPECT_FALSE(exit.failed());
+}
+
+size_t num_open_files() {
+  const std::filesystem::directory_iterator files("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(files), end(files)));
+}
+
+// Each says more than is kept of it, and is killed.
+TEST(RunWorkers, KeepsNothingOfRanksThatWereReplaced) {
+  constexpr size_t kReplaced = 40;
+  constexpr size_t kSettled = 5;
+  const ScratchFolder folder;
+  std::vector<size_t> files;
+  std::vector<size_t> bytes;
+  std::vector<size_t> children;
+  Replacing replacing;
+  replacing.replace = [&](const RankFailures&) {
+    files.push_back(num_open_files());
+    bytes.push_back(::mallinfo2().uordblks);
+    children.push_back(own_children().size());
+    const bool is_last = files.size() == kReplaced;
+    const char* const next =
+        is_last ? "touch replaced" : "head -c 300000 /dev/zero | tr '\\0' '\\n' >&2; kill -KILL $$";
+    replacing.go_on({.number = static_cast<int>(files.size()), .specs = shells({"", next}, folder)});
+    return true;
+  };
+  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {};
+  replacing.has_come = [](const std::string&, int) { return true; };
+  ProcessSet processes;
+  const auto specs = shells({"until [ -e replaced ]; do sleep 0.01; done", "kill -KILL $$"}, folder);
+  const GroupResult result = run_workers(processes, specs, {}, {.replacing = &replacing});
+  ASSERT_EQ(files.size(), kReplaced);
+  EXPECT_EQ(result.exits.size(), 2U);
+  EXPECT_LE(files.back(), files[kSettled]);
+  EXPECT_LE(children.back(), children[kSettled]);
+  EXPECT_LE(bytes.back(), bytes[kSettled] + 500'000) << "one has up to 200 kB of output";
 }
 
 // The last process has died when it is decided that all go on: as another rank, which is then what is told of
@@ -304,8 +362,8 @@ TEST(RunWorkers, LooksUpNoSourceLinesBeforeTheOthersAreTold) {
   };
   ProcessSet processes;
   const std::string crash =
-      "echo '[rank 0] error: SIGSEGV; its stack, innermost call first:\n  #0 /bin/sh(+0x10) inner' >&2; kill "
-      "-SEGV $$";
+      R"(printf '{"message":{"message":"SIGSEGV","extraInfo":{"muster":{"signal":"SIGSEGV","said":)"
+      R"(["its stack:","  #0 /bin/sh(+0x10) inner"]}}}}' >logs/0.error.json; kill -SEGV $$)";
   const GroupResult result =
       run_workers(processes, shells({crash, "exec sleep 100"}, folder), {}, {.replacing = &replacing});
   EXPECT_FALSE(looked_before);

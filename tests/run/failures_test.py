@@ -58,6 +58,28 @@ class Stacks(ProgramTest):
         self.assertIn("write_nowhere()", failure["first"]["stack"])
         self.assertEqual(failure["first"]["signal"], "SIGSEGV")
 
+    def error_of(self, rank):
+        return json.loads(pathlib.Path(self.folder, f"run/logs/0/{rank}.error.json").read_text())["message"]
+
+    def test_the_error_file_has_facts(self):
+        self.failing("null")
+        error = self.error_of(1)
+        self.assertEqual(error["message"], "SIGSEGV")
+        self.assertTrue(error["extraInfo"]["timestamp"].isdigit(), "torchrun reads it")
+        facts = error["extraInfo"]["muster"]
+        self.assertEqual(facts["signal"], "SIGSEGV")
+        self.assertIn("its stack", facts["said"][0])
+        self.assertTrue(facts["said"][1].startswith("  #0 "), facts)
+        self.failing("throw")
+        self.assertEqual(self.error_of(1)["extraInfo"]["muster"], {"code": "", "lost_ranks": [], "left_early": False})
+        self.run_muster("-q", "--nproc-per-node", "3", PROBE, "early return")
+        self.assertEqual(self.error_of(1)["extraInfo"]["muster"], {"code": "invalid_argument", "lost_ranks": [], "left_early": True})
+
+    def test_words_of_a_program_are_no_facts(self):
+        script = "import sys\nsys.exit('peer_failed: rank 0 returned from its function while others did not; its stack, innermost call first')"
+        done = self.run_muster("-q", "--nproc-per-node", "1", "python3", "-c", script)
+        self.assert_fails(done, "rank 0 failed: exit code 1", code=1)
+
     def test_abort_a_thread_and_a_stack_that_overflows(self):
         self.assert_fails(self.failing("abort"), "error: SIGABRT; its stack", "probe(", code=128 + signal.SIGABRT)
         self.assert_fails(self.failing("thread", 1), "error     std::runtime_error: the reactor is too cold", "probe(", code=128 + signal.SIGABRT)

@@ -90,18 +90,53 @@ TEST(ProcessSet, FirstFailureEndsTheOthers) {
   EXPECT_EQ(result.exits[1].sent_signal, SIGTERM);
 }
 
-// A peer that dies of the first one's death, at once, must not be taken for the cause.
+// Peers that die of the first one's death, at once, must not be taken for the cause. The last one waits for
+// another's death, so that the cause is not the last either.
 TEST(ProcessSet, NamesTheCauseNotItsConsequence) {
   const ScratchFolder scratch;
-  for (int round = 0; round < 25; ++round) {
-    const std::string gate = make_gate(scratch, cat("gate", round));
-    ProcessSet set;
-    set.spawn(0, shell(cat("read x < ", gate, "; exit 1")));
-    set.spawn(1, shell(cat("exec 3> ", gate, "; kill -KILL $$")));
-    const WaitResult result = set.wait_all({});
-    ASSERT_EQ(result.exits.size(), 2U);
-    EXPECT_EQ(result.exits[0].id, 1) << "round " << round;
+  int round = 0;
+  for (const char* end : {"kill -KILL $$", "kill -SEGV $$", "kill -ABRT $$", "kill -PIPE $$", "exit 3"}) {
+    for (int peers : {1, 7, 1, 7}) {
+      const std::string gate = make_gate(scratch, cat("gate", round++));
+      ProcessSet set;
+      for (int id = 0; id < peers; ++id) set.spawn(id, shell(cat("exec 4< ", gate, "; read x <&4; exit 1")));
+      set.spawn(peers, shell(cat("exec 3> ", gate, "; ", end)));
+      const WaitResult result = set.wait_all({});
+      EXPECT_EQ(result.exits.at(0).id, peers) << end << " with " << peers;
+    }
   }
+}
+
+// One that is on its way out when the others are told to end: its first thread has ended, and the other does
+// when the sleeper is gone, which is long after anybody waits for the cause.
+TEST(ProcessSet, NamesACauseThatIsDeadWhenTheOthersWereTold) {
+  const ScratchFolder scratch;
+  const std::string leaving =
+      cat("import ctypes, os, platform, signal, threading, time\n"
+          "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+          "def end():\n"
+          "    while os.path.exists('",
+          scratch.path(),
+          "/lives'): time.sleep(0.001)\n"
+          "    os._exit(3)\n"
+          "threading.Thread(target=end).start()\n"
+          "open('",
+          scratch.path(),
+          "/leaves', 'w').close()\n"
+          "ctypes.CDLL(None).syscall(60 if platform.machine() == 'x86_64' else 93, 0)\n");
+  scratch.write("lives", "");
+  ProcessSet set;
+  set.spawn(0, shell(cat("until [ -e ", scratch.path(), "/leaves ]; do :; done; exit 1")));
+  set.spawn(1,
+            {.argv = {"python3", "-c", leaving}, .environment = {{"PATH", "/usr/local/bin:/usr/bin:/bin"}}});
+  set.spawn(2, shell(cat("trap 'rm ", scratch.path(), "/lives; exit 0' TERM; while :; do sleep 0.01; done")));
+  const WaitResult result = set.wait_all({.account = [](const ChildExit& exit) {
+    return exit.exit_code == 1 ? Account::lost_peer : Account::none;
+  }});
+  ASSERT_EQ(result.exits.size(), 3U);
+  EXPECT_EQ(result.exits[0].id, 1);
+  EXPECT_EQ(result.exits[0].exit_code, 3);
+  EXPECT_EQ(result.exits[0].sent_signal, 0) << "it had ended by itself";
 }
 
 // Nor one whose death is noticed long before it is over: here it has much memory to give back.
@@ -127,9 +162,9 @@ TEST(ProcessSet, AwaitsACauseNotForEver) {
   set.spawn(0, shell("exit 1"));
   set.spawn(1, shell("exec sleep 1000"));
   std::set<int> asked;
-  const WaitResult result = set.wait_all({.is_consequence = [&](const ChildExit& exit) {
+  const WaitResult result = set.wait_all({.account = [&](const ChildExit& exit) {
     asked.insert(exit.id);
-    return true;
+    return Account::lost_peer;
   }});
   EXPECT_THAT(ids(result), ElementsAre(0, 1));
   EXPECT_THAT(asked, ElementsAre(0));

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "muster/base/clock.h"
+#include "muster/base/lost_ranks.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -40,8 +41,10 @@ std::optional<std::string> start_of(int pid) {
 std::string names_of(const std::vector<RankProcess>& processes) {
   std::vector<std::string> names;
   names.reserve(processes.size());
-  for (const RankProcess& process : processes)
+  for (const RankProcess& process : processes) {
+    note_lost_rank(process.rank);
     names.push_back(cat("rank ", process.rank, " (process ", process.pid, ")"));
+  }
   return join(names, ", ");
 }
 

@@ -24,7 +24,8 @@ constexpr std::string_view kByMuster = "[muster] ";
 std::vector<std::string>::const_iterator card_in(const std::vector<std::string>& lines) {
   const auto begins_card = [](const std::string& line) {
     return line.starts_with("[muster] rank ") &&
-           (line.find(" failed: ") != std::string::npos || line.find(" first: ") != std::string::npos);
+           (line.find(" failed: ") != std::string::npos || line.find(" first: ") != std::string::npos ||
+            line.find(" failed of ") != std::string::npos);
   };
   const auto last = std::find_if(lines.rbegin(), lines.rend(), begins_card);
   if (last == lines.rend()) return lines.end();

@@ -1,0 +1,41 @@
+#include "muster/base/lost_ranks.h"
+
+#include <algorithm>
+#include <mutex>
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kMost = 64;
+
+struct LostRanks {
+  std::mutex mutex;
+  std::vector<int> ranks;
+};
+
+LostRanks& noted() {
+  static auto& lost = *new LostRanks;  // never destroyed: threads may outlive main()
+  return lost;
+}
+
+}  // namespace
+
+void note_lost_rank(int rank) {
+  const std::lock_guard lock(noted().mutex);
+  std::vector<int>& ranks = noted().ranks;
+  const bool is_known = std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  if (!is_known && ranks.size() < kMost) ranks.push_back(rank);
+}
+
+std::vector<int> lost_ranks() {
+  const std::lock_guard lock(noted().mutex);
+  return noted().ranks;
+}
+
+void forget_lost_ranks() {
+  const std::lock_guard lock(noted().mutex);
+  noted().ranks.clear();
+}
+
+}  // namespace muster

@@ -1,0 +1,73 @@
+#include "muster/launch/cause.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include "muster/launch/exit_report.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+
+WorkerExit failed(int rank, int exit_code, int signal = 0, milliseconds at = milliseconds(0)) {
+  return {.rank = rank,
+          .exit_code = exit_code,
+          .signal = signal,
+          .at = std::chrono::system_clock::time_point(at)};
+}
+
+std::vector<int> ranks_of(const std::vector<WorkerExit>& exits) {
+  std::vector<int> ranks;
+  for (const WorkerExit& exit : exits) ranks.push_back(exit.rank);
+  return ranks;
+}
+
+TEST(CauseOfRanks, ComesFirstAndTheOthersKeepTheirOrder) {
+  std::vector<WorkerExit> exits = {failed(4, 0), failed(2, 1), failed(0, 1), failed(3, 0, SIGABRT),
+                                   failed(1, 1)};
+  put_cause_first(exits);
+  EXPECT_THAT(ranks_of(exits), ElementsAre(4, 3, 2, 0, 1));
+  EXPECT_EQ(first_failure(exits)->rank, 3);
+}
+
+TEST(CauseOfRanks, WhatMusterEndedIsNone) {
+  std::vector<WorkerExit> exits = {failed(2, 1), failed(0, 0, SIGKILL)};
+  exits[1].sent_signal = SIGKILL;
+  put_cause_first(exits);
+  EXPECT_THAT(ranks_of(exits), ElementsAre(2, 0));
+}
+
+TEST(CauseOfRanks, WhereAFailureEndsNobodyItIsTheMomentThatCounts) {
+  std::vector<WorkerExit> exits = {failed(2, 1), failed(1, 0, SIGABRT, milliseconds(20)),
+                                   failed(0, 0, SIGKILL, milliseconds(5'000))};
+  put_cause_first(exits, true);
+  EXPECT_THAT(ranks_of(exits), ElementsAre(1, 2, 0));
+  put_cause_first(exits);
+  EXPECT_THAT(ranks_of(exits), ElementsAre(0, 1, 2)) << "else all failures are of one moment";
+}
+
+// For the hosts of a job, failures are told without their last lines.
+TEST(CauseOfRanks, IsFoundWithoutTheWords) {
+  std::vector<WorkerExit> exits;
+  for (int rank = 0; rank < 7; ++rank) exits.push_back(failed(rank, 1));
+  for (WorkerExit& exit : exits)
+    exit.last_lines = {"[gloo/transport/tcp/pair.cc:5] Connection closed by peer [::1]:7"};
+  exits.push_back(failed(7, 1));
+  exits = brief(exits);
+  ASSERT_TRUE(exits[6].last_lines.empty());
+  put_cause_first(exits);
+  EXPECT_EQ(exits[0].rank, 7);
+}
+
+TEST(CauseOfRanks, AKillIsNoLossWhateverWasSaid) {
+  WorkerExit killed = failed(0, 0, SIGKILL);
+  killed.last_lines = {"[gloo/transport/tcp/pair.cc:5] Connection closed by peer [::1]:7"};
+  EXPECT_FALSE(lost_a_peer(killed));
+  killed.signal = SIGSEGV;
+  EXPECT_TRUE(lost_a_peer(killed)) << "on its way out";
+}
+
+}  // namespace
+}  // namespace muster
