@@ -1,6 +1,9 @@
 #include "muster/base/error.h"
 
+#include <cerrno>
 #include <system_error>
+
+#include "muster/base/shortage.h"
 
 namespace muster {
 
@@ -31,8 +34,14 @@ std::string Error::where() const {
   return file.substr(file.find_last_of('/') + 1) + ":" + std::to_string(where_.line());
 }
 
+bool is_shortage(int errno_value) {
+  return errno_value == EAGAIN || errno_value == EMFILE || errno_value == ENFILE || errno_value == ENOMEM;
+}
+
 void fail_errno(const std::string& message, int errno_value, std::source_location where) {
-  throw Error(ErrorCode::io, message + ": " + std::generic_category().message(errno_value), where);
+  const std::string text = message + ": " + std::generic_category().message(errno_value);
+  if (is_shortage(errno_value)) throw Shortage(ErrorCode::io, text, where);
+  throw Error(ErrorCode::io, text, where);
 }
 
 }  // namespace muster

@@ -10,9 +10,12 @@
 
 namespace muster {
 
-std::string output_of_shell(const std::string& command, const std::string& what) {
+std::string output_of_shell(const std::string& command, const std::string& what,
+                            const std::vector<std::string>& variables) {
   constexpr size_t kMaxBytes = size_t{1} << 20;
-  FILE* const pipe = ::popen(command.c_str(), "re");
+  std::string told;
+  for (const std::string& variable : variables) told += cat("export ", shell_quoted(variable), "\n");
+  FILE* const pipe = ::popen(cat(told, command).c_str(), "re");
   if (pipe == nullptr) fail_errno(cat(what, ": cannot start '", command, "'"), errno);
   std::string text;
   char buffer[4096];

@@ -7,9 +7,11 @@
 
 namespace muster {
 
-// Its standard output, at most a mebibyte of it. Blocking: until it has ended. Throws: io naming `what` and
-// the command when it cannot be started or does not end with 0.
-std::string output_of_shell(const std::string& command, const std::string& what);
+// Its standard output, at most a mebibyte of it. `variables`: of its environment, as "NAME=value" words.
+// Blocking: until it has ended. Throws: io naming `what` and the command when it cannot be started or does
+// not end with 0.
+std::string output_of_shell(const std::string& command, const std::string& what,
+                            const std::vector<std::string>& variables = {});
 
 // "a path with blanks" as one word of a shell's command line.
 std::string shell_quoted(const std::string& text);

@@ -1,7 +1,5 @@
 #include "muster/cli/config_file.h"
 
-#include <toml++/toml.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -9,6 +7,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/base/toml_text.h"
 #include "muster/cli/unknown_flag.h"
 
 namespace muster {
@@ -39,9 +38,10 @@ class ConfigReader {
 
   toml::table parse(const std::string& text) const {
     try {
-      return toml::parse(text);
-    } catch (const toml::parse_error& error) {
-      fail(error.source().begin, "TOML", cat("something else: ", error.description()));
+      return parse_toml(text);
+    } catch (const TomlError& error) {
+      fail({static_cast<toml::source_index>(error.line), static_cast<toml::source_index>(error.column)},
+           error.expected, error.got);
     }
   }
 

@@ -19,6 +19,7 @@
 #include <cstring>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/base/shortage.h"
 #include "muster/base/strings.h"
 
 #ifdef __SANITIZE_THREAD__
@@ -175,6 +176,20 @@ SpawnError cannot_execute(const std::string& path) {
   return {126, cat("cannot start '", path, "': not executable; make it so with: chmod +x ", path)};
 }
 
+// Of a program that is there, and whose start says that something is not.
+std::string missing_interpreter(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  char bytes[256];
+  const ssize_t size = ::read(file.get(), bytes, sizeof(bytes));
+  std::string line(bytes, static_cast<size_t>(std::max<ssize_t>(size, 0)));
+  line.resize(std::min(line.find('\n'), line.size()));
+  if (!line.starts_with("#!")) return "the interpreter that it names was not found";
+  const std::string named(trim(std::string_view(line).substr(2)));
+  if (!line.ends_with('\r')) return cat("its interpreter '", printable(named), "' was not found");
+  return cat("its lines end as on Windows, so that no interpreter '", printable(named),
+             "\\r' was found; mend it with: sed -i 's/\\r$//' ", path);
+}
+
 SpawnError cannot_exec(const ChildOptions& options, const std::string& path, const ChildPlan& plan) {
   const std::string why = std::strerror(plan.failed_errno);
   if (plan.failed_step != std::string_view("exec")) {
@@ -188,7 +203,7 @@ SpawnError cannot_exec(const ChildOptions& options, const std::string& path, con
                      "rebuild it, or name its interpreter first")};
   }
   if (plan.failed_errno == ENOENT) {
-    return {127, cat("cannot start '", path, "': the interpreter that it names was not found")};
+    return {127, cat("cannot start '", path, "': ", missing_interpreter(path))};
   }
   return {126, cat("cannot start '", path, "': ", why)};
 }
@@ -263,6 +278,7 @@ Child spawn_child(const ChildOptions& options) {
   Child child{.pid = pid, .pidfd = Fd(pidfd)};
   if (plan.failed_step != nullptr) {
     ::waitpid(pid, nullptr, 0);
+    if (is_shortage(plan.failed_errno)) fail_errno(cat("cannot start '", path, "'"), plan.failed_errno);
     throw cannot_exec(options, path, plan);
   }
   return child;

@@ -83,5 +83,17 @@ TEST_F(ConfigFile, WhatIsTypedComesAfterwards) {
   EXPECT_THROW(use_config_file(command_, args), Error);
 }
 
+TEST_F(ConfigFile, WhatNoReaderSurvives) {
+  EXPECT_THAT(error_in("[\u00e9]"), HasSubstr("expected ASCII outside quotes and comments"));
+  EXPECT_THAT(error_in("a = \u0259"), HasSubstr("line 1, column 5"));
+  std::string nested = "a";
+  for (int i = 0; i < 400'000; ++i) nested += ".a";
+  EXPECT_THAT(error_in(nested + " = 1"), HasSubstr("expected plain keys, got one of many dots"));
+  EXPECT_THAT(error_in("[" + nested + "]"), HasSubstr("expected plain keys"));
+  EXPECT_THAT(error_in("a = " + std::string(100'000, '[')), HasSubstr("expected TOML"));
+  EXPECT_THAT(error_in("a = '\xff'"), HasSubstr("expected UTF-8"));
+  EXPECT_THAT(arguments("scale = \"\u00e9\"  # \u00e9"), ElementsAre("--scale", "\u00e9"));
+}
+
 }  // namespace
 }  // namespace muster

@@ -30,6 +30,7 @@ void fuzz_store(const std::string& text);
 void fuzz_tar(const std::string& text);
 void fuzz_tasks(const std::string& text);
 void fuzz_tokens(const std::string& text);
+void fuzz_toml(const std::string& text);
 void fuzz_topo(const std::string& text);
 
 // What holds of every inventory that a reader returns: as JSON and back it is the same.

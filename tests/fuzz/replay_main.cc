@@ -28,6 +28,7 @@ constexpr Target kTargets[] = {
     {"safetensors", muster::fuzz_safetensors},
     {"store", muster::fuzz_store},
     {"tasks", muster::fuzz_tasks},
+    {"toml", muster::fuzz_toml},
     {"topo", muster::fuzz_topo},
 #ifdef MUSTER_FUZZ_FORMATS
     {"cifar", muster::fuzz_cifar},

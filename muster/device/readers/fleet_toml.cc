@@ -1,12 +1,11 @@
 #include "muster/device/readers/fleet_toml.h"
 
-#include <toml++/toml.h>
-
 #include <algorithm>
 #include <set>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/toml_text.h"
 #include "muster/device/links.h"
 #include "muster/device/readers/captured_host.h"
 #include "muster/device/readers/fleet_host.h"
@@ -99,8 +98,7 @@ class FleetReader {
     }
   }
 
-  // toml++ 3.3 runs into what its compiler was told is unreachable for letters such as U+018B where a key or
-  // a value should begin. Nothing here needs any: names of hosts and GPUs are ASCII.
+  // Names of hosts and GPUs are.
   void check_ascii() const {
     toml::source_position at{1, 1};
     bool comment = false;
@@ -115,9 +113,10 @@ class FleetReader {
   toml::table parse() const {
     check_ascii();
     try {
-      return toml::parse(std::string_view(text_));
-    } catch (const toml::parse_error& error) {
-      fail(error.source().begin, "TOML", error.description());
+      return parse_toml(text_);
+    } catch (const TomlError& error) {
+      fail({static_cast<toml::source_index>(error.line), static_cast<toml::source_index>(error.column)},
+           error.expected, error.got);
     }
   }
 

@@ -5,6 +5,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/toml_text.h"
 #include "muster/placement/selection/selection.h"
 #include "muster/tasks/spec/needs.h"
 #include "muster/tasks/spec/spec.h"
@@ -253,10 +254,9 @@ class TableReader {
 
 toml::table parse_spec(const std::string& text, SpecProblems& problems) {
   try {
-    return toml::parse(std::string_view(text));
-  } catch (const toml::parse_error& error) {
-    problems.fail(position_of(error.source().begin),
-                  cat("expected TOML, got something else: ", error.description()));
+    return parse_toml(text);
+  } catch (const TomlError& error) {
+    problems.fail({error.line, error.column}, cat("expected ", error.expected, ", got ", error.got));
   }
 }
 

@@ -74,6 +74,27 @@ void expand_template(const TaskTemplate& source, std::vector<Task>& tasks) {
   });
 }
 
+namespace {
+
+bool begins_with_zero(std::string_view number) {
+  const std::string_view digits = number.substr(number.starts_with('-') ? 1 : 0);
+  return digits.size() > 1 && digits[0] == '0';
+}
+
+// As shells count: 01..10 has two digits everywhere. 0: as many as each needs.
+size_t width_of_range(std::string_view first, std::string_view last) {
+  return begins_with_zero(first) || begins_with_zero(last) ? std::max(first.size(), last.size()) : 0;
+}
+
+std::string padded(int64_t value, size_t width) {
+  std::string digits = cat(value);
+  const size_t sign = digits.starts_with('-') ? 1 : 0;
+  if (digits.size() < width) digits.insert(sign, width - digits.size(), '0');
+  return digits;
+}
+
+}  // namespace
+
 std::optional<std::vector<std::string>> range_values(std::string_view text) {
   const size_t dots = text.find("..");
   if (dots == std::string_view::npos) return std::nullopt;
@@ -84,9 +105,10 @@ std::optional<std::vector<std::string>> range_values(std::string_view text) {
     throw Error(ErrorCode::invalid_argument, cat("expected a range that counts up, got ", text));
   if (static_cast<uint64_t>(*last) - static_cast<uint64_t>(*first) >= kMaxTasks)
     throw Error(ErrorCode::invalid_argument, cat("expected at most ", kMaxTasks, " values, got ", text));
+  const size_t width = width_of_range(text.substr(0, dots), text.substr(dots + 2));
   std::vector<std::string> values;
   for (int64_t value = *first;; ++value) {
-    values.push_back(cat(value));
+    values.push_back(padded(value, width));
     if (value == *last) return values;
   }
 }

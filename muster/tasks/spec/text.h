@@ -10,8 +10,7 @@ namespace muster {
 
 inline constexpr size_t kMaxSpecBytes = size_t{64} << 20;
 
-// UTF-8, of a size that fits in memory, and without what makes toml++ 3.3 misbehave: letters beyond ASCII
-// where a key or a value should begin, and keys of many dots, which nest tables without end.
+// Of a size that fits in memory.
 // Throws: invalid_argument with the place.
 void check_spec_text(const std::string& text, SpecProblems& problems);
 

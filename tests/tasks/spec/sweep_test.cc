@@ -7,6 +7,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/spec/spec.h"
+#include "muster/tasks/spec/template.h"
 
 namespace muster {
 namespace {
@@ -119,6 +120,14 @@ TEST(Sweep, AnUnknownPlaceholderOfTheCommand) {
             "(at character 3)\n"
             "  command: ä{sed}\n"
             "            ^");
+}
+
+TEST(Sweep, LeadingZerosAreKept) {
+  EXPECT_THAT(*range_values("01..03"), testing::ElementsAre("01", "02", "03"));
+  EXPECT_THAT(*range_values("8..010"), testing::ElementsAre("008", "009", "010"));
+  EXPECT_THAT(*range_values("-01..01"), testing::ElementsAre("-01", "000", "001"));
+  EXPECT_THAT(*range_values("0..2"), testing::ElementsAre("0", "1", "2"));
+  EXPECT_THAT(*range_values("-1..1"), testing::ElementsAre("-1", "0", "1"));
 }
 
 }  // namespace

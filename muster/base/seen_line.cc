@@ -1,0 +1,17 @@
+#include "muster/base/seen_line.h"
+
+#include "muster/base/strings.h"
+
+namespace muster {
+
+std::string seen_line(std::string_view line) {
+  constexpr size_t kMostBytes = 1000;
+  while (line.ends_with('\r')) line.remove_suffix(1);
+  line.remove_prefix(line.rfind('\r') + 1);  // npos + 1 is 0
+  if (line.size() <= kMostBytes) return std::string(line);
+  size_t end = kMostBytes;
+  while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xc0U) == 0x80U) --end;  // whole characters
+  return cat(line.substr(0, end), " … (", line.size(), " bytes)");
+}
+
+}  // namespace muster
