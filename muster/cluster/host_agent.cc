@@ -284,7 +284,7 @@ class HostAgent {
   void prepare(const Order& order, int host_index) {
     if (!job_) {
       if (options_.run_dir.empty()) options_.run_dir = "runs/" + order.run_folder;
-      job_ = std::make_unique<JobSetup>(options_, std::move(ranks_), host_.num_cores);
+      job_ = std::make_unique<JobSetup>(options_, std::move(ranks_), host_.num_cores, order.launch);
       if (options_.replaces)
         replacing_ = replacing_over(job_->open_store(), job_->facts().work_dir, options_.rejoin_within);
       replacing_.replace = [this](const RankFailures& failures) { return ask_to_replace(failures); };
@@ -337,6 +337,8 @@ class HostAgent {
     announced_ = order.plan;
     if (host_index == 0) {
       show_plan(order.plan, options_, STDERR_FILENO);
+      if (const std::string unknown = unknown_local_ranks(order.plan, options_); !unknown.empty())
+        log(LogLevel::warn, unknown);
     } else if (!cluster_.remote && !options_.quiet) {
       const RankRange here = ranks_on_host(order.plan, host_index);
       log(LogLevel::info,

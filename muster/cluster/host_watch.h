@@ -12,9 +12,10 @@
 
 namespace muster {
 
-// The hosts that the command lists now. Blocking: until it has ended. Throws: io when it fails; as
-// parse_hostfile.
-std::vector<HostSpec> discover_hosts(const std::string& command);
+// The hosts that the command lists now. Blocking: until it has ended, or the patience has; then it is killed.
+// Throws: io when it fails; timeout; as parse_hostfile.
+std::vector<HostSpec> discover_hosts(const std::string& command,
+                                     std::chrono::milliseconds patience = std::chrono::minutes(1));
 
 class HostWatch {
  public:

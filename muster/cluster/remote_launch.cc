@@ -42,15 +42,19 @@ constexpr std::chrono::seconds kAllTakeLeave{5};
 constexpr int kHostWatch = -1;  // its child; the agents' are numbered from 0
 constexpr std::chrono::milliseconds kLookForTheEndEvery{250};
 
+RemoteOptions with_hosts(RemoteOptions remote, const ClusterOptions& cluster) {
+  if (remote.hosts.empty()) remote.hosts = discover_hosts(remote.discovery, cluster.join_timeout);
+  return remote;
+}
+
 class RemoteJob {
  public:
   RemoteJob(const LaunchOptions& options, const ClusterOptions& cluster, const RemoteOptions& remote)
       : options_(options),
         cluster_(cluster),
-        remote_(remote),
+        remote_(with_hosts(remote, cluster)),  // before signals wait to be read
         processes_({.stop_signals = options.stop_signals, .goes_on_because = kGoesOnBecause}) {
     if (remote_.ssh.empty()) remote_.ssh = {"ssh"};
-    if (remote_.hosts.empty()) remote_.hosts = discover_hosts(remote_.discovery);
     if (cluster_.max_hosts <= 1)
       cluster_.min_hosts = cluster_.max_hosts = static_cast<int>(remote_.hosts.size());
     const int there = static_cast<int>(remote_.hosts.size());

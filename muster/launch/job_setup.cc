@@ -83,7 +83,8 @@ int watched_port(const LaunchOptions& options, const JobFacts& job) {
   return options.program.empty() ? job.master_port : 0;
 }
 
-JobSetup::JobSetup(const LaunchOptions& options, RankRendezvous rendezvous, int cores)
+JobSetup::JobSetup(const LaunchOptions& options, RankRendezvous rendezvous, int cores,
+                   const std::string& start)
     : rendezvous_(std::move(rendezvous)) {
   facts_.more_programs = program_paths(options);
   facts_.program = facts_.more_programs.front();
@@ -91,7 +92,7 @@ JobSetup::JobSetup(const LaunchOptions& options, RankRendezvous rendezvous, int 
   if (!options.work_dir.empty()) check_folder("--workdir", options.work_dir);
   facts_.run_id = options.run_id;
   facts_.mark = make_uuid();
-  facts_.launch = facts_.mark;  // of several hosts, the coordinator says it
+  facts_.launch = start.empty() ? facts_.mark : start;
   facts_.run_dir = resolve_run_folder(run_folder_of(options));
   const auto task_dir = get_env("MUSTER_TASK_DIR");
   facts_.work_dir = task_dir && options.run_dir.empty() ? *task_dir : facts_.run_dir;
@@ -110,12 +111,26 @@ JobSetup::JobSetup(const LaunchOptions& options, RankRendezvous rendezvous, int 
   facts_.environment = own_environment();
   facts_.on_terminal = ::isatty(STDERR_FILENO) != 0;
   if (!options.master_addr.empty()) check_master_address(options.master_addr);
+  take_folders();
+}
+
+// What an earlier start has left there makes way for this one, once: the start's other launchers find the
+// folder theirs.
+void JobSetup::take_folders() {
   is_new_folder_ = make_run_folder(facts_.run_dir);
-  ::unlink(cat(facts_.run_dir, "/failure.json").c_str());  // an earlier run's, when the folder is used again
-  if (!is_new_folder_ || facts_.work_dir != facts_.run_dir) {
-    remove_earlier_activity(facts_.work_dir);
-    keep_earlier_trace(facts_.work_dir);
+  lock_ = FolderLock(facts_.run_dir, facts_.launch);
+  const bool logs_elsewhere = facts_.log_dir != facts_.run_dir + "/logs";
+  if (logs_elsewhere) log_lock_ = FolderLock(facts_.log_dir, facts_.launch);
+  if ((logs_elsewhere ? log_lock_ : lock_).is_new_start()) move_earlier_logs(facts_.log_dir);
+  if (lock_.is_new_start()) {
+    ::unlink(cat(facts_.run_dir, "/failure.json").c_str());
+    if (!is_new_folder_ || facts_.work_dir != facts_.run_dir) {
+      remove_earlier_activity(facts_.work_dir);
+      keep_earlier_trace(facts_.work_dir);
+    }
   }
+  lock_.share();
+  log_lock_.share();
 }
 
 void JobSetup::use_plan(const Plan& plan, std::vector<Lease> leases) {
@@ -150,6 +165,10 @@ void JobSetup::remove_empty_folders() const {
        attempt.increment(ignored)) {
     ::rmdir(attempt->path().c_str());
   }
+  const bool lock_alone =
+      !fs::is_empty(facts_.log_dir, ignored) &&
+      std::next(fs::directory_iterator(facts_.log_dir, ignored)) == fs::directory_iterator();
+  if (lock_alone) log_lock_.remove_file();
   ::rmdir(facts_.log_dir.c_str());
 }
 

@@ -2,6 +2,7 @@
 // leases. Made by the launcher and kept until the job has ended.
 #pragma once
 
+#include "muster/launch/folder_lock.h"
 #include "muster/launch/lease.h"
 #include "muster/launch/rank_rendezvous.h"
 #include "muster/launch/worker_spec.h"
@@ -25,8 +26,10 @@ int watched_port(const LaunchOptions& options, const JobFacts& job);
 
 class JobSetup {
  public:
-  // Makes the run's folder. Throws: SpawnError (no such program), io, invalid_argument (master address).
-  JobSetup(const LaunchOptions& options, RankRendezvous rendezvous, int cores);
+  // Makes the run's folder, and locks it for this start of the job. `start`: its id, of a job of several
+  // hosts; empty: one of its own. Throws: SpawnError (no such program), io, invalid_argument (master
+  // address), failed_precondition (another job has the folder).
+  JobSetup(const LaunchOptions& options, RankRendezvous rendezvous, int cores, const std::string& start = "");
 
   // Executes this plan from now on: writes plan.json, keeps the leases and lets those before go.
   void use_plan(const Plan& plan, std::vector<Lease> leases);
@@ -56,10 +59,14 @@ class JobSetup {
   void remove_unused_folders() const;
 
  private:
+  void take_folders();
+
   JobFacts facts_;
   RankRendezvous rendezvous_;
   std::vector<Lease> leases_;  // held as long as the job is
   bool is_new_folder_ = false;
+  FolderLock lock_;
+  FolderLock log_lock_;  // where the logs are elsewhere
 };
 
 }  // namespace muster

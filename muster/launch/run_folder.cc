@@ -17,6 +17,7 @@
 #include "muster/base/folder_owner.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/launch/folder_lock.h"
 #include "muster/launch/job_setup.h"
 
 namespace muster {
@@ -27,7 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRunsFolder = "runs";
 constexpr const char* kLatest = "latest";
-constexpr const char* kLaunchersOwn[] = {"plan.json", "run.json", "activity", "breakdown.json"};
+constexpr const char* kLaunchersOwn[] = {"plan.json", "run.json", "activity", "breakdown.json", kFolderLock};
 
 // Whether the folder is one of those that runs get below the current folder.
 bool lies_in_runs(const fs::path& run_dir) {
@@ -116,6 +117,14 @@ std::string resolve_run_folder(const std::string& path) {
   return absolute.string();
 }
 
+std::string current_folder() {
+  std::error_code error;
+  const fs::path folder = fs::current_path(error);
+  if (!error) return folder.string();
+  throw Error(ErrorCode::io, cat("cannot find the current folder (", error.message(),
+                                 "): it has been removed; change to one that exists"));
+}
+
 bool make_run_folder(const std::string& run_dir) {
   std::error_code error;
   check_folder_owner(run_dir);
@@ -134,6 +143,27 @@ void link_latest(const std::string& run_dir) {
   if (!get_env("MUSTER_RUN_DIR").value_or("").empty() || !lies_in_runs(folder)) return;
   const Fd lock = lock_runs(folder.parent_path());
   replace_latest(folder.parent_path(), folder.filename());
+}
+
+void move_earlier_logs(const std::string& log_dir) {
+  std::vector<fs::path> attempts;
+  std::error_code is_none;
+  for (fs::directory_iterator entry(log_dir, is_none), end; !is_none && entry != end;
+       entry.increment(is_none)) {
+    if (parse_int(entry->path().filename().string())) attempts.push_back(entry->path());
+  }
+  if (attempts.empty()) return;
+  int number = 1;
+  std::error_code error;
+  while (!fs::create_directory(cat(log_dir, "/earlier-", number), error) && !error) ++number;
+  const fs::path earlier = cat(log_dir, "/earlier-", number);
+  for (const fs::path& attempt : attempts) {
+    if (!error) fs::rename(attempt, earlier / attempt.filename(), error);
+  }
+  if (!error) return;
+  throw Error(ErrorCode::io,
+              cat("cannot move the logs of an earlier start into '", printable(earlier.string()),
+                  "': ", error.message(), "; give another folder with --run-dir or --log-dir"));
 }
 
 void remove_unused_run_folder(const std::string& run_dir) {

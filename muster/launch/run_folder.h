@@ -11,6 +11,9 @@ namespace muster {
 // it. Throws: io, when there is no current folder.
 std::string resolve_run_folder(const std::string& path);
 
+// The current folder. Throws: io, when it has been removed.
+std::string current_folder();
+
 // Makes the folder, and points `latest` to it (link_latest). Returns whether it is new. Throws: io;
 // failed_precondition, of another user's folder (folder_owner.h).
 bool make_run_folder(const std::string& run_dir);
@@ -20,7 +23,11 @@ bool make_run_folder(const std::string& run_dir);
 // left alone. A link that cannot be made is no error.
 void link_latest(const std::string& run_dir);
 
-// Removes a folder in `runs/` that holds nothing, or plan.json, run.json and activity/ alone; `latest` then
+// The folders of attempts in `log_dir`, which an earlier start of a job has left there, go into
+// `earlier-<n>` beside them. Throws: io.
+void move_earlier_logs(const std::string& log_dir);
+
+// Removes a folder in `runs/` that holds nothing, or what the launcher itself writes alone; `latest` then
 // points to the run before.
 void remove_unused_run_folder(const std::string& run_dir);
 
