@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
 #include "muster/cli/command_line.h"
 #include "muster/cli/config_file.h"
 #include "muster/cli/plan_hosts.h"
@@ -83,6 +85,26 @@ MoreProgram parse_more_program(std::vector<std::string> args) {
   return more;
 }
 
+std::vector<MoreProgram> parse_more_programs(const std::vector<std::vector<std::string>>& programs) {
+  std::vector<MoreProgram> more;
+  for (size_t i = 1; i < programs.size(); ++i) more.push_back(parse_more_program(programs[i]));
+  return more;
+}
+
+// What follows PROGRAM is the program's, as under `muster run`, and a plan does not run it: then a flag there
+// is seldom meant so.
+void warn_of_flags_of_program(const CLI::App& command, const std::vector<std::string>& program) {
+  std::vector<std::string> flags;
+  for (size_t i = 1; i < program.size(); ++i) {
+    const std::string name = program[i].substr(0, program[i].find('='));
+    if (name.size() > 1 && name[0] == '-' && command.get_option_no_throw(name) != nullptr)
+      flags.push_back(name);
+  }
+  if (flags.empty()) return;
+  log(LogLevel::warn, printable(cat("plan: ", join(flags, ", "), " after '", program[0],
+                                    "' is taken for the program's own; flags of muster stand before it")));
+}
+
 }  // namespace
 
 void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
@@ -95,8 +117,7 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   const auto programs = split_programs(cut_program(*command, args));
   use_config_file(*command, args);
   command->callback([flags, programs, exit_code] {
-    std::vector<MoreProgram> more;
-    for (size_t i = 1; i < programs.size(); ++i) more.push_back(parse_more_program(programs[i]));
+    const std::vector<MoreProgram> more = parse_more_programs(programs);
     const LaunchOptions options = to_launch_options(*flags, programs[0], more);
     const auto cluster = to_cluster_options(*flags);
     if (cluster) warn_of_unknown_conf(*flags);
@@ -121,17 +142,19 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
 
 void add_plan(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   const auto flags = std::make_shared<RunFlags>();
-  CLI::App* const command = add_command(app, "plan", "Show which rank would get which device, and why",
-                                        "Usage: muster plan [FLAGS]\n", kPlanExamples);
+  CLI::App* const command = add_command(
+      app, "plan", "Show which rank would get which device, and why",
+      "Usage: muster plan [FLAGS] [PROGRAM [ARGS...] [: -n N PROGRAM [ARGS...]]...]\n", kPlanExamples);
   add_plan_flags(command, *flags);
   const auto model = std::make_shared<PlanModelFlags>();
   add_model_options(command, *model);
   flags->dry_run = true;
-  cut_program(*command, args);
+  const auto programs = split_programs(cut_program(*command, args));
   use_config_file(*command, args);
-  command->callback([flags, model, exit_code] {
+  command->callback([flags, model, programs, exit_code, command] {
+    warn_of_flags_of_program(*command, programs[0]);
     const auto about_model = to_about_model(*model, flags->json);
-    LaunchOptions options = to_launch_options(*flags, {});
+    LaunchOptions options = to_launch_options(*flags, {}, parse_more_programs(programs));
     options.about_model = about_model;
     const auto remote = to_remote_options(*flags);
     *exit_code = remote ? plan_on_hosts(options, *remote) : launch(options);

@@ -38,6 +38,9 @@ void add_device_flags(CLI::App* command, RunFlags& flags) {
       ->envname("PET_NPROC_PER_NODE");
   text_flag(command, "--gpus", flags.gpus, "SEL", "GPUs such as 0,2-5 or all",
             "GPUs to use: 0,2-5, !3, GPU-8f3c, free:2, idle, model=A100, mem>=20GiB, … [all]");
+  count_flag(
+      command, "--gpus-per-rank", flags.gpus_per_rank,
+      "GPUs of each rank, for programs that drive several in one process; a rank sees its own alone [1]");
   text_flag(command, "--policy", flags.policy, "NAME", "a policy's name",
             "Which rank gets which GPU: sequential, list, fastest, memory, topology, spread, pack, numa "
             "or mesh (docs/placement.md) [sequential; list with --map, memory with --rank-memory, mesh with "

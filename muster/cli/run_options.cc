@@ -63,10 +63,21 @@ std::vector<std::string> pieces(const std::string& text) {
   return text.empty() ? std::vector<std::string>{} : split(text, ',');
 }
 
-// What the command prints, as --map takes it.
-std::vector<int> map_of_command(const std::string& command) {
-  return parse_ranks(joined_by_commas(output_of_shell(command, "--map-command")), "--map-command",
-                     "a command that prints GPU indices as in 3,1,0,2");
+// What the command prints, as --map takes it. It is run once for the same question: the plan may be made
+// again, and its answers must not differ.
+auto map_of_command(const std::string& command) {
+  const auto answers = std::make_shared<std::map<std::vector<std::string>, std::vector<int>>>();
+  return [command, answers](const Host& host, const std::vector<int>& gpus, std::optional<int> num_ranks) {
+    const std::vector<std::string> told = {cat("MUSTER_MAP_HOST=", host.name),
+                                           cat("MUSTER_MAP_GPUS=", join(gpus, ",")),
+                                           cat("MUSTER_MAP_RANKS=", num_ranks ? cat(*num_ranks) : "")};
+    const auto [answer, is_new] = answers->try_emplace(told);
+    if (is_new) {
+      answer->second = parse_ranks(joined_by_commas(output_of_shell(command, "--map-command", told)),
+                                   "--map-command", "a command that prints GPU indices as in 3,1,0,2");
+    }
+    return answer->second;
+  };
 }
 
 // A JSON object of GPU → speed: {"0": 100, "NVIDIA A100-SXM4-40GB": 90}.
@@ -87,14 +98,18 @@ std::map<std::string, double> read_scores(const std::string& path) {
 
 void check_plan_file(const RunFlags& flags) {
   if (flags.plan.empty()) return;
-  for (const auto& [flag, value] : {std::pair{"--gpus", flags.gpus},
-                                    {"--policy", flags.policy},
-                                    {"--map", flags.map},
-                                    {"--map-command", flags.map_command},
-                                    {"--hosts", flags.hosts},
-                                    {"--hostfile", flags.hostfile},
-                                    {"--nproc-per-node", flags.nproc_per_node},
-                                    {"--visibility", flags.visibility}}) {
+  for (const auto& [flag, value] :
+       {std::pair{"--gpus", flags.gpus},
+        {"--policy", flags.policy},
+        {"--map", flags.map},
+        {"--map-command", flags.map_command},
+        {"--scores", flags.scores},
+        {"--rank-memory", flags.rank_memory},
+        {"--mesh", flags.mesh},
+        {"--hosts", flags.hosts},
+        {"--nproc-per-node", flags.nproc_per_node},
+        {"--gpus-per-rank", flags.gpus_per_rank > 1 ? cat(flags.gpus_per_rank) : ""},
+        {"--visibility", flags.visibility}}) {
     if (!value.empty())
       throw bad_flag("--plan", cat("no ", flag, " beside it"), value, "the plan says all that");
   }
@@ -157,9 +172,12 @@ void set_request(const RunFlags& flags, Request& request) {
     request.nproc_per_node = parse_count(nproc, "--nproc-per-node", expected);
   }
   request.gpus = flags.gpus;
+  request.gpus_per_rank = flags.gpus_per_rank;
   request.policy = flags.policy;
   if (!flags.map.empty()) request.map = parse_map(flags.map);
-  if (!flags.map_command.empty()) request.map = map_of_command(flags.map_command);
+  if (!flags.map.empty() && !flags.map_command.empty())
+    throw bad_flag("--map", "one of --map and --map-command", flags.map, "leave one out");
+  if (!flags.map_command.empty()) request.map_of = map_of_command(flags.map_command);
   if (!flags.scores.empty()) request.scores = read_scores(flags.scores);
   for (const std::string& size : pieces(flags.rank_memory))
     request.rank_memory_bytes.push_back(parse_bytes(size));
@@ -262,21 +280,26 @@ std::vector<std::string> command_of(const RunFlags& flags, std::vector<std::stri
 }
 
 // Several programs: each says how many ranks it has, and the plan is for all of them.
-void add_programs(const RunFlags& flags, const std::vector<MoreProgram>& more, LaunchOptions& options) {
+void add_ranks_of_programs(const RunFlags& flags, const std::vector<MoreProgram>& more,
+                           LaunchOptions& options) {
   if (more.empty()) return;
   const std::string expected =
       "a number of ranks for each program (muster run -n 1 ./server : -n 4 ./worker)";
   int num_ranks = parse_count(flags.nproc_per_node, "--nproc-per-node", expected);
   for (const MoreProgram& program : more) {
     const int count = parse_count(program.nproc, "--nproc-per-node", expected);
-    options.more_programs.push_back(
-        {.argv = command_of(flags, program.program), .num_ranks = count, .role = program.role});
+    options.more_programs.push_back({.num_ranks = count, .role = program.role});
     num_ranks += count;
   }
   if (options.request.surplus == Surplus::drop) {
     throw bad_flag("--surplus", "no ranks left out where several programs have theirs", "drop");
   }
   options.request.nproc_per_node = num_ranks;
+}
+
+void add_programs(const RunFlags& flags, const std::vector<MoreProgram>& more, LaunchOptions& options) {
+  add_ranks_of_programs(flags, more, options);
+  for (size_t i = 0; i < more.size(); ++i) options.more_programs[i].argv = command_of(flags, more[i].program);
 }
 
 // Empty: none. The ranks read MUSTER_TRACE themselves: what is wrong with it is said here, once.
@@ -315,6 +338,8 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   options.svg = flags.svg;
   options.lease = !flags.no_lease;
   options.looks_at_gpus = !flags.no_gpu_check;
+  if (flags.no_lease && !flags.wait.empty())
+    throw bad_flag("--wait", "no --no-lease beside it, which takes GPUs that others hold", flags.wait);
   if (flags.wait == "forever") {
     options.wait = kWaitForever;
   } else if (!flags.wait.empty()) {
@@ -357,7 +382,9 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   options.quiet = flags.quiet;
   options.collapse = !flags.no_collapse;
   options.virtual_local_rank = flags.virtual_local_rank;
-  if (!flags.dry_run) {
+  if (flags.dry_run) {
+    add_ranks_of_programs(flags, more, options);
+  } else {
     if (program.empty()) {
       throw Error(ErrorCode::invalid_argument,
                   "expected PROGRAM after the flags, got none; as in: muster run ./train --epochs 3");

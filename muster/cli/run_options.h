@@ -48,6 +48,7 @@ struct RunFlags {
   bool virtual_local_rank = false;
   // muster's own.
   std::string gpus;
+  int gpus_per_rank = 1;
   std::string policy;
   std::string map;
   std::string map_command;

@@ -124,6 +124,7 @@ struct Host {
   std::vector<std::vector<Link>> nic_links = {};
   std::string driver_version = {};      // empty without a driver
   std::string gpu_note = {};            // why there are no GPUs, in one line; empty when there are
+  bool gpus_expected = false;           // a driver is there, and yet no GPU
   std::vector<std::string> notes = {};  // what is to be known of the rest, a line each
   bool operator==(const Host&) const = default;
 };

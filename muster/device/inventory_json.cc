@@ -104,6 +104,7 @@ Json to_json(const Host& host) {
                {"cpu_slots", host.cpu_slots},
                {"driver_version", host.driver_version},
                {"gpu_note", host.gpu_note},
+               {"gpus_expected", host.gpus_expected},
                {"gpus", std::move(gpus)},
                {"nics", std::move(nics)},
                {"gpu_links", to_json(host.gpu_links)},
@@ -239,6 +240,7 @@ Host host_from(JsonObject object) {
   host.driver_version = object.text_or("driver_version", "");
   host.gpu_note = object.text_or("gpu_note", "");
   host.notes = object.texts_or_none("notes");
+  host.gpus_expected = object.boolean_or("gpus_expected", false);
   for (JsonObject& gpu : object.objects_or_none("gpus")) host.gpus.push_back(gpu_from(std::move(gpu)));
   if (const auto repeated = first_repeated(host.gpus)) {
     object.fail("gpus", cat("each ", repeated->what, " once"), cat(repeated->value, " twice"));

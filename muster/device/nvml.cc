@@ -78,7 +78,7 @@ NvmlReport probe_nvml(const NvmlOptions& options) {
     if (!any_exists(options.sysroot, options.driver_files)) {
       const std::string missing =
           options.driver_files.empty() ? "" : cat(" (no ", options.driver_files[0], ")");
-      return {.note = cat("no NVIDIA driver is loaded", missing)};
+      return {.note = cat("no NVIDIA driver is loaded", missing), .has_driver = false};
     }
     library = kDefaultLibrary;
   }

@@ -26,6 +26,7 @@ struct NvmlReport {
   std::vector<std::vector<Link>> links = {};
   std::string driver_version = {};  // "570.86.15"
   std::string note = {};            // why there are no GPUs, in one line; empty when there are
+  bool has_driver = true;           // or files of one
 };
 
 // Every GPU of this machine, with its MIG instances; a GPU that answers with an error is kept, with the error

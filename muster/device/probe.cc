@@ -52,6 +52,7 @@ void find_gpus(const ProbeOptions& options, Host& host) {
     host.gpus.push_back(std::move(gpu));
   }
   if (host.gpus.empty()) host.gpu_note = amd.note.empty() ? nvml.note : cat(nvml.note, "; ", amd.note);
+  host.gpus_expected = host.gpus.empty() && (nvml.has_driver || !amd.note.empty());
   if (!options.links) return;
   for (auto& row : host.gpu_links) row.resize(host.gpus.size());
   for (auto& links : amd.links) {

@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/log.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
 #include "muster/placement/picture/draw_svg.h"
@@ -27,8 +28,39 @@ void check_launch(const LaunchOptions& options) {
   }
 }
 
+namespace {
+
+// The local ranks that "0:1,5:3" names; none of "3".
+std::vector<int> ranks_with_streams(const std::string& text) {
+  std::vector<int> ranks;
+  if (text.find(':') == std::string::npos) return ranks;
+  for (const std::string& piece : split(text, ','))
+    ranks.push_back(static_cast<int>(parse_int(split(piece, ':').at(0)).value_or(0)));
+  return ranks;
+}
+
+void tell_warnings(const Plan& plan) {
+  for (const std::string& warning : plan.warnings) log(LogLevel::warn, printable(warning));
+}
+
+}  // namespace
+
+std::string unknown_local_ranks(const Plan& plan, const LaunchOptions& options) {
+  int most = 0;
+  for (const RankPlan& rank : plan.ranks) most = std::max(most, rank.local_rank);
+  for (const auto& [flag, ranks] : {std::pair("--local-ranks-filter", options.local_ranks_filter),
+                                    {"--redirects", ranks_with_streams(options.redirects)},
+                                    {"--tee", ranks_with_streams(options.tee)}}) {
+    const auto unknown = std::find_if(ranks.begin(), ranks.end(), [&](int rank) { return rank > most; });
+    if (unknown != ranks.end())
+      return cat(flag, ": expected local ranks from 0 to ", most, ", got ", *unknown,
+                 ", which this job has not");
+  }
+  return "";
+}
+
 void show_plan(const Plan& plan, const LaunchOptions& options, int fd) {
-  if (options.quiet) return;
+  if (options.quiet) return tell_warnings(plan);
   std::string text = options.json ? plan_to_json(plan) : plan_table(plan);
   if (plan.simulated && !options.json) {
     text += "the machine above is simulated: its ranks run on this one's CPU\n";
@@ -52,9 +84,12 @@ JobNote job_note(const LaunchOptions& options, const Plan& plan, const JobFacts&
                .since_seconds = std::time(nullptr)};
   for (const RankPlan& rank : plan.ranks) {
     if (rank.host_index != job.host_index && !plan.simulated) continue;
-    const std::string device = rank.device.id();
-    if (std::find(note.devices.begin(), note.devices.end(), device) == note.devices.end())
-      note.devices.push_back(device);
+    std::vector<DeviceAssignment> devices = {rank.device};
+    devices.insert(devices.end(), rank.more_devices.begin(), rank.more_devices.end());
+    for (const DeviceAssignment& device : devices) {
+      if (std::find(note.devices.begin(), note.devices.end(), device.id()) == note.devices.end())
+        note.devices.push_back(device.id());
+    }
   }
   return note;
 }

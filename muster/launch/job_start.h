@@ -11,7 +11,11 @@ namespace muster {
 // Throws: invalid_argument.
 void check_launch(const LaunchOptions& options);
 
-// The plan as a table, or as JSON, before a start.
+// What the output flags (--local-ranks-filter, --redirects, --tee) say of local ranks that the plan has on no
+// host, in words; empty: nothing.
+std::string unknown_local_ranks(const Plan& plan, const LaunchOptions& options);
+
+// The plan as a table, or as JSON, before a start. Of a quiet job what is not where it was asked for alone.
 void show_plan(const Plan& plan, const LaunchOptions& options, int fd);
 
 // All that a dry run has to show of the plan, on standard output, and its picture. Throws: as about_model,

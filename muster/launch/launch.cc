@@ -105,6 +105,8 @@ int launch(const LaunchOptions& given) {
   const Inventory inventory = discover(options);
   LeasedPlan leased = place_and_lease(inventory, options);
   const Plan& plan = leased.plan;
+  if (const std::string unknown = unknown_local_ranks(plan, options); !unknown.empty())
+    throw Error(ErrorCode::invalid_argument, unknown);
   if (options.dry_run) {
     show_dry_run(inventory, plan, options);
     return 0;

@@ -33,10 +33,11 @@ std::string signal_list(const std::vector<int>& signals) {
 }
 
 // A rank that sees its own GPU first finds it as ordinal 0, so scripts that use LOCAL_RANK as the ordinal
-// must find 0 there. MUSTER_LOCAL_RANK keeps the true one.
+// must find 0 there. MUSTER_LOCAL_RANK keeps the true one. A process that drives several GPUs counts them
+// itself.
 bool sees_own_gpu_first(const Plan& plan, const RankPlan& rank) {
-  return rank.device.kind == DeviceAssignment::Kind::cuda && plan.visibility != Visibility::all &&
-         rank.device.ordinal.value == 0;
+  return rank.device.kind == DeviceAssignment::Kind::cuda && rank.more_devices.empty() &&
+         plan.visibility != Visibility::all && rank.device.ordinal.value == 0;
 }
 
 // What a rank runs, and its place among the ranks of the same role.

@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/folder_owner.h"
+#include "muster/base/seen_line.h"
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/source_lines.h"
@@ -95,6 +96,7 @@ void add_lines(WorkerExit& exit, std::vector<std::string> lines) {
   take_uncaught_exception(exit, lines);
   take_python_fault(exit, lines);
   if (lines.size() > kLastLines) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(kLastLines));
+  for (std::string& line : lines) line = seen_line(line);
   exit.last_lines = std::move(lines);
 }
 

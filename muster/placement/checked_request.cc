@@ -18,19 +18,36 @@ namespace {
 
 void check_policy(const Request& request) {
   if (!request.map.empty() && request.choose) refuse("--map: expected a map or Request::choose, got both");
-  if ((!request.map.empty() || request.choose) && request.policy != "list") {
-    refuse(cat(request.choose ? "Request::choose" : "--map", ": expected policy list, got ", request.policy,
+  if ((!request.map.empty() || request.map_of) && request.policy != "list") {
+    refuse(cat(request.map_of ? "--map-command" : "--map", ": expected policy list, got ", request.policy,
                "; leave --policy out"));
+  }
+  if (request.choose && request.policy != "list") {
+    refuse(cat("Request::choose", ": expected policy list, got ", request.policy, "; leave --policy out"));
   }
   if (request.policy == "mesh" && request.mesh.empty())
     refuse("--policy mesh: expected a mesh to order the GPUs for, got none; give --mesh dp=2,tp=2");
   find_policy(request.policy);
 }
 
+// Something that goes by scores, beside the policy.
+bool weighs_by_scores(const Request& request) {
+  return request.global_batch > 0 || request.gpus.has({SelectionItem::Kind::fastest});
+}
+
 std::string default_policy(const Request& request) {
-  if (!request.map.empty() || request.choose) return "list";
+  if (!request.map.empty() || request.map_of || request.choose) return "list";
   if (!request.rank_memory_bytes.empty()) return "memory";
-  return request.mesh.empty() ? "sequential" : "mesh";
+  if (!request.mesh.empty()) return "mesh";
+  return request.scores.empty() || weighs_by_scores(request) ? "sequential" : "fastest";
+}
+
+void check_scores_are_used(const Request& request) {
+  if (request.scores.empty() || request.policy == "fastest" || weighs_by_scores(request)) return;
+  refuse(
+      cat("--scores: expected policy fastest, --gpus fastest:N or --global-batch, which go by them, got "
+          "policy ",
+          request.policy, " alone; leave --scores out, or add one of these"));
 }
 
 std::string names_of(const Inventory& inventory) {
@@ -39,6 +56,24 @@ std::string names_of(const Inventory& inventory) {
   names.reserve(inventory.hosts.size());
   for (const Host& host : inventory.hosts) names.push_back(host.name);
   return join_first(std::move(names), ", ", kMaxNamed);
+}
+
+// What says of ranks that each has one GPU, or none.
+std::string flag_of_one_gpu_each(const Request& request) {
+  if (!request.mesh.empty()) return "--mesh";
+  if (!request.rank_memory_bytes.empty()) return "--rank-memory";
+  if (request.choose) return "Request::choose";
+  if (request.surplus == Surplus::share) return "--surplus share";
+  return request.cpu_only ? "--nproc-per-node cpu" : "";
+}
+
+void check_gpus_per_rank(const Request& request) {
+  if (request.gpus_per_rank < 1)
+    refuse(cat("--gpus-per-rank: expected at least 1 GPU, got ", request.gpus_per_rank));
+  const std::string beside = flag_of_one_gpu_each(request);
+  if (request.gpus_per_rank == 1 || beside.empty()) return;
+  refuse(cat("--gpus-per-rank: expected no ", beside, " beside it, got ", request.gpus_per_rank,
+             "; leave one of them out"));
 }
 
 // Without a number of ranks, those of the mesh, the same on every host.
@@ -69,10 +104,12 @@ Request checked_request(const Inventory& inventory, Request request) {
   if (request.global_batch < 0) {
     refuse(cat("--global-batch: expected a number of samples, got ", request.global_batch));
   }
+  check_gpus_per_rank(request);
   check_scores(request.scores);
   if (!request.mesh.empty()) set_ranks_of_mesh(inventory, request);
   if (request.policy.empty()) request.policy = default_policy(request);
   check_policy(request);
+  check_scores_are_used(request);
   const std::string flag = flag_that_needs_gpus(request);
   if (request.cpu_only && !flag.empty()) {
     refuse(cat("plan: expected either CPU slots or GPUs, got both (", flag, "); leave one out"));
@@ -112,8 +149,10 @@ std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& req
 std::string flag_that_needs_gpus(const Request& request) {
   if (request.gpu_only) return "--nproc-per-node gpu";
   if (!request.gpus.is_all()) return cat("--gpus ", request.gpus.text);
+  if (request.gpus_per_rank > 1) return cat("--gpus-per-rank ", request.gpus_per_rank);
   if (request.choose) return "Request::choose";
   if (!request.map.empty()) return "--map";
+  if (request.map_of) return "--map-command";
   if (!request.rank_memory_bytes.empty()) return "--rank-memory";
   if (request.policy != "sequential" && request.policy != "mesh") return cat("--policy ", request.policy);
   return request.numa_binding == NumaBinding::none ? ""

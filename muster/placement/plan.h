@@ -66,6 +66,8 @@ struct Plan {
   bool simulated = false;
   std::vector<RankPlan> ranks = {};     // in rank order; a host's ranks are contiguous, hosts in order
   std::vector<std::string> notes = {};  // for the user: "no GPU (…): 2 CPU slots, …"
+  // Those of the notes that tell of ranks that are elsewhere than was asked for: never to be left out.
+  std::vector<std::string> warnings = {};
   bool operator==(const Plan&) const = default;
 };
 

@@ -174,6 +174,7 @@ std::string plan_to_json(const Plan& plan, const std::string& model) {
     separator = ",\n    ";
   }
   text += cat("\n  ],\n  \"notes\": ", dump(plan.notes));
+  if (!plan.warnings.empty()) text += cat(",\n  \"warnings\": ", dump(plan.warnings));
   if (!model.empty()) text += cat(",\n  \"model\": ", model);
   text += "\n}\n";
   return text;
@@ -199,6 +200,7 @@ Plan plan_from_json(const std::string& text, const std::string& source) {
   plan.global_batch = static_cast<int64_t>(document.size_or("global_batch", 0));
   check_shares(document, plan);
   plan.notes = document.texts_or_none("notes");
+  plan.warnings = document.texts_or_none("warnings");
   document.ignore("model");
   document.finish();
   return plan;

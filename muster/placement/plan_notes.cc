@@ -31,11 +31,29 @@ void PlanNotes::add(const std::string& text) {
   if (hosts_.try_emplace(text).second) order_.push_back(text);
 }
 
+void PlanNotes::warn(const Host& host, const std::string& text) {
+  add(host, text);
+  warnings_.insert(text);
+}
+
+void PlanNotes::warn(const std::string& text) {
+  add(text);
+  warnings_.insert(text);
+}
+
 std::vector<std::string> PlanNotes::finish(size_t num_hosts) const {
   std::vector<std::string> notes;
   notes.reserve(order_.size());
   for (const std::string& text : order_) notes.push_back(prefix(hosts_.at(text), num_hosts) + text);
   return notes;
+}
+
+std::vector<std::string> PlanNotes::warnings(size_t num_hosts) const {
+  std::vector<std::string> warnings;
+  for (const std::string& text : order_) {
+    if (warnings_.contains(text)) warnings.push_back(prefix(hosts_.at(text), num_hosts) + text);
+  }
+  return warnings;
 }
 
 }  // namespace muster

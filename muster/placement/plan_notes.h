@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,19 @@ class PlanNotes {
   void add(const Host& host, const std::string& text);
   void add(const std::string& text);  // of the whole job
 
+  // Likewise, of ranks that are elsewhere than was asked for.
+  void warn(const Host& host, const std::string& text);
+  void warn(const std::string& text);
+
   std::vector<std::string> finish(size_t num_hosts) const;
+
+  // Those of the notes that are warnings.
+  std::vector<std::string> warnings(size_t num_hosts) const;
 
  private:
   std::map<std::string, std::vector<const std::string*>> hosts_ = {};  // text → names
   std::vector<std::string> order_ = {};
+  std::set<std::string> warnings_ = {};
 };
 
 }  // namespace muster

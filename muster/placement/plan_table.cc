@@ -28,6 +28,11 @@ std::string short_uuid(const std::string& uuid) {
 std::string device_cell(const RankPlan& rank) {
   const DeviceAssignment& device = rank.device;
   if (!on_gpu(rank)) return cat("CPU slot ", device.cpu_slot);
+  if (!rank.more_devices.empty()) {
+    std::string indices = cat(device.index.value);
+    for (const DeviceAssignment& more : rank.more_devices) indices += cat(", ", more.index.value);
+    return cat("GPUs ", indices, "  ", device.model);
+  }
   return cat("GPU ", device.index.value, "  ", short_uuid(device.uuid.value), "  ", device.model);
 }
 

@@ -70,6 +70,7 @@ class Planner {
     divide_batch();
     if (!request_.mesh.empty()) set_mesh(plan_, request_.mesh, notes_);
     plan_.notes = notes_.finish(hosts_.size());
+    plan_.warnings = notes_.warnings(hosts_.size());
     return std::move(plan_);
   }
 
@@ -100,8 +101,12 @@ class Planner {
     HostGpus gpus{.usable = usable_gpus(host, masks)};
     gpus.named = part_for(request_.gpus, host) != nullptr;
     if (!gpus.named) return gpus;
-    if (!gpus.usable.mask_note.empty()) notes_.add(host, gpus.usable.mask_note);
-    for (const std::string& sick : gpus.usable.sick) notes_.add(host, cat("left out ", sick));
+    if (gpus.usable.mask_is_wrong) {
+      notes_.warn(host, gpus.usable.mask_note);
+    } else if (!gpus.usable.mask_note.empty()) {
+      notes_.add(host, gpus.usable.mask_note);
+    }
+    for (const std::string& sick : gpus.usable.sick) notes_.warn(host, cat("left out ", sick));
     if (!gpus.usable.gpus.empty()) {
       gpus.selected = select_gpus(request_.gpus, host, gpus.usable, request_.scores);
     } else if (!flag_that_needs_gpus(request_).empty()) {
@@ -184,12 +189,19 @@ class Planner {
     for (int i = 0; i < num_ranks; ++i) add_cpu_rank(host_at, i, cat(why, ": CPU slot ", i));
     std::string note = why;
     if (!request_.cpu_only) note += cat(" (", no_gpu_reason(host_at), ")");
-    if (nproc) {
-      notes_.add(*host, cat(note, ": ", plural(num_ranks, "rank"), " on CPU slots"));
+    note += nproc ? cat(": ", plural(num_ranks, "rank"), " on CPU slots")
+                  : cat(": ", plural(slots, "CPU slot"),
+                        ", one rank each; --cpu-slots N or MUSTER_CPU_SLOTS=N changes how many");
+    if (!request_.cpu_only && expects_gpus(host_at)) {
+      notes_.warn(*host, note);
     } else {
-      notes_.add(*host, cat(note, ": ", plural(slots, "CPU slot"),
-                            ", one rank each; --cpu-slots N or MUSTER_CPU_SLOTS=N changes how many"));
+      notes_.add(*host, note);
     }
+  }
+
+  // Whether a job that says nothing of devices would be thought to run on GPUs there.
+  bool expects_gpus(size_t host_at) const {
+    return hosts_[host_at].host->gpus_expected || gpus_[host_at].usable.mask_is_wrong;
   }
 
   std::string no_gpu_reason(size_t host_at) const {
@@ -211,14 +223,15 @@ class Planner {
       return;
     }
     const PolicyInput input{*host, gpus, request_};
-    const int capacity = gpus.empty() ? 0 : policy_.capacity(input);
+    const int capacity = gpus.empty() ? 0 : policy_.capacity(input) / request_.gpus_per_rank;
     if (capacity == 0 && !nproc) {
-      notes_.add(*host, gpus.empty() ? cat("no GPU (", no_gpu_reason(host_at),
-                                           "): no rank there, since other hosts have GPUs")
-                                     : cat("no rank there: ", policy_.why_too_many(input, 1)));
+      notes_.warn(*host, gpus.empty() ? cat("no GPU (", no_gpu_reason(host_at),
+                                            "): no rank there, since other hosts have GPUs")
+                                      : cat("no rank there: ", why_none(input)));
       return;
     }
     const int asked = nproc.value_or(capacity);
+    if (asked < capacity || !nproc) note_left_over(input, asked);
     const int on_gpus = asked > capacity ? surplus(input, asked, capacity) : asked;
     if (on_gpus > 0) place_by_policy(host_at, input, on_gpus);
     if (asked > on_gpus && request_.surplus == Surplus::cpu) {
@@ -232,15 +245,38 @@ class Planner {
     return asked > std::ssize(input.gpus) ? "" : cat(": ", policy_.why_too_many(input, asked));
   }
 
+  // GPUs that are named one by one are meant to be used; other selections are there to choose from.
+  void note_left_over(const PolicyInput& input, int num_ranks) {
+    const SelectionPart* const part = part_for(request_.gpus, input.host);
+    if (policy_.name != std::string_view("sequential") || part == nullptr || !names_each(*part)) return;
+    const int each = request_.gpus_per_rank;
+    std::vector<std::string> left;
+    for (size_t i = static_cast<size_t>(num_ranks) * each; i < input.gpus.size(); ++i)
+      left.push_back(label_of(input.host, input.gpus[i]));
+    if (left.empty()) return;
+    notes_.warn(input.host, cat(join(left, ", "), " of --gpus ", printable(request_.gpus.text),
+                                left.size() == 1 ? " is" : " are", " not used: ", plural(num_ranks, "rank"),
+                                num_ranks == 1 ? "" : ", each", " with ", plural(each, "GPU"),
+                                each == 1 ? "; --gpus-per-rank N gives each more" : ""));
+  }
+
+  std::string why_none(const PolicyInput& input) const {
+    if (policy_.why_too_many != nullptr) return policy_.why_too_many(input, 1);
+    return cat(plural(input.gpus.size(), "GPU"), ", fewer than --gpus-per-rank ", request_.gpus_per_rank);
+  }
+
   // How many of the `asked` ranks go on GPUs when there are only `capacity`.
   int surplus(const PolicyInput& input, int asked, int capacity) {
     const std::string why = why_too_many(input, asked);
-    const std::string there = cat(plural(capacity, "GPU"), why.empty() ? "" : " large enough");
+    const std::string there =
+        request_.gpus_per_rank == 1
+            ? cat(plural(capacity, "GPU"), why.empty() ? "" : " large enough")
+            : cat(plural(input.gpus.size(), "GPU"), " for ranks of ", request_.gpus_per_rank);
     const std::string numbers = cat(plural(asked, "rank"), " asked for, ", there);
     if (request_.surplus == Surplus::cpu) {
       notes_.add(input.host, cat(numbers, ": the other ", asked - capacity, " on CPU slots (--surplus cpu)"));
       if (request_.numa_binding != NumaBinding::none) {
-        notes_.add("ranks on CPU slots are bound to no CPUs (--numa-binding goes by the GPU)");
+        notes_.warn("ranks on CPU slots are bound to no CPUs (--numa-binding goes by the GPU)");
       }
       return capacity;
     }
@@ -257,7 +293,8 @@ class Planner {
   }
 
   void place_by_policy(size_t host_at, const PolicyInput& input, int num_ranks) {
-    const std::vector<PolicyChoice> choices = policy_.choose(input, num_ranks);
+    const std::vector<PolicyChoice> choices = policy_.choose(input, num_ranks * request_.gpus_per_rank);
+    if (request_.gpus_per_rank > 1) return place_in_groups(host_at, choices);
     const Sharers sharers = sharers_of(choices);
     if (sharers.size() < choices.size()) note_sharing(input.host, sharers, choices.size());
     check_memory(input, sharers);
@@ -266,18 +303,50 @@ class Planner {
     }
   }
 
+  // Each rank gets the next few of the GPUs that the policy has chosen.
+  void place_in_groups(size_t host_at, const std::vector<PolicyChoice>& choices) {
+    const auto each = static_cast<size_t>(request_.gpus_per_rank);
+    for (size_t first = 0; first < choices.size(); first += each) {
+      add_gpu_rank(host_at, choices[first], 1);
+      RankPlan& rank = plan_.ranks.back();
+      for (size_t i = 1; i < each; ++i) {
+        const UsableGpu& more = choices[first + i].gpu;
+        rank.more_devices.push_back(device_of(host_at, more));
+        if (weighs())
+          weights_.back() += need_score(request_.scores, *hosts_[host_at].host, more, "--global-batch");
+      }
+      check_group(rank);
+    }
+  }
+
+  static void check_group(const RankPlan& rank) {
+    for (const DeviceAssignment& more : rank.more_devices) {
+      if (more.vendor == rank.device.vendor) continue;
+      throw Error(ErrorCode::invalid_argument,
+                  cat("--gpus-per-rank: expected GPUs of one vendor for each rank, got GPU ",
+                      rank.device.index.value, " and GPU ", more.index.value, " for rank ", rank.rank,
+                      " on host ", rank.host, "; choose them with --gpus"));
+    }
+  }
+
+  DeviceAssignment device_of(size_t host_at, const UsableGpu& chosen) const {
+    const Host& host = *hosts_[host_at].host;
+    const Gpu& gpu = gpu_of(host, chosen);
+    return {.kind = DeviceAssignment::Kind::cuda,
+            .vendor = gpu.vendor,
+            .uuid = uuid_of(host, chosen),
+            .index = gpu.index,
+            .pci = gpu.pci,
+            .model = model_of(host, chosen),
+            .ordinal = request_.visibility == Visibility::all ? chosen.ordinal : CudaOrdinal{}};
+  }
+
   void add_gpu_rank(size_t host_at, const PolicyChoice& choice, size_t num_sharers) {
     const Host& host = *hosts_[host_at].host;
     const Gpu& gpu = gpu_of(host, choice.gpu);
     RankPlan& rank = add_rank(host_at);
-    rank.device.kind = DeviceAssignment::Kind::cuda;
-    rank.device.vendor = gpu.vendor;
-    rank.device.uuid = uuid_of(host, choice.gpu);
-    rank.device.index = gpu.index;
-    rank.device.pci = gpu.pci;
-    rank.device.model = model_of(host, choice.gpu);
-    const bool untouched = request_.visibility == Visibility::all;
-    rank.device.ordinal = untouched ? choice.gpu.ordinal : CudaOrdinal{rank.local_rank};
+    rank.device = device_of(host_at, choice.gpu);
+    if (request_.visibility != Visibility::all) rank.device.ordinal = CudaOrdinal{rank.local_rank};
     rank.numa_node = numa_node_of(host, gpu);
     rank.cpus = gpu.near_cpus;
     rank.reason = choice.reason;
@@ -290,6 +359,11 @@ class Planner {
 
   // CUDA shows a process one instance at most, whatever CUDA_VISIBLE_DEVICES lists.
   void note_instance(const Host& host) {
+    if (request_.gpus_per_rank > 1) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("--gpus-per-rank: expected whole GPUs, got a MIG instance of host ", host.name,
+                      ", and CUDA shows a process only one of them; leave --gpus-per-rank out"));
+    }
     if (request_.visibility == Visibility::all) {
       throw Error(ErrorCode::invalid_argument,
                   cat("--visibility all: expected whole GPUs, got a MIG instance of host ", host.name,
@@ -370,12 +444,18 @@ class Planner {
       plan_.visibility = Visibility::own;
       notes_.add("NVIDIA's and AMD's GPUs on one host: each rank sees its own GPU alone");
     }
-    if ((sharing_ || has_instances_) && plan_.visibility == Visibility::job) {
+    if ((sharing_ || has_instances_ || request_.gpus_per_rank > 1) && plan_.visibility == Visibility::job) {
       plan_.visibility = Visibility::own;
     }
     if (plan_.visibility == Visibility::own || plan_.visibility == Visibility::own_first) {
-      for (RankPlan& rank : plan_.ranks) rank.device.ordinal = {};
+      for (RankPlan& rank : plan_.ranks) count_own_first(rank);
     }
+  }
+
+  static void count_own_first(RankPlan& rank) {
+    rank.device.ordinal = {};
+    for (size_t i = 0; i < rank.more_devices.size(); ++i)
+      rank.more_devices[i].ordinal = {static_cast<int>(i) + 1};
   }
 
   void divide_batch() {

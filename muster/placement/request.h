@@ -57,10 +57,17 @@ struct Request {
   bool cpu_only = false;                   // nproc-per-node "cpu": use CPU slots even if there are GPUs
   bool gpu_only = false;                   // nproc-per-node "gpu": it is an error if there are no GPUs
   Selection gpus = {};                     // GPUs to use
-  // A policy's name (policy.h). Empty: "list" with `map` or `choose`, "memory" with `rank_memory_bytes`,
-  // "mesh" with `mesh`, else "sequential".
+  int gpus_per_rank =
+      1;  // for processes that drive several; a rank's are next to each other in the policy's order
+  // A policy's name (policy.h). Empty: "list" with `map`, `map_of` or `choose`, "memory" with
+  // `rank_memory_bytes`, "mesh" with `mesh`, "fastest" with `scores` for nothing else, else "sequential".
   std::string policy = {};
   std::vector<int> map = {};  // policy "list": GPU index of each local rank, on every host
+  // `map` for one host, as `muster run --map-command` tells it: from the indices of the host's selected GPUs,
+  // and the number of ranks that was asked for there. Called several times for a host.
+  std::function<std::vector<int>(const Host& host, const std::vector<int>& gpus,
+                                 std::optional<int> num_ranks)>
+      map_of = {};
   // `map` as a function, called once per host with GPUs; returns one index per rank on that host.
   std::function<std::vector<int>(const Host& host, int num_ranks)> choose = {};
   std::vector<HostRequest> hosts = {};  // of the inventory, in this order; empty: all

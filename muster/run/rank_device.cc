@@ -2,6 +2,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/device/probe.h"
 #include "muster/device/read_inventory.h"
@@ -103,6 +104,8 @@ std::optional<RankDevice> device_by_local_rank(const RankEnv& env, const Invento
                     "; repair it, or hide it to run on the CPU (CUDA_VISIBLE_DEVICES=)"));
   }
   if (gpus.empty() && surplus == Surplus::drop) return std::nullopt;
+  if (gpus.empty() && (usable.mask_is_wrong || host.gpus_expected))
+    log(LogLevel::warn, cat("runs on the CPU: ", describe(host, usable)));
   if (gpus.empty()) return cpu_of_rank(env, "no visible GPU");
   if (has_own_mask(env, gpu_of(host, gpus[0]).vendor, masks, surplus)) return on_gpu(env, machine, gpus[0]);
   const auto place = static_cast<size_t>(env.local_rank);

@@ -2,6 +2,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"
+#include "muster/base/strings.h"
 #include "muster/comm/clock_alignment.h"
 #include "muster/comm/init_after_rendezvous.h"
 #include "muster/comm/job_ranks.h"
@@ -171,6 +172,21 @@ std::optional<int> call_in_group(Start start, const std::optional<Rendezvous>& m
   }
 }
 
+// Rank 0 says it for all.
+void warn_of_unused_options(const RunOptions& options, const RankEnv& env) {
+  const RunOptions none;
+  std::vector<std::string> unused;
+  if (options.nproc && *options.nproc != env.local_world_size) unused.emplace_back("nproc");
+  if (options.gpus != none.gpus) unused.emplace_back("gpus");
+  if (options.policy != none.policy) unused.emplace_back("policy");
+  if (options.map != none.map) unused.emplace_back("map");
+  if (options.visibility != none.visibility) unused.emplace_back("visibility");
+  if (unused.empty() || env.rank != 0 || env.attempt != 0) return;
+  log(LogLevel::warn,
+      cat("RunOptions::", join(unused, ", "), unused.size() == 1 ? " is" : " are", " not used: ", env.source,
+          " has placed the ranks; give it the flags, or start the program by itself"));
+}
+
 // The exit code.
 int run_rank(RankEnv env, const RunOptions& options, const std::function<void(Context&)>& fn) {
   const Surplus surplus = surplus_of(options);
@@ -218,6 +234,7 @@ int make_call(const RunOptions& options, int argc, char** argv, const std::funct
       tell_fatal_signals_to(env->error_file);
       if (own != nullptr) answer_stack_requests(*own);
     }
+    if (!is_started_by_run_call()) warn_of_unused_options(options, *env);
     const int code = run_rank(*env, options, fn);
     if (Activity* const activity = Activity::get()) activity->close();
     return code;

@@ -26,8 +26,8 @@
 namespace muster {
 
 // The environment variables named here override these options. Under a launcher the options that place ranks
-// (nproc, gpus, policy, map, visibility) are ignored; `surplus` counts only if that launcher assigns no
-// devices (torchrun, srun, mpirun).
+// (nproc, gpus, policy, map, visibility) are not used, and rank 0 says so; `surplus` counts only if that
+// launcher assigns no devices (torchrun, srun, mpirun).
 struct RunOptions {
   std::optional<int> nproc = {};  // ranks; default: one per device. MUSTER_NPROC
   std::string gpus = {};          // as `muster run --gpus`. MUSTER_GPUS

@@ -82,6 +82,10 @@ std::optional<int> code_of_call_made_elsewhere() {
   return std::nullopt;
 }
 
+bool is_started_by_run_call() {
+  return codes_before_ours().has_value();
+}
+
 void come_to_own_call() {
   CallsMade& made = calls_made();
   const std::lock_guard lock(made.mutex);

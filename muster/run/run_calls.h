@@ -17,6 +17,9 @@ inline constexpr const char* kRunCallsVariable = "MUSTER_RUN_CALLS";
 // invalid_argument for a variable that muster::run did not write.
 std::optional<int> code_of_call_made_elsewhere();
 
+// Whether a call of muster::run has started this process, and not another launcher.
+bool is_started_by_run_call();
+
 // Marks that the process has reached what it was started for, other than by muster::run. It may then end
 // anywhere: its parent knows whether it has answered.
 void come_to_own_call();

@@ -301,5 +301,71 @@ each = { i = "1..150" }
   EXPECT_THAT(ran.err, Not(HasSubstr("other jobs")));
 }
 
+TEST_F(TwoGpus, WhatRunsElsewhereThanAskedIsNeverQuiet) {
+  settings_.environment["CUDA_VISIBLE_DEVICES"] = "0,0";
+  const Ran hidden = run(sh({"-q", "-n", "1"}, "echo $MUSTER_DEVICE"));
+  EXPECT_EQ(hidden.code, 0) << hidden.err;
+  EXPECT_EQ(hidden.out, "cpu:0\n");
+  EXPECT_THAT(hidden.err, AllOf(HasSubstr("CUDA_VISIBLE_DEVICES='0,0' shows 0 of 2 GPUs"), HasSubstr("twice"),
+                                HasSubstr("1 rank on CPU slots"), Not(HasSubstr("rank  host"))));
+  settings_.environment["CUDA_VISIBLE_DEVICES"] = "";
+  EXPECT_EQ(run(sh({"-q", "-n", "1"}, "true")).err, "") << "hidden on purpose";
+  settings_.environment["CUDA_VISIBLE_DEVICES"] = "0,1";
+  EXPECT_EQ(run(sh({"-q", "-n", "2"}, "true")).err, "");
+  EXPECT_THAT(run(sh({"-q", "-n", "1", "--gpus", "0,1"}, "true")).err,
+              HasSubstr("GPU 1 of --gpus 0,1 is not used"));
+}
+
+TEST_F(TwoGpus, AMapCommandIsToldTheRanksAndTheGpus) {
+  const Ran ran = run(sh({"-n", "1", "--map-command",
+                          "echo $MUSTER_MAP_RANKS $MUSTER_MAP_GPUS on $MUSTER_MAP_HOST >>told; echo 1"},
+                         "echo $MUSTER_DEVICE"));
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.out, cat(kSecond, "\n"));
+  const std::string told = read_file(folder_.path() + "/told");
+  EXPECT_THAT(told, testing::StartsWith("1 0,1 on "));
+  EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << "it is asked once";
+  EXPECT_THAT(run({"plan", "--map", "0", "--map-command", "echo 1"}).err, HasSubstr("expected one of"));
+}
+
+TEST_F(TwoGpus, APlanCountsThePrograms) {
+  for (const char* const command : {"plan", "run"}) {
+    std::vector<std::string> args = {command, "-n", "1", "./server", ":", "-n", "1", "./worker"};
+    if (command == std::string("run")) args.insert(args.begin() + 1, "--dry-run");
+    const Ran ran = run(args);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_THAT(ran.out, AllOf(HasSubstr("GPU 0"), HasSubstr("GPU 1"))) << command;
+  }
+  const Ran after = run({"plan", "train.py", "--gpus", "1", "--epochs", "3"});
+  EXPECT_EQ(after.code, 0) << after.err;
+  EXPECT_THAT(after.err, AllOf(HasSubstr("--gpus after 'train.py' is taken for the program's own"),
+                               Not(HasSubstr("--epochs"))));
+  EXPECT_EQ(run({"plan", "--gpus", "1", "train.py", "--epochs", "3"}).err, "");
+}
+
+TEST_F(TwoGpus, AProcessThatDrivesSeveralGpusSeesThem) {
+  const Ran ran = run(sh({"-q", "-n", "1", "--gpus", "1,0", "--gpus-per-rank", "2"},
+                         "echo $LOCAL_RANK of $WORLD_SIZE $CUDA_VISIBLE_DEVICES"));
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.out, cat("0 of 1 ", kSecond, ",", kFirst, "\n"));
+  EXPECT_EQ(ran.err, "");
+  EXPECT_THAT(run({"plan", "--gpus-per-rank", "2"}).out, HasSubstr("GPUs 0, 1  Test GPU"));
+}
+
+TEST_F(TwoGpus, TasksOnCpusBecauseOfAWrongMaskAreNeverQuiet) {
+  settings_.environment["CUDA_VISIBLE_DEVICES"] = "0,0";
+  const std::vector<std::string> args = {"tasks", "-q", "--sweep", "i=1", "--", "echo", "{i}"};
+  const Ran hidden = run(args);
+  EXPECT_EQ(hidden.code, 0) << hidden.err;
+  EXPECT_THAT(hidden.err, HasSubstr("CUDA_VISIBLE_DEVICES='0,0' shows 0 of 2 GPUs"));
+  settings_.environment["CUDA_VISIBLE_DEVICES"] = "";
+  EXPECT_EQ(run(args).err, "");
+}
+
+TEST_F(TwoGpus, WhatCannotBeWaitedForIsRefused) {
+  EXPECT_THAT(run(sh({"--no-lease", "--wait", "1m"}, "true")).err,
+              HasSubstr("--wait: expected no --no-lease"));
+}
+
 }  // namespace
 }  // namespace muster

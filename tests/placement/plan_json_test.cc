@@ -11,6 +11,7 @@ namespace muster {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 Plan mixed_plan() {
   return muster::plan(machine({2, 1}), {.nproc_per_node = 2, .surplus = Surplus::cpu});
@@ -150,6 +151,13 @@ TEST(PlanJson, ErrorsNameTheMember) {
       {R"({"schema":"muster.plan/1","policy":"p","visibility":"job","ranks":[]})", "at least one rank"},
   };
   for (const auto& [text, expected] : cases) EXPECT_THAT(plan_json_error(text), HasSubstr(expected)) << text;
+}
+
+TEST(PlanJson, Warnings) {
+  Plan plan = full_plan();
+  EXPECT_THAT(plan_to_json(plan), Not(HasSubstr("warnings")));
+  plan.notes = plan.warnings = {"left out GPU 1"};
+  EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json"), plan);
 }
 
 }  // namespace

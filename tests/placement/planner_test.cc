@@ -312,5 +312,117 @@ TEST(Planner, ManyHosts) {
   EXPECT_EQ(plan.ranks.front().batch_share, 2);
 }
 
+TEST(Planner, RanksThatAreNotWhereTheyWereAskedForAreAWarning) {
+  const auto warnings = [](const Inventory& inventory, const Request& request) {
+    return muster::plan(inventory, request).warnings;
+  };
+  const Inventory two = machine({2});
+  EXPECT_THAT(warnings(two, {.masks = {.cuda = "0,0"}}),
+              ElementsAre(HasSubstr("twice"), HasSubstr("on CPU slots")))
+      << "the GPUs are hidden by mistake";
+  EXPECT_THAT(warnings(two, {.masks = {.cuda = "0,9"}}), ElementsAre(HasSubstr("shows 1 of 2 GPUs")));
+  for (const char* const on_purpose : {"", "-1", "NoDevFiles", "1,0", "1"})
+    EXPECT_THAT(warnings(two, {.masks = {.cuda = on_purpose}}), IsEmpty()) << on_purpose;
+  Inventory sick = two;
+  sick.hosts[0].gpus[1].health = "GPU is lost";
+  EXPECT_THAT(warnings(sick, {}), ElementsAre("left out GPU 1: GPU is lost"));
+  Inventory none = machine({0});
+  EXPECT_THAT(warnings(none, {}), IsEmpty());
+  none.hosts[0].gpus_expected = true;
+  EXPECT_THAT(warnings(none, {}), ElementsAre(HasSubstr("CPU slots")));
+  EXPECT_THAT(warnings(none, {.cpu_only = true}), IsEmpty());
+  EXPECT_THAT(warnings(machine({1, 0}), {}), ElementsAre(HasSubstr("no rank there")));
+}
+
+TEST(Planner, GpusThatAreNamedAndNotUsedAreAWarning) {
+  const Inventory eight = machine({8});
+  const auto warnings = [&](Request request) { return muster::plan(eight, request).warnings; };
+  EXPECT_THAT(warnings({.nproc_per_node = 1, .gpus = "2,4"}),
+              ElementsAre(HasSubstr("GPU 4 of --gpus 2,4 is not used: 1 rank with 1 GPU; --gpus-per-rank")));
+  EXPECT_THAT(warnings({.nproc_per_node = 2, .gpus = "2-4,6"}), ElementsAre(HasSubstr("GPU 4, GPU 6 of")));
+  EXPECT_THAT(warnings({.nproc_per_node = 2, .gpus = "2,4"}), IsEmpty());
+  EXPECT_THAT(warnings({.nproc_per_node = 1, .gpus = "!3"}), IsEmpty()) << "GPUs to choose from";
+  EXPECT_THAT(warnings({.nproc_per_node = 1}), IsEmpty());
+}
+
+TEST(Planner, ScoresAreUsedOrRefused) {
+  const Inventory two = machine({2});
+  const Scores scores = {{"0", 1}, {"1", 2}};
+  EXPECT_THAT(devices(muster::plan(two, {.scores = scores})), ElementsAre("n0:1", "n0:0"));
+  EXPECT_EQ(muster::plan(two, {.scores = scores, .global_batch = 6}).policy, "sequential");
+  EXPECT_EQ(muster::plan(two, {.gpus = "fastest:1", .scores = scores}).policy, "sequential");
+  const auto error_of = [&](Request request) {
+    request.scores = scores;
+    try {
+      muster::plan(two, request);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(error_of({.policy = "sequential"}), HasSubstr("--scores: expected policy fastest"));
+  EXPECT_THAT(error_of({.map = {1}}), HasSubstr("got policy list alone"));
+}
+
+TEST(Planner, AMapForTheHostIsToldWhatThereIs) {
+  std::vector<std::string> told;
+  Request request{.nproc_per_node = 1, .gpus = "2-3,0"};
+  request.map_of = [&](const Host& host, const std::vector<int>& gpus, std::optional<int> num_ranks) {
+    told.push_back(cat(host.name, " ", join(gpus, ","), " ", num_ranks.value_or(-1)));
+    return std::vector<int>{3};
+  };
+  EXPECT_THAT(devices(muster::plan(machine({4}), request)), ElementsAre("n0:3"));
+  EXPECT_THAT(told, testing::Each(testing::Eq("n0 2,3,0 1")));
+  request.nproc_per_node = {};
+  EXPECT_EQ(muster::plan(machine({4}), request).ranks.size(), 1U) << "as many as it names";
+  EXPECT_EQ(told.back(), "n0 2,3,0 -1");
+}
+
+TEST(Planner, ReasonsOfLongListsStayShort) {
+  Request request{.gpus = "", .surplus = Surplus::share};
+  for (int i = 0; i < 1000; ++i) request.map.push_back(i % 4);
+  const Plan plan = muster::plan(machine({4}), request);
+  EXPECT_EQ(plan.ranks.size(), 1000U);
+  EXPECT_LT(plan.ranks[999].reason.size(), 100U) << plan.ranks[999].reason;
+  std::string all = "0";
+  for (int i = 1; i < 500; ++i) all += cat(",", i);
+  EXPECT_LT(muster::plan(machine({500}), {.gpus = all}).ranks[1].reason.size(), 150U);
+}
+
+TEST(Planner, SeveralGpusForEachRank) {
+  const Plan plan = muster::plan(machine({8}), {.gpus_per_rank = 4});
+  ASSERT_EQ(plan.ranks.size(), 2U);
+  EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:4"));
+  EXPECT_EQ(visible(plan, 1),
+            cat(test_uuid(0, 4), ",", test_uuid(0, 5), ",", test_uuid(0, 6), ",", test_uuid(0, 7)));
+  EXPECT_EQ(plan.ranks[1].more_devices.size(), 3U);
+  EXPECT_EQ(plan.ranks[1].device.ordinal.value, 0);
+  EXPECT_EQ(plan.ranks[1].more_devices[2].ordinal.value, 3);
+  EXPECT_THAT(plan.notes, IsEmpty());
+  const Plan named = muster::plan(machine({8}), {.nproc_per_node = 1, .gpus = "2,4", .gpus_per_rank = 2});
+  EXPECT_EQ(visible(named, 0), cat(test_uuid(0, 2), ",", test_uuid(0, 4)));
+  EXPECT_THAT(named.warnings, IsEmpty());
+  EXPECT_THAT(muster::plan(machine({8}), {.gpus = "0-4", .gpus_per_rank = 2}).warnings,
+              ElementsAre(HasSubstr("GPU 4 of --gpus 0-4 is not used: 2 ranks, each with 2 GPUs")));
+}
+
+TEST(Planner, SeveralGpusForEachRankThatCannotBeHad) {
+  const auto error_of = [](Request request) {
+    request.gpus_per_rank = 2;
+    try {
+      muster::plan(machine({3}), request);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_THAT(error_of({.nproc_per_node = 2}),
+              HasSubstr("at most 1 ranks on host n0 (3 GPUs for ranks of 2)"));
+  EXPECT_THAT(error_of({.gpus = "0"}), HasSubstr("at least one rank"));
+  EXPECT_THAT(error_of({.rank_memory_bytes = {1}}), HasSubstr("no --rank-memory beside it"));
+  EXPECT_THAT(error_of({.cpu_only = true}), HasSubstr("no --nproc-per-node cpu beside it"));
+  EXPECT_EQ(error_of({.map = {2, 0}}), "none");
+}
+
 }  // namespace
 }  // namespace muster

@@ -2,6 +2,7 @@
 // Request::choose gives for the host. Of a GPU that is split by MIG, the n-th mention is its n-th instance.
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -12,27 +13,46 @@ namespace muster {
 namespace {
 
 const char* origin(const PolicyInput& input) {
+  if (input.request.map_of) return "--map-command";
   return input.request.choose ? "Request::choose" : "--map";
+}
+
+// Each once: of a GPU that is split, too.
+std::vector<int> indices_of(const PolicyInput& input) {
+  std::vector<int> indices;
+  for (const UsableGpu& gpu : input.gpus) {
+    const int index = gpu_of(input.host, gpu).index.value;
+    if (indices.empty() || indices.back() != index) indices.push_back(index);
+  }
+  return indices;
+}
+
+std::optional<int> ranks_asked_for(const PolicyInput& input) {
+  for (const HostRequest& host : input.request.hosts) {
+    if (host.name == input.host.name && host.nproc) return host.nproc;
+  }
+  return input.request.nproc_per_node;
+}
+
+std::vector<int> map_for(const PolicyInput& input) {
+  if (!input.request.map_of) return input.request.map;
+  return input.request.map_of(input.host, indices_of(input), ranks_asked_for(input));
 }
 
 int list_capacity(const PolicyInput& input) {
   if (input.request.choose) return one_rank_per_gpu(input);
-  if (input.request.map.empty()) {
+  const std::vector<int> map = map_for(input);
+  if (map.empty()) {
     throw Error(ErrorCode::invalid_argument,
                 "--policy list: expected a GPU index for each rank, got none; give --map 3,1,0,2");
   }
-  return static_cast<int>(input.request.map.size());
+  return static_cast<int>(map.size());
 }
 
 [[noreturn]] void fail_index(const PolicyInput& input, int index, size_t place) {
-  std::vector<int> indices;
-  for (const UsableGpu& gpu : input.gpus) {
-    const int selected = gpu_of(input.host, gpu).index.value;
-    if (indices.empty() || indices.back() != selected) indices.push_back(selected);
-  }
   throw Error(ErrorCode::invalid_argument,
               cat(origin(input), ": expected a GPU of host ", input.host.name, " that can be used (",
-                  join(indices, ", "), "), got ", index, " at place ", place + 1));
+                  join(indices_of(input), ", "), "), got ", index, " at place ", place + 1));
 }
 
 // `mentions` counts how often each index was asked for before.
@@ -45,8 +65,15 @@ UsableGpu gpu_at(const PolicyInput& input, int index, size_t place, std::map<int
 }
 
 std::vector<int> indices_for(const PolicyInput& input, int num_ranks) {
-  if (!input.request.choose) return input.request.map;
+  if (!input.request.choose) return map_for(input);
   return input.request.choose(input.host, num_ranks);
+}
+
+// Every rank's reason has it, so that of a long one the beginning is enough.
+std::string beginning_of_map(const std::vector<int>& map) {
+  constexpr size_t kMostShown = 16;
+  std::vector<int> shown(map.begin(), map.begin() + static_cast<ptrdiff_t>(std::min(map.size(), kMostShown)));
+  return cat(join(shown, ","), map.size() > kMostShown ? ",…" : "");
 }
 
 std::vector<PolicyChoice> choose_list(const PolicyInput& input, int num_ranks) {
@@ -58,7 +85,8 @@ std::vector<PolicyChoice> choose_list(const PolicyInput& input, int num_ranks) {
                 cat(origin(input), ": expected ", num_ranks, " GPU ", num_ranks == 1 ? "index" : "indices",
                     ", one for each rank of host ", input.host.name, ", got ", map.size()));
   }
-  const std::string of = input.request.choose ? "what Request::choose gave" : cat("--map ", join(map, ","));
+  const std::string of =
+      input.request.choose ? "what Request::choose gave" : cat("--map ", beginning_of_map(map));
   std::map<int, size_t> mentions;
   std::vector<PolicyChoice> choices;
   for (size_t rank = 0; rank < count; ++rank) {

@@ -5,11 +5,20 @@
 namespace muster {
 namespace {
 
+// Every rank's reason has it, so that of a long one the beginning is enough.
+std::string beginning_of_selection(const std::string& selection) {
+  constexpr size_t kMostShown = 80;
+  if (selection.size() <= kMostShown) return selection;
+  const size_t end = selection.find_last_of(',', kMostShown);
+  return end == std::string::npos ? "…" : selection.substr(0, end) + ",…";
+}
+
 std::vector<PolicyChoice> choose_sequential(const PolicyInput& input, int num_ranks) {
   const size_t count = input.gpus.size();
   const std::string of =
-      cat(" of ", input.request.gpus.is_all() ? plural(count, "GPU")
-                                              : cat(count, " in --gpus ", input.request.gpus.text));
+      cat(" of ", input.request.gpus.is_all()
+                      ? plural(count, "GPU")
+                      : cat(count, " in --gpus ", beginning_of_selection(input.request.gpus.text)));
   return in_turn(input.gpus, num_ranks, [&](size_t place) { return cat("sequential: ", place + 1, of); });
 }
 

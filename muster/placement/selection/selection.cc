@@ -219,6 +219,13 @@ void check_selection_hosts(const Selection& selection, const std::vector<const H
   }
 }
 
+bool names_each(const SelectionPart& part) {
+  using Kind = SelectionItem::Kind;
+  return std::all_of(part.items.begin(), part.items.end(), [](const SelectionItem& item) {
+    return !item.excludes && (item.kind == Kind::indices || item.kind == Kind::uuid);
+  });
+}
+
 const SelectionPart* part_for(const Selection& selection, const Host& host) {
   for (const SelectionPart& part : selection.parts) {
     if (part.host.empty() || part.host == host.name) return &part;

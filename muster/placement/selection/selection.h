@@ -102,6 +102,9 @@ class SelectionError : public Error {
 // Throws: SelectionError when a host is named that is none of `hosts`.
 void check_selection_hosts(const Selection& selection, const std::vector<const Host*>& hosts);
 
+// Whether the part is a list of GPUs, each told by its index or UUID.
+bool names_each(const SelectionPart& part);
+
 // The part that is meant for `host`; nothing when the text names other hosts only.
 const SelectionPart* part_for(const Selection& selection, const Host& host);
 

@@ -35,6 +35,12 @@ std::string hidden(const std::string& settings, size_t shown, size_t count, cons
              remark.empty() ? "" : cat(" (", remark, ")"));
 }
 
+// Masks that are written to hide all: by people, by Slurm and by container runtimes.
+bool hides_all_on_purpose(const std::string& mask) {
+  constexpr const char* kNothing[] = {"", "-1", "NoDevFiles", "none", "void"};
+  return std::find(std::begin(kNothing), std::end(kNothing), trim(mask)) != std::end(kNothing);
+}
+
 std::string mask_note(const Host& host, const std::string& mask, const VisibleDevices& visible) {
   const std::string setting = cat("CUDA_VISIBLE_DEVICES='", mask, "'");
   if (!visible.mig.empty()) {
@@ -83,6 +89,7 @@ void add_nvidia(const Host& host, const std::optional<std::string>& mask, Usable
   if (mask && !positions.empty()) {
     const VisibleDevices visible = visible_devices(host.gpus, *mask);
     usable.mask_note = mask_note(host, *mask, visible);
+    usable.mask_is_wrong = !visible.remark.empty() && !hides_all_on_purpose(*mask);
     positions = visible.gpus;
     for (const VisibleMig& mig : visible.mig) {
       add_gpu(host, mig.gpu, 0, static_cast<int>(mig.instance), usable);
@@ -108,6 +115,10 @@ void add_amd(const Host& host, const VisibilityMasks& masks, UsableGpus& usable)
         hidden(join(settings, " "), positions.size(), all.size(), "GPUs", visible.remark);
     if (!note.empty() && !usable.mask_note.empty()) usable.mask_note += "; ";
     usable.mask_note += note;
+    const auto& last = has_hip ? masks.hip : masks.cuda;
+    const bool on_purpose =
+        hides_all_on_purpose(masks.rocr.value_or("0")) || hides_all_on_purpose(last.value_or("0"));
+    usable.mask_is_wrong |= !visible.remark.empty() && !on_purpose;
   }
   for (size_t i = 0; i < positions.size(); ++i) add_gpu(host, positions[i], i, -1, usable);
 }

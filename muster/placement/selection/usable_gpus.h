@@ -22,6 +22,7 @@ struct UsableGpus {
   std::vector<UsableGpu> gpus;    // in ordinal order; a GPU's instances one after the other
   std::vector<std::string> sick;  // "GPU 1: GPU is lost"
   std::string mask_note;          // what the mask hides; empty when nothing
+  bool mask_is_wrong = false;     // it names what is not there, or a GPU twice
 };
 
 // NVIDIA's GPUs come first, then AMD's, as each counts them.
