@@ -2,9 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <exception>
 
-#include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/supervise/event_loop.h"
 #include "muster/tasks/journal/journal.h"
@@ -17,7 +16,7 @@ struct LiveTask {
   size_t task = 0;
   Allocation where = {};
   Fd log = {};
-  std::optional<Error> problem = {};  // why it cannot begin
+  std::exception_ptr problem = {};  // why it cannot begin
   EventLoop::Handle time_limit = 0;
   bool interrupted = false;  // asked to end by the run
 };
@@ -27,6 +26,7 @@ struct PendingEnd {
   uint64_t record = 0;
   size_t task = 0;
   AttemptEnd how = AttemptEnd::done;
+  bool starved = false;  // refused, for want of processes or descriptors
 };
 
 }  // namespace muster

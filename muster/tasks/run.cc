@@ -18,7 +18,9 @@
 #include "muster/launch/job_setup.h"
 #include "muster/launch/launch.h"
 #include "muster/launch/other_users.h"
+#include "muster/launch/run_folder.h"
 #include "muster/launch/score_cache.h"
+#include "muster/placement/selection/usable_gpus.h"
 #include "muster/tasks/hosts/left_over.h"
 #include "muster/tasks/preview.h"
 #include "muster/tasks/report/live_table.h"
@@ -45,11 +47,22 @@ void warn_of_cpus(const Inventory& inventory, int cpus) {
                           plural(most, "CPU"), ", which that many tasks will share"));
 }
 
+// Tasks that say nothing of their needs run on CPUs where there is no GPU: not without a word where there is
+// one, or should be.
+void warn_of_missing_gpus(const TaskMachines& machines) {
+  if (machines.inventory.simulated) return;
+  for (const Host& host : machines.inventory.hosts) {
+    const UsableGpus usable = usable_gpus(host, machines.masks);
+    const bool missing = usable.mask_is_wrong || (host.gpus.empty() && host.gpus_expected);
+    if (missing) log(LogLevel::warn, printable(describe(host, usable)));
+  }
+}
+
 TaskMachines machines_of(const TasksOptions& options, const TasksRun& run, bool held) {
   const TasksSettings& settings = run.settings;
   if (!settings.inventory.empty()) return machines_in_file(settings.inventory);
   RemoteHello question = question_for(run.file.tasks);
-  question.folder = fs::current_path().string();
+  question.folder = current_folder();
   question.topology_or_nothing = settings.numa_binding.has_value();
   question.held = held && settings.lease;
   question.run_id = run.before.head.run_id;
@@ -85,6 +98,7 @@ TaskSchedule schedule_of(const TasksOptions& options, const TasksRun& run, const
                                .gpus = settings.gpus,
                                .cpus = settings.cpus});
   warn_of_cpus(inventory, settings.cpus);
+  warn_of_missing_gpus(machines);
   PoolOptions pool{.gpus = settings.gpus,
                    .masks = machines.masks,
                    .scores = scores,
@@ -136,6 +150,7 @@ void begin_journal(TasksRun& run, Journal& journal, const std::string& mark, std
             ", got none; restore ", journal_path(run.run_dir), ", or begin anew with another --run-dir"));
   if (!before.cut.empty()) log(LogLevel::warn, cat("journal: ", before.cut));
   if (!run.is_new) end_left_over(run.run_dir, before.marks);
+  sync_file(task_file_path(run.run_dir));  // the journal speaks of it, and outlives a power cut
   journal.begin_at(before.good_bytes, before.last_sum);
   if (before.head.run_id.empty()) {
     journal.head({run_id, hash_of(read_file(task_file_path(run.run_dir))), mark}, run.file.tasks.size());

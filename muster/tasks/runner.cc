@@ -126,8 +126,8 @@ class TaskRunner {
         schedule_.again(start.task);
         return false;
       }
-    } catch (const Error& error) {
-      live.problem = error;  // its own failure, and not the run's
+    } catch (const Error&) {
+      live.problem = std::current_exception();  // its own failure, and not the run's
     }
     TaskResult& result = outcome_.results[start.task];
     const int number = result.attempts.empty() ? 0 : result.attempts.back().attempt + 1;
@@ -161,7 +161,7 @@ class TaskRunner {
     const TaskAttempt& attempt = outcome_.results[live.task].attempts.back();
     try {
       live.log = open_task_log(attempt.log);
-      if (live.problem) throw Error(*live.problem);
+      if (live.problem) std::rethrow_exception(live.problem);
       hosts_.at(live.where.host)
           .start({.id = id,
                   .task = &task,
@@ -200,7 +200,9 @@ class TaskRunner {
     for (const std::string& survivor : exit.survivors) view_.note(cat("could not end ", survivor));
     tell_kept(tasks_[live.task], live.where, exit);
     schedule_.release(live.task);
-    if (end.kind != TaskEnd::Kind::refused) result.last_json = result_in_log(live.log.get(), attempt.log);
+    const bool starved = end.kind == TaskEnd::Kind::starved;
+    if (end.kind != TaskEnd::Kind::refused && !starved)
+      result.last_json = result_in_log(live.log.get(), attempt.log);
     const AttemptEnd how = judge_end(tasks_[live.task], end,
                                      {.interrupted = live.interrupted,
                                       .ending = ending_,
@@ -213,7 +215,7 @@ class TaskRunner {
       guarded([&] {
         const uint64_t record =
             journal_.end(tasks_[live.task].name, attempt, how, result.reason, result.last_json);
-        pending_.push_back({record, live.task, how});
+        pending_.push_back({record, live.task, how, starved});
       });
     }
     if (how == AttemptEnd::refused) result.attempts.pop_back();  // the next start is the same attempt
@@ -246,7 +248,11 @@ class TaskRunner {
       const TaskAttempt& attempt = result.attempts.back();
       schedule_.stopped(end.task, *attempt.ended - attempt.began, now());
     }
-    if (end.how == AttemptEnd::interrupted || end.how == AttemptEnd::refused) schedule_.again(end.task);
+    if (end.starved) {
+      schedule_.stopped(end.task, 0, now());  // with a pause: others are to end meanwhile
+    } else if (end.how == AttemptEnd::interrupted || end.how == AttemptEnd::refused) {
+      schedule_.again(end.task);
+    }
     if (end.how == AttemptEnd::refused) return view_.refused(end.task, result);
     const std::vector<size_t> skipped =
         failed ? schedule_.failed(end.task, now()).skipped : std::vector<size_t>();

@@ -44,7 +44,7 @@ std::string describe_nan(const Task& task, const TaskResult& result) {
 
 AttemptEnd judge_end(const Task& task, const TaskEnd& end, const RunStanding& run, TaskResult& result) {
   const TaskAttempt& attempt = result.attempts.back();
-  if (end.kind == TaskEnd::Kind::refused)
+  if (end.kind == TaskEnd::Kind::refused || end.kind == TaskEnd::Kind::starved)
     return put_off(result, run.ending ? TaskState::skipped : TaskState::waiting,
                    run.ending ? run.why_ended : end.why_not, AttemptEnd::refused);
   if (end.kind != TaskEnd::Kind::ended && !run.ending)  // not its own doing: that costs no retry

@@ -80,7 +80,7 @@ TasksRun new_run(const TasksOptions& options) {
   TasksRun run{.file = {.settings = to_texts(options.settings), .tasks = std::move(typed.tasks)},
                .settings = options.settings,
                .spec_text = std::move(typed.spec_text)};
-  run.file.settings["folder"] = std::filesystem::current_path().string();
+  run.file.settings["folder"] = current_folder();
   if (!options.spec.empty()) run.file.settings["spec"] = options.spec;
   if (!options.run_dir.empty())
     run.run_dir = std::filesystem::weakly_canonical(std::filesystem::absolute(options.run_dir)).string();

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "muster/base/strings.h"
 #include "muster_program.h"
+#include "tasks_program.h"
 
 namespace muster {
 namespace {
@@ -394,6 +396,99 @@ TEST(Program, VersionHelpAndSecret) {
   EXPECT_NE(secret.out, muster({"secret"}, folder).out);
   EXPECT_THAT(muster({"run", "--map", "", "x"}, folder).err, HasSubstr("--map: expected GPU indices"));
   EXPECT_THAT(muster({"frobnicate"}, folder).err, HasSubstr("got 'frobnicate'"));
+}
+
+TEST(Run, StartedAgainInAFolderItKeepsTheLogsBefore) {
+  const ScratchFolder folder;
+  const auto start = [&](const char* word, int ranks) {
+    return muster(
+               sh({"-q", "-n", cat(ranks), "--run-dir", "out", "--tee", "3"}, cat("echo ", word, " $RANK")),
+               folder)
+        .code;
+  };
+  ASSERT_EQ(start("first", 2), 0);
+  ASSERT_EQ(start("second", 1), 0);
+  ASSERT_EQ(start("third", 1), 0);
+  const auto log = [&](const std::string& name) { return read_file(cat(folder.path(), "/out/logs/", name)); };
+  EXPECT_EQ(log("0/0.out"), "third 0\n");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out/logs/0/1.out")) << "it is of another start";
+  EXPECT_EQ(log("earlier-1/0/0.out"), "first 0\n");
+  EXPECT_EQ(log("earlier-1/0/1.out"), "first 1\n");
+  EXPECT_EQ(log("earlier-2/0/0.out"), "second 0\n");
+}
+
+TEST(Run, TwoJobsAtOnceDoNotWriteIntoOneFolder) {
+  const ScratchFolder folder;
+  const std::string hold = "echo here; while [ ! -e go ]; do sleep 0.01; done";
+  for (const std::vector<std::string>& where :
+       {std::vector<std::string>{"--run-dir", "out"}, {"--rdzv-id", "job"}}) {
+    std::filesystem::remove(folder.path() + "/go");
+    std::vector<std::string> flags = {"-q", "-n", "1"};
+    flags.insert(flags.end(), where.begin(), where.end());
+    Program first(sh(flags, hold), folder);
+    first.read_until("here");
+    const Ran second = muster(sh(flags, "echo there"), folder);
+    EXPECT_EQ(second.code, 1);
+    EXPECT_EQ(second.out, "");
+    EXPECT_THAT(second.err, testing::AllOf(HasSubstr("expected no job that still writes there"),
+                                           HasSubstr(cat("process ", first.pid(), " on "))));
+    folder.write("go", "");
+    EXPECT_EQ(first.finish().code, 0);
+    EXPECT_EQ(muster(sh(flags, "true"), folder).code, 0);
+  }
+}
+
+TEST(Run, LogsElsewhereAreLockedAndKeptToo) {
+  const ScratchFolder folder;
+  const auto flags = [](const char* run_dir) {
+    return std::vector<std::string>{"-q", "-n", "1", "--run-dir", run_dir, "--log-dir", "logs", "-r", "3"};
+  };
+  Program first(sh(flags("a/out"), "echo first; echo >here; while [ ! -e go ]; do sleep 0.01; done"), folder);
+  ASSERT_TRUE(appears(folder.path() + "/here"));
+  EXPECT_THAT(muster(sh(flags("b/out"), "true"), folder).err, HasSubstr("logs/out'"));
+  folder.write("go", "");
+  EXPECT_EQ(first.finish().code, 0);
+  EXPECT_EQ(muster(sh(flags("b/out"), "echo second"), folder).code, 0);
+  EXPECT_EQ(read_file(folder.path() + "/logs/out/0/0.out"), "second\n");
+  EXPECT_EQ(read_file(folder.path() + "/logs/out/earlier-1/0/0.out"), "first\n");
+}
+
+TEST(Run, OutputFlagsForRanksThatAreNotThereAreRefused) {
+  const ScratchFolder folder;
+  for (const std::vector<std::string>& flag : {std::vector<std::string>{"--local-ranks-filter", "0,5"},
+                                               {"--redirects", "0:1,5:3"},
+                                               {"--tee", "5:3"}}) {
+    std::vector<std::string> flags = {"-q", "-n", "2"};
+    flags.insert(flags.end(), flag.begin(), flag.end());
+    const Ran ran = muster(sh(flags, "echo started"), folder);
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_EQ(ran.out, "");
+    EXPECT_THAT(ran.err, HasSubstr(cat(flag[0], ": expected local ranks from 0 to 1, got 5")));
+  }
+}
+
+TEST(Run, AProgressBarDoesNotFillTheCard) {
+  const ScratchFolder folder;
+  const std::string bar =
+      "for i in $(seq 3000); do printf 'step %d of 3000\\r' $i >&2; done; echo broken >&2; exit 3";
+  for (const char* const where : {"0", "3"}) {
+    const Ran ran = muster(sh({"-q", "-n", "1", "-r", where}, bar), folder);
+    EXPECT_EQ(ran.code, 3);
+    if (where[0] == '3') {
+      EXPECT_LT(ran.err.size(), 2000U);
+      EXPECT_THAT(ran.err, HasSubstr("broken"));
+    }
+  }
+}
+
+TEST(Run, AHostDiscoveryThatDoesNotEndIsGivenUp) {
+  const ScratchFolder folder;
+  const Ran ran = muster(sh({"--host-discovery", "echo a; sleep 1000", "--nnodes", "1:2", "--rdzv-conf",
+                             "join_timeout=1,last_call_timeout=0"},
+                            "true"),
+                         folder);
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err, HasSubstr("--host-discovery: expected 'echo a; sleep 1000' to end within 1.0s"));
 }
 
 }  // namespace

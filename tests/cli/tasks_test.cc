@@ -15,6 +15,7 @@ namespace {
 
 using nlohmann::json;
 using testing::HasSubstr;
+using testing::Not;
 
 TEST(Tasks, RunInTheirOrderAndEndInATable) {
   const ScratchFolder folder;
@@ -190,6 +191,67 @@ TEST(Tasks, ResultsGoIntoAFileThatIsReplacedOrAPipe) {
   // The table comes first, so that a file that fails after all costs no more than itself.
   const Ran pipe = muster({"tasks", "s.toml", "--run-dir", "pipe", "--csv", "/dev/stdout"}, folder);
   EXPECT_THAT(in_order(pipe.out, {"restarts", "one", "done", "name,state", "one,done"}), testing::IsEmpty());
+}
+
+TEST(Tasks, AProgressBarDoesNotFillTheCard) {
+  const ScratchFolder folder;
+  folder.write("s.toml", task_table("bar", "seq 9000 | tr '\\n' '\\r'; printf 'broken\\r'; exit 3"));
+  const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run"}, folder);
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_LT(ran.err.size(), 2000U);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("| broken\n"), Not(HasSubstr("8999"))));
+}
+
+TEST(Tasks, AStartThatFindsNoDescriptorsWaits) {
+  const ScratchFolder folder;
+  ProgramSettings settings;
+  settings.program = "/bin/sh";
+  const Ran ran =
+      muster({"-c", cat("ulimit -n 40; exec '", MUSTER_BINARY_DIR,
+                        "/bin/muster' tasks --cpus 60 --run-dir run --json --sweep i=1..40 -- sleep 0.3")},
+             folder, settings);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("Too many open files"));
+  for (const json& task : json::parse(ran.out)["tasks"]) EXPECT_EQ(task["attempts"].size(), 1U);
+}
+
+TEST(Tasks, ARemovedFolderIsAnErrorInALine) {
+  const ScratchFolder folder;
+  ProgramSettings settings;
+  settings.program = "/bin/sh";
+  const Ran ran = muster({"-c", cat("mkdir gone; cd gone; rmdir ../gone; exec '", MUSTER_BINARY_DIR,
+                                    "/bin/muster' tasks --sweep i=1 -- echo {i}")},
+                         folder, settings);
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err, HasSubstr("cannot find the current folder"));
+  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+}
+
+TEST(Tasks, LineEndsOfWindowsAreNamed) {
+  const ScratchFolder folder;
+  std::filesystem::permissions(folder.write("t.sh", "#!/bin/sh\r\ntrue\r\n"),
+                               std::filesystem::perms::owner_all);
+  for (const Ran& ran : {muster({"tasks", "--run-dir", "run", "--sweep", "i=1", "--", "./t.sh"}, folder),
+                         muster({"run", "-n", "1", "./t.sh"}, folder)}) {
+    EXPECT_NE(ran.code, 0);
+    EXPECT_THAT(ran.err, AllOf(HasSubstr("its lines end as on Windows"), HasSubstr("'/bin/sh\\r'")));
+  }
+}
+
+TEST(Tasks, PythonFilesRunAsUnderRun) {
+  const ScratchFolder folder;
+  folder.write("t.py", "print('ran')\n");  // cannot be executed, and names no interpreter
+  std::filesystem::create_directory(folder.path() + "/below");
+  folder.write("below/u.py", "print('below')\n");
+  folder.write("s.toml",
+               cat("[[task]]\nname = \"t\"\nargv = [\"t.py\"]\nneeds = { cpus = 1 }\n",
+                   "[[task]]\nname = \"u\"\nargv = [\"u.py\"]\ndir = \"below\"\nneeds = { cpus = 1 }\n",
+                   "[[task]]\nname = \"two\"\nranks = 2\nargv = [\"t.py\"]\nneeds = { cpus = 2 }\n"));
+  const Ran ran = muster({"tasks", "s.toml", "--cpus", "4", "--run-dir", "run"}, folder);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(log_of_task(folder, "t"), "ran\n");
+  EXPECT_EQ(log_of_task(folder, "u"), "below\n");
+  EXPECT_THAT(log_of_task(folder, "two"), AllOf(HasSubstr("[0] ran"), HasSubstr("[1] ran")));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "muster/base/memory_group.h"
+#include "muster/base/shortage.h"
 #include "muster/base/strings.h"
 #include "muster/launch/lease_plan.h"
 #include "muster/placement/plan_json.h"
@@ -148,7 +149,8 @@ void LocalHost::look_at_memory() {
 
 TaskEnd end_without_start(int id, const Error& error) {
   const auto* const spawn = dynamic_cast<const SpawnError*>(&error);
-  TaskEnd end{.why_not = error.message()};
+  const bool starved = dynamic_cast<const Shortage*>(&error) != nullptr;
+  TaskEnd end{.kind = starved ? TaskEnd::Kind::starved : TaskEnd::Kind::ended, .why_not = error.message()};
   end.exit.exit = {.id = id, .exit_code = spawn != nullptr ? spawn->exit_code() : 1, .at = Clock::now()};
   return end;
 }

@@ -253,6 +253,7 @@ WireJson wire_of(const RemoteEnded& ended) {
   return {{kKindKey, "ended"},
           {"id", exit.id},
           {"refused", end.kind == TaskEnd::Kind::refused},
+          {"starved", end.kind == TaskEnd::Kind::starved},
           {"exit_code", exit.exit_code},
           {"signal", exit.signal},
           {"sent_signal", exit.sent_signal},
@@ -270,6 +271,7 @@ RemoteMessage ended_from(JsonObject& json) {
   ChildExit& exit = end.exit.exit;
   exit.id = number_at(json, "id");
   if (json.boolean_or("refused", false)) end.kind = TaskEnd::Kind::refused;
+  if (json.boolean_or("starved", false)) end.kind = TaskEnd::Kind::starved;
   exit.exit_code = number_at(json, "exit_code", 255);
   exit.signal = number_at(json, "signal", SIGRTMAX);
   exit.sent_signal = number_at(json, "sent_signal", SIGRTMAX);

@@ -26,6 +26,7 @@ struct TaskEnd {
   enum class Kind {
     ended,
     refused,  // another job has a GPU of it
+    starved,  // it never began, for want of processes, descriptors or memory
     lost,     // its host was
   };
   Kind kind = Kind::ended;

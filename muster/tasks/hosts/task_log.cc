@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/folder_owner.h"
+#include "muster/base/seen_line.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/hosts/last_json_line.h"
 
@@ -56,6 +57,7 @@ std::vector<std::string> last_lines_of_log(int fd, size_t count) {
   std::vector<std::string> lines = split(trim(tail_of(fd)), '\n');
   if (lines.size() == 1 && lines[0].empty()) return {};
   if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
+  for (std::string& line : lines) line = seen_line(line);
   return lines;
 }
 

@@ -1,5 +1,7 @@
 #include "muster/tasks/hosts/task_process.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <thread>
 
@@ -198,9 +200,27 @@ Environment task_environment(const Task& task, const TaskRunFacts& run, const Po
   return variables;
 }
 
+namespace {
+
+// A Python script is run as `muster run` does it, whether it can be executed itself or not.
+std::vector<std::string> command_of_task(const Task& task, const TaskRunFacts& run) {
+  const std::string& program = task.argv.at(0);
+  if (!program.ends_with(".py")) return task.argv;
+  const std::string path =
+      program.starts_with('/') || task.directory.empty() ? program : cat(task.directory, "/", program);
+  if (::access(path.c_str(), R_OK) != 0) return task.argv;  // a program of PATH, or none
+  const auto python = run.environment.find("PYTHON_EXEC");
+  std::vector<std::string> command = {python == run.environment.end() ? "python3" : python->second, "-u"};
+  command.insert(command.end(), task.argv.begin(), task.argv.end());
+  return command;
+}
+
+}  // namespace
+
 std::vector<std::string> task_argv(const Task& task, const TaskRunFacts& run, const Pool& pool,
                                    const std::string& plan_path, const std::string& task_dir) {
-  if (task.ranks <= 1) return task.argv;
+  const std::vector<std::string> command = command_of_task(task, run);
+  if (task.ranks <= 1) return command;
   std::vector<std::string> argv = {run.launcher,
                                    "run",
                                    "--quiet",
@@ -213,7 +233,7 @@ std::vector<std::string> task_argv(const Task& task, const TaskRunFacts& run, co
   if (!run.lease || pool.inventory().simulated) argv.emplace_back("--no-lease");
   argv.emplace_back("--no-python");
   argv.emplace_back("--");
-  argv.insert(argv.end(), task.argv.begin(), task.argv.end());
+  argv.insert(argv.end(), command.begin(), command.end());
   return argv;
 }
 

@@ -43,7 +43,8 @@ enum class AttemptEnd {
   again,        // failed, and is tried again
   interrupted,  // the run was ended: nobody's failure
   stopped,      // with exit code 75: it is started again, which costs no retry
-  refused,      // another job had a GPU of it: it never began, and counts as no attempt
+  refused,      // another job had a GPU of it, or processes were wanting: it never began, and counts as no
+                // attempt
 };
 
 std::string journal_path(const std::string& run_dir);
@@ -56,6 +57,9 @@ double wall_seconds();
 
 // SHA-256 as 64 hexadecimal digits.
 std::string hash_of(const std::string& bytes);
+
+// The file's bytes are on the disk after it. Throws: io.
+void sync_file(const std::string& path);
 
 class Journal {
  public:
