@@ -14,6 +14,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/shell.h"
 #include "muster/base/units.h"
 #include "muster/cli/cluster_flags.h"
@@ -271,8 +272,8 @@ std::vector<std::string> command_of(const RunFlags& flags, std::vector<std::stri
   }
   std::vector<std::string> command = {get_env("PYTHON_EXEC").value_or("python3"), "-u"};
   if (!flags.work_dir.empty()) {  // they are found from here
-    if (script) program[0] = std::filesystem::absolute(program[0]);
-    if (command[0].find('/') != std::string::npos) command[0] = std::filesystem::absolute(command[0]);
+    if (script) program[0] = absolute_path(program[0]);
+    if (command[0].find('/') != std::string::npos) command[0] = absolute_path(command[0]);
   }
   if (flags.module) command.emplace_back("-m");
   command.insert(command.end(), program.begin(), program.end());

@@ -1,7 +1,6 @@
 #include "muster/cli/tasks_options.h"
 
-#include <filesystem>
-
+#include "muster/base/folders.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
@@ -87,7 +86,7 @@ TasksSettings to_settings(const TasksFlags& flags) {
                          .lease = !flags.no_lease,
                          .allow_nan = flags.allow_nan};
   if (!flags.gpus.empty()) settings.gpus = Selection(flags.gpus);
-  if (!flags.inventory.empty()) settings.inventory = std::filesystem::absolute(flags.inventory).string();
+  if (!flags.inventory.empty()) settings.inventory = absolute_path(flags.inventory);
   if (!flags.visibility.empty()) settings.visibility = parse_visibility(flags.visibility);
   if (flags.fail_fast || flags.keep_going) settings.fail_fast = flags.fail_fast;
   return settings;
@@ -100,7 +99,7 @@ std::optional<std::chrono::milliseconds> time_of(const std::string& text, const 
 
 // A run that goes on does so in the folder in which it began.
 std::string absolute(const std::string& path) {
-  return path.empty() ? path : std::filesystem::absolute(path).string();
+  return path.empty() ? path : absolute_path(path);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "muster/base/folder_owner.h"
+#include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/own_program.h"
 #include "muster/base/route.h"
@@ -148,8 +149,7 @@ class RemoteJob {
     agent.host = host;
     if (!addresses_.contains(host.name)) addresses_[host.name] = address_of(host.name);
     agent.address = addresses_[host.name];
-    AgentSpec spec{
-        .launch = options_, .cluster = cluster_, .folder = std::filesystem::current_path().string()};
+    AgentSpec spec{.launch = options_, .cluster = cluster_, .folder = current_folder()};
     spec.launch.request.nproc_per_node = host.nproc ? host.nproc : options_.request.nproc_per_node;
     spec.launch.run_dir = run_dir();
     spec.cluster.host_name = without_user(host.name);
@@ -249,7 +249,7 @@ class RemoteJob {
       JobFacts job;
       job.run_id = options_.run_id;
       job.restart_count = order->restart_count;
-      job.run_dir = std::filesystem::absolute(run_dir());
+      job.run_dir = absolute_path(run_dir());
       job.work_dir = job.run_dir;
       job.log_dir = job.run_dir + "/logs";
       std::error_code ignored;

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "muster/base/env.h"
+#include "muster/base/folders.h"
 #include "muster/base/hex.h"
 #include "muster/base/random_bytes.h"
 #include "muster/base/route.h"
@@ -28,14 +29,6 @@ std::string folder_name(std::string id) {
   std::replace(id.begin(), id.end(), '/', '_');
   if (id == "latest") return "_latest";  // which is the link to the newest run
   return id == "." || id == ".." ? "_" : id;
-}
-
-std::string absolute_path(const std::string& path) {
-  std::error_code error;
-  const fs::path absolute = fs::absolute(path, error);
-  if (!error) return absolute.string();
-  throw Error(ErrorCode::io, cat("cannot find the folder that '", path, "' is relative to (", error.message(),
-                                 "); change to one that exists, or give an absolute path"));
 }
 
 void check_folder(const char* flag, const std::string& path) {

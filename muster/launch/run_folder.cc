@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/folder_owner.h"
+#include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/launch/folder_lock.h"
@@ -101,28 +102,14 @@ bool holds_no_results(const fs::path& run_dir) {
 }  // namespace
 
 std::string resolve_run_folder(const std::string& path) {
-  std::error_code error;
-  fs::path absolute = fs::absolute(path, error);
-  if (error) {
-    throw Error(ErrorCode::io,
-                cat("cannot find the folder that '", path, "' is relative to (", error.message(),
-                    "); change to one that exists, or give an absolute path"));
-  }
+  fs::path absolute = absolute_path(path);
   std::error_code is_none;
   if (!absolute.has_filename()) absolute = absolute.parent_path();  // "runs/latest/"
   if (fs::is_symlink(absolute, is_none)) {
-    const fs::path target = fs::canonical(absolute, error);
-    if (!error) return target.string();
+    const fs::path target = fs::canonical(absolute, is_none);
+    if (!is_none) return target.string();
   }
   return absolute.string();
-}
-
-std::string current_folder() {
-  std::error_code error;
-  const fs::path folder = fs::current_path(error);
-  if (!error) return folder.string();
-  throw Error(ErrorCode::io, cat("cannot find the current folder (", error.message(),
-                                 "): it has been removed; change to one that exists"));
 }
 
 bool make_run_folder(const std::string& run_dir) {

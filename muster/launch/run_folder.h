@@ -11,9 +11,6 @@ namespace muster {
 // it. Throws: io, when there is no current folder.
 std::string resolve_run_folder(const std::string& path);
 
-// The current folder. Throws: io, when it has been removed.
-std::string current_folder();
-
 // Makes the folder, and points `latest` to it (link_latest). Returns whether it is new. Throws: io;
 // failed_precondition, of another user's folder (folder_owner.h).
 bool make_run_folder(const std::string& run_dir);

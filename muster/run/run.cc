@@ -176,15 +176,17 @@ std::optional<int> call_in_group(Start start, const std::optional<Rendezvous>& m
 void warn_of_unused_options(const RunOptions& options, const RankEnv& env) {
   const RunOptions none;
   std::vector<std::string> unused;
-  if (options.nproc && *options.nproc != env.local_world_size) unused.emplace_back("nproc");
-  if (options.gpus != none.gpus) unused.emplace_back("gpus");
-  if (options.policy != none.policy) unused.emplace_back("policy");
-  if (options.map != none.map) unused.emplace_back("map");
-  if (options.visibility != none.visibility) unused.emplace_back("visibility");
+  if (options.nproc && *options.nproc != env.local_world_size) unused.emplace_back("RunOptions::nproc");
+  if (options.gpus != none.gpus) unused.emplace_back("RunOptions::gpus");
+  if (options.policy != none.policy) unused.emplace_back("RunOptions::policy");
+  if (options.map != none.map) unused.emplace_back("RunOptions::map");
+  if (options.visibility != none.visibility) unused.emplace_back("RunOptions::visibility");
+  for (const char* const variable : {"MUSTER_NPROC", "MUSTER_GPUS", "MUSTER_POLICY"}) {
+    if (get_env(variable) && !get_env("MUSTER_TASK")) unused.emplace_back(variable);
+  }
   if (unused.empty() || env.rank != 0 || env.attempt != 0) return;
-  log(LogLevel::warn,
-      cat("RunOptions::", join(unused, ", "), unused.size() == 1 ? " is" : " are", " not used: ", env.source,
-          " has placed the ranks; give it the flags, or start the program by itself"));
+  log(LogLevel::warn, cat(join(unused, ", "), unused.size() == 1 ? " is" : " are", " not used: ", env.source,
+                          " has placed the ranks; give it the flags, or start the program by itself"));
 }
 
 // The exit code.

@@ -9,6 +9,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/own_program.h"
 #include "muster/base/strings.h"

@@ -9,6 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/folder_owner.h"
+#include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
@@ -43,9 +44,8 @@ void forget_other_places(const TasksSettings& now, std::map<std::string, std::st
 
 // The run in the folder. Its tasks are those that it began with: others are refused.
 TasksRun run_in_folder(const TasksOptions& options) {
-  TasksRun run{
-      .run_dir = std::filesystem::weakly_canonical(std::filesystem::absolute(options.resume)).string(),
-      .is_new = false};
+  TasksRun run{.run_dir = std::filesystem::weakly_canonical(absolute_path(options.resume)).string(),
+               .is_new = false};
   const std::string path = task_file_path(run.run_dir);
   std::string text;
   try {
@@ -83,7 +83,7 @@ TasksRun new_run(const TasksOptions& options) {
   run.file.settings["folder"] = current_folder();
   if (!options.spec.empty()) run.file.settings["spec"] = options.spec;
   if (!options.run_dir.empty())
-    run.run_dir = std::filesystem::weakly_canonical(std::filesystem::absolute(options.run_dir)).string();
+    run.run_dir = std::filesystem::weakly_canonical(absolute_path(options.run_dir)).string();
   if (!run.run_dir.empty() && std::filesystem::exists(journal_path(run.run_dir)))
     fail_usage(cat("--run-dir: expected a folder without a run, got '", printable(options.run_dir),
                    "', which has a journal; resume it with --resume, or give another"));
@@ -102,8 +102,7 @@ TasksRun which_run(const TasksOptions& options) {
 }
 
 void choose_run_folder(TasksRun& run, const std::string& run_id) {
-  if (run.run_dir.empty())
-    run.run_dir = std::filesystem::absolute(run_folder_of({.run_id = run_id})).string();
+  if (run.run_dir.empty()) run.run_dir = absolute_path(run_folder_of({.run_id = run_id}));
 }
 
 void begin_run_folder(TasksRun& run, const std::string& run_id) {

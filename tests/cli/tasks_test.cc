@@ -217,14 +217,15 @@ TEST(Tasks, AStartThatFindsNoDescriptorsWaits) {
 
 TEST(Tasks, ARemovedFolderIsAnErrorInALine) {
   const ScratchFolder folder;
-  ProgramSettings settings;
-  settings.program = "/bin/sh";
-  const Ran ran = muster({"-c", cat("mkdir gone; cd gone; rmdir ../gone; exec '", MUSTER_BINARY_DIR,
-                                    "/bin/muster' tasks --sweep i=1 -- echo {i}")},
-                         folder, settings);
-  EXPECT_EQ(ran.code, 1);
-  EXPECT_THAT(ran.err, HasSubstr("cannot find the current folder"));
-  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+  for (const char* const command :
+       {"tasks --sweep i=1 -- echo {i}", "tasks --resume run", "tasks --dry-run --sweep i=1 -- echo {i}",
+        "run -n 1 true", "run --hosts localhost:1 true", "report"}) {
+    const Ran ran =
+        from_shell(cat("mkdir gone; cd gone; rmdir ../gone; exec \"$0\" ", command), folder).finish();
+    EXPECT_EQ(ran.code, 1) << command;
+    EXPECT_THAT(ran.err, HasSubstr("change to one that exists")) << command;
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << command << ": " << ran.err;
+  }
 }
 
 TEST(Tasks, LineEndsOfWindowsAreNamed) {
