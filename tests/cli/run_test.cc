@@ -491,5 +491,28 @@ TEST(Run, AHostDiscoveryThatDoesNotEndIsGivenUp) {
   EXPECT_THAT(ran.err, HasSubstr("--host-discovery: expected 'echo a; sleep 1000' to end within 1.0s"));
 }
 
+TEST(Run, HostsOfOneJobShareItsFolderAndNoOtherJobComesIn) {
+  const ScratchFolder folder;
+  const auto flags = [](const char* tee) {
+    return std::vector<std::string>{"-q",    "--hosts", "localhost:1,127.0.0.1:1", "--run-dir", "out",
+                                    "--tee", tee};
+  };
+  ASSERT_EQ(muster(sh(flags("3"), "echo first $RANK"), folder).code, 0);
+  Program second(sh(flags("3"), "echo second $RANK; echo >here$RANK; while [ ! -e go ]; do sleep 0.01; done"),
+                 folder);
+  ASSERT_TRUE(appears(folder.path() + "/here0") && appears(folder.path() + "/here1"));
+  const Ran other = muster(sh(flags("0"), "echo other"), folder);
+  EXPECT_EQ(other.code, 1);
+  EXPECT_EQ(other.out, "");
+  EXPECT_THAT(other.err, HasSubstr("expected no job that still writes there"));
+  folder.write("go", "");
+  EXPECT_EQ(second.finish().code, 0);
+  for (const char* const rank : {"0", "1"}) {
+    const std::string logs = folder.path() + "/out/logs/";
+    EXPECT_EQ(read_file(cat(logs, "0/", rank, ".out")), cat("second ", rank, "\n"));
+    EXPECT_EQ(read_file(cat(logs, "earlier-1/0/", rank, ".out")), cat("first ", rank, "\n"));
+  }
+}
+
 }  // namespace
 }  // namespace muster

@@ -101,3 +101,16 @@ def cleared_away(place):
     job.terminate()
     job.wait(timeout=30)
     return "a second job is refused the GPU; `muster ps` lists the first"
+
+
+@row(73, "CUDA_VISIBLE_DEVICES names a GPU twice, --quiet", "the CPU is used, and that is said")
+def hidden_by_mistake(place):
+    _, env = machine(place, "gpus", (0, 0))
+    place.environment["CUDA_VISIBLE_DEVICES"] = "0,0"
+    code, out, err = place.run("run", "-q", "-n", "1", *sh("echo $MUSTER_DEVICE"), env=env)
+    expect(code == 0 and out == "cpu:0\n", f"{code} {out}{err}")
+    expect("CUDA_VISIBLE_DEVICES='0,0' shows 0 of 2 GPUs (entry 2, '0', names a GPU twice, which hides all)" in err, err)
+    place.environment["CUDA_VISIBLE_DEVICES"] = ""
+    code, _, err = place.run("run", "-q", "-n", "1", *sh("true"), env=env)
+    expect(code == 0 and not err, err)
+    return "said with --quiet; an empty mask is not"

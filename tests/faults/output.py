@@ -64,3 +64,23 @@ def full_disk(place):
     job.terminate()
     expect(job.wait(timeout=30) == 143, f"exit code {job.returncode}")
     return "full disk: warned, output went on; stopped reader: it got all when it went on; SIGTERM ended the job"
+
+
+@row(71, "a job starts in the folder of one that runs", "it is refused, and logs of earlier starts are kept")
+def folder_in_use(place):
+    flags = ("run", "-q", "-n", "2", "--run-dir", "run", "--tee", "1")
+    first = place.start(*flags, *sh("echo first $RANK; touch here$RANK; while [ ! -e go ]; do sleep 0.01; done"))
+    wait_for(lambda: (place.folder / "here0").exists() and (place.folder / "here1").exists(), 60)
+    code, out, err = place.run(*flags, *sh("echo second $RANK"))
+    expect(code == 1 and not out, f"{code} {out}")
+    expect(f"expected no job that still writes there, got one (process {first.pid} on " in err, err)
+    (place.folder / "go").touch()
+    first.communicate(timeout=60)
+    expect(first.returncode == 0, f"exit code {first.returncode}")
+    code, _, err = place.run(*flags, *sh("echo third $RANK"))
+    expect(code == 0, err)
+    logs = place.folder / "run" / "logs"
+    for rank in (0, 1):
+        expect((logs / f"0/{rank}.out").read_text() == f"third {rank}\n", "the newest start has logs/0")
+        expect((logs / f"earlier-1/0/{rank}.out").read_text() == f"first {rank}\n", "the first start's logs are kept")
+    return "refused while it ran; the logs of both starts are there"

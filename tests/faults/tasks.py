@@ -88,3 +88,14 @@ def left_on_a_gpu(place):
     expect("leaver, or a task that still runs, has left process" in err and "no other task gets what leaver had" in err, err)
     expect(not place.left(), place.left())
     return "it ended with the last task that may have left it, and only then the next got the GPU"
+
+
+@row(72, "tasks start without descriptors left", "they wait, and all are done")
+def no_descriptors(place):
+    script = f"ulimit -n 40; exec {place.muster} tasks --cpus 60 --run-dir run --sweep i=1..40 -- sh -c 'echo {{i}}; sleep 0.3'"
+    code, _, err = place.run("-c", script, program="/bin/sh")
+    expect(code == 0, err)
+    expect("Too many open files), and starts again" in err, err)
+    logs = [(place.folder / f"run/logs/i={i}/0.log").read_text() for i in range(1, 41)]
+    expect(logs == [f"{i}\n" for i in range(1, 41)], logs)
+    return f"{err.count('and starts again')} starts were put off, and all 40 tasks are done"
