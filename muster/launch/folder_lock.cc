@@ -18,8 +18,8 @@ namespace muster {
 
 namespace {
 
-// A launcher that was killed may leave it, for a moment, to what ends its ranks.
-constexpr std::chrono::seconds kFolderPatience{3};
+// The agents of a launcher that was killed take some 2 s to end their ranks, and have it until then.
+constexpr std::chrono::seconds kFolderPatience{5};
 
 // "<the start's id> <pid> <host>".
 std::string lock_note(const std::string& start) {

@@ -1,5 +1,6 @@
 // The real program, with shell scripts as ranks.
 #include <gmock/gmock.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <ctime>
@@ -512,6 +513,41 @@ TEST(Run, HostsOfOneJobShareItsFolderAndNoOtherJobComesIn) {
     EXPECT_EQ(read_file(cat(logs, "0/", rank, ".out")), cat("second ", rank, "\n"));
     EXPECT_EQ(read_file(cat(logs, "earlier-1/0/", rank, ".out")), cat("first ", rank, "\n"));
   }
+}
+
+// "T" for one that is stopped.
+std::string process_state(const std::string& pid) {
+  const std::string text = read_file(cat("/proc/", pid, "/stat"));
+  return text.substr(text.rfind(')') + 2, 1);
+}
+
+bool all_reach(const std::vector<std::string>& pids, bool stopped) {
+  const Deadline deadline(std::chrono::seconds(30));
+  const auto is_so = [&](const std::string& pid) { return (process_state(pid) == "T") == stopped; };
+  while (!std::all_of(pids.begin(), pids.end(), is_so)) {
+    if (deadline.passed()) return false;
+    ::usleep(2'000);
+  }
+  return true;
+}
+
+TEST(Run, CtrlZStopsAJobOfOneHostUntilItGoesOn) {
+  const ScratchFolder folder;
+  Program program(sh({"-q", "-n", "2"},
+                     "echo $$ >new$RANK; mv new$RANK pid$RANK; while [ ! -e go ]; do sleep 0.01; done"),
+                  folder);
+  ASSERT_TRUE(appears(folder.path() + "/pid0") && appears(folder.path() + "/pid1"));
+  std::vector<std::string> pids = {cat(program.pid())};
+  for (const char* const rank : {"0", "1"})
+    pids.emplace_back(trim(read_file(cat(folder.path(), "/pid", rank))));
+  ::kill(program.pid(), SIGTSTP);
+  EXPECT_TRUE(all_reach(pids, true));
+  ::kill(program.pid(), SIGCONT);
+  EXPECT_TRUE(all_reach(pids, false));
+  folder.write("go", "");
+  const Ran ran = program.finish();
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(ran.err, "") << "no rank was started again";
 }
 
 }  // namespace

@@ -300,5 +300,21 @@ TEST(TasksResume, ByTheLinkToTheNewestRun) {
       << "the folder itself: the next run moves the link";
 }
 
+TEST(TasksResume, TheThirdInterruptKills) {
+  const ScratchFolder folder;
+  folder.write("s.toml",
+               task_table("stays", "trap 'touch asked' TERM; touch began; while :; do sleep 0.01; done"));
+  Program program({"tasks", "s.toml", "--run-dir", "run", "--shutdown-timeout", "10m"}, folder);
+  ASSERT_TRUE(appears(folder.path() + "/began"));
+  ::kill(program.pid(), SIGINT);
+  ::usleep(20'000);  // two signals that are pending at once are one
+  ::kill(program.pid(), SIGINT);
+  ASSERT_TRUE(appears(folder.path() + "/asked"));
+  ::kill(program.pid(), SIGINT);
+  const Ran ran = program.finish();
+  EXPECT_EQ(ran.code, 128 + SIGINT) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("every task is killed"));
+}
+
 }  // namespace
 }  // namespace muster

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <optional>
 #include <thread>
@@ -51,7 +52,7 @@ TEST(FolderLock, ItsHoldersEndSetsItFree) {
 TEST(FolderLock, TheFirstIsAloneUntilItShares) {
   const ScratchFolder folder;
   FolderLock first(folder.path(), "a");
-  bool shared = false;
+  std::atomic<bool> shared = false;
   std::thread other([&] {
     const FolderLock second(folder.path(), "a");
     EXPECT_TRUE(shared);
