@@ -192,7 +192,8 @@ void add_failure_flags(CLI::App* command, RunFlags& flags) {
 void add_output_flags(CLI::App* command, RunFlags& flags) {
   command->add_flag("--dry-run", flags.dry_run, "Print the plan and start nothing");
   command->add_flag("--json", flags.json, "Print the plan as JSON");
-  command->add_flag("-q,--quiet", flags.quiet, "Print no placement table and no summary of the time");
+  command->add_flag("-q,--quiet", flags.quiet,
+                    "Print no placement table and no summary of the time; warnings stay");
   command->add_flag(
       "--no-collapse", flags.no_collapse,
       "On a terminal, print the same line of several ranks for each, not once as \"[0-7] line ×8\"");

@@ -65,13 +65,16 @@ std::optional<LaunchRecord> launch_of_run(const std::string& run_dir, std::vecto
   return std::nullopt;
 }
 
+std::string devices_of(const RankPlan& rank) {
+  if (rank.device.kind == DeviceAssignment::Kind::cpu) return rank.device.id();
+  std::string text = cat("GPU ", rank.device.index.value);
+  for (const DeviceAssignment& more : rank.more_devices) text += cat(", ", more.index.value);
+  return text;
+}
+
 void add_plan(TopView& view, const Plan& plan) {
-  for (const RankPlan& rank : plan.ranks) {
-    const bool gpu = rank.device.kind == DeviceAssignment::Kind::cuda;
-    view.ranks.push_back({.rank = rank.rank,
-                          .host = rank.host,
-                          .device = gpu ? cat("GPU ", rank.device.index.value) : rank.device.id()});
-  }
+  for (const RankPlan& rank : plan.ranks)
+    view.ranks.push_back({.rank = rank.rank, .host = rank.host, .device = devices_of(rank)});
 }
 
 // What this host's driver says of each rank's GPU.

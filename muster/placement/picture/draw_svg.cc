@@ -99,6 +99,9 @@ HostRanks ranks_of(const Host& host, const std::vector<const RankPlan*>& ranks) 
     } else {
       result.on_cpu.push_back(rank);
     }
+    for (const DeviceAssignment& more : rank->more_devices) {
+      if (const auto other = find_gpu(host, more)) result.by_gpu[*other].push_back(rank->rank);
+    }
     if (rank->bind_cpus) {
       for (const int cpu : parse_cpu_list(rank->cpus)) result.bound_cpus.insert(cpu);
     }
