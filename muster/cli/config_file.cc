@@ -15,6 +15,7 @@ namespace muster {
 namespace {
 
 constexpr const char* kConfigFlag = "--config";
+constexpr size_t kMaxShownKey = 60;
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 class ConfigReader {
@@ -53,7 +54,7 @@ class ConfigReader {
         flag == kConfigFlag || flag == "--help" ? nullptr : command_.get_option_no_throw(flag);
     if (option == nullptr) {
       fail(at, cat("a flag of muster ", command_.get_name()),
-           cat("'", key.str(), "'", suggested_flag(command_, flag)));
+           cat("'", key.str().substr(0, kMaxShownKey), "'", suggested_flag(command_, flag)));
     }
     const bool takes_value = option->get_items_expected_max() > 0;
     if (const auto on = value.value_exact<bool>()) {
