@@ -363,8 +363,7 @@ TEST_F(TwoGpus, TasksOnCpusBecauseOfAWrongMaskAreNeverQuiet) {
 }
 
 TEST_F(TwoGpus, WhatCannotBeWaitedForIsRefused) {
-  EXPECT_THAT(run(sh({"--no-lease", "--wait", "1m"}, "true")).err,
-              HasSubstr("--wait: expected no --no-lease"));
+  EXPECT_THAT(run(sh({"--no-lease", "--wait=1m"}, "true")).err, HasSubstr("--wait: expected no --no-lease"));
 }
 
 }  // namespace
