@@ -176,7 +176,8 @@ std::optional<int> call_in_group(Start start, const std::optional<Rendezvous>& m
 void warn_of_unused_options(const RunOptions& options, const RankEnv& env) {
   const RunOptions none;
   std::vector<std::string> unused;
-  if (options.nproc && *options.nproc != env.local_world_size) unused.emplace_back("RunOptions::nproc");
+  const bool as_many = options.nproc == env.local_world_size || options.nproc == env.world_size;
+  if (options.nproc && !as_many) unused.emplace_back("RunOptions::nproc");
   if (options.gpus != none.gpus) unused.emplace_back("RunOptions::gpus");
   if (options.policy != none.policy) unused.emplace_back("RunOptions::policy");
   if (options.map != none.map) unused.emplace_back("RunOptions::map");
