@@ -84,7 +84,7 @@ def node_crashes(place):
     return f"the other ended {took:.2f} s later, exit code 1, host named"
 
 
-@row(75, "a rank aborts, and ranks of another host fail of that", "the cards of both hosts name it")
+@row(80, "a rank aborts, and ranks of another host fail of that", "the cards of both hosts name it")
 def cause_of_another_host(place):
     for ends_by, code, cause in (("kill -ABRT $$", 134, "killed by SIGABRT"), ("exit 3", 3, "exit code 3")):
         script = all_wait_for_one(place, 5, ends_by)

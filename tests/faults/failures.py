@@ -45,7 +45,7 @@ def first_death(place):
     return f"right in {tried} of {tried}: five ends, 2 and 8 ranks, the peers exiting at once"
 
 
-@row(71, "peers lose a rank that takes longer than 2 s to end", "no cause is named, and what is not known")
+@row(76, "peers lose a rank that takes longer than 2 s to end", "no cause is named, and what is not known")
 def slow_cause(place):
     script = "if [ $RANK = 1 ]; then trap 'exit 3' TERM; : >up; while :; do sleep 0.01; done; fi; until [ -e up ]; do :; done; " \
              "echo '[gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:4711' >&2; exit 1"
@@ -56,14 +56,14 @@ def slow_cause(place):
     return "'failed of the loss of another rank', and rank 1 to look at"
 
 
-@row(72, "ranks end alike in one moment, and say nothing", "that which was first is not certain")
+@row(77, "ranks end alike in one moment, and say nothing", "that which was first is not certain")
 def alike(place):
     code, _, err = place.run("run", "-q", "-n", "4", *sh(all_wait_for_one(place, 1, "exit 1")))
     expect(code == 1 and re.search(r"cause     not certain: ranks? [\d, ]+ ended alike in the same moment", err), err)
     return "the others are listed with it"
 
 
-@row(73, "a Python rank crashes", "the line, in the card")
+@row(78, "a Python rank crashes", "the line, in the card")
 def python_crash(place):
     (place.folder / "crash.py").write_text("import ctypes\n\ndef read_nowhere():\n    ctypes.string_at(0)\n\nread_nowhere()\n")
     code, _, err = place.run("run", "-q", "-n", "1", "python3", "crash.py")

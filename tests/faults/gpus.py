@@ -103,7 +103,7 @@ def cleared_away(place):
     return "a second job is refused the GPU; `muster ps` lists the first"
 
 
-@row(73, "CUDA_VISIBLE_DEVICES names a GPU twice, --quiet", "the CPU is used, and that is said")
+@row(83, "CUDA_VISIBLE_DEVICES names a GPU twice, --quiet", "the CPU is used, and that is said")
 def hidden_by_mistake(place):
     _, env = machine(place, "gpus", (0, 0))
     place.environment["CUDA_VISIBLE_DEVICES"] = "0,0"

@@ -66,7 +66,7 @@ def full_disk(place):
     return "full disk: warned, output went on; stopped reader: it got all when it went on; SIGTERM ended the job"
 
 
-@row(71, "a job starts in the folder of one that runs", "it is refused, and logs of earlier starts are kept")
+@row(81, "a job starts in the folder of one that runs", "it is refused, and logs of earlier starts are kept")
 def folder_in_use(place):
     flags = ("run", "-q", "-n", "2", "--run-dir", "run", "--tee", "1")
     first = place.start(*flags, *sh("echo first $RANK; touch here$RANK; while [ ! -e go ]; do sleep 0.01; done"))

@@ -25,7 +25,7 @@ def port_taken(place):
     return f"exit code {code}; named process and port"
 
 
-@row(74, "a rank listens at MASTER_PORT without SO_REUSEADDR", "the card says who holds it")
+@row(79, "a rank listens at MASTER_PORT without SO_REUSEADDR", "the card says who holds it")
 def held_port(place):
     (place.folder / "serve.py").write_text("import os, socket\nsocket.socket().bind(('', int(os.environ['MASTER_PORT'])))\n")
     code, _, err = place.run("run", "-q", "-n", "1", "python3", "serve.py")

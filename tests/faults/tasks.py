@@ -90,7 +90,7 @@ def left_on_a_gpu(place):
     return "it ended with the last task that may have left it, and only then the next got the GPU"
 
 
-@row(72, "tasks start without descriptors left", "they wait, and all are done")
+@row(82, "tasks start without descriptors left", "they wait, and all are done")
 def no_descriptors(place):
     script = f"ulimit -n 40; exec {place.muster} tasks --cpus 60 --run-dir run --sweep i=1..40 -- sh -c 'echo {{i}}; sleep 0.3'"
     code, _, err = place.run("-c", script, program="/bin/sh")
