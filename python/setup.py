@@ -62,7 +62,10 @@ with tempfile.TemporaryDirectory() as folder:
         version=re.search(r"VERSION ([\d.]+)\b.*LANGUAGES", (root / "CMakeLists.txt").read_text()).group(1),
         ext_modules=[CppExtension(
             "muster._backend", [*map(str, together), *map(str, sources)], include_dirs=[str(root)],
-            extra_compile_args=["-std=c++20", f"-O{os.environ.get('MUSTER_OPTIMIZE') or 3}", "-g0", "-ffp-contract=off", "-fvisibility=hidden"])],
+            extra_compile_args=["-std=c++20", f"-O{os.environ.get('MUSTER_OPTIMIZE') or 3}", "-g0", "-ffp-contract=off",
+                                "-fvisibility=hidden", "-fstack-protector-strong", "-U_FORTIFY_SOURCE",
+                                "-D_FORTIFY_SOURCE=2"],  # as cmake/hardening.cmake
+            extra_link_args=["-Wl,-z,relro,-z,now"])],
         cmdclass={"build_ext": BuildExtension.with_options(use_ninja=False), "install_data": WithProgram},
         data_files=[("bin", [])],  # WithProgram has it
         options={"build": {"build_base": folder}, "egg_info": {"egg_base": folder}},
