@@ -42,8 +42,9 @@ std::string told_bytes(const json& text) {
   return bytes_of_text(text.get<std::string>(), "a rank's state");
 }
 
-// Adds what a rank has packed, each name behind `prefix`.
-void unpack_into(SavedState& all, const std::string& prefix, const std::string& bytes) {
+}  // namespace
+
+void unpack_state(SavedState& all, const std::string& prefix, const std::string& bytes) {
   ByteReader reader(bytes, "a rank's state");
   const auto description = json::parse(reader.take(reader.take_number(' ')));
   for (const auto& number : description["numbers"])
@@ -58,13 +59,11 @@ void unpack_into(SavedState& all, const std::string& prefix, const std::string& 
   }
 }
 
-}  // namespace
-
 SavedState states_of_ranks(ProcessGroup& group, const SavedState& mine) {
   const std::vector<std::string> states = group.all_gather_bytes(packed(mine), "states of ranks");
   SavedState all;
   all.numbers[kRanks] = group.size();
-  for (size_t rank = 0; rank < states.size(); ++rank) unpack_into(all, cat(rank, "/"), states[rank]);
+  for (size_t rank = 0; rank < states.size(); ++rank) unpack_state(all, cat(rank, "/"), states[rank]);
   return all;
 }
 

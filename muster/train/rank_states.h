@@ -16,4 +16,8 @@ SavedState states_of_ranks(ProcessGroup& group, const SavedState& mine);
 // another number of ranks saved it.
 SavedState own_state(const ProcessGroup& group, const std::string& owner, const SavedState& all);
 
+// Adds a state as a rank sends it, each name behind `prefix`. For states_of_ranks. Throws: invalid_argument
+// when it says that it has more than it has.
+void unpack_state(SavedState& all, const std::string& prefix, const std::string& bytes);
+
 }  // namespace muster
