@@ -1,4 +1,5 @@
 #include <cstdlib>
+#include <optional>
 
 #include "muster/cluster/agent_spec.h"
 #include "muster/cluster/messages.h"
