@@ -35,11 +35,16 @@ std::string names_of(const std::vector<int>& ranks) {
   return cat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "));
 }
 
-// Of a first failure that is but the loss of another.
-std::string unknown_cause(const std::vector<WorkerExit>& exits, const WorkerExit& first) {
+std::vector<int> ended_by_muster(const std::vector<WorkerExit>& exits) {
   std::vector<int> ended;
   for (const WorkerExit& exit : exits)
     if (exit.started && exit.sent_signal != 0) ended.push_back(exit.rank);
+  return ended;
+}
+
+// Of a first failure that is but the loss of another.
+std::string unknown_cause(const std::vector<WorkerExit>& exits, const WorkerExit& first) {
+  const std::vector<int> ended = ended_by_muster(exits);
   const std::string lost = first.facts.lost_ranks.empty() ? "another rank" : names_of(first.facts.lost_ranks);
   if (ended.empty()) return cat("not known: it lost ", lost, ", and so did every rank that failed");
   return cat("not known: it lost ", lost, ", and no failure of another kind had come when muster ended ",
@@ -116,7 +121,9 @@ std::string doubt_about(const std::vector<WorkerExit>& exits, const WorkerExit& 
   if (cause.index != 0 || cause.others.empty()) return "";
   std::vector<int> others;
   for (const size_t i : cause.others) others.push_back(failures[i]->rank);
-  return cat("not certain: ", names_of(others), " ended alike in the same moment, and said no more");
+  const std::vector<int> ended = ended_by_muster(exits);
+  return cat("not certain: ", names_of(others), " ended alike in the same moment, and said no more",
+             ended.empty() ? "" : cat("; or they lost ", names_of(ended), ", which muster ended then"));
 }
 
 }  // namespace muster

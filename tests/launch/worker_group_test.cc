@@ -203,6 +203,11 @@ size_t num_open_files() {
   return static_cast<size_t>(std::distance(begin(files), end(files)));
 }
 
+std::vector<WorkerSpec> unseen(std::vector<WorkerSpec> specs) {
+  for (WorkerSpec& spec : specs) spec.err.console = false;
+  return specs;
+}
+
 // Each says more than is kept of it, and is killed.
 TEST(RunWorkers, KeepsNothingOfRanksThatWereReplaced) {
   constexpr size_t kReplaced = 40;
@@ -217,15 +222,14 @@ TEST(RunWorkers, KeepsNothingOfRanksThatWereReplaced) {
     bytes.push_back(::mallinfo2().uordblks);
     children.push_back(own_children().size());
     const bool is_last = files.size() == kReplaced;
-    const char* const next =
-        is_last ? "touch replaced" : "head -c 300000 /dev/zero | tr '\\0' '\\n' >&2; kill -KILL $$";
-    replacing.go_on({.number = static_cast<int>(files.size()), .specs = shells({"", next}, folder)});
+    const char* const next = is_last ? "touch replaced" : "head -c 250000 /dev/zero >&2; kill -KILL $$";
+    replacing.go_on({.number = static_cast<int>(files.size()), .specs = unseen(shells({"", next}, folder))});
     return true;
   };
   replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {};
   replacing.has_come = [](const std::string&, int) { return true; };
   ProcessSet processes;
-  const auto specs = shells({"until [ -e replaced ]; do sleep 0.01; done", "kill -KILL $$"}, folder);
+  const auto specs = unseen(shells({"until [ -e replaced ]; do sleep 0.01; done", "kill -KILL $$"}, folder));
   const GroupResult result = run_workers(processes, specs, {}, {.replacing = &replacing});
   ASSERT_EQ(files.size(), kReplaced);
   EXPECT_EQ(result.exits.size(), 2U);
