@@ -126,11 +126,21 @@ int port_in_use(const WorkerExit& exit) {
   return line == exit.last_lines.end() ? 0 : port_in(*line);
 }
 
+bool is_of_pytorch(const WorkerExit& exit) {
+  const auto is_its = [](const std::string& text) {
+    return text.find("The server socket has failed to") != std::string::npos;
+  };
+  return is_its(exit.message) || std::any_of(exit.last_lines.begin(), exit.last_lines.end(), is_its);
+}
+
 // muster holds MASTER_PORT: that is in the way of who listens there without SO_REUSEADDR, and of nobody else.
 std::string meaning_of_port_in_use(const WorkerExit& exit) {
   const int port = port_in_use(exit);
   if (port != 0 && port != exit.master_port)
     return cat("another process uses port ", port, ": end that, or have the program use another port");
+  if (port != 0 && is_of_pytorch(exit))
+    return cat("a process listens at MASTER_PORT ", port,
+               " already: rank 0 may, once; that muster holds the port is not in PyTorch's way");
   const std::string number = exit.master_port == 0 ? "" : cat(" ", exit.master_port);
   const std::string hold =
       cat("muster holds MASTER_PORT", number,
@@ -152,7 +162,9 @@ std::string failure_meaning(const WorkerExit& exit) {
 Account account_by_words(const WorkerExit& exit) {
   if (says(exit, Account::lost_peer, false)) return Account::lost_peer;
   if (says(exit, Account::connection, true)) return Account::connection;
-  const bool has_error = !exit.message.empty() || meaning_in(exit) != nullptr ||
+  const bool names_its_signal = exit.message.starts_with("Fatal Python error: ");  // and no more
+  const bool has_message = !exit.message.empty() && !names_its_signal;
+  const bool has_error = has_message || meaning_in(exit) != nullptr ||
                          std::any_of(exit.last_lines.begin(), exit.last_lines.end(), is_python_error);
   return has_error ? Account::own_error : Account::none;
 }

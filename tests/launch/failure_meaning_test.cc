@@ -1,6 +1,7 @@
 #include "muster/launch/failure_meaning.h"
 
 #include <gmock/gmock.h>
+#include <signal.h>
 
 namespace muster {
 namespace {
@@ -17,23 +18,27 @@ WorkerExit that_said(const std::string& line) {
   return exit;
 }
 
-// As PyTorch 2.15 writes it, with libuv and without, and as Python and its asyncio do.
-TEST(FailureMeaning, OfThePortThatMusterHolds) {
+// As PyTorch 2.15 writes it, with libuv and without.
+TEST(FailureMeaning, OfAPortThatPyTorchFindsInUse) {
   for (const char* line :
        {"torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
-        "address. port: "
-        "29511, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+        "address. port: 29511, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
         "[W socket.cpp:525] [c10d] The server socket has failed to bind to [::]:29511 (errno: 98 - Address "
-        "already in "
-        "use).",
-        "OSError: [Errno 98] error while attempting to bind on address ('127.0.0.1', 29511): address already "
-        "in use"}) {
-    EXPECT_THAT(
+        "already in use)."}) {
+    EXPECT_EQ(
         failure_meaning(that_said(line)),
-        StartsWith("a process listens at MASTER_PORT 29511 already, or this one has not set SO_REUSEADDR: "
-                   "muster holds MASTER_PORT 29511 for rank 0"))
+        "a process listens at MASTER_PORT 29511 already: rank 0 may, once; that muster holds the port is "
+        "not in PyTorch's way")
         << line;
   }
+}
+
+TEST(FailureMeaning, OfThePortThatMusterHolds) {
+  EXPECT_THAT(
+      failure_meaning(that_said("OSError: [Errno 98] error while attempting to bind on address ('127.0.0.1', "
+                                "29511): address already in use")),
+      StartsWith("a process listens at MASTER_PORT 29511 already, or this one has not set SO_REUSEADDR: "
+                 "muster holds MASTER_PORT 29511 for rank 0"));
 }
 
 TEST(FailureMeaning, OfOtherPortsInUse) {
@@ -63,6 +68,13 @@ TEST(AccountByWords, OfAConnectionItIsTheLastLineThatCounts) {
   WorkerExit tried_again = that_said("download: Connection reset by peer; trying again");
   tried_again.last_lines.emplace_back("ValueError: bad batch");
   EXPECT_EQ(account_by_words(tried_again), Account::own_error);
+}
+
+TEST(AccountByWords, OfASignalThatPythonNamesItIsNone) {
+  WorkerExit aborted{.signal = SIGABRT};
+  aborted.message = "Fatal Python error: Aborted";
+  aborted.last_lines = {"Fatal Python error: Aborted", "", "Current thread 0x1 (most recent call first):"};
+  EXPECT_EQ(account_by_words(aborted), Account::none);
 }
 
 TEST(AccountByWords, OfAnErrorOfPython) {
