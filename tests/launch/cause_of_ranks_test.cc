@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include <nlohmann/json.hpp>
+
 #include "muster/launch/exit_report.h"
+#include "muster/launch/worker_exit_json.h"
 
 namespace muster {
 namespace {
@@ -57,8 +60,21 @@ TEST(CauseOfRanks, IsFoundWithoutTheWords) {
   exits.push_back(failed(7, 1));
   exits = brief(exits);
   ASSERT_TRUE(exits[6].last_lines.empty());
+  for (WorkerExit& exit : exits) exit = worker_exit_from_json(to_json(exit));
   put_cause_first(exits);
   EXPECT_EQ(exits[0].rank, 7);
+}
+
+TEST(CauseOfRanks, FactsGoToOtherHosts) {
+  WorkerExit told = failed(0, 1);
+  told.facts = {.code = "peer_failed", .lost_ranks = {3}, .left_early = true};
+  told.master_port = 29511;
+  const WorkerExit heard = worker_exit_from_json(to_json(told));
+  EXPECT_EQ(heard.facts.code, "peer_failed");
+  EXPECT_THAT(heard.facts.lost_ranks, ElementsAre(3));
+  EXPECT_TRUE(heard.facts.left_early);
+  EXPECT_EQ(heard.facts.account, Account::lost_peer);
+  EXPECT_EQ(heard.master_port, 29511);
 }
 
 TEST(CauseOfRanks, AKillIsNoLossWhateverWasSaid) {
