@@ -211,8 +211,8 @@ class DataLoader {
 
   // Starts an epoch, or goes on in one that steps() has begun. You can start any number of them and leave
   // them early: no worker outlives its iterator. An epoch that is left is over, here and after a resume; but
-  // not if the job has been asked to stop (Context::should_stop). Throws: failed_precondition in training, if
-  // ranks have different numbers of batches (pad = false).
+  // not if the job has been asked to stop (Context::should_stop), nor by an exception. Throws:
+  // failed_precondition in training, if ranks have different numbers of batches (pad = false).
   Iterator begin() & { return {*this, -1}; }
   std::default_sentinel_t end() const { return {}; }
 

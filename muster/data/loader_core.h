@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -108,18 +109,22 @@ class LoaderCore {
   bool within_steps_ = false;  // the last loop was one over steps()
 };
 
-// A loop over one epoch while it lives.
+// A loop over one epoch while it lives. One that an exception ends has not left the epoch: what is saved then
+// loses no sample.
 class LoopOverEpoch {
  public:
   LoopOverEpoch(LoaderCore& core, std::shared_ptr<const EpochBatches> epoch)
       : core_(core), epoch_(std::move(epoch)) {}
-  ~LoopOverEpoch() { core_.leave_epoch(*epoch_); }
+  ~LoopOverEpoch() {
+    if (std::uncaught_exceptions() == exceptions_) core_.leave_epoch(*epoch_);
+  }
   LoopOverEpoch(const LoopOverEpoch&) = delete;
   LoopOverEpoch& operator=(const LoopOverEpoch&) = delete;
 
  private:
   LoaderCore& core_;
   std::shared_ptr<const EpochBatches> epoch_;
+  const int exceptions_ = std::uncaught_exceptions();
 };
 
 // Throws: failed_precondition if gradients are computed and a weight other than 1 was not read.

@@ -78,6 +78,21 @@ TEST(DataLoader, StartsAgainAfterAnEarlyBreak) {
   EXPECT_THAT(labels_of(loader), ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
+// As by a training that saves when it fails: it is to go on in the epoch.
+TEST(DataLoader, AnExceptionDoesNotLeaveTheEpoch) {
+  DataLoader loader(counted(6), {.batch_size = 2});
+  try {
+    for (const auto& batch : loader)
+      if (batch.labels[0].item<int64_t>() == 2) throw std::runtime_error("out of memory");
+  } catch (const std::runtime_error&) {
+    EXPECT_EQ(loader.position().epoch, 0);
+    EXPECT_EQ(loader.position().consumed, 4);
+  }
+  for ([[maybe_unused]] const auto& batch : loader) break;
+  EXPECT_EQ(loader.position().epoch, 2);
+  EXPECT_EQ(loader.position().consumed, 0);
+}
+
 TEST(DataLoader, NestedIterationsAreIndependent) {
   DataLoader loader(counted(4), {.batch_size = 2});
   int batches = 0;
