@@ -17,9 +17,10 @@ struct DividedGradients {
   std::mutex mutex;
   std::map<const c10::TensorImpl*, DividedMark> parameters;
 
+  // Never destroyed: a program may have an optimizer that lives until its end.
   static DividedGradients& instance() {
-    static DividedGradients all;
-    return all;
+    static auto* const all = new DividedGradients;
+    return *all;
   }
 };
 
