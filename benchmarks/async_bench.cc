@@ -34,7 +34,7 @@ struct Course {
 Course serve(muster::ProcessGroup& group, torch::nn::Sequential& net,
              const muster::ParameterServerOptions& options, std::atomic<bool>& reached) {
   const double rate = options.staleness == 0 ? kRate : kRate / kWorkers;
-  const auto make = [&](std::vector<at::Tensor> shard) {
+  const auto make = [&](const std::vector<at::Tensor>& shard) {
     return std::make_unique<torch::optim::SGD>(shard, rate);
   };
   muster::ParameterServer server(net->parameters(), group, make, options);

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -46,7 +47,7 @@ Turn train(muster::Context& ctx, int64_t steps, std::vector<int64_t> shares, boo
   muster::DistributedDataParallel model(net, ctx.process_group());
   torch::optim::SGD optimizer(net->parameters(), 0.02);
   auto loader = ctx.loader(Pictures(), {.batch_size = kGlobalBatch / 2});
-  muster::Rebalance rebalance(ctx.process_group(), shares, {.every = 10});
+  muster::Rebalance rebalance(ctx.process_group(), std::move(shares), {.every = 10});
   rebalance.drive(loader);
   Turn turn;
   at::Tensor losses = torch::zeros({steps}, at::kDouble);

@@ -69,7 +69,9 @@ struct Plot {
 
   std::string grid() const {
     std::string svg;
-    for (double us = y.low; us <= y.high * 1.001; us *= 10) {
+    const auto decades = std::lround(std::log10(y.high / y.low));
+    for (int64_t decade = 0; decade <= decades; ++decade) {
+      const double us = y.low * std::pow(10, decade);
       const std::string line = SvgPath().move(x.from, y.at(us)).horizontal(x.to).text();
       svg += svg_element("path", {{"d", line}, {"stroke", "#ddd"}}) + "\n";
       svg += words(x.from - 8, y.at(us) + 4, time_text(us), "end");

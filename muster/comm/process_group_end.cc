@@ -1,6 +1,7 @@
 // How a group ends: in good order, after a failure, and what is left of it then.
 #include <chrono>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -35,7 +36,7 @@ ProcessGroup::State::~State() {
   if (fork.in_child()) {
     (void)group.release();
     (void)late_watch.release();
-    new std::shared_ptr<GpuEnds>(std::move(gpu_ends));
+    new (std::nothrow) std::shared_ptr<GpuEnds>(std::move(gpu_ends));
   } else if (group && *abandoned) {
     leave_behind(std::move(group));
   }

@@ -62,7 +62,7 @@ at::Tensor tensor_of(const std::vector<float>& numbers);
 }  // namespace collation
 
 template <class E>
-auto collate(std::vector<E> examples);
+auto collate(std::vector<E> examples);  // NOLINT(performance-unnecessary-value-param)
 
 // The batch type of an example type E.
 template <class E>
@@ -106,9 +106,9 @@ E fieldwise(std::vector<E>& examples, std::index_sequence<I...>) {
 
 }  // namespace collation
 
-// Shapes: as described at the top of the file. `examples` must not be empty.
+// Shapes: as described at the top of the file. `examples` must not be empty; most kinds are moved out of it.
 template <class E>
-auto collate(std::vector<E> examples) {
+auto collate(std::vector<E> examples) {  // NOLINT(performance-unnecessary-value-param)
   if constexpr (CollatesItself<E>) {
     return E::collate(std::move(examples));
   } else if constexpr (std::is_same_v<E, at::Tensor>) {

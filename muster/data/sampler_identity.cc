@@ -51,7 +51,7 @@ std::string sampler_table(const std::vector<SamplerIdentity>& by_rank) {
     const bool is_own = by_rank[rank].rank != static_cast<int64_t>(rank) || by_rank[rank].global_batch > 0;
     std::string text = sampler_text(by_rank[rank], is_own);
     auto line = std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == text; });
-    if (line == lines.end()) line = lines.insert(lines.end(), {std::move(text), {}});
+    if (line == lines.end()) line = lines.emplace(lines.end(), std::move(text), std::vector<size_t>());
     line->second.push_back(rank);
   }
   std::string table;

@@ -86,7 +86,7 @@ void keep_thrown_stacks(bool keep) {
 Stack thrown_stack(const std::exception_ptr& error) {
   const void* exception = nullptr;
   static_assert(sizeof(error) == sizeof(exception));  // what libstdc++'s consists of
-  std::memcpy(&exception, &error, sizeof(exception));
+  std::memcpy(static_cast<void*>(&exception), static_cast<const void*>(&error), sizeof(exception));
   return exception == nullptr ? Stack{} : thrown_stacks().find(exception, *error.__cxa_exception_type());
 }
 

@@ -3,11 +3,11 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 
 #include <nlohmann/json.hpp>
 
+#include "muster/base/env.h"
 #include "muster_program.h"
 #include "tests/cli/tasks_program.h"
 
@@ -200,7 +200,7 @@ TEST_F(TasksOnTwoGpus, AnElementOfSlurmGetsWhatATaskGetsHere) {
   settings_.environment["OUT"] = folder_.path() + "/slurm";
   const std::string sbatch = folder_.write("bin/sbatch", "#!/bin/sh\necho 41\n");
   std::filesystem::permissions(sbatch, std::filesystem::perms::owner_all);
-  settings_.environment["PATH"] = cat(folder_.path(), "/bin:", ::getenv("PATH"));
+  settings_.environment["PATH"] = cat(folder_.path(), "/bin:", get_env("PATH").value_or(""));
   const Ran submitted =
       muster({"tasks", "--submit", "slurm", "--run-dir", "submitted", "t.toml"}, folder_, settings_);
   ASSERT_EQ(submitted.code, 0) << submitted.err;

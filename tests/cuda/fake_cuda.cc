@@ -61,7 +61,7 @@ class AsOnAGpu : public muster::ForwardingBackend {
 };
 
 std::vector<std::string> uuids() {
-  const std::vector<std::string> all = muster::split(std::getenv("FAKE_CUDA"), ',');
+  const std::vector<std::string> all = muster::split(muster::get_env("FAKE_CUDA").value_or(""), ',');
   const char* mask = std::getenv("CUDA_VISIBLE_DEVICES");
   if (mask == nullptr) return all;
   std::vector<std::string> seen;

@@ -100,9 +100,9 @@ TEST(Batch, IsWhatItsDataIsAndKnowsWhetherItsWeightWasRead) {
   const Batch<std::tuple<torch::Tensor, int>> pair{{torch::ones(2), 3}, 0.5, true, 2};
   const auto& [x, y] = pair;
   EXPECT_EQ(y, 3);
-  const auto copy = pair;
+  const std::vector copies(1, pair);
   EXPECT_FALSE(pair.weight.is_read());
-  EXPECT_EQ((x * copy.weight).sum().item<double>(), 1);
+  EXPECT_EQ((x * copies[0].weight).sum().item<double>(), 1);
   EXPECT_TRUE(pair.weight.is_read());
   const Batch<torch::Tensor> tensor{torch::ones({2, 5}), 1, true, 2};
   EXPECT_EQ(tensor.size(), 2);

@@ -75,7 +75,7 @@ TEST(LoaderWorkers, NoWorkerSurvivesABreakOrAnException) {
 TEST(LoaderWorkers, NotMoreIsMadeAheadThanAskedFor) {
   struct Counting : Numbers {
     using Numbers::Numbers;
-    Noted get(int64_t index, Generator& rng) const {
+    Noted get(int64_t index, Generator& rng) const override {
       ++*asked;
       return Numbers::get(index, rng);
     }

@@ -4,7 +4,8 @@
 #include <torch/torch.h>
 
 #include <cstdio>
-#include <cstdlib>
+
+#include "tests/support/twin.h"
 
 struct NetImpl : torch::nn::Module {
   NetImpl() {
@@ -31,7 +32,7 @@ int main(int argc, char** argv) {
     net->to(ctx.device());
     muster::DistributedDataParallel model(net, ctx.process_group());
     torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
-    const std::string path = muster::cat(std::getenv("LOSSES_FOLDER"), "/ours-", ctx.rank());
+    const std::string path = muster::cat(muster::test::twin_folder(), "/ours-", ctx.rank());
     FILE* file = std::fopen(path.c_str(), "w");
     if (file == nullptr) throw std::runtime_error("cannot write " + path);
     for (int step = 0; step < 20; ++step) {

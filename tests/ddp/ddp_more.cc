@@ -7,8 +7,9 @@
 
 #include <bit>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
+
+#include "tests/support/twin.h"
 
 namespace {
 
@@ -101,7 +102,7 @@ std::string ignoring(muster::ProcessGroup& group, const Data& data) {
 }
 
 std::string scripted(muster::ProcessGroup& group, const Data& data, const muster::DdpOptions& options) {
-  auto script = torch::jit::load(muster::cat(std::getenv("LOSSES_FOLDER"), "/script.pt"));
+  auto script = torch::jit::load(muster::cat(muster::test::twin_folder(), "/script.pt"));
   script.to(group.device());
   muster::DistributedDataParallel model(script, group, options);
   torch::optim::SGD optimizer(model.parameters(), 0.1);
@@ -220,7 +221,7 @@ int main(int argc, char** argv) {
     Data data;
     data.features = torch::randn({200, 12}).to(ctx.device());
     data.labels = torch::randint(5, {200}).to(ctx.device());
-    const std::string path = muster::cat(std::getenv("LOSSES_FOLDER"), "/ours-", ctx.rank());
+    const std::string path = muster::cat(muster::test::twin_folder(), "/ours-", ctx.rank());
     FILE* file = std::fopen(path.c_str(), "w");
     if (file == nullptr) throw std::runtime_error("cannot write " + path);
     for (const auto& [name, run] : runs()) {

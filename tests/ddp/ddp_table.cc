@@ -6,10 +6,11 @@
 
 #include <bit>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <numeric>
 #include <optional>
+
+#include "tests/support/twin.h"
 
 namespace {
 
@@ -281,7 +282,7 @@ int main(int argc, char** argv) {
     Data data;
     data.features = torch::randn({200, 12}).to(ctx.device());
     data.labels = torch::randint(5, {200}).to(ctx.device());
-    const std::string path = muster::cat(std::getenv("LOSSES_FOLDER"), "/ours-", ctx.rank());
+    const std::string path = muster::cat(muster::test::twin_folder(), "/ours-", ctx.rank());
     FILE* file = std::fopen(path.c_str(), "w");
     if (file == nullptr) throw std::runtime_error("cannot write " + path);
     for (const auto& [row, run] : kRows) {

@@ -3,8 +3,9 @@
 #include <muster/muster.h>
 #include <torch/torch.h>
 
-#include <cstdlib>
 #include <fstream>
+
+#include "tests/support/twin.h"
 
 namespace {
 
@@ -58,7 +59,7 @@ void train_with_hook(muster::Context& ctx, const std::string& name, const muster
   // Some buckets, of some gradients each.
   muster::DistributedDataParallel model(net, ctx.process_group(), {.bucket_cap_mb = 0.01, .hook = hook});
   torch::optim::SGD optimizer(model.parameters(), 0.5);
-  std::ofstream file(muster::cat(std::getenv("LOSSES_FOLDER"), "/ours-", ctx.rank(), "-", name),
+  std::ofstream file(muster::cat(muster::test::twin_folder(), "/ours-", ctx.rank(), "-", name),
                      std::ios::binary);
   for (int step = 0; step < kSteps; ++step) {
     const int64_t begin = (step * ctx.world_size() + ctx.rank()) * kBatch % 392;

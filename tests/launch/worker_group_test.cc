@@ -8,6 +8,7 @@
 
 #include <filesystem>
 
+#include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
@@ -355,7 +356,7 @@ TEST(RunWorkers, LooksUpNoSourceLinesBeforeTheOthersAreTold) {
   const ScratchFolder folder;
   folder.write("addr2line", cat("#!/bin/sh\ntouch ", folder.path(), "/looked\n"));
   std::filesystem::permissions(folder.path() + "/addr2line", std::filesystem::perms::owner_all);
-  const ScopedEnv path("PATH", cat(folder.path(), ":", std::getenv("PATH")).c_str());
+  const ScopedEnv path("PATH", cat(folder.path(), ":", get_env("PATH").value_or("")).c_str());
   Replacing replacing;
   bool looked_before = false;
   std::string stack;

@@ -4,9 +4,10 @@
 #include <torch/torch.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <utility>
+
+#include "tests/support/twin.h"
 
 namespace {
 
@@ -27,7 +28,7 @@ torch::nn::Sequential whole_model() {
 
 void train(muster::Context& ctx) {
   at::set_num_threads(1);
-  std::ofstream file(muster::cat(std::getenv("LOSSES_FOLDER"), "/ours-", ctx.rank()));
+  std::ofstream file(muster::cat(muster::test::twin_folder(), "/ours-", ctx.rank()));
   for (const auto& schedule : {muster::gpipe(ctx.world_size(), kMicroBatches),
                                muster::one_f_one_b(ctx.world_size(), kMicroBatches)}) {
     const auto stages = muster::cut_into_stages(whole_model(), muster::cut_at(7, {2, 4, 6}));

@@ -2,13 +2,13 @@
 #include <torch/torch.h>
 
 #include <cstdio>
-#include <cstdlib>
 
 #include "muster/base/strings.h"
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/parallel/sharded/sharded_optimizer.h"
 #include "muster/run/run.h"
+#include "tests/support/twin.h"
 
 namespace {
 
@@ -106,7 +106,7 @@ int main(int argc, char** argv) {
     torch::manual_seed(3);
     const auto features = torch::randn({200, 13});
     const auto labels = torch::randint(7, {200});
-    const std::string path = muster::cat(std::getenv("LOSSES_FOLDER"), "/ours-", ctx.rank());
+    const std::string path = muster::cat(muster::test::twin_folder(), "/ours-", ctx.rank());
     FILE* file = std::fopen(path.c_str(), "w");
     if (file == nullptr) throw std::runtime_error("cannot write " + path);
     Training training{ctx.process_group(), features, labels, file};

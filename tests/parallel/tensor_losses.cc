@@ -4,7 +4,8 @@
 #include <torch/torch.h>
 
 #include <cstdio>
-#include <cstdlib>
+
+#include "tests/support/twin.h"
 
 int main(int argc, char** argv) {
   return muster::run(argc, argv, [](muster::Context& ctx) {
@@ -17,7 +18,7 @@ int main(int argc, char** argv) {
     std::vector<torch::Tensor> parameters = first->parameters();
     for (const auto& parameter : second->parameters()) parameters.push_back(parameter);
     torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(0.01).weight_decay(0.01));
-    const std::string path = muster::cat(std::getenv("LOSSES_FOLDER"), "/ours-", ctx.rank());
+    const std::string path = muster::cat(muster::test::twin_folder(), "/ours-", ctx.rank());
     FILE* file = std::fopen(path.c_str(), "w");
     if (file == nullptr) throw std::runtime_error("cannot write " + path);
     for (int64_t step = 0; step < 25; ++step) {

@@ -172,7 +172,7 @@ TEST(Checkpoints, RanksThatStartAgainGoOnFromTheirOwnJobsAlone) {
 TEST(Checkpoints, ATrainingRemovesItsOwnAlone) {
   run_ranks(1, [](ProcessGroup& group) {
     test::TempFolder folder;
-    const auto save = [&](const char* run, bool resume, std::vector<int64_t> steps) {
+    const auto save = [&](const char* run, bool resume, const std::vector<int64_t>& steps) {
       torch::nn::Linear net(1, 1);
       Checkpoints checkpoints(group,
                               {.folder = folder.path(), .keep_last = 2, .resume = resume, .run_id = run});

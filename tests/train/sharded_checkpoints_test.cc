@@ -171,8 +171,8 @@ TEST(ShardedCheckpoints, EachWayGoesOnFromEveryOtherBitForBit) {
 }
 
 // One update with the weights as they are, then one with others: averages that are neither.
-void pass_on_averages(ProcessGroup& group, const std::string& folder, int64_t step, TensorPieces pieces,
-                      bool is_whole, UpDown net) {
+void pass_on_averages(ProcessGroup& group, const std::string& folder, int64_t step,
+                      const TensorPieces& pieces, bool is_whole, UpDown net) {
   Ema ema = is_whole ? Ema(*net, 0.75) : Ema(pieces, 0.75);
   Checkpoints checkpoints(group, in_folder(folder));
   if (is_whole) {

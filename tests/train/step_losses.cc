@@ -6,9 +6,10 @@
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <stdexcept>
 #include <string>
+
+#include "tests/support/twin.h"
 
 namespace {
 
@@ -71,7 +72,7 @@ int main(int argc, char** argv) {
   return muster::run(argc, argv, [](muster::Context& ctx) {
     at::set_num_threads(1);
     at::globalContext().setDeterministicCuDNN(true);
-    const std::string path = muster::cat(std::getenv("LOSSES_FOLDER"), "/ours-", ctx.rank());
+    const std::string path = muster::cat(muster::test::twin_folder(), "/ours-", ctx.rank());
     FILE* file = std::fopen(path.c_str(), "w");
     if (file == nullptr) throw std::runtime_error("cannot write " + path);
     for (const char* type : {"fp32", "bf16", "fp16"}) train_and_write(ctx, type, file);

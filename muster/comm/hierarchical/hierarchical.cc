@@ -367,7 +367,7 @@ class HierarchicalBackend : public OverGloo {
   }
 
   // The sum of halves, of which their mean is made, may be more than their type has.
-  void all_reduce(const at::Tensor& flat, c10d::ReduceOp op, const Deadline& deadline) {
+  void all_reduce(const at::Tensor& flat, const c10d::ReduceOp& op, const Deadline& deadline) {
     if (!is_mean_of_halves(flat, op)) return reduce_in_pieces(flat, op, deadline);
     const at::Tensor wide = flat.to(at::kFloat);
     reduce_in_pieces(wide, op, deadline);
@@ -375,7 +375,7 @@ class HierarchicalBackend : public OverGloo {
   }
 
   // Pieces follow each other: one is on the network while the next is summed in memory.
-  void reduce_in_pieces(const at::Tensor& flat, c10d::ReduceOp op, const Deadline& deadline) {
+  void reduce_in_pieces(const at::Tensor& flat, const c10d::ReduceOp& op, const Deadline& deadline) {
     const bool mean = op == c10d::ReduceOp::AVG;
     const auto bytes = static_cast<int64_t>(flat.nbytes());
     const int64_t shares = std::clamp<int64_t>(bytes / kShareBytes, 1, place_.columns);

@@ -74,7 +74,7 @@ std::exception_ptr failure_of(c10::ivalue::Future& ended) {
 
 // `work`, and after it what the call has left to do.
 WorkPtr after(const char* name, const WorkPtr& work, const GlooCall& of_gloo) {
-  const GlooCall::Rest rest = of_gloo.rest();
+  const GlooCall::Rest& rest = of_gloo.rest();
   if (rest.empty()) return work;
   const auto future = future_of(work);
   if (!future) return c10::make_intrusive<SeenOver>(work, rest);

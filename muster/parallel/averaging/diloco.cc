@@ -36,7 +36,7 @@ std::vector<at::Tensor> mean_moves(ProcessGroup& group, const std::vector<at::Te
 
 }  // namespace
 
-DiLoCo::DiLoCo(std::vector<at::Tensor> parameters, ProcessGroup group, DiLoCoOptions options)
+DiLoCo::DiLoCo(const std::vector<at::Tensor>& parameters, ProcessGroup group, DiLoCoOptions options)
     : group_(std::move(group)),
       options_(std::move(options)),
       parameters_(averaged_ones(parameters)),

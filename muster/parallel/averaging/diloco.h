@@ -34,7 +34,7 @@ class DiLoCo {
   // Collective: over the group.
   // Throws: invalid_argument, on every rank, for an `every` below 1, a learning rate that is not positive, a
   // momentum outside [0, 1), and for parameters, buffers or options that differ between ranks.
-  DiLoCo(std::vector<at::Tensor> parameters, ProcessGroup group, DiLoCoOptions options = {});
+  DiLoCo(const std::vector<at::Tensor>& parameters, ProcessGroup group, DiLoCoOptions options = {});
 
   // Call it after the inner optimizer's step. Returns true after an outer step: all ranks then have the same
   // parameters. Collective: at every H-th step.

@@ -27,7 +27,7 @@ std::optional<int> gossip_peer(int rank, int ranks, int64_t step) {
   return peer;
 }
 
-GossipAverage::GossipAverage(std::vector<at::Tensor> parameters, ProcessGroup group)
+GossipAverage::GossipAverage(const std::vector<at::Tensor>& parameters, ProcessGroup group)
     : group_(std::move(group)), parameters_(averaged_ones(parameters)) {
   require_agreement(group_, "GossipAverage", "", terms_of("parameter", parameters));
 }

@@ -28,7 +28,7 @@ std::optional<int> gossip_peer(int rank, int ranks, int64_t step);
 class GossipAverage {
  public:
   // Collective: over the group. Throws: invalid_argument, on every rank, for parameters that differ.
-  GossipAverage(std::vector<at::Tensor> parameters, ProcessGroup group);
+  GossipAverage(const std::vector<at::Tensor>& parameters, ProcessGroup group);
 
   // Call it after the optimizer's step. Blocking: until this step's peer has arrived. Throws: peer_failed if
   // the peer has died.

@@ -35,7 +35,7 @@ std::string refusal_inside(ProcessGroup& inside, const std::string& wrong, const
 
 }  // namespace
 
-LocalSGD::LocalSGD(std::vector<at::Tensor> parameters, ProcessGroup group, LocalSGDOptions options)
+LocalSGD::LocalSGD(const std::vector<at::Tensor>& parameters, ProcessGroup group, LocalSGDOptions options)
     : group_(std::move(group)), options_(std::move(options)), averaged_(averaged_ones(parameters)) {
   std::vector<Term> terms{
       {.name = "every", .value = cat(options_.every)},

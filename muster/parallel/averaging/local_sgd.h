@@ -40,7 +40,7 @@ class LocalSGD {
   // Collective: over both groups.
   // Throws: invalid_argument, on every rank, for an `every` below 1, a negative `start`, and for parameters,
   // buffers or options that differ between ranks.
-  LocalSGD(std::vector<at::Tensor> parameters, ProcessGroup group, LocalSGDOptions options = {});
+  LocalSGD(const std::vector<at::Tensor>& parameters, ProcessGroup group, LocalSGDOptions options = {});
 
   // Call it after the optimizer's step. Returns whether all ranks now have the same parameters. Collective:
   // at every H-th step (with `inside`: at every step).

@@ -10,7 +10,7 @@
 
 namespace muster {
 
-ParameterClient::ParameterClient(std::vector<at::Tensor> parameters, ProcessGroup group,
+ParameterClient::ParameterClient(const std::vector<at::Tensor>& parameters, ProcessGroup group,
                                  const ParameterServerOptions& options)
     : options_(options), rank_(group.rank()) {
   const std::string wrong = keeps_parameters(group, options)

@@ -16,7 +16,7 @@ namespace muster {
 class ParameterClient {
  public:
   // Collective, Throws: as ParameterServer.
-  ParameterClient(std::vector<at::Tensor> parameters, ProcessGroup group,
+  ParameterClient(const std::vector<at::Tensor>& parameters, ProcessGroup group,
                   const ParameterServerOptions& options = {});
 
   // Sets the parameters to the servers' values. Blocking: while this worker is more than `staleness` steps

@@ -109,7 +109,7 @@ void set_learning_rates(torch::optim::Optimizer& optimizer, const std::vector<do
 
 }  // namespace
 
-ParameterServer::ParameterServer(std::vector<at::Tensor> parameters, ProcessGroup group,
+ParameterServer::ParameterServer(const std::vector<at::Tensor>& parameters, ProcessGroup group,
                                  const MakeOptimizer& make, const ParameterServerOptions& options)
     : state_(std::make_unique<State>()) {
   State& state = *state_;

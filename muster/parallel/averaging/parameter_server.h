@@ -66,7 +66,7 @@ class ParameterServer {
   // Collective: over the group, together with the workers' ParameterClient.
   // Throws: invalid_argument, on every rank, for no server, no worker, more servers than parameters, a
   // negative staleness, and for parameters or options that differ; whatever `make` throws.
-  ParameterServer(std::vector<at::Tensor> parameters, ProcessGroup group, const MakeOptimizer& make,
+  ParameterServer(const std::vector<at::Tensor>& parameters, ProcessGroup group, const MakeOptimizer& make,
                   const ParameterServerOptions& options = {});
   ParameterServer(const ParameterServer&) = delete;
   ParameterServer& operator=(const ParameterServer&) = delete;

@@ -13,7 +13,7 @@
 
 namespace muster {
 
-StageAverage::StageAverage(std::vector<at::Tensor> parameters, ProcessGroup replicas)
+StageAverage::StageAverage(const std::vector<at::Tensor>& parameters, ProcessGroup replicas)
     : replicas_(std::move(replicas)) {
   const at::NoGradGuard no_grad;
   for (const at::Tensor& parameter : parameters) {

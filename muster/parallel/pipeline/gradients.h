@@ -15,7 +15,7 @@ namespace muster {
 // One stage's gradients, in one message per tensor type.
 class StageAverage {
  public:
-  StageAverage(std::vector<at::Tensor> parameters, ProcessGroup replicas);
+  StageAverage(const std::vector<at::Tensor>& parameters, ProcessGroup replicas);
   void start();   // returns at once; missing gradients count as zeros
   void finish();  // Blocking: until the averages are in grad()
 

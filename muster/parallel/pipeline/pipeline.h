@@ -34,7 +34,7 @@ struct PipelineStage {
   std::function<at::Tensor(const at::Tensor&)> forward;
 
   template <class Impl>
-  PipelineStage(torch::nn::ModuleHolder<Impl> holder)  // NOLINT(google-explicit-constructor)
+  PipelineStage(const torch::nn::ModuleHolder<Impl>& holder)  // NOLINT(google-explicit-constructor)
       : PipelineStage(holder.ptr()) {}
   template <class Impl>
   PipelineStage(std::shared_ptr<Impl> pointer)  // NOLINT(google-explicit-constructor)

@@ -209,7 +209,7 @@ std::vector<torch::nn::Sequential> cut_into_stages(torch::nn::Sequential model, 
 }
 
 StagesImpl::StagesImpl(torch::nn::Sequential model, const StageCut& cut, std::vector<c10::Device> devices)
-    : stages_(cut_into_stages(model, cut)), devices_(std::move(devices)) {
+    : stages_(cut_into_stages(std::move(model), cut)), devices_(std::move(devices)) {
   if (devices_.size() != stages_.size())
     refuse_cut(cat("a device for each of ", plural(stages_.size(), "stage"), ", got ", devices_.size(),
                    "; name one more than once where stages share it"));

@@ -224,10 +224,14 @@ TEST(FullyShardedModules, PartsAreNoWholeGradientsToClip) {
 // A block's forward again in its backward, as activation checkpointing does.
 struct AgainFunction : torch::autograd::Function<AgainFunction> {
   using Block = FullyShardedModule<DocsBlock>;
+  struct KeptBlock : torch::CustomClassHolder {
+    explicit KeptBlock(Block* block) : block(block) {}
+    Block* const block;
+  };
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                Block* block) {
     context->save_for_backward({x});
-    context->saved_data["block"] = reinterpret_cast<int64_t>(block);
+    context->saved_data["block"] = c10::IValue::make_capsule(c10::make_intrusive<KeptBlock>(block));
     const torch::NoGradGuard no_grad;
     return (*block)(x);
   }
@@ -235,8 +239,9 @@ struct AgainFunction : torch::autograd::Function<AgainFunction> {
                                                  const torch::autograd::variable_list& gradients) {
     const torch::AutoGradMode with_gradients(true);
     const auto x = context->get_saved_variables()[0].detach().requires_grad_();
-    auto* const block = reinterpret_cast<Block*>(context->saved_data["block"].toInt());
-    (*block)(x).backward(gradients[0]);
+    const auto kept = context->saved_data["block"].toCapsule();
+    auto& block = *static_cast<const KeptBlock&>(*kept).block;
+    block(x).backward(gradients[0]);
     return {x.grad(), torch::Tensor()};
   }
 };

@@ -118,7 +118,7 @@ void expect_peak(const char* name, const LiveBytes& bytes, double formula, Proce
 class ShardedMemory : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, ShardedMemory, ::testing::Values(1, 2, 3, 4));
 
-using Adam = torch::optim::Adam;
+using torch::optim::Adam;
 const torch::optim::AdamOptions kAdam(1e-3);
 
 // DDP's buckets lie in the memory that ranks share, where they share it, and are not counted there. Over Gloo

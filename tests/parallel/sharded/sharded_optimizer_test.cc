@@ -299,7 +299,7 @@ template <class Kind>
 void expect_refused(const std::function<std::vector<torch::Tensor>(int)>& parameters,
                     const std::string& says) {
   const auto failures = failures_of_ranks(3, [&](ProcessGroup& group) {
-    ShardedOptimizer<Kind>(parameters(group.rank()), 0.1, group);
+    const ShardedOptimizer<Kind> optimizer(parameters(group.rank()), 0.1, group);
     group.shutdown();
   });
   for (const auto& failure : failures) EXPECT_THAT(message_of(failure), HasSubstr(says));

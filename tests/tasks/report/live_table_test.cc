@@ -76,7 +76,7 @@ class LinesOfARun {
   LinesOfARun() : file_(std::tmpfile(), ::fclose) {}
   int fd() const { return ::fileno(file_.get()); }
   std::string text() const {
-    std::rewind(file_.get());
+    EXPECT_EQ(std::fseek(file_.get(), 0, SEEK_SET), 0);
     std::string text(65'536, '\0');
     text.resize(std::fread(text.data(), 1, text.size(), file_.get()));
     return text;
