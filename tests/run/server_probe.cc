@@ -25,7 +25,7 @@ void train(muster::Context& ctx, int64_t steps, const muster::ParameterServerOpt
   torch::nn::Sequential net(torch::nn::Linear(8, 32), torch::nn::Tanh(), torch::nn::Linear(32, 1));
   muster::ProcessGroup& group = ctx.process_group();
   if (muster::keeps_parameters(group, options)) {
-    const auto make = [](std::vector<at::Tensor> shard) {
+    const auto make = [](const std::vector<at::Tensor>& shard) {
       return std::make_unique<torch::optim::SGD>(shard, 0.02);
     };
     say(muster::cat("server ", group.rank(), " pid ", ::getpid()));

@@ -87,8 +87,8 @@ void expect_same_bits(int ranks, int64_t saved, const Meet<Meeting>& meet, bool 
   });
 }
 
-const Meet<LocalSGD> kLocal = [](std::vector<at::Tensor> parameters, ProcessGroup group) {
-  return LocalSGD(std::move(parameters), std::move(group), {.every = 3, .start = 2});
+const Meet<LocalSGD> kLocal = [](const std::vector<at::Tensor>& parameters, ProcessGroup group) {
+  return LocalSGD(parameters, std::move(group), {.every = 3, .start = 2});
 };
 
 TEST(OwnCheckpoints, LocalSGDGoesOnBitForBitFromAnAverageAndFromBetweenTwo) {
@@ -98,15 +98,15 @@ TEST(OwnCheckpoints, LocalSGDGoesOnBitForBitFromAnAverageAndFromBetweenTwo) {
 }
 
 TEST(OwnCheckpoints, DiLoCoGoesOnBitForBit) {
-  const Meet<DiLoCo> meet = [](auto parameters, auto group) {
-    return DiLoCo(std::move(parameters), std::move(group), {.every = 3});
+  const Meet<DiLoCo> meet = [](const auto& parameters, auto group) {
+    return DiLoCo(parameters, std::move(group), {.every = 3});
   };
   for (const int64_t saved : {2, 3, 7}) expect_same_bits(3, saved, meet);
 }
 
 TEST(OwnCheckpoints, GossipGoesOnBitForBit) {
-  const Meet<GossipAverage> meet = [](auto parameters, auto group) {
-    return GossipAverage(std::move(parameters), std::move(group));
+  const Meet<GossipAverage> meet = [](const auto& parameters, auto group) {
+    return GossipAverage(parameters, std::move(group));
   };
   expect_same_bits(3, 4, meet);
 }

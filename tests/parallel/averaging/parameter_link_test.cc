@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::unique_ptr<torch::optim::Optimizer> make_plain_sgd(std::vector<at::Tensor> shard) {
+std::unique_ptr<torch::optim::Optimizer> make_plain_sgd(const std::vector<at::Tensor>& shard) {
   return std::make_unique<torch::optim::SGD>(shard, 0.1);
 }
 

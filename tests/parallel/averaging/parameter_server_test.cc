@@ -23,11 +23,11 @@ using ::testing::HasSubstr;
 
 using OptimizerPtr = std::unique_ptr<torch::optim::Optimizer>;
 
-OptimizerPtr make_served_sgd(std::vector<at::Tensor> shard) {
+OptimizerPtr make_served_sgd(const std::vector<at::Tensor>& shard) {
   return std::make_unique<torch::optim::SGD>(shard, torch::optim::SGDOptions(0.1).momentum(0.9));
 }
 
-OptimizerPtr make_served_adam(std::vector<at::Tensor> shard) {
+OptimizerPtr make_served_adam(const std::vector<at::Tensor>& shard) {
   return std::make_unique<torch::optim::AdamW>(shard, torch::optim::AdamWOptions(0.01));
 }
 
@@ -119,7 +119,7 @@ TEST_P(SynchronousServerTest, HasTheLossesOfSynchronousTraining) {
             {.backend = c.backend});
 }
 
-OptimizerPtr make_decaying_sgd(std::vector<at::Tensor> shard) {
+OptimizerPtr make_decaying_sgd(const std::vector<at::Tensor>& shard) {
   return std::make_unique<torch::optim::SGD>(shard, torch::optim::SGDOptions(0.5).weight_decay(0.5));
 }
 
@@ -255,7 +255,7 @@ TEST(ParameterServer, DividesTheLearningRateByStaleness) {
   run_ranks(3, [&](ProcessGroup& group) {
     const at::Tensor weight = torch::zeros({2});
     if (keeps_parameters(group, options)) {
-      const auto make = [](std::vector<at::Tensor> shard) {
+      const auto make = [](const std::vector<at::Tensor>& shard) {
         return std::make_unique<torch::optim::SGD>(shard, 1.0);
       };
       ParameterServer server({weight}, group, make, options);
