@@ -174,7 +174,7 @@ TEST(Hooks, AFunctionMayReturnATensorAFutureOrWhatGivesOneLater) {
         });
       },
       [] {
-        return Hook([](GradientBucket bucket) -> Reduction {
+        return Hook([](const GradientBucket& bucket) -> Reduction {
           bucket.tensor.div_(bucket.group.size());
           std::vector<at::Tensor> tensors{bucket.tensor};
           return bucket.group.c10d()->allreduce(tensors)->getFuture();

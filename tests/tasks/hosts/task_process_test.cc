@@ -156,7 +156,7 @@ TEST(TaskProcess, ARankSeesWhatVisibilitySays) {
     for (const auto& [name, value] : visibility_variables(plan, rank)) variables[name] = value.value_or("");
     return std::pair(variables["CUDA_VISIBLE_DEVICES"], rank.device.ordinal.value);
   };
-  const auto list = [&](std::vector<size_t> places) {
+  const auto list = [&](const std::vector<size_t>& places) {
     std::vector<std::string> names;
     for (const size_t place : places) names.push_back(gpus[place]);
     return join(names, ",");
