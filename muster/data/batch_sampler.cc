@@ -165,6 +165,7 @@ void BatchSampler::set_shares(const std::vector<int64_t>& /*shares*/) {
   refuse_shares("a sampler that has shares", "one that chooses the shares itself; leave them to it");
 }
 
+// Samplers whose orders are compared keep it. NOLINTNEXTLINE(performance-unnecessary-value-param)
 void BatchSampler::set_first_epoch_check(std::function<void(const SamplerIdentity&)> /*check*/) {}
 
 std::optional<SamplerIdentity> BatchSampler::uncompared() const {

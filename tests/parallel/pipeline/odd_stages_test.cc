@@ -37,8 +37,9 @@ struct FunctionImpl : torch::nn::Module {
 };
 using Function = std::shared_ptr<FunctionImpl>;
 
-Function function_stage(std::function<at::Tensor(const at::Tensor&)> of, std::vector<at::Tensor> weights) {
-  return std::make_shared<FunctionImpl>(std::move(of), std::move(weights));
+Function function_stage(std::function<at::Tensor(const at::Tensor&)> of,
+                        const std::vector<at::Tensor>& weights) {
+  return std::make_shared<FunctionImpl>(std::move(of), weights);
 }
 
 at::Tensor odd_weight(uint64_t seed, bool trained = true) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "muster/parallel/sharded/fully_sharded.h"
@@ -10,7 +11,8 @@
 namespace muster::testing {
 
 struct LayeredMlpImpl : torch::nn::Module {
-  LayeredMlpImpl(torch::nn::Sequential mlp_, FullySharded& sharded) : mlp(register_module("mlp", mlp_)) {
+  LayeredMlpImpl(torch::nn::Sequential mlp_, FullySharded& sharded)
+      : mlp(register_module("mlp", std::move(mlp_))) {
     for (const size_t i : {0, 2, 4})
       layers.push_back(sharded.wrap(std::dynamic_pointer_cast<torch::nn::LinearImpl>(mlp->ptr(i))));
   }
@@ -23,7 +25,7 @@ struct LayeredMlpImpl : torch::nn::Module {
 
 // What remains of the GPT (vectors of tokens and places, the last norm, the head) is the outer module's.
 struct BlockedGptImpl : torch::nn::Module {
-  BlockedGptImpl(Gpt gpt_, FullySharded& sharded) : gpt(register_module("gpt", gpt_)) {
+  BlockedGptImpl(Gpt gpt_, FullySharded& sharded) : gpt(register_module("gpt", std::move(gpt_))) {
     for (const auto& block : *gpt->blocks)
       blocks.push_back(sharded.wrap(std::dynamic_pointer_cast<GptBlockImpl>(block)));
   }
