@@ -62,7 +62,7 @@ TEST(ParameterServer, RefusesWhatDiffersBetweenRanks) {
       [](ProcessGroup& group) {
         if (group.rank() == 1) ParameterClient({torch::ones({2})}, group);
         ParameterServer({torch::ones({2})}, group,
-                        [](auto) -> std::unique_ptr<torch::optim::Optimizer> { return nullptr; });
+                        [](const auto&) -> std::unique_ptr<torch::optim::Optimizer> { return nullptr; });
       },
       "expected an optimizer, got none (rank 0)");
 }

@@ -40,9 +40,9 @@ LocalTraining make_served(LocalTraining (*make)()) {
 }
 
 // Losses [step][worker] of synchronous training: one model, the mean of the workers' gradients.
-std::vector<std::vector<double>> simulate_synchronous(LocalTraining (*make)(),
-                                                      OptimizerPtr (*optimizer_of)(std::vector<at::Tensor>),
-                                                      int workers, int64_t steps) {
+std::vector<std::vector<double>> simulate_synchronous(
+    LocalTraining (*make)(), OptimizerPtr (*optimizer_of)(const std::vector<at::Tensor>&), int workers,
+    int64_t steps) {
   LocalTraining training = make_served(make);
   const std::vector<at::Tensor> parameters = training.net->parameters();
   const OptimizerPtr optimizer = optimizer_of(parameters);
@@ -80,7 +80,7 @@ double served_step(LocalTraining& training, ParameterClient& client, int worker,
 struct ServedCase {
   const char* backend;
   LocalTraining (*make)();
-  OptimizerPtr (*optimizer_of)(std::vector<at::Tensor>);
+  OptimizerPtr (*optimizer_of)(const std::vector<at::Tensor>&);
   int servers;
   int workers;
 };
@@ -156,7 +156,7 @@ TEST(ParameterServer, AnOptimizerThatNeedsAClosureIsRefused) {
     const std::vector<at::Tensor> parameters{torch::ones({2})};
     if (keeps_parameters(group, {}))
       ParameterServer(parameters, group,
-                      [](auto shard) { return std::make_unique<torch::optim::LBFGS>(shard, 1.0); });
+                      [](const auto& shard) { return std::make_unique<torch::optim::LBFGS>(shard, 1.0); });
     else
       ParameterClient(parameters, group);
     group.shutdown();
