@@ -130,7 +130,8 @@ std::function<void()> prepare_lbfgs(const std::vector<std::string>& names, LBFGS
   for (const at::Tensor& parameter : optimizer.param_groups().at(0).params()) elements += parameter.numel();
   const at::TensorOptions kind = first_parameter(optimizer).options().requires_grad(false);
   size_t used = 0;
-  const auto take = [&](const std::string& name, std::vector<int64_t> shape, const at::TensorOptions& as) {
+  const auto take = [&](const std::string& name, const std::vector<int64_t>& shape,
+                        const at::TensorOptions& as) {
     const auto found = entries.find(name);
     if (found == entries.end()) return at::Tensor();
     // LBFGS begins with a whole number as H_diag, and goes on with a fraction.
