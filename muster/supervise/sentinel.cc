@@ -163,7 +163,7 @@ void stand_guard(int pipe, const pid_t* groups, const std::atomic<size_t>& num_g
 
 }  // namespace
 
-Sentinel::Sentinel(std::vector<std::string> marks) {
+Sentinel::Sentinel(const std::vector<std::string>& marks) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("cannot make a pipe", errno);
   const Fd read_end(ends[0]);

@@ -18,7 +18,7 @@ class Sentinel {
   // ours open, a session of its own, and makes only async-signal-safe calls. `marks` are entries of the
   // environment, as "NAME=value", that together tell this job's processes from all others; none: only the
   // groups are ended. Throws: io.
-  explicit Sentinel(std::vector<std::string> marks);
+  explicit Sentinel(const std::vector<std::string>& marks);
   Sentinel(const Sentinel&) = delete;
   Sentinel& operator=(const Sentinel&) = delete;
   // Ends it and nothing else. Blocking: until it has ended, which is at once.

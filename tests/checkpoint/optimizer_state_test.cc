@@ -17,7 +17,7 @@ using Maker = std::function<std::unique_ptr<torch::optim::Optimizer>(SmallModel&
 
 // Two groups, the second with another learning rate.
 template <class Optimizer, class Options>
-Maker maker(Options options) {
+Maker maker(const Options& options) {
   return [options](SmallModel& model) -> std::unique_ptr<torch::optim::Optimizer> {
     auto second = options;
     second.lr(options.lr() / 2);

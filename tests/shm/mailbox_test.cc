@@ -21,7 +21,7 @@ std::future<int> send(Mailbox& box, int to, int tag, std::vector<int>& data,
   auto promise = std::make_shared<std::promise<int>>();
   auto future = promise->get_future();
   box.send(to, tag, {.data = reinterpret_cast<std::byte*>(data.data()), .bytes = data.size() * sizeof(int)},
-           timeout, [promise](int peer, std::exception_ptr error) {
+           timeout, [promise](int peer, const std::exception_ptr& error) {
              error ? promise->set_exception(error) : promise->set_value(peer);
            });
   return future;
@@ -33,7 +33,7 @@ std::future<int> receive(Mailbox& box, int from, int tag, std::vector<int>& data
   auto future = promise->get_future();
   box.receive(from, tag,
               {.data = reinterpret_cast<std::byte*>(data.data()), .bytes = data.size() * sizeof(int)},
-              timeout, [promise](int peer, std::exception_ptr error) {
+              timeout, [promise](int peer, const std::exception_ptr& error) {
                 error ? promise->set_exception(error) : promise->set_value(peer);
               });
   return future;
