@@ -11,7 +11,7 @@ namespace {
 std::string shape_text(const char* type, const std::vector<int64_t>& sizes, size_t size = 48) {
   std::string field(size, '#');
   put_shape(field.data(), size, type, sizes.data(), sizes.size());
-  return field.c_str();
+  return field.substr(0, field.find('\0'));
 }
 
 TEST(CallText, Shapes) {

@@ -114,7 +114,7 @@ void Engine::initialise(bool by_the_program) {
   check(MPI_Comm_size(MPI_COMM_WORLD, &world_.size), "MPI_Comm_size");
   int* tag = nullptr;
   int found = 0;
-  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag, &found), "MPI_Comm_get_attr");
+  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&tag), &found), "MPI_Comm_get_attr");
   world_.highest_tag = found != 0 ? *tag : 32767;
   world_.library = library_version();
   reductions_.emplace();
