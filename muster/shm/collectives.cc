@@ -162,8 +162,10 @@ void Collectives::compare_calls(const Request& request) const {
   for (int rank = 0; rank < team_.size(); ++rank) {
     const Call& theirs = team_.call(rank, sequence_);
     if (same(mine, theirs)) continue;
-    if (mine.kind == Kind::leave) throw left_alone(sequence_, team_.name(rank), describe(theirs));
-    if (theirs.kind == Kind::leave) throw left(sequence_, describe(mine), team_.name(rank));
+    if (mine.kind == Kind::leave)
+      throw left_alone(static_cast<int64_t>(sequence_), team_.name(rank), describe(theirs));
+    if (theirs.kind == Kind::leave)
+      throw left(static_cast<int64_t>(sequence_), describe(mine), team_.name(rank));
     throw Error(
         ErrorCode::invalid_argument,
         cat("collective #", sequence_, team_.group(), ": expected the same call on every rank, got '",

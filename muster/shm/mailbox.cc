@@ -136,7 +136,7 @@ void Mailbox::fail(Pending& pending, const std::exception_ptr& error) {
   finish(std::move(pending), peer, error);
 }
 
-void Mailbox::finish(Pending pending, int source, std::exception_ptr error) {
+void Mailbox::finish(Pending pending, int source, const std::exception_ptr& error) {
   callbacks_.push_back([done = std::move(pending.done), source, error] { done(source, error); });
 }
 

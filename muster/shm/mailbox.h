@@ -77,7 +77,7 @@ class Mailbox {
   std::string why_lost(const Pending& pending, bool is_send) const;
   bool fail_late_and_lost();
   void fail(Pending& pending, const std::exception_ptr& error);
-  void finish(Pending pending, int source, std::exception_ptr error);
+  void finish(Pending pending, int source, const std::exception_ptr& error);
   void ring(int rank);
   ChannelWords& words(int from, int to) const;
   size_t read_ring(int from, std::byte* to, size_t bytes);

@@ -89,7 +89,7 @@ class Program {
     int status = 0;
     ::waitpid(child_.pid, &status, 0);
     ran_.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    std::rewind(err_.get());
+    std::fseek(err_.get(), 0, SEEK_SET);
     char buffer[4096];
     for (size_t n = 0; (n = std::fread(buffer, 1, sizeof(buffer), err_.get())) > 0;)
       ran_.err.append(buffer, n);
