@@ -49,7 +49,7 @@ class Program {
     const Fd write_end(ends[1]);
     const std::unique_ptr<FILE, int (*)(FILE*)> input(std::tmpfile(), ::fclose);
     std::fputs(settings_.input.c_str(), input.get());
-    std::rewind(input.get());
+    std::fseek(input.get(), 0, SEEK_SET);
     Environment variables = {{"PATH", get_env("PATH").value_or("/usr/bin:/bin")},
                              {"HOME", folder.path()},
                              {"CUDA_VISIBLE_DEVICES", ""}};
