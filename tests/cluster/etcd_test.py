@@ -51,6 +51,27 @@ http.server.ThreadingHTTPServer(("", port), Handler).serve_forever()
 """
 
 
+def make_authority(folder, name):
+    """A certificate that signs others, NAME.crt and NAME.key."""
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext",
+            "basicConstraints=critical,CA:TRUE", "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt")
+
+
+def make_certificate(folder, name, authority, host):
+    """A certificate for this host name, for a server and for its clients, NAME.crt and NAME.key."""
+    (folder / f"{name}.ext").write_text(f"subjectAltName=DNS:{host}\nextendedKeyUsage=serverAuth,clientAuth\n")
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-keyout", folder / f"{name}.key", "-out",
+            folder / f"{name}.csr")
+    openssl("x509", "-req", "-days", "2", "-in", folder / f"{name}.csr", "-CA", folder / f"{authority}.crt", "-CAkey",
+            folder / f"{authority}.key", "-CAcreateserial", "-extfile", folder / f"{name}.ext", "-out", folder / f"{name}.crt")
+
+
+def openssl(*arguments):
+    made = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True)
+    if made.returncode != 0:
+        raise AssertionError(f"openssl {arguments[0]}: {made.stderr}")
+
+
 class Etcd(HostsCase):
     NAMES = ("etcd", "a", "b", "c")
 
@@ -203,6 +224,55 @@ class Etcd(HostsCase):
              "--rdzv-conf", "join_timeout=1", "true"])
         self.assertEqual(code, 1)
         self.assertIn("expected an answer of http://", err)
+
+    def start_etcd_over_tls(self):
+        """An etcd that only takes clients with a certificate of its authority; the folder of the certificates."""
+        folder = self.world.folder / "certificates"
+        folder.mkdir()
+        make_authority(folder, "authority")
+        make_authority(folder, "stranger")
+        make_certificate(folder, "server", "authority", "etcd")
+        make_certificate(folder, "client", "authority", "client")
+        server = self.world["etcd"]
+        url, peers = "https://0.0.0.0:2390", f"http://{server.address}:2391"
+        log = open(folder / "etcd.log", "w", encoding="utf-8")
+        self.addCleanup(log.close)
+        server.start_for(self, [
+            "etcd", "--data-dir", str(folder / "etcd"), "--listen-client-urls", url, "--advertise-client-urls", "https://etcd:2390",
+            "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}",
+            "--cert-file", str(folder / "server.crt"), "--key-file", str(folder / "server.key"), "--client-cert-auth",
+            "--trusted-ca-file", str(folder / "authority.crt"), "--log-level", "error"], stdout=log, stderr=log)
+        knock = "import socket; socket.create_connection(('etcd', 2390), 1)"
+        wait_for(lambda: self.world["a"].run(["python3", "-c", knock])[0] == 0, 30)
+        return folder
+
+    def test_over_tls_both_sides_show_their_certificates(self):
+        if shutil.which("openssl") is None:
+            self.skipTest("no openssl")
+        folder = self.start_etcd_over_tls()
+        client = f",cert={folder}/client.crt,key={folder}/client.key"
+        trusting = f"protocol=https,cacert={folder}/authority.crt"
+
+        def start(host, conf, endpoint="etcd:2390"):
+            return self.world[host].start_for(self, [
+                MUSTER, "run", "-q", "-n", "1", "--nnodes", "2", "--rdzv-backend", "etcd", "--rdzv-endpoint", endpoint,
+                "--rdzv-id", self.id(), "--secret-file", self.secret, "--rdzv-conf", conf, "sh", "-c", "echo $RANK of $WORLD_SIZE"])
+
+        for what, conf, endpoint in (
+                ("another authority", f"protocol=https,cacert={folder}/stranger.crt{client}", "etcd:2390"),
+                ("no certificate of the client's", trusting, "etcd:2390"),
+                ("another name", trusting + client, f"{self.world['etcd'].address}:2390"),
+                ("no TLS", "protocol=http", "etcd:2390")):
+            with self.subTest(what):
+                refused = start("a", conf + ",join_timeout=1", endpoint)
+                out, err = refused.communicate(timeout=60)
+                self.assertEqual((refused.returncode, out), (1, ""), err)
+                self.assertIn(f"{endpoint}/v3/", err)
+        hosts = [start(name, trusting + client) for name in "ab"]
+        for rank, process in enumerate(hosts):
+            out, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0, err)
+            self.assertIn(f"{rank} of 2", out)
 
     def test_etcd_is_a_store_like_the_others(self):
         if not STORE_TEST:
