@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gpu_kit.sh [make]     makes build/gpu-kit/kit: a folder of at most 60 MiB that tests and measures muster on a machine with
+# gpu_kit.sh [make]     makes build/gpu-kit/kit: a folder that tests and measures muster on a machine with
 #                       an NVIDIA GPU, no network and no packages: glibc 2.36 or newer, and a Python 3.12 with torch 2.11.
 #                       There: ./run [MINUTES]; ./run --help
 # gpu_kit.sh prove      runs the kit in a Debian without a network, with such a Python: all but the GPU's parts must pass.
