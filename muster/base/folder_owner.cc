@@ -76,6 +76,9 @@ void check_folder_owner(const std::string& folder) {
 }
 
 Fd make_folder_below(const std::string& top, const std::string& below) {
+  std::error_code error;
+  fs::create_directories(top, error);
+  if (error) fail_errno(cat("cannot create '", top, "'"), error.value());
   Fd folder(::open(top.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder.valid()) fail_errno(cat("cannot open '", top, "'"), errno);
   std::string path = top;

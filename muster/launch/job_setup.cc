@@ -158,10 +158,7 @@ void JobSetup::remove_empty_folders() const {
        attempt.increment(ignored)) {
     ::rmdir(attempt->path().c_str());
   }
-  const bool lock_alone =
-      !fs::is_empty(facts_.log_dir, ignored) &&
-      std::next(fs::directory_iterator(facts_.log_dir, ignored)) == fs::directory_iterator();
-  if (lock_alone) log_lock_.remove_file();
+  if (holds_only(facts_.log_dir, kFolderLock)) log_lock_.remove_file();
   ::rmdir(facts_.log_dir.c_str());
 }
 

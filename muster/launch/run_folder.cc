@@ -135,6 +135,7 @@ void link_latest(const std::string& run_dir) {
 void move_earlier_logs(const std::string& log_dir) {
   std::vector<fs::path> attempts;
   std::error_code is_none;
+  if (fs::is_symlink(log_dir, is_none)) return;  // refused when a log is made
   for (fs::directory_iterator entry(log_dir, is_none), end; !is_none && entry != end;
        entry.increment(is_none)) {
     if (parse_int(entry->path().filename().string())) attempts.push_back(entry->path());
@@ -151,6 +152,18 @@ void move_earlier_logs(const std::string& log_dir) {
   throw Error(ErrorCode::io,
               cat("cannot move the logs of an earlier start into '", printable(earlier.string()),
                   "': ", error.message(), "; give another folder with --run-dir or --log-dir"));
+}
+
+// The launchers of other hosts may remove the folder meanwhile.
+bool holds_only(const std::string& folder, const std::string& name) {
+  std::error_code is_gone;
+  int others = 0;
+  int found = 0;
+  for (fs::directory_iterator entry(folder, is_gone), end; !is_gone && entry != end;
+       entry.increment(is_gone)) {
+    ++(entry->path().filename() == name ? found : others);
+  }
+  return !is_gone && found == 1 && others == 0;
 }
 
 void remove_unused_run_folder(const std::string& run_dir) {

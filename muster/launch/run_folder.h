@@ -24,6 +24,9 @@ void link_latest(const std::string& run_dir);
 // `earlier-<n>` beside them. Throws: io.
 void move_earlier_logs(const std::string& log_dir);
 
+// Whether the folder has a file of this name and nothing else.
+bool holds_only(const std::string& folder, const std::string& name);
+
 // Removes a folder in `runs/` that holds nothing, or what the launcher itself writes alone; `latest` then
 // points to the run before.
 void remove_unused_run_folder(const std::string& run_dir);

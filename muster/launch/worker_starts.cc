@@ -107,9 +107,6 @@ void WorkerStarts::make_log_folder(const std::vector<WorkerSpec>& specs) {
   if (specs.empty()) return;
   const auto folder = std::filesystem::path(specs[0].error_file).parent_path();
   const auto top = folder.parent_path().parent_path();
-  std::error_code error;
-  std::filesystem::create_directories(top, error);
-  if (error) fail_errno(cat("cannot create '", top.string(), "'"), error.value());
   log_folder_ = make_folder_below(top, folder.lexically_relative(top));
   for (const WorkerSpec& spec : specs) ::unlink(spec.error_file.c_str());
 }

@@ -33,7 +33,7 @@ class Completion(unittest.TestCase):
 
     def test_bash_completes_commands_and_flags(self):
         self.assertEqual(self.in_bash("muster", "r"), ["run", "report"])
-        self.assertEqual(self.in_bash("muster", "run", "--gp"), ["--gpus"])
+        self.assertEqual(self.in_bash("muster", "run", "--gp"), ["--gpus", "--gpus-per-rank"])
         self.assertEqual(self.in_bash("muster", "checkpoint", ""), ["ls", "show", "verify", "diff", "export"])
         self.assertEqual(self.in_bash("muster", "checkpoint", "export", "--st"), ["--strip"])
         self.assertEqual(self.in_bash("muster", "run", "tr"), [], "a program: the shell's files")

@@ -28,8 +28,9 @@ std::vector<Fd> pidfds(const std::string& text) {
 }
 
 // Two ranks that say their pids and then sleep, with a handler for SIGTERM and SIGINT when `script` has one.
-std::vector<std::string> sleepers(const std::string& script, std::vector<std::string> flags = {}) {
-  std::vector<std::string> args = {"run", "-q", "-n", "2", "--run-dir", "out"};
+std::vector<std::string> sleepers(const std::string& script, std::vector<std::string> flags = {},
+                                  const std::string& run_dir = "out") {
+  std::vector<std::string> args = {"run", "-q", "-n", "2", "--run-dir", run_dir};
   args.insert(args.end(), flags.begin(), flags.end());
   // The second echo comes when both have said their pid: the test waits for one "ready" of each.
   args.insert(args.end(),
@@ -127,7 +128,8 @@ TEST(Jobs, AreListedAndEndedByTheirId) {
   EXPECT_EQ(muster({"ps"}, folder, settings).out, "no job of yours runs on this host\n");
   Program first(sleepers("", {"--rdzv-backend", "c10d", "--rdzv-id", "first"}), folder, settings);
   Program second(
-      sleepers("trap 'echo saved$RANK; exit 0' TERM; ", {"--rdzv-backend", "c10d", "--rdzv-id", "second"}),
+      sleepers("trap 'echo saved$RANK; exit 0' TERM; ", {"--rdzv-backend", "c10d", "--rdzv-id", "second"},
+               "second"),
       folder, settings);
   wait_until_ready(first);
   wait_until_ready(second);

@@ -80,6 +80,7 @@ TEST(WorkerSpec, WholeContractOfOneRank) {
       {"MUSTER_SECRET_FD", "9"},
       {"MUSTER_STORE", "tcp://127.0.0.1:4711"},
       {"OMP_NUM_THREADS", "2"},
+      {"PYTHONFAULTHANDLER", "1"},
       {"RANK", "3"},
       {"ROLE_NAME", "default"},
       {"ROLE_RANK", "3"},
