@@ -8,17 +8,20 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/journal/line.h"
+#include "muster/tasks/journal/task_file.h"
 
 namespace muster {
 
 namespace {
 
+namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 // Between two calls of fdatasync, so that records gather; below the 20 ms after which all are on the
@@ -47,8 +50,10 @@ const char* to_text(AttemptEnd how) {
   return "?";
 }
 
-void sync_path(const std::string& path, int flags) {
-  const Fd file(::open(path.c_str(), flags | O_CLOEXEC));
+// A file, or a folder: the names in it. A folder that this user may not read is left to the system.
+void sync_path(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid() && errno == EACCES) return;
   if (!file.valid() || ::fsync(file.get()) != 0)
     fail_errno(cat("journal: cannot write '", path, "' to the disk"), errno);
 }
@@ -134,8 +139,12 @@ void Journal::begin_at(uint64_t bytes, const std::string& last_sum) {
   if (::ftruncate(file_.get(), static_cast<off_t>(bytes)) != 0 ||
       ::lseek(file_.get(), static_cast<off_t>(bytes), SEEK_SET) < 0)
     fail_errno(cat("journal: cannot cut '", path_, "'"), errno);
-  sync_path(path_.substr(0, path_.rfind('/')), O_RDONLY | O_DIRECTORY);  // its name
-  const BlockedSignals blocked;                                          // they are the main thread's affair
+  const fs::path folder = fs::absolute(path_).lexically_normal().parent_path();
+  const std::string tasks = task_file_path(folder.string());  // without it no run goes on
+  if (fs::exists(tasks)) sync_path(tasks);
+  sync_path(folder.string());
+  sync_path(folder.parent_path().string());
+  const BlockedSignals blocked;  // they are the main thread's affair
   syncer_ = std::thread([this] { keep_syncing(); });
 }
 

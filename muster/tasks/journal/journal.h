@@ -70,8 +70,8 @@ class Journal {
   Journal& operator=(const Journal&) = delete;
   ~Journal();
 
-  // Records go on from here (JournalState::good_bytes), after the one with this sum; the rest is cut off. To
-  // be called once, first. Throws: io.
+  // Records go on from here (JournalState::good_bytes), after the one with this sum; the rest is cut off. The
+  // folder and its tasks.json are on the disk then. To be called once, first. Throws: io.
   void begin_at(uint64_t bytes, const std::string& last_sum = {});
 
   // Each takes a record and gives its number, from 1.
