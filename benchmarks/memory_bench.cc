@@ -2,7 +2,10 @@
 // the formulas of `muster plan --model` say. Ranks are processes over Gloo; tensors lie in host memory and
 // are counted where they are allocated.
 //
-//   memory_bench [RANKS]      2; with 4 also the meshes dp=2,tp=2 and dp=2,pp=2 and pp=2,tp=2
+//   memory_bench [RANKS] [--check] [--model small]
+//
+// RANKS: 2; with 4 also the meshes dp=2,tp=2 and dp=2,pp=2 and pp=2,tp=2. --check: exit code 1 if a measured
+// peak is below 0.9 or above 1.1 of its formula's. --model: one model alone, or the small one of `make test`.
 //
 // Measured from when the model is built: the example builds it in host memory, and moves to the device what
 // is the rank's.
@@ -11,6 +14,7 @@
 #include <muster/muster.h>
 #include <torch/torch.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -75,7 +79,20 @@ const Size kSizes[] = {
     {"wide",
      {.layers = 4, .width = 512, .heads = 8, .context = 64, .vocabulary = 2048, .batch = 4, .bf16 = true}}};
 
+// Takes a second: for `make test`.
+const Size kSmall = {"small",
+                     {.layers = 4, .width = 128, .heads = 4, .context = 128, .vocabulary = 512, .batch = 4}};
+
 constexpr int kSteps = 3;
+
+// What --check lets a measured peak be, by its formula's.
+constexpr double kLeastRatio = 0.9, kMostRatio = 1.1;
+
+struct BenchOptions {
+  std::string ranks = "2";
+  bool check = false;
+  std::string model;
+};
 
 using torch::optim::AdamW;
 using ShardedAdamW = muster::ShardedOptimizer<AdamW>;
@@ -217,35 +234,66 @@ int64_t measured_bytes(const muster::ModelDivision& way, const muster::ModelSize
   return most.item<int64_t>();
 }
 
-void compare_ways(muster::Context& ctx) {
-  at::set_num_threads(1);
-  if (ctx.is_main())
-    std::printf("%-6s %-9s %-16s %10s %10s %8s\n", "model", "precision", "way", "formula", "measured",
-                "ratio");
-  std::vector<muster::ModelDivision> ways = muster::model_divisions(ctx.world_size(), {});
-  if (ctx.world_size() == 4) {
+std::vector<muster::ModelDivision> ways_over(int ranks) {
+  std::vector<muster::ModelDivision> ways = muster::model_divisions(ranks, {});
+  if (ranks == 4) {
     ways.push_back({.name = "dp 2, tp 2", .data = 2, .tensor = 2});
     ways.push_back({.name = "dp 2, pp 2", .data = 2, .pipeline = 2});
     ways.push_back({.name = "pp 2, tp 2", .pipeline = 2, .tensor = 2});
   }
-  for (const Size& size : kSizes) {
-    for (const muster::ModelDivision& way : ways) {
-      const auto formula = static_cast<double>(muster::rank_bytes(size.sizes, way).total());
-      const auto measured = static_cast<double>(measured_bytes(way, size.sizes, ctx.process_group()));
-      if (ctx.is_main())
-        std::printf("%-6s %-9s %-16s %6.1f MiB %6.1f MiB %8.3f\n", size.name,
-                    size.sizes.bf16 ? "bf16" : "fp32", way.name.c_str(), formula / (1 << 20),
-                    measured / (1 << 20), measured / formula);
+  return ways;
+}
+
+std::vector<Size> sizes_named(const std::string& name) {
+  if (name == kSmall.name) return {kSmall};
+  std::vector<Size> sizes;
+  for (const Size& size : kSizes)
+    if (name.empty() || name == size.name) sizes.push_back(size);
+  return sizes;
+}
+
+// Prints the row, and returns the measured peak by the formula's.
+double compare_way(muster::Context& ctx, const Size& size, const muster::ModelDivision& way) {
+  const auto formula = static_cast<double>(muster::rank_bytes(size.sizes, way).total());
+  const auto measured = static_cast<double>(measured_bytes(way, size.sizes, ctx.process_group()));
+  if (ctx.is_main())
+    std::printf("%-6s %-9s %-16s %6.1f MiB %6.1f MiB %8.3f\n", size.name, size.sizes.bf16 ? "bf16" : "fp32",
+                way.name.c_str(), formula / (1 << 20), measured / (1 << 20), measured / formula);
+  return measured / formula;
+}
+
+void compare_ways(muster::Context& ctx, const BenchOptions& options) {
+  at::set_num_threads(1);
+  if (ctx.is_main())
+    std::printf("%-6s %-9s %-16s %10s %10s %8s\n", "model", "precision", "way", "formula", "measured",
+                "ratio");
+  int outside = 0;
+  for (const Size& size : sizes_named(options.model)) {
+    for (const muster::ModelDivision& way : ways_over(ctx.world_size())) {
+      const double ratio = compare_way(ctx, size, way);
+      if (ratio < kLeastRatio || ratio > kMostRatio) ++outside;
     }
   }
+  if (options.check && outside > 0)
+    throw muster::Error(muster::ErrorCode::internal,
+                        muster::cat("memory_bench --check: expected all ratios within ", kLeastRatio, " and ",
+                                    kMostRatio, ", got ", outside, " outside: put model_memory.cc right, or ",
+                                    "the way that takes more than it says"));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  BenchOptions options;
+  CLI::App app("The memory of a rank while a GPT trains, beside the formulas of muster plan --model");
+  app.add_option("ranks", options.ranks, "their number, 2 or 4 (default 2)");
+  app.add_flag("--check", options.check, "exit code 1 for a ratio outside of 0.9 and 1.1");
+  app.add_option("--model", options.model, "one of them alone")
+      ->check(CLI::IsMember({"long", "wide", "ends", "small"}));
+  CLI11_PARSE(app, argc, argv);
   ::setenv("MUSTER_BACKEND", "gloo", 1);  // gradients in shared memory would not be counted
-  ::setenv("MUSTER_NPROC", argc > 1 ? argv[1] : "2", 0);
+  ::setenv("MUSTER_NPROC", options.ranks.c_str(), 0);
   CountingAllocator allocator;
   c10::SetCPUAllocator(&allocator, 100);
-  return muster::run(argc, argv, compare_ways);
+  return muster::run(argc, argv, [&](muster::Context& ctx) { compare_ways(ctx, options); });
 }
