@@ -2,13 +2,15 @@
 """Compiles and runs the code blocks of the documentation.
 
   snippets.py generate OUT.cc PAGE.md...   one C++ source from all C++ blocks; Python blocks are parsed
-  snippets.py run PROGRAM PAGE.md...       runs what was compiled from OUT.cc, on two CPU ranks
-  snippets.py check-files                  every file and heading that a page of this repository names exists, and what
-                                           it starts by its path can be run
+  snippets.py run PROGRAM PAGE.md...       runs what was compiled from OUT.cc, on CPU ranks
+  snippets.py check-files                  every file and heading that a page of this repository names exists, what it
+                                           starts by its path can be run, and its C++ says that it is C++
 
 A C++ block says in its first line what it is:
 
   ```cpp                        statements; they become `void body_N(muster::Context& ctx) { ... }`
+  ```cpp 8 ranks                the same, run on that many ranks instead of two
+  ```cpp compile-only           the same, only compiled (it needs files or GPUs)
   ```cpp file                   declarations that the blocks after it use
   ```cpp program                a program with its own main
   ```cpp program by-hand        the same, started once a rank with the arguments METHOD RANK WORLD_SIZE
@@ -25,9 +27,11 @@ import sys
 import tempfile
 from typing import NamedTuple
 
-KINDS = {"": "body", "file": "file", "program": "program", "program by-hand": "by-hand",
+KINDS = {"": "body", "compile-only": "unused body", "file": "file", "program": "program", "program by-hand": "by-hand",
          "program compile-only": "compile-only"}
+RANKS_OF_BODY = re.compile(r"(\d+) ranks")
 RUN_SECONDS = 120
+STATEMENT = re.compile(r"^.*\bmuster::.*;.*$", re.MULTILINE)
 STARTED = re.compile(r"(?:^ {4}|^\$ |`)((?:benchmarks|scripts)/[\w/]+\.(?:py|sh)) [^\s`]", re.MULTILINE)
 
 
@@ -36,6 +40,7 @@ class Block(NamedTuple):
     line: int  # of the first line of code
     kind: str  # a value of KINDS, or "python"
     code: str
+    ranks: int = 2
 
 
 def fail(page, line, what):
@@ -44,6 +49,17 @@ def fail(page, line, what):
 
 def blocks_of(page, text):
     """The C++ and Python blocks of one page, in order."""
+    return [block for start, info, code in fenced(page, text) for block in block_of(page, start, info, code)]
+
+
+def unnamed_statement(page, text):
+    """A statement of a block that does not say that it is C++, so that nothing would compile it; or None."""
+    codes = [code for _, info, code in fenced(page, text) if not info]
+    return next((found.group().strip() for found in map(STATEMENT.search, codes) if found), None)
+
+
+def fenced(page, text):
+    """The line, the info and the text of each fenced block of one page, in order."""
     blocks, info, start, code = [], None, 0, []
     for number, line in enumerate(text.splitlines(), 1):
         fence = re.match(r"```(.*)$", line)
@@ -54,7 +70,7 @@ def blocks_of(page, text):
         elif fence.group(1).strip():
             fail(page, number, f"expected the end of the block that begins before line {start}, got '{line}'")
         else:
-            blocks += block_of(page, start, info, "\n".join(code) + "\n")
+            blocks.append((start, info, "\n".join(code) + "\n"))
             info = None
     if info is not None:
         fail(page, start - 1, "expected an end of this block, got none")
@@ -67,8 +83,11 @@ def block_of(page, line, info, code):
         return [Block(page, line, "python", code)]
     if language != "cpp":
         return []
+    on_ranks = RANKS_OF_BODY.fullmatch(rest)
+    if on_ranks:
+        return [Block(page, line, "body", code, int(on_ranks.group(1)))]
     if rest not in KINDS:
-        fail(page, line - 1, f"expected one of {sorted(KINDS)} after cpp, got '{rest}'")
+        fail(page, line - 1, f"expected 'N ranks' or one of {sorted(KINDS)} after cpp, got '{rest}'")
     return [Block(page, line, KINDS[rest], code)]
 
 
@@ -81,13 +100,23 @@ def read_blocks(pages):
 
 
 def name_of(block):
-    return f"{os.path.basename(block.page)}:{block.line}"
+    """The page's folder is part of it: several pages are called README.md."""
+    folder, page = os.path.split(block.page)
+    return os.path.join(os.path.basename(folder), f"{page}:{block.line}")
+
+
+def bodies_on(ranks):
+    return f"bodies on {ranks} ranks"
+
+
+def numbers_of_ranks(blocks):
+    return sorted({block.ranks for block in blocks if block.kind == "body"})
 
 
 def generate(blocks):
     """One source: the includes of all blocks, then each block under its own line numbers, then a main that runs the
-    block named in SNIPPET ("bodies" for all bodies, one after the other)."""
-    includes, out, bodies, programs = ["<iostream>", "<string>", "<muster/muster.h>"], [], [], []
+    block named in SNIPPET (bodies_on(N): all bodies for N ranks, one after the other)."""
+    includes, out, bodies, programs = ["<iostream>", "<string>", "<muster/muster.h>"], [], {}, []
     for number, block in enumerate(blocks):
         if block.kind == "python":
             try:
@@ -99,9 +128,10 @@ def generate(blocks):
         includes += re.findall(r"^#include (.*)$", block.code, flags=re.M)
         code = re.sub(r"^#include .*$", "", block.code, flags=re.M)
         placed = f'#line {block.line} "{os.path.abspath(block.page)}"\n{code}'
-        if block.kind == "body":
+        if block.kind.endswith("body"):
             out.append(f"void body_{number}(muster::Context& ctx) {{\n(void)ctx;\n{placed}}}\n")
-            bodies.append(f'  begin(ctx, "{name_of(block)}");\n  body_{number}(ctx);\n')
+            if block.kind == "body":
+                bodies.setdefault(block.ranks, []).append(f'  begin(ctx, "{name_of(block)}");\n  body_{number}(ctx);\n')
         elif block.kind == "file":
             out.append(placed)
         else:
@@ -110,7 +140,9 @@ def generate(blocks):
     head = "// Generated from the documentation by tests/docs/snippets.py.\n"
     head += "".join(f"#include {name}\n" for name in dict.fromkeys(includes))
     head += '#pragma GCC diagnostic error "-Wreturn-type"\n\n'
-    return head + "\n".join(out) + MAIN.format(bodies="".join(bodies), programs="".join(programs))
+    functions = [f"void on_{ranks}_ranks(muster::Context& ctx) {{\n{''.join(calls)}}}\n" for ranks, calls in sorted(bodies.items())]
+    programs += [f'  if (name == "{bodies_on(ranks)}") return muster::run(argc, argv, on_{ranks}_ranks);\n' for ranks in sorted(bodies)]
+    return head + "\n".join(out) + MAIN.format(functions="\n".join(functions), programs="".join(programs))
 
 
 MAIN = """
@@ -119,33 +151,30 @@ void begin(muster::Context& ctx, const char* name) {{
   if (ctx.is_main()) std::cerr << name << std::endl;
 }}
 
-void all_bodies(muster::Context& ctx) {{
-{bodies}}}
-
+{functions}
 int main(int argc, char** argv) {{
   const char* snippet = std::getenv("SNIPPET");
   const std::string name = snippet == nullptr ? "" : snippet;
-  if (name == "bodies") return muster::run(argc, argv, all_bodies);
 {programs}  std::cerr << "SNIPPET: no block '" << name << "'\\n";
   return 2;
 }}
 """
 
 
-def rank_free_environment(snippet):
-    """An environment in which nobody is a rank, with no GPU to be seen and two ranks asked for."""
+def rank_free_environment(snippet, ranks=2):
+    """An environment in which nobody is a rank, with no GPU to be seen and `ranks` ranks asked for."""
     rank_names = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "MUSTER_", "OMPI_",
                   "PMI_", "PMIX_", "SLURM_", "JOB_COMPLETION")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(rank_names)}
-    environment.update(SNIPPET=snippet, MUSTER_NPROC="2", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    environment.update(SNIPPET=snippet, MUSTER_NPROC=str(ranks), CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
     return environment
 
 
-def run_all(name, commands):
+def run_all(name, commands, ranks=2):
     """Starts the commands together, in a folder of their own; all must end with 0."""
     print(f"== {name}", flush=True)
     with tempfile.TemporaryDirectory(prefix="muster-docs-") as folder:
-        processes = [subprocess.Popen(command, cwd=folder, env=rank_free_environment(name), stdin=subprocess.DEVNULL)
+        processes = [subprocess.Popen(command, cwd=folder, env=rank_free_environment(name, ranks), stdin=subprocess.DEVNULL)
                      for command in commands]
         try:
             codes = [process.wait(timeout=RUN_SECONDS) for process in processes]
@@ -166,8 +195,8 @@ def run_by_hand(program, name):
 
 
 def run(program, blocks):
-    if any(block.kind == "body" for block in blocks):
-        run_all("bodies", [[program]])
+    for ranks in numbers_of_ranks(blocks):
+        run_all(bodies_on(ranks), [[program]], ranks)
     for block in blocks:
         if block.kind == "program":
             run_all(name_of(block), [[program]])
@@ -197,6 +226,9 @@ def check_files():
         with open(page, encoding="utf-8") as file:
             text = file.read()
         quoted, links = named_files(text)
+        statement = unnamed_statement(page, text)
+        if statement:
+            missing.append(f"{page}: a block of C++ does not begin with ```cpp: {statement}")
         missing += [f"{page}: starts '{path}', which cannot be run" for path in STARTED.findall(text) if not os.access(path, os.X_OK)]
         missing += [f"{page}: names '{path}', which is not there" for path in quoted if not os.path.exists(path)]
         for link in links:

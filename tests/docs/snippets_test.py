@@ -32,12 +32,21 @@ x = 1
 
 
 class Blocks(unittest.TestCase):
+    def test_bodies_on_other_numbers_of_ranks_and_those_that_are_not_run(self):
+        blocks = snippets.blocks_of("p.md", "```cpp 8 ranks\nint x;\n```\n```cpp\nint y;\n```\n```cpp compile-only\nint z;\n```\n")
+        self.assertEqual([(block.kind, block.ranks) for block in blocks], [("body", 8), ("body", 2), ("unused body", 2)])
+        self.assertEqual(snippets.numbers_of_ranks(blocks), [2, 8])
+        source = snippets.generate(blocks)
+        self.assertIn('if (name == "bodies on 8 ranks") return muster::run(argc, argv, on_8_ranks);', source)
+        self.assertIn("void body_2(", source)
+        self.assertNotIn("  body_2(ctx);", source)
+
     def test_kinds_and_lines(self):
         found = [(block.kind, block.line) for block in snippets.blocks_of("p.md", PAGE)]
         self.assertEqual(found, [("file", 3), ("body", 8), ("program", 14), ("python", 17)])
 
     def test_unknown_kind(self):
-        with self.assertRaisesRegex(SystemExit, "p.md:1: expected one of .* got 'bodyy'"):
+        with self.assertRaisesRegex(SystemExit, "p.md:1: expected .* got 'bodyy'"):
             snippets.blocks_of("p.md", "```cpp bodyy\n```\n")
 
     def test_no_end(self):
@@ -97,6 +106,11 @@ class Files(unittest.TestCase):
 
     def test_what_is_there(self):
         self.assertEqual(self.complaint_of("# Here\n[x](there.md) [y](there.md#one-two-three) [z](#here)"), "")
+
+    def test_code_that_nothing_compiles(self):
+        self.assertIn("README.md: a block of C++ does not begin with ```cpp: muster::Mesh mesh;",
+                      self.complaint_of("text\n```\nint x;\nmuster::Mesh mesh;\n```\n"))
+        self.assertEqual(self.complaint_of("```cpp\nmuster::Mesh mesh;\n```\ntext of muster::Mesh; and\n```\n$ muster run\n```\n"), "")
 
     def test_what_cannot_be_run(self):
         for command in ("`benchmarks/not.py BUILD`", "    scripts/not.sh BUILD", "$ benchmarks/not.py BUILD"):
