@@ -16,8 +16,8 @@ namespace muster {
 // there yet is nobody's. Throws: failed_precondition naming the folder and its owner.
 void check_folder_owner(const std::string& folder);
 
-// Makes the folders `below` ("logs/0") in `top` where they are not there yet, and opens the last, through no
-// link. Throws: failed_precondition, of a link and of another user's folder; io.
+// Makes `top`, and the folders `below` it ("logs/0"), where they are not there yet; opens the last, through
+// no link. Throws: failed_precondition, of a link and of another user's folder; io.
 Fd make_folder_below(const std::string& top, const std::string& below);
 
 // Makes or empties the ordinary file `path`, whose last name is looked up in `folder`, and is no link.

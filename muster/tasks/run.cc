@@ -151,7 +151,6 @@ void begin_journal(TasksRun& run, Journal& journal, const std::string& mark, std
             ", got none; restore ", journal_path(run.run_dir), ", or begin anew with another --run-dir"));
   if (!before.cut.empty()) log(LogLevel::warn, cat("journal: ", before.cut));
   if (!run.is_new) end_left_over(run.run_dir, before.marks);
-  sync_file(task_file_path(run.run_dir));  // the journal speaks of it, and outlives a power cut
   journal.begin_at(before.good_bytes, before.last_sum);
   if (before.head.run_id.empty()) {
     journal.head({run_id, hash_of(read_file(task_file_path(run.run_dir))), mark}, run.file.tasks.size());

@@ -127,10 +127,9 @@ TEST(Jobs, AreListedAndEndedByTheirId) {
   const ProgramSettings settings = own_runtime(folder);
   EXPECT_EQ(muster({"ps"}, folder, settings).out, "no job of yours runs on this host\n");
   Program first(sleepers("", {"--rdzv-backend", "c10d", "--rdzv-id", "first"}), folder, settings);
-  Program second(
-      sleepers("trap 'echo saved$RANK; exit 0' TERM; ", {"--rdzv-backend", "c10d", "--rdzv-id", "second"},
-               "second"),
-      folder, settings);
+  Program second(sleepers("trap 'echo saved$RANK; exit 0' TERM; ",
+                          {"--rdzv-backend", "c10d", "--rdzv-id", "second"}, "second"),
+                 folder, settings);
   wait_until_ready(first);
   wait_until_ready(second);
   const std::string list = muster({"ps"}, folder, settings).out;

@@ -94,10 +94,6 @@ std::string journal_path(const std::string& run_dir) {
   return run_dir + "/journal";
 }
 
-void sync_file(const std::string& path) {
-  sync_path(path, O_RDONLY);
-}
-
 bool is_in_use(const std::string& run_dir) {
   const Fd file(::open(journal_path(run_dir).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct flock lock = {};

@@ -58,9 +58,6 @@ double wall_seconds();
 // SHA-256 as 64 hexadecimal digits.
 std::string hash_of(const std::string& bytes);
 
-// The file's bytes are on the disk after it. Throws: io.
-void sync_file(const std::string& path);
-
 class Journal {
  public:
   // Opens the folder's journal, makes it where there is none, and locks it. Blocking: a second, when another
