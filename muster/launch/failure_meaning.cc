@@ -119,7 +119,7 @@ int port_in(const std::string& text) {
 
 int port_in_use(const WorkerExit& exit) {
   const auto is_of_it = [](const std::string& text) {
-    return text.find("ddress already in use") != std::string::npos;
+    return lower_case(text).find("address already in use") != std::string::npos;
   };
   if (is_of_it(exit.message)) return port_in(exit.message);
   const auto line = std::find_if(exit.last_lines.begin(), exit.last_lines.end(), is_of_it);
