@@ -105,8 +105,8 @@ class PathRotation {
   std::vector<bool> in_path_ = {};
 };
 
-// Rings whose slowest link is as fast as rotations find: bisection, as a ring of fast links is one of slower
-// ones too.
+// The ring whose slowest link is as fast as rotations find. By bisection: a ring of fast links is one of
+// slower links too.
 std::optional<std::vector<size_t>> ring_of_fast_links(const Bandwidths& bandwidth, size_t count) {
   std::set<int64_t> values;
   for (size_t a = 0; a < bandwidth.size(); ++a) {
@@ -114,12 +114,18 @@ std::optional<std::vector<size_t>> ring_of_fast_links(const Bandwidths& bandwidt
   }
   const std::vector<int64_t> sorted(values.begin(), values.end());
   std::optional<std::vector<size_t>> best;
-  std::partition_point(sorted.begin(), sorted.end(), [&](int64_t least) {
-    auto found = PathRotation(bandwidth, count, least).find();
-    if (!found) return false;
-    best = std::move(found);
-    return true;
-  });
+  size_t low = 0;
+  size_t high = sorted.size();
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    auto found = PathRotation(bandwidth, count, sorted[middle]).find();
+    if (found) {
+      best = std::move(found);
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
   return best;
 }
 
