@@ -153,7 +153,7 @@ std::vector<int> JobSetup::inherited_fds() const {
 
 void JobSetup::remove_empty_folders() const {
   std::error_code ignored;
-  if (!fs::exists(facts_.log_dir, ignored)) return;
+  if (!fs::exists(facts_.log_dir, ignored) || fs::is_symlink(facts_.log_dir, ignored)) return;
   for (fs::directory_iterator attempt(facts_.log_dir, ignored), end; !ignored && attempt != end;
        attempt.increment(ignored)) {
     ::rmdir(attempt->path().c_str());
