@@ -83,7 +83,7 @@ std::string endpoint_text(const HostPort& endpoint, int default_port) {
 HostPort meeting_point(const std::string& text) {
   const HostPort endpoint = parse_host_port(text, "--rdzv-endpoint");
   if (endpoint.port == 0)
-    throw bad_flag("--rdzv-endpoint", "a port that every host is told, where there are several", text,
+    throw bad_flag("--rdzv-endpoint", "a port that is the same on every host", text,
                    cat("as in ", endpoint.host, ":29400"));
   return endpoint;
 }

@@ -150,7 +150,7 @@ void Member::give_sign_of_life() {
   const auto now = Clock::now();
   store_->add(sign_of_life_key(id_), 1);
   reached(now);
-  if (served_ == nullptr || served_->will_be_missed()) return;
+  if (served_ == nullptr || served_->has_will()) return;
   served_->append_when_lost(kReports, to_text(Report{.kind = Report::Kind::lost, .from = id_}));
 }
 

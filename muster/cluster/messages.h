@@ -44,7 +44,7 @@ struct Report {
     failing,  // ranks of the round have failed just now: exits has them
     ended,    // all ranks of the round have ended: exits has them; or could not start: error
     leave,    // the host ends its part and wants no more orders
-    lost,     // the store has lost the host's connection
+    lost,     // the host's process has ended, or is silent
     stop,     // the job is to end, by this signal or error
   };
   Kind kind = Kind::join;

@@ -46,8 +46,6 @@ constexpr OtherFormat kOtherFormats[] = {
     {"Machine (", "the text of lstopo", "XML, which lstopo --of xml gives"},
 };
 
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-
 void refuse_other_formats(std::string_view text, const std::string& source) {
   constexpr size_t kMaxLooked = 4096;
   if (text.find("[[") != std::string_view::npos) return;
@@ -78,8 +76,7 @@ bool has_fleet_line(std::string_view text) {
 
 Format format_of(const std::string& text, const std::string& source) {
   refuse_utf16(text, source);
-  std::string_view rest = text;
-  if (rest.starts_with(kByteOrderMark)) rest.remove_prefix(kByteOrderMark.size());
+  std::string_view rest = without_byte_order_mark(text);
   rest = rest.substr(std::min(rest.find_first_not_of(" \t\r\n"), rest.size()));
   if (rest.starts_with('{')) return Format::json;
   if (rest.starts_with('<')) {
@@ -170,8 +167,7 @@ Inventory inventory_of(const std::string& text, const std::string& source) {
 }  // namespace
 
 Inventory parse_inventory(const std::string& text, const std::string& source) {
-  std::string document = text;
-  if (document.starts_with(kByteOrderMark)) document.erase(0, kByteOrderMark.size());
+  std::string document(without_byte_order_mark(text));
   const size_t behind = xml_behind_text(document);
   const std::string before = document.substr(0, behind);
   // Blanks instead, so that errors name the right line.

@@ -282,7 +282,7 @@ void TcpStore::append_when_lost(const std::string& log, const std::string& entry
   will_ = std::move(connection);
 }
 
-bool TcpStore::will_be_missed() const {
+bool TcpStore::has_will() const {
   return will_ != nullptr && will_->is_whole();
 }
 

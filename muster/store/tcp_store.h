@@ -47,7 +47,7 @@ class TcpStore final : public Store {
   // connection for that breaks, the server knows nothing, and this is to be called again.
   void append_when_lost(const std::string& log, const std::string& entry);
   // Whether the connection of append_when_lost is whole.
-  bool will_be_missed() const;
+  bool has_will() const;
 
  private:
   class Connection;

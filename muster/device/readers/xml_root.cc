@@ -1,5 +1,7 @@
 #include "muster/device/readers/xml_root.h"
 
+#include "muster/base/strings.h"
+
 namespace muster {
 namespace {
 
@@ -24,7 +26,7 @@ size_t end_of_prolog_item(std::string_view text, size_t at) {
 }  // namespace
 
 std::string xml_root_name(std::string_view text) {
-  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  text = without_byte_order_mark(text);
   for (size_t at = 0;;) {
     at = text.find_first_not_of(" \t\r\n", at);
     if (at == std::string_view::npos || text[at] != '<') return {};
