@@ -1,6 +1,7 @@
-// Whether training that does not wait reaches a loss sooner where one worker is slow. Ranks are threads of
-// this process; a worker's step takes 10 ms (it sleeps), the slow one's 30 ms. Every gradient moves the model
-// alike in all rows: an asynchronous update has the learning rate divided by the number of workers.
+// Whether training that does not wait reaches a loss sooner where one worker is slow. Ranks are
+// threads of this process; a worker's step takes 10 ms (it sleeps), the slow one's 30 ms. Every
+// gradient moves the model alike in all rows: an asynchronous update has the learning rate divided
+// by the number of workers.
 //
 //   build/release/benchmarks/async_bench
 #include <muster/muster.h>
@@ -17,7 +18,8 @@
 namespace {
 
 constexpr int kWorkers = 4;
-constexpr double kTarget = 0.05;  // of the mean squared error on data that no worker has; it begins near 0.5
+constexpr double kTarget =
+    0.05;  // of the mean squared error on data that no worker has; it begins near 0.5
 constexpr double kRate = 0.2;
 constexpr std::chrono::milliseconds kStep{10}, kSlowStep{30};
 
@@ -31,8 +33,10 @@ struct Course {
 };
 
 // The server: how long until the loss is reached.
-Course serve(muster::ProcessGroup& group, torch::nn::Sequential& net,
-             const muster::ParameterServerOptions& options, std::atomic<bool>& reached) {
+Course serve(muster::ProcessGroup& group,
+             torch::nn::Sequential& net,
+             const muster::ParameterServerOptions& options,
+             std::atomic<bool>& reached) {
   const double rate = options.staleness == 0 ? kRate : kRate / kWorkers;
   const auto make = [&](const std::vector<at::Tensor>& shard) {
     return std::make_unique<torch::optim::SGD>(shard, rate);
@@ -43,15 +47,19 @@ Course serve(muster::ProcessGroup& group, torch::nn::Sequential& net,
   const auto begin = std::chrono::steady_clock::now();
   Course course;
   server.serve([&](torch::optim::Optimizer&, int64_t update) {
-    if (reached || torch::mse_loss(net->forward(inputs), targets).item<double>() > kTarget) return;
-    course = {std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), update};
+    if (reached || torch::mse_loss(net->forward(inputs), targets).item<double>() > kTarget)
+      return;
+    course = {std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
+              update};
     reached = true;
   });
   return course;
 }
 
-void work(muster::ProcessGroup& group, torch::nn::Sequential& net,
-          const muster::ParameterServerOptions& options, const std::atomic<bool>& reached) {
+void work(muster::ProcessGroup& group,
+          torch::nn::Sequential& net,
+          const muster::ParameterServerOptions& options,
+          const std::atomic<bool>& reached) {
   muster::ParameterClient client(net->parameters(), group, options);
   auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(group.rank()));
   const bool slow = group.rank() == 1;
@@ -68,7 +76,8 @@ void work(muster::ProcessGroup& group, torch::nn::Sequential& net,
 
 torch::nn::Sequential new_net() {
   torch::manual_seed(1);
-  return torch::nn::Sequential(torch::nn::Linear(8, 32), torch::nn::Tanh(), torch::nn::Linear(32, 1));
+  return torch::nn::Sequential(
+      torch::nn::Linear(8, 32), torch::nn::Tanh(), torch::nn::Linear(32, 1));
 }
 
 Course run(const muster::ParameterServerOptions& options) {
@@ -76,7 +85,8 @@ Course run(const muster::ParameterServerOptions& options) {
   std::atomic<bool> reached = false;
   Course course;
   std::vector<torch::nn::Sequential> nets;
-  for (int rank = 0; rank <= kWorkers; ++rank) nets.push_back(new_net());
+  for (int rank = 0; rank <= kWorkers; ++rank)
+    nets.push_back(new_net());
   std::vector<std::thread> threads;
   for (int rank = 0; rank <= kWorkers; ++rank) {
     threads.emplace_back([&, rank] {
@@ -91,7 +101,8 @@ Course run(const muster::ParameterServerOptions& options) {
       group.shutdown();
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::thread& thread : threads)
+    thread.join();
   return course;
 }
 
@@ -103,7 +114,9 @@ int main() {
   const Course bounded = run({.staleness = 4});
   const Course free = run({.staleness = muster::kAnyStaleness});
   const auto show = [](const char* name, const Course& course) {
-    std::printf("%-32s %6.2f s  %5lld updates\n", name, course.seconds,
+    std::printf("%-32s %6.2f s  %5lld updates\n",
+                name,
+                course.seconds,
                 static_cast<long long>(course.updates));
   };
   show("synchronous (staleness 0)", synchronous);

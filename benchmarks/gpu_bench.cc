@@ -1,9 +1,9 @@
 // What reaches a GPU beside the training on it: `muster run --gpus 0 gpu_bench staging | prefetch`.
 //
-// staging: a bucket of gradients goes to the host and back, as it does between ranks that share a GPU, while
-// the GPU multiplies matrices. From pageable memory; from pinned memory on the stream that computes; and from
-// pinned memory on a stream of its own. prefetch: a loader's batches come to the GPU while it trains. What
-// share of a step waits for them?
+// staging: a bucket of gradients goes to the host and back, as it does between ranks that share a
+// GPU, while the GPU multiplies matrices. From pageable memory; from pinned memory on the stream
+// that computes; and from pinned memory on a stream of its own. prefetch: a loader's batches come
+// to the GPU while it trains. What share of a step waits for them?
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -29,7 +29,8 @@ double time_rounds(const c10::Device& device, const std::function<void()>& round
   round();
   gpu().synchronizeDevice(device.index());
   const auto begin = muster::Clock::now();
-  for (int i = 0; i < kRounds; ++i) round();
+  for (int i = 0; i < kRounds; ++i)
+    round();
   gpu().synchronizeDevice(device.index());
   return muster::seconds_since(begin) * 1e3 / kRounds;
 }
@@ -40,13 +41,15 @@ class Staging {
       : device_(device),
         bucket_(torch::randn({kBucket}, torch::kFloat).to(device)),
         host_(torch::empty({kBucket}, torch::TensorOptions().pinned_memory(pinned))) {
-    if (own_stream) own_stream_ = gpu().getStreamFromGlobalPool(device);
+    if (own_stream)
+      own_stream_ = gpu().getStreamFromGlobalPool(device);
   }
 
-  // Behind what the computing stream has now; what comes there later does not wait, but on a stream of its
-  // own.
+  // Behind what the computing stream has now; what comes there later does not wait, but on a stream
+  // of its own.
   void there_and_back() {
-    if (!own_stream_) return copy();
+    if (!own_stream_)
+      return copy();
     c10::Event computed(c10::kCUDA);
     computed.record(gpu().getStream(device_));
     const c10::StreamGuard guard(*own_stream_);
@@ -82,7 +85,8 @@ void time_staging(const c10::Device& device) {
   const double pinned_ms = time_rounds(device, [&] { pinned.there_and_back(); });
   const int products = products_beside(device, a, pinned_ms);
   const auto compute = [&] {
-    for (int i = 0; i < products; ++i) a.mm(a);
+    for (int i = 0; i < products; ++i)
+      a.mm(a);
   };
   const double compute_ms = time_rounds(device, compute);
   const auto with = [&](Staging& staging) {
@@ -93,10 +97,17 @@ void time_staging(const c10::Device& device) {
   };
   const double same_ms = with(pinned), beside_ms = with(beside), slow_ms = with(pageable);
   std::printf("25 MB to the host and back: pageable %.3f ms, pinned %.3f ms (%.1f GB/s each way)\n",
-              pageable_ms, pinned_ms, 2 * kBucket * 4 / pinned_ms / 1e6);
+              pageable_ms,
+              pinned_ms,
+              2 * kBucket * 4 / pinned_ms / 1e6);
   std::printf(
-      "%d matrix products: %.3f ms; with the copies: pageable %.3f, same stream %.3f, own stream %.3f ms\n",
-      products, compute_ms, slow_ms, same_ms, beside_ms);
+      "%d matrix products: %.3f ms; with the copies: pageable %.3f, same stream %.3f, own stream "
+      "%.3f ms\n",
+      products,
+      compute_ms,
+      slow_ms,
+      same_ms,
+      beside_ms);
   print_ratio("pinned ÷ pageable, copies alone", pinned_ms / pageable_ms);
   print_ratio("own stream ÷ the computing stream, with the products", beside_ms / same_ms);
 }
@@ -104,19 +115,24 @@ void time_staging(const c10::Device& device) {
 void time_prefetch(muster::Context& ctx) {
   constexpr int64_t kBatch = 256;
   torch::manual_seed(3);
-  const muster::TensorDataset data(torch::randn({kBatch * 16, 3, 64, 64}), torch::randint(10, {kBatch * 16}));
-  torch::nn::Sequential net(
-      torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 64, 3).padding(1)), torch::nn::ReLU(),
-      torch::nn::Conv2d(torch::nn::Conv2dOptions(64, 64, 3).padding(1)), torch::nn::ReLU(),
-      torch::nn::AdaptiveAvgPool2d(1), torch::nn::Flatten(), torch::nn::Linear(64, 10));
+  const muster::TensorDataset data(torch::randn({kBatch * 16, 3, 64, 64}),
+                                   torch::randint(10, {kBatch * 16}));
+  torch::nn::Sequential net(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 64, 3).padding(1)),
+                            torch::nn::ReLU(),
+                            torch::nn::Conv2d(torch::nn::Conv2dOptions(64, 64, 3).padding(1)),
+                            torch::nn::ReLU(),
+                            torch::nn::AdaptiveAvgPool2d(1),
+                            torch::nn::Flatten(),
+                            torch::nn::Linear(64, 10));
   net->to(ctx.device());
   torch::optim::SGD optimizer(net->parameters(), 0.01);
   for (const bool pin : {false, true}) {
-    muster::DataLoader loader(data, {.batch_size = kBatch,
-                                     .device = ctx.device(),
-                                     .pin_memory = pin,
-                                     .workers = 4,
-                                     .check_weight = false});
+    muster::DataLoader loader(data,
+                              {.batch_size = kBatch,
+                               .device = ctx.device(),
+                               .pin_memory = pin,
+                               .workers = 4,
+                               .check_weight = false});
     double begin_stalled = 0;
     auto begin = muster::Clock::now();
     int64_t steps = 0;
@@ -131,10 +147,12 @@ void time_prefetch(muster::Context& ctx) {
     }
     gpu().synchronizeDevice(ctx.device().index());
     const double seconds = muster::seconds_since(begin);
-    std::printf("%s: %.3f ms a step\n", pin ? "pinned" : "pageable",
+    std::printf("%s: %.3f ms a step\n",
+                pin ? "pinned" : "pageable",
                 seconds * 1e3 / static_cast<double>(steps - 20));
-    print_ratio(pin ? "stalled share, pinned batches (bar 0.02)" : "stalled share, pageable batches",
-                (loader.stats().seconds_stalled - begin_stalled) / seconds);
+    print_ratio(
+        pin ? "stalled share, pinned batches (bar 0.02)" : "stalled share, pageable batches",
+        (loader.stats().seconds_stalled - begin_stalled) / seconds);
   }
 }
 
@@ -146,8 +164,10 @@ int main(int argc, char** argv) {
     if (!ctx.device().is_cuda())
       throw std::runtime_error("gpu_bench: expected a GPU, got " + ctx.device().str() +
                                "; see `muster devices`");
-    if (what == "staging") return time_staging(ctx.device());
-    if (what == "prefetch") return time_prefetch(ctx);
+    if (what == "staging")
+      return time_staging(ctx.device());
+    if (what == "prefetch")
+      return time_prefetch(ctx);
     throw std::invalid_argument("gpu_bench: expected staging or prefetch, got '" + what + "'");
   });
 }

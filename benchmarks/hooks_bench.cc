@@ -1,5 +1,5 @@
-// What each communication hook sends and what it does to training: the digits and a small GPT, on the same
-// number of ranks, steps and seeds. Prints the table of docs/performance.md:
+// What each communication hook sends and what it does to training: the digits and a small GPT, on
+// the same number of ranks, steps and seeds. Prints the table of docs/performance.md:
 //
 //   muster run --nproc-per-node 2 --cpu-slots 2 build/release/benchmarks/hooks_bench
 #include <muster/muster.h>
@@ -25,7 +25,8 @@ using MakeHook = std::function<muster::Hook()>;
 class Meter {
  public:
   Meter(muster::Hook hook, const std::vector<at::Tensor>& parameters) : hook_(std::move(hook)) {
-    for (const auto& parameter : parameters) plain_bytes_ += static_cast<double>(parameter.nbytes());
+    for (const auto& parameter : parameters)
+      plain_bytes_ += static_cast<double>(parameter.nbytes());
   }
   void step() { ++steps_; }
   Outcome outcome(double result) const {
@@ -81,8 +82,8 @@ Outcome train_gpt(muster::Context& ctx, const muster::Hook& hook) {
   torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(3e-3));
   Meter meter(hook, model.parameters());
   const Windows everywhere(text.train(), defaults.context);
-  auto windows =
-      ctx.loader(everywhere, ctx.sampler(muster::pseudo_shuffled(everywhere.size())), {.batch_size = kBatch});
+  auto windows = ctx.loader(
+      everywhere, ctx.sampler(muster::pseudo_shuffled(everywhere.size())), {.batch_size = kBatch});
   for (const auto& batch : windows.steps(kSteps)) {
     next_token_loss(model(batch.tokens), batch.targets).backward();
     optimizer.step();
@@ -91,8 +92,8 @@ Outcome train_gpt(muster::Context& ctx, const muster::Hook& hook) {
   }
   Outcome outcome = meter.outcome(0);
   const torch::NoGradGuard no_grad;
-  const auto [tokens, targets] =
-      Windows(text.validation(), defaults.context, 128).get_batch(torch::arange(128), /*pinned=*/false);
+  const auto [tokens, targets] = Windows(text.validation(), defaults.context, 128)
+                                     .get_batch(torch::arange(128), /*pinned=*/false);
   outcome.result = next_token_loss(net->forward(tokens), targets).item<double>();
   return outcome;
 }
@@ -109,15 +110,22 @@ void print_table(muster::Context& ctx) {
       {"`top_k`, density 0.1", [] { return muster::top_k({.density = 0.1}); }},
       {"`quantized_8bit`, blocks of 512", [] { return muster::quantized_8bit(); }}};
   if (ctx.is_main()) {
-    std::printf("| hook | digits: KiB a step | accuracy | s | GPT: KiB a step | validation loss | s |\n");
+    std::printf(
+        "| hook | digits: KiB a step | accuracy | s | GPT: KiB a step | validation loss | s |\n");
     std::printf("|---|---|---|---|---|---|---|\n");
   }
   for (const auto& [name, make] : hooks) {
     const Outcome digits = train_digits(ctx, make()), gpt = train_gpt(ctx, make());
-    if (!ctx.is_main()) continue;
-    std::printf("| %s | %.1f | %.4f | %.1f | %.1f | %.3f | %.1f |\n", name.c_str(),
-                digits.bytes_a_step / 1024, digits.result, digits.seconds, gpt.bytes_a_step / 1024,
-                gpt.result, gpt.seconds);
+    if (!ctx.is_main())
+      continue;
+    std::printf("| %s | %.1f | %.4f | %.1f | %.1f | %.3f | %.1f |\n",
+                name.c_str(),
+                digits.bytes_a_step / 1024,
+                digits.result,
+                digits.seconds,
+                gpt.bytes_a_step / 1024,
+                gpt.result,
+                gpt.seconds);
     std::fflush(stdout);
   }
 }

@@ -1,10 +1,11 @@
-// What it costs to keep the state of each step in memory (`muster run --on-failure replace`), beside the
-// step: of a model that every rank has whole, and of one that is divided, whose parts a neighbour keeps too.
+// What it costs to keep the state of each step in memory (`muster run --on-failure replace`),
+// beside the step: of a model that every rank has whole, and of one that is divided, whose parts a
+// neighbour keeps too.
 //
 //   MUSTER_NPROC=2 keep_bench [--width N] [--layers N] [--steps N] [--threads N]
 //
-// Prints medians of rank 0, in milliseconds, and the state's size. The model is `layers` linear layers of
-// width × width with AdamW; a step has 32 samples.
+// Prints medians of rank 0, in milliseconds, and the state's size. The model is `layers` linear
+// layers of width × width with AdamW; a step has 32 samples.
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -27,7 +28,8 @@ class Median {
   void time(const Call& call) {
     const auto begin = std::chrono::steady_clock::now();
     call();
-    const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - begin;
+    const std::chrono::duration<double, std::milli> taken =
+        std::chrono::steady_clock::now() - begin;
     times_.push_back(taken.count());
   }
   double value() {
@@ -48,8 +50,12 @@ torch::nn::Sequential layers_of(const KeepOptions& options) {
 
 // A step, and what follows it: both are timed, but for the first steps, in which memory is new.
 template <class Step>
-void measure(muster::Context& ctx, const KeepOptions& options, const char* way, int64_t bytes,
-             muster::Checkpoints& checkpoints, const Step& step) {
+void measure(muster::Context& ctx,
+             const KeepOptions& options,
+             const char* way,
+             int64_t bytes,
+             muster::Checkpoints& checkpoints,
+             const Step& step) {
   constexpr int64_t kWarmUp = 5;
   Median steps, keeping;
   for (int64_t i = 1; i <= options.steps + kWarmUp; ++i) {
@@ -60,9 +66,13 @@ void measure(muster::Context& ctx, const KeepOptions& options, const char* way, 
     ctx.process_group().barrier();
     (i <= kWarmUp ? first : keeping).time([&] { checkpoints.save_when_due(i); });
   }
-  if (!ctx.is_main()) return;
-  std::printf("%s: a rank has %.0f MB of weights and moments; a step %.1f ms, keeping it %.1f ms\n", way,
-              static_cast<double>(bytes) / 1e6, steps.value(), keeping.value());
+  if (!ctx.is_main())
+    return;
+  std::printf("%s: a rank has %.0f MB of weights and moments; a step %.1f ms, keeping it %.1f ms\n",
+              way,
+              static_cast<double>(bytes) / 1e6,
+              steps.value(),
+              keeping.value());
   std::fflush(stdout);
 }
 
@@ -71,7 +81,9 @@ void bench(muster::Context& ctx, const KeepOptions& options) {
   ctx.seed_all(1);
   const auto group = ctx.process_group();
   const int64_t elements = options.layers * options.width * (options.width + 1);
-  const auto loss_of = [](const torch::Tensor& y) { return y.square().mean(); };
+  const auto loss_of = [](const torch::Tensor& y) {
+    return y.square().mean();
+  };
   {
     auto net = layers_of(options);
     torch::optim::AdamW optimizer(net->parameters(), 1e-4);
@@ -90,11 +102,16 @@ void bench(muster::Context& ctx, const KeepOptions& options) {
   torch::optim::AdamW optimizer(sharded.parameters(), 1e-4);
   muster::Checkpoints checkpoints(ctx, {.in_memory = 1, .in_memory_of_neighbours = true});
   checkpoints.add("model", sharded.pieces(*net)).add("optimizer", optimizer, sharded.pieces(*net));
-  measure(ctx, options, "divided", elements * 12 / group.size(), checkpoints, [&](const torch::Tensor& x) {
-    optimizer.zero_grad();
-    loss_of(model(x)).backward();
-    optimizer.step();
-  });
+  measure(ctx,
+          options,
+          "divided",
+          elements * 12 / group.size(),
+          checkpoints,
+          [&](const torch::Tensor& x) {
+            optimizer.zero_grad();
+            loss_of(model(x)).backward();
+            optimizer.step();
+          });
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// How long it takes to start a program that does nothing, N times, by muster and by its peers: all in one
-// run, taking turns, so that whatever else the machine does meets them all alike.
+// How long it takes to start a program that does nothing, N times, by muster and by its peers: all
+// in one run, taking turns, so that whatever else the machine does meets them all alike.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -18,12 +18,14 @@ using muster::bench::Launcher;
 using muster::bench::LauncherOptions;
 using muster::bench::Sample;
 
-// An empty folder to work in, gone at the end: the launcher writes its run's folder where it is started.
+// An empty folder to work in, gone at the end: the launcher writes its run's folder where it is
+// started.
 class Scratch {
  public:
   Scratch() : path_(std::filesystem::temp_directory_path() / "muster-bench-XXXXXX") {
     std::string name = path_.string();
-    if (::mkdtemp(name.data()) == nullptr) muster::fail_errno("benchmark: cannot make a folder", errno);
+    if (::mkdtemp(name.data()) == nullptr)
+      muster::fail_errno("benchmark: cannot make a folder", errno);
     path_ = name;
     std::filesystem::current_path(path_);
   }
@@ -42,9 +44,11 @@ class Scratch {
 void measure(std::vector<Launcher>& all, int rounds) {
   for (int round = -1; round < rounds; ++round) {  // the first only warms the caches
     for (Launcher& launcher : all) {
-      if (!launcher.absent.empty() || round >= launcher.runs) continue;
+      if (!launcher.absent.empty() || round >= launcher.runs)
+        continue;
       const double ms = muster::bench::time_processes(launcher.command, launcher.processes);
-      if (round >= 0) launcher.sample.ms.push_back(ms);
+      if (round >= 0)
+        launcher.sample.ms.push_back(ms);
     }
   }
 }
@@ -54,8 +58,11 @@ void print_table(const std::vector<Launcher>& all, int ranks) {
   std::printf("  %-14s %10s %10s %6s\n", "", "min ms", "median ms", "runs");
   for (const Launcher& launcher : all) {
     if (launcher.absent.empty()) {
-      std::printf("  %-14s %10.2f %10.2f %6zu\n", launcher.name.c_str(), launcher.sample.minimum(),
-                  launcher.sample.median(), launcher.sample.ms.size());
+      std::printf("  %-14s %10.2f %10.2f %6zu\n",
+                  launcher.name.c_str(),
+                  launcher.sample.minimum(),
+                  launcher.sample.median(),
+                  launcher.sample.ms.size());
     } else {
       std::printf("  %-14s %10s  %s\n", launcher.name.c_str(), "absent:", launcher.absent.c_str());
     }
@@ -67,8 +74,9 @@ void print_peak_memory(Launcher muster) {
   const std::string told = muster::bench::output_of(muster.command);
   const size_t digits = told.find_first_of("0123456789", told.find("VmHWM:"));
   if (told.find("VmHWM:") == std::string::npos || digits == std::string::npos) {
-    throw muster::Error(muster::ErrorCode::internal,
-                        muster::cat("benchmark: expected a rank's line with VmHWM, got '", told, "'"));
+    throw muster::Error(
+        muster::ErrorCode::internal,
+        muster::cat("benchmark: expected a rank's line with VmHWM, got '", told, "'"));
   }
   std::printf("Peak memory of the launcher: %.1f MiB\n", std::stod(told.substr(digits)) / 1024);
 }
@@ -90,9 +98,12 @@ void print_discovery() {
   }
   const muster::Host host = muster::probe_this_machine().hosts.at(0);
   std::printf(
-      "Discovery of this machine, ms: %.2f the first time; again: %.2f with GPUs, %.2f without looking for "
+      "Discovery of this machine, ms: %.2f the first time; again: %.2f with GPUs, %.2f without "
+      "looking for "
       "them\n",
-      first, with.median(), without.median());
+      first,
+      with.median(),
+      without.median());
   if (host.driver_version.empty()) {
     std::printf("  no NVIDIA driver here, so this is the cost of finding that out (%s)\n",
                 host.gpu_note.c_str());
@@ -135,7 +146,9 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));
   app.add_option("--python", options.python, "a Python that imports torch")->capture_default_str();
-  app.add_option("--muster", options.muster, "the launcher")->capture_default_str()->check(CLI::ExistingFile);
+  app.add_option("--muster", options.muster, "the launcher")
+      ->capture_default_str()
+      ->check(CLI::ExistingFile);
   CLI11_PARSE(app, argc, argv);
   try {
     options.muster =

@@ -1,5 +1,5 @@
-// The ways of starting N processes that launch_bench compares: muster's, and those of its peers that this
-// machine has.
+// The ways of starting N processes that launch_bench compares: muster's, and those of its peers
+// that this machine has.
 #pragma once
 
 #include <string>

@@ -1,7 +1,8 @@
 // How many samples a second loaders give: muster's, and LibTorch's own (torch::data). Started by
 // loader_bench.py, which has PyTorch's DataLoader take its turns between.
 //
-//   loader_bench tokens FILE | pictures FOLDER | shards FOLDER, each with --workers, --batch-size, --seconds
+//   loader_bench tokens FILE | pictures FOLDER | shards FOLDER, each with --workers, --batch-size,
+//   --seconds
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
@@ -35,12 +36,13 @@ struct Options {
 at::Tensor augmented(const muster::EncodedImage& image, muster::Generator& rng) {
   namespace transform = muster::transform;
   auto part = transform::random_resized_crop(image, kSide, kSide, rng);
-  return transform::normalize(transform::random_flip(part, rng), transform::kImageNetMean,
-                              transform::kImageNetDeviation);
+  return transform::normalize(
+      transform::random_flip(part, rng), transform::kImageNetMean, transform::kImageNetDeviation);
 }
 
 void print_result(const Options& options, int64_t samples, double seconds, double stalled) {
-  std::printf("%.1f %.4f\n", static_cast<double>(samples) / seconds,
+  std::printf("%.1f %.4f\n",
+              static_cast<double>(samples) / seconds,
               options.step_ms > 0 ? stalled / seconds : 0);
 }
 
@@ -66,18 +68,22 @@ void time_muster(const Options& options, Loader& loader) {
       stalled = loader.stats().seconds_stalled;
     } else if (batches > kWarm) {
       samples += batch.size();
-      if (muster::seconds_since(begin) > options.seconds) break;
+      if (muster::seconds_since(begin) > options.seconds)
+        break;
     }
-    if (options.step_ms > 0) pass_time(options.step_ms);
+    if (options.step_ms > 0)
+      pass_time(options.step_ms);
   }
-  print_result(options, samples, muster::seconds_since(begin), loader.stats().seconds_stalled - stalled);
+  print_result(
+      options, samples, muster::seconds_since(begin), loader.stats().seconds_stalled - stalled);
 }
 
 template <class D>
 void run_muster(const Options& options, D dataset) {
   const int64_t size = dataset.size();
   muster::DistributedSampler sampler(muster::pseudo_shuffled(size));
-  muster::DataLoader loader(std::move(dataset), sampler,
+  muster::DataLoader loader(std::move(dataset),
+                            sampler,
                             {.batch_size = options.batch_size,
                              .drop_last = true,
                              .workers = options.workers,
@@ -105,24 +111,28 @@ struct TorchSet : torch::data::datasets::Dataset<TorchSet<D>> {
 template <class D>
 void run_torch(const Options& options, D dataset) {
   at::set_num_threads(1);  // of every worker; else each has a team of its own
-  auto mapped =
-      TorchSet<D>(std::make_shared<const D>(std::move(dataset))).map(torch::data::transforms::Stack<>());
+  auto mapped = TorchSet<D>(std::make_shared<const D>(std::move(dataset)))
+                    .map(torch::data::transforms::Stack<>());
   auto loader = torch::data::make_data_loader<torch::data::samplers::RandomSampler>(
-      std::move(mapped), torch::data::DataLoaderOptions()
-                             .batch_size(static_cast<size_t>(options.batch_size))
-                             .workers(static_cast<size_t>(options.workers))
-                             .drop_last(true));
+      std::move(mapped),
+      torch::data::DataLoaderOptions()
+          .batch_size(static_cast<size_t>(options.batch_size))
+          .workers(static_cast<size_t>(options.workers))
+          .drop_last(true));
   constexpr int kWarm = 4;
   int64_t batches = 0;
   int64_t samples = 0;
   auto begin = muster::Clock::now();
   for (bool over = false; !over;) {
     for (auto& batch : *loader) {
-      if (++batches == kWarm) begin = muster::Clock::now();
-      if (batches > kWarm) samples += batch.data.size(0);
+      if (++batches == kWarm)
+        begin = muster::Clock::now();
+      if (batches > kWarm)
+        samples += batch.data.size(0);
       over = over || (batches > kWarm && muster::seconds_since(begin) > options.seconds);
       // An epoch cannot be left early: the loader could not be used, nor ended, before its end.
-      if (over) break;
+      if (over)
+        break;
     }
   }
   print_result(options, samples, muster::seconds_since(begin), 0);
@@ -132,30 +142,34 @@ void run_torch(const Options& options, D dataset) {
 
 template <class D>
 void run_one(const Options& options, D dataset) {
-  if (options.loader == "torch") return run_torch(options, std::move(dataset));
+  if (options.loader == "torch")
+    return run_torch(options, std::move(dataset));
   run_muster(options, std::move(dataset));
 }
 
 void run_shards(const Options& options) {
-  const muster::WebShards shards(muster::shards_of(options.path),
-                                 [&](const muster::WebSample& sample, muster::Generator& rng) {
-                                   const muster::EncodedImage image(sample.file("jpg"), sample.place());
-                                   return muster::ImageExample{
-                                       augmented(image, rng),
-                                       torch::scalar_tensor(std::stoll(sample.file("cls")), torch::kLong)};
-                                 },
-                                 {.shuffle_buffer = 100});
-  muster::StreamLoader loader(shards, {.batch_size = options.batch_size,
-                                       .drop_last = true,
-                                       .workers = options.workers,
-                                       .check_weight = false});
+  const muster::WebShards shards(
+      muster::shards_of(options.path),
+      [&](const muster::WebSample& sample, muster::Generator& rng) {
+        const muster::EncodedImage image(sample.file("jpg"), sample.place());
+        return muster::ImageExample{
+            augmented(image, rng),
+            torch::scalar_tensor(std::stoll(sample.file("cls")), torch::kLong)};
+      },
+      {.shuffle_buffer = 100});
+  muster::StreamLoader loader(shards,
+                              {.batch_size = options.batch_size,
+                               .drop_last = true,
+                               .workers = options.workers,
+                               .check_weight = false});
   time_muster(options, loader);
 }
 
 void run_bench(const Options& options) {
   if (options.what == "tokens")
-    return run_one(options,
-                   muster::TokenFile(options.path, muster::TokenType::uint16, kContext, {.random = true}));
+    return run_one(
+        options,
+        muster::TokenFile(options.path, muster::TokenType::uint16, kContext, {.random = true}));
   if (options.what == "pictures")
     return run_one(options, muster::ImageFolder(options.path, {.transform = augmented}));
   run_shards(options);
@@ -166,7 +180,9 @@ void run_bench(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Samples a second, and the share of the time that was waited for workers.");
-  app.add_option("what", options.what)->required()->check(CLI::IsMember({"tokens", "pictures", "shards"}));
+  app.add_option("what", options.what)
+      ->required()
+      ->check(CLI::IsMember({"tokens", "pictures", "shards"}));
   app.add_option("path", options.path)->required();
   app.add_option("--loader", options.loader)->check(CLI::IsMember({"muster", "torch"}));
   app.add_option("--workers", options.workers);

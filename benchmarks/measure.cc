@@ -19,10 +19,12 @@ namespace {
 // The child's standard streams: nothing to read, nowhere to write but `stdout_fd`.
 pid_t start(const Command& command, int null_fd, int stdout_fd) {
   std::vector<char*> argv;
-  for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
+  for (const std::string& argument : command)
+    argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   const pid_t pid = ::fork();
-  if (pid < 0) fail_errno("benchmark: cannot fork", errno);
+  if (pid < 0)
+    fail_errno("benchmark: cannot fork", errno);
   if (pid == 0) {
     ::dup2(null_fd, 0);
     ::dup2(stdout_fd, 1);
@@ -35,19 +37,26 @@ pid_t start(const Command& command, int null_fd, int stdout_fd) {
 
 int exit_code_of(pid_t pid) {
   int status = 0;
-  if (::waitpid(pid, &status, 0) != pid) fail_errno("benchmark: cannot wait", errno);
+  if (::waitpid(pid, &status, 0) != pid)
+    fail_errno("benchmark: cannot wait", errno);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 void expect_success(const Command& command, int exit_code) {
-  if (exit_code == 0) return;
-  throw Error(ErrorCode::failed_precondition, cat("benchmark: expected exit code 0, got ", exit_code, " (",
-                                                  join(command, " "), "); run it by hand to see why"));
+  if (exit_code == 0)
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("benchmark: expected exit code 0, got ",
+                  exit_code,
+                  " (",
+                  join(command, " "),
+                  "); run it by hand to see why"));
 }
 
 Fd open_null() {
   Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (!null.valid()) fail_errno("benchmark: cannot open /dev/null", errno);
+  if (!null.valid())
+    fail_errno("benchmark: cannot open /dev/null", errno);
   return null;
 }
 
@@ -69,9 +78,11 @@ double time_processes(const Command& command, int count) {
   const auto begin = Clock::now();
   std::vector<pid_t> pids;
   pids.reserve(static_cast<size_t>(count));
-  for (int i = 0; i < count; ++i) pids.push_back(start(command, null.get(), null.get()));
+  for (int i = 0; i < count; ++i)
+    pids.push_back(start(command, null.get(), null.get()));
   int worst = 0;
-  for (const pid_t pid : pids) worst = std::max(worst, exit_code_of(pid));
+  for (const pid_t pid : pids)
+    worst = std::max(worst, exit_code_of(pid));
   const double ms = seconds_since(begin) * 1e3;
   expect_success(command, worst);
   return ms;
@@ -79,7 +90,8 @@ double time_processes(const Command& command, int count) {
 
 std::string output_of(const Command& command) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("benchmark: cannot make a pipe", errno);
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    fail_errno("benchmark: cannot make a pipe", errno);
   const Fd from(ends[0]);
   Fd to(ends[1]);
   const pid_t pid = start(command, open_null().get(), to.get());

@@ -16,8 +16,9 @@ struct Sample {
   double median() const;
 };
 
-// Starts `count` processes of the command by fork and exec, then waits for them all; their output is thrown
-// away. Units: milliseconds. Throws: Error when one cannot be started or does not return 0.
+// Starts `count` processes of the command by fork and exec, then waits for them all; their output
+// is thrown away. Units: milliseconds. Throws: Error when one cannot be started or does not return
+// 0.
 double time_processes(const Command& command, int count);
 
 // What one process of the command wrote on standard output. Throws: as above.

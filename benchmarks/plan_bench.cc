@@ -1,5 +1,6 @@
-// How long it takes to plan a very large job, by every policy, and how much memory that needs: 100 000 ranks
-// over 12 500 hosts against the bar of one second and 1 GB. No machine is needed, the hosts are invented.
+// How long it takes to plan a very large job, by every policy, and how much memory that needs: 100
+// 000 ranks over 12 500 hosts against the bar of one second and 1 GB. No machine is needed, the
+// hosts are invented.
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -25,7 +26,8 @@ struct Options {
   int runs = 3;
 };
 
-// Two pairs of links of each GPU are faster than the rest, so that the topology policy has work to do.
+// Two pairs of links of each GPU are faster than the rest, so that the topology policy has work to
+// do.
 std::vector<std::vector<muster::Link>> links() {
   std::vector<std::vector<muster::Link>> all(kGpusPerHost, std::vector<muster::Link>(kGpusPerHost));
   for (int a = 0; a < kGpusPerHost; ++a) {
@@ -39,14 +41,16 @@ std::vector<std::vector<muster::Link>> links() {
 }
 
 muster::Host host(int number) {
-  muster::Host host{.name = muster::cat("node-", number), .num_cores = kCoresPerHost, .gpu_links = links()};
+  muster::Host host{
+      .name = muster::cat("node-", number), .num_cores = kCoresPerHost, .gpu_links = links()};
   for (int i = 0; i < kCoresPerHost; ++i) {
     host.cores.push_back(
         {.cpus = {i, i + kCoresPerHost}, .numa_node = i / 32, .socket = i / 32, .l3 = i / 8});
   }
   for (int i = 0; i < kGpusPerHost; ++i) {
     char uuid[64];
-    std::snprintf(uuid, sizeof(uuid), "GPU-%08x-0000-4000-8000-%012x", number * kGpusPerHost + i, number);
+    std::snprintf(
+        uuid, sizeof(uuid), "GPU-%08x-0000-4000-8000-%012x", number * kGpusPerHost + i, number);
     host.gpus.push_back({.index = {i},
                          .uuid = {uuid},
                          .pci = {muster::cat("0000:0", i, ":00.0")},
@@ -63,9 +67,12 @@ muster::Host host(int number) {
 muster::Request request_for(const muster::Policy& policy) {
   muster::Request request{.policy = policy.name, .global_batch = 1'000'000};
   const std::string_view name = policy.name;
-  if (name == "list") request.map = {7, 6, 5, 4, 3, 2, 1, 0};
-  if (name == "fastest") request.scores = {{"0", 3}, {"NVIDIA H100 80GB HBM3", 2}};
-  if (name == "memory") request.rank_memory_bytes = {kGpuBytes / 2};
+  if (name == "list")
+    request.map = {7, 6, 5, 4, 3, 2, 1, 0};
+  if (name == "fastest")
+    request.scores = {{"0", 3}, {"NVIDIA H100 80GB HBM3", 2}};
+  if (name == "memory")
+    request.rank_memory_bytes = {kGpuBytes / 2};
   return request;
 }
 
@@ -84,8 +91,9 @@ double plan_seconds(const muster::Inventory& inventory, const muster::Request& r
     const double seconds = muster::seconds_since(begin);
     const size_t wanted = inventory.hosts.size() * kGpusPerHost;
     if (plan.ranks.size() != wanted) {
-      throw muster::Error(muster::ErrorCode::internal,
-                          muster::cat("benchmark: expected ", wanted, " ranks, got ", plan.ranks.size()));
+      throw muster::Error(
+          muster::ErrorCode::internal,
+          muster::cat("benchmark: expected ", wanted, " ranks, got ", plan.ranks.size()));
     }
     best = run == 0 ? seconds : std::min(best, seconds);
   }
@@ -93,28 +101,39 @@ double plan_seconds(const muster::Inventory& inventory, const muster::Request& r
 }
 
 void print_line(const std::string& name, double seconds) {
-  std::printf("  %-24s %8.3f s   peak so far %6.0f MB\n", name.c_str(), seconds, peak_bytes() / 1e6);
+  std::printf(
+      "  %-24s %8.3f s   peak so far %6.0f MB\n", name.c_str(), seconds, peak_bytes() / 1e6);
 }
 
 void run(const Options& options) {
   muster::Inventory inventory{.source = "benchmark", .simulated = true};
-  for (int i = 0; i < options.hosts; ++i) inventory.hosts.push_back(host(i));
-  std::printf("Planning %d ranks over %d hosts, the fastest of %d; the hosts themselves take %.0f MB\n",
-              options.hosts * kGpusPerHost, options.hosts, options.runs, peak_bytes() / 1e6);
+  for (int i = 0; i < options.hosts; ++i)
+    inventory.hosts.push_back(host(i));
+  std::printf(
+      "Planning %d ranks over %d hosts, the fastest of %d; the hosts themselves take %.0f MB\n",
+      options.hosts * kGpusPerHost,
+      options.hosts,
+      options.runs,
+      peak_bytes() / 1e6);
   double slowest = 0;
   for (const muster::Policy& policy : muster::policies()) {
     const double seconds = plan_seconds(inventory, request_for(policy), options.runs);
     slowest = std::max(slowest, seconds);
     print_line(policy.name, seconds);
   }
-  const muster::Request bound{.global_batch = 1'000'000, .numa_binding = muster::NumaBinding::exclusive};
+  const muster::Request bound{.global_batch = 1'000'000,
+                              .numa_binding = muster::NumaBinding::exclusive};
   const double seconds = plan_seconds(inventory, bound, options.runs);
   print_line("sequential, CPUs bound", seconds);
   slowest = std::max(slowest, seconds);
   const double memory = peak_bytes();
   std::printf(
-      "The bar is %.0f s and %.0f MB: the slowest takes %.2f of the time, all together %.2f of the memory\n",
-      kBarSeconds, kBarBytes / 1e6, slowest / kBarSeconds, memory / kBarBytes);
+      "The bar is %.0f s and %.0f MB: the slowest takes %.2f of the time, all together %.2f of the "
+      "memory\n",
+      kBarSeconds,
+      kBarBytes / 1e6,
+      slowest / kBarSeconds,
+      memory / kBarBytes);
   std::printf("worst ratio to the bar %.2f\n", std::max(slowest / kBarSeconds, memory / kBarBytes));
 }
 
@@ -126,7 +145,9 @@ int main(int argc, char** argv) {
   app.add_option("--hosts", options.hosts, "of 8 GPUs each")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
-  app.add_option("--runs", options.runs, "of each policy")->capture_default_str()->check(CLI::Range(1, 1000));
+  app.add_option("--runs", options.runs, "of each policy")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   try {
     run(options);

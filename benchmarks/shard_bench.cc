@@ -1,6 +1,6 @@
-// Steps of a GPT whose parameters, gradients and optimizer state are divided over the ranks. shard_bench.sh
-// runs it beside PyTorch's fully_shard (shard_bench.py), on the same model. Prints milliseconds a step, the
-// median.
+// Steps of a GPT whose parameters, gradients and optimizer state are divided over the ranks.
+// shard_bench.sh runs it beside PyTorch's fully_shard (shard_bench.py), on the same model. Prints
+// milliseconds a step, the median.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -20,8 +20,8 @@ constexpr int kWarmup = 3, kSteps = 15;
 
 Gpt make_gpt() {
   torch::manual_seed(1);
-  return Gpt(
-      GptOptions{.vocabulary = kVocabulary, .layers = 4, .heads = 4, .width = 256, .context = kContext});
+  return Gpt(GptOptions{
+      .vocabulary = kVocabulary, .layers = 4, .heads = 4, .width = 256, .context = kContext});
 }
 
 struct BlockedGpt : torch::nn::Module {
@@ -31,7 +31,8 @@ struct BlockedGpt : torch::nn::Module {
   }
   torch::Tensor forward(const torch::Tensor& tokens) {
     auto x = gpt->token(tokens) + gpt->position.narrow(0, 0, tokens.size(1));
-    for (auto& block : blocks) x = block(x);
+    for (auto& block : blocks)
+      x = block(x);
     return gpt->head(gpt->norm(x));
   }
   Gpt gpt;
@@ -39,8 +40,11 @@ struct BlockedGpt : torch::nn::Module {
 };
 
 template <class Forward>
-void measure(const char* name, muster::ProcessGroup& group, Forward forward,
-             torch::optim::Optimizer& optimizer, const std::function<void()>& zero_grad) {
+void measure(const char* name,
+             muster::ProcessGroup& group,
+             Forward forward,
+             torch::optim::Optimizer& optimizer,
+             const std::function<void()>& zero_grad) {
   const auto tokens = torch::randint(kVocabulary, {kBatch, kContext + 1}, at::kLong);
   const auto x = tokens.narrow(1, 0, kContext), y = tokens.narrow(1, 1, kContext);
   std::vector<double> times;
@@ -50,10 +54,12 @@ void measure(const char* name, muster::ProcessGroup& group, Forward forward,
     zero_grad();
     next_token_loss(forward(x), y).backward();
     optimizer.step();
-    if (step >= kWarmup) times.push_back(1e3 * muster::seconds_since(begin));
+    if (step >= kWarmup)
+      times.push_back(1e3 * muster::seconds_since(begin));
   }
   std::nth_element(times.begin(), times.begin() + kSteps / 2, times.end());
-  if (group.rank() == 0) std::printf("%s %.2f\n", name, times[kSteps / 2]);
+  if (group.rank() == 0)
+    std::printf("%s %.2f\n", name, times[kSteps / 2]);
 }
 
 void train(muster::Context& ctx) {
@@ -65,26 +71,44 @@ void train(muster::Context& ctx) {
     auto model = sharded.wrap(std::make_shared<BlockedGpt>(make_gpt(), sharded));
     torch::optim::AdamW optimizer(sharded.parameters(), options);
     measure(
-        "full", group, [&](const auto& x) { return model(x); }, optimizer, [&] { optimizer.zero_grad(); });
+        "full",
+        group,
+        [&](const auto& x) { return model(x); },
+        optimizer,
+        [&] { optimizer.zero_grad(); });
   }
   {
     auto gpt = make_gpt();
-    muster::ShardedOptimizer<torch::optim::AdamW> optimizer(gpt->parameters(), options, group,
-                                                            {.gradients = true});
-    measure("zero2", group, [&](const auto& x) { return gpt(x); }, optimizer, [&] { optimizer.zero_grad(); });
+    muster::ShardedOptimizer<torch::optim::AdamW> optimizer(
+        gpt->parameters(), options, group, {.gradients = true});
+    measure(
+        "zero2",
+        group,
+        [&](const auto& x) { return gpt(x); },
+        optimizer,
+        [&] { optimizer.zero_grad(); });
   }
   {
     auto gpt = make_gpt();
     muster::DistributedDataParallel model(gpt, group);
     muster::ShardedOptimizer<torch::optim::AdamW> optimizer(gpt->parameters(), options, group);
     measure(
-        "zero1", group, [&](const auto& x) { return model(x); }, optimizer, [&] { optimizer.zero_grad(); });
+        "zero1",
+        group,
+        [&](const auto& x) { return model(x); },
+        optimizer,
+        [&] { optimizer.zero_grad(); });
   }
   {
     auto gpt = make_gpt();
     muster::DistributedDataParallel model(gpt, group);
     torch::optim::AdamW optimizer(gpt->parameters(), options);
-    measure("ddp", group, [&](const auto& x) { return model(x); }, optimizer, [&] { optimizer.zero_grad(); });
+    measure(
+        "ddp",
+        group,
+        [&](const auto& x) { return model(x); },
+        optimizer,
+        [&] { optimizer.zero_grad(); });
   }
 }
 

@@ -21,12 +21,12 @@ constexpr int kRounds = 5;
 void time_calls(Team& team, uint64_t count) {
   Collectives collectives(team);
   std::vector<float> values(count, 1);
-  const Request request{
-      .kind = muster::shm::Kind::all_reduce,
-      .op = muster::shm::Op::max,
-      .type = muster::shm::Type::f32,
-      .count = count,
-      .out = {{.data = reinterpret_cast<std::byte*>(values.data()), .bytes = count * sizeof(float)}}};
+  const Request request{.kind = muster::shm::Kind::all_reduce,
+                        .op = muster::shm::Op::max,
+                        .type = muster::shm::Type::f32,
+                        .count = count,
+                        .out = {{.data = reinterpret_cast<std::byte*>(values.data()),
+                                 .bytes = count * sizeof(float)}}};
   double best = 1e18;
   for (int round = 0; round < kRounds; ++round) {
     const auto start = muster::Clock::now();
@@ -44,7 +44,9 @@ void time_calls(Team& team, uint64_t count) {
 
 int main(int argc, char** argv) {
   const int ranks = argc > 1 ? std::max(1, std::atoi(argv[1])) : 2;
-  std::printf("all-reduce in shared memory, %d ranks; least of %d means of %d calls\n", ranks, kRounds,
+  std::printf("all-reduce in shared memory, %d ranks; least of %d means of %d calls\n",
+              ranks,
+              kRounds,
               kCalls);
   for (const uint64_t count : {1, 256, 2048}) {
     muster::shm::run_ranks(ranks, [&](Team& team) { time_calls(team, count); });

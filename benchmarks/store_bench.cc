@@ -1,6 +1,6 @@
-// How many operations a second the rendezvous store serves, with few clients and with thousands: muster's,
-// with every frame authenticated, and PyTorch's TCPStore beside it, without. All on loopback, in one run,
-// taking turns.
+// How many operations a second the rendezvous store serves, with few clients and with thousands:
+// muster's, with every frame authenticated, and PyTorch's TCPStore beside it, without. All on
+// loopback, in one run, taking turns.
 //
 //     store_bench [--clients 64,1024,8192] [--seconds 1] [--rounds 2]
 #include <sys/resource.h>
@@ -46,7 +46,8 @@ double measure(const std::vector<Add>& clients, double seconds) {
   }
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   stop = true;
-  for (std::thread& thread : threads) thread.join();
+  for (std::thread& thread : threads)
+    thread.join();
   return static_cast<double>(done) / muster::seconds_since(start);
 }
 
@@ -58,7 +59,8 @@ double measure_muster(size_t count, double seconds) {
   for (size_t i = 0; i < count; ++i) {
     stores.push_back(std::make_unique<muster::TcpStore>(
         muster::TcpStoreOptions{.endpoint = server.endpoint(), .secret = secret}));
-    clients.emplace_back([store = stores.back().get()](const std::string& key) { store->add(key, 1); });
+    clients.emplace_back(
+        [store = stores.back().get()](const std::string& key) { store->add(key, 1); });
   }
   return measure(clients, seconds);
 }
@@ -76,7 +78,8 @@ double measure_tcp_store(size_t count, double seconds) {
   std::vector<Add> clients;
   for (size_t i = 0; i < count; ++i) {
     stores.push_back(c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options));
-    clients.emplace_back([store = stores.back().get()](const std::string& key) { store->add(key, 1); });
+    clients.emplace_back(
+        [store = stores.back().get()](const std::string& key) { store->add(key, 1); });
   }
   return measure(clients, seconds);
 }
@@ -100,7 +103,8 @@ int main(int argc, char** argv) {
   app.add_option("--clients", counts, "How many clients at once")->delimiter(',');
   app.add_option("--seconds", seconds, "For each measurement");
   app.add_option("--rounds", rounds, "The best of these counts");
-  app.add_option("--most-of-tcp-store", most_of_tcp_store, "Its clients connect in tenths of a second each");
+  app.add_option(
+      "--most-of-tcp-store", most_of_tcp_store, "Its clients connect in tenths of a second each");
   CLI11_PARSE(app, argc, argv);
   raise_open_files();
   std::printf("%10s %16s %16s %8s\n", "clients", "muster add/s", "TCPStore add/s", "ratio");
@@ -111,10 +115,12 @@ int main(int argc, char** argv) {
     for (int round = 0; round < rounds; ++round) {
       ours = std::max(ours, measure_muster(count, seconds));
 #ifdef MUSTER_BENCH_LIBTORCH
-      if (count <= most_of_tcp_store) theirs = std::max(theirs, measure_tcp_store(count, seconds));
+      if (count <= most_of_tcp_store)
+        theirs = std::max(theirs, measure_tcp_store(count, seconds));
 #endif
     }
-    if (theirs > 0) ratio = ours / theirs;
+    if (theirs > 0)
+      ratio = ours / theirs;
     if (theirs > 0) {
       std::printf("%10zu %16.0f %16.0f %8.2f\n", count, ours, theirs, ratio);
     } else {
@@ -123,6 +129,7 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
   }
   if (ratio > 0)
-    std::printf("ours ÷ TCPStore with the most clients that it was measured with: %.2f (bar: 1)\n", ratio);
+    std::printf("ours ÷ TCPStore with the most clients that it was measured with: %.2f (bar: 1)\n",
+                ratio);
   return 0;
 }

@@ -1,8 +1,8 @@
-// How many tasks a second `muster tasks` starts and ends, and how well it fills its slots, beside GNU
-// parallel, task-spooler and xargs, and beside a loop that only starts and waits for the same programs: no
-// runner of them can be faster than that. The peers keep no journal; muster's is on the disk of the folder
-// that is given. Peers that are not installed are named as such. All are run one after the other, again and
-// again.
+// How many tasks a second `muster tasks` starts and ends, and how well it fills its slots, beside
+// GNU parallel, task-spooler and xargs, and beside a loop that only starts and waits for the same
+// programs: no runner of them can be faster than that. The peers keep no journal; muster's is on
+// the disk of the folder that is given. Peers that are not installed are named as such. All are run
+// one after the other, again and again.
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -51,7 +51,8 @@ std::vector<double> write_lists(const Options& options) {
   std::ofstream trivial(options.folder + "/trivial.toml");
   trivial << "[[task]]\nname = \"t{i}\"\nargv = [\"" << options.program
           << "\"]\nneeds = { cpus = 1 }\neach = { i = \"1.." << options.tasks << "\" }\n";
-  for (int i = 1; i <= options.tasks; ++i) names << i << "\n";
+  for (int i = 1; i <= options.tasks; ++i)
+    names << i << "\n";
   std::ofstream lines(options.folder + "/sleeps");
   std::ofstream spec(options.folder + "/sleeps.toml");
   for (int i = 0; i < 100; ++i) {
@@ -64,9 +65,15 @@ std::vector<double> write_lists(const Options& options) {
 }
 
 // Its server takes a client a task; a last one waits for the end of all.
-std::string spool_lines(const Options& options, const std::string& program, const std::string& list) {
-  return cat("export TS_SOCKET=$PWD/tsp TMPDIR=$PWD; tsp -S ", options.slots, "; while read word; do tsp -n ",
-             program, " $word; done <", list,
+std::string spool_lines(const Options& options,
+                        const std::string& program,
+                        const std::string& list) {
+  return cat("export TS_SOCKET=$PWD/tsp TMPDIR=$PWD; tsp -S ",
+             options.slots,
+             "; while read word; do tsp -n ",
+             program,
+             " $word; done <",
+             list,
              "; tsp -w; while tsp | grep -q ' running '; do sleep 0.01; done; tsp -K");
 }
 
@@ -80,7 +87,8 @@ double time_bare_loop(const Options& options) {
     if (begun < options.tasks && running < options.slots) {
       pid_t pid = 0;
       const int failed = ::posix_spawn(&pid, argv[0], nullptr, nullptr, argv, environ);
-      if (failed != 0) muster::fail_errno(cat("cannot start ", program), failed);
+      if (failed != 0)
+        muster::fail_errno(cat("cannot start ", program), failed);
       ++begun;
       ++running;
     } else if (::wait(nullptr) > 0) {
@@ -92,8 +100,8 @@ double time_bare_loop(const Options& options) {
 
 std::vector<Runner> runners(const Options& options) {
   const std::string slots = cat(options.slots);
-  const std::string muster =
-      cat(MUSTER_PROGRAM " tasks -q --cpus ", slots, " --run-dir \"$PWD/$(mktemp -u run-XXXXXX)\" ");
+  const std::string muster = cat(
+      MUSTER_PROGRAM " tasks -q --cpus ", slots, " --run-dir \"$PWD/$(mktemp -u run-XXXXXX)\" ");
   return {
       {.name = "muster tasks",
        .program = MUSTER_PROGRAM,
@@ -123,11 +131,14 @@ void run(const Options& options) {
   fs::create_directories(options.folder);
   const std::vector<double> seconds = write_lists(options);
   double work = 0;
-  for (const double one : seconds) work += one;
+  for (const double one : seconds)
+    work += one;
   std::vector<Runner> all = runners(options);
   std::erase_if(all, [](const Runner& runner) {
-    const bool there = muster::bench::works({"sh", "-c", "command -v " + runner.program + " >/dev/null"});
-    if (!there) std::printf("%s is not installed and left out\n", runner.name.c_str());
+    const bool there =
+        muster::bench::works({"sh", "-c", "command -v " + runner.program + " >/dev/null"});
+    if (!there)
+      std::printf("%s is not installed and left out\n", runner.name.c_str());
     return !there;
   });
   muster::bench::Sample bare;
@@ -138,11 +149,17 @@ void run(const Options& options) {
       runner.sleep_times.ms.push_back(time_lines(options, runner.sleeps));
     }
   }
-  std::printf("%d times %s, and 100 programs that sleep %.1f s together, %d at a time; the fastest of %d\n",
-              options.tasks, options.program.c_str(), work, options.slots, options.runs);
+  std::printf(
+      "%d times %s, and 100 programs that sleep %.1f s together, %d at a time; the fastest of %d\n",
+      options.tasks,
+      options.program.c_str(),
+      work,
+      options.slots,
+      options.runs);
   std::printf("%-14s  %10s  %28s\n", "", "tasks/s", "makespan / (work / slots)");
   for (const Runner& runner : all) {
-    std::printf("%-14s  %10.0f  %28.3f\n", runner.name.c_str(),
+    std::printf("%-14s  %10.0f  %28.3f\n",
+                runner.name.c_str(),
                 1e3 * options.tasks / runner.trivial_times.minimum(),
                 runner.sleep_times.minimum() / 1e3 / (work / options.slots));
   }
@@ -162,14 +179,17 @@ int main(int argc, char** argv) {
   app.add_option("--tasks", options.tasks, "trivial ones")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
-  app.add_option("--program", options.program,
+  app.add_option("--program",
+                 options.program,
                  "the trivial one; /bin/true takes longer to start, by the C library it loads")
       ->capture_default_str()
       ->check(CLI::ExistingFile);
   app.add_option("--slots", options.slots, "tasks at a time")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  app.add_option("--runs", options.runs, "of each")->capture_default_str()->check(CLI::Range(1, 100));
+  app.add_option("--runs", options.runs, "of each")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100));
   app.add_option("--folder", options.folder, "for journals and logs; removed at the end");
   CLI11_PARSE(app, argc, argv);
   int exit_code = 0;

@@ -1,12 +1,12 @@
-// What a rank's activity file and --trace cost: training steps of a GPT with and without them, in turns, in
-// one process, so that both see the same machine.
+// What a rank's activity file and --trace cost: training steps of a GPT with and without them, in
+// turns, in one process, so that both see the same machine.
 //
 //   muster run --trace -n 2 --run-dir FOLDER build/release/benchmarks/trace_bench
 //
-// Prints the median step of each, and the median ratio of neighbouring steps, with over without: what is
-// looked for is less than what one run differs from the next by. So with --trace last how many events a step
-// has, what one costs in a loop of spans, and which part of a step that is. Started without --trace it is the
-// activity file alone.
+// Prints the median step of each, and the median ratio of neighbouring steps, with over without:
+// what is looked for is less than what one run differs from the next by. So with --trace last how
+// many events a step has, what one costs in a loop of spans, and which part of a step that is.
+// Started without --trace it is the activity file alone.
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -21,7 +21,8 @@
 namespace {
 
 double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2), values.end());
+  std::nth_element(
+      values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2), values.end());
   return values[values.size() / 2];
 }
 
@@ -31,10 +32,12 @@ double span_cost() {
   std::vector<double> costs;
   for (int i = 0; i < 101; ++i) {
     const auto began = muster::Clock::now();
-    for (int k = 0; k < kSpans; ++k) const muster::Span span("bench");
+    for (int k = 0; k < kSpans; ++k)
+      const muster::Span span("bench");
     costs.push_back(muster::seconds_since(began) / kSpans * 1e9);
   }
-  std::cout << "dearest thousand " << *std::max_element(costs.begin(), costs.end()) << " ns a span\n";
+  std::cout << "dearest thousand " << *std::max_element(costs.begin(), costs.end())
+            << " ns a span\n";
   return median(costs);
 }
 
@@ -49,34 +52,44 @@ void measure(muster::Context& ctx) {
   const auto take_step = [&] {
     ctx.process_group().barrier();
     const auto began = muster::Clock::now();
-    step.run(1, true, [&] { return torch::cross_entropy_loss(model(text).flatten(0, 1), text.flatten()); });
+    step.run(1, true, [&] {
+      return torch::cross_entropy_loss(model(text).flatten(0, 1), text.flatten());
+    });
     return muster::seconds_since(began);
   };
   muster::Activity* const activity = muster::Activity::get();
   if (activity == nullptr)
-    throw muster::Error(muster::ErrorCode::failed_precondition, "trace_bench: start it by muster run");
-  for (int i = 0; i < 20; ++i) take_step();
+    throw muster::Error(muster::ErrorCode::failed_precondition,
+                        "trace_bench: start it by muster run");
+  for (int i = 0; i < 20; ++i)
+    take_step();
   std::vector<double> with, without, ratios;
   for (int i = 0; i < 2 * kPairs; ++i) {
     const bool is_on = i % 4 == 0 || i % 4 == 3;  // on, off, off, on
     muster::Activity::set(is_on ? activity : nullptr);
     (is_on ? with : without).push_back(take_step());
-    if (i % 2 == 1) ratios.push_back(with.back() / without.back());
+    if (i % 2 == 1)
+      ratios.push_back(with.back() / without.back());
   }
   muster::Activity::set(activity);
   muster::TraceEventFile* const events = activity->events();
   const uint64_t before = events == nullptr ? 0 : events->count();
   constexpr int kSteps = 100;
-  for (int i = 0; i < kSteps; ++i) take_step();
-  const double events_a_step = events == nullptr ? 0 : static_cast<double>(events->count() - before) / kSteps;
-  if (!ctx.is_main()) return;
-  std::cout << "step without " << median(without) * 1e3 << " ms, with " << median(with) * 1e3 << " ms\n"
+  for (int i = 0; i < kSteps; ++i)
+    take_step();
+  const double events_a_step =
+      events == nullptr ? 0 : static_cast<double>(events->count() - before) / kSteps;
+  if (!ctx.is_main())
+    return;
+  std::cout << "step without " << median(without) * 1e3 << " ms, with " << median(with) * 1e3
+            << " ms\n"
             << "median ratio " << median(ratios) << std::endl;
-  if (events == nullptr) return;
+  if (events == nullptr)
+    return;
   const double cost = span_cost();
   std::cout << events_a_step << " events a step, " << cost
-            << " ns a span: " << events_a_step * cost * 1e-9 / median(without) * 100 << " % of a step"
-            << std::endl;
+            << " ns a span: " << events_a_step * cost * 1e-9 / median(without) * 100
+            << " % of a step" << std::endl;
 }
 
 }  // namespace

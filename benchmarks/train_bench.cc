@@ -25,7 +25,8 @@ double least_us(int calls, const std::function<void()>& call) {
   double best = 1e18;
   for (int round = 0; round < kRounds; ++round) {
     const auto start = muster::Clock::now();
-    for (int i = 0; i < calls; ++i) call();
+    for (int i = 0; i < calls; ++i)
+      call();
     best = std::min(best, muster::seconds_since(start) / calls * 1e6);
   }
   return best;
@@ -39,8 +40,10 @@ torch::nn::Sequential layers_of(int64_t parameters) {
   const auto width =
       std::max<int64_t>(1, static_cast<int64_t>(std::sqrt(static_cast<double>(parameters) / 20)));
   torch::nn::Sequential net;
-  for (int i = 0; i < 20; ++i) net->push_back(torch::nn::Linear(width, width));
-  for (const auto& parameter : net->parameters()) parameter.mutable_grad() = torch::randn_like(parameter);
+  for (int i = 0; i < 20; ++i)
+    net->push_back(torch::nn::Linear(width, width));
+  for (const auto& parameter : net->parameters())
+    parameter.mutable_grad() = torch::randn_like(parameter);
   return net;
 }
 
@@ -51,7 +54,8 @@ void time_passes(int64_t parameters) {
   muster::Ema ema(*net, 0.99);
   muster::Precision precision(at::kCPU, "fp16");
   std::printf("%lld parameters in 20 layers, fp32, one thread; least of %d means\n",
-              static_cast<long long>(parameters), kRounds);
+              static_cast<long long>(parameters),
+              kRounds);
   row("AdamW, for comparison", least_us(3, [&] { optimizer.step(); }));
   row("clip_grad_norm", least_us(3, [&] { muster::clip_grad_norm(all, 1.0); }));
   row("Ema::update", least_us(3, [&] { ema.update(); }));
@@ -66,7 +70,9 @@ void time_step(muster::ProcessGroup& group, bool prints) {
   muster::DistributedDataParallel model(net, group);
   torch::optim::SGD optimizer(model.parameters(), 1e-3);
   const auto data = torch::randn({4, 8});
-  const auto loss_of = [&] { return model(data).square().mean(); };
+  const auto loss_of = [&] {
+    return model(data).square().mean();
+  };
   const double plain = least_us(300, [&] {
     loss_of().backward();
     optimizer.step();
@@ -79,13 +85,16 @@ void time_step(muster::ProcessGroup& group, bool prints) {
   muster::Metrics metrics(group, {});
   const auto loss = torch::ones({});
   const double add = least_us(300, [&] { metrics.mean("loss", loss, 4); });
-  for (const char* name : {"a", "b", "c", "d", "e", "f", "g"}) metrics.mean(name, 1.0, 1);
+  for (const char* name : {"a", "b", "c", "d", "e", "f", "g"})
+    metrics.mean(name, 1.0, 1);
   const double write = least_us(300, [&] {
     metrics.mean("loss", loss, 4);
     metrics.write(1);
   });
-  if (!prints) return;
-  std::printf("a step of a linear layer with 72 parameters, %d ranks over %s\n", group.size(),
+  if (!prints)
+    return;
+  std::printf("a step of a linear layer with 72 parameters, %d ranks over %s\n",
+              group.size(),
               group.backend().c_str());
   row("the plain loop", plain);
   row("TrainStep, on_nonfinite = ignore", ignore);
@@ -99,5 +108,6 @@ void time_step(muster::ProcessGroup& group, bool prints) {
 int main(int argc, char** argv) {
   at::set_num_threads(1);
   time_passes(argc > 1 ? std::max(20LL, std::atoll(argv[1])) : 10'000'000);
-  muster::testing::run_ranks(2, [](muster::ProcessGroup& group) { time_step(group, group.rank() == 0); });
+  muster::testing::run_ranks(
+      2, [](muster::ProcessGroup& group) { time_step(group, group.rank() == 0); });
 }

@@ -8,7 +8,7 @@ int main(int argc, char** argv) {
   return muster::run(argc, argv, [](muster::Context& ctx) {
     auto sum = torch::tensor({static_cast<float>(ctx.rank())}, ctx.device());
     ctx.process_group().all_reduce(sum);
-    std::cout << "rank " << ctx.rank() << " of " << ctx.world_size() << " on " << ctx.device() << ": sum "
-              << sum.item<float>() << std::endl;
+    std::cout << "rank " << ctx.rank() << " of " << ctx.world_size() << " on " << ctx.device()
+              << ": sum " << sum.item<float>() << std::endl;
   });
 }

@@ -27,7 +27,9 @@ struct Options {
 // Prints what is wrong (or the help) and ends the process when the arguments are not usable.
 inline Options parse_options(int argc, char** argv) {
   Options o;
-  CLI::App app{"Trains a small convolutional network on handwritten digits, on every device of the machine."};
+  CLI::App app{
+      "Trains a small convolutional network on handwritten digits, on every device of the "
+      "machine."};
   app.add_option("--epochs", o.epochs, "passes over the data")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
@@ -41,15 +43,18 @@ inline Options parse_options(int argc, char** argv) {
   app.add_option("--accumulate", o.accumulate, "batches a step")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
-  app.add_option("--precision", o.precision, "of the forward: fp32, bf16, or fp16 with a loss scale")
+  app.add_option(
+         "--precision", o.precision, "of the forward: fp32, bf16, or fp16 with a loss scale")
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   app.add_option("--digits", o.digits, "the data: digits.csv.gz")->capture_default_str();
-  app.add_option("--mnist", o.mnist,
+  app.add_option("--mnist",
+                 o.mnist,
                  "a folder of MNIST-format IDX files (plain or .gz), instead of the digits");
   app.add_flag("--resume", o.resume, "resume from the newest checkpoint in the run directory");
   app.add_flag("--allow-nan", o.allow_nan, "keep training when gradients are not numbers");
-  app.add_option("--run-dir", o.run_dir,
+  app.add_option("--run-dir",
+                 o.run_dir,
                  "where metrics and checkpoints go (default: the launcher's run directory)");
   try {
     app.parse(argc, argv);

@@ -25,12 +25,21 @@ inline GptOptions checked(const GptOptions& o) {
                         muster::cat("gpt: expected ", rule_and_value, "; ", next));
   };
   if (std::min({o.vocabulary, o.layers, o.heads, o.width, o.context}) < 1) {
-    refuse(muster::cat("sizes of at least 1, got vocabulary ", o.vocabulary, ", layers ", o.layers,
-                       ", heads ", o.heads, ", width ", o.width, ", context ", o.context),
+    refuse(muster::cat("sizes of at least 1, got vocabulary ",
+                       o.vocabulary,
+                       ", layers ",
+                       o.layers,
+                       ", heads ",
+                       o.heads,
+                       ", width ",
+                       o.width,
+                       ", context ",
+                       o.context),
            "correct the one that is less");
   }
   if (o.width % o.heads != 0) {
-    refuse(muster::cat("a width that the heads divide, got width ", o.width, " and ", o.heads, " heads"),
+    refuse(muster::cat(
+               "a width that the heads divide, got width ", o.width, " and ", o.heads, " heads"),
            "change one of them");
   }
   return o;
@@ -61,8 +70,13 @@ struct GptBlockImpl : torch::nn::Module {
 
   torch::Tensor attention(const torch::Tensor& x) {
     // [batch, length, 3 * width] to three of [batch, heads, length, width / heads]
-    const auto parts = qkv(x).view({x.size(0), x.size(1), 3, heads, -1}).permute({2, 0, 3, 1, 4}).unbind();
-    const auto seen = torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, /*dropout_p=*/0.0,
+    const auto parts =
+        qkv(x).view({x.size(0), x.size(1), 3, heads, -1}).permute({2, 0, 3, 1, 4}).unbind();
+    const auto seen = torch::scaled_dot_product_attention(parts[0],
+                                                          parts[1],
+                                                          parts[2],
+                                                          {},
+                                                          /*dropout_p=*/0.0,
                                                           /*is_causal=*/true);
     return mix(seen.transpose(1, 2).flatten(2));
   }
@@ -76,17 +90,21 @@ struct GptBlockImpl : torch::nn::Module {
 TORCH_MODULE(GptBlock);
 
 struct GptImpl : torch::nn::Module {
-  // Throws: as checked(). Sizes as in `o`; weights by torch's generator, so torch::manual_seed decides them.
+  // Throws: as checked(). Sizes as in `o`; weights by torch's generator, so torch::manual_seed
+  // decides them.
   explicit GptImpl(const GptOptions& o)
-      : options(checked(o)), token(o.vocabulary, o.width), norm(torch::nn::LayerNormOptions({o.width})) {
+      : options(checked(o)),
+        token(o.vocabulary, o.width),
+        norm(torch::nn::LayerNormOptions({o.width})) {
     register_module("token", token);
     position = register_parameter("position", torch::empty({o.context, o.width}));
-    for (int64_t i = 0; i < o.layers; ++i) blocks->push_back(GptBlock(o));
+    for (int64_t i = 0; i < o.layers; ++i)
+      blocks->push_back(GptBlock(o));
     register_module("blocks", blocks);
     register_module("norm", norm);
     if (!o.tied) {
-      head = register_module("head",
-                             torch::nn::Linear(torch::nn::LinearOptions(o.width, o.vocabulary).bias(false)));
+      head = register_module(
+          "head", torch::nn::Linear(torch::nn::LinearOptions(o.width, o.vocabulary).bias(false)));
     }
     initialize();
   }
@@ -95,10 +113,14 @@ struct GptImpl : torch::nn::Module {
   // vocabulary].
   torch::Tensor forward(const torch::Tensor& tokens) {
     TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= options.context,
-                "gpt: expected tokens [batch, length of at most ", options.context, "], got ", tokens.sizes(),
+                "gpt: expected tokens [batch, length of at most ",
+                options.context,
+                "], got ",
+                tokens.sizes(),
                 "; cut them");
     auto x = embed(tokens);
-    for (const auto& block : *blocks) x = block->as<GptBlock>()->forward(x);
+    for (const auto& block : *blocks)
+      x = block->as<GptBlock>()->forward(x);
     return guess(x);
   }
 
@@ -115,8 +137,10 @@ struct GptImpl : torch::nn::Module {
     const double added = 1 / std::sqrt(2.0 * static_cast<double>(options.layers));
     for (auto& item : named_parameters()) {
       const std::string& name = item.key();
-      if (name.ends_with("bias")) torch::nn::init::zeros_(*item);
-      if (item->dim() < 2) continue;  // biases, and the norms' scales, which stay 1
+      if (name.ends_with("bias"))
+        torch::nn::init::zeros_(*item);
+      if (item->dim() < 2)
+        continue;  // biases, and the norms' scales, which stay 1
       const bool adds = name.ends_with("mix.weight") || name.ends_with("down.weight");
       torch::nn::init::normal_(*item, 0, adds ? 0.02 * added : 0.02);
     }
@@ -136,8 +160,9 @@ inline torch::Tensor next_token_loss(const torch::Tensor& logits, const torch::T
   return torch::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
 }
 
-// `tokens` and `count` more, each drawn by the model's guess; a temperature below 1 prefers the likely ones.
-// torch::manual_seed decides the draws. Shapes: tokens [length of at least 1] int64, on the model's device.
+// `tokens` and `count` more, each drawn by the model's guess; a temperature below 1 prefers the
+// likely ones. torch::manual_seed decides the draws. Shapes: tokens [length of at least 1] int64,
+// on the model's device.
 inline torch::Tensor sample(Gpt& model, torch::Tensor tokens, int64_t count, double temperature) {
   const torch::NoGradGuard no_grad;
   for (int64_t i = 0; i < count; ++i) {

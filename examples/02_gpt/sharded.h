@@ -1,8 +1,9 @@
-// The example's model, whose parameters are divided over all ranks. Each block is gathered by itself, while
-// it computes.
+// The example's model, whose parameters are divided over all ranks. Each block is gathered by
+// itself, while it computes.
 //
 //   muster::FullySharded sharded(group);
-//   auto model = sharded.wrap(ShardedGpt(whole, sharded, device));   // what remains beside the blocks
+//   auto model = sharded.wrap(ShardedGpt(whole, sharded, device));   // what remains beside the
+//   blocks
 #pragma once
 
 #include <muster/parallel/sharded/fully_sharded.h>
@@ -14,7 +15,8 @@
 
 struct ShardedGptImpl : torch::nn::Module {
   // `net` may lie in host memory: a block is on the device as a whole only until it is divided.
-  ShardedGptImpl(const Gpt& whole, muster::FullySharded& sharded, const torch::Device& device) : net(whole) {
+  ShardedGptImpl(const Gpt& whole, muster::FullySharded& sharded, const torch::Device& device)
+      : net(whole) {
     for (size_t i = 0; i < net->blocks->size(); ++i) {
       net->blocks->ptr(i)->to(device);
       blocks.push_back(sharded.wrap(net->blocks->ptr<GptBlockImpl>(i)));
@@ -25,7 +27,8 @@ struct ShardedGptImpl : torch::nn::Module {
 
   torch::Tensor forward(const torch::Tensor& tokens) {
     auto x = net->embed(tokens);
-    for (auto& block : blocks) x = block(x);
+    for (auto& block : blocks)
+      x = block(x);
     return net->guess(x);
   }
 

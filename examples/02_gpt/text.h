@@ -1,4 +1,5 @@
-// The example's data: a text as tokens, one for each character (byte) that occurs in it, and windows of them.
+// The example's data: a text as tokens, one for each character (byte) that occurs in it, and
+// windows of them.
 #pragma once
 
 #include <muster/base/error.h>
@@ -16,20 +17,30 @@
 
 class Text {
  public:
-  // Reads a file, plain or gzip. Throws: io, invalid_argument when it cannot be read, or is shorter than
-  // 10 * (context + 1): its last tenth validates, and a window is the context and the character after it.
-  Text(const std::string& path, int64_t context) : characters_(muster::read_data_file(path, kMaxBytes)) {
+  // Reads a file, plain or gzip. Throws: io, invalid_argument when it cannot be read, or is shorter
+  // than 10 * (context + 1): its last tenth validates, and a window is the context and the
+  // character after it.
+  Text(const std::string& path, int64_t context)
+      : characters_(muster::read_data_file(path, kMaxBytes)) {
     const int64_t least = 10 * (context + 1);
     if (const auto size = static_cast<int64_t>(characters_.size()); size < least) {
-      throw muster::Error(
-          muster::ErrorCode::invalid_argument,
-          muster::cat("text: expected at least ", least, " characters in '", path, "' for a context of ",
-                      context, ", got ", size, "; give a longer --text or a smaller --context"));
+      throw muster::Error(muster::ErrorCode::invalid_argument,
+                          muster::cat("text: expected at least ",
+                                      least,
+                                      " characters in '",
+                                      path,
+                                      "' for a context of ",
+                                      context,
+                                      ", got ",
+                                      size,
+                                      "; give a longer --text or a smaller --context"));
     }
     std::array<bool, 256> occurs{};
-    for (const char c : characters_) occurs[static_cast<unsigned char>(c)] = true;
+    for (const char c : characters_)
+      occurs[static_cast<unsigned char>(c)] = true;
     for (size_t byte = 0; byte < occurs.size(); ++byte) {
-      if (!occurs[byte]) continue;
+      if (!occurs[byte])
+        continue;
       token_of_[byte] = static_cast<int>(alphabet_.size());
       alphabet_ += static_cast<char>(byte);
     }
@@ -44,7 +55,9 @@ class Text {
       if (token < 0) {
         throw muster::Error(muster::ErrorCode::invalid_argument,
                             muster::cat("text: expected only characters of the text, got '",
-                                        muster::escaped({&c, 1}), "' in '", muster::escaped(characters),
+                                        muster::escaped({&c, 1}),
+                                        "' in '",
+                                        muster::escaped(characters),
                                         "'; leave it out of --prompt, or give another --text"));
       }
       *out++ = static_cast<uint8_t>(token);
@@ -69,13 +82,18 @@ class Text {
     return characters_.substr(0, std::min<size_t>(characters_.find('\n'), 79) + 1);
   }
 
-  // What a checkpoint keeps of it: another text's tokens mean other characters. Throws: invalid_argument.
-  muster::SavedState state() const { return {.numbers = {}, .tensors = {{"alphabet", alphabet()}}}; }
+  // What a checkpoint keeps of it: another text's tokens mean other characters. Throws:
+  // invalid_argument.
+  muster::SavedState state() const {
+    return {.numbers = {}, .tensors = {{"alphabet", alphabet()}}};
+  }
   void load_state(const muster::SavedState& state) const {
-    if (torch::equal(state.tensor("text", "alphabet"), alphabet())) return;
-    throw muster::Error(muster::ErrorCode::invalid_argument,
-                        "--resume: expected the characters of the text that was trained on before, got "
-                        "others; give that --text, or another --run-dir");
+    if (torch::equal(state.tensor("text", "alphabet"), alphabet()))
+      return;
+    throw muster::Error(
+        muster::ErrorCode::invalid_argument,
+        "--resume: expected the characters of the text that was trained on before, got "
+        "others; give that --text, or another --run-dir");
   }
   torch::Tensor alphabet() const {
     const std::vector<uint8_t> bytes(alphabet_.begin(), alphabet_.end());
@@ -95,8 +113,8 @@ class Text {
   }();
 };
 
-// Windows of a text, as many as there are places to begin, or `most` of them, spread evenly. A data set of
-// the loader's.
+// Windows of a text, as many as there are places to begin, or `most` of them, spread evenly. A data
+// set of the loader's.
 class Windows {
  public:
   // Shapes: both [windows, context] int64; targets are the tokens after.
@@ -105,7 +123,8 @@ class Windows {
     torch::Tensor targets;
   };
 
-  Windows(torch::Tensor text, int64_t context, int64_t most = 0) : text_(std::move(text)), context_(context) {
+  Windows(torch::Tensor text, int64_t context, int64_t most = 0)
+      : text_(std::move(text)), context_(context) {
     const int64_t places = text_.size(0) - context;
     size_ = most == 0 ? places : std::min((text_.size(0) - 1) / context, most);
     apart_ = most == 0 ? 1 : (text_.size(0) - 1) / size_;

@@ -1,5 +1,6 @@
-// Three different models, each on a device of its own, at the same time: which one reads digits best?
-// On a machine with fewer than three GPUs the others are trained on the CPU, and that is said.
+// Three different models, each on a device of its own, at the same time: which one reads digits
+// best? On a machine with fewer than three GPUs the others are trained on the CPU, and that is
+// said.
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -13,14 +14,20 @@ Sequential softmax_regression() {
 }
 
 Sequential mlp() {
-  return Sequential(torch::nn::Flatten(), torch::nn::Linear(64, 128), torch::nn::ReLU(),
+  return Sequential(torch::nn::Flatten(),
+                    torch::nn::Linear(64, 128),
+                    torch::nn::ReLU(),
                     torch::nn::Linear(128, 10));
 }
 
 Sequential cnn() {
-  return Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 16, 3).padding(1)), torch::nn::ReLU(),
-                    torch::nn::Conv2d(torch::nn::Conv2dOptions(16, 32, 3).padding(1)), torch::nn::ReLU(),
-                    torch::nn::MaxPool2d(2), torch::nn::Flatten(), torch::nn::Linear(32 * 4 * 4, 10));
+  return Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 16, 3).padding(1)),
+                    torch::nn::ReLU(),
+                    torch::nn::Conv2d(torch::nn::Conv2dOptions(16, 32, 3).padding(1)),
+                    torch::nn::ReLU(),
+                    torch::nn::MaxPool2d(2),
+                    torch::nn::Flatten(),
+                    torch::nn::Linear(32 * 4 * 4, 10));
 }
 
 // The part of the test set that is classified rightly.
@@ -50,7 +57,8 @@ double train(Sequential& model, const muster::DatasetSplit& data, const muster::
 
 int main() try {
   const auto data = muster::read_digits(DIGITS_FILE);
-  torch::manual_seed(1);  // tasks share the generator: the models are made here, one after the other
+  torch::manual_seed(
+      1);  // tasks share the generator: the models are made here, one after the other
   const std::pair<const char*, Sequential> models[] = {
       {"softmax regression", softmax_regression()}, {"MLP", mlp()}, {"CNN", cnn()}};
 
@@ -67,7 +75,10 @@ int main() try {
 
   std::printf("%-20s %-12s %8s %9s\n", "model", "device", "seconds", "accuracy");
   for (size_t i = 0; const auto& outcome : tasks.outcomes()) {
-    std::printf("%-20s %-12s %8.1f %9.4f\n", outcome.name.c_str(), outcome.place.c_str(), outcome.seconds,
+    std::printf("%-20s %-12s %8.1f %9.4f\n",
+                outcome.name.c_str(),
+                outcome.place.c_str(),
+                outcome.seconds,
                 accuracies[i++].result());
   }
   std::puts(muster::to_json_line({{"softmax_regression", accuracies[0].result()},

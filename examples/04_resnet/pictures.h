@@ -1,5 +1,5 @@
-// The example's data: pictures of 32×32 in CIFAR-10's files, cut out a little elsewhere in every epoch. Where
-// there are none, the handwritten digits of data/, enlarged and in the same format.
+// The example's data: pictures of 32×32 in CIFAR-10's files, cut out a little elsewhere in every
+// epoch. Where there are none, the handwritten digits of data/, enlarged and in the same format.
 #pragma once
 
 #include <muster/base/error.h>
@@ -27,9 +27,12 @@ class Pictures : public muster::Dataset<Picture> {
   Picture get(int64_t index, muster::Generator& rng) const override {
     namespace transform = muster::transform;
     auto pixels = bytes_.features()[index];
-    if (augment_) pixels = transform::random_crop(pixels, 32, 32, rng, /*padding=*/4);
-    if (augment_ && mirror_) pixels = transform::random_flip(pixels, rng);
-    return {transform::normalize(pixels, {0.5, 0.5, 0.5}, {0.25, 0.25, 0.25}), bytes_.labels()[index]};
+    if (augment_)
+      pixels = transform::random_crop(pixels, 32, 32, rng, /*padding=*/4);
+    if (augment_ && mirror_)
+      pixels = transform::random_flip(pixels, rng);
+    return {transform::normalize(pixels, {0.5, 0.5, 0.5}, {0.25, 0.25, 0.25}),
+            bytes_.labels()[index]};
   }
 
  private:
@@ -41,20 +44,24 @@ class Pictures : public muster::Dataset<Picture> {
 // One file of records: the label, and a plane of 32×32 bytes of each colour.
 inline void write_cifar(const std::string& path, const muster::TensorDataset& digits) {
   const auto large =
-      torch::nn::functional::interpolate(digits.features(), torch::nn::functional::InterpolateFuncOptions()
-                                                                .size(std::vector<int64_t>{32, 32})
-                                                                .mode(torch::kBilinear)
-                                                                .align_corners(false));
+      torch::nn::functional::interpolate(digits.features(),
+                                         torch::nn::functional::InterpolateFuncOptions()
+                                             .size(std::vector<int64_t>{32, 32})
+                                             .mode(torch::kBilinear)
+                                             .align_corners(false));
   const auto planes = (large * 255).to(torch::kByte).expand({-1, 3, -1, -1}).flatten(1);
-  const auto records = torch::cat({digits.labels().to(torch::kByte).unsqueeze(1), planes}, 1).contiguous();
+  const auto records =
+      torch::cat({digits.labels().to(torch::kByte).unsqueeze(1), planes}, 1).contiguous();
   std::ofstream file(path, std::ios::binary);
   file.write(reinterpret_cast<const char*>(records.const_data_ptr<uint8_t>()), records.numel());
-  if (!file.flush()) throw muster::Error(muster::ErrorCode::io, "resnet: cannot write '" + path + "'");
+  if (!file.flush())
+    throw muster::Error(muster::ErrorCode::io, "resnet: cannot write '" + path + "'");
 }
 
 // The folder of the digits in CIFAR-10's format, made where it is not there yet.
 inline std::string digits_as_cifar(const std::string& digits, const std::string& folder) {
-  if (std::filesystem::exists(folder + "/test_batch.bin")) return folder;
+  if (std::filesystem::exists(folder + "/test_batch.bin"))
+    return folder;
   const auto data = muster::read_digits(digits);
   std::filesystem::create_directories(folder);
   write_cifar(folder + "/data_batch_1.bin", data.train);

@@ -1,4 +1,5 @@
-// A ResNet for pictures of 32×32: three stages of residual blocks, as He and others have it for CIFAR.
+// A ResNet for pictures of 32×32: three stages of residual blocks, as He and others have it for
+// CIFAR.
 #pragma once
 
 #include <torch/torch.h>
@@ -13,8 +14,10 @@ struct BlockImpl : torch::nn::Module {
     register_module("norm1", norm1);
     register_module("conv2", conv2);
     register_module("norm2", norm2);
-    if (in == out && stride == 1) return;
-    shortcut->push_back(torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 1).stride(stride).bias(false)));
+    if (in == out && stride == 1)
+      return;
+    shortcut->push_back(
+        torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 1).stride(stride).bias(false)));
     shortcut->push_back(torch::nn::BatchNorm2d(out));
     register_module("shortcut", shortcut);
   }

@@ -1,6 +1,6 @@
-// Blocks every signal of the calling thread for a moment: while a new child shares our memory, or has our
-// handlers, none of them must run in it; and a thread that is made meanwhile never runs the program's
-// handlers.
+// Blocks every signal of the calling thread for a moment: while a new child shares our memory, or
+// has our handlers, none of them must run in it; and a thread that is made meanwhile never runs the
+// program's handlers.
 #pragma once
 
 #include <signal.h>

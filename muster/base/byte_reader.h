@@ -1,5 +1,6 @@
-// Reads bytes that another process has written, piece by piece: each piece's length first, and no piece that
-// is not there whole. For whatever comes by a store, a socket or a file and says its own lengths.
+// Reads bytes that another process has written, piece by piece: each piece's length first, and no
+// piece that is not there whole. For whatever comes by a store, a socket or a file and says its own
+// lengths.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,8 @@ class ByteReader {
 
   // Throws: invalid_argument when there are fewer. So do the others.
   std::string_view take(size_t size) {
-    if (size > rest_.size()) fail(cat(size, " more bytes"), cat(rest_.size()));
+    if (size > rest_.size())
+      fail(cat(size, " more bytes"), cat(rest_.size()));
     const std::string_view piece = rest_.substr(0, size);
     rest_.remove_prefix(size);
     return piece;
@@ -50,7 +52,8 @@ class ByteReader {
 
   // Nothing is left.
   void end() const {
-    if (!rest_.empty()) fail("no more bytes", cat(rest_.size()));
+    if (!rest_.empty())
+      fail("no more bytes", cat(rest_.size()));
   }
 
  private:

@@ -30,7 +30,8 @@ std::string bytes_of_text(const std::string& text, const std::string& what) {
       continue;
     }
     if ((byte & 0xfcU) != 0xc0U || i + 1 == text.size())
-      throw Error(ErrorCode::invalid_argument, cat(what, ": expected bytes as characters, got others"));
+      throw Error(ErrorCode::invalid_argument,
+                  cat(what, ": expected bytes as characters, got others"));
     const auto low = static_cast<unsigned char>(text[++i]);
     bytes += static_cast<char>(((byte & 0x03U) << 6U) | (low & 0x3fU));
   }

@@ -1,5 +1,5 @@
-// Bytes as a text that is UTF-8, each byte a character: for arguments, variables and paths, which may be any
-// bytes, in what must be UTF-8, as JSON. ASCII stays what it is.
+// Bytes as a text that is UTF-8, each byte a character: for arguments, variables and paths, which
+// may be any bytes, in what must be UTF-8, as JSON. ASCII stays what it is.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// Time that clock changes cannot touch: everything that waits, waits for a Deadline on the monotonic clock.
+// Time that clock changes cannot touch: everything that waits, waits for a Deadline on the
+// monotonic clock.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +16,14 @@ class Deadline {
   // At most 100 years away: clocks do not count much further.
   template <class Rep, class Period>
   explicit Deadline(std::chrono::duration<Rep, Period> from_now)
-      : limit_(std::clamp<std::common_type_t<decltype(from_now), std::chrono::years>>(from_now, -kFarthest,
-                                                                                      kFarthest)),
+      : limit_(std::clamp<std::common_type_t<decltype(from_now), std::chrono::years>>(
+            from_now, -kFarthest, kFarthest)),
         at_(Clock::now() + limit_) {}
 
   // What it was set to, for messages.
-  std::chrono::milliseconds limit() const { return std::chrono::floor<std::chrono::milliseconds>(limit_); }
+  std::chrono::milliseconds limit() const {
+    return std::chrono::floor<std::chrono::milliseconds>(limit_);
+  }
   bool passed() const { return Clock::now() >= at_; }
   // Time left, never negative, rounded up: right for poll().
   std::chrono::milliseconds left() const {

@@ -1,6 +1,6 @@
-// The control groups that bound this process, of version 1 or 2 of cgroups: where the kernel shows them, and
-// the CPU time that they leave. memory_group.h has their memory. `root` holds proc/ and sys/; empty: this
-// machine.
+// The control groups that bound this process, of version 1 or 2 of cgroups: where the kernel shows
+// them, and the CPU time that they leave. memory_group.h has their memory. `root` holds proc/ and
+// sys/; empty: this machine.
 #pragma once
 
 #include <cstdint>
@@ -20,16 +20,16 @@ struct ControlGroup {
   std::vector<std::string> folders() const;
 };
 
-// This process's group in each hierarchy that bounds `controller` ("cpu", "memory"): version 1's first. In a
-// container the path may be the outside's, and the mount the group itself.
+// This process's group in each hierarchy that bounds `controller` ("cpu", "memory"): version 1's
+// first. In a container the path may be the outside's, and the mount the group itself.
 std::vector<ControlGroup> control_groups(std::string_view controller, const std::string& root = "");
 
 // The tightest CPU quota of these groups and those around them, in cores; nothing without one.
 // Source: cgroup v2 cpu.max; v1 cpu.cfs_quota_us and cpu.cfs_period_us.
 std::optional<double> cpu_quota(const std::string& root = "");
 
-// The number behind `key` in a file of "key number" lines (kB are left as they are), or of the whole file
-// when there is no key; nothing where there is none.
+// The number behind `key` in a file of "key number" lines (kB are left as they are), or of the
+// whole file when there is no key; nothing where there is none.
 std::optional<int64_t> number_in_file(const std::string& path, std::string_view key = {});
 
 }  // namespace muster

@@ -14,7 +14,8 @@ namespace muster {
 // The variable's value; nothing when unset or empty.
 inline std::optional<std::string> get_env(const char* name) {
   const char* value = std::getenv(name);
-  if (value == nullptr || *value == '\0') return std::nullopt;
+  if (value == nullptr || *value == '\0')
+    return std::nullopt;
   return std::string(value);
 }
 
@@ -22,11 +23,16 @@ inline std::optional<std::string> get_env(const char* name) {
 // Throws: invalid_argument naming the variable and its value when it is no integer.
 inline std::optional<int64_t> get_env_int(const char* name) {
   const auto text = get_env(name);
-  if (!text) return std::nullopt;
+  if (!text)
+    return std::nullopt;
   const auto value = parse_int(trim(*text));
   if (!value) {
-    throw Error(ErrorCode::invalid_argument, cat("environment: expected an integer in ", name, ", got '",
-                                                 *text, "'; correct or unset it"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("environment: expected an integer in ",
+                    name,
+                    ", got '",
+                    *text,
+                    "'; correct or unset it"));
   }
   return value;
 }

@@ -35,12 +35,14 @@ std::string Error::where() const {
 }
 
 bool is_shortage(int errno_value) {
-  return errno_value == EAGAIN || errno_value == EMFILE || errno_value == ENFILE || errno_value == ENOMEM;
+  return errno_value == EAGAIN || errno_value == EMFILE || errno_value == ENFILE ||
+         errno_value == ENOMEM;
 }
 
 void fail_errno(const std::string& message, int errno_value, std::source_location where) {
   const std::string text = message + ": " + std::generic_category().message(errno_value);
-  if (is_shortage(errno_value)) throw Shortage(ErrorCode::io, text, where);
+  if (is_shortage(errno_value))
+    throw Shortage(ErrorCode::io, text, where);
   throw Error(ErrorCode::io, text, where);
 }
 

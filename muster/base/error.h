@@ -25,7 +25,8 @@ const char* to_string(ErrorCode code);
 // Message form: `<operation>: expected <rule>, got <value> (<rank/device/peer>); <next step>`.
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, const std::string& message,
+  Error(ErrorCode code,
+        const std::string& message,
         std::source_location where = std::source_location::current())
       : std::runtime_error(message), code_(code), where_(where) {}
 
@@ -39,7 +40,8 @@ class Error : public std::runtime_error {
 };
 
 // Throws Error(io) with `message` followed by the text of `errno_value`.
-[[noreturn]] void fail_errno(const std::string& message, int errno_value,
+[[noreturn]] void fail_errno(const std::string& message,
+                             int errno_value,
                              std::source_location where = std::source_location::current());
 
 }  // namespace muster

@@ -23,7 +23,8 @@ std::string read_until(const Fd& fd, const std::string& path, size_t most) {
   char buffer[65536];
   while (bytes.size() <= most) {
     const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer));
-    if (n == 0) return bytes;
+    if (n == 0)
+      return bytes;
     if (n > 0) {
       bytes.append(buffer, static_cast<size_t>(n));
     } else if (errno != EINTR) {
@@ -35,15 +36,18 @@ std::string read_until(const Fd& fd, const std::string& path, size_t most) {
 }
 
 std::string expect_small(std::string bytes, const std::string& path) {
-  if (bytes.size() <= kSmallBytes) return bytes;
-  throw Error(ErrorCode::invalid_argument,
-              cat("expected a file of at most 64 MiB as '", printable(path), "', got more; name another"));
+  if (bytes.size() <= kSmallBytes)
+    return bytes;
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("expected a file of at most 64 MiB as '", printable(path), "', got more; name another"));
 }
 
 }  // namespace
 
 void Fd::reset(int fd) {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0)
+    ::close(fd_);
   fd_ = fd;
 }
 
@@ -74,7 +78,8 @@ void append_whole(int fd, const std::string& bytes, const std::string& path) {
 
 std::string read_file(const std::string& path, size_t most) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) fail_errno(cat("cannot open '", path, "'"), errno);
+  if (!fd.valid())
+    fail_errno(cat("cannot open '", path, "'"), errno);
   return read_until(fd, path, most);
 }
 
@@ -85,10 +90,13 @@ std::string read_small_file(const std::string& path) {
 Fd open_plain_file(const std::string& path, const std::string& who) {
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat info = {};
-  if (!fd.valid() || ::fstat(fd.get(), &info) != 0) fail_errno(cat(who, "cannot open '", path, "'"), errno);
-  if (S_ISREG(info.st_mode)) return fd;
-  throw Error(ErrorCode::io,
-              cat(who, "expected a file at '", printable(path), "', got something else; correct the path"));
+  if (!fd.valid() || ::fstat(fd.get(), &info) != 0)
+    fail_errno(cat(who, "cannot open '", path, "'"), errno);
+  if (S_ISREG(info.st_mode))
+    return fd;
+  throw Error(
+      ErrorCode::io,
+      cat(who, "expected a file at '", printable(path), "', got something else; correct the path"));
 }
 
 std::string read_plain_file(const std::string& path, size_t most) {
@@ -107,7 +115,8 @@ void write_file(const std::string& path, const std::string& bytes) {
   const std::string aside = name_aside(path);
   {
     const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-    if (!fd.valid()) fail_errno(cat("cannot create '", aside, "'"), errno);
+    if (!fd.valid())
+      fail_errno(cat("cannot create '", aside, "'"), errno);
     try {
       write_all(fd.get(), bytes, path);
     } catch (const Error&) {

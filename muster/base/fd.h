@@ -16,7 +16,8 @@ class Fd {
   explicit Fd(int fd) : fd_(fd) {}
   Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Fd& operator=(Fd&& other) noexcept {
-    if (this != &other) reset(std::exchange(other.fd_, -1));
+    if (this != &other)
+      reset(std::exchange(other.fd_, -1));
     return *this;
   }
   Fd(const Fd&) = delete;
@@ -32,7 +33,8 @@ class Fd {
   int fd_ = -1;
 };
 
-// Nobody reads our standard output any more, as in `muster top | head`: what is printed has an end there.
+// Nobody reads our standard output any more, as in `muster top | head`: what is printed has an end
+// there.
 struct ReaderGone : Error {
   ReaderGone();
 };
@@ -41,31 +43,33 @@ struct ReaderGone : Error {
 // output; io, naming the path where it is told.
 void write_all(int fd, const std::string& bytes, const std::string& path = {});
 
-// Appends all of `bytes` to a file that this process alone writes, or nothing. Throws: io naming the path.
+// Appends all of `bytes` to a file that this process alone writes, or nothing. Throws: io naming
+// the path.
 void append_whole(int fd, const std::string& bytes, const std::string& path);
 
 // The whole file; of one with more than `most` bytes, and be it endless, one byte more.
 // Throws: io naming the path.
 std::string read_file(const std::string& path, size_t most = SIZE_MAX);
 
-// The same of a file that a person names and that is small: at most 64 MiB. Throws: invalid_argument too, of
-// one that is longer.
+// The same of a file that a person names and that is small: at most 64 MiB. Throws:
+// invalid_argument too, of one that is longer.
 std::string read_small_file(const std::string& path);
 
-// Opens a file of a folder that others may have written to. Never waits, as it would for the other end of a
-// pipe of that name. Throws: io, with `who` before the message, also for a pipe, a device and a folder.
+// Opens a file of a folder that others may have written to. Never waits, as it would for the other
+// end of a pipe of that name. Throws: io, with `who` before the message, also for a pipe, a device
+// and a folder.
 Fd open_plain_file(const std::string& path, const std::string& who = {});
 
 // As read_file and read_small_file, of what open_plain_file opens.
 std::string read_plain_file(const std::string& path, size_t most = SIZE_MAX);
 std::string read_small_plain_file(const std::string& path);
 
-// Another name in the folder of `path`, for what will be renamed to it. Random: processes of other hosts and
-// containers, which have the same process ids, may share the folder. Throws: io.
+// Another name in the folder of `path`, for what will be renamed to it. Random: processes of other
+// hosts and containers, which have the same process ids, may share the folder. Throws: io.
 std::string name_aside(const std::string& path);
 
-// Writes `bytes` to `path` aside, then renames: a reader sees the old file or the new one. Throws: io naming
-// the path.
+// Writes `bytes` to `path` aside, then renames: a reader sees the old file or the new one. Throws:
+// io naming the path.
 void write_file(const std::string& path, const std::string& bytes);
 
 }  // namespace muster

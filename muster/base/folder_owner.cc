@@ -21,13 +21,19 @@ bool is_trusted(uid_t owner, const struct stat& above) {
 
 Error owned_by_another(const std::string& path, uid_t owner) {
   return {ErrorCode::failed_precondition,
-          cat("expected a folder or file of this user (", ::geteuid(), "), got '", printable(path),
-              "' of user ", owner, "; move to a folder of your own, or name one with --run-dir")};
+          cat("expected a folder or file of this user (",
+              ::geteuid(),
+              "), got '",
+              printable(path),
+              "' of user ",
+              owner,
+              "; move to a folder of your own, or name one with --run-dir")};
 }
 
 Error is_a_link(const std::string& path) {
   return {ErrorCode::failed_precondition,
-          cat("logs: expected a folder or file that is no link, got '", printable(path),
+          cat("logs: expected a folder or file that is no link, got '",
+              printable(path),
               "'; remove it, or name another place with --run-dir or --log-dir")};
 }
 
@@ -35,16 +41,20 @@ Error is_a_link(const std::string& path) {
 void check_one(const fs::path& folder, const fs::path& above) {
   struct stat info_above = {};
   struct stat info = {};
-  if (::stat(above.c_str(), &info_above) != 0) return;
+  if (::stat(above.c_str(), &info_above) != 0)
+    return;
   for (const auto look : {::lstat, ::stat}) {
-    if (look(folder.c_str(), &info) != 0) return;
-    if (!is_trusted(info.st_uid, info_above)) throw owned_by_another(folder, info.st_uid);
+    if (look(folder.c_str(), &info) != 0)
+      return;
+    if (!is_trusted(info.st_uid, info_above))
+      throw owned_by_another(folder, info.st_uid);
   }
 }
 
 struct stat stat_of(const Fd& file, const std::string& path) {
   struct stat info = {};
-  if (::fstat(file.get(), &info) != 0) fail_errno(cat("cannot look at '", path, "'"), errno);
+  if (::fstat(file.get(), &info) != 0)
+    fail_errno(cat("cannot look at '", path, "'"), errno);
   return info;
 }
 
@@ -52,10 +62,13 @@ Fd open_next_folder(const Fd& above, const std::string& name, const std::string&
   if (::mkdirat(above.get(), name.c_str(), 0777) != 0 && errno != EEXIST)
     fail_errno(cat("cannot create '", path, "'"), errno);
   Fd folder(::openat(above.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!folder.valid() && (errno == ELOOP || errno == ENOTDIR)) throw is_a_link(path);
-  if (!folder.valid()) fail_errno(cat("cannot open '", path, "'"), errno);
+  if (!folder.valid() && (errno == ELOOP || errno == ENOTDIR))
+    throw is_a_link(path);
+  if (!folder.valid())
+    fail_errno(cat("cannot open '", path, "'"), errno);
   const uid_t owner = stat_of(folder, path).st_uid;
-  if (!is_trusted(owner, stat_of(above, path))) throw owned_by_another(path, owner);
+  if (!is_trusted(owner, stat_of(above, path)))
+    throw owned_by_another(path, owner);
   return folder;
 }
 
@@ -78,9 +91,11 @@ void check_folder_owner(const std::string& folder) {
 Fd make_folder_below(const std::string& top, const std::string& below) {
   std::error_code error;
   fs::create_directories(top, error);
-  if (error) fail_errno(cat("cannot create '", top, "'"), error.value());
+  if (error)
+    fail_errno(cat("cannot create '", top, "'"), error.value());
   Fd folder(::open(top.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder.valid()) fail_errno(cat("cannot open '", top, "'"), errno);
+  if (!folder.valid())
+    fail_errno(cat("cannot open '", top, "'"), errno);
   std::string path = top;
   for (const std::string& name : split(below, '/')) {
     path += "/" + name;
@@ -90,15 +105,19 @@ Fd make_folder_below(const std::string& top, const std::string& below) {
 }
 
 Fd create_log(int folder, const std::string& path, int flags) {
-  constexpr int kNeither = O_NOFOLLOW | O_NONBLOCK;  // a link, nor the other end of a pipe that is waited for
+  constexpr int kNeither =
+      O_NOFOLLOW | O_NONBLOCK;  // a link, nor the other end of a pipe that is waited for
   const std::string name = folder == AT_FDCWD ? path : path.substr(path.rfind('/') + 1);
   Fd file(::openat(folder, name.c_str(), flags | O_CREAT | O_CLOEXEC | O_NOCTTY | kNeither, 0644));
-  if (!file.valid() && errno == ELOOP) throw is_a_link(path);
-  if (!file.valid()) fail_errno(cat("cannot create log '", path, "'"), errno);
+  if (!file.valid() && errno == ELOOP)
+    throw is_a_link(path);
+  if (!file.valid())
+    fail_errno(cat("cannot create log '", path, "'"), errno);
   if (!S_ISREG(stat_of(file, path).st_mode))
     throw Error(ErrorCode::failed_precondition,
                 cat("expected a file at '", printable(path), "', got something else; remove it"));
-  if (::ftruncate(file.get(), 0) != 0) fail_errno(cat("cannot empty log '", path, "'"), errno);
+  if (::ftruncate(file.get(), 0) != 0)
+    fail_errno(cat("cannot empty log '", path, "'"), errno);
   ::fcntl(file.get(), F_SETFL, flags);
   return file;
 }

@@ -12,17 +12,25 @@ namespace fs = std::filesystem;
 std::string current_folder() {
   std::error_code error;
   const fs::path folder = fs::current_path(error);
-  if (!error) return folder.string();
-  throw Error(ErrorCode::io, cat("cannot find the current folder (", error.message(),
-                                 "): it has been removed; change to one that exists"));
+  if (!error)
+    return folder.string();
+  throw Error(ErrorCode::io,
+              cat("cannot find the current folder (",
+                  error.message(),
+                  "): it has been removed; change to one that exists"));
 }
 
 std::string absolute_path(const std::string& path) {
   std::error_code error;
   const fs::path absolute = fs::absolute(path, error);
-  if (!error) return absolute.string();
-  throw Error(ErrorCode::io, cat("cannot find the folder that '", path, "' is relative to (", error.message(),
-                                 "); change to one that exists, or give an absolute path"));
+  if (!error)
+    return absolute.string();
+  throw Error(ErrorCode::io,
+              cat("cannot find the folder that '",
+                  path,
+                  "' is relative to (",
+                  error.message(),
+                  "); change to one that exists, or give an absolute path"));
 }
 
 }  // namespace muster

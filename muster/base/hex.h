@@ -25,19 +25,21 @@ inline std::string to_hex(std::string_view bytes) {
 // The last `digits` digits of the number.
 inline std::string to_hex(uint64_t value, size_t digits) {
   std::string text(digits, '0');
-  for (size_t i = digits; i-- > 0; value >>= 4U) text[i] = kHexDigits[value & 15U];
+  for (size_t i = digits; i-- > 0; value >>= 4U)
+    text[i] = kHexDigits[value & 15U];
   return text;
 }
 
 // Sixteen bytes as a UUID: "4f2a6c1e-...".
 inline std::string uuid_text(std::string_view bytes) {
   std::string text = to_hex(bytes);
-  for (const size_t at : {20, 16, 12, 8}) text.insert(at, 1, '-');
+  for (const size_t at : {20, 16, 12, 8})
+    text.insert(at, 1, '-');
   return text;
 }
 
-// The text with every byte that is not printable ASCII as \xNN, and "..." for what comes after `most`
-// bytes.
+// The text with every byte that is not printable ASCII as \xNN, and "..." for what comes after
+// `most` bytes.
 inline std::string escaped(std::string_view text, size_t most = 40) {
   std::string out;
   for (const char c : text.substr(0, most)) {

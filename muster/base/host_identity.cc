@@ -17,7 +17,8 @@ std::string namespace_inode(const char* name) {
 }  // namespace
 
 std::string host_identity() {
-  if (const auto id = get_env("MUSTER_HOST_ID")) return *id;
+  if (const auto id = get_env("MUSTER_HOST_ID"))
+    return *id;
   std::string boot = "?";
   try {
     boot = std::string(trim(read_file("/proc/sys/kernel/random/boot_id")));

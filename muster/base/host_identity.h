@@ -5,7 +5,8 @@
 
 namespace muster {
 
-// Equal where memory and devices can be shared: MUSTER_HOST_ID, or boot id + IPC and network namespaces.
+// Equal where memory and devices can be shared: MUSTER_HOST_ID, or boot id + IPC and network
+// namespaces.
 std::string host_identity();
 
 }  // namespace muster

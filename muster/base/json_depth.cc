@@ -13,7 +13,8 @@ bool nests_too_deep(std::string_view json) {
     } else if (c == '"') {
       in_text = !in_text;
     } else if (!in_text && (c == '{' || c == '[')) {
-      if (++level > kMostLevels) return true;
+      if (++level > kMostLevels)
+        return true;
     } else if (!in_text && (c == '}' || c == ']')) {
       --level;
     }

@@ -1,5 +1,5 @@
-// What else there is to say of ranks that do not come, beside who they are (late_ranks.h): told once a wait,
-// by whoever knows more. It must not block.
+// What else there is to say of ranks that do not come, beside who they are (late_ranks.h): told
+// once a wait, by whoever knows more. It must not block.
 #pragma once
 
 #include <vector>

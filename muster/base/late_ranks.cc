@@ -20,7 +20,8 @@ void print_warning(const std::string& text) {
 
 std::atomic<void (*)(const std::string&)> g_warn = &print_warning;
 std::atomic<const char*> g_setting = nullptr;
-std::atomic<void (*)(const std::vector<int>& late, const std::vector<int>& came)> g_detail = nullptr;
+std::atomic<void (*)(const std::vector<int>& late, const std::vector<int>& came)> g_detail =
+    nullptr;
 
 }  // namespace
 
@@ -31,21 +32,33 @@ LateRanks::LateRanks(std::chrono::milliseconds limit)
 
 bool LateRanks::due() {
   const auto waited = Clock::now() - began_;
-  if (waited < next_ || waited >= limit_ - limit_ / 8) return false;
+  if (waited < next_ || waited >= limit_ - limit_ / 8)
+    return false;
   next_ = std::max(next_, std::chrono::milliseconds(1)) * 2;
   ++words_;
   return true;
 }
 
-void LateRanks::tell(const std::string& operation, const std::vector<int>& came, const std::vector<int>& late,
+void LateRanks::tell(const std::string& operation,
+                     const std::vector<int>& came,
+                     const std::vector<int>& late,
                      const char* advice) const {
   const auto waited = Clock::now() - began_;
   const char* setting = g_setting;
-  warn(cat(operation, ": waited ", format_duration(waited), " for rank(s) ", join(late, ", "), "; rank(s) ",
-           join(came, ", "), " have come; ", advice, "; it fails in ",
+  warn(cat(operation,
+           ": waited ",
+           format_duration(waited),
+           " for rank(s) ",
+           join(late, ", "),
+           "; rank(s) ",
+           join(came, ", "),
+           " have come; ",
+           advice,
+           "; it fails in ",
            format_duration(std::max<Clock::duration>(limit_ - waited, Clock::duration::zero())),
            setting == nullptr ? "" : cat(" (", setting, ")")));
-  if (const auto detail = g_detail.load(); detail != nullptr && words_ == 1) detail(late, came);
+  if (const auto detail = g_detail.load(); detail != nullptr && words_ == 1)
+    detail(late, came);
 }
 
 void set_late_detail(void (*tell)(const std::vector<int>& late, const std::vector<int>& came)) {

@@ -1,5 +1,5 @@
-// What is said while ranks wait for others that do not come: after a while, then at doubling intervals, in
-// one line that names both. Used by everything that waits for ranks.
+// What is said while ranks wait for others that do not come: after a while, then at doubling
+// intervals, in one line that names both. Used by everything that waits for ranks.
 #pragma once
 
 #include <chrono>
@@ -15,12 +15,15 @@ class LateRanks {
   // A wait that begins now, and fails after `limit`: the first word comes well before that.
   explicit LateRanks(std::chrono::milliseconds limit);
 
-  // Whether it is time to say something; true once for each time, and never just before the wait fails.
+  // Whether it is time to say something; true once for each time, and never just before the wait
+  // fails.
   bool due();
 
-  // "all_reduce #12 on rank 0: waited 20.0s for rank(s) 1, 3; rank(s) 0, 2 have come; …", as a warning.
-  // `advice` is what to do about it.
-  void tell(const std::string& operation, const std::vector<int>& came, const std::vector<int>& late,
+  // "all_reduce #12 on rank 0: waited 20.0s for rank(s) 1, 3; rank(s) 0, 2 have come; …", as a
+  // warning. `advice` is what to do about it.
+  void tell(const std::string& operation,
+            const std::vector<int>& came,
+            const std::vector<int>& late,
             const char* advice = "see what the others do") const;
 
  private:
@@ -33,8 +36,9 @@ class LateRanks {
 // A warning that goes where these do.
 void warn(const std::string& text);
 
-// Where such warnings go: to log(), where there is one; until this is called, to standard error. `setting`
-// names what gives the limit, and must last as long as the process; until then none is named.
+// Where such warnings go: to log(), where there is one; until this is called, to standard error.
+// `setting` names what gives the limit, and must last as long as the process; until then none is
+// named.
 void set_warning(void (*warn)(const std::string& text), const char* setting);
 
 }  // namespace muster

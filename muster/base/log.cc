@@ -59,7 +59,8 @@ std::shared_ptr<spdlog::logger> make_logger(const std::string& name) {
   static std::once_flag warned;
   if (!level) {
     std::call_once(warned, [&] {
-      logger->warn(cat("MUSTER_LOG_LEVEL: expected debug, info, warn, error or off, got '", printable(wanted),
+      logger->warn(cat("MUSTER_LOG_LEVEL: expected debug, info, warn, error or off, got '",
+                       printable(wanted),
                        "'; info is used"));
     });
   }

@@ -9,7 +9,8 @@ namespace muster {
 enum class LogLevel { debug, info, warn, error };
 
 // Writes one line, or nothing when the level is filtered out. Thread-safe.
-// Blocking: at most five seconds; a reader that has taken nothing for that long is not waited for again.
+// Blocking: at most five seconds; a reader that has taken nothing for that long is not waited for
+// again.
 void log(LogLevel level, const std::string& text);
 
 // The prefix of every later line, e.g. "muster" (default) or "rank 3".

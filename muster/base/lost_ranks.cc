@@ -25,7 +25,8 @@ void note_lost_rank(int rank) {
   const std::lock_guard lock(noted().mutex);
   std::vector<int>& ranks = noted().ranks;
   const bool is_known = std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-  if (!is_known && ranks.size() < kMost) ranks.push_back(rank);
+  if (!is_known && ranks.size() < kMost)
+    ranks.push_back(rank);
 }
 
 std::vector<int> lost_ranks() {

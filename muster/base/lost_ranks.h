@@ -1,5 +1,5 @@
-// Which ranks of the job this process has found lost: they had ended, or had left what others were waiting
-// for. Errors name them in words; the error file has their numbers from here.
+// Which ranks of the job this process has found lost: they had ended, or had left what others were
+// waiting for. Errors name them in words; the error file has their numbers from here.
 #pragma once
 
 #include <vector>

@@ -22,7 +22,8 @@ constexpr std::chrono::milliseconds kAskAgainAtMost{20};
 // Version 1's where both are there.
 std::optional<ControlGroup> memory_group(const std::string& root) {
   auto groups = control_groups("memory", root);
-  if (groups.empty()) return std::nullopt;
+  if (groups.empty())
+    return std::nullopt;
   return std::move(groups.front());
 }
 
@@ -34,7 +35,8 @@ std::optional<int64_t> limit_in(const std::string& folder, bool v2) {
 std::optional<int64_t> left_in(const std::string& folder, bool v2) {
   const auto limit = limit_in(folder, v2);
   const auto used = number_in_file(folder + (v2 ? "/memory.current" : "/memory.usage_in_bytes"));
-  if (!limit || !used) return std::nullopt;
+  if (!limit || !used)
+    return std::nullopt;
   const char* const droppable = v2 ? "inactive_file " : "total_inactive_file ";
   return *limit - *used + number_in_file(folder + "/memory.stat", droppable).value_or(0);
 }
@@ -43,8 +45,10 @@ std::optional<int64_t> left_in(const std::string& folder, bool v2) {
 
 std::optional<int64_t> count_oom_kills(const std::string& root) {
   const auto group = memory_group(root);
-  if (!group) return std::nullopt;
-  return number_in_file(group->folder + (group->v2 ? "/memory.events" : "/memory.oom_control"), "oom_kill ");
+  if (!group)
+    return std::nullopt;
+  return number_in_file(group->folder + (group->v2 ? "/memory.events" : "/memory.oom_control"),
+                        "oom_kill ");
 }
 
 std::optional<int64_t> group_memory_limit(const std::string& root) {
@@ -57,22 +61,25 @@ std::optional<int64_t> available_memory(const std::string& root) {
   if (const auto kilobytes = number_in_file(root + "/proc/meminfo", "MemAvailable:"))
     least = *kilobytes * 1024;
   const auto group = memory_group(root);
-  if (!group) return least;
+  if (!group)
+    return least;
   for (const std::string& folder : group->folders()) {
-    if (const auto left = left_in(folder, group->v2)) least = least ? std::min(*least, *left) : left;
+    if (const auto left = left_in(folder, group->v2))
+      least = least ? std::min(*least, *left) : left;
   }
   return least;
 }
 
-// The folder of the whole hierarchy is the same for all whom one limit may bind, and it is nothing that would
-// have to be made or could be left behind.
+// The folder of the whole hierarchy is the same for all whom one limit may bind, and it is nothing
+// that would have to be made or could be left behind.
 MemoryTurn::MemoryTurn(std::chrono::milliseconds patience, const std::string& root) {
   const auto group = memory_group(root);
   const std::string folder = group ? group->mount : root + "/proc";
   lock_ = Fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const Deadline deadline(patience);
   for (auto pause = kAskAgain; lock_.valid(); pause = std::min(2 * pause, kAskAgainAtMost)) {
-    if (::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) return;
+    if (::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0)
+      return;
     if ((errno != EWOULDBLOCK && errno != EINTR) || deadline.passed()) {
       lock_.reset();
       return;
@@ -81,9 +88,11 @@ MemoryTurn::MemoryTurn(std::chrono::milliseconds patience, const std::string& ro
   }
 }
 
-// To close it would not do: a child that another thread has forked meanwhile has the same lock, for good.
+// To close it would not do: a child that another thread has forked meanwhile has the same lock, for
+// good.
 MemoryTurn::~MemoryTurn() {
-  if (lock_.valid()) ::flock(lock_.get(), LOCK_UN);
+  if (lock_.valid())
+    ::flock(lock_.get(), LOCK_UN);
 }
 
 }  // namespace muster

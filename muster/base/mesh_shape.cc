@@ -15,8 +15,12 @@ namespace {
 constexpr int kTheRest = -1;
 
 [[noreturn]] void refuse_mesh(const std::string& expected, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument, cat("mesh: expected ", expected, ", got ", got,
-                                               "; write it as dp=2,pp=2,tp=2, the fastest axis last"));
+  throw Error(ErrorCode::invalid_argument,
+              cat("mesh: expected ",
+                  expected,
+                  ", got ",
+                  got,
+                  "; write it as dp=2,pp=2,tp=2, the fastest axis last"));
 }
 
 bool is_word(const std::string& name) {
@@ -37,14 +41,17 @@ MeshAxis parse_axis(const std::string& text) {
 }
 
 void fill_the_rest(std::vector<MeshAxis>& axes, int num_ranks) {
-  const auto rest =
-      std::find_if(axes.begin(), axes.end(), [](const auto& axis) { return axis.size == kTheRest; });
-  if (rest == axes.end()) return;
+  const auto rest = std::find_if(
+      axes.begin(), axes.end(), [](const auto& axis) { return axis.size == kTheRest; });
+  if (rest == axes.end())
+    return;
   int others = 1;
   for (const MeshAxis& axis : axes)
-    if (&axis != &*rest) others *= axis.size;
+    if (&axis != &*rest)
+      others *= axis.size;
   if (num_ranks < 1)
-    refuse_mesh("a size for every axis where the number of ranks is not known", cat(rest->name, "=-1"));
+    refuse_mesh("a size for every axis where the number of ranks is not known",
+                cat(rest->name, "=-1"));
   if (num_ranks % others != 0)
     refuse_mesh(cat("axes whose product divides ", num_ranks, " ranks"),
                 cat(others, " without ", rest->name));
@@ -55,39 +62,46 @@ void fill_the_rest(std::vector<MeshAxis>& axes, int num_ranks) {
 
 int MeshShape::num_ranks() const {
   int product = 1;
-  for (const MeshAxis& axis : axes) product *= axis.size;
+  for (const MeshAxis& axis : axes)
+    product *= axis.size;
   return product;
 }
 
 size_t MeshShape::axis(std::string_view name) const {
   for (size_t i = 0; i < axes.size(); ++i)
-    if (axes[i].name == name) return i;
+    if (axes[i].name == name)
+      return i;
   refuse_mesh(cat("an axis of ", axes.empty() ? "a mesh without axes" : to_string(*this)),
               cat("'", name, "'"));
 }
 
 std::vector<int> MeshShape::coordinates(int rank) const {
   std::vector<int> found(axes.size());
-  for (size_t i = axes.size(); i-- > 0; rank /= axes[i].size) found[i] = rank % axes[i].size;
+  for (size_t i = axes.size(); i-- > 0; rank /= axes[i].size)
+    found[i] = rank % axes[i].size;
   return found;
 }
 
 int MeshShape::rank_at(const std::vector<int>& coordinates) const {
   int rank = 0;
-  for (size_t i = 0; i < axes.size(); ++i) rank = rank * axes[i].size + coordinates[i];
+  for (size_t i = 0; i < axes.size(); ++i)
+    rank = rank * axes[i].size + coordinates[i];
   return rank;
 }
 
 std::vector<int> MeshShape::group_of(int rank, const std::vector<std::string>& names) const {
   std::set<size_t> free;
-  for (const std::string& name : names) free.insert(axis(name));
+  for (const std::string& name : names)
+    free.insert(axis(name));
   const std::vector<int> mine = coordinates(rank);
   std::vector<int> group;
   for (int other = 0; other < num_ranks(); ++other) {
     const std::vector<int> theirs = coordinates(other);
     bool same = true;
-    for (size_t i = 0; i < axes.size(); ++i) same &= free.contains(i) || mine[i] == theirs[i];
-    if (same) group.push_back(other);
+    for (size_t i = 0; i < axes.size(); ++i)
+      same &= free.contains(i) || mine[i] == theirs[i];
+    if (same)
+      group.push_back(other);
   }
   return group;
 }
@@ -96,25 +110,29 @@ std::vector<std::vector<int>> MeshShape::groups(const std::vector<std::string>& 
   std::vector<std::vector<int>> all;
   for (int rank = 0; rank < num_ranks(); ++rank) {
     auto group = group_of(rank, names);
-    if (group.front() == rank) all.push_back(std::move(group));
+    if (group.front() == rank)
+      all.push_back(std::move(group));
   }
   return all;
 }
 
 MeshShape checked_mesh(std::vector<MeshAxis> axes, int num_ranks) {
-  if (axes.empty()) refuse_mesh("at least one axis", "none");
+  if (axes.empty())
+    refuse_mesh("at least one axis", "none");
   std::set<std::string> names;
   int64_t product = 1;
   int rests = 0;
   for (const MeshAxis& axis : axes) {
     if (!is_word(axis.name))
       refuse_mesh("letters, digits and _ in an axis' name", cat("'", printable(axis.name), "'"));
-    if (!names.insert(axis.name).second) refuse_mesh("each axis once", cat("'", axis.name, "' twice"));
+    if (!names.insert(axis.name).second)
+      refuse_mesh("each axis once", cat("'", axis.name, "' twice"));
     rests += axis.size == kTheRest ? 1 : 0;
     if ((axis.size < 1 && axis.size != kTheRest) || rests > 1)
       refuse_mesh("sizes of at least 1, and one -1 for the rest", cat(axis.name, "=", axis.size));
     product *= std::max(1, axis.size);
-    if (product > 1'000'000) refuse_mesh("at most 1000000 ranks", cat(product, " and more"));
+    if (product > 1'000'000)
+      refuse_mesh("at most 1000000 ranks", cat(product, " and more"));
   }
   fill_the_rest(axes, num_ranks);
   MeshShape shape{std::move(axes)};
@@ -126,7 +144,8 @@ MeshShape checked_mesh(std::vector<MeshAxis> axes, int num_ranks) {
 
 std::vector<MeshAxis> parse_axes(std::string_view text) {
   std::vector<MeshAxis> axes;
-  for (const std::string& axis : split(text, ',')) axes.push_back(parse_axis(axis));
+  for (const std::string& axis : split(text, ','))
+    axes.push_back(parse_axis(axis));
   return axes;
 }
 
@@ -136,14 +155,16 @@ MeshShape parse_mesh(std::string_view text, int num_ranks) {
 
 std::string to_string(const MeshShape& shape) {
   std::vector<std::string> parts;
-  for (const MeshAxis& axis : shape.axes) parts.push_back(cat(axis.name, "=", axis.size));
+  for (const MeshAxis& axis : shape.axes)
+    parts.push_back(cat(axis.name, "=", axis.size));
   return join(parts, ",");
 }
 
 std::string coordinates_text(const MeshShape& shape, int rank) {
   const auto found = shape.coordinates(rank);
   std::vector<std::string> parts;
-  for (size_t i = 0; i < found.size(); ++i) parts.push_back(cat(shape.axes[i].name, " ", found[i]));
+  for (size_t i = 0; i < found.size(); ++i)
+    parts.push_back(cat(shape.axes[i].name, " ", found[i]));
   return join(parts, ", ");
 }
 

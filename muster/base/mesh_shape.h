@@ -1,6 +1,6 @@
-// Ranks as a grid with named axes: "dp=2,pp=2,tp=2" has 8 ranks, of which 0 and 1 differ along tp. The last
-// axis varies fastest, as in PyTorch's init_device_mesh. Pure numbers: placement orders GPUs by it, and
-// parallel/mesh.h makes groups from it.
+// Ranks as a grid with named axes: "dp=2,pp=2,tp=2" has 8 ranks, of which 0 and 1 differ along tp.
+// The last axis varies fastest, as in PyTorch's init_device_mesh. Pure numbers: placement orders
+// GPUs by it, and parallel/mesh.h makes groups from it.
 #pragma once
 
 #include <string>
@@ -35,13 +35,13 @@ struct MeshShape {
   bool operator==(const MeshShape&) const = default;
 };
 
-// Parses the axes as written; they are checked once the number of ranks is known. Throws: invalid_argument
-// for text that is not NAME=SIZE,….
+// Parses the axes as written; they are checked once the number of ranks is known. Throws:
+// invalid_argument for text that is not NAME=SIZE,….
 std::vector<MeshAxis> parse_axes(std::string_view text);
 
-// Parses "dp=2,pp=2,tp=2". One size may be -1: the remaining ranks; `num_ranks` is their total (0: unknown,
-// then -1 is an error). Throws: invalid_argument for a name that is not a word or is repeated, a size below
-// 1, more than one -1, and sizes whose product is not num_ranks.
+// Parses "dp=2,pp=2,tp=2". One size may be -1: the remaining ranks; `num_ranks` is their total (0:
+// unknown, then -1 is an error). Throws: invalid_argument for a name that is not a word or is
+// repeated, a size below 1, more than one -1, and sizes whose product is not num_ranks.
 MeshShape parse_mesh(std::string_view text, int num_ranks = 0);
 // The same checks, for axes given in code.
 MeshShape checked_mesh(std::vector<MeshAxis> axes, int num_ranks);

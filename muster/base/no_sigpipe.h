@@ -1,6 +1,7 @@
-// While it lives, a write of the calling thread to a closed connection fails with EPIPE and does not end the
-// process by SIGPIPE: for libraries that write to sockets without MSG_NOSIGNAL. The process's own answer to
-// SIGPIPE stays as it is (`program | head`). A thread that is made meanwhile is as protected, for good.
+// While it lives, a write of the calling thread to a closed connection fails with EPIPE and does
+// not end the process by SIGPIPE: for libraries that write to sockets without MSG_NOSIGNAL. The
+// process's own answer to SIGPIPE stays as it is (`program | head`). A thread that is made
+// meanwhile is as protected, for good.
 #pragma once
 
 #include <signal.h>
@@ -21,7 +22,8 @@ class NoSigpipe {
   NoSigpipe& operator=(const NoSigpipe&) = delete;
   ~NoSigpipe() {
     const timespec at_once{};
-    if (!was_pending_) ::sigtimedwait(&pipe_signal(), nullptr, &at_once);
+    if (!was_pending_)
+      ::sigtimedwait(&pipe_signal(), nullptr, &at_once);
     ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
 

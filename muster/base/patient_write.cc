@@ -22,11 +22,12 @@ constexpr size_t kPolledWriteBytes = 512;
 
 }  // namespace
 
-// O_NONBLOCK belongs to the open file, which the shell and others share with us; so a second open file is
-// made.
+// O_NONBLOCK belongs to the open file, which the shell and others share with us; so a second open
+// file is made.
 NonBlockingWriter::NonBlockingWriter(int fd) : fd_(fd) {
   struct stat info = {};
-  if (::fstat(fd_, &info) != 0) return;  // write will say so
+  if (::fstat(fd_, &info) != 0)
+    return;  // write will say so
   if (S_ISSOCK(info.st_mode)) {
     mode_ = Mode::socket;
   } else if (!S_ISREG(info.st_mode)) {

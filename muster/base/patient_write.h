@@ -1,6 +1,6 @@
-// Writing to a descriptor that others share (the shell, the ranks) without changing its mode and without ever
-// waiting for a reader that has stopped. Used by the launcher for everything that it says: log lines, the
-// plan, the failure card, and by Console for what ranks print.
+// Writing to a descriptor that others share (the shell, the ranks) without changing its mode and
+// without ever waiting for a reader that has stopped. Used by the launcher for everything that it
+// says: log lines, the plan, the failure card, and by Console for what ranks print.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@ class NonBlockingWriter {
   // `fd` stays the caller's.
   explicit NonBlockingWriter(int fd);
 
-  // Like write(2) with O_NONBLOCK: the number of bytes taken, or -1 with errno. SIGPIPE is the caller's
-  // affair.
+  // Like write(2) with O_NONBLOCK: the number of bytes taken, or -1 with errno. SIGPIPE is the
+  // caller's affair.
   long write(std::string_view bytes) const;
 
   // What to poll for room.

@@ -21,18 +21,23 @@ struct Source {
 
 constexpr Source kSources[] = {
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+    {"Open MPI",
+     "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr},
     {"Kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", nullptr, nullptr},
 };
 
-// Slurm numbers the steps that it makes itself from here on: a batch script's shell, an interactive one.
+// Slurm numbers the steps that it makes itself from here on: a batch script's shell, an interactive
+// one.
 constexpr int64_t kFirstSpecialSlurmStep = 0xfffffff0;
 
 int env_int(const char* name, int otherwise) {
-  if (name == nullptr) return otherwise;
+  if (name == nullptr)
+    return otherwise;
   const auto value = get_env_int(name);
   if (value && (*value < INT32_MIN || *value > INT32_MAX)) {
     throw Error(ErrorCode::invalid_argument,
@@ -49,38 +54,64 @@ std::optional<int> slurm_tasks_on_node(int node) {
     const auto nodes = times == std::string::npos
                            ? std::optional<int64_t>(1)
                            : parse_int(piece.substr(times + 2, piece.size() - times - 3));
-    if (!tasks || !nodes) return std::nullopt;
-    if (node < *nodes) return static_cast<int>(*tasks);
+    if (!tasks || !nodes)
+      return std::nullopt;
+    if (node < *nodes)
+      return static_cast<int>(*tasks);
     node -= static_cast<int>(*nodes);
   }
   return std::nullopt;
 }
 
 void check_range(const Source& source, const char* name, int value, const char* of_name, int of) {
-  if (value >= 0 && value < of) return;
+  if (value >= 0 && value < of)
+    return;
   throw Error(ErrorCode::invalid_argument,
-              cat("environment (", source.name, "): expected 0 <= ", name, " < ", of_name, ", got ", name,
-                  "=", value, " and ", of_name, "=", of, "; correct them or unset both"));
+              cat("environment (",
+                  source.name,
+                  "): expected 0 <= ",
+                  name,
+                  " < ",
+                  of_name,
+                  ", got ",
+                  name,
+                  "=",
+                  value,
+                  " and ",
+                  of_name,
+                  "=",
+                  of,
+                  "; correct them or unset both"));
 }
 
 std::optional<RankEnv> read(const Source& source) {
   const auto rank = get_env_int(source.rank);
   const auto size = get_env_int(source.world_size);
-  if (!rank && !size) return std::nullopt;
+  if (!rank && !size)
+    return std::nullopt;
   if (!rank || !size) {
     // Only torchrun's own names are a clear statement; a half-set foreign pair is no source.
-    if (source.rank != kSources[0].rank) return std::nullopt;
+    if (source.rank != kSources[0].rank)
+      return std::nullopt;
     throw Error(ErrorCode::invalid_argument,
-                cat("environment: ", rank ? "RANK" : "WORLD_SIZE", " is set but ",
-                    rank ? "WORLD_SIZE" : "RANK", " is not; set both or unset both"));
+                cat("environment: ",
+                    rank ? "RANK" : "WORLD_SIZE",
+                    " is set but ",
+                    rank ? "WORLD_SIZE" : "RANK",
+                    " is not; set both or unset both"));
   }
   RankEnv env;
   env.source = source.name;
   env.rank = env_int(source.rank, 0);
   env.world_size = env_int(source.world_size, 1);
   if (env.world_size < 1) {
-    throw Error(ErrorCode::invalid_argument, cat("environment (", source.name, "): expected ",
-                                                 source.world_size, " >= 1, got ", env.world_size));
+    throw Error(ErrorCode::invalid_argument,
+                cat("environment (",
+                    source.name,
+                    "): expected ",
+                    source.world_size,
+                    " >= 1, got ",
+                    env.world_size));
   }
   check_range(source, source.rank, env.rank, source.world_size, env.world_size);
   const bool told = source.local_rank != nullptr && get_env(source.local_rank).has_value();
@@ -93,7 +124,8 @@ std::optional<RankEnv> read(const Source& source) {
     env.local_world_size = slurm_tasks_on_node(env.group_rank).value_or(env.local_world_size);
   }
   if (source.local_rank != nullptr && source.local_world_size != nullptr) {
-    check_range(source, source.local_rank, env.local_rank, source.local_world_size, env.local_world_size);
+    check_range(
+        source, source.local_rank, env.local_rank, source.local_world_size, env.local_world_size);
   }
   return env;
 }
@@ -125,7 +157,8 @@ void read_common(RankEnv& env) {
   // `--virtual-local-rank` shows torch scripts LOCAL_RANK=0; the true one is here.
   env.local_rank_told |= get_env("MUSTER_LOCAL_RANK").has_value();
   env.local_rank = env_int("MUSTER_LOCAL_RANK", env.local_rank);
-  if (!env.device.empty()) env.source = "muster";
+  if (!env.device.empty())
+    env.source = "muster";
 }
 
 // What a rank's next generation may change, by the variable that says it.
@@ -156,7 +189,8 @@ constexpr GenerationText kGenerationTexts[] = {
 };
 
 void put(Environment& vars, const char* name, const std::string& value) {
-  if (!value.empty()) vars[name] = value;
+  if (!value.empty())
+    vars[name] = value;
 }
 
 }  // namespace
@@ -165,7 +199,8 @@ bool inside_srun_step() {
   const auto step = get_env("SLURM_STEP_ID");
   const auto number = step ? parse_int(*step) : std::nullopt;
   const auto tasks = get_env("SLURM_STEP_NUM_TASKS");
-  if (!number || *number >= kFirstSpecialSlurmStep || !tasks) return false;
+  if (!number || *number >= kFirstSpecialSlurmStep || !tasks)
+    return false;
   const bool is_shell_at_terminal = *tasks == "1" && get_env("SLURM_PTY_PORT").has_value();
   return !is_shell_at_terminal;
 }
@@ -175,7 +210,8 @@ Environment own_environment() {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const size_t equals = text.find('=');
-    if (equals == std::string_view::npos || equals == 0) continue;
+    if (equals == std::string_view::npos || equals == 0)
+      continue;
     variables.emplace(text.substr(0, equals), text.substr(equals + 1));
   }
   return variables;
@@ -212,8 +248,10 @@ Environment to_environment(const RankEnv& env) {
   put(vars, "MUSTER_AGENT_STORE", env.agent_store);
   put(vars, "MUSTER_HOST_ID", env.host_id);
   put(vars, "MUSTER_RUN_DIR", env.run_dir);
-  if (env.secret_fd >= 0) vars["MUSTER_SECRET_FD"] = cat(env.secret_fd);
-  if (env.simulated) vars["MUSTER_SIMULATED"] = "1";
+  if (env.secret_fd >= 0)
+    vars["MUSTER_SECRET_FD"] = cat(env.secret_fd);
+  if (env.simulated)
+    vars["MUSTER_SIMULATED"] = "1";
   return vars;
 }
 
@@ -221,22 +259,31 @@ Environment generation_variables(const Environment& of_rank) {
   Environment part;
   const auto take = [&](const char* name) {
     const auto found = of_rank.find(name);
-    if (found != of_rank.end()) part.insert(*found);
+    if (found != of_rank.end())
+      part.insert(*found);
   };
-  for (const GenerationNumber& number : kGenerationNumbers) take(number.name);
-  for (const GenerationText& text : kGenerationTexts) take(text.name);
+  for (const GenerationNumber& number : kGenerationNumbers)
+    take(number.name);
+  for (const GenerationText& text : kGenerationTexts)
+    take(text.name);
   return part;
 }
 
 RankEnv with_generation(RankEnv env, const Environment& variables) {
   for (const GenerationNumber& number : kGenerationNumbers) {
     const auto found = variables.find(number.name);
-    if (found == variables.end()) continue;
+    if (found == variables.end())
+      continue;
     const auto value = parse_int(found->second);
     if (!value || *value < 0 || *value > INT32_MAX)
       throw Error(ErrorCode::invalid_argument,
-                  cat("generation: expected a number in ", number.name, ", got '", found->second, "' (rank ",
-                      env.rank, "); start the job anew"));
+                  cat("generation: expected a number in ",
+                      number.name,
+                      ", got '",
+                      found->second,
+                      "' (rank ",
+                      env.rank,
+                      "); start the job anew"));
     env.*number.value = static_cast<int>(*value);
   }
   for (const GenerationText& text : kGenerationTexts)
@@ -247,7 +294,8 @@ RankEnv with_generation(RankEnv env, const Environment& variables) {
 
 std::optional<RankEnv> rank_env_from_environment() {
   for (const Source& source : kSources) {
-    if (source.name == std::string_view("Slurm") && !inside_srun_step()) continue;
+    if (source.name == std::string_view("Slurm") && !inside_srun_step())
+      continue;
     if (auto env = read(source)) {
       read_common(*env);
       return env;

@@ -1,6 +1,6 @@
-// The environment contract between a launcher and a rank: the only thing, with the store, that the control
-// plane and the data plane share. The launcher writes it with `to_environment`; a rank reads it with
-// `rank_env_from_environment`, whoever the launcher was.
+// The environment contract between a launcher and a rank: the only thing, with the store, that the
+// control plane and the data plane share. The launcher writes it with `to_environment`; a rank
+// reads it with `rank_env_from_environment`, whoever the launcher was.
 #pragma once
 
 #include <map>
@@ -15,7 +15,8 @@ using Environment = std::map<std::string, std::string>;
 Environment own_environment();
 
 struct RankEnv {
-  std::string source = {};  // who told: "muster", "torchrun", "Open MPI", "PMI", "Slurm", "Kubernetes"
+  std::string source =
+      {};  // who told: "muster", "torchrun", "Open MPI", "PMI", "Slurm", "Kubernetes"
 
   int rank = 0;
   int world_size = 1;
@@ -33,8 +34,9 @@ struct RankEnv {
 
   int restart_count = 0;
   int max_restarts = 0;
-  int attempt = 0;          // how often the ranks have been started before, for whatever reason
-  std::string launch = {};  // one id for all hosts and attempts of one start of the job; empty: not known
+  int attempt = 0;  // how often the ranks have been started before, for whatever reason
+  std::string launch =
+      {};  // one id for all hosts and attempts of one start of the job; empty: not known
   std::string run_id = "none";
   std::string error_file = {};
   bool use_agent_store = false;
@@ -55,21 +57,22 @@ struct RankEnv {
 // OMP_NUM_THREADS, which depend on the device and on what the user set.
 Environment to_environment(const RankEnv& env);
 
-// Of a rank's variables those that may be others in the job's next generation, to which the process comes as
-// another rank: numbers, sizes, addresses, counts, the error file.
+// Of a rank's variables those that may be others in the job's next generation, to which the process
+// comes as another rank: numbers, sizes, addresses, counts, the error file.
 Environment generation_variables(const Environment& of_rank);
 
 // `env` as these say it. Throws: invalid_argument for a number that is none.
 RankEnv with_generation(RankEnv env, const Environment& variables);
 
-// Whether this is a task of srun. A batch script and an interactive shell (salloc's, `srun --pty bash`) have
-// SLURM_PROCID too, and are none.
+// Whether this is a task of srun. A batch script and an interactive shell (salloc's, `srun --pty
+// bash`) have SLURM_PROCID too, and are none.
 bool inside_srun_step();
 
 // Reads the first source that gives rank and size: torchrun/muster, Open MPI, PMI, Slurm (where
 // inside_srun_step()), Kubernetes. PMIx tells no size by variable; the launchers
-// that speak it (Open MPI, Slurm) set their own beside it. Nothing when there is none: started alone. Throws:
-// invalid_argument when one source contradicts itself (RANK=4 of WORLD_SIZE=4, RANK without WORLD_SIZE).
+// that speak it (Open MPI, Slurm) set their own beside it. Nothing when there is none: started
+// alone. Throws: invalid_argument when one source contradicts itself (RANK=4 of WORLD_SIZE=4, RANK
+// without WORLD_SIZE).
 std::optional<RankEnv> rank_env_from_environment();
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// What messages call the ranks of a group: by their numbers in the job, of which the group may be a part. So
-// a message, the launcher's card and the user's mesh speak of the same rank.
+// What messages call the ranks of a group: by their numbers in the job, of which the group may be a
+// part. So a message, the launcher's card and the user's mesh speak of the same rank.
 #pragma once
 
 #include <numeric>
@@ -14,7 +14,7 @@ struct RankNames {
   std::vector<int> ranks = {};  // one for each rank of the group
   int size = 0;                 // of the job
   bool sub_group = false;       // not all of the job's ranks
-  bool of_one_host = false;     // the ranks of one host, of a group that others of other hosts are in
+  bool of_one_host = false;  // the ranks of one host, of a group that others of other hosts are in
 
   static RankNames of_all(int size) {
     RankNames names{.ranks = std::vector<int>(static_cast<size_t>(size)), .size = size};
@@ -25,20 +25,26 @@ struct RankNames {
   int operator[](int rank) const { return ranks.at(static_cast<size_t>(rank)); }
 
   std::vector<int> operator()(std::vector<int> numbers) const {
-    for (int& rank : numbers) rank = (*this)[rank];
+    for (int& rank : numbers)
+      rank = (*this)[rank];
     return numbers;
   }
 
   // Of the group whose ranks are these.
   RankNames part(const std::vector<int>& members) const {
-    return {.ranks = (*this)(members), .size = size, .sub_group = sub_group, .of_one_host = of_one_host};
+    return {.ranks = (*this)(members),
+            .size = size,
+            .sub_group = sub_group,
+            .of_one_host = of_one_host};
   }
 
   // "rank 2 of 4", and of a sub-group "rank 2 of 4 (group of ranks 0, 2)".
   std::string whose(int rank) const { return cat("rank ", (*this)[rank], " of ", size, group()); }
 
   // " (group of ranks 0, 2)", of a sub-group.
-  std::string group() const { return sub_group ? cat(" (group of ranks ", join(ranks, ", "), ")") : ""; }
+  std::string group() const {
+    return sub_group ? cat(" (group of ranks ", join(ranks, ", "), ")") : "";
+  }
 };
 
 }  // namespace muster

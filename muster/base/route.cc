@@ -18,13 +18,17 @@
 namespace muster {
 
 std::string address_towards(const std::string& host) {
-  if (host.empty() || host == "localhost") return "127.0.0.1";
+  if (host.empty() || host == "localhost")
+    return "127.0.0.1";
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
   if (const int error = ::getaddrinfo(host.c_str(), "9", &hints, &found); error != 0) {
     throw Error(ErrorCode::unavailable,
-                cat("address: expected a host name that resolves, got '", host, "' (", gai_strerror(error),
+                cat("address: expected a host name that resolves, got '",
+                    host,
+                    "' (",
+                    gai_strerror(error),
                     "); check the spelling, or give a numeric address"));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> results(found, ::freeaddrinfo);
@@ -41,17 +45,21 @@ std::string address_towards(const std::string& host) {
       return text;
     }
   }
-  throw Error(ErrorCode::unavailable, cat("address: no route to '", host, "' (", std::strerror(errno), ")"));
+  throw Error(ErrorCode::unavailable,
+              cat("address: no route to '", host, "' (", std::strerror(errno), ")"));
 }
 
 std::string interface_with(const std::string& address) {
   ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return "";
+  if (::getifaddrs(&list) != 0)
+    return "";
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
   for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr) continue;
+    if (at->ifa_addr == nullptr)
+      continue;
     const int family = at->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
+    if (family != AF_INET && family != AF_INET6)
+      continue;
     const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     char text[NI_MAXHOST];
     if (::getnameinfo(at->ifa_addr, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0 &&
@@ -72,19 +80,25 @@ bool is_ipv6_address(const std::string& text) {
 
 std::string outward_address() {
   try {
-    std::string by_route = address_towards("192.0.2.1");  // of no machine: asks for the default route
-    if (!is_loopback_address(by_route)) return by_route;
+    std::string by_route =
+        address_towards("192.0.2.1");  // of no machine: asks for the default route
+    if (!is_loopback_address(by_route))
+      return by_route;
   } catch (const Error&) {
     // No default route: a closed network.
   }
   ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return "";
+  if (::getifaddrs(&list) != 0)
+    return "";
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
   for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_INET) continue;
-    if ((at->ifa_flags & IFF_LOOPBACK) != 0 || (at->ifa_flags & IFF_UP) == 0) continue;
+    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_INET)
+      continue;
+    if ((at->ifa_flags & IFF_LOOPBACK) != 0 || (at->ifa_flags & IFF_UP) == 0)
+      continue;
     char text[NI_MAXHOST];
-    if (::getnameinfo(at->ifa_addr, sizeof(sockaddr_in), text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0)
+    if (::getnameinfo(
+            at->ifa_addr, sizeof(sockaddr_in), text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0)
       return text;
   }
   return "";

@@ -1,4 +1,5 @@
-// Which of this host's addresses reaches a given one: asked of the routing table, not of the host's name.
+// Which of this host's addresses reaches a given one: asked of the routing table, not of the host's
+// name.
 #pragma once
 
 #include <string>
@@ -6,7 +7,8 @@
 namespace muster {
 
 // The local address that traffic to `host` leaves from ("127.0.0.1" for loopback or an empty host).
-// Blocking: for name resolution. Throws: unavailable when `host` does not resolve or there is no route.
+// Blocking: for name resolution. Throws: unavailable when `host` does not resolve or there is no
+// route.
 std::string address_towards(const std::string& host);
 
 // The network interface that has this local address; empty when none has.
@@ -18,8 +20,8 @@ bool is_loopback_address(const std::string& address);
 // "fe80::1%eth0": an IPv6 address, of which the scope may be said; no brackets.
 bool is_ipv6_address(const std::string& text);
 
-// The address of this machine that leads to others: by the default route, else that of the first interface;
-// empty when there is none.
+// The address of this machine that leads to others: by the default route, else that of the first
+// interface; empty when there is none.
 std::string outward_address();
 
 }  // namespace muster

@@ -18,9 +18,13 @@ namespace muster {
 namespace {
 
 Error bad_folder(const std::string& path, const std::string& got) {
-  return {ErrorCode::failed_precondition,
-          cat("runtime folder: expected a folder that belongs to this user alone (mode 0700), got '", path,
-              "', ", got, "; remove or correct it, or set MUSTER_RUNTIME_DIR")};
+  return {
+      ErrorCode::failed_precondition,
+      cat("runtime folder: expected a folder that belongs to this user alone (mode 0700), got '",
+          path,
+          "', ",
+          got,
+          "; remove or correct it, or set MUSTER_RUNTIME_DIR")};
 }
 
 // Whether others cannot have made it: in these places, nobody can give a folder away.
@@ -31,7 +35,8 @@ bool is_own_folder(const std::string& path) {
 
 bool can_be_made(const std::string& place, const std::string& path) {
   struct stat info = {};
-  return ::lstat(path.c_str(), &info) != 0 && errno == ENOENT && ::access(place.c_str(), W_OK | X_OK) == 0;
+  return ::lstat(path.c_str(), &info) != 0 && errno == ENOENT &&
+         ::access(place.c_str(), W_OK | X_OK) == 0;
 }
 
 Fd open_private_folder(const std::string& path, bool create) {
@@ -40,23 +45,29 @@ Fd open_private_folder(const std::string& path, bool create) {
   }
   Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder.valid()) {
-    if (errno == ENOENT && !create) return {};
-    if (errno == ELOOP || errno == ENOTDIR) throw bad_folder(path, "which is a link or no folder");
+    if (errno == ENOENT && !create)
+      return {};
+    if (errno == ELOOP || errno == ENOTDIR)
+      throw bad_folder(path, "which is a link or no folder");
     fail_errno(cat("runtime folder: cannot open the folder '", path, "'"), errno);
   }
   struct stat info = {};
   if (::fstat(folder.get(), &info) != 0)
     fail_errno(cat("runtime folder: cannot look at '", path, "'"), errno);
-  if (info.st_uid != ::geteuid()) throw bad_folder(path, cat("which belongs to user ", info.st_uid));
+  if (info.st_uid != ::geteuid())
+    throw bad_folder(path, cat("which belongs to user ", info.st_uid));
   if ((info.st_mode & 077) != 0) {
     const unsigned mode = info.st_mode & 0777;
-    const auto digit = [&](unsigned shift) { return static_cast<char>('0' + ((mode >> shift) & 7)); };
+    const auto digit = [&](unsigned shift) {
+      return static_cast<char>('0' + ((mode >> shift) & 7));
+    };
     throw bad_folder(path, cat("which has mode 0", digit(6), digit(3), digit(0)));
   }
   return folder;
 }
 
-// False while another has it for itself. A file system without such locks has nobody who asks for them.
+// False while another has it for itself. A file system without such locks has nobody who asks for
+// them.
 bool try_share(const Fd& folder) {
   return ::flock(folder.get(), LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
@@ -71,18 +82,23 @@ bool is_still_at(const std::string& path, const Fd& folder) {
 }  // namespace
 
 std::string choose_runtime_folder(const std::vector<std::string>& places) {
-  const auto folder_in = [](const std::string& place) { return cat(place, "/muster-", ::geteuid()); };
+  const auto folder_in = [](const std::string& place) {
+    return cat(place, "/muster-", ::geteuid());
+  };
   for (const std::string& place : places) {
-    if (is_own_folder(folder_in(place))) return folder_in(place);
+    if (is_own_folder(folder_in(place)))
+      return folder_in(place);
   }
   for (const std::string& place : places) {
-    if (can_be_made(place, folder_in(place))) return folder_in(place);
+    if (can_be_made(place, folder_in(place)))
+      return folder_in(place);
   }
   return folder_in(places.at(0));
 }
 
 std::string default_runtime_folder() {
-  if (const auto told = get_env("MUSTER_RUNTIME_DIR")) return choose_runtime_folder({*told});
+  if (const auto told = get_env("MUSTER_RUNTIME_DIR"))
+    return choose_runtime_folder({*told});
   return choose_runtime_folder({"/tmp", "/var/tmp", "/dev/shm"});
 }
 
@@ -90,13 +106,18 @@ Fd open_runtime_folder(const std::string& path, bool create, std::chrono::millis
   const Deadline deadline(patience);
   for (;;) {
     Fd folder = open_private_folder(path, create);
-    if (!create) return folder;
+    if (!create)
+      return folder;
     // What had it to itself may have removed it.
-    if (try_share(folder) && is_still_at(path, folder)) return folder;
+    if (try_share(folder) && is_still_at(path, folder))
+      return folder;
     if (deadline.passed()) {
       throw Error(ErrorCode::timeout,
-                  cat("runtime folder: expected to lock '", path,
-                      "' beside others (flock), got no lock; see who has it (`lsof ", path, "`)"));
+                  cat("runtime folder: expected to lock '",
+                      path,
+                      "' beside others (flock), got no lock; see who has it (`lsof ",
+                      path,
+                      "`)"));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

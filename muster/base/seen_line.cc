@@ -6,11 +6,14 @@ namespace muster {
 
 std::string seen_line(std::string_view line) {
   constexpr size_t kMostBytes = 1000;
-  while (line.ends_with('\r')) line.remove_suffix(1);
+  while (line.ends_with('\r'))
+    line.remove_suffix(1);
   line.remove_prefix(line.rfind('\r') + 1);  // npos + 1 is 0
-  if (line.size() <= kMostBytes) return std::string(line);
+  if (line.size() <= kMostBytes)
+    return std::string(line);
   size_t end = kMostBytes;
-  while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xc0U) == 0x80U) --end;  // whole characters
+  while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xc0U) == 0x80U)
+    --end;  // whole characters
   return cat(line.substr(0, end), " … (", line.size(), " bytes)");
 }
 

@@ -6,8 +6,8 @@
 
 namespace muster {
 
-// Of a line that was drawn over, as a progress bar is, what stood there in the end; of a very long one its
-// beginning.
+// Of a line that was drawn over, as a progress bar is, what stood there in the end; of a very long
+// one its beginning.
 std::string seen_line(std::string_view line);
 
 }  // namespace muster

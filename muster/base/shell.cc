@@ -10,33 +10,44 @@
 
 namespace muster {
 
-std::string output_of_shell(const std::string& command, const std::string& what,
+std::string output_of_shell(const std::string& command,
+                            const std::string& what,
                             const std::vector<std::string>& variables) {
   constexpr size_t kMaxBytes = size_t{1} << 20;
   std::string told;
-  for (const std::string& variable : variables) told += cat("export ", shell_quoted(variable), "\n");
+  for (const std::string& variable : variables)
+    told += cat("export ", shell_quoted(variable), "\n");
   FILE* const pipe = ::popen(cat(told, command).c_str(), "re");
-  if (pipe == nullptr) fail_errno(cat(what, ": cannot start '", command, "'"), errno);
+  if (pipe == nullptr)
+    fail_errno(cat(what, ": cannot start '", command, "'"), errno);
   std::string text;
   char buffer[4096];
   for (size_t n = 0; (n = std::fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {
-    if (text.size() < kMaxBytes) text.append(buffer, n);
+    if (text.size() < kMaxBytes)
+      text.append(buffer, n);
   }
   const int status = ::pclose(pipe);
-  if (status == 0) return text;
-  throw Error(ErrorCode::io,
-              cat(what, ": expected '", command, "' to succeed, got ",
-                  WIFEXITED(status) ? cat("exit code ", WEXITSTATUS(status)) : std::string("a signal")));
+  if (status == 0)
+    return text;
+  throw Error(
+      ErrorCode::io,
+      cat(what,
+          ": expected '",
+          command,
+          "' to succeed, got ",
+          WIFEXITED(status) ? cat("exit code ", WEXITSTATUS(status)) : std::string("a signal")));
 }
 
 std::string shell_quoted(const std::string& text) {
   std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  for (const char c : text)
+    quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return quoted + "'";
 }
 
 std::string shell_command(const std::vector<std::string>& words) {
-  constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
   std::vector<std::string> quoted;
   for (const std::string& word : words) {
     const bool is_assignment = quoted.empty() && word.find('=') != std::string::npos;

@@ -1,4 +1,5 @@
-// Processes, descriptors or memory that cannot be had now, and can later: for who may wait for them.
+// Processes, descriptors or memory that cannot be had now, and can later: for who may wait for
+// them.
 #pragma once
 
 #include "muster/base/error.h"

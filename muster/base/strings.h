@@ -1,5 +1,5 @@
-// Small text helpers that both columns use. (LibTorch's include path carries another fmt, so shared headers
-// concatenate with `cat` instead of formatting.)
+// Small text helpers that both columns use. (LibTorch's include path carries another fmt, so shared
+// headers concatenate with `cat` instead of formatting.)
 #pragma once
 
 #include <charconv>
@@ -30,7 +30,9 @@ template <std::floating_point T>
 void append(std::string& out, T value) {
   char text[32];
   const auto end =
-      std::to_chars(text, text + sizeof(text), static_cast<double>(value), std::chars_format::general, 6).ptr;
+      std::to_chars(
+          text, text + sizeof(text), static_cast<double>(value), std::chars_format::general, 6)
+          .ptr;
   out.append(text, end);
 }
 }  // namespace detail
@@ -49,7 +51,8 @@ inline std::vector<std::string> split(std::string_view text, char separator) {
   for (size_t from = 0;;) {
     const size_t to = text.find(separator, from);
     pieces.emplace_back(text.substr(from, to == std::string_view::npos ? to : to - from));
-    if (to == std::string_view::npos) return pieces;
+    if (to == std::string_view::npos)
+      return pieces;
     from = to + 1;
   }
 }
@@ -59,7 +62,8 @@ std::string join(const Range& items, std::string_view separator) {
   std::string out;
   bool first = true;
   for (const auto& item : items) {
-    if (!first) out += separator;
+    if (!first)
+      out += separator;
     first = false;
     detail::append(out, item);
   }
@@ -67,8 +71,11 @@ std::string join(const Range& items, std::string_view separator) {
 }
 
 // The same of the first `most`: "a, b and 4 more".
-inline std::string join_first(std::vector<std::string> items, std::string_view separator, size_t most) {
-  if (items.size() <= most) return join(items, separator);
+inline std::string join_first(std::vector<std::string> items,
+                              std::string_view separator,
+                              size_t most) {
+  if (items.size() <= most)
+    return join(items, separator);
   const size_t more = items.size() - most;
   items.resize(most);
   return cat(join(items, separator), " and ", more, " more");
@@ -81,14 +88,16 @@ inline std::string plural(std::integral auto count, std::string_view word) {
 
 // Some programs mark UTF-8 by its first character.
 inline std::string_view without_byte_order_mark(std::string_view text) {
-  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  if (text.starts_with("\xef\xbb\xbf"))
+    text.remove_prefix(3);
   return text;
 }
 
 inline std::string_view trim(std::string_view text) {
   const char* const blanks = " \t\r\n";
   const size_t from = text.find_first_not_of(blanks);
-  if (from == std::string_view::npos) return {};
+  if (from == std::string_view::npos)
+    return {};
   return text.substr(from, text.find_last_not_of(blanks) - from + 1);
 }
 
@@ -97,19 +106,22 @@ inline char lower_case(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 inline std::string lower_case(std::string text) {
-  for (char& c : text) c = lower_case(c);
+  for (char& c : text)
+    c = lower_case(c);
   return text;
 }
 
-// The text with control characters as '?', but for those `kept`: what a file or an environment says cannot
-// disturb a terminal. Unicode's own (U+0080 to U+009F) are such too.
+// The text with control characters as '?', but for those `kept`: what a file or an environment says
+// cannot disturb a terminal. Unicode's own (U+0080 to U+009F) are such too.
 inline std::string printable(std::string_view text, std::string_view kept = {}) {
   std::string out(text);
   for (size_t i = 0; i < out.size(); ++i) {
     const auto c = static_cast<unsigned char>(out[i]);
     const auto next = static_cast<unsigned char>(i + 1 < out.size() ? out[i + 1] : '\0');
-    if ((c < 0x20 || c == 0x7f) && kept.find(out[i]) == std::string_view::npos) out[i] = '?';
-    if (c == 0xc2 && next >= 0x80 && next < 0xa0) out[i] = out[i + 1] = '?';
+    if ((c < 0x20 || c == 0x7f) && kept.find(out[i]) == std::string_view::npos)
+      out[i] = '?';
+    if (c == 0xc2 && next >= 0x80 && next < 0xa0)
+      out[i] = out[i + 1] = '?';
   }
   return out;
 }
@@ -122,8 +134,9 @@ inline std::string printable_lines(std::string_view text) {
 inline std::string without_colors(std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
-    const size_t end = text.substr(at).starts_with("\x1b[") ? text.find_first_not_of("0123456789;", at + 2)
-                                                            : std::string_view::npos;
+    const size_t end = text.substr(at).starts_with("\x1b[")
+                           ? text.find_first_not_of("0123456789;", at + 2)
+                           : std::string_view::npos;
     if (end != std::string_view::npos && text[end] == 'm') {
       at = end + 1;
     } else {
@@ -133,11 +146,13 @@ inline std::string without_colors(std::string_view text) {
   return out;
 }
 
-// The whole text as a decimal integer, or nothing: "12" but not "12x", "", "+12" or a value out of range.
+// The whole text as a decimal integer, or nothing: "12" but not "12x", "", "+12" or a value out of
+// range.
 inline std::optional<int64_t> parse_int(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  if (error != std::errc() || end != text.data() + text.size() || text.empty())
+    return std::nullopt;
   return value;
 }
 

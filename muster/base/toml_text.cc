@@ -15,12 +15,15 @@ size_t utf8_bytes(std::string_view text, size_t at) {
     return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0;
   };
   const uint32_t first = byte(0);
-  if (first < 0x80) return 1;
+  if (first < 0x80)
+    return 1;
   const size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4) return 0;
+  if (first < 0xc2 || first > 0xf4)
+    return 0;
   uint32_t code = first & (0x7fU >> bytes);
   for (size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xc0U) != 0x80) return 0;
+    if ((byte(i) & 0xc0U) != 0x80)
+      return 0;
     code = (code << 6U) | (byte(i) & 0x3fU);
   }
   constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -32,11 +35,13 @@ size_t utf8_bytes(std::string_view text, size_t at) {
 class TomlScanner {
  public:
   explicit TomlScanner(std::string_view text) : text_(text) {
-    if (text_.starts_with("\xef\xbb\xbf")) at_ = 3;
+    if (text_.starts_with("\xef\xbb\xbf"))
+      at_ = 3;
   }
 
   void scan() {
-    while (at_ < text_.size()) step();
+    while (at_ < text_.size())
+      step();
   }
 
  private:
@@ -47,7 +52,8 @@ class TomlScanner {
   }
 
   bool take(std::string_view word) {
-    if (text_.substr(at_, word.size()) != word) return false;
+    if (text_.substr(at_, word.size()) != word)
+      return false;
     advance(word.size());
     return true;
   }
@@ -59,15 +65,20 @@ class TomlScanner {
 
   void step() {
     const size_t bytes = utf8_bytes(text_, at_);
-    if (bytes == 0) fail("UTF-8", "bytes that are none");
-    if (in_ == In::quotes) return quoted(bytes);
+    if (bytes == 0)
+      fail("UTF-8", "bytes that are none");
+    if (in_ == In::quotes)
+      return quoted(bytes);
     const char c = text_[at_];
-    if (c == '\n') return end_line();
+    if (c == '\n')
+      return end_line();
     if (in_ == In::plain && bytes > 1) {
       fail("ASCII outside quotes and comments", "another character");
     }
-    if (in_ == In::plain && open_quotes()) return;
-    if (in_ == In::plain) plain(c);
+    if (in_ == In::plain && open_quotes())
+      return;
+    if (in_ == In::plain)
+      plain(c);
     next_character(bytes);
   }
 
@@ -75,7 +86,8 @@ class TomlScanner {
     if (c == '#') {
       in_ = In::comment;
     } else if (c == '.') {
-      if (++dots_ > kMaxKeyDots) fail("plain keys", "one of many dots");
+      if (++dots_ > kMaxKeyDots)
+        fail("plain keys", "one of many dots");
     } else if (c == '=' || c == ',' || c == '[' || c == ']' || c == '{' || c == '}') {
       dots_ = 0;
     }
@@ -83,7 +95,8 @@ class TomlScanner {
 
   bool open_quotes() {
     for (const std::string_view quotes : {R"(""")", "'''", "\"", "'"}) {
-      if (!take(quotes)) continue;
+      if (!take(quotes))
+        continue;
       quotes_ = quotes;
       in_ = In::quotes;
       return true;
@@ -95,19 +108,24 @@ class TomlScanner {
     if (take(quotes_)) {
       in_ = In::plain;
       // """a""""" ends with two quotes of the text itself.
-      for (int more = 0; more < 2 && quotes_.size() == 3; ++more) take(quotes_.substr(0, 1));
+      for (int more = 0; more < 2 && quotes_.size() == 3; ++more)
+        take(quotes_.substr(0, 1));
       return;
     }
-    if (text_[at_] == '\n') return end_line();
+    if (text_[at_] == '\n')
+      return end_line();
     const bool escapes = text_[at_] == '\\' && quotes_[0] == '"';
     next_character(bytes);
-    if (!escapes || at_ == text_.size() || text_[at_] == '\n') return;
-    if (const size_t escaped = utf8_bytes(text_, at_); escaped > 0) next_character(escaped);
+    if (!escapes || at_ == text_.size() || text_[at_] == '\n')
+      return;
+    if (const size_t escaped = utf8_bytes(text_, at_); escaped > 0)
+      next_character(escaped);
   }
 
   // A line's end closes what should have been closed, so that TOML's reader finds that first.
   void end_line() {
-    if (in_ == In::comment || quotes_.size() == 1) in_ = In::plain;
+    if (in_ == In::comment || quotes_.size() == 1)
+      in_ = In::plain;
     dots_ = 0;
     ++at_;
     ++line_;

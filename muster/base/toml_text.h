@@ -1,6 +1,7 @@
-// The one way in which muster reads TOML. It is checked before toml++ 3.3 sees it: UTF-8, and nothing of what
-// makes that misbehave, which is letters beyond ASCII where a key or a value should begin, and keys of many
-// dots, which nest tables without end. A private header, because it shows toml++.
+// The one way in which muster reads TOML. It is checked before toml++ 3.3 sees it: UTF-8, and
+// nothing of what makes that misbehave, which is letters beyond ASCII where a key or a value should
+// begin, and keys of many dots, which nest tables without end. A private header, because it shows
+// toml++.
 #pragma once
 
 #include <toml++/toml.h>
@@ -10,7 +11,8 @@
 
 namespace muster {
 
-// What is wrong with a TOML text, and where. Whoever reads a file makes an Error of it that names the file.
+// What is wrong with a TOML text, and where. Whoever reads a file makes an Error of it that names
+// the file.
 struct TomlError {
   int line = 1;    // from 1
   int column = 1;  // from 1, in characters

@@ -1,5 +1,5 @@
-// Whether the ranks may have different numbers of inputs here, as inside of DistributedDataParallel::join().
-// Loaders refuse to train on them otherwise.
+// Whether the ranks may have different numbers of inputs here, as inside of
+// DistributedDataParallel::join(). Loaders refuse to train on them otherwise.
 #pragma once
 
 namespace muster {

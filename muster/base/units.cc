@@ -11,23 +11,32 @@ namespace muster {
 
 namespace {
 
-constexpr double kLongestMilliseconds = 864e9;  // ten thousand days; clocks count nanoseconds in 63 bits
+constexpr double kLongestMilliseconds =
+    864e9;  // ten thousand days; clocks count nanoseconds in 63 bits
 
 struct Unit {
   std::string_view name;
   double factor;
 };
 
-constexpr Unit kSizeUnits[] = {
-    {"", 1},      {"B", 1},      {"KB", 1e3},        {"MB", 1e6},           {"GB", 1e9},
-    {"TB", 1e12}, {"KiB", 1024}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
-constexpr Unit kDurationUnits[] = {{"ms", 1},     {"s", 1e3},    {"m", 60e3},
-                                   {"min", 60e3}, {"h", 3600e3}, {"d", 86400e3}};
+constexpr Unit kSizeUnits[] = {{"", 1},
+                               {"B", 1},
+                               {"KB", 1e3},
+                               {"MB", 1e6},
+                               {"GB", 1e9},
+                               {"TB", 1e12},
+                               {"KiB", 1024},
+                               {"MiB", 1048576.0},
+                               {"GiB", 1073741824.0},
+                               {"TiB", 1099511627776.0}};
+constexpr Unit kDurationUnits[] = {
+    {"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"min", 60e3}, {"h", 3600e3}, {"d", 86400e3}};
 
 template <size_t N>
 std::optional<double> factor_of(const Unit (&units)[N], std::string_view name) {
   for (const Unit& unit : units) {
-    if (unit.name == name) return unit.factor;
+    if (unit.name == name)
+      return unit.factor;
   }
   return std::nullopt;
 }
@@ -37,7 +46,8 @@ std::optional<double> take_number(std::string_view& text) {
   double value = 0;
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
-  if (error != std::errc() || value < 0 || !std::isfinite(value)) return std::nullopt;
+  if (error != std::errc() || value < 0 || !std::isfinite(value))
+    return std::nullopt;
   text.remove_prefix(static_cast<size_t>(end - text.data()));
   return value;
 }
@@ -58,35 +68,42 @@ uint64_t parse_bytes(std::string_view text) {
   const auto number = take_number(rest);
   const auto factor = factor_of(kSizeUnits, trim(rest));
   if (!number || !factor || *number * *factor >= 1.8e19) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("size: expected a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, got '", text, "'"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("size: expected a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, got '",
+                    text,
+                    "'"));
   }
   return static_cast<uint64_t>(std::round(*number * *factor));
 }
 
 std::chrono::milliseconds parse_duration(std::string_view text, std::string_view what) {
   const auto bad = [&] {
-    return Error(
-        ErrorCode::invalid_argument,
-        cat(what, ": expected a time such as 30s, 250ms, 5m or 1h30m, got '", text, "'; correct it"));
+    return Error(ErrorCode::invalid_argument,
+                 cat(what,
+                     ": expected a time such as 30s, 250ms, 5m or 1h30m, got '",
+                     text,
+                     "'; correct it"));
   };
   std::string_view rest = trim(text);
-  if (rest.empty()) throw bad();
+  if (rest.empty())
+    throw bad();
   double total_ms = 0;
   bool first = true;
   while (!rest.empty()) {
     const auto number = take_number(rest);
-    if (!number) throw bad();
+    if (!number)
+      throw bad();
     const size_t end = std::min(rest.find_first_of("0123456789."), rest.size());
     const bool bare = rest.empty() && first;  // a number alone means seconds
     const auto factor = bare ? 1e3 : factor_of(kDurationUnits, rest.substr(0, end));
-    if (!factor) throw bad();
+    if (!factor)
+      throw bad();
     total_ms += *number * *factor;
     first = false;
     rest.remove_prefix(end);
   }
-  if (total_ms > kLongestMilliseconds) throw bad();
+  if (total_ms > kLongestMilliseconds)
+    throw bad();
   return std::chrono::milliseconds(std::llround(total_ms));
 }
 
@@ -103,10 +120,13 @@ std::string format_bytes(uint64_t bytes) {
 
 std::string format_duration(std::chrono::nanoseconds duration) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-  if (ms < 1000) return cat(ms, "ms");
-  if (ms < 60'000) return cat(with_one_decimal(static_cast<double>(ms) / 1000), "s");
+  if (ms < 1000)
+    return cat(ms, "ms");
+  if (ms < 60'000)
+    return cat(with_one_decimal(static_cast<double>(ms) / 1000), "s");
   const auto s = ms / 1000;
-  if (s < 3600) return cat(s / 60, "m", with_two_digits(s % 60), "s");
+  if (s < 3600)
+    return cat(s / 60, "m", with_two_digits(s % 60), "s");
   return cat(s / 3600, "h", with_two_digits(s / 60 % 60), "m");
 }
 

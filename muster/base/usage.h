@@ -17,7 +17,8 @@ auto read_named(const char* flag, const Read& read) {
   try {
     return read();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::io) throw;
+    if (error.code() != ErrorCode::io)
+      throw;
     fail_usage(std::string(flag) + ": " + error.what() + "; correct the path");
   }
 }

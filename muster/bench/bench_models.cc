@@ -40,8 +40,10 @@ struct ResidualBlockImpl : torch::nn::Module {
     register_module("norm1", norm1);
     register_module("conv2", conv2);
     register_module("norm2", norm2);
-    if (stride == 1 && from == to) return;
-    shortcut->push_back(torch::nn::Conv2d(torch::nn::Conv2dOptions(from, to, 1).stride(stride).bias(false)));
+    if (stride == 1 && from == to)
+      return;
+    shortcut->push_back(
+        torch::nn::Conv2d(torch::nn::Conv2dOptions(from, to, 1).stride(stride).bias(false)));
     shortcut->push_back(torch::nn::BatchNorm2d(to));
     register_module("shortcut", shortcut);
   }
@@ -78,7 +80,9 @@ struct BenchCnn : BenchModel {
   }
 
   torch::Tensor forward(const torch::Tensor& inputs) override { return layers->forward(inputs); }
-  torch::Tensor make_inputs(int64_t batch) const override { return torch::randn({batch, 3, 32, 32}); }
+  torch::Tensor make_inputs(int64_t batch) const override {
+    return torch::randn({batch, 3, 32, 32});
+  }
 
   torch::nn::Sequential layers;
 };
@@ -88,8 +92,11 @@ struct BenchGpt : BenchModel {
   static constexpr int64_t kVocabulary = 96, kContext = 64;
 
   BenchGpt()
-      : gpt(GptOptions{
-            .vocabulary = kVocabulary, .layers = 6, .heads = 6, .width = 384, .context = kContext}) {
+      : gpt(GptOptions{.vocabulary = kVocabulary,
+                       .layers = 6,
+                       .heads = 6,
+                       .width = 384,
+                       .context = kContext}) {
     register_module("gpt", gpt);
     rows_of_sample = kContext;
     labels = kVocabulary;
@@ -114,9 +121,12 @@ int64_t default_batch(const std::string& model) {
 }
 
 std::shared_ptr<BenchModel> make_bench_model(const std::string& name) {
-  if (name == "mlp") return std::make_shared<BenchMlp>();
-  if (name == "cnn") return std::make_shared<BenchCnn>();
-  if (name == "gpt") return std::make_shared<BenchGpt>();
+  if (name == "mlp")
+    return std::make_shared<BenchMlp>();
+  if (name == "cnn")
+    return std::make_shared<BenchCnn>();
+  if (name == "gpt")
+    return std::make_shared<BenchGpt>();
   throw Error(ErrorCode::invalid_argument,
               cat("--model: expected ", join(bench_model_names(), ", "), ", got '", name, "'"));
 }

@@ -20,13 +20,15 @@ constexpr const char* kResultsFile = "MUSTER_BENCH_RESULTS";  // known to be a r
 
 BenchRun with_results(const std::function<int()>& start) {
   std::string folder = (std::filesystem::temp_directory_path() / "muster-bench-XXXXXX").string();
-  if (::mkdtemp(folder.data()) == nullptr) fail_errno(cat("cannot make '", folder, "'"), errno);
+  if (::mkdtemp(folder.data()) == nullptr)
+    fail_errno(cat("cannot make '", folder, "'"), errno);
   const std::string file = folder + "/results";
   ::setenv(kResultsFile, file.c_str(), 1);
   BenchRun done{.exit_code = start()};
   ::unsetenv(kResultsFile);
   // A rank that mpirun or srun has started leaves none, but the first.
-  if (done.exit_code == 0 && std::filesystem::exists(file)) done.results = read_file(file);
+  if (done.exit_code == 0 && std::filesystem::exists(file))
+    done.results = read_file(file);
   std::filesystem::remove_all(folder);
   return done;
 }
@@ -43,7 +45,9 @@ BenchRun run_bench(int ranks, int argc, char** argv, const std::function<void(Co
     ::unsetenv("MUSTER_BACKEND");  // it is for the job: what is compared goes by its own name
     measure(ctx);
   };
-  const auto start = [&] { return run(options, argc, argv, measure_named); };
+  const auto start = [&] {
+    return run(options, argc, argv, measure_named);
+  };
   return is_bench_rank() ? BenchRun{.exit_code = start()} : with_results(start);
 }
 
@@ -56,7 +60,8 @@ BenchRun run_bench_program(int ranks, const std::vector<std::string>& argv) {
 }
 
 void leave_results(const std::string& text) {
-  if (const auto file = get_env(kResultsFile)) write_file(*file, text);
+  if (const auto file = get_env(kResultsFile))
+    write_file(*file, text);
 }
 
 }  // namespace muster

@@ -1,4 +1,5 @@
-// Benchmarks that start their own ranks, and get what rank 0 found without the prefix of a rank's output.
+// Benchmarks that start their own ranks, and get what rank 0 found without the prefix of a rank's
+// output.
 #pragma once
 
 #include <functional>
@@ -20,7 +21,8 @@ bool is_bench_rank();
 // Runs `measure` on so many ranks of this host.
 BenchRun run_bench(int ranks, int argc, char** argv, const std::function<void(Context&)>& measure);
 
-// The same with another program's ranks; rank 0 writes into the file that MUSTER_BENCH_RESULTS names.
+// The same with another program's ranks; rank 0 writes into the file that MUSTER_BENCH_RESULTS
+// names.
 BenchRun run_bench_program(int ranks, const std::vector<std::string>& argv);
 
 // For rank 0, once: its results as a text.

@@ -30,27 +30,33 @@ constexpr int kLeastCalls = 5;
 constexpr int kMostCalls = 2'000;
 
 at::ScalarType type_named(const std::string& name) {
-  const std::map<std::string, at::ScalarType> types = {{"float32", at::kFloat},     {"float64", at::kDouble},
-                                                       {"bfloat16", at::kBFloat16}, {"float16", at::kHalf},
-                                                       {"int32", at::kInt},         {"int64", at::kLong}};
+  const std::map<std::string, at::ScalarType> types = {{"float32", at::kFloat},
+                                                       {"float64", at::kDouble},
+                                                       {"bfloat16", at::kBFloat16},
+                                                       {"float16", at::kHalf},
+                                                       {"int32", at::kInt},
+                                                       {"int64", at::kLong}};
   const auto found = types.find(name);
   if (found == types.end()) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("--dtype: expected float32, float64, bfloat16, float16, int32 or int64, got '", name, "'"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("--dtype: expected float32, float64, bfloat16, float16, int32 or int64, got '",
+                    name,
+                    "'"));
   }
   return found->second;
 }
 
-// One operation on one backend, of one size: its tensors, and what they must hold afterwards. Small whole
-// numbers, so that sums are exact in every type.
+// One operation on one backend, of one size: its tensors, and what they must hold afterwards. Small
+// whole numbers, so that sums are exact in every type.
 class Case {
  public:
-  Case(ProcessGroup& group, const std::string& op, bool in_place, at::ScalarType type, int64_t count)
+  Case(
+      ProcessGroup& group, const std::string& op, bool in_place, at::ScalarType type, int64_t count)
       : group_(group), op_(op), type_(type) {
     const int64_t ranks = group.size();
     const auto make = [&](int64_t elements) {
-      if (in_place) return group.c10d()->getDefaultBackend()->allocateTensor(elements, type);
+      if (in_place)
+        return group.c10d()->getDefaultBackend()->allocateTensor(elements, type);
       return torch::empty({elements}, torch::TensorOptions(type).device(group.device()));
     };
     const bool many_in = op == "reduce_scatter" || op == "all_to_all";
@@ -63,18 +69,25 @@ class Case {
   void fill() { in_.fill_(group_.rank() + 1); }
 
   void run() {
-    if (op_ == "all_reduce") group_.all_reduce(in_);
-    if (op_ == "broadcast") group_.broadcast(in_, 0);
-    if (op_ == "all_gather") group_.all_gather(out_, in_);
-    if (op_ == "reduce_scatter") group_.reduce_scatter(out_, in_);
-    if (op_ == "all_to_all") group_.all_to_all(out_, in_);
+    if (op_ == "all_reduce")
+      group_.all_reduce(in_);
+    if (op_ == "broadcast")
+      group_.broadcast(in_, 0);
+    if (op_ == "all_gather")
+      group_.all_gather(out_, in_);
+    if (op_ == "reduce_scatter")
+      group_.reduce_scatter(out_, in_);
+    if (op_ == "all_to_all")
+      group_.all_to_all(out_, in_);
   }
 
   int64_t wrong() const {
     const int64_t ranks = group_.size();
-    if (op_ == "broadcast") return out_.ne(1).sum().item<int64_t>();
+    if (op_ == "broadcast")
+      return out_.ne(1).sum().item<int64_t>();
     if (op_ == "all_gather" || op_ == "all_to_all") {
-      const auto senders = torch::arange(1, ranks + 1, torch::TensorOptions(type_).device(group_.device()));
+      const auto senders =
+          torch::arange(1, ranks + 1, torch::TensorOptions(type_).device(group_.device()));
       return out_.view({ranks, -1}).ne(senders.unsqueeze(1)).sum().item<int64_t>();
     }
     return out_.ne(ranks * (ranks + 1) / 2).sum().item<int64_t>();
@@ -93,7 +106,8 @@ double median_of(std::vector<double> values) {
 }
 
 // Microseconds: the median over calls, all ranks starting together; of the slowest rank.
-double time_of(Case& one, ProcessGroup& group, ProcessGroup& control, double seconds, int64_t& wrong) {
+double time_of(
+    Case& one, ProcessGroup& group, ProcessGroup& control, double seconds, int64_t& wrong) {
   for (int i = 0; i < kWarmUps; ++i) {
     one.fill();
     one.run();
@@ -103,11 +117,13 @@ double time_of(Case& one, ProcessGroup& group, ProcessGroup& control, double sec
   const auto begun = Clock::now();
   for (bool more = true; more;) {
     one.fill();
-    if (group.device().is_cuda()) torch::cuda::synchronize();
+    if (group.device().is_cuda())
+      torch::cuda::synchronize();
     control.barrier();
     const auto start = Clock::now();
     one.run();
-    if (group.device().is_cuda()) torch::cuda::synchronize();
+    if (group.device().is_cuda())
+      torch::cuda::synchronize();
     times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
     const int calls = static_cast<int>(times.size());
     more = calls < kLeastCalls || (calls < kMostCalls && seconds_since(begun) < seconds);
@@ -135,10 +151,13 @@ std::vector<std::string> backends_here(Context& ctx) {
     all.emplace_back("shm+gloo");
   } else {
     all.emplace_back("shm");
-    if (!ctx.device().is_cuda()) all.emplace_back("shm-in-place");
+    if (!ctx.device().is_cuda())
+      all.emplace_back("shm-in-place");
   }
-  if (ctx.process_group().backend() == "nccl") all.emplace_back("nccl");
-  if (get_env("OMPI_COMM_WORLD_SIZE") || get_env("PMI_RANK")) all.emplace_back("mpi");
+  if (ctx.process_group().backend() == "nccl")
+    all.emplace_back("nccl");
+  if (get_env("OMPI_COMM_WORLD_SIZE") || get_env("PMI_RANK"))
+    all.emplace_back("mpi");
   return all;
 }
 
@@ -147,22 +166,32 @@ std::vector<Contestant> contestants(Context& ctx, const CollectivesBenchOptions&
   for (const std::string& name : options.backends.empty() ? backends_here(ctx) : options.backends) {
     const bool in_place = name == "shm-in-place";
     const auto store = c10::make_intrusive<c10d::PrefixStore>("bench/" + name, ctx.store());
-    all.push_back({.name = name,
-                   .group = init_process_group(store, ctx.rank(), ctx.world_size(),
-                                               {.backend = in_place ? "shm" : name, .device = ctx.device()}),
-                   .in_place = in_place});
+    all.push_back(
+        {.name = name,
+         .group = init_process_group(store,
+                                     ctx.rank(),
+                                     ctx.world_size(),
+                                     {.backend = in_place ? "shm" : name, .device = ctx.device()}),
+         .in_place = in_place});
   }
   return all;
 }
 
 void print_row(const CollectiveTime& row, const std::string& dtype) {
-  std::printf("%12ld %12ld %9s %-13s %11.1f %8.3f %8.3f %6ld\n", static_cast<long>(row.bytes),
-              static_cast<long>(row.count), dtype.c_str(), row.backend.c_str(), row.us, row.algbw, row.busbw,
+  std::printf("%12ld %12ld %9s %-13s %11.1f %8.3f %8.3f %6ld\n",
+              static_cast<long>(row.bytes),
+              static_cast<long>(row.count),
+              dtype.c_str(),
+              row.backend.c_str(),
+              row.us,
+              row.algbw,
+              row.busbw,
               static_cast<long>(row.wrong));
   std::fflush(stdout);
 }
 
-std::string to_json(const std::vector<CollectiveTime>& rows, const CollectivesBenchOptions& options) {
+std::string to_json(const std::vector<CollectiveTime>& rows,
+                    const CollectivesBenchOptions& options) {
   nlohmann::json list = nlohmann::json::array();
   for (const CollectiveTime& row : rows) {
     list.push_back({{"backend", row.backend},
@@ -187,10 +216,21 @@ void measure(Context& ctx, const CollectivesBenchOptions& options) {
   auto groups = contestants(ctx, options);
   std::vector<CollectiveTime> rows;
   if (ctx.is_main() && !options.json) {
-    std::printf("# %s, %d ranks on %s; us: least of %d medians, of the slowest rank; bandwidths in GB/s\n",
-                options.op.c_str(), ctx.world_size(), ctx.device().str().c_str(), options.rounds);
-    std::printf("%12s %12s %9s %-13s %11s %8s %8s %6s\n", "bytes", "count", "type", "backend", "us", "algbw",
-                "busbw", "wrong");
+    std::printf(
+        "# %s, %d ranks on %s; us: least of %d medians, of the slowest rank; bandwidths in GB/s\n",
+        options.op.c_str(),
+        ctx.world_size(),
+        ctx.device().str().c_str(),
+        options.rounds);
+    std::printf("%12s %12s %9s %-13s %11s %8s %8s %6s\n",
+                "bytes",
+                "count",
+                "type",
+                "backend",
+                "us",
+                "algbw",
+                "busbw",
+                "wrong");
   }
   for (int64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= options.factor) {
     const int64_t count = std::max<int64_t>(1, bytes / element);
@@ -198,12 +238,17 @@ void measure(Context& ctx, const CollectivesBenchOptions& options) {
     std::vector<Case> cases;
     for (Contestant& contestant : groups) {
       cases.emplace_back(contestant.group, options.op, contestant.in_place, type, count);
-      best.push_back({.backend = contestant.name, .bytes = count * element, .count = count, .us = 1e18});
+      best.push_back(
+          {.backend = contestant.name, .bytes = count * element, .count = count, .us = 1e18});
     }
     for (int round = 0; round < options.rounds; ++round) {
       for (size_t i = 0; i < groups.size(); ++i) {
-        best[i].us = std::min(best[i].us, time_of(cases[i], groups[i].group, ctx.process_group(),
-                                                  options.seconds / options.rounds, best[i].wrong));
+        best[i].us = std::min(best[i].us,
+                              time_of(cases[i],
+                                      groups[i].group,
+                                      ctx.process_group(),
+                                      options.seconds / options.rounds,
+                                      best[i].wrong));
       }
     }
     for (CollectiveTime& row : best) {
@@ -212,31 +257,43 @@ void measure(Context& ctx, const CollectivesBenchOptions& options) {
       row.wrong = wrong.item<int64_t>();
       row.algbw = static_cast<double>(row.bytes) / row.us / 1e3;
       row.busbw = row.algbw * bus_factor(options.op, ctx.world_size());
-      if (ctx.is_main() && !options.json) print_row(row, options.dtype);
+      if (ctx.is_main() && !options.json)
+        print_row(row, options.dtype);
       rows.push_back(row);
     }
   }
-  for (Contestant& contestant : groups) contestant.group.shutdown();
-  if (ctx.is_main()) leave_results(to_json(rows, options));
+  for (Contestant& contestant : groups)
+    contestant.group.shutdown();
+  if (ctx.is_main())
+    leave_results(to_json(rows, options));
   if (ctx.is_main() && !options.svg.empty())
-    write_file(options.svg,
-               draw_times(rows, cat(options.op, ", ", ctx.world_size(), " ranks, ", options.dtype)));
+    write_file(
+        options.svg,
+        draw_times(rows, cat(options.op, ", ", ctx.world_size(), " ranks, ", options.dtype)));
   for (const CollectiveTime& row : rows) {
-    if (row.wrong == 0) continue;
-    throw Error(ErrorCode::backend_failed, cat(options.op, ": expected the right result, got ", row.wrong,
-                                               " wrong elements of ", row.count, " over ", row.backend));
+    if (row.wrong == 0)
+      continue;
+    throw Error(ErrorCode::backend_failed,
+                cat(options.op,
+                    ": expected the right result, got ",
+                    row.wrong,
+                    " wrong elements of ",
+                    row.count,
+                    " over ",
+                    row.backend));
   }
 }
 
 void check(const CollectivesBenchOptions& options) {
-  const std::vector<std::string> ops = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                        "all_to_all"};
+  const std::vector<std::string> ops = {
+      "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all"};
   if (std::find(ops.begin(), ops.end(), options.op) == ops.end()) {
     throw Error(ErrorCode::invalid_argument,
                 cat("--op: expected ", join(ops, ", "), ", got '", options.op, "'"));
   }
   for (const std::string& backend : options.backends) {
-    const std::vector<std::string> known = {"gloo", "shm", "shm-in-place", "shm+gloo", "nccl", "mpi"};
+    const std::vector<std::string> known = {
+        "gloo", "shm", "shm-in-place", "shm+gloo", "nccl", "mpi"};
     if (std::find(known.begin(), known.end(), backend) == known.end()) {
       throw Error(ErrorCode::invalid_argument,
                   cat("--backends: expected ", join(known, ", "), ", got '", backend, "'"));
@@ -244,14 +301,21 @@ void check(const CollectivesBenchOptions& options) {
   }
   if (options.min_bytes > options.max_bytes) {
     throw Error(ErrorCode::invalid_argument,
-                cat("--min: expected no more than --max (", options.max_bytes, "), got ", options.min_bytes));
+                cat("--min: expected no more than --max (",
+                    options.max_bytes,
+                    "), got ",
+                    options.min_bytes));
   }
   type_named(options.dtype);
-  if (options.svg.empty()) return;
+  if (options.svg.empty())
+    return;
   const auto folder = std::filesystem::absolute(options.svg).parent_path();
   if (::access(folder.c_str(), W_OK) != 0) {
-    throw Error(ErrorCode::invalid_argument, cat("--svg: expected a folder that can be written, got '",
-                                                 folder.string(), "': ", std::strerror(errno)));
+    throw Error(ErrorCode::invalid_argument,
+                cat("--svg: expected a folder that can be written, got '",
+                    folder.string(),
+                    "': ",
+                    std::strerror(errno)));
   }
 }
 
@@ -259,15 +323,19 @@ void check(const CollectivesBenchOptions& options) {
 
 double bus_factor(const std::string& op, int ranks) {
   const double n = ranks;
-  if (op == "all_reduce") return 2 * (n - 1) / n;
-  if (op == "broadcast") return 1;
+  if (op == "all_reduce")
+    return 2 * (n - 1) / n;
+  if (op == "broadcast")
+    return 1;
   return (n - 1) / n;
 }
 
 int bench_collectives(const CollectivesBenchOptions& options, int argc, char** argv) {
   check(options);
-  const BenchRun done = run_bench(options.ranks, argc, argv, [&](Context& ctx) { measure(ctx, options); });
-  if (options.json && !done.results.empty()) std::cout << done.results << std::endl;
+  const BenchRun done =
+      run_bench(options.ranks, argc, argv, [&](Context& ctx) { measure(ctx, options); });
+  if (options.json && !done.results.empty())
+    std::cout << done.results << std::endl;
   return done.exit_code;
 }
 

@@ -9,8 +9,9 @@ namespace muster {
 
 struct CollectivesBenchOptions {
   int ranks = 2;
-  std::string op = "all_reduce";           // or reduce_scatter, all_gather, broadcast, all_to_all
-  std::vector<std::string> backends = {};  // gloo, shm, shm-in-place, nccl, mpi; empty: what can be had here
+  std::string op = "all_reduce";  // or reduce_scatter, all_gather, broadcast, all_to_all
+  std::vector<std::string> backends =
+      {};  // gloo, shm, shm-in-place, nccl, mpi; empty: what can be had here
   std::string dtype = "float32";
   int64_t min_bytes = 4;
   int64_t max_bytes = 64 << 20;
@@ -32,7 +33,8 @@ struct CollectiveTime {
   int64_t wrong = 0;  // elements that are not what they must be
 };
 
-// Starts its own ranks, as many as asked, on this host. Returns the exit code: 1 when a result was wrong.
+// Starts its own ranks, as many as asked, on this host. Returns the exit code: 1 when a result was
+// wrong.
 int bench_collectives(const CollectivesBenchOptions& options, int argc, char** argv);
 
 // algbw → busbw for `ranks` ranks. Source: nccl-tests PERFORMANCE.md.

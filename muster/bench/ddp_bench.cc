@@ -23,14 +23,16 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Of one program's kinds each, the first of which the others are compared with. Python's are another
-// program's, and take turns with those of this one only round by round: so they are compared with Python's
-// own.
+// Of one program's kinds each, the first of which the others are compared with. Python's are
+// another program's, and take turns with those of this one only round by round: so they are
+// compared with Python's own.
 using Programs = std::vector<DdpTimes>;
 
 // What python_ddp.py leaves too.
 std::string text_of(const DdpTimes& times) {
-  return Json{{"kinds", times.wall.kinds}, {"wall", times.wall.rounds}, {"processor", times.processor.rounds}}
+  return Json{{"kinds", times.wall.kinds},
+              {"wall", times.wall.rounds},
+              {"processor", times.processor.rounds}}
       .dump();
 }
 
@@ -38,7 +40,8 @@ void add(DdpTimes& times, const std::string& results) {
   const Json found = Json::parse(results);
   const auto add_to = [&](PairedTimes& to, const char* name) {
     to.kinds = found["kinds"].get<std::vector<std::string>>();
-    for (const Json& round : found[name]) to.rounds.push_back(round.get<std::vector<double>>());
+    for (const Json& round : found[name])
+      to.rounds.push_back(round.get<std::vector<double>>());
   };
   add_to(times.wall, "wall");
   add_to(times.processor, "processor");
@@ -52,17 +55,22 @@ std::string text_of(const Spread& ratio) {
 
 void print_table(const Programs& programs, const DdpBenchOptions& options) {
   std::printf("# a step of %s, batch %ld a rank, %d ranks; the kinds take turns step by step\n",
-              options.model.c_str(), static_cast<long>(options.batch), options.ranks);
+              options.model.c_str(),
+              static_cast<long>(options.batch),
+              options.ranks);
   std::printf("# a ratio compares with none in the same turn: median (quartiles) of %d turns\n",
               options.steps * options.rounds);
   if (programs.size() > 1)
-    std::printf("# Python's kinds take turns step by step too, and with the C++ kinds round by round\n");
-  std::printf("%-20s %9s %15s %22s %22s\n", "", "ms", "ms beyond none", "ratio", "of processor time");
+    std::printf(
+        "# Python's kinds take turns step by step too, and with the C++ kinds round by round\n");
+  std::printf(
+      "%-20s %9s %15s %22s %22s\n", "", "ms", "ms beyond none", "ratio", "of processor time");
   for (const DdpTimes& times : programs) {
     for (size_t kind = 0; kind < times.wall.kinds.size(); ++kind) {
       std::printf("%-20s %9.2f", times.wall.kinds[kind].c_str(), times_of(times.wall, kind).median);
       if (kind != 0) {
-        std::printf(" %15.2f %22s %22s", differences_of(times.wall, kind, 0).median,
+        std::printf(" %15.2f %22s %22s",
+                    differences_of(times.wall, kind, 0).median,
                     text_of(ratios_of(times.wall, kind, 0)).c_str(),
                     text_of(ratios_of(times.processor, kind, 0)).c_str());
       }
@@ -82,7 +90,8 @@ std::string as_json(const Programs& programs, const DdpBenchOptions& options) {
     const auto& kinds = times.wall.kinds;
     for (size_t kind = 0; kind < kinds.size(); ++kind) {
       ms[kinds[kind]] = times_of(times.wall, kind).median;
-      if (kind == 0) continue;
+      if (kind == 0)
+        continue;
       ratios[kinds[kind]] = spread_json(ratios_of(times.wall, kind, 0), kinds[0]);
       processor[kinds[kind]] = spread_json(ratios_of(times.processor, kind, 0), kinds[0]);
     }
@@ -112,27 +121,33 @@ bool is_positive(const std::string& text) {
 // Before and behind the colon; without one PyTorch's cap.
 std::pair<std::string, std::string> cut(const std::string& kind) {
   const size_t colon = kind.find(':');
-  if (colon == std::string::npos) return {kind, "25"};
+  if (colon == std::string::npos)
+    return {kind, "25"};
   return {kind.substr(0, colon), kind.substr(colon + 1)};
 }
 
 void check_kinds(const DdpBenchOptions& options) {
   std::vector<std::string> known = ddp_kind_names(false);
   for (const std::string& name : ddp_kind_names(true))
-    if (std::find(known.begin(), known.end(), name) == known.end()) known.push_back(name);
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      known.push_back(name);
   for (const std::string& kind : options.kinds) {
     const auto [backend, cap] = cut(kind);
     const bool right_cap = cap == "auto" || is_positive(cap);
-    if (std::find(known.begin(), known.end(), backend) != known.end() && right_cap) continue;
+    if (std::find(known.begin(), known.end(), backend) != known.end() && right_cap)
+      continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("--kinds: expected ", join(known, ", "),
-                    ", with :MIB or :auto behind for the cap of buckets, got '", printable(kind), "'"));
+                cat("--kinds: expected ",
+                    join(known, ", "),
+                    ", with :MIB or :auto behind for the cap of buckets, got '",
+                    printable(kind),
+                    "'"));
   }
 }
 
-// Ranks keep the memory that they free. A gradient of some MiB would else be given back to the kernel at
-// every zero_grad(), and the loop without communication alone pay for having it mapped and zeroed again:
-// DDP's gradients stay in its buckets.
+// Ranks keep the memory that they free. A gradient of some MiB would else be given back to the
+// kernel at every zero_grad(), and the loop without communication alone pay for having it mapped
+// and zeroed again: DDP's gradients stay in its buckets.
 void keep_freed_memory() {
   ::setenv("MALLOC_MMAP_MAX_", "0", 0);
   ::setenv("MALLOC_TRIM_THRESHOLD_", "17179869184", 0);
@@ -142,33 +157,53 @@ void keep_freed_memory() {
 }  // namespace
 
 int bench_ddp(DdpBenchOptions options, int argc, char** argv) {
-  if (options.batch == 0) options.batch = default_batch(options.model);
+  if (options.batch == 0)
+    options.batch = default_batch(options.model);
   check_kinds(options);
-  if (!is_bench_rank()) make_bench_model(options.model);  // or says what is wrong with the name
+  if (!is_bench_rank())
+    make_bench_model(options.model);  // or says what is wrong with the name
   const auto measure = [&](Context& ctx) {
     const DdpTimes times = measure_ddp_kinds(ctx, options);
-    if (ctx.is_main()) leave_results(text_of(times));
+    if (ctx.is_main())
+      leave_results(text_of(times));
   };
   if (is_bench_rank()) {
     int exit_code = 0;
-    for (int round = 0; round < options.rounds; ++round)  // a rank comes to the call that it was started for
+    for (int round = 0; round < options.rounds;
+         ++round)  // a rank comes to the call that it was started for
       exit_code = run_bench(options.ranks, argc, argv, measure).exit_code;
     return exit_code;
   }
   keep_freed_memory();
   Programs programs(options.python.empty() ? 1 : 2);
   for (int round = 0; round < options.rounds; ++round) {
-    log(LogLevel::info, cat("round ", round + 1, " of ", options.rounds, ": ", options.model, ", batch ",
-                            options.batch, ", ", options.ranks, " ranks"));
+    log(LogLevel::info,
+        cat("round ",
+            round + 1,
+            " of ",
+            options.rounds,
+            ": ",
+            options.model,
+            ", batch ",
+            options.batch,
+            ", ",
+            options.ranks,
+            " ranks"));
     if (!options.python.empty()) {
-      const BenchRun python = run_bench_program(
-          options.ranks,
-          {options.python, "-u", python_script(), options.model, cat(options.batch), cat(options.steps)});
-      if (python.exit_code != 0) return python.exit_code;
+      const BenchRun python = run_bench_program(options.ranks,
+                                                {options.python,
+                                                 "-u",
+                                                 python_script(),
+                                                 options.model,
+                                                 cat(options.batch),
+                                                 cat(options.steps)});
+      if (python.exit_code != 0)
+        return python.exit_code;
       add(programs.front(), python.results);
     }
     const BenchRun ours = run_bench(options.ranks, argc, argv, measure);
-    if (ours.exit_code != 0) return ours.exit_code;
+    if (ours.exit_code != 0)
+      return ours.exit_code;
     add(programs.back(), ours.results);
   }
   if (options.json) {

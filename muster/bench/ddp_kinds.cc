@@ -26,7 +26,8 @@ constexpr std::string_view kCopied = "-copied";
 // Of "shm:4" 4 MiB, of "shm:auto" what proves best.
 BucketCap bucket_cap_of(const std::string& name) {
   const size_t colon = name.find(':');
-  if (colon == std::string::npos) return {};
+  if (colon == std::string::npos)
+    return {};
   const std::string cap = name.substr(colon + 1);
   return cap == "auto" ? BucketCap::automatic() : BucketCap(std::stod(cap));
 }
@@ -42,15 +43,18 @@ class Kind {
     inputs_ = model_->make_inputs(options.batch).to(ctx.device());
     labels_ = torch::randint(model_->labels, {options.batch * model_->rows_of_sample}, torch::kLong)
                   .to(ctx.device());
-    if (name == kNoCommunication) return;
+    if (name == kNoCommunication)
+      return;
     std::string backend = name.substr(0, name.find(':'));
     const bool copied = backend.ends_with(kCopied);
-    if (copied) backend.resize(backend.size() - kCopied.size());
+    if (copied)
+      backend.resize(backend.size() - kCopied.size());
     const auto store = c10::make_intrusive<c10d::PrefixStore>("bench/" + name, ctx.store());
-    group_ =
-        init_process_group(store, ctx.rank(), ctx.world_size(), {.backend = backend, .device = ctx.device()});
+    group_ = init_process_group(
+        store, ctx.rank(), ctx.world_size(), {.backend = backend, .device = ctx.device()});
     ddp_ = std::make_unique<DistributedDataParallel<std::shared_ptr<BenchModel>>>(
-        model_, *group_,
+        model_,
+        *group_,
         DdpOptions{.bucket_cap_mb = bucket_cap_of(name), .gradient_as_bucket_view = !copied});
   }
 
@@ -65,7 +69,8 @@ class Kind {
 
   void leave() {
     ddp_.reset();
-    if (group_) group_->shutdown();
+    if (group_)
+      group_->shutdown();
   }
 
  private:
@@ -77,8 +82,8 @@ class Kind {
   double last_loss_ = 0;
 };
 
-// Another one for each round, the same on every rank: none always comes after the same one, whose data it
-// would find in the caches.
+// Another one for each round, the same on every rank: none always comes after the same one, whose
+// data it would find in the caches.
 std::vector<size_t> order_of_round(size_t kinds, int round) {
   std::vector<size_t> order(kinds);
   std::iota(order.begin(), order.end(), size_t{0});
@@ -94,10 +99,12 @@ double processor_ms() {
 }
 
 std::vector<std::string> kinds_of(const DdpBenchOptions& options, bool by_nccl) {
-  if (options.kinds.empty()) return ddp_kind_names(by_nccl);
+  if (options.kinds.empty())
+    return ddp_kind_names(by_nccl);
   std::vector<std::string> kinds = {kNoCommunication};
   for (const std::string& kind : options.kinds)
-    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end())
+      kinds.push_back(kind);
   return kinds;
 }
 
@@ -113,7 +120,8 @@ PairedTimes paired(const std::vector<std::string>& kinds, const at::Tensor& time
 }  // namespace
 
 std::vector<std::string> ddp_kind_names(bool by_nccl) {
-  if (by_nccl) return {kNoCommunication, "nccl", "nccl-copied"};
+  if (by_nccl)
+    return {kNoCommunication, "nccl", "nccl-copied"};
   return {kNoCommunication, "gloo", "gloo-copied", "shm", "shm-copied"};
 }
 
@@ -121,7 +129,8 @@ DdpTimes measure_ddp_kinds(Context& ctx, const DdpBenchOptions& options) {
   ProcessGroup& control = ctx.process_group();
   const auto names = kinds_of(options, control.backend() == "nccl");
   std::vector<std::unique_ptr<Kind>> kinds;
-  for (const std::string& name : names) kinds.push_back(std::make_unique<Kind>(ctx, options, name));
+  for (const std::string& name : names)
+    kinds.push_back(std::make_unique<Kind>(ctx, options, name));
   auto wall = torch::zeros({options.steps, std::ssize(kinds)}, at::kDouble);
   auto processor = torch::zeros_like(wall);
   for (int round = -kWarmUpSteps; round < options.steps; ++round) {
@@ -130,14 +139,16 @@ DdpTimes measure_ddp_kinds(Context& ctx, const DdpBenchOptions& options) {
       const auto start = Clock::now();
       const double used = processor_ms();
       kinds[kind]->step();
-      if (round < 0) continue;
+      if (round < 0)
+        continue;
       wall[round][static_cast<int64_t>(kind)] = seconds_since(start) * 1e3;
       processor[round][static_cast<int64_t>(kind)] = processor_ms() - used;
     }
   }
   control.all_reduce(wall, ReduceOp::max);
   control.all_reduce(processor, ReduceOp::sum);
-  for (const auto& kind : kinds) kind->leave();
+  for (const auto& kind : kinds)
+    kind->leave();
   return {.wall = paired(names, wall), .processor = paired(names, processor)};
 }
 

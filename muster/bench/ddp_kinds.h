@@ -1,6 +1,6 @@
 // The kinds of training that `muster-bench ddp` compares, each with a model of its own: alone, or
-// data-parallel over a backend. They take turns step by step, so that what else the machine does meets them
-// all alike.
+// data-parallel over a backend. They take turns step by step, so that what else the machine does
+// meets them all alike.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ std::vector<std::string> ddp_kind_names(bool by_nccl);
 
 struct DdpTimes {
   PairedTimes wall;       // milliseconds, of the slowest rank
-  PairedTimes processor;  // of all threads of all ranks together: what others do on the machine is not in it,
-                          // nor are waits that sleep
+  PairedTimes processor;  // of all threads of all ranks together: what others do on the machine is
+                          // not in it, nor are waits that sleep
 };
 
 // Collective. Of `options.steps` rounds of steps, one of each kind.

@@ -42,7 +42,8 @@ std::vector<Candidate> gpu_candidates(const Host& host, const DeviceBenchOptions
     throw Error(ErrorCode::unavailable,
                 cat("bench device: expected a GPU, got none: ", describe(host, usable)));
   }
-  for (const std::string& sick : usable.sick) std::fputs(cat("left out ", sick, "\n").c_str(), stderr);
+  for (const std::string& sick : usable.sick)
+    std::fputs(cat("left out ", sick, "\n").c_str(), stderr);
   std::vector<Candidate> candidates;
   for (const UsableGpu& gpu : select_gpus(selection, host, usable, {})) {
     Candidate candidate{
@@ -50,7 +51,8 @@ std::vector<Candidate> gpu_candidates(const Host& host, const DeviceBenchOptions
     // One process sees one instance: the first of those that the mask names.
     if (gpu.mig >= 0 && usable.gpus.size() > 1) {
       candidate.obstacle =
-          cat("a MIG instance among several; measure it alone, with CUDA_VISIBLE_DEVICES=", candidate.id);
+          cat("a MIG instance among several; measure it alone, with CUDA_VISIBLE_DEVICES=",
+              candidate.id);
     }
     candidate.device = c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(gpu.ordinal.value));
     candidates.push_back(candidate);
@@ -60,14 +62,18 @@ std::vector<Candidate> gpu_candidates(const Host& host, const DeviceBenchOptions
 
 std::vector<Candidate> candidates_of(const Host& host, const DeviceBenchOptions& options) {
   const bool on_cpu = options.cpu || (host.gpus.empty() && options.gpus.empty());
-  if (!on_cpu) return gpu_candidates(host, options);
+  if (!on_cpu)
+    return gpu_candidates(host, options);
   return {{.id = "cpu", .label = "CPU slot", .model = cpu_slot_model(host)}};
 }
 
 c10::ScalarType dtype_of(const std::string& name) {
-  if (name == "float32") return c10::kFloat;
-  if (name == "bfloat16") return c10::kBFloat16;
-  if (name == "float16") return c10::kHalf;
+  if (name == "float32")
+    return c10::kFloat;
+  if (name == "bfloat16")
+    return c10::kBFloat16;
+  if (name == "float16")
+    return c10::kHalf;
   throw Error(ErrorCode::invalid_argument,
               cat("--dtype: expected float32, bfloat16 or float16, got '", name, "'"));
 }
@@ -78,7 +84,8 @@ class DeviceBench {
   DeviceBench(const Host& host, const DeviceBenchOptions& options)
       : host_(host), options_(options), dtype_(dtype_of(options.dtype)) {
     path_ = options.cache.empty() ? default_score_cache() : options.cache;
-    if (path_.empty()) throw Error(ErrorCode::io, "bench device: expected HOME or --cache FILE, got neither");
+    if (path_.empty())
+      throw Error(ErrorCode::io, "bench device: expected HOME or --cache FILE, got neither");
     measured_ = read_score_cache(path_);
   }
 
@@ -93,7 +100,8 @@ class DeviceBench {
       }
       try {
         results.push_back(measure(candidate));
-      } catch (const std::exception& error) {  // of this device: the others are measured all the same
+      } catch (
+          const std::exception& error) {  // of this device: the others are measured all the same
         say(candidate, cat("not measured: ", describe_exception(error)));
         continue;
       }
@@ -108,7 +116,8 @@ class DeviceBench {
   }
 
   MeasuredScore measure(const Candidate& candidate) const {
-    if (!candidate.obstacle.empty()) throw Error(ErrorCode::unavailable, candidate.obstacle);
+    if (!candidate.obstacle.empty())
+      throw Error(ErrorCode::unavailable, candidate.obstacle);
     std::optional<Lease> lease;
     if (candidate.device.is_cuda()) {
       lease = take_lease(candidate);
@@ -131,9 +140,10 @@ class DeviceBench {
 
   static Lease take_lease(const Candidate& candidate) {
     const LeaseFolder folder;
-    auto lease =
-        folder.try_take({candidate.id}, kWholeGpu, {.job = "bench", .program = "muster bench device"});
-    if (lease) return std::move(*lease);
+    auto lease = folder.try_take(
+        {candidate.id}, kWholeGpu, {.job = "bench", .program = "muster bench device"});
+    if (lease)
+      return std::move(*lease);
     const auto holders = folder.holders({candidate.id});
     throw Error(ErrorCode::unavailable,
                 holders.empty() ? "held by another job a moment ago" : describe(holders[0]));
@@ -141,9 +151,11 @@ class DeviceBench {
 
   // LibTorch counts the GPUs of its own vendor.
   static void check_is_the_gpu(const Candidate& candidate, const std::string& uuid) {
-    if (!uuid.starts_with("GPU-") || !candidate.id.starts_with("GPU-") || uuid == candidate.id) return;
-    throw Error(ErrorCode::unavailable,
-                cat("expected LibTorch to find it as ", candidate.device.str(), ", which is ", uuid));
+    if (!uuid.starts_with("GPU-") || !candidate.id.starts_with("GPU-") || uuid == candidate.id)
+      return;
+    throw Error(
+        ErrorCode::unavailable,
+        cat("expected LibTorch to find it as ", candidate.device.str(), ", which is ", uuid));
   }
 
   const Host& host_;
@@ -155,20 +167,26 @@ class DeviceBench {
 
 std::string table(const std::vector<MeasuredScore>& scores) {
   double most = 0;
-  for (const MeasuredScore& score : scores) most = std::max(most, score.score);
+  for (const MeasuredScore& score : scores)
+    most = std::max(most, score.score);
   std::vector<std::vector<std::string>> rows;
   rows.reserve(scores.size());
   for (const MeasuredScore& score : scores) {
-    rows.push_back({score.device, score.model, cat(std::llround(score.score)), cat(score.batch_size),
+    rows.push_back({score.device,
+                    score.model,
+                    cat(std::llround(score.score)),
+                    cat(score.batch_size),
                     cat(std::lround(100 * score.score / most), " %")});
   }
-  return format_table({{"device"}, {"model"}, {"samples/s", true}, {"batch", true}, {"of the fastest", true}},
-                      rows);
+  return format_table(
+      {{"device"}, {"model"}, {"samples/s", true}, {"batch", true}, {"of the fastest", true}},
+      rows);
 }
 
 std::string json_of(const std::vector<MeasuredScore>& scores) {
   nlohmann::ordered_json devices = nlohmann::ordered_json::object();
-  for (const MeasuredScore& score : scores) devices[score.device] = score.score;
+  for (const MeasuredScore& score : scores)
+    devices[score.device] = score.score;
   return devices.dump(2) + "\n";  // as --scores reads it
 }
 
@@ -176,11 +194,13 @@ std::string json_of(const std::vector<MeasuredScore>& scores) {
 
 int bench_devices(const DeviceBenchOptions& options) {
   ::setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1);  // as the machine's GPUs are counted here
-  const Host host = probe_this_machine({.cpu_slots = options.cpu_slots, .gpus = !options.cpu}).hosts.at(0);
+  const Host host =
+      probe_this_machine({.cpu_slots = options.cpu_slots, .gpus = !options.cpu}).hosts.at(0);
   DeviceBench bench(host, options);
   const std::vector<Candidate> candidates = candidates_of(host, options);
   const std::vector<MeasuredScore> scores = bench.run(candidates);
-  if (!scores.empty()) write_all(STDOUT_FILENO, options.json ? json_of(scores) : table(scores));
+  if (!scores.empty())
+    write_all(STDOUT_FILENO, options.json ? json_of(scores) : table(scores));
   return scores.size() == candidates.size() ? 0 : 1;
 }
 

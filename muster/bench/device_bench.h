@@ -1,5 +1,5 @@
-// `muster-bench device`: measures the devices of this machine one after the other, remembers the scores, and
-// prints them.
+// `muster-bench device`: measures the devices of this machine one after the other, remembers the
+// scores, and prints them.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ struct DeviceBenchOptions {
   bool json = false;
 };
 
-// Returns the exit code. Blocking: a few seconds a device; says each on standard error. A GPU that another
-// job holds is not measured, and said so. Throws: Error before anything is measured.
+// Returns the exit code. Blocking: a few seconds a device; says each on standard error. A GPU that
+// another job holds is not measured, and said so. Throws: Error before anything is measured.
 int bench_devices(const DeviceBenchOptions& options);
 
 }  // namespace muster

@@ -13,12 +13,15 @@ namespace muster {
 
 namespace {
 
-constexpr double kPlotWidth = 720, kPlotHeight = 440, kLeft = 80, kRight = 130, kTop = 40, kBottom = 50;
+constexpr double kPlotWidth = 720, kPlotHeight = 440, kLeft = 80, kRight = 130, kTop = 40,
+                 kBottom = 50;
 constexpr const char* kColours[] = {"#1b6ca8", "#d1495b", "#2e933c", "#8d6a9f", "#edae49"};
 
 std::string time_text(double us) {
-  if (us >= 1e6) return cat(std::lround(us / 1e6), " s");
-  if (us >= 1e3) return cat(std::lround(us / 1e3), " ms");
+  if (us >= 1e6)
+    return cat(std::lround(us / 1e6), " s");
+  if (us >= 1e3)
+    return cat(std::lround(us / 1e3), " ms");
   return cat(std::lround(us), " µs");
 }
 
@@ -26,14 +29,15 @@ std::string time_text(double us) {
 struct Axis {
   double low, high, from, to;
   double at(double value) const {
-    return from +
-           (std::log(value) - std::log(low)) / std::max(1e-9, std::log(high) - std::log(low)) * (to - from);
+    return from + (std::log(value) - std::log(low)) /
+                      std::max(1e-9, std::log(high) - std::log(low)) * (to - from);
   }
 };
 
-std::string words(double x, double y, const std::string& text, const char* anchor = "",
-                  const char* colour = "") {
-  return svg_element("text", {{"x", x}, {"y", y}, {"text-anchor", anchor}, {"fill", colour}},
+std::string words(
+    double x, double y, const std::string& text, const char* anchor = "", const char* colour = "") {
+  return svg_element("text",
+                     {{"x", x}, {"y", y}, {"text-anchor", anchor}, {"fill", colour}},
                      xml_text(text)) +
          "\n";
 }
@@ -41,7 +45,8 @@ std::string words(double x, double y, const std::string& text, const char* ancho
 std::vector<std::string> backends_of(const std::vector<CollectiveTime>& times) {
   std::vector<std::string> names;
   for (const CollectiveTime& time : times)
-    if (std::find(names.begin(), names.end(), time.backend) == names.end()) names.push_back(time.backend);
+    if (std::find(names.begin(), names.end(), time.backend) == names.end())
+      names.push_back(time.backend);
   return names;
 }
 
@@ -77,18 +82,22 @@ struct Plot {
       svg += words(x.from - 8, y.at(us) + 4, time_text(us), "end");
     }
     for (const int64_t bytes : sizes)
-      svg += words(x.at(static_cast<double>(bytes)), kPlotHeight - kBottom + 20,
-                   format_bytes(static_cast<uint64_t>(bytes)), "middle");
+      svg += words(x.at(static_cast<double>(bytes)),
+                   kPlotHeight - kBottom + 20,
+                   format_bytes(static_cast<uint64_t>(bytes)),
+                   "middle");
     return svg;
   }
 
   // With the backend's name at its end.
-  std::string curve(const std::vector<CollectiveTime>& times, const std::string& backend,
+  std::string curve(const std::vector<CollectiveTime>& times,
+                    const std::string& backend,
                     const char* colour) const {
     SvgPath path;
     double end = 0;
     for (const CollectiveTime& time : times) {
-      if (time.backend != backend) continue;
+      if (time.backend != backend)
+        continue;
       const double at = x.at(static_cast<double>(time.bytes));
       end = y.at(time.us);
       if (path.empty()) {
@@ -97,8 +106,9 @@ struct Plot {
         path.line(at, end);
       }
     }
-    return svg_element("path",
-                       {{"d", path.text()}, {"fill", "none"}, {"stroke", colour}, {"stroke-width", 2}}) +
+    return svg_element(
+               "path",
+               {{"d", path.text()}, {"fill", "none"}, {"stroke", colour}, {"stroke-width", 2}}) +
            "\n" + words(x.to + 8, end + 4, backend, "", colour);
   }
 };
@@ -107,8 +117,9 @@ struct Plot {
 
 std::string draw_times(const std::vector<CollectiveTime>& times, const std::string& title) {
   std::string body =
-      "\n" + svg_element("rect", {{"width", "100%"}, {"height", "100%"}, {"fill", "white"}}) + "\n" +
-      svg_element("text", {{"x", kLeft}, {"y", 24}, {"font-size", 15}}, xml_text(title)) + "\n";
+      "\n" + svg_element("rect", {{"width", "100%"}, {"height", "100%"}, {"fill", "white"}}) +
+      "\n" + svg_element("text", {{"x", kLeft}, {"y", 24}, {"font-size", 15}}, xml_text(title)) +
+      "\n";
   if (!times.empty()) {
     const Plot plot(times);
     body += plot.grid();

@@ -1,5 +1,5 @@
-// The `muster-bench` program: measurements that need LibTorch. `muster bench` executes it. To add one: write
-// add_<name>(CLI::App&, int*) and call it here.
+// The `muster-bench` program: measurements that need LibTorch. `muster bench` executes it. To add
+// one: write add_<name>(CLI::App&, int*) and call it here.
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <exception>
@@ -16,7 +16,8 @@
 
 namespace {
 
-// Help names what a value is, and an error the range: without a description CLI11 puts the range into both.
+// Help names what a value is, and an error the range: without a description CLI11 puts the range
+// into both.
 template <class T>
 CLI::Validator in_range(T least, T most) {
   return CLI::Range(least, most).description("");
@@ -34,25 +35,31 @@ constexpr const char* kExamples = R"(Examples:
 )";
 
 void add_device(CLI::App& app, int* exit_code) {
-  CLI::App* const command = app.add_subcommand("device", "How fast each device trains: scores for `fastest`");
+  CLI::App* const command =
+      app.add_subcommand("device", "How fast each device trains: scores for `fastest`");
   command->footer(kExamples);
   const auto options = std::make_shared<muster::DeviceBenchOptions>();
   auto* const gpus =
-      command->add_option("--gpus", options->gpus, "GPUs to measure: 0,2-5, idle, … [all]")->type_name("SEL");
+      command->add_option("--gpus", options->gpus, "GPUs to measure: 0,2-5, idle, … [all]")
+          ->type_name("SEL");
   command->add_flag("--cpu", options->cpu, "Measure a CPU slot, not the GPUs")->excludes(gpus);
   command
-      ->add_option("--cpu-slots", options->cpu_slots,
+      ->add_option("--cpu-slots",
+                   options->cpu_slots,
                    "Number of CPU slots that share the cores [MUSTER_CPU_SLOTS, or 2]")
       ->check(kAnyCount)
       ->type_name("N");
   command->add_flag("--again", options->again, "Measure again what was measured before");
-  command->add_option("--dtype", options->dtype, "Type to train in: float32, bfloat16 or float16 [float32]")
+  command
+      ->add_option(
+          "--dtype", options->dtype, "Type to train in: float32, bfloat16 or float16 [float32]")
       ->type_name("TYPE");
   command->add_option("--seconds", options->seconds, "Time for each batch size [0.5]")
       ->check(in_range(0.01, 600.0))
       ->type_name("SECONDS");
   command
-      ->add_option("--cache", options->cache, "File that remembers the scores [~/.cache/muster/scores.json]")
+      ->add_option(
+          "--cache", options->cache, "File that remembers the scores [~/.cache/muster/scores.json]")
       ->type_name("FILE");
   command->add_flag("--json", options->json, "Print the scores as --scores takes them");
   command->callback([options, exit_code] { *exit_code = muster::bench_devices(*options); });
@@ -74,18 +81,24 @@ void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
       ->check(in_range(1, 256))
       ->type_name("N");
   command
-      ->add_option("--op", options->op,
-                   "Operation: all_reduce, reduce_scatter, all_gather, broadcast or all_to_all [all_reduce]")
+      ->add_option(
+          "--op",
+          options->op,
+          "Operation: all_reduce, reduce_scatter, all_gather, broadcast or all_to_all [all_reduce]")
       ->type_name("OP");
   command
-      ->add_option("--backends", options->backends,
-                   "Backends: gloo, shm, shm-in-place (tensors that lie in shared memory), nccl, mpi [all "
-                   "that there are]")
+      ->add_option(
+          "--backends",
+          options->backends,
+          "Backends: gloo, shm, shm-in-place (tensors that lie in shared memory), nccl, mpi [all "
+          "that there are]")
       ->delimiter(',')
       ->type_name("LIST");
   command
-      ->add_option("--dtype", options->dtype,
-                   "Type of the elements: float32, float64, bfloat16, float16, int32 or int64 [float32]")
+      ->add_option(
+          "--dtype",
+          options->dtype,
+          "Type of the elements: float32, float64, bfloat16, float16, int32 or int64 [float32]")
       ->type_name("TYPE");
   const CLI::Validator bytes = CLI::AsSizeValue(false).description("");
   command->add_option("--min", options->min_bytes, "Smallest size of a rank's part [4]")
@@ -123,29 +136,34 @@ void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
       ->check(in_range(1, 256))
       ->type_name("N");
   command
-      ->add_option(
-          "--model", options->model,
-          "Model: mlp (23 million parameters), cnn (ResNet-18, 11 million) or gpt (11 million) [mlp]")
+      ->add_option("--model",
+                   options->model,
+                   "Model: mlp (23 million parameters), cnn (ResNet-18, 11 million) or gpt (11 "
+                   "million) [mlp]")
       ->type_name("NAME");
   command->add_option("--batch", options->batch, "Samples in a step of each rank [64; cnn, gpt: 4]")
       ->check(kAnySize)
       ->type_name("N");
   command
-      ->add_option("--kinds", options->kinds,
-                   "Kinds, each measured beside a step without communication: gloo, gloo-copied, shm, "
-                   "shm-copied, nccl, "
-                   "nccl-copied; shm:4 has buckets of 4 MiB, shm:auto the best [all that there are]")
+      ->add_option(
+          "--kinds",
+          options->kinds,
+          "Kinds, each measured beside a step without communication: gloo, gloo-copied, shm, "
+          "shm-copied, nccl, "
+          "nccl-copied; shm:4 has buckets of 4 MiB, shm:auto the best [all that there are]")
       ->delimiter(',')
       ->type_name("LIST");
   command
-      ->add_option("--steps", options->steps, "Steps of each kind in each round; the kinds take turns [10]")
+      ->add_option(
+          "--steps", options->steps, "Steps of each kind in each round; the kinds take turns [10]")
       ->check(in_range(1, 1'000'000))
       ->type_name("N");
   command->add_option("--rounds", options->rounds, "Rounds; each starts its processes anew [3]")
       ->check(in_range(1, 1'000))
       ->type_name("N");
   command
-      ->add_option("--python", options->python,
+      ->add_option("--python",
+                   options->python,
                    "Also time PyTorch's own DDP, with this Python's torch [not timed]")
       ->type_name("PROGRAM");
   command->add_flag("--json", options->json, "Print the times as JSON");
@@ -154,17 +172,24 @@ void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
 
 // What the parser left over, and the flag that was probably meant.
 std::string unknown_flag(const CLI::App& app) {
-  const CLI::App* const command = app.get_subcommands().empty() ? &app : app.get_subcommands().front();
+  const CLI::App* const command =
+      app.get_subcommands().empty() ? &app : app.get_subcommands().front();
   std::vector<std::string> names;
   for (const CLI::Option* option : command->get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_lnames())
+      names.push_back("--" + name);
   }
   for (const std::string& word : command->remaining()) {
-    if (!word.starts_with('-')) continue;
+    if (!word.starts_with('-'))
+      continue;
     const std::string flag = word.substr(0, word.find('='));
     const std::string next = muster::did_you_mean(flag, {names.begin(), names.end()});
-    return muster::cat("expected a flag of muster bench ", command->get_name(), ", got '",
-                       muster::printable(flag), "'", next.empty() ? "; see --help" : next);
+    return muster::cat("expected a flag of muster bench ",
+                       command->get_name(),
+                       ", got '",
+                       muster::printable(flag),
+                       "'",
+                       next.empty() ? "; see --help" : next);
   }
   return "";
 }
@@ -172,9 +197,12 @@ std::string unknown_flag(const CLI::App& app) {
 std::string unknown_measurement(const CLI::App& app) {
   std::vector<std::string> words = app.remaining();
   std::erase_if(words, [](const std::string& word) { return word.starts_with('-'); });
-  if (words.empty()) return "expected device, collectives or ddp, got none; see muster bench --help";
+  if (words.empty())
+    return "expected device, collectives or ddp, got none; see muster bench --help";
   const std::string next = muster::did_you_mean(words.front(), {"device", "collectives", "ddp"});
-  return muster::cat("expected device, collectives or ddp, got '", muster::printable(words.front()), "'",
+  return muster::cat("expected device, collectives or ddp, got '",
+                     muster::printable(words.front()),
+                     "'",
                      next.empty() ? "; see muster bench --help" : next);
 }
 
@@ -192,12 +220,14 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     return exit_code;
   } catch (const CLI::RequiredError& error) {
-    if (!app.get_subcommands().empty()) return app.exit(error) == 0 ? 0 : 2;
+    if (!app.get_subcommands().empty())
+      return app.exit(error) == 0 ? 0 : 2;
     muster::log(muster::LogLevel::error, unknown_measurement(app));
     return 2;
   } catch (const CLI::ExtrasError& error) {
     const std::string unknown = unknown_flag(app);
-    if (unknown.empty()) return app.exit(error) == 0 ? 0 : 2;
+    if (unknown.empty())
+      return app.exit(error) == 0 ? 0 : 2;
     muster::log(muster::LogLevel::error, unknown);
     return 2;
   } catch (const CLI::ParseError& error) {

@@ -20,16 +20,20 @@ double quantile(const std::vector<double>& sorted, double part) {
 template <class Value>
 Spread spread_over(const PairedTimes& times, Value&& value_of_round) {
   std::vector<double> values;
-  for (const auto& round : times.rounds) values.push_back(value_of_round(round));
+  for (const auto& round : times.rounds)
+    values.push_back(value_of_round(round));
   return spread_of(std::move(values));
 }
 
 }  // namespace
 
 Spread spread_of(std::vector<double> values) {
-  if (values.empty()) throw Error(ErrorCode::invalid_argument, "spread: expected values, got none");
+  if (values.empty())
+    throw Error(ErrorCode::invalid_argument, "spread: expected values, got none");
   std::sort(values.begin(), values.end());
-  return {.median = quantile(values, 0.5), .low = quantile(values, 0.25), .high = quantile(values, 0.75)};
+  return {.median = quantile(values, 0.5),
+          .low = quantile(values, 0.25),
+          .high = quantile(values, 0.75)};
 }
 
 Spread times_of(const PairedTimes& times, size_t kind) {

@@ -1,6 +1,6 @@
-// Times of things that take turns, and their ratios: each round has one time of each kind, taken within
-// moments, so a ratio within a round is free of what the machine did in other rounds. Knows nothing of what
-// is timed.
+// Times of things that take turns, and their ratios: each round has one time of each kind, taken
+// within moments, so a ratio within a round is free of what the machine did in other rounds. Knows
+// nothing of what is timed.
 #pragma once
 
 #include <string>

@@ -21,8 +21,11 @@ constexpr int kLeastSteps = 3;
 class Trainer {
  public:
   Trainer(c10::Device device, c10::ScalarType dtype)
-      : model_(torch::nn::Linear(kWidth, kWidth), torch::nn::ReLU(), torch::nn::Linear(kWidth, kWidth),
-               torch::nn::ReLU(), torch::nn::Linear(kWidth, kClasses)),
+      : model_(torch::nn::Linear(kWidth, kWidth),
+               torch::nn::ReLU(),
+               torch::nn::Linear(kWidth, kWidth),
+               torch::nn::ReLU(),
+               torch::nn::Linear(kWidth, kClasses)),
         options_(torch::TensorOptions().device(device).dtype(dtype)) {
     model_->to(device, dtype);
     optimizer_.emplace(model_->parameters(), torch::optim::SGDOptions(1e-4));
@@ -32,13 +35,15 @@ class Trainer {
   double step_seconds(int64_t batch, double seconds) {
     const auto inputs = torch::randn({batch, kWidth}, options_);
     const auto classes = torch::zeros({batch}, options_.dtype(torch::kLong));
-    for (int i = 0; i < kLeastSteps; ++i) step(inputs, classes);  // allocations, choice of kernels
+    for (int i = 0; i < kLeastSteps; ++i)
+      step(inputs, classes);  // allocations, choice of kernels
     finish();
     const Clock::time_point start = Clock::now();
     int steps = 0;
     while (steps < kLeastSteps || seconds_since(start) < seconds) {
       step(inputs, classes);
-      if (++steps % kLeastSteps == 0) finish();
+      if (++steps % kLeastSteps == 0)
+        finish();
     }
     finish();
     return seconds_since(start) / steps;
@@ -72,13 +77,16 @@ TrainingSpeed training_speed(c10::Device device, const TrainingSpeedOptions& opt
     try {
       seconds = trainer.step_seconds(batch, options.seconds);
     } catch (const c10::OutOfMemoryError&) {
-      if (best.batch_size == 0) throw;
+      if (best.batch_size == 0)
+        throw;
       return best;
     }
     const double speed = static_cast<double>(batch) / seconds;
     const bool gains = speed > kLittleGain * best.samples_per_second;
-    if (speed > best.samples_per_second) best = {speed, batch};
-    if (!gains || seconds > kLongStep) return best;
+    if (speed > best.samples_per_second)
+      best = {speed, batch};
+    if (!gains || seconds > kLongStep)
+      return best;
   }
   return best;
 }

@@ -1,5 +1,5 @@
-// How fast a device trains: samples a second of a small perceptron's whole step (forward, backward, SGD), at
-// the batch size that suits the device best. What `muster bench device` calls a score.
+// How fast a device trains: samples a second of a small perceptron's whole step (forward, backward,
+// SGD), at the batch size that suits the device best. What `muster bench device` calls a score.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -19,8 +19,9 @@ struct TrainingSpeedOptions {
   double seconds = 0.5;  // of measuring, for each batch size
 };
 
-// Batch sizes are doubled until that gains little, one step takes long, or the device's memory is full.
-// Blocking: a few seconds. Source: the step is torch::optim::SGD over torch::nn::Linear layers of 2048.
+// Batch sizes are doubled until that gains little, one step takes long, or the device's memory is
+// full. Blocking: a few seconds. Source: the step is torch::optim::SGD over torch::nn::Linear
+// layers of 2048.
 TrainingSpeed training_speed(c10::Device device, const TrainingSpeedOptions& options = {});
 
 }  // namespace muster

@@ -36,7 +36,8 @@ void BackgroundSave::finish() {
     const Span span("write checkpoint", Category::checkpoint);
     thread_.join();
   }
-  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  if (failure_)
+    std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 }  // namespace muster

@@ -42,7 +42,8 @@ struct Loaded {
 };
 
 LoadedFile read_file(const std::string& folder, const Manifest& manifest, const char* name) {
-  if (manifest.find(name) == nullptr) return {};
+  if (manifest.find(name) == nullptr)
+    return {};
   LoadedFile loaded{.file = SafetensorsFile(cat(folder, "/", name))};
   loaded.file->header();  // refused here, so that an older checkpoint can be tried
   loaded.head = loaded.file->head().json;
@@ -51,7 +52,8 @@ LoadedFile read_file(const std::string& folder, const Manifest& manifest, const 
 }
 
 SafetensorsHeader header_of(const LoadedFile& file, const std::string& name) {
-  if (file.head.empty()) return {};
+  if (file.head.empty())
+    return {};
   return parse_safetensors_header(file.head, std::stoull(file.data_bytes), name);
 }
 
@@ -59,14 +61,22 @@ SafetensorsHeader header_of(const LoadedFile& file, const std::string& name) {
 Loaded read_checkpoint(const std::string& path, bool with_optimizer) {
   const auto manifest = verify_checkpoint(path);
   if (is_sharded(manifest)) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("checkpoint: expected '", kModelFile, "' in '", path,
-                    "', got the parts of several ranks; load "
-                    "it with muster::Checkpoints, or write one file with `muster checkpoint export`"));
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("checkpoint: expected '",
+            kModelFile,
+            "' in '",
+            path,
+            "', got the parts of several ranks; load "
+            "it with muster::Checkpoints, or write one file with `muster checkpoint export`"));
   }
   if (manifest.find(kModelFile) == nullptr) {
-    throw Error(ErrorCode::invalid_argument, cat("checkpoint: expected '", kModelFile, "' in '", path,
-                                                 "', got a manifest without it; load another"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("checkpoint: expected '",
+                    kModelFile,
+                    "' in '",
+                    path,
+                    "', got a manifest without it; load another"));
   }
   return {.path = path,
           .manifest = read_small_file(cat(path, "/", kManifestFile)),
@@ -77,9 +87,11 @@ Loaded read_checkpoint(const std::string& path, bool with_optimizer) {
 
 Loaded read_latest(const std::string& directory, bool with_optimizer, const LoadOptions& options) {
   std::string problems;
-  for (const auto& [step, path, is_abandoned] : list_by_saving(directory, options.only, options.accept)) {
+  for (const auto& [step, path, is_abandoned] :
+       list_by_saving(directory, options.only, options.accept)) {
     try {
-      if (options.accept && !options.accept(read_manifest_alone(path))) continue;
+      if (options.accept && !options.accept(read_manifest_alone(path)))
+        continue;
     } catch (const Error& error) {  // whose it is cannot be told
       log(LogLevel::warn, cat("checkpoint: '", path, "' is skipped: ", error.message()));
       continue;
@@ -88,24 +100,37 @@ Loaded read_latest(const std::string& directory, bool with_optimizer, const Load
       auto loaded = read_checkpoint(path, with_optimizer);
       if (const auto said = parse_manifest(loaded.manifest, path).position.step; said != step) {
         throw Error(ErrorCode::invalid_argument,
-                    cat("checkpoint: expected step ", step, " in '", path, "', got a manifest of step ", said,
+                    cat("checkpoint: expected step ",
+                        step,
+                        " in '",
+                        path,
+                        "', got a manifest of step ",
+                        said,
                         "; its folder was renamed, or has files of another checkpoint"));
       }
-      if (is_abandoned) warn_of_abandoned(path);
+      if (is_abandoned)
+        warn_of_abandoned(path);
       return loaded;
     } catch (const Error& error) {
-      if (error.code() == ErrorCode::failed_precondition) throw;  // whole, but not for this call
+      if (error.code() == ErrorCode::failed_precondition)
+        throw;  // whole, but not for this call
       log(LogLevel::warn, cat("checkpoint: '", path, "' is skipped: ", error.message()));
       problems += cat("\n  ", path, ": ", error.message());
     }
   }
-  if (problems.empty()) return {};
-  throw Error(ErrorCode::io, cat("checkpoint: expected a whole one in '", directory,
-                                 "', got only damaged ones; remove them to start anew:", problems));
+  if (problems.empty())
+    return {};
+  throw Error(ErrorCode::io,
+              cat("checkpoint: expected a whole one in '",
+                  directory,
+                  "', got only damaged ones; remove them to start anew:",
+                  problems));
 }
 
 // Every rank gets rank 0's tensors, one at a time. The heads, which all have, say what is to come.
-void share_tensors(const LoadedFile& file, const TensorEntries& entries, const Peers& peers,
+void share_tensors(const LoadedFile& file,
+                   const TensorEntries& entries,
+                   const Peers& peers,
                    const std::function<void(const std::string& name, at::Tensor tensor)>& take,
                    const NamedTensors& into = {}) {
   for (const auto& [name, entry] : entries) {
@@ -116,10 +141,13 @@ void share_tensors(const LoadedFile& file, const TensorEntries& entries, const P
   }
 }
 
-NamedTensors shared_tensors(const LoadedFile& file, const TensorEntries& entries, const Peers& peers) {
+NamedTensors shared_tensors(const LoadedFile& file,
+                            const TensorEntries& entries,
+                            const Peers& peers) {
   NamedTensors tensors;
-  share_tensors(file, entries, peers,
-                [&](const std::string& name, at::Tensor tensor) { tensors[name] = std::move(tensor); });
+  share_tensors(file, entries, peers, [&](const std::string& name, at::Tensor tensor) {
+    tensors[name] = std::move(tensor);
+  });
   return tensors;
 }
 
@@ -130,13 +158,16 @@ auto parts_reader(std::shared_ptr<const LoadedFile> file, TensorEntries entries,
     TensorEntries wanted;
     NamedTensors places, tensors;
     for (const auto& [name, entry] : entries) {
-      if (!name.starts_with(prefix)) continue;
+      if (!name.starts_with(prefix))
+        continue;
       wanted[name] = entry;
       if (const auto found = into.find(name.substr(prefix.size())); found != into.end())
         places[name] = found->second;
     }
     share_tensors(
-        *file, wanted, peers,
+        *file,
+        wanted,
+        peers,
         [&](const std::string& name, at::Tensor tensor) {
           tensors[name.substr(prefix.size())] = std::move(tensor);
         },
@@ -145,16 +176,20 @@ auto parts_reader(std::shared_ptr<const LoadedFile> file, TensorEntries entries,
   };
 }
 
-std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read, const TrainingState& state,
-                                          const Peers& peers, const LoadOptions& options) {
+std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read,
+                                          const TrainingState& state,
+                                          const Peers& peers,
+                                          const LoadOptions& options) {
   Loaded loaded;
   peers.on_rank0([&] { loaded = read(); });
-  for (auto* text : {&loaded.path, &loaded.manifest}) peers.share(*text);
+  for (auto* text : {&loaded.path, &loaded.manifest})
+    peers.share(*text);
   for (auto* file : {&loaded.model, &loaded.optimizer, &loaded.parts}) {
     peers.share(file->head);
     peers.share(file->data_bytes);
   }
-  if (!loaded.found()) return std::nullopt;
+  if (!loaded.found())
+    return std::nullopt;
 
   Manifest manifest;
   SafetensorsHeader model, optimizer, parts;
@@ -163,8 +198,10 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read, c
     model = header_of(loaded.model, loaded.path);
     parts = header_of(loaded.parts, loaded.path);
     check_model(state.model, model.tensors, loaded.path);
-    if (options.check_parts) options.check_parts(parts.tensors);
-    if (state.optimizer == nullptr) return;
+    if (options.check_parts)
+      options.check_parts(parts.tensors);
+    if (state.optimizer == nullptr)
+      return;
     optimizer = header_of(loaded.optimizer, loaded.path);
     check_optimizer(state.model, *state.optimizer, manifest.optimizer, optimizer.tensors);
   });
@@ -177,23 +214,29 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read, c
                           .user = manifest.user};
   // The optimizer first: it can still refuse, the model cannot.
   if (state.optimizer != nullptr)
-    restore_optimizer(state.model, *state.optimizer,
-                      {manifest.optimizer, shared_tensors(loaded.optimizer, optimizer.tensors, peers)});
+    restore_optimizer(
+        state.model,
+        *state.optimizer,
+        {manifest.optimizer, shared_tensors(loaded.optimizer, optimizer.tensors, peers)});
   const at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> model_by_name;
-  for (auto& [name, tensor] : model_tensors(state.model)) model_by_name.emplace(name, tensor);
-  share_tensors(loaded.model, model.tensors, peers, [&](const std::string& name, const at::Tensor& tensor) {
-    model_by_name.at(name).copy_(tensor);
-  });
-  result.read_parts =
-      parts_reader(std::make_shared<LoadedFile>(std::move(loaded.parts)), std::move(parts.tensors), peers);
+  for (auto& [name, tensor] : model_tensors(state.model))
+    model_by_name.emplace(name, tensor);
+  share_tensors(
+      loaded.model, model.tensors, peers, [&](const std::string& name, const at::Tensor& tensor) {
+        model_by_name.at(name).copy_(tensor);
+      });
+  result.read_parts = parts_reader(
+      std::make_shared<LoadedFile>(std::move(loaded.parts)), std::move(parts.tensors), peers);
   return result;
 }
 
 }  // namespace
 
-std::string save_checkpoint(const CheckpointOptions& options, const TrainingState& state,
-                            const TrainingPosition& position, const Peers& peers) {
+std::string save_checkpoint(const CheckpointOptions& options,
+                            const TrainingState& state,
+                            const TrainingPosition& position,
+                            const Peers& peers) {
   const Span span("write checkpoint", Category::checkpoint);
   std::string path;
   peers.on_rank0([&] { path = write_image(options, image_of(state, position, peers.size())); });
@@ -202,14 +245,20 @@ std::string save_checkpoint(const CheckpointOptions& options, const TrainingStat
 }
 
 std::optional<LoadedCheckpoint> load_latest_checkpoint(const std::string& directory,
-                                                       const TrainingState& state, const Peers& peers,
+                                                       const TrainingState& state,
+                                                       const Peers& peers,
                                                        const LoadOptions& options) {
-  return load_with([&] { return read_latest(directory, state.optimizer != nullptr, options); }, state, peers,
+  return load_with([&] { return read_latest(directory, state.optimizer != nullptr, options); },
+                   state,
+                   peers,
                    options);
 }
 
-LoadedCheckpoint load_checkpoint(const std::string& path, const TrainingState& state, const Peers& peers) {
-  return load_with([&] { return read_checkpoint(path, state.optimizer != nullptr); }, state, peers, {})
+LoadedCheckpoint load_checkpoint(const std::string& path,
+                                 const TrainingState& state,
+                                 const Peers& peers) {
+  return load_with(
+             [&] { return read_checkpoint(path, state.optimizer != nullptr); }, state, peers, {})
       .value();
 }
 

@@ -1,6 +1,6 @@
 // Saves and resumes training. Rank 0 writes `checkpoints/step-N/{manifest.json, model.safetensors,
-// optim.safetensors}` under a temporary name and renames it, so that a checkpoint is complete or absent. The
-// other ranks need no access to its disk. Called by programs and by the Context.
+// optim.safetensors}` under a temporary name and renames it, so that a checkpoint is complete or
+// absent. The other ranks need no access to its disk. Called by programs and by the Context.
 //
 //   auto resumed = load_latest_checkpoint(dir, {*model, &optimizer}, ctx.process_group());
 //   ...
@@ -32,12 +32,13 @@ struct CheckpointOptions {
   std::map<std::string, std::string> user = {};  // kept in the manifest
   std::string parent = {};                       // Manifest::parent
   std::vector<SerialRange> abandoned = {};       // Manifest::abandoned
-  // Selects the checkpoints in the directory that are counted and removed; others are kept. Default: all.
+  // Selects the checkpoints in the directory that are counted and removed; others are kept.
+  // Default: all.
   std::function<bool(const Manifest&)> is_own = {};
 };
 
-// What is saved and loaded: parameters and buffers, the optimizer's state and options. Pass the module
-// itself, not its wrapper, so that names are the same with and without DDP.
+// What is saved and loaded: parameters and buffers, the optimizer's state and options. Pass the
+// module itself, not its wrapper, so that names are the same with and without DDP.
 struct TrainingState {
   torch::nn::Module& model;
   torch::optim::Optimizer* optimizer = nullptr;
@@ -61,34 +62,38 @@ struct LoadedCheckpoint {
   TrainingPosition position;
   int world_size = 1;  // of the job that saved it
   std::map<std::string, std::string> user;
-  // Reads the tensors of TrainingState::parts whose names start with `prefix`, and strips the prefix. Every
-  // rank gets each tensor; it reuses the memory of the tensor of that name in `into` if that is on the CPU
-  // and has its type and shape. Collective: yes.
+  // Reads the tensors of TrainingState::parts whose names start with `prefix`, and strips the
+  // prefix. Every rank gets each tensor; it reuses the memory of the tensor of that name in `into`
+  // if that is on the CPU and has its type and shape. Collective: yes.
   std::function<NamedTensors(const std::string& prefix, const NamedTensors& into)> read_parts = {};
 };
 
-// Saves `state` as step position.step, replacing a checkpoint of the same step. Removes older ones only after
-// the new one has been read back and verified. If saving fails, all earlier checkpoints are unchanged.
-// Returns the checkpoint's path.
-// Collective: yes; every rank throws if rank 0 fails.
-// Throws: unavailable if there is no space, io if it cannot be written, invalid_argument for a tensor or
-// optimizer that cannot be saved.
-std::string save_checkpoint(const CheckpointOptions& options, const TrainingState& state,
-                            const TrainingPosition& position, const Peers& peers = {});
+// Saves `state` as step position.step, replacing a checkpoint of the same step. Removes older ones
+// only after the new one has been read back and verified. If saving fails, all earlier checkpoints
+// are unchanged. Returns the checkpoint's path. Collective: yes; every rank throws if rank 0 fails.
+// Throws: unavailable if there is no space, io if it cannot be written, invalid_argument for a
+// tensor or optimizer that cannot be saved.
+std::string save_checkpoint(const CheckpointOptions& options,
+                            const TrainingState& state,
+                            const TrainingPosition& position,
+                            const Peers& peers = {});
 
-// Loads the newest complete checkpoint; warns of damaged ones and skips them. Returns nothing if there are no
-// checkpoints. Names, dtypes and shapes are compared on every rank before anything is changed.
-// Collective: yes; if the saved state does not fit on one rank, every rank throws and nothing is changed.
-// Throws: io if there are checkpoints but none is complete (the message gives a reason for each);
-// invalid_argument if model or optimizer differ from what was saved (names the first difference).
+// Loads the newest complete checkpoint; warns of damaged ones and skips them. Returns nothing if
+// there are no checkpoints. Names, dtypes and shapes are compared on every rank before anything is
+// changed. Collective: yes; if the saved state does not fit on one rank, every rank throws and
+// nothing is changed. Throws: io if there are checkpoints but none is complete (the message gives a
+// reason for each); invalid_argument if model or optimizer differ from what was saved (names the
+// first difference).
 std::optional<LoadedCheckpoint> load_latest_checkpoint(const std::string& directory,
-                                                       const TrainingState& state, const Peers& peers = {},
+                                                       const TrainingState& state,
+                                                       const Peers& peers = {},
                                                        const LoadOptions& options = {});
 
 // Loads one checkpoint, such as "checkpoints/step-120".
 // Collective: yes.
 // Throws: as above, and io or invalid_argument if it is damaged or not a checkpoint.
-LoadedCheckpoint load_checkpoint(const std::string& path, const TrainingState& state,
+LoadedCheckpoint load_checkpoint(const std::string& path,
+                                 const TrainingState& state,
                                  const Peers& peers = {});
 
 }  // namespace muster

@@ -44,9 +44,11 @@ NamedTensors copies_of(const NamedTensors& tensors, const NamedTensors& before) 
 
 namespace {
 
-// Of a checkpoint that is not whole. One that does not say whose it is stays, where others may have theirs.
+// Of a checkpoint that is not whole. One that does not say whose it is stays, where others may have
+// theirs.
 bool may_be_own(const CheckpointOptions& options, const std::string& path) {
-  if (!options.is_own) return true;
+  if (!options.is_own)
+    return true;
   try {
     return options.is_own(read_manifest_alone(path));
   } catch (const Error&) {
@@ -57,7 +59,8 @@ bool may_be_own(const CheckpointOptions& options, const std::string& path) {
 }  // namespace
 
 void remove_old(const CheckpointOptions& options, const std::string& saved) {
-  if (options.keep_last <= 0) return;
+  if (options.keep_last <= 0)
+    return;
   int kept = 0;
   for (const auto& [step, path, is_abandoned] : list_by_saving(options.directory, options.is_own)) {
     const bool is_enough = kept >= options.keep_last;
@@ -69,7 +72,8 @@ void remove_old(const CheckpointOptions& options, const std::string& saved) {
     } catch (const Error& error) {
       is_own = may_be_own(options, path);
       if (is_own && !is_enough)
-        log(LogLevel::warn, cat("checkpoint: '", path, "' is damaged and not counted: ", error.message()));
+        log(LogLevel::warn,
+            cat("checkpoint: '", path, "' is damaged and not counted: ", error.message()));
     }
     if (is_own && is_enough && path != saved) {
       remove_checkpoint(path);
@@ -79,12 +83,19 @@ void remove_old(const CheckpointOptions& options, const std::string& saved) {
   }
 }
 
-CheckpointImage image_of(const TrainingState& state, const TrainingPosition& position, int world_size) {
+CheckpointImage image_of(const TrainingState& state,
+                         const TrainingPosition& position,
+                         int world_size) {
   const at::NoGradGuard no_grad;
-  CheckpointImage image{
-      .model = {}, .optimizer = {}, .parts = state.parts, .position = position, .world_size = world_size};
-  for (auto& [name, tensor] : model_tensors(state.model)) image.model.emplace(name, tensor);
-  if (state.optimizer != nullptr) image.optimizer = snapshot_optimizer(state.model, *state.optimizer);
+  CheckpointImage image{.model = {},
+                        .optimizer = {},
+                        .parts = state.parts,
+                        .position = position,
+                        .world_size = world_size};
+  for (auto& [name, tensor] : model_tensors(state.model))
+    image.model.emplace(name, tensor);
+  if (state.optimizer != nullptr)
+    image.optimizer = snapshot_optimizer(state.model, *state.optimizer);
   return image;
 }
 
@@ -94,7 +105,8 @@ void copy_image(const CheckpointImage& image, CheckpointImage& copy) {
   copy.parts = copies_of(image.parts, copy.parts);
   copy.position = image.position;
   copy.world_size = image.world_size;
-  if (!image.optimizer) return copy.optimizer.reset();
+  if (!image.optimizer)
+    return copy.optimizer.reset();
   const NamedTensors before = copy.optimizer ? std::move(copy.optimizer->tensors) : NamedTensors{};
   copy.optimizer = OptimizerSnapshot{.description = image.optimizer->description,
                                      .tensors = copies_of(image.optimizer->tensors, before)};
@@ -104,8 +116,11 @@ std::string write_image(const CheckpointOptions& options, const CheckpointImage&
   const int64_t step = image.position.step;
   if (options.directory.empty() || step < 0) {
     throw Error(ErrorCode::invalid_argument,
-                cat("checkpoint: expected a directory and a step of 0 or more, got '", options.directory,
-                    "' and step ", step, "; set both"));
+                cat("checkpoint: expected a directory and a step of 0 or more, got '",
+                    options.directory,
+                    "' and step ",
+                    step,
+                    "; set both"));
   }
   make_directory(options.directory);
   remove_leftovers(options.directory);
@@ -127,8 +142,10 @@ std::string write_image(const CheckpointOptions& options, const CheckpointImage&
     manifest.files.push_back(write_safetensors(staging.path(), name, tensors, metadata));
   };
   write(kModelFile, image.model);
-  if (image.optimizer) write(kOptimizerFile, image.optimizer->tensors);
-  if (!image.parts.empty()) write(kPartsFile, image.parts);
+  if (image.optimizer)
+    write(kOptimizerFile, image.optimizer->tensors);
+  if (!image.parts.empty())
+    write(kPartsFile, image.parts);
   DurableFile file(staging.path(), kManifestFile);
   file.write(format_manifest(manifest));
   file.finish();

@@ -1,4 +1,5 @@
-// The contents of a checkpoint as values: taken from a training at one moment, and written then or later.
+// The contents of a checkpoint as values: taken from a training at one moment, and written then or
+// later.
 #pragma once
 
 #include <optional>
@@ -18,18 +19,21 @@ struct CheckpointImage {
 };
 
 // Shares memory with the training. Throws: as save_checkpoint, for tensors and optimizers.
-CheckpointImage image_of(const TrainingState& state, const TrainingPosition& position, int world_size);
+CheckpointImage image_of(const TrainingState& state,
+                         const TrainingPosition& position,
+                         int world_size);
 
-// Copies `image` into `copy`, in separate memory on the host, so that later training does not change it.
-// Reuses tensors that fit, because new memory costs more than the copy.
+// Copies `image` into `copy`, in separate memory on the host, so that later training does not
+// change it. Reuses tensors that fit, because new memory costs more than the copy.
 void copy_image(const CheckpointImage& image, CheckpointImage& copy);
 
-// Writes the image completely or not at all, then removes older checkpoints. Returns the checkpoint's path.
-// Throws: as save_checkpoint.
+// Writes the image completely or not at all, then removes older checkpoints. Returns the
+// checkpoint's path. Throws: as save_checkpoint.
 std::string write_image(const CheckpointOptions& options, const CheckpointImage& image);
 
-// Keeps options.keep_last of the run's own checkpoints that look complete, and always `saved`; removes the
-// run's others. Prefers the newest of the current branch, then those of abandoned branches.
+// Keeps options.keep_last of the run's own checkpoints that look complete, and always `saved`;
+// removes the run's others. Prefers the newest of the current branch, then those of abandoned
+// branches.
 void remove_old(const CheckpointOptions& options, const std::string& saved);
 
 }  // namespace muster

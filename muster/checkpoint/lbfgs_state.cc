@@ -28,7 +28,8 @@ const at::Tensor& first_parameter(const LBFGS& optimizer) {
 
 LBFGSParamState* state_of_lbfgs(LBFGS& optimizer) {
   const auto found = optimizer.state().find(first_parameter(optimizer).unsafeGetTensorImpl());
-  return found == optimizer.state().end() ? nullptr : static_cast<LBFGSParamState*>(found->second.get());
+  return found == optimizer.state().end() ? nullptr
+                                          : static_cast<LBFGSParamState*>(found->second.get());
 }
 
 json lbfgs_options(const LBFGSOptions& options) {
@@ -48,7 +49,8 @@ T option_of(const json& options, const char* name) {
                     : std::is_same_v<T, int64_t>   ? value.is_number_integer()
                                                    : value.is_number();
   if (!fits)
-    refuse_optimizer(cat("an option '", name, "' of LBFGS"), value.dump(), "the manifest is damaged");
+    refuse_optimizer(
+        cat("an option '", name, "' of LBFGS"), value.dump(), "the manifest is damaged");
   return value.get<T>();
 }
 
@@ -78,7 +80,8 @@ LbfgsFields fields_of(LBFGSParamState& state) {
       .vectors = {{"d", &state.d()},
                   {"H_diag", &state.H_diag()},
                   {"prev_flat_grad", &state.prev_flat_grad()}},
-      .histories = {{"old_dirs", &state.old_dirs()}, {"old_stps", &state.old_stps()}, {"ro", &state.ro()}}};
+      .histories = {
+          {"old_dirs", &state.old_dirs()}, {"old_stps", &state.old_stps()}, {"ro", &state.ro()}}};
 }
 
 bool is_scalar_field(const std::string& field) {
@@ -90,61 +93,75 @@ bool is_scalar_field(const std::string& field) {
 OptimizerPieces lbfgs_pieces(const std::vector<std::string>& names, LBFGS& optimizer) {
   const auto& options = static_cast<const LBFGSOptions&>(optimizer.param_groups().at(0).options());
   OptimizerPieces result{
-      .description =
-          json{{"kind", kLbfgs}, {"groups", {{{"options", lbfgs_options(options)}, {"params", names}}}}}
-              .dump(),
+      .description = json{{"kind", kLbfgs},
+                          {"groups", {{{"options", lbfgs_options(options)}, {"params", names}}}}}
+                         .dump(),
       .pieces = {}};
   LBFGSParamState* const state = state_of_lbfgs(optimizer);
-  if (state == nullptr) return result;
+  if (state == nullptr)
+    return result;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
-    if (tensor.defined()) result.pieces.push_back(whole_piece(name, tensor));
+    if (tensor.defined())
+      result.pieces.push_back(whole_piece(name, tensor));
   };
-  add(kNumbers, at::tensor({static_cast<double>(state->func_evals()), static_cast<double>(state->n_iter()),
-                            state->t(), state->prev_loss()},
-                           at::kDouble));
+  add(kNumbers,
+      at::tensor({static_cast<double>(state->func_evals()),
+                  static_cast<double>(state->n_iter()),
+                  state->t(),
+                  state->prev_loss()},
+                 at::kDouble));
   const LbfgsFields fields = fields_of(*state);
-  for (const auto& [name, tensor] : fields.vectors) add(cat("lbfgs.", name), *tensor);
+  for (const auto& [name, tensor] : fields.vectors)
+    add(cat("lbfgs.", name), *tensor);
   for (const auto& [name, history] : fields.histories)
-    for (size_t i = 0; i < history->size(); ++i) add(history_name(name, i), (*history)[i]);
+    for (size_t i = 0; i < history->size(); ++i)
+      add(history_name(name, i), (*history)[i]);
   return result;
 }
 
-std::function<void()> prepare_lbfgs(const std::vector<std::string>& names, LBFGS& optimizer,
-                                    const std::string& description, const TensorEntries& entries,
+std::function<void()> prepare_lbfgs(const std::vector<std::string>& names,
+                                    LBFGS& optimizer,
+                                    const std::string& description,
+                                    const TensorEntries& entries,
                                     const FetchTensor& fetch) {
   const json saved = json::parse(description, nullptr, /*allow_exceptions=*/false);
   const bool is_lbfgs = saved.is_object() && saved.value("kind", json()) == kLbfgs &&
                         saved.value("groups", json()).is_array() && saved["groups"].size() == 1 &&
                         saved["groups"][0].is_object();
   if (!is_lbfgs) {
-    refuse_optimizer("the state of LBFGS", saved.is_object() ? saved.value("kind", json()).dump() : "none",
+    refuse_optimizer("the state of LBFGS",
+                     saved.is_object() ? saved.value("kind", json()).dump() : "none",
                      "resume with the optimizer that was saved");
   }
   if (const json theirs = saved["groups"][0].value("params", json()); theirs != json(names))
-    refuse_optimizer(cat("parameters ", json(names).dump()), theirs.dump(),
+    refuse_optimizer(cat("parameters ", json(names).dump()),
+                     theirs.dump(),
                      "make the same group as when saving");
   auto options = static_cast<const LBFGSOptions&>(optimizer.param_groups().at(0).options());
   set_lbfgs_options(options, saved["groups"][0].value("options", json()));
 
   int64_t elements = 0;
-  for (const at::Tensor& parameter : optimizer.param_groups().at(0).params()) elements += parameter.numel();
+  for (const at::Tensor& parameter : optimizer.param_groups().at(0).params())
+    elements += parameter.numel();
   const at::TensorOptions kind = first_parameter(optimizer).options().requires_grad(false);
   size_t used = 0;
-  const auto take = [&](const std::string& name, const std::vector<int64_t>& shape,
-                        const at::TensorOptions& as) {
-    const auto found = entries.find(name);
-    if (found == entries.end()) return at::Tensor();
-    // LBFGS begins with a whole number as H_diag, and goes on with a fraction.
-    const bool is_first = name == "lbfgs.H_diag" && found->second.dtype == "I64";
-    const auto type = is_first ? at::kLong : c10::typeMetaToScalarType(as.dtype());
-    if (!found->second.same_kind(tensor_entry(type, shape)))
-      refuse_optimizer(cat("'", name, "' of shape [", join(shape, ", "), "]"), to_string(found->second),
-                       "resume with the model that was saved");
-    ++used;
-    TensorPiece piece = whole_piece(name, at::zeros(shape, as.dtype(type)));
-    fetch(piece);
-    return piece.tensor;
-  };
+  const auto take =
+      [&](const std::string& name, const std::vector<int64_t>& shape, const at::TensorOptions& as) {
+        const auto found = entries.find(name);
+        if (found == entries.end())
+          return at::Tensor();
+        // LBFGS begins with a whole number as H_diag, and goes on with a fraction.
+        const bool is_first = name == "lbfgs.H_diag" && found->second.dtype == "I64";
+        const auto type = is_first ? at::kLong : c10::typeMetaToScalarType(as.dtype());
+        if (!found->second.same_kind(tensor_entry(type, shape)))
+          refuse_optimizer(cat("'", name, "' of shape [", join(shape, ", "), "]"),
+                           to_string(found->second),
+                           "resume with the model that was saved");
+        ++used;
+        TensorPiece piece = whole_piece(name, at::zeros(shape, as.dtype(type)));
+        fetch(piece);
+        return piece.tensor;
+      };
   auto state = std::make_shared<LBFGSParamState>();
   const at::Tensor numbers = take(kNumbers, {4}, at::TensorOptions(at::kDouble));
   if (numbers.defined()) {
@@ -158,7 +175,8 @@ std::function<void()> prepare_lbfgs(const std::vector<std::string>& names, LBFGS
   const auto shape_of = [&](const std::string& field) {
     return is_scalar_field(field) ? std::vector<int64_t>{} : std::vector<int64_t>{elements};
   };
-  for (const auto& [name, tensor] : fields.vectors) *tensor = take(cat("lbfgs.", name), shape_of(name), kind);
+  for (const auto& [name, tensor] : fields.vectors)
+    *tensor = take(cat("lbfgs.", name), shape_of(name), kind);
   for (const auto& [name, history] : fields.histories) {
     for (size_t i = 0; i < kMaxHistory && entries.contains(history_name(name, i)); ++i)
       history->push_back(take(history_name(name, i), shape_of(name), kind));

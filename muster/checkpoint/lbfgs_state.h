@@ -1,5 +1,5 @@
-// LBFGS, which has one state for all of its parameters: flat vectors, and a history of them. Inside of
-// optimizer_state.cc.
+// LBFGS, which has one state for all of its parameters: flat vectors, and a history of them. Inside
+// of optimizer_state.cc.
 #pragma once
 
 #include <torch/optim/lbfgs.h>
@@ -14,10 +14,12 @@ namespace muster::detail {
 // As optimizer_pieces; every rank has it whole. `names` are the parameters', in their order.
 OptimizerPieces lbfgs_pieces(const std::vector<std::string>& names, torch::optim::LBFGS& optimizer);
 
-// As prepare_optimizer, with the names compared. Throws: invalid_argument too for tensors that are no state
-// of LBFGS over `elements` elements.
-std::function<void()> prepare_lbfgs(const std::vector<std::string>& names, torch::optim::LBFGS& optimizer,
-                                    const std::string& description, const TensorEntries& entries,
+// As prepare_optimizer, with the names compared. Throws: invalid_argument too for tensors that are
+// no state of LBFGS over `elements` elements.
+std::function<void()> prepare_lbfgs(const std::vector<std::string>& names,
+                                    torch::optim::LBFGS& optimizer,
+                                    const std::string& description,
+                                    const TensorEntries& entries,
                                     const FetchTensor& fetch);
 
 }  // namespace muster::detail

@@ -28,7 +28,9 @@ struct FoundWeight {
   TensorEntry kind;
 };
 
-[[noreturn]] void refuse_weights(const std::string& expected, const std::string& path, const std::string& got,
+[[noreturn]] void refuse_weights(const std::string& expected,
+                                 const std::string& path,
+                                 const std::string& got,
                                  const std::string& next) {
   throw Error(ErrorCode::invalid_argument,
               cat("load_weights: expected ", expected, " in '", path, "', got ", got, "; ", next));
@@ -52,14 +54,18 @@ std::string head_of(const TensorSource& source) {
 
 uint64_t end_of(const TensorSource& source) {
   uint64_t bytes = 0;
-  for (const auto& [name, tensor] : source.tensors()) bytes += tensor_bytes(tensor.kind);
+  for (const auto& [name, tensor] : source.tensors())
+    bytes += tensor_bytes(tensor.kind);
   return bytes;
 }
 
-at::Tensor read_weight(const TensorSource& source, const std::string& name, const std::string& path) {
+at::Tensor read_weight(const TensorSource& source,
+                       const std::string& name,
+                       const std::string& path) {
   const auto found = source.tensors().find(name);
   if (found == source.tensors().end())
-    refuse_weights(cat("'", name, "', for which .make asks,"), path, "none of that name", "correct .make");
+    refuse_weights(
+        cat("'", name, "', for which .make asks,"), path, "none of that name", "correct .make");
   const TensorEntry& kind = found->second.kind;
   const at::Tensor values = at::empty(kind.shape, scalar_type_of(kind));
   source.read(name, all_elements(kind.shape), values.mutable_data_ptr());
@@ -80,21 +86,28 @@ struct MadeWeights {
 };
 
 // Nothing is read: .make sees zeros.
-MadeWeights try_to_make(const ModelTensors& tensors, const TensorSource& source,
-                        const LoadWeightsOptions& options, const std::string& path) {
+MadeWeights try_to_make(const ModelTensors& tensors,
+                        const TensorSource& source,
+                        const LoadWeightsOptions& options,
+                        const std::string& path) {
   MadeWeights result;
   const WeightReader zeros = [&](const std::string& name) {
     const auto found = source.tensors().find(name);
-    if (found == source.tensors().end()) return read_weight(source, name, path);  // which says so
+    if (found == source.tensors().end())
+      return read_weight(source, name, path);  // which says so
     result.used.insert(name);
     return at::zeros(found->second.kind.shape, scalar_type_of(found->second.kind));
   };
   for (const auto& [name, tensor] : tensors) {
     const at::Tensor made = options.make ? options.make(name, zeros) : at::Tensor();
-    if (!made.defined()) continue;
+    if (!made.defined())
+      continue;
     if (made.sizes() != tensor.sizes())
-      refuse_weights(cat("'", name, "' of shape [", join(tensor.sizes(), ", "), "], as in the model,"), path,
-                     cat("[", join(made.sizes(), ", "), "] of .make"), "correct .make");
+      refuse_weights(
+          cat("'", name, "' of shape [", join(tensor.sizes(), ", "), "], as in the model,"),
+          path,
+          cat("[", join(made.sizes(), ", "), "] of .make"),
+          "correct .make");
     result.made.insert(name);
   }
   return result;
@@ -104,19 +117,29 @@ MadeWeights try_to_make(const ModelTensors& tensors, const TensorSource& source,
 bool has_scale(const TensorEntries& entries, const std::string& name) {
   const size_t dot = name.rfind('.');
   const std::string layer = dot == std::string::npos ? "" : name.substr(0, dot + 1);
-  for (const std::string& scale : {name + "_scale", name + "_scale_inv", name + ".scale", layer + "scale",
-                                   layer + "scales", layer + "SCB"})
-    if (entries.contains(scale)) return true;
+  for (const std::string& scale : {name + "_scale",
+                                   name + "_scale_inv",
+                                   name + ".scale",
+                                   layer + "scale",
+                                   layer + "scales",
+                                   layer + "SCB"})
+    if (entries.contains(scale))
+      return true;
   return false;
 }
 
-void check_not_quantized(const std::string& name, const at::Tensor& tensor, const FoundWeight& weight,
-                         const TensorEntries& entries, const std::string& path) {
+void check_not_quantized(const std::string& name,
+                         const at::Tensor& tensor,
+                         const FoundWeight& weight,
+                         const TensorEntries& entries,
+                         const std::string& path) {
   const at::ScalarType type = scalar_type_of(weight.kind);
   const bool is_whole = at::isIntegralType(type, /*includeBool=*/false);
   const bool is_scaled = at::isFloat8Type(type) && has_scale(entries, weight.from);
-  if ((!is_whole && !is_scaled) || !at::isFloatingType(tensor.scalar_type())) return;
-  refuse_weights(cat("numbers of the model's type for '", name, "'"), path,
+  if ((!is_whole && !is_scaled) || !at::isFloatingType(tensor.scalar_type()))
+    return;
+  refuse_weights(cat("numbers of the model's type for '", name, "'"),
+                 path,
                  cat(to_string(weight.kind), " '", weight.from, "', which is quantized"),
                  "multiply it with its scale by .make, or fetch the model as bf16");
 }
@@ -127,7 +150,8 @@ bool may_be_missing(const std::string& name) {
 }
 
 // Another name of the same tensor, which a tied head has.
-bool is_loaded_by_another_name(const ModelTensors& tensors, const at::Tensor& tensor,
+bool is_loaded_by_another_name(const ModelTensors& tensors,
+                               const at::Tensor& tensor,
                                const std::vector<std::string>& loaded) {
   const std::set<std::string> names(loaded.begin(), loaded.end());
   return std::any_of(tensors.begin(), tensors.end(), [&](const auto& other) {
@@ -136,22 +160,29 @@ bool is_loaded_by_another_name(const ModelTensors& tensors, const at::Tensor& te
 }
 
 std::map<std::string, FoundWeight> by_model_name(const TensorEntries& entries,
-                                                 const LoadWeightsOptions& options, const std::string& path) {
+                                                 const LoadWeightsOptions& options,
+                                                 const std::string& path) {
   std::map<std::string, FoundWeight> found;
   for (const auto& [name, kind] : entries) {
     const std::string renamed = options.name ? options.name(name) : name;
-    if (renamed.empty()) continue;
-    const auto [other, is_new] = found.try_emplace(renamed, FoundWeight{.from = name, .kind = kind});
+    if (renamed.empty())
+      continue;
+    const auto [other, is_new] =
+        found.try_emplace(renamed, FoundWeight{.from = name, .kind = kind});
     if (!is_new)
-      refuse_weights("a unique name for each tensor", path,
+      refuse_weights("a unique name for each tensor",
+                     path,
                      cat("'", renamed, "' for '", other->second.from, "' and '", name, "'"),
                      "correct .name, or leave one out");
   }
   return found;
 }
 
-LoadedWeights compare_with(const ModelTensors& tensors, const std::map<std::string, FoundWeight>& found,
-                           const MadeWeights& made, const TensorEntries& entries, const std::string& path,
+LoadedWeights compare_with(const ModelTensors& tensors,
+                           const std::map<std::string, FoundWeight>& found,
+                           const MadeWeights& made,
+                           const TensorEntries& entries,
+                           const std::string& path,
                            bool partial) {
   LoadedWeights result;
   std::map<std::string, FoundWeight> left = found;
@@ -166,58 +197,82 @@ LoadedWeights compare_with(const ModelTensors& tensors, const std::map<std::stri
       continue;
     }
     if (weight->second.kind.shape != tensor.sizes())
-      refuse_weights(cat("'", name, "' of shape [", join(tensor.sizes(), ", "), "], as in the model,"), path,
-                     cat("[", join(weight->second.kind.shape, ", "), "]"),
-                     "make the model that was saved, or leave the tensor out by .name");
+      refuse_weights(
+          cat("'", name, "' of shape [", join(tensor.sizes(), ", "), "], as in the model,"),
+          path,
+          cat("[", join(weight->second.kind.shape, ", "), "]"),
+          "make the model that was saved, or leave the tensor out by .name");
     check_not_quantized(name, tensor, weight->second, entries, path);
     result.loaded.push_back(name);
     left.erase(weight);
   }
   const std::map<std::string, at::Tensor> by_name(tensors.begin(), tensors.end());
   std::erase_if(result.missing, [&](const std::string& name) {
-    return may_be_missing(name) || is_loaded_by_another_name(tensors, by_name.at(name), result.loaded);
+    return may_be_missing(name) ||
+           is_loaded_by_another_name(tensors, by_name.at(name), result.loaded);
   });
   for (const auto& [name, weight] : left)
-    if (!made.used.contains(weight.from)) result.unexpected.push_back(weight.from);
+    if (!made.used.contains(weight.from))
+      result.unexpected.push_back(weight.from);
   const char* const next = "rename the tensors with .name, or set .partial = true";
   if (!partial && !result.missing.empty())
-    refuse_weights(
-        cat("a tensor for each of the model's"), path,
-        cat("none for ", plural(result.missing.size(), "tensor"), ", '", result.missing[0], "' first"), next);
-  if (!partial && !result.unexpected.empty())
-    refuse_weights("only tensors of the model", path,
-                   cat(plural(result.unexpected.size(), "other"), ", '", result.unexpected[0], "' first"),
+    refuse_weights(cat("a tensor for each of the model's"),
+                   path,
+                   cat("none for ",
+                       plural(result.missing.size(), "tensor"),
+                       ", '",
+                       result.missing[0],
+                       "' first"),
                    next);
+  if (!partial && !result.unexpected.empty())
+    refuse_weights(
+        "only tensors of the model",
+        path,
+        cat(plural(result.unexpected.size(), "other"), ", '", result.unexpected[0], "' first"),
+        next);
   if (result.loaded.empty())
-    refuse_weights("tensors of the model", path, "none of their names", "rename the tensors with .name");
+    refuse_weights(
+        "tensors of the model", path, "none of their names", "rename the tensors with .name");
   return result;
 }
 
 const at::Tensor& named(const ModelTensors& tensors, const std::string& name) {
-  return std::find_if(tensors.begin(), tensors.end(), [&](const auto& item) { return item.first == name; })
+  return std::find_if(
+             tensors.begin(), tensors.end(), [&](const auto& item) { return item.first == name; })
       ->second;
 }
 
 // A tensor that the model has under two names, and the file too.
-void check_same_if_shared(const std::vector<at::Tensor>& filled, const std::string& name,
-                          const at::Tensor& tensor, const at::Tensor& values, const std::string& path) {
-  const auto is_it = [&](const at::Tensor& other) { return other.is_same(tensor); };
-  if (std::none_of(filled.begin(), filled.end(), is_it) || at::equal(tensor.cpu(), values)) return;
-  refuse_weights("one content of the tensor that the model shares", path,
-                 cat("another as '", name, "' than under its other name"), "leave one out by .name");
+void check_same_if_shared(const std::vector<at::Tensor>& filled,
+                          const std::string& name,
+                          const at::Tensor& tensor,
+                          const at::Tensor& values,
+                          const std::string& path) {
+  const auto is_it = [&](const at::Tensor& other) {
+    return other.is_same(tensor);
+  };
+  if (std::none_of(filled.begin(), filled.end(), is_it) || at::equal(tensor.cpu(), values))
+    return;
+  refuse_weights("one content of the tensor that the model shares",
+                 path,
+                 cat("another as '", name, "' than under its other name"),
+                 "leave one out by .name");
 }
 
 }  // namespace
 
-LoadedWeights load_weights(torch::nn::Module& model, const std::string& path,
-                           const LoadWeightsOptions& options, const Peers& peers) {
+LoadedWeights load_weights(torch::nn::Module& model,
+                           const std::string& path,
+                           const LoadWeightsOptions& options,
+                           const Peers& peers) {
   const at::NoGradGuard no_grad;
   TensorSource source;
   std::string head, bytes;
   peers.on_rank0([&] {
     source = TensorSource(weight_files(path));
     if (const auto holes = source.incomplete(); !holes.empty())
-      refuse_weights(cat("all of '", holes[0], "'"), path, "some of it", "a rank's file is missing");
+      refuse_weights(
+          cat("all of '", holes[0], "'"), path, "some of it", "a rank's file is missing");
     head = head_of(source);
     bytes = cat(end_of(source));
   });
@@ -235,13 +290,16 @@ LoadedWeights load_weights(torch::nn::Module& model, const std::string& path,
     found = by_model_name(entries, options, path);
     result = compare_with(tensors, found, made, entries, path, options.partial);
   });
-  const WeightReader reader = [&](const std::string& name) { return read_weight(source, name, path); };
+  const WeightReader reader = [&](const std::string& name) {
+    return read_weight(source, name, path);
+  };
   std::vector<at::Tensor> filled;
   for (const std::string& name : result.loaded) {
     const at::Tensor& tensor = named(tensors, name);
     const at::Tensor values = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
     peers.on_rank0([&] {
-      values.copy_(made.made.contains(name) ? options.make(name, reader) : reader(found.at(name).from));
+      values.copy_(made.made.contains(name) ? options.make(name, reader)
+                                            : reader(found.at(name).from));
       check_same_if_shared(filled, name, tensor, values, path);
     });
     peers.share(values);

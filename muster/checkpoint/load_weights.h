@@ -1,7 +1,8 @@
 // Loads weights into a model by name, from a safetensors file, a folder as model hubs have it, or a
 // checkpoint.
 //
-//   muster::load_weights(*net, "llama/", {.name = [](std::string name) { return name.substr(6); }});
+//   muster::load_weights(*net, "llama/", {.name = [](std::string name) { return name.substr(6);
+//   }});
 //   // A backbone with a head of its own:
 //   auto loaded = muster::load_weights(*backbone, "resnet.safetensors", {.partial = true});
 #pragma once
@@ -24,19 +25,20 @@ namespace muster {
 using WeightReader = std::function<at::Tensor(const std::string& name)>;
 
 struct LoadWeightsOptions {
-  // Maps a name in the file to the model's; an empty result skips the tensor. Default: the same name.
+  // Maps a name in the file to the model's; an empty result skips the tensor. Default: the same
+  // name.
   std::function<std::string(const std::string& name)> name = {};
-  // Makes the model's tensor `name` of any of the file's: transposed, cut, joined, scaled. An undefined
-  // tensor: it is loaded as without. Called on rank 0 alone, twice a tensor: the first time, for the shapes,
-  // with zeros.
+  // Makes the model's tensor `name` of any of the file's: transposed, cut, joined, scaled. An
+  // undefined tensor: it is loaded as without. Called on rank 0 alone, twice a tensor: the first
+  // time, for the shapes, with zeros.
   //   .make = [](const std::string& name, const muster::WeightReader& file) -> at::Tensor {
   //     if (name == "query.weight") return file("c_attn.weight").chunk(3, 1)[0].t();
   //     if (name == "head.weight") return file("table.weight");
   //     return {};
   //   }
   std::function<at::Tensor(const std::string& name, const WeightReader& file)> make = {};
-  // Allow tensors of the model that the file lacks (they stay as they are), and tensors of the file that the
-  // model lacks.
+  // Allow tensors of the model that the file lacks (they stay as they are), and tensors of the file
+  // that the model lacks.
   bool partial = false;
 };
 
@@ -46,16 +48,18 @@ struct LoadedWeights {
   std::vector<std::string> unexpected;  // only in the file, by its names; without skipped ones
 };
 
-// Sets parameters and buffers to the saved tensors of the same names, converted to their type and device.
-// Rank 0 reads, one tensor at a time; the others need no access to its disk. Shapes and names are compared
-// before anything is changed. A tensor that the model has under several names may have one of them in the
-// file, and a BatchNorm's num_batches_tracked may be missing, as in PyTorch.
-// Collective: yes.
-// Throws: on every rank, io; invalid_argument for a malformed file, a shape that differs, two names that
-// become one, nothing to load at all, without `partial` for missing or unexpected tensors (names the first of
-// each), for whole numbers or scaled fp8 where the model has others (they are quantized: `make` can scale
-// them), and for a shared tensor with two contents.
-LoadedWeights load_weights(torch::nn::Module& model, const std::string& path,
-                           const LoadWeightsOptions& options = {}, const Peers& peers = {});
+// Sets parameters and buffers to the saved tensors of the same names, converted to their type and
+// device. Rank 0 reads, one tensor at a time; the others need no access to its disk. Shapes and
+// names are compared before anything is changed. A tensor that the model has under several names
+// may have one of them in the file, and a BatchNorm's num_batches_tracked may be missing, as in
+// PyTorch. Collective: yes. Throws: on every rank, io; invalid_argument for a malformed file, a
+// shape that differs, two names that become one, nothing to load at all, without `partial` for
+// missing or unexpected tensors (names the first of each), for whole numbers or scaled fp8 where
+// the model has others (they are quantized: `make` can scale them), and for a shared tensor with
+// two contents.
+LoadedWeights load_weights(torch::nn::Module& model,
+                           const std::string& path,
+                           const LoadWeightsOptions& options = {},
+                           const Peers& peers = {});
 
 }  // namespace muster

@@ -10,18 +10,23 @@
 namespace muster {
 
 void require_memory(const char* owner, const std::string& name, const at::Tensor& tensor) {
-  if (tensor.numel() == 0 || !tensor.has_storage() || tensor.storage().nbytes() > 0) return;
-  throw Error(ErrorCode::failed_precondition, cat(owner, ": expected whole parameters, got '", name,
-                                                  "', whose elements are divided over the ranks; pass "
-                                                  "FullySharded::pieces, or do this while a guard of "
-                                                  "FullySharded::whole_parameters() lives"));
+  if (tensor.numel() == 0 || !tensor.has_storage() || tensor.storage().nbytes() > 0)
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              cat(owner,
+                  ": expected whole parameters, got '",
+                  name,
+                  "', whose elements are divided over the ranks; pass "
+                  "FullySharded::pieces, or do this while a guard of "
+                  "FullySharded::whole_parameters() lives"));
 }
 
 std::vector<std::pair<std::string, at::Tensor>> model_tensors(const torch::nn::Module& model) {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const auto& list : {model.named_parameters(), model.named_buffers()}) {
     for (const auto& item : list) {
-      if (!item.value().defined()) continue;
+      if (!item.value().defined())
+        continue;
       require_memory("checkpoint", item.key(), item.value());
       tensors.emplace_back(item.key(), item.value());
     }
@@ -29,10 +34,17 @@ std::vector<std::pair<std::string, at::Tensor>> model_tensors(const torch::nn::M
   return tensors;
 }
 
-void check_model(const torch::nn::Module& model, const TensorEntries& entries, const std::string& name) {
+void check_model(const torch::nn::Module& model,
+                 const TensorEntries& entries,
+                 const std::string& name) {
   const auto refuse = [&](const std::string& expected, const std::string& got) {
     throw Error(ErrorCode::invalid_argument,
-                cat("load: expected ", expected, " in '", name, "', as in the model, got ", got,
+                cat("load: expected ",
+                    expected,
+                    " in '",
+                    name,
+                    "', as in the model, got ",
+                    got,
                     "; load it into the model that it was saved from"));
   };
   std::set<std::string> known;
@@ -46,7 +58,8 @@ void check_model(const torch::nn::Module& model, const TensorEntries& entries, c
       refuse(cat(to_string(mine), " '", tensor_name, "'"), to_string(found->second));
   }
   for (const auto& [tensor_name, entry] : entries)
-    if (!known.contains(tensor_name)) refuse("only tensors of the model", cat("'", tensor_name, "' as well"));
+    if (!known.contains(tensor_name))
+      refuse("only tensors of the model", cat("'", tensor_name, "' as well"));
 }
 
 }  // namespace muster

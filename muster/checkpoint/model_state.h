@@ -1,5 +1,5 @@
-// A model's parameters and buffers by name, checked before anything is copied into them. (torch::load would
-// adopt the file's shapes.)
+// A model's parameters and buffers by name, checked before anything is copied into them.
+// (torch::load would adopt the file's shapes.)
 #pragma once
 
 #include <map>
@@ -17,16 +17,19 @@ namespace muster {
 
 using TensorEntries = std::map<std::string, TensorEntry>;
 
-// Throws: failed_precondition for a parameter whose memory is divided over ranks and not here (FullySharded).
-// `owner` names the reader in the message.
+// Throws: failed_precondition for a parameter whose memory is divided over ranks and not here
+// (FullySharded). `owner` names the reader in the message.
 void require_memory(const char* owner, const std::string& name, const at::Tensor& tensor);
 
-// Parameters, then buffers, in registration order, by PyTorch's names; undefined ones are skipped. Throws: as
-// require_memory.
+// Parameters, then buffers, in registration order, by PyTorch's names; undefined ones are skipped.
+// Throws: as require_memory.
 std::vector<std::pair<std::string, at::Tensor>> model_tensors(const torch::nn::Module& model);
 
-// Throws: invalid_argument naming the first tensor (in the model's order) that the checkpoint lacks or has
-// with another dtype or shape, or else one that the model lacks. `name` names the checkpoint in messages.
-void check_model(const torch::nn::Module& model, const TensorEntries& entries, const std::string& name);
+// Throws: invalid_argument naming the first tensor (in the model's order) that the checkpoint lacks
+// or has with another dtype or shape, or else one that the model lacks. `name` names the checkpoint
+// in messages.
+void check_model(const torch::nn::Module& model,
+                 const TensorEntries& entries,
+                 const std::string& name);
 
 }  // namespace muster

@@ -1,5 +1,6 @@
-// The particulars of each kind of optimizer whose state can be saved: its name, its options, and its state's
-// fields, with whether these must exist under those options. Only for optimizer_state.cc.
+// The particulars of each kind of optimizer whose state can be saved: its name, its options, and
+// its state's fields, with whether these must exist under those options. Only for
+// optimizer_state.cc.
 #pragma once
 
 #include <torch/optim/adagrad.h>
@@ -58,10 +59,12 @@ struct AdamLike {
     field("max_exp_avg_sq", s.max_exp_avg_sq(), o.amsgrad());
   }
 };
-struct AdamKind : AdamLike<torch::optim::Adam, torch::optim::AdamOptions, torch::optim::AdamParamState> {
+struct AdamKind
+    : AdamLike<torch::optim::Adam, torch::optim::AdamOptions, torch::optim::AdamParamState> {
   static constexpr const char* kName = "Adam";
 };
-struct AdamWKind : AdamLike<torch::optim::AdamW, torch::optim::AdamWOptions, torch::optim::AdamWParamState> {
+struct AdamWKind
+    : AdamLike<torch::optim::AdamW, torch::optim::AdamWOptions, torch::optim::AdamWParamState> {
   static constexpr const char* kName = "AdamW";
 };
 
@@ -92,7 +95,8 @@ struct AdagradKind {
   using Options = torch::optim::AdagradOptions;
   using State = torch::optim::AdagradParamState;
   static constexpr const char* kName = "Adagrad";
-  static constexpr bool kEveryParameter = true;  // its constructor makes all state; its step relies on it
+  static constexpr bool kEveryParameter =
+      true;  // its constructor makes all state; its step relies on it
   static void options(Options& o, auto&& field) {
     field("lr", o.lr());
     field("lr_decay", o.lr_decay());
@@ -106,7 +110,8 @@ struct AdagradKind {
   }
 };
 
-[[noreturn]] inline void refuse_optimizer(const std::string& expected, const std::string& got,
+[[noreturn]] inline void refuse_optimizer(const std::string& expected,
+                                          const std::string& got,
                                           const std::string& next) {
   throw Error(ErrorCode::invalid_argument,
               cat("optimizer state: expected ", expected, ", got ", got, "; ", next));
@@ -114,28 +119,39 @@ struct AdagradKind {
 
 // Calls `use` with the optimizer's kind.
 auto with_kind(Optimizer& optimizer, auto&& use) {
-  if (dynamic_cast<torch::optim::SGD*>(&optimizer) != nullptr) return use(SgdKind{});
-  if (dynamic_cast<torch::optim::Adam*>(&optimizer) != nullptr) return use(AdamKind{});
-  if (dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr) return use(AdamWKind{});
-  if (dynamic_cast<torch::optim::RMSprop*>(&optimizer) != nullptr) return use(RmspropKind{});
-  if (dynamic_cast<torch::optim::Adagrad*>(&optimizer) != nullptr) return use(AdagradKind{});
-  refuse_optimizer("SGD, Adam, AdamW, RMSprop, Adagrad or LBFGS", c10::demangle(typeid(optimizer).name()),
+  if (dynamic_cast<torch::optim::SGD*>(&optimizer) != nullptr)
+    return use(SgdKind{});
+  if (dynamic_cast<torch::optim::Adam*>(&optimizer) != nullptr)
+    return use(AdamKind{});
+  if (dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr)
+    return use(AdamWKind{});
+  if (dynamic_cast<torch::optim::RMSprop*>(&optimizer) != nullptr)
+    return use(RmspropKind{});
+  if (dynamic_cast<torch::optim::Adagrad*>(&optimizer) != nullptr)
+    return use(AdagradKind{});
+  refuse_optimizer("SGD, Adam, AdamW, RMSprop, Adagrad or LBFGS",
+                   c10::demangle(typeid(optimizer).name()),
                    "save its state yourself, or use one of these");
 }
 
 inline void read_option(const json& value, const std::string& name, double& to) {
   if (!value.is_number())
-    refuse_optimizer(cat("a number as option '", name, "'"), value.dump(), "the manifest is damaged");
+    refuse_optimizer(
+        cat("a number as option '", name, "'"), value.dump(), "the manifest is damaged");
   to = value.get<double>();
 }
 inline void read_option(const json& value, const std::string& name, bool& to) {
   if (!value.is_boolean())
-    refuse_optimizer(cat("true or false as option '", name, "'"), value.dump(), "the manifest is damaged");
+    refuse_optimizer(
+        cat("true or false as option '", name, "'"), value.dump(), "the manifest is damaged");
   to = value.get<bool>();
 }
-inline void read_option(const json& value, const std::string& name, std::tuple<double, double>& to) {
+inline void read_option(const json& value,
+                        const std::string& name,
+                        std::tuple<double, double>& to) {
   if (!value.is_array() || value.size() != 2)
-    refuse_optimizer(cat("two numbers as option '", name, "'"), value.dump(), "the manifest is damaged");
+    refuse_optimizer(
+        cat("two numbers as option '", name, "'"), value.dump(), "the manifest is damaged");
   read_option(value[0], name, std::get<0>(to));
   read_option(value[1], name, std::get<1>(to));
 }

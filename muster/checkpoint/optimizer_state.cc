@@ -28,7 +28,8 @@ using PiecesOfGroup = std::vector<const TensorPiece*>;
 // The optimizer's parameters, group by group, with their names.
 std::vector<PiecesOfGroup> pieces_of_groups(const TensorPieces& parameters, Optimizer& optimizer) {
   std::unordered_map<void*, const TensorPiece*> known;
-  for (const TensorPiece& piece : parameters) known.emplace(piece.tensor.unsafeGetTensorImpl(), &piece);
+  for (const TensorPiece& piece : parameters)
+    known.emplace(piece.tensor.unsafeGetTensorImpl(), &piece);
   std::vector<PiecesOfGroup> groups;
   for (const auto& group : optimizer.param_groups()) {
     PiecesOfGroup& pieces = groups.emplace_back();
@@ -36,7 +37,10 @@ std::vector<PiecesOfGroup> pieces_of_groups(const TensorPieces& parameters, Opti
       const auto found = known.find(tensor.unsafeGetTensorImpl());
       if (found == known.end()) {
         refuse_optimizer("only parameters of the model",
-                         cat("one of shape [", join(tensor.sizes(), ", "), "] in group ", groups.size() - 1,
+                         cat("one of shape [",
+                             join(tensor.sizes(), ", "),
+                             "] in group ",
+                             groups.size() - 1,
                              " that the model does not name"),
                          "pass the model whose parameters the optimizer was made with");
       }
@@ -51,17 +55,19 @@ template <class Kind>
 std::vector<typename Kind::Options> checked_options(const json& description, Optimizer& optimizer) {
   const auto kind = description.value("kind", json());
   if (kind != Kind::kName)
-    refuse_optimizer(cat("the state of ", Kind::kName), kind.dump(),
-                     "resume with the optimizer that was saved");
+    refuse_optimizer(
+        cat("the state of ", Kind::kName), kind.dump(), "resume with the optimizer that was saved");
   const auto saved = description.value("groups", json());
   const size_t groups = optimizer.param_groups().size();
   if (!saved.is_array() || saved.size() != groups)
-    refuse_optimizer(cat(groups, " parameter group(s)"), cat(saved.size()),
+    refuse_optimizer(cat(groups, " parameter group(s)"),
+                     cat(saved.size()),
                      "make the same groups as when saving");
   std::vector<typename Kind::Options> all;
   for (size_t g = 0; g < groups; ++g) {
     auto options = static_cast<typename Kind::Options&>(optimizer.param_groups()[g].options());
-    const json values = saved[g].is_object() ? saved[g].value("options", json::object()) : json::object();
+    const json values =
+        saved[g].is_object() ? saved[g].value("options", json::object()) : json::object();
     Kind::options(options, [&](const char* name, auto& value) {
       detail::read_option(values.value(name, json()), name, value);
     });
@@ -73,7 +79,8 @@ std::vector<typename Kind::Options> checked_options(const json& description, Opt
 // Whether a saved group has these parameters. What divides a model may name them in another order.
 void check_names(const json& saved, std::vector<std::string> mine, size_t group, bool in_order) {
   json theirs = saved.is_object() ? saved.value("params", json::array()) : json::array();
-  if (!theirs.is_array()) theirs = json::array();
+  if (!theirs.is_array())
+    theirs = json::array();
   if (!in_order) {
     std::sort(mine.begin(), mine.end());
     std::sort(theirs.begin(), theirs.end());
@@ -81,14 +88,16 @@ void check_names(const json& saved, std::vector<std::string> mine, size_t group,
   for (size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
     const json here = i < mine.size() ? json(mine[i]) : json("no more");
     const json there = i < theirs.size() ? theirs[i] : json("no more");
-    if (here == there) continue;
-    refuse_optimizer(cat("parameter ", here.dump(), " at place ", i, " of group ", group), there.dump(),
+    if (here == there)
+      continue;
+    refuse_optimizer(cat("parameter ", here.dump(), " at place ", i, " of group ", group),
+                     there.dump(),
                      "make the same groups as when saving");
   }
 }
 
-// The name of a parameter's field, what must be in the file for it, and whether it is divided as the
-// parameter is.
+// The name of a parameter's field, what must be in the file for it, and whether it is divided as
+// the parameter is.
 struct StateField {
   std::string name;
   TensorEntry kind;
@@ -106,7 +115,8 @@ StateField field_of(const TensorPiece& parameter, const char* field, const Value
 
 // Checks the fields that each parameter has in the file. Returns the names that are some field's.
 template <class Kind>
-std::set<std::string> check_fields(const TensorEntries& entries, const std::vector<PiecesOfGroup>& groups,
+std::set<std::string> check_fields(const TensorEntries& entries,
+                                   const std::vector<PiecesOfGroup>& groups,
                                    const std::vector<typename Kind::Options>& options) {
   std::set<std::string> used;
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -118,18 +128,21 @@ std::set<std::string> check_fields(const TensorEntries& entries, const std::vect
         const StateField field = field_of(*parameter, name, value);
         const auto found = entries.find(field.name);
         if (found == entries.end()) {
-          if (required) missing.push_back(field.name);
+          if (required)
+            missing.push_back(field.name);
           return;
         }
         ++present;
         used.insert(field.name);
         if (!found->second.same_kind(field.kind))
-          refuse_optimizer(cat(to_string(field.kind), " '", field.name, "'"), to_string(found->second),
+          refuse_optimizer(cat(to_string(field.kind), " '", field.name, "'"),
+                           to_string(found->second),
                            "resume with the model that was saved");
       });
       // A parameter that never had a gradient has no state at all, in most optimizers.
       if (!missing.empty() && (present > 0 || Kind::kEveryParameter))
-        refuse_optimizer(cat("'", missing[0], "'"), "no such tensor", "the checkpoint is incomplete");
+        refuse_optimizer(
+            cat("'", missing[0], "'"), "no such tensor", "the checkpoint is incomplete");
     }
   }
   return used;
@@ -138,8 +151,8 @@ std::set<std::string> check_fields(const TensorEntries& entries, const std::vect
 json parse_description(const std::string& description) {
   auto parsed = json::parse(description, nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object())
-    refuse_optimizer("a description of the optimizer", "none",
-                     "the checkpoint was saved without its optimizer");
+    refuse_optimizer(
+        "a description of the optimizer", "none", "the checkpoint was saved without its optimizer");
   return parsed;
 }
 
@@ -148,7 +161,8 @@ std::vector<std::string> names_of(const PiecesOfGroup& pieces) {
   std::vector<std::string> names;
   std::set<std::string> seen;
   for (const TensorPiece* piece : pieces)
-    if (seen.insert(piece->name).second) names.push_back(piece->name);
+    if (seen.insert(piece->name).second)
+      names.push_back(piece->name);
   return names;
 }
 
@@ -156,7 +170,8 @@ std::vector<std::string> names_of(const PiecesOfGroup& pieces) {
 PiecesOfGroup whole_group(const TensorPieces& parameters, torch::optim::LBFGS& optimizer) {
   PiecesOfGroup group = pieces_of_groups(parameters, optimizer).at(0);
   for (const TensorPiece* piece : group) {
-    if (piece->elements == all_elements(piece->shape) && !piece->is_own) continue;
+    if (piece->elements == all_elements(piece->shape) && !piece->is_own)
+      continue;
     refuse_optimizer("parameters of LBFGS that are whole, and the same on all ranks",
                      cat(piece->is_own ? "each rank's own '" : "a part of '", piece->name, "'"),
                      "take an optimizer that updates each element independently");
@@ -166,7 +181,8 @@ PiecesOfGroup whole_group(const TensorPieces& parameters, torch::optim::LBFGS& o
 
 TensorPieces parameters_of(const torch::nn::Module& model) {
   TensorPieces pieces;
-  for (const auto& item : model.named_parameters()) pieces.push_back(whole_piece(item.key(), item.value()));
+  for (const auto& item : model.named_parameters())
+    pieces.push_back(whole_piece(item.key(), item.value()));
   return pieces;
 }
 
@@ -197,15 +213,18 @@ OptimizerPieces optimizer_pieces(const TensorPieces& parameters, Optimizer& opti
     for (size_t g = 0; g < pieces.size(); ++g) {
       auto& options = static_cast<typename Kind::Options&>(optimizer.param_groups()[g].options());
       json saved = {{"options", json::object()}, {"params", names_of(pieces[g])}};
-      Kind::options(options, [&](const char* name, const auto& value) { saved["options"][name] = value; });
+      Kind::options(options,
+                    [&](const char* name, const auto& value) { saved["options"][name] = value; });
       groups.push_back(std::move(saved));
       for (const TensorPiece* parameter : pieces[g]) {
         const auto found = optimizer.state().find(parameter->tensor.unsafeGetTensorImpl());
-        if (found == optimizer.state().end() || !seen.insert(parameter).second) continue;
+        if (found == optimizer.state().end() || !seen.insert(parameter).second)
+          continue;
         auto& state = static_cast<typename Kind::State&>(*found->second);
         Kind::state(state, options, [&](const char* name, const auto& value, bool) {
           const at::Tensor tensor = as_tensor(value);
-          if (!tensor.defined()) return;
+          if (!tensor.defined())
+            return;
           const StateField field = field_of(*parameter, name, value);
           TensorPiece piece = whole_piece(field.name, tensor);
           if (field.is_tensor) {
@@ -226,13 +245,17 @@ OptimizerPieces optimizer_pieces(const TensorPieces& parameters, Optimizer& opti
 OptimizerSnapshot snapshot_optimizer(const torch::nn::Module& model, Optimizer& optimizer) {
   OptimizerPieces pieces = optimizer_pieces(parameters_of(model), optimizer);
   OptimizerSnapshot snapshot{.description = std::move(pieces.description), .tensors = {}};
-  for (TensorPiece& piece : pieces.pieces) snapshot.tensors.emplace(piece.name, std::move(piece.tensor));
+  for (TensorPiece& piece : pieces.pieces)
+    snapshot.tensors.emplace(piece.name, std::move(piece.tensor));
   return snapshot;
 }
 
 std::string merge_descriptions(const std::vector<std::string>& descriptions) {
-  const auto is_empty = [](const std::string& text) { return text.empty(); };
-  if (std::all_of(descriptions.begin(), descriptions.end(), is_empty)) return {};
+  const auto is_empty = [](const std::string& text) {
+    return text.empty();
+  };
+  if (std::all_of(descriptions.begin(), descriptions.end(), is_empty))
+    return {};
   if (std::any_of(descriptions.begin(), descriptions.end(), is_empty))
     refuse_optimizer("an optimizer on every rank", "none on some", "add it on all of them");
   json merged;
@@ -241,17 +264,23 @@ std::string merge_descriptions(const std::vector<std::string>& descriptions) {
     const json one = parse_description(text);
     if (merged.is_null()) {
       merged = one;
-      for (json& group : merged["groups"]) group["params"] = json::array();
+      for (json& group : merged["groups"])
+        group["params"] = json::array();
       known.resize(merged["groups"].size());
     }
     if (one["kind"] != merged["kind"] || one["groups"].size() != merged["groups"].size()) {
-      refuse_optimizer(cat("the same optimizer on every rank, ", merged["kind"].dump(), " of ",
-                           merged["groups"].size(), " groups"),
-                       cat(one["kind"].dump(), " of ", one["groups"].size()), "make them alike");
+      refuse_optimizer(cat("the same optimizer on every rank, ",
+                           merged["kind"].dump(),
+                           " of ",
+                           merged["groups"].size(),
+                           " groups"),
+                       cat(one["kind"].dump(), " of ", one["groups"].size()),
+                       "make them alike");
     }
     for (size_t g = 0; g < known.size(); ++g)
       for (const json& name : one["groups"][g]["params"])
-        if (known[g].insert(name).second) merged["groups"][g]["params"].push_back(name);
+        if (known[g].insert(name).second)
+          merged["groups"][g]["params"].push_back(name);
   }
   return merged.dump();
 }
@@ -260,11 +289,15 @@ void check_same_parameters(const std::string& description, const std::string& sa
   const json mine = parse_description(description), theirs = parse_description(saved);
   const json groups = theirs.value("groups", json());
   for (size_t g = 0; g < mine["groups"].size() && groups.is_array() && g < groups.size(); ++g)
-    check_names(groups[g], mine["groups"][g]["params"].get<std::vector<std::string>>(), g,
+    check_names(groups[g],
+                mine["groups"][g]["params"].get<std::vector<std::string>>(),
+                g,
                 /*in_order=*/false);
 }
 
-void check_optimizer(const torch::nn::Module& model, Optimizer& optimizer, const std::string& description,
+void check_optimizer(const torch::nn::Module& model,
+                     Optimizer& optimizer,
+                     const std::string& description,
                      const TensorEntries& entries) {
   const TensorPieces parameters = parameters_of(model);
   if (auto* const lbfgs = dynamic_cast<torch::optim::LBFGS*>(&optimizer)) {
@@ -281,14 +314,17 @@ void check_optimizer(const torch::nn::Module& model, Optimizer& optimizer, const
     const std::set<std::string> used = check_fields<Kind>(entries, groups, options);
     for (const auto& [name, entry] : entries) {
       if (!used.contains(name))
-        refuse_optimizer(cat("only state of ", Kind::kName), cat("'", name, "' as well"),
+        refuse_optimizer(cat("only state of ", Kind::kName),
+                         cat("'", name, "' as well"),
                          "resume with what was saved");
     }
   });
 }
 
-std::function<void()> prepare_optimizer(const TensorPieces& parameters, Optimizer& optimizer,
-                                        const std::string& description, const TensorEntries& entries,
+std::function<void()> prepare_optimizer(const TensorPieces& parameters,
+                                        Optimizer& optimizer,
+                                        const std::string& description,
+                                        const TensorEntries& entries,
                                         const FetchTensor& fetch) {
   const at::NoGradGuard no_grad;
   if (auto* const lbfgs = dynamic_cast<torch::optim::LBFGS*>(&optimizer)) {
@@ -305,13 +341,16 @@ std::function<void()> prepare_optimizer(const TensorPieces& parameters, Optimize
     std::set<const TensorPiece*> seen;  // a tied parameter may be there twice
     for (size_t g = 0; g < groups.size(); ++g) {
       for (const TensorPiece* parameter : groups[g]) {
-        if (!seen.insert(parameter).second) continue;
+        if (!seen.insert(parameter).second)
+          continue;
         auto state = std::make_unique<typename Kind::State>();
         bool any = false;
         Kind::state(*state, options[g], [&](const char* name, auto& value, bool) {
           const StateField field = field_of(*parameter, name, value);
-          if (!entries.contains(field.name)) return;
-          TensorPiece piece{.name = field.name, .shape = {}, .elements = all_elements({}), .tensor = {}};
+          if (!entries.contains(field.name))
+            return;
+          TensorPiece piece{
+              .name = field.name, .shape = {}, .elements = all_elements({}), .tensor = {}};
           if (field.is_tensor) {
             piece.shape = parameter->shape;
             piece.elements = parameter->elements;
@@ -324,19 +363,23 @@ std::function<void()> prepare_optimizer(const TensorPieces& parameters, Optimize
           set_field(value, piece.tensor);
           any = true;
         });
-        if (any) states->emplace_back(parameter->tensor.unsafeGetTensorImpl(), std::move(state));
+        if (any)
+          states->emplace_back(parameter->tensor.unsafeGetTensorImpl(), std::move(state));
       }
     }
     return [states, options, &optimizer] {
       optimizer.state().clear();
-      for (auto& [key, state] : *states) optimizer.state()[key] = std::move(state);
+      for (auto& [key, state] : *states)
+        optimizer.state()[key] = std::move(state);
       for (size_t g = 0; g < options.size(); ++g)
         static_cast<typename Kind::Options&>(optimizer.param_groups()[g].options()) = options[g];
     };
   });
 }
 
-void restore_optimizer(const torch::nn::Module& model, Optimizer& optimizer, OptimizerSnapshot snapshot) {
+void restore_optimizer(const torch::nn::Module& model,
+                       Optimizer& optimizer,
+                       OptimizerSnapshot snapshot) {
   TensorEntries entries;
   for (const auto& [name, tensor] : snapshot.tensors)
     entries[name] = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());

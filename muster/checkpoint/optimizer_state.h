@@ -1,6 +1,6 @@
-// An optimizer's state as named tensors and its options as JSON, both keyed by parameter names, for SGD,
-// Adam, AdamW, RMSprop, Adagrad and LBFGS. Called by checkpoint.h and sharded_checkpoint.h. (With torch::load
-// a wrong shape shows only at the next step.)
+// An optimizer's state as named tensors and its options as JSON, both keyed by parameter names, for
+// SGD, Adam, AdamW, RMSprop, Adagrad and LBFGS. Called by checkpoint.h and sharded_checkpoint.h.
+// (With torch::load a wrong shape shows only at the next step.)
 #pragma once
 
 #include <functional>
@@ -18,45 +18,55 @@ namespace muster {
 
 struct OptimizerSnapshot {
   std::string description;  // JSON: kind, and each group's options and parameter names
-  NamedTensors tensors;     // "<parameter>.<field>", such as "fc.weight.exp_avg"; steps are I64 scalars
+  NamedTensors
+      tensors;  // "<parameter>.<field>", such as "fc.weight.exp_avg"; steps are I64 scalars
 };
 
-// The tensors share the optimizer's memory. Throws: invalid_argument for another kind of optimizer, or a
-// parameter that is not the model's.
-OptimizerSnapshot snapshot_optimizer(const torch::nn::Module& model, torch::optim::Optimizer& optimizer);
+// The tensors share the optimizer's memory. Throws: invalid_argument for another kind of optimizer,
+// or a parameter that is not the model's.
+OptimizerSnapshot snapshot_optimizer(const torch::nn::Module& model,
+                                     torch::optim::Optimizer& optimizer);
 
-// Checks that the state fits: kind, groups, parameters, fields, dtypes and shapes. Throws: invalid_argument
-// naming the first difference, with both shapes if it is one.
-void check_optimizer(const torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                     const std::string& description, const TensorEntries& entries);
+// Checks that the state fits: kind, groups, parameters, fields, dtypes and shapes. Throws:
+// invalid_argument naming the first difference, with both shapes if it is one.
+void check_optimizer(const torch::nn::Module& model,
+                     torch::optim::Optimizer& optimizer,
+                     const std::string& description,
+                     const TensorEntries& entries);
 
-// Replaces state and options (including the learning rate), as PyTorch's load_state_dict does. Throws: as
-// check_optimizer; then nothing is changed.
-void restore_optimizer(const torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+// Replaces state and options (including the learning rate), as PyTorch's load_state_dict does.
+// Throws: as check_optimizer; then nothing is changed.
+void restore_optimizer(const torch::nn::Module& model,
+                       torch::optim::Optimizer& optimizer,
                        OptimizerSnapshot snapshot);
 
-// The same for an optimizer whose parameters are pieces of a model's: its state is divided like them.
+// The same for an optimizer whose parameters are pieces of a model's: its state is divided like
+// them.
 struct OptimizerPieces {
   std::string description;  // of this rank's parameters
   TensorPieces pieces;
 };
 
 // Throws: as snapshot_optimizer.
-OptimizerPieces optimizer_pieces(const TensorPieces& parameters, torch::optim::Optimizer& optimizer);
+OptimizerPieces optimizer_pieces(const TensorPieces& parameters,
+                                 torch::optim::Optimizer& optimizer);
 
 // The description for all ranks together. Throws: invalid_argument for optimizers of two kinds.
 std::string merge_descriptions(const std::vector<std::string>& descriptions);
 
-// Checks that both have the same parameters in the same groups, in any order. Throws: invalid_argument.
+// Checks that both have the same parameters in the same groups, in any order. Throws:
+// invalid_argument.
 void check_same_parameters(const std::string& description, const std::string& saved);
 
 // Fills a piece's tensor with its saved elements, or replaces it by such a tensor.
 using FetchTensor = std::function<void(TensorPiece& piece)>;
 
-// Builds the state that restores the optimizer, and returns a function that installs it. Does not compare
-// names. Throws: as check_optimizer, and whatever `fetch` throws; then nothing is changed.
-std::function<void()> prepare_optimizer(const TensorPieces& parameters, torch::optim::Optimizer& optimizer,
-                                        const std::string& description, const TensorEntries& entries,
+// Builds the state that restores the optimizer, and returns a function that installs it. Does not
+// compare names. Throws: as check_optimizer, and whatever `fetch` throws; then nothing is changed.
+std::function<void()> prepare_optimizer(const TensorPieces& parameters,
+                                        torch::optim::Optimizer& optimizer,
+                                        const std::string& description,
+                                        const TensorEntries& entries,
                                         const FetchTensor& fetch);
 
 }  // namespace muster

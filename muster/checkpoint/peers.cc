@@ -45,8 +45,12 @@ Outcome attempt(const std::function<void()>& work) {
 
 Peers::Peers(const ProcessGroup& group) : rank_(group.rank()), size_(group.size()) {
   auto handle = std::make_shared<ProcessGroup>(group);  // copies share the group
-  share_bytes_ = [handle](std::string& bytes, int root) { handle->broadcast_bytes(bytes, root); };
-  share_tensor_ = [handle](at::Tensor tensor, int root) { handle->broadcast(std::move(tensor), root); };
+  share_bytes_ = [handle](std::string& bytes, int root) {
+    handle->broadcast_bytes(bytes, root);
+  };
+  share_tensor_ = [handle](at::Tensor tensor, int root) {
+    handle->broadcast(std::move(tensor), root);
+  };
 }
 
 Peers::Peers(int rank, int size, ShareBytes share_bytes, ShareTensor share_tensor)
@@ -56,21 +60,27 @@ Peers::Peers(int rank, int size, ShareBytes share_bytes, ShareTensor share_tenso
       share_tensor_(std::move(share_tensor)) {}
 
 void Peers::share_from(std::string& bytes, int root) const {
-  if (size_ > 1) share_bytes_(bytes, root);
+  if (size_ > 1)
+    share_bytes_(bytes, root);
 }
 
 void Peers::share(const at::Tensor& tensor) const {
-  if (size_ == 1 || tensor.numel() == 0) return;
+  if (size_ == 1 || tensor.numel() == 0)
+    return;
   // As bytes, since no backend moves every dtype.
-  share_tensor_(at::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())}, at::kByte), 0);
+  share_tensor_(
+      at::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())}, at::kByte), 0);
 }
 
 void Peers::on_rank0(const std::function<void()>& work) const {
   Outcome outcome;
-  if (rank_ == 0) outcome = attempt(work);
+  if (rank_ == 0)
+    outcome = attempt(work);
   share_from(outcome.text, 0);
-  if (outcome.exception) std::rethrow_exception(outcome.exception);
-  if (!outcome.text.empty()) fail_as(outcome.text, 0);
+  if (outcome.exception)
+    std::rethrow_exception(outcome.exception);
+  if (!outcome.text.empty())
+    fail_as(outcome.text, 0);
 }
 
 void Peers::together(const std::function<void()>& check) const {
@@ -85,8 +95,10 @@ void Peers::together(const std::function<void()>& check) const {
       failed = root;
     }
   }
-  if (mine.exception) std::rethrow_exception(mine.exception);
-  if (failed >= 0) fail_as(first, failed);
+  if (mine.exception)
+    std::rethrow_exception(mine.exception);
+  if (failed >= 0)
+    fail_as(first, failed);
 }
 
 }  // namespace muster

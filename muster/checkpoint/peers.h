@@ -1,5 +1,6 @@
-// What saving and loading need from other ranks: rank 0's data, and a common end if one rank fails. A
-// ProcessGroup converts to it; without one, a checkpoint concerns only this process. Tests supply their own.
+// What saving and loading need from other ranks: rank 0's data, and a common end if one rank fails.
+// A ProcessGroup converts to it; without one, a checkpoint concerns only this process. Tests supply
+// their own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,8 +17,9 @@ class Peers {
   using ShareBytes = std::function<void(std::string& bytes, int root)>;
   using ShareTensor = std::function<void(at::Tensor tensor, int root)>;
 
-  Peers() = default;                 // a single process
-  Peers(const ProcessGroup& group);  // NOLINT(google-explicit-constructor): a group is what callers have
+  Peers() = default;  // a single process
+  Peers(const ProcessGroup&
+            group);  // NOLINT(google-explicit-constructor): a group is what callers have
   Peers(int rank, int size, ShareBytes share_bytes, ShareTensor share_tensor);
 
   int rank() const { return rank_; }
@@ -29,12 +31,12 @@ class Peers {
   // Gives every rank rank 0's content of a contiguous CPU tensor, in place. Collective: yes.
   void share(const at::Tensor& tensor) const;
 
-  // Runs `work` on rank 0; its exception is rethrown there and, as Error, on all other ranks. Collective:
-  // yes.
+  // Runs `work` on rank 0; its exception is rethrown there and, as Error, on all other ranks.
+  // Collective: yes.
   void on_rank0(const std::function<void()>& work) const;
 
-  // Runs `check` on every rank. If it throws on any rank, all ranks throw: failing ranks their own exception,
-  // the others an Error with the first failing rank's message. Collective: yes.
+  // Runs `check` on every rank. If it throws on any rank, all ranks throw: failing ranks their own
+  // exception, the others an Error with the first failing rank's message. Collective: yes.
   void together(const std::function<void()>& check) const;
 
  private:

@@ -14,7 +14,8 @@ namespace muster {
 
 namespace {
 
-// Places the tensors one after the other, widest elements first, so that each is aligned to its element size.
+// Places the tensors one after the other, widest elements first, so that each is aligned to its
+// element size.
 SafetensorsHeader lay_out(const NamedTensors& tensors, const Metadata& metadata) {
   std::vector<const NamedTensors::value_type*> order;
   for (const auto& item : tensors) {
@@ -22,7 +23,9 @@ SafetensorsHeader lay_out(const NamedTensors& tensors, const Metadata& metadata)
     if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_quantized() ||
         !safetensors_dtype(tensor.scalar_type())) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("safetensors: expected a dense tensor of a common dtype as '", name, "', got ",
+                  cat("safetensors: expected a dense tensor of a common dtype as '",
+                      name,
+                      "', got ",
                       tensor.defined() ? tensor.toString() : std::string("an undefined one"),
                       "; convert it before it is saved"));
     }
@@ -36,7 +39,8 @@ SafetensorsHeader lay_out(const NamedTensors& tensors, const Metadata& metadata)
   for (const auto* item : order) {
     const auto& tensor = item->second;
     const uint64_t size = static_cast<uint64_t>(tensor.numel()) * tensor.element_size();
-    auto& entry = header.tensors[item->first] = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
+    auto& entry = header.tensors[item->first] =
+        tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
     entry.begin = at;
     entry.end = at + size;
     at += size;
@@ -46,7 +50,8 @@ SafetensorsHeader lay_out(const NamedTensors& tensors, const Metadata& metadata)
 
 uint64_t data_bytes_of(const SafetensorsHeader& header) {
   uint64_t bytes = 0;
-  for (const auto& [name, entry] : header.tensors) bytes = std::max(bytes, entry.end);
+  for (const auto& [name, entry] : header.tensors)
+    bytes = std::max(bytes, entry.end);
   return bytes;
 }
 
@@ -61,13 +66,17 @@ SafetensorsContent read_safetensors(const std::string& path) {
   return content;
 }
 
-at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name, const TensorEntry& entry) {
+at::Tensor read_tensor(const SafetensorsFile& file,
+                       const std::string& name,
+                       const TensorEntry& entry) {
   at::Tensor tensor = at::empty(entry.shape, scalar_type_of(entry));
   read_tensor_into(tensor, file, name, entry);
   return tensor;
 }
 
-void read_tensor_into(const at::Tensor& tensor, const SafetensorsFile& file, const std::string& name,
+void read_tensor_into(const at::Tensor& tensor,
+                      const SafetensorsFile& file,
+                      const std::string& name,
                       const TensorEntry& entry) {
   file.read(tensor.mutable_data_ptr(), entry.end - entry.begin, entry.begin);
   check_bools(file.path(), name, tensor);
@@ -86,7 +95,10 @@ void check_bools(const std::string& path, const std::string& name, const at::Ten
       tensor.view(at::kByte).max().item<uint8_t>() <= 1)
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat("safetensors: expected a valid file in '", path, "', got a BOOL tensor '", name,
+              cat("safetensors: expected a valid file in '",
+                  path,
+                  "', got a BOOL tensor '",
+                  name,
                   "' with other bytes than 0 and 1; it is damaged or of another kind"));
 }
 
@@ -95,17 +107,23 @@ SafetensorsHead make_safetensors_head(const NamedTensors& tensors, const Metadat
   return {format_safetensors_header(header), data_bytes_of(header)};
 }
 
-WrittenFile write_safetensors(const std::string& folder, const std::string& name, const NamedTensors& tensors,
+WrittenFile write_safetensors(const std::string& folder,
+                              const std::string& name,
+                              const NamedTensors& tensors,
                               const Metadata& metadata) {
   const auto header = lay_out(tensors, metadata);
   const auto json = format_safetensors_header(header);
   if (json.size() > kMaxHeadBytes) {
     throw Error(ErrorCode::invalid_argument,
-                cat("safetensors: expected a header of at most ", kMaxHeadBytes, " bytes, got ", json.size(),
+                cat("safetensors: expected a header of at most ",
+                    kMaxHeadBytes,
+                    " bytes, got ",
+                    json.size(),
                     "; save fewer tensors in a file"));
   }
   std::vector<std::pair<uint64_t, std::string>> order;
-  for (const auto& [tensor, entry] : header.tensors) order.emplace_back(entry.begin, tensor);
+  for (const auto& [tensor, entry] : header.tensors)
+    order.emplace_back(entry.begin, tensor);
   std::sort(order.begin(), order.end());
 
   DurableFile file(folder, name);

@@ -1,5 +1,6 @@
-// safetensors files: named tensors, without executable content. Compatible with Python's safetensors in both
-// directions. Called by checkpoint.h; can be used on its own to exchange weights.
+// safetensors files: named tensors, without executable content. Compatible with Python's
+// safetensors in both directions. Called by checkpoint.h; can be used on its own to exchange
+// weights.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,27 +28,34 @@ struct SafetensorsContent {
 SafetensorsContent read_safetensors(const std::string& path);
 
 // Reads one tensor of an open file. Throws: as read_safetensors.
-at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name, const TensorEntry& entry);
+at::Tensor read_tensor(const SafetensorsFile& file,
+                       const std::string& name,
+                       const TensorEntry& entry);
 
 // The same, into a contiguous CPU tensor of the entry's type and shape.
-void read_tensor_into(const at::Tensor& tensor, const SafetensorsFile& file, const std::string& name,
+void read_tensor_into(const at::Tensor& tensor,
+                      const SafetensorsFile& file,
+                      const std::string& name,
                       const TensorEntry& entry);
 
 // The tensor of that name in `into`, if the entry can be read into it; else a new one.
 at::Tensor room_for(const std::string& name, const TensorEntry& entry, const NamedTensors& into);
 
-// Throws: invalid_argument for a bool other than 0 and 1, which would be undefined behaviour later. `path` is
-// where it was read.
+// Throws: invalid_argument for a bool other than 0 and 1, which would be undefined behaviour later.
+// `path` is where it was read.
 void check_bools(const std::string& path, const std::string& name, const at::Tensor& tensor);
 
-// Writes a new file durably, with tensors aligned to their element size. Tensors may be on any device and
-// have any strides; those that share memory are each written. Throws: io if the file exists or cannot be
-// written; invalid_argument for a sparse, quantized or undefined tensor, a dtype that the format lacks, or a
-// bad name.
-WrittenFile write_safetensors(const std::string& folder, const std::string& name, const NamedTensors& tensors,
+// Writes a new file durably, with tensors aligned to their element size. Tensors may be on any
+// device and have any strides; those that share memory are each written. Throws: io if the file
+// exists or cannot be written; invalid_argument for a sparse, quantized or undefined tensor, a
+// dtype that the format lacks, or a bad name.
+WrittenFile write_safetensors(const std::string& folder,
+                              const std::string& name,
+                              const NamedTensors& tensors,
                               const Metadata& metadata = {});
 
-// The head that write_safetensors writes for `tensors`; its data_bytes is the size of the data after it.
+// The head that write_safetensors writes for `tensors`; its data_bytes is the size of the data
+// after it.
 SafetensorsHead make_safetensors_head(const NamedTensors& tensors, const Metadata& metadata = {});
 
 }  // namespace muster

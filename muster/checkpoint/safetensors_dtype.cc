@@ -36,15 +36,18 @@ constexpr std::array<std::pair<const char*, ScalarType>, 17> kDtypes = {{
 
 std::optional<std::string> safetensors_dtype(ScalarType dtype) {
   for (const auto& [name, known] : kDtypes)
-    if (known == dtype) return name;
+    if (known == dtype)
+      return name;
   return std::nullopt;
 }
 
 ScalarType scalar_type_of(const TensorEntry& entry) {
   for (const auto& [name, dtype] : kDtypes)
-    if (name == entry.dtype) return dtype;
+    if (name == entry.dtype)
+      return dtype;
   throw Error(ErrorCode::invalid_argument,
-              cat("safetensors: expected elements that LibTorch computes with, got ", to_string(entry),
+              cat("safetensors: expected elements that LibTorch computes with, got ",
+                  to_string(entry),
                   "; leave the tensor out, or convert it"));
 }
 

@@ -15,7 +15,8 @@ namespace muster {
 namespace {
 
 // Of the ranks' parts, or the one of a plain checkpoint.
-std::vector<std::string> files_of_kind(const std::string& path, const Manifest& manifest,
+std::vector<std::string> files_of_kind(const std::string& path,
+                                       const Manifest& manifest,
                                        const std::string& kind) {
   std::vector<std::string> files;
   for (const WrittenFile& file : manifest.files)
@@ -33,33 +34,40 @@ std::string own_file(int rank, const std::string& kind) {
   return cat("own-", number, "-", kind, ".safetensors");
 }
 
-SavedTensors::SavedTensors(const std::string& path, const Manifest& manifest, const std::string& kind,
-                           int rank, int ranks)
+SavedTensors::SavedTensors(
+    const std::string& path, const Manifest& manifest, const std::string& kind, int rank, int ranks)
     : path_(path), rank_(rank), ranks_(ranks), source_(files_of_kind(path, manifest, kind)) {
   for (int other = 1; other < manifest.world_size; ++other) {
     const std::string file = own_file(other, kind);
-    if (manifest.find(file) != nullptr) own_.emplace_back(std::vector{cat(path, "/", file)});
+    if (manifest.find(file) != nullptr)
+      own_.emplace_back(std::vector{cat(path, "/", file)});
   }
 }
 
 TensorEntries SavedTensors::entries(const TensorPieces& pieces) const {
   std::set<std::string> own_names;
   for (const TensorPiece& piece : pieces)
-    if (reads_own(piece)) own_names.insert(piece.name);
+    if (reads_own(piece))
+      own_names.insert(piece.name);
   // "fc.weight" of the model, and "fc.weight.exp_avg" of the optimizer.
   const auto is_own = [&](const std::string& name) {
     return own_names.contains(name) || own_names.contains(name.substr(0, name.rfind('.')));
   };
   TensorEntries entries;
   for (const auto& [name, tensor] : source_.tensors())
-    if (!is_own(name)) entries[name] = tensor.kind;
-  if (own_names.empty()) return entries;
+    if (!is_own(name))
+      entries[name] = tensor.kind;
+  if (own_names.empty())
+    return entries;
   for (const auto& [name, tensor] : own().tensors())
-    if (is_own(name)) entries[name] = tensor.kind;
+    if (is_own(name))
+      entries[name] = tensor.kind;
   return entries;
 }
 
-void SavedTensors::read(const TensorSource& from, const TensorPiece& piece, const at::Tensor& to) const {
+void SavedTensors::read(const TensorSource& from,
+                        const TensorPiece& piece,
+                        const at::Tensor& to) const {
   from.read(piece.name, piece.elements, to.mutable_data_ptr());
   check_bools(path_, piece.name, to);
 }
@@ -70,7 +78,8 @@ void SavedTensors::read_mean(const TensorPiece& piece, const at::Tensor& to) con
   at::Tensor sum = to.to(at::kDouble), one = at::empty_like(to);
   int count = 1;
   for (const TensorSource& own : own_) {
-    if (!own.contains(piece.name)) continue;
+    if (!own.contains(piece.name))
+      continue;
     read(own, piece, one);
     sum += one.to(at::kDouble);
     ++count;
@@ -89,7 +98,8 @@ void SavedTensors::fetch(const TensorPiece& piece) const {
   } else {
     read(source_, piece, here);
   }
-  if (!is_plain) piece.tensor.copy_(here);
+  if (!is_plain)
+    piece.tensor.copy_(here);
 }
 
 }  // namespace muster

@@ -1,6 +1,6 @@
-// The tensors of one kind, "model" or "optim", in a checkpoint, as a rank reads them, whoever wrote them. If
-// ranks trained alone for some steps (own_pieces), each rank's own. Called by sharded_load.cc;
-// sharded_save.cc takes the file names from here.
+// The tensors of one kind, "model" or "optim", in a checkpoint, as a rank reads them, whoever wrote
+// them. If ranks trained alone for some steps (own_pieces), each rank's own. Called by
+// sharded_load.cc; sharded_save.cc takes the file names from here.
 #pragma once
 
 #include <string>
@@ -20,7 +20,10 @@ class SavedTensors {
  public:
   SavedTensors() = default;
   // For `rank` of `ranks`. Throws: as TensorSource.
-  SavedTensors(const std::string& path, const Manifest& manifest, const std::string& kind, int rank,
+  SavedTensors(const std::string& path,
+               const Manifest& manifest,
+               const std::string& kind,
+               int rank,
                int ranks);
 
   // Rank 0's, if ranks have their own.
@@ -32,14 +35,16 @@ class SavedTensors {
   // The entries for these pieces: this rank's own, or rank 0's.
   TensorEntries entries(const TensorPieces& pieces) const;
 
-  // Fills the piece's tensor. If ranks saved their own tensors, a piece that is own gets this rank's,
-  // provided that the same number of ranks saved; otherwise it gets the mean over all ranks (integers: rank
-  // 0's). Throws: as TensorSource::read.
+  // Fills the piece's tensor. If ranks saved their own tensors, a piece that is own gets this
+  // rank's, provided that the same number of ranks saved; otherwise it gets the mean over all ranks
+  // (integers: rank 0's). Throws: as TensorSource::read.
   void fetch(const TensorPiece& piece) const;
 
  private:
   bool reads_own(const TensorPiece& piece) const { return piece.is_own && owners() == ranks_; }
-  const TensorSource& own() const { return rank_ == 0 ? source_ : own_[static_cast<size_t>(rank_) - 1]; }
+  const TensorSource& own() const {
+    return rank_ == 0 ? source_ : own_[static_cast<size_t>(rank_) - 1];
+  }
   void read(const TensorSource& from, const TensorPiece& piece, const at::Tensor& to) const;
   void read_mean(const TensorPiece& piece, const at::Tensor& to) const;
 

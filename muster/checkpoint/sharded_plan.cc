@@ -30,8 +30,13 @@ json told(const TensorPieces& pieces) {
     json runs = json::array();
     for (const ElementRun& run : piece.elements)
       runs.push_back({run.begin, run.length, run.stride, run.count});
-    all.push_back({piece.name, tensor_entry(piece.tensor.scalar_type(), {}).dtype, piece.shape, runs,
-                   piece.is_buffer || piece.is_own, piece.owner, piece.is_own});
+    all.push_back({piece.name,
+                   tensor_entry(piece.tensor.scalar_type(), {}).dtype,
+                   piece.shape,
+                   runs,
+                   piece.is_buffer || piece.is_own,
+                   piece.owner,
+                   piece.is_own});
   }
   return all;
 }
@@ -44,7 +49,8 @@ ToldPiece heard(const json& piece) {
                    .owner = piece[5],
                    .is_own = piece[6]};
   for (const json& run : piece[3])
-    result.elements.push_back({.begin = run[0], .length = run[1], .stride = run[2], .count = run[3]});
+    result.elements.push_back(
+        {.begin = run[0], .length = run[1], .stride = run[2], .count = run[3]});
   return result;
 }
 
@@ -54,15 +60,27 @@ struct SharedPiece {
   std::vector<std::pair<int, size_t>> holders;  // rank, and place in its list
 };
 
-[[noreturn]] void refuse_plan(const std::string& name, const std::string& expected, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument, cat("checkpoint: expected ", expected, " for '", name, "', got ",
-                                               got, "; name each tensor of the whole model once"));
+[[noreturn]] void refuse_plan(const std::string& name,
+                              const std::string& expected,
+                              const std::string& got) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("checkpoint: expected ",
+                  expected,
+                  " for '",
+                  name,
+                  "', got ",
+                  got,
+                  "; name each tensor of the whole model once"));
 }
 
 void check_owner(const std::string& name, const ToldPiece& mine, const ToldPiece& other) {
-  if (mine.owner == other.owner) return;
-  refuse_plan(name, "a unique name for each tensor",
-              cat("it on ", mine.owner.empty() ? "another rank" : mine.owner, " and on ",
+  if (mine.owner == other.owner)
+    return;
+  refuse_plan(name,
+              "a unique name for each tensor",
+              cat("it on ",
+                  mine.owner.empty() ? "another rank" : mine.owner,
+                  " and on ",
                   other.owner.empty() ? "another rank" : other.owner));
 }
 
@@ -73,17 +91,34 @@ void check_tensor(const std::string& name, const std::vector<SharedPiece>& piece
   for (const SharedPiece& shared : pieces) {
     const auto& [piece, holders] = shared;
     if (piece.shape != first.shape || piece.dtype != first.dtype) {
-      refuse_plan(
-          name, "one type and shape on every rank",
-          cat(first.dtype, "[", join(first.shape, ", "), "] on rank ", pieces.front().holders.front().first,
-              " and ", piece.dtype, "[", join(piece.shape, ", "), "] on rank ", holders.front().first));
+      refuse_plan(name,
+                  "one type and shape on every rank",
+                  cat(first.dtype,
+                      "[",
+                      join(first.shape, ", "),
+                      "] on rank ",
+                      pieces.front().holders.front().first,
+                      " and ",
+                      piece.dtype,
+                      "[",
+                      join(piece.shape, ", "),
+                      "] on rank ",
+                      holders.front().first));
     }
     for (const SharedPiece& other : pieces) {
-      if (&other == &shared) break;
-      if (common_elements(other.piece.elements, piece.elements).empty()) continue;
-      refuse_plan(name, "pieces that do not overlap",
-                  cat(to_string(other.piece.elements), " on rank ", other.holders.front().first, " and ",
-                      to_string(piece.elements), " on rank ", holders.front().first));
+      if (&other == &shared)
+        break;
+      if (common_elements(other.piece.elements, piece.elements).empty())
+        continue;
+      refuse_plan(name,
+                  "pieces that do not overlap",
+                  cat(to_string(other.piece.elements),
+                      " on rank ",
+                      other.holders.front().first,
+                      " and ",
+                      to_string(piece.elements),
+                      " on rank ",
+                      holders.front().first));
     }
     there += element_count(piece.elements);
   }
@@ -101,11 +136,15 @@ class WritingPlan {
     std::map<std::string, std::vector<SharedPiece>> tensors;
     for (size_t rank = 0; rank < ranks.size(); ++rank)
       for (size_t i = 0; i < ranks[rank][list].size(); ++i)
-        add_piece(ranks[rank][list][i][0], tensors[ranks[rank][list][i][0]], heard(ranks[rank][list][i]),
-                  static_cast<int>(rank), i);
+        add_piece(ranks[rank][list][i][0],
+                  tensors[ranks[rank][list][i][0]],
+                  heard(ranks[rank][list][i]),
+                  static_cast<int>(rank),
+                  i);
     for (const auto& [name, pieces] : tensors) {
       check_tensor(name, pieces);
-      for (const SharedPiece& shared : pieces) assign(list, shared);
+      for (const SharedPiece& shared : pieces)
+        assign(list, shared);
     }
   }
 
@@ -115,7 +154,10 @@ class WritingPlan {
   uint64_t bytes() const { return bytes_; }
 
  private:
-  static void add_piece(const std::string& name, std::vector<SharedPiece>& pieces, ToldPiece piece, int rank,
+  static void add_piece(const std::string& name,
+                        std::vector<SharedPiece>& pieces,
+                        ToldPiece piece,
+                        int rank,
                         size_t place) {
     for (SharedPiece& shared : pieces) {
       if (shared.piece.elements != piece.elements || shared.piece.shape != piece.shape ||
@@ -132,9 +174,10 @@ class WritingPlan {
     const auto writes_less = [&](const auto& a, const auto& b) {
       return loads_[static_cast<size_t>(a.first)] < loads_[static_cast<size_t>(b.first)];
     };
-    const auto least = shared.piece.is_first_ones
-                           ? shared.holders.begin()
-                           : std::min_element(shared.holders.begin(), shared.holders.end(), writes_less);
+    const auto least =
+        shared.piece.is_first_ones
+            ? shared.holders.begin()
+            : std::min_element(shared.holders.begin(), shared.holders.end(), writes_less);
     const uint64_t size = safetensors_element_size(shared.piece.dtype) *
                           static_cast<uint64_t>(element_count(shared.piece.elements));
     loads_[static_cast<size_t>(least->first)] += size;
@@ -149,14 +192,16 @@ class WritingPlan {
 
 TensorPieces chosen_of(const TensorPieces& pieces, const std::vector<size_t>& places) {
   TensorPieces chosen;
-  for (const size_t place : places) chosen.push_back(pieces[place]);
+  for (const size_t place : places)
+    chosen.push_back(pieces[place]);
   return chosen;
 }
 
 TensorPieces own_of(const TensorPieces& pieces, int rank) {
   TensorPieces own;
   for (const TensorPiece& piece : pieces)
-    if (piece.is_own && rank > 0) own.push_back(piece);
+    if (piece.is_own && rank > 0)
+      own.push_back(piece);
   return own;
 }
 
@@ -194,17 +239,19 @@ ShardedPlan plan_sharded_save(const ShardedState& state, ProcessGroup& group) {
   writing.add("model", ranks);
   writing.add("optimizer", ranks);
   writing.add("parts", ranks);
-  ShardedPlan plan{.model = chosen_of(state.model, writing.chosen(group.rank(), "model")),
-                   .optimizer = chosen_of(optimizer.pieces, writing.chosen(group.rank(), "optimizer")),
-                   .parts = chosen_of(parts, writing.chosen(group.rank(), "parts")),
-                   .own_model = own_of(state.model, group.rank()),
-                   .own_optimizer = own_of(optimizer.pieces, group.rank()),
-                   .own_parts = own_of(parts, group.rank()),
-                   .description = {},
-                   .bytes = writing.bytes()};
+  ShardedPlan plan{
+      .model = chosen_of(state.model, writing.chosen(group.rank(), "model")),
+      .optimizer = chosen_of(optimizer.pieces, writing.chosen(group.rank(), "optimizer")),
+      .parts = chosen_of(parts, writing.chosen(group.rank(), "parts")),
+      .own_model = own_of(state.model, group.rank()),
+      .own_optimizer = own_of(optimizer.pieces, group.rank()),
+      .own_parts = own_of(parts, group.rank()),
+      .description = {},
+      .bytes = writing.bytes()};
   std::vector<std::string> descriptions;
   descriptions.reserve(ranks.size());
-  for (const json& rank : ranks) descriptions.push_back(rank["description"]);
+  for (const json& rank : ranks)
+    descriptions.push_back(rank["description"]);
   plan.description = merge_descriptions(descriptions);
   return plan;
 }

@@ -39,8 +39,8 @@ constexpr std::chrono::seconds kLastWait{30};  // for the other ranks' parts, wh
 
 std::string file_of_rank(const char* kind, int rank, int size) {
   std::string numbers(32, '\0');
-  numbers.resize(
-      static_cast<size_t>(std::snprintf(numbers.data(), numbers.size(), "-%05d-of-%05d", rank, size)));
+  numbers.resize(static_cast<size_t>(
+      std::snprintf(numbers.data(), numbers.size(), "-%05d-of-%05d", rank, size)));
   return cat(kind, numbers, ".safetensors");
 }
 
@@ -48,31 +48,38 @@ std::string record_of_rank(const std::string& folder, int rank) {
   return cat(folder, "/rank-", rank, ".json");
 }
 
-WrittenFile write_pieces(const std::string& folder, const std::string& name, const TensorPieces& pieces,
+WrittenFile write_pieces(const std::string& folder,
+                         const std::string& name,
+                         const TensorPieces& pieces,
                          int64_t step) {
   NamedTensors tensors;
   PieceRecords records;
   for (const TensorPiece& piece : pieces) {
     const bool is_whole = piece.elements == all_elements(piece.shape);
-    tensors.emplace(piece.name, is_whole ? piece.tensor.detach().reshape(piece.shape)
-                                         : piece.tensor.detach().reshape({-1}));
-    if (!is_whole) records[piece.name] = {.shape = piece.shape, .elements = piece.elements};
+    tensors.emplace(piece.name,
+                    is_whole ? piece.tensor.detach().reshape(piece.shape)
+                             : piece.tensor.detach().reshape({-1}));
+    if (!is_whole)
+      records[piece.name] = {.shape = piece.shape, .elements = piece.elements};
   }
   Metadata metadata = {{"format", "pt"}, {"step", cat(step)}};
-  if (!records.empty()) metadata[kPiecesKey] = format_piece_records(records);
+  if (!records.empty())
+    metadata[kPiecesKey] = format_piece_records(records);
   return write_safetensors(folder, name, tensors, metadata);
 }
 
 // In the memory of `before`, where it fits: new memory costs more than the copy.
 TensorPieces piece_copies(const TensorPieces& pieces, const TensorPieces& before) {
   std::map<std::string, at::Tensor> old;
-  for (const TensorPiece& piece : before) old.emplace(piece.name, piece.tensor);
+  for (const TensorPiece& piece : before)
+    old.emplace(piece.name, piece.tensor);
   TensorPieces copies = pieces;
   for (TensorPiece& piece : copies) {
     const auto found = old.find(piece.name);
     const bool fits = found != old.end() && found->second.sizes() == piece.tensor.sizes() &&
                       found->second.scalar_type() == piece.tensor.scalar_type();
-    at::Tensor copy = fits ? found->second : at::empty(piece.tensor.sizes(), piece.tensor.scalar_type());
+    at::Tensor copy =
+        fits ? found->second : at::empty(piece.tensor.sizes(), piece.tensor.scalar_type());
     copy.copy_(piece.tensor);
     piece.tensor = std::move(copy);
   }
@@ -82,13 +89,18 @@ TensorPieces piece_copies(const TensorPieces& pieces, const TensorPieces& before
 // Pieces of the plan, list by list.
 template <class Plan>
 auto lists_of(Plan& plan) {
-  return std::array{&plan.model,     &plan.optimizer,     &plan.parts,
-                    &plan.own_model, &plan.own_optimizer, &plan.own_parts};
+  return std::array{&plan.model,
+                    &plan.optimizer,
+                    &plan.parts,
+                    &plan.own_model,
+                    &plan.own_optimizer,
+                    &plan.own_parts};
 }
 
 TensorPieces all_pieces(const ShardedPlan& plan) {
   TensorPieces all;
-  for (const TensorPieces* list : lists_of(plan)) all.insert(all.end(), list->begin(), list->end());
+  for (const TensorPieces* list : lists_of(plan))
+    all.insert(all.end(), list->begin(), list->end());
   return all;
 }
 
@@ -96,12 +108,14 @@ TensorPieces all_pieces(const ShardedPlan& plan) {
 void put_pieces(const TensorPieces& pieces, ShardedPlan& plan) {
   auto next = pieces.begin();
   for (TensorPieces* list : lists_of(plan))
-    for (TensorPiece& piece : *list) piece = *next++;
+    for (TensorPiece& piece : *list)
+      piece = *next++;
 }
 
 NamedTensors piece_copies(const NamedTensors& tensors) {
   NamedTensors copies;
-  for (const auto& [name, tensor] : tensors) copies.emplace(name, tensor.detach().cpu().clone());
+  for (const auto& [name, tensor] : tensors)
+    copies.emplace(name, tensor.detach().cpu().clone());
   return copies;
 }
 
@@ -126,29 +140,39 @@ struct ShardedSave::Save {
 
 ShardedSave::ShardedSave() = default;
 
-// A program that ends well waits for its last checkpoint; one that fails may wait for ranks that are gone.
+// A program that ends well waits for its last checkpoint; one that fails may wait for ranks that
+// are gone.
 ShardedSave::~ShardedSave() {
-  if (!save_) return;
+  if (!save_)
+    return;
   const Deadline deadline(std::uncaught_exceptions() == 0 ? kLastWait : std::chrono::seconds(0));
   while (save_->thread.joinable() && !save_->is_over && !deadline.passed())
     std::this_thread::sleep_for(kLookAgain);
   end_thread();
   for (const auto& failure : {save_->failure_of_part, save_->failure_of_publishing}) {
     try {
-      if (failure) std::rethrow_exception(failure);
+      if (failure)
+        std::rethrow_exception(failure);
     } catch (const std::exception& error) {
-      log(LogLevel::error, cat("checkpoint: the previous checkpoint was not saved: ", error.what()));
+      log(LogLevel::error,
+          cat("checkpoint: the previous checkpoint was not saved: ", error.what()));
     }
   }
-  if (save_->rank == 0 && !save_->is_published && !save_->failure_of_part && !save_->failure_of_publishing) {
-    log(LogLevel::error, cat("checkpoint: the previous checkpoint, of step ", save_->manifest.position.step,
-                             ", was not saved, since not all ranks finished it"));
+  if (save_->rank == 0 && !save_->is_published && !save_->failure_of_part &&
+      !save_->failure_of_publishing) {
+    log(LogLevel::error,
+        cat("checkpoint: the previous checkpoint, of step ",
+            save_->manifest.position.step,
+            ", was not saved, since not all ranks finished it"));
   }
 }
 
 // What the training holds is copied, so that its steps change nothing in what is written.
-std::string ShardedSave::start(const CheckpointOptions& options, const ShardedState& state,
-                               const TrainingPosition& position, ProcessGroup& group, bool background) {
+std::string ShardedSave::start(const CheckpointOptions& options,
+                               const ShardedState& state,
+                               const TrainingPosition& position,
+                               ProcessGroup& group,
+                               bool background) {
   finish(group);
   const at::NoGradGuard no_grad;
   const ShardedPlan plan = plan_sharded_save(state, group);
@@ -167,8 +191,9 @@ std::string ShardedSave::start(const CheckpointOptions& options, const ShardedSt
   peers.on_rank0([&] {
     make_directory(options.directory);
     remove_leftovers(options.directory);
-    check_space(options.directory, plan.bytes + make_safetensors_head(state.parts).data_bytes +
-                                       kSpareBytesOfRank * static_cast<uint64_t>(group.size()));
+    check_space(options.directory,
+                plan.bytes + make_safetensors_head(state.parts).data_bytes +
+                    kSpareBytesOfRank * static_cast<uint64_t>(group.size()));
     save->manifest.serial = next_serial(options.directory, options.abandoned);
     save->staging = std::make_unique<Staging>(options.directory, position.step);
     save->folder = save->staging->path();
@@ -176,9 +201,11 @@ std::string ShardedSave::start(const CheckpointOptions& options, const ShardedSt
   });
   peers.share(save->folder);
   peers.together([&] {
-    if (::access(save->folder.c_str(), W_OK) == 0) return;
+    if (::access(save->folder.c_str(), W_OK) == 0)
+      return;
     throw Error(ErrorCode::failed_precondition,
-                cat("checkpoint: expected to write into '", save->folder,
+                cat("checkpoint: expected to write into '",
+                    save->folder,
                     "', which rank 0 has made, got none "
                     "here; a sharded checkpoint needs a folder that all hosts share"));
   });
@@ -192,7 +219,8 @@ std::string ShardedSave::start(const CheckpointOptions& options, const ShardedSt
     const BlockedSignals blocked;  // in the thread, for good
     save_->thread = std::thread([this] {
       write_part();
-      if (save_->rank == 0) publish();
+      if (save_->rank == 0)
+        publish();
       save_->is_over = true;
     });
   }
@@ -210,7 +238,8 @@ void ShardedSave::write_part() {
       record.push_back({file.name, file.bytes, file.sha256});
     };
     const auto write = [&](const std::string& file, const TensorPieces& pieces) {
-      if (!pieces.empty()) note(write_pieces(save.folder, file, pieces, step));
+      if (!pieces.empty())
+        note(write_pieces(save.folder, file, pieces, step));
     };
     write(file_of_rank("model", save.rank, size), save.plan.model);
     write(file_of_rank("optim", save.rank, size), save.plan.optimizer);
@@ -218,7 +247,8 @@ void ShardedSave::write_part() {
     write(own_file(save.rank, "model"), save.plan.own_model);
     write(own_file(save.rank, "optim"), save.plan.own_optimizer);
     write(own_file(save.rank, "parts"), save.plan.own_parts);
-    if (!save.parts.empty()) note(write_safetensors(save.folder, kPartsFile, save.parts));
+    if (!save.parts.empty())
+      note(write_safetensors(save.folder, kPartsFile, save.parts));
     write_file(record_of_rank(save.folder, save.rank), record.dump());
   } catch (...) {
     save.failure_of_part = std::current_exception();
@@ -227,14 +257,16 @@ void ShardedSave::write_part() {
   save.is_part_written.notify_all();
 }
 
-// Waits for the records of all ranks. One that cannot write leaves none; then finish() ends the waiting.
+// Waits for the records of all ranks. One that cannot write leaves none; then finish() ends the
+// waiting.
 void ShardedSave::publish() {
   Save& save = *save_;
   try {
     for (int rank = 0; rank < save.manifest.world_size; ++rank) {
       const std::string path = record_of_rank(save.folder, rank);
       while (::access(path.c_str(), R_OK) != 0) {
-        if (save.is_dropped) return;
+        if (save.is_dropped)
+          return;
         std::this_thread::sleep_for(kLookAgain);
       }
       for (const json& file : json::parse(read_small_file(path)))
@@ -255,25 +287,32 @@ void ShardedSave::publish() {
 
 void ShardedSave::end_thread() {
   save_->is_dropped = true;
-  if (!save_->thread.joinable()) return;
+  if (!save_->thread.joinable())
+    return;
   const Span span("write checkpoint", Category::checkpoint);
   save_->thread.join();
 }
 
 void ShardedSave::finish(ProcessGroup& group) {
-  if (!save_) return;
+  if (!save_)
+    return;
   const Peers peers(group);
   const bool is_background = save_->thread.joinable();
-  if (!is_background) write_part();
+  if (!is_background)
+    write_part();
   save_->is_part_written.wait(false);
   try {
     peers.together([&] {
-      if (save_->failure_of_part) std::rethrow_exception(save_->failure_of_part);
+      if (save_->failure_of_part)
+        std::rethrow_exception(save_->failure_of_part);
     });
     peers.on_rank0([&] {
-      if (is_background) save_->thread.join();
-      if (!is_background) publish();
-      if (save_->failure_of_publishing) std::rethrow_exception(save_->failure_of_publishing);
+      if (is_background)
+        save_->thread.join();
+      if (!is_background)
+        publish();
+      if (save_->failure_of_publishing)
+        std::rethrow_exception(save_->failure_of_publishing);
     });
   } catch (...) {
     end_thread();

@@ -1,6 +1,6 @@
-// Writes checkpoints to which every rank contributes a part, in this thread or in its own, one at a time. The
-// ranks' threads meet in the folder: each leaves a record of what it wrote there, and rank 0's thread
-// publishes the checkpoint when all records are there. Called by Checkpoints.
+// Writes checkpoints to which every rank contributes a part, in this thread or in its own, one at a
+// time. The ranks' threads meet in the folder: each leaves a record of what it wrote there, and
+// rank 0's thread publishes the checkpoint when all records are there. Called by Checkpoints.
 #pragma once
 
 #include <memory>
@@ -19,14 +19,16 @@ class ShardedSave {
   // Waits for the background write, but during stack unwinding not for other ranks. Logs failures.
   ~ShardedSave();
 
-  // Starts to write `state`. With `background` it returns once the rank's part is copied; otherwise the part
-  // is written from the training's own memory, and finish() must follow at once. Returns the path that the
-  // checkpoint will have.
-  // Collective: yes.
-  // Throws: as finish(), plan_sharded_save; unavailable if there is no space; failed_precondition for a rank
-  // that does not see rank 0's folder.
-  std::string start(const CheckpointOptions& options, const ShardedState& state,
-                    const TrainingPosition& position, ProcessGroup& group, bool background);
+  // Starts to write `state`. With `background` it returns once the rank's part is copied; otherwise
+  // the part is written from the training's own memory, and finish() must follow at once. Returns
+  // the path that the checkpoint will have. Collective: yes. Throws: as finish(),
+  // plan_sharded_save; unavailable if there is no space; failed_precondition for a rank that does
+  // not see rank 0's folder.
+  std::string start(const CheckpointOptions& options,
+                    const ShardedState& state,
+                    const TrainingPosition& position,
+                    ProcessGroup& group,
+                    bool background);
 
   // Blocking: until the checkpoint is complete.
   // Collective: yes.

@@ -18,11 +18,16 @@ TensorPiece whole_piece(std::string name, const at::Tensor& tensor) {
           .tensor = tensor};
 }
 
-TensorPiece slice_piece(std::string name, std::vector<int64_t> shape, size_t dim, int64_t begin,
+TensorPiece slice_piece(std::string name,
+                        std::vector<int64_t> shape,
+                        size_t dim,
+                        int64_t begin,
                         const at::Tensor& tensor) {
   Elements elements = slice_elements(shape, dim, begin, tensor.size(static_cast<int64_t>(dim)));
-  return {
-      .name = std::move(name), .shape = std::move(shape), .elements = std::move(elements), .tensor = tensor};
+  return {.name = std::move(name),
+          .shape = std::move(shape),
+          .elements = std::move(elements),
+          .tensor = tensor};
 }
 
 TensorPiece buffer_piece(std::string name, const at::Tensor& tensor) {
@@ -33,17 +38,21 @@ TensorPiece buffer_piece(std::string name, const at::Tensor& tensor) {
 
 TensorPieces whole_pieces(const torch::nn::Module& model) {
   TensorPieces pieces;
-  for (const auto& [name, tensor] : model_tensors(model)) pieces.push_back(whole_piece(name, tensor));
+  for (const auto& [name, tensor] : model_tensors(model))
+    pieces.push_back(whole_piece(name, tensor));
   std::set<std::string> buffers;
-  for (const auto& item : model.named_buffers()) buffers.insert(item.key());
-  for (TensorPiece& piece : pieces) piece.is_buffer = buffers.contains(piece.name);
+  for (const auto& item : model.named_buffers())
+    buffers.insert(item.key());
+  for (TensorPiece& piece : pieces)
+    piece.is_buffer = buffers.contains(piece.name);
   return pieces;
 }
 
 // What is frozen is the same on all ranks.
 TensorPieces own_pieces(const torch::nn::Module& model) {
   TensorPieces pieces = whole_pieces(model);
-  for (TensorPiece& piece : pieces) piece.is_own = piece.is_buffer || piece.tensor.requires_grad();
+  for (TensorPiece& piece : pieces)
+    piece.is_own = piece.is_buffer || piece.tensor.requires_grad();
   return pieces;
 }
 
@@ -51,17 +60,26 @@ void check_pieces(const TensorPieces& pieces) {
   std::map<std::string, const Elements*> known;
   for (const TensorPiece& piece : pieces) {
     const auto refuse = [&](const std::string& expected, const std::string& got) {
-      throw Error(ErrorCode::invalid_argument, cat("checkpoint: expected ", expected, " as '", piece.name,
-                                                   "', got ", got, "; correct the piece"));
+      throw Error(ErrorCode::invalid_argument,
+                  cat("checkpoint: expected ",
+                      expected,
+                      " as '",
+                      piece.name,
+                      "', got ",
+                      got,
+                      "; correct the piece"));
     };
-    if (!piece.tensor.defined()) refuse("a tensor", "an undefined one");
+    if (!piece.tensor.defined())
+      refuse("a tensor", "an undefined one");
     require_memory("checkpoint", piece.name, piece.tensor);
     const std::string wrong = wrong_elements(piece.elements, element_count(piece.shape));
-    if (!wrong.empty()) refuse(cat("elements of [", join(piece.shape, ", "), "]"), wrong);
+    if (!wrong.empty())
+      refuse(cat("elements of [", join(piece.shape, ", "), "]"), wrong);
     if (piece.tensor.numel() != element_count(piece.elements))
       refuse(cat(element_count(piece.elements), " elements"), cat(piece.tensor.numel()));
     const auto [other, is_new] = known.try_emplace(piece.name, &piece.elements);
-    if (!is_new && *other->second != piece.elements) refuse("one piece on a rank", "two");
+    if (!is_new && *other->second != piece.elements)
+      refuse("one piece on a rank", "two");
   }
 }
 

@@ -1,5 +1,5 @@
-// A model's tensors as a rank has them: whole, or some elements of each. The classes that divide models
-// (muster/parallel) return them; sharded checkpoints are made of them.
+// A model's tensors as a rank has them: whole, or some elements of each. The classes that divide
+// models (muster/parallel) return them; sharded checkpoints are made of them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,14 +19,17 @@ namespace muster {
 struct TensorPiece {
   std::string name;            // in the undivided model
   std::vector<int64_t> shape;  // of the undivided tensor
-  Elements elements;  // the elements that `tensor` has, in its order; equal on all ranks that have them
+  Elements
+      elements;  // the elements that `tensor` has, in its order; equal on all ranks that have them
   at::Tensor tensor;
-  bool is_buffer = false;  // values may differ between the ranks that have it: the first rank's are used
-  bool is_own = false;     // values differ and each rank's are kept; every rank has it whole
-  // Restricts who else may have a tensor of this name to those with the same owner, such as a pipeline stage.
+  bool is_buffer =
+      false;  // values may differ between the ranks that have it: the first rank's are used
+  bool is_own = false;  // values differ and each rank's are kept; every rank has it whole
+  // Restricts who else may have a tensor of this name to those with the same owner, such as a
+  // pipeline stage.
   std::string owner = {};
-  // Other names of the same tensor, which a checkpoint may also contain and a load skips: for a tied weight
-  // that an undivided model registers twice.
+  // Other names of the same tensor, which a checkpoint may also contain and a load skips: for a
+  // tied weight that an undivided model registers twice.
   std::vector<std::string> aliases = {};
 };
 using TensorPieces = std::vector<TensorPiece>;
@@ -34,20 +37,24 @@ using TensorPieces = std::vector<TensorPiece>;
 TensorPiece whole_piece(std::string name, const at::Tensor& tensor);
 TensorPiece buffer_piece(std::string name, const at::Tensor& tensor);  // the same for a buffer
 
-// All parameters and buffers, for ranks that train alone for some steps (LocalSGD, DiLoCo, GossipAverage).
-// Each rank has its own values and optimizer state, and gets them back. With another number of ranks, or
-// loaded in another way, all ranks start with the mean. Throws: as model_tensors.
+// All parameters and buffers, for ranks that train alone for some steps (LocalSGD, DiLoCo,
+// GossipAverage). Each rank has its own values and optimizer state, and gets them back. With
+// another number of ranks, or loaded in another way, all ranks start with the mean. Throws: as
+// model_tensors.
 TensorPieces own_pieces(const torch::nn::Module& model);
 
 // `tensor` is the whole tensor's slice from `begin` on along `dim`.
-TensorPiece slice_piece(std::string name, std::vector<int64_t> shape, size_t dim, int64_t begin,
+TensorPiece slice_piece(std::string name,
+                        std::vector<int64_t> shape,
+                        size_t dim,
+                        int64_t begin,
                         const at::Tensor& tensor);
 
 // All parameters and buffers, for a model that is whole on every rank. Throws: as model_tensors.
 TensorPieces whole_pieces(const torch::nn::Module& model);
 
-// Throws: invalid_argument for a piece that does not fit its shape or has no memory, and for two pieces with
-// the same name and different elements.
+// Throws: invalid_argument for a piece that does not fit its shape or has no memory, and for two
+// pieces with the same name and different elements.
 void check_pieces(const TensorPieces& pieces);
 
 }  // namespace muster

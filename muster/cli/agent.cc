@@ -19,16 +19,18 @@ namespace {
 
 constexpr size_t kMaxSpecBytes = size_t{16} << 20;
 
-// Byte by byte: what follows the line is rank 0's standard input. It begins with a secret, of which a text
-// that grows would leave copies behind.
+// Byte by byte: what follows the line is rank 0's standard input. It begins with a secret, of which
+// a text that grows would leave copies behind.
 std::string read_line() {
   std::string line;
   line.reserve(kMaxSpecBytes);
   char c = 0;
   while (line.size() < kMaxSpecBytes) {
     const ssize_t n = ::read(STDIN_FILENO, &c, 1);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0 || c == '\n') break;
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n <= 0 || c == '\n')
+      break;
     line += c;
   }
   return line;
@@ -44,12 +46,18 @@ void add_agent(CLI::App& app, int* exit_code) {
     std::string line = read_line();
     const AgentSpec spec = agent_spec_from(line);
     OPENSSL_cleanse(line.data(), line.size());
-    for (const auto& [name, value] : spec.environment) ::setenv(name.c_str(), value.c_str(), 1);
+    for (const auto& [name, value] : spec.environment)
+      ::setenv(name.c_str(), value.c_str(), 1);
     if (!spec.folder.empty() && ::chdir(spec.folder.c_str()) != 0) {
-      throw Error(ErrorCode::failed_precondition,
-                  cat("host ", spec.cluster.host_name, ": expected the folder '", spec.folder,
-                      "', where the job was started, to be there too (", std::strerror(errno),
-                      "); share it between the hosts, or start the job from one that they all have"));
+      throw Error(
+          ErrorCode::failed_precondition,
+          cat("host ",
+              spec.cluster.host_name,
+              ": expected the folder '",
+              spec.folder,
+              "', where the job was started, to be there too (",
+              std::strerror(errno),
+              "); share it between the hosts, or start the job from one that they all have"));
     }
     *exit_code = run_host_agent(spec.launch, spec.cluster, own_rank_sampler());
   });

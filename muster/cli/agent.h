@@ -1,5 +1,5 @@
-// `muster agent`: what `muster run --hosts` starts on each host. Not for people: its spec comes on standard
-// input.
+// `muster agent`: what `muster run --hosts` starts on each host. Not for people: its spec comes on
+// standard input.
 #pragma once
 
 namespace CLI {

@@ -17,29 +17,37 @@ namespace muster {
 
 namespace {
 
-// Beside this program, installed and in a build folder alike: bin/muster, libexec/muster/muster-bench.
+// Beside this program, installed and in a build folder alike: bin/muster,
+// libexec/muster/muster-bench.
 std::string bench_program() {
   const std::filesystem::path self = own_program();
-  if (!self.is_absolute()) throw Error(ErrorCode::unavailable, "bench: expected /proc to name this program");
+  if (!self.is_absolute())
+    throw Error(ErrorCode::unavailable, "bench: expected /proc to name this program");
   return self.parent_path().parent_path() / "libexec" / "muster" / "muster-bench";
 }
 
 void become_bench(const std::vector<std::string>& args) {
   const std::string program = bench_program();
   std::vector<char*> argv = {const_cast<char*>("muster bench")};
-  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
+  for (const std::string& arg : args)
+    argv.push_back(const_cast<char*>(arg.c_str()));
   argv.push_back(nullptr);
   ::execv(program.c_str(), argv.data());
-  throw Error(ErrorCode::unavailable,
-              cat("bench: expected '", program, "', got: ", std::strerror(errno),
-                  "; `make install` installs it, packages and wheels do not have it; in a checkout, "
-                  "`cmake --build BUILD --target muster_bench` builds it (with LibTorch)"));
+  throw Error(
+      ErrorCode::unavailable,
+      cat("bench: expected '",
+          program,
+          "', got: ",
+          std::strerror(errno),
+          "; `make install` installs it, packages and wheels do not have it; in a checkout, "
+          "`cmake --build BUILD --target muster_bench` builds it (with LibTorch)"));
 }
 
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  CLI::App* const command = app.add_subcommand("bench", "Measure devices, collectives and training steps");
+  CLI::App* const command =
+      app.add_subcommand("bench", "Measure devices, collectives and training steps");
   command->set_help_flag();  // muster-bench has its own
   command->prefix_command();
   command->callback([command] { become_bench(command->remaining()); });

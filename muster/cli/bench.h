@@ -7,8 +7,8 @@ class App;
 
 namespace muster {
 
-// Adds the subcommand to `app`; it takes all that follows. When it was asked for it becomes muster-bench, or
-// leaves as Error where that cannot be started.
+// Adds the subcommand to `app`; it takes all that follows. When it was asked for it becomes
+// muster-bench, or leaves as Error where that cannot be started.
 void add_bench(CLI::App& app);
 
 }  // namespace muster

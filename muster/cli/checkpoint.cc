@@ -66,16 +66,20 @@ struct CheckpointFlags {
 
 void show_list(const CheckpointFlags& flags) {
   if (is_there(cat(flags.folder, "/", kManifestFile))) {
-    fail_usage(cat("expected a folder of checkpoints, got '", shown_text(flags.folder),
+    fail_usage(cat("expected a folder of checkpoints, got '",
+                   shown_text(flags.folder),
                    "', which is one; see `muster checkpoint show`"));
   }
   const std::string directory = checkpoints_folder(flags.folder);
   const auto listed = read_files([&] { return list_with_state(directory); });
   if (listed.empty() && has_plain_weights(flags.folder)) {
-    fail_usage(cat("expected a folder of checkpoints, got '", shown_text(flags.folder),
-                   "', which holds a model's weights without a manifest; see `muster checkpoint show`"));
+    fail_usage(
+        cat("expected a folder of checkpoints, got '",
+            shown_text(flags.folder),
+            "', which holds a model's weights without a manifest; see `muster checkpoint show`"));
   }
-  write_all(STDOUT_FILENO, flags.json ? listed_json(listed, directory) : listed_text(listed, directory));
+  write_all(STDOUT_FILENO,
+            flags.json ? listed_json(listed, directory) : listed_text(listed, directory));
 }
 
 void show_one(const CheckpointFlags& flags) {
@@ -83,10 +87,12 @@ void show_one(const CheckpointFlags& flags) {
   expect_there(path);
   const CheckpointView view = read_files([&] { return view_checkpoint(path); });
   std::vector<TensorSet> wanted = tensor_sets(view);
-  if (!flags.file.empty()) wanted = {chosen_set(view, flags.file)};
+  if (!flags.file.empty())
+    wanted = {chosen_set(view, flags.file)};
   const std::string text = read_files([&] {
     std::vector<ShownTensors> shown;
-    for (const TensorSet& set : wanted) shown.push_back({set, set.open()});
+    for (const TensorSet& set : wanted)
+      shown.push_back({set, set.open()});
     return flags.json ? view_json(view, shown) : view_text(view, shown);
   });
   write_all(STDOUT_FILENO, text);
@@ -99,10 +105,13 @@ std::vector<std::string> each_checkpoint(const std::vector<std::string>& paths) 
     expect_there(path);
     struct stat info{};
     std::vector<StepFolder> inside;
-    if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && !is_there(cat(path, "/", kManifestFile)))
+    if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&
+        !is_there(cat(path, "/", kManifestFile)))
       inside = list_checkpoints(checkpoints_folder(path));
-    if (inside.empty()) all.push_back(path);
-    for (const auto& found : inside) all.push_back(found.path);
+    if (inside.empty())
+      all.push_back(path);
+    for (const auto& found : inside)
+      all.push_back(found.path);
   }
   return all;
 }
@@ -118,7 +127,9 @@ int verify_all(const CheckpointFlags& flags) {
     }
   }
   write_all(STDOUT_FILENO, flags.json ? verified_json(rows) : verified_text(rows));
-  return std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.problem.empty(); }) ? 0 : 1;
+  return std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.problem.empty(); })
+             ? 0
+             : 1;
 }
 
 using SharedFlags = std::shared_ptr<CheckpointFlags>;
@@ -133,12 +144,15 @@ void add_ls(CLI::App& app, const SharedFlags& flags) {
 }
 
 void add_show(CLI::App& app, const SharedFlags& flags) {
-  CLI::App* const command = app.add_subcommand("show", "Show what a checkpoint or a safetensors file holds");
+  CLI::App* const command =
+      app.add_subcommand("show", "Show what a checkpoint or a safetensors file holds");
   command->footer(kShowExamples);
   command->add_option("PATH", flags->paths, "A checkpoint's folder, a hub's, or a safetensors file")
       ->required()
       ->expected(1);
-  command->add_option("--file", flags->file, "Show the tensors of this file only: model, optim or parts")
+  command
+      ->add_option(
+          "--file", flags->file, "Show the tensors of this file only: model, optim or parts")
       ->type_name("NAME");
   command->add_flag("--json", flags->json, "Print JSON");
   command->callback([flags] { show_one(*flags); });
@@ -149,7 +163,8 @@ void add_verify(CLI::App& app, const SharedFlags& flags, int* exit_code) {
       app.add_subcommand("verify", "Read every file, and compare its checksum where it has one");
   command->footer(kVerifyExamples);
   command
-      ->add_option("PATH", flags->paths,
+      ->add_option("PATH",
+                   flags->paths,
                    "Checkpoints' folders, folders of them, hubs' folders, or safetensors files")
       ->required();
   command->add_flag("--json", flags->json, "Print JSON");
@@ -159,7 +174,8 @@ void add_verify(CLI::App& app, const SharedFlags& flags, int* exit_code) {
 }  // namespace
 
 void add_checkpoint(CLI::App& app, int* exit_code) {
-  CLI::App* const command = app.add_subcommand("checkpoint", "Look at checkpoints and safetensors files");
+  CLI::App* const command =
+      app.add_subcommand("checkpoint", "Look at checkpoints and safetensors files");
   command->footer(kCheckpointExamples);
   command->require_subcommand(1);
   const auto flags = std::make_shared<CheckpointFlags>();

@@ -48,14 +48,19 @@ struct ComparedFile {
 
   bool is_equal() const { return only_in.empty() && difference.tensors.empty(); }
   size_t count(Kind kind) const {
-    return static_cast<size_t>(std::count_if(difference.tensors.begin(), difference.tensors.end(),
-                                             [&](const auto& tensor) { return tensor.kind == kind; }));
+    return static_cast<size_t>(std::count_if(
+        difference.tensors.begin(), difference.tensors.end(), [&](const auto& tensor) {
+          return tensor.kind == kind;
+        }));
   }
 };
 
 ComparedFile compare_pair(const TensorSet& a, const TensorSet& b, ReadingLine& line) {
-  const auto on_bytes = [&](size_t bytes) { line.add(a.files[0].path, bytes); };
-  return {.name = a.name, .only_in = {}, .difference = compare_tensors(a.open(), b.open(), on_bytes)};
+  const auto on_bytes = [&](size_t bytes) {
+    line.add(a.files[0].path, bytes);
+  };
+  return {
+      .name = a.name, .only_in = {}, .difference = compare_tensors(a.open(), b.open(), on_bytes)};
 }
 
 const TensorSet* same_set(const std::vector<TensorSet>& sets, const std::string& name) {
@@ -67,13 +72,15 @@ const TensorSet* same_set(const std::vector<TensorSet>& sets, const std::string&
 // A file alone is compared with the other's model.
 std::vector<ComparedFile> compare_views(const CheckpointView& a, const CheckpointView& b) {
   ReadingLine line;
-  if (!a.has_manifest || !b.has_manifest) return {compare_pair(model_set(a), model_set(b), line)};
+  if (!a.has_manifest || !b.has_manifest)
+    return {compare_pair(model_set(a), model_set(b), line)};
   const std::vector<TensorSet> mine = tensor_sets(a), others = tensor_sets(b);
   std::vector<ComparedFile> compared;
   for (const TensorSet& set : mine) {
     const TensorSet* other = same_set(others, set.name);
-    compared.push_back(other != nullptr ? compare_pair(set, *other, line)
-                                        : ComparedFile{.name = set.name, .only_in = "A", .difference = {}});
+    compared.push_back(other != nullptr
+                           ? compare_pair(set, *other, line)
+                           : ComparedFile{.name = set.name, .only_in = "A", .difference = {}});
   }
   for (const TensorSet& set : others)
     if (same_set(mine, set.name) == nullptr)
@@ -82,18 +89,22 @@ std::vector<ComparedFile> compare_views(const CheckpointView& a, const Checkpoin
 }
 
 std::string shown_largest(const TensorDifference& tensor) {
-  if (tensor.kind != Kind::other_values) return "";
+  if (tensor.kind != Kind::other_values)
+    return "";
   return tensor.largest ? cat(*tensor.largest) : "-";
 }
 
 std::string summary_text(const std::vector<ComparedFile>& files) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& file : files) {
-    rows.push_back(
-        {shown_text(file.name, 120), cat(file.difference.equal), cat(file.count(Kind::other_values)),
-         cat(file.count(Kind::other_kind)), cat(file.count(Kind::only_in_first)),
-         cat(file.count(Kind::only_in_second)),
-         file.only_in.empty() ? (file.is_equal() ? "equal" : "different") : cat("only in ", file.only_in)});
+    rows.push_back({shown_text(file.name, 120),
+                    cat(file.difference.equal),
+                    cat(file.count(Kind::other_values)),
+                    cat(file.count(Kind::other_kind)),
+                    cat(file.count(Kind::only_in_first)),
+                    cat(file.count(Kind::only_in_second)),
+                    file.only_in.empty() ? (file.is_equal() ? "equal" : "different")
+                                         : cat("only in ", file.only_in)});
   }
   return format_table({{"file"},
                        {"equal", true},
@@ -107,17 +118,23 @@ std::string summary_text(const std::vector<ComparedFile>& files) {
 
 std::string differences_text(const ComparedFile& file) {
   const auto& tensors = file.difference.tensors;
-  if (tensors.empty()) return "";
+  if (tensors.empty())
+    return "";
   std::vector<std::vector<std::string>> rows;
   for (size_t i = 0; i < std::min(tensors.size(), kShownDifferences); ++i) {
     const auto& tensor = tensors[i];
     const bool has_values = tensor.kind == Kind::other_values;
-    rows.push_back({shown_text(tensor.name, 120), to_string(tensor.kind), tensor.first, tensor.second,
-                    has_values ? cat(tensor.different) : "", shown_largest(tensor)});
+    rows.push_back({shown_text(tensor.name, 120),
+                    to_string(tensor.kind),
+                    tensor.first,
+                    tensor.second,
+                    has_values ? cat(tensor.different) : "",
+                    shown_largest(tensor)});
   }
-  const std::string more = tensors.size() > rows.size()
-                               ? cat("and ", tensors.size() - rows.size(), " more; --json has all\n")
-                               : "";
+  const std::string more =
+      tensors.size() > rows.size()
+          ? cat("and ", tensors.size() - rows.size(), " more; --json has all\n")
+          : "";
   return cat("\n",
              format_table({{cat("tensor of ", shown_text(file.name, 120))},
                            {"what"},
@@ -135,33 +152,43 @@ std::string differences_json(const std::vector<ComparedFile>& files, const DiffF
     nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
     for (const auto& tensor : file.difference.tensors) {
       nlohmann::ordered_json item = {{"name", tensor.name}, {"what", to_string(tensor.kind)}};
-      if (!tensor.first.empty()) item["a"] = tensor.first;
-      if (!tensor.second.empty()) item["b"] = tensor.second;
-      if (tensor.kind == Kind::other_values) item["different_elements"] = tensor.different;
-      if (tensor.largest) item["largest_difference"] = *tensor.largest;
+      if (!tensor.first.empty())
+        item["a"] = tensor.first;
+      if (!tensor.second.empty())
+        item["b"] = tensor.second;
+      if (tensor.kind == Kind::other_values)
+        item["different_elements"] = tensor.different;
+      if (tensor.largest)
+        item["largest_difference"] = *tensor.largest;
       tensors.push_back(std::move(item));
     }
     nlohmann::ordered_json row = {{"name", file.name}, {"equal_tensors", file.difference.equal}};
-    if (!file.only_in.empty()) row["only_in"] = file.only_in;
+    if (!file.only_in.empty())
+      row["only_in"] = file.only_in;
     row["different_tensors"] = std::move(tensors);
     list.push_back(std::move(row));
   }
-  const nlohmann::ordered_json document = {
-      {"schema", "muster.checkpoint_diff/1"}, {"a", flags.first}, {"b", flags.second}, {"files", list}};
+  const nlohmann::ordered_json document = {{"schema", "muster.checkpoint_diff/1"},
+                                           {"a", flags.first},
+                                           {"b", flags.second},
+                                           {"files", list}};
   return document.dump(2, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 int show_differences(const DiffFlags& flags) {
   expect_there(flags.first);
   expect_there(flags.second);
-  const auto files =
-      read_files([&] { return compare_views(view_checkpoint(flags.first), view_checkpoint(flags.second)); },
-                 ErrorCode::invalid_argument);
+  const auto files = read_files(
+      [&] { return compare_views(view_checkpoint(flags.first), view_checkpoint(flags.second)); },
+      ErrorCode::invalid_argument);
   std::string text = flags.json ? differences_json(files, flags) : summary_text(files);
   if (!flags.json)
-    for (const auto& file : files) text += differences_text(file);
+    for (const auto& file : files)
+      text += differences_text(file);
   write_all(STDOUT_FILENO, text);
-  return std::all_of(files.begin(), files.end(), [](const auto& file) { return file.is_equal(); }) ? 0 : 1;
+  return std::all_of(files.begin(), files.end(), [](const auto& file) { return file.is_equal(); })
+             ? 0
+             : 1;
 }
 
 struct ExportFlags {
@@ -189,7 +216,8 @@ void export_model(const ExportFlags& flags) {
       expect_whole(view, set, line);
       return set.open();
     });
-    count = export_tensors(model, flags.to, flags.options, [&](size_t bytes) { line.add(flags.to, bytes); });
+    count = export_tensors(
+        model, flags.to, flags.options, [&](size_t bytes) { line.add(flags.to, bytes); });
   }
   write_all(STDOUT_FILENO, cat(plural(count, "tensor"), " in ", printable(flags.to), "\n"));
 }
@@ -197,27 +225,32 @@ void export_model(const ExportFlags& flags) {
 }  // namespace
 
 void add_checkpoint_diff(CLI::App& app, int* exit_code) {
-  CLI::App* const command = app.add_subcommand("diff", "Compare the tensors of two checkpoints or files");
+  CLI::App* const command =
+      app.add_subcommand("diff", "Compare the tensors of two checkpoints or files");
   command->footer(kDiffExamples);
   const auto flags = std::make_shared<DiffFlags>();
-  command->add_option("A", flags->first, "A checkpoint's folder, a hub's, or a safetensors file")->required();
+  command->add_option("A", flags->first, "A checkpoint's folder, a hub's, or a safetensors file")
+      ->required();
   command->add_option("B", flags->second, "The checkpoint or file to compare it with")->required();
   command->add_flag("--json", flags->json, "Print JSON");
   command->callback([flags, exit_code] { *exit_code = show_differences(*flags); });
 }
 
 void add_checkpoint_export(CLI::App& app) {
-  CLI::App* const command = app.add_subcommand("export", "Write the model's tensors as one safetensors file");
+  CLI::App* const command =
+      app.add_subcommand("export", "Write the model's tensors as one safetensors file");
   command->footer(kExportExamples);
   const auto flags = std::make_shared<ExportFlags>();
   command->add_option("PATH", flags->from, "A checkpoint's folder, a hub's, or a safetensors file")
       ->required();
   command->add_option("OUT", flags->to, "The file to write")->required()->type_name("FILE");
   command
-      ->add_option("--strip", flags->options.strip,
+      ->add_option("--strip",
+                   flags->options.strip,
                    "Remove this from the beginning of every name that has it")
       ->type_name("TEXT");
-  command->add_option("--prefix", flags->options.prefix, "Put this before every name")->type_name("TEXT");
+  command->add_option("--prefix", flags->options.prefix, "Put this before every name")
+      ->type_name("TEXT");
   command->add_flag("--force", flags->options.replace, "Replace OUT if it is there");
   command->callback([flags] { export_model(*flags); });
 }

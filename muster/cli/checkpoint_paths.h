@@ -19,8 +19,10 @@ inline bool is_there(const std::string& path) {
 }
 
 inline void expect_there(const std::string& path) {
-  if (is_there(path)) return;
-  fail_usage(cat("expected a checkpoint's folder or a safetensors file, got '", shown_text(path),
+  if (is_there(path))
+    return;
+  fail_usage(cat("expected a checkpoint's folder or a safetensors file, got '",
+                 shown_text(path),
                  "', which does not exist; see `muster checkpoint ls`"));
 }
 

@@ -25,11 +25,13 @@ std::string checkpoint_document(const ordered_json& document) {
 }
 
 std::string shown_time(int64_t seconds) {
-  if (seconds == 0) return "-";
+  if (seconds == 0)
+    return "-";
   const auto time = static_cast<std::time_t>(seconds);
   std::tm parts{};
   char text[32];
-  if (::localtime_r(&time, &parts) == nullptr) return "-";
+  if (::localtime_r(&time, &parts) == nullptr)
+    return "-";
   return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &parts)};
 }
 
@@ -46,38 +48,47 @@ uint64_t elements_in(const TensorSource& source) {
 
 const ShownTensors* model_of(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
   for (const auto& tensors : shown)
-    if (!view.has_manifest || tensors.set.name == kModelFile) return &tensors;
+    if (!view.has_manifest || tensors.set.name == kModelFile)
+      return &tensors;
   return nullptr;
 }
 
 void add_position(std::vector<std::vector<std::string>>& rows, const Manifest& manifest) {
   const auto& position = manifest.position;
   rows.push_back({"step", cat(position.step)});
-  if (!manifest.parent.empty()) rows.push_back({"after", shown_text(manifest.parent, kShownName)});
+  if (!manifest.parent.empty())
+    rows.push_back({"after", shown_text(manifest.parent, kShownName)});
   rows.push_back({"ranks", cat(manifest.world_size)});
   if (position.epoch == 0 && position.epoch_samples == 0 && position.samples_seen == 0)
     return;  // the program did not say
-  const std::string within =
-      position.batch > 0 ? cat("batch ", position.batch) : cat(position.epoch_samples, " samples of it");
+  const std::string within = position.batch > 0 ? cat("batch ", position.batch)
+                                                : cat(position.epoch_samples, " samples of it");
   rows.push_back({"epoch", cat(position.epoch, ", ", within)});
-  const std::string of = position.dataset_size > 0 ? cat(", data set of ", position.dataset_size) : "";
-  if (position.samples_seen > 0) rows.push_back({"samples seen", cat(position.samples_seen, of)});
+  const std::string of =
+      position.dataset_size > 0 ? cat(", data set of ", position.dataset_size) : "";
+  if (position.samples_seen > 0)
+    rows.push_back({"samples seen", cat(position.samples_seen, of)});
 }
 
 std::string facts_text(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
   std::vector<std::vector<std::string>> rows;
-  if (view.has_manifest) add_position(rows, view.manifest);
+  if (view.has_manifest)
+    add_position(rows, view.manifest);
   if (const auto* model = model_of(view, shown))
-    rows.push_back(
-        {"parameters", cat(elements_in(model->source), " in ",
-                           plural(model->source.tensors().size(), "tensor"), ", buffers included")});
+    rows.push_back({"parameters",
+                    cat(elements_in(model->source),
+                        " in ",
+                        plural(model->source.tensors().size(), "tensor"),
+                        ", buffers included")});
   const std::string optimizer = view.has_manifest ? optimizer_kinds(view) : "";
-  if (!optimizer.empty()) rows.push_back({"optimizer", shown_text(optimizer, kShownValue)});
+  if (!optimizer.empty())
+    rows.push_back({"optimizer", shown_text(optimizer, kShownValue)});
   for (const auto& [name, value] : view.manifest.user)
     rows.push_back({cat("user: ", shown_text(name, kShownName)), shown_text(value, kShownValue)});
   if (!view.has_manifest && !shown.empty())
     for (const auto& [name, value] : shown[0].source.metadata())
-      rows.push_back({cat("metadata: ", shown_text(name, kShownName)), shown_text(value, kShownValue)});
+      rows.push_back(
+          {cat("metadata: ", shown_text(name, kShownName)), shown_text(value, kShownValue)});
   return format_table({{"path"}, {shown_text(view.path)}}, rows);
 }
 
@@ -85,7 +96,8 @@ std::string files_text(const CheckpointView& view) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& file : view.files) {
     const auto* record = view.manifest.find(file.name);
-    rows.push_back({shown_text(file.name, kShownName), format_bytes(file.bytes),
+    rows.push_back({shown_text(file.name, kShownName),
+                    format_bytes(file.bytes),
                     record == nullptr ? "-" : shown_text(record->sha256.substr(0, 16))});
   }
   return format_table({{"file"}, {"size", true}, {"sha256 begins"}}, rows);
@@ -94,11 +106,14 @@ std::string files_text(const CheckpointView& view) {
 std::string tensors_text(const ShownTensors& shown) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, tensor] : shown.source.tensors()) {
-    rows.push_back({shown_text(name, kShownName), tensor.kind.dtype,
-                    cat("[", join(tensor.kind.shape, ", "), "]"), format_bytes(tensor_bytes(tensor.kind))});
+    rows.push_back({shown_text(name, kShownName),
+                    tensor.kind.dtype,
+                    cat("[", join(tensor.kind.shape, ", "), "]"),
+                    format_bytes(tensor_bytes(tensor.kind))});
   }
   const size_t files = shown.set.files.size();
-  const std::string of = cat("tensor of ", shown_text(shown.set.name, kShownName),
+  const std::string of = cat("tensor of ",
+                             shown_text(shown.set.name, kShownName),
                              files > 1 ? cat(" (", files, " files)") : std::string());
   return format_table({{of}, {"type"}, {"shape"}, {"size", true}}, rows);
 }
@@ -119,9 +134,11 @@ ordered_json files_json(const CheckpointView& view, const std::vector<ShownTenso
   ordered_json list = ordered_json::array();
   for (const auto& file : view.files) {
     ordered_json item = {{"name", file.name}, {"bytes", file.bytes}};
-    if (const auto* record = view.manifest.find(file.name)) item["sha256"] = record->sha256;
+    if (const auto* record = view.manifest.find(file.name))
+      item["sha256"] = record->sha256;
     for (const ShownTensors& tensors : shown) {
-      if (tensors.set.files.size() > 1 || tensors.set.files[0].name != file.name) continue;
+      if (tensors.set.files.size() > 1 || tensors.set.files[0].name != file.name)
+        continue;
       item["metadata"] = tensors.source.metadata();
       item["tensors"] = tensors_json(tensors);
     }
@@ -133,9 +150,11 @@ ordered_json files_json(const CheckpointView& view, const std::vector<ShownTenso
 ordered_json sets_json(const std::vector<ShownTensors>& shown) {
   ordered_json list = ordered_json::array();
   for (const ShownTensors& tensors : shown) {
-    if (tensors.set.files.size() == 1) continue;
+    if (tensors.set.files.size() == 1)
+      continue;
     ordered_json names = ordered_json::array();
-    for (const ViewedFile& file : tensors.set.files) names.push_back(file.name);
+    for (const ViewedFile& file : tensors.set.files)
+      names.push_back(file.name);
     list.push_back({{"name", tensors.set.name},
                     {"files", std::move(names)},
                     {"metadata", tensors.source.metadata()},
@@ -151,15 +170,21 @@ std::string told_number(const std::optional<int64_t>& number) {
 }  // namespace
 
 std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::string& directory) {
-  if (listed.empty()) return cat("no checkpoint in '", shown_text(directory), "'\n");
+  if (listed.empty())
+    return cat("no checkpoint in '", shown_text(directory), "'\n");
   std::vector<std::vector<std::string>> rows;
   rows.reserve(listed.size());
   for (const auto& row : listed) {
     const std::string parent = row.parent.empty() ? "-" : shown_text(row.parent, kShownParent);
     const std::string branch = row.is_abandoned ? "abandoned, " : "";
-    rows.push_back({cat(row.step), parent, shown_time(row.written_seconds), format_bytes(row.bytes),
-                    row.world_size > 0 ? cat(row.world_size) : "-", told_number(row.epoch),
-                    told_number(row.samples_seen), cat(branch, shown_state(row.problem))});
+    rows.push_back({cat(row.step),
+                    parent,
+                    shown_time(row.written_seconds),
+                    format_bytes(row.bytes),
+                    row.world_size > 0 ? cat(row.world_size) : "-",
+                    told_number(row.epoch),
+                    told_number(row.samples_seen),
+                    cat(branch, shown_state(row.problem))});
   }
   return format_table({{"step", true},
                        {"after"},
@@ -186,12 +211,18 @@ std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::
                          {"epoch", nullptr},
                          {"samples_seen", nullptr},
                          {"whole", row.problem.empty()}};
-    if (row.serial) item["serial"] = *row.serial;
-    if (!row.parent.empty()) item["parent"] = row.parent;
-    if (row.world_size > 0) item["world_size"] = row.world_size;
-    if (row.epoch) item["epoch"] = *row.epoch;
-    if (row.samples_seen) item["samples_seen"] = *row.samples_seen;
-    if (!row.problem.empty()) item["problem"] = row.problem;
+    if (row.serial)
+      item["serial"] = *row.serial;
+    if (!row.parent.empty())
+      item["parent"] = row.parent;
+    if (row.world_size > 0)
+      item["world_size"] = row.world_size;
+    if (row.epoch)
+      item["epoch"] = *row.epoch;
+    if (row.samples_seen)
+      item["samples_seen"] = *row.samples_seen;
+    if (!row.problem.empty())
+      item["problem"] = row.problem;
     list.push_back(std::move(item));
   }
   return checkpoint_document(
@@ -200,7 +231,8 @@ std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::
 
 std::string view_text(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
   std::string text = cat(facts_text(view, shown), "\n", files_text(view));
-  for (const auto& tensors : shown) text += cat("\n", tensors_text(tensors));
+  for (const auto& tensors : shown)
+    text += cat("\n", tensors_text(tensors));
   return text;
 }
 
@@ -219,9 +251,11 @@ std::string view_json(const CheckpointView& view, const std::vector<ShownTensors
     document["optimizer"] = optimizer_kinds(view);
     document["user"] = view.manifest.user;
   }
-  if (const auto* model = model_of(view, shown)) document["parameters"] = elements_in(model->source);
+  if (const auto* model = model_of(view, shown))
+    document["parameters"] = elements_in(model->source);
   document["files"] = files_json(view, shown);
-  if (auto sets = sets_json(shown); !sets.empty()) document["tensor_sets"] = std::move(sets);
+  if (auto sets = sets_json(shown); !sets.empty())
+    document["tensor_sets"] = std::move(sets);
   return checkpoint_document(document);
 }
 
@@ -229,15 +263,20 @@ std::string verified_text(const std::vector<VerifiedFile>& rows) {
   std::vector<std::vector<std::string>> cells;
   for (const auto& row : rows) {
     std::string state = shown_state(row.problem);
-    if (row.problem.empty() && !row.has_checksum) state = "whole by its header; no checksum";
-    cells.push_back(
-        {shown_text(row.checkpoint), shown_text(row.file, kShownName), format_bytes(row.bytes), state});
+    if (row.problem.empty() && !row.has_checksum)
+      state = "whole by its header; no checksum";
+    cells.push_back({shown_text(row.checkpoint),
+                     shown_text(row.file, kShownName),
+                     format_bytes(row.bytes),
+                     state});
   }
   const bool all_have =
       std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.has_checksum; });
   return cat(
       format_table({{"checkpoint"}, {"file"}, {"size", true}, {"state"}}, cells),
-      all_have ? "" : "no checksums to compare where there is no manifest.json: heads and sizes alone\n");
+      all_have
+          ? ""
+          : "no checksums to compare where there is no manifest.json: heads and sizes alone\n");
 }
 
 std::string verified_json(const std::vector<VerifiedFile>& rows) {
@@ -247,8 +286,10 @@ std::string verified_json(const std::vector<VerifiedFile>& rows) {
                          {"bytes", row.bytes},
                          {"checksum", row.has_checksum},
                          {"whole", row.problem.empty()}};
-    if (!row.file.empty()) item["file"] = row.file;
-    if (!row.problem.empty()) item["problem"] = row.problem;
+    if (!row.file.empty())
+      item["file"] = row.file;
+    if (!row.problem.empty())
+      item["problem"] = row.problem;
     list.push_back(std::move(item));
   }
   return checkpoint_document({{"schema", "muster.checkpoint_verify/1"}, {"files", list}});

@@ -1,4 +1,5 @@
-// Checkpoints as tables for a terminal and as JSON: what `muster checkpoint` prints. Values and text.
+// Checkpoints as tables for a terminal and as JSON: what `muster checkpoint` prints. Values and
+// text.
 #pragma once
 
 #include <string>

@@ -34,11 +34,13 @@ void set_sizes(const std::string& text, ClusterOptions& options) {
 // "a=1,b=2".
 std::map<std::string, std::string> parse_conf(const std::string& text) {
   std::map<std::string, std::string> values;
-  if (text.empty()) return values;
+  if (text.empty())
+    return values;
   for (const std::string& piece : split(text, ',')) {
     const size_t equals = piece.find('=');
     if (equals == std::string::npos || equals == 0)
-      throw bad_flag("--rdzv-conf", "NAME=VALUE pairs as in join_timeout=600,last_call_timeout=30", text);
+      throw bad_flag(
+          "--rdzv-conf", "NAME=VALUE pairs as in join_timeout=600,last_call_timeout=30", text);
     values[std::string(trim(piece.substr(0, equals)))] = trim(piece.substr(equals + 1));
   }
   return values;
@@ -49,7 +51,8 @@ void set_times(const std::string& text, ClusterOptions& options) {
   const auto values = parse_conf(text);
   const auto time_of = [&](const char* name, std::chrono::milliseconds& time) {
     const auto found = values.find(name);
-    if (found == values.end()) return;
+    if (found == values.end())
+      return;
     time = parse_duration(found->second, cat("--rdzv-conf ", name));
     if (time < std::chrono::milliseconds(0))
       throw bad_flag("--rdzv-conf", cat(name, " of 0 or more"), found->second);
@@ -68,14 +71,19 @@ void set_times(const std::string& text, ClusterOptions& options) {
   }
   options.silence = Silence(interval * attempts);
   if (options.silence.limit() < Silence::kLeast) {
-    throw bad_flag("--rdzv-conf", "keep_alive_interval times keep_alive_max_attempt of 4 s or more", text,
+    throw bad_flag("--rdzv-conf",
+                   "keep_alive_interval times keep_alive_max_attempt of 4 s or more",
+                   text,
                    "a slow moment would be taken for a dead host");
   }
 }
 
 std::string endpoint_text(const HostPort& endpoint, int default_port) {
   const bool brackets = endpoint.host.find(':') != std::string::npos;
-  return cat(brackets ? "[" : "", endpoint.host, brackets ? "]" : "", ":",
+  return cat(brackets ? "[" : "",
+             endpoint.host,
+             brackets ? "]" : "",
+             ":",
              endpoint.port.value_or(default_port));
 }
 
@@ -83,14 +91,18 @@ std::string endpoint_text(const HostPort& endpoint, int default_port) {
 HostPort meeting_point(const std::string& text) {
   const HostPort endpoint = parse_host_port(text, "--rdzv-endpoint");
   if (endpoint.port == 0)
-    throw bad_flag("--rdzv-endpoint", "a port that is the same on every host", text,
+    throw bad_flag("--rdzv-endpoint",
+                   "a port that is the same on every host",
+                   text,
                    cat("as in ", endpoint.host, ":29400"));
   return endpoint;
 }
 
 void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
   const bool is_static = options.backend == "static";
-  const int default_port = is_static ? kStaticPort : options.backend == "c10d" ? kC10dPort : kEtcdPort;
+  const int default_port = is_static                   ? kStaticPort
+                           : options.backend == "c10d" ? kC10dPort
+                                                       : kEtcdPort;
   if (options.backend == "etcd" && !flags.rdzv_endpoint.empty()) {
     std::vector<std::string> servers;
     for (const std::string& server : split(flags.rdzv_endpoint, ','))
@@ -99,11 +111,14 @@ void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
   } else if (!flags.rdzv_endpoint.empty()) {
     options.endpoint = endpoint_text(meeting_point(flags.rdzv_endpoint), default_port);
   } else if (is_static && !flags.master_addr.empty()) {
-    options.endpoint = endpoint_text(
-        {flags.master_addr, flags.master_port < 0 ? std::nullopt : std::optional(flags.master_port)},
-        default_port);
+    options.endpoint =
+        endpoint_text({flags.master_addr,
+                       flags.master_port < 0 ? std::nullopt : std::optional(flags.master_port)},
+                      default_port);
   } else {
-    throw bad_flag("--rdzv-endpoint", "the address of the host with node rank 0, as in 10.0.0.1:29400", "",
+    throw bad_flag("--rdzv-endpoint",
+                   "the address of the host with node rank 0, as in 10.0.0.1:29400",
+                   "",
                    "several hosts (--nnodes) must know where to meet");
   }
 }
@@ -115,22 +130,29 @@ bool is_remote(const RunFlags& flags) {
 // Whether the command line says how many hosts there are; then no cluster's variables are asked.
 bool is_told(const RunFlags& flags) {
   return flags.nnodes != RunFlags().nnodes || flags.standalone || flags.node_rank >= 0 ||
-         !flags.rdzv_endpoint.empty() || !flags.master_addr.empty() || is_remote(flags) || flags.dry_run ||
-         !flags.inventory.empty();
+         !flags.rdzv_endpoint.empty() || !flags.master_addr.empty() || is_remote(flags) ||
+         flags.dry_run || !flags.inventory.empty();
 }
 
 // torchrun's names for them.
 void set_etcd(const RunFlags& flags, ClusterOptions& options) {
-  if (options.backend != "etcd") return;
+  if (options.backend != "etcd")
+    return;
   if (flags.rdzv_id == "none") {
-    throw bad_flag("--rdzv-id", "a name for the job in etcd that no other job has, the same on every host",
-                   "", "as in --rdzv-id run-42");
+    throw bad_flag("--rdzv-id",
+                   "a name for the job in etcd that no other job has, the same on every host",
+                   "",
+                   "as in --rdzv-id run-42");
   }
   for (const auto& [name, value] : parse_conf(flags.rdzv_conf)) {
-    if (name == "protocol") options.etcd_protocol = value;
-    if (name == "cacert") options.etcd_ca_file = value;
-    if (name == "cert") options.etcd_cert_file = value;
-    if (name == "key") options.etcd_key_file = value;
+    if (name == "protocol")
+      options.etcd_protocol = value;
+    if (name == "cacert")
+      options.etcd_ca_file = value;
+    if (name == "cert")
+      options.etcd_cert_file = value;
+    if (name == "key")
+      options.etcd_key_file = value;
   }
   if (options.etcd_protocol != "http" && options.etcd_protocol != "https")
     throw bad_flag("--rdzv-conf", "protocol http or https", options.etcd_protocol);
@@ -148,18 +170,25 @@ void set_common(const RunFlags& flags, ClusterOptions& options) {
 
 void check_alone(const RunFlags& flags) {
   if (!flags.inventory.empty())
-    throw bad_flag("--inventory", "none where several hosts take part", flags.inventory,
+    throw bad_flag("--inventory",
+                   "none where several hosts take part",
+                   flags.inventory,
                    "each host finds its own devices");
   if (!flags.wait.empty())
-    throw bad_flag("--wait", "none where several hosts take part", flags.wait,
+    throw bad_flag("--wait",
+                   "none where several hosts take part",
+                   flags.wait,
                    "a host whose GPUs are leased ends the job, and says by whom");
 }
 
 void check_has_hosts(const RunFlags& flags) {
-  if (!flags.hosts.empty() || !flags.hostfile.empty() || !flags.host_discovery.empty()) return;
+  if (!flags.hosts.empty() || !flags.hostfile.empty() || !flags.host_discovery.empty())
+    return;
   const auto check = [](const char* flag, const std::string& value) {
     if (!value.empty())
-      throw bad_flag(flag, "--hosts, --hostfile or --host-discovery beside it", value,
+      throw bad_flag(flag,
+                     "--hosts, --hostfile or --host-discovery beside it",
+                     value,
                      "say where ranks run, or leave it out");
   };
   check("--ssh", flags.ssh);
@@ -169,9 +198,11 @@ void check_has_hosts(const RunFlags& flags) {
 // What other programs write before an address: it says nothing that muster does not know.
 std::string without_scheme(const std::string& text, const std::string& flag) {
   const size_t end = text.find("://");
-  if (end == std::string::npos) return text;
+  if (end == std::string::npos)
+    return text;
   if (text.substr(0, end) != "tcp")
-    throw bad_flag(flag, "HOST:PORT", text, "for etcd, --rdzv-conf protocol=https says how it is spoken to");
+    throw bad_flag(
+        flag, "HOST:PORT", text, "for etcd, --rdzv-conf protocol=https says how it is spoken to");
   return text.substr(end + 3);
 }
 
@@ -179,16 +210,22 @@ std::string without_scheme(const std::string& text, const std::string& flag) {
 void check_brackets(const std::string& host, const std::string& given, const std::string& flag) {
   const bool is_name = host.find(':') == std::string::npos;
   const bool is_address = is_ipv6_address(host);
-  if (is_name || is_address) return;
+  if (is_name || is_address)
+    return;
   const size_t colon = host.rfind(':');
   const std::string bracketed = cat("[", host.substr(0, colon), "]", host.substr(colon));
-  throw bad_flag(flag, "an IPv6 address in brackets where a port follows", given,
-                 is_ipv6_address(host.substr(0, colon)) ? cat("as in ", bracketed) : "as in [fe80::1]:29400");
+  throw bad_flag(
+      flag,
+      "an IPv6 address in brackets where a port follows",
+      given,
+      is_ipv6_address(host.substr(0, colon)) ? cat("as in ", bracketed) : "as in [fe80::1]:29400");
 }
 
 }  // namespace
 
-Error bad_flag(const std::string& flag, const std::string& expected, const std::string& got,
+Error bad_flag(const std::string& flag,
+               const std::string& expected,
+               const std::string& got,
                const std::string& next) {
   return {ErrorCode::invalid_argument,
           cat(flag, ": expected ", expected, ", got '", got, "'", next.empty() ? "" : "; ", next)};
@@ -208,7 +245,8 @@ HostPort parse_host_port(const std::string& given, const std::string& flag) {
       throw bad_flag(flag, "HOST:PORT with a port from 1 to 65535", given);
     result.port = static_cast<int>(*port);
   }
-  if (result.host.empty()) throw bad_flag(flag, "HOST:PORT", given);
+  if (result.host.empty())
+    throw bad_flag(flag, "HOST:PORT", given);
   check_brackets(result.host, given, flag);
   return result;
 }
@@ -216,42 +254,67 @@ HostPort parse_host_port(const std::string& given, const std::string& flag) {
 std::vector<HostSpec> listed_hosts(const RunFlags& flags) {
   if (!flags.hosts.empty() && !flags.hostfile.empty())
     throw bad_flag("--hosts", "no --hostfile beside it", flags.hosts, "leave one of them out");
-  return flags.hostfile.empty() ? parse_host_list(flags.hosts, "--hosts") : read_hostfile(flags.hostfile);
+  return flags.hostfile.empty() ? parse_host_list(flags.hosts, "--hosts")
+                                : read_hostfile(flags.hostfile);
 }
 
 std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
   const bool simulated = !flags.inventory.empty();  // then --hosts chooses of the inventory
   const bool listed = (!flags.hosts.empty() || !flags.hostfile.empty()) && !simulated;
-  if (!listed && flags.host_discovery.empty()) return std::nullopt;
+  if (!listed && flags.host_discovery.empty())
+    return std::nullopt;
   if (listed && !flags.host_discovery.empty())
-    throw bad_flag("--host-discovery", "no --hosts or --hostfile beside it", flags.host_discovery,
+    throw bad_flag("--host-discovery",
+                   "no --hosts or --hostfile beside it",
+                   flags.host_discovery,
                    "leave the others out");
   check_alone(flags);
   if (flags.node_rank >= 0 || !flags.rdzv_endpoint.empty()) {
-    throw bad_flag("--hosts", "no --node-rank or --rdzv-endpoint beside it", flags.hosts,
-                   "either one command with --hosts starts all hosts, or each host has a command of its own");
+    throw bad_flag(
+        "--hosts",
+        "no --node-rank or --rdzv-endpoint beside it",
+        flags.hosts,
+        "either one command with --hosts starts all hosts, or each host has a command of its own");
   }
   RemoteOptions remote{.discovery = flags.host_discovery, .remote_muster = flags.remote_muster};
-  if (listed) remote.hosts = listed_hosts(flags);
+  if (listed)
+    remote.hosts = listed_hosts(flags);
   const std::string ssh = !flags.ssh.empty() ? flags.ssh : get_env("MUSTER_SSH").value_or("ssh");
   for (const std::string& word : split(ssh, ' ')) {
-    if (!word.empty()) remote.ssh.push_back(word);
+    if (!word.empty())
+      remote.ssh.push_back(word);
   }
   if (remote.ssh.empty())
-    throw bad_flag("--ssh", "a command that starts a command on a host", ssh, "leave it out for ssh");
+    throw bad_flag(
+        "--ssh", "a command that starts a command on a host", ssh, "leave it out for ssh");
   return remote;
 }
 
 void warn_of_unknown_conf(const RunFlags& flags) {
-  static const std::set<std::string> kKnown = {
-      "timeout", "join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt",
-      "protocol", "cacert", "cert", "key",
-      // torchrun's own, of things that are otherwise here
-      "close_timeout", "heartbeat_timeout", "is_host", "read_timeout", "store_type", "use_libuv"};
+  static const std::set<std::string> kKnown = {"timeout",
+                                               "join_timeout",
+                                               "last_call_timeout",
+                                               "keep_alive_interval",
+                                               "keep_alive_max_attempt",
+                                               "protocol",
+                                               "cacert",
+                                               "cert",
+                                               "key",
+                                               // torchrun's own, of things that are otherwise here
+                                               "close_timeout",
+                                               "heartbeat_timeout",
+                                               "is_host",
+                                               "read_timeout",
+                                               "store_type",
+                                               "use_libuv"};
   for (const auto& [name, value] : parse_conf(flags.rdzv_conf)) {
     if (!kKnown.contains(name))
-      log(LogLevel::warn, cat("--rdzv-conf: '", name,
-                              "' is not a known name and has no effect (known: ", join(kKnown, ", "), ")"));
+      log(LogLevel::warn,
+          cat("--rdzv-conf: '",
+              name,
+              "' is not a known name and has no effect (known: ",
+              join(kKnown, ", "),
+              ")"));
   }
 }
 
@@ -259,7 +322,8 @@ std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {
   check_has_hosts(flags);
   ClusterOptions options;
   set_sizes(flags.nnodes, options);
-  if (flags.rdzv_backend != "static" && flags.rdzv_backend != "c10d" && flags.rdzv_backend != "etcd") {
+  if (flags.rdzv_backend != "static" && flags.rdzv_backend != "c10d" &&
+      flags.rdzv_backend != "etcd") {
     throw bad_flag("--rdzv-backend", "static, c10d or etcd", flags.rdzv_backend);
   }
   if (!is_told(flags) && detect_cluster(options)) {
@@ -277,16 +341,21 @@ std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {
   }
   check_alone(flags);
   options.backend = flags.rdzv_backend;
-  if (options.backend == "static" && options.elastic()) options.backend = "c10d";
-  if (flags.node_rank >= 0) options.node_rank = flags.node_rank;
-  if (!options.node_rank && !is_remote(flags)) options.node_rank = node_rank_of_environment();
+  if (options.backend == "static" && options.elastic())
+    options.backend = "c10d";
+  if (flags.node_rank >= 0)
+    options.node_rank = flags.node_rank;
+  if (!options.node_rank && !is_remote(flags))
+    options.node_rank = node_rank_of_environment();
   if (options.backend == "static" && !options.node_rank && !is_remote(flags))
     options.node_rank = 0;  // torchrun's default
   if (options.node_rank && *options.node_rank >= options.max_hosts) {
-    throw bad_flag("--node-rank", cat("0 to ", options.max_hosts - 1, " for --nnodes ", flags.nnodes),
+    throw bad_flag("--node-rank",
+                   cat("0 to ", options.max_hosts - 1, " for --nnodes ", flags.nnodes),
                    cat(*options.node_rank));
   }
-  if (!is_remote(flags)) set_endpoint(flags, options);
+  if (!is_remote(flags))
+    set_endpoint(flags, options);
   set_common(flags, options);
   return options;
 }

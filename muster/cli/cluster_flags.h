@@ -1,4 +1,5 @@
-// torchrun's flags of a rendezvous, and what several kinds of flags have in common when they are wrong.
+// torchrun's flags of a rendezvous, and what several kinds of flags have in common when they are
+// wrong.
 #pragma once
 
 #include <optional>
@@ -12,7 +13,9 @@
 namespace muster {
 
 // "<flag>: expected <expected>, got '<got>'; <next>".
-Error bad_flag(const std::string& flag, const std::string& expected, const std::string& got,
+Error bad_flag(const std::string& flag,
+               const std::string& expected,
+               const std::string& got,
                const std::string& next = "");
 
 struct HostPort {
@@ -20,8 +23,8 @@ struct HostPort {
   std::optional<int> port = {};
 };
 
-// "host:port", "[::1]:port", "tcp://host:port"; the port may be left out. Throws: invalid_argument naming the
-// flag.
+// "host:port", "[::1]:port", "tcp://host:port"; the port may be left out. Throws: invalid_argument
+// naming the flag.
 HostPort parse_host_port(const std::string& text, const std::string& flag);
 
 // Those of --hosts or --hostfile. Throws: io; invalid_argument for both.

@@ -14,28 +14,36 @@ std::string first_word(const std::string& type) {
 
 FlagHelp describe_flag(const CLI::Option& option) {
   FlagHelp flag{.text = option.get_description(), .variable = option.get_envname()};
-  for (const std::string& name : option.get_snames()) flag.names.push_back("-" + name);
-  for (const std::string& name : option.get_lnames()) flag.names.push_back("--" + name);
-  if (!option.nonpositional()) flag.names = {option.get_single_name()};
-  if (option.get_items_expected_max() > 0) flag.value = first_word(option.get_type_name());
+  for (const std::string& name : option.get_snames())
+    flag.names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames())
+    flag.names.push_back("--" + name);
+  if (!option.nonpositional())
+    flag.names = {option.get_single_name()};
+  if (option.get_items_expected_max() > 0)
+    flag.value = first_word(option.get_type_name());
   return flag;
 }
 
 CommandHelp describe_at(const CLI::App& app, std::vector<std::string> path) {
   path.push_back(app.get_name());
-  CommandHelp command{.path = std::move(path), .text = app.get_description(), .examples = app.get_footer()};
+  CommandHelp command{
+      .path = std::move(path), .text = app.get_description(), .examples = app.get_footer()};
   for (const CLI::Option* option : app.get_options()) {
-    if (option->get_group().empty()) continue;  // kept out of --help too
+    if (option->get_group().empty())
+      continue;  // kept out of --help too
     (option->nonpositional() ? command.flags : command.arguments).push_back(describe_flag(*option));
   }
   for (const CLI::App* part : app.get_subcommands({})) {
-    if (part->get_group().empty()) continue;
+    if (part->get_group().empty())
+      continue;
     if (!part->get_name().empty()) {
       command.commands.push_back(describe_at(*part, command.path));
       continue;
     }
     // A group of flags under a title of its own.
-    for (const CLI::Option* option : part->get_options()) command.flags.push_back(describe_flag(*option));
+    for (const CLI::Option* option : part->get_options())
+      command.flags.push_back(describe_flag(*option));
   }
   return command;
 }

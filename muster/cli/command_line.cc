@@ -22,10 +22,12 @@ bool takes_value(const CLI::App& command, const std::string& name) {
 
 // Whether the argument after `flag` is its value.
 bool value_follows(const CLI::App& command, const std::string& flag) {
-  if (flag.starts_with("--")) return flag.find('=') == std::string::npos && takes_value(command, flag);
+  if (flag.starts_with("--"))
+    return flag.find('=') == std::string::npos && takes_value(command, flag);
   // "-n 2" and "-n2"; "-qn 2": flags in one word, of which only the last may take the next one.
   for (size_t i = 1; i < flag.size(); ++i) {
-    if (takes_value(command, {'-', flag[i]})) return i + 1 == flag.size();
+    if (takes_value(command, {'-', flag[i]}))
+      return i + 1 == flag.size();
   }
   return false;
 }
@@ -36,8 +38,10 @@ std::vector<std::string> cut_program(const CLI::App& command, std::vector<std::s
   size_t at = 0;
   while (at < args.size()) {
     std::string& arg = args[at];
-    if (arg == "--" || arg.size() < 2 || arg[0] != '-') break;
-    if (arg.starts_with("--")) arg = with_hyphens(arg);
+    if (arg == "--" || arg.size() < 2 || arg[0] != '-')
+      break;
+    if (arg.starts_with("--"))
+      arg = with_hyphens(arg);
     at += value_follows(command, arg) ? 2 : 1;
   }
   at = std::min(at, args.size());

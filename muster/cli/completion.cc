@@ -21,22 +21,27 @@ constexpr const char* kCompletionExamples = R"(Examples:
 `make install` puts them where each shell looks.
 )";
 
-// The commands in the order in which they are found: muster, muster run, …, muster checkpoint show, …
-void for_each_command(const CommandHelp& command, const std::function<void(const CommandHelp&)>& visit) {
+// The commands in the order in which they are found: muster, muster run, …, muster checkpoint show,
+// …
+void for_each_command(const CommandHelp& command,
+                      const std::function<void(const CommandHelp&)>& visit) {
   visit(command);
-  for (const CommandHelp& part : command.commands) for_each_command(part, visit);
+  for (const CommandHelp& part : command.commands)
+    for_each_command(part, visit);
 }
 
 std::vector<std::string> names_of_commands(const CommandHelp& command) {
   std::vector<std::string> names;
   names.reserve(command.commands.size());
-  for (const CommandHelp& part : command.commands) names.push_back(part.name());
+  for (const CommandHelp& part : command.commands)
+    names.push_back(part.name());
   return names;
 }
 
 std::vector<std::string> names_of_flags(const CommandHelp& command) {
   std::vector<std::string> names;
-  for (const FlagHelp& flag : command.flags) names.insert(names.end(), flag.names.begin(), flag.names.end());
+  for (const FlagHelp& flag : command.flags)
+    names.insert(names.end(), flag.names.begin(), flag.names.end());
   return names;
 }
 
@@ -65,7 +70,8 @@ std::string quoted_for_fish(const std::string& text) {
 
 // In the brackets of zsh's _arguments.
 std::string text_for_zsh(const std::string& text) {
-  return replaced(text, {{'[', R"(\[)"}, {']', R"(\])"}, {':', R"(\:)"}, {'\'', R"('\'')"}, {'\n', " "}});
+  return replaced(text,
+                  {{'[', R"(\[)"}, {']', R"(\])"}, {':', R"(\:)"}, {'\'', R"('\'')"}, {'\n', " "}});
 }
 
 }  // namespace
@@ -75,7 +81,8 @@ std::string bash_completion(const CommandHelp& program) {
   for_each_command(program, [&](const CommandHelp& command) {
     const std::string path = quoted_for_shell(path_of(command));
     if (!command.commands.empty())
-      commands += cat("    ", path, ") commands='", join(names_of_commands(command), " "), "' ;;\n");
+      commands +=
+          cat("    ", path, ") commands='", join(names_of_commands(command), " "), "' ;;\n");
     flags += cat("    ", path, ") flags='", join(names_of_flags(command), " "), "' ;;\n");
   });
   return cat(R"(# bash completion of muster, made by `muster completion bash`.
@@ -83,13 +90,15 @@ _muster_commands() {
   commands=
   case $1 in
 )",
-             commands, R"(  esac
+             commands,
+             R"(  esac
 }
 _muster_flags() {
   flags=
   case $1 in
 )",
-             flags, R"(  esac
+             flags,
+             R"(  esac
 }
 _muster() {
   local current=${COMP_WORDS[COMP_CWORD]} path= word commands flags i
@@ -120,7 +129,8 @@ std::string zsh_completion(const CommandHelp& program) {
     std::string specs;
     for (const FlagHelp& flag : command.flags) {
       for (const std::string& name : flag.names) {
-        const std::string value = flag.value.empty() ? "" : cat(":", text_for_zsh(flag.value), ":_files");
+        const std::string value =
+            flag.value.empty() ? "" : cat(":", text_for_zsh(flag.value), ":_files");
         specs += cat(" \\\n    '", name, "[", text_for_zsh(flag.text), "]", value, "'");
       }
     }
@@ -128,35 +138,50 @@ std::string zsh_completion(const CommandHelp& program) {
       functions += cat("  _arguments", specs, " \\\n    '*::arguments:_files'\n}\n");
       return;
     }
-    functions +=
-        cat("  local state line\n  _arguments -C", specs,
-            " \\\n    '1: :->command' \\\n    '*:: :->arguments'\n  case $state in\n    command)\n      "
-            "local -a commands=(");
+    functions += cat("  local state line\n  _arguments -C",
+                     specs,
+                     " \\\n    '1: :->command' \\\n    '*:: :->arguments'\n  case $state in\n    "
+                     "command)\n      "
+                     "local -a commands=(");
     for (const CommandHelp& part : command.commands)
       functions += cat("\n        '", part.name(), ":", text_for_zsh(part.text), "'");
-    functions += cat(")\n      _describe command commands\n      _files ;;\n    arguments) case $line[1] in");
+    functions += cat(
+        ")\n      _describe command commands\n      _files ;;\n    arguments) case $line[1] in");
     for (const CommandHelp& part : command.commands)
       functions += cat("\n        ", part.name(), ") _", join(part.path, "_"), " ;;");
     functions += "\n        *) _files ;;\n      esac ;;\n  esac\n}\n";
   });
-  return cat("#compdef muster\n# zsh completion of muster, made by `muster completion zsh`.\n", functions,
+  return cat("#compdef muster\n# zsh completion of muster, made by `muster completion zsh`.\n",
+             functions,
              "_muster \"$@\"\n");
 }
 
 std::string fish_completion(const CommandHelp& program) {
   std::string lines = "# fish completion of muster, made by `muster completion fish`.\n";
   for_each_command(program, [&](const CommandHelp& command) {
-    const std::string here = command.path.size() == 1 ? "__fish_use_subcommand"
-                                                      : cat("__fish_seen_subcommand_from ", command.name());
+    const std::string here = command.path.size() == 1
+                                 ? "__fish_use_subcommand"
+                                 : cat("__fish_seen_subcommand_from ", command.name());
     for (const CommandHelp& part : command.commands)
-      lines += cat("complete -c muster -n '", here, "' -a ", part.name(), " -d ", quoted_for_fish(part.text),
+      lines += cat("complete -c muster -n '",
+                   here,
+                   "' -a ",
+                   part.name(),
+                   " -d ",
+                   quoted_for_fish(part.text),
                    "\n");
     for (const FlagHelp& flag : command.flags) {
       std::string names;
       for (const std::string& name : flag.names)
         names += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
-      lines += cat("complete -c muster -n '", here, "'", names, flag.value.empty() ? "" : " -r", " -d ",
-                   quoted_for_fish(flag.text), "\n");
+      lines += cat("complete -c muster -n '",
+                   here,
+                   "'",
+                   names,
+                   flag.value.empty() ? "" : " -r",
+                   " -d ",
+                   quoted_for_fish(flag.text),
+                   "\n");
     }
   });
   return lines;
@@ -172,9 +197,10 @@ void add_completion(CLI::App& app, const std::function<CommandHelp()>& whole, in
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   command->callback([whole, exit_code] {
     const CommandHelp program = whole();
-    write_all(STDOUT_FILENO, shell == "bash"  ? bash_completion(program)
-                             : shell == "zsh" ? zsh_completion(program)
-                                              : fish_completion(program));
+    write_all(STDOUT_FILENO,
+              shell == "bash"  ? bash_completion(program)
+              : shell == "zsh" ? zsh_completion(program)
+                               : fish_completion(program));
     *exit_code = 0;
   });
 }

@@ -1,4 +1,5 @@
-// `muster completion bash|zsh|fish`: a script with which that shell completes muster's commands and flags.
+// `muster completion bash|zsh|fish`: a script with which that shell completes muster's commands and
+// flags.
 #pragma once
 
 #include <functional>

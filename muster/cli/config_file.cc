@@ -24,25 +24,39 @@ class ConfigReader {
 
   std::vector<std::string> read() {
     const std::string text = read_file(path_, kMaxConfigBytes);
-    if (text.size() > kMaxConfigBytes) fail({1, 1}, "at most 1 MiB", "more");
-    for (const auto& [key, value] : parse(text)) take(key, value);
+    if (text.size() > kMaxConfigBytes)
+      fail({1, 1}, "at most 1 MiB", "more");
+    for (const auto& [key, value] : parse(text))
+      take(key, value);
     return std::move(args_);
   }
 
  private:
-  [[noreturn]] void fail(toml::source_position at, const std::string& expected,
+  [[noreturn]] void fail(toml::source_position at,
+                         const std::string& expected,
                          const std::string& got) const {
     throw Error(ErrorCode::invalid_argument,
-                printable(cat("--config ", path_, ": expected ", expected, ", got ", got, " (line ", at.line,
-                              ", column ", at.column, ")")));
+                printable(cat("--config ",
+                              path_,
+                              ": expected ",
+                              expected,
+                              ", got ",
+                              got,
+                              " (line ",
+                              at.line,
+                              ", column ",
+                              at.column,
+                              ")")));
   }
 
   toml::table parse(const std::string& text) const {
     try {
       return parse_toml(text);
     } catch (const TomlError& error) {
-      fail({static_cast<toml::source_index>(error.line), static_cast<toml::source_index>(error.column)},
-           error.expected, error.got);
+      fail({static_cast<toml::source_index>(error.line),
+            static_cast<toml::source_index>(error.column)},
+           error.expected,
+           error.got);
     }
   }
 
@@ -53,20 +67,24 @@ class ConfigReader {
     const CLI::Option* option =
         flag == kConfigFlag || flag == "--help" ? nullptr : command_.get_option_no_throw(flag);
     if (option == nullptr) {
-      fail(at, cat("a flag of muster ", command_.get_name()),
+      fail(at,
+           cat("a flag of muster ", command_.get_name()),
            cat("'", key.str().substr(0, kMaxShownKey), "'", suggested_flag(command_, flag)));
     }
     const bool takes_value = option->get_items_expected_max() > 0;
     if (const auto on = value.value_exact<bool>()) {
       if (takes_value && option->get_items_expected_min() > 0)
         fail(at, cat("a value of ", flag), *on ? "true" : "false");
-      if (*on) args_.push_back(flag);
+      if (*on)
+        args_.push_back(flag);
     } else if (!takes_value) {
       fail(at, cat("true or false for ", flag), "a value");
     } else if (const toml::table* const table = value.as_table()) {
       take_settings(flag, at, *table);
-    } else if (option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll && value.is_array()) {
-      for (const toml::node& piece : *value.as_array()) add(*option, flag, scalar_text(flag, piece));
+    } else if (option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll &&
+               value.is_array()) {
+      for (const toml::node& piece : *value.as_array())
+        add(*option, flag, scalar_text(flag, piece));
     } else {
       add(*option, flag, text_of(flag, value));
     }
@@ -74,14 +92,16 @@ class ConfigReader {
 
   // A table is NAME=VALUE pairs, of which only --env knows.
   void take_settings(const std::string& flag, toml::source_position at, const toml::table& table) {
-    if (flag != "--env") fail(at, cat("a value of ", flag), "a table");
+    if (flag != "--env")
+      fail(at, cat("a value of ", flag), "a table");
     for (const auto& [name, value] : table) {
       args_.push_back(flag);
       args_.push_back(cat(name.str(), "=", text_of(flag, value)));
     }
   }
 
-  // Apart, since CLI11 takes "--flag=" for one whose value follows; together where the value may be left out.
+  // Apart, since CLI11 takes "--flag=" for one whose value follows; together where the value may be
+  // left out.
   void add(const CLI::Option& option, const std::string& flag, const std::string& value) {
     if (option.get_items_expected_min() == 0) {
       args_.push_back(cat(flag, "=", value));
@@ -94,15 +114,18 @@ class ConfigReader {
   std::string text_of(const std::string& flag, const toml::node& value) const {
     if (const toml::array* const list = value.as_array()) {
       std::vector<std::string> pieces;
-      for (const toml::node& piece : *list) pieces.push_back(scalar_text(flag, piece));
+      for (const toml::node& piece : *list)
+        pieces.push_back(scalar_text(flag, piece));
       return join(pieces, ",");
     }
     return scalar_text(flag, value);
   }
 
   std::string scalar_text(const std::string& flag, const toml::node& value) const {
-    if (const auto text = value.value_exact<std::string>()) return *text;
-    if (const auto number = value.value_exact<int64_t>()) return cat(*number);
+    if (const auto text = value.value_exact<std::string>())
+      return *text;
+    if (const auto number = value.value_exact<int64_t>())
+      return cat(*number);
     if (const auto number = value.value_exact<double>())
       return nlohmann::json(*number).dump();  // all its digits
     fail(value.source().begin, cat("a text or a number for ", flag), "something else");
@@ -128,11 +151,13 @@ void use_config_file(const CLI::App& command, std::vector<std::string>& args) {
       continue;
     }
     path = apart ? args[i + 1] : args[i].substr(args[i].find('=') + 1);
-    if (path.empty()) throw Error(ErrorCode::invalid_argument, "--config: expected a file, got ''");
+    if (path.empty())
+      throw Error(ErrorCode::invalid_argument, "--config: expected a file, got ''");
     args.erase(args.begin() + static_cast<ptrdiff_t>(i),
                args.begin() + static_cast<ptrdiff_t>(i + (apart ? 2 : 1)));
   }
-  if (path.empty()) return;
+  if (path.empty())
+    return;
   const std::vector<std::string> flags = config_arguments(command, path);
   args.insert(args.begin(), flags.begin(), flags.end());
 }

@@ -1,4 +1,5 @@
-// `--config FILE`: a command's flags from a TOML file. Called by run.cc before the command line is parsed.
+// `--config FILE`: a command's flags from a TOML file. Called by run.cc before the command line is
+// parsed.
 #pragma once
 
 #include <string>
@@ -18,8 +19,8 @@ namespace muster {
 //     [env]                          # --env NAME=VALUE for each; or env = ["NAME=VALUE"]
 //     NCCL_DEBUG = "INFO"
 //
-// Throws: io; invalid_argument naming the file, line and column: no TOML, no flag of this name, a value of
-// another kind.
+// Throws: io; invalid_argument naming the file, line and column: no TOML, no flag of this name, a
+// value of another kind.
 std::vector<std::string> config_arguments(const CLI::App& command, const std::string& path);
 
 // Takes --config (the last one) off `args` and puts its file's flags at their front.

@@ -54,11 +54,16 @@ Inventory find_inventory(const DevicesOptions& options) {
                                     .cpu_topology = options.sysroot.empty(),
                                     .sysroot = options.sysroot});
   }
-  if (options.host.empty()) return inventory;
+  if (options.host.empty())
+    return inventory;
   std::erase_if(inventory.hosts, [&](const Host& host) { return host.name != options.host; });
   if (inventory.hosts.empty()) {
-    throw Error(ErrorCode::invalid_argument, cat("devices: expected a host of ", inventory.source,
-                                                 " after --host, got '", options.host, "'"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("devices: expected a host of ",
+                    inventory.source,
+                    " after --host, got '",
+                    options.host,
+                    "'"));
   }
   return inventory;
 }
@@ -70,13 +75,17 @@ DevicesTextOptions find_leases(const Inventory& inventory, std::string& trouble)
     const LeaseFolder folder({.create = false});
     const auto look = [&](const GpuUuid& uuid) {
       std::vector<std::string> lines;
-      for (const LeaseHolder& holder : folder.holders(uuid)) lines.push_back(describe(holder));
-      if (!lines.empty()) options.holders[uuid.value] = join(lines, "; ");
+      for (const LeaseHolder& holder : folder.holders(uuid))
+        lines.push_back(describe(holder));
+      if (!lines.empty())
+        options.holders[uuid.value] = join(lines, "; ");
     };
     for (const Host& host : inventory.hosts) {
       for (const Gpu& gpu : host.gpus) {
-        if (!gpu.uuid.value.empty()) look(gpu.uuid);
-        for (const MigInstance& instance : gpu.mig) look(instance.uuid);
+        if (!gpu.uuid.value.empty())
+          look(gpu.uuid);
+        for (const MigInstance& instance : gpu.mig)
+          look(instance.uuid);
       }
     }
   } catch (const Error& error) {
@@ -88,8 +97,10 @@ DevicesTextOptions find_leases(const Inventory& inventory, std::string& trouble)
 
 std::string make_text(const DevicesOptions& options) {
   const Inventory inventory = find_inventory(options);
-  if (options.json) return inventory_to_json(inventory);
-  if (inventory.simulated || !options.sysroot.empty()) return devices_text(inventory);
+  if (options.json)
+    return inventory_to_json(inventory);
+  if (inventory.simulated || !options.sysroot.empty())
+    return devices_text(inventory);
   std::string trouble;
   const DevicesTextOptions text_options = find_leases(inventory, trouble);
   return devices_text(inventory, text_options) + trouble;
@@ -97,18 +108,21 @@ std::string make_text(const DevicesOptions& options) {
 
 WatchOptions watch_options(const DevicesOptions& options) {
   WatchOptions watch{.count = options.count};
-  if (!options.interval.empty()) watch.interval = parse_duration(options.interval);
+  if (!options.interval.empty())
+    watch.interval = parse_duration(options.interval);
   if (watch.interval <= std::chrono::milliseconds(0)) {
     throw Error(ErrorCode::invalid_argument,
                 cat("devices --watch: expected a time above 0, got '", options.interval, "'"));
   }
-  if (options.json) watch.separator.clear();  // documents one after the other are read as they are
+  if (options.json)
+    watch.separator.clear();  // documents one after the other are read as they are
   return watch;
 }
 
 void draw(const DevicesOptions& options) {
   std::optional<Plan> plan;
-  if (!options.plan.empty()) plan = plan_from_json(read_small_file(options.plan), options.plan);
+  if (!options.plan.empty())
+    plan = plan_from_json(read_small_file(options.plan), options.plan);
   write_file(options.svg, draw_svg(find_inventory(options), plan ? &*plan : nullptr));
 }
 
@@ -124,22 +138,29 @@ void show(const DevicesOptions& options) {
 
 // What is shown, and how often; returns the option --watch.
 CLI::Option* add_output_options(CLI::App& command, DevicesOptions& options) {
-  auto* const json = command.add_flag("--json", options.json, "Print JSON, which --inventory reads");
+  auto* const json =
+      command.add_flag("--json", options.json, "Print JSON, which --inventory reads");
   auto* const watch =
       command
-          .add_option("--watch", options.interval, "Show them again and again, until Ctrl-C [every second]")
+          .add_option(
+              "--watch", options.interval, "Show them again and again, until Ctrl-C [every second]")
           ->type_name("SECONDS")
           ->expected(0, 1);
-  command.add_option("--count", options.count, "With --watch: how many times, then end [until Ctrl-C]")
+  command
+      .add_option("--count", options.count, "With --watch: how many times, then end [until Ctrl-C]")
       ->check(whole_number_from(1))
       ->needs(watch)
       ->type_name("N");
   auto* const svg =
-      command.add_option("--svg", options.svg, "Draw the machine as a picture into this file instead (SVG)")
+      command
+          .add_option(
+              "--svg", options.svg, "Draw the machine as a picture into this file instead (SVG)")
           ->excludes(json)
           ->excludes(watch)
           ->type_name("FILE");
-  command.add_option("--plan", options.plan, "With --svg: draw the ranks of this plan on their GPUs too")
+  command
+      .add_option(
+          "--plan", options.plan, "With --svg: draw the ranks of this plan on their GPUs too")
       ->needs(svg)
       ->type_name("FILE");
   return watch;
@@ -151,14 +172,16 @@ void add_devices(CLI::App& app, int* exit_code) {
   CLI::App* const command =
       app.add_subcommand("devices", "Show this machine's GPUs, their links and its CPU");
   const auto options = std::make_shared<DevicesOptions>();
-  auto* const inventory =
-      command
-          ->add_option("--inventory", options->inventory, "Show the machine in this file instead of this one")
-          ->type_name("FILE");
+  auto* const inventory = command
+                              ->add_option("--inventory",
+                                           options->inventory,
+                                           "Show the machine in this file instead of this one")
+                              ->type_name("FILE");
   command->add_option("--host", options->host, "With --inventory: show this host only [all]")
       ->type_name("NAME");
   command
-      ->add_option("--sysroot", options->sysroot,
+      ->add_option("--sysroot",
+                   options->sysroot,
                    "Read sysfs from below this folder, a copy of another machine's")
       ->excludes(inventory)
       ->check(CLI::ExistingDirectory)

@@ -7,7 +7,8 @@ class App;
 
 namespace muster {
 
-// Adds the subcommand to `app`; when it was asked for it prints and sets `*exit_code`. Errors leave as Error.
+// Adds the subcommand to `app`; when it was asked for it prints and sets `*exit_code`. Errors leave
+// as Error.
 void add_devices(CLI::App& app, int* exit_code);
 
 }  // namespace muster

@@ -26,21 +26,26 @@ std::string or_dash(const std::string& text) {
 }
 
 std::string memory_text(const Gpu& gpu) {
-  if (gpu.memory_total_bytes == 0) return "-";
-  return cat(format_bytes(gpu.memory_total_bytes - gpu.memory_free_bytes), " / ",
+  if (gpu.memory_total_bytes == 0)
+    return "-";
+  return cat(format_bytes(gpu.memory_total_bytes - gpu.memory_free_bytes),
+             " / ",
              format_bytes(gpu.memory_total_bytes));
 }
 
 std::string power_text(const Gpu& gpu) {
-  if (!gpu.power_watts && !gpu.power_limit_watts) return "-";
+  if (!gpu.power_watts && !gpu.power_limit_watts)
+    return "-";
   const std::string used = gpu.power_watts ? cat(std::lround(*gpu.power_watts)) : "-";
-  return cat(used, gpu.power_limit_watts ? cat(" / ", std::lround(*gpu.power_limit_watts)) : "", " W");
+  return cat(
+      used, gpu.power_limit_watts ? cat(" / ", std::lround(*gpu.power_limit_watts)) : "", " W");
 }
 
 std::string processes_text(const Gpu& gpu) {
   constexpr size_t kMaxShown = 4;
   std::vector<std::string> pids;
-  for (const auto& process : gpu.processes) pids.push_back(cat(process.pid));
+  for (const auto& process : gpu.processes)
+    pids.push_back(cat(process.pid));
   return pids.empty() ? "-" : join_first(std::move(pids), " ", kMaxShown);
 }
 
@@ -75,20 +80,33 @@ Row instance_row(const MigInstance& instance, size_t num_columns) {
 }
 
 std::string gpu_table(const std::vector<Gpu>& gpus, const DevicesTextOptions& options) {
-  std::vector<TableColumn> columns = {
-      {"GPU", true},  {"UUID"},       {"PCI"},         {"model"},     {"memory used / total", true},
-      {"util", true}, {"temp", true}, {"power", true}, {"ECC", true}, {"cc", true},
-      {"NUMA", true}, {"near CPUs"},  {"health"},      {"processes"}};
+  std::vector<TableColumn> columns = {{"GPU", true},
+                                      {"UUID"},
+                                      {"PCI"},
+                                      {"model"},
+                                      {"memory used / total", true},
+                                      {"util", true},
+                                      {"temp", true},
+                                      {"power", true},
+                                      {"ECC", true},
+                                      {"cc", true},
+                                      {"NUMA", true},
+                                      {"near CPUs"},
+                                      {"health"},
+                                      {"processes"}};
   const size_t num_columns = columns.size();
-  if (options.leases) columns.push_back({"leased by"});
+  if (options.leases)
+    columns.push_back({"leased by"});
   std::vector<Row> rows;
   const auto add = [&](Row row, const GpuUuid& uuid) {
-    if (options.leases) row.push_back(holder_of(uuid, options));
+    if (options.leases)
+      row.push_back(holder_of(uuid, options));
     rows.push_back(std::move(row));
   };
   for (const Gpu& gpu : gpus) {
     add(gpu_row(gpu), gpu.uuid);
-    for (const MigInstance& instance : gpu.mig) add(instance_row(instance, num_columns), instance.uuid);
+    for (const MigInstance& instance : gpu.mig)
+      add(instance_row(instance, num_columns), instance.uuid);
   }
   return format_table(columns, rows);
 }
@@ -121,8 +139,10 @@ std::string legend(const std::set<LinkKind>& kinds) {
   std::string text;
   for (const LinkKind kind : kinds) {
     std::string name = to_string(Link{.kind = kind});
-    if (kind == LinkKind::nvlink) name = "NV#";
-    if (kind == LinkKind::xgmi) name = "XGMI#";
+    if (kind == LinkKind::nvlink)
+      name = "NV#";
+    if (kind == LinkKind::xgmi)
+      name = "XGMI#";
     name.resize(std::max<size_t>(name.size(), 5), ' ');
     text += cat("  ", name, " ", meaning_of(kind), "\n");
   }
@@ -131,17 +151,22 @@ std::string legend(const std::set<LinkKind>& kinds) {
 
 // GPU by GPU, then GPU by network card, as `nvidia-smi topo -m` shows them.
 std::string link_table(const Host& host) {
-  if (host.gpu_links.size() != host.gpus.size() || host.gpus.empty()) return "";
+  if (host.gpu_links.size() != host.gpus.size() || host.gpus.empty())
+    return "";
   const bool with_nics = host.nic_links.size() == host.gpus.size();
-  if (host.gpus.size() < 2 && !with_nics) return "";
+  if (host.gpus.size() < 2 && !with_nics)
+    return "";
   std::vector<TableColumn> columns = {{""}};
-  for (const Gpu& gpu : host.gpus) columns.push_back({cat("GPU", gpu.index.value)});
-  for (size_t k = 0; k < host.nics.size() && with_nics; ++k) columns.push_back({cat("NIC", k)});
+  for (const Gpu& gpu : host.gpus)
+    columns.push_back({cat("GPU", gpu.index.value)});
+  for (size_t k = 0; k < host.nics.size() && with_nics; ++k)
+    columns.push_back({cat("NIC", k)});
   std::set<LinkKind> kinds;
   std::vector<Row> rows;
   for (size_t i = 0; i < host.gpus.size(); ++i) {
     std::vector<Link> links = host.gpu_links[i];
-    if (with_nics) links.insert(links.end(), host.nic_links[i].begin(), host.nic_links[i].end());
+    if (with_nics)
+      links.insert(links.end(), host.nic_links[i].begin(), host.nic_links[i].end());
     Row row = {cat("GPU", host.gpus[i].index.value)};
     for (const Link& link : links) {
       row.push_back(to_string(link));
@@ -152,15 +177,25 @@ std::string link_table(const Host& host) {
   }
   std::string text = "\nlinks\n" + format_table(columns, rows);
   for (size_t k = 0; k < host.nics.size() && with_nics; ++k) {
-    text += cat("  NIC", k, " ", printable(host.nics[k].name), " ", printable(host.nics[k].pci.value), "\n");
+    text += cat("  NIC",
+                k,
+                " ",
+                printable(host.nics[k].name),
+                " ",
+                printable(host.nics[k].pci.value),
+                "\n");
   }
   return text + legend(kinds) + "\n";
 }
 
 std::string cpu_text(const Host& host) {
-  std::string text = cat("CPU: ", plural(host.num_cores, "core"), ", ", plural(host.cpu_slots, "slot"),
+  std::string text = cat("CPU: ",
+                         plural(host.num_cores, "core"),
+                         ", ",
+                         plural(host.cpu_slots, "slot"),
                          " (ranks started where no GPU is used; MUSTER_CPU_SLOTS changes it)\n");
-  if (host.cores.empty()) return text;
+  if (host.cores.empty())
+    return text;
   std::set<int> sockets;
   std::map<int, std::vector<int>> nodes;
   size_t num_threads = 0;
@@ -170,16 +205,22 @@ std::string cpu_text(const Host& host) {
     auto& cpus = nodes[core.numa_node];
     cpus.insert(cpus.end(), core.cpus.begin(), core.cpus.end());
   }
-  text += cat("     ", plural(host.cores.size(), "physical core"), " with ", plural(num_threads, "thread"),
-              " on ", plural(sockets.size(), "socket"));
-  for (const auto& [node, cpus] : nodes) text += cat("; NUMA node ", node, ": CPUs ", to_cpu_list(cpus));
+  text += cat("     ",
+              plural(host.cores.size(), "physical core"),
+              " with ",
+              plural(num_threads, "thread"),
+              " on ",
+              plural(sockets.size(), "socket"));
+  for (const auto& [node, cpus] : nodes)
+    text += cat("; NUMA node ", node, ": CPUs ", to_cpu_list(cpus));
   return text + "\n";
 }
 
 std::string driver_text(const Host& host) {
-  if (host.driver_version.empty()) return "";
-  const bool amd = std::all_of(host.gpus.begin(), host.gpus.end(),
-                               [](const Gpu& gpu) { return gpu.vendor == Vendor::amd; });
+  if (host.driver_version.empty())
+    return "";
+  const bool amd = std::all_of(
+      host.gpus.begin(), host.gpus.end(), [](const Gpu& gpu) { return gpu.vendor == Vendor::amd; });
   return cat(amd && !host.gpus.empty() ? ", amdgpu driver " : ", NVIDIA driver ",
              printable(host.driver_version));
 }
@@ -192,7 +233,8 @@ std::string host_text(const Host& host, const DevicesTextOptions& options) {
     text += gpu_table(host.gpus, options) + link_table(host);
   }
   text += cpu_text(host);
-  for (const std::string& note : host.notes) text += cat("note: ", printable(note), "\n");
+  for (const std::string& note : host.notes)
+    text += cat("note: ", printable(note), "\n");
   return text;
 }
 
@@ -200,8 +242,10 @@ std::string host_text(const Host& host, const DevicesTextOptions& options) {
 
 std::string devices_text(const Inventory& inventory, const DevicesTextOptions& options) {
   std::string text;
-  if (inventory.simulated) text += cat("from ", printable(inventory.source), ", not this machine\n");
-  for (const Host& host : inventory.hosts) text += (text.empty() ? "" : "\n") + host_text(host, options);
+  if (inventory.simulated)
+    text += cat("from ", printable(inventory.source), ", not this machine\n");
+  for (const Host& host : inventory.hosts)
+    text += (text.empty() ? "" : "\n") + host_text(host, options);
   return text;
 }
 

@@ -16,7 +16,8 @@ struct DevicesTextOptions {
   LeaseLines holders = {};
 };
 
-// For each host: its GPUs with their MIG instances, how they are linked, its CPU. What nobody told is "-".
+// For each host: its GPUs with their MIG instances, how they are linked, its CPU. What nobody told
+// is "-".
 std::string devices_text(const Inventory& inventory, const DevicesTextOptions& options = {});
 
 }  // namespace muster

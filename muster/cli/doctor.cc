@@ -27,9 +27,10 @@ Examples:
 )";
 
 size_t count_findings(const std::vector<NamedResult>& results, CheckStatus status) {
-  return static_cast<size_t>(std::count_if(results.begin(), results.end(), [&](const NamedResult& named) {
-    return named.result.status == status;
-  }));
+  return static_cast<size_t>(
+      std::count_if(results.begin(), results.end(), [&](const NamedResult& named) {
+        return named.result.status == status;
+      }));
 }
 
 std::string padded(std::string text, size_t width) {
@@ -41,23 +42,35 @@ std::string padded(std::string text, size_t width) {
 
 std::vector<NamedResult> run_checks(const DoctorFacts& facts) {
   std::vector<NamedResult> results;
-  for (const Check& check : doctor_checks()) results.push_back({check.name, check.run(facts)});
+  for (const Check& check : doctor_checks())
+    results.push_back({check.name, check.run(facts)});
   return results;
 }
 
 std::string doctor_text(const std::vector<NamedResult>& results) {
   constexpr size_t kStatusWidth = 9;
   size_t width = 0;
-  for (const NamedResult& named : results) width = std::max(width, named.name.size() + 2);
+  for (const NamedResult& named : results)
+    width = std::max(width, named.name.size() + 2);
   std::string text;
   for (const auto& [name, result] : results) {
-    text += cat(padded(to_string(result.status), kStatusWidth), padded(name, width), printable(result.text),
-                result.fix.empty() ? std::string() : cat("; to do: ", printable(result.fix)), "\n");
+    text += cat(padded(to_string(result.status), kStatusWidth),
+                padded(name, width),
+                printable(result.text),
+                result.fix.empty() ? std::string() : cat("; to do: ", printable(result.fix)),
+                "\n");
   }
   const size_t warnings = count_findings(results, CheckStatus::warn);
   const size_t failures = count_findings(results, CheckStatus::fail);
-  return cat(text, count_findings(results, CheckStatus::ok), " ok, ", plural(warnings, "warning"), ", ",
-             plural(failures, "failure"), ", ", count_findings(results, CheckStatus::skipped), " skipped\n");
+  return cat(text,
+             count_findings(results, CheckStatus::ok),
+             " ok, ",
+             plural(warnings, "warning"),
+             ", ",
+             plural(failures, "failure"),
+             ", ",
+             count_findings(results, CheckStatus::skipped),
+             " skipped\n");
 }
 
 std::string doctor_json(const std::vector<NamedResult>& results, const std::string& host) {
@@ -66,8 +79,10 @@ std::string doctor_json(const std::vector<NamedResult>& results, const std::stri
                                      {"ok", doctor_exit_code(results) == 0},
                                      {"checks", nlohmann::ordered_json::array()}};
   for (const auto& [name, result] : results) {
-    document["checks"].push_back(
-        {{"name", name}, {"status", to_string(result.status)}, {"text", result.text}, {"fix", result.fix}});
+    document["checks"].push_back({{"name", name},
+                                  {"status", to_string(result.status)},
+                                  {"text", result.text},
+                                  {"fix", result.fix}});
   }
   // What was found may hold any bytes (a process's name, a variable).
   return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
@@ -78,24 +93,30 @@ int doctor_exit_code(const std::vector<NamedResult>& results) {
 }
 
 void add_doctor(CLI::App& app, int* exit_code) {
-  CLI::App* const command = app.add_subcommand("doctor", "Check this machine for what usually goes wrong");
+  CLI::App* const command =
+      app.add_subcommand("doctor", "Check this machine for what usually goes wrong");
   struct Flags {
     DoctorOptions options;
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
   command->add_flag("--json", flags->json, "Print JSON");
-  command->add_option("--master", flags->options.master, "Check the network route to this host [MASTER_ADDR]")
+  command
+      ->add_option(
+          "--master", flags->options.master, "Check the network route to this host [MASTER_ADDR]")
       ->type_name("HOST");
   command
-      ->add_option("--python", flags->options.python,
-                   "Ask this Python for its torch, which takes seconds [torch is looked for by its files]")
+      ->add_option(
+          "--python",
+          flags->options.python,
+          "Ask this Python for its torch, which takes seconds [torch is looked for by its files]")
       ->type_name("PYTHON");
   command->footer(kDoctorExamples);
   command->callback([flags, exit_code] {
     const DoctorFacts facts = look_at_this_machine(flags->options);
     const auto results = run_checks(facts);
-    write_all(STDOUT_FILENO, flags->json ? doctor_json(results, facts.host.name) : doctor_text(results));
+    write_all(STDOUT_FILENO,
+              flags->json ? doctor_json(results, facts.host.name) : doctor_text(results));
     *exit_code = doctor_exit_code(results);
   });
 }

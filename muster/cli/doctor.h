@@ -1,4 +1,5 @@
-// `muster doctor`: checks what usually goes wrong on a machine and says what to do. Registered by main.cc.
+// `muster doctor`: checks what usually goes wrong on a machine and says what to do. Registered by
+// main.cc.
 #pragma once
 
 #include <string>
@@ -29,7 +30,8 @@ std::string doctor_json(const std::vector<NamedResult>& results, const std::stri
 // 1 when a check fails, else 0: warnings stop no job.
 int doctor_exit_code(const std::vector<NamedResult>& results);
 
-// Adds the subcommand to `app`; when it was asked for it prints and sets `*exit_code`. Errors leave as Error.
+// Adds the subcommand to `app`; when it was asked for it prints and sets `*exit_code`. Errors leave
+// as Error.
 void add_doctor(CLI::App& app, int* exit_code);
 
 }  // namespace muster

@@ -55,7 +55,8 @@ std::optional<std::string> file_text(const std::string& path) {
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
-  for (auto at = std::filesystem::directory_iterator(folder, error); !error && at != std::filesystem::end(at);
+  for (auto at = std::filesystem::directory_iterator(folder, error);
+       !error && at != std::filesystem::end(at);
        at.increment(error)) {
     names.push_back(at->path().filename().string());
   }
@@ -65,7 +66,8 @@ std::vector<std::string> names_in(const std::string& folder) {
 
 std::optional<std::string> variable(const DoctorFacts& facts, const char* name) {
   const auto found = facts.environment.find(name);
-  if (found == facts.environment.end() || found->second.empty()) return std::nullopt;
+  if (found == facts.environment.end() || found->second.empty())
+    return std::nullopt;
   return found->second;
 }
 

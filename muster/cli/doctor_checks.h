@@ -1,6 +1,6 @@
-// The checks of `muster doctor`: each a pure function of the facts (and of the files below their root), in
-// the table of doctor_checks.cc. To add one: write it in the file of its kind, declare it below, name it in
-// the table, and test it in tests/cli/doctor_test.cc.
+// The checks of `muster doctor`: each a pure function of the facts (and of the files below their
+// root), in the table of doctor_checks.cc. To add one: write it in the file of its kind, declare it
+// below, name it in the table, and test it in tests/cli/doctor_test.cc.
 #pragma once
 
 #include <optional>

@@ -36,14 +36,17 @@ void look_at_devices(DoctorFacts& facts) {
   } catch (const Error& error) {
     facts.probe_error = error.what();
     char name[256] = {};
-    if (::gethostname(name, sizeof(name) - 1) == 0) facts.host.name = name;
+    if (::gethostname(name, sizeof(name) - 1) == 0)
+      facts.host.name = name;
   }
 }
 
 std::string numeric(const sockaddr* address) {
-  const socklen_t size = address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  const socklen_t size =
+      address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
   char text[NI_MAXHOST];
-  if (::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) return {};
+  if (::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0)
+    return {};
   return text;
 }
 
@@ -51,7 +54,8 @@ void resolve_host_name(DoctorFacts& facts) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* list = nullptr;
-  if (const int error = ::getaddrinfo(facts.host.name.c_str(), nullptr, &hints, &list); error != 0) {
+  if (const int error = ::getaddrinfo(facts.host.name.c_str(), nullptr, &hints, &list);
+      error != 0) {
     facts.resolve_error = ::gai_strerror(error);
     return;
   }
@@ -67,7 +71,8 @@ void resolve_host_name(DoctorFacts& facts) {
 
 void find_master(DoctorFacts& facts, const std::string& master) {
   facts.master = master;
-  if (master.empty()) return;
+  if (master.empty())
+    return;
   try {
     facts.master_address = address_towards(master);
     facts.master_interface = interface_with(facts.master_address);
@@ -78,7 +83,8 @@ void find_master(DoctorFacts& facts, const std::string& master) {
 
 void look_at_shared_memory(DoctorFacts& facts) {
   struct statvfs info = {};
-  if (::statvfs("/dev/shm", &info) != 0) return;
+  if (::statvfs("/dev/shm", &info) != 0)
+    return;
   facts.shm_total_bytes = uint64_t{info.f_blocks} * info.f_frsize;
   facts.shm_free_bytes = uint64_t{info.f_bavail} * info.f_frsize;
   facts.shm_writable = ::access("/dev/shm", W_OK | X_OK) == 0;
@@ -89,11 +95,13 @@ void look_at_ports(DoctorFacts& facts, const std::string& master_port) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (!fd.valid() || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+  if (!fd.valid() ||
+      ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     facts.port_error = std::strerror(errno);
   }
   const auto port = parse_int(master_port);
-  if (port && *port > 0 && *port < 65536) facts.master_port_holder = port_holder(static_cast<int>(*port));
+  if (port && *port > 0 && *port < 65536)
+    facts.master_port_holder = port_holder(static_cast<int>(*port));
 }
 
 void look_at_leases(DoctorFacts& facts) {
@@ -101,11 +109,13 @@ void look_at_leases(DoctorFacts& facts) {
   try {
     const LeaseFolder folder({.create = false, .patience = std::chrono::milliseconds(1000)});
     const auto look = [&](const GpuUuid& uuid) {
-      if (!uuid.value.empty()) facts.leases[uuid] = folder.holders(uuid);
+      if (!uuid.value.empty())
+        facts.leases[uuid] = folder.holders(uuid);
     };
     for (const Gpu& gpu : facts.host.gpus) {
       look(gpu.uuid);
-      for (const MigInstance& instance : gpu.mig) look(instance.uuid);
+      for (const MigInstance& instance : gpu.mig)
+        look(instance.uuid);
     }
   } catch (const Error& error) {
     facts.lease_error = error.what();
@@ -119,7 +129,8 @@ std::string output_of(const Child& child, const Fd& out, const Deadline& deadlin
   pollfd poll = {.fd = out.get(), .events = POLLIN, .revents = 0};
   while (::poll(&poll, 1, static_cast<int>(deadline.left().count())) == 1 && text.size() < 65536) {
     const ssize_t n = ::read(out.get(), buffer, sizeof(buffer));
-    if (n <= 0) break;
+    if (n <= 0)
+      break;
     text.append(buffer, static_cast<size_t>(n));
   }
   ::kill(-child.pid, SIGKILL);  // its group; a process that has ended takes no harm
@@ -128,18 +139,21 @@ std::string output_of(const Child& child, const Fd& out, const Deadline& deadlin
 
 void ask_python(DoctorFacts& facts, const std::string& python) {
   facts.asked_python = python;
-  if (python.empty()) return;
+  if (python.empty())
+    return;
   constexpr auto kPatience = std::chrono::seconds(60);
   try {
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("pipe", errno);
+    if (::pipe2(ends, O_CLOEXEC) != 0)
+      fail_errno("pipe", errno);
     const Fd read_end(ends[0]);
     Fd write_end(ends[1]);
-    const Child child =
-        spawn_child({.argv = {python, "-c",
-                              "import os, torch; print(torch.__version__, os.path.dirname(torch.__file__))"},
-                     .environment = facts.environment,
-                     .stdout_fd = write_end.get()});
+    const Child child = spawn_child(
+        {.argv = {python,
+                  "-c",
+                  "import os, torch; print(torch.__version__, os.path.dirname(torch.__file__))"},
+         .environment = facts.environment,
+         .stdout_fd = write_end.get()});
     write_end.reset();
     const Deadline deadline(kPatience);
     facts.python_answer = std::string(trim(output_of(child, read_end, deadline)));

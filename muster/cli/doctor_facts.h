@@ -1,6 +1,6 @@
-// What `muster doctor` judges: everything that has to be asked of the machine by calls, gathered once; what
-// lies in files of /proc and /sys the checks read themselves, below `root`. Filled in by doctor_facts.cc, or
-// by tests.
+// What `muster doctor` judges: everything that has to be asked of the machine by calls, gathered
+// once; what lies in files of /proc and /sys the checks read themselves, below `root`. Filled in by
+// doctor_facts.cc, or by tests.
 #pragma once
 
 #include <sys/types.h>
@@ -19,7 +19,8 @@ namespace muster {
 
 struct DoctorOptions {
   std::string master = {};  // the host that ranks are to meet on; empty: MASTER_ADDR
-  std::string python = {};  // a Python that is asked for its torch; empty: only files are looked for
+  std::string python =
+      {};  // a Python that is asked for its torch; empty: only files are looked for
 };
 
 struct DoctorFacts {
@@ -54,7 +55,8 @@ struct DoctorFacts {
   std::string python_error = {};
 };
 
-// Blocking: for name resolution and the driver; with `python`, for importing torch (a minute at most).
+// Blocking: for name resolution and the driver; with `python`, for importing torch (a minute at
+// most).
 DoctorFacts look_at_this_machine(const DoctorOptions& options);
 
 }  // namespace muster

@@ -22,8 +22,10 @@ std::vector<std::string> nvidia_hardware(const std::string& root) {
   std::vector<std::string> found;
   for (const std::string& name : names_in(folder)) {
     const std::string device = cat(folder, "/", name);
-    if (trim(file_text(device + "/vendor").value_or("")) != "0x10de") continue;
-    if (file_text(device + "/class").value_or("").starts_with("0x03")) found.push_back(name);
+    if (trim(file_text(device + "/vendor").value_or("")) != "0x10de")
+      continue;
+    if (file_text(device + "/class").value_or("").starts_with("0x03"))
+      found.push_back(name);
   }
   return found;
 }
@@ -34,7 +36,8 @@ std::string kernel_module_version(const std::string& root) {
   const std::string line = text.substr(0, text.find('\n'));
   for (const std::string& word : split(line, ' ')) {
     const bool digits = !word.empty() && word.find_first_not_of("0123456789.") == std::string::npos;
-    if (digits && word.find('.') != std::string::npos) return word;
+    if (digits && word.find('.') != std::string::npos)
+      return word;
   }
   return {};
 }
@@ -57,73 +60,95 @@ CheckResult check_driver(const DoctorFacts& facts) {
   const std::string module = kernel_module_version(facts.root);
   const std::string& library = facts.host.driver_version;
   if (!module.empty() && !library.empty() && module != library) {
-    return {CheckStatus::fail, cat("kernel module ", module, ", library ", library),
+    return {CheckStatus::fail,
+            cat("kernel module ", module, ", library ", library),
             "restart the machine: the driver was replaced while it was in use"};
   }
   if (!facts.host.gpus.empty()) {
-    return {CheckStatus::ok, cat(library.empty() ? std::string() : cat("NVIDIA ", library, ", "),
-                                 plural(facts.host.gpus.size(), "GPU"))};
+    return {CheckStatus::ok,
+            cat(library.empty() ? std::string() : cat("NVIDIA ", library, ", "),
+                plural(facts.host.gpus.size(), "GPU"))};
   }
   if (!module.empty()) {
-    return {CheckStatus::fail, cat("kernel module ", module, " is loaded, but: ", facts.host.gpu_note),
+    return {CheckStatus::fail,
+            cat("kernel module ", module, " is loaded, but: ", facts.host.gpu_note),
             "run nvidia-smi; in a container, start it with --gpus all"};
   }
   const auto hardware = nvidia_hardware(facts.root);
-  if (hardware.empty()) return {CheckStatus::skipped, cat("no GPU: ", facts.host.gpu_note)};
-  return {CheckStatus::warn, cat("NVIDIA GPU at ", join(hardware, ", "), ", but: ", facts.host.gpu_note),
-          "install NVIDIA's driver, or load it (modprobe nvidia); in a container, start it with --gpus all"};
+  if (hardware.empty())
+    return {CheckStatus::skipped, cat("no GPU: ", facts.host.gpu_note)};
+  return {CheckStatus::warn,
+          cat("NVIDIA GPU at ", join(hardware, ", "), ", but: ", facts.host.gpu_note),
+          "install NVIDIA's driver, or load it (modprobe nvidia); in a container, start it with "
+          "--gpus all"};
 }
 
 CheckResult check_gpu_health(const DoctorFacts& facts) {
-  if (facts.host.gpus.empty()) return no_gpus();
+  if (facts.host.gpus.empty())
+    return no_gpus();
   std::vector<std::string> sick;
   std::vector<std::string> errors;
   for (const Gpu& gpu : facts.host.gpus) {
-    if (gpu.health != kHealthy) sick.push_back(cat(gpu_name(gpu), ": ", gpu.health));
+    if (gpu.health != kHealthy)
+      sick.push_back(cat(gpu_name(gpu), ": ", gpu.health));
     const uint64_t ecc = gpu.ecc_uncorrected_errors.value_or(0);
-    if (ecc > 0) errors.push_back(cat(gpu_name(gpu), ": ", ecc, " uncorrected memory errors"));
+    if (ecc > 0)
+      errors.push_back(cat(gpu_name(gpu), ": ", ecc, " uncorrected memory errors"));
   }
   if (!sick.empty()) {
-    return {
-        CheckStatus::fail, join(sick, "; "),
-        "see dmesg for \"Xid\"; reset it (nvidia-smi -r -i INDEX) or restart the machine; until then jobs "
-        "leave it out"};
+    return {CheckStatus::fail,
+            join(sick, "; "),
+            "see dmesg for \"Xid\"; reset it (nvidia-smi -r -i INDEX) or restart the machine; "
+            "until then jobs "
+            "leave it out"};
   }
   if (!errors.empty()) {
-    return {CheckStatus::warn, join(errors, "; "), "reset the GPU when it is free (nvidia-smi -r -i INDEX)"};
+    return {CheckStatus::warn,
+            join(errors, "; "),
+            "reset the GPU when it is free (nvidia-smi -r -i INDEX)"};
   }
   return {CheckStatus::ok, cat("all ", facts.host.gpus.size(), " healthy")};
 }
 
 CheckResult check_gpu_busy(const DoctorFacts& facts) {
-  if (facts.host.gpus.empty()) return no_gpus();
+  if (facts.host.gpus.empty())
+    return no_gpus();
   std::vector<std::string> busy;
   for (const Gpu& gpu : facts.host.gpus) {
     std::vector<std::string> processes;
     for (const GpuProcess& process : gpu.processes)
       processes.push_back(process_name(facts.root, process.pid));
-    const uint64_t used = gpu.memory_total_bytes - std::min(gpu.memory_free_bytes, gpu.memory_total_bytes);
-    const bool unexplained = processes.empty() && !gpu.mig_enabled && used > gpu.memory_total_bytes / 10;
-    if (!processes.empty()) busy.push_back(cat(gpu_name(gpu), ": ", join(processes, ", ")));
+    const uint64_t used =
+        gpu.memory_total_bytes - std::min(gpu.memory_free_bytes, gpu.memory_total_bytes);
+    const bool unexplained =
+        processes.empty() && !gpu.mig_enabled && used > gpu.memory_total_bytes / 10;
+    if (!processes.empty())
+      busy.push_back(cat(gpu_name(gpu), ": ", join(processes, ", ")));
     if (unexplained)
       busy.push_back(cat(gpu_name(gpu), ": ", format_bytes(used), " used by processes not shown"));
   }
-  if (busy.empty()) return {CheckStatus::ok, "none"};
-  return {CheckStatus::warn, join(busy, "; "),
+  if (busy.empty())
+    return {CheckStatus::ok, "none"};
+  return {CheckStatus::warn,
+          join(busy, "; "),
           "choose other GPUs (--gpus idle, --gpus free:2), or end those processes"};
 }
 
 CheckResult check_mig(const DoctorFacts& facts) {
-  if (facts.host.gpus.empty()) return no_gpus();
+  if (facts.host.gpus.empty())
+    return no_gpus();
   std::vector<std::string> split_gpus;
   std::vector<std::string> unusable;
   for (const Gpu& gpu : facts.host.gpus) {
-    if (!gpu.mig_enabled) continue;
-    if (gpu.mig.empty()) unusable.push_back(gpu_name(gpu));
+    if (!gpu.mig_enabled)
+      continue;
+    if (gpu.mig.empty())
+      unusable.push_back(gpu_name(gpu));
     split_gpus.push_back(cat(gpu_name(gpu), ": ", plural(gpu.mig.size(), "instance")));
   }
   if (!unusable.empty()) {
-    return {CheckStatus::warn, cat("on, with no instance: ", join(unusable, ", ")),
+    return {CheckStatus::warn,
+            cat("on, with no instance: ", join(unusable, ", ")),
             "make instances (nvidia-smi mig -cgi 9,9 -C) or turn it off (nvidia-smi -mig 0)"};
   }
   return {CheckStatus::ok, split_gpus.empty() ? std::string("off") : join(split_gpus, "; ")};
@@ -131,18 +156,21 @@ CheckResult check_mig(const DoctorFacts& facts) {
 
 CheckResult check_peer_access(const DoctorFacts& facts) {
   const Host& host = facts.host;
-  if (host.gpus.size() < 2) return {CheckStatus::skipped, "fewer than two GPUs"};
+  if (host.gpus.size() < 2)
+    return {CheckStatus::skipped, "fewer than two GPUs"};
   std::set<std::string> kinds;
   bool pci_only = false;
   for (size_t i = 0; i < host.gpu_links.size(); ++i) {
     for (size_t j = i + 1; j < host.gpu_links[i].size(); ++j) {
       const LinkKind kind = host.gpu_links[i][j].kind;
-      if (kind != LinkKind::unknown) kinds.insert(to_string(host.gpu_links[i][j]));
+      if (kind != LinkKind::unknown)
+        kinds.insert(to_string(host.gpu_links[i][j]));
       pci_only = pci_only || (kind != LinkKind::nvlink && kind != LinkKind::xgmi);
     }
   }
   if (kinds.empty()) {
-    return {CheckStatus::warn, "the links between the GPUs are not known",
+    return {CheckStatus::warn,
+            "the links between the GPUs are not known",
             "see `nvidia-smi topo -m` and `nvidia-smi topo -p2p r`"};
   }
   const std::string text = cat("links: ", join(kinds, ", "));
@@ -151,9 +179,10 @@ CheckResult check_peer_access(const DoctorFacts& facts) {
                      kernel.find("iommu=pt") == std::string::npos &&
                      kernel.find("iommu=off") == std::string::npos;
   if (pci_only && iommu) {
-    return {CheckStatus::warn,
-            text + "; the IOMMU translates addresses, which can slow or hang peer access over PCIe",
-            "start the kernel with iommu=pt and turn ACS off, or set NCCL_P2P_DISABLE=1 if jobs hang"};
+    return {
+        CheckStatus::warn,
+        text + "; the IOMMU translates addresses, which can slow or hang peer access over PCIe",
+        "start the kernel with iommu=pt and turn ACS off, or set NCCL_P2P_DISABLE=1 if jobs hang"};
   }
   return {CheckStatus::ok, text};
 }
@@ -166,10 +195,12 @@ CheckResult check_device_order(const DoctorFacts& facts) {
             "export CUDA_DEVICE_ORDER=PCI_BUS_ID (muster run does)"};
   }
   std::set<std::string> models;
-  for (const Gpu& gpu : facts.host.gpus) models.insert(gpu.model);
+  for (const Gpu& gpu : facts.host.gpus)
+    models.insert(gpu.model);
   if (!order && models.size() > 1) {
     return {CheckStatus::warn,
-            "unset, and the GPUs differ: in programs that muster does not start, CUDA gives number 0 to the "
+            "unset, and the GPUs differ: in programs that muster does not start, CUDA gives number "
+            "0 to the "
             "fastest",
             "export CUDA_DEVICE_ORDER=PCI_BUS_ID (muster run does)"};
   }
@@ -178,20 +209,26 @@ CheckResult check_device_order(const DoctorFacts& facts) {
 
 CheckResult check_visible_devices(const DoctorFacts& facts) {
   const auto found = facts.environment.find("CUDA_VISIBLE_DEVICES");
-  if (found == facts.environment.end()) return {CheckStatus::ok, "unset: every GPU is visible"};
-  if (facts.host.gpus.empty()) return {CheckStatus::skipped, "set, but no GPU"};
+  if (found == facts.environment.end())
+    return {CheckStatus::ok, "unset: every GPU is visible"};
+  if (facts.host.gpus.empty())
+    return {CheckStatus::skipped, "set, but no GPU"};
   const VisibleDevices visible = visible_devices(facts.host.gpus, found->second);
   std::vector<std::string> names;
-  for (const size_t gpu : visible.gpus) names.push_back(gpu_name(facts.host.gpus[gpu]));
+  for (const size_t gpu : visible.gpus)
+    names.push_back(gpu_name(facts.host.gpus[gpu]));
   for (const VisibleMig& mig : visible.mig) {
     names.push_back(facts.host.gpus.at(mig.gpu).mig.at(mig.instance).uuid.value);
   }
-  const std::string text = cat("'", found->second, "' shows ", names.empty() ? "no GPU" : join(names, ", "));
+  const std::string text =
+      cat("'", found->second, "' shows ", names.empty() ? "no GPU" : join(names, ", "));
   if (!visible.remark.empty()) {
-    return {CheckStatus::warn, cat(text, "; ", visible.remark),
+    return {CheckStatus::warn,
+            cat(text, "; ", visible.remark),
             "unset it, or correct it; `muster devices` lists the GPUs"};
   }
-  if (names.empty()) return {CheckStatus::warn, text, "unset it to use the GPUs"};
+  if (names.empty())
+    return {CheckStatus::warn, text, "unset it to use the GPUs"};
   return {CheckStatus::ok, text + "; muster chooses among these"};
 }
 

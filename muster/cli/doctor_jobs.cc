@@ -16,12 +16,14 @@ struct Process {
   int pid = 0;
   int parent = 0;
   std::string name;
-  std::string job;  // what a launcher wrote into its environment; empty: no rank, nor started by one
+  std::string
+      job;  // what a launcher wrote into its environment; empty: no rank, nor started by one
 };
 
 std::string status_field(const std::string& status, const std::string& name) {
   for (const std::string& line : split(status, '\n')) {
-    if (line.starts_with(name)) return std::string(trim(std::string_view(line).substr(name.size())));
+    if (line.starts_with(name))
+      return std::string(trim(std::string_view(line).substr(name.size())));
   }
   return {};
 }
@@ -30,7 +32,8 @@ std::string job_of(const std::string& environment) {
   std::string job;
   for (const std::string& entry : split(environment, '\0')) {
     for (const std::string_view name : {"TORCHELASTIC_RUN_ID=", "MUSTER_RUN_DIR="}) {
-      if (entry.starts_with(name) && (job.empty() || job == "none")) job = entry.substr(name.size());
+      if (entry.starts_with(name) && (job.empty() || job == "none"))
+        job = entry.substr(name.size());
     }
   }
   return job;
@@ -43,26 +46,32 @@ std::map<int, Process> own_processes(const DoctorFacts& facts) {
     const auto pid = parse_int(name);
     const std::string folder = cat(facts.root, "/proc/", name);
     struct stat info = {};
-    if (!pid || ::stat(folder.c_str(), &info) != 0 || info.st_uid != facts.user) continue;
+    if (!pid || ::stat(folder.c_str(), &info) != 0 || info.st_uid != facts.user)
+      continue;
     const std::string status = file_text(folder + "/status").value_or("");
-    Process process{.pid = static_cast<int>(*pid),
-                    .parent = static_cast<int>(parse_int(status_field(status, "PPid:")).value_or(0)),
-                    .name = status_field(status, "Name:"),
-                    .job = job_of(file_text(folder + "/environ").value_or(""))};
+    Process process{
+        .pid = static_cast<int>(*pid),
+        .parent = static_cast<int>(parse_int(status_field(status, "PPid:")).value_or(0)),
+        .name = status_field(status, "Name:"),
+        .job = job_of(file_text(folder + "/environ").value_or(""))};
     processes.emplace(process.pid, std::move(process));
   }
   return processes;
 }
 
 // Whether process `pid` takes in orphans instead of having launched something: the system's init, a
-// session's. Process 1 of a container may be the launcher itself; then it was not told a job and runs one.
+// session's. Process 1 of a container may be the launcher itself; then it was not told a job and
+// runs one.
 bool adopts_orphans(const DoctorFacts& facts, int pid, const Process& orphan) {
   const std::string folder = cat(facts.root, "/proc/", pid);
   const std::string name(trim(file_text(folder + "/comm").value_or("")));
-  for (const char* init : {"systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan"}) {
-    if (name == init) return true;
+  for (const char* init :
+       {"systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan"}) {
+    if (name == init)
+      return true;
   }
-  if (pid != 1) return false;
+  if (pid != 1)
+    return false;
   const std::string command = file_text(folder + "/cmdline").value_or("");
   const bool launches =
       command.find("muster") != std::string::npos || command.find("torch") != std::string::npos;
@@ -74,7 +83,8 @@ const Process& first_of_job(const std::map<int, Process>& processes, const Proce
   const Process* at = &process;
   for (size_t steps = 0; steps < processes.size(); ++steps) {
     const auto parent = processes.find(at->parent);
-    if (parent == processes.end() || parent->second.job != process.job) break;
+    if (parent == processes.end() || parent->second.job != process.job)
+      break;
     at = &parent->second;
   }
   return *at;
@@ -82,7 +92,8 @@ const Process& first_of_job(const std::map<int, Process>& processes, const Proce
 
 std::string gpu_label(const DoctorFacts& facts, const GpuUuid& uuid) {
   for (const Gpu& gpu : facts.host.gpus) {
-    if (gpu.uuid == uuid) return cat("GPU ", gpu.index.value);
+    if (gpu.uuid == uuid)
+      return cat("GPU ", gpu.index.value);
   }
   return uuid.value;
 }
@@ -93,7 +104,8 @@ std::string version_in_header(const std::string& text) {
   for (const char* part : {"MAJOR ", "MINOR ", "PATCH "}) {
     const std::string name = cat("#define TORCH_VERSION_", part);
     const size_t at = text.find(name);
-    if (at == std::string::npos) return "";
+    if (at == std::string::npos)
+      return "";
     const size_t from = at + name.size();
     numbers.emplace_back(trim(text.substr(from, text.find('\n', from) - from)));
   }
@@ -107,7 +119,8 @@ std::string torch_version(const std::string& folder) {
     const size_t from = at + std::string_view("__version__ = '").size();
     return python.substr(from, python.find('\'', from) - from);
   }
-  if (const auto built = file_text(folder + "/build-version")) return std::string(trim(*built));
+  if (const auto built = file_text(folder + "/build-version"))
+    return std::string(trim(*built));
   return version_in_header(file_text(folder + "/include/torch/headeronly/version.h").value_or(""));
 }
 
@@ -115,7 +128,8 @@ std::string torch_version(const std::string& folder) {
 std::vector<std::string> torch_folders(const std::string& prefix) {
   std::vector<std::string> folders;
   for (const std::string& name : names_in(prefix + "/lib")) {
-    if (!name.starts_with("python3")) continue;
+    if (!name.starts_with("python3"))
+      continue;
     for (const char* packages : {"site-packages", "dist-packages"}) {
       folders.push_back(cat(prefix, "/lib/", name, "/", packages, "/torch"));
     }
@@ -123,22 +137,27 @@ std::vector<std::string> torch_folders(const std::string& prefix) {
   return folders;
 }
 
-// Where a torch may be, the likeliest first: TORCH (a folder, or a Python), the environment that is active,
-// .deps of the folder we are in, the Pythons of PATH.
+// Where a torch may be, the likeliest first: TORCH (a folder, or a Python), the environment that is
+// active, .deps of the folder we are in, the Pythons of PATH.
 std::vector<std::string> torch_candidates(const DoctorFacts& facts) {
   std::vector<std::string> folders;
   const auto add_prefix = [&](const std::string& prefix) {
-    for (std::string& folder : torch_folders(prefix)) folders.push_back(std::move(folder));
+    for (std::string& folder : torch_folders(prefix))
+      folders.push_back(std::move(folder));
   };
-  const auto above = [](const std::string& path) { return path.substr(0, path.rfind('/')); };
+  const auto above = [](const std::string& path) {
+    return path.substr(0, path.rfind('/'));
+  };
   if (const auto torch = variable(facts, "TORCH")) {
     folders.push_back(*torch);
     add_prefix(above(above(*torch)));  // …/bin/python
   }
-  if (const auto active = variable(facts, "VIRTUAL_ENV")) add_prefix(*active);
+  if (const auto active = variable(facts, "VIRTUAL_ENV"))
+    add_prefix(*active);
   add_prefix(cat(variable(facts, "PWD").value_or("."), "/.deps/torch"));
   for (const std::string& bin : split(variable(facts, "PATH").value_or(""), ':')) {
-    if (!bin.ends_with("/bin")) continue;
+    if (!bin.ends_with("/bin"))
+      continue;
     const std::string prefix = facts.root + above(bin);
     folders.push_back(prefix + "/lib/muster/libtorch/torch");  // as `make install` copies it
     add_prefix(prefix);
@@ -149,15 +168,18 @@ std::vector<std::string> torch_candidates(const DoctorFacts& facts) {
 // LibTorch 2.11 to 2.15.
 bool is_supported(const std::string& version) {
   const auto parts = split(version, '.');
-  if (parts.size() < 2 || parts[0] != "2") return false;
+  if (parts.size() < 2 || parts[0] != "2")
+    return false;
   const int64_t minor = parse_int(parts[1]).value_or(0);
   return minor >= 11 && minor <= 15;
 }
 
 CheckResult judge_torch(const std::string& version, const std::string& where) {
   const std::string text = cat(version, " (", where, ")");
-  if (is_supported(version)) return {CheckStatus::ok, text};
-  return {CheckStatus::warn, text + "; muster's C++ part builds with 2.11 to 2.15",
+  if (is_supported(version))
+    return {CheckStatus::ok, text};
+  return {CheckStatus::warn,
+          text + "; muster's C++ part builds with 2.11 to 2.15",
           "give another with TORCH=, or install one: scripts/setup.sh train"};
 }
 
@@ -168,23 +190,30 @@ CheckResult check_orphans(const DoctorFacts& facts) {
   std::map<std::string, std::vector<std::string>> found;
   std::vector<int> pids;
   for (const auto& [pid, process] : processes) {
-    if (process.job.empty()) continue;
+    if (process.job.empty())
+      continue;
     const Process& first = first_of_job(processes, process);
     const bool orphaned = first.parent != 0 && adopts_orphans(facts, first.parent, first);
-    if (!orphaned) continue;
+    if (!orphaned)
+      continue;
     found[process.job].push_back(cat(pid, " (", process.name, ")"));
     pids.push_back(pid);
   }
-  if (found.empty()) return {CheckStatus::ok, "no process of a job whose launcher is gone"};
+  if (found.empty())
+    return {CheckStatus::ok, "no process of a job whose launcher is gone"};
   std::vector<std::string> jobs;
   jobs.reserve(found.size());
-  for (const auto& [job, list] : found) jobs.push_back(cat("of job ", job, ": ", join(list, ", ")));
-  return {CheckStatus::warn, cat("left-over processes ", join(jobs, "; ")), cat("kill ", join(pids, " "))};
+  for (const auto& [job, list] : found)
+    jobs.push_back(cat("of job ", job, ": ", join(list, ", ")));
+  return {CheckStatus::warn,
+          cat("left-over processes ", join(jobs, "; ")),
+          cat("kill ", join(pids, " "))};
 }
 
 CheckResult check_leases(const DoctorFacts& facts) {
   if (!facts.lease_error.empty()) {
-    return {CheckStatus::fail, facts.lease_error,
+    return {CheckStatus::fail,
+            facts.lease_error,
             "correct the folder's permissions; until then: muster run --no-lease"};
   }
   std::vector<std::string> held;
@@ -195,15 +224,21 @@ CheckResult check_leases(const DoctorFacts& facts) {
       orphaned = orphaned || (holder.note && !holder.alive);
     }
   }
-  if (held.empty()) return {CheckStatus::ok, cat("none held (", facts.lease_folder, ")")};
-  if (!orphaned) return {CheckStatus::ok, join(held, "; ")};
-  return {CheckStatus::warn, join(held, "; "),
-          cat("end what the job left over; `fuser -v ", facts.lease_folder, "/*` shows who has it open")};
+  if (held.empty())
+    return {CheckStatus::ok, cat("none held (", facts.lease_folder, ")")};
+  if (!orphaned)
+    return {CheckStatus::ok, join(held, "; ")};
+  return {CheckStatus::warn,
+          join(held, "; "),
+          cat("end what the job left over; `fuser -v ",
+              facts.lease_folder,
+              "/*` shows who has it open")};
 }
 
 CheckResult check_torch(const DoctorFacts& facts) {
   if (!facts.python_error.empty()) {
-    return {CheckStatus::fail, cat(facts.asked_python, ": ", facts.python_error),
+    return {CheckStatus::fail,
+            cat(facts.asked_python, ": ", facts.python_error),
             "give a Python that has torch, or install it there"};
   }
   if (!facts.python_answer.empty()) {
@@ -214,10 +249,12 @@ CheckResult check_torch(const DoctorFacts& facts) {
   }
   for (const std::string& folder : torch_candidates(facts)) {
     const std::string version = torch_version(folder);
-    if (!version.empty()) return judge_torch(version, folder);
+    if (!version.empty())
+      return judge_torch(version, folder);
   }
   return {CheckStatus::skipped,
-          "no LibTorch found by its files (--python PYTHON asks that Python); muster can start programs "
+          "no LibTorch found by its files (--python PYTHON asks that Python); muster can start "
+          "programs "
           "without it"};
 }
 

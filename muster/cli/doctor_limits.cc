@@ -25,30 +25,41 @@ struct Limit {
 
 std::optional<Limit> soft_limit(const DoctorFacts& facts, std::string_view name) {
   const auto text = file_text(facts.root + "/proc/self/limits");
-  if (!text) return std::nullopt;
+  if (!text)
+    return std::nullopt;
   for (const std::string& line : split(*text, '\n')) {
-    if (!line.starts_with(name)) continue;
+    if (!line.starts_with(name))
+      continue;
     const std::string_view rest = trim(std::string_view(line).substr(name.size()));
     const std::string_view word = rest.substr(0, rest.find(' '));
-    if (word == "unlimited") return Limit{.unlimited = true};
+    if (word == "unlimited")
+      return Limit{.unlimited = true};
     const auto number = parse_int(word);
-    if (number && *number >= 0) return Limit{.value = static_cast<uint64_t>(*number)};
+    if (number && *number >= 0)
+      return Limit{.value = static_cast<uint64_t>(*number)};
   }
   return std::nullopt;
 }
 
-CheckResult judge_limit(const std::optional<Limit>& limit, uint64_t least, const char* option,
+CheckResult judge_limit(const std::optional<Limit>& limit,
+                        uint64_t least,
+                        const char* option,
                         const char* what) {
-  if (!limit) return {CheckStatus::skipped, "/proc/self/limits does not tell"};
-  if (!limit->below(least)) return {CheckStatus::ok, limit->text()};
-  return {CheckStatus::warn, cat("at most ", limit->text(), "; ", what),
+  if (!limit)
+    return {CheckStatus::skipped, "/proc/self/limits does not tell"};
+  if (!limit->below(least))
+    return {CheckStatus::ok, limit->text()};
+  return {CheckStatus::warn,
+          cat("at most ", limit->text(), "; ", what),
           cat("ulimit ", option, " ", least, " before the job, or /etc/security/limits.conf")};
 }
 
-// This process's group of the one hierarchy of version 2; nothing without it, or where it has no controllers.
+// This process's group of the one hierarchy of version 2; nothing without it, or where it has no
+// controllers.
 std::optional<std::string> cgroup_folder(const DoctorFacts& facts) {
   for (const ControlGroup& group : control_groups("memory", facts.root)) {
-    if (group.v2 && file_text(group.folder + "/cgroup.controllers")) return group.folder;
+    if (group.v2 && file_text(group.folder + "/cgroup.controllers"))
+      return group.folder;
   }
   return std::nullopt;
 }
@@ -60,16 +71,20 @@ std::string cgroup_limits(const std::string& folder, const std::string& root) {
   };
   if (const auto memory = group_memory_limit(root))
     limits.push_back(cat("memory ", format_bytes(static_cast<uint64_t>(*memory))));
-  if (const auto cores = cpu_quota(root)) limits.push_back(cat("CPU time of ", *cores, " cores"));
-  if (const auto pids = parse_int(value("pids.max"))) limits.push_back(cat(*pids, " processes"));
+  if (const auto cores = cpu_quota(root))
+    limits.push_back(cat("CPU time of ", *cores, " cores"));
+  if (const auto pids = parse_int(value("pids.max")))
+    limits.push_back(cat(*pids, " processes"));
   return limits.empty() ? std::string("no limits") : cat("limits: ", join(limits, ", "));
 }
 
 }  // namespace
 
 CheckResult check_shared_memory(const DoctorFacts& facts) {
-  const char* const fix = "mount -o remount,size=8G /dev/shm; in a container, --shm-size=8g or --ipc=host";
-  if (!facts.shm_total_bytes) return {CheckStatus::fail, "none", "mount -t tmpfs tmpfs /dev/shm"};
+  const char* const fix =
+      "mount -o remount,size=8G /dev/shm; in a container, --shm-size=8g or --ipc=host";
+  if (!facts.shm_total_bytes)
+    return {CheckStatus::fail, "none", "mount -t tmpfs tmpfs /dev/shm"};
   if (!facts.shm_writable) {
     return {CheckStatus::fail, "this user cannot write there", "chmod 1777 /dev/shm (as root)"};
   }
@@ -78,15 +93,16 @@ CheckResult check_shared_memory(const DoctorFacts& facts) {
   if (facts.shm_free_bytes < 16 * kMiB)
     return {CheckStatus::fail, text, cat("remove what is left over, or ", fix)};
   if (facts.shm_free_bytes < 1024 * kMiB) {
-    return {CheckStatus::warn, text + "; NCCL, data loaders and shared-memory groups want 1 GiB or more",
+    return {CheckStatus::warn,
+            text + "; NCCL, data loaders and shared-memory groups want 1 GiB or more",
             fix};
   }
   return {CheckStatus::ok, text};
 }
 
 CheckResult check_open_files(const DoctorFacts& facts) {
-  return judge_limit(soft_limit(facts, "Max open files"), 4096, "-n",
-                     "large jobs and data loaders need more");
+  return judge_limit(
+      soft_limit(facts, "Max open files"), 4096, "-n", "large jobs and data loaders need more");
 }
 
 CheckResult check_locked_memory(const DoctorFacts& facts) {
@@ -98,8 +114,10 @@ CheckResult check_locked_memory(const DoctorFacts& facts) {
                         ", enough without an RDMA card")
                   : std::string("/proc/self/limits does not tell")};
   }
-  if (!limit->below(1024 * kMiB)) return {CheckStatus::ok, limit->text()};
-  return {CheckStatus::warn, cat("at most ", format_bytes(limit->value), "; RDMA cards need locked buffers"),
+  if (!limit->below(1024 * kMiB))
+    return {CheckStatus::ok, limit->text()};
+  return {CheckStatus::warn,
+          cat("at most ", format_bytes(limit->value), "; RDMA cards need locked buffers"),
           "ulimit -l unlimited before the job, or /etc/security/limits.conf"};
 }
 
@@ -116,15 +134,18 @@ CheckResult check_cgroup(const DoctorFacts& facts) {
   const std::string limits = cgroup_limits(*folder, facts.root);
   const auto pids = parse_int(trim(file_text(*folder + "/pids.max").value_or("max")));
   if (pids && *pids < 1000) {
-    return {CheckStatus::warn, limits + ", and threads count too",
+    return {CheckStatus::warn,
+            limits + ", and threads count too",
             "raise pids.max (docker: --pids-limit; systemd: TasksMax)"};
   }
-  const bool writable =
-      ::access((*folder + "/cgroup.procs").c_str(), W_OK) == 0 && ::access(folder->c_str(), W_OK) == 0;
-  if (writable) return {CheckStatus::ok, "writable; " + limits};
-  return {CheckStatus::ok, cat("not writable (systemd-run --user --scope -p Delegate=yes makes it writable): "
-                               "muster ends ranks by their process groups, and orphans one by one; ",
-                               limits)};
+  const bool writable = ::access((*folder + "/cgroup.procs").c_str(), W_OK) == 0 &&
+                        ::access(folder->c_str(), W_OK) == 0;
+  if (writable)
+    return {CheckStatus::ok, "writable; " + limits};
+  return {CheckStatus::ok,
+          cat("not writable (systemd-run --user --scope -p Delegate=yes makes it writable): "
+              "muster ends ranks by their process groups, and orphans one by one; ",
+              limits)};
 }
 
 }  // namespace muster

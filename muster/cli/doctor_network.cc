@@ -15,14 +15,17 @@ bool is_loopback(const std::string& address) {
 // Whether a value of NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names an interface that is there.
 // Source: NCCL user guide, "NCCL_SOCKET_IFNAME": prefixes, '^' excludes, '=' wants the exact name.
 bool names_an_interface(const std::string& value, const std::vector<std::string>& interfaces) {
-  if (value.starts_with('^')) return true;
+  if (value.starts_with('^'))
+    return true;
   const bool exact = value.starts_with('=');
   for (const std::string& name : split(std::string_view(value).substr(exact ? 1 : 0), ',')) {
     const std::string wanted = name.substr(0, name.find(':'));  // "eth0:1234" gives the port too
-    const bool there = std::any_of(interfaces.begin(), interfaces.end(), [&](const std::string& interface) {
-      return exact ? interface == wanted : interface.starts_with(wanted);
-    });
-    if (there) return true;
+    const bool there =
+        std::any_of(interfaces.begin(), interfaces.end(), [&](const std::string& interface) {
+          return exact ? interface == wanted : interface.starts_with(wanted);
+        });
+    if (there)
+      return true;
   }
   return false;
 }
@@ -32,14 +35,19 @@ bool names_an_interface(const std::string& value, const std::vector<std::string>
 CheckResult check_host_name(const DoctorFacts& facts) {
   const std::string& name = facts.host.name;
   if (!facts.resolve_error.empty()) {
-    return {CheckStatus::warn, cat(name, " does not resolve: ", facts.resolve_error),
+    return {CheckStatus::warn,
+            cat(name, " does not resolve: ", facts.resolve_error),
             "enter it in /etc/hosts, or give addresses instead of names"};
   }
   const auto& addresses = facts.host_addresses;
   if (!addresses.empty() && std::all_of(addresses.begin(), addresses.end(), is_loopback)) {
     return {CheckStatus::warn,
-            cat(name, " resolves to ", join(addresses, ", "), " (loopback), which other hosts cannot reach"),
-            "for a job on several hosts, give this host's address with --master-addr, or correct /etc/hosts"};
+            cat(name,
+                " resolves to ",
+                join(addresses, ", "),
+                " (loopback), which other hosts cannot reach"),
+            "for a job on several hosts, give this host's address with --master-addr, or correct "
+            "/etc/hosts"};
   }
   return {CheckStatus::ok, cat(name, " resolves to ", join(addresses, ", "))};
 }
@@ -52,12 +60,16 @@ CheckResult check_master_route(const DoctorFacts& facts) {
     return {CheckStatus::fail, facts.master_error, "correct the name, or see `ip route`"};
   }
   const std::string text =
-      cat("to ", facts.master, " from ", facts.master_address,
+      cat("to ",
+          facts.master,
+          " from ",
+          facts.master_address,
           facts.master_interface.empty() ? std::string() : cat(" (", facts.master_interface, ")"));
   const bool local =
       facts.master == "localhost" || is_loopback(facts.master) || facts.master == facts.host.name;
   if (is_loopback(facts.master_address) && !local) {
-    return {CheckStatus::warn, text + "; that name is this host itself, on loopback",
+    return {CheckStatus::warn,
+            text + "; that name is this host itself, on loopback",
             "if the master is another host, correct /etc/hosts"};
   }
   return {CheckStatus::ok, text};
@@ -68,25 +80,31 @@ CheckResult check_interface_variables(const DoctorFacts& facts) {
   std::vector<std::string> set;
   for (const char* name : {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}) {
     const auto value = variable(facts, name);
-    if (!value) continue;
+    if (!value)
+      continue;
     if (!interfaces.empty() && !names_an_interface(*value, interfaces)) {
-      return {CheckStatus::fail, cat(name, "=", *value, ", but there are ", join(interfaces, ", ")),
+      return {CheckStatus::fail,
+              cat(name, "=", *value, ", but there are ", join(interfaces, ", ")),
               cat("unset ", name, ": the interface is then chosen by the route to the master")};
     }
     set.push_back(cat(name, "=", *value));
   }
-  if (set.empty()) return {CheckStatus::ok, "chosen by the route to the master"};
+  if (set.empty())
+    return {CheckStatus::ok, "chosen by the route to the master"};
   return {CheckStatus::ok, join(set, ", ")};
 }
 
 CheckResult check_ports(const DoctorFacts& facts) {
   if (!facts.port_error.empty()) {
-    return {CheckStatus::fail, cat("no port can be bound on loopback: ", facts.port_error),
+    return {CheckStatus::fail,
+            cat("no port can be bound on loopback: ", facts.port_error),
             "bring loopback up (ip link set lo up), and see net.ipv4.ip_local_port_range"};
   }
   if (!facts.master_port_holder.empty()) {
     return {CheckStatus::warn,
-            cat("MASTER_PORT=", variable(facts, "MASTER_PORT").value_or(""), " is in use by ",
+            cat("MASTER_PORT=",
+                variable(facts, "MASTER_PORT").value_or(""),
+                " is in use by ",
                 facts.master_port_holder),
             "end that, or unset MASTER_PORT to have a free one chosen"};
   }

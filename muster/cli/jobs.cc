@@ -53,24 +53,33 @@ std::string jobs_json(const std::vector<JobNote>& jobs) {
 size_t shown_id_size(const std::vector<JobNote>& jobs) {
   std::set<std::string> shown;
   for (const JobNote& job : jobs) {
-    if (!shown.insert(job.id.substr(0, kShortId)).second) return std::string::npos;
+    if (!shown.insert(job.id.substr(0, kShortId)).second)
+      return std::string::npos;
   }
   return kShortId;
 }
 
 std::string jobs_text(const std::vector<JobNote>& jobs) {
-  if (jobs.empty()) return "no job of yours runs on this host\n";
+  if (jobs.empty())
+    return "no job of yours runs on this host\n";
   const size_t id_size = shown_id_size(jobs);
   std::vector<std::vector<std::string>> rows;
   for (const JobNote& job : jobs) {
     const std::chrono::seconds age(std::max<int64_t>(0, std::time(nullptr) - job.since_seconds));
     std::vector<std::string> devices;
-    for (const std::string& device : job.devices) devices.push_back(device.substr(0, kShortId + 4));
-    rows.push_back({job.id.substr(0, id_size), cat(job.pid), format_duration(age), cat(job.num_ranks),
-                    join(devices, " "), job.program, job.run_dir});
+    for (const std::string& device : job.devices)
+      devices.push_back(device.substr(0, kShortId + 4));
+    rows.push_back({job.id.substr(0, id_size),
+                    cat(job.pid),
+                    format_duration(age),
+                    cat(job.num_ranks),
+                    join(devices, " "),
+                    job.program,
+                    job.run_dir});
   }
   return format_table(
-      {{"id"}, {"pid", true}, {"for", true}, {"ranks", true}, {"devices"}, {"program"}, {"folder"}}, rows);
+      {{"id"}, {"pid", true}, {"for", true}, {"ranks", true}, {"devices"}, {"program"}, {"folder"}},
+      rows);
 }
 
 struct StopOptions {
@@ -82,13 +91,17 @@ struct StopOptions {
 
 std::vector<JobNote> jobs_to_stop(const StopOptions& options) {
   std::vector<JobNote> running = running_jobs();
-  if (options.all) return running;
+  if (options.all)
+    return running;
   if (options.jobs.empty()) {
-    throw Error(ErrorCode::invalid_argument, cat("stop: expected a job's id or --all, got neither (",
-                                                 running.size(), " running); see `muster ps`"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("stop: expected a job's id or --all, got neither (",
+                    running.size(),
+                    " running); see `muster ps`"));
   }
   std::vector<JobNote> chosen;
-  for (const std::string& text : options.jobs) chosen.push_back(find_job(running, text));
+  for (const std::string& text : options.jobs)
+    chosen.push_back(find_job(running, text));
   return chosen;
 }
 
@@ -98,16 +111,22 @@ int stop_jobs(const StopOptions& options) {
   const std::vector<JobNote> jobs = jobs_to_stop(options);
   std::vector<Fd> launchers;
   launchers.reserve(jobs.size());
-  for (const JobNote& job : jobs) launchers.push_back(open_job(job));
-  for (const Fd& launcher : launchers) signal_job(launcher, options.kill ? SIGKILL : SIGTERM);
+  for (const JobNote& job : jobs)
+    launchers.push_back(open_job(job));
+  for (const Fd& launcher : launchers)
+    signal_job(launcher, options.kill ? SIGKILL : SIGTERM);
   int left = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
     const bool ended = wait_for_job(launchers[i], patience);
     left += ended ? 0 : 1;
-    const std::string end =
-        ended ? "has ended"
-              : cat("still runs after ", options.patience, "; muster stop --kill ", jobs[i].pid, " ends it");
-    write_all(STDOUT_FILENO, printable(cat("job ", jobs[i].id, " (pid ", jobs[i].pid, ") ", end)) + "\n");
+    const std::string end = ended ? "has ended"
+                                  : cat("still runs after ",
+                                        options.patience,
+                                        "; muster stop --kill ",
+                                        jobs[i].pid,
+                                        " ends it");
+    write_all(STDOUT_FILENO,
+              printable(cat("job ", jobs[i].id, " (pid ", jobs[i].pid, ") ", end)) + "\n");
   }
   return left == 0 ? 0 : 1;
 }
@@ -130,8 +149,8 @@ void add_stop(CLI::App& app, int* exit_code) {
   CLI::App* const command = app.add_subcommand("stop", "End your running jobs on this host");
   command->footer(kStopExamples);
   const auto options = std::make_shared<StopOptions>();
-  auto* const jobs =
-      command->add_option("JOB", options->jobs, "A job's id or the beginning of it, or its launcher's pid");
+  auto* const jobs = command->add_option(
+      "JOB", options->jobs, "A job's id or the beginning of it, or its launcher's pid");
   command->add_flag("--all", options->all, "End every job that `muster ps` lists")->excludes(jobs);
   command->add_flag("--kill", options->kill, "End them by SIGKILL: ranks get no time to save");
   command->add_option("--timeout", options->patience, "How long to wait for their end [60s]")

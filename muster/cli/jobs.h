@@ -7,8 +7,8 @@ class App;
 
 namespace muster {
 
-// Each adds its subcommand to `app`; when it was asked for it does its work and sets `*exit_code`. Errors
-// leave as Error.
+// Each adds its subcommand to `app`; when it was asked for it does its work and sets `*exit_code`.
+// Errors leave as Error.
 void add_ps(CLI::App& app, int* exit_code);
 void add_stop(CLI::App& app, int* exit_code);
 

@@ -21,11 +21,13 @@ constexpr const char* kOwnScreen = "\x1b[?25h\x1b[?1049l";
 
 constexpr std::chrono::milliseconds kLongestPoll{60'000};
 
-// Source: sigaction(2), the ones that a user or the system ends or halts a program in the foreground by.
+// Source: sigaction(2), the ones that a user or the system ends or halts a program in the
+// foreground by.
 sigset_t screen_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGWINCH}) sigaddset(&set, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGWINCH})
+    sigaddset(&set, signal);
   return set;
 }
 
@@ -40,7 +42,8 @@ LiveScreen::LiveScreen(int fd) : fd_(fd), has_keys_(::isatty(STDIN_FILENO) == 1)
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     fail_errno("cannot wait for signals", problem);
   }
-  if (has_keys_) ::tcgetattr(STDIN_FILENO, &keys_before_);
+  if (has_keys_)
+    ::tcgetattr(STDIN_FILENO, &keys_before_);
   take_terminal();
 }
 
@@ -64,16 +67,19 @@ void LiveScreen::give_terminal_back() {
   } catch (const Error&) {
     // the terminal has gone
   }
-  if (has_keys_) ::tcsetattr(STDIN_FILENO, TCSANOW, &keys_before_);
+  if (has_keys_)
+    ::tcsetattr(STDIN_FILENO, TCSANOW, &keys_before_);
 }
 
 void LiveScreen::show(const std::string& text) {
   winsize size{};
-  if (::ioctl(fd_, TIOCGWINSZ, &size) != 0) size = {};
+  if (::ioctl(fd_, TIOCGWINSZ, &size) != 0)
+    size = {};
   const size_t rows = size.ws_row > 1 ? size.ws_row - 1U : 0;
   std::string out = "\x1b[H";
   for (const char c : fit_to_terminal(text, rows, size.ws_col)) {
-    if (c == '\n') out += "\x1b[K";
+    if (c == '\n')
+      out += "\x1b[K";
     out += c;
   }
   write_all(fd_, out + "\x1b[J");
@@ -100,10 +106,13 @@ bool LiveScreen::take_signal() {
 bool LiveScreen::take_keys() {
   char keys[64];
   const ssize_t got = ::read(STDIN_FILENO, keys, sizeof(keys));
-  if (got == 0) return false;  // the terminal has gone
+  if (got == 0)
+    return false;  // the terminal has gone
   for (ssize_t i = 0; i < got; ++i) {
-    if (keys[i] == 'q' || keys[i] == 'Q') return false;
-    if (keys[i] == ' ' || keys[i] == '\n') again_ = true;
+    if (keys[i] == 'q' || keys[i] == 'Q')
+      return false;
+    if (keys[i] == ' ' || keys[i] == '\n')
+      again_ = true;
   }
   return true;
 }
@@ -113,11 +122,16 @@ bool LiveScreen::wait(std::chrono::milliseconds duration) {
   while (!deadline.passed() && !std::exchange(again_, false)) {
     pollfd watched[] = {{.fd = signals_.get(), .events = POLLIN, .revents = 0},
                         {.fd = has_keys_ ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0}};
-    const int ready = ::poll(watched, 2, static_cast<int>(std::min(kLongestPoll, deadline.left()).count()));
-    if (ready < 0 && errno != EINTR) fail_errno("cannot wait for keys", errno);
-    if (ready <= 0) continue;
-    if (watched[0].revents != 0 && !take_signal()) return false;
-    if (watched[1].revents != 0 && !take_keys()) return false;
+    const int ready =
+        ::poll(watched, 2, static_cast<int>(std::min(kLongestPoll, deadline.left()).count()));
+    if (ready < 0 && errno != EINTR)
+      fail_errno("cannot wait for keys", errno);
+    if (ready <= 0)
+      continue;
+    if (watched[0].revents != 0 && !take_signal())
+      return false;
+    if (watched[1].revents != 0 && !take_keys())
+      return false;
   }
   return true;
 }

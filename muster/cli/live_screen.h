@@ -1,5 +1,5 @@
-// A terminal that shows a changing text until a key or a signal ends it, and is afterwards as it was before.
-// For `muster top`.
+// A terminal that shows a changing text until a key or a signal ends it, and is afterwards as it
+// was before. For `muster top`.
 #pragma once
 
 #include <signal.h>
@@ -14,8 +14,8 @@ namespace muster {
 
 class LiveScreen {
  public:
-  // Takes the terminal `fd`, and keys from standard input where that is a terminal too: the other screen, no
-  // echo. SIGINT, SIGTERM, SIGHUP and SIGTSTP are this object's until it goes.
+  // Takes the terminal `fd`, and keys from standard input where that is a terminal too: the other
+  // screen, no echo. SIGINT, SIGTERM, SIGHUP and SIGTSTP are this object's until it goes.
   explicit LiveScreen(int fd);
   ~LiveScreen();
   LiveScreen(const LiveScreen&) = delete;
@@ -24,8 +24,8 @@ class LiveScreen {
   // As much of the text as the terminal has room for. Throws: io.
   void show(const std::string& text);
 
-  // False when the user has seen enough: q, Ctrl-C, or a signal that ends. Blocking: at most so long; less
-  // when the window has another size.
+  // False when the user has seen enough: q, Ctrl-C, or a signal that ends. Blocking: at most so
+  // long; less when the window has another size.
   bool wait(std::chrono::milliseconds duration);
 
  private:

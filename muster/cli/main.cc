@@ -1,5 +1,5 @@
-// The `muster` program. To add a subcommand: write add_<name>(CLI::App&, int* exit_code) in a file of its own
-// and name it in kCommands.
+// The `muster` program. To add a subcommand: write add_<name>(CLI::App&, int* exit_code) in a file
+// of its own and name it in kCommands.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -49,21 +49,30 @@ muster::CommandHelp whole_program();
 constexpr Command kCommands[] = {
     {"run", muster::add_run},
     {"plan", muster::add_plan},
-    {"devices", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_devices(app, exit_code); }},
+    {"devices",
+     [](CLI::App& app, Arguments&, int* exit_code) { muster::add_devices(app, exit_code); }},
     {"tasks", muster::add_tasks},
     {"bench", [](CLI::App& app, Arguments&, int*) { muster::add_bench(app); }},
-    {"checkpoint", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_checkpoint(app, exit_code); }},
+    {"checkpoint",
+     [](CLI::App& app, Arguments&, int* exit_code) { muster::add_checkpoint(app, exit_code); }},
     {"top", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_top(app, exit_code); }},
-    {"report", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_report(app, exit_code); }},
+    {"report",
+     [](CLI::App& app, Arguments&, int* exit_code) { muster::add_report(app, exit_code); }},
     {"ps", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_ps(app, exit_code); }},
     {"stop", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_stop(app, exit_code); }},
     {"agent", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_agent(app, exit_code); }},
-    {"doctor", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_doctor(app, exit_code); }},
-    {"secret", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_secret(app, exit_code); }},
-    {"completion", [](CLI::App& app, Arguments&,
-                      int* exit_code) { muster::add_completion(app, whole_program, exit_code); }},
+    {"doctor",
+     [](CLI::App& app, Arguments&, int* exit_code) { muster::add_doctor(app, exit_code); }},
+    {"secret",
+     [](CLI::App& app, Arguments&, int* exit_code) { muster::add_secret(app, exit_code); }},
+    {"completion",
+     [](CLI::App& app, Arguments&, int* exit_code) {
+       muster::add_completion(app, whole_program, exit_code);
+     }},
     {"manual",
-     [](CLI::App& app, Arguments&, int* exit_code) { muster::add_manual(app, whole_program, exit_code); }},
+     [](CLI::App& app, Arguments&, int* exit_code) {
+       muster::add_manual(app, whole_program, exit_code);
+     }},
 };
 
 constexpr const char* kExamples = R"(Examples:
@@ -88,17 +97,20 @@ void set_up(CLI::App& app) {
 }
 
 muster::CommandHelp whole_program() {
-  CLI::App app("Puts every rank of a job on the right device, starts the ranks and guards them.", "muster");
+  CLI::App app("Puts every rank of a job on the right device, starts the ranks and guards them.",
+               "muster");
   set_up(app);
   Arguments none;
   int unused = 0;
-  for (const Command& command : kCommands) command.add(app, none, &unused);
+  for (const Command& command : kCommands)
+    command.add(app, none, &unused);
   return muster::describe_command(app);
 }
 
 const Command* find_command(const std::string& name) {
   for (const Command& command : kCommands) {
-    if (name == command.name) return &command;
+    if (name == command.name)
+      return &command;
   }
   return nullptr;
 }
@@ -112,7 +124,8 @@ int complain(const std::string& who, const std::string& text, int exit_code) {
 std::vector<std::string_view> command_names() {
   std::vector<std::string_view> names;
   for (const Command& command : kCommands) {
-    if (std::string_view(command.name) != "agent") names.emplace_back(command.name);
+    if (std::string_view(command.name) != "agent")
+      names.emplace_back(command.name);
   }
   return names;
 }
@@ -124,8 +137,10 @@ std::string command_list() {
 int unknown_command(const std::string& name) {
   const std::string suggestion = muster::did_you_mean(name, command_names());
   std::string next = suggestion.empty() ? "see muster help" : suggestion.substr(2);
-  if (name.find('/') != std::string::npos || name.ends_with(".py")) next = "to start it: muster run " + name;
-  return complain("muster", "expected a command (" + command_list() + "), got '" + name + "'; " + next,
+  if (name.find('/') != std::string::npos || name.ends_with(".py"))
+    next = "to start it: muster run " + name;
+  return complain("muster",
+                  "expected a command (" + command_list() + "), got '" + name + "'; " + next,
                   kUsageError);
 }
 
@@ -133,10 +148,12 @@ int unknown_command(const std::string& name) {
 std::string name_the_rule(const CLI::App& app, const std::string& text) {
   constexpr std::string_view kStart = "Could not convert: ";
   const size_t equals = text.find(" = ");
-  if (!text.starts_with(kStart) || equals == std::string::npos) return text;
+  if (!text.starts_with(kStart) || equals == std::string::npos)
+    return text;
   const std::string name = text.substr(kStart.size(), equals - kStart.size());
   const CLI::App* command = &app;
-  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  while (!command->get_subcommands().empty())
+    command = command->get_subcommands().front();
   const CLI::Option* option = command->get_option_no_throw(name);
   const std::string type = option != nullptr ? option->get_type_name() + ", " : "";
   return name + ": expected " + type + "a number, got '" + text.substr(equals + 3) + "'";
@@ -145,8 +162,10 @@ std::string name_the_rule(const CLI::App& app, const std::string& text) {
 // Descriptors 0, 1 and 2 must exist, or the next file opened would become standard output.
 void ensure_standard_streams() {
   int fd = ::open("/dev/null", O_RDWR);
-  while (fd >= 0 && fd <= 2) fd = ::open("/dev/null", O_RDWR);
-  if (fd > 2) ::close(fd);
+  while (fd >= 0 && fd <= 2)
+    fd = ::open("/dev/null", O_RDWR);
+  if (fd > 2)
+    ::close(fd);
 }
 
 // As a program ends that does not ignore the signal, so that `muster top | head` is as `ls | head`.
@@ -156,9 +175,12 @@ int end_without_reader() {
   return 128 + SIGPIPE;  // as a container's first process, which no signal of its own ends
 }
 
-// Adds the commands to `app` and does what `args` say. A single command is the one that the first argument
-// names: it may take its program's arguments off those that follow.
-int parse_and_run(CLI::App& app, std::span<const Command> commands, Arguments args, const std::string& who) {
+// Adds the commands to `app` and does what `args` say. A single command is the one that the first
+// argument names: it may take its program's arguments off those that follow.
+int parse_and_run(CLI::App& app,
+                  std::span<const Command> commands,
+                  Arguments args,
+                  const std::string& who) {
   try {
     int exit_code = 0;
     Arguments name;
@@ -166,7 +188,8 @@ int parse_and_run(CLI::App& app, std::span<const Command> commands, Arguments ar
       name = {args.front()};
       args.erase(args.begin());
     }
-    for (const Command& command : commands) command.add(app, args, &exit_code);
+    for (const Command& command : commands)
+      command.add(app, args, &exit_code);
     args.insert(args.begin(), name.begin(), name.end());
     app.parse(Arguments(args.rbegin(), args.rend()));  // CLI11 takes them from the back
     return exit_code;
@@ -177,7 +200,8 @@ int parse_and_run(CLI::App& app, std::span<const Command> commands, Arguments ar
       return complain(who, text, kUsageError);
     if (const std::string text = muster::unknown_subcommand(app); !text.empty())
       return complain(who, text, kUsageError);
-    return complain(who, name_the_rule(app, error.what()) + "; see " + who + " --help", kUsageError);
+    return complain(
+        who, name_the_rule(app, error.what()) + "; see " + who + " --help", kUsageError);
   } catch (const muster::ReaderGone&) {
     return end_without_reader();
   } catch (const muster::Error& error) {
@@ -195,7 +219,8 @@ int main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);  // a reader that is gone must not cost the exit code and the report
   ::signal(SIGXFSZ, SIG_IGN);  // nor must a file that may grow no further
   Arguments args(argv + 1, argv + argc);
-  CLI::App app("Puts every rank of a job on the right device, starts the ranks and guards them.", "muster");
+  CLI::App app("Puts every rank of a job on the right device, starts the ranks and guards them.",
+               "muster");
   set_up(app);
 
   if (!args.empty() && args[0] == "help") {  // help run: run --help
@@ -203,11 +228,15 @@ int main(int argc, char** argv) {
     args.emplace_back("--help");
   }
   if (args.empty())
-    return complain("muster", "expected a command (" + command_list() + "), got none; see muster help",
+    return complain("muster",
+                    "expected a command (" + command_list() + "), got none; see muster help",
                     kUsageError);
-  if (args[0].starts_with('-')) return parse_and_run(app, kCommands, args, "muster");
+  if (args[0].starts_with('-'))
+    return parse_and_run(app, kCommands, args, "muster");
   const std::string name = args[0];
   const Command* command = find_command(name);
-  if (command == nullptr) return unknown_command(name);
-  return parse_and_run(app, {command, 1}, args, "muster " + name);  // building all the flags would take time
+  if (command == nullptr)
+    return unknown_command(name);
+  return parse_and_run(
+      app, {command, 1}, args, "muster " + name);  // building all the flags would take time
 }

@@ -38,7 +38,8 @@ std::string plain(const std::string& text) {
 
 std::string lines_of(const std::string& text) {
   std::string result;
-  for (const std::string& line : split(text, '\n')) result += plain(line) + "\n";
+  for (const std::string& line : split(text, '\n'))
+    result += plain(line) + "\n";
   return result;
 }
 
@@ -49,11 +50,14 @@ std::string page_name(const CommandHelp& command) {
 std::string flag_text(const FlagHelp& flag) {
   std::vector<std::string> names;
   names.reserve(flag.names.size());
-  for (const std::string& name : flag.names) names.push_back("\\fB" + plain(name) + "\\fR");
+  for (const std::string& name : flag.names)
+    names.push_back("\\fB" + plain(name) + "\\fR");
   std::string text = cat(".TP\n", join(names, ", "));
-  if (!flag.value.empty()) text += " \\fI" + plain(flag.value) + "\\fR";
+  if (!flag.value.empty())
+    text += " \\fI" + plain(flag.value) + "\\fR";
   text += "\n" + lines_of(flag.text);
-  if (!flag.variable.empty()) text += cat("Environment: ", plain(flag.variable), ".\n");
+  if (!flag.variable.empty())
+    text += cat("Environment: ", plain(flag.variable), ".\n");
   return text;
 }
 
@@ -62,16 +66,19 @@ void write_pages(const CommandHelp& command, const std::filesystem::path& folder
   std::ofstream file(path);
   if (!(file << manual_page(command) << std::flush))
     fail_usage(cat("--all: expected a folder that can be written, got '", folder.string(), "'"));
-  for (const CommandHelp& part : command.commands) write_pages(part, folder);
+  for (const CommandHelp& part : command.commands)
+    write_pages(part, folder);
 }
 
 // Throws: invalid_argument for a command that there is not.
-const CommandHelp& find_command_help(const CommandHelp& program, const std::vector<std::string>& path) {
+const CommandHelp& find_command_help(const CommandHelp& program,
+                                     const std::vector<std::string>& path) {
   const CommandHelp* found = &program;
   for (const std::string& name : path) {
     const CommandHelp* next = nullptr;
     for (const CommandHelp& part : found->commands)
-      if (part.name() == name) next = &part;
+      if (part.name() == name)
+        next = &part;
     if (next == nullptr)
       fail_usage(cat("manual: expected a command, got '", join(path, " "), "'; see muster --help"));
     found = next;
@@ -82,20 +89,36 @@ const CommandHelp& find_command_help(const CommandHelp& program, const std::vect
 }  // namespace
 
 std::string manual_page(const CommandHelp& command) {
-  std::string page = cat(".TH ", page_name(command), " 1 \"\" \"muster ", version(), "\"\n.SH NAME\n",
-                         plain(page_name(command)), " \\- ", plain(command.text), "\n.SH SYNOPSIS\n.B ",
-                         plain(join(command.path, " ")), "\n", command.flags.empty() ? "" : "[FLAGS]",
+  std::string page = cat(".TH ",
+                         page_name(command),
+                         " 1 \"\" \"muster ",
+                         version(),
+                         "\"\n.SH NAME\n",
+                         plain(page_name(command)),
+                         " \\- ",
+                         plain(command.text),
+                         "\n.SH SYNOPSIS\n.B ",
+                         plain(join(command.path, " ")),
+                         "\n",
+                         command.flags.empty() ? "" : "[FLAGS]",
                          command.commands.empty() ? "" : " COMMAND");
-  for (const FlagHelp& argument : command.arguments) page += " " + plain(argument.names.at(0));
+  for (const FlagHelp& argument : command.arguments)
+    page += " " + plain(argument.names.at(0));
   page += "\n";
-  if (!command.arguments.empty()) page += ".SH ARGUMENTS\n";
-  for (const FlagHelp& argument : command.arguments) page += flag_text(argument);
-  if (!command.commands.empty()) page += ".SH COMMANDS\n";
+  if (!command.arguments.empty())
+    page += ".SH ARGUMENTS\n";
+  for (const FlagHelp& argument : command.arguments)
+    page += flag_text(argument);
+  if (!command.commands.empty())
+    page += ".SH COMMANDS\n";
   for (const CommandHelp& part : command.commands)
     page += cat(".TP\n\\fB", plain(part.name()), "\\fR\n", lines_of(part.text));
-  if (!command.flags.empty()) page += ".SH FLAGS\n";
-  for (const FlagHelp& flag : command.flags) page += flag_text(flag);
-  if (!command.examples.empty()) page += ".SH NOTES\n.nf\n" + lines_of(command.examples) + ".fi\n";
+  if (!command.flags.empty())
+    page += ".SH FLAGS\n";
+  for (const FlagHelp& flag : command.flags)
+    page += flag_text(flag);
+  if (!command.examples.empty())
+    page += ".SH NOTES\n.nf\n" + lines_of(command.examples) + ".fi\n";
   return page;
 }
 
@@ -105,7 +128,9 @@ void add_manual(CLI::App& app, const std::function<CommandHelp()>& whole, int* e
   static std::vector<std::string> path;  // of the one command line that there is
   static std::string folder;
   auto* const of = command->add_option(
-      "COMMAND", path, "The command whose page to print, such as run or checkpoint show [muster itself]");
+      "COMMAND",
+      path,
+      "The command whose page to print, such as run or checkpoint show [muster itself]");
   command->add_option("--all", folder, "Write every page into this folder")
       ->type_name("FOLDER")
       ->excludes(of);

@@ -30,25 +30,36 @@ std::string answer_of(const HostSpec& host, const std::string& command, const st
   try {
     return output_of_shell(command, host.name);
   } catch (const Error&) {
-    const std::string next = ssh.empty() ? "`muster devices`" : cat("`", ssh, " ", host.name, " true`");
+    const std::string next =
+        ssh.empty() ? "`muster devices`" : cat("`", ssh, " ", host.name, " true`");
     throw Error(ErrorCode::unavailable,
-                cat("host ", host.name,
-                    ": expected an answer of `muster devices --json` there, got none; check that ", next,
+                cat("host ",
+                    host.name,
+                    ": expected an answer of `muster devices --json` there, got none; check that ",
+                    next,
                     " works, or name the program with --remote-muster"));
   }
 }
 
 // What the host has, by the name that the job gives it.
-Host ask_host(const HostSpec& host, bool here, const LaunchOptions& options, const RemoteOptions& remote) {
+Host ask_host(const HostSpec& host,
+              bool here,
+              const LaunchOptions& options,
+              const RemoteOptions& remote) {
   std::vector<std::string> argv = {
-      here || remote.remote_muster.empty() ? own_program() : remote.remote_muster, "devices", "--json"};
+      here || remote.remote_muster.empty() ? own_program() : remote.remote_muster,
+      "devices",
+      "--json"};
   const std::string slots =
       options.cpu_slots > 0 ? cat(options.cpu_slots) : get_env("MUSTER_CPU_SLOTS").value_or("");
-  if (!slots.empty()) argv.insert(argv.begin(), {"env", "MUSTER_CPU_SLOTS=" + slots});
-  if (!here) argv = ssh_command(remote.ssh, host.name, argv);
+  if (!slots.empty())
+    argv.insert(argv.begin(), {"env", "MUSTER_CPU_SLOTS=" + slots});
+  if (!here)
+    argv = ssh_command(remote.ssh, host.name, argv);
   Host found =
-      parse_inventory(answer_of(host, shell_command(argv) + " </dev/null", here ? "" : join(remote.ssh, " ")),
-                      host.name)
+      parse_inventory(
+          answer_of(host, shell_command(argv) + " </dev/null", here ? "" : join(remote.ssh, " ")),
+          host.name)
           .hosts.at(0);
   found.name = without_user(host.name);
   return found;
@@ -57,7 +68,8 @@ Host ask_host(const HostSpec& host, bool here, const LaunchOptions& options, con
 }  // namespace
 
 int plan_on_hosts(const LaunchOptions& given, const RemoteOptions& remote) {
-  const std::vector<HostSpec> hosts = remote.hosts.empty() ? discover_hosts(remote.discovery) : remote.hosts;
+  const std::vector<HostSpec> hosts =
+      remote.hosts.empty() ? discover_hosts(remote.discovery) : remote.hosts;
   LaunchOptions options = given;
   options.request.hosts.clear();
   std::vector<std::future<Host>> answers;
@@ -70,7 +82,8 @@ int plan_on_hosts(const LaunchOptions& given, const RemoteOptions& remote) {
   }
   Inventory inventory;
   inventory.source = "the hosts";
-  for (std::future<Host>& answer : answers) inventory.hosts.push_back(answer.get());
+  for (std::future<Host>& answer : answers)
+    inventory.hosts.push_back(answer.get());
   show_dry_run(inventory, place(inventory, options), options);
   return 0;
 }

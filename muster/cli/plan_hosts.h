@@ -1,4 +1,5 @@
-// The plan of a job over hosts that are reached by ssh, before anything is started there: `muster plan
+// The plan of a job over hosts that are reached by ssh, before anything is started there: `muster
+// plan
 // --hosts` and `muster run --hosts --dry-run`.
 #pragma once
 
@@ -7,9 +8,9 @@
 
 namespace muster {
 
-// Asks every host what it has (`muster devices --json`), and prints the plan, as `run` does in a dry run.
-// Returns the exit code. Blocking: until all have answered. Throws: Error naming the host that did not; as
-// plan.
+// Asks every host what it has (`muster devices --json`), and prints the plan, as `run` does in a
+// dry run. Returns the exit code. Blocking: until all have answered. Throws: Error naming the host
+// that did not; as plan.
 int plan_on_hosts(const LaunchOptions& options, const RemoteOptions& remote);
 
 }  // namespace muster

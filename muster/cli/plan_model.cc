@@ -20,9 +20,11 @@ namespace {
 uint64_t memory_of_gpu(const Inventory& inventory, const GpuUuid& uuid) {
   for (const Host& host : inventory.hosts) {
     for (const Gpu& gpu : host.gpus) {
-      if (gpu.uuid == uuid) return gpu.memory_total_bytes;
+      if (gpu.uuid == uuid)
+        return gpu.memory_total_bytes;
       for (const MigInstance& instance : gpu.mig)
-        if (instance.uuid == uuid) return instance.memory_total_bytes;
+        if (instance.uuid == uuid)
+          return instance.memory_total_bytes;
     }
   }
   return 0;
@@ -31,11 +33,13 @@ uint64_t memory_of_gpu(const Inventory& inventory, const GpuUuid& uuid) {
 // What the rank with the smallest share of a GPU has; nothing where no rank has one.
 std::optional<uint64_t> smallest_memory(const Inventory& inventory, const Plan& plan) {
   std::map<std::string, uint64_t> sharers;
-  for (const RankPlan& rank : plan.ranks) ++sharers[rank.device.uuid.value];
+  for (const RankPlan& rank : plan.ranks)
+    ++sharers[rank.device.uuid.value];
   std::optional<uint64_t> least;
   for (const RankPlan& rank : plan.ranks) {
     const uint64_t whole = memory_of_gpu(inventory, rank.device.uuid);
-    if (rank.device.kind != DeviceAssignment::Kind::cuda || whole == 0) continue;
+    if (rank.device.kind != DeviceAssignment::Kind::cuda || whole == 0)
+      continue;
     const uint64_t share = whole / sharers[rank.device.uuid.value];
     least = least ? std::min(*least, share) : share;
   }
@@ -51,9 +55,11 @@ struct WayMemory {
 
 std::vector<WayMemory> ways_of(const ModelSizes& model, const Plan& plan, int64_t device_bytes) {
   std::vector<WayMemory> ways;
-  for (const ModelDivision& division : model_divisions(static_cast<int>(plan.ranks.size()), plan.mesh)) {
+  for (const ModelDivision& division :
+       model_divisions(static_cast<int>(plan.ranks.size()), plan.mesh)) {
     WayMemory way{.division = division, .obstacle = obstacle(model, division), .bytes = {}};
-    if (way.obstacle.empty()) way.bytes = rank_bytes(model, division);
+    if (way.obstacle.empty())
+      way.bytes = rank_bytes(model, division);
     way.most_layers = most_layers(model, division, device_bytes);
     ways.push_back(way);
   }
@@ -64,21 +70,37 @@ std::string bytes_text(int64_t bytes) {
   return format_bytes(static_cast<uint64_t>(bytes));
 }
 
-std::string model_table(const ModelSizes& model, const std::vector<WayMemory>& ways, int64_t device_bytes) {
-  std::string text =
-      cat("\nmodel: ", num_parameters(model), " parameters, ", model.bf16 ? "bf16" : "fp32", ", AdamW, ",
-          model.batch, " × ", model.context, " tokens a step of each data-parallel rank; a device has ",
-          bytes_text(device_bytes), "\n");
+std::string model_table(const ModelSizes& model,
+                        const std::vector<WayMemory>& ways,
+                        int64_t device_bytes) {
+  std::string text = cat("\nmodel: ",
+                         num_parameters(model),
+                         " parameters, ",
+                         model.bf16 ? "bf16" : "fp32",
+                         ", AdamW, ",
+                         model.batch,
+                         " × ",
+                         model.context,
+                         " tokens a step of each data-parallel rank; a device has ",
+                         bytes_text(device_bytes),
+                         "\n");
   std::vector<std::vector<std::string>> rows;
   for (const WayMemory& way : ways) {
     if (!way.obstacle.empty()) {
-      rows.push_back({way.division.name, "-", "-", "-", "-", "-", "-", way.obstacle, cat(way.most_layers)});
+      rows.push_back(
+          {way.division.name, "-", "-", "-", "-", "-", "-", way.obstacle, cat(way.most_layers)});
       continue;
     }
     const RankBytes& b = way.bytes;
-    rows.push_back({way.division.name, bytes_text(b.parameters), bytes_text(b.gradients),
-                    bytes_text(b.optimizer), bytes_text(b.activations), bytes_text(b.other),
-                    bytes_text(b.total()), b.total() <= device_bytes ? "yes" : "no", cat(way.most_layers)});
+    rows.push_back({way.division.name,
+                    bytes_text(b.parameters),
+                    bytes_text(b.gradients),
+                    bytes_text(b.optimizer),
+                    bytes_text(b.activations),
+                    bytes_text(b.other),
+                    bytes_text(b.total()),
+                    b.total() <= device_bytes ? "yes" : "no",
+                    cat(way.most_layers)});
   }
   return text + format_table({{"way"},
                               {"parameters", true},
@@ -92,7 +114,9 @@ std::string model_table(const ModelSizes& model, const std::vector<WayMemory>& w
                              rows);
 }
 
-std::string model_json(const ModelSizes& model, const std::vector<WayMemory>& ways, int64_t device_bytes) {
+std::string model_json(const ModelSizes& model,
+                       const std::vector<WayMemory>& ways,
+                       int64_t device_bytes) {
   using Json = nlohmann::ordered_json;
   Json rows = Json::array();
   for (const WayMemory& way : ways) {
@@ -116,7 +140,8 @@ std::string model_json(const ModelSizes& model, const std::vector<WayMemory>& wa
     row["most_layers"] = way.most_layers;
     rows.push_back(row);
   }
-  return Json{{"parameters", num_parameters(model)}, {"device_bytes", device_bytes}, {"ways", rows}}.dump();
+  return Json{{"parameters", num_parameters(model)}, {"device_bytes", device_bytes}, {"ways", rows}}
+      .dump();
 }
 
 int64_t device_memory(const std::string& text) {
@@ -124,7 +149,8 @@ int64_t device_memory(const std::string& text) {
   const auto refuse = [&] {
     throw Error(ErrorCode::invalid_argument,
                 cat("--device-memory: expected a size from 1 byte to 1 PB such as 80GiB, got '",
-                    printable(text), "'; write 80GiB"));
+                    printable(text),
+                    "'; write 80GiB"));
   };
   uint64_t bytes = 0;
   try {
@@ -132,7 +158,8 @@ int64_t device_memory(const std::string& text) {
   } catch (const Error&) {
     refuse();
   }
-  if (bytes < 1 || bytes > kMost) refuse();
+  if (bytes < 1 || bytes > kMost)
+    refuse();
   return static_cast<int64_t>(bytes);
 }
 
@@ -140,21 +167,33 @@ int64_t device_memory(const std::string& text) {
 
 void add_model_options(CLI::App* command, PlanModelFlags& flags) {
   text_flag(
-      command, "--model", flags.model, "SIZES", "a GPT's sizes such as layers=24,width=2048,…",
-      "Show how much memory each rank needs to train this GPT, with DDP, ZeRO, fully sharded, tensor and "
+      command,
+      "--model",
+      flags.model,
+      "SIZES",
+      "a GPT's sizes such as layers=24,width=2048,…",
+      "Show how much memory each rank needs to train this GPT, with DDP, ZeRO, fully sharded, "
+      "tensor and "
       "pipeline parallelism: layers=24,width=2048,heads=16,context=1024,vocabulary=50304,batch=8"
       "[,precision=bf16][,tied=1][,micro_batches=8]");
-  text_flag(command, "--device-memory", flags.device_memory, "SIZE", "a size such as 80GiB",
+  text_flag(command,
+            "--device-memory",
+            flags.device_memory,
+            "SIZE",
+            "a size such as 80GiB",
             "With --model: memory of one device, such as 80GiB [the plan's smallest GPU]");
-  for (const char* flag : {"--model", "--device-memory"}) command->get_option(flag)->group("A model");
+  for (const char* flag : {"--model", "--device-memory"})
+    command->get_option(flag)->group("A model");
 }
 
-std::function<std::string(const Inventory&, const Plan&)> to_about_model(const PlanModelFlags& flags,
-                                                                         bool json) {
+std::function<std::string(const Inventory&, const Plan&)> to_about_model(
+    const PlanModelFlags& flags, bool json) {
   if (flags.model.empty()) {
-    if (flags.device_memory.empty()) return {};
+    if (flags.device_memory.empty())
+      return {};
     throw Error(ErrorCode::invalid_argument,
-                cat("--device-memory: expected --model beside it, got '", printable(flags.device_memory),
+                cat("--device-memory: expected --model beside it, got '",
+                    printable(flags.device_memory),
                     "' alone; add --model layers=24,width=2048,…, or leave it out"));
   }
   const ModelSizes model = parse_model(flags.model);

@@ -16,19 +16,23 @@ constexpr const char* kEmptyLine = "\r\033[K";
 
 }  // namespace
 
-ReadingLine::ReadingLine() : terminal_(::isatty(STDERR_FILENO) == 1), next_(Clock::now() + kBetweenLines) {}
+ReadingLine::ReadingLine()
+    : terminal_(::isatty(STDERR_FILENO) == 1), next_(Clock::now() + kBetweenLines) {}
 
 ReadingLine::~ReadingLine() {
-  if (shown_) write_within(STDERR_FILENO, kEmptyLine, kReaderPatience);
+  if (shown_)
+    write_within(STDERR_FILENO, kEmptyLine, kReaderPatience);
 }
 
 void ReadingLine::add(const std::string& path, size_t bytes) {
   bytes_ += bytes;
-  if (!terminal_ || Clock::now() < next_) return;
+  if (!terminal_ || Clock::now() < next_)
+    return;
   next_ = Clock::now() + kBetweenLines;
   shown_ = true;
   const std::string name = path.size() <= 60 ? path : path.substr(path.size() - 60);
-  write_within(STDERR_FILENO, cat(kEmptyLine, format_bytes(bytes_), " read: ", shown_text(name)),
+  write_within(STDERR_FILENO,
+               cat(kEmptyLine, format_bytes(bytes_), " read: ", shown_text(name)),
                kReaderPatience);
 }
 

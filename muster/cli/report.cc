@@ -38,10 +38,14 @@ struct ReportOptions {
 void expect_no_job_in(const std::string& folder) {
   for (const JobNote& job : running_jobs()) {
     std::error_code unknown;
-    if (!std::filesystem::equivalent(job.run_dir, folder, unknown)) continue;
+    if (!std::filesystem::equivalent(job.run_dir, folder, unknown))
+      continue;
     throw Error(ErrorCode::failed_precondition,
-                cat("--trace: expected the folder of a job that has ended, got '", printable(folder),
-                    "', in which job ", job.id, " runs; it makes its trace itself when it ends"));
+                cat("--trace: expected the folder of a job that has ended, got '",
+                    printable(folder),
+                    "', in which job ",
+                    job.id,
+                    " runs; it makes its trace itself when it ends"));
   }
 }
 
@@ -49,9 +53,11 @@ void merge_trace_in(const std::string& folder) {
   expect_no_job_in(folder);
   const std::string made = merge_left_trace(folder);
   if (made.empty()) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("--trace: expected events that ranks have left in '", printable(folder),
-                    "/trace', got none; `muster run --trace` writes them, and makes trace.json of them"));
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("--trace: expected events that ranks have left in '",
+            printable(folder),
+            "/trace', got none; `muster run --trace` writes them, and makes trace.json of them"));
   }
   write_all(STDOUT_FILENO, printable(made) + "\n");
 }
@@ -61,7 +67,10 @@ void write_page(const ReportOptions& options, const std::string& folder, const s
   try {
     write_file(path, html);
   } catch (const Error& error) {
-    fail_usage(cat("--out: expected a file that can be written, got '", printable(path), "' (", error.what(),
+    fail_usage(cat("--out: expected a file that can be written, got '",
+                   printable(path),
+                   "' (",
+                   error.what(),
                    "); give another with --out"));
   }
   write_all(STDOUT_FILENO, printable(path) + "\n");
@@ -77,19 +86,21 @@ void add_report(CLI::App& app, int* exit_code) {
   command->add_option("RUN_DIR", options->folder, "Folder of the run [runs/latest]");
   auto* const json =
       command->add_flag("--json", options->json, "Instead of the page, print its contents as JSON");
-  auto* const ranks = command
-                          ->add_flag("--ranks", options->ranks,
-                                     "Instead of the page, print which rank left the common sequence of "
-                                     "collectives first, and where")
-                          ->excludes(json);
-  auto* const trace =
+  auto* const ranks =
       command
-          ->add_flag(
-              "--trace", options->trace,
-              "Instead of the page, write trace.json from the ranks' own files (for a `muster run --trace` "
-              "whose launcher was killed)")
-          ->excludes(json)
-          ->excludes(ranks);
+          ->add_flag("--ranks",
+                     options->ranks,
+                     "Instead of the page, print which rank left the common sequence of "
+                     "collectives first, and where")
+          ->excludes(json);
+  auto* const trace = command
+                          ->add_flag("--trace",
+                                     options->trace,
+                                     "Instead of the page, write trace.json from the ranks' own "
+                                     "files (for a `muster run --trace` "
+                                     "whose launcher was killed)")
+                          ->excludes(json)
+                          ->excludes(ranks);
   command->add_option("--out", options->out, "File to write the page into [RUN_DIR/report.html]")
       ->type_name("FILE")
       ->excludes(json)
@@ -98,8 +109,10 @@ void add_report(CLI::App& app, int* exit_code) {
   command->callback([options, exit_code] {
     const std::string folder = resolve_run_folder(options->folder);
     *exit_code = 0;
-    if (options->trace) return merge_trace_in(folder);
-    if (options->ranks) return write_all(STDOUT_FILENO, ranks_report(folder));
+    if (options->trace)
+      return merge_trace_in(folder);
+    if (options->ranks)
+      return write_all(STDOUT_FILENO, ranks_report(folder));
     const RunReport report = make_report(folder);
     if (options->json) {
       write_all(STDOUT_FILENO, report.json);

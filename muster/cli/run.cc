@@ -43,14 +43,16 @@ constexpr const char* kPlanExamples = R"(Examples:
 class RunFormatter : public CLI::Formatter {
  public:
   explicit RunFormatter(std::string usage) : usage_(std::move(usage)) {}
-  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override { return usage_; }
+  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
+    return usage_;
+  }
 
  private:
   std::string usage_;
 };
 
-CLI::App* add_command(CLI::App& app, const char* name, const char* summary, const char* usage,
-                      const char* examples) {
+CLI::App* add_command(
+    CLI::App& app, const char* name, const char* summary, const char* usage, const char* examples) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   CLI::App* const command = app.add_subcommand(name, summary);
   command->footer(examples);
@@ -85,14 +87,16 @@ MoreProgram parse_more_program(std::vector<std::string> args) {
   return more;
 }
 
-std::vector<MoreProgram> parse_more_programs(const std::vector<std::vector<std::string>>& programs) {
+std::vector<MoreProgram> parse_more_programs(
+    const std::vector<std::vector<std::string>>& programs) {
   std::vector<MoreProgram> more;
-  for (size_t i = 1; i < programs.size(); ++i) more.push_back(parse_more_program(programs[i]));
+  for (size_t i = 1; i < programs.size(); ++i)
+    more.push_back(parse_more_program(programs[i]));
   return more;
 }
 
-// What follows PROGRAM is the program's, as under `muster run`, and a plan does not run it: then a flag there
-// is seldom meant so.
+// What follows PROGRAM is the program's, as under `muster run`, and a plan does not run it: then a
+// flag there is seldom meant so.
 void warn_of_flags_of_program(const CLI::App& command, const std::vector<std::string>& program) {
   std::vector<std::string> flags;
   for (size_t i = 1; i < program.size(); ++i) {
@@ -100,19 +104,26 @@ void warn_of_flags_of_program(const CLI::App& command, const std::vector<std::st
     if (name.size() > 1 && name[0] == '-' && command.get_option_no_throw(name) != nullptr)
       flags.push_back(name);
   }
-  if (flags.empty()) return;
-  log(LogLevel::warn, printable(cat("plan: ", join(flags, ", "), " after '", program[0],
-                                    "' is taken for the program's own; flags of muster stand before it")));
+  if (flags.empty())
+    return;
+  log(LogLevel::warn,
+      printable(cat("plan: ",
+                    join(flags, ", "),
+                    " after '",
+                    program[0],
+                    "' is taken for the program's own; flags of muster stand before it")));
 }
 
 }  // namespace
 
 void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   const auto flags = std::make_shared<RunFlags>();
-  CLI::App* const command =
-      add_command(app, "run", "Start a program's ranks, one per device, and guard them",
-                  "Usage: muster run [FLAGS] PROGRAM [ARGS...] [: -n N [--role NAME] PROGRAM [ARGS...]]...\n",
-                  kRunExamples);
+  CLI::App* const command = add_command(
+      app,
+      "run",
+      "Start a program's ranks, one per device, and guard them",
+      "Usage: muster run [FLAGS] PROGRAM [ARGS...] [: -n N [--role NAME] PROGRAM [ARGS...]]...\n",
+      kRunExamples);
   add_run_flags(command, *flags);
   const auto programs = split_programs(cut_program(*command, args));
   use_config_file(*command, args);
@@ -120,10 +131,12 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
     const std::vector<MoreProgram> more = parse_more_programs(programs);
     const LaunchOptions options = to_launch_options(*flags, programs[0], more);
     const auto cluster = to_cluster_options(*flags);
-    if (cluster) warn_of_unknown_conf(*flags);
+    if (cluster)
+      warn_of_unknown_conf(*flags);
     if (cluster && !more.empty()) {
       throw Error(ErrorCode::invalid_argument,
-                  "':': expected one program where several hosts take part, got more; start them as jobs of "
+                  "':': expected one program where several hosts take part, got more; start them "
+                  "as jobs of "
                   "their own, "
                   "or let the program choose by its rank");
     }
@@ -142,9 +155,12 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
 
 void add_plan(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   const auto flags = std::make_shared<RunFlags>();
-  CLI::App* const command = add_command(
-      app, "plan", "Show which rank would get which device, and why",
-      "Usage: muster plan [FLAGS] [PROGRAM [ARGS...] [: -n N PROGRAM [ARGS...]]...]\n", kPlanExamples);
+  CLI::App* const command =
+      add_command(app,
+                  "plan",
+                  "Show which rank would get which device, and why",
+                  "Usage: muster plan [FLAGS] [PROGRAM [ARGS...] [: -n N PROGRAM [ARGS...]]...]\n",
+                  kPlanExamples);
   add_plan_flags(command, *flags);
   const auto model = std::make_shared<PlanModelFlags>();
   add_model_options(command, *model);

@@ -29,16 +29,21 @@ namespace {
 
 int parse_count(const std::string& text, const std::string& flag, const std::string& expected) {
   const auto value = parse_int(text);
-  if (!value || *value < 1 || *value > 1'000'000) throw bad_flag(flag, expected, text);
+  if (!value || *value < 1 || *value > 1'000'000)
+    throw bad_flag(flag, expected, text);
   return static_cast<int>(*value);
 }
 
-std::vector<int> parse_ranks(const std::string& text, const std::string& flag, const std::string& expected) {
+std::vector<int> parse_ranks(const std::string& text,
+                             const std::string& flag,
+                             const std::string& expected) {
   std::vector<int> numbers;
-  if (text.empty()) return numbers;
+  if (text.empty())
+    return numbers;
   for (const std::string& piece : split(text, ',')) {
     const auto value = parse_int(trim(piece));
-    if (!value || *value < 0 || *value > 1'000'000) throw bad_flag(flag, expected, text);
+    if (!value || *value < 0 || *value > 1'000'000)
+      throw bad_flag(flag, expected, text);
     numbers.push_back(static_cast<int>(*value));
   }
   return numbers;
@@ -50,13 +55,15 @@ std::string joined_by_commas(const std::string& text) {
   std::string joined;
   for (const char c : std::string(trim(text))) {
     const bool blank = std::isspace(static_cast<unsigned char>(c)) != 0;
-    if (!blank || (!joined.empty() && joined.back() != ',')) joined += blank ? ',' : c;
+    if (!blank || (!joined.empty() && joined.back() != ','))
+      joined += blank ? ',' : c;
   }
   return joined;
 }
 
 std::vector<int> parse_map(const std::string& text) {
-  const std::string list = text.starts_with('@') ? joined_by_commas(read_small_file(text.substr(1))) : text;
+  const std::string list =
+      text.starts_with('@') ? joined_by_commas(read_small_file(text.substr(1))) : text;
   return parse_ranks(list, "--map", "GPU indices by local rank as in 3,1,0,2, or @FILE");
 }
 
@@ -64,18 +71,22 @@ std::vector<std::string> pieces(const std::string& text) {
   return text.empty() ? std::vector<std::string>{} : split(text, ',');
 }
 
-// What the command prints, as --map takes it. It is run once for the same question: the plan may be made
-// again, and its answers must not differ.
+// What the command prints, as --map takes it. It is run once for the same question: the plan may be
+// made again, and its answers must not differ.
 auto map_of_command(const std::string& command) {
   const auto answers = std::make_shared<std::map<std::vector<std::string>, std::vector<int>>>();
-  return [command, answers](const Host& host, const std::vector<int>& gpus, std::optional<int> num_ranks) {
-    const std::vector<std::string> told = {cat("MUSTER_MAP_HOST=", host.name),
-                                           cat("MUSTER_MAP_GPUS=", join(gpus, ",")),
-                                           cat("MUSTER_MAP_RANKS=", num_ranks ? cat(*num_ranks) : "")};
+  return [command, answers](
+             const Host& host, const std::vector<int>& gpus, std::optional<int> num_ranks) {
+    const std::vector<std::string> told = {
+        cat("MUSTER_MAP_HOST=", host.name),
+        cat("MUSTER_MAP_GPUS=", join(gpus, ",")),
+        cat("MUSTER_MAP_RANKS=", num_ranks ? cat(*num_ranks) : "")};
     const auto [answer, is_new] = answers->try_emplace(told);
     if (is_new) {
-      answer->second = parse_ranks(joined_by_commas(output_of_shell(command, "--map-command", told)),
-                                   "--map-command", "a command that prints GPU indices as in 3,1,0,2");
+      answer->second =
+          parse_ranks(joined_by_commas(output_of_shell(command, "--map-command", told)),
+                      "--map-command",
+                      "a command that prints GPU indices as in 3,1,0,2");
     }
     return answer->second;
   };
@@ -86,19 +97,24 @@ std::map<std::string, double> read_scores(const std::string& path) {
   const auto json = parse_strict_json(read_small_file(path), cat("--scores ", path));
   std::map<std::string, double> scores;
   const auto refuse = [&](const std::string& got) {
-    throw bad_flag("--scores", "a JSON object of numbers as in {\"0\": 100, \"1\": 90}", got,
+    throw bad_flag("--scores",
+                   "a JSON object of numbers as in {\"0\": 100, \"1\": 90}",
+                   got,
                    cat("correct ", path));
   };
-  if (!json.is_object()) refuse(json.type_name());
+  if (!json.is_object())
+    refuse(json.type_name());
   for (const auto& [gpu, score] : json.items()) {
-    if (!score.is_number()) refuse(cat(score.type_name(), " for ", printable(gpu)));
+    if (!score.is_number())
+      refuse(cat(score.type_name(), " for ", printable(gpu)));
     scores[gpu] = score.get<double>();
   }
   return scores;
 }
 
 void check_plan_file(const RunFlags& flags) {
-  if (flags.plan.empty()) return;
+  if (flags.plan.empty())
+    return;
   for (const auto& [flag, value] :
        {std::pair{"--gpus", flags.gpus},
         {"--policy", flags.policy},
@@ -118,47 +134,60 @@ void check_plan_file(const RunFlags& flags) {
 
 void check_accepted(const RunFlags& flags) {
   if (flags.event_log_handler != "null") {
-    throw bad_flag("--event-log-handler", "null", flags.event_log_handler,
+    throw bad_flag("--event-log-handler",
+                   "null",
+                   flags.event_log_handler,
                    "torchrun's event handlers are Python plug-ins");
   }
   if (!flags.print_completion.empty()) {
-    throw bad_flag("--print-completion", "none", flags.print_completion,
+    throw bad_flag("--print-completion",
+                   "none",
+                   flags.print_completion,
                    "for muster's own flags: muster completion SHELL");
   }
   if (!flags.logs_specs.empty() && flags.logs_specs != "default") {
-    throw bad_flag("--logs-specs", "default", flags.logs_specs,
+    throw bad_flag("--logs-specs",
+                   "default",
+                   flags.logs_specs,
                    "torchrun's are Python plug-ins; see --log-dir, --redirects and --tee");
   }
-  if (flags.start_method != "spawn" && flags.start_method != "fork" && flags.start_method != "forkserver") {
-    throw bad_flag("--start-method", "spawn, fork or forkserver (without effect here)", flags.start_method);
+  if (flags.start_method != "spawn" && flags.start_method != "fork" &&
+      flags.start_method != "forkserver") {
+    throw bad_flag(
+        "--start-method", "spawn, fork or forkserver (without effect here)", flags.start_method);
   }
   if (flags.monitor_interval < 0) {
     throw bad_flag("--monitor-interval", "0 or more seconds", cat(flags.monitor_interval));
   }
 }
 
-// On one host there is nothing to meet for; what is left of a rendezvous is where rank 0 listens. On several,
-// the coordinator says that.
+// On one host there is nothing to meet for; what is left of a rendezvous is where rank 0 listens.
+// On several, the coordinator says that.
 void set_master(const RunFlags& flags, bool several_hosts, LaunchOptions& options) {
   options.run_id = flags.rdzv_id == "none" ? "" : flags.rdzv_id;
   if (flags.master_port != -1 && (flags.master_port < 1 || flags.master_port > 65535)) {
-    throw bad_flag("--master-port", "a port from 1 to 65535", cat(flags.master_port),
+    throw bad_flag("--master-port",
+                   "a port from 1 to 65535",
+                   cat(flags.master_port),
                    "leave it out to have a free one chosen");
   }
   if (several_hosts) {
     options.run_id = flags.rdzv_id;
     return;
   }
-  if (flags.standalone || flags.rdzv_backend != "static") return;
+  if (flags.standalone || flags.rdzv_backend != "static")
+    return;
   if (!flags.rdzv_endpoint.empty()) {
     const HostPort endpoint = parse_host_port(flags.rdzv_endpoint, "--rdzv-endpoint");
     options.master_addr = endpoint.host;
     options.master_port = endpoint.port.value_or(0);
   } else {
     options.master_addr = flags.master_addr;
-    if (flags.master_port == -1) return;
+    if (flags.master_port == -1)
+      return;
     options.master_port = flags.master_port;
-    if (options.master_addr.empty()) options.master_addr = "127.0.0.1";
+    if (options.master_addr.empty())
+      options.master_addr = "127.0.0.1";
   }
   options.run_id = flags.rdzv_id;
 }
@@ -169,17 +198,21 @@ void set_request(const RunFlags& flags, Request& request) {
   request.gpu_only = nproc == "gpu";
   if (!nproc.empty() && nproc != "auto" && !request.cpu_only && !request.gpu_only) {
     const std::string expected = "a number from 1, auto, cpu or gpu";
-    if (nproc == "xpu") throw bad_flag("--nproc-per-node", expected, nproc, "muster finds NVIDIA GPUs only");
+    if (nproc == "xpu")
+      throw bad_flag("--nproc-per-node", expected, nproc, "muster finds NVIDIA GPUs only");
     request.nproc_per_node = parse_count(nproc, "--nproc-per-node", expected);
   }
   request.gpus = flags.gpus;
   request.gpus_per_rank = flags.gpus_per_rank;
   request.policy = flags.policy;
-  if (!flags.map.empty()) request.map = parse_map(flags.map);
+  if (!flags.map.empty())
+    request.map = parse_map(flags.map);
   if (!flags.map.empty() && !flags.map_command.empty())
     throw bad_flag("--map", "one of --map and --map-command", flags.map, "leave one out");
-  if (!flags.map_command.empty()) request.map_of = map_of_command(flags.map_command);
-  if (!flags.scores.empty()) request.scores = read_scores(flags.scores);
+  if (!flags.map_command.empty())
+    request.map_of = map_of_command(flags.map_command);
+  if (!flags.scores.empty())
+    request.scores = read_scores(flags.scores);
   for (const std::string& size : pieces(flags.rank_memory))
     request.rank_memory_bytes.push_back(parse_bytes(size));
   const bool chooses_hosts = !flags.hosts.empty() || !flags.hostfile.empty();
@@ -187,15 +220,19 @@ void set_request(const RunFlags& flags, Request& request) {
     for (const HostSpec& host : listed_hosts(flags))
       request.hosts.push_back({.name = host.name, .nproc = host.nproc});
   }
-  if (!flags.mesh.empty()) request.mesh = parse_axes(flags.mesh);
+  if (!flags.mesh.empty())
+    request.mesh = parse_axes(flags.mesh);
   request.global_batch = flags.global_batch;
   request.numa_binding = parse_numa_binding(flags.numa_binding);
   request.surplus = parse_surplus(flags.surplus);
   if (flags.virtual_local_rank && !flags.visibility.empty() && flags.visibility != "own") {
-    throw bad_flag("--virtual-local-rank", "--visibility own, which it implies", flags.visibility,
+    throw bad_flag("--virtual-local-rank",
+                   "--visibility own, which it implies",
+                   flags.visibility,
                    "leave one of them out");
   }
-  if (!flags.visibility.empty()) request.visibility = parse_visibility(flags.visibility);
+  if (!flags.visibility.empty())
+    request.visibility = parse_visibility(flags.visibility);
 }
 
 std::vector<int> parse_signals(const std::string& text) {
@@ -204,7 +241,8 @@ std::vector<int> parse_signals(const std::string& text) {
     const std::string name(trim(piece));
     int found = 0;
     for (int number = 1; number < SIGSYS + 1 && found == 0; ++number) {
-      if (number != SIGKILL && number != SIGSTOP && signal_name(number) == name) found = number;
+      if (number != SIGKILL && number != SIGSTOP && signal_name(number) == name)
+        found = number;
     }
     if (found == 0) {
       throw bad_flag("--signals-to-handle", "signal names as in SIGTERM,SIGINT", name);
@@ -215,12 +253,15 @@ std::vector<int> parse_signals(const std::string& text) {
 }
 
 bool is_variable_name(const std::string& name) {
-  const auto word = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
+  const auto word = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_';
+  };
   return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
          std::all_of(name.begin(), name.end(), word);
 }
 
-// NAME=VALUE; NAME alone is there already, inherited. The ranks' own variables are the launcher's to set.
+// NAME=VALUE; NAME alone is there already, inherited. The ranks' own variables are the launcher's
+// to set.
 Environment parse_env(const std::vector<std::string>& settings) {
   const Environment contract = to_environment(RankEnv{});
   Environment variables;
@@ -245,14 +286,17 @@ Environment parse_env(const std::vector<std::string>& settings) {
 
 // Empty: no limit.
 std::optional<std::chrono::milliseconds> time_limit(const std::string& text, const char* flag) {
-  if (text.empty()) return std::nullopt;
+  if (text.empty())
+    return std::nullopt;
   const auto limit = parse_duration(text, flag);
-  if (limit <= std::chrono::milliseconds(0)) throw bad_flag(flag, "a time above 0", text);
+  if (limit <= std::chrono::milliseconds(0))
+    throw bad_flag(flag, "a time above 0", text);
   return limit;
 }
 
 std::chrono::milliseconds shutdown_timeout(const RunFlags& flags) {
-  if (!flags.shutdown_timeout.empty()) return parse_duration(flags.shutdown_timeout, "--shutdown-timeout");
+  if (!flags.shutdown_timeout.empty())
+    return parse_duration(flags.shutdown_timeout, "--shutdown-timeout");
   const auto inherited = get_env("TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
   return inherited ? parse_duration(*inherited, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
                    : LaunchOptions{}.shutdown_timeout;
@@ -264,26 +308,34 @@ std::vector<std::string> command_of(const RunFlags& flags, std::vector<std::stri
     throw Error(ErrorCode::invalid_argument,
                 "--module and --no-python: expected one of them, got both; leave one out");
   }
-  const bool script = !program.empty() && !flags.no_python && (flags.run_path || program[0].ends_with(".py"));
-  if (!flags.module && !script) return program;
+  const bool script =
+      !program.empty() && !flags.no_python && (flags.run_path || program[0].ends_with(".py"));
+  if (!flags.module && !script)
+    return program;
   if (!flags.module && ::access(program[0].c_str(), R_OK) != 0) {
-    throw SpawnError(errno == ENOENT || errno == ENOTDIR ? 127 : 126,
-                     cat("cannot start '", program[0], "': ", std::strerror(errno), "; correct the path"));
+    throw SpawnError(
+        errno == ENOENT || errno == ENOTDIR ? 127 : 126,
+        cat("cannot start '", program[0], "': ", std::strerror(errno), "; correct the path"));
   }
   std::vector<std::string> command = {get_env("PYTHON_EXEC").value_or("python3"), "-u"};
   if (!flags.work_dir.empty()) {  // they are found from here
-    if (script) program[0] = absolute_path(program[0]);
-    if (command[0].find('/') != std::string::npos) command[0] = absolute_path(command[0]);
+    if (script)
+      program[0] = absolute_path(program[0]);
+    if (command[0].find('/') != std::string::npos)
+      command[0] = absolute_path(command[0]);
   }
-  if (flags.module) command.emplace_back("-m");
+  if (flags.module)
+    command.emplace_back("-m");
   command.insert(command.end(), program.begin(), program.end());
   return command;
 }
 
 // Several programs: each says how many ranks it has, and the plan is for all of them.
-void add_ranks_of_programs(const RunFlags& flags, const std::vector<MoreProgram>& more,
+void add_ranks_of_programs(const RunFlags& flags,
+                           const std::vector<MoreProgram>& more,
                            LaunchOptions& options) {
-  if (more.empty()) return;
+  if (more.empty())
+    return;
   const std::string expected =
       "a number of ranks for each program (muster run -n 1 ./server : -n 4 ./worker)";
   int num_ranks = parse_count(flags.nproc_per_node, "--nproc-per-node", expected);
@@ -298,9 +350,12 @@ void add_ranks_of_programs(const RunFlags& flags, const std::vector<MoreProgram>
   options.request.nproc_per_node = num_ranks;
 }
 
-void add_programs(const RunFlags& flags, const std::vector<MoreProgram>& more, LaunchOptions& options) {
+void add_programs(const RunFlags& flags,
+                  const std::vector<MoreProgram>& more,
+                  LaunchOptions& options) {
   add_ranks_of_programs(flags, more, options);
-  for (size_t i = 0; i < more.size(); ++i) options.more_programs[i].argv = command_of(flags, more[i].program);
+  for (size_t i = 0; i < more.size(); ++i)
+    options.more_programs[i].argv = command_of(flags, more[i].program);
 }
 
 // Empty: none. The ranks read MUSTER_TRACE themselves: what is wrong with it is said here, once.
@@ -309,8 +364,10 @@ std::string trace_asked(const RunFlags& flags) {
     if (asked != "0" && asked != "1" && asked != "operators")
       throw bad_flag(what, "no value, 1, operators or 0", asked);
   };
-  if (const auto told = get_env("MUSTER_TRACE")) check(*told, "MUSTER_TRACE");
-  if (!flags.trace.empty()) check(flags.trace, "--trace");
+  if (const auto told = get_env("MUSTER_TRACE"))
+    check(*told, "MUSTER_TRACE");
+  if (!flags.trace.empty())
+    check(flags.trace, "--trace");
   return flags.trace;
 }
 
@@ -321,14 +378,16 @@ std::string what_on_failure(const RunFlags& flags, bool several_hosts) {
   if (what != "end" && what != "continue" && what != "replace")
     throw bad_flag("--on-failure", "end, continue or replace", what);
   if (what == "continue" && several_hosts)
-    throw Error(ErrorCode::invalid_argument,
-                "--on-failure continue: expected a job on one host, got one on several; leave it out");
+    throw Error(
+        ErrorCode::invalid_argument,
+        "--on-failure continue: expected a job on one host, got one on several; leave it out");
   return what;
 }
 
 }  // namespace
 
-LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> program,
+LaunchOptions to_launch_options(const RunFlags& flags,
+                                std::vector<std::string> program,
                                 const std::vector<MoreProgram>& more) {
   const bool several_hosts = to_cluster_options(flags).has_value();
   check_accepted(flags);
@@ -340,7 +399,8 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   options.lease = !flags.no_lease;
   options.looks_at_gpus = !flags.no_gpu_check;
   if (flags.no_lease && !flags.wait.empty())
-    throw bad_flag("--wait", "no --no-lease beside it, which takes GPUs that others hold", flags.wait);
+    throw bad_flag(
+        "--wait", "no --no-lease beside it, which takes GPUs that others hold", flags.wait);
   if (flags.wait == "forever") {
     options.wait = kWaitForever;
   } else if (!flags.wait.empty()) {
@@ -369,7 +429,8 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   } else {  // what the ranks would find wrong, each for itself
     time_limit(get_env("MUSTER_COLLECTIVE_TIMEOUT").value_or(""), "MUSTER_COLLECTIVE_TIMEOUT");
   }
-  if (const std::string trace = trace_asked(flags); !trace.empty()) options.extra_env["MUSTER_TRACE"] = trace;
+  if (const std::string trace = trace_asked(flags); !trace.empty())
+    options.extra_env["MUSTER_TRACE"] = trace;
   options.log_dir = flags.log_dir;
   options.redirects = flags.redirects;
   options.tee = flags.tee;
@@ -387,8 +448,9 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
     add_ranks_of_programs(flags, more, options);
   } else {
     if (program.empty()) {
-      throw Error(ErrorCode::invalid_argument,
-                  "expected PROGRAM after the flags, got none; as in: muster run ./train --epochs 3");
+      throw Error(
+          ErrorCode::invalid_argument,
+          "expected PROGRAM after the flags, got none; as in: muster run ./train --epochs 3");
     }
     options.argv = command_of(flags, std::move(program));
     add_programs(flags, more, options);

@@ -1,5 +1,5 @@
-// `muster run`'s flags as they were typed, and their meaning as LaunchOptions. Pure, but for a look at
-// whether a Python script is there.
+// `muster run`'s flags as they were typed, and their meaning as LaunchOptions. Pure, but for a look
+// at whether a Python script is there.
 #pragma once
 
 #include <optional>
@@ -94,19 +94,22 @@ struct MoreProgram {
   std::vector<std::string> program;
 };
 
-// Names in --rdzv-conf that nobody reads: torchrun takes any, and its back ends read what they know.
+// Names in --rdzv-conf that nobody reads: torchrun takes any, and its back ends read what they
+// know.
 void warn_of_unknown_conf(const RunFlags& flags);
 
-// The hosts to start agents on; nothing when this command is one host's own. Throws: invalid_argument; io.
+// The hosts to start agents on; nothing when this command is one host's own. Throws:
+// invalid_argument; io.
 std::optional<RemoteOptions> to_remote_options(const RunFlags& flags);
 
-// How this host finds the others; nothing when the job has one host. Throws: invalid_argument naming the
-// flag.
+// How this host finds the others; nothing when the job has one host. Throws: invalid_argument
+// naming the flag.
 std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags);
 
-// `program` is PROGRAM and its arguments, as typed; `more` what follows it. Throws: invalid_argument naming
-// the flag; SpawnError for a Python script that is not there.
-LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> program,
+// `program` is PROGRAM and its arguments, as typed; `more` what follows it. Throws:
+// invalid_argument naming the flag; SpawnError for a Python script that is not there.
+LaunchOptions to_launch_options(const RunFlags& flags,
+                                std::vector<std::string> program,
                                 const std::vector<MoreProgram>& more = {});
 
 }  // namespace muster

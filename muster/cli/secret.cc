@@ -20,7 +20,8 @@ constexpr const char* kSecretExamples = R"(Example, for ranks that are started b
 }  // namespace
 
 void add_secret(CLI::App& app, int* exit_code) {
-  CLI::App* const command = app.add_subcommand("secret", "Print a new secret for a job started by hand");
+  CLI::App* const command =
+      app.add_subcommand("secret", "Print a new secret for a job started by hand");
   command->footer(kSecretExamples);
   command->callback([exit_code] {
     std::string line = Secret::make().hex() + "\n";

@@ -35,55 +35,117 @@ Exit codes: 0 all tasks are done, 1 some are not, 2 wrong usage, 124 --time-limi
 void add_task_flags(CLI::App* command, TasksFlags& flags) {
   command->add_option("SPEC", flags.spec, "A TOML file with the tasks (docs/tasks.md)")
       ->check(not_empty("a spec file"));
-  repeated_flag(command, "--sweep", flags.sweeps, "NAME=VALUES",
-                "Make a task for each value: lr=0.1,0.01 or seed=1..5; repeated, for each combination");
-  text_flag(command, "--need-gpus", flags.need_gpus, "N", "a number as 2 or 0.5",
-            "GPUs that each task of a sweep needs, such as 2 or 0.5 [1; on a machine without GPUs a CPU]");
-  text_flag(command, "--need-memory", flags.need_memory, "SIZE", "a size such as 20GiB",
+  repeated_flag(
+      command,
+      "--sweep",
+      flags.sweeps,
+      "NAME=VALUES",
+      "Make a task for each value: lr=0.1,0.01 or seed=1..5; repeated, for each combination");
+  text_flag(command,
+            "--need-gpus",
+            flags.need_gpus,
+            "N",
+            "a number as 2 or 0.5",
+            "GPUs that each task of a sweep needs, such as 2 or 0.5 [1; on a machine without GPUs "
+            "a CPU]");
+  text_flag(command,
+            "--need-memory",
+            flags.need_memory,
+            "SIZE",
+            "a size such as 20GiB",
             "Free memory that it needs on each of its GPUs, such as 20GiB [none]");
-  text_flag(command, "--need-cpus", flags.need_cpus, "N", "a number",
+  text_flag(command,
+            "--need-cpus",
+            flags.need_cpus,
+            "N",
+            "a number",
             "CPUs that it needs [1; with a GPU none are counted]");
   command
-      ->add_option("--retries", flags.retries, "How often a task of a sweep starts again after a failure [0]")
+      ->add_option("--retries",
+                   flags.retries,
+                   "How often a task of a sweep starts again after a failure [0]")
       ->type_name("N")
       ->check(whole_number_from(0));
-  text_flag(command, "--resume", flags.resume, "DIR", "a folder",
+  text_flag(command,
+            "--resume",
+            flags.resume,
+            "DIR",
+            "a folder",
             "Resume the run in this folder; tasks that are done do not run again");
   entitle(command, "The tasks");
 }
 
 void add_task_device_flags(CLI::App* command, TasksFlags& flags) {
-  text_flag(command, "--gpus", flags.gpus, "SEL", "GPUs such as 0,2-5 or all",
+  text_flag(command,
+            "--gpus",
+            flags.gpus,
+            "SEL",
+            "GPUs such as 0,2-5 or all",
             "GPUs to use: 0,2-5, !3, idle, model=A100, … [all]");
   count_flag(command, "--cpus,--cpu-slots", flags.cpus, "Number of CPUs to use [all]");
-  count_flag(command, "--jobs", flags.jobs, "Largest number of tasks that run at the same time [no limit]");
-  text_flag(command, "--inventory", flags.inventory, "FILE", "a file",
+  count_flag(command,
+             "--jobs",
+             flags.jobs,
+             "Largest number of tasks that run at the same time [no limit]");
+  text_flag(command,
+            "--inventory",
+            flags.inventory,
+            "FILE",
+            "a file",
             "Use the machine in this file instead of this one (simulated)");
-  command->add_flag("--standalone", flags.standalone, "Use this machine alone, in a Slurm allocation too");
+  command->add_flag(
+      "--standalone", flags.standalone, "Use this machine alone, in a Slurm allocation too");
   command->add_flag("--serve", flags.serve, "Run tasks for a run on another host")->group("");
-  text_flag(
-      command, "--numa-binding", flags.numa_binding, "MODE", "none, node or exclusive",
-      "Bind each task to CPUs: none, node (those near its GPUs) or exclusive (no other task on them) [node]");
-  text_flag(
-      command, "--visibility", flags.visibility, "WHICH", "job, own, own-first or all",
-      "GPUs that a rank of a task sees: job (all of the task's, in rank order), own, own-first or all [job]");
-  command->add_flag("--no-lease", flags.no_lease,
+  text_flag(command,
+            "--numa-binding",
+            flags.numa_binding,
+            "MODE",
+            "none, node or exclusive",
+            "Bind each task to CPUs: none, node (those near its GPUs) or exclusive (no other task "
+            "on them) [node]");
+  text_flag(command,
+            "--visibility",
+            flags.visibility,
+            "WHICH",
+            "job, own, own-first or all",
+            "GPUs that a rank of a task sees: job (all of the task's, in rank order), own, "
+            "own-first or all [job]");
+  command->add_flag("--no-lease",
+                    flags.no_lease,
                     "Take no lease on the GPUs, so other jobs may be given the same ones");
-  text_flag(command, "--wait", flags.wait, "TIME", "a time such as 10m",
-            "How long to wait when only GPUs of other jobs, or hosts that were lost, are left to wait for "
+  text_flag(command,
+            "--wait",
+            flags.wait,
+            "TIME",
+            "a time such as 10m",
+            "How long to wait when only GPUs of other jobs, or hosts that were lost, are left to "
+            "wait for "
             "[for GPUs no limit, for hosts 1m]");
   entitle(command, "Devices");
 }
 
 void add_host_flags(CLI::App* command, TasksFlags& flags) {
-  text_flag(command, "--hosts", flags.hosts, "LIST", "hosts such as a:4,b:8",
-            "Hosts to use over ssh, each with its largest number of tasks at the same time: a:4,b:8,c "
-            "[in a Slurm allocation its nodes, else this machine]");
+  text_flag(
+      command,
+      "--hosts",
+      flags.hosts,
+      "LIST",
+      "hosts such as a:4,b:8",
+      "Hosts to use over ssh, each with its largest number of tasks at the same time: a:4,b:8,c "
+      "[in a Slurm allocation its nodes, else this machine]");
   reach_flags(command, flags.hostfile, flags.ssh, flags.remote_muster);
-  text_flag(command, "--submit", flags.submit, "SYSTEM", "slurm",
+  text_flag(command,
+            "--submit",
+            flags.submit,
+            "SYSTEM",
+            "slurm",
             "Hand the tasks to a batch system as job arrays, and end: slurm");
-  repeated_flag(command, "--sbatch", flags.sbatch, "FLAG",
-                "With --submit: pass this flag to sbatch, as --sbatch=--partition=gpu; may be repeated");
+  repeated_flag(
+      command,
+      "--sbatch",
+      flags.sbatch,
+      "FLAG",
+      "With --submit: pass this flag to sbatch, as --sbatch=--partition=gpu; may be repeated");
   command->add_option("--exec-element", flags.element, "An element of a job array: FILE INDEX")
       ->expected(2)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
@@ -93,34 +155,65 @@ void add_host_flags(CLI::App* command, TasksFlags& flags) {
 
 void add_limit_flags(CLI::App* command, TasksFlags& flags) {
   auto* const keep = command->add_flag(
-      "--keep-going", flags.keep_going,
+      "--keep-going",
+      flags.keep_going,
       "After a failure, run everything that does not depend on the failed task (the default)");
   command
-      ->add_flag("--fail-fast", flags.fail_fast, "After a failure, end the tasks that run and start no more")
+      ->add_flag("--fail-fast",
+                 flags.fail_fast,
+                 "After a failure, end the tasks that run and start no more")
       ->excludes(keep);
-  command->add_flag("--allow-nan", flags.allow_nan,
-                    "Count a task as done although its result has NaN or an infinity [it has failed]");
-  text_flag(
-      command, "--time-limit", flags.time_limit, "TIME", "a time such as 2h, or slurm",
-      "Time limit of the whole run, such as 2h: muster ends it then, with exit code 124; slurm: in time "
-      "before Slurm ends its job; slurm-10m: ten minutes before [none]");
-  text_flag(command, "--shutdown-timeout", flags.grace, "TIME", "a time such as 30s",
+  command->add_flag(
+      "--allow-nan",
+      flags.allow_nan,
+      "Count a task as done although its result has NaN or an infinity [it has failed]");
+  text_flag(command,
+            "--time-limit",
+            flags.time_limit,
+            "TIME",
+            "a time such as 2h, or slurm",
+            "Time limit of the whole run, such as 2h: muster ends it then, with exit code 124; "
+            "slurm: in time "
+            "before Slurm ends its job; slurm-10m: ten minutes before [none]");
+  text_flag(command,
+            "--shutdown-timeout",
+            flags.grace,
+            "TIME",
+            "a time such as 30s",
             "Grace period between SIGTERM and SIGKILL [30s]");
   entitle(command, "Limits and failures");
 }
 
 void add_task_output_flags(CLI::App* command, TasksFlags& flags) {
-  text_flag(command, "--run-dir", flags.run_dir, "DIR", "a folder",
+  text_flag(command,
+            "--run-dir",
+            flags.run_dir,
+            "DIR",
+            "a folder",
             "The run's folder, for journal, logs and plans [runs/<id>]");
-  command->add_flag(
-      "--dry-run", flags.dry_run,
-      "Show what would start first, and where, and start nothing; with --submit, show what sbatch would get");
-  text_flag(command, "--explain", flags.explain, "NAME", "a task's name",
+  command->add_flag("--dry-run",
+                    flags.dry_run,
+                    "Show what would start first, and where, and start nothing; with --submit, "
+                    "show what sbatch would get");
+  text_flag(command,
+            "--explain",
+            flags.explain,
+            "NAME",
+            "a task's name",
             "Say why this task waits, and start nothing");
   command->add_flag("--json", flags.json, "Print the results as JSON [as a table]");
-  text_flag(command, "--csv", flags.csv, "FILE", "a file",
-            "Write the results into this file as CSV, with parameters and the numbers that tasks printed");
-  text_flag(command, "--html", flags.html, "FILE", "a file",
+  text_flag(command,
+            "--csv",
+            flags.csv,
+            "FILE",
+            "a file",
+            "Write the results into this file as CSV, with parameters and the numbers that tasks "
+            "printed");
+  text_flag(command,
+            "--html",
+            flags.html,
+            "FILE",
+            "a file",
             "Draw the timeline of the devices into this page");
   command->add_flag("-q,--quiet", flags.quiet, "Print only failures and the results");
   entitle(command, "Output");
@@ -134,9 +227,12 @@ int element_index(const std::string& text) {
 }
 
 int run_tasks_command(const TasksFlags& flags) {
-  if (flags.element.size() == 2) exec_element(flags.element[0], element_index(flags.element[1]));
-  if (flags.serve) return serve_tasks_of_another();
-  if (flags.submit.empty()) return tasks::run(to_tasks_options(flags));
+  if (flags.element.size() == 2)
+    exec_element(flags.element[0], element_index(flags.element[1]));
+  if (flags.serve)
+    return serve_tasks_of_another();
+  if (flags.submit.empty())
+    return tasks::run(to_tasks_options(flags));
   check_submit(flags);
   tasks::submit(to_tasks_options(flags), flags.sbatch);
   return 0;
@@ -147,8 +243,8 @@ int run_tasks_command(const TasksFlags& flags) {
 void add_tasks(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   const auto flags = std::make_shared<TasksFlags>();
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  CLI::App* const command =
-      app.add_subcommand("tasks", "Run many commands over the GPUs and CPUs of this machine, or of several");
+  CLI::App* const command = app.add_subcommand(
+      "tasks", "Run many commands over the GPUs and CPUs of this machine, or of several");
   command->footer(kTasksExamples);
   add_task_flags(command, *flags);
   add_task_device_flags(command, *flags);
@@ -156,7 +252,8 @@ void add_tasks(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   add_limit_flags(command, *flags);
   add_task_output_flags(command, *flags);
   const auto dashes = std::find(args.begin(), args.end(), "--");
-  if (dashes != args.end()) flags->command.assign(dashes + 1, args.end());
+  if (dashes != args.end())
+    flags->command.assign(dashes + 1, args.end());
   args.erase(dashes, args.end());
   command->callback([flags, exit_code] { *exit_code = run_tasks_command(*flags); });
 }

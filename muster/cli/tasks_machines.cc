@@ -24,7 +24,8 @@ std::vector<TaskMachine> listed_machines(const TasksSettings& settings) {
   flags.remote_muster = settings.remote_muster;
   const auto remote = to_remote_options(flags);
   std::vector<TaskMachine> machines;
-  if (!remote) return machines;
+  if (!remote)
+    return machines;
   const std::string program = remote->remote_muster.empty() ? own_program() : remote->remote_muster;
   for (const HostSpec& host : remote->hosts) {
     TaskMachine machine{.name = without_user(host.name), .slots = host.nproc.value_or(0)};
@@ -44,13 +45,15 @@ std::vector<TaskMachine> listed_machines(const TasksSettings& settings) {
 
 // Nothing where this machine is all that there is.
 std::vector<TaskMachine> slurm_machines(const TasksSettings& settings) {
-  const std::string program = settings.remote_muster.empty() ? own_program() : settings.remote_muster;
+  const std::string program =
+      settings.remote_muster.empty() ? own_program() : settings.remote_muster;
   std::vector<TaskMachine> machines;
   const auto nodes = slurm_nodes_of_environment();
   if (!nodes) {
     if (inside_srun_step() && get_env_int("SLURM_STEP_NUM_TASKS").value_or(1) > 1)
       log(LogLevel::warn,
-          "srun has started `muster tasks` more than once, and each of them runs all tasks; start it once, "
+          "srun has started `muster tasks` more than once, and each of them runs all tasks; start "
+          "it once, "
           "without srun: it then uses all nodes of the allocation");
     return machines;
   }
@@ -60,7 +63,8 @@ std::vector<TaskMachine> slurm_machines(const TasksSettings& settings) {
                         .cpus = node.cpus,
                         .argv = srun_command(node.name, {program, "tasks", "--serve"}),
                         .command_environment = srun_environment(),
-                        .advice = cat("check that `srun --overlap -N1 -n1 -w ", node.name,
+                        .advice = cat("check that `srun --overlap -N1 -n1 -w ",
+                                      node.name,
                                       " true` works, or say --standalone for this machine alone")});
   }
   return machines;
@@ -70,7 +74,8 @@ std::vector<TaskMachine> slurm_machines(const TasksSettings& settings) {
 
 std::vector<TaskMachine> find_machines(const TasksSettings& settings) {
   std::vector<TaskMachine> machines = listed_machines(settings);
-  if (machines.empty() && !settings.standalone) machines = slurm_machines(settings);
+  if (machines.empty() && !settings.standalone)
+    machines = slurm_machines(settings);
   return machines;
 }
 

@@ -1,5 +1,5 @@
-// Which machines tasks run on: the hosts of --hosts, the nodes of a Slurm allocation, or this one alone; and
-// how the others are reached. For tasks_options.cc.
+// Which machines tasks run on: the hosts of --hosts, the nodes of a Slurm allocation, or this one
+// alone; and how the others are reached. For tasks_options.cc.
 #pragma once
 
 #include <vector>

@@ -20,20 +20,27 @@ struct RefusedFlag {
   const char* next;
 };
 
-// Whether they name tasks; a run that goes on has some. Throws: invalid_argument for two kinds of them.
+// Whether they name tasks; a run that goes on has some. Throws: invalid_argument for two kinds of
+// them.
 bool check_tasks(const TasksFlags& flags) {
   const bool any = !flags.spec.empty() || !flags.sweeps.empty() || !flags.command.empty();
-  if (!any && !flags.resume.empty()) return false;
+  if (!any && !flags.resume.empty())
+    return false;
   if (!flags.spec.empty() && (!flags.sweeps.empty() || !flags.command.empty()))
-    fail_usage(cat("expected a spec file or --sweep … -- CMD, got both (", printable(flags.spec), " and ",
+    fail_usage(cat("expected a spec file or --sweep … -- CMD, got both (",
+                   printable(flags.spec),
+                   " and ",
                    flags.sweeps.empty() ? "a command" : cat("--sweep ", printable(flags.sweeps[0])),
                    "); leave one of them out; a sweep's command comes after --"));
-  if (!flags.spec.empty()) return true;
+  if (!flags.spec.empty())
+    return true;
   if (!flags.sweeps.empty() && flags.command.empty())
-    fail_usage("--sweep: expected a command after --, got none; as --sweep lr=0.1,0.01 -- ./train {lr}");
+    fail_usage(
+        "--sweep: expected a command after --, got none; as --sweep lr=0.1,0.01 -- ./train {lr}");
   if (flags.sweeps.empty())
     fail_usage(
-        "expected a spec file, or --sweep NAME=VALUES … -- CMD, got neither; as in: muster tasks sweep.toml");
+        "expected a spec file, or --sweep NAME=VALUES … -- CMD, got neither; as in: muster tasks "
+        "sweep.toml");
   return true;
 }
 
@@ -41,34 +48,41 @@ bool check_tasks(const TasksFlags& flags) {
 std::string hosts_setting(const TasksFlags& flags) {
   if (flags.hosts.empty() && flags.hostfile.empty()) {
     if (!flags.ssh.empty() && flags.resume.empty())
-      fail_usage("--ssh: expected --hosts or --hostfile beside it, got neither; say where tasks run");
+      fail_usage(
+          "--ssh: expected --hosts or --hostfile beside it, got neither; say where tasks run");
     if (!flags.remote_muster.empty() && flags.resume.empty() &&
         (flags.standalone || !slurm_nodes_of_environment()))
       fail_usage(
-          "--remote-muster: expected --hosts, --hostfile or a Slurm allocation beside it, got none; "
+          "--remote-muster: expected --hosts, --hostfile or a Slurm allocation beside it, got "
+          "none; "
           "say where tasks run");
     return {};
   }
   if (!flags.hosts.empty() && !flags.hostfile.empty())
     fail_usage("--hosts and --hostfile: expected one of them, got both");
   if (!flags.inventory.empty())
-    fail_usage("--hosts and --inventory: expected one of them, got both; each host tells what it has");
+    fail_usage(
+        "--hosts and --inventory: expected one of them, got both; each host tells what it has");
   if (flags.standalone)
     fail_usage(
-        "--hosts and --standalone: expected one of them, got both; --standalone is this machine alone");
+        "--hosts and --standalone: expected one of them, got both; --standalone is this machine "
+        "alone");
   std::vector<std::string> texts;
-  for (const HostSpec& host : flags.hosts.empty()
-                                  ? read_named("--hostfile", [&] { return read_hostfile(flags.hostfile); })
-                                  : parse_host_list(flags.hosts, "--hosts")) {
+  for (const HostSpec& host :
+       flags.hosts.empty() ? read_named("--hostfile", [&] { return read_hostfile(flags.hostfile); })
+                           : parse_host_list(flags.hosts, "--hosts")) {
     const bool brackets = host.name.find(':') != std::string::npos;
-    texts.push_back(cat(brackets ? "[" : "", host.name, brackets ? "]" : "",
+    texts.push_back(cat(brackets ? "[" : "",
+                        host.name,
+                        brackets ? "]" : "",
                         host.nproc ? cat(":", *host.nproc) : std::string()));
   }
   return join(texts, ",");
 }
 
 std::optional<NumaBinding> binding_of(const std::string& text) {
-  if (text.empty()) return std::nullopt;
+  if (text.empty())
+    return std::nullopt;
   const NumaBinding binding = parse_numa_binding(text);
   if (binding == NumaBinding::socket || binding == NumaBinding::core_complex)
     fail_usage(cat("--numa-binding: expected none, node or exclusive, got ", text));
@@ -85,15 +99,20 @@ TasksSettings to_settings(const TasksFlags& flags) {
                          .numa_binding = binding_of(flags.numa_binding),
                          .lease = !flags.no_lease,
                          .allow_nan = flags.allow_nan};
-  if (!flags.gpus.empty()) settings.gpus = Selection(flags.gpus);
-  if (!flags.inventory.empty()) settings.inventory = absolute_path(flags.inventory);
-  if (!flags.visibility.empty()) settings.visibility = parse_visibility(flags.visibility);
-  if (flags.fail_fast || flags.keep_going) settings.fail_fast = flags.fail_fast;
+  if (!flags.gpus.empty())
+    settings.gpus = Selection(flags.gpus);
+  if (!flags.inventory.empty())
+    settings.inventory = absolute_path(flags.inventory);
+  if (!flags.visibility.empty())
+    settings.visibility = parse_visibility(flags.visibility);
+  if (flags.fail_fast || flags.keep_going)
+    settings.fail_fast = flags.fail_fast;
   return settings;
 }
 
 std::optional<std::chrono::milliseconds> time_of(const std::string& text, const char* flag) {
-  if (text.empty()) return std::nullopt;
+  if (text.empty())
+    return std::nullopt;
   return parse_duration(text, flag);
 }
 
@@ -114,14 +133,17 @@ TasksOptions to_tasks_options(const TasksFlags& flags) {
                        .json = flags.json,
                        .quiet = flags.quiet,
                        .files = {.csv = absolute(flags.csv), .html = absolute(flags.html)}};
-  options.shutdown_timeout = time_of(flags.grace, "--shutdown-timeout").value_or(options.shutdown_timeout);
+  options.shutdown_timeout =
+      time_of(flags.grace, "--shutdown-timeout").value_or(options.shutdown_timeout);
   options.time_limit = parse_time_limit(flags.time_limit, "--time-limit", options.shutdown_timeout);
   if (!flags.resume.empty() && !flags.run_dir.empty())
-    fail_usage("--resume and --run-dir: expected one of them, got both; --resume names the run's folder");
+    fail_usage(
+        "--resume and --run-dir: expected one of them, got both; --resume names the run's folder");
   check_sweep_flags(flags);
   if (check_tasks(flags)) {
     options.spec = flags.spec;
-    if (flags.spec.empty()) options.sweep = sweep_of(flags);
+    if (flags.spec.empty())
+      options.sweep = sweep_of(flags);
   }
   options.sweep_needs = need_flags_text(flags);
   options.settings = to_settings(flags);
@@ -136,7 +158,8 @@ void check_submit(const TasksFlags& flags) {
   const char* const nodes = "Slurm knows its own nodes";
   const char* const books = "Slurm keeps the books: see RUN_DIR/slurm/jobs.json and sacct";
   const char* const order = "Slurm decides when tasks run: give it a flag of its own with --sbatch";
-  const char* const ends = "Slurm ends tasks: time_limit in the spec, or a flag of its own with --sbatch";
+  const char* const ends =
+      "Slurm ends tasks: time_limit in the spec, or a flag of its own with --sbatch";
   const RefusedFlag refused[] = {
       {"--resume", !flags.resume.empty(), "Slurm keeps its own books"},
       {"--gpus", !flags.gpus.empty(), devices},
@@ -161,7 +184,8 @@ void check_submit(const TasksFlags& flags) {
   };
   for (const RefusedFlag& flag : refused) {
     if (flag.given)
-      fail_usage(cat("--submit slurm and ", flag.name, ": expected one of them, got both; ", flag.next));
+      fail_usage(
+          cat("--submit slurm and ", flag.name, ": expected one of them, got both; ", flag.next));
   }
 }
 

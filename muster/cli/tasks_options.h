@@ -49,10 +49,12 @@ struct TasksFlags {
   std::vector<std::string> element = {};  // of a job array: file and index
 };
 
-// Throws: invalid_argument for flags that contradict each other, or what they say is none of theirs.
+// Throws: invalid_argument for flags that contradict each other, or what they say is none of
+// theirs.
 TasksOptions to_tasks_options(const TasksFlags& flags);
 
-// Of --submit: its own value, and flags that the batch system takes no notice of. Throws: invalid_argument.
+// Of --submit: its own value, and flags that the batch system takes no notice of. Throws:
+// invalid_argument.
 void check_submit(const TasksFlags& flags);
 
 }  // namespace muster

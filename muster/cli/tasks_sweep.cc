@@ -14,31 +14,39 @@ namespace {
 // What a sweep's tasks have in common.
 Task common_of(const TasksFlags& flags) {
   Task common{.retries = flags.retries.value_or(0)};
-  if (flags.need_gpus.empty() && flags.need_memory.empty() && flags.need_cpus.empty()) return common;
+  if (flags.need_gpus.empty() && flags.need_memory.empty() && flags.need_cpus.empty())
+    return common;
   TaskNeed need;
   try {
     size_t used = 0;
-    if (!flags.need_gpus.empty()) need.gpus = std::stod(flags.need_gpus, &used);
-    if (used != flags.need_gpus.size() || std::isnan(need.gpus)) throw std::invalid_argument("");
+    if (!flags.need_gpus.empty())
+      need.gpus = std::stod(flags.need_gpus, &used);
+    if (used != flags.need_gpus.size() || std::isnan(need.gpus))
+      throw std::invalid_argument("");
   } catch (const std::exception&) {
-    fail_usage(cat("--need-gpus: expected a number as 2 or 0.5, got '", printable(flags.need_gpus), "'"));
+    fail_usage(
+        cat("--need-gpus: expected a number as 2 or 0.5, got '", printable(flags.need_gpus), "'"));
   }
   const bool whole = need.gpus == std::floor(need.gpus);
   if (need.gpus < 0 || need.gpus > 1'000 || (need.gpus > 1 && !whole))
-    fail_usage(cat("--need-gpus: expected a whole number, or a share below 1, got ", flags.need_gpus));
+    fail_usage(
+        cat("--need-gpus: expected a whole number, or a share below 1, got ", flags.need_gpus));
   if (!flags.need_memory.empty()) {
     try {
       need.memory_bytes = parse_bytes(flags.need_memory);
     } catch (const Error&) {
-      fail_usage(
-          cat("--need-memory: expected a size such as 20GiB, got '", printable(flags.need_memory), "'"));
+      fail_usage(cat("--need-memory: expected a size such as 20GiB, got '",
+                     printable(flags.need_memory),
+                     "'"));
     }
   }
-  if (need.memory_bytes > 0 && need.gpus == 0) need.gpus = 1;
+  if (need.memory_bytes > 0 && need.gpus == 0)
+    need.gpus = 1;
   if (!flags.need_cpus.empty()) {
     const auto cpus = parse_int(flags.need_cpus);
     if (!cpus || *cpus < 1 || *cpus > 65'536)
-      fail_usage(cat("--need-cpus: expected a number from 1, got '", printable(flags.need_cpus), "'"));
+      fail_usage(
+          cat("--need-cpus: expected a number from 1, got '", printable(flags.need_cpus), "'"));
     need.cpus = static_cast<int>(*cpus);
   }
   common.needs = {need};
@@ -59,16 +67,21 @@ void check_sweep_flags(const TasksFlags& flags) {
       {"--need-memory", !flags.need_memory.empty(), "needs = { gpus = 1, memory = \"20GiB\" }"},
       {"--need-cpus", !flags.need_cpus.empty(), "needs = { cpus = N }"},
   };
-  if (!flags.sweeps.empty()) return;
+  if (!flags.sweeps.empty())
+    return;
   for (const SweepFlag& flag : all) {
-    if (!flag.given) continue;
+    if (!flag.given)
+      continue;
     if (!flags.resume.empty() && flags.spec.empty())
-      fail_usage(cat(flag.name,
-                     " and --resume: expected one of them, got both; a run goes on with the tasks that ",
-                     "it began with"));
-    fail_usage(cat(flag.name, ": expected --sweep beside it, got ",
+      fail_usage(
+          cat(flag.name,
+              " and --resume: expected one of them, got both; a run goes on with the tasks that ",
+              "it began with"));
+    fail_usage(cat(flag.name,
+                   ": expected --sweep beside it, got ",
                    flags.spec.empty() ? "none" : cat("the file ", printable(flags.spec)),
-                   "; a file says it in [[task]] or [defaults]: ", flag.key));
+                   "; a file says it in [[task]] or [defaults]: ",
+                   flag.key));
   }
 }
 
@@ -78,10 +91,11 @@ SweepOptions sweep_of(const TasksFlags& flags) {
 
 std::string need_flags_text(const TasksFlags& flags) {
   std::vector<std::string> given;
-  for (const auto& [flag, value] :
-       {std::pair("--need-gpus ", flags.need_gpus), std::pair("--need-memory ", flags.need_memory),
-        std::pair("--need-cpus ", flags.need_cpus)}) {
-    if (!value.empty()) given.push_back(cat(flag, printable(value)));
+  for (const auto& [flag, value] : {std::pair("--need-gpus ", flags.need_gpus),
+                                    std::pair("--need-memory ", flags.need_memory),
+                                    std::pair("--need-cpus ", flags.need_cpus)}) {
+    if (!value.empty())
+      given.push_back(cat(flag, printable(value)));
   }
   return join(given, " ");
 }

@@ -18,20 +18,28 @@ constexpr std::string_view kSlurm = "slurm";
 constexpr const char* kSlurmEnd = "SLURM_JOB_END_TIME";
 
 // Before the end of the Slurm job: of "slurm-10m" ten minutes. Nothing: it is no such text.
-std::optional<milliseconds> before_slurm_end(const std::string& text, const char* flag,
+std::optional<milliseconds> before_slurm_end(const std::string& text,
+                                             const char* flag,
                                              milliseconds shutdown) {
-  if (text == kSlurm) return shutdown + kOwnEnd;
-  if (!text.starts_with(kSlurm) || text[kSlurm.size()] != '-') return std::nullopt;
+  if (text == kSlurm)
+    return shutdown + kOwnEnd;
+  if (!text.starts_with(kSlurm) || text[kSlurm.size()] != '-')
+    return std::nullopt;
   return parse_duration(std::string_view(text).substr(kSlurm.size() + 1), cat(flag, " slurm-TIME"));
 }
 
 milliseconds until_slurm_end(const std::string& text, const char* flag) {
   const auto end = get_env_int(kSlurmEnd);
   if (!end) {
-    fail_usage(cat(flag, " ", text, ": expected ", kSlurmEnd,
-                   " (seconds since 1970), which Slurm sets after 22.05, got none; set it, by export ",
-                   kSlurmEnd,
-                   "=$(date -d $(squeue -h -j $SLURM_JOB_ID -o %e) +%s), or give a time such as 90m"));
+    fail_usage(
+        cat(flag,
+            " ",
+            text,
+            ": expected ",
+            kSlurmEnd,
+            " (seconds since 1970), which Slurm sets after 22.05, got none; set it, by export ",
+            kSlurmEnd,
+            "=$(date -d $(squeue -h -j $SLURM_JOB_ID -o %e) +%s), or give a time such as 90m"));
   }
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const milliseconds most = std::chrono::hours(24 * 10'000);
@@ -41,18 +49,31 @@ milliseconds until_slurm_end(const std::string& text, const char* flag) {
 
 }  // namespace
 
-std::optional<milliseconds> parse_time_limit(const std::string& text, const char* flag,
+std::optional<milliseconds> parse_time_limit(const std::string& text,
+                                             const char* flag,
                                              milliseconds shutdown) {
-  if (text.empty()) return std::nullopt;
+  if (text.empty())
+    return std::nullopt;
   const auto before = before_slurm_end(text, flag, shutdown);
-  const milliseconds limit = before ? until_slurm_end(text, flag) - *before : parse_duration(text, flag);
-  if (limit > milliseconds(0)) return limit;
+  const milliseconds limit =
+      before ? until_slurm_end(text, flag) - *before : parse_duration(text, flag);
+  if (limit > milliseconds(0))
+    return limit;
   if (!before)
-    fail_usage(cat(flag, ": expected a time above 0, got '", printable(text), "'; leave it out for none"));
-  fail_usage(cat(flag, " ", text, ": expected more than ", format_duration(*before),
+    fail_usage(
+        cat(flag, ": expected a time above 0, got '", printable(text), "'; leave it out for none"));
+  fail_usage(cat(flag,
+                 " ",
+                 text,
+                 ": expected more than ",
+                 format_duration(*before),
                  " until the end of the Slurm job, got ",
-                 format_seconds(std::chrono::duration<double>(limit + *before).count()), " (", kSlurmEnd, "=",
-                 *get_env(kSlurmEnd), "); ask Slurm for more, or give slurm-TIME with a shorter time"));
+                 format_seconds(std::chrono::duration<double>(limit + *before).count()),
+                 " (",
+                 kSlurmEnd,
+                 "=",
+                 *get_env(kSlurmEnd),
+                 "); ask Slurm for more, or give slurm-TIME with a shorter time"));
 }
 
 }  // namespace muster

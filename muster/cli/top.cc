@@ -40,7 +40,8 @@ constexpr const char* kTopExamples = R"(Examples:
 
 // What a rank uses of a CPU is a difference.
 constexpr std::chrono::milliseconds kFirstGlance{200};
-constexpr std::chrono::milliseconds kOthersAnswer{3'000};  // hosts that have not by then are not waited for
+constexpr std::chrono::milliseconds kOthersAnswer{
+    3'000};  // hosts that have not by then are not waited for
 
 struct TopOptions {
   std::string target;
@@ -63,45 +64,51 @@ bool names_a_folder(const std::string& text) {
 TopTarget folder_target(const std::string& path, const std::vector<JobNote>& jobs) {
   TopTarget target{.run_dir = resolve_run_folder(path), .job = {}};
   for (const JobNote& job : jobs) {
-    if (job.run_dir == target.run_dir) target.job = job;
+    if (job.run_dir == target.run_dir)
+      target.job = job;
   }
   std::error_code error;
   for (const char* const name : {"plan.json", "run.json", "activity"}) {
-    if (std::filesystem::exists(target.run_dir + "/" + name, error)) return target;
+    if (std::filesystem::exists(target.run_dir + "/" + name, error))
+      return target;
   }
-  fail_usage(cat("expected a job's id, or the folder of one, got '", printable(path),
+  fail_usage(cat("expected a job's id, or the folder of one, got '",
+                 printable(path),
                  "', which has no plan.json, run.json or activity; see `muster ps`"));
 }
 
 TopTarget target_of(const std::string& text) {
   const std::vector<JobNote> jobs = running_jobs();
-  if (!text.empty() && names_a_folder(text)) return folder_target(text, jobs);
+  if (!text.empty() && names_a_folder(text))
+    return folder_target(text, jobs);
   if (!text.empty()) {
     const JobNote& job = find_job(jobs, text);
     return {job.run_dir, job};
   }
   if (jobs.empty()) {
-    throw Error(
-        ErrorCode::failed_precondition,
-        "expected a running job of yours on this host, got none; muster top RUN_DIR shows how one ended");
+    throw Error(ErrorCode::failed_precondition,
+                "expected a running job of yours on this host, got none; muster top RUN_DIR shows "
+                "how one ended");
   }
   return {jobs.back().run_dir, jobs.back()};
 }
 
 TopView sample(TopSampler& sampler, const TopTarget& target) {
-  if (target.job) ask_other_hosts(target.run_dir);
+  if (target.job)
+    ask_other_hosts(target.run_dir);
   return sampler.sample();
 }
 
-// Two looks with a moment between them, so that shares of the CPU are those of now; more while other hosts
-// may still answer.
+// Two looks with a moment between them, so that shares of the CPU are those of now; more while
+// other hosts may still answer.
 TopView glance(TopSampler& sampler, const TopTarget& target) {
   TopView view = sample(sampler, target);
   const Deadline deadline(can_ask_other_hosts(target.run_dir) ? kOthersAnswer : kFirstGlance);
   while (view.running) {
     ::usleep(static_cast<useconds_t>(std::chrono::microseconds(kFirstGlance).count()));
     view = sample(sampler, target);
-    if (view.hosts_have_answered() || deadline.passed()) break;
+    if (view.hosts_have_answered() || deadline.passed())
+      break;
   }
   return view;
 }
@@ -114,9 +121,11 @@ void show_live(TopSampler& sampler, const TopTarget& target, std::chrono::millis
     for (auto pause = std::min(interval, kFirstGlance);; pause = interval) {
       const TopView view = sample(sampler, target);
       last = top_table(view);
-      if (!view.running) break;
+      if (!view.running)
+        break;
       screen.show(last + "\nq: quit\n");
-      if (!screen.wait(pause)) break;
+      if (!screen.wait(pause))
+        break;
     }
   }
   write_all(STDOUT_FILENO, last);
@@ -126,13 +135,15 @@ void show_lines(TopSampler& sampler, const TopTarget& target, std::chrono::milli
   TopView view = glance(sampler, target);
   bool running = view.running;
   write_all(STDOUT_FILENO, top_table(view));
-  if (!running) return;
+  if (!running)
+    return;
   // `watch` ends by SIGINT; the job's end ends it too, at the next text.
   struct Ended {};
   try {
     watch(STDOUT_FILENO,
           [&] {
-            if (!running) throw Ended();
+            if (!running)
+              throw Ended();
             view = sample(sampler, target);
             running = view.running;
             return cat("----\n", top_table(view));
@@ -149,9 +160,12 @@ void show_top(const TopOptions& options) {
     fail_usage(cat("--interval: expected 100ms or more, got ", options.interval));
   TopTarget target = target_of(options.target);
   TopSampler sampler(target.run_dir, target.job);
-  if (options.json) return write_all(STDOUT_FILENO, top_json(glance(sampler, target)));
-  if (options.prometheus) return write_all(STDOUT_FILENO, top_prometheus(glance(sampler, target)));
-  if (options.once || !target.job) return write_all(STDOUT_FILENO, top_table(glance(sampler, target)));
+  if (options.json)
+    return write_all(STDOUT_FILENO, top_json(glance(sampler, target)));
+  if (options.prometheus)
+    return write_all(STDOUT_FILENO, top_prometheus(glance(sampler, target)));
+  if (options.once || !target.job)
+    return write_all(STDOUT_FILENO, top_table(glance(sampler, target)));
   const bool live = ::isatty(STDOUT_FILENO) == 1 && draws_anew(get_env("TERM").value_or(""));
   return live ? show_live(sampler, target, interval) : show_lines(sampler, target, interval);
 }
@@ -163,12 +177,15 @@ void add_top(CLI::App& app, int* exit_code) {
   command->footer(kTopExamples);
   const auto options = std::make_shared<TopOptions>();
   command->add_option(
-      "JOB", options->target,
+      "JOB",
+      options->target,
       "A job's id or the beginning of it, its launcher's pid, or its run's folder [your newest]");
   auto* const once = command->add_flag("--once", options->once, "Print one table and end");
   auto* const json =
       command->add_flag("--json", options->json, "Print the same once, as JSON")->excludes(once);
-  command->add_flag("--prometheus", options->prometheus, "Print the same once, in Prometheus' text format")
+  command
+      ->add_flag(
+          "--prometheus", options->prometheus, "Print the same once, in Prometheus' text format")
       ->excludes(once)
       ->excludes(json);
   command->add_option("--interval", options->interval, "Time from one look to the next [1s]")

@@ -44,7 +44,8 @@ std::string suggested_flag(const CLI::App& command, const std::string& flag, boo
   std::vector<std::string> flags;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) {
-      if (name != written) flags.push_back(name);  // --config in a file of --config
+      if (name != written)
+        flags.push_back(name);  // --config in a file of --config
     }
   }
   const std::string_view near = nearest_name(written, {flags.begin(), flags.end()});
@@ -54,10 +55,12 @@ std::string suggested_flag(const CLI::App& command, const std::string& flag, boo
 std::string unknown_flag(const CLI::App& app) {
   const NamedCommand named = named_command(app);
   for (const std::string& word : named.command->remaining()) {
-    if (!is_flag(word)) continue;
+    if (!is_flag(word))
+      continue;
     const std::string flag = word.substr(0, word.find('='));
     std::string next = suggested_flag(*named.command, word, true);
-    if (next.empty()) next = cat("; see ", named.name, " --help");
+    if (next.empty())
+      next = cat("; see ", named.name, " --help");
     return cat("expected a flag of ", named.name, ", got '", printable(flag), "'", next);
   }
   return "";
@@ -65,16 +68,19 @@ std::string unknown_flag(const CLI::App& app) {
 
 std::string unknown_subcommand(const CLI::App& app) {
   const NamedCommand named = named_command(app);
-  if (named.command == &app || named.command->get_require_subcommand_min() == 0) return "";
+  if (named.command == &app || named.command->get_require_subcommand_min() == 0)
+    return "";
   std::vector<std::string> names;
-  for (const CLI::App* part : named.command->get_subcommands({})) names.push_back(part->get_name());
+  for (const CLI::App* part : named.command->get_subcommands({}))
+    names.push_back(part->get_name());
   const std::string last = names.back();
   const std::string others = join(std::vector<std::string>(names.begin(), names.end() - 1), ", ");
   const std::vector<std::string> words = named.command->remaining();
   const auto word = std::find_if_not(words.begin(), words.end(), is_flag);
   const std::string got = word == words.end() ? "none" : cat("'", printable(*word), "'");
   std::string next = word == words.end() ? "" : did_you_mean(*word, {names.begin(), names.end()});
-  if (next.empty()) next = cat("; see ", named.name, " --help");
+  if (next.empty())
+    next = cat("; see ", named.name, " --help");
   return cat("expected ", others, " or ", last, ", got ", got, next);
 }
 

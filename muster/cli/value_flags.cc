@@ -8,22 +8,32 @@ namespace muster {
 
 FlagCheck not_empty(const std::string& expected) {
   return [expected](const std::string& text) {
-    return text.empty() ? cat("expected ", expected, ", got ''; give it or leave the flag out") : "";
+    return text.empty() ? cat("expected ", expected, ", got ''; give it or leave the flag out")
+                        : "";
   };
 }
 
 FlagCheck whole_number_from(int64_t least, int64_t most) {
   return [least, most](const std::string& text) -> std::string {
     const auto number = parse_int(text);
-    if (number && *number >= least && *number <= most) return "";
+    if (number && *number >= least && *number <= most)
+      return "";
     const bool too_large = number && *number > most;
-    return cat("expected a whole number of at ", too_large ? "most " : "least ", too_large ? most : least,
-               ", got '", printable(text), "'");
+    return cat("expected a whole number of at ",
+               too_large ? "most " : "least ",
+               too_large ? most : least,
+               ", got '",
+               printable(text),
+               "'");
   };
 }
 
-void text_flag(CLI::App* command, const std::string& flag, std::string& value, const std::string& type,
-               const std::string& expected, const std::string& help) {
+void text_flag(CLI::App* command,
+               const std::string& flag,
+               std::string& value,
+               const std::string& type,
+               const std::string& expected,
+               const std::string& help) {
   command->add_option(flag, value, help)->type_name(type)->check(not_empty(expected));
 }
 
@@ -31,8 +41,11 @@ void count_flag(CLI::App* command, const std::string& flag, int& value, const st
   command->add_option(flag, value, help)->type_name("N")->check(whole_number_from(1));
 }
 
-CLI::Option* repeated_flag(CLI::App* command, const std::string& flag, std::vector<std::string>& values,
-                           const std::string& type, const std::string& help) {
+CLI::Option* repeated_flag(CLI::App* command,
+                           const std::string& flag,
+                           std::vector<std::string>& values,
+                           const std::string& type,
+                           const std::string& help) {
   return command->add_option(flag, values, help)
       ->type_name(type)
       ->expected(1)
@@ -49,11 +62,23 @@ void entitle(CLI::App* command, const char* title) {
   }
 }
 
-void reach_flags(CLI::App* command, std::string& hostfile, std::string& ssh, std::string& remote_muster) {
-  text_flag(command, "--hostfile", hostfile, "FILE", "a file", "A file of hosts, one a line: a slots=4");
-  text_flag(command, "--ssh", ssh, "CMD", "a command",
+void reach_flags(CLI::App* command,
+                 std::string& hostfile,
+                 std::string& ssh,
+                 std::string& remote_muster) {
+  text_flag(
+      command, "--hostfile", hostfile, "FILE", "a file", "A file of hosts, one a line: a slots=4");
+  text_flag(command,
+            "--ssh",
+            ssh,
+            "CMD",
+            "a command",
             "Command that reaches the hosts, such as 'ssh -p 2222' [MUSTER_SSH, or ssh]");
-  text_flag(command, "--remote-muster", remote_muster, "PATH", "a path",
+  text_flag(command,
+            "--remote-muster",
+            remote_muster,
+            "PATH",
+            "a path",
             "Path of muster on the hosts [the same as here]");
 }
 

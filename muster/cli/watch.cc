@@ -31,9 +31,12 @@ class Interrupts {
     const Deadline deadline(duration);
     while (true) {
       const auto left = deadline.left();
-      const timespec time{.tv_sec = left.count() / 1000, .tv_nsec = left.count() % 1000 * 1'000'000};
-      if (sigtimedwait(&set_, nullptr, &time) == SIGINT) return false;
-      if (errno == EAGAIN && deadline.passed()) return true;
+      const timespec time{.tv_sec = left.count() / 1000,
+                          .tv_nsec = left.count() % 1000 * 1'000'000};
+      if (sigtimedwait(&set_, nullptr, &time) == SIGINT)
+        return false;
+      if (errno == EAGAIN && deadline.passed())
+        return true;
     }
   }
 
@@ -44,11 +47,13 @@ class Interrupts {
 
 std::string in_place(int fd, const std::string& text, bool first) {
   winsize size{};
-  if (ioctl(fd, TIOCGWINSZ, &size) != 0) size = {};
+  if (ioctl(fd, TIOCGWINSZ, &size) != 0)
+    size = {};
   std::string out = first ? "\x1b[2J\x1b[H" : "\x1b[H";
   const size_t rows = size.ws_row > 1 ? size.ws_row - 1U : 0;  // the last is the cursor's
   for (const char c : fit_to_terminal(text, rows, size.ws_col)) {
-    if (c == '\n') out += "\x1b[K";
+    if (c == '\n')
+      out += "\x1b[K";
     out += c;
   }
   return out + "\x1b[J";
@@ -61,7 +66,8 @@ std::string fit_to_terminal(const std::string& text, size_t rows, size_t columns
   size_t row = 0;
   size_t column = 0;
   for (const char c : text) {
-    if (rows > 0 && row == rows) return out;
+    if (rows > 0 && row == rows)
+      return out;
     if (c == '\n') {
       out += c;
       ++row;
@@ -69,8 +75,10 @@ std::string fit_to_terminal(const std::string& text, size_t rows, size_t columns
       continue;
     }
     const bool starts_character = (static_cast<unsigned char>(c) & 0xc0) != 0x80;
-    if (starts_character) ++column;
-    if (columns == 0 || column <= columns) out += c;
+    if (starts_character)
+      ++column;
+    if (columns == 0 || column <= columns)
+      out += c;
   }
   return out;
 }
@@ -79,7 +87,8 @@ void watch(int fd, const std::function<std::string()>& make_text, const WatchOpt
   const bool terminal = isatty(fd) == 1;
   const Interrupts interrupts;
   for (int i = 0; options.count == 0 || i < options.count; ++i) {
-    if (i > 0 && !interrupts.wait(options.interval)) break;
+    if (i > 0 && !interrupts.wait(options.interval))
+      break;
     const std::string text = make_text();
     write_all(fd, terminal ? in_place(fd, text, i == 0) : (i > 0 ? options.separator : "") + text);
   }

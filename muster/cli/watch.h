@@ -1,4 +1,5 @@
-// Showing a text again and again, as it changes, until the user has seen enough. For `muster devices
+// Showing a text again and again, as it changes, until the user has seen enough. For `muster
+// devices
 // --watch`.
 #pragma once
 
@@ -10,12 +11,14 @@ namespace muster {
 
 struct WatchOptions {
   std::chrono::milliseconds interval{1000};
-  int count = 0;                     // how often; 0: until SIGINT
-  std::string separator = "----\n";  // before each text but the first, where it is not redrawn in place
+  int count = 0;  // how often; 0: until SIGINT
+  std::string separator =
+      "----\n";  // before each text but the first, where it is not redrawn in place
 };
 
-// Writes what `make_text` returns to `fd`: on a terminal in place, cut to its size; elsewhere one after the
-// other. SIGINT ends it. Blocking: until then, or `count` texts. Throws: io, and what make_text throws.
+// Writes what `make_text` returns to `fd`: on a terminal in place, cut to its size; elsewhere one
+// after the other. SIGINT ends it. Blocking: until then, or `count` texts. Throws: io, and what
+// make_text throws.
 void watch(int fd, const std::function<std::string()>& make_text, const WatchOptions& options);
 
 // The first lines of `text` that fit, each cut to `columns` characters. 0: no limit.

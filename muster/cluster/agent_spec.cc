@@ -17,18 +17,35 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kSchema = "muster.agent/3";
-constexpr const char* kSentPrefixes[] = {"NCCL_",  "GLOO_", "UCX_",   "FI_",  "TORCH_", "PYTORCH_",
-                                         "PYTHON", "CUDA_", "OMP_",   "KMP_", "MKL_",   "MUSTER_",
-                                         "PET_",   "HF_",   "WANDB_", "LC_",  "XLA_",   "TRITON_"};
-constexpr const char* kSentNames[] = {"PATH", "LD_LIBRARY_PATH", "LANG", "VIRTUAL_ENV", "CONDA_PREFIX", "TZ"};
-constexpr const char* kKeptPrefixes[] = {"MUSTER_SECRET", "MUSTER_LEASE", "MUSTER_STORE", "MUSTER_HOST_ID",
-                                         "MUSTER_RUNTIME_DIR"};
+constexpr const char* kSentPrefixes[] = {"NCCL_",
+                                         "GLOO_",
+                                         "UCX_",
+                                         "FI_",
+                                         "TORCH_",
+                                         "PYTORCH_",
+                                         "PYTHON",
+                                         "CUDA_",
+                                         "OMP_",
+                                         "KMP_",
+                                         "MKL_",
+                                         "MUSTER_",
+                                         "PET_",
+                                         "HF_",
+                                         "WANDB_",
+                                         "LC_",
+                                         "XLA_",
+                                         "TRITON_"};
+constexpr const char* kSentNames[] = {
+    "PATH", "LD_LIBRARY_PATH", "LANG", "VIRTUAL_ENV", "CONDA_PREFIX", "TZ"};
+constexpr const char* kKeptPrefixes[] = {
+    "MUSTER_SECRET", "MUSTER_LEASE", "MUSTER_STORE", "MUSTER_HOST_ID", "MUSTER_RUNTIME_DIR"};
 constexpr const char* kKeptNames[] = {"CUDA_VISIBLE_DEVICES", "MUSTER_TTY"};
 
 template <size_t N>
 bool has_prefix(const char* const (&prefixes)[N], const std::string& name) {
-  return std::any_of(std::begin(prefixes), std::end(prefixes),
-                     [&](const char* prefix) { return name.starts_with(prefix); });
+  return std::any_of(std::begin(prefixes), std::end(prefixes), [&](const char* prefix) {
+    return name.starts_with(prefix);
+  });
 }
 
 template <size_t N>
@@ -37,7 +54,9 @@ bool is_one_of(const char* const (&names)[N], const std::string& name) {
 }
 
 bool is_a_name(const std::string& name) {
-  const auto word = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
+  const auto word = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_';
+  };
   return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
          std::all_of(name.begin(), name.end(), word);
 }
@@ -100,7 +119,8 @@ LaunchOptions launch_from(const Json& json) {
   read(json, "max_restarts", options.max_restarts);
   read(json, "replaces", options.replaces);
   options.rejoin_within = std::chrono::milliseconds(json.at("rejoin_milliseconds").get<int64_t>());
-  options.shutdown_timeout = std::chrono::milliseconds(json.at("shutdown_milliseconds").get<int64_t>());
+  options.shutdown_timeout =
+      std::chrono::milliseconds(json.at("shutdown_milliseconds").get<int64_t>());
   if (const Json& stopped = json.at("stopped_milliseconds"); !stopped.is_null())
     options.stopped_timeout = std::chrono::milliseconds(stopped.get<int64_t>());
   read(json, "stop_signals", options.stop_signals);
@@ -136,17 +156,20 @@ ClusterOptions cluster_from(const Json& json) {
   ClusterOptions cluster{.backend = "remote", .remote = true};
   read(json, "min_hosts", cluster.min_hosts);
   read(json, "max_hosts", cluster.max_hosts);
-  if (!json.at("node_rank").is_null()) cluster.node_rank = json.at("node_rank").get<int>();
+  if (!json.at("node_rank").is_null())
+    cluster.node_rank = json.at("node_rank").get<int>();
   read(json, "endpoint", cluster.endpoint);
   read(json, "host_name", cluster.host_name);
   cluster.join_timeout = std::chrono::milliseconds(json.at("join_milliseconds").get<int64_t>());
-  cluster.silence = Silence(std::chrono::milliseconds(json.at("silence_milliseconds").get<int64_t>()));
+  cluster.silence =
+      Silence(std::chrono::milliseconds(json.at("silence_milliseconds").get<int64_t>()));
   return cluster;
 }
 
 // Arguments, variables and paths are bytes and perhaps no UTF-8, which JSON must be.
 void change_texts(Json& json, const std::function<std::string(const std::string&)>& change) {
-  if (json.is_string()) json = change(json.get_ref<const std::string&>());
+  if (json.is_string())
+    json = change(json.get_ref<const std::string&>());
   if (json.is_object()) {
     Json changed = Json::object();
     for (auto& [name, value] : json.items()) {
@@ -156,7 +179,8 @@ void change_texts(Json& json, const std::function<std::string(const std::string&
     json = std::move(changed);
   }
   if (json.is_array()) {
-    for (Json& value : json) change_texts(value, change);
+    for (Json& value : json)
+      change_texts(value, change);
   }
 }
 
@@ -165,8 +189,9 @@ void change_texts(Json& json, const std::function<std::string(const std::string&
 std::string to_line(const AgentSpec& spec) {
   Json json = {{"schema", kSchema},
                {"launch", launch_to_json(spec.launch)},
-               {"nproc", spec.launch.request.nproc_per_node ? Json(*spec.launch.request.nproc_per_node)
-                                                            : Json(nullptr)},
+               {"nproc",
+                spec.launch.request.nproc_per_node ? Json(*spec.launch.request.nproc_per_node)
+                                                   : Json(nullptr)},
                {"cluster", cluster_to_json(spec.cluster)},
                {"environment", spec.environment},
                {"folder", spec.folder}};
@@ -185,18 +210,22 @@ AgentSpec agent_spec_from(std::string_view line) {
   try {
     Json json = Json::parse(line.substr(space));
     change_texts(json, [](const std::string& text) { return bytes_of_text(text, "agent"); });
-    if (json.at("schema") != kSchema) throw Error(ErrorCode::invalid_argument, "another version");
+    if (json.at("schema") != kSchema)
+      throw Error(ErrorCode::invalid_argument, "another version");
     AgentSpec spec{.launch = launch_from(json.at("launch")),
                    .cluster = cluster_from(json.at("cluster")),
                    .environment = json.at("environment").get<Environment>(),
                    .folder = json.at("folder").get<std::string>()};
-    if (!json.at("nproc").is_null()) spec.launch.request.nproc_per_node = json.at("nproc").get<int>();
+    if (!json.at("nproc").is_null())
+      spec.launch.request.nproc_per_node = json.at("nproc").get<int>();
     spec.cluster.secret = Secret::from_hex(line.substr(0, space));
     return spec;
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_argument,
-                cat("agent: expected its spec as a line of JSON, got ", error.what(),
-                    "; it is `muster run --hosts` that starts agents, with the same version on every host"));
+                cat("agent: expected its spec as a line of JSON, got ",
+                    error.what(),
+                    "; it is `muster run --hosts` that starts agents, with the same version on "
+                    "every host"));
   }
 }
 
@@ -205,7 +234,8 @@ Environment environment_to_send(const Environment& own) {
   for (const auto& [name, value] : own) {
     const bool wanted = (has_prefix(kSentPrefixes, name) || is_one_of(kSentNames, name)) &&
                         !has_prefix(kKeptPrefixes, name) && !is_one_of(kKeptNames, name);
-    if (wanted && is_a_name(name)) sent.emplace(name, value);
+    if (wanted && is_a_name(name))
+      sent.emplace(name, value);
   }
   return sent;
 }

@@ -1,4 +1,5 @@
-// How the hosts of a job find each other, as the command line and the cluster's own variables say it.
+// How the hosts of a job find each other, as the command line and the cluster's own variables say
+// it.
 #pragma once
 
 #include <chrono>
@@ -10,9 +11,11 @@
 
 namespace muster {
 
-// Why no process of a job of several hosts stops by SIGTSTP, as that of one host does with its ranks.
+// Why no process of a job of several hosts stops by SIGTSTP, as that of one host does with its
+// ranks.
 inline constexpr const char* kGoesOnBecause =
-    "the other hosts would hear nothing of this one, give it up and end their ranks; the job goes on, Ctrl-C "
+    "the other hosts would hear nothing of this one, give it up and end their ranks; the job goes "
+    "on, Ctrl-C "
     "ends it";
 
 struct ClusterOptions {
@@ -26,12 +29,14 @@ struct ClusterOptions {
   std::string etcd_ca_file = {};
   std::string etcd_cert_file = {};
   std::string etcd_key_file = {};
-  std::string rendezvous_file = {};  // where to leave or find that, when nobody was told (srun, mpirun)
-  bool one_machine = false;          // all of them are on this one
-  std::string local_address = {};    // where other hosts reach this one; empty: by the route to the endpoint
-  std::string host_name = {};        // what this host is called; empty: by its own name
-  Secret secret = {};                // given by whoever started this agent; empty: look for one
-  std::string secret_file = {};      // empty: MUSTER_SECRET_FD, MUSTER_SECRET_FILE
+  std::string rendezvous_file =
+      {};                    // where to leave or find that, when nobody was told (srun, mpirun)
+  bool one_machine = false;  // all of them are on this one
+  std::string local_address =
+      {};  // where other hosts reach this one; empty: by the route to the endpoint
+  std::string host_name = {};    // what this host is called; empty: by its own name
+  Secret secret = {};            // given by whoever started this agent; empty: look for one
+  std::string secret_file = {};  // empty: MUSTER_SECRET_FD, MUSTER_SECRET_FILE
   bool no_auth = false;
   bool remote = false;  // started by a `muster run` elsewhere, which says what is to be said
   std::chrono::milliseconds join_timeout{600'000};  // for min_hosts to come

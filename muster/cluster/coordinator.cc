@@ -36,10 +36,13 @@ Coordinator::Coordinator(CoordinatorRules rules, Planner planner, Say say, Clock
 
 std::vector<Order> Coordinator::on_report(const Report& report, Clock::time_point now) {
   now_ = now;
-  if (is_told_again(report)) return on_tick(now);
+  if (is_told_again(report))
+    return on_tick(now);
   if (phase_ == Phase::finished) {
-    if (report.kind == Report::Kind::leave || report.kind == Report::Kind::lost) members_.erase(report.from);
-    if (report.kind == Report::Kind::join) refuse(report.from, "the job has ended");
+    if (report.kind == Report::Kind::leave || report.kind == Report::Kind::lost)
+      members_.erase(report.from);
+    if (report.kind == Report::Kind::join)
+      refuse(report.from, "the job has ended");
     return std::exchange(orders_, {});
   }
   switch (report.kind) {
@@ -70,9 +73,11 @@ std::vector<Order> Coordinator::on_report(const Report& report, Clock::time_poin
 
 // A host whose store did not answer reports again, and both may have arrived.
 bool Coordinator::is_told_again(const Report& report) {
-  if (report.number == 0) return false;
+  if (report.number == 0)
+    return false;
   int& last = last_numbers_[report.from];
-  if (report.number <= last) return true;
+  if (report.number <= last)
+    return true;
   last = report.number;
   return false;
 }
@@ -81,8 +86,8 @@ std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
   now_ = now;
   if (phase_ != Phase::finished && phase_ != Phase::stopping && rules_.time_limit &&
       now >= rules_.ends_at.value_or(began_ + *rules_.time_limit)) {
-    trouble_.error =
-        cat("stopped: the time limit of ", format_duration(*rules_.time_limit), " (--timeout) is over");
+    trouble_.error = cat(
+        "stopped: the time limit of ", format_duration(*rules_.time_limit), " (--timeout) is over");
     trouble_.error_code = kTimeLimitExitCode;
     if (phase_ == Phase::running) {
       stop_round("the time limit is over");
@@ -93,20 +98,27 @@ std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
   if (phase_ == Phase::stopping && stop_deadline_ && now >= *stop_deadline_) {
     for (const std::string& id : live_hosts()) {
       const Member& member = members_.at(id);
-      if (member.in_round && !member.ended) on_gone(id, true);
+      if (member.in_round && !member.ended)
+        on_gone(id, true);
     }
   }
-  if (phase_ == Phase::stopping && all_ended()) round_over();
-  if (phase_ == Phase::running && all_ended()) round_over();
-  if (phase_ == Phase::gathering) try_to_start();
+  if (phase_ == Phase::stopping && all_ended())
+    round_over();
+  if (phase_ == Phase::running && all_ended())
+    round_over();
+  if (phase_ == Phase::gathering)
+    try_to_start();
   return std::exchange(orders_, {});
 }
 
 void Coordinator::on_failing(const Report& report) {
   const auto member = members_.find(report.from);
-  if (member == members_.end() || report.round != round_ || !member->second.in_round) return;
-  if (phase_ == Phase::running && report.error.empty() && replace_in_place(report)) return;
-  for (const WorkerExit& exit : report.exits) trouble_.failures.push_back(exit);
+  if (member == members_.end() || report.round != round_ || !member->second.in_round)
+    return;
+  if (phase_ == Phase::running && report.error.empty() && replace_in_place(report))
+    return;
+  for (const WorkerExit& exit : report.exits)
+    trouble_.failures.push_back(exit);
   if (phase_ == Phase::running && !report.error.empty())
     return stop_round(cat("not replaced in place: ", report.error));
   if (phase_ == Phase::running && !report.exits.empty()) {
@@ -117,22 +129,28 @@ void Coordinator::on_failing(const Report& report) {
 
 void Coordinator::on_ended(const Report& report) {
   const auto found = members_.find(report.from);
-  if (found == members_.end() || report.round != round_ || !found->second.in_round) return;
-  if (leave_in_place(report)) return;
+  if (found == members_.end() || report.round != round_ || !found->second.in_round)
+    return;
+  if (leave_in_place(report))
+    return;
   Member& member = found->second;
   member.ended = true;
   for (const WorkerExit& exit : report.exits) {
     exits_.push_back(exit);
     // The whole story of a failure that was told in a hurry.
-    const auto told = std::find_if(trouble_.failures.begin(), trouble_.failures.end(),
-                                   [&](const WorkerExit& failure) { return same_rank(failure, exit); });
+    const auto told = std::find_if(
+        trouble_.failures.begin(), trouble_.failures.end(), [&](const WorkerExit& failure) {
+          return same_rank(failure, exit);
+        });
     if (told != trouble_.failures.end()) {
-      if (exit.sent_signal == 0) *told = exit;  // not the end of the one that was started in its place
+      if (exit.sent_signal == 0)
+        *told = exit;  // not the end of the one that was started in its place
     } else if (exit.failed() && exit.sent_signal == 0) {
       trouble_.failures.push_back(exit);
     }
   }
-  const bool can_be_spared = rules_.elastic() && members_.size() > static_cast<size_t>(rules_.min_hosts);
+  const bool can_be_spared =
+      rules_.elastic() && members_.size() > static_cast<size_t>(rules_.min_hosts);
   if (!report.error.empty() && can_be_spared) {
     do_without(report.from, report.error);
     member.leaves = trouble_.hosts_changed = true;
@@ -140,8 +158,10 @@ void Coordinator::on_ended(const Report& report) {
     trouble_.error = cat("host ", name_of(report.from), ": ", report.error);
     trouble_.error_code = report.exit_code;
   }
-  if (report.stopped_by != 0 && rules_.elastic()) member.leaves = trouble_.hosts_changed = true;
-  if (report.stopped_by != 0 && !rules_.elastic()) trouble_.stopped_by = report.stopped_by;
+  if (report.stopped_by != 0 && rules_.elastic())
+    member.leaves = trouble_.hosts_changed = true;
+  if (report.stopped_by != 0 && !rules_.elastic())
+    trouble_.stopped_by = report.stopped_by;
   const bool bad = !report.error.empty() || report.stopped_by != 0 || !trouble_.failures.empty();
   if (bad && phase_ == Phase::running) {
     stop_round(!report.error.empty()    ? cat("host ", name_of(report.from), ": ", report.error)
@@ -152,7 +172,8 @@ void Coordinator::on_ended(const Report& report) {
 
 void Coordinator::on_gone(const std::string& id, bool lost) {
   forget_newcomer(id);
-  if (!members_.contains(id)) return;
+  if (!members_.contains(id))
+    return;
   go_on_without(id, lost);
   let_newcomers_in(id);
 }
@@ -163,12 +184,18 @@ void Coordinator::go_on_without(const std::string& id, bool lost) {
   const bool mattered = found->second.in_round && !found->second.ended;
   members_.erase(found);
   if (lost)
-    refuse(id, "it was given up: no sign of life, or ranks that did not end in time");  // in case it lives
-  if (phase_ == Phase::gathering) say_(cat("host ", name, lost ? " is gone" : " has left"));
-  if (!mattered || regroup_in_place(cat("host ", name, lost ? " is gone" : " leaves"))) return;
+    refuse(
+        id,
+        "it was given up: no sign of life, or ranks that did not end in time");  // in case it lives
+  if (phase_ == Phase::gathering)
+    say_(cat("host ", name, lost ? " is gone" : " has left"));
+  if (!mattered || regroup_in_place(cat("host ", name, lost ? " is gone" : " leaves")))
+    return;
   trouble_.hosts_changed = true;
-  if (lost) trouble_.lost.push_back(name);
-  if (phase_ == Phase::running) stop_round(cat("host ", name, lost ? " is gone" : " leaves"));
+  if (lost)
+    trouble_.lost.push_back(name);
+  if (phase_ == Phase::running)
+    stop_round(cat("host ", name, lost ? " is gone" : " leaves"));
 }
 
 void Coordinator::on_stop(const Report& report) {
@@ -197,56 +224,76 @@ void Coordinator::stop_round(const std::string& reason) {
 }
 
 bool Coordinator::all_ended() const {
-  return std::all_of(members_.begin(), members_.end(),
-                     [](const auto& entry) { return !entry.second.in_round || entry.second.ended; });
+  return std::all_of(members_.begin(), members_.end(), [](const auto& entry) {
+    return !entry.second.in_round || entry.second.ended;
+  });
 }
 
 void Coordinator::round_over() {
   stop_deadline_.reset();
   const bool was_stopped = phase_ == Phase::stopping;
   std::erase_if(members_, [](const auto& entry) { return entry.second.leaves; });
-  if (!was_stopped) return finish(0, "");
+  if (!was_stopped)
+    return finish(0, "");
   const bool job_ends = !trouble_.hosts_changed || trouble_.stopped_by != 0 || members_.empty();
   if (have_stopped(exits_) && job_ends)
     return finish(kStoppedExitCode, "all ranks have stopped, as they were asked to");
   put_cause_first(trouble_.failures);
-  if (!trouble_.error.empty()) return finish(trouble_.error_code, trouble_.error);
+  if (!trouble_.error.empty())
+    return finish(trouble_.error_code, trouble_.error);
   if (trouble_.stopped_by != 0) {
     return finish(128 + trouble_.stopped_by, cat("stopped by ", signal_name(trouble_.stopped_by)));
   }
   if (!trouble_.lost.empty()) {
-    const std::string lost = cat(trouble_.lost.size() == 1 ? "host " : "hosts ", join(trouble_.lost, ", "),
+    const std::string lost = cat(trouble_.lost.size() == 1 ? "host " : "hosts ",
+                                 join(trouble_.lost, ", "),
                                  trouble_.lost.size() == 1 ? " is gone" : " are gone");
     if (rules_.elastic()) {
       const bool enough = std::ssize(members_) >= rules_.min_hosts;
       say_(cat(lost, enough ? "; going on without it" : "; waiting for another"));
       return regather();
     }
-    if (restarts_ >= rules_.max_restarts) return finish(1, lost);
+    if (restarts_ >= rules_.max_restarts)
+      return finish(1, lost);
     ++restarts_;
     say_(cat(lost, "; waiting for another (restart ", restarts_, " of ", rules_.max_restarts, ")"));
     return regather();
   }
-  if (trouble_.failures.empty() || trouble_.hosts_changed) return regather();
+  if (trouble_.failures.empty() || trouble_.hosts_changed)
+    return regather();
   const WorkerExit* const first = first_failure(trouble_.failures);
   restart_after_failure(first != nullptr ? *first : trouble_.failures[0]);
 }
 
 void Coordinator::restart_after_failure(const WorkerExit& first) {
-  if (restarts_ >= rules_.max_restarts) return finish(first.shell_code(), "");
+  if (restarts_ >= rules_.max_restarts)
+    return finish(first.shell_code(), "");
   ++restarts_;
-  const bool can_be_spared = rules_.elastic() && members_.size() > static_cast<size_t>(rules_.min_hosts);
+  const bool can_be_spared =
+      rules_.elastic() && members_.size() > static_cast<size_t>(rules_.min_hosts);
   if (count_failure(first.host, can_be_spared)) {
     for (const auto& [id, member] : members_) {
-      if (member.planned_name == first.host) refuse(id, set_aside_text(first.host));
+      if (member.planned_name == first.host)
+        refuse(id, set_aside_text(first.host));
     }
-    std::erase_if(members_, [&](const auto& entry) { return entry.second.planned_name == first.host; });
+    std::erase_if(members_,
+                  [&](const auto& entry) { return entry.second.planned_name == first.host; });
   }
   quick_failures_ = now_ - round_began_ < kQuickFailure ? quick_failures_ + 1 : 0;
   const auto delay = back_off(quick_failures_);
-  say_(cat("rank ", first.rank, " on host ", first.host, " failed: ", cause_and_error(first),
-           "; starting all ranks again", delay.count() > 0 ? cat(" in ", format_duration(delay)) : "",
-           " (restart ", restarts_, " of ", rules_.max_restarts, ")"));
+  say_(cat("rank ",
+           first.rank,
+           " on host ",
+           first.host,
+           " failed: ",
+           cause_and_error(first),
+           "; starting all ranks again",
+           delay.count() > 0 ? cat(" in ", format_duration(delay)) : "",
+           " (restart ",
+           restarts_,
+           " of ",
+           rules_.max_restarts,
+           ")"));
   not_before_ = now_ + delay;
   regather();
 }
@@ -258,31 +305,44 @@ void Coordinator::regather() {
   last_call_.reset();
   trouble_ = {};
   exits_.clear();
-  for (auto& [id, member] : members_) member.in_round = member.ended = false;
+  for (auto& [id, member] : members_)
+    member.in_round = member.ended = false;
 }
 
 void Coordinator::try_to_start() {
-  if (now_ < not_before_) return;
+  if (now_ < not_before_)
+    return;
   const size_t there = members_.size();
-  if (there >= static_cast<size_t>(rules_.max_hosts)) return start(candidates());
+  if (there >= static_cast<size_t>(rules_.max_hosts))
+    return start(candidates());
   if (there >= static_cast<size_t>(rules_.min_hosts)) {
     // A round that goes on with fewer hosts has heard from all that there are.
     const auto wait = round_ > 0 ? std::chrono::milliseconds(0) : rules_.last_call;
-    if (!last_call_) last_call_ = now_ + wait;
-    if (now_ >= *last_call_) return start(candidates());
+    if (!last_call_)
+      last_call_ = now_ + wait;
+    if (now_ >= *last_call_)
+      return start(candidates());
   } else {
     last_call_.reset();
-    if (now_ - gathering_since_ >= rules_.join_timeout) return finish_missing();
+    if (now_ - gathering_since_ >= rules_.join_timeout)
+      return finish_missing();
   }
-  if (now_ < next_word_) return;
+  if (now_ < next_word_)
+    return;
   next_word_ = now_ + kWordEvery;
   say_(cat("waiting for hosts: ", there, " of ", rules_.min_hosts, " there", missing_text()));
 }
 
 void Coordinator::finish_missing() {
-  finish(1, cat("rendezvous: expected ", rules_.min_hosts, " hosts within ",
-                format_duration(rules_.join_timeout), ", got ", members_.size(), missing_text(),
-                "; see whether the others were started and can reach this address"));
+  finish(1,
+         cat("rendezvous: expected ",
+             rules_.min_hosts,
+             " hosts within ",
+             format_duration(rules_.join_timeout),
+             ", got ",
+             members_.size(),
+             missing_text(),
+             "; see whether the others were started and can reach this address"));
 }
 
 void Coordinator::start(const std::vector<std::string>& ids) {
@@ -303,10 +363,13 @@ Order Coordinator::round_of(const std::vector<std::string>& ids) const {
   for (const std::string& id : ids) {
     hosts.push_back(members_.at(id).facts);
     const int count = ++seen[hosts.back().host.name];
-    if (count > 1) hosts.back().host.name += cat(".", count);  // two agents on one machine
+    if (count > 1)
+      hosts.back().host.name += cat(".", count);  // two agents on one machine
   }
-  Order order{
-      .kind = Order::Kind::start, .hosts = ids, .run_folder = rules_.run_folder, .launch = rules_.launch};
+  Order order{.kind = Order::Kind::start,
+              .hosts = ids,
+              .run_folder = rules_.run_folder,
+              .launch = rules_.launch};
   order.plan = planner_(hosts);
   const HostFacts& first = hosts.at(static_cast<size_t>(order.plan.ranks.at(0).host_index));
   order.round = round_ + 1;
@@ -327,16 +390,20 @@ void Coordinator::enter_round(const Order& order) {
   round_began_ = now_;
   trouble_ = {};
   exits_.clear();
-  for (auto& [id, member] : members_) member.in_round = member.ended = false;
+  for (auto& [id, member] : members_)
+    member.in_round = member.ended = false;
   for (size_t i = 0; i < order.hosts.size(); ++i) {
     const auto found = members_.find(order.hosts[i]);
-    if (found == members_.end()) continue;  // in a replay: it has left since
+    if (found == members_.end())
+      continue;  // in a replay: it has left since
     Member& member = found->second;
     const RankRange ranks = ranks_on_host(order.plan, static_cast<int>(i));
     member.in_round = true;
     member.has_ranks = ranks.count > 0;
-    member.planned_name = member.has_ranks ? order.plan.ranks.at(ranks.first).host : member.facts.host.name;
-    if (member.seniority == 0) member.seniority = next_seniority_++;
+    member.planned_name =
+        member.has_ranks ? order.plan.ranks.at(ranks.first).host : member.facts.host.name;
+    if (member.seniority == 0)
+      member.seniority = next_seniority_++;
   }
 }
 
@@ -349,28 +416,37 @@ void Coordinator::finish(int exit_code, const std::string& reason) {
   // The cause first, then what followed from it.
   order.exits = trouble_.failures;
   for (const WorkerExit& exit : exits_) {
-    const bool told = std::any_of(order.exits.begin(), order.exits.end(),
-                                  [&](const WorkerExit& failure) { return same_rank(failure, exit); });
-    if (!told) order.exits.push_back(exit);
+    const bool told =
+        std::any_of(order.exits.begin(), order.exits.end(), [&](const WorkerExit& failure) {
+          return same_rank(failure, exit);
+        });
+    if (!told)
+      order.exits.push_back(exit);
   }
-  if (exit_code == 0) order.exits.clear();
+  if (exit_code == 0)
+    order.exits.clear();
   orders_.push_back(std::move(order));
   phase_ = Phase::finished;
 }
 
 void Coordinator::replay(const Report& report) {
-  if (report.kind == Report::Kind::join) members_[report.from] = {.facts = *report.facts};
-  if (report.kind == Report::Kind::leave || report.kind == Report::Kind::lost) members_.erase(report.from);
+  if (report.kind == Report::Kind::join)
+    members_[report.from] = {.facts = *report.facts};
+  if (report.kind == Report::Kind::leave || report.kind == Report::Kind::lost)
+    members_.erase(report.from);
 }
 
 void Coordinator::replay(const Order& order) {
-  if (order.kind == Order::Kind::finish) phase_ = Phase::finished;
-  if (order.kind == Order::Kind::refuse && !order.hosts.empty()) members_.erase(order.hosts[0]);
+  if (order.kind == Order::Kind::finish)
+    phase_ = Phase::finished;
+  if (order.kind == Order::Kind::refuse && !order.hosts.empty())
+    members_.erase(order.hosts[0]);
   if (order.kind == Order::Kind::stop) {
     phase_ = Phase::stopping;
     stop_deadline_ = now_ + rules_.stop_timeout;
   }
-  if (order.kind != Order::Kind::start) return;
+  if (order.kind != Order::Kind::start)
+    return;
   restarts_ = order.restart_count;
   failures_of_ = order.failures;
   set_aside_ = order.set_aside;
@@ -386,22 +462,26 @@ std::vector<Order> Coordinator::resume(Clock::time_point now, std::chrono::milli
     if (member.seniority == 0)
       joins.push_back({.kind = Report::Kind::join, .from = id, .facts = member.facts});
   }
-  for (const Report& join : joins) members_.erase(join.from);
+  for (const Report& join : joins)
+    members_.erase(join.from);
   if (phase_ != Phase::finished) {
-    for (const Report& join : joins) on_join(join);
+    for (const Report& join : joins)
+      on_join(join);
   }
   return std::exchange(orders_, {});
 }
 
 std::vector<std::string> Coordinator::live_hosts() const {
   std::vector<std::string> ids;
-  for (const auto& [id, member] : members_) ids.push_back(id);
+  for (const auto& [id, member] : members_)
+    ids.push_back(id);
   return ids;
 }
 
 std::string Coordinator::name_of(const std::string& id) const {
   const auto found = members_.find(id);
-  if (found == members_.end()) return id;
+  if (found == members_.end())
+    return id;
   const HostFacts& facts = found->second.facts;
   return facts.address.empty() ? facts.host.name : cat(facts.host.name, " (", facts.address, ")");
 }

@@ -1,13 +1,13 @@
-// Decides for a job of several hosts: which take part, when their ranks start, what happens after a failure,
-// when the job is over. A pure state machine: reports and the time go in, orders come out;
+// Decides for a job of several hosts: which take part, when their ranks start, what happens after a
+// failure, when the job is over. A pure state machine: reports and the time go in, orders come out;
 // coordinator_thread.h connects it to a store. Knows nothing of processes and sockets.
 //
 //   gathering ──enough hosts──▶ running ──all ranks ended well──▶ finished
 //       ▲                          │ failure, lost host, new host
 //       └──── again? ◀── stopping ◀┘            no ──▶ finished
 //
-// With `replaces`, the same things lead from running to running: to a round in place, to which processes come
-// that run (coordinator_in_place.cc).
+// With `replaces`, the same things lead from running to running: to a round in place, to which
+// processes come that run (coordinator_in_place.cc).
 #pragma once
 
 #include <chrono>
@@ -27,14 +27,16 @@ struct CoordinatorRules {
   int min_hosts = 1;
   int max_hosts = 1;
   int max_restarts = 0;
-  bool replaces = false;  // what a failure, or a host that comes or goes, leaves running goes on in place
+  bool replaces =
+      false;  // what a failure, or a host that comes or goes, leaves running goes on in place
   std::chrono::milliseconds join_timeout{600'000};           // for min_hosts to come
   std::chrono::milliseconds last_call{30'000};               // with min_hosts there, for more
   std::chrono::milliseconds stop_timeout{60'000};            // for a stopped round's ranks to end
   std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole job
   std::optional<Clock::time_point> ends_at =
-      {};                     // when that is over, where it does not count from the job's start
-  int max_host_failures = 3;  // rounds that one host may fail before it is set aside, where others are left
+      {};  // when that is over, where it does not count from the job's start
+  int max_host_failures =
+      3;  // rounds that one host may fail before it is set aside, where others are left
   std::string run_folder = {};
   std::string launch = {};  // JobFacts::launch
 
@@ -43,7 +45,8 @@ struct CoordinatorRules {
 
 class Coordinator {
  public:
-  // The plan for these hosts, in this order. Throws: Error when there is none; the job then ends with it.
+  // The plan for these hosts, in this order. Throws: Error when there is none; the job then ends
+  // with it.
   using Planner = std::function<Plan(const std::vector<HostFacts>&)>;
   // What people are to read, as one line.
   using Say = std::function<void(const std::string&)>;
@@ -56,8 +59,8 @@ class Coordinator {
   // A host of live_hosts() has been heard again.
   std::vector<Order> on_sign_of_life(const std::string& id, Clock::time_point now);
 
-  // Going on after a coordinator that is gone: who has joined and left, then what it had ordered; then
-  // resume, and on_report with the reports of ranks' ends.
+  // Going on after a coordinator that is gone: who has joined and left, then what it had ordered;
+  // then resume, and on_report with the reports of ranks' ends.
   void replay(const Report& report);
   void replay(const Order& order);
   // Looks at those that have joined and that no order speaks of. `age`: since the job began.
@@ -80,7 +83,8 @@ class Coordinator {
     bool has_ranks = true;          // in the round
     std::string planned_name = {};  // in the round's plan
   };
-  // An agent that wants the place of one that is there: it may have been started again, or started twice.
+  // An agent that wants the place of one that is there: it may have been started again, or started
+  // twice.
   struct Newcomer {
     Report join;
     int signs = 0;  // of life, that the other has given since
@@ -155,8 +159,8 @@ class Coordinator {
   std::map<std::string, Member> members_;
   std::multimap<std::string, Newcomer> newcomers_;  // by the id of the member whose place they want
   std::map<std::string, int> last_numbers_;         // of the reports of each
-  std::map<std::string, int> failures_of_;          // by host name: of its ranks, and of starting any
-  std::set<std::string> set_aside_;                 // names
+  std::map<std::string, int> failures_of_;  // by host name: of its ranks, and of starting any
+  std::set<std::string> set_aside_;         // names
   Trouble trouble_;
   std::vector<WorkerExit> exits_;  // of the round
   std::vector<Order> orders_;      // to be given

@@ -1,5 +1,5 @@
-// Rounds in place (`--on-failure replace`): ranks that failed get other processes, or hosts come and go, and
-// all processes that run go on in the next round as ranks of its plan.
+// Rounds in place (`--on-failure replace`): ranks that failed get other processes, or hosts come
+// and go, and all processes that run go on in the next round as ranks of its plan.
 #include <algorithm>
 
 #include "muster/base/error.h"
@@ -19,21 +19,25 @@ constexpr std::chrono::seconds kQuickInPlace{60};
 
 std::string Coordinator::obstacle_to_replacing_ranks(const Report& report) const {
   for (const WorkerExit& exit : report.exits)
-    if (std::string obstacle = obstacle_to_replacing(exit); !obstacle.empty()) return obstacle;
+    if (std::string obstacle = obstacle_to_replacing(exit); !obstacle.empty())
+      return obstacle;
   const std::string& host = report.exits.front().host;
   const auto known = failures_of_.find(host);
   const int failures = known == failures_of_.end() ? 1 : known->second + 1;
-  const bool can_be_spared = rules_.elastic() && members_.size() > static_cast<size_t>(rules_.min_hosts);
+  const bool can_be_spared =
+      rules_.elastic() && members_.size() > static_cast<size_t>(rules_.min_hosts);
   if (can_be_spared && failures >= rules_.max_host_failures)
     return cat("host ", host, " is to be set aside (--max-host-failures)");
   return "";
 }
 
-// Ranks of one host. Those of another that failed with them are of a round that is over when their report
-// comes: their host starts them with the next order, as it does all that do not run.
+// Ranks of one host. Those of another that failed with them are of a round that is over when their
+// report comes: their host starts them with the next order, as it does all that do not run.
 bool Coordinator::replace_in_place(const Report& report) {
-  if (!rules_.replaces || report.exits.empty() || restarts_ >= rules_.max_restarts) return false;
-  if (some_have_stopped(report.exits)) return false;
+  if (!rules_.replaces || report.exits.empty() || restarts_ >= rules_.max_restarts)
+    return false;
+  if (some_have_stopped(report.exits))
+    return false;
   if (const std::string obstacle = obstacle_to_replacing_ranks(report); !obstacle.empty()) {
     say_(cat("not replaced in place: ", obstacle));
     return false;
@@ -55,8 +59,10 @@ std::string Coordinator::obstacle_to_regrouping() const {
     return cat("expected ", rules_.min_hosts, " hosts at least (--nnodes), got ", members_.size());
   bool some_run = false;
   for (const auto& [id, member] : members_) {
-    if (!member.in_round || !member.has_ranks) continue;
-    if (member.ended) return cat("the ranks of host ", name_of(id), " have ended already");
+    if (!member.in_round || !member.has_ranks)
+      continue;
+    if (member.ended)
+      return cat("the ranks of host ", name_of(id), " have ended already");
     some_run = true;
   }
   return some_run ? "" : "no rank is left to go on";
@@ -66,24 +72,27 @@ std::string Coordinator::obstacle_to_regrouping() const {
 std::string Coordinator::obstacle_in_plan(const Order& next) const {
   for (size_t i = 0; i < next.hosts.size(); ++i) {
     const auto before = std::find(hosts_.begin(), hosts_.end(), next.hosts[i]);
-    if (before == hosts_.end()) continue;
+    if (before == hosts_.end())
+      continue;
     const RankRange old_ranks = ranks_on_host(plan_, static_cast<int>(before - hosts_.begin()));
     const RankRange new_ranks = ranks_on_host(next.plan, static_cast<int>(i));
     bool same = old_ranks.count == new_ranks.count;
     for (size_t r = 0; same && r < old_ranks.count; ++r) {
       const RankPlan& was = plan_.ranks.at(old_ranks.first + r);
       const RankPlan& is = next.plan.ranks.at(new_ranks.first + r);
-      same =
-          was.local_rank == is.local_rank && was.device == is.device && was.more_devices == is.more_devices;
+      same = was.local_rank == is.local_rank && was.device == is.device &&
+             was.more_devices == is.more_devices;
     }
     if (!same)
-      return cat("the plan for these hosts gives ", name_of(next.hosts[i]), " other ranks or devices");
+      return cat(
+          "the plan for these hosts gives ", name_of(next.hosts[i]), " other ranks or devices");
   }
   return "";
 }
 
 bool Coordinator::regroup_in_place(const std::string& what) {
-  if (!rules_.replaces || phase_ != Phase::running) return false;
+  if (!rules_.replaces || phase_ != Phase::running)
+    return false;
   std::string obstacle = obstacle_to_regrouping();
   Order order;
   try {
@@ -99,15 +108,19 @@ bool Coordinator::regroup_in_place(const std::string& what) {
     return false;
   }
   const size_t ranks = order.plan.ranks.size();
-  say_(cat(what, "; the others keep their processes: ", plural(static_cast<int64_t>(ranks), "rank"),
-           ranks == 1 ? " goes" : " go", " on in place of ", plan_.ranks.size()));
+  say_(cat(what,
+           "; the others keep their processes: ",
+           plural(static_cast<int64_t>(ranks), "rank"),
+           ranks == 1 ? " goes" : " go",
+           " on in place of ",
+           plan_.ranks.size()));
   order.reason = what;
   go_on_in_place(std::move(order));
   return true;
 }
 
-// A host whose agent was stopped, and whose ranks have ended of that. Where these ended as should_stop()
-// asks, all others have done so too.
+// A host whose agent was stopped, and whose ranks have ended of that. Where these ended as
+// should_stop() asks, all others have done so too.
 bool Coordinator::leave_in_place(const Report& report) {
   const bool leaves = report.stopped_by != 0 && rules_.elastic() && report.error.empty();
   if (!leaves || !rules_.replaces || phase_ != Phase::running || some_have_stopped(report.exits))
@@ -116,7 +129,8 @@ bool Coordinator::leave_in_place(const Report& report) {
   const auto found = members_.find(report.from);
   const Member member = found->second;
   members_.erase(found);
-  if (regroup_in_place(cat("host ", name, " leaves"))) return true;
+  if (regroup_in_place(cat("host ", name, " leaves")))
+    return true;
   members_[report.from] = member;
   return false;
 }

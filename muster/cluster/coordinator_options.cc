@@ -18,7 +18,8 @@ Coordinator::Planner planner_of(const LaunchOptions& options) {
     here.request.hosts.clear();
     for (const HostFacts& host : facts) {
       inventory.hosts.push_back(host.host);
-      here.request.hosts.push_back({.name = host.host.name, .nproc = host.nproc, .masks = host.masks});
+      here.request.hosts.push_back(
+          {.name = host.host.name, .nproc = host.nproc, .masks = host.masks});
     }
     return place(inventory, here);
   };

@@ -1,5 +1,5 @@
-// What a coordinator needs of a job's options: the hosts' agents, and who coordinates hosts of which it is
-// none itself.
+// What a coordinator needs of a job's options: the hosts' agents, and who coordinates hosts of
+// which it is none itself.
 #pragma once
 
 #include "muster/cluster/cluster_options.h"

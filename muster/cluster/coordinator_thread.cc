@@ -16,14 +16,18 @@ namespace {
 constexpr std::chrono::milliseconds kTick{200};
 constexpr size_t kShownInLog = 200;
 
-std::optional<std::string> entry(Store& store, const char* log, int64_t number,
+std::optional<std::string> entry(Store& store,
+                                 const char* log,
+                                 int64_t number,
                                  std::chrono::milliseconds wait) {
   const std::string key = log_entry_key(log, number);
-  if (wait.count() == 0 && !store.check({key})) return std::nullopt;
+  if (wait.count() == 0 && !store.check({key}))
+    return std::nullopt;
   try {
     return store.get(key, wait);
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::timeout) return std::nullopt;
+    if (error.code() == ErrorCode::timeout)
+      return std::nullopt;
     throw;
   }
 }
@@ -39,12 +43,16 @@ std::string sign_of_life_key(const std::string& id) {
   return cat("alive/", id);
 }
 
-CoordinatorThread::CoordinatorThread(std::shared_ptr<Store> store, CoordinatorRules rules,
-                                     Coordinator::Planner planner, CoordinatorThreadOptions options)
+CoordinatorThread::CoordinatorThread(std::shared_ptr<Store> store,
+                                     CoordinatorRules rules,
+                                     Coordinator::Planner planner,
+                                     CoordinatorThreadOptions options)
     : store_(std::move(store)),
       options_(options),
       coordinator_(
-          std::move(rules), std::move(planner), [](const std::string& line) { log(LogLevel::info, line); },
+          std::move(rules),
+          std::move(planner),
+          [](const std::string& line) { log(LogLevel::info, line); },
           Clock::now()),
       next_watch_(Clock::now() + options.silence.step()) {
   // Signals are for the agent's own thread.
@@ -59,7 +67,8 @@ CoordinatorThread::~CoordinatorThread() {
 
 bool CoordinatorThread::wait(std::chrono::milliseconds patience) {
   const Deadline deadline(patience);
-  while (!done_ && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  while (!done_ && !deadline.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   return all_left_;
 }
 
@@ -74,7 +83,8 @@ void CoordinatorThread::run() {
   } catch (const Deposed& deposed) {
     log(LogLevel::warn, deposed.message());
   } catch (const std::exception& error) {
-    if (!stop_) give_up(error.what());
+    if (!stop_)
+      give_up(error.what());
   }
   done_ = true;
 }
@@ -138,7 +148,8 @@ void CoordinatorThread::take_over(int64_t& next_report) {
     coordinator_.replay(order_from_text(*text));
   }
   give(coordinator_.resume(Clock::now(), age_of_job()));
-  for (const Report& report : ends) give(coordinator_.on_report(report, Clock::now()));
+  for (const Report& report : ends)
+    give(coordinator_.on_report(report, Clock::now()));
 }
 
 // The hosts' clocks are compared here: a takeover may be as far off as they are.
@@ -150,8 +161,8 @@ std::chrono::milliseconds CoordinatorThread::age_of_job() {
   return std::max(milliseconds(0), now - milliseconds(began.value_or(now.count())));
 }
 
-// Each order has its number, which only one coordinator can take: one that was given up for dead, and finds
-// another's order there, is deposed.
+// Each order has its number, which only one coordinator can take: one that was given up for dead,
+// and finds another's order there, is deposed.
 void CoordinatorThread::give(const std::vector<Order>& orders) {
   for (const Order& order : orders) {
     const std::string text = to_text(order);
@@ -170,14 +181,16 @@ void CoordinatorThread::give(const std::vector<Order>& orders) {
 
 void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
   const auto now = Clock::now();
-  if (now < next_watch_) return;
+  if (now < next_watch_)
+    return;
   next_watch_ = now + options_.silence.step();
   const auto add = [&](std::vector<Order> more) {
     std::move(more.begin(), more.end(), std::back_inserter(orders));
   };
   for (const std::string& id : coordinator_.live_hosts()) {
     const std::string key = sign_of_life_key(id);
-    const std::string value = store_->check({key}) ? store_->get(key, std::chrono::milliseconds(0)) : "";
+    const std::string value =
+        store_->check({key}) ? store_->get(key, std::chrono::milliseconds(0)) : "";
     const auto known = signs_.find(id);
     if (known == signs_.end() || known->second.value != value) {
       signs_[id] = {value, now};
@@ -185,10 +198,14 @@ void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
       continue;
     }
     const auto silent = now - known->second.since;
-    if (silent < options_.silence.is_gone_after()) continue;
+    if (silent < options_.silence.is_gone_after())
+      continue;
     signs_.erase(known);
-    log(LogLevel::warn, cat("no sign of life from host ", coordinator_.name_of(id), " for ",
-                            format_duration(std::chrono::duration_cast<std::chrono::milliseconds>(silent))));
+    log(LogLevel::warn,
+        cat("no sign of life from host ",
+            coordinator_.name_of(id),
+            " for ",
+            format_duration(std::chrono::duration_cast<std::chrono::milliseconds>(silent))));
     add(coordinator_.on_report({.kind = Report::Kind::lost, .from = id}, now));
   }
 }

@@ -1,6 +1,6 @@
-// Runs a Coordinator over a store: reads the reports as they come, watches the hosts' signs of life, gives
-// the orders. In a thread of its own, in the process that serves the store (or that a store without a server
-// has given the part to).
+// Runs a Coordinator over a store: reads the reports as they come, watches the hosts' signs of
+// life, gives the orders. In a thread of its own, in the process that serves the store (or that a
+// store without a server has given the part to).
 #pragma once
 
 #include <atomic>
@@ -17,12 +17,14 @@ namespace muster {
 
 struct CoordinatorThreadOptions {
   Silence silence{std::chrono::seconds(15)};  // of a host that is gone then
-  bool take_over = false;                     // there was another coordinator: read what it did first
+  bool take_over = false;  // there was another coordinator: read what it did first
 };
 
 class CoordinatorThread {
  public:
-  CoordinatorThread(std::shared_ptr<Store> store, CoordinatorRules rules, Coordinator::Planner planner,
+  CoordinatorThread(std::shared_ptr<Store> store,
+                    CoordinatorRules rules,
+                    Coordinator::Planner planner,
                     CoordinatorThreadOptions options = {});
   CoordinatorThread(const CoordinatorThread&) = delete;
   CoordinatorThread& operator=(const CoordinatorThread&) = delete;

@@ -10,8 +10,8 @@ namespace muster {
 
 namespace {
 
-// The cluster's own launchers, by their name in RankEnv::source, and how to have each start one process a
-// host.
+// The cluster's own launchers, by their name in RankEnv::source, and how to have each start one
+// process a host.
 struct Launcher {
   const char* source;
   const char* one_a_host;
@@ -23,17 +23,21 @@ constexpr Launcher kLaunchers[] = {{"Open MPI", "mpirun --map-by ppr:1:node"},
 
 const Launcher* launcher_of(const RankEnv& env) {
   for (const Launcher& launcher : kLaunchers) {
-    if (env.source == launcher.source) return &launcher;
+    if (env.source == launcher.source)
+      return &launcher;
   }
   return nullptr;
 }
 
 void note_unused_nodes() {
   const auto nodes = get_env_int("SLURM_JOB_NUM_NODES").value_or(1);
-  if (nodes < 2 || inside_srun_step()) return;
-  log(LogLevel::info, cat("this Slurm job has ", nodes,
-                          " nodes, of which this uses one; to use all of them, start "
-                          "`srun --ntasks-per-node=1 muster run ...`"));
+  if (nodes < 2 || inside_srun_step())
+    return;
+  log(LogLevel::info,
+      cat("this Slurm job has ",
+          nodes,
+          " nodes, of which this uses one; to use all of them, start "
+          "`srun --ntasks-per-node=1 muster run ...`"));
 }
 
 }  // namespace
@@ -42,26 +46,33 @@ bool detect_cluster(ClusterOptions& options) {
   const auto env = rank_env_from_environment();
   const Launcher* const launcher = env ? launcher_of(*env) : nullptr;
   if (launcher == nullptr) {
-    if (!env) note_unused_nodes();
+    if (!env)
+      note_unused_nodes();
     return false;  // a rank of torchrun's or ours starts a job of its own
   }
-  if (env->world_size < 2) return false;
+  if (env->world_size < 2)
+    return false;
   if (env->local_world_size > 1) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat(launcher->source, ": expected one `muster run` a host, which starts the ranks there, got ",
-            env->local_world_size, " on this one (", env->world_size, " in all); start it with ",
-            launcher->one_a_host, ", or start the program itself without `muster run`"));
+    throw Error(ErrorCode::invalid_argument,
+                cat(launcher->source,
+                    ": expected one `muster run` a host, which starts the ranks there, got ",
+                    env->local_world_size,
+                    " on this one (",
+                    env->world_size,
+                    " in all); start it with ",
+                    launcher->one_a_host,
+                    ", or start the program itself without `muster run`"));
   }
   const auto place = rendezvous_place_of_environment("agents");
   if (!place) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(launcher->source,
-                    ": expected its processes to share a name by which they can meet, got none; give "
-                    "--nnodes ",
-                    env->world_size,
-                    " --rdzv-endpoint HOST:PORT (an address of the host with rank 0) and "
-                    "--secret-file"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat(launcher->source,
+            ": expected its processes to share a name by which they can meet, got none; give "
+            "--nnodes ",
+            env->world_size,
+            " --rdzv-endpoint HOST:PORT (an address of the host with rank 0) and "
+            "--secret-file"));
   }
   options.min_hosts = options.max_hosts = env->world_size;
   options.node_rank = env->rank;
@@ -73,8 +84,10 @@ bool detect_cluster(ClusterOptions& options) {
 
 std::optional<int> node_rank_of_environment() {
   const auto env = rank_env_from_environment();
-  if (env && env->world_size > 1 && launcher_of(*env) != nullptr) return env->rank;
-  if (const auto index = get_env_int("JOB_COMPLETION_INDEX")) return static_cast<int>(*index);
+  if (env && env->world_size > 1 && launcher_of(*env) != nullptr)
+    return env->rank;
+  if (const auto index = get_env_int("JOB_COMPLETION_INDEX"))
+    return static_cast<int>(*index);
   return std::nullopt;
 }
 

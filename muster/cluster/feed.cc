@@ -22,7 +22,10 @@ bool may_read_input() {
 }  // namespace
 
 Feed::Feed(EventLoop& loop, Fd pipe, std::string text, bool then_standard_input)
-    : loop_(loop), pipe_(std::move(pipe)), pending_(std::move(text)), has_more_(then_standard_input) {
+    : loop_(loop),
+      pipe_(std::move(pipe)),
+      pending_(std::move(text)),
+      has_more_(then_standard_input) {
   ::fcntl(pipe_.get(), F_SETFL, O_NONBLOCK);
   write_some();
 }
@@ -30,7 +33,8 @@ Feed::Feed(EventLoop& loop, Fd pipe, std::string text, bool then_standard_input)
 void Feed::close() {
   loop_.cancel(std::exchange(watch_, 0));
   pipe_.reset();
-  if (!pending_.empty()) OPENSSL_cleanse(pending_.data(), pending_.size());
+  if (!pending_.empty())
+    OPENSSL_cleanse(pending_.data(), pending_.size());
 }
 
 void Feed::write_some() {
@@ -47,7 +51,8 @@ void Feed::write_some() {
       return close();  // the reader has gone
     }
   }
-  if (!has_more_) return close();
+  if (!has_more_)
+    return close();
   wait_for_input();
 }
 
@@ -65,10 +70,12 @@ void Feed::wait_for_input() {
 
 void Feed::read_some() {
   loop_.cancel(std::exchange(watch_, 0));
-  if (!may_read_input()) return wait_for_input();
+  if (!may_read_input())
+    return wait_for_input();
   char buffer[65536];
   const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof(buffer));
-  if (n < 0 && (errno == EINTR || errno == EAGAIN)) return wait_for_input();
+  if (n < 0 && (errno == EINTR || errno == EAGAIN))
+    return wait_for_input();
   if (n <= 0) {
     has_more_ = false;
   } else {

@@ -1,5 +1,5 @@
-// Writes a child's standard input: a text, and then, if wanted, this process's own standard input as it
-// comes. Never blocks the loop.
+// Writes a child's standard input: a text, and then, if wanted, this process's own standard input
+// as it comes. Never blocks the loop.
 #pragma once
 
 #include <string>

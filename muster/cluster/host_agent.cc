@@ -37,7 +37,8 @@ constexpr std::chrono::seconds kTakeLeave{5};
 
 Host this_host(const LaunchOptions& options, const ClusterOptions& cluster) {
   Host host = discover(options).hosts.at(0);
-  if (!cluster.host_name.empty()) host.name = cluster.host_name;
+  if (!cluster.host_name.empty())
+    host.name = cluster.host_name;
   return host;
 }
 
@@ -75,9 +76,11 @@ class HostAgent {
         ranks_(RankRendezvousOptions{.address = rendezvous_.address,
                                      .secret = ranks_secret(rendezvous_),
                                      .no_auth = rendezvous_.secret.empty()}) {
-    if (rendezvous_.server) coordinate(false);
+    if (rendezvous_.server)
+      coordinate(false);
     member_ = std::make_unique<Member>(
-        rendezvous_.store, facts(),
+        rendezvous_.store,
+        facts(),
         MemberOptions{.silence = cluster_.silence, .elects = cluster_.backend == "etcd"});
     processes_.loop().watch_readable(member_->fd(), [this] { take_orders(); });
     watch_for_silence();
@@ -86,13 +89,15 @@ class HostAgent {
   int run() {
     for (;;) {
       if (pending_.empty()) {
-        if (const auto code = wait_for_order()) return *code;
+        if (const auto code = wait_for_order())
+          return *code;
       }
       const Order order = std::move(pending_.front());
       pending_.pop_front();
       switch (order.kind) {
         case Order::Kind::start:
-          if (const auto code = run_round(order)) return *code;
+          if (const auto code = run_round(order))
+            return *code;
           break;
         case Order::Kind::finish:
           return finish(order);
@@ -108,7 +113,9 @@ class HostAgent {
  private:
   void coordinate(bool take_over) {
     coordinator_ = std::make_unique<CoordinatorThread>(
-        rendezvous_.store, rules_of(options_, cluster_), planner_of(options_),
+        rendezvous_.store,
+        rules_of(options_, cluster_),
+        planner_of(options_),
         CoordinatorThreadOptions{.silence = cluster_.silence, .take_over = take_over});
   }
 
@@ -129,14 +136,17 @@ class HostAgent {
   // Called by the loop, also while ranks run.
   void take_orders() {
     const Member::Part part = member_->take_part();
-    if (part != Member::Part::none) coordinate(part == Member::Part::successor);
+    if (part != Member::Part::none)
+      coordinate(part == Member::Part::successor);
     while (auto order = member_->take()) {
-      const bool about_us =
-          order->kind != Order::Kind::refuse || (!order->hosts.empty() && order->hosts[0] == member_->id());
-      if (!about_us) continue;
+      const bool about_us = order->kind != Order::Kind::refuse ||
+                            (!order->hosts.empty() && order->hosts[0] == member_->id());
+      if (!about_us)
+        continue;
       if (order->kind == Order::Kind::stop) {
         stopped_round_ = order->round;
-        if (record_) record_->explain(attempt_of(order->round), order->reason);
+        if (record_)
+          record_->explain(attempt_of(order->round), order->reason);
       }
       if (order->kind != Order::Kind::start && running_round_ != 0 &&
           (order->kind != Order::Kind::stop || order->round == running_round_)) {
@@ -144,15 +154,17 @@ class HostAgent {
           log(LogLevel::info, cat("ending this round's ranks: ", order->reason));
         processes_.end_all();
       }
-      if (order->kind != Order::Kind::stop && !go_on_in_place(*order)) pending_.push_back(std::move(*order));
+      if (order->kind != Order::Kind::stop && !go_on_in_place(*order))
+        pending_.push_back(std::move(*order));
     }
     look_for_silence();
   }
 
-  // Our ranks run, and go on in this round; or end where they have no part in it. False: it begins like
-  // others.
+  // Our ranks run, and go on in this round; or end where they have no part in it. False: it begins
+  // like others.
   bool go_on_in_place(const Order& order) {
-    if (order.kind != Order::Kind::start || !order.in_place || !replacing_.go_on) return false;
+    if (order.kind != Order::Kind::start || !order.in_place || !replacing_.go_on)
+      return false;
     const auto at = std::find(order.hosts.begin(), order.hosts.end(), member_->id());
     if (at == order.hosts.end()) {
       telemetry_.reset();
@@ -161,11 +173,13 @@ class HostAgent {
     }
     const int host_index = static_cast<int>(at - order.hosts.begin());
     running_round_ = order.round;
-    if (processes_.is_ending()) return true;
+    if (processes_.is_ending())
+      return true;
     followed_failures_ = order.exits;
     job_->change_plan(order.plan);
     take_place(order, host_index);
-    if (record_) record_->end_attempt(order.exits, "");
+    if (record_)
+      record_->end_attempt(order.exits, "");
     begin_record(order, host_index);
     replacing_.go_on(
         {.number = attempt_of(order.round),
@@ -176,41 +190,49 @@ class HostAgent {
   }
 
   void be_lost(const std::string& why) {
-    if (lost_) return;
+    if (lost_)
+      return;
     lost_ = true;
     why_lost_ = why;
-    if (running_round_ == 0) return;
+    if (running_round_ == 0)
+      return;
     log(LogLevel::error, "this host has lost the others; ending its ranks");
     processes_.end_all();
-    processes_.loop().call_at(Clock::now() + cluster_.silence.grace(), [this] { processes_.end_all_now(); });
+    processes_.loop().call_at(Clock::now() + cluster_.silence.grace(),
+                              [this] { processes_.end_all_now(); });
   }
 
   // The exit code, when there will be none.
   std::optional<int> wait_for_order() {
     for (;;) {
       take_orders();
-      if (!pending_.empty()) return std::nullopt;
+      if (!pending_.empty())
+        return std::nullopt;
       if (lost_) {
-        log(LogLevel::error, cat(cluster_.backend == "etcd" ? "etcd is gone: "
-                                                            : "the host that serves the rendezvous is gone: ",
-                                 why_lost_));
+        log(LogLevel::error,
+            cat(cluster_.backend == "etcd" ? "etcd is gone: "
+                                           : "the host that serves the rendezvous is gone: ",
+                why_lost_));
         return 1;
       }
-      if (const int signal = processes_.stop_requested(); signal != 0 && !std::exchange(leaving_, true)) {
-        if (const auto code = leave(signal)) return code;
+      if (const int signal = processes_.stop_requested();
+          signal != 0 && !std::exchange(leaving_, true)) {
+        if (const auto code = leave(signal))
+          return code;
       }
       processes_.loop().run_once(std::nullopt);
     }
   }
 
-  // A signal came while no ranks ran here. The host that serves ends the job for all; any host does that
-  // where none can be spared.
+  // A signal came while no ranks ran here. The host that serves ends the job for all; any host does
+  // that where none can be spared.
   std::optional<int> leave(int signal) {
     if (rendezvous_.server || !cluster_.elastic()) {
       member_->report({.kind = Report::Kind::stop, .stopped_by = signal});
       return std::nullopt;  // the order to finish follows
     }
-    if (telemetry_) telemetry_->finish();
+    if (telemetry_)
+      telemetry_->finish();
     member_->report({.kind = Report::Kind::leave, .stopped_by = signal});
     hand_over();
     log(LogLevel::info, cat("stopped by ", signal_name(signal), "; this host has left the job"));
@@ -224,7 +246,8 @@ class HostAgent {
       take_orders();
       const bool goes_on = stopped_round_ < order.round && pending_.empty();  // else it is history
       if (goes_on)
-        log(LogLevel::info, cat("the job has its ", order.hosts.size(), " hosts; this one is a spare"));
+        log(LogLevel::info,
+            cat("the job has its ", order.hosts.size(), " hosts; this one is a spare"));
       return std::nullopt;
     }
     const int host_index = static_cast<int>(at - order.hosts.begin());
@@ -239,11 +262,15 @@ class HostAgent {
       end.error = error.message();
       end.exit_code = exit_code_of(error);
     }
-    if (running_round_ != 0) end.round = running_round_;  // it may have gone on in others
+    if (running_round_ != 0)
+      end.round = running_round_;  // it may have gone on in others
     running_round_ = 0;
-    if (record_) record_->end_attempt(end.exits, end.error);
-    if (lost_) return std::nullopt;
-    if (telemetry_) telemetry_->leave(attempt_of(end.round));
+    if (record_)
+      record_->end_attempt(end.exits, end.error);
+    if (lost_)
+      return std::nullopt;
+    if (telemetry_)
+      telemetry_->leave(attempt_of(end.round));
     const bool leaves = end.stopped_by != 0 && cluster_.elastic() && !rendezvous_.server;
     if (end.stopped_by != 0 && rendezvous_.server) {
       leaving_ = true;
@@ -251,44 +278,60 @@ class HostAgent {
       end.stopped_by = 0;
     }
     member_->report(end);
-    if (!leaves) return std::nullopt;
-    if (telemetry_) telemetry_->finish();
+    if (!leaves)
+      return std::nullopt;
+    if (telemetry_)
+      telemetry_->finish();
     hand_over();
-    log(LogLevel::info, cat("stopped by ", signal_name(end.stopped_by),
-                            "; every rank here has ended, and this host has left the job"));
+    log(LogLevel::info,
+        cat("stopped by ",
+            signal_name(end.stopped_by),
+            "; every rank here has ended, and this host has left the job"));
     return have_stopped(end.exits) ? kStoppedExitCode : 128 + end.stopped_by;
   }
 
   // After a failure, whoever's it was: a host with a GPU that has gone bad takes no more part.
   void look_at_gpus(Report& end) {
-    const bool has_failed = std::any_of(end.exits.begin(), end.exits.end(), std::mem_fn(&WorkerExit::failed));
-    if (!has_failed || lost_ || end.stopped_by != 0) return;
+    const bool has_failed =
+        std::any_of(end.exits.begin(), end.exits.end(), std::mem_fn(&WorkerExit::failed));
+    if (!has_failed || lost_ || end.stopped_by != 0)
+      return;
     const std::vector<BadGpu> bad = bad_gpus();
-    if (bad.empty()) return;
+    if (bad.empty())
+      return;
     end.error = cat(describe(bad), "; set aside");
     end.exit_code = 1;
   }
 
   std::vector<BadGpu> bad_gpus() const {
-    return options_.looks_at_gpus ? gpus_.look(plan_, job_->facts().host_index) : std::vector<BadGpu>();
+    return options_.looks_at_gpus ? gpus_.look(plan_, job_->facts().host_index)
+                                  : std::vector<BadGpu>();
   }
 
   // Another host coordinates from now on.
   void hand_over() {
-    if (record_) record_->hand_over();
-    if (!coordinator_) return;
+    if (record_)
+      record_->hand_over();
+    if (!coordinator_)
+      return;
     coordinator_.reset();
     member_->resign();
   }
 
   void prepare(const Order& order, int host_index) {
     if (!job_) {
-      if (options_.run_dir.empty()) options_.run_dir = "runs/" + order.run_folder;
+      if (options_.run_dir.empty())
+        options_.run_dir = "runs/" + order.run_folder;
       job_ = std::make_unique<JobSetup>(options_, std::move(ranks_), host_.num_cores, order.launch);
       if (options_.replaces)
-        replacing_ = replacing_over(job_->open_store(), job_->facts().work_dir, options_.rejoin_within);
-      replacing_.replace = [this](const RankFailures& failures) { return ask_to_replace(failures); };
-      replacing_.on_given_up = [this](const std::string& why) { give_up_in_place(why); };
+        replacing_ =
+            replacing_over(job_->open_store(), job_->facts().work_dir, options_.rejoin_within);
+      replacing_.replace = [this](const RankFailures& failures) {
+        return ask_to_replace(failures);
+      };
+      replacing_.on_given_up = [this](const std::string& why) {
+        give_up_in_place(why);
+      };
     }
     job_->use_plan(order.plan, {});  // lets the last round's leases go
     job_->use_plan(order.plan, lease_host(order.plan, host_index, options_));
@@ -301,7 +344,8 @@ class HostAgent {
     job_->count_restarts(order.restart_count);
     job_->use_launch(order.launch);
     registration_.reset();
-    registration_ = std::make_unique<JobRegistration>(job_note(options_, order.plan, job_->facts()));
+    registration_ =
+        std::make_unique<JobRegistration>(job_note(options_, order.plan, job_->facts()));
     begin_telemetry(order);
   }
 
@@ -312,28 +356,31 @@ class HostAgent {
     for (size_t i = 0; i < order.hosts.size(); ++i)
       ranks.push_back(ranks_on_host(order.plan, static_cast<int>(i)));
     telemetry_.reset();  // it removes what the next one makes
-    telemetry_ =
-        std::make_unique<HostTelemetry>(rendezvous_.store, HostTelemetryOptions{.host = member_->id(),
-                                                                                .hosts = order.hosts,
-                                                                                .ranks = std::move(ranks),
-                                                                                .run_dir = run_dir,
-                                                                                .launch = order.launch,
-                                                                                .sampler = sampler_});
+    telemetry_ = std::make_unique<HostTelemetry>(rendezvous_.store,
+                                                 HostTelemetryOptions{.host = member_->id(),
+                                                                      .hosts = order.hosts,
+                                                                      .ranks = std::move(ranks),
+                                                                      .run_dir = run_dir,
+                                                                      .launch = order.launch,
+                                                                      .sampler = sampler_});
   }
 
   // The first of the job's hosts keeps the record for all.
   void begin_record(const Order& order, int host_index) {
     if (host_index != 0) {
-      if (record_) record_->hand_over();
+      if (record_)
+        record_->hand_over();
       record_.reset();
       return;
     }
-    if (!record_) record_ = std::make_unique<RunRecorder>(options_, job_->facts(), host_.name, nullptr);
+    if (!record_)
+      record_ = std::make_unique<RunRecorder>(options_, job_->facts(), host_.name, nullptr);
     record_->begin_attempt(attempt_of(order.round), order.in_place);
   }
 
   void announce(const Order& order, int host_index) {
-    if (order.plan == announced_) return;
+    if (order.plan == announced_)
+      return;
     announced_ = order.plan;
     if (host_index == 0) {
       show_plan(order.plan, options_, STDERR_FILENO);
@@ -342,24 +389,37 @@ class HostAgent {
     } else if (!cluster_.remote && !options_.quiet) {
       const RankRange here = ranks_on_host(order.plan, host_index);
       log(LogLevel::info,
-          cat("host ", host_index, " of ", order.hosts.size(), ": ",
-              here.count == 0 ? "no ranks" : cat("ranks ", here.first, " to ", here.first + here.count - 1),
-              " of ", order.plan.ranks.size(), "; rank 0 is at ", order.master_addr));
+          cat("host ",
+              host_index,
+              " of ",
+              order.hosts.size(),
+              ": ",
+              here.count == 0 ? "no ranks"
+                              : cat("ranks ", here.first, " to ", here.first + here.count - 1),
+              " of ",
+              order.plan.ranks.size(),
+              "; rank 0 is at ",
+              order.master_addr));
     }
   }
 
   std::vector<WorkerExit> run_ranks(const Order& order, int* stopped_by) {
-    const auto specs = make_worker_specs(order.plan, options_, job_->facts(), attempt_of(order.round));
-    if (specs.empty()) return {};
+    const auto specs =
+        make_worker_specs(order.plan, options_, job_->facts(), attempt_of(order.round));
+    if (specs.empty())
+      return {};
     running_round_ = order.round;
     take_orders();  // it may have been stopped already
-    if (stopped_round_ >= order.round || !pending_.empty() || lost_) return not_started(specs);
-    GroupRules rules{.shutdown_timeout = options_.shutdown_timeout,
-                     .master_port = specs.front().rank == 0 ? watched_port(options_, job_->facts()) : 0,
-                     .stopped_for = options_.stopped_timeout};
+    if (stopped_round_ >= order.round || !pending_.empty() || lost_)
+      return not_started(specs);
+    GroupRules rules{
+        .shutdown_timeout = options_.shutdown_timeout,
+        .master_port = specs.front().rank == 0 ? watched_port(options_, job_->facts()) : 0,
+        .stopped_for = options_.stopped_timeout};
     bool told = false;  // the first is what the others must know at once
     rules.on_failure = [&](const WorkerExit& exit) {
-      if (lost_ || std::exchange(told, true)) return;
+      if (lost_ || std::exchange(told, true))
+        return;
       member_->report({.kind = Report::Kind::failing, .round = order.round, .exits = {exit}});
     };
     if (options_.replaces) {
@@ -367,14 +427,16 @@ class HostAgent {
       rules.replacing = &replacing_;
     }
     const GroupResult result = run_workers(processes_, specs, job_->inherited_fds(), rules);
-    if (!result.fault.empty()) throw Error(ErrorCode::unavailable, result.fault);
+    if (!result.fault.empty())
+      throw Error(ErrorCode::unavailable, result.fault);
     *stopped_by = result.stopped_by;
     return brief(result.exits);
   }
 
   // The coordinator decides what follows; until then the others go on.
   bool ask_to_replace(const RankFailures& failures) {
-    if (lost_ || !bad_gpus().empty()) return false;
+    if (lost_ || !bad_gpus().empty())
+      return false;
     member_->report(
         {.kind = Report::Kind::failing, .round = running_round_, .exits = brief(failures.failed)});
     return true;
@@ -382,9 +444,12 @@ class HostAgent {
 
   // The ranks of all hosts end, and start again: what failed before is what the round fails of.
   void give_up_in_place(const std::string& why) {
-    if (lost_) return;
-    member_->report(
-        {.kind = Report::Kind::failing, .round = running_round_, .exits = followed_failures_, .error = why});
+    if (lost_)
+      return;
+    member_->report({.kind = Report::Kind::failing,
+                     .round = running_round_,
+                     .exits = followed_failures_,
+                     .error = why});
   }
 
   int finish(const Order& order) {
@@ -394,11 +459,13 @@ class HostAgent {
       telemetry_->finish();
     }
     if (record_) {
-      if (!order.exits.empty()) record_->end_attempt(order.exits, "");
+      if (!order.exits.empty())
+        record_->end_attempt(order.exits, "");
       record_->finish(order.exit_code, outcome_of(order.exit_code, order.exits));
     }
     if (job_) {
-      tell_activity(job_->facts(), attempt_of(order.round), options_.quiet, job_->facts().host_index == 0);
+      tell_activity(
+          job_->facts(), attempt_of(order.round), options_.quiet, job_->facts().host_index == 0);
       if (!cluster_.remote && !stopped)
         report_failure(order.exits, job_->facts(), attempt_of(order.round), options_.max_restarts);
       if (order.exit_code == 0) {
@@ -410,7 +477,8 @@ class HostAgent {
     if (!order.reason.empty() && !cluster_.remote)
       log(stopped ? LogLevel::info : LogLevel::error, order.reason);
     member_->report({.kind = Report::Kind::leave});
-    if (coordinator_ && coordinator_->wait(kTakeLeave)) clean_up(*rendezvous_.store);
+    if (coordinator_ && coordinator_->wait(kTakeLeave))
+      clean_up(*rendezvous_.store);
     return order.exit_code;
   }
 
@@ -423,8 +491,10 @@ class HostAgent {
 
   // A coordinator that can give no more orders, not even the last one, leaves this host to itself.
   void look_for_silence() {
-    if (const std::string why = member_->lost(); !why.empty()) be_lost(why);
-    if (coordinator_ && coordinator_->broken()) be_lost("its coordinator cannot reach the store");
+    if (const std::string why = member_->lost(); !why.empty())
+      be_lost(why);
+    if (coordinator_ && coordinator_->broken())
+      be_lost("its coordinator cannot reach the store");
   }
 
   LaunchOptions options_;
@@ -432,7 +502,8 @@ class HostAgent {
   const RankSampler sampler_;
   const Host host_;
   const GpuWatch gpus_;
-  HostRendezvous rendezvous_;  // before signals are ours: until there are ranks, they simply end this process
+  HostRendezvous
+      rendezvous_;  // before signals are ours: until there are ranks, they simply end this process
   ProcessSet processes_;
   RankRendezvous ranks_;  // moved into job_
   std::unique_ptr<CoordinatorThread> coordinator_;
@@ -454,7 +525,9 @@ class HostAgent {
 
 }  // namespace
 
-int run_host_agent(const LaunchOptions& options, const ClusterOptions& cluster, RankSampler sampler) {
+int run_host_agent(const LaunchOptions& options,
+                   const ClusterOptions& cluster,
+                   RankSampler sampler) {
   check_launch(options);
   program_paths(options);
   return HostAgent(options, cluster, std::move(sampler)).run();

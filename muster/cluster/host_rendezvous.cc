@@ -30,7 +30,8 @@ constexpr std::chrono::seconds kNameMayCome{60};
 bool is_here(const SocketAddress& address) {
   const Fd probe(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   SocketAddress any_port = address;
-  if (address.storage.ss_family == AF_INET) reinterpret_cast<sockaddr_in*>(&any_port.storage)->sin_port = 0;
+  if (address.storage.ss_family == AF_INET)
+    reinterpret_cast<sockaddr_in*>(&any_port.storage)->sin_port = 0;
   if (address.storage.ss_family == AF_INET6)
     reinterpret_cast<sockaddr_in6*>(&any_port.storage)->sin6_port = 0;
   return probe.valid() && ::bind(probe.get(), any_port.get(), any_port.size) == 0;
@@ -44,9 +45,12 @@ Secret user_secret() {
   const std::string aside = name_aside(kUserSecret);
   if (::faccessat(folder.get(), kUserSecret, F_OK, 0) != 0) {
     {
-      const Fd fresh(::openat(folder.get(), aside.c_str(),
-                              O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, kKeptFile));
-      if (!fresh.valid()) fail_errno(cat("cannot create '", file, "'"), errno);
+      const Fd fresh(::openat(folder.get(),
+                              aside.c_str(),
+                              O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+                              kKeptFile));
+      if (!fresh.valid())
+        fail_errno(cat("cannot create '", file, "'"), errno);
       std::string digits = Secret::make().hex();
       write_all(fresh.get(), digits);
       write_all(fresh.get(), "\n");
@@ -65,16 +69,22 @@ Endpoint endpoint_of(const ClusterOptions& options) {
 
 std::unique_ptr<TcpServer> serve(const ClusterOptions& options, Endpoint at, const Secret& secret) {
   try {
-    return std::make_unique<TcpServer>(TcpServerOptions{
-        .endpoint = std::move(at), .secret = secret, .no_auth = options.no_auth, .job = options.job});
+    return std::make_unique<TcpServer>(TcpServerOptions{.endpoint = std::move(at),
+                                                        .secret = secret,
+                                                        .no_auth = options.no_auth,
+                                                        .job = options.job});
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::unavailable) throw;
-    throw Error(error.code(), cat("rendezvous: this host has to serve it, and cannot: ", error.message()));
+    if (error.code() != ErrorCode::unavailable)
+      throw;
+    throw Error(error.code(),
+                cat("rendezvous: this host has to serve it, and cannot: ", error.message()));
   }
 }
 
 // `is_served_here`: then nothing lies between, and only a slow machine makes it wait.
-std::shared_ptr<Store> connect(const ClusterOptions& options, const Endpoint& endpoint, const Secret& secret,
+std::shared_ptr<Store> connect(const ClusterOptions& options,
+                               const Endpoint& endpoint,
+                               const Secret& secret,
                                bool is_served_here) {
   const Silence silence = options.silence;
   const std::chrono::milliseconds answer = is_served_here ? silence.limit() : silence.answer();
@@ -91,14 +101,20 @@ std::shared_ptr<Store> connect(const ClusterOptions& options, const Endpoint& en
                           .timeout = std::max(std::min(answer, deadline.left()), kLeast),
                           .reconnect = is_served_here ? answer : silence.step()});
     } catch (const Error& error) {
-      if (error.code() == ErrorCode::invalid_argument) throw;
+      if (error.code() == ErrorCode::invalid_argument)
+        throw;
       if (deadline.passed()) {
         throw Error(ErrorCode::unavailable,
-                    cat("rendezvous: expected the host that serves it at ", options.endpoint, " within ",
-                        format_duration(options.join_timeout), ", got: ", error.message()));
+                    cat("rendezvous: expected the host that serves it at ",
+                        options.endpoint,
+                        " within ",
+                        format_duration(options.join_timeout),
+                        ", got: ",
+                        error.message()));
       }
       if (!std::exchange(said, true))
-        log(LogLevel::info, cat("waiting for the host that serves the rendezvous at ", options.endpoint));
+        log(LogLevel::info,
+            cat("waiting for the host that serves the rendezvous at ", options.endpoint));
       std::this_thread::sleep_for(std::min(std::chrono::milliseconds(200), deadline.left()));
     }
   }
@@ -111,8 +127,10 @@ std::string patient_address_to_serve(const std::string& host, const ClusterOptio
     try {
       return address_to_serve(host);
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::unavailable || deadline.passed()) throw;
-      if (!said) log(LogLevel::info, cat(error.message(), "; trying again for a while"));
+      if (error.code() != ErrorCode::unavailable || deadline.passed())
+        throw;
+      if (!said)
+        log(LogLevel::info, cat(error.message(), "; trying again for a while"));
     }
     std::this_thread::sleep_for(std::min(std::chrono::milliseconds(500), deadline.left()));
   }
@@ -121,7 +139,8 @@ std::string patient_address_to_serve(const std::string& host, const ClusterOptio
 HostRendezvous meet_at_file(const ClusterOptions& options) {
   HostRendezvous rendezvous;
   std::string here = options.local_address;
-  if (here.empty()) here = options.one_machine ? "127.0.0.1" : outward_address();
+  if (here.empty())
+    here = options.one_machine ? "127.0.0.1" : outward_address();
   Endpoint endpoint{.host = here};
   if (options.node_rank == 0) {
     rendezvous.secret = Secret::make();
@@ -131,13 +150,15 @@ HostRendezvous meet_at_file(const ClusterOptions& options) {
         options.rendezvous_file,
         RendezvousPoint{.endpoint = to_string(endpoint), .secret = rendezvous.secret});
   } else {
-    const RendezvousPoint point = wait_for_rendezvous_file(options.rendezvous_file, options.join_timeout);
+    const RendezvousPoint point =
+        wait_for_rendezvous_file(options.rendezvous_file, options.join_timeout);
     rendezvous.secret = point.secret;
     endpoint = parse_endpoint(point.endpoint);
   }
   rendezvous.store = connect(options, endpoint, rendezvous.secret, rendezvous.server != nullptr);
-  rendezvous.address =
-      options.node_rank == 0 || !options.local_address.empty() ? here : address_towards(endpoint.host);
+  rendezvous.address = options.node_rank == 0 || !options.local_address.empty()
+                           ? here
+                           : address_towards(endpoint.host);
   return rendezvous;
 }
 
@@ -147,8 +168,10 @@ std::string address_towards_any(const std::vector<std::string>& endpoints) {
     try {
       return address_towards(parse_endpoint("tcp://" + endpoints.at(i)).host);
     } catch (const Error& error) {
-      if (i + 1 == endpoints.size()) throw;
-      log(LogLevel::warn, cat("etcd at ", endpoints[i], ": ", error.message(), "; asking the next"));
+      if (i + 1 == endpoints.size())
+        throw;
+      log(LogLevel::warn,
+          cat("etcd at ", endpoints[i], ": ", error.message(), "; asking the next"));
     }
   }
 }
@@ -157,9 +180,11 @@ HostRendezvous meet_in_etcd(const ClusterOptions& options) {
   const std::vector<std::string> endpoints = split(options.endpoint, ',');
   std::vector<std::string> urls;
   urls.reserve(endpoints.size());
-  for (const std::string& endpoint : endpoints) urls.push_back(cat(options.etcd_protocol, "://", endpoint));
+  for (const std::string& endpoint : endpoints)
+    urls.push_back(cat(options.etcd_protocol, "://", endpoint));
   HostRendezvous rendezvous;
-  rendezvous.address = options.local_address.empty() ? address_towards_any(endpoints) : options.local_address;
+  rendezvous.address =
+      options.local_address.empty() ? address_towards_any(endpoints) : options.local_address;
   rendezvous.secret = cluster_secret(options, is_loopback_address(rendezvous.address));
   const EtcdStoreOptions etcd{.http = {.urls = urls,
                                        .ca_file = options.etcd_ca_file,
@@ -174,8 +199,10 @@ HostRendezvous meet_in_etcd(const ClusterOptions& options) {
     try {
       rendezvous.store = std::make_shared<EtcdStore>(etcd);
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::unavailable || deadline.passed()) throw;
-      if (!said) log(LogLevel::info, cat("waiting for etcd: ", error.message()));
+      if (error.code() != ErrorCode::unavailable || deadline.passed())
+        throw;
+      if (!said)
+        log(LogLevel::info, cat("waiting for etcd: ", error.message()));
       std::this_thread::sleep_for(std::min(std::chrono::milliseconds(500), deadline.left()));
     }
   }
@@ -185,28 +212,35 @@ HostRendezvous meet_in_etcd(const ClusterOptions& options) {
 }  // namespace
 
 Secret cluster_secret(const ClusterOptions& options, bool loopback) {
-  if (!options.secret.empty()) return options.secret;
+  if (!options.secret.empty())
+    return options.secret;
   std::optional<Secret> given;
   if (!options.secret_file.empty()) {
     given = Secret::from_file(options.secret_file);
   } else {
     given = Secret::from_environment();
     // It is the agents': a rank that had it could give orders.
-    if (const auto fd = get_env_int("MUSTER_SECRET_FD")) ::fcntl(static_cast<int>(*fd), F_SETFD, FD_CLOEXEC);
+    if (const auto fd = get_env_int("MUSTER_SECRET_FD"))
+      ::fcntl(static_cast<int>(*fd), F_SETFD, FD_CLOEXEC);
   }
   if (given && options.no_auth) {
     throw Error(ErrorCode::invalid_argument,
                 "--no-auth: expected no secret beside it, got one; leave one of them out");
   }
-  if (given) return *given;
-  if (options.no_auth) return {};
-  if (loopback) return user_secret();
-  throw Error(
-      ErrorCode::failed_precondition,
-      cat("rendezvous at ", options.endpoint,
-          ": expected the job's secret, got none; make one with `(umask 077; muster secret > FILE)`, copy "
-          "it to every host and give it with --secret-file FILE, or say --no-auth where nobody else can "
-          "reach these hosts"));
+  if (given)
+    return *given;
+  if (options.no_auth)
+    return {};
+  if (loopback)
+    return user_secret();
+  throw Error(ErrorCode::failed_precondition,
+              cat("rendezvous at ",
+                  options.endpoint,
+                  ": expected the job's secret, got none; make one with `(umask 077; muster secret "
+                  "> FILE)`, copy "
+                  "it to every host and give it with --secret-file FILE, or say --no-auth where "
+                  "nobody else can "
+                  "reach these hosts"));
 }
 
 bool is_this_machine(const std::string& host) {
@@ -216,23 +250,33 @@ bool is_this_machine(const std::string& host) {
 
 std::string address_to_serve(const std::string& host) {
   for (const SocketAddress& address : resolve({.host = host}, Deadline(kResolve))) {
-    if (!is_here(address)) continue;
+    if (!is_here(address))
+      continue;
     std::string text = host_of(address);
-    if (!is_loopback(address) || is_loopback_address(host)) return text;
+    if (!is_loopback(address) || is_loopback_address(host))
+      return text;
     std::string outward = outward_address();
-    if (outward.empty()) return text;
-    log(LogLevel::warn, cat("host name ", host, " means ", text,
-                            " here, which no other host can reach (see "
-                            "/etc/hosts); using ",
-                            outward, " instead; --local-addr chooses another"));
+    if (outward.empty())
+      return text;
+    log(LogLevel::warn,
+        cat("host name ",
+            host,
+            " means ",
+            text,
+            " here, which no other host can reach (see "
+            "/etc/hosts); using ",
+            outward,
+            " instead; --local-addr chooses another"));
     return outward;
   }
   return "";
 }
 
 HostRendezvous open_host_rendezvous(const ClusterOptions& options) {
-  if (!options.rendezvous_file.empty()) return meet_at_file(options);
-  if (options.backend == "etcd") return meet_in_etcd(options);
+  if (!options.rendezvous_file.empty())
+    return meet_at_file(options);
+  if (options.backend == "etcd")
+    return meet_in_etcd(options);
   HostRendezvous rendezvous;
   Endpoint endpoint = endpoint_of(options);
   const std::string here = patient_address_to_serve(endpoint.host, options);
@@ -242,10 +286,11 @@ HostRendezvous open_host_rendezvous(const ClusterOptions& options) {
       cluster_secret(options, is_loopback_address(endpoint.host) || is_loopback_address(here));
   if (may_serve) {
     if (here.empty()) {
-      throw Error(
-          ErrorCode::invalid_argument,
-          cat("rendezvous: expected an address of this host, which has node rank 0 and serves it, got ",
-              options.endpoint, "; give this host's address, or the right --node-rank"));
+      throw Error(ErrorCode::invalid_argument,
+                  cat("rendezvous: expected an address of this host, which has node rank 0 and "
+                      "serves it, got ",
+                      options.endpoint,
+                      "; give this host's address, or the right --node-rank"));
     }
     endpoint.host = options.local_address.empty() ? here : options.local_address;
     try {
@@ -253,7 +298,8 @@ HostRendezvous open_host_rendezvous(const ClusterOptions& options) {
       endpoint = rendezvous.server->endpoint();
     } catch (const Error& error) {
       // Another agent of the job on this machine may have come first.
-      if (by_rank || error.code() != ErrorCode::unavailable || endpoint.port == 0) throw;
+      if (by_rank || error.code() != ErrorCode::unavailable || endpoint.port == 0)
+        throw;
     }
   }
   rendezvous.store = connect(options, endpoint, rendezvous.secret, rendezvous.server != nullptr);
@@ -265,7 +311,8 @@ HostRendezvous open_host_rendezvous(const ClusterOptions& options) {
 
 void clean_up(Store& store) {
   auto* const etcd = dynamic_cast<EtcdStore*>(&store);
-  if (etcd == nullptr) return;
+  if (etcd == nullptr)
+    return;
   try {
     etcd->remove_all();
   } catch (const std::exception& error) {

@@ -1,5 +1,5 @@
-// The store at which the hosts of a job meet: served by one of them, reached by the others. Decides who
-// serves, on which address, and under which secret.
+// The store at which the hosts of a job meet: served by one of them, reached by the others. Decides
+// who serves, on which address, and under which secret.
 #pragma once
 
 #include <memory>
@@ -13,14 +13,14 @@
 
 namespace muster {
 
-// The secret that the job's hosts share: from the file or the environment; on one machine alone (loopback)
-// one that this user's processes find in the runtime folder. Empty with no_auth. Throws: failed_precondition
-// with advice when there is none; as Secret::from_file.
+// The secret that the job's hosts share: from the file or the environment; on one machine alone
+// (loopback) one that this user's processes find in the runtime folder. Empty with no_auth. Throws:
+// failed_precondition with advice when there is none; as Secret::from_file.
 Secret cluster_secret(const ClusterOptions& options, bool loopback);
 
-// Where a server for `host` is to listen: an address of this machine; empty when `host` is another's. A name
-// that means loopback here only (Debian's 127.0.1.1) is replaced by the address that leads out, and that is
-// said. Throws: unavailable when the name does not resolve.
+// Where a server for `host` is to listen: an address of this machine; empty when `host` is
+// another's. A name that means loopback here only (Debian's 127.0.1.1) is replaced by the address
+// that leads out, and that is said. Throws: unavailable when the name does not resolve.
 std::string address_to_serve(const std::string& host);
 
 // Whether the name is this machine's. Throws: unavailable when it does not resolve.
@@ -34,12 +34,14 @@ struct HostRendezvous {
   Secret secret = {};
 };
 
-// Serves the store when this host is the one to (static: node rank 0; c10d: the endpoint is an address of
-// this machine and nobody listens there yet), else connects. Blocking: until connected, or join_timeout.
-// Throws: unavailable (no server, port taken, name does not resolve); as cluster_secret.
+// Serves the store when this host is the one to (static: node rank 0; c10d: the endpoint is an
+// address of this machine and nobody listens there yet), else connects. Blocking: until connected,
+// or join_timeout. Throws: unavailable (no server, port taken, name does not resolve); as
+// cluster_secret.
 HostRendezvous open_host_rendezvous(const ClusterOptions& options);
 
-// Removes what the job has left in its store, at its end: what is left in etcd otherwise goes with its lease.
+// Removes what the job has left in its store, at its end: what is left in etcd otherwise goes with
+// its lease.
 void clean_up(Store& store);
 
 }  // namespace muster

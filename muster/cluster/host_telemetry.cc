@@ -72,7 +72,8 @@ std::string events_list_key(const std::string& host) {
 }
 
 std::optional<std::string> take_value(Store& store, const std::string& key) {
-  if (!store.check({key})) return std::nullopt;
+  if (!store.check({key}))
+    return std::nullopt;
   std::string value = store.get(key, kNow);
   store.remove(key);
   return value;
@@ -166,7 +167,8 @@ HostTelemetry::HostTelemetry(std::shared_ptr<Store> store, HostTelemetryOptions 
 
 HostTelemetry::~HostTelemetry() {
   state_->stop();
-  if (is_first() || !shares_folder(0)) remove_host_samples(state_->options.run_dir);
+  if (is_first() || !shares_folder(0))
+    remove_host_samples(state_->options.run_dir);
 }
 
 void HostTelemetry::finish() {
@@ -195,7 +197,8 @@ void HostTelemetry::State::start(void (State::*run)()) {
       ended(*self);
     }).detach();
   });
-  if (!runs) ended(*this);
+  if (!runs)
+    ended(*this);
 }
 
 bool HostTelemetry::State::pause(std::chrono::milliseconds length) {
@@ -219,9 +222,11 @@ void HostTelemetry::State::watch() {
   make_hosts_folder(options.run_dir, options.launch);
   Fd lock;
   while (!hold_folder(lock)) {
-    if (!pause(kAskEvery)) return;
+    if (!pause(kAskEvery))
+      return;
   }
-  do without_error([this] { look(); });
+  do
+    without_error([this] { look(); });
   while (pause(kLookEvery));
 }
 
@@ -230,7 +235,8 @@ bool HostTelemetry::State::hold_folder(Fd& lock) {
   const std::string path = hosts_folder(options.run_dir) + "/lock";
   // Anew each time: who had it may have removed the file.
   lock.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644));
-  if (lock.valid() && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return true;
+  if (lock.valid() && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0)
+    return true;
   const bool is_held = lock.valid() && errno == EWOULDBLOCK;
   return !is_held && options.hosts.front() == options.host;
 }
@@ -238,10 +244,13 @@ bool HostTelemetry::State::hold_folder(Fd& lock) {
 void HostTelemetry::State::look() {
   pass_on_late_requests();
   const bool is_watched = are_other_hosts_asked(options.run_dir);
-  if (is_watched && !was_watched) first_of_watch = requests + 1;
+  if (is_watched && !was_watched)
+    first_of_watch = requests + 1;
   was_watched = is_watched;
-  if (!is_watched) return;
-  if (Clock::now() >= next_ask) ask_for_samples();
+  if (!is_watched)
+    return;
+  if (Clock::now() >= next_ask)
+    ask_for_samples();
   take_samples();
 }
 
@@ -253,20 +262,23 @@ void HostTelemetry::State::pass_on_late_requests() {
   for (const auto& [attempt, ranks] : late) {
     for (size_t i = 0; i < options.hosts.size(); ++i) {
       LateRequest request{.attempt = attempt};
-      std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(request.ranks),
-                   [&](int rank) { return is_in(options.ranks.at(i), rank); });
-      if (!request.ranks.empty()) ask(options.hosts[i], kDescribeRequest + to_text(request));
+      std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(request.ranks), [&](int rank) {
+        return is_in(options.ranks.at(i), rank);
+      });
+      if (!request.ranks.empty())
+        ask(options.hosts[i], kDescribeRequest + to_text(request));
     }
   }
 }
 
-// One that has not answered has the request still, or its agent began after it: it is asked again, less
-// often.
+// One that has not answered has the request still, or its agent began after it: it is asked again,
+// less often.
 void HostTelemetry::State::ask_for_samples() {
   next_ask = Clock::now() + kAskEvery;
   for (const std::string& host : options.hosts) {
     const auto asked = unanswered.find(host);
-    if (asked != unanswered.end() && Clock::now() - asked->second < kAskAgain) continue;
+    if (asked != unanswered.end() && Clock::now() - asked->second < kAskAgain)
+      continue;
     unanswered[host] = Clock::now();
     ask(host, kSampleRequest);
   }
@@ -276,18 +288,22 @@ void HostTelemetry::State::ask_for_samples() {
 void HostTelemetry::State::take_samples() {
   for (size_t i = 0; i < options.hosts.size(); ++i) {
     auto answer = take_value(*store, sample_key(options.hosts[i], options.host));
-    if (!answer) continue;
+    if (!answer)
+      continue;
     unanswered.erase(options.hosts[i]);
     const bool is_own = take_word(*answer) == id;
     const auto number = parse_int(take_word(*answer));
-    if (is_own && number && *number >= first_of_watch) write_host_sample(options.run_dir, i, *answer);
+    if (is_own && number && *number >= first_of_watch)
+      write_host_sample(options.run_dir, i, *answer);
   }
 }
 
 void HostTelemetry::State::answer() {
   int64_t next = 0;
-  while (!without_error([&] { next = store->add(log_size_key(request_log(options.host)), 0) + 1; })) {
-    if (!pause(kAskEvery)) return;
+  while (
+      !without_error([&] { next = store->add(log_size_key(request_log(options.host)), 0) + 1; })) {
+    if (!pause(kAskEvery))
+      return;
   }
   for (;;) {
     const std::string key = log_entry_key(request_log(options.host), next);
@@ -295,10 +311,12 @@ void HostTelemetry::State::answer() {
     try {
       request = store->get(key, kWaitForRequest);
     } catch (const Error& error) {
-      if (!pause(error.code() == ErrorCode::timeout ? kNow : kAskEvery)) return;
+      if (!pause(error.code() == ErrorCode::timeout ? kNow : kAskEvery))
+        return;
       continue;
     }
-    if (!pause(kNow)) return;
+    if (!pause(kNow))
+      return;
     without_error([&] { store->remove(key); });
     ++next;
     without_error([&] { answer_to(request); });
@@ -313,18 +331,21 @@ void HostTelemetry::State::answer_to(std::string request) {
     store->set(sample_key(options.host, asker),
                cat(asked_by, " ", number, " ", options.sampler(ranks_of(options))));
   }
-  if (!request.starts_with(kDescribeRequest)) return;
+  if (!request.starts_with(kDescribeRequest))
+    return;
   if (const auto late = late_request_from(request.substr(std::string(kDescribeRequest).size())))
     describe(*late);
 }
 
 void HostTelemetry::State::describe(const LateRequest& request) {
   for (const int rank : request.ranks) {
-    if (!is_in(ranks_of(options), rank)) continue;
+    if (!is_in(ranks_of(options), rank))
+      continue;
     const std::string path = activity_path(options.run_dir, request.attempt, rank);
     const auto before = described.find(rank);
     const bool again = before != described.end() && Clock::now() - before->second < kDescribeAgain;
-    if (again || has_shown_its_stack(path)) continue;
+    if (again || has_shown_its_stack(path))
+      continue;
     described[rank] = Clock::now();
     without_error([&] { log(LogLevel::warn, describe_late_rank(path)); });
   }
@@ -343,12 +364,14 @@ bool HostTelemetry::shares_folder(int attempt) const {
 }
 
 void HostTelemetry::leave(int attempt) {
-  if (is_first() || shares_folder(attempt)) return;
+  if (is_first() || shares_folder(attempt))
+    return;
   leave_activity(attempt);
   without_error([this] { leave_events(); });
 }
 
-// Each rank's has a key of its own, as etcd's values are small; an attempt's replaces that of the one before.
+// Each rank's has a key of its own, as etcd's values are small; an attempt's replaces that of the
+// one before.
 void HostTelemetry::leave_activity(int attempt) {
   const HostTelemetryOptions& options = state_->options;
   const auto [first, count] = ranks_of(options);
@@ -369,23 +392,30 @@ void HostTelemetry::leave_events() {
   for (const std::string& place : event_places(options.run_dir)) {
     without_error([&] {
       const std::string events = pack_events(options.run_dir, place, room);
-      if (events.empty()) return;
+      if (events.empty())
+        return;
       state_->store->set(events_key(options.host, place), events);
       room -= events.size();
       places += place + "\n";
     });
   }
-  if (!places.empty()) state_->store->set(events_list_key(options.host), places);
+  if (!places.empty())
+    state_->store->set(events_list_key(options.host), places);
 }
 
 void HostTelemetry::collect(int last_attempt) {
-  if (!is_first()) return;
+  if (!is_first())
+    return;
   const HostTelemetryOptions& options = state_->options;
   const Deadline deadline(kCollect);
   for (size_t i = 1; i < options.hosts.size(); ++i) {
     if (deadline.passed()) {
-      log(LogLevel::warn, cat("what the ranks of ", options.hosts.size() - i, " of ", options.hosts.size(),
-                              " hosts did has not come in time; the job's report and trace are without it"));
+      log(LogLevel::warn,
+          cat("what the ranks of ",
+              options.hosts.size() - i,
+              " of ",
+              options.hosts.size(),
+              " hosts did has not come in time; the job's report and trace are without it"));
       return;
     }
     collect_activity(options.hosts[i], options.ranks.at(i), last_attempt);
@@ -398,7 +428,8 @@ void HostTelemetry::collect_activity(const std::string& host, const RankRange& r
     const int rank = static_cast<int>(i);
     without_error([&] {
       auto activity = take_value(*state_->store, activity_key(host, rank));
-      if (!activity || take_word(*activity) != cat(attempt)) return;
+      if (!activity || take_word(*activity) != cat(attempt))
+        return;
       unpack_activity(*activity, state_->options.run_dir, attempt, rank);
     });
   }
@@ -406,10 +437,13 @@ void HostTelemetry::collect_activity(const std::string& host, const RankRange& r
 
 void HostTelemetry::collect_events(const std::string& host) {
   const auto places = take_value(*state_->store, events_list_key(host));
-  if (!places) return;
+  if (!places)
+    return;
   for (const std::string& place : split(*places, '\n')) {
-    const auto events = place.empty() ? std::nullopt : take_value(*state_->store, events_key(host, place));
-    if (events) unpack_events(*events, state_->options.run_dir, place);
+    const auto events =
+        place.empty() ? std::nullopt : take_value(*state_->store, events_key(host, place));
+    if (events)
+      unpack_events(*events, state_->options.run_dir, place);
   }
 }
 

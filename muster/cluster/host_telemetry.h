@@ -1,14 +1,14 @@
-// What the hosts of a job tell each other of their ranks, so that they need no common folder: samples, while
-// `muster top` asks for them; a description of ranks that others wait for; and at the end what the ranks have
-// written of their activity and events (`--trace`). Requests come from files (muster/trace/hosts_folder.h)
-// and go to the hosts' agents through the job's store:
+// What the hosts of a job tell each other of their ranks, so that they need no common folder:
+// samples, while `muster top` asks for them; a description of ranks that others wait for; and at
+// the end what the ranks have written of their activity and events (`--trace`). Requests come from
+// files (muster/trace/hosts_folder.h) and go to the hosts' agents through the job's store:
 //
 //   the host that asks    …/hosts/asked → an entry in the log ask/ID for each host, with a number
 //   host ID               its next entry → samples its ranks → sample/ID/ASKER, with that number
 //   the host that asks    → …/hosts/<n>.sample
 //
-// Two threads do this. They may wait for the store, for a driver or for a file system, and the agent never
-// waits for them while its ranks run.
+// Two threads do this. They may wait for the store, for a driver or for a file system, and the
+// agent never waits for them while its ranks run.
 #pragma once
 
 #include <functional>
@@ -21,8 +21,8 @@
 
 namespace muster {
 
-// What these ranks of this host do now, as bytes for `muster top`. Called in one thread, which may outlive
-// the agent's part in the job.
+// What these ranks of this host do now, as bytes for `muster top`. Called in one thread, which may
+// outlive the agent's part in the job.
 using RankSampler = std::function<std::string(RankRange)>;
 
 struct HostTelemetryOptions {
@@ -39,19 +39,21 @@ class HostTelemetry {
   HostTelemetry(std::shared_ptr<Store> store, HostTelemetryOptions options);
   HostTelemetry(const HostTelemetry&) = delete;
   HostTelemetry& operator=(const HostTelemetry&) = delete;
-  ~HostTelemetry();  // removes what is of use while ranks run; its threads end soon, and are not waited for
+  ~HostTelemetry();  // removes what is of use while ranks run; its threads end soon, and are not
+                     // waited for
 
-  // On all hosts but the first, when all ranks of this one have ended: leaves in the store what they have
-  // written. Where the first host has the same folder, nothing. What cannot be left is no error. Blocking:
-  // for the store's answers.
+  // On all hosts but the first, when all ranks of this one have ended: leaves in the store what
+  // they have written. Where the first host has the same folder, nothing. What cannot be left is no
+  // error. Blocking: for the store's answers.
   void leave(int attempt);
 
-  // On the first host, at the end of the job, when the others have left theirs: writes it where report and
-  // trace find it, activity of the last attempt and events of all. Blocking: some seconds; what has not come
-  // by then stays away, and that is said.
+  // On the first host, at the end of the job, when the others have left theirs: writes it where
+  // report and trace find it, activity of the last attempt and events of all. Blocking: some
+  // seconds; what has not come by then stays away, and that is said.
   void collect(int last_attempt);
 
-  // At the end of this host's part, before the destructor: ends the threads. Blocking: a second at most.
+  // At the end of this host's part, before the destructor: ends the threads. Blocking: a second at
+  // most.
   void finish();
 
  private:

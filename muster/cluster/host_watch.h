@@ -1,5 +1,5 @@
-// Asks a command again and again which hosts there are (`--host-discovery`), without waiting for it: one that
-// hangs holds up nothing but its own answer.
+// Asks a command again and again which hosts there are (`--host-discovery`), without waiting for
+// it: one that hangs holds up nothing but its own answer.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,8 @@
 
 namespace muster {
 
-// The hosts that the command lists now. Blocking: until it has ended, or the patience has; then it is killed.
-// Throws: io when it fails; timeout; as parse_hostfile.
+// The hosts that the command lists now. Blocking: until it has ended, or the patience has; then it
+// is killed. Throws: io when it fails; timeout; as parse_hostfile.
 std::vector<HostSpec> discover_hosts(const std::string& command,
                                      std::chrono::milliseconds patience = std::chrono::minutes(1));
 
@@ -21,8 +21,8 @@ class HostWatch {
  public:
   using OnHosts = std::function<void(const std::vector<HostSpec>&)>;
 
-  // Asks in a child of `processes` with this id, from the next answer on. An answer that is none is said, and
-  // asked for again.
+  // Asks in a child of `processes` with this id, from the next answer on. An answer that is none is
+  // said, and asked for again.
   HostWatch(ProcessSet& processes, int id, const std::string& command, OnHosts on_hosts);
   HostWatch(const HostWatch&) = delete;
   HostWatch& operator=(const HostWatch&) = delete;

@@ -1,6 +1,6 @@
-// The listener asks for the next order for one step of the silence at a time, with a sign of life before
-// each. The sender takes reports from a queue. Both try again when the store does not answer; `lost` says
-// when it is too late for that.
+// The listener asks for the next order for one step of the silence at a time, with a sign of life
+// before each. The sender takes reports from a queue. Both try again when the store does not
+// answer; `lost` says when it is too late for that.
 #include "muster/cluster/member.h"
 
 #include <sys/eventfd.h>
@@ -35,12 +35,15 @@ Member::Member(std::shared_ptr<Store> store, const HostFacts& facts, const Membe
       store_(std::move(store)),
       served_(dynamic_cast<TcpStore*>(store_.get())),
       ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!ready_.valid()) fail_errno("member: cannot make an eventfd", errno);
+  if (!ready_.valid())
+    fail_errno("member: cannot make an eventfd", errno);
   give_sign_of_life();
   // What was ordered before this host came is not for it.
   next_order_ = store_->add(log_size_key(kOrders), 0) + 1;
-  while (store_->check({log_entry_key(kOrders, next_order_)})) ++next_order_;
-  store_->append(kReports, to_text(Report{.kind = Report::Kind::join, .from = id_, .facts = facts}));
+  while (store_->check({log_entry_key(kOrders, next_order_)}))
+    ++next_order_;
+  store_->append(kReports,
+                 to_text(Report{.kind = Report::Kind::join, .from = id_, .facts = facts}));
   const BlockedSignals blocked;  // in the threads, for good
   listener_ = std::thread([this] { listen(); });
   sender_ = std::thread([this] { send_reports(); });
@@ -70,7 +73,8 @@ std::optional<Order> Member::take() {
   const std::lock_guard lock(mutex_);
   if (orders_.empty()) {
     uint64_t ignored = 0;
-    if (lost_.empty()) (void)!::read(ready_.get(), &ignored, sizeof(ignored));
+    if (lost_.empty())
+      (void)!::read(ready_.get(), &ignored, sizeof(ignored));
     return std::nullopt;
   }
   Order order = std::move(orders_.front());
@@ -80,12 +84,15 @@ std::optional<Order> Member::take() {
 
 std::string Member::lost() {
   const std::lock_guard lock(mutex_);
-  if (!lost_.empty() || finished_) return lost_;
+  if (!lost_.empty() || finished_)
+    return lost_;
   const auto silent = Clock::now() - reached_;
-  if (silent <= options_.silence.gives_itself_up_after()) return "";
-  lost_ =
-      cat("no answer for ", format_duration(std::chrono::duration_cast<std::chrono::milliseconds>(silent)),
-          last_error_.empty() ? "" : ": ", last_error_);
+  if (silent <= options_.silence.gives_itself_up_after())
+    return "";
+  lost_ = cat("no answer for ",
+              format_duration(std::chrono::duration_cast<std::chrono::milliseconds>(silent)),
+              last_error_.empty() ? "" : ": ",
+              last_error_);
   changed_.notify_all();
   return lost_;
 }
@@ -93,7 +100,8 @@ std::string Member::lost() {
 void Member::lose(const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
-    if (lost_.empty()) lost_ = why;
+    if (lost_.empty())
+      lost_ = why;
   }
   changed_.notify_all();
   wake();
@@ -111,11 +119,12 @@ void Member::reached(Clock::time_point asked) {
   last_error_.clear();
 }
 
-// A server that has ended refuses connections, and so may a firewall for a moment: a step later it is
-// believed.
+// A server that has ended refuses connections, and so may a firewall for a moment: a step later it
+// is believed.
 void Member::failed(const std::exception& error) {
   const auto* const known = dynamic_cast<const Error*>(&error);
-  if (known == nullptr || !may_pass(*known)) return lose(error.what());
+  if (known == nullptr || !may_pass(*known))
+    return lose(error.what());
   std::unique_lock lock(mutex_);
   last_error_ = error.what();
   if (dynamic_cast<const StoreGone*>(&error) == nullptr) {
@@ -123,10 +132,12 @@ void Member::failed(const std::exception& error) {
     return;
   }
   const auto now = Clock::now();
-  if (!refused_since_) refused_since_ = now;
+  if (!refused_since_)
+    refused_since_ = now;
   const bool gone = now - *refused_since_ >= options_.silence.step();
   lock.unlock();
-  if (gone) lose(error.what());
+  if (gone)
+    lose(error.what());
 }
 
 void Member::resign() {
@@ -135,7 +146,8 @@ void Member::resign() {
     changed_.wait(lock, [this] { return reports_.empty() || !lost_.empty(); });
   }
   try {
-    if (store_->compare_set(kCoordinatorKey, id_, id_) == id_) store_->remove(kCoordinatorKey);
+    if (store_->compare_set(kCoordinatorKey, id_, id_) == id_)
+      store_->remove(kCoordinatorKey);
   } catch (const std::exception& error) {
     log(LogLevel::debug, error.what());  // its silence will tell
   }
@@ -145,35 +157,42 @@ Member::Part Member::take_part() {
   return part_.exchange(Part::none);
 }
 
-// Its process's end is noticed at once where a server holds a connection to it; else the signs of life end.
+// Its process's end is noticed at once where a server holds a connection to it; else the signs of
+// life end.
 void Member::give_sign_of_life() {
   const auto now = Clock::now();
   store_->add(sign_of_life_key(id_), 1);
   reached(now);
-  if (served_ == nullptr || served_->has_will()) return;
+  if (served_ == nullptr || served_->has_will())
+    return;
   served_->append_when_lost(kReports, to_text(Report{.kind = Report::Kind::lost, .from = id_}));
 }
 
-// The first to write its name is the coordinator; whoever replaces the name of one that has fallen silent is
-// its successor.
+// The first to write its name is the coordinator; whoever replaces the name of one that has fallen
+// silent is its successor.
 void Member::elect() {
   const std::string chosen = store_->compare_set(kCoordinatorKey, "", id_);
   if (chosen == id_) {
-    if (std::exchange(coordinator_, chosen) == id_) return;
-    const bool orders_before = store_->check({log_entry_key(kOrders, 1)});  // of one that has handed over
+    if (std::exchange(coordinator_, chosen) == id_)
+      return;
+    const bool orders_before =
+        store_->check({log_entry_key(kOrders, 1)});  // of one that has handed over
     part_ = orders_before ? Part::successor : Part::first;
     return;
   }
   const std::string key = sign_of_life_key(chosen);
-  const std::string sign = store_->check({key}) ? store_->get(key, std::chrono::milliseconds(0)) : "";
+  const std::string sign =
+      store_->check({key}) ? store_->get(key, std::chrono::milliseconds(0)) : "";
   if (chosen != coordinator_ || sign != coordinators_sign_) {
     coordinator_ = chosen;
     coordinators_sign_ = sign;
     sign_since_ = Clock::now();
     return;
   }
-  if (Clock::now() - sign_since_ < options_.silence.is_gone_after()) return;
-  if (store_->compare_set(kCoordinatorKey, chosen, id_) != id_) return;
+  if (Clock::now() - sign_since_ < options_.silence.is_gone_after())
+    return;
+  if (store_->compare_set(kCoordinatorKey, chosen, id_) != id_)
+    return;
   log(LogLevel::warn, "the host that coordinated this job is gone; this host coordinates now");
   coordinator_ = id_;
   part_ = Part::successor;
@@ -184,9 +203,12 @@ bool Member::take_next_order() {
   try {
     text = store_->get(log_entry_key(kOrders, next_order_), options_.silence.step());
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::timeout) throw;
-    if (store_->check({log_size_key(kReports)})) return false;
-    throw Error(ErrorCode::failed_precondition, "somebody has removed what the store had of this job");
+    if (error.code() != ErrorCode::timeout)
+      throw;
+    if (store_->check({log_size_key(kReports)}))
+      return false;
+    throw Error(ErrorCode::failed_precondition,
+                "somebody has removed what the store had of this job");
   }
   ++next_order_;
   Order order = order_from_text(text);
@@ -197,7 +219,9 @@ bool Member::take_next_order() {
 }
 
 void Member::listen() {
-  const auto is_over = [this] { return ends_ || finished_ || !lost_.empty(); };
+  const auto is_over = [this] {
+    return ends_ || finished_ || !lost_.empty();
+  };
   std::unique_lock lock(mutex_);
   while (!is_over()) {
     lock.unlock();
@@ -205,15 +229,19 @@ void Member::listen() {
     bool answered = true;
     try {
       give_sign_of_life();
-      if (options_.elects) elect();
-      if (part_ != Part::none) wake();
-      if (take_next_order()) wake();
+      if (options_.elects)
+        elect();
+      if (part_ != Part::none)
+        wake();
+      if (take_next_order())
+        wake();
     } catch (const std::exception& error) {
       answered = false;
       failed(error);
     }
     lock.lock();
-    if (!answered) changed_.wait_until(lock, next_try, is_over);
+    if (!answered)
+      changed_.wait_until(lock, next_try, is_over);
   }
 }
 
@@ -221,7 +249,8 @@ void Member::send_reports() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return ends_ || !reports_.empty() || !lost_.empty(); });
-    if (!lost_.empty() || reports_.empty()) break;
+    if (!lost_.empty() || reports_.empty())
+      break;
     const Report report = reports_.front();
     lock.unlock();
     const bool was_sent = sent(report);

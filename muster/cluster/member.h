@@ -1,7 +1,7 @@
-// One host's side of a job of several: joins, tells what happens to its ranks, takes orders. One thread
-// listens for orders and gives the signs of life, another sends what there is to tell: the agent's own thread
-// never waits for the network while its ranks run. A store that does not answer is asked again and again,
-// until the host has been silent for too long (silence.h).
+// One host's side of a job of several: joins, tells what happens to its ranks, takes orders. One
+// thread listens for orders and gives the signs of life, another sends what there is to tell: the
+// agent's own thread never waits for the network while its ranks run. A store that does not answer
+// is asked again and again, until the host has been silent for too long (silence.h).
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,8 @@ namespace muster {
 
 struct MemberOptions {
   Silence silence;
-  bool elects = false;  // the hosts make one of them the coordinator, and another when that one is gone
+  bool elects =
+      false;  // the hosts make one of them the coordinator, and another when that one is gone
 };
 
 class Member {
@@ -37,7 +38,8 @@ class Member {
 
   const std::string& id() const { return id_; }
 
-  // Tells the coordinator, in the order of the calls; `from` and `number` are filled in. Does not wait.
+  // Tells the coordinator, in the order of the calls; `from` and `number` are filled in. Does not
+  // wait.
   void report(Report report);
 
   // Readable when there is an order to take or this host is lost.
@@ -46,15 +48,16 @@ class Member {
   // The next order, in sequence.
   std::optional<Order> take();
 
-  // Gives the coordinator's part back, for another to take, when all that was reported has been sent.
+  // Gives the coordinator's part back, for another to take, when all that was reported has been
+  // sent.
   void resign();
 
   // Whether this host is to coordinate: told once.
   enum class Part { none, first, successor };
   Part take_part();
 
-  // Why this host can take no more part: the store is gone, or has not been reached for too long. Empty while
-  // it can. To be asked again and again: that is what notices the silence.
+  // Why this host can take no more part: the store is gone, or has not been reached for too long.
+  // Empty while it can. To be asked again and again: that is what notices the silence.
   std::string lost();
 
  private:

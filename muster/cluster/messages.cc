@@ -15,14 +15,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<const char*, 6> kReportKinds = {"join", "failing", "ended", "leave", "lost", "stop"};
+constexpr std::array<const char*, 6> kReportKinds = {
+    "join", "failing", "ended", "leave", "lost", "stop"};
 constexpr std::array<const char*, 4> kOrderKinds = {"start", "stop", "finish", "refuse"};
 
 template <size_t N>
 int kind_of(const std::array<const char*, N>& names, const Json& json) {
   const auto name = json.at("kind").get<std::string>();
   for (size_t i = 0; i < N; ++i) {
-    if (name == names[i]) return static_cast<int>(i);
+    if (name == names[i])
+      return static_cast<int>(i);
   }
   throw Error(ErrorCode::invalid_argument,
               cat("message: expected a known kind, got '", printable(name), "'"));
@@ -36,22 +38,24 @@ Json or_null(const std::optional<T>& value) {
 template <class T>
 std::optional<T> optional_of(const Json& json, const char* name) {
   const auto found = json.find(name);
-  if (found == json.end() || found->is_null()) return std::nullopt;
+  if (found == json.end() || found->is_null())
+    return std::nullopt;
   return found->get<T>();
 }
 
 Json to_json(const HostFacts& facts) {
-  return {{"id", facts.id},
-          {"min_hosts", facts.min_hosts},
-          {"max_hosts", facts.max_hosts},
-          {"node_rank", or_null(facts.node_rank)},
-          {"nproc", or_null(facts.nproc)},
-          {"address", facts.address},
-          {"master_port", facts.master_port},
-          {"store", facts.store},
-          {"muster_version", facts.muster_version},
-          {"masks", {or_null(facts.masks.cuda), or_null(facts.masks.rocr), or_null(facts.masks.hip)}},
-          {"devices", inventory_to_json({.source = "a host", .hosts = {facts.host}})}};
+  return {
+      {"id", facts.id},
+      {"min_hosts", facts.min_hosts},
+      {"max_hosts", facts.max_hosts},
+      {"node_rank", or_null(facts.node_rank)},
+      {"nproc", or_null(facts.nproc)},
+      {"address", facts.address},
+      {"master_port", facts.master_port},
+      {"store", facts.store},
+      {"muster_version", facts.muster_version},
+      {"masks", {or_null(facts.masks.cuda), or_null(facts.masks.rocr), or_null(facts.masks.hip)}},
+      {"devices", inventory_to_json({.source = "a host", .hosts = {facts.host}})}};
 }
 
 std::optional<std::string> text_or_nothing(const Json& json) {
@@ -80,13 +84,15 @@ HostFacts facts_from(const Json& json) {
 
 Json to_json(const std::vector<WorkerExit>& exits) {
   Json list = Json::array();
-  for (const WorkerExit& exit : exits) list.push_back(to_json(exit));
+  for (const WorkerExit& exit : exits)
+    list.push_back(to_json(exit));
   return list;
 }
 
 std::vector<WorkerExit> exits_from(const Json& json) {
   std::vector<WorkerExit> exits;
-  for (const Json& exit : json) exits.push_back(worker_exit_from_json(exit));
+  for (const Json& exit : json)
+    exits.push_back(worker_exit_from_json(exit));
   return exits;
 }
 
@@ -116,7 +122,8 @@ std::string to_text(const Report& report) {
                {"stopped_by", report.stopped_by},
                {"error", report.error},
                {"exit_code", report.exit_code}};
-  if (report.facts) json["facts"] = to_json(*report.facts);
+  if (report.facts)
+    json["facts"] = to_json(*report.facts);
   return dump(json);
 }
 
@@ -130,7 +137,8 @@ Report report_from_text(const std::string& text) {
                   .stopped_by = json.at("stopped_by").get<int>(),
                   .error = json.at("error").get<std::string>(),
                   .exit_code = json.at("exit_code").get<int>()};
-    if (json.contains("facts")) report.facts = facts_from(json.at("facts"));
+    if (json.contains("facts"))
+      report.facts = facts_from(json.at("facts"));
     return report;
   });
 }
@@ -152,7 +160,8 @@ std::string to_text(const Order& order) {
                {"reason", order.reason},
                {"exit_code", order.exit_code},
                {"exits", to_json(order.exits)}};
-  if (order.kind == Order::Kind::start) json["plan"] = plan_to_json(order.plan);
+  if (order.kind == Order::Kind::start)
+    json["plan"] = plan_to_json(order.plan);
   return dump(json);
 }
 

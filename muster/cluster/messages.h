@@ -1,6 +1,6 @@
-// What the hosts of a job and the coordinator say to each other, as values. Hosts report; the coordinator
-// orders. Both are logs in the job's store (Store::append), so that everybody sees the same orders in the
-// same sequence and a coordinator that takes over can read what was said before.
+// What the hosts of a job and the coordinator say to each other, as values. Hosts report; the
+// coordinator orders. Both are logs in the job's store (Store::append), so that everybody sees the
+// same orders in the same sequence and a coordinator that takes over can read what was said before.
 #pragma once
 
 #include <algorithm>
@@ -65,18 +65,19 @@ inline int attempt_of(int round) {
 
 struct Order {
   enum class Kind {
-    start,   // a round: these hosts start their ranks of this plan; in place: those that have no process
+    start,   // a round: these hosts start their ranks of this plan; in place: those that have no
+             // process
     stop,    // the round's ranks are to be ended; another may follow
     finish,  // the job is over
     refuse,  // one host is not wanted
   };
   Kind kind = Kind::start;
   int round = 0;
-  std::vector<std::string> hosts = {};       // start: ids, in the plan's order; refuse: the one
-  std::string run_folder = {};               // start: the name of the job's, for hosts that were not told one
-  std::string launch = {};                   // start: JobFacts::launch
-  Plan plan = {};                            // start
-  bool in_place = false;                     // start: processes of the round before go on in this one
+  std::vector<std::string> hosts = {};  // start: ids, in the plan's order; refuse: the one
+  std::string run_folder = {};  // start: the name of the job's, for hosts that were not told one
+  std::string launch = {};      // start: JobFacts::launch
+  Plan plan = {};               // start
+  bool in_place = false;        // start: processes of the round before go on in this one
   std::chrono::milliseconds pause{0};        // start in place: before processes are started
   int restart_count = 0;                     // start, finish
   std::map<std::string, int> failures = {};  // start: rounds that hosts have failed so far, by name

@@ -44,24 +44,30 @@ constexpr int kHostWatch = -1;  // its child; the agents' are numbered from 0
 constexpr std::chrono::milliseconds kLookForTheEndEvery{250};
 
 RemoteOptions with_hosts(RemoteOptions remote, const ClusterOptions& cluster) {
-  if (remote.hosts.empty()) remote.hosts = discover_hosts(remote.discovery, cluster.join_timeout);
+  if (remote.hosts.empty())
+    remote.hosts = discover_hosts(remote.discovery, cluster.join_timeout);
   return remote;
 }
 
 class RemoteJob {
  public:
-  RemoteJob(const LaunchOptions& options, const ClusterOptions& cluster, const RemoteOptions& remote)
+  RemoteJob(const LaunchOptions& options,
+            const ClusterOptions& cluster,
+            const RemoteOptions& remote)
       : options_(options),
         cluster_(cluster),
         remote_(with_hosts(remote, cluster)),  // before signals wait to be read
         processes_({.stop_signals = options.stop_signals, .goes_on_because = kGoesOnBecause}) {
-    if (remote_.ssh.empty()) remote_.ssh = {"ssh"};
+    if (remote_.ssh.empty())
+      remote_.ssh = {"ssh"};
     if (cluster_.max_hosts <= 1)
       cluster_.min_hosts = cluster_.max_hosts = static_cast<int>(remote_.hosts.size());
     const int there = static_cast<int>(remote_.hosts.size());
     if (there < cluster_.min_hosts && remote_.discovery.empty()) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("--nnodes: expected at most ", there, " hosts, since no more are listed, got ",
+                  cat("--nnodes: expected at most ",
+                      there,
+                      " hosts, since no more are listed, got ",
                       cluster_.min_hosts));
     }
     find_out_where_they_are();
@@ -70,18 +76,20 @@ class RemoteJob {
 
   int run() {
     output_ = std::make_unique<Output>(processes_.loop());
-    for (const HostSpec& host : remote_.hosts) start(host);
+    for (const HostSpec& host : remote_.hosts)
+      start(host);
     watch_discovery();
     watch_for_the_end();
-    const WaitResult ended =
-        processes_.wait_all({.stop_on_failure = false,
-                             .grace = options_.shutdown_timeout + kBeyondTheRanksGrace,
-                             .on_exit = [this](const ChildExit& exit) { on_exit(exit); },
-                             .on_stop =
-                                 [this](int signal) {
-                                   if (host_watch_) host_watch_->stop();
-                                   coordinator_report({.kind = Report::Kind::stop, .stopped_by = signal});
-                                 }});
+    const WaitResult ended = processes_.wait_all(
+        {.stop_on_failure = false,
+         .grace = options_.shutdown_timeout + kBeyondTheRanksGrace,
+         .on_exit = [this](const ChildExit& exit) { on_exit(exit); },
+         .on_stop =
+             [this](int signal) {
+               if (host_watch_)
+                 host_watch_->stop();
+               coordinator_report({.kind = Report::Kind::stop, .stopped_by = signal});
+             }});
     output_->finish([&] { return ended.stopped_by != 0 || processes_.stop_requested() != 0; });
     coordinator_->wait(kAllTakeLeave);
     return report(ended);
@@ -105,7 +113,8 @@ class RemoteJob {
       const std::string ask =
           cat(shell_command(remote_.ssh), " -G ", shell_quoted(name), " 2>/dev/null || true");
       for (const std::string& line : split(output_of_shell(ask, "--ssh"), '\n')) {
-        if (line.starts_with("hostname ")) return line.substr(9);
+        if (line.starts_with("hostname "))
+          return line.substr(9);
       }
       return bare;
     }
@@ -115,13 +124,17 @@ class RemoteJob {
     for (const HostSpec& host : remote_.hosts) {
       const std::string address = address_of(host.name);
       addresses_[host.name] = address;
-      if (address.empty() || !own_address_.empty()) continue;
-      own_address_ = cluster_.local_address.empty() ? address_towards(address) : cluster_.local_address;
+      if (address.empty() || !own_address_.empty())
+        continue;
+      own_address_ =
+          cluster_.local_address.empty() ? address_towards(address) : cluster_.local_address;
     }
-    if (own_address_.empty()) own_address_ = cluster_.local_address;
+    if (own_address_.empty())
+      own_address_ = cluster_.local_address;
     if (own_address_.empty() && !remote_.discovery.empty())
       own_address_ = outward_address();  // others may follow
-    if (own_address_.empty()) own_address_ = "127.0.0.1";
+    if (own_address_.empty())
+      own_address_ = "127.0.0.1";
   }
 
   void serve() {
@@ -135,8 +148,11 @@ class RemoteJob {
         TcpStoreOptions{.endpoint = server_->endpoint(), .secret = cluster_.secret});
     rules_ = rules_of(options_, cluster_);
     check_folder_owner(run_dir());
-    coordinator_ = std::make_unique<CoordinatorThread>(store_, rules_, planner_of(options_),
-                                                       CoordinatorThreadOptions{.silence = cluster_.silence});
+    coordinator_ =
+        std::make_unique<CoordinatorThread>(store_,
+                                            rules_,
+                                            planner_of(options_),
+                                            CoordinatorThreadOptions{.silence = cluster_.silence});
   }
 
   std::string run_dir() const {
@@ -147,43 +163,51 @@ class RemoteJob {
     const int number = static_cast<int>(agents_.size());
     Agent& agent = *agents_.emplace_back(std::make_unique<Agent>());
     agent.host = host;
-    if (!addresses_.contains(host.name)) addresses_[host.name] = address_of(host.name);
+    if (!addresses_.contains(host.name))
+      addresses_[host.name] = address_of(host.name);
     agent.address = addresses_[host.name];
     AgentSpec spec{.launch = options_, .cluster = cluster_, .folder = current_folder()};
     spec.launch.request.nproc_per_node = host.nproc ? host.nproc : options_.request.nproc_per_node;
     spec.launch.run_dir = run_dir();
     spec.cluster.host_name = without_user(host.name);
-    if (remote_.discovery.empty() && !cluster_.elastic()) spec.cluster.node_rank = number;
-    if (!agent.address.empty()) spec.environment = environment_to_send(own_environment());
+    if (remote_.discovery.empty() && !cluster_.elastic())
+      spec.cluster.node_rank = number;
+    if (!agent.address.empty())
+      spec.environment = environment_to_send(own_environment());
 
     std::vector<std::string> argv = {own_program(), "agent"};
     if (!agent.address.empty()) {
-      const std::string program = remote_.remote_muster.empty() ? own_program() : remote_.remote_muster;
+      const std::string program =
+          remote_.remote_muster.empty() ? own_program() : remote_.remote_muster;
       argv = ssh_command(remote_.ssh, host.name, {program, "agent"});
     }
     auto out = output_->open({.console_fd = STDOUT_FILENO, .whole_lines = true});
     auto err = output_->open({.console_fd = STDERR_FILENO, .whole_lines = true});
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("cannot make a pipe", errno);
+    if (::pipe2(ends, O_CLOEXEC) != 0)
+      fail_errno("cannot make a pipe", errno);
     const Fd child_end(ends[0]);
-    processes_.spawn(number, {.argv = argv,
-                              .environment = own_environment(),
-                              .stdin_fd = child_end.get(),
-                              .stdout_fd = out.child_end.get(),
-                              .stderr_fd = err.child_end.get()});
+    processes_.spawn(number,
+                     {.argv = argv,
+                      .environment = own_environment(),
+                      .stdin_fd = child_end.get(),
+                      .stdout_fd = out.child_end.get(),
+                      .stderr_fd = err.child_end.get()});
     agent.running = true;
     agent.feed = std::make_unique<Feed>(processes_.loop(), Fd(ends[1]), to_line(spec), number == 0);
   }
 
   // An agent that has joined tells its end itself; one that has not is known by its ssh alone.
   void on_exit(const ChildExit& exit) {
-    if (exit.id == kHostWatch) return;
+    if (exit.id == kHostWatch)
+      return;
     Agent& agent = *agents_.at(static_cast<size_t>(exit.id));
     agent.running = false;
     agent.feed.reset();
-    if (!exit.failed() || coordinator_->result() || processes_.stop_requested() != 0) return;
-    const std::string how =
-        exit.signal != 0 ? cat("killed by ", signal_name(exit.signal)) : cat("exit code ", exit.exit_code);
+    if (!exit.failed() || coordinator_->result() || processes_.stop_requested() != 0)
+      return;
+    const std::string how = exit.signal != 0 ? cat("killed by ", signal_name(exit.signal))
+                                             : cat("exit code ", exit.exit_code);
     const bool by_ssh = !agent.address.empty() && exit.exit_code == 255;
     const std::string what =
         cat("host ", agent.host.name, ": ", by_ssh ? "ssh" : "its agent", " ended with ", how);
@@ -193,8 +217,9 @@ class RemoteJob {
       log(LogLevel::warn, what);
       return;
     }
-    coordinator_report(
-        {.kind = Report::Kind::stop, .error = what, .exit_code = by_ssh ? 1 : std::max(1, exit.exit_code)});
+    coordinator_report({.kind = Report::Kind::stop,
+                        .error = what,
+                        .exit_code = by_ssh ? 1 : std::max(1, exit.exit_code)});
   }
 
   void coordinator_report(Report report) {
@@ -207,41 +232,48 @@ class RemoteJob {
     }
   }
 
-  // New hosts are started as they appear; those that go away end by themselves, or are told to by whoever
-  // took them away.
+  // New hosts are started as they appear; those that go away end by themselves, or are told to by
+  // whoever took them away.
   void start_new(const std::vector<HostSpec>& hosts) {
-    if (coordinator_->result() || processes_.stop_requested() != 0) return;
+    if (coordinator_->result() || processes_.stop_requested() != 0)
+      return;
     for (const HostSpec& host : hosts) {
       const bool there = std::any_of(agents_.begin(), agents_.end(), [&](const auto& agent) {
         return agent->host.name == host.name && agent->running;
       });
-      if (there || ++starts_[host.name] > cluster_.max_host_failures) continue;
+      if (there || ++starts_[host.name] > cluster_.max_host_failures)
+        continue;
       log(LogLevel::info, cat("host ", host.name, " is new; starting an agent there"));
       start(host);
     }
   }
 
   void watch_discovery() {
-    if (remote_.discovery.empty()) return;
-    host_watch_ = std::make_unique<HostWatch>(processes_, kHostWatch, remote_.discovery,
-                                              [this](const auto& hosts) { start_new(hosts); });
+    if (remote_.discovery.empty())
+      return;
+    host_watch_ = std::make_unique<HostWatch>(
+        processes_, kHostWatch, remote_.discovery, [this](const auto& hosts) { start_new(hosts); });
   }
 
   // When the job is over, an ssh whose host cannot be reached any more would go on for minutes.
   void watch_for_the_end() {
     processes_.loop().call_at(Clock::now() + kLookForTheEndEvery, [this] {
-      if (!coordinator_->result()) return watch_for_the_end();
-      if (host_watch_) host_watch_->stop();
+      if (!coordinator_->result())
+        return watch_for_the_end();
+      if (host_watch_)
+        host_watch_->stop();
       processes_.loop().call_at(Clock::now() + kAllTakeLeave, [this] { processes_.end_all_now(); });
     });
   }
 
   int report(const WaitResult& ended) {
     const auto order = coordinator_->result();
-    for (const std::string& survivor : ended.survivors) log(LogLevel::error, cat("could not end ", survivor));
+    for (const std::string& survivor : ended.survivors)
+      log(LogLevel::error, cat("could not end ", survivor));
     if (!order) {
-      log(LogLevel::error, ended.stopped_by != 0 ? cat("stopped by ", signal_name(ended.stopped_by))
-                                                 : std::string("no host is left"));
+      log(LogLevel::error,
+          ended.stopped_by != 0 ? cat("stopped by ", signal_name(ended.stopped_by))
+                                : std::string("no host is left"));
       return ended.stopped_by != 0 ? 128 + ended.stopped_by : 1;
     }
     const bool stopped = order->exit_code == kStoppedExitCode && have_stopped(order->exits);
@@ -256,7 +288,8 @@ class RemoteJob {
       std::filesystem::create_directories(job.run_dir, ignored);
       report_failure(order->exits, job, attempt_of(order->round), options_.max_restarts);
     }
-    if (!order->reason.empty()) log(stopped ? LogLevel::info : LogLevel::error, order->reason);
+    if (!order->reason.empty())
+      log(stopped ? LogLevel::info : LogLevel::error, order->reason);
     return order->exit_code;
   }
 
@@ -279,7 +312,9 @@ class RemoteJob {
 
 }  // namespace
 
-int run_on_hosts(const LaunchOptions& options, const ClusterOptions& cluster, const RemoteOptions& remote) {
+int run_on_hosts(const LaunchOptions& options,
+                 const ClusterOptions& cluster,
+                 const RemoteOptions& remote) {
   check_launch(options);
   return RemoteJob(options, cluster, remote).run();
 }

@@ -1,5 +1,5 @@
-// One command for many hosts: starts an agent on each over ssh, coordinates them, passes on what they print,
-// and ends them all with itself.
+// One command for many hosts: starts an agent on each over ssh, coordinates them, passes on what
+// they print, and ends them all with itself.
 #pragma once
 
 #include <string>
@@ -13,13 +13,17 @@ namespace muster {
 
 struct RemoteOptions {
   std::vector<HostSpec> hosts = {};
-  std::string discovery = {};         // a command that prints the hosts there are now; asked again and again
-  std::vector<std::string> ssh = {};  // what reaches a host, its name and a command follow; empty: ssh
-  std::string remote_muster = {};     // the program's path on the other hosts; empty: as here
+  std::string discovery =
+      {};  // a command that prints the hosts there are now; asked again and again
+  std::vector<std::string> ssh =
+      {};                          // what reaches a host, its name and a command follow; empty: ssh
+  std::string remote_muster = {};  // the program's path on the other hosts; empty: as here
 };
 
-// Runs the job and returns its exit code. Blocking: until every agent has ended. Throws: Error before
-// anything is started.
-int run_on_hosts(const LaunchOptions& options, const ClusterOptions& cluster, const RemoteOptions& remote);
+// Runs the job and returns its exit code. Blocking: until every agent has ended. Throws: Error
+// before anything is started.
+int run_on_hosts(const LaunchOptions& options,
+                 const ClusterOptions& cluster,
+                 const RemoteOptions& remote);
 
 }  // namespace muster

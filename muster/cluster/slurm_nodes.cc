@@ -16,9 +16,16 @@ constexpr const char* kNodeCpus = "SLURM_JOB_CPUS_PER_NODE";
 constexpr size_t kMostNodes = 100'000;
 constexpr size_t kMostDigits = 9;
 
-[[noreturn]] void refuse_nodes(const char* variable, const std::string& expected, const std::string& text) {
+[[noreturn]] void refuse_nodes(const char* variable,
+                               const std::string& expected,
+                               const std::string& text) {
   throw Error(ErrorCode::invalid_argument,
-              cat("Slurm: expected ", expected, " in ", variable, ", got '", printable(text.substr(0, 200)),
+              cat("Slurm: expected ",
+                  expected,
+                  " in ",
+                  variable,
+                  ", got '",
+                  printable(text.substr(0, 200)),
                   "'; give the hosts with --hosts"));
 }
 
@@ -34,16 +41,20 @@ bool is_number(const std::string& text) {
 // "1-3" or "07", with as many digits as the first has.
 std::vector<std::string> numbers_of_range(const std::string& range, const std::string& whole) {
   const std::vector<std::string> ends = split(range, '-');
-  if (ends.size() > 2 || !is_number(ends.front()) || !is_number(ends.back())) refuse_node_list(whole);
+  if (ends.size() > 2 || !is_number(ends.front()) || !is_number(ends.back()))
+    refuse_node_list(whole);
   const int64_t last = *parse_int(ends.back());
   std::vector<std::string> numbers;
   for (int64_t number = *parse_int(ends.front()); number <= last; ++number) {
-    if (numbers.size() == kMostNodes) refuse_node_list(whole);
+    if (numbers.size() == kMostNodes)
+      refuse_node_list(whole);
     std::string text = cat(number);
-    if (text.size() < ends.front().size()) text.insert(0, ends.front().size() - text.size(), '0');
+    if (text.size() < ends.front().size())
+      text.insert(0, ends.front().size() - text.size(), '0');
     numbers.push_back(text);
   }
-  if (numbers.empty()) refuse_node_list(whole);
+  if (numbers.empty())
+    refuse_node_list(whole);
   return numbers;
 }
 
@@ -52,8 +63,10 @@ std::vector<std::string> expand_piece(const std::string& piece, const std::strin
   std::vector<std::string> names = {""};
   for (size_t from = 0; from < piece.size();) {
     const bool bracket = piece[from] == '[';
-    const size_t to = bracket ? piece.find(']', from) : std::min(piece.find('[', from), piece.size());
-    if (to == std::string::npos) refuse_node_list(whole);
+    const size_t to =
+        bracket ? piece.find(']', from) : std::min(piece.find('[', from), piece.size());
+    if (to == std::string::npos)
+      refuse_node_list(whole);
     std::vector<std::string> parts;
     if (bracket) {
       for (const std::string& range : split(piece.substr(from + 1, to - from - 1), ',')) {
@@ -63,10 +76,12 @@ std::vector<std::string> expand_piece(const std::string& piece, const std::strin
     } else {
       parts = {piece.substr(from, to - from)};
     }
-    if (names.size() * parts.size() > kMostNodes) refuse_node_list(whole);
+    if (names.size() * parts.size() > kMostNodes)
+      refuse_node_list(whole);
     std::vector<std::string> longer;
     for (const std::string& name : names) {
-      for (const std::string& part : parts) longer.push_back(name + part);
+      for (const std::string& part : parts)
+        longer.push_back(name + part);
     }
     names = std::move(longer);
     from = bracket ? to + 1 : to;
@@ -80,7 +95,8 @@ void check_node_name(const std::string& name, const std::string& whole) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '-' || c == '_';
   });
-  if (name.empty() || name[0] == '-' || !plain) refuse_node_list(whole);
+  if (name.empty() || name[0] == '-' || !plain)
+    refuse_node_list(whole);
 }
 
 }  // namespace
@@ -100,7 +116,8 @@ std::vector<std::string> parse_slurm_nodes(const std::string& text) {
       names.push_back(std::move(name));
     }
     piece.clear();
-    if (names.size() > kMostNodes) refuse_node_list(text);
+    if (names.size() > kMostNodes)
+      refuse_node_list(text);
   }
   return names;
 }
@@ -117,27 +134,34 @@ std::vector<int> parse_slurm_counts(const std::string& text) {
     if (!whole || !is_number(count) || !is_number(times) ||
         counts.size() + static_cast<size_t>(*parse_int(times)) > kMostNodes)
       refuse_nodes(kNodeCpus, "counts as in 2(x3),1", text);
-    counts.insert(counts.end(), static_cast<size_t>(*parse_int(times)), static_cast<int>(*parse_int(count)));
+    counts.insert(
+        counts.end(), static_cast<size_t>(*parse_int(times)), static_cast<int>(*parse_int(count)));
   }
   return counts;
 }
 
 std::optional<std::vector<SlurmNode>> slurm_nodes_of_environment() {
   const auto list = get_env(kNodeList);
-  if (!get_env("SLURM_JOB_ID") || !list || inside_srun_step()) return std::nullopt;
+  if (!get_env("SLURM_JOB_ID") || !list || inside_srun_step())
+    return std::nullopt;
   std::vector<SlurmNode> nodes;
-  for (std::string& name : parse_slurm_nodes(*list)) nodes.push_back({.name = std::move(name)});
-  const auto counts = get_env(kNodeCpus) ? parse_slurm_counts(*get_env(kNodeCpus)) : std::vector<int>();
+  for (std::string& name : parse_slurm_nodes(*list))
+    nodes.push_back({.name = std::move(name)});
+  const auto counts =
+      get_env(kNodeCpus) ? parse_slurm_counts(*get_env(kNodeCpus)) : std::vector<int>();
   const std::string here = get_env("SLURMD_NODENAME").value_or("");
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (i < counts.size()) nodes[i].cpus = counts[i];
+    if (i < counts.size())
+      nodes[i].cpus = counts[i];
     nodes[i].here = nodes[i].name == here;
   }
   return nodes;
 }
 
-std::vector<std::string> srun_command(const std::string& node, const std::vector<std::string>& program) {
-  // All of the node that the allocation has; what the batch script asked of its own steps is not meant.
+std::vector<std::string> srun_command(const std::string& node,
+                                      const std::vector<std::string>& program) {
+  // All of the node that the allocation has; what the batch script asked of its own steps is not
+  // meant.
   std::vector<std::string> argv = {"srun",
                                    "--overlap",
                                    "--nodes=1",
@@ -153,8 +177,12 @@ std::vector<std::string> srun_command(const std::string& node, const std::vector
 
 Environment srun_environment() {
   Environment environment = own_environment();
-  for (const char* const name : {"SLURM_LABELIO", "SLURM_STDINMODE", "SLURM_STDOUTMODE", "SLURM_STDERRMODE",
-                                 "SLURM_GPUS_PER_TASK", "SLURM_CPUS_PER_TASK"})
+  for (const char* const name : {"SLURM_LABELIO",
+                                 "SLURM_STDINMODE",
+                                 "SLURM_STDOUTMODE",
+                                 "SLURM_STDERRMODE",
+                                 "SLURM_GPUS_PER_TASK",
+                                 "SLURM_CPUS_PER_TASK"})
     environment.erase(name);
   return environment;
 }

@@ -1,5 +1,5 @@
-// The nodes of the Slurm allocation that this process is in, as Slurm's variables tell them. For a command
-// that is started once and has something to do on each.
+// The nodes of the Slurm allocation that this process is in, as Slurm's variables tell them. For a
+// command that is started once and has something to do on each.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ struct SlurmNode {
   bool here = false;  // this process runs on it
 };
 
-// Nothing outside of an allocation, and for a task of srun, which is one process of several. Throws:
-// invalid_argument naming the variable that cannot be read.
+// Nothing outside of an allocation, and for a task of srun, which is one process of several.
+// Throws: invalid_argument naming the variable that cannot be read.
 std::optional<std::vector<SlurmNode>> slurm_nodes_of_environment();
 
 // "a[1-3,07],b" is a1, a2, a3, a07 and b. Throws: invalid_argument.
@@ -26,11 +26,13 @@ std::vector<std::string> parse_slurm_nodes(const std::string& text);
 // SLURM_JOB_CPUS_PER_NODE's value: "2(x3),1" is 2, 2, 2, 1. Throws: invalid_argument.
 std::vector<int> parse_slurm_counts(const std::string& text);
 
-// What has srun start one process on the node, beside whatever runs there: the words of `program` follow.
-std::vector<std::string> srun_command(const std::string& node, const std::vector<std::string>& program);
+// What has srun start one process on the node, beside whatever runs there: the words of `program`
+// follow.
+std::vector<std::string> srun_command(const std::string& node,
+                                      const std::vector<std::string>& program);
 
-// For that command: this process's, without what a batch script asks of its own steps. srun would read it
-// too.
+// For that command: this process's, without what a batch script asks of its own steps. srun would
+// read it too.
 Environment srun_environment();
 
 }  // namespace muster

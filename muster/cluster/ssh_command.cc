@@ -8,7 +8,8 @@ std::string without_user(const std::string& host) {
   return host.substr(host.find('@') == std::string::npos ? 0 : host.find('@') + 1);
 }
 
-std::vector<std::string> ssh_command(const std::vector<std::string>& ssh, const std::string& host,
+std::vector<std::string> ssh_command(const std::vector<std::string>& ssh,
+                                     const std::string& host,
                                      const std::vector<std::string>& program) {
   std::vector<std::string> argv = ssh;
   if (argv[0] == "ssh" || argv[0].ends_with("/ssh"))

@@ -1,4 +1,5 @@
-// The command line that reaches another host by ssh. For whoever starts something there: `muster run
+// The command line that reaches another host by ssh. For whoever starts something there: `muster
+// run
 // --hosts`, `muster tasks --hosts`.
 #pragma once
 
@@ -10,9 +11,11 @@ namespace muster {
 // "b" of "user@b".
 std::string without_user(const std::string& host);
 
-// `ssh` is the command as the user has it, whose first word is a program; what is executed on `host` are the
-// words of `program`, not looked at by the shell there. ssh itself asks for no password and waits 15 s.
-std::vector<std::string> ssh_command(const std::vector<std::string>& ssh, const std::string& host,
+// `ssh` is the command as the user has it, whose first word is a program; what is executed on
+// `host` are the words of `program`, not looked at by the shell there. ssh itself asks for no
+// password and waits 15 s.
+std::vector<std::string> ssh_command(const std::vector<std::string>& ssh,
+                                     const std::string& host,
                                      const std::vector<std::string>& program);
 
 }  // namespace muster

@@ -12,8 +12,8 @@ namespace muster {
 
 namespace {
 
-// Between two looks at what others published. Ranks that call the same come together; who is stuck elsewhere
-// answers within a second.
+// Between two looks at what others published. Ranks that call the same come together; who is stuck
+// elsewhere answers within a second.
 constexpr std::chrono::microseconds kLook{50};
 constexpr std::chrono::microseconds kLongestLook{100'000};
 // A rank that leaves too early is to see it, and to say so, before those who fail of it.
@@ -25,8 +25,8 @@ const std::string kNothing = "?";
 
 }  // namespace
 
-Agreement::Agreement(c10::intrusive_ptr<c10d::Store> store, int rank, int size, bool every_call,
-                     RankNames names)
+Agreement::Agreement(
+    c10::intrusive_ptr<c10d::Store> store, int rank, int size, bool every_call, RankNames names)
     : store_(std::move(store)),
       rank_(rank),
       size_(size),
@@ -38,57 +38,91 @@ std::string Agreement::key(int64_t sequence, int rank) const {
 }
 
 void Agreement::publish(int64_t sequence, const std::string& signature) {
-  if (published_.insert(sequence).second) store_->set(key(sequence, rank_), signature);
+  if (published_.insert(sequence).second)
+    store_->set(key(sequence, rank_), signature);
 }
 
-// The store answers what is there, and sets nothing, as that is not kNothing. check() and get() would be two
-// round trips, and get() would wait for a key that goes between them.
+// The store answers what is there, and sets nothing, as that is not kNothing. check() and get()
+// would be two round trips, and get() would wait for a key that goes between them.
 std::optional<std::string> Agreement::published_by(int other, int64_t sequence) {
   const std::string found = store_->compareSet(key(sequence, other), kNothing, kNothing);
   return found == kNothing ? std::nullopt : std::optional(found);
 }
 
-void Agreement::compare(int64_t sequence, const std::string& mine, int other,
+void Agreement::compare(int64_t sequence,
+                        const std::string& mine,
+                        int other,
                         const std::string& theirs) const {
-  if (theirs == mine) return;
-  if (mine == kLeaving) throw left_alone(sequence, names_[other], theirs);
+  if (theirs == mine)
+    return;
+  if (mine == kLeaving)
+    throw left_alone(sequence, names_[other], theirs);
   if (theirs == kLeaving) {
     std::this_thread::sleep_for(kHeadStart);
     throw left(sequence, mine, names_[other]);
   }
   if (theirs == kGivenUp) {
     throw Error(ErrorCode::peer_failed,
-                cat("collective #", sequence, " ('", mine, "')", names_.group(), ": rank ", names_[other],
+                cat("collective #",
+                    sequence,
+                    " ('",
+                    mine,
+                    "')",
+                    names_.group(),
+                    ": rank ",
+                    names_[other],
                     " has given up the group after a call that failed; make a new one"));
   }
   throw Error(ErrorCode::invalid_argument,
-              cat("collective #", sequence, names_.group(), ": expected the same call on every rank, got '",
-                  mine, "' on rank ", names_[rank_], " and '", theirs, "' on rank ", names_[other],
+              cat("collective #",
+                  sequence,
+                  names_.group(),
+                  ": expected the same call on every rank, got '",
+                  mine,
+                  "' on rank ",
+                  names_[rank_],
+                  " and '",
+                  theirs,
+                  "' on rank ",
+                  names_[other],
                   "; make all ranks issue the same operations in the same order"));
 }
 
-// Not locked while it waits: a rank whose earlier call is stuck says so meanwhile, by look_again() in another
-// thread.
-void Agreement::before(int64_t sequence, const std::string& signature, std::chrono::milliseconds timeout) {
+// Not locked while it waits: a rank whose earlier call is stuck says so meanwhile, by look_again()
+// in another thread.
+void Agreement::before(int64_t sequence,
+                       const std::string& signature,
+                       std::chrono::milliseconds timeout) {
   {
     const std::lock_guard lock(mutex_);
-    if (!every_call_ && known_.contains(signature)) return;
+    if (!every_call_ && known_.contains(signature))
+      return;
     publish(sequence, signature);
   }
   const Deadline deadline(timeout);
   LateRanks late_ranks(timeout);
   for (int other = 0; other < size_; ++other) {
-    if (other == rank_) continue;
+    if (other == rank_)
+      continue;
     auto pause = kLook;
     std::optional<std::string> theirs;
     while (!(theirs = published_by(other, sequence))) {
       if (deadline.passed()) {
         throw Error(ErrorCode::timeout,
-                    cat("collective #", sequence, " ('", signature, "'): waited ", timeout.count(), " ms on ",
-                        names_.whose(rank_), "; missing rank(s) ", join(names_(absent(sequence)), ", "),
+                    cat("collective #",
+                        sequence,
+                        " ('",
+                        signature,
+                        "'): waited ",
+                        timeout.count(),
+                        " ms on ",
+                        names_.whose(rank_),
+                        "; missing rank(s) ",
+                        join(names_(absent(sequence)), ", "),
                         "; see whether they ended, or are busy elsewhere"));
       }
-      if (late_ranks.due()) tell_of_late(sequence, signature, late_ranks);
+      if (late_ranks.due())
+        tell_of_late(sequence, signature, late_ranks);
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, kLongestLook);
     }
@@ -97,15 +131,16 @@ void Agreement::before(int64_t sequence, const std::string& signature, std::chro
   all_have_come(sequence, signature);
 }
 
-// So what was compared at an earlier call has been read by all. What was published at one that is stuck is
-// published again where it is looked at again.
+// So what was compared at an earlier call has been read by all. What was published at one that is
+// stuck is published again where it is looked at again.
 void Agreement::all_have_come(int64_t sequence, const std::string& signature) {
   const std::lock_guard lock(mutex_);
   const auto later = published_.lower_bound(sequence);
   for (auto earlier = published_.begin(); earlier != later; earlier = published_.erase(earlier))
     store_->deleteKey(key(*earlier, rank_));
   common_ = sequence;
-  if (known_.size() >= kMostKnown) known_.clear();
+  if (known_.size() >= kMostKnown)
+    known_.clear();
   known_.insert(signature);
 }
 
@@ -113,8 +148,10 @@ void Agreement::look_again(int64_t sequence, const std::string& signature) {
   const std::lock_guard lock(mutex_);
   publish(sequence, signature);
   for (int other = 0; other < size_; ++other) {
-    if (other == rank_) continue;
-    if (const auto theirs = published_by(other, sequence)) compare(sequence, signature, other, *theirs);
+    if (other == rank_)
+      continue;
+    if (const auto theirs = published_by(other, sequence))
+      compare(sequence, signature, other, *theirs);
   }
 }
 
@@ -127,7 +164,9 @@ void Agreement::give_up(int64_t sequence) {
   }
 }
 
-void Agreement::tell_of_late(int64_t sequence, const std::string& operation, const LateRanks& late_ranks) {
+void Agreement::tell_of_late(int64_t sequence,
+                             const std::string& operation,
+                             const LateRanks& late_ranks) {
   tell(sequence, operation, absent(sequence), late_ranks);
 }
 
@@ -135,7 +174,8 @@ void Agreement::say_waiting(std::optional<int64_t> sequence) {
   store_->set(cat("waits/", rank_), sequence ? cat(*sequence) : kNothing);
 }
 
-void Agreement::tell_of_not_waiting(int64_t sequence, const std::string& operation,
+void Agreement::tell_of_not_waiting(int64_t sequence,
+                                    const std::string& operation,
                                     const LateRanks& late_ranks) {
   std::vector<int> late;
   for (int other = 0; other < size_; ++other) {
@@ -146,21 +186,28 @@ void Agreement::tell_of_not_waiting(int64_t sequence, const std::string& operati
 }
 
 // By the first of those who have come, so that it is said once.
-void Agreement::tell(int64_t sequence, const std::string& operation, const std::vector<int>& late,
+void Agreement::tell(int64_t sequence,
+                     const std::string& operation,
+                     const std::vector<int>& late,
                      const LateRanks& late_ranks) const {
   std::vector<int> came;
   for (int rank = 0; rank < size_; ++rank)
-    if (std::find(late.begin(), late.end(), rank) == late.end()) came.push_back(rank);
-  if (late.empty() || came.at(0) != rank_) return;
-  late_ranks.tell(cat("collective #", sequence, " ('", operation, "')", names_.group()), names_(came),
+    if (std::find(late.begin(), late.end(), rank) == late.end())
+      came.push_back(rank);
+  if (late.empty() || came.at(0) != rank_)
+    return;
+  late_ranks.tell(cat("collective #", sequence, " ('", operation, "')", names_.group()),
+                  names_(came),
                   names_(late));
 }
 
 std::vector<int> Agreement::absent(int64_t sequence) {
   std::vector<int> missing;
-  if (sequence < common_) return missing;
+  if (sequence < common_)
+    return missing;
   for (int other = 0; other < size_; ++other) {
-    if (other != rank_ && !published_by(other, sequence)) missing.push_back(other);
+    if (other != rank_ && !published_by(other, sequence))
+      missing.push_back(other);
   }
   return missing;
 }

@@ -1,12 +1,13 @@
-// Finds ranks that call different collectives, or the same with different shapes: the mistake that otherwise
-// hangs a job, corrupts sums, or (Gloo, unequal sizes) ends the process from another thread.
+// Finds ranks that call different collectives, or the same with different shapes: the mistake that
+// otherwise hangs a job, corrupts sums, or (Gloo, unequal sizes) ends the process from another
+// thread.
 //
-// Every call has a sequence number and a signature ("all_reduce sum float [3, 4]"). A rank that uses a
-// signature for the first time publishes it and waits for the others' at that number before it touches the
-// wire; a rank whose operation stays unanswered for a second publishes its own and looks again. So either all
-// pass, or all see both sides. In the steady state nothing is published. With `every_call`
-// (TORCH_DISTRIBUTED_DEBUG=DETAIL) every call is. What a rank has published goes when all have come to a
-// later call that is compared before it begins.
+// Every call has a sequence number and a signature ("all_reduce sum float [3, 4]"). A rank that
+// uses a signature for the first time publishes it and waits for the others' at that number before
+// it touches the wire; a rank whose operation stays unanswered for a second publishes its own and
+// looks again. So either all pass, or all see both sides. In the steady state nothing is published.
+// With `every_call` (TORCH_DISTRIBUTED_DEBUG=DETAIL) every call is. What a rank has published goes
+// when all have come to a later call that is compared before it begins.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -33,14 +34,19 @@ inline constexpr const char* kGivenUp = "gave up the group";
 class Agreement {
  public:
   // `names`: what messages call the ranks; their own numbers without.
-  Agreement(c10::intrusive_ptr<c10d::Store> store, int rank, int size, bool every_call, RankNames names = {});
+  Agreement(c10::intrusive_ptr<c10d::Store> store,
+            int rank,
+            int size,
+            bool every_call,
+            RankNames names = {});
 
-  // Before an operation; one after the other, in the order of their numbers. Collective (when the signature
-  // is new). Blocking: until every rank published. Throws: invalid_argument showing both signatures; timeout
-  // naming the ranks that did not come.
+  // Before an operation; one after the other, in the order of their numbers. Collective (when the
+  // signature is new). Blocking: until every rank published. Throws: invalid_argument showing both
+  // signatures; timeout naming the ranks that did not come.
   void before(int64_t sequence, const std::string& signature, std::chrono::milliseconds timeout);
 
-  // While an operation stays unanswered: publishes, and throws invalid_argument if a published one differs.
+  // While an operation stays unanswered: publishes, and throws invalid_argument if a published one
+  // differs.
   void look_again(int64_t sequence, const std::string& signature);
 
   // Says that this rank makes no more calls, so that nobody waits for the one at `sequence`.
@@ -49,23 +55,31 @@ class Agreement {
   // Warns of ranks that have not come to an operation for which this one waits.
   void tell_of_late(int64_t sequence, const std::string& operation, const LateRanks& late_ranks);
 
-  // For operations of GPUs, which ranks begin without waiting for each other, so that their numbers differ:
-  // says that this rank waits for the one at `sequence`, or (nothing) for none any more.
+  // For operations of GPUs, which ranks begin without waiting for each other, so that their numbers
+  // differ: says that this rank waits for the one at `sequence`, or (nothing) for none any more.
   void say_waiting(std::optional<int64_t> sequence);
 
   // Warns of the ranks that do not say that they wait too.
-  void tell_of_not_waiting(int64_t sequence, const std::string& operation, const LateRanks& late_ranks);
+  void tell_of_not_waiting(int64_t sequence,
+                           const std::string& operation,
+                           const LateRanks& late_ranks);
 
-  // Ranks that have published nothing at `sequence`: where they are is unknown, but not here. None where all
-  // have come to a later one.
+  // Ranks that have published nothing at `sequence`: where they are is unknown, but not here. None
+  // where all have come to a later one.
   std::vector<int> absent(int64_t sequence);
 
  private:
   std::string key(int64_t sequence, int rank) const;
   void publish(int64_t sequence, const std::string& signature);
-  std::optional<std::string> published_by(int other, int64_t sequence);  // Blocking: for one round trip
-  void compare(int64_t sequence, const std::string& mine, int other, const std::string& theirs) const;
-  void tell(int64_t sequence, const std::string& operation, const std::vector<int>& late,
+  std::optional<std::string> published_by(int other,
+                                          int64_t sequence);  // Blocking: for one round trip
+  void compare(int64_t sequence,
+               const std::string& mine,
+               int other,
+               const std::string& theirs) const;
+  void tell(int64_t sequence,
+            const std::string& operation,
+            const std::vector<int>& late,
             const LateRanks& late_ranks) const;
   void all_have_come(int64_t sequence, const std::string& signature);
 
@@ -76,8 +90,9 @@ class Agreement {
   const bool every_call_;
   std::mutex mutex_;
   std::set<std::string> known_;
-  std::set<int64_t> published_;       // numbers whose keys are in the store
-  std::atomic<int64_t> common_ = -1;  // the last to which all ranks have come, as they have published it
+  std::set<int64_t> published_;  // numbers whose keys are in the store
+  std::atomic<int64_t> common_ =
+      -1;  // the last to which all ranks have come, as they have published it
 };
 
 }  // namespace muster

@@ -33,16 +33,20 @@ constexpr std::array kCapabilities = {
 }  // namespace
 
 const Capabilities& capabilities_of(const std::string& backend) {
-  const auto found = std::find_if(kCapabilities.begin(), kCapabilities.end(),
+  const auto found = std::find_if(kCapabilities.begin(),
+                                  kCapabilities.end(),
                                   [&](const Capabilities& can) { return can.backend == backend; });
-  if (found != kCapabilities.end()) return *found;
-  throw Error(ErrorCode::invalid_argument,
-              cat("backend: expected ", join(known_backends(), ", "), ", got '", backend, "'; correct it"));
+  if (found != kCapabilities.end())
+    return *found;
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("backend: expected ", join(known_backends(), ", "), ", got '", backend, "'; correct it"));
 }
 
 std::vector<std::string> known_backends() {
   std::vector<std::string> names;
-  for (const Capabilities& can : kCapabilities) names.emplace_back(can.backend);
+  for (const Capabilities& can : kCapabilities)
+    names.emplace_back(can.backend);
   return names;
 }
 

@@ -41,7 +41,8 @@ ClockOffset ask_for_clock(ProcessGroup& group, int64_t own_unix_ns) {
     group.send(time, 0, kClockTag);
     group.recv(time, 0, kClockTag);
     const int64_t half = (activity_now() + own_unix_ns - before) / 2;
-    if (half >= best.uncertainty_ns) continue;
+    if (half >= best.uncertainty_ns)
+      continue;
     best = {.correction_ns = time.item<int64_t>() - (before + half), .uncertainty_ns = half};
   }
   return best;
@@ -54,14 +55,16 @@ void align_clock(ProcessGroup& group, const Activity* activity) {
   const int64_t own_unix_ns = events == nullptr ? 0 : activity->unix_minus_monotonic_ns();
   const auto told = group.all_gather_bytes(
       events == nullptr ? std::string() : cat(own_unix_ns, " ", host_identity()), "clocks");
-  if (events == nullptr || told[0].empty()) return;
+  if (events == nullptr || told[0].empty())
+    return;
   const auto host_of = [&](int rank) {
     const std::string& text = told[static_cast<size_t>(rank)];
     return text.substr(text.find(' ') + 1);
   };
   const std::string first_host = host_of(0);
   if (group.rank() != 0 && host_of(group.rank()) == first_host) {
-    const int64_t first_unix_ns = parse_int(told[0].substr(0, told[0].find(' '))).value_or(own_unix_ns);
+    const int64_t first_unix_ns =
+        parse_int(told[0].substr(0, told[0].find(' '))).value_or(own_unix_ns);
     return events->correct_clock(first_unix_ns - own_unix_ns, 0);
   }
   if (group.rank() != 0) {
@@ -71,7 +74,8 @@ void align_clock(ProcessGroup& group, const Activity* activity) {
   events->correct_clock(0, 0);
   for (int rank = 1; rank < group.size(); ++rank) {
     const bool has_events = !told[static_cast<size_t>(rank)].empty();
-    if (has_events && host_of(rank) != first_host) answer_with_clock(group, rank, own_unix_ns);
+    if (has_events && host_of(rank) != first_host)
+      answer_with_clock(group, rank, own_unix_ns);
   }
 }
 

@@ -36,7 +36,8 @@ struct GroupOptions {
   // For all ranks to connect, where the backend has a limit of its own for that.
   std::chrono::milliseconds connect_timeout{0};
   NcclOptions nccl = {};
-  c10::intrusive_ptr<c10d::Backend> nccl_parent = {};  // which is split; only while the group is made
+  c10::intrusive_ptr<c10d::Backend> nccl_parent =
+      {};                    // which is split; only while the group is made
   bool awaited = false;      // a process outside of the group waits for its end, good or not
   bool of_all_ranks = true;  // of the job; a part of them has numbers of its own
   RankNames names = {};      // what messages call the ranks; their own numbers without
@@ -48,12 +49,13 @@ struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
   ForkMark fork;                                 // a forked child has no part in it
   Gate gate;                                     // of calls that use the group, until it goes
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // null after shutdown
-  c10d::Backend* backend = nullptr;              // the group's own, where it has one of muster's alone
-  BlockingCollectives* blocking = nullptr;       // the same, where it is for the CPU
+  c10d::Backend* backend = nullptr;         // the group's own, where it has one of muster's alone
+  BlockingCollectives* blocking = nullptr;  // the same, where it is for the CPU
   c10::intrusive_ptr<c10d::Store> store;
   std::shared_ptr<Agreement> agreement;
   std::unique_ptr<LateWatch> late_watch;  // where there is one
-  std::shared_ptr<GpuEnds> gpu_ends;      // where collectives run on GPUs, and the rank has an activity file
+  std::shared_ptr<GpuEnds>
+      gpu_ends;  // where collectives run on GPUs, and the rank has an activity file
   std::vector<int> parent_ranks;
   std::shared_ptr<const RankNames> names;
   std::string group_name;  // in logs, and the rank's activity file: "world", "ranks 0,2"
@@ -63,8 +65,8 @@ struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
   std::atomic<int64_t> sequence{0};
   std::atomic<int64_t> calls{0}, bytes{0};  // Traffic
   int64_t sub_groups = 0;
-  // Where ranks count those that left in good order. Outlives this group when the store does, so that the
-  // next group of the same ranks (`generation` + 1) reads none of this one's keys.
+  // Where ranks count those that left in good order. Outlives this group when the store does, so
+  // that the next group of the same ranks (`generation` + 1) reads none of this one's keys.
   c10::intrusive_ptr<c10d::Store> departures;
   int64_t generation = 0;
   std::shared_ptr<std::atomic<bool>> abandoned = std::make_shared<std::atomic<bool>>(false);
@@ -81,12 +83,15 @@ struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
 inline constexpr const char* kDepartures = "departures";
 inline constexpr const char* kAbandoned = "abandoned";
 
-// The group of `size` ranks that comes next over `store`: how many of them were left in good order before.
+// The group of `size` ranks that comes next over `store`: how many of them were left in good order
+// before.
 int64_t next_generation(c10d::Store& store, int size);
 
-// Builds the backends and the group. Collective: over the ranks that share `store`. Throws: backend_failed,
-// timeout.
-ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+// Builds the backends and the group. Collective: over the ranks that share `store`. Throws:
+// backend_failed, timeout.
+ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store,
+                                int rank,
+                                int size,
                                 const GroupOptions& options);
 
 }  // namespace muster

@@ -39,21 +39,30 @@ std::string backend_asked(const InitOptions& options) {
   const auto known = known_backends();
   if (asked != "auto" && std::find(known.begin(), known.end(), asked) == known.end()) {
     throw Error(ErrorCode::invalid_argument,
-                cat(told == "auto" ? "backend" : "MUSTER_BACKEND", ": expected auto, ", join(known, ", "),
-                    ", got '", asked, "'; correct it"));
+                cat(told == "auto" ? "backend" : "MUSTER_BACKEND",
+                    ": expected auto, ",
+                    join(known, ", "),
+                    ", got '",
+                    asked,
+                    "'; correct it"));
   }
   return asked;
 }
 
-RankIdentity identity(const Rendezvous& rendezvous, const InitOptions& options, bool takes_part = true) {
+RankIdentity identity(const Rendezvous& rendezvous,
+                      const InitOptions& options,
+                      bool takes_part = true) {
   const std::string asked = backend_asked(options);
   std::string device = options.device.str();
   if (options.device.is_cuda()) {
     device = use_cuda_device(options.device);
   } else if (asked == "nccl" && takes_part) {
     throw Error(ErrorCode::invalid_argument,
-                cat("backend: expected a CUDA device for nccl, got ", options.device.str(), " (rank ",
-                    rendezvous.rank, "); use shm, gloo or auto"));
+                cat("backend: expected a CUDA device for nccl, got ",
+                    options.device.str(),
+                    " (rank ",
+                    rendezvous.rank,
+                    "); use shm, gloo or auto"));
   }
   return {.rank = rendezvous.rank,
           .world_size = rendezvous.world_size,
@@ -71,30 +80,41 @@ void remember_processes(const std::vector<RankIdentity>& members, const RankIden
   std::vector<RankProcess> others;
   for (const RankIdentity& member : members) {
     const bool seen = member.host == self.host && member.pid_namespace == self.pid_namespace;
-    if (seen && member.pid != self.pid) others.push_back({.rank = member.rank, .pid = member.pid});
+    if (seen && member.pid != self.pid)
+      others.push_back({.rank = member.rank, .pid = member.pid});
   }
   remember_rank_processes(others);
 }
 
 // The group of `members`, this process being the one at `place`.
-ProcessGroup make_group(const Rendezvous& rendezvous, const c10::intrusive_ptr<c10d::Store>& root,
-                        const std::vector<RankIdentity>& members, int place, const InitOptions& options,
+ProcessGroup make_group(const Rendezvous& rendezvous,
+                        const c10::intrusive_ptr<c10d::Store>& root,
+                        const std::vector<RankIdentity>& members,
+                        int place,
+                        const InitOptions& options,
                         bool awaited = false) {
   const std::string backend = choose_backend(members, backend_asked(options));
   open_own_activity();
   describe_late_ranks(/*names_are_the_jobs=*/true);
-  set_warning([](const std::string& text) { log(LogLevel::warn, text); }, "MUSTER_COLLECTIVE_TIMEOUT");
-  static std::atomic<bool> told = false;  // of the process's first group: what else it makes is like it
+  set_warning([](const std::string& text) { log(LogLevel::warn, text); },
+              "MUSTER_COLLECTIVE_TIMEOUT");
+  static std::atomic<bool> told =
+      false;  // of the process's first group: what else it makes is like it
   if (options.device.is_cuda() && !capabilities_of(backend).on_gpus && place == 0) {
-    log(LogLevel::info, cat("process group: ", backend,
-                            ", CUDA tensors staged through host memory (a rank without a GPU of its own)"));
+    log(LogLevel::info,
+        cat("process group: ",
+            backend,
+            ", CUDA tensors staged through host memory (a rank without a GPU of its own)"));
   } else if (place == 0 && !told.exchange(true)) {
     log(LogLevel::info, cat("process group: ", members.size(), " ranks over ", backend));
   }
   remember_processes(members, members[static_cast<size_t>(place)]);
   std::vector<std::string> hosts;
-  for (const RankIdentity& member : members) hosts.push_back(member.host);
-  return make_process_group(root, place, static_cast<int>(members.size()),
+  for (const RankIdentity& member : members)
+    hosts.push_back(member.host);
+  return make_process_group(root,
+                            place,
+                            static_cast<int>(members.size()),
                             {.backend = backend,
                              .hosts = std::move(hosts),
                              .device = options.device,
@@ -109,16 +129,19 @@ ProcessGroup make_group(const Rendezvous& rendezvous, const c10::intrusive_ptr<c
 // Until `count` has been added to the key, or `deadline`.
 bool wait_for_count(c10d::Store& store, const char* key, int64_t count, const Deadline& deadline) {
   while (store.add(key, 0) < count) {
-    if (deadline.passed()) return false;
+    if (deadline.passed())
+      return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   return true;
 }
 
-// Until the ranks of the group have left it, well or not: they need the store that this process serves. Where
-// one fails, the others get kLastWords to say so too; one that was killed never does.
+// Until the ranks of the group have left it, well or not: they need the store that this process
+// serves. Where one fails, the others get kLastWords to say so too; one that was killed never does.
 void serve_until_left(c10d::Store& root, int64_t size) {
-  const auto left = [&] { return root.add(kDepartures, 0) + root.add(kAbandoned, 0); };
+  const auto left = [&] {
+    return root.add(kDepartures, 0) + root.add(kAbandoned, 0);
+  };
   while (left() < size) {
     if (root.add(kAbandoned, 0) > 0) {
       wait_for_count(root, kAbandoned, size, Deadline(kLastWords));
@@ -132,11 +155,13 @@ void serve_until_left(c10d::Store& root, int64_t size) {
 
 std::chrono::milliseconds collective_timeout(std::chrono::milliseconds given) {
   const auto told = get_env("MUSTER_COLLECTIVE_TIMEOUT");
-  if (!told) return given;
+  if (!told)
+    return given;
   const auto timeout = parse_duration(*told, "MUSTER_COLLECTIVE_TIMEOUT");
   if (timeout <= std::chrono::milliseconds(0))
-    throw Error(ErrorCode::invalid_argument,
-                cat("MUSTER_COLLECTIVE_TIMEOUT: expected a time above 0, got '", *told, "'; correct it"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("MUSTER_COLLECTIVE_TIMEOUT: expected a time above 0, got '", *told, "'; correct it"));
   return timeout;
 }
 
@@ -155,46 +180,60 @@ ProcessGroup init_process_group(const InitOptions& options) {
   return group;
 }
 
-std::optional<ProcessGroup> init_process_group_of_some(const InitOptions& options, bool takes_part) {
+std::optional<ProcessGroup> init_process_group_of_some(const InitOptions& options,
+                                                       bool takes_part) {
   return init_process_group_of_some(open_rendezvous(options), options, takes_part);
 }
 
 std::optional<ProcessGroup> init_process_group_of_some(const Rendezvous& rendezvous,
-                                                       const InitOptions& options, bool takes_part) {
+                                                       const InitOptions& options,
+                                                       bool takes_part) {
   const RankIdentity self = identity(rendezvous, options, takes_part);
   c10d::PrefixStore members_of("some/members", rendezvous.store);
   auto members = join(members_of, self, options.init_timeout);
-  const auto stays = [](const RankIdentity& member) { return member.takes_part; };
+  const auto stays = [](const RankIdentity& member) {
+    return member.takes_part;
+  };
   const bool any = std::any_of(members.begin(), members.end(), stays);
-  if (any) std::erase_if(members, std::not_fn(stays));
+  if (any)
+    std::erase_if(members, std::not_fn(stays));
   const auto root = c10::make_intrusive<c10d::PrefixStore>("some", rendezvous.store);
   // Who serves the store may not end before all have read who takes part.
   root->add("joined", 1);
   if (rendezvous.serves_store)
     wait_for_count(*root, "joined", rendezvous.world_size, Deadline(options.init_timeout));
   if (any && !takes_part) {
-    if (rendezvous.serves_store) serve_until_left(*root, std::ssize(members));
+    if (rendezvous.serves_store)
+      serve_until_left(*root, std::ssize(members));
     return std::nullopt;
   }
-  const auto before = [&](const RankIdentity& member) { return member.rank < rendezvous.rank; };
+  const auto before = [&](const RankIdentity& member) {
+    return member.rank < rendezvous.rank;
+  };
   const auto place = static_cast<int>(std::count_if(members.begin(), members.end(), before));
   const bool awaited = std::ssize(members) < rendezvous.world_size;
   try {
     return make_group(rendezvous, root, members, place, options, awaited);
   } catch (...) {
-    if (awaited) root->add(kAbandoned, 1);
+    if (awaited)
+      root->add(kAbandoned, 1);
     throw;
   }
 }
 
-ProcessGroup init_process_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
+ProcessGroup init_process_group(const c10::intrusive_ptr<c10d::Store>& store,
+                                int rank,
+                                int world_size,
                                 const InitOptions& options) {
   if (world_size < 1 || rank < 0 || rank >= world_size) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("init_process_group: expected 0 <= rank < world_size, got rank ", rank, " of ", world_size));
+    throw Error(ErrorCode::invalid_argument,
+                cat("init_process_group: expected 0 <= rank < world_size, got rank ",
+                    rank,
+                    " of ",
+                    world_size));
   }
-  const Rendezvous rendezvous{.store = store, .rank = rank, .world_size = world_size, .master_addr = ""};
+  const Rendezvous rendezvous{
+      .store = store, .rank = rank, .world_size = world_size, .master_addr = ""};
   return init_process_group(rendezvous, options);
 }
 

@@ -1,5 +1,5 @@
-// Making the default process group of ranks that have a store already, which muster::run keeps for itself
-// too.
+// Making the default process group of ranks that have a store already, which muster::run keeps for
+// itself too.
 #pragma once
 
 #include <optional>
@@ -12,6 +12,7 @@ namespace muster {
 // init_process_group and init_process_group_of_some for ranks that have met already.
 ProcessGroup init_process_group(const Rendezvous& rendezvous, const InitOptions& options);
 std::optional<ProcessGroup> init_process_group_of_some(const Rendezvous& rendezvous,
-                                                       const InitOptions& options, bool takes_part);
+                                                       const InitOptions& options,
+                                                       bool takes_part);
 
 }  // namespace muster

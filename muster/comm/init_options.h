@@ -12,12 +12,12 @@
 namespace muster {
 
 struct InitOptions {
-  // auto, gloo, nccl, shm, shm+gloo or mpi. MUSTER_BACKEND overrides it, unless that is auto. auto: nccl if
-  // every rank has its own GPU, else shm on one host, shm+gloo if some ranks share a host, else gloo. mpi:
-  // for ranks started by an MPI launcher (comm/mpi/loader.h).
+  // auto, gloo, nccl, shm, shm+gloo or mpi. MUSTER_BACKEND overrides it, unless that is auto. auto:
+  // nccl if every rank has its own GPU, else shm on one host, shm+gloo if some ranks share a host,
+  // else gloo. mpi: for ranks started by an MPI launcher (comm/mpi/loader.h).
   std::string backend = "auto";
-  // env:// (torchrun's and muster's variables), tcp://host:port (rank 0 serves) or file:///path (ranks on one
-  // host).
+  // env:// (torchrun's and muster's variables), tcp://host:port (rank 0 serves) or file:///path
+  // (ranks on one host).
   std::string init_method = "env://";
   // Set both or neither. They override the environment, which must not contradict them.
   std::optional<int> rank = {};

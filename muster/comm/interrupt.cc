@@ -17,29 +17,34 @@ namespace muster {
 
 namespace {
 
-// A connection of this process: its descriptor, and the kernel's own number, which tells it from another that
-// has the descriptor later.
+// A connection of this process: its descriptor, and the kernel's own number, which tells it from
+// another that has the descriptor later.
 using Connections = std::map<int, ino_t>;
 
 bool is_tcp_connection(int fd) {
   int type = 0;
   socklen_t size = sizeof(type);
-  if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) return false;
+  if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM)
+    return false;
   sockaddr_storage peer = {};
   size = sizeof(peer);
-  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return false;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0)
+    return false;
   return peer.ss_family == AF_INET || peer.ss_family == AF_INET6;
 }
 
 Connections own_connections() {
   Connections found;
   DIR* const folder = ::opendir("/proc/self/fd");
-  if (folder == nullptr) return found;
+  if (folder == nullptr)
+    return found;
   while (const dirent* entry = ::readdir(folder)) {
     const int fd = std::atoi(entry->d_name);
     struct stat info = {};
-    if (entry->d_name[0] == '.' || ::fstat(fd, &info) != 0 || !S_ISSOCK(info.st_mode)) continue;
-    if (is_tcp_connection(fd)) found.emplace(fd, info.st_ino);
+    if (entry->d_name[0] == '.' || ::fstat(fd, &info) != 0 || !S_ISSOCK(info.st_mode))
+      continue;
+    if (is_tcp_connection(fd))
+      found.emplace(fd, info.st_ino);
   }
   ::closedir(folder);
   return found;
@@ -49,7 +54,8 @@ Connections own_connections() {
 void shut_down(const Connections& connections) {
   for (const auto& [fd, inode] : connections) {
     struct stat info = {};
-    if (::fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode) && info.st_ino == inode) ::shutdown(fd, SHUT_RDWR);
+    if (::fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode) && info.st_ino == inode)
+      ::shutdown(fd, SHUT_RDWR);
   }
 }
 
@@ -71,12 +77,15 @@ Registry& tracked_groups() {
   return registry;
 }
 
-// Returns what keeps the backend alive meanwhile: the caller lets it go without the registry's lock.
+// Returns what keeps the backend alive meanwhile: the caller lets it go without the registry's
+// lock.
 c10::intrusive_ptr<c10d::Backend> interrupt(const Tracked& tracked) {
   c10::intrusive_ptr<c10d::Backend> backend = tracked.backend.lock();
-  if (!backend) return backend;
+  if (!backend)
+    return backend;
   shut_down(tracked.connections);
-  if (backend->getBackendName() != "gloo") backend->abort();  // Gloo's own does nothing
+  if (backend->getBackendName() != "gloo")
+    backend->abort();  // Gloo's own does nothing
   return backend;
 }
 
@@ -94,7 +103,8 @@ void interrupt_groups() {
   Registry& registry = tracked_groups();
   const std::lock_guard lock(registry.mutex);
   ++registry.interruptions;
-  for (const Tracked& tracked : std::exchange(registry.groups, {})) held.push_back(interrupt(tracked));
+  for (const Tracked& tracked : std::exchange(registry.groups, {}))
+    held.push_back(interrupt(tracked));
 }
 
 std::string group_name_suffix() {
@@ -111,7 +121,8 @@ struct GroupTrack::Before {
 GroupTrack::GroupTrack() {
   Registry& registry = tracked_groups();
   const std::lock_guard lock(registry.mutex);
-  if (!registry.is_on) return;
+  if (!registry.is_on)
+    return;
   before_ = std::make_unique<Before>(
       Before{.connections = own_connections(), .interruptions = registry.interruptions});
 }
@@ -119,12 +130,14 @@ GroupTrack::GroupTrack() {
 GroupTrack::~GroupTrack() = default;
 
 void GroupTrack::add(const c10::intrusive_ptr<c10d::Backend>& backend) {
-  if (!before_) return;
+  if (!before_)
+    return;
   Tracked tracked{.backend = c10::weak_intrusive_ptr<c10d::Backend>(backend),
                   .connections = own_connections()};
   for (const auto& [fd, inode] : before_->connections) {
     const auto same = tracked.connections.find(fd);
-    if (same != tracked.connections.end() && same->second == inode) tracked.connections.erase(same);
+    if (same != tracked.connections.end() && same->second == inode)
+      tracked.connections.erase(same);
   }
   Registry& registry = tracked_groups();
   const std::lock_guard lock(registry.mutex);

@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{250};
 
-// Until then a launcher has had the time to end this rank too, and the other rank's last operations are over.
+// Until then a launcher has had the time to end this rank too, and the other rank's last operations
+// are over.
 constexpr std::chrono::seconds kUntilLost{3};
 
 // An operation that takes longer is waited for, and others are told so.
@@ -40,8 +41,8 @@ bool is_over(c10d::Work& work) {
   }
 }
 
-// What the comparison finds is thrown where the operation is waited for; a store that has gone is no reason
-// for this thread to speak.
+// What the comparison finds is thrown where the operation is waited for; a store that has gone is
+// no reason for this thread to speak.
 void tell_if_late(const Work::State& state, const LateRanks& late_ranks) {
   try {
     state.agreement->look_again(state.sequence, state.signature);
@@ -59,7 +60,8 @@ LateWatch::~LateWatch() {
     stop_ = true;
   }
   changed_.notify_one();
-  if (thread_.joinable()) thread_.join();
+  if (thread_.joinable())
+    thread_.join();
 }
 
 void LateWatch::add(const std::shared_ptr<Work::State>& state) {
@@ -89,9 +91,11 @@ void LateWatch::run() {
   for (;;) {
     changed_.wait(lock, [&] { return stop_ || !watched_.empty() || newest_of_gpu_; });
     changed_.wait_for(lock, kLookEvery, [&] { return stop_; });
-    if (stop_) return;
+    if (stop_)
+      return;
     look_at_host(lock);
-    if (newest_of_gpu_) look_at_gpu(lock);
+    if (newest_of_gpu_)
+      look_at_gpu(lock);
   }
 }
 
@@ -118,26 +122,30 @@ void LateWatch::look_at_gpu(Lock& lock) {
   lock.unlock();
   const bool over = is_over_on_gpu(newest);
   lock.lock();
-  if (over && newest_of_gpu_ == newest) newest_of_gpu_.reset();
+  if (over && newest_of_gpu_ == newest)
+    newest_of_gpu_.reset();
 }
 
 bool LateWatch::is_over_on_gpu(const std::shared_ptr<Work::State>& newest) {
   if (!of_gpu_ || of_gpu_->state != newest) {
     forget_of_gpu();
-    of_gpu_.emplace(WatchedOfGpu{.state = newest, .late_ranks = LateRanks(newest->deadline.limit())});
+    of_gpu_.emplace(
+        WatchedOfGpu{.state = newest, .late_ranks = LateRanks(newest->deadline.limit())});
   }
   look_for_lost();
   if (is_over(*newest->work)) {
     forget_of_gpu();
     return true;
   }
-  if (newest->agreement) compare_on_gpu();
+  if (newest->agreement)
+    compare_on_gpu();
   return false;
 }
 
 void LateWatch::forget_of_gpu() {
   try {
-    if (of_gpu_ && of_gpu_->says_waiting) of_gpu_->state->agreement->say_waiting({});
+    if (of_gpu_ && of_gpu_->says_waiting)
+      of_gpu_->state->agreement->say_waiting({});
   } catch (const std::exception&) {
     // The store has gone, and whoever would have read it.
   }
@@ -146,31 +154,38 @@ void LateWatch::forget_of_gpu() {
 
 void LateWatch::look_for_lost() {
   const std::string lost = lost_member(*of_gpu_->state);
-  if (lost.empty()) return;
-  if (!of_gpu_->lost_since) of_gpu_->lost_since = Clock::now();
-  if (Clock::now() - *of_gpu_->lost_since >= kUntilLost) give_up(cat(of_gpu_->state->name(), ": ", lost));
+  if (lost.empty())
+    return;
+  if (!of_gpu_->lost_since)
+    of_gpu_->lost_since = Clock::now();
+  if (Clock::now() - *of_gpu_->lost_since >= kUntilLost)
+    give_up(cat(of_gpu_->state->name(), ": ", lost));
 }
 
 void LateWatch::compare_on_gpu() {
   const Work::State& state = *of_gpu_->state;
-  const auto until_said = std::min<std::chrono::milliseconds>(kUntilSaid, state.deadline.limit() / 16);
+  const auto until_said =
+      std::min<std::chrono::milliseconds>(kUntilSaid, state.deadline.limit() / 16);
   try {
     if (!of_gpu_->says_waiting && Clock::now() - of_gpu_->began > until_said) {
       state.agreement->say_waiting(state.sequence);
       of_gpu_->says_waiting = true;
     }
-    if (!of_gpu_->late_ranks.due()) return;
+    if (!of_gpu_->late_ranks.due())
+      return;
     state.agreement->look_again(state.sequence, state.signature);
     state.agreement->tell_of_not_waiting(state.sequence, state.signature, of_gpu_->late_ranks);
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::invalid_argument) give_up(error.what());
+    if (error.code() == ErrorCode::invalid_argument)
+      give_up(error.what());
   } catch (const std::exception&) {
     return;  // a store that has gone
   }
 }
 
 void LateWatch::give_up(const std::string& what) {
-  if (lost_) std::exchange(lost_, {})(what);
+  if (lost_)
+    std::exchange(lost_, {})(what);
 }
 
 }  // namespace muster

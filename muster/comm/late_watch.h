@@ -1,6 +1,6 @@
-// Watches operations that nobody here waits for: the caller of an asynchronous one may be stuck elsewhere, as
-// in DistributedDataParallel's own wait for its gradients; and where a GPU does the work, wait() does not
-// block the host at all. Names the ranks that do not come.
+// Watches operations that nobody here waits for: the caller of an asynchronous one may be stuck
+// elsewhere, as in DistributedDataParallel's own wait for its gradients; and where a GPU does the
+// work, wait() does not block the host at all. Names the ranks that do not come.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -21,9 +21,9 @@ namespace muster {
 
 class LateWatch {
  public:
-  // `lost` is called, once, when a GPU's operation can never be over: a rank of its group, on this host, has
-  // ended some seconds ago, or another makes a different call. With "all_reduce #12 on rank 0 of 2: rank 1
-  // has ended", or with both calls.
+  // `lost` is called, once, when a GPU's operation can never be over: a rank of its group, on this
+  // host, has ended some seconds ago, or another makes a different call. With "all_reduce #12 on
+  // rank 0 of 2: rank 1 has ended", or with both calls.
   using Lost = std::function<void(const std::string& what)>;
   explicit LateWatch(Lost lost = {}, c10::Device device = c10::kCPU)
       : lost_(std::move(lost)), device_(device) {}
@@ -34,8 +34,8 @@ class LateWatch {
   // From now on until it is over, or waited for. The first starts the thread.
   void add(const std::shared_ptr<Work::State>& state);
 
-  // Of a GPU's operations, which one communicator does one after the other, the newest: until it is over, or
-  // the next comes. So no more than its tensors are kept.
+  // Of a GPU's operations, which one communicator does one after the other, the newest: until it is
+  // over, or the next comes. So no more than its tensors are kept.
   void add_of_gpu(std::shared_ptr<Work::State> state);
 
  private:

@@ -35,35 +35,43 @@ namespace {
 constexpr std::chrono::seconds kToAbort{5};
 
 // For tensors on the CPU, and for others where there is no NCCL.
-c10::intrusive_ptr<c10d::Backend> make_host_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                                    int size, const GroupOptions& options) {
-  const auto part = [&](const char* name) { return c10::make_intrusive<c10d::PrefixStore>(name, store); };
-  if (options.backend == "shm") return make_shm(part("shm"), rank, size, options.timeout, options.names);
-  const auto gloo = [&](const c10::intrusive_ptr<c10d::Store>& of_ranks, int gloo_rank, int gloo_size) {
-    return make_gloo(of_ranks, gloo_rank, gloo_size, options.timeout, options.master_addr);
+c10::intrusive_ptr<c10d::Backend> make_host_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    int rank,
+                                                    int size,
+                                                    const GroupOptions& options) {
+  const auto part = [&](const char* name) {
+    return c10::make_intrusive<c10d::PrefixStore>(name, store);
   };
+  if (options.backend == "shm")
+    return make_shm(part("shm"), rank, size, options.timeout, options.names);
+  const auto gloo =
+      [&](const c10::intrusive_ptr<c10d::Store>& of_ranks, int gloo_rank, int gloo_size) {
+        return make_gloo(of_ranks, gloo_rank, gloo_size, options.timeout, options.master_addr);
+      };
   if (options.backend == "mpi")
     return make_mpi(part("mpi"), rank, size, options.of_all_ranks, options.timeout);
   if (options.backend == "shm+gloo")
-    return make_hierarchical(part("hosts"), rank, options.hosts, options.timeout, gloo, options.names);
+    return make_hierarchical(
+        part("hosts"), rank, options.hosts, options.timeout, gloo, options.names);
   return c10::make_intrusive<OverGloo>(gloo(part("gloo"), rank, size), "gloo");
 }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     const ProcessGroup::State& state) {
-  return make_nccl(store, {.rank = state.rank,
-                           .size = state.size,
-                           .ordinal = state.options.device.index(),
-                           .timeout = state.options.timeout,
-                           .connect_timeout = state.options.connect_timeout,
-                           .name = state.group_name,
-                           .ranks_of_job = {state.names->ranks.begin(), state.names->ranks.end()},
-                           .options = state.options.nccl,
-                           .parent = state.options.nccl_parent});
+  return make_nccl(store,
+                   {.rank = state.rank,
+                    .size = state.size,
+                    .ordinal = state.options.device.index(),
+                    .timeout = state.options.timeout,
+                    .connect_timeout = state.options.connect_timeout,
+                    .name = state.group_name,
+                    .ranks_of_job = {state.names->ranks.begin(), state.names->ranks.end()},
+                    .options = state.options.nccl,
+                    .parent = state.options.nccl_parent});
 }
 
-// A collective of NCCL that a dead rank does not come to keeps the GPU, and whatever waits for it, for ever.
-// What it leaves in memory is no result, so that the process ends with its communicator.
+// A collective of NCCL that a dead rank does not come to keeps the GPU, and whatever waits for it,
+// for ever. What it leaves in memory is no result, so that the process ends with its communicator.
 LateWatch::Lost end_without(const c10::intrusive_ptr<c10d::Backend>& nccl) {
   return [backend = c10::weak_intrusive_ptr<c10d::Backend>(nccl)](const std::string& what) {
     log(LogLevel::error, cat(what, "; NCCL's communicator is aborted, and this rank ends"));
@@ -73,7 +81,8 @@ LateWatch::Lost end_without(const c10::intrusive_ptr<c10d::Backend>& nccl) {
       ::_exit(1);
     }).detach();
     try {
-      if (const auto held = backend.lock()) held->abort();
+      if (const auto held = backend.lock())
+        held->abort();
     } catch (const std::exception& error) {
       log(LogLevel::warn, cat("NCCL's communicator was not aborted: ", error.what()));
     }
@@ -81,7 +90,8 @@ LateWatch::Lost end_without(const c10::intrusive_ptr<c10d::Backend>& nccl) {
   };
 }
 
-// The same on all ranks of the group, which are made in one order: "world", "ranks 0,2", "ranks 0,2 (2)".
+// The same on all ranks of the group, which are made in one order: "world", "ranks 0,2", "ranks 0,2
+// (2)".
 std::string group_name_of(bool of_all_ranks, const RankNames& names) {
   static std::mutex mutex;
   static auto& made = *new std::map<std::string, int>;  // never destroyed
@@ -99,19 +109,22 @@ std::string group_name_of(bool of_all_ranks, const RankNames& names) {
 
 }  // namespace
 
-ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, int size,
+ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root,
+                                int rank,
+                                int size,
                                 const GroupOptions& options) {
   auto state = std::make_shared<ProcessGroup::State>();
   state->options = options;
   state->can = capabilities_of(options.backend);
   state->departures = root;
   state->generation = next_generation(*root, size);
-  const auto store = c10::make_intrusive<c10d::PrefixStore>(cat(state->generation), std::move(root));
+  const auto store =
+      c10::make_intrusive<c10d::PrefixStore>(cat(state->generation), std::move(root));
   state->store = store;
   state->rank = rank;
   state->size = size;
-  state->names =
-      std::make_shared<RankNames>(options.names.ranks.empty() ? RankNames::of_all(size) : options.names);
+  state->names = std::make_shared<RankNames>(options.names.ranks.empty() ? RankNames::of_all(size)
+                                                                         : options.names);
   state->parent_ranks.resize(static_cast<size_t>(size));
   std::iota(state->parent_ranks.begin(), state->parent_ranks.end(), 0);
   state->group_name = group_name_of(options.of_all_ranks, *state->names);
@@ -127,7 +140,8 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
                                                          : Group::GLOO;
     // First: of a split all of the parent's ranks are part, and those outside wait for it.
     c10::intrusive_ptr<c10d::Backend> nccl;
-    if (state->can.on_gpus) nccl = make_nccl_backend(sub_store("nccl"), *state);
+    if (state->can.on_gpus)
+      nccl = make_nccl_backend(sub_store("nccl"), *state);
     state->options.nccl_parent.reset();
     GroupTrack track;
     const auto on_host = make_host_backend(store, rank, size, options);
@@ -140,8 +154,10 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
     } else if (options.device.is_cuda()) {
       state->group->setBackend(c10::kCUDA, type, on_host);  // staged through host memory
     }
-    if (options.backend == "shm" || options.backend == "mpi") state->backend = on_host.get();
-    if (options.backend == "shm") state->blocking = dynamic_cast<BlockingCollectives*>(on_host.get());
+    if (options.backend == "shm" || options.backend == "mpi")
+      state->backend = on_host.get();
+    if (options.backend == "shm")
+      state->blocking = dynamic_cast<BlockingCollectives*>(on_host.get());
     state->group->setGroupName(cat("muster: ", state->group_name));
     on_host->setGroupDesc(state->group_name);
   });
@@ -149,12 +165,16 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
     state->gpu_ends = std::make_shared<GpuEnds>(options.device);
   if (size > 1 && !state->can.compares_calls) {
     const bool every_call = get_env("TORCH_DISTRIBUTED_DEBUG") == "DETAIL";
-    state->agreement = std::make_shared<Agreement>(c10::make_intrusive<c10d::PrefixStore>("agreement", store),
-                                                   rank, size, every_call, *state->names);
-    state->late_watch =
-        state->can.on_gpus
-            ? std::make_unique<LateWatch>(end_without(state->group->getBackend(c10::kCUDA)), options.device)
-            : std::make_unique<LateWatch>();
+    state->agreement =
+        std::make_shared<Agreement>(c10::make_intrusive<c10d::PrefixStore>("agreement", store),
+                                    rank,
+                                    size,
+                                    every_call,
+                                    *state->names);
+    state->late_watch = state->can.on_gpus
+                            ? std::make_unique<LateWatch>(
+                                  end_without(state->group->getBackend(c10::kCUDA)), options.device)
+                            : std::make_unique<LateWatch>();
   }
   return ProcessGroup(std::move(state));
 }

@@ -53,7 +53,8 @@ std::vector<at::Tensor> parts_of(const at::Tensor& whole, int parts) {
   const at::Tensor flat = whole.view({parts, whole.numel() / parts});
   std::vector<at::Tensor> views;
   views.reserve(static_cast<size_t>(parts));
-  for (int i = 0; i < parts; ++i) views.push_back(flat[i]);
+  for (int i = 0; i < parts; ++i)
+    views.push_back(flat[i]);
   return views;
 }
 
@@ -90,8 +91,13 @@ void ProcessGroup::add_traffic(const Traffic& more) {
 ProcessGroup ProcessGroup::with_timeout(std::chrono::milliseconds timeout) const {
   if (timeout <= std::chrono::milliseconds(0)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("with_timeout: expected more than 0 ms, got ", timeout.count(), " (rank ", state_->name(),
-                    "); the group's own limit is ", state_->options.timeout.count(), " ms"));
+                cat("with_timeout: expected more than 0 ms, got ",
+                    timeout.count(),
+                    " (rank ",
+                    state_->name(),
+                    "); the group's own limit is ",
+                    state_->options.timeout.count(),
+                    " ms"));
   }
   ProcessGroup limited = *this;
   limited.timeout_ = countable(timeout);
@@ -111,7 +117,8 @@ int ProcessGroup::parent_rank(int rank) const {
 }
 
 const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
-  if (!state_->group) throw Error(ErrorCode::failed_precondition, "process group: used after shutdown()");
+  if (!state_->group)
+    throw Error(ErrorCode::failed_precondition, "process group: used after shutdown()");
   return state_->group;
 }
 
@@ -126,8 +133,10 @@ void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
     RECORD_USER_SCOPE("all_reduce");  // for LibTorch's profiler
     state_->blocking->all_reduce_and_wait(tensor, to_c10d(op));
   } catch (...) {
-    rethrow_translated(Work::State{
-        .operation = "all_reduce", .sequence = sequence, .rank = state_->rank, .names = state_->names}
+    rethrow_translated(Work::State{.operation = "all_reduce",
+                                   .sequence = sequence,
+                                   .rank = state_->rank,
+                                   .names = state_->names}
                            .name());
   }
 }
@@ -162,7 +171,8 @@ Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
   ProcessGroupCall call("broadcast", state_.get(), timeout_);
   call.check_root(root);
   std::vector<at::Tensor> tensors{call.moved(tensor, true)};
-  if (state_->rank == root) state_->count(tensor);
+  if (state_->rank == root)
+    state_->count(tensor);
   call.in_common([&] { return cat("from ", root, " ", describe(tensor)); });
   return call.start([&](auto& group) {
     auto options = call.options<c10d::BroadcastOptions>(caller);
@@ -184,7 +194,10 @@ Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller 
   });
 }
 
-Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op, Caller caller) {
+Work ProcessGroup::reduce_scatter_async(at::Tensor output,
+                                        at::Tensor input,
+                                        ReduceOp op,
+                                        Caller caller) {
   ProcessGroupCall call("reduce_scatter", state_.get(), timeout_);
   at::Tensor to = call.numbers(output, true, op).view(-1);
   at::Tensor from = call.numbers(input, false, op).view(-1);
@@ -198,36 +211,56 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, Red
   });
 }
 
-Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::vector<int64_t> output_splits,
-                                    std::vector<int64_t> input_splits, Caller caller) {
+Work ProcessGroup::all_to_all_async(at::Tensor output,
+                                    at::Tensor input,
+                                    std::vector<int64_t> output_splits,
+                                    std::vector<int64_t> input_splits,
+                                    Caller caller) {
   ProcessGroupCall call("all_to_all", state_.get(), timeout_);
   at::Tensor to = call.moved(output, true);
   at::Tensor from = call.moved(input, false);
-  const auto check = [&](const at::Tensor& tensor, const std::vector<int64_t>& splits, const char* name) {
-    const bool right = splits.empty() ? tensor.dim() > 0 && tensor.size(0) % state_->size == 0
-                                      : std::ssize(splits) == state_->size && tensor.dim() > 0 &&
-                                            *std::min_element(splits.begin(), splits.end()) >= 0 &&
-                                            row_count(splits) == tensor.size(0);
-    if (right) return;
-    throw Error(ErrorCode::invalid_argument,
-                cat("all_to_all: expected ", name, " splits, one a rank (", state_->size,
-                    "), that sum to its rows, got [", join(splits, ", "), "] for ", describe(tensor),
-                    " (rank ", state_->name(), ")"));
-  };
+  const auto check =
+      [&](const at::Tensor& tensor, const std::vector<int64_t>& splits, const char* name) {
+        const bool right = splits.empty()
+                               ? tensor.dim() > 0 && tensor.size(0) % state_->size == 0
+                               : std::ssize(splits) == state_->size && tensor.dim() > 0 &&
+                                     *std::min_element(splits.begin(), splits.end()) >= 0 &&
+                                     row_count(splits) == tensor.size(0);
+        if (right)
+          return;
+        throw Error(ErrorCode::invalid_argument,
+                    cat("all_to_all: expected ",
+                        name,
+                        " splits, one a rank (",
+                        state_->size,
+                        "), that sum to its rows, got [",
+                        join(splits, ", "),
+                        "] for ",
+                        describe(tensor),
+                        " (rank ",
+                        state_->name(),
+                        ")"));
+      };
   check(output, output_splits, "output");
   check(input, input_splits, "input");
   state_->count(from);
-  if (output.scalar_type() != input.scalar_type() || output.sizes().slice(1) != input.sizes().slice(1)) {
+  if (output.scalar_type() != input.scalar_type() ||
+      output.sizes().slice(1) != input.sizes().slice(1)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("all_to_all: expected output rows like the input's, got output ", describe(output),
-                    " and input ", describe(input), " (rank ", state_->name(), ")"));
+                cat("all_to_all: expected output rows like the input's, got output ",
+                    describe(output),
+                    " and input ",
+                    describe(input),
+                    " (rank ",
+                    state_->name(),
+                    ")"));
   }
   // Ranks may send different amounts; what they share is the type and the shape of a row.
   const std::string row = join(input.sizes().slice(1), ", ");
   call.in_common([&] { return cat(c10::toString(input.scalar_type()), " rows of [", row, "]"); });
   return call.start([&](auto& group) {
-    return all_to_all_single(group, to, from, output_splits, input_splits,
-                             call.options<c10d::AllToAllOptions>(caller));
+    return all_to_all_single(
+        group, to, from, output_splits, input_splits, call.options<c10d::AllToAllOptions>(caller));
   });
 }
 
@@ -287,8 +320,9 @@ Work ProcessGroup::recv_async(at::Tensor tensor, int from, int tag) {
   call.check_root(from);
   std::vector<at::Tensor> tensors{call.host_tensor(tensor, true)};
   if (timeout_ && state_->blocking)
-    return call.start_between(
-        from, tag, [&](auto&) { return state_->blocking->recv_within(tensors, from, tag, *timeout_); });
+    return call.start_between(from, tag, [&](auto&) {
+      return state_->blocking->recv_within(tensors, from, tag, *timeout_);
+    });
   return call.start_between(from, tag, [&](auto& group) { return group.recv(tensors, from, tag); });
 }
 

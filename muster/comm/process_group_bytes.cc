@@ -24,8 +24,10 @@ void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
     return;
   }
   at::Tensor content = at::empty({size}, at::kByte);
-  if (rank() == root) std::memcpy(content.data_ptr(), bytes.data(), bytes.size());
-  // The length differs from call to call; that is agreed on already, so the shape is no signature of its own.
+  if (rank() == root)
+    std::memcpy(content.data_ptr(), bytes.data(), bytes.size());
+  // The length differs from call to call; that is agreed on already, so the shape is no signature
+  // of its own.
   ProcessGroupCall call("broadcast_bytes", state_.get(), timeout_);
   std::vector<at::Tensor> tensors{content};
   call.in_common([&] { return cat("from ", root); });
@@ -38,7 +40,8 @@ void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
   bytes.assign(static_cast<const char*>(content.const_data_ptr()), static_cast<size_t>(size));
 }
 
-std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes, const std::string& what) {
+std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes,
+                                                        const std::string& what) {
   at::Tensor lengths = at::empty({size()}, at::kLong);
   at::Tensor length = at::empty({1}, at::kLong);
   length.fill_(static_cast<int64_t>(bytes.size()));
@@ -46,8 +49,8 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes
   gather_lengths.in_common([&] { return cat("lengths ", what); });
   gather_lengths
       .start([&](auto& group) {
-        return all_gather_single(group, lengths, length,
-                                 gather_lengths.options<c10d::AllgatherOptions>(Caller::waits));
+        return all_gather_single(
+            group, lengths, length, gather_lengths.options<c10d::AllgatherOptions>(Caller::waits));
       })
       .wait();
   const auto longest = std::max<int64_t>(lengths.max().item<int64_t>(), 1);
@@ -57,7 +60,8 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes
   // As in broadcast_bytes: the length is agreed on, and no part of the signature.
   ProcessGroupCall call("all_gather_bytes", state_.get(), timeout_);
   call.start([&](auto& group) {
-        return all_gather_single(group, all, mine, call.options<c10d::AllgatherOptions>(Caller::waits));
+        return all_gather_single(
+            group, all, mine, call.options<c10d::AllgatherOptions>(Caller::waits));
       })
       .wait();
   std::vector<std::string> pieces;

@@ -34,16 +34,20 @@ ProcessGroupCall::ProcessGroupCall(const char* operation, ProcessGroup::State* s
     : operation_(operation), state_(state), limit_(limit), pass_(state->gate.enter()) {
   state->fork.check(operation);
   if (!pass_)
-    throw Error(ErrorCode::failed_precondition, cat(operation, ": the process group was shut down"));
+    throw Error(ErrorCode::failed_precondition,
+                cat(operation, ": the process group was shut down"));
 }
 
 at::Tensor ProcessGroupCall::tensor(const at::Tensor& given, bool output) {
   check(given);
-  if (first_ == nullptr) first_ = &given;
+  if (first_ == nullptr)
+    first_ = &given;
   at::Tensor detached = given.requires_grad() ? given.detach() : given;
-  if (is_plain(detached)) return detached;
+  if (is_plain(detached))
+    return detached;
   at::Tensor copy = plain(detached);
-  if (output) copies_.push_back({.original = detached, .contiguous = copy});
+  if (output)
+    copies_.push_back({.original = detached, .contiguous = copy});
   return copy;
 }
 
@@ -62,45 +66,77 @@ at::Tensor ProcessGroupCall::moved(const at::Tensor& given, bool output) {
 
 at::Tensor ProcessGroupCall::numbers(const at::Tensor& given, bool output, ReduceOp op) {
   const at::Tensor memory = tensor(given, output);
-  if (!memory.is_complex() || !is_for_nccl(memory)) return memory;
-  if (op == ReduceOp::sum || op == ReduceOp::avg) return at::view_as_real(memory);
+  if (!memory.is_complex() || !is_for_nccl(memory))
+    return memory;
+  if (op == ReduceOp::sum || op == ReduceOp::avg)
+    return at::view_as_real(memory);
   throw Error(ErrorCode::invalid_argument,
-              cat(operation_, ": expected an operation that ", c10::toString(memory.scalar_type()),
-                  " has, got ", to_string(op), " (rank ", state_->name(), ")"));
+              cat(operation_,
+                  ": expected an operation that ",
+                  c10::toString(memory.scalar_type()),
+                  " has, got ",
+                  to_string(op),
+                  " (rank ",
+                  state_->name(),
+                  ")"));
 }
 
 at::Tensor ProcessGroupCall::host_tensor(const at::Tensor& given, bool output) {
   const bool by_backend = state_->can.copies_gpus || state_->can.on_gpus;
-  if (!given.defined() || !given.is_cuda() || by_backend) return moved(given, output);
+  if (!given.defined() || !given.is_cuda() || by_backend)
+    return moved(given, output);
   check(given);
-  if (first_ == nullptr) first_ = &given;
+  if (first_ == nullptr)
+    first_ = &given;
   at::Tensor copy = output ? at::empty(given.sizes(), given.options().device(at::kCPU))
                            : plain(given.detach().to(at::kCPU));
-  if (output) copies_.push_back({.original = given.detach(), .contiguous = copy});
+  if (output)
+    copies_.push_back({.original = given.detach(), .contiguous = copy});
   return copy;
 }
 
 void ProcessGroupCall::check_root(int root) const {
-  if (root >= 0 && root < state_->size) return;
+  if (root >= 0 && root < state_->size)
+    return;
   throw Error(ErrorCode::invalid_argument,
               cat(operation_, ": expected 0 <= rank < ", state_->size, ", got ", root));
 }
 
-void ProcessGroupCall::check_parts(const at::Tensor& whole, const at::Tensor& part, const char* whole_name,
+void ProcessGroupCall::check_parts(const at::Tensor& whole,
+                                   const at::Tensor& part,
+                                   const char* whole_name,
                                    const char* part_name) const {
-  if (whole.numel() == part.numel() * state_->size && whole.scalar_type() == part.scalar_type()) return;
+  if (whole.numel() == part.numel() * state_->size && whole.scalar_type() == part.scalar_type())
+    return;
   throw Error(ErrorCode::invalid_argument,
-              cat(operation_, ": expected ", whole_name, " to hold ", state_->size, " × ", part_name,
-                  ", got ", whole_name, " ", describe(whole), " and ", part_name, " ", describe(part),
-                  " (rank ", state_->name(), ")"));
+              cat(operation_,
+                  ": expected ",
+                  whole_name,
+                  " to hold ",
+                  state_->size,
+                  " × ",
+                  part_name,
+                  ", got ",
+                  whole_name,
+                  " ",
+                  describe(whole),
+                  " and ",
+                  part_name,
+                  " ",
+                  describe(part),
+                  " (rank ",
+                  state_->name(),
+                  ")"));
 }
 
 void ProcessGroupCall::check(const at::Tensor& tensor) {
   const auto bad = [&](const std::string& expected, const std::string& got) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(operation_, ": expected ", expected, ", got ", got, " (rank ", state_->name(), ")"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat(operation_, ": expected ", expected, ", got ", got, " (rank ", state_->name(), ")"));
   };
-  if (!tensor.defined()) bad("a tensor", "an undefined one");
+  if (!tensor.defined())
+    bad("a tensor", "an undefined one");
   if (tensor.layout() != at::kStrided)
     bad("a dense tensor", cat(c10::toString(tensor.layout()), " ", describe(tensor)));
   const c10::Device device = state_->options.device;
@@ -117,8 +153,8 @@ bool ProcessGroupCall::ends_by_itself() const {
   return on_device_ || state_->can.ends_waits;
 }
 
-// Gloo's error of a time that has run out names no rank, and closes the connections of the others, whose time
-// has not quite. So Work::wait() gives up first, which knows who is missing.
+// Gloo's error of a time that has run out names no rank, and closes the connections of the others,
+// whose time has not quite. So Work::wait() gives up first, which knows who is missing.
 ProcessGroupCall::Limit ProcessGroupCall::backend_limit() const {
   return ends_by_itself() ? limit_ : countable(limit() + kAfterOurs);
 }
@@ -133,20 +169,24 @@ std::shared_ptr<Work::State> ProcessGroupCall::new_work() const {
 
 Work ProcessGroupCall::start_with_all(Start start) {
   auto work = new_work();
-  // Of two threads the one that has the earlier number also agrees and starts first, as on the other ranks.
+  // Of two threads the one that has the earlier number also agrees and starts first, as on the
+  // other ranks.
   std::unique_lock<std::mutex> turn(state_->turn, std::defer_lock);
-  if (state_->agreement) turn.lock();
+  if (state_->agreement)
+    turn.lock();
   work->sequence = state_->sequence++;
   check_not_given_up(*work);
   if (state_->agreement) {
     work->signature = cat(operation_, in_common_.empty() ? "" : " ", in_common_);
-    if (CallNumber::here() >= 0) work->signature += cat(", number ", CallNumber::here());
+    if (CallNumber::here() >= 0)
+      work->signature += cat(", number ", CallNumber::here());
     work->agreement = state_->agreement;
     translate_failures(work->name(),
                        [&] { work->agreement->before(work->sequence, work->signature, limit()); });
   }
   Work started = launch(work, start);
-  if (!state_->late_watch) return started;
+  if (!state_->late_watch)
+    return started;
   if (on_device_ && state_->can.on_gpus) {
     state_->late_watch->add_of_gpu(work);
   } else if (work->waiting == Work::State::Waiting::in_slices) {
@@ -157,19 +197,23 @@ Work ProcessGroupCall::start_with_all(Start start) {
 
 // What was given up is still under way, and the backend would do the next call behind it, or never.
 void ProcessGroupCall::check_not_given_up(const Work::State& work) const {
-  if (!*state_->abandoned) return;
-  if (state_->agreement) state_->agreement->give_up(work.sequence);
+  if (!*state_->abandoned)
+    return;
+  if (state_->agreement)
+    state_->agreement->give_up(work.sequence);
   throw Error(ErrorCode::failed_precondition,
               cat(work.name(),
                   ": expected a group in which no call was given up, got one in which this rank "
                   "has left a call that failed; make a new one"));
 }
 
-// Past c10d's group, which in LibTorch 2.11 makes a tensor of its own for a barrier, one for all threads.
+// Past c10d's group, which in LibTorch 2.11 makes a tensor of its own for a barrier, one for all
+// threads.
 Work ProcessGroupCall::start_barrier(Caller caller) {
   return start_with_all([&] {
     auto options = this->options<c10d::BarrierOptions>(caller);
-    if (state_->can.on_gpus) options.device_ids = {state_->options.device.index()};
+    if (state_->can.on_gpus)
+      options.device_ids = {state_->options.device.index()};
     return state_->group->getDefaultBackend()->barrier(options);
   });
 }
@@ -182,39 +226,48 @@ Work ProcessGroupCall::start_with(int peer, int tag, Start start) {
   auto work = new_work();
   work->peer = peer;
   work->tag = tag;
-  work->waiting = state_->can.ends_messages ? Work::State::Waiting::by_itself : Work::State::Waiting::once;
+  work->waiting =
+      state_->can.ends_messages ? Work::State::Waiting::by_itself : Work::State::Waiting::once;
   return launch(std::move(work), start);
 }
 
-// muster's own backends count and write down collectives themselves. Of a message's peer they know the number
-// in the group alone.
+// muster's own backends count and write down collectives themselves. Of a message's peer they know
+// the number in the group alone.
 CallRecord ProcessGroupCall::new_record(const Work::State& work) const {
-  if (work.peer < 0 && state_->backend != nullptr) return {};
-  return CallRecord(state_->group_name.c_str(), operation_, work.sequence, first_,
-                    work.peer < 0 ? -1 : (*work.names)[work.peer], work.tag);
+  if (work.peer < 0 && state_->backend != nullptr)
+    return {};
+  return CallRecord(state_->group_name.c_str(),
+                    operation_,
+                    work.sequence,
+                    first_,
+                    work.peer < 0 ? -1 : (*work.names)[work.peer],
+                    work.tag);
 }
 
 Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
   work->abandoned = state_->abandoned;
   work->deadline = Deadline(limit());
-  if (ends_by_itself()) work->waiting = Work::State::Waiting::by_itself;
+  if (ends_by_itself())
+    work->waiting = Work::State::Waiting::by_itself;
   CallRecord record = new_record(*work);
   std::optional<OuterRecord> outer;
-  if (record) outer.emplace(record);
+  if (record)
+    outer.emplace(record);
   try {
     // Nothing here is for autograd, whose key would also put every argument into a box.
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView below;
     RECORD_USER_SCOPE(operation_);  // for LibTorch's profiler
-    const CallNumber compared(state_->agreement ? -1
-                                                : CallNumber::here());  // once, by whoever compares calls
+    const CallNumber compared(
+        state_->agreement ? -1 : CallNumber::here());  // once, by whoever compares calls
     work->work = start();
   } catch (...) {
     record.end(/*failed=*/true);
     rethrow_translated(work->name());
   }
   work->record = std::move(record);  // empty where the backend has taken it
-  if (on_device_) work->gpu_ends = state_->gpu_ends;
+  if (on_device_)
+    work->gpu_ends = state_->gpu_ends;
   work->copies = std::move(copies_);
   return Work(std::move(work), state_->shared_from_this());
 }

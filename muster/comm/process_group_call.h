@@ -1,5 +1,5 @@
-// One call of a ProcessGroup being put together: checks its tensors, makes them contiguous, then starts it.
-// Inside of process_group.cc.
+// One call of a ProcessGroup being put together: checks its tensors, makes them contiguous, then
+// starts it. Inside of process_group.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,15 +26,16 @@ class ProcessGroupCall {
   // `limit`: its own time limit; none: the group's. Throws: failed_precondition after shutdown().
   ProcessGroupCall(const char* operation, ProcessGroup::State* state, Limit limit = {});
 
-  // A tensor the backend reads or writes: checked, plain (host/plain_tensor.h). Results are copied back when
-  // `output`.
+  // A tensor the backend reads or writes: checked, plain (host/plain_tensor.h). Results are copied
+  // back when `output`.
   at::Tensor tensor(const at::Tensor& given, bool output);
-  // The same, to be moved, as bytes where the backend does not know its type; and to be reduced, complex
-  // numbers as real ones. Throws: invalid_argument for an operation that complex numbers have not.
+  // The same, to be moved, as bytes where the backend does not know its type; and to be reduced,
+  // complex numbers as real ones. Throws: invalid_argument for an operation that complex numbers
+  // have not.
   at::Tensor moved(const at::Tensor& given, bool output);
   at::Tensor numbers(const at::Tensor& given, bool output, ReduceOp op);
-  // To be moved, on the host: what Gloo sends and receives between two ranks. (Its collectives copy CUDA
-  // tensors themselves.)
+  // To be moved, on the host: what Gloo sends and receives between two ranks. (Its collectives copy
+  // CUDA tensors themselves.)
   at::Tensor host_tensor(const at::Tensor& given, bool output);
   // A call without tensors runs on the group's own device.
   void without_tensors() { on_device_ = state_->can.on_gpus; }
@@ -42,7 +43,9 @@ class ProcessGroupCall {
   // Throws: invalid_argument.
   void check_root(int root) const;
   // `size` equal parts of `whole` must have the size of `part`.
-  void check_parts(const at::Tensor& whole, const at::Tensor& part, const char* whole_name,
+  void check_parts(const at::Tensor& whole,
+                   const at::Tensor& part,
+                   const char* whole_name,
                    const char* part_name) const;
 
   // The time limit. Whether the caller waits: only for the backend that knows what to make of it.
@@ -50,18 +53,21 @@ class ProcessGroupCall {
   Options options(Caller caller) const {
     Options options;
     options.asyncOp = !state_->backend || caller == Caller::goes_on;
-    if (const auto limit = backend_limit()) options.timeout = *limit;
+    if (const auto limit = backend_limit())
+      options.timeout = *limit;
     return options;
   }
 
-  // What all ranks must have in common, beside the operation. It is put together where they compare it.
+  // What all ranks must have in common, beside the operation. It is put together where they compare
+  // it.
   template <class Text>
   void in_common(Text&& text) {
-    if (state_->agreement) in_common_ = text();
+    if (state_->agreement)
+      in_common_ = text();
   }
 
-  // `operation` of what takes it: the one backend there is; else c10d's group, which chooses by the tensors'
-  // device. That costs as much as a small operation.
+  // `operation` of what takes it: the one backend there is; else c10d's group, which chooses by the
+  // tensors' device. That costs as much as a small operation.
   template <class Operation>
   Work start(const Operation& operation) {
     return start_with_all([&] { return of_what_takes_it(operation); });
@@ -101,7 +107,8 @@ class ProcessGroupCall {
   const Gate::Pass pass_;
   std::string in_common_;
   bool on_device_ = false;
-  const at::Tensor* first_ = nullptr;  // the first that was given: the caller's, as long as the call is made
+  const at::Tensor* first_ =
+      nullptr;  // the first that was given: the caller's, as long as the call is made
   std::vector<Work::State::Copy> copies_;
 };
 

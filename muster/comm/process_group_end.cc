@@ -17,7 +17,8 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::seconds kDepartureTime{8};  // a rank that died in between is not waited for longer
+constexpr std::chrono::seconds kDepartureTime{
+    8};  // a rank that died in between is not waited for longer
 
 // Keeps a group until the process ends.
 void leave_behind(c10::intrusive_ptr<c10d::ProcessGroup> group) {
@@ -29,9 +30,9 @@ void leave_behind(c10::intrusive_ptr<c10d::ProcessGroup> group) {
 
 }  // namespace
 
-// A backend's destructor waits for its operations. One that was given up may not end before its deadline,
-// half an hour away: then the backend is left behind, for the process's end, rather than waited for.
-// A forked child has none of the threads that would be waited for.
+// A backend's destructor waits for its operations. One that was given up may not end before its
+// deadline, half an hour away: then the backend is left behind, for the process's end, rather than
+// waited for. A forked child has none of the threads that would be waited for.
 ProcessGroup::State::~State() {
   if (fork.in_child()) {
     (void)group.release();
@@ -43,9 +44,11 @@ ProcessGroup::State::~State() {
 }
 
 void ProcessGroup::abandon() {
-  if (state_->fork.in_child()) return;
+  if (state_->fork.in_child())
+    return;
   *state_->abandoned = true;
-  if (!state_->options.awaited) return;
+  if (!state_->options.awaited)
+    return;
   try {
     state_->departures->add(kAbandoned, 1);
   } catch (const std::exception&) {
@@ -55,9 +58,11 @@ void ProcessGroup::abandon() {
 
 void ProcessGroup::shutdown() {
   state_->fork.check(kLeaving);
-  if (state_->gate.closed()) return;
+  if (state_->gate.closed())
+    return;
   if (state_->can.leaves_without_store) {
-    // Whoever serves the store may end as soon as all are past the barrier: nobody uses it after that.
+    // Whoever serves the store may end as soon as all are past the barrier: nobody uses it after
+    // that.
     translate_failures(cat("shutdown on rank ", state_->name()), [&] {
       state_->departures->add(kDepartures, 1);
       state_->blocking->leave_and_wait();
@@ -87,7 +92,8 @@ void ProcessGroup::shutdown() {
 
 // Calls of other threads that have begun end first: they use the group.
 void ProcessGroup::close() {
-  if (!state_->gate.close()) return;
+  if (!state_->gate.close())
+    return;
   state_->gate.wait_until_empty();
   state_->late_watch.reset();
   state_->gpu_ends.reset();

@@ -21,8 +21,14 @@ void check_members(const std::vector<int>& ranks, int size, int own_name) {
   if (!ranks.empty() && distinct.size() == ranks.size() && *distinct.begin() >= 0 &&
       *distinct.rbegin() < size)
     return;
-  throw Error(ErrorCode::invalid_argument, cat("new_group: expected different ranks between 0 and ", size - 1,
-                                               ", got [", join(ranks, ", "), "] (rank ", own_name, ")"));
+  throw Error(ErrorCode::invalid_argument,
+              cat("new_group: expected different ranks between 0 and ",
+                  size - 1,
+                  ", got [",
+                  join(ranks, ", "),
+                  "] (rank ",
+                  own_name,
+                  ")"));
 }
 
 // Of the group that some ranks of `parent` make.
@@ -31,7 +37,8 @@ GroupOptions options_of_part(const ProcessGroup::State& parent, const std::vecto
   options.hosts.clear();
   for (const int member : ranks)
     options.hosts.push_back(parent.options.hosts.at(static_cast<size_t>(member)));
-  if (options.backend == "shm+gloo") options.backend = choose_host_backend(options.hosts);
+  if (options.backend == "shm+gloo")
+    options.backend = choose_host_backend(options.hosts);
   options.of_all_ranks = false;
   options.names = parent.names->part(ranks);
   options.names.sub_group = std::ssize(ranks) < parent.size || parent.names->sub_group;
@@ -40,7 +47,8 @@ GroupOptions options_of_part(const ProcessGroup::State& parent, const std::vecto
 
 // NCCL's backend of the group, where its sub-groups are split from it.
 c10::intrusive_ptr<c10d::Backend> split_parent(const ProcessGroup::State& state) {
-  if (!state.can.on_gpus || !state.options.nccl.split) return {};
+  if (!state.can.on_gpus || !state.options.nccl.split)
+    return {};
   return state.group->getBackend(c10::kCUDA);
 }
 
@@ -56,13 +64,21 @@ void ProcessGroup::agree_on_members(const std::vector<int>& ranks) {
     call.start_barrier(Caller::waits).wait();
     return;
   }
-  const auto lists = all_gather_bytes(mine, "new_group");  // of which the backend compares the shapes alone
+  const auto lists =
+      all_gather_bytes(mine, "new_group");  // of which the backend compares the shapes alone
   for (int other = 0; other < size(); ++other) {
     const std::string& theirs = lists[static_cast<size_t>(other)];
-    if (theirs == mine) continue;
+    if (theirs == mine)
+      continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("new_group: expected the same list on every rank, got ", mine, " on rank ",
-                    state_->name(), " and ", theirs, " on rank ", job_rank(other),
+                cat("new_group: expected the same list on every rank, got ",
+                    mine,
+                    " on rank ",
+                    state_->name(),
+                    " and ",
+                    theirs,
+                    " on rank ",
+                    job_rank(other),
                     "; call it on all ranks of the group, with the same lists in the same order"));
   }
 }
@@ -74,14 +90,15 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
   const auto parent = split_parent(*state_);
   const auto at = std::find(ranks.begin(), ranks.end(), rank());
   if (at == ranks.end()) {
-    if (parent) stay_out_of_split(*parent, device());
+    if (parent)
+      stay_out_of_split(*parent, device());
     return std::nullopt;
   }
   GroupOptions options = options_of_part(*state_, ranks);
   options.nccl_parent = parent;
   auto store = c10::make_intrusive<c10d::PrefixStore>(name, state_->store);
-  ProcessGroup group = make_process_group(store, static_cast<int>(at - ranks.begin()),
-                                          static_cast<int>(ranks.size()), options);
+  ProcessGroup group = make_process_group(
+      store, static_cast<int>(at - ranks.begin()), static_cast<int>(ranks.size()), options);
   group.state_->parent_ranks = ranks;
   return group;
 }

@@ -11,11 +11,15 @@
 namespace muster {
 
 // An owning pointer to an autograd node: shared_ptr in 2.11, intrusive_ptr in 2.15.
-using AutogradNodePtr = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+using AutogradNodePtr =
+    decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
 // The tensor-to-tensor collectives: 2.15 renamed them and deprecated the old names.
 template <class Group, class Options>
-auto all_gather_single(Group& group, at::Tensor& output, at::Tensor& input, const Options& options) {
+auto all_gather_single(Group& group,
+                       at::Tensor& output,
+                       at::Tensor& input,
+                       const Options& options) {
   if constexpr (requires { group.all_gather_single(output, input, options); }) {
     return group.all_gather_single(output, input, options);
   } else {
@@ -24,7 +28,10 @@ auto all_gather_single(Group& group, at::Tensor& output, at::Tensor& input, cons
 }
 
 template <class Group, class Options>
-auto reduce_scatter_single(Group& group, at::Tensor& output, at::Tensor& input, const Options& options) {
+auto reduce_scatter_single(Group& group,
+                           at::Tensor& output,
+                           at::Tensor& input,
+                           const Options& options) {
   if constexpr (requires { group.reduce_scatter_single(output, input, options); }) {
     return group.reduce_scatter_single(output, input, options);
   } else {
@@ -33,17 +40,23 @@ auto reduce_scatter_single(Group& group, at::Tensor& output, at::Tensor& input, 
 }
 
 template <class Group, class Options>
-auto all_to_all_single(Group& group, at::Tensor& output, at::Tensor& input,
-                       std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
+auto all_to_all_single(Group& group,
+                       at::Tensor& output,
+                       at::Tensor& input,
+                       std::vector<int64_t>& output_splits,
+                       std::vector<int64_t>& input_splits,
                        const Options& options) {
-  if constexpr (requires { group.all_to_all_single(output, input, output_splits, input_splits, options); }) {
+  if constexpr (requires {
+                  group.all_to_all_single(output, input, output_splits, input_splits, options);
+                }) {
     return group.all_to_all_single(output, input, output_splits, input_splits, options);
   } else {
     return group.alltoall_base(output, input, output_splits, input_splits, options);
   }
 }
 
-// Whether storages can be told to refuse reads, and writes, until they are allowed again: 2.11 cannot.
+// Whether storages can be told to refuse reads, and writes, until they are allowed again: 2.11
+// cannot.
 template <class Storage>
 constexpr bool can_refuse_for_a_while() {
   return requires(Storage& storage) { storage.clear_data_ptr_access_error_msg_(); };
@@ -58,7 +71,8 @@ void refuse_reads_for_good(Storage& storage, const std::string& error) {
 // The same until allow_reads().
 template <class Storage>
 void refuse_reads(Storage& storage, const std::string& error) {
-  if constexpr (can_refuse_for_a_while<Storage>()) refuse_reads_for_good(storage, error);
+  if constexpr (can_refuse_for_a_while<Storage>())
+    refuse_reads_for_good(storage, error);
 }
 template <class Storage>
 void allow_reads(Storage& storage) {
@@ -70,15 +84,18 @@ void allow_reads(Storage& storage) {
 template <class Storage>
 void refuse_writes(Storage& storage, void (*refuse)(Storage*)) {
   if constexpr (requires { storage.set_materializer(refuse); }) {
-    if (!storage.has_materializer()) storage.set_materializer(refuse);
+    if (!storage.has_materializer())
+      storage.set_materializer(refuse);
   }
 }
 template <class Storage>
 void allow_writes(Storage& storage) {
-  if constexpr (requires { storage.clear_materializer(); }) storage.clear_materializer();
+  if constexpr (requires { storage.clear_materializer(); })
+    storage.clear_materializer();
 }
 
-// Whether a CUDA graph is being captured on the stream. 2.11 cannot be asked, and is taken to capture.
+// Whether a CUDA graph is being captured on the stream. 2.11 cannot be asked, and is taken to
+// capture.
 template <class Stream>
 bool is_capturing(const Stream& stream) {
   if constexpr (requires { stream.is_capturing(); }) {

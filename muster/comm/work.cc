@@ -26,16 +26,22 @@ void wait_on_host(Work::State& state) {
   LateRanks late_ranks(limit);
   for (;;) {
     const auto left = std::min(unanswered, deadline.left());
-    if (wait_for(*state.work, std::max(left, std::chrono::milliseconds(1)))) return;
+    if (wait_for(*state.work, std::max(left, std::chrono::milliseconds(1))))
+      return;
     if (state.agreement) {
       state.agreement->look_again(state.sequence, state.signature);
       if (!deadline.passed() && late_ranks.due())
         state.agreement->tell_of_late(state.sequence, state.signature, late_ranks);
     }
-    if (!deadline.passed()) continue;
-    const auto missing = state.agreement ? state.agreement->absent(state.sequence) : std::vector<int>{};
+    if (!deadline.passed())
+      continue;
+    const auto missing =
+        state.agreement ? state.agreement->absent(state.sequence) : std::vector<int>{};
     throw Error(ErrorCode::timeout,
-                cat(state.name(), ": Timed out waiting ", limit.count(), "ms; ",
+                cat(state.name(),
+                    ": Timed out waiting ",
+                    limit.count(),
+                    "ms; ",
                     missing.empty() ? std::string("all ranks are in it: a slow or broken network")
                                     : cat("missing rank(s) ", join((*state.names)(missing), ", ")),
                     "; see what they do, or give a longer timeout"));
@@ -46,13 +52,15 @@ void wait_or_give_up(Work::State& state) {
   try {
     wait_on_host(state);
   } catch (...) {
-    if (!state.work->isCompleted()) *state.abandoned = true;
+    if (!state.work->isCompleted())
+      *state.abandoned = true;
     throw;
   }
 }
 
 void wait_as_it_can(Work::State& state) {
-  if (!state.work) return;
+  if (!state.work)
+    return;
   switch (state.waiting) {
     case Work::State::Waiting::by_itself:
       state.work->wait();
@@ -73,7 +81,8 @@ bool Work::done() const {
 }
 
 void Work::wait() {
-  if (!state_) return;
+  if (!state_)
+    return;
   const auto group = std::exchange(group_, nullptr);
   const auto state = std::exchange(state_, nullptr);  // a second wait is a no-op
   state->fork.check(state->operation);
@@ -85,9 +94,11 @@ void Work::wait() {
       state->gpu_ends->end_after_stream(std::move(state->record));
     else
       state->record.end(/*failed=*/false);
-    if (state->copies.empty()) return;
+    if (state->copies.empty())
+      return;
     const at::NoGradGuard no_grad;
-    for (const auto& copy : state->copies) copy.original.copy_(copy.contiguous);
+    for (const auto& copy : state->copies)
+      copy.original.copy_(copy.contiguous);
   } catch (...) {
     state->record.end(/*failed=*/true);
     rethrow_translated(state->name());
@@ -96,7 +107,8 @@ void Work::wait() {
 
 std::string Work::State::name() const {
   const std::string whose = " on " + names->whose(rank);
-  if (peer >= 0) return cat(operation, " (peer ", (*names)[peer], ", tag ", tag, ")", whose);
+  if (peer >= 0)
+    return cat(operation, " (peer ", (*names)[peer], ", tag ", tag, ")", whose);
   return cat(operation, " #", sequence, whose);
 }
 

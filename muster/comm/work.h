@@ -1,6 +1,7 @@
-// A collective in progress. Call `wait()` before touching its tensors; it throws failures of the operation or
-// of peers, and timeouts. Errors found before anything is sent are thrown by the call that starts it. Until
-// it has been waited for, or is dropped, it keeps its group: wait() is as good where no ProcessGroup is left.
+// A collective in progress. Call `wait()` before touching its tensors; it throws failures of the
+// operation or of peers, and timeouts. Errors found before anything is sent are thrown by the call
+// that starts it. Until it has been waited for, or is dropped, it keeps its group: wait() is as
+// good where no ProcessGroup is left.
 #pragma once
 
 #include <memory>
@@ -19,9 +20,9 @@ class Work {
   bool done() const;
 
   // Waits until the outputs may be used (for CUDA tensors: makes the current stream wait for them).
-  // Throws: peer_failed when a rank ended or left, timeout naming the missing ranks, invalid_argument when
-  // the ranks called different operations (shows both), failed_precondition in a forked child, backend_failed
-  // for anything else.
+  // Throws: peer_failed when a rank ended or left, timeout naming the missing ranks,
+  // invalid_argument when the ranks called different operations (shows both), failed_precondition
+  // in a forked child, backend_failed for anything else.
   void wait();
 
  private:

@@ -38,7 +38,7 @@ struct Work::State {
   std::vector<Copy> copies{};
   std::shared_ptr<Agreement> agreement{};
   std::shared_ptr<std::atomic<bool>>
-      abandoned{};                   // the group's: set when an operation is given up while under way
+      abandoned{};  // the group's: set when an operation is given up while under way
   std::atomic<bool> waited = false;  // its caller waits, or has
   std::string signature{};           // where there is an agreement
   ForkMark fork{};
@@ -48,8 +48,8 @@ struct Work::State {
   enum class Waiting {
     in_slices,  // Gloo's collectives: looks at the other ranks now and then
     once,       // Gloo's send and recv, which close every connection when their time runs out
-    by_itself,  // the backend has the timeout: shared memory; messages over MPI; NCCL, which aborts its
-                // communicator then, orders streams and blocks the host for a barrier only
+    by_itself,  // the backend has the timeout: shared memory; messages over MPI; NCCL, which aborts
+                // its communicator then, orders streams and blocks the host for a barrier only
   };
   Waiting waiting = Waiting::in_slices;
 };

@@ -31,7 +31,8 @@ void begin_thread(int ordinal) {
 }
 
 std::string device_uuid(int ordinal) {
-  const cudaUUID_t uuid = at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(ordinal))->uuid;
+  const cudaUUID_t uuid =
+      at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(ordinal))->uuid;
   return "GPU-" + muster::uuid_text(std::string_view(uuid.bytes, sizeof(uuid.bytes)));
 }
 
@@ -49,7 +50,8 @@ c10::intrusive_ptr<c10d::ProcessGroupNCCL::Options> options_of(const muster::Ncc
   options->group_name = group.name;
   options->group_desc = group.name;
   options->global_ranks_in_group = group.ranks_of_job;
-  if (group.options.nonblocking) options->config.blocking = 0;
+  if (group.options.nonblocking)
+    options->config.blocking = 0;
   if (group.parent) {
     options->split_from = c10::dynamic_intrusive_pointer_cast<c10d::ProcessGroupNCCL>(group.parent);
     const auto first = std::min_element(group.ranks_of_job.begin(), group.ranks_of_job.end());
@@ -68,7 +70,8 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
   }
   auto backend =
       c10::make_intrusive<c10d::ProcessGroupNCCL>(store, group.rank, group.size, options_of(group));
-  // Bound and connected now, so that a wrong device is an error here and not a hang in the first collective.
+  // Bound and connected now, so that a wrong device is an error here and not a hang in the first
+  // collective.
   const at::Device device = device_at(group.ordinal);
   backend->setBoundDeviceId(device);
   const c10::DeviceGuard guard(device);  // of which getCommPtr() gives the communicator

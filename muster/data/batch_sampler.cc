@@ -24,28 +24,37 @@ class EvenCut {
     left_ = std::max<int64_t>(0, identity_.length - identity_.consumed);
     // A batch may be larger than all there is.
     const int64_t most = left_ / identity_.num_replicas + 1;
-    global_ = has_shares() ? identity_.global_batch : std::min(batch_size, most) * identity_.num_replicas;
+    global_ =
+        has_shares() ? identity_.global_batch : std::min(batch_size, most) * identity_.num_replicas;
   }
 
   int64_t size() const { return batches_of(used_); }
   // Without padding some ranks have a sample more than others, the first of them always.
   int64_t size_of_all() const {
-    if (identity_.pad) return size();
-    if (has_shares()) return left_ / global_ + (left_ % global_ != 0 ? 1 : 0);
-    return batches_of(left_ / identity_.num_replicas + (left_ % identity_.num_replicas != 0 ? 1 : 0));
+    if (identity_.pad)
+      return size();
+    if (has_shares())
+      return left_ / global_ + (left_ % global_ != 0 ? 1 : 0);
+    return batches_of(left_ / identity_.num_replicas +
+                      (left_ % identity_.num_replicas != 0 ? 1 : 0));
   }
   int64_t size_of_least() const {
-    if (identity_.pad) return size();
-    if (has_shares()) return left_ / global_ + (sampler_.gives_all_the_rest() ? 1 : 0);
+    if (identity_.pad)
+      return size();
+    if (has_shares())
+      return left_ / global_ + (sampler_.gives_all_the_rest() ? 1 : 0);
     return batches_of(left_ / identity_.num_replicas);
   }
   int64_t count(int64_t batch) const {
     return batch < size() ? std::min(used_ - batch * batch_size_, batch_size_) : 0;
   }
   int64_t count_of_all(int64_t batch) const {
-    if (batch >= size_of_all()) return 0;
-    if (has_shares()) return sampler_.global_samples(batch);
-    return identity_.pad ? count(batch) * identity_.num_replicas : std::min(left_ - batch * global_, global_);
+    if (batch >= size_of_all())
+      return 0;
+    if (has_shares())
+      return sampler_.global_samples(batch);
+    return identity_.pad ? count(batch) * identity_.num_replicas
+                         : std::min(left_ - batch * global_, global_);
   }
   int64_t consumed_after(int64_t batch) const {
     return identity_.consumed + std::min(left_, (batch + 1) * global_);
@@ -66,7 +75,8 @@ class EvenCut {
 };
 
 [[noreturn]] void refuse_shares(const std::string& expected, const std::string& got) {
-  throw Error(ErrorCode::failed_precondition, cat("batch shares: expected ", expected, ", got ", got));
+  throw Error(ErrorCode::failed_precondition,
+              cat("batch shares: expected ", expected, ", got ", got));
 }
 
 class EvenBatches : public BatchSampler {
@@ -103,12 +113,14 @@ class EvenBatches : public BatchSampler {
   void set_shares(const std::vector<int64_t>& shares) override {
     const SamplerIdentity identity = sampler_->identity();
     if (drop_last_)
-      refuse_shares("batches without drop_last, as the sampler decides that with shares", "drop_last");
+      refuse_shares("batches without drop_last, as the sampler decides that with shares",
+                    "drop_last");
     const int64_t before =
         identity.global_batch > 0 ? identity.global_batch : batch_size_ * identity.num_replicas;
     const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});
     if (sum != before)
-      refuse_shares(cat("shares of the global batch of ", before), cat("[", join(shares, ", "), "]"));
+      refuse_shares(cat("shares of the global batch of ", before),
+                    cat("[", join(shares, ", "), "]"));
     sampler_->set_shares(shares);
     batch_size_ = shares[static_cast<size_t>(identity.rank)];
   }
@@ -117,15 +129,18 @@ class EvenBatches : public BatchSampler {
   static EpochBatches started(DistributedSampler& sampler, int64_t batch_size, bool drop_last) {
     EpochBatches epoch = cut(sampler, batch_size, drop_last);
     const EpochSamples samples = sampler.start();
-    const auto of_batch = [count = epoch.count, batch_size](const std::function<int64_t(int64_t)>& of) {
+    const auto of_batch = [count = epoch.count,
+                           batch_size](const std::function<int64_t(int64_t)>& of) {
       return [count, batch_size, of](int64_t batch) {
         std::vector<int64_t> mine(static_cast<size_t>(count(batch)));
-        for (size_t i = 0; i < mine.size(); ++i) mine[i] = of(batch * batch_size + static_cast<int64_t>(i));
+        for (size_t i = 0; i < mine.size(); ++i)
+          mine[i] = of(batch * batch_size + static_cast<int64_t>(i));
         return mine;
       };
     };
     epoch.samples = of_batch(samples.sample);
-    if (sampler.order().repeats) epoch.positions = of_batch(samples.position);
+    if (sampler.order().repeats)
+      epoch.positions = of_batch(samples.position);
     epoch.next = [sampler, batch_size, drop_last] {
       DistributedSampler later = sampler;
       later.set_epoch(later.identity().epoch + 1, 0);
@@ -158,11 +173,13 @@ class EvenBatches : public BatchSampler {
 
 // 52 bits, which a double holds too.
 int64_t number_of_order(const SampleOrder& order, int64_t seed) {
-  return static_cast<int64_t>(mixed(std::hash<std::string>()(order.name), static_cast<uint64_t>(seed)) >> 12);
+  return static_cast<int64_t>(
+      mixed(std::hash<std::string>()(order.name), static_cast<uint64_t>(seed)) >> 12);
 }
 
 void BatchSampler::set_shares(const std::vector<int64_t>& /*shares*/) {
-  refuse_shares("a sampler that has shares", "one that chooses the shares itself; leave them to it");
+  refuse_shares("a sampler that has shares",
+                "one that chooses the shares itself; leave them to it");
 }
 
 // Samplers whose orders are compared keep it. NOLINTNEXTLINE(performance-unnecessary-value-param)
@@ -172,24 +189,32 @@ std::optional<SamplerIdentity> BatchSampler::uncompared() const {
   return std::nullopt;
 }
 
-std::shared_ptr<BatchSampler> batches_of(std::shared_ptr<DistributedSampler> sampler, int64_t batch_size,
+std::shared_ptr<BatchSampler> batches_of(std::shared_ptr<DistributedSampler> sampler,
+                                         int64_t batch_size,
                                          bool drop_last) {
   if (batch_size < 1) {
-    throw Error(ErrorCode::invalid_argument, cat("data loader: expected a batch size of at least 1, got ",
-                                                 batch_size, "; pass the samples of one rank's batch"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("data loader: expected a batch size of at least 1, got ",
+                    batch_size,
+                    "; pass the samples of one rank's batch"));
   }
   const SamplerIdentity identity = sampler->identity();
   if (drop_last && !identity.pad) {
-    throw Error(ErrorCode::invalid_argument,
-                "data loader: expected drop_last or a sampler with pad = false, got both: ranks would drop "
-                "different numbers; leave one out");
+    throw Error(
+        ErrorCode::invalid_argument,
+        "data loader: expected drop_last or a sampler with pad = false, got both: ranks would drop "
+        "different numbers; leave one out");
   }
   if (!sampler->shares().empty() && (identity.share != batch_size || drop_last)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("data loader: expected batch_size ", identity.share,
-                    ", this rank's share of the global batch of ", identity.global_batch,
-                    ", and drop_last of the sampler alone, got batch_size ", batch_size,
-                    drop_last ? " and drop_last" : "", "; pass ctx.batch_size(…)"));
+                cat("data loader: expected batch_size ",
+                    identity.share,
+                    ", this rank's share of the global batch of ",
+                    identity.global_batch,
+                    ", and drop_last of the sampler alone, got batch_size ",
+                    batch_size,
+                    drop_last ? " and drop_last" : "",
+                    "; pass ctx.batch_size(…)"));
   }
   return std::make_shared<EvenBatches>(std::move(sampler), batch_size, drop_last);
 }

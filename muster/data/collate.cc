@@ -13,8 +13,9 @@ namespace muster {
 namespace {
 
 std::string shape_text(const at::Tensor& tensor) {
-  return tensor.defined() ? cat("[", join(tensor.sizes(), ", "), "] ", c10::toString(tensor.scalar_type()))
-                          : "undefined";
+  return tensor.defined()
+             ? cat("[", join(tensor.sizes(), ", "), "] ", c10::toString(tensor.scalar_type()))
+             : "undefined";
 }
 
 // `first_size` of 1: tensors may differ in length.
@@ -22,20 +23,30 @@ void check_alike(const std::vector<at::Tensor>& tensors, size_t first_size, cons
   const at::Tensor& first = tensors.front();
   for (size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor& other = tensors[i];
-    const bool alike = first.defined() && other.defined() && first.scalar_type() == other.scalar_type() &&
-                       first.dim() == other.dim() && first.dim() >= static_cast<int64_t>(first_size) &&
+    const bool alike = first.defined() && other.defined() &&
+                       first.scalar_type() == other.scalar_type() && first.dim() == other.dim() &&
+                       first.dim() >= static_cast<int64_t>(first_size) &&
                        first.sizes().slice(first_size) == other.sizes().slice(first_size);
-    if (alike) continue;
+    if (alike)
+      continue;
     throw Error(ErrorCode::invalid_argument,
                 cat("collate: expected tensors of one shape and type",
-                    first_size == 1 ? " but for their length" : "", ", got ", shape_text(first),
-                    " in a batch's first example and ", shape_text(other), " in example ", i, "; ", advice));
+                    first_size == 1 ? " but for their length" : "",
+                    ", got ",
+                    shape_text(first),
+                    " in a batch's first example and ",
+                    shape_text(other),
+                    " in example ",
+                    i,
+                    "; ",
+                    advice));
   }
 }
 
 std::vector<at::Tensor> values_of(const auto& examples) {
   std::vector<at::Tensor> values;
-  for (const auto& example : examples) values.push_back(example.values);
+  for (const auto& example : examples)
+    values.push_back(example.values);
   check_alike(values, 1, "give them one type and the same dimensions after the first");
   return values;
 }
@@ -64,7 +75,8 @@ at::Tensor stacked(const std::vector<at::Tensor>& tensors) {
 Padded Padded::collate(const std::vector<Padded>& examples) {
   const auto values = values_of(examples);
   std::vector<int64_t> lengths;
-  for (const at::Tensor& tensor : values) lengths.push_back(tensor.size(0));
+  for (const at::Tensor& tensor : values)
+    lengths.push_back(tensor.size(0));
   return {.values = at::pad_sequence(values, /*batch_first=*/true),
           .lengths = at::tensor(lengths, at::kLong)};
 }
@@ -72,7 +84,8 @@ Padded Padded::collate(const std::vector<Padded>& examples) {
 Packed Packed::collate(const std::vector<Packed>& examples) {
   const auto values = values_of(examples);
   std::vector<int64_t> offsets{0};
-  for (const at::Tensor& tensor : values) offsets.push_back(offsets.back() + tensor.size(0));
+  for (const at::Tensor& tensor : values)
+    offsets.push_back(offsets.back() + tensor.size(0));
   return {.values = at::cat(values), .offsets = at::tensor(offsets, at::kLong)};
 }
 

@@ -1,6 +1,7 @@
-// Collates examples into a batch. Tensors are stacked, numbers become a tensor, lists are concatenated;
-// tuples, arrays and plain structs are collated field by field. Padded and Packed are for tensors of
-// different lengths. A type with a `static T collate(std::vector<E>)` collates in its own way.
+// Collates examples into a batch. Tensors are stacked, numbers become a tensor, lists are
+// concatenated; tuples, arrays and plain structs are collated field by field. Padded and Packed are
+// for tensors of different lengths. A type with a `static T collate(std::vector<E>)` collates in
+// its own way.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -74,7 +75,8 @@ template <class E, size_t I>
 auto element(std::vector<E>& examples) {
   std::vector<std::tuple_element_t<I, E>> elements;
   elements.reserve(examples.size());
-  for (E& example : examples) elements.push_back(std::move(std::get<I>(example)));
+  for (E& example : examples)
+    elements.push_back(std::move(std::get<I>(example)));
   return collate(std::move(elements));
 }
 
@@ -87,7 +89,8 @@ template <class Field, size_t I, class E>
 void join_field(Field& joined, std::vector<E>& examples) {
   std::vector<Field> values;
   values.reserve(examples.size());
-  for (E& example : examples) values.push_back(std::move(std::get<I>(fields_of(example))));
+  for (E& example : examples)
+    values.push_back(std::move(std::get<I>(fields_of(example))));
   static_assert(std::is_same_v<Collated<Field>, Field>,
                 "a struct's fields must be tensors, lists, Padded, Packed or structs of these: "
                 "make numbers tensors (torch::tensor(7)), or give the struct a static collate()");
@@ -98,15 +101,16 @@ template <class E, size_t... I>
 E fieldwise(std::vector<E>& examples, std::index_sequence<I...>) {
   E joined{};
   auto fields = fields_of(joined);
-  (join_field<std::remove_reference_t<std::tuple_element_t<I, decltype(fields)>>, I>(std::get<I>(fields),
-                                                                                     examples),
+  (join_field<std::remove_reference_t<std::tuple_element_t<I, decltype(fields)>>, I>(
+       std::get<I>(fields), examples),
    ...);
   return joined;
 }
 
 }  // namespace collation
 
-// Shapes: as described at the top of the file. `examples` must not be empty; most kinds are moved out of it.
+// Shapes: as described at the top of the file. `examples` must not be empty; most kinds are moved
+// out of it.
 template <class E>
 auto collate(std::vector<E> examples) {  // NOLINT(performance-unnecessary-value-param)
   if constexpr (CollatesItself<E>) {
@@ -122,14 +126,16 @@ auto collate(std::vector<E> examples) {  // NOLINT(performance-unnecessary-value
   } else if constexpr (collation::kVector<E>) {
     E joined;
     for (E& list : examples)
-      joined.insert(joined.end(), std::make_move_iterator(list.begin()), std::make_move_iterator(list.end()));
+      joined.insert(
+          joined.end(), std::make_move_iterator(list.begin()), std::make_move_iterator(list.end()));
     return joined;
   } else if constexpr (collation::kTuple<E>) {
     return collation::elements(examples, std::make_index_sequence<std::tuple_size_v<E>>{});
   } else if constexpr (PlainStruct<E>) {
     return collation::fieldwise(examples, std::make_index_sequence<fields::count<E>()>{});
   } else {
-    static_assert(collation::kNever<E>, "no batch can be made of this type: give it a static collate()");
+    static_assert(collation::kNever<E>,
+                  "no batch can be made of this type: give it a static collate()");
   }
 }
 
@@ -137,9 +143,11 @@ auto collate(std::vector<E> examples) {  // NOLINT(performance-unnecessary-value
 template <class B, class F>
 void for_each_tensor(B& batch, const F& change) {
   if constexpr (std::is_same_v<B, at::Tensor>) {
-    if (batch.defined()) change(batch);
+    if (batch.defined())
+      change(batch);
   } else if constexpr (collation::kVector<B>) {
-    for (auto& element : batch) for_each_tensor(element, change);
+    for (auto& element : batch)
+      for_each_tensor(element, change);
   } else if constexpr (collation::kTuple<B>) {
     std::apply([&](auto&... element) { (for_each_tensor(element, change), ...); }, batch);
   } else if constexpr (PlainStruct<B>) {

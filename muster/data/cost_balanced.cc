@@ -13,20 +13,24 @@ namespace muster {
 
 namespace {
 
-// Which of a global batch's samples, with these costs, rank `rank` of `ranks` gets. The first `ranks` of
-// them, the costliest, go to one rank each, so nobody is left without.
+// Which of a global batch's samples, with these costs, rank `rank` of `ranks` gets. The first
+// `ranks` of them, the costliest, go to one rank each, so nobody is left without.
 std::vector<size_t> part_by_cost(const std::vector<double>& costs, size_t ranks, size_t rank) {
   std::vector<size_t> by_cost(costs.size());
   std::iota(by_cost.begin(), by_cost.end(), 0);
-  std::stable_sort(by_cost.begin(), by_cost.end(), [&](size_t a, size_t b) { return costs[a] > costs[b]; });
+  std::stable_sort(
+      by_cost.begin(), by_cost.end(), [&](size_t a, size_t b) { return costs[a] > costs[b]; });
   std::vector<std::pair<double, size_t>> loads(ranks);  // cost and samples of each rank
   std::vector<size_t> mine;
   for (size_t k = 0; k < by_cost.size(); ++k) {
     const auto least =
-        k < ranks ? k : static_cast<size_t>(std::min_element(loads.begin(), loads.end()) - loads.begin());
+        k < ranks
+            ? k
+            : static_cast<size_t>(std::min_element(loads.begin(), loads.end()) - loads.begin());
     loads[least].first += costs[by_cost[k]];
     ++loads[least].second;
-    if (least == rank) mine.push_back(by_cost[k]);
+    if (least == rank)
+      mine.push_back(by_cost[k]);
   }
   std::sort(mine.begin(), mine.end());
   return mine;
@@ -44,7 +48,13 @@ class CostBalanced : public BatchSampler {
         (consumed > 0 && consumed_of > 0 && consumed_of != order_.dataset_size)) {
       throw Error(ErrorCode::failed_precondition,
                   cat("sampler: expected an epoch of 0 or more, and used samples of a data set of ",
-                      order_.dataset_size, ", got epoch ", epoch, ", ", consumed, " of ", consumed_of));
+                      order_.dataset_size,
+                      ", got epoch ",
+                      epoch,
+                      ", ",
+                      consumed,
+                      " of ",
+                      consumed_of));
     }
     epoch_ = epoch;
     consumed_ = consumed;
@@ -55,18 +65,23 @@ class CostBalanced : public BatchSampler {
   bool started() const override { return started_; }
 
   EpochBatches start() override {
-    if (check_) std::exchange(check_, nullptr)(identity());
+    if (check_)
+      std::exchange(check_, nullptr)(identity());
     started_ = true;
     EpochBatches epoch = cut(consumed_);
     const auto order = order_when_needed(order_, options_.seed, epoch_);
     const auto positions = positions_of(order, consumed_, epoch.count_of_all);
     epoch.samples = [order, positions](int64_t batch) {
       std::vector<int64_t> samples = positions(batch);
-      for (int64_t& sample : samples) sample = order(sample);
+      for (int64_t& sample : samples)
+        sample = order(sample);
       return samples;
     };
-    if (order_.repeats) epoch.positions = positions;
-    epoch.count = [positions](int64_t batch) { return std::ssize(positions(batch)); };
+    if (order_.repeats)
+      epoch.positions = positions;
+    epoch.count = [positions](int64_t batch) {
+      return std::ssize(positions(batch));
+    };
     epoch.next = [sampler = *this] {
       CostBalanced later = sampler;
       later.set_epoch(later.epoch_ + 1, 0, 0);
@@ -78,7 +93,9 @@ class CostBalanced : public BatchSampler {
   EpochBatches whole_epoch() const override {
     EpochBatches epoch = cut(0);
     const auto positions = positions_of(order_.epoch(options_.seed, epoch_), 0, epoch.count_of_all);
-    epoch.count = [positions](int64_t batch) { return std::ssize(positions(batch)); };
+    epoch.count = [positions](int64_t batch) {
+      return std::ssize(positions(batch));
+    };
     return epoch;
   }
 
@@ -102,26 +119,36 @@ class CostBalanced : public BatchSampler {
             .shuffle = order_.changes,
             .drop_last = options_.drop_last,
             .consumed = consumed_,
-            .order = cat("cost_balanced(", order_.name, ", costs ", fingerprint(*costs_), ", global batch ",
-                         options_.global_batch, ")")};
+            .order = cat("cost_balanced(",
+                         order_.name,
+                         ", costs ",
+                         fingerprint(*costs_),
+                         ", global batch ",
+                         options_.global_batch,
+                         ")")};
   }
 
   EpochBatches cut(int64_t consumed) const {
     const int64_t left = std::max<int64_t>(0, order_.samples - consumed);
     const int64_t global = options_.global_batch;
-    const int64_t size = options_.drop_last ? left / global : left / global + (left % global != 0 ? 1 : 0);
+    const int64_t size =
+        options_.drop_last ? left / global : left / global + (left % global != 0 ? 1 : 0);
     return {.size = size,
             .size_of_all = size,
             .samples = {},
             .positions = {},
             .count = {},
             // A last batch with fewer samples than ranks is filled up from the order's beginning.
-            .count_of_all = [left, size, global, ranks = options_.num_replicas](int64_t batch) -> int64_t {
-              if (batch >= size) return 0;
+            .count_of_all =
+                [left, size, global, ranks = options_.num_replicas](int64_t batch) -> int64_t {
+              if (batch >= size)
+                return 0;
               return std::max<int64_t>(std::min(global, left - batch * global), ranks);
             },
-            .consumed_after = [consumed, total = order_.samples, global](
-                                  int64_t batch) { return std::min(total, consumed + (batch + 1) * global); },
+            .consumed_after =
+                [consumed, total = order_.samples, global](int64_t batch) {
+                  return std::min(total, consumed + (batch + 1) * global);
+                },
             .ranks = options_.num_replicas,
             .seed = options_.seed,
             .epoch = epoch_};
@@ -129,21 +156,25 @@ class CostBalanced : public BatchSampler {
 
   // Of this rank's samples of a batch, in the epoch's order.
   std::function<std::vector<int64_t>(int64_t)> positions_of(
-      const EpochOrder& order, int64_t consumed, const std::function<int64_t(int64_t)>& count_of_all) const {
-    return [order, consumed, count_of_all, costs = costs_, options = options_,
-            total = order_.samples](int64_t batch) {
-      std::vector<int64_t> all(static_cast<size_t>(count_of_all(batch)));
-      std::vector<double> of_each(all.size());
-      for (size_t i = 0; i < all.size(); ++i) {
-        all[i] = (consumed + batch * options.global_batch + static_cast<int64_t>(i)) % total;
-        of_each[i] = (*costs)[static_cast<size_t>(order(all[i]))];
-      }
-      std::vector<int64_t> mine;
-      for (const size_t i : part_by_cost(of_each, static_cast<size_t>(options.num_replicas),
-                                         static_cast<size_t>(options.rank)))
-        mine.push_back(all[i]);
-      return mine;
-    };
+      const EpochOrder& order,
+      int64_t consumed,
+      const std::function<int64_t(int64_t)>& count_of_all) const {
+    return
+        [order, consumed, count_of_all, costs = costs_, options = options_, total = order_.samples](
+            int64_t batch) {
+          std::vector<int64_t> all(static_cast<size_t>(count_of_all(batch)));
+          std::vector<double> of_each(all.size());
+          for (size_t i = 0; i < all.size(); ++i) {
+            all[i] = (consumed + batch * options.global_batch + static_cast<int64_t>(i)) % total;
+            of_each[i] = (*costs)[static_cast<size_t>(order(all[i]))];
+          }
+          std::vector<int64_t> mine;
+          for (const size_t i : part_by_cost(of_each,
+                                             static_cast<size_t>(options.num_replicas),
+                                             static_cast<size_t>(options.rank)))
+            mine.push_back(all[i]);
+          return mine;
+        };
   }
 
   SampleOrder order_;
@@ -158,22 +189,30 @@ class CostBalanced : public BatchSampler {
 
 }  // namespace
 
-std::shared_ptr<BatchSampler> cost_balanced(SampleOrder order, std::vector<double> costs,
+std::shared_ptr<BatchSampler> cost_balanced(SampleOrder order,
+                                            std::vector<double> costs,
                                             const CostBalancedOptions& options) {
   const bool costs_right =
       std::ssize(costs) == order.dataset_size &&
       std::all_of(costs.begin(), costs.end(), [](double c) { return c >= 0 && std::isfinite(c); });
   if (!costs_right) {
     throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected ", order.dataset_size, " costs of 0 or more, one a sample, got ",
-                    costs.size(), " costs, or one that is negative or not finite"));
+                cat("sampler: expected ",
+                    order.dataset_size,
+                    " costs of 0 or more, one a sample, got ",
+                    costs.size(),
+                    " costs, or one that is negative or not finite"));
   }
   const bool rank_right = options.rank >= 0 && options.rank < options.num_replicas;
   if (!rank_right || options.global_batch < options.num_replicas) {
-    throw Error(ErrorCode::invalid_argument, cat("sampler: expected a rank below ", options.num_replicas,
-                                                 " and a global batch of at least as many, "
-                                                 "got rank ",
-                                                 options.rank, " and global_batch ", options.global_batch));
+    throw Error(ErrorCode::invalid_argument,
+                cat("sampler: expected a rank below ",
+                    options.num_replicas,
+                    " and a global batch of at least as many, "
+                    "got rank ",
+                    options.rank,
+                    " and global_batch ",
+                    options.global_batch));
   }
   return std::make_shared<CostBalanced>(std::move(order), std::move(costs), options);
 }

@@ -14,7 +14,8 @@ namespace {
 
 // Gathered straight into page-locked memory where that is asked for.
 at::Tensor rows_of(const at::Tensor& source, const at::Tensor& rows, bool pinned) {
-  if (!pinned || !source.is_cpu()) return source.index_select(0, rows.to(source.device()));
+  if (!pinned || !source.is_cpu())
+    return source.index_select(0, rows.to(source.device()));
   auto shape = source.sizes().vec();
   shape[0] = rows.size(0);
   auto found = at::empty(shape, source.options().pinned_memory(true));
@@ -27,20 +28,26 @@ at::Tensor rows_of(const at::Tensor& source, const at::Tensor& rows, bool pinned
 TensorDataset::TensorDataset(at::Tensor features, at::Tensor labels)
     : features_(std::move(features)), labels_(std::move(labels)) {
   if (!features_.defined() || !labels_.defined() || features_.dim() < 1 || labels_.dim() < 1) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        "data set: expected features and labels with one row per sample, got an undefined tensor or a "
-        "scalar; pass tensors of shape [N, ...]");
+    throw Error(ErrorCode::invalid_argument,
+                "data set: expected features and labels with one row per sample, got an undefined "
+                "tensor or a "
+                "scalar; pass tensors of shape [N, ...]");
   }
   if (features_.size(0) != labels_.size(0)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("data set: expected as many labels as features, got ", features_.size(0),
-                    " features and ", labels_.size(0), " labels; they must come from the same samples"));
+                cat("data set: expected as many labels as features, got ",
+                    features_.size(0),
+                    " features and ",
+                    labels_.size(0),
+                    " labels; they must come from the same samples"));
   }
   if (features_.device() != labels_.device()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("data set: expected features and labels on one device, got ", features_.device().str(),
-                    " and ", labels_.device().str(), "; move both with .to(device)"));
+                cat("data set: expected features and labels on one device, got ",
+                    features_.device().str(),
+                    " and ",
+                    labels_.device().str(),
+                    "; move both with .to(device)"));
   }
 }
 

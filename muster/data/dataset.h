@@ -1,5 +1,5 @@
-// The input of a loader (loader.h): a dataset of any size whose examples are computed or read on demand, or
-// tensors in memory.
+// The input of a loader (loader.h): a dataset of any size whose examples are computed or read on
+// demand, or tensors in memory.
 //
 //   struct Photo { at::Tensor pixels, label; };
 //   struct Photos : muster::Dataset<Photo> {
@@ -23,8 +23,8 @@ class Dataset {
   using Example = ExampleType;
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
-  // Returns example `index`, from 0. Called by several threads at once. Take all randomness from `rng`, which
-  // depends only on (seed, epoch, index).
+  // Returns example `index`, from 0. Called by several threads at once. Take all randomness from
+  // `rng`, which depends only on (seed, epoch, index).
   virtual Example get(int64_t index, Generator& rng) const = 0;
 };
 
@@ -39,14 +39,16 @@ class TensorDataset {
   using Example = LabelledExample;
 
   // Shapes: features [N, ...], labels [N, ...], on the same device.
-  // Throws: invalid_argument if N or the devices differ, or if a tensor is undefined or has no dimension.
+  // Throws: invalid_argument if N or the devices differ, or if a tensor is undefined or has no
+  // dimension.
   TensorDataset(at::Tensor features, at::Tensor labels);
 
   const at::Tensor& features() const { return features_; }
   const at::Tensor& labels() const { return labels_; }
   int64_t size() const { return features_.size(0); }
 
-  // Shapes: rows [B] int64, on the CPU; the batch's tensors [B, ...]. `pinned`: in page-locked memory.
+  // Shapes: rows [B] int64, on the CPU; the batch's tensors [B, ...]. `pinned`: in page-locked
+  // memory.
   Example get_batch(const at::Tensor& rows, bool pinned) const;
 
  private:

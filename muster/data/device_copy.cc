@@ -7,27 +7,34 @@ namespace muster {
 
 DeviceCopy::DeviceCopy(c10::Device device, bool pin_memory)
     : device_(device), pin_(pin_memory && device.is_cuda()) {
-  if (!device.is_cuda()) return;
+  if (!device.is_cuda())
+    return;
   stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 
 DeviceCopy::Started DeviceCopy::start(const ForEachTensor& for_each) const {
-  if (device_.is_cpu()) return nullptr;
+  if (device_.is_cpu())
+    return nullptr;
   std::optional<c10::StreamGuard> guard;
-  if (stream_) guard.emplace(*stream_);
+  if (stream_)
+    guard.emplace(*stream_);
   for_each([&](at::Tensor& tensor) {
-    if (pin_ && tensor.is_cpu() && !tensor.is_pinned()) tensor = tensor.pin_memory();
+    if (pin_ && tensor.is_cpu() && !tensor.is_pinned())
+      tensor = tensor.pin_memory();
     tensor = tensor.to(device_, /*non_blocking=*/pin_);
   });
-  if (!stream_) return nullptr;
+  if (!stream_)
+    return nullptr;
   auto done = std::make_shared<c10::Event>(device_.type());
   done->record(*stream_);
   return done;
 }
 
-// The allocator is told who reads the copies, or it would give their memory to the next copy too early.
+// The allocator is told who reads the copies, or it would give their memory to the next copy too
+// early.
 void DeviceCopy::wait(const Started& started, const ForEachTensor& for_each) const {
-  if (!started) return;
+  if (!started)
+    return;
   const c10::Stream current = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
   started->block(current);
   for_each([&](at::Tensor& tensor) { tensor.record_stream(current); });

@@ -1,5 +1,5 @@
-// Copies batches to a device on a separate stream, so that the next batch is copied during computation on
-// this one. Used by loader.h.
+// Copies batches to a device on a separate stream, so that the next batch is copied during
+// computation on this one. Used by loader.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,8 +20,8 @@ class DeviceCopy {
 
   bool is_ahead() const { return stream_.has_value(); }
 
-  // Starts a copy: `for_each` calls its argument with each tensor, which is replaced by its copy. Use the
-  // copies after calling wait() with the result, on the stream current there.
+  // Starts a copy: `for_each` calls its argument with each tensor, which is replaced by its copy.
+  // Use the copies after calling wait() with the result, on the stream current there.
   using ForEachTensor = std::function<void(const std::function<void(at::Tensor&)>&)>;
   using Started = std::shared_ptr<c10::Event>;
   Started start(const ForEachTensor& for_each) const;

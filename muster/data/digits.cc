@@ -25,17 +25,29 @@ struct Samples {
   std::vector<int64_t> labels;
 };
 
-[[noreturn]] void refuse(const std::string& path, size_t line, const std::string& expected,
+[[noreturn]] void refuse(const std::string& path,
+                         size_t line,
+                         const std::string& expected,
                          const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("digits: expected ", expected, " in '", path, "' line ", line, ", got ", got,
+              cat("digits: expected ",
+                  expected,
+                  " in '",
+                  path,
+                  "' line ",
+                  line,
+                  ", got ",
+                  got,
                   "; see whether it is digits.csv.gz, and complete"));
 }
 
-int64_t number(std::string_view text, int64_t most, const std::string& path, size_t line, size_t column) {
+int64_t number(
+    std::string_view text, int64_t most, const std::string& path, size_t line, size_t column) {
   const auto value = parse_int(trim(text));
   if (!value || *value < 0 || *value > most) {
-    refuse(path, line, cat("a whole number from 0 to ", most, " in column ", column),
+    refuse(path,
+           line,
+           cat("a whole number from 0 to ", most, " in column ", column),
            cat("'", escaped(text), "'"));
   }
   return *value;
@@ -69,10 +81,14 @@ DatasetSplit read_digits(const std::string& path) {
   size_t row = 0;
   for (size_t from = 0; from < text.size(); ++row) {
     const size_t end = std::min(text.find('\n', from), text.size());
-    read_line(std::string_view(text).substr(from, end - from), path, row + 1, row % 5 == 4 ? test : train);
+    read_line(std::string_view(text).substr(from, end - from),
+              path,
+              row + 1,
+              row % 5 == 4 ? test : train);
     from = end + 1;
   }
-  if (row < 5) refuse(path, row + 1, "at least 5 lines", cat("the end of the file after ", row));
+  if (row < 5)
+    refuse(path, row + 1, "at least 5 lines", cat("the end of the file after ", row));
   return {to_dataset(train), to_dataset(test)};
 }
 

@@ -14,7 +14,8 @@ namespace muster {
 
 namespace {
 
-// `total` in proportion to `shares`, by largest remainder, each part at least `least`, which is 0 or 1.
+// `total` in proportion to `shares`, by largest remainder, each part at least `least`, which is 0
+// or 1.
 std::vector<int64_t> divide(int64_t total, const std::vector<int64_t>& shares, int64_t least) {
   const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});
   std::vector<int64_t> parts;
@@ -26,9 +27,11 @@ std::vector<int64_t> divide(int64_t total, const std::vector<int64_t>& shares, i
   }
   std::sort(by_remainder.begin(), by_remainder.end());
   int64_t rest = total - std::accumulate(parts.begin(), parts.end(), int64_t{0});
-  for (size_t i = 0; rest > 0; ++i, --rest) ++parts[by_remainder[i].second];
+  for (size_t i = 0; rest > 0; ++i, --rest)
+    ++parts[by_remainder[i].second];
   for (int64_t& part : parts) {
-    if (part >= least) continue;
+    if (part >= least)
+      continue;
     part = least;
     --*std::max_element(parts.begin(), parts.end());
   }
@@ -43,25 +46,34 @@ DistributedSampler::DistributedSampler(int64_t length, const SamplerOptions& opt
 DistributedSampler::DistributedSampler(SampleOrder order, const SamplerOptions& options)
     : order_(std::move(order)), length_(order_.samples), options_(options) {
   if (options.num_replicas < 1) {
-    throw Error(ErrorCode::invalid_argument, cat("sampler: expected at least 1 replica, got ",
-                                                 options.num_replicas, "; pass the group's size"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("sampler: expected at least 1 replica, got ",
+                    options.num_replicas,
+                    "; pass the group's size"));
   }
   if (options.rank < 0 || options.rank >= options.num_replicas) {
     throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected a rank from 0 to ", options.num_replicas - 1, ", got ", options.rank,
+                cat("sampler: expected a rank from 0 to ",
+                    options.num_replicas - 1,
+                    ", got ",
+                    options.rank,
                     "; pass this rank's own number"));
   }
   if (options.drop_last && !options.pad) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        "sampler: expected drop_last or pad = false, got both: one cuts the tail, the other keeps it; "
-        "leave one out");
+    throw Error(ErrorCode::invalid_argument,
+                "sampler: expected drop_last or pad = false, got both: one cuts the tail, the "
+                "other keeps it; "
+                "leave one out");
   }
   take_shares(options.shares);
   set_epoch(0, 0);
   if (options.drop_last && length_ < std::max<int64_t>(options.num_replicas, global_batch_)) {
-    log(LogLevel::warn, cat("sampler: drop_last leaves every rank without samples (", length_, " for ",
-                            options.num_replicas, " ranks); turn drop_last off or use fewer ranks"));
+    log(LogLevel::warn,
+        cat("sampler: drop_last leaves every rank without samples (",
+            length_,
+            " for ",
+            options.num_replicas,
+            " ranks); turn drop_last off or use fewer ranks"));
   }
 }
 
@@ -69,8 +81,11 @@ void DistributedSampler::take_shares(std::vector<int64_t> shares) {
   const bool right = std::all_of(shares.begin(), shares.end(), [](int64_t n) { return n >= 1; });
   if (!shares.empty() && (!right || std::ssize(shares) != options_.num_replicas)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected ", options_.num_replicas, " shares of at least 1, one a rank, got [",
-                    join(shares, ", "), "]; leave them out for equal ones"));
+                cat("sampler: expected ",
+                    options_.num_replicas,
+                    " shares of at least 1, one a rank, got [",
+                    join(shares, ", "),
+                    "]; leave them out for equal ones"));
   }
   global_batch_ = std::accumulate(shares.begin(), shares.end(), int64_t{0});
   options_.shares = std::move(shares);
@@ -84,27 +99,43 @@ void DistributedSampler::set_shares(std::vector<int64_t> shares) {
 void DistributedSampler::check_place(int64_t epoch, int64_t consumed, int64_t consumed_of) const {
   if (epoch < 0 || consumed < 0 || consumed_of < 0) {
     throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected epoch and consumed samples of 0 or more, got epoch ", epoch, ", ",
-                    consumed, " of ", consumed_of, "; pass the epoch's number"));
+                cat("sampler: expected epoch and consumed samples of 0 or more, got epoch ",
+                    epoch,
+                    ", ",
+                    consumed,
+                    " of ",
+                    consumed_of,
+                    "; pass the epoch's number"));
   }
   if (consumed > 0 && consumed_of > 0 && consumed_of != order_.dataset_size) {
     throw Error(ErrorCode::failed_precondition,
-                cat("sampler: expected the data set of ", consumed_of, " samples, of which epoch ", epoch,
-                    " has used ", consumed, ", got one of ", order_.dataset_size,
+                cat("sampler: expected the data set of ",
+                    consumed_of,
+                    " samples, of which epoch ",
+                    epoch,
+                    " has used ",
+                    consumed,
+                    ", got one of ",
+                    order_.dataset_size,
                     "; give that data set, or begin the epoch anew with 0 used"));
   }
   const int64_t most_repeated = std::max<int64_t>(options_.num_replicas, global_batch_);
   if (consumed_of == 0 && consumed - length_ >= most_repeated) {
     log(LogLevel::warn,
-        cat("sampler: the position says that epoch ", epoch, " has used ", consumed,
-            " samples, but the data set has only ", length_,
+        cat("sampler: the position says that epoch ",
+            epoch,
+            " has used ",
+            consumed,
+            " samples, but the data set has only ",
+            length_,
             ", so nothing of the epoch is left; see whether training began with this data set"));
   }
 }
 
 void DistributedSampler::set_epoch(int64_t epoch) {
   const bool goes_on = epoch == epoch_ && consumed_ > 0 && !epoch_started_;
-  if (!goes_on) set_epoch(epoch, 0);
+  if (!goes_on)
+    set_epoch(epoch, 0);
 }
 
 void DistributedSampler::set_epoch(int64_t epoch, int64_t consumed, int64_t consumed_of) {
@@ -115,8 +146,9 @@ void DistributedSampler::set_epoch(int64_t epoch, int64_t consumed, int64_t cons
   last_parts_.clear();
   const int64_t rest = global_batch_ > 0 ? left() % global_batch_ : 0;
   if (rest > 0 && !options_.drop_last) {
-    last_parts_ = options_.pad ? divide(std::max<int64_t>(rest, options_.num_replicas), options_.shares, 1)
-                               : divide(rest, options_.shares, 0);
+    last_parts_ = options_.pad
+                      ? divide(std::max<int64_t>(rest, options_.num_replicas), options_.shares, 1)
+                      : divide(rest, options_.shares, 0);
   }
 }
 
@@ -132,11 +164,13 @@ int64_t DistributedSampler::full_batches() const {
 const std::vector<int64_t>& DistributedSampler::parts_of(int64_t batch) const {
   if (global_batch_ == 0) {
     throw Error(ErrorCode::failed_precondition,
-                "sampler: expected shares, got none; set SamplerOptions::shares, since batches have no fixed "
+                "sampler: expected shares, got none; set SamplerOptions::shares, since batches "
+                "have no fixed "
                 "parts without them");
   }
   static const std::vector<int64_t> kNone;
-  if (batch == full_batches()) return last_parts_;
+  if (batch == full_batches())
+    return last_parts_;
   return batch < full_batches() ? options_.shares : kNone;
 }
 
@@ -151,7 +185,8 @@ int64_t DistributedSampler::global_samples(int64_t batch) const {
 }
 
 bool DistributedSampler::gives_all_the_rest() const {
-  return !last_parts_.empty() && std::find(last_parts_.begin(), last_parts_.end(), 0) == last_parts_.end();
+  return !last_parts_.empty() &&
+         std::find(last_parts_.begin(), last_parts_.end(), 0) == last_parts_.end();
 }
 
 int64_t DistributedSampler::num_samples() const {
@@ -165,29 +200,32 @@ int64_t DistributedSampler::num_samples() const {
   return left() / replicas + (has_more ? 1 : 0);
 }
 
-// In the epoch's order, of this rank's sample `i`. As in PyTorch, what is missing to a multiple of the ranks
-// is filled from the order's beginning, as often as needed.
+// In the epoch's order, of this rank's sample `i`. As in PyTorch, what is missing to a multiple of
+// the ranks is filled from the order's beginning, as often as needed.
 int64_t DistributedSampler::position(int64_t i) const {
-  if (global_batch_ == 0) return (consumed_ + options_.rank + i * options_.num_replicas) % length_;
+  if (global_batch_ == 0)
+    return (consumed_ + options_.rank + i * options_.num_replicas) % length_;
   const int64_t share = options_.shares[static_cast<size_t>(options_.rank)];
   const int64_t batch = std::min(i / share, full_batches());
   const auto& parts = parts_of(batch);
-  const int64_t before =
-      std::accumulate(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(options_.rank), int64_t{0});
+  const int64_t before = std::accumulate(
+      parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(options_.rank), int64_t{0});
   return (consumed_ + batch * global_batch_ + before + i - batch * share) % length_;
 }
 
 EpochSamples DistributedSampler::start() {
-  if (check_) std::exchange(check_, nullptr)(identity());
+  if (check_)
+    std::exchange(check_, nullptr)(identity());
   if (epoch_started_ && order_.changes && !epoch_repeated_) {
     epoch_repeated_ = true;
     log(LogLevel::warn,
-        cat("sampler: epoch ", epoch_,
+        cat("sampler: epoch ",
+            epoch_,
             " starts again with the same order; call sampler.set_epoch(epoch) before each epoch"));
   }
   epoch_started_ = true;
-  auto places =
-      std::make_shared<DistributedSampler>(*this);  // as they are now, whatever set_epoch says later
+  auto places = std::make_shared<DistributedSampler>(
+      *this);  // as they are now, whatever set_epoch says later
   places->check_ = nullptr;
   return {.size = num_samples(),
           .sample = [places, order = order_when_needed(order_, options_.seed, epoch_)](
@@ -198,7 +236,8 @@ EpochSamples DistributedSampler::start() {
 std::vector<int64_t> DistributedSampler::indices() {
   const EpochSamples epoch = start();
   std::vector<int64_t> mine(static_cast<size_t>(epoch.size));
-  for (int64_t i = 0; i < epoch.size; ++i) mine[static_cast<size_t>(i)] = epoch.sample(i);
+  for (int64_t i = 0; i < epoch.size; ++i)
+    mine[static_cast<size_t>(i)] = epoch.sample(i);
   return mine;
 }
 

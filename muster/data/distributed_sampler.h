@@ -1,7 +1,8 @@
-// Chooses the samples that a rank trains on in an epoch. It is PyTorch's DistributedSampler, index for index.
-// It can also use another order (sample_order.h) or, with `shares`, divide each global batch unequally, for
-// devices of unequal speed. Programs make one per dataset and give it to a DataLoader; the Context compares
-// the samplers of all ranks in the first epoch. Knows nothing of process groups: rank and size are arguments.
+// Chooses the samples that a rank trains on in an epoch. It is PyTorch's DistributedSampler, index
+// for index. It can also use another order (sample_order.h) or, with `shares`, divide each global
+// batch unequally, for devices of unequal speed. Programs make one per dataset and give it to a
+// DataLoader; the Context compares the samplers of all ranks in the first epoch. Knows nothing of
+// process groups: rank and size are arguments.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +20,14 @@ struct SamplerOptions {
   bool shuffle = true;
   int64_t seed = 0;        // the same on every rank
   bool drop_last = false;  // cut the tail instead of padding it with repeated samples
-  // false: the tail is neither cut nor padded, so some ranks have one sample fewer, perhaps one batch fewer.
-  // For evaluation, where every sample must count exactly once.
+  // false: the tail is neither cut nor padded, so some ranks have one sample fewer, perhaps one
+  // batch fewer. For evaluation, where every sample must count exactly once.
   bool pad = true;
-  // The samples that each rank takes of every global batch, in rank order. Empty: the same number on all
-  // ranks, in batches of any size. A global batch is the next sum(shares) samples of the epoch's order, as
-  // one process would take them. A smaller last one is divided in the same proportion, with at least one
-  // sample per rank (samples are repeated only if that needs more than there are).
+  // The samples that each rank takes of every global batch, in rank order. Empty: the same number
+  // on all ranks, in batches of any size. A global batch is the next sum(shares) samples of the
+  // epoch's order, as one process would take them. A smaller last one is divided in the same
+  // proportion, with at least one sample per rank (samples are repeated only if that needs more
+  // than there are).
   std::vector<int64_t> shares = {};
 };
 
@@ -44,24 +46,26 @@ class DistributedSampler {
   // Over another order; `shuffle` is then ignored.
   explicit DistributedSampler(SampleOrder order, const SamplerOptions& options = {});
 
-  // Sets the next epoch, so that it gets its own order. A loop over epochs may call it each time: it does
-  // nothing if the other set_epoch has just resumed this epoch in the middle and the epoch has not been
-  // started yet. Throws: invalid_argument for a negative epoch.
+  // Sets the next epoch, so that it gets its own order. A loop over epochs may call it each time:
+  // it does nothing if the other set_epoch has just resumed this epoch in the middle and the epoch
+  // has not been started yet. Throws: invalid_argument for a negative epoch.
   void set_epoch(int64_t epoch);
-  // Resumes an epoch of which all ranks together have used `consumed` samples. The rest is divided among the
-  // present ranks, so an epoch can go on with any number of ranks without repeating or losing a sample.
-  // `consumed_of` is the size of the dataset at that time (0: unknown), because the rest of an epoch is
-  // defined only for the same data. Without it, a position beyond the end that the present ranks cannot have
-  // reached gets a warning.
-  // Throws: invalid_argument for negative numbers; failed_precondition if the dataset's size has changed.
-  // the ranks there are cannot have reached is warned of.
+  // Resumes an epoch of which all ranks together have used `consumed` samples. The rest is divided
+  // among the present ranks, so an epoch can go on with any number of ranks without repeating or
+  // losing a sample. `consumed_of` is the size of the dataset at that time (0: unknown), because
+  // the rest of an epoch is defined only for the same data. Without it, a position beyond the end
+  // that the present ranks cannot have reached gets a warning. Throws: invalid_argument for
+  // negative numbers; failed_precondition if the dataset's size has changed. the ranks there are
+  // cannot have reached is warned of.
   void set_epoch(int64_t epoch, int64_t consumed, int64_t consumed_of = 0);
 
-  // Sets other shares from the next start() on; samples already used stay used. Throws: as the constructor.
+  // Sets other shares from the next start() on; samples already used stay used. Throws: as the
+  // constructor.
   void set_shares(std::vector<int64_t> shares);
 
-  // Starts an epoch and returns this rank's samples, in order. Warns once if an epoch starts with the
-  // previous epoch's order because set_epoch was not called. Without shuffle the order is the dataset's.
+  // Starts an epoch and returns this rank's samples, in order. Warns once if an epoch starts with
+  // the previous epoch's order because set_epoch was not called. Without shuffle the order is the
+  // dataset's.
   EpochSamples start();
   // The same, computed all at once.
   std::vector<int64_t> indices();

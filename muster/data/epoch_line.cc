@@ -6,8 +6,10 @@
 
 namespace muster {
 
-EpochLine::EpochLine(EpochBatches first, int64_t steps, int64_t accumulate) : accumulate_(accumulate) {
-  if (steps < 0) first.next = nullptr;
+EpochLine::EpochLine(EpochBatches first, int64_t steps, int64_t accumulate)
+    : accumulate_(accumulate) {
+  if (steps < 0)
+    first.next = nullptr;
   steps_left_ = steps < 0 ? std::numeric_limits<int64_t>::max() : steps;
   append(std::move(first), 0);
 }
@@ -16,14 +18,17 @@ void EpochLine::append(EpochBatches epoch, int64_t begin) {
   const int64_t steps = epoch.size / accumulate_ + (epoch.size % accumulate_ != 0 ? 1 : 0);
   const int64_t batches = steps <= steps_left_ ? epoch.size : steps_left_ * accumulate_;
   steps_left_ -= std::min(steps, steps_left_);
-  parts_.push_back({std::make_shared<const EpochBatches>(std::move(epoch)), begin, begin + batches});
+  parts_.push_back(
+      {std::make_shared<const EpochBatches>(std::move(epoch)), begin, begin + batches});
 }
 
 bool EpochLine::grow() {
   const Part last = parts_.back();
-  if (steps_left_ == 0 || !last.epoch->next) return false;
+  if (steps_left_ == 0 || !last.epoch->next)
+    return false;
   EpochBatches next = last.epoch->next();
-  if (next.size == 0) return false;
+  if (next.size == 0)
+    return false;
   append(std::move(next), last.end);
   return true;
 }
@@ -31,14 +36,17 @@ bool EpochLine::grow() {
 EpochLine::Place EpochLine::at(int64_t number) {
   const std::lock_guard lock(mutex_);
   while (number >= parts_.back().end)
-    if (!grow()) return {};
-  const auto part = std::find_if(parts_.begin(), parts_.end(), [&](const Part& p) { return number < p.end; });
+    if (!grow())
+      return {};
+  const auto part =
+      std::find_if(parts_.begin(), parts_.end(), [&](const Part& p) { return number < p.end; });
   return {part->epoch, number - part->begin};
 }
 
 void EpochLine::forget_before(int64_t number) {
   const std::lock_guard lock(mutex_);
-  while (parts_.size() > 1 && parts_.front().end <= number) parts_.pop_front();
+  while (parts_.size() > 1 && parts_.front().end <= number)
+    parts_.pop_front();
 }
 
 }  // namespace muster

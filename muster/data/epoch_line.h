@@ -1,5 +1,5 @@
-// The batches of consecutive epochs, numbered consecutively, so that workers can start the next epoch while
-// the training thread is in this one. Used by the loader (loader.h).
+// The batches of consecutive epochs, numbered consecutively, so that workers can start the next
+// epoch while the training thread is in this one. Used by the loader (loader.h).
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ class EpochLine {
     int64_t batch = 0;
   };
 
-  // Starts at the first batch of `first` and covers `steps` steps, each of `accumulate` batches except an
-  // epoch's last; negative: only `first`. Ends earlier before an epoch that is not known in advance or has no
-  // batches.
+  // Starts at the first batch of `first` and covers `steps` steps, each of `accumulate` batches
+  // except an epoch's last; negative: only `first`. Ends earlier before an epoch that is not known
+  // in advance or has no batches.
   EpochLine(EpochBatches first, int64_t steps, int64_t accumulate);
 
   std::shared_ptr<const EpochBatches> first() const { return parts_.front().epoch; }
-  // The place of the `number`-th batch, from 0, which must not be forgotten. Called by several threads.
-  // threads.
+  // The place of the `number`-th batch, from 0, which must not be forgotten. Called by several
+  // threads. threads.
   Place at(int64_t number);
   // Forgets epochs that end before this batch.
   void forget_before(int64_t number);

@@ -1,5 +1,5 @@
-// The fields of a plain struct (an aggregate without a base), one by one. Used by collate.h, which collates a
-// struct's tensors without knowing their names.
+// The fields of a plain struct (an aggregate without a base), one by one. Used by collate.h, which
+// collates a struct's tensors without knowing their names.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@ namespace fields {
 
 struct Anything {
   template <class T>
-  operator T() const;  // NOLINT(google-explicit-constructor): stands for a field's value, never called
+  operator T()
+      const;  // NOLINT(google-explicit-constructor): stands for a field's value, never called
 };
 
 template <size_t>

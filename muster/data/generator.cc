@@ -12,7 +12,8 @@
 namespace muster {
 
 Generator::Generator(int64_t seed, int64_t epoch, int64_t index)
-    : engine_(mixed(static_cast<uint64_t>(seed), static_cast<uint64_t>(epoch)), static_cast<uint64_t>(index)),
+    : engine_(mixed(static_cast<uint64_t>(seed), static_cast<uint64_t>(epoch)),
+              static_cast<uint64_t>(index)),
       torch_seed_(mixed(mixed(static_cast<uint64_t>(seed), static_cast<uint64_t>(epoch)),
                         static_cast<uint64_t>(index))) {}
 
@@ -36,9 +37,10 @@ double Generator::normal() {
 // Lemire's way: the high half of a product, drawn again where the low half would favour some.
 int64_t Generator::integer(int64_t count) {
   if (count < 1) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("generator: expected integers below a count of at least 1, got ", count, "; pass 1 or more"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("generator: expected integers below a count of at least 1, got ",
+                    count,
+                    "; pass 1 or more"));
   }
   const auto n = static_cast<uint64_t>(count);
   const uint64_t unfair = (0 - n) % n;
@@ -46,7 +48,8 @@ int64_t Generator::integer(int64_t count) {
     const uint64_t high = engine_();
     const uint64_t bits = high << 32 | engine_();
     const auto product = static_cast<unsigned __int128>(bits) * n;
-    if (static_cast<uint64_t>(product) >= unfair) return static_cast<int64_t>(product >> 64);
+    if (static_cast<uint64_t>(product) >= unfair)
+      return static_cast<int64_t>(product >> 64);
   }
 }
 
@@ -55,7 +58,8 @@ bool Generator::chance(double probability) {
 }
 
 at::Generator& Generator::torch() {
-  if (!torch_) torch_ = at::detail::createCPUGenerator(torch_seed_);
+  if (!torch_)
+    torch_ = at::detail::createCPUGenerator(torch_seed_);
   return *torch_;
 }
 

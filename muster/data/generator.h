@@ -1,5 +1,5 @@
-// Random numbers that belong to a sample: the same for (seed, epoch, index), whatever the rank, the worker
-// and the order of reading. Datasets get one with every sample, for augmentation.
+// Random numbers that belong to a sample: the same for (seed, epoch, index), whatever the rank, the
+// worker and the order of reading. Datasets get one with every sample, for augmentation.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -23,11 +23,13 @@ class Generator {
 
   double uniform();  // from 0, below 1
   double uniform(double low, double high);
-  double normal();                  // mean 0, deviation 1
-  int64_t integer(int64_t count);   // 0 … count - 1, uniformly. Throws: invalid_argument for count < 1.
+  double normal();  // mean 0, deviation 1
+  int64_t integer(
+      int64_t count);  // 0 … count - 1, uniformly. Throws: invalid_argument for count < 1.
   bool chance(double probability);  // true with this probability
 
-  // A generator for LibTorch's functions: torch::rand({3}, rng.torch()). Created on first use (2 µs).
+  // A generator for LibTorch's functions: torch::rand({3}, rng.torch()). Created on first use (2
+  // µs).
   at::Generator& torch();
 
  private:

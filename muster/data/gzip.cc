@@ -16,7 +16,8 @@ namespace muster {
 
 namespace {
 
-constexpr int kGzipWindow = 15 + 16;  // the largest window; a gzip header and trailer, checked by zlib
+constexpr int kGzipWindow =
+    15 + 16;  // the largest window; a gzip header and trailer, checked by zlib
 
 struct EndInflate {
   void operator()(z_stream* stream) const { inflateEnd(stream); }
@@ -28,9 +29,14 @@ struct EndInflate {
 }
 
 void check_bound(const std::string& name, uint64_t bytes, uint64_t max_bytes) {
-  if (bytes <= max_bytes) return;
-  throw Error(ErrorCode::invalid_argument, cat("read: expected at most ", format_bytes(max_bytes), " in '",
-                                               name, "', got more; see whether it is the right file"));
+  if (bytes <= max_bytes)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("read: expected at most ",
+                  format_bytes(max_bytes),
+                  " in '",
+                  name,
+                  "', got more; see whether it is the right file"));
 }
 
 }  // namespace
@@ -63,17 +69,21 @@ std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string
     out.append(buffer, 0, got);
     if (result == Z_STREAM_END) {
       const size_t used = fed - stream.avail_in;
-      if (used == bytes.size()) return out;
+      if (used == bytes.size())
+        return out;
       if (!is_gzip(bytes.substr(used))) {
-        refuse_gzip(name, cat(bytes.size() - used, " bytes of something else after its end"),
+        refuse_gzip(name,
+                    cat(bytes.size() - used, " bytes of something else after its end"),
                     "fetch the file again");
       }
       inflateReset(&stream);
     } else if (result == Z_BUF_ERROR ||
                (result == Z_OK && stream.avail_in == 0 && fed == bytes.size() && got == 0)) {
-      refuse_gzip(name, cat("one cut short after ", bytes.size(), " bytes"), "fetch the file again");
+      refuse_gzip(
+          name, cat("one cut short after ", bytes.size(), " bytes"), "fetch the file again");
     } else if (result != Z_OK) {
-      refuse_gzip(name, cat("damaged data (", stream.msg != nullptr ? stream.msg : "zlib error", ")"),
+      refuse_gzip(name,
+                  cat("damaged data (", stream.msg != nullptr ? stream.msg : "zlib error", ")"),
                   "fetch the file again");
     }
   }
@@ -81,11 +91,15 @@ std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string
 
 std::string read_data_file(const std::string& path, uint64_t max_bytes) {
   struct stat info{};
-  if (::stat(path.c_str(), &info) != 0) fail_errno(cat("read: cannot open '", path, "'"), errno);
+  if (::stat(path.c_str(), &info) != 0)
+    fail_errno(cat("read: cannot open '", path, "'"), errno);
   if (!S_ISREG(info.st_mode)) {
     throw Error(ErrorCode::io,
-                cat("read: expected a file at '", path, "', got ",
-                    S_ISDIR(info.st_mode) ? "a folder" : "a special file", "; correct the path"));
+                cat("read: expected a file at '",
+                    path,
+                    "', got ",
+                    S_ISDIR(info.st_mode) ? "a folder" : "a special file",
+                    "; correct the path"));
   }
   check_bound(path, static_cast<uint64_t>(info.st_size), max_bytes);
   std::string bytes = read_file(path);

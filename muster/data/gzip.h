@@ -1,5 +1,5 @@
-// Reads a whole data file, plain or gzip, with a limit on its uncompressed size. Called by the dataset
-// readers.
+// Reads a whole data file, plain or gzip, with a limit on its uncompressed size. Called by the
+// dataset readers.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace muster {
 bool is_gzip(std::string_view bytes);
 
 // Uncompresses all members of a gzip file. `name` appears in messages.
-// Throws: invalid_argument if it is damaged, truncated, followed by other bytes, or larger than `max_bytes`
-// uncompressed.
+// Throws: invalid_argument if it is damaged, truncated, followed by other bytes, or larger than
+// `max_bytes` uncompressed.
 std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string& name);
 
 // The content of a regular file, uncompressed if it is gzip (whatever its name).

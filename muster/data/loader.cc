@@ -23,16 +23,26 @@ std::string worker_text(const WorkerPlace& place) {
 }
 
 int64_t checked(const char* what, int64_t value, int64_t least) {
-  if (value >= least) return value;
-  throw Error(ErrorCode::invalid_argument, cat("data loader: expected ", what, " of at least ", least,
-                                               ", got ", value, "; pass ", least, " or more"));
+  if (value >= least)
+    return value;
+  throw Error(ErrorCode::invalid_argument,
+              cat("data loader: expected ",
+                  what,
+                  " of at least ",
+                  least,
+                  ", got ",
+                  value,
+                  "; pass ",
+                  least,
+                  " or more"));
 }
 
 }  // namespace
 
 void BadSamples::add(int64_t sample, const std::string& why) {
   const std::lock_guard lock(mutex_);
-  if (count_++ == reported_) first_ = cat("sample ", sample, ": ", why);
+  if (count_++ == reported_)
+    first_ = cat("sample ", sample, ": ", why);
 }
 
 int64_t BadSamples::count() const {
@@ -42,21 +52,26 @@ int64_t BadSamples::count() const {
 
 void BadSamples::report() {
   const std::lock_guard lock(mutex_);
-  if (count_ == reported_) return;
-  log(LogLevel::warn, cat("data loader: ", count_ - reported_,
-                          " samples could not be read and were left out; the "
-                          "first: ",
-                          first_));
+  if (count_ == reported_)
+    return;
+  log(LogLevel::warn,
+      cat("data loader: ",
+          count_ - reported_,
+          " samples could not be read and were left out; the "
+          "first: ",
+          first_));
   reported_ = count_;
 }
 
-LoaderCore::LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampler,
+LoaderCore::LoaderCore(int64_t dataset_size,
+                       std::shared_ptr<BatchSampler> sampler,
                        const DataLoaderOptions& options)
     : shared_(std::make_shared<LoaderShared>()), sampler_(std::move(sampler)) {
   shared_->options = options;
   if (options.accumulate < 1) {
     throw Error(ErrorCode::invalid_argument,
-                cat("data loader: expected at least 1 batch a step, got accumulate ", options.accumulate,
+                cat("data loader: expected at least 1 batch a step, got accumulate ",
+                    options.accumulate,
                     "; pass 1 or more"));
   }
   checked("workers", options.workers, 0);
@@ -65,12 +80,18 @@ LoaderCore::LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampl
     throw Error(
         ErrorCode::invalid_argument,
         cat("data loader: expected a timeout of at least 1 ms, and workers to wait for, got ",
-            options.timeout->count(), " ms and ", options.workers, " workers; leave the timeout out"));
+            options.timeout->count(),
+            " ms and ",
+            options.workers,
+            " workers; leave the timeout out"));
   }
   if (sampler_->dataset_size() != dataset_size) {
     throw Error(ErrorCode::invalid_argument,
-                cat("data loader: expected a sampler for ", dataset_size, " samples, got one for ",
-                    sampler_->dataset_size(), "; make it with the data set's size"));
+                cat("data loader: expected a sampler for ",
+                    dataset_size,
+                    " samples, got one for ",
+                    sampler_->dataset_size(),
+                    "; make it with the data set's size"));
   }
   position_.dataset_size = dataset_size;
   position_.order = sampler_->order_number();
@@ -78,14 +99,18 @@ LoaderCore::LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampl
 
 // Once, in training.
 void LoaderCore::compare_with_ranks() {
-  if (is_compared_ || options().undivided || !c10::GradMode::is_enabled()) return;
+  if (is_compared_ || options().undivided || !c10::GradMode::is_enabled())
+    return;
   is_compared_ = true;
-  if (const auto identity = sampler_->uncompared()) OwnLoaders::check(*identity);
+  if (const auto identity = sampler_->uncompared())
+    OwnLoaders::check(*identity);
 }
 
 EpochBatches LoaderCore::start() {
-  if (sampler_->started()) sampler_->set_epoch(sampler_->epoch() + 1);
-  if (!new_shares_.empty()) sampler_->set_shares(std::exchange(new_shares_, {}));
+  if (sampler_->started())
+    sampler_->set_epoch(sampler_->epoch() + 1);
+  if (!new_shares_.empty())
+    sampler_->set_shares(std::exchange(new_shares_, {}));
   compare_with_ranks();
   return sampler_->start();
 }
@@ -98,7 +123,8 @@ int64_t LoaderCore::samples_of_step(const EpochBatches& epoch, int64_t batch) co
   const int64_t begin = batch / options().accumulate * options().accumulate;
   const int64_t end = begin + std::min(options().accumulate, epoch.size_of_all - begin);
   int64_t samples = 0;
-  for (int64_t i = begin; i < end; ++i) samples += epoch.count_of_all(i);
+  for (int64_t i = begin; i < end; ++i)
+    samples += epoch.count_of_all(i);
   return samples;
 }
 
@@ -114,9 +140,11 @@ BatchPlace LoaderCore::place_of(const EpochBatches& epoch, int64_t batch) const 
 void LoaderCore::note_batch(const EpochBatches& epoch, int64_t batch, int64_t samples, bool last) {
   ++stats_.batches;
   stats_.samples += samples;
-  if (c10::GradMode::is_enabled()) note_samples(samples);  // those that are trained on
+  if (c10::GradMode::is_enabled())
+    note_samples(samples);  // those that are trained on
   step_ended_ = last;
-  if (!last) return;
+  if (!last)
+    return;
   const bool ends_epoch = batch + 1 == epoch.size;
   position_.epoch = ends_epoch ? epoch.epoch + 1 : epoch.epoch;
   position_.consumed = ends_epoch ? 0 : epoch.consumed_after(batch);
@@ -130,10 +158,13 @@ void LoaderCore::note_stall(std::chrono::nanoseconds stall) {
 
 void LoaderCore::end_epoch(const EpochBatches& epoch) {
   if (epoch.size == 0 && position_.consumed == 0) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("data loader: expected an epoch with at least 1 batch of this rank, got none of ",
-                    position_.dataset_size, " samples for ", epoch.ranks,
-                    " ranks; use a smaller batch size or fewer ranks, or turn drop_last off"));
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("data loader: expected an epoch with at least 1 batch of this rank, got none of ",
+            position_.dataset_size,
+            " samples for ",
+            epoch.ranks,
+            " ranks; use a smaller batch size or fewer ranks, or turn drop_last off"));
   }
   position_.epoch = epoch.epoch + 1;
   position_.consumed = 0;
@@ -143,17 +174,24 @@ void LoaderCore::check_even(const EpochBatches& epoch, int64_t steps) const {
   const int64_t least = epoch.size_of_least.value_or(epoch.size_of_all);
   const bool all_have_them =
       least == epoch.size_of_all || (steps >= 0 && steps <= least / options().accumulate);
-  if (all_have_them || !c10::GradMode::is_enabled() || UnevenInputs::allowed()) return;
+  if (all_have_them || !c10::GradMode::is_enabled() || UnevenInputs::allowed())
+    return;
   throw Error(ErrorCode::failed_precondition,
-              cat("data loader: expected as many batches on every rank, got ", epoch.size_of_all,
-                  " on some and ", least, " on others in epoch ", epoch.epoch,
-                  ": ranks would average gradients of different epochs; train with pad = true or drop_last, "
+              cat("data loader: expected as many batches on every rank, got ",
+                  epoch.size_of_all,
+                  " on some and ",
+                  least,
+                  " on others in epoch ",
+                  epoch.epoch,
+                  ": ranks would average gradients of different epochs; train with pad = true or "
+                  "drop_last, "
                   "inside of "
                   "DistributedDataParallel::join(), or evaluate under torch::NoGradGuard"));
 }
 
 void LoaderCore::begin_epoch() {
-  if (std::exchange(within_steps_, false)) go_on();
+  if (std::exchange(within_steps_, false))
+    go_on();
 }
 
 void LoaderCore::begin_steps() {
@@ -163,38 +201,47 @@ void LoaderCore::begin_steps() {
 
 void LoaderCore::leave_epoch(const EpochBatches& epoch) {
   const bool is_elsewhere = !sampler_->started() || sampler_->epoch() != epoch.epoch;
-  if (is_elsewhere || OwnLoaders::job_stops()) return;
+  if (is_elsewhere || OwnLoaders::job_stops())
+    return;
   position_.epoch = epoch.epoch + 1;
   position_.consumed = 0;
 }
 
 int64_t LoaderCore::epoch() const {
-  if (!sampler_->started()) return sampler_->epoch();
+  if (!sampler_->started())
+    return sampler_->epoch();
   return within_steps_ ? position_.epoch : sampler_->epoch() + 1;
 }
 
 void LoaderCore::go_on() {
-  if (sampler_->started()) sampler_->set_epoch(position_.epoch, position_.consumed, position_.dataset_size);
+  if (sampler_->started())
+    sampler_->set_epoch(position_.epoch, position_.consumed, position_.dataset_size);
 }
 
 void LoaderCore::set_epoch(int64_t epoch) {
   const bool goes_on = epoch == position_.epoch && position_.consumed > 0 && !sampler_->started();
-  if (!goes_on) sampler_->set_epoch(epoch);
+  if (!goes_on)
+    sampler_->set_epoch(epoch);
 }
 
 void LoaderCore::restore(const DataPosition& position) {
   const int64_t size = position_.dataset_size, order = position_.order;
   if (position.consumed > 0 && position.order != 0 && position.order != order) {
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("data loader: expected the order and the seed with which epoch ", position.epoch, " began (",
-            position.consumed, " of its samples are used), got others; give those, or begin an epoch anew"));
+    throw Error(ErrorCode::failed_precondition,
+                cat("data loader: expected the order and the seed with which epoch ",
+                    position.epoch,
+                    " began (",
+                    position.consumed,
+                    " of its samples are used), got others; give those, or begin an epoch anew"));
   }
   sampler_->set_epoch(position.epoch, position.consumed, position.dataset_size);
   if (position.dataset_size != 0 && position.dataset_size != size) {
     log(LogLevel::warn,
-        cat("data loader: training began on ", position.dataset_size, " samples, and the data set now has ",
-            size, ": epochs have other samples from now on"));
+        cat("data loader: training began on ",
+            position.dataset_size,
+            " samples, and the data set now has ",
+            size,
+            ": epochs have other samples from now on"));
   }
   position_ = {position.epoch, position.consumed, size, position.step, order, position.samples};
 }
@@ -206,12 +253,16 @@ LoaderStats LoaderCore::stats() const {
 }
 
 void check_weight_read(const StepWeight& weight, int64_t batch) {
-  if (weight.is_read() || weight.unread() == 1 || !c10::GradMode::is_enabled()) return;
-  throw Error(ErrorCode::failed_precondition, cat("data loader: expected the loss of batch ", batch,
-                                                  " to be multiplied with batch.weight, ", weight.unread(),
-                                                  ", got a batch whose weight nobody has read; write (loss * "
-                                                  "batch.weight).backward(), evaluate under "
-                                                  "torch::NoGradGuard, or set check_weight = false"));
+  if (weight.is_read() || weight.unread() == 1 || !c10::GradMode::is_enabled())
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("data loader: expected the loss of batch ",
+                  batch,
+                  " to be multiplied with batch.weight, ",
+                  weight.unread(),
+                  ", got a batch whose weight nobody has read; write (loss * "
+                  "batch.weight).backward(), evaluate under "
+                  "torch::NoGradGuard, or set check_weight = false"));
 }
 
 void fail_loading(const std::string& what) {
@@ -238,7 +289,8 @@ void fail_sample(int64_t sample, const WorkerPlace& place) {
 namespace {
 
 std::string batch_text(const std::vector<int64_t>& samples, const WorkerPlace& place) {
-  return cat("batch of samples ", samples.empty() ? "" : cat(samples.front(), " … ", samples.back()),
+  return cat("batch of samples ",
+             samples.empty() ? "" : cat(samples.front(), " … ", samples.back()),
              worker_text(place));
 }
 
@@ -248,11 +300,15 @@ void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place) {
   fail_loading(batch_text(samples, place));
 }
 
-void fail_empty_batch(const std::vector<int64_t>& samples, int64_t tried, const WorkerPlace& place) {
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("data loader: ", batch_text(samples, place), ": expected a sample that can be read, got none of ",
-          tried, " from there on; turn skip_bad off to see the error of the first one"));
+void fail_empty_batch(const std::vector<int64_t>& samples,
+                      int64_t tried,
+                      const WorkerPlace& place) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("data loader: ",
+                  batch_text(samples, place),
+                  ": expected a sample that can be read, got none of ",
+                  tried,
+                  " from there on; turn skip_bad off to see the error of the first one"));
 }
 
 std::string text_of_current_exception() {

@@ -1,6 +1,6 @@
-// Loads batches of a dataset in a sampler's order onto the rank's device; worker threads prepare them ahead.
-// It replaces LibTorch's DataLoader, which cannot be restarted after an early break, and whose distributed
-// sampler repeats its order.
+// Loads batches of a dataset in a sampler's order onto the rank's device; worker threads prepare
+// them ahead. It replaces LibTorch's DataLoader, which cannot be restarted after an early break,
+// and whose distributed sampler repeats its order.
 //
 //   for (const auto& batch : loader.steps(1000)) {
 //     const auto guard = model.no_sync_if(!batch.last);
@@ -36,7 +36,8 @@ namespace muster {
 
 // A dataset that returns many examples at once, already collated, as TensorDataset does.
 template <class D>
-concept GivesBatches = requires(const D& dataset, const at::Tensor& rows) { dataset.get_batch(rows, true); };
+concept GivesBatches =
+    requires(const D& dataset, const at::Tensor& rows) { dataset.get_batch(rows, true); };
 
 namespace loading {
 
@@ -49,10 +50,12 @@ auto joined_example(const D& dataset) {
   }
 }
 
-// For a batch of which no sample can be read: those after its last that can be, as many as it has. The ranks
-// stay together, as each has a batch.
+// For a batch of which no sample can be read: those after its last that can be, as many as it has.
+// The ranks stay together, as each has a batch.
 template <class D>
-auto examples_instead(const D& dataset, const EpochBatches& epoch, const std::vector<int64_t>& samples,
+auto examples_instead(const D& dataset,
+                      const EpochBatches& epoch,
+                      const std::vector<int64_t>& samples,
                       WorkerPlace& place) {
   constexpr int64_t kMostTried = 10'000;
   const int64_t size = dataset.size(), most = std::min(size, kMostTried);
@@ -68,14 +71,19 @@ auto examples_instead(const D& dataset, const EpochBatches& epoch, const std::ve
     } catch (...) {  // it is counted where it is of a batch
     }
   }
-  if (examples.empty()) fail_empty_batch(samples, most, place);
+  if (examples.empty())
+    fail_empty_batch(samples, most, place);
   return examples;
 }
 
 // The examples of the epoch's batch `number` that can be read.
 template <class D>
-auto read_examples(const D& dataset, const EpochBatches& epoch, int64_t number,
-                   const std::vector<int64_t>& samples, LoaderShared& shared, WorkerPlace& place) {
+auto read_examples(const D& dataset,
+                   const EpochBatches& epoch,
+                   int64_t number,
+                   const std::vector<int64_t>& samples,
+                   LoaderShared& shared,
+                   WorkerPlace& place) {
   const std::vector<int64_t> chances = epoch.positions ? epoch.positions(number) : samples;
   std::vector<typename D::Example> examples;
   examples.reserve(samples.size());
@@ -87,7 +95,8 @@ auto read_examples(const D& dataset, const EpochBatches& epoch, int64_t number,
     } catch (const std::bad_alloc&) {
       fail_sample(samples[i], place);
     } catch (...) {
-      if (!shared.options.skip_bad) fail_sample(samples[i], place);
+      if (!shared.options.skip_bad)
+        fail_sample(samples[i], place);
       shared.bad.add(samples[i], text_of_current_exception());
     }
   }
@@ -103,7 +112,10 @@ struct LoadedBatch {
 
 // The epoch's batch `number`.
 template <class D>
-auto load(const D& dataset, const EpochBatches& epoch, int64_t number, LoaderShared& shared,
+auto load(const D& dataset,
+          const EpochBatches& epoch,
+          int64_t number,
+          LoaderShared& shared,
           WorkerPlace& place) {
   using Data = decltype(joined_example(dataset));
   const c10::Device device = shared.options.device;
@@ -113,11 +125,13 @@ auto load(const D& dataset, const EpochBatches& epoch, int64_t number, LoaderSha
   const std::vector<int64_t> samples = epoch.samples(number);
   if constexpr (GivesBatches<D>) {
     const bool pinned = shared.options.pin_memory && device.is_cuda();
-    return LoadedBatch<Data>{dataset.get_batch(at::tensor(samples, at::kLong), pinned), std::ssize(samples)};
+    return LoadedBatch<Data>{dataset.get_batch(at::tensor(samples, at::kLong), pinned),
+                             std::ssize(samples)};
   } else {
     auto examples = read_examples(dataset, epoch, number, samples, shared, place);
     const bool stands_in = examples.empty();
-    if (stands_in) examples = examples_instead(dataset, epoch, samples, place);
+    if (stands_in)
+      examples = examples_instead(dataset, epoch, samples, place);
     const int64_t count = std::ssize(examples);
     try {
       return LoadedBatch<Data>{collate(std::move(examples)), count, stands_in};
@@ -129,32 +143,39 @@ auto load(const D& dataset, const EpochBatches& epoch, int64_t number, LoaderSha
 
 }  // namespace loading
 
-// `D` is a Dataset (dataset.h), or a type with Example, size() and get() like it. The loader keeps a copy.
+// `D` is a Dataset (dataset.h), or a type with Example, size() and get() like it. The loader keeps
+// a copy.
 template <class D>
 class DataLoader {
  public:
   using Data = decltype(loading::joined_example(std::declval<const D&>()));
   using Batch = muster::Batch<Data>;
 
-  // In the dataset's order, all of it on every rank: ctx.loader divides it. Throws: invalid_argument if
-  // batch_size or accumulate is less than 1.
+  // In the dataset's order, all of it on every rank: ctx.loader divides it. Throws:
+  // invalid_argument if batch_size or accumulate is less than 1.
   DataLoader(D dataset, const DataLoaderOptions& options)
       : DataLoader(std::make_shared<const D>(std::move(dataset)), options) {}
   DataLoader(std::shared_ptr<const D> dataset, const DataLoaderOptions& options)
-      : DataLoader(dataset, std::make_shared<DistributedSampler>(in_order(dataset->size())), options) {}
+      : DataLoader(
+            dataset, std::make_shared<DistributedSampler>(in_order(dataset->size())), options) {}
 
   // In the order of `sampler`, which must outlive the loader. Every begin() starts the epoch set by
-  // sampler.set_epoch(). Throws: invalid_argument also if the sampler has another length, or another share
-  // for this rank.
+  // sampler.set_epoch(). Throws: invalid_argument also if the sampler has another length, or
+  // another share for this rank.
   DataLoader(D dataset, DistributedSampler& sampler, const DataLoaderOptions& options)
       : DataLoader(std::make_shared<const D>(std::move(dataset)),
-                   std::shared_ptr<DistributedSampler>(std::shared_ptr<void>(), &sampler), options) {}
+                   std::shared_ptr<DistributedSampler>(std::shared_ptr<void>(), &sampler),
+                   options) {}
   // The loader owns the sampler: every begin() moves on to the next epoch.
-  DataLoader(std::shared_ptr<const D> dataset, std::shared_ptr<DistributedSampler> sampler,
+  DataLoader(std::shared_ptr<const D> dataset,
+             std::shared_ptr<DistributedSampler> sampler,
              const DataLoaderOptions& options)
-      : DataLoader(dataset, batches_of(std::move(sampler), options.batch_size, options.drop_last), options) {}
+      : DataLoader(dataset,
+                   batches_of(std::move(sampler), options.batch_size, options.drop_last),
+                   options) {}
   // Takes batches from a custom sampler; `batch_size` and `drop_last` are then ignored.
-  DataLoader(std::shared_ptr<const D> dataset, std::shared_ptr<BatchSampler> sampler,
+  DataLoader(std::shared_ptr<const D> dataset,
+             std::shared_ptr<BatchSampler> sampler,
              const DataLoaderOptions& options)
       : dataset_(std::move(dataset)),
         core_(dataset_->size(), std::move(sampler), options),
@@ -183,11 +204,15 @@ class DataLoader {
 
     Iterator(DataLoader& loader, int64_t until_step) : loader_(&loader), until_step_(until_step) {
       until_step >= 0 ? loader.core_.begin_steps() : loader.core_.begin_epoch();
-      if (!is_over()) start();
-      if (until_step < 0) loop_ = std::make_unique<LoopOverEpoch>(loader.core_, epoch_);
+      if (!is_over())
+        start();
+      if (until_step < 0)
+        loop_ = std::make_unique<LoopOverEpoch>(loader.core_, epoch_);
       advance();
     }
-    bool is_over() const { return until_step_ >= 0 && loader_->core_.position().step >= until_step_; }
+    bool is_over() const {
+      return until_step_ >= 0 && loader_->core_.position().step >= until_step_;
+    }
     void start();
     void advance();
     void take_next();
@@ -209,16 +234,17 @@ class DataLoader {
     std::unique_ptr<Prefetch> prefetch_;
   };
 
-  // Starts an epoch, or goes on in one that steps() has begun. You can start any number of them and leave
-  // them early: no worker outlives its iterator. An epoch that is left is over, here and after a resume; but
-  // not if the job has been asked to stop (Context::should_stop), nor by an exception. Throws:
-  // failed_precondition in training, if ranks have different numbers of batches (pad = false).
+  // Starts an epoch, or goes on in one that steps() has begun. You can start any number of them and
+  // leave them early: no worker outlives its iterator. An epoch that is left is over, here and
+  // after a resume; but not if the job has been asked to stop (Context::should_stop), nor by an
+  // exception. Throws: failed_precondition in training, if ranks have different numbers of batches
+  // (pad = false).
   Iterator begin() & { return {*this, -1}; }
   std::default_sentinel_t end() const { return {}; }
 
-  // Iterates from the current step to step `until`, counted from the start of training, over as many epochs
-  // as needed. The loader must live as long.
-  // Throws: as begin(), unless the steps end before the first rank's epoch.
+  // Iterates from the current step to step `until`, counted from the start of training, over as
+  // many epochs as needed. The loader must live as long. Throws: as begin(), unless the steps end
+  // before the first rank's epoch.
   auto steps(int64_t until) & {
     struct Steps {
       DataLoader& loader;
@@ -233,17 +259,16 @@ class DataLoader {
   int64_t epoch() const { return core_.epoch(); }
   void set_epoch(int64_t epoch) { core_.set_epoch(epoch); }
 
-  // The training position after the last whole step; the batch handed out last counts as done. Save it with a
-  // checkpoint and restore it in a job with any number of ranks: no sample is lost or repeated. Throws: as
-  // DistributedSampler::set_epoch.
+  // The training position after the last whole step; the batch handed out last counts as done. Save
+  // it with a checkpoint and restore it in a job with any number of ranks: no sample is lost or
+  // repeated. Throws: as DistributedSampler::set_epoch.
   const DataPosition& position() const { return core_.position(); }
   void restore(const DataPosition& position) { core_.restore(position); }
 
-  // Sets how many samples of each global batch every rank takes; the global batches stay the same. Takes
-  // effect at the next begin(), or within steps() at the next step. All ranks must pass the same shares
-  // (rebalance.h).
-  // Throws: when it takes effect: invalid_argument for shares below 1; failed_precondition if their sum
-  // changes.
+  // Sets how many samples of each global batch every rank takes; the global batches stay the same.
+  // Takes effect at the next begin(), or within steps() at the next step. All ranks must pass the
+  // same shares (rebalance.h). Throws: when it takes effect: invalid_argument for shares below 1;
+  // failed_precondition if their sum changes.
   void set_shares(std::vector<int64_t> shares) { core_.set_shares(std::move(shares)); }
 
   // Samples and batches of a whole epoch on this rank, without what drop_last drops.
@@ -262,7 +287,8 @@ template <class D>
 int64_t DataLoader<D>::num_samples() const {
   const EpochBatches epoch = core_.sampler().whole_epoch();
   int64_t samples = 0;
-  for (int64_t batch = 0; batch < epoch.size; ++batch) samples += epoch.count(batch);
+  for (int64_t batch = 0; batch < epoch.size; ++batch)
+    samples += epoch.count(batch);
   return samples;
 }
 
@@ -281,18 +307,23 @@ void DataLoader<D>::Iterator::start() {
   const auto make = [dataset = loader_->dataset_, line = line_, shared = core.shared()](
                         int64_t number, WorkerPlace& worker) -> Prefetch::Thing {
     const EpochLine::Place place = line->at(number);
-    if (!place.epoch) return nullptr;
+    if (!place.epoch)
+      return nullptr;
     return std::make_shared<loading::LoadedBatch<Data>>(
         loading::load(*dataset, *place.epoch, place.batch, *shared, worker));
   };
   prefetch_ = std::make_unique<Prefetch>(
-      make, 0, one_epoch ? epoch_->size : std::numeric_limits<int64_t>::max(),
-      PrefetchOptions{.workers = options.workers, .ahead = options.ahead, .timeout = options.timeout});
+      make,
+      0,
+      one_epoch ? epoch_->size : std::numeric_limits<int64_t>::max(),
+      PrefetchOptions{
+          .workers = options.workers, .ahead = options.ahead, .timeout = options.timeout});
 }
 
 template <class D>
 typename DataLoader<D>::Iterator& DataLoader<D>::Iterator::operator++() {
-  if (loader_->core_.options().check_weight) check_weight_read(batch_->weight, batch_of_epoch() - 1);
+  if (loader_->core_.options().check_weight)
+    check_weight_read(batch_->weight, batch_of_epoch() - 1);
   advance();
   return *this;
 }
@@ -302,7 +333,8 @@ void DataLoader<D>::Iterator::stage(const EpochLine::Place& place, const Prefetc
   auto& [data, samples, stands_in] = *static_cast<loading::LoadedBatch<Data>*>(thing.get());
   const BatchPlace in_step = loader_->core_.place_of(*place.epoch, place.batch);
   ++staged_;
-  coming_.push_back({Batch{std::move(data), in_step.weight, in_step.last, samples}, nullptr, stands_in});
+  coming_.push_back(
+      {Batch{std::move(data), in_step.weight, in_step.last, samples}, nullptr, stands_in});
   Coming& set_out = coming_.back();
   set_out.copy = loader_->copy_.start(
       [&](const auto& change) { for_each_tensor(static_cast<Data&>(set_out.batch), change); });
@@ -312,10 +344,13 @@ void DataLoader<D>::Iterator::stage(const EpochLine::Place& place, const Prefetc
 template <class D>
 bool DataLoader<D>::Iterator::begin_next_epoch() {
   LoaderCore& core = loader_->core_;
-  const EpochLine::Place next = core.goes_on_after(*epoch_) ? line_->at(number_) : EpochLine::Place();
-  if (!next.epoch) prefetch_.reset();
+  const EpochLine::Place next =
+      core.goes_on_after(*epoch_) ? line_->at(number_) : EpochLine::Place();
+  if (!next.epoch)
+    prefetch_.reset();
   core.shared()->bad.report();
-  if (until_step_ < 0) return false;
+  if (until_step_ < 0)
+    return false;
   core.end_epoch(*epoch_);
   if (!next.epoch) {
     start();
@@ -329,10 +364,12 @@ bool DataLoader<D>::Iterator::begin_next_epoch() {
   return true;
 }
 
-// In training a batch that stands in for another keeps the ranks together. Evaluation leaves it out.
+// In training a batch that stands in for another keeps the ranks together. Evaluation leaves it
+// out.
 template <class D>
 void DataLoader<D>::Iterator::advance() {
-  do take_next();
+  do
+    take_next();
   while (batch_ && stands_in_ && !c10::GradMode::is_enabled());
 }
 
@@ -351,7 +388,8 @@ void DataLoader<D>::Iterator::take_next() {
     start();
   }
   while (batch_of_epoch() >= epoch_->size)
-    if (!begin_next_epoch()) return;
+    if (!begin_next_epoch())
+      return;
   if (coming_.empty()) {
     stage({epoch_, batch_of_epoch()}, prefetch_->next());
     core.note_stall(prefetch_->take_stall());
@@ -361,10 +399,12 @@ void DataLoader<D>::Iterator::take_next() {
   // The next one sets out while this one is computed on.
   if (loader_->copy_.is_ahead()) {
     const EpochLine::Place place = line_->at(staged_);
-    if (const auto next = place.epoch ? prefetch_->next_if_ready() : std::nullopt) stage(place, *next);
+    if (const auto next = place.epoch ? prefetch_->next_if_ready() : std::nullopt)
+      stage(place, *next);
   }
-  loader_->copy_.wait(now.copy,
-                      [&](const auto& change) { for_each_tensor(static_cast<Data&>(now.batch), change); });
+  loader_->copy_.wait(now.copy, [&](const auto& change) {
+    for_each_tensor(static_cast<Data&>(now.batch), change);
+  });
   batch_ = std::move(now.batch);
   stands_in_ = now.stands_in;
   core.note_batch(*epoch_, batch_of_epoch(), stands_in_ ? 0 : batch_->samples, batch_->last);

@@ -1,5 +1,5 @@
-// The part of a loader (loader.h) that does not depend on the type of its examples: the next samples, their
-// order and weight, and the training position.
+// The part of a loader (loader.h) that does not depend on the type of its examples: the next
+// samples, their order and weight, and the training position.
 #pragma once
 
 #include <cstdint>
@@ -47,9 +47,11 @@ struct LoaderShared {
 
 class LoaderCore {
  public:
-  // Throws: invalid_argument for accumulate, workers or ahead out of range, and if the sampler is for another
-  // dataset.
-  LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampler, const DataLoaderOptions& options);
+  // Throws: invalid_argument for accumulate, workers or ahead out of range, and if the sampler is
+  // for another dataset.
+  LoaderCore(int64_t dataset_size,
+             std::shared_ptr<BatchSampler> sampler,
+             const DataLoaderOptions& options);
 
   const DataLoaderOptions& options() const { return shared_->options; }
   const std::shared_ptr<LoaderShared>& shared() const { return shared_; }
@@ -58,8 +60,8 @@ class LoaderCore {
 
   // Starts an epoch: the one that the sampler was set to, or else the next.
   EpochBatches start();
-  // Whether the next start() returns what `epoch.next` returns: the sampler was not moved, and the shares
-  // were not changed.
+  // Whether the next start() returns what `epoch.next` returns: the sampler was not moved, and the
+  // shares were not changed.
   bool goes_on_after(const EpochBatches& epoch) const;
   // Call it before the start() of a loop over one epoch: where steps() ended is gone on with.
   void begin_epoch();
@@ -67,27 +69,29 @@ class LoaderCore {
   void begin_steps();
   // The next start() resumes at the training position.
   void go_on();
-  // A loop over one epoch has ended, or was left: the next loop starts the next epoch, and so does a resumed
-  // one. If the job stops (own_loaders.h), training stays where it is: it is to go on there.
+  // A loop over one epoch has ended, or was left: the next loop starts the next epoch, and so does
+  // a resumed one. If the job stops (own_loaders.h), training stays where it is: it is to go on
+  // there.
   void leave_epoch(const EpochBatches& epoch);
   // The epoch that the next begin() starts.
   int64_t epoch() const;
-  // `steps`: how many there are to be; less than 0: the epoch's. Throws: failed_precondition where gradients
-  // are computed and ranks have different numbers of batches, so that one would go on to the next epoch
-  // alone.
+  // `steps`: how many there are to be; less than 0: the epoch's. Throws: failed_precondition where
+  // gradients are computed and ranks have different numbers of batches, so that one would go on to
+  // the next epoch alone.
   void check_even(const EpochBatches& epoch, int64_t steps) const;
   // Does nothing if restore() has led to the middle of this epoch.
   void set_epoch(int64_t epoch);
   // Takes effect at the next start(), or at the next step.
   void set_shares(std::vector<int64_t> shares) { new_shares_ = std::move(shares); }
-  // Whether the step that ended is the last with the old shares; the current epoch must then be restarted.
+  // Whether the step that ended is the last with the old shares; the current epoch must then be
+  // restarted.
   bool shares_are_due() const { return !new_shares_.empty() && step_ended_; }
   BatchPlace place_of(const EpochBatches& epoch, int64_t batch) const;
   // Of all ranks, in the batch's step.
   int64_t samples_of_step(const EpochBatches& epoch, int64_t batch) const;
 
-  // An epoch has ended; moves to the start of the next. Throws: failed_precondition for a whole epoch without
-  // batches, which would loop forever.
+  // An epoch has ended; moves to the start of the next. Throws: failed_precondition for a whole
+  // epoch without batches, which would loop forever.
   void end_epoch(const EpochBatches& epoch);
   // Records that a batch was handed out.
   void note_batch(const EpochBatches& epoch, int64_t batch, int64_t samples, bool last);
@@ -109,14 +113,15 @@ class LoaderCore {
   bool within_steps_ = false;  // the last loop was one over steps()
 };
 
-// A loop over one epoch while it lives. One that an exception ends has not left the epoch: what is saved then
-// loses no sample.
+// A loop over one epoch while it lives. One that an exception ends has not left the epoch: what is
+// saved then loses no sample.
 class LoopOverEpoch {
  public:
   LoopOverEpoch(LoaderCore& core, std::shared_ptr<const EpochBatches> epoch)
       : core_(core), epoch_(std::move(epoch)) {}
   ~LoopOverEpoch() {
-    if (std::uncaught_exceptions() == exceptions_) core_.leave_epoch(*epoch_);
+    if (std::uncaught_exceptions() == exceptions_)
+      core_.leave_epoch(*epoch_);
   }
   LoopOverEpoch(const LoopOverEpoch&) = delete;
   LoopOverEpoch& operator=(const LoopOverEpoch&) = delete;
@@ -135,7 +140,8 @@ void check_weight_read(const StepWeight& weight, int64_t batch);
 [[noreturn]] void fail_sample(int64_t sample, const WorkerPlace& place);
 [[noreturn]] void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place);
 // No sample of the batch could be read, and none of the `tried` after them.
-[[noreturn]] void fail_empty_batch(const std::vector<int64_t>& samples, int64_t tried,
+[[noreturn]] void fail_empty_batch(const std::vector<int64_t>& samples,
+                                   int64_t tried,
                                    const WorkerPlace& place);
 // Without the frames of LibTorch's stack.
 std::string text_of_current_exception();

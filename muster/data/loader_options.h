@@ -10,26 +10,28 @@
 namespace muster {
 
 struct DataLoaderOptions {
-  int64_t batch_size = 1;          // samples on this rank; if the sampler has shares, this rank's share
-  int64_t accumulate = 1;          // batches per step; an epoch's last step may have fewer
-  bool drop_last = false;          // drop a last batch that is not full
+  int64_t batch_size = 1;  // samples on this rank; if the sampler has shares, this rank's share
+  int64_t accumulate = 1;  // batches per step; an epoch's last step may have fewer
+  bool drop_last = false;  // drop a last batch that is not full
   c10::Device device = c10::kCPU;  // where batches are put
   // copy to a GPU through page-locked memory, during computation on the previous batch
   bool pin_memory = true;
   int workers = 0;    // threads that read and collate examples; 0: the training thread does it
   int64_t ahead = 0;  // batches prepared ahead; 0: two per worker
-  // How long a batch may take to come from the workers. Unset: only a warning after a minute. A late worker
-  // is abandoned, and may still be running when the process ends.
+  // How long a batch may take to come from the workers. Unset: only a warning after a minute. A
+  // late worker is abandoned, and may still be running when the process ends.
   std::optional<std::chrono::milliseconds> timeout = {};
-  // Skip samples whose get() throws (except for lack of memory). Their batch is smaller but keeps the weight
-  // of a full one. A batch of which none can be read is replaced by the next samples that can, so that ranks
-  // stay together; without gradients, as in evaluation, it is left out. A warning at the end of an epoch, or
-  // of steps(), counts the skipped. If false, such a sample ends the epoch with an error that names it.
+  // Skip samples whose get() throws (except for lack of memory). Their batch is smaller but keeps
+  // the weight of a full one. A batch of which none can be read is replaced by the next samples
+  // that can, so that ranks stay together; without gradients, as in evaluation, it is left out. A
+  // warning at the end of an epoch, or of steps(), counts the skipped. If false, such a sample ends
+  // the epoch with an error that names it.
   bool skip_bad = false;
-  // In a loop that computes gradients, it is an error not to read a batch's weight when it is not 1.
+  // In a loop that computes gradients, it is an error not to read a batch's weight when it is
+  // not 1.
   bool check_weight = true;
-  // Every rank has data of its own, or takes all samples on purpose. If false, a job of several ranks warns
-  // of a training loader whose sampler does not divide them.
+  // Every rank has data of its own, or takes all samples on purpose. If false, a job of several
+  // ranks warns of a training loader whose sampler does not divide them.
   bool undivided = false;
 };
 

@@ -25,7 +25,8 @@ inline uint64_t mixed(uint64_t a, uint64_t b) {
 template <class T>
 std::string fingerprint(const std::vector<T>& values) {
   uint64_t bits = values.size();
-  for (const T value : values) bits = mixed(bits, std::bit_cast<uint64_t>(value));
+  for (const T value : values)
+    bits = mixed(bits, std::bit_cast<uint64_t>(value));
   return cat(values.size(), " numbers ", bits);
 }
 

@@ -14,8 +14,9 @@ namespace muster::transform {
 namespace {
 
 [[noreturn]] void refuse_mix(const std::string& expected, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument,
-              cat("transform: mix of a batch: expected ", expected, ", got ", got, "; correct the call"));
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("transform: mix of a batch: expected ", expected, ", got ", got, "; correct the call"));
 }
 
 void check_mix(const at::Tensor& images, const at::Tensor& labels, int64_t classes, double alpha) {
@@ -30,9 +31,11 @@ void check_mix(const at::Tensor& images, const at::Tensor& labels, int64_t class
                labels.defined()
                    ? cat("[", join(labels.sizes(), ", "), "] ", c10::toString(labels.scalar_type()))
                    : std::string("an undefined tensor"));
-  if (!(alpha > 0) || !std::isfinite(alpha)) refuse_mix("an alpha above 0", cat(alpha));
+  if (!(alpha > 0) || !std::isfinite(alpha))
+    refuse_mix("an alpha above 0", cat(alpha));
   // On a GPU one_hot finds labels out of range; a check here would wait for it.
-  if (!labels.is_cpu() || labels.numel() == 0) return;
+  if (!labels.is_cpu() || labels.numel() == 0)
+    return;
   const auto least = labels.min().item<int64_t>();
   const auto most = labels.max().item<int64_t>();
   if (least < 0 || most >= classes)
@@ -54,7 +57,10 @@ at::Tensor mixed_labels(const at::Tensor& labels, int64_t classes, double lambda
 
 }  // namespace
 
-SoftBatch mix_up(const at::Tensor& images, const at::Tensor& labels, int64_t classes, double alpha,
+SoftBatch mix_up(const at::Tensor& images,
+                 const at::Tensor& labels,
+                 int64_t classes,
+                 double alpha,
                  Generator& rng) {
   check_mix(images, labels, classes, alpha);
   const double lambda = beta(alpha, rng);
@@ -62,13 +68,17 @@ SoftBatch mix_up(const at::Tensor& images, const at::Tensor& labels, int64_t cla
           .targets = mixed_labels(labels, classes, lambda)};
 }
 
-SoftBatch cut_mix(const at::Tensor& images, const at::Tensor& labels, int64_t classes, double alpha,
+SoftBatch cut_mix(const at::Tensor& images,
+                  const at::Tensor& labels,
+                  int64_t classes,
+                  double alpha,
                   Generator& rng) {
   check_mix(images, labels, classes, alpha);
   const double lambda = beta(alpha, rng);
   const int64_t height = images.size(2);
   const int64_t width = images.size(3);
-  if (height == 0 || width == 0) refuse_mix("images with pixels", cat(height, "x", width));
+  if (height == 0 || width == 0)
+    refuse_mix("images with pixels", cat(height, "x", width));
   const int64_t x = rng.integer(width);
   const int64_t y = rng.integer(height);
   const double half = 0.5 * std::sqrt(1 - lambda);
@@ -79,8 +89,11 @@ SoftBatch cut_mix(const at::Tensor& images, const at::Tensor& labels, int64_t cl
   const int64_t columns = std::min(x + half_width, width) - left;
   const int64_t rows = std::min(y + half_height, height) - top;
   auto out = images.clone();
-  const auto part = [&](const at::Tensor& of) { return of.narrow(2, top, rows).narrow(3, left, columns); };
-  if (rows > 0 && columns > 0) part(out).copy_(part(images.roll(1, 0)));
+  const auto part = [&](const at::Tensor& of) {
+    return of.narrow(2, top, rows).narrow(3, left, columns);
+  };
+  if (rows > 0 && columns > 0)
+    part(out).copy_(part(images.roll(1, 0)));
   const double kept = 1 - static_cast<double>(rows * columns) / static_cast<double>(height * width);
   return {.images = out, .targets = mixed_labels(labels, classes, kept)};
 }

@@ -12,11 +12,13 @@ OwnLoaders::~OwnLoaders() {
 }
 
 void OwnLoaders::check(const SamplerIdentity& identity) {
-  if (here() != nullptr) here()->check_(identity);
+  if (here() != nullptr)
+    here()->check_(identity);
 }
 
 void OwnLoaders::stop_job() {
-  if (here() != nullptr) here()->stops_ = true;
+  if (here() != nullptr)
+    here()->stops_ = true;
 }
 
 bool OwnLoaders::job_stops() {

@@ -1,5 +1,5 @@
-// What a job does about loaders and samplers that its program made itself, without the Context. muster::run
-// sets it; without a job of several ranks nothing happens.
+// What a job does about loaders and samplers that its program made itself, without the Context.
+// muster::run sets it; without a job of several ranks nothing happens.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,8 @@ class OwnLoaders {
 
   static void check(const SamplerIdentity& identity);
 
-  // The job has been asked to stop: a loop over an epoch that is left now is gone on with after a resume.
+  // The job has been asked to stop: a loop over an epoch that is left now is gone on with after a
+  // resume.
   static void stop_job();
   static bool job_stops();
 

@@ -47,13 +47,15 @@ MadeThing made(const Prefetch::Make& make, int64_t number, WorkerPlace& place) {
   return result;
 }
 
-// LibTorch would give every worker a team of threads of its own. at::set_num_threads() is for all threads of
-// the process; OpenMP's own function is for the calling one.
+// LibTorch would give every worker a team of threads of its own. at::set_num_threads() is for all
+// threads of the process; OpenMP's own function is for the calling one.
 void compute_alone() {
   at::get_num_threads();  // which sets this thread's number when it is first asked
   using SetThreads = void (*)(int);
-  static const auto set_threads = reinterpret_cast<SetThreads>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
-  if (set_threads != nullptr) set_threads(1);
+  static const auto set_threads =
+      reinterpret_cast<SetThreads>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  if (set_threads != nullptr)
+    set_threads(1);
 }
 
 }  // namespace
@@ -94,7 +96,8 @@ struct Prefetch::State {
       failure = std::current_exception();
     }
     const std::lock_guard lock(mutex);
-    if (failure) broken = failure;
+    if (failure)
+      broken = failure;
     --running;
     ready.notify_all();
     ended.notify_all();
@@ -103,11 +106,13 @@ struct Prefetch::State {
   void work(WorkerPlace& place) {
     std::unique_lock lock(mutex);
     int64_t own = begin;
-    while (turns > 0 && own % turns != place.worker) ++own;
+    while (turns > 0 && own % turns != place.worker)
+      ++own;
     int64_t& next = turns > 0 ? own : first_not_begun;
     while (true) {
       room.wait(lock, [&] { return stop || next >= end || next < limit; });
-      if (stop || next >= end) return;
+      if (stop || next >= end)
+        return;
       const int64_t number = next;
       next += std::max<int64_t>(turns, 1);
       lock.unlock();
@@ -115,7 +120,8 @@ struct Prefetch::State {
       lock.lock();
       if (stop && process_ends()) {
         lock.unlock();
-        for (;;) ::pause();
+        for (;;)
+          ::pause();
       }
       made_things.emplace(number, std::move(result));
       ready.notify_all();
@@ -125,9 +131,10 @@ struct Prefetch::State {
 
 namespace {
 
-// The workers of this process. When it ends, by exit() within a loop or with a worker that was left behind,
-// the C++ library destroys what they compute with, LibTorch's tables too. So they end first, as far as they
-// do within kPatienceAtEnd; the others stay where they come back to, until they end with the process.
+// The workers of this process. When it ends, by exit() within a loop or with a worker that was left
+// behind, the C++ library destroys what they compute with, LibTorch's tables too. So they end
+// first, as far as they do within kPatienceAtEnd; the others stay where they come back to, until
+// they end with the process.
 class WorkersOfProcess {
  public:
   static WorkersOfProcess& get() {
@@ -143,8 +150,8 @@ class WorkersOfProcess {
     states_.push_back(state);
   }
 
-  // What was made by then is destroyed after the workers have ended: LibTorch makes some tables at their
-  // first use.
+  // What was made by then is destroyed after the workers have ended: LibTorch makes some tables at
+  // their first use.
   void note_first_thing() {
     static std::once_flag once;
     std::call_once(once, call_at_end);
@@ -159,7 +166,8 @@ class WorkersOfProcess {
 
   // A forked child has none of the threads, and perhaps a lock that one of them held.
   void end() {
-    if (::getpid() != process_ || was_called_.exchange(true)) return;
+    if (::getpid() != process_ || was_called_.exchange(true))
+      return;
     std::vector<std::weak_ptr<Prefetch::State>> states;
     {
       const std::lock_guard lock(mutex_);
@@ -168,7 +176,8 @@ class WorkersOfProcess {
     const auto until = std::chrono::steady_clock::now() + kPatienceAtEnd;
     for (const auto& left : states) {
       const auto state = left.lock();
-      if (!state) continue;
+      if (!state)
+        continue;
       state->tell_to_stop();
       std::unique_lock lock(state->mutex);
       const int self = t_is_worker ? 1 : 0;  // one that calls exit() is not waited for
@@ -192,14 +201,17 @@ bool process_ends() {
 
 Prefetch::Prefetch(Make make, int64_t begin, int64_t end, const PrefetchOptions& options)
     : make_(std::move(make)), next_(begin), end_(end), options_(options) {
-  if (options.ahead == 0) options_.ahead = 2 * static_cast<int64_t>(options.workers);
-  if (options.workers == 0 || begin >= end) return;
+  if (options.ahead == 0)
+    options_.ahead = 2 * static_cast<int64_t>(options.workers);
+  if (options.workers == 0 || begin >= end)
+    return;
   state_ = std::make_shared<State>();
   state_->make = make_;
   state_->first_not_begun = begin;
   state_->begin = begin;
   state_->end = end;
-  if (options.in_turns) state_->turns = options.workers;
+  if (options.in_turns)
+    state_->turns = options.workers;
   state_->limit = begin + options_.ahead;
   WorkersOfProcess::get().add(state_);
   try {
@@ -207,8 +219,13 @@ Prefetch::Prefetch(Make make, int64_t begin, int64_t end, const PrefetchOptions&
   } catch (const std::system_error& error) {
     stop_workers();
     throw Error(ErrorCode::unavailable,
-                cat("data loader: expected ", options.workers, " worker threads, got ",
-                    state_->threads.size(), ": ", error.what(), "; ask for fewer workers"));
+                cat("data loader: expected ",
+                    options.workers,
+                    " worker threads, got ",
+                    state_->threads.size(),
+                    ": ",
+                    error.what(),
+                    "; ask for fewer workers"));
   } catch (...) {
     stop_workers();  // a thread that nobody joins ends the process
     throw;
@@ -234,11 +251,13 @@ void Prefetch::start_workers() {
 void Prefetch::stop_workers() {
   state_->tell_to_stop();
   const bool leave = left_behind_ || process_ends();
-  for (std::thread& thread : state_->threads) leave ? thread.detach() : thread.join();
+  for (std::thread& thread : state_->threads)
+    leave ? thread.detach() : thread.join();
 }
 
 Prefetch::~Prefetch() {
-  if (state_) stop_workers();
+  if (state_)
+    stop_workers();
 }
 
 Prefetch::Thing Prefetch::next() {
@@ -246,20 +265,29 @@ Prefetch::Thing Prefetch::next() {
   if (!state_) {
     WorkerPlace here;
     MadeThing result = made(make_, next_++, here);
-    if (result.error) std::rethrow_exception(result.error);
+    if (result.error)
+      std::rethrow_exception(result.error);
     return result.thing;
   }
   const auto start = std::chrono::steady_clock::now();
   {
     std::unique_lock lock(state_->mutex);
-    const auto is_ready = [&] { return state_->broken || state_->made_things.contains(next_); };
+    const auto is_ready = [&] {
+      return state_->broken || state_->made_things.contains(next_);
+    };
     const auto patience = options_.timeout.value_or(kPatience);
     bool warned = false;
     while (!state_->ready.wait_for(lock, patience, is_ready)) {
-      if (options_.timeout) fail_late();
+      if (options_.timeout)
+        fail_late();
       if (!std::exchange(warned, true))
-        log(LogLevel::warn, cat("data loader: batch ", next_, " has not come for ", kPatience.count(),
-                                " s: the workers are at ", places_text()));
+        log(LogLevel::warn,
+            cat("data loader: batch ",
+                next_,
+                " has not come for ",
+                kPatience.count(),
+                " s: the workers are at ",
+                places_text()));
     }
   }
   stalled_ += std::chrono::steady_clock::now() - start;
@@ -267,11 +295,13 @@ Prefetch::Thing Prefetch::next() {
 }
 
 std::optional<Prefetch::Thing> Prefetch::next_if_ready() {
-  if (!state_) return {};
+  if (!state_)
+    return {};
   {
     const std::lock_guard lock(state_->mutex);
     const auto found = state_->made_things.find(next_);
-    if (found == state_->made_things.end() || found->second.error) return {};  // next() throws it
+    if (found == state_->made_things.end() || found->second.error)
+      return {};  // next() throws it
   }
   return take();
 }
@@ -280,7 +310,8 @@ Prefetch::Thing Prefetch::take() {
   MadeThing result;
   {
     const std::lock_guard lock(state_->mutex);
-    if (!state_->made_things.contains(next_)) std::rethrow_exception(state_->broken);
+    if (!state_->made_things.contains(next_))
+      std::rethrow_exception(state_->broken);
     result = std::move(state_->made_things.extract(next_++).mapped());
     ++state_->limit;
   }
@@ -290,7 +321,8 @@ Prefetch::Thing Prefetch::take() {
     state_->room.notify_one();
   }
   WorkersOfProcess::get().note_first_thing();
-  if (result.error) std::rethrow_exception(result.error);
+  if (result.error)
+    std::rethrow_exception(result.error);
   return result.thing;
 }
 
@@ -305,8 +337,12 @@ std::string Prefetch::places_text() const {
 void Prefetch::fail_late() {
   left_behind_ = true;
   throw Error(ErrorCode::timeout,
-              cat("data loader: expected batch ", next_, " within ", options_.timeout->count(),
-                  " ms, got none: the workers are at ", places_text(),
+              cat("data loader: expected batch ",
+                  next_,
+                  " within ",
+                  options_.timeout->count(),
+                  " ms, got none: the workers are at ",
+                  places_text(),
                   "; look at what the data set's get() waits for, or give a longer timeout"));
 }
 

@@ -1,5 +1,5 @@
-// Makes numbered items on worker threads, a bounded number ahead, and returns them in order. The part of the
-// loader (loader.h) that handles threads; knows nothing of samples and tensors.
+// Makes numbered items on worker threads, a bounded number ahead, and returns them in order. The
+// part of the loader (loader.h) that handles threads; knows nothing of samples and tensors.
 #pragma once
 
 #include <atomic>
@@ -25,8 +25,8 @@ struct PrefetchOptions {
   int64_t ahead = 0;  // most items made but not handed out; 0: two per worker
   std::optional<std::chrono::milliseconds> timeout =
       {};  // of waiting for one; without, a warning after a minute
-  // true: worker n mod workers makes item n, so that its items build on each other. false: any free worker
-  // makes it.
+  // true: worker n mod workers makes item n, so that its items build on each other. false: any free
+  // worker makes it.
   bool in_turns = false;
 };
 
@@ -38,20 +38,22 @@ class Prefetch {
 
   // Makes items `begin` … `end` - 1; `end` may be beyond what is ever requested.
   Prefetch(Make make, int64_t begin, int64_t end, const PrefetchOptions& options);
-  // Blocking: until the workers have finished their current items and ended. A worker past the timeout is
-  // abandoned.
+  // Blocking: until the workers have finished their current items and ended. A worker past the
+  // timeout is abandoned.
   ~Prefetch();
   Prefetch(const Prefetch&) = delete;
   Prefetch& operator=(const Prefetch&) = delete;
 
-  // The next item. Blocking: until it is made. Throws: what `make` threw for it; timeout naming the sample
-  // and the worker.
+  // The next item. Blocking: until it is made. Throws: what `make` threw for it; timeout naming the
+  // sample and the worker.
   Thing next();
   // The next item if it is already made, else nothing.
   std::optional<Thing> next_if_ready();
 
   // How long next() has waited for workers since the last call.
-  std::chrono::nanoseconds take_stall() { return std::exchange(stalled_, std::chrono::nanoseconds(0)); }
+  std::chrono::nanoseconds take_stall() {
+    return std::exchange(stalled_, std::chrono::nanoseconds(0));
+  }
 
   struct State;  // shared with the workers
 

@@ -35,18 +35,21 @@ at::Generator generator_of(int64_t seed, int64_t epoch) {
 }
 
 EpochOrder in_order_of(const at::Tensor& samples) {
-  return [samples, first = samples.const_data_ptr<int64_t>()](int64_t position) { return first[position]; };
+  return [samples, first = samples.const_data_ptr<int64_t>()](int64_t position) {
+    return first[position];
+  };
 }
 
 // A permutation of 0 … size - 1 that is computed for one number at a time.
 class Permutation {
  public:
   Permutation(int64_t size, uint64_t key) : size_(static_cast<uint64_t>(size)), key_(key) {
-    while (half_bits_ < 31 && (uint64_t{1} << (2 * half_bits_)) < size_) ++half_bits_;
+    while (half_bits_ < 31 && (uint64_t{1} << (2 * half_bits_)) < size_)
+      ++half_bits_;
   }
 
-  // The network permutes a power of four; what falls outside goes through again, less than four times on the
-  // average.
+  // The network permutes a power of four; what falls outside goes through again, less than four
+  // times on the average.
   int64_t at(int64_t position) const {
     auto number = static_cast<uint64_t>(position);
     do {
@@ -56,7 +59,8 @@ class Permutation {
   }
 
  private:
-  // Six mix large halves; the fewer bits a half has, the more it takes until every number can be anywhere.
+  // Six mix large halves; the fewer bits a half has, the more it takes until every number can be
+  // anywhere.
   uint64_t rounds() const { return half_bits_ < 8 ? 24 : 6; }
 
   uint64_t once(uint64_t number) const {
@@ -74,9 +78,11 @@ class Permutation {
 };
 
 void check_size(int64_t dataset_size) {
-  if (dataset_size >= 1) return;
+  if (dataset_size >= 1)
+    return;
   throw Error(ErrorCode::invalid_argument,
-              cat("sampler: expected a data set with at least 1 sample, got length ", dataset_size,
+              cat("sampler: expected a data set with at least 1 sample, got length ",
+                  dataset_size,
                   "; check what was loaded"));
 }
 
@@ -85,14 +91,17 @@ int64_t check_weights(const std::vector<double>& weights) {
   int64_t possible = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     if (!(weights[i] >= 0) || std::isinf(weights[i])) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("sampler: expected weights of 0 or more, got ", weights[i], " for sample ", i));
+      throw Error(
+          ErrorCode::invalid_argument,
+          cat("sampler: expected weights of 0 or more, got ", weights[i], " for sample ", i));
     }
     possible += weights[i] > 0 ? 1 : 0;
   }
   if (possible == 0) {
-    throw Error(ErrorCode::invalid_argument, cat("sampler: expected a weight above 0, got ", weights.size(),
-                                                 " weights, none of them above 0"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("sampler: expected a weight above 0, got ",
+                    weights.size(),
+                    " weights, none of them above 0"));
   }
   return possible;
 }
@@ -100,24 +109,33 @@ int64_t check_weights(const std::vector<double>& weights) {
 constexpr int64_t kMostOfMultinomial = int64_t{1} << 24;  // at::multinomial refuses more weights
 
 // The first place where the running sum is above a number drawn below the sum of all.
-at::Tensor drawn_by_sum(const at::Tensor& weights, int64_t samples, const at::Generator& generator) {
+at::Tensor drawn_by_sum(const at::Tensor& weights,
+                        int64_t samples,
+                        const at::Generator& generator) {
   const at::Tensor sums = weights.cumsum(0);
   const at::Tensor drawn = at::rand({samples}, generator, weights.options()) * sums[-1];
-  const at::Tensor below_all = drawn.minimum(at::nextafter(sums[-1], at::zeros({}, weights.options())));
+  const at::Tensor below_all =
+      drawn.minimum(at::nextafter(sums[-1], at::zeros({}, weights.options())));
   return at::searchsorted(sums, below_all, /*out_int32=*/false, /*right=*/true);
 }
 
 // Those whose weight over a draw of an exponential distribution is largest.
 // Source: at::multinomial without replacement.
-at::Tensor drawn_by_keys(const at::Tensor& weights, int64_t samples, const at::Generator& generator) {
+at::Tensor drawn_by_keys(const at::Tensor& weights,
+                         int64_t samples,
+                         const at::Generator& generator) {
   const at::Tensor keys = weights / at::empty_like(weights).exponential_(1, generator);
   return std::get<1>(keys.topk(samples));
 }
 
-at::Tensor drawn(const at::Tensor& weights, int64_t samples, bool replacement,
+at::Tensor drawn(const at::Tensor& weights,
+                 int64_t samples,
+                 bool replacement,
                  const at::Generator& generator) {
-  if (weights.numel() <= kMostOfMultinomial) return at::multinomial(weights, samples, replacement, generator);
-  return replacement ? drawn_by_sum(weights, samples, generator) : drawn_by_keys(weights, samples, generator);
+  if (weights.numel() <= kMostOfMultinomial)
+    return at::multinomial(weights, samples, replacement, generator);
+  return replacement ? drawn_by_sum(weights, samples, generator)
+                     : drawn_by_keys(weights, samples, generator);
 }
 
 }  // namespace
@@ -138,7 +156,12 @@ SampleOrder in_order(int64_t dataset_size) {
   return {.name = cat("in_order(", dataset_size, ")"),
           .dataset_size = dataset_size,
           .samples = dataset_size,
-          .epoch = [](int64_t, int64_t) { return [](int64_t position) { return position; }; },
+          .epoch =
+              [](int64_t, int64_t) {
+                return [](int64_t position) {
+                  return position;
+                };
+              },
           .changes = false};
 }
 
@@ -158,24 +181,32 @@ SampleOrder pseudo_shuffled(int64_t dataset_size) {
           .dataset_size = dataset_size,
           .samples = dataset_size,
           .epoch = [dataset_size](int64_t seed, int64_t epoch) {
-            const Permutation permutation(dataset_size,
-                                          mixed(static_cast<uint64_t>(seed), static_cast<uint64_t>(epoch)));
-            return [permutation](int64_t position) { return permutation.at(position); };
+            const Permutation permutation(
+                dataset_size, mixed(static_cast<uint64_t>(seed), static_cast<uint64_t>(epoch)));
+            return [permutation](int64_t position) {
+              return permutation.at(position);
+            };
           }};
 }
 
 SampleOrder weighted(const std::vector<double>& weights, int64_t samples, bool replacement) {
   const int64_t possible = check_weights(weights);
   if (samples < 1 || (!replacement && samples > possible)) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("sampler: expected 1 ", replacement ? "sample or more" : cat("to ", possible, " samples"),
-            " of an epoch", replacement ? "" : ", as many as have a weight above 0, without replacement",
-            ", got ", samples));
+    throw Error(ErrorCode::invalid_argument,
+                cat("sampler: expected 1 ",
+                    replacement ? "sample or more" : cat("to ", possible, " samples"),
+                    " of an epoch",
+                    replacement ? "" : ", as many as have a weight above 0, without replacement",
+                    ", got ",
+                    samples));
   }
   const at::Tensor tensor = at::tensor(weights, at::kDouble);
-  return {.name = cat("weighted(", fingerprint(weights), ", ", samples,
-                      replacement ? "" : ", without replacement", ")"),
+  return {.name = cat("weighted(",
+                      fingerprint(weights),
+                      ", ",
+                      samples,
+                      replacement ? "" : ", without replacement",
+                      ")"),
           .dataset_size = std::ssize(weights),
           .samples = samples,
           .epoch =
@@ -186,8 +217,8 @@ SampleOrder weighted(const std::vector<double>& weights, int64_t samples, bool r
 }
 
 SampleOrder class_balanced(const at::Tensor& labels, int64_t samples) {
-  if (!labels.defined() || labels.dim() != 1 || labels.scalar_type() != at::kLong || labels.size(0) == 0 ||
-      labels.min().item<int64_t>() < 0) {
+  if (!labels.defined() || labels.dim() != 1 || labels.scalar_type() != at::kLong ||
+      labels.size(0) == 0 || labels.min().item<int64_t>() < 0) {
     throw Error(ErrorCode::invalid_argument,
                 "sampler: expected labels of shape [N], int64, 0 or more, one for each sample");
   }
@@ -198,24 +229,35 @@ SampleOrder class_balanced(const at::Tensor& labels, int64_t samples) {
   return weighted({first, first + weights.numel()}, samples == 0 ? mine.size(0) : samples);
 }
 
-SampleOrder bucketed(const SampleOrder& order, const std::vector<int64_t>& lengths, int64_t group,
+SampleOrder bucketed(const SampleOrder& order,
+                     const std::vector<int64_t>& lengths,
+                     int64_t group,
                      int64_t window) {
-  if (std::ssize(lengths) != order.dataset_size || group < 1 || window < group || window % group != 0) {
+  if (std::ssize(lengths) != order.dataset_size || group < 1 || window < group ||
+      window % group != 0) {
     throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected ", order.dataset_size,
+                cat("sampler: expected ",
+                    order.dataset_size,
                     " lengths, groups of at least 1 and a window of at least "
                     "a group, got ",
-                    lengths.size(), " lengths, groups of ", group, ", a window of ", window));
+                    lengths.size(),
+                    " lengths, groups of ",
+                    group,
+                    ", a window of ",
+                    window));
   }
   SampleOrder sorted = order;
-  sorted.name = cat("bucketed(", order.name, ", ", fingerprint(lengths), ", ", group, ", ", window, ")");
+  sorted.name =
+      cat("bucketed(", order.name, ", ", fingerprint(lengths), ", ", group, ", ", window, ")");
   sorted.changes = true;
-  sorted.epoch = [order, group, window, shared = std::make_shared<const std::vector<int64_t>>(lengths)](
-                     int64_t seed, int64_t epoch) -> EpochOrder {
+  sorted.epoch =
+      [order, group, window, shared = std::make_shared<const std::vector<int64_t>>(lengths)](
+          int64_t seed, int64_t epoch) -> EpochOrder {
     const std::vector<int64_t>& lengths = *shared;
     const EpochOrder before = order.epoch(seed, epoch);
     auto samples = std::make_shared<std::vector<int64_t>>(static_cast<size_t>(order.samples));
-    for (int64_t i = 0; i < order.samples; ++i) (*samples)[static_cast<size_t>(i)] = before(i);
+    for (int64_t i = 0; i < order.samples; ++i)
+      (*samples)[static_cast<size_t>(i)] = before(i);
     Generator rng(seed, epoch, /*index=*/-1);
     for (int64_t begin = 0; begin < order.samples; begin += window) {
       const int64_t end = std::min(order.samples, begin + window);
@@ -226,10 +268,13 @@ SampleOrder bucketed(const SampleOrder& order, const std::vector<int64_t>& lengt
       for (int64_t last = (end - begin) / group - 1; last > 0; --last) {
         const auto one = samples->begin() + begin + last * group;
         const auto other = samples->begin() + begin + rng.integer(last + 1) * group;
-        if (one != other) std::swap_ranges(one, one + group, other);
+        if (one != other)
+          std::swap_ranges(one, one + group, other);
       }
     }
-    return [samples](int64_t position) { return (*samples)[static_cast<size_t>(position)]; };
+    return [samples](int64_t position) {
+      return (*samples)[static_cast<size_t>(position)];
+    };
   };
   return sorted;
 }

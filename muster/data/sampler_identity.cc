@@ -16,31 +16,55 @@ constexpr size_t kSamplerNumbers = 12;
 constexpr size_t kFirstOfShares = 9;
 using SamplerNumbers = std::array<int64_t, kSamplerNumbers>;
 
-constexpr std::array<const char*, kSamplerNumbers> kFields = {
-    "num_replicas", "rank",     "seed", "epoch",        "length", "shuffle",
-    "drop_last",    "consumed", "pad",  "global_batch", "share",  "share_begin"};
-constexpr std::array<bool, kSamplerNumbers> kFlag = {false, false, false, false, false,
-                                                     true,  true,  false, true};
-constexpr std::array<bool, kSamplerNumbers> kHidden = {false, false, false, false, false,
-                                                       false, false, false, true};
-constexpr std::array<bool, kSamplerNumbers> kOwn = {false, true,  false, false, false, false, false,
-                                                    false, false, false, true,  true};  // differs by rank
+constexpr std::array<const char*, kSamplerNumbers> kFields = {"num_replicas",
+                                                              "rank",
+                                                              "seed",
+                                                              "epoch",
+                                                              "length",
+                                                              "shuffle",
+                                                              "drop_last",
+                                                              "consumed",
+                                                              "pad",
+                                                              "global_batch",
+                                                              "share",
+                                                              "share_begin"};
+constexpr std::array<bool, kSamplerNumbers> kFlag = {
+    false, false, false, false, false, true, true, false, true};
+constexpr std::array<bool, kSamplerNumbers> kHidden = {
+    false, false, false, false, false, false, false, false, true};
+constexpr std::array<bool, kSamplerNumbers> kOwn = {
+    false, true, false, false, false, false, false, false, false, false, true, true};  // differs by
+                                                                                       // rank
 
 SamplerNumbers sampler_numbers(const SamplerIdentity& of) {
-  return {of.num_replicas,      of.rank,     of.seed,        of.epoch,        of.length, of.shuffle ? 1 : 0,
-          of.drop_last ? 1 : 0, of.consumed, of.pad ? 1 : 0, of.global_batch, of.share,  of.share_begin};
+  return {of.num_replicas,
+          of.rank,
+          of.seed,
+          of.epoch,
+          of.length,
+          of.shuffle ? 1 : 0,
+          of.drop_last ? 1 : 0,
+          of.consumed,
+          of.pad ? 1 : 0,
+          of.global_batch,
+          of.share,
+          of.share_begin};
 }
 
 std::string sampler_text(const SamplerIdentity& identity, bool with_own) {
   const SamplerNumbers numbers = sampler_numbers(identity);
   std::vector<std::string> parts;
-  if (!identity.order.empty()) parts.push_back(identity.order);
+  if (!identity.order.empty())
+    parts.push_back(identity.order);
   const size_t shown = identity.global_batch > 0 ? numbers.size() : kFirstOfShares;
   for (size_t i = 0; i < shown; ++i) {
-    if (kHidden[i] || (kOwn[i] && !with_own)) continue;
-    parts.push_back(kFlag[i] ? cat(kFields[i], "=", numbers[i] != 0) : cat(kFields[i], "=", numbers[i]));
+    if (kHidden[i] || (kOwn[i] && !with_own))
+      continue;
+    parts.push_back(kFlag[i] ? cat(kFields[i], "=", numbers[i] != 0)
+                             : cat(kFields[i], "=", numbers[i]));
   }
-  if (!identity.pad) parts.push_back("pad=false");
+  if (!identity.pad)
+    parts.push_back("pad=false");
   return join(parts, " ");
 }
 
@@ -48,10 +72,13 @@ std::string sampler_text(const SamplerIdentity& identity, bool with_own) {
 std::string sampler_table(const std::vector<SamplerIdentity>& by_rank) {
   std::vector<std::pair<std::string, std::vector<size_t>>> lines;
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-    const bool is_own = by_rank[rank].rank != static_cast<int64_t>(rank) || by_rank[rank].global_batch > 0;
+    const bool is_own =
+        by_rank[rank].rank != static_cast<int64_t>(rank) || by_rank[rank].global_batch > 0;
     std::string text = sampler_text(by_rank[rank], is_own);
-    auto line = std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == text; });
-    if (line == lines.end()) line = lines.emplace(lines.end(), std::move(text), std::vector<size_t>());
+    auto line =
+        std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == text; });
+    if (line == lines.end())
+      line = lines.emplace(lines.end(), std::move(text), std::vector<size_t>());
     line->second.push_back(rank);
   }
   std::string table;
@@ -60,21 +87,38 @@ std::string sampler_table(const std::vector<SamplerIdentity>& by_rank) {
   return table;
 }
 
-[[noreturn]] void refuse_samplers(const std::vector<SamplerIdentity>& by_rank, const std::string& what) {
+[[noreturn]] void refuse_samplers(const std::vector<SamplerIdentity>& by_rank,
+                                  const std::string& what) {
   throw Error(ErrorCode::invalid_argument, cat("sampler: expected ", what, sampler_table(by_rank)));
 }
 
 void check_sampler_fields(const std::vector<SamplerIdentity>& by_rank, size_t rank) {
   const SamplerNumbers first = sampler_numbers(by_rank[0]), mine = sampler_numbers(by_rank[rank]);
-  constexpr const char* kNext = "; give every rank's sampler the same arguments and the same set_epoch";
+  constexpr const char* kNext =
+      "; give every rank's sampler the same arguments and the same set_epoch";
   for (size_t field = 0; field < mine.size(); ++field) {
-    if (kOwn[field] || mine[field] == first[field]) continue;
-    refuse_samplers(by_rank, cat("the same ", kFields[field], " on every rank, got ", first[field],
-                                 " on rank 0 and ", mine[field], " on rank ", rank, kNext));
+    if (kOwn[field] || mine[field] == first[field])
+      continue;
+    refuse_samplers(by_rank,
+                    cat("the same ",
+                        kFields[field],
+                        " on every rank, got ",
+                        first[field],
+                        " on rank 0 and ",
+                        mine[field],
+                        " on rank ",
+                        rank,
+                        kNext));
   }
   if (by_rank[rank].order != by_rank[0].order) {
-    refuse_samplers(by_rank, cat("the same order on every rank, got ", by_rank[0].order, " on rank 0 and ",
-                                 by_rank[rank].order, " on rank ", rank, kNext));
+    refuse_samplers(by_rank,
+                    cat("the same order on every rank, got ",
+                        by_rank[0].order,
+                        " on rank 0 and ",
+                        by_rank[rank].order,
+                        " on rank ",
+                        rank,
+                        kNext));
   }
 }
 
@@ -89,7 +133,10 @@ SamplerIdentity SamplerIdentity::from_bytes(const std::string& bytes) {
   SamplerNumbers of{};
   if (bytes.size() < sizeof(of)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected an identity of at least ", sizeof(of), " bytes, got ", bytes.size()));
+                cat("sampler: expected an identity of at least ",
+                    sizeof(of),
+                    " bytes, got ",
+                    bytes.size()));
   }
   std::memcpy(of.data(), bytes.data(), sizeof(of));
   return {of[0],
@@ -112,30 +159,48 @@ std::string to_string(const SamplerIdentity& identity) {
 }
 
 void check_samplers_agree(const std::vector<SamplerIdentity>& by_rank) {
-  if (by_rank.empty()) return;
+  if (by_rank.empty())
+    return;
   int64_t taken = 0;  // of the global batch, by the ranks before
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     check_sampler_fields(by_rank, rank);
     if (by_rank[rank].rank != static_cast<int64_t>(rank)) {
       refuse_samplers(by_rank,
-                      cat("rank=", rank, " in the sampler of rank ", rank, ", got rank=", by_rank[rank].rank,
+                      cat("rank=",
+                          rank,
+                          " in the sampler of rank ",
+                          rank,
+                          ", got rank=",
+                          by_rank[rank].rank,
                           "; two ranks would train on the same samples: pass the rank"));
     }
     if (by_rank[rank].share_begin != taken) {
       refuse_samplers(by_rank,
-                      cat("the same shares on every rank, got rank ", rank, "'s to begin at ",
-                          by_rank[rank].share_begin, " of the global batch, where those before it end at ",
-                          taken, "; give every rank the same list"));
+                      cat("the same shares on every rank, got rank ",
+                          rank,
+                          "'s to begin at ",
+                          by_rank[rank].share_begin,
+                          " of the global batch, where those before it end at ",
+                          taken,
+                          "; give every rank the same list"));
     }
     taken += by_rank[rank].share;
   }
   if (by_rank[0].num_replicas != std::ssize(by_rank)) {
-    refuse_samplers(by_rank, cat("num_replicas=", by_rank.size(), ", one for each rank, got ",
-                                 by_rank[0].num_replicas, "; pass the group's size"));
+    refuse_samplers(by_rank,
+                    cat("num_replicas=",
+                        by_rank.size(),
+                        ", one for each rank, got ",
+                        by_rank[0].num_replicas,
+                        "; pass the group's size"));
   }
   if (taken != by_rank[0].global_batch) {
-    refuse_samplers(by_rank, cat("shares that sum to the global batch of ", by_rank[0].global_batch, ", got ",
-                                 taken, " over all ranks; give every rank the same list"));
+    refuse_samplers(by_rank,
+                    cat("shares that sum to the global batch of ",
+                        by_rank[0].global_batch,
+                        ", got ",
+                        taken,
+                        " over all ranks; give every rank the same list"));
   }
 }
 

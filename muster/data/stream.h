@@ -1,8 +1,9 @@
-// Examples without an index, read one after another from shards, a socket or a program. A StreamLoader
-// (stream_loader.h) reads them; each worker of each rank reads its own part.
+// Examples without an index, read one after another from shards, a socket or a program. A
+// StreamLoader (stream_loader.h) reads them; each worker of each rank reads its own part.
 //
 //   struct Lines : muster::Stream<at::Tensor> {
-//     std::unique_ptr<muster::StreamReader<at::Tensor>> open(const muster::StreamPart& part) const override;
+//     std::unique_ptr<muster::StreamReader<at::Tensor>> open(const muster::StreamPart& part) const
+//     override;
 //   };
 #pragma once
 
@@ -26,16 +27,18 @@ template <class E>
 class StreamReader {
  public:
   virtual ~StreamReader() = default;
-  // Returns the next example; nothing at the end and after it. The same part gives the same examples in the
-  // same order. Throws if an example cannot be read; the next call continues after it.
+  // Returns the next example; nothing at the end and after it. The same part gives the same
+  // examples in the same order. Throws if an example cannot be read; the next call continues after
+  // it.
   virtual std::optional<E> next() = 0;
-  // Equals `count` calls of next(), including those that throw. Called when training resumes, and between
-  // examples if several workers divide the rest of a part, each with a reader of its own. Override it if
-  // examples can be skipped without decoding.
+  // Equals `count` calls of next(), including those that throw. Called when training resumes, and
+  // between examples if several workers divide the rest of a part, each with a reader of its own.
+  // Override it if examples can be skipped without decoding.
   virtual void skip(int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       try {
-        if (!next()) return;
+        if (!next())
+          return;
       } catch (...) {  // counted when it was first read
       }
     }

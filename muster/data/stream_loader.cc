@@ -13,17 +13,24 @@ std::string place_in_stream(const StreamRemainder& left) {
 }
 
 void note_bad_example(Shared& shared, const StreamRemainder& left, int64_t* in_a_row) {
-  if (!shared.options.skip_bad || ++*in_a_row > kMostBadInARow) throw;
-  shared.bad.add(left.next, cat("part ", left.part, " of ", left.parts, ": ", text_of_current_exception()));
+  if (!shared.options.skip_bad || ++*in_a_row > kMostBadInARow)
+    throw;
+  shared.bad.add(left.next,
+                 cat("part ", left.part, " of ", left.parts, ": ", text_of_current_exception()));
 }
 
 }  // namespace streaming
 
 void fail_empty_stream(const StreamPosition& position) {
-  throw Error(ErrorCode::failed_precondition,
-              cat("stream loader: expected an epoch with at least 1 batch of this rank, got none in epoch ",
-                  position.epoch, " (rank ", position.rank, " of ", position.ranks,
-                  "); use a smaller batch size, fewer ranks or workers, or turn drop_last off"));
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat("stream loader: expected an epoch with at least 1 batch of this rank, got none in epoch ",
+          position.epoch,
+          " (rank ",
+          position.rank,
+          " of ",
+          position.ranks,
+          "); use a smaller batch size, fewer ranks or workers, or turn drop_last off"));
 }
 
 }  // namespace muster

@@ -1,13 +1,14 @@
-// Loads batches of a stream (stream.h); worker threads prepare them ahead. Worker k of a rank reads the part
-// rank × workers + k, and batches are taken from the workers in turn, so the order is the same in every run.
+// Loads batches of a stream (stream.h); worker threads prepare them ahead. Worker k of a rank reads
+// the part rank × workers + k, and batches are taken from the workers in turn, so the order is the
+// same in every run.
 //
-//   muster::StreamLoader loader(shards, {.batch_size = 64, .workers = 4, .rank = rank, .ranks = ranks});
-//   for (const auto& batch : loader.steps(1000)) …
+//   muster::StreamLoader loader(shards, {.batch_size = 64, .workers = 4, .rank = rank, .ranks =
+//   ranks}); for (const auto& batch : loader.steps(1000)) …
 //
-// Each worker's part is its own; after a resume with other numbers of ranks or workers, the rest of that
-// epoch is divided over the new ones. Parts end at different times. A worker at its end is skipped, and a
-// rank's epoch ends when all its workers are at their ends, so ranks may have different numbers of batches.
-// To stop with the first rank is up to the training loop.
+// Each worker's part is its own; after a resume with other numbers of ranks or workers, the rest of
+// that epoch is divided over the new ones. Parts end at different times. A worker at its end is
+// skipped, and a rank's epoch ends when all its workers are at their ends, so ranks may have
+// different numbers of batches. To stop with the first rank is up to the training loop.
 #pragma once
 
 #include <c10/core/GradMode.h>
@@ -59,8 +60,8 @@ struct Turn {
   std::vector<StreamRemainder> left = {};
 };
 
-// Call it in a handler. Rethrows the exception, unless bad examples are skipped and some recent ones were
-// good.
+// Call it in a handler. Rethrows the exception, unless bad examples are skipped and some recent
+// ones were good.
 void note_bad_example(Shared& shared, const StreamRemainder& left, int64_t* in_a_row);
 
 // "part 1 of 4, at example 20".
@@ -70,19 +71,25 @@ template <class E>
 StreamReader<E>& reader_of(const Stream<E>& stream, Worker<E>& worker, int64_t seed) {
   if (!worker.reader) {
     const auto& now = worker.left.front();
-    worker.reader = stream.open({.part = now.part, .parts = now.parts, .seed = seed, .epoch = now.epoch});
-    if (now.next > 0) worker.reader->skip(now.next);
+    worker.reader =
+        stream.open({.part = now.part, .parts = now.parts, .seed = seed, .epoch = now.epoch});
+    if (now.next > 0)
+      worker.reader->skip(now.next);
   }
   return *worker.reader;
 }
 
 // A worker's next batch.
 template <class E>
-std::vector<E> read_examples(const Stream<E>& stream, Worker<E>& worker, Shared& shared, WorkerPlace& place,
+std::vector<E> read_examples(const Stream<E>& stream,
+                             Worker<E>& worker,
+                             Shared& shared,
+                             WorkerPlace& place,
                              int64_t* count) {
   std::vector<E> examples;
   int64_t bad_in_a_row = 0;
-  while (static_cast<int64_t>(examples.size()) < shared.options.batch_size && !worker.left.empty()) {
+  while (static_cast<int64_t>(examples.size()) < shared.options.batch_size &&
+         !worker.left.empty()) {
     auto& now = worker.left.front();
     place.sample = now.next;
     auto& reader = reader_of(stream, worker, shared.options.seed);
@@ -98,7 +105,8 @@ std::vector<E> read_examples(const Stream<E>& stream, Worker<E>& worker, Shared&
     } catch (...) {
       note_bad_example(shared, now, &bad_in_a_row);
     }
-    if (now.stride > 1) reader.skip(now.stride - 1);
+    if (now.stride > 1)
+      reader.skip(now.stride - 1);
     now.next += now.stride;
     ++*count;
   }
@@ -113,7 +121,8 @@ auto take_turn(const Stream<E>& stream, Worker<E>& worker, Shared& shared, Worke
     auto examples = read_examples(stream, worker, shared, place, &turn.examples);
     turn.samples = static_cast<int64_t>(examples.size());
     turn.left = worker.left;
-    if (turn.samples == shared.options.batch_size || (turn.samples > 0 && !shared.options.drop_last))
+    if (turn.samples == shared.options.batch_size ||
+        (turn.samples > 0 && !shared.options.drop_last))
       turn.data = collate(std::move(examples));
   } catch (...) {
     fail_loading(place_in_stream(worker.left.empty() ? first : worker.left.front()));
@@ -187,13 +196,13 @@ class StreamLoader {
     std::unique_ptr<Prefetch> prefetch_;
   };
 
-  // Iterates over the rest of the epoch from position(), also after an early exit. After its end the next
-  // begin() reads the next epoch.
+  // Iterates over the rest of the epoch from position(), also after an early exit. After its end
+  // the next begin() reads the next epoch.
   Iterator begin() & { return {*this, -1}; }
   std::default_sentinel_t end() const { return {}; }
 
-  // Iterates from position() to step `until`, counted from the start of training, over as many epochs as
-  // needed. The loader must live as long.
+  // Iterates from position() to step `until`, counted from the start of training, over as many
+  // epochs as needed. The loader must live as long.
   auto steps(int64_t until) & {
     struct Steps {
       StreamLoader& loader;
@@ -206,18 +215,19 @@ class StreamLoader {
 
   // Goes to the epoch's start; does nothing if restore() has led to the middle of this epoch.
   void set_epoch(int64_t epoch) {
-    if (epoch != position_.epoch) begin_epoch(epoch);
+    if (epoch != position_.epoch)
+      begin_epoch(epoch);
   }
 
-  // The position after this rank's last whole step. Every rank saves its own, and resumes exactly there with
-  // the same number of ranks and workers. Throws: as check_stream_position.
+  // The position after this rank's last whole step. Every rank saves its own, and resumes exactly
+  // there with the same number of ranks and workers. Throws: as check_stream_position.
   const StreamPosition& position() const { return position_; }
   void restore(const StreamPosition& position) {
     check_stream_position(position, shared_->options);
     position_ = position;
   }
-  // From the positions of all ranks that saved; the numbers of ranks and workers may be others now. Throws:
-  // as divided_position.
+  // From the positions of all ranks that saved; the numbers of ranks and workers may be others now.
+  // Throws: as divided_position.
   void restore(const std::vector<StreamPosition>& of_ranks) {
     position_ = divided_position(of_ranks, shared_->options);
   }
@@ -241,13 +251,15 @@ class StreamLoader {
 
   // Once, in training.
   void compare_with_ranks() {
-    if (is_compared_ || shared_->options.undivided || !c10::GradMode::is_enabled()) return;
+    if (is_compared_ || shared_->options.undivided || !c10::GradMode::is_enabled())
+      return;
     is_compared_ = true;
     OwnLoaders::check(stream_identity(shared_->options));
   }
 
   std::shared_ptr<const S> stream_;
-  std::shared_ptr<streaming::Shared> shared_;  // shared with the workers, which may outlive the loader
+  std::shared_ptr<streaming::Shared>
+      shared_;  // shared with the workers, which may outlive the loader
   DeviceCopy copy_;
   StreamPosition position_;
   LoaderStats stats_;
@@ -265,17 +277,21 @@ void StreamLoader<S>::Iterator::start() {
   ended_ = in_step_ = 0;
   coming_.clear();
   auto workers = std::make_shared<std::vector<streaming::Worker<Example>>>();
-  for (const auto& left : now_.left) workers->push_back({.left = left});
+  for (const auto& left : now_.left)
+    workers->push_back({.left = left});
   const auto make = [stream = loader_->stream_, workers, shared = loader_->shared_](
                         int64_t number, WorkerPlace& place) -> Prefetch::Thing {
     auto& worker = (*workers)[static_cast<size_t>(number) % workers->size()];
     return std::make_shared<streaming::Turn<Data>>(
         streaming::take_turn<Example>(*stream, worker, *shared, place));
   };
-  prefetch_ = std::make_unique<Prefetch>(
-      make, turn_, std::numeric_limits<int64_t>::max(),
-      PrefetchOptions{
-          .workers = options.workers, .ahead = options.ahead, .timeout = options.timeout, .in_turns = true});
+  prefetch_ = std::make_unique<Prefetch>(make,
+                                         turn_,
+                                         std::numeric_limits<int64_t>::max(),
+                                         PrefetchOptions{.workers = options.workers,
+                                                         .ahead = options.ahead,
+                                                         .timeout = options.timeout,
+                                                         .in_turns = true});
   advance();
 }
 
@@ -287,7 +303,8 @@ bool StreamLoader<S>::Iterator::stage(bool wait) {
     Prefetch::Thing thing;
     if (wait) {
       thing = prefetch_->next();
-      loader_->stats_.seconds_stalled += std::chrono::duration<double>(prefetch_->take_stall()).count();
+      loader_->stats_.seconds_stalled +=
+          std::chrono::duration<double>(prefetch_->take_stall()).count();
     } else if (auto ready = prefetch_->next_if_ready()) {
       thing = std::move(*ready);
     } else {
@@ -300,10 +317,14 @@ bool StreamLoader<S>::Iterator::stage(bool wait) {
       continue;
     }
     ended_ = 0;
-    const double weight = static_cast<double>(turn.samples) / static_cast<double>(options.batch_size) /
+    const double weight = static_cast<double>(turn.samples) /
+                          static_cast<double>(options.batch_size) /
                           static_cast<double>(options.accumulate);
-    coming_.push_back({Batch{std::move(*turn.data), weight, true, turn.samples}, nullptr, number,
-                       turn.examples, std::move(turn.left)});
+    coming_.push_back({Batch{std::move(*turn.data), weight, true, turn.samples},
+                       nullptr,
+                       number,
+                       turn.examples,
+                       std::move(turn.left)});
     Coming& set_out = coming_.back();
     set_out.copy = loader_->copy_.start(
         [&](const auto& change) { for_each_tensor(static_cast<Data&>(set_out.batch), change); });
@@ -315,12 +336,15 @@ bool StreamLoader<S>::Iterator::stage(bool wait) {
 template <class S>
 void StreamLoader<S>::Iterator::advance() {
   batch_.reset();
-  if (until_step_ >= 0 && loader_->position_.step >= until_step_) return prefetch_.reset();
-  if (coming_.empty() && !stage(true)) return end_epoch();
+  if (until_step_ >= 0 && loader_->position_.step >= until_step_)
+    return prefetch_.reset();
+  if (coming_.empty() && !stage(true))
+    return end_epoch();
   Coming now = std::move(coming_.front());
   coming_.pop_front();
   const bool fills_step = in_step_ + 1 == loader_->shared_->options.accumulate;
-  // Whether a batch is the epoch's last shows when no other follows; else the next one starts its copy.
+  // Whether a batch is the epoch's last shows when no other follows; else the next one starts its
+  // copy.
   bool more = !coming_.empty();
   if (!more && !fills_step) {
     more = stage(true);
@@ -333,8 +357,9 @@ void StreamLoader<S>::Iterator::advance() {
 
 template <class S>
 void StreamLoader<S>::Iterator::hand_out(Coming coming) {
-  loader_->copy_.wait(coming.copy,
-                      [&](const auto& change) { for_each_tensor(static_cast<Data&>(coming.batch), change); });
+  loader_->copy_.wait(coming.copy, [&](const auto& change) {
+    for_each_tensor(static_cast<Data&>(coming.batch), change);
+  });
   batch_ = std::move(coming.batch);
   now_.left[static_cast<size_t>(coming.number) % now_.left.size()] = std::move(coming.left);
   now_.examples += coming.examples;
@@ -343,8 +368,10 @@ void StreamLoader<S>::Iterator::hand_out(Coming coming) {
   ++loader_->stats_.batches;
   ++loader_->batches_of_epoch_;
   loader_->stats_.samples += batch_->samples;
-  if (c10::GradMode::is_enabled()) note_samples(batch_->samples);  // those that are trained on
-  if (!batch_->last) return;
+  if (c10::GradMode::is_enabled())
+    note_samples(batch_->samples);  // those that are trained on
+  if (!batch_->last)
+    return;
   in_step_ = 0;
   ++now_.step;
   loader_->position_ = now_;
@@ -358,14 +385,17 @@ void StreamLoader<S>::Iterator::end_epoch() {
   const bool empty = loader_->position_.batch == 0 && batches == 0;
   loader_->batches_of_last_epoch_ = batches;
   loader_->begin_epoch(now_.epoch + 1);
-  if (until_step_ < 0) return;
-  if (empty) fail_empty_stream(now_);
+  if (until_step_ < 0)
+    return;
+  if (empty)
+    fail_empty_stream(now_);
   start();
 }
 
 template <class S>
 typename StreamLoader<S>::Iterator& StreamLoader<S>::Iterator::operator++() {
-  if (loader_->shared_->options.check_weight) check_weight_read(batch_->weight, now_.batch - 1);
+  if (loader_->shared_->options.check_weight)
+    check_weight_read(batch_->weight, now_.batch - 1);
   advance();
   return *this;
 }
@@ -373,6 +403,7 @@ typename StreamLoader<S>::Iterator& StreamLoader<S>::Iterator::operator++() {
 template <class S>
 StreamLoader(S, const StreamLoaderOptions&) -> StreamLoader<S>;
 template <class S>
-StreamLoader(std::shared_ptr<S>, const StreamLoaderOptions&) -> StreamLoader<std::remove_const_t<S>>;
+StreamLoader(std::shared_ptr<S>, const StreamLoaderOptions&)
+    -> StreamLoader<std::remove_const_t<S>>;
 
 }  // namespace muster

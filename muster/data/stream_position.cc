@@ -12,7 +12,8 @@ namespace muster {
 namespace {
 
 void check_stream_number(const char* what, int64_t value, int64_t least) {
-  if (value >= least) return;
+  if (value >= least)
+    return;
   throw Error(ErrorCode::invalid_argument,
               cat("stream loader: expected ", what, " of at least ", least, ", got ", value));
 }
@@ -28,28 +29,33 @@ class PositionNumbers {
   explicit PositionNumbers(const std::vector<int64_t>& values) : values_(values) {}
 
   int64_t any() {
-    if (at_ == values_.size()) refuse();
+    if (at_ == values_.size())
+      refuse();
     return values_[at_++];
   }
   int64_t at_least(int64_t least) {
     const int64_t value = any();
-    if (value < least || value > kMost) refuse();
+    if (value < least || value > kMost)
+      refuse();
     return value;
   }
   // Of things that take at least one more number each.
   int64_t count() {
     const int64_t value = at_least(0);
-    if (value > static_cast<int64_t>(values_.size() - at_)) refuse();
+    if (value > static_cast<int64_t>(values_.size() - at_))
+      refuse();
     return value;
   }
   void end() const {
-    if (at_ != values_.size()) refuse();
+    if (at_ != values_.size())
+      refuse();
   }
   [[noreturn]] void refuse() const {
     const auto end = values_.begin() + static_cast<int64_t>(std::min(values_.size(), kMostShown));
     throw Error(ErrorCode::invalid_argument,
                 cat("stream loader: expected the numbers of a position, got [",
-                    join(std::vector(values_.begin(), end), ", "), values_.size() > kMostShown ? ", …" : "",
+                    join(std::vector(values_.begin(), end), ", "),
+                    values_.size() > kMostShown ? ", …" : "",
                     "]; give what values() has given"));
   }
 
@@ -63,7 +69,8 @@ StreamRemainder remainder_of(PositionNumbers& numbers) {
       .epoch = numbers.at_least(0), .part = numbers.at_least(0), .parts = numbers.at_least(1)};
   left.next = numbers.at_least(0);
   left.stride = numbers.at_least(1);
-  if (left.part >= left.parts) numbers.refuse();
+  if (left.part >= left.parts)
+    numbers.refuse();
   return left;
 }
 
@@ -71,7 +78,9 @@ int64_t workers_of(const StreamLoaderOptions& options) {
   return std::max(options.workers, 1);
 }
 
-std::vector<std::vector<StreamRemainder>> whole_parts(int64_t epoch, int64_t rank, int64_t ranks,
+std::vector<std::vector<StreamRemainder>> whole_parts(int64_t epoch,
+                                                      int64_t rank,
+                                                      int64_t ranks,
                                                       int64_t workers) {
   std::vector<std::vector<StreamRemainder>> parts;
   for (int64_t k = 0; k < workers; ++k)
@@ -80,24 +89,37 @@ std::vector<std::vector<StreamRemainder>> whole_parts(int64_t epoch, int64_t ran
 }
 
 void check_seed(const StreamPosition& position, const StreamLoaderOptions& options) {
-  if (position.seed == options.seed) return;
+  if (position.seed == options.seed)
+    return;
   throw Error(
       ErrorCode::failed_precondition,
-      cat("stream loader: expected the seed of the saved position, ", position.seed, ", got ", options.seed,
+      cat("stream loader: expected the seed of the saved position, ",
+          position.seed,
+          ", got ",
+          options.seed,
           "; the order of the examples depends on it: keep it, or begin with the next epoch"));
 }
 
 void check_one_group(const std::vector<StreamPosition>& saved) {
   const auto refuse = [](const std::string& got) {
     throw Error(ErrorCode::invalid_argument,
-                cat("stream loader: expected the positions of all ranks of one group, got ", got,
+                cat("stream loader: expected the positions of all ranks of one group, got ",
+                    got,
                     "; give all that were saved together"));
   };
-  if (saved.empty()) refuse("none");
+  if (saved.empty())
+    refuse("none");
   for (size_t i = 0; i < saved.size(); ++i) {
     const auto& position = saved[i];
-    if (position.rank != static_cast<int64_t>(i) || position.ranks != static_cast<int64_t>(saved.size()))
-      refuse(cat("that of rank ", position.rank, " of ", position.ranks, " as number ", i, " of ",
+    if (position.rank != static_cast<int64_t>(i) ||
+        position.ranks != static_cast<int64_t>(saved.size()))
+      refuse(cat("that of rank ",
+                 position.rank,
+                 " of ",
+                 position.ranks,
+                 " as number ",
+                 i,
+                 " of ",
                  saved.size()));
     if (position.left.size() != saved[0].left.size() || position.seed != saved[0].seed)
       refuse(cat("another seed or number of workers on rank ", i, " than on rank 0"));
@@ -105,21 +127,33 @@ void check_one_group(const std::vector<StreamPosition>& saved) {
 }
 
 int64_t last_epoch_of(const std::vector<StreamPosition>& saved) {
-  const auto by_epoch = [](const auto& a, const auto& b) { return a.epoch < b.epoch; };
+  const auto by_epoch = [](const auto& a, const auto& b) {
+    return a.epoch < b.epoch;
+  };
   const auto [first, last] = std::minmax_element(saved.begin(), saved.end(), by_epoch);
-  if (last->epoch - first->epoch <= kMostEpochsApart) return last->epoch;
+  if (last->epoch - first->epoch <= kMostEpochsApart)
+    return last->epoch;
   throw Error(ErrorCode::invalid_argument,
-              cat("stream loader: expected ranks at most ", kMostEpochsApart, " epochs apart, got epoch ",
-                  first->epoch, " of rank ", first->rank, " and ", last->epoch, " of rank ", last->rank,
+              cat("stream loader: expected ranks at most ",
+                  kMostEpochsApart,
+                  " epochs apart, got epoch ",
+                  first->epoch,
+                  " of rank ",
+                  first->rank,
+                  " and ",
+                  last->epoch,
+                  " of rank ",
+                  last->rank,
                   "; begin anew"));
 }
 
-// Ranks may be in different epochs: of those that others have begun, the ones behind have their whole parts
-// left.
+// Ranks may be in different epochs: of those that others have begun, the ones behind have their
+// whole parts left.
 std::vector<StreamRemainder> all_that_is_left(const std::vector<StreamPosition>& saved) {
   std::vector<StreamRemainder> all;
   const auto add = [&](const std::vector<std::vector<StreamRemainder>>& left) {
-    for (const auto& of_worker : left) all.insert(all.end(), of_worker.begin(), of_worker.end());
+    for (const auto& of_worker : left)
+      all.insert(all.end(), of_worker.begin(), of_worker.end());
   };
   const int64_t last = last_epoch_of(saved);
   for (const auto& position : saved) {
@@ -127,19 +161,22 @@ std::vector<StreamRemainder> all_that_is_left(const std::vector<StreamPosition>&
     for (int64_t epoch = position.epoch + 1; epoch <= last; ++epoch)
       add(whole_parts(epoch, position.rank, position.ranks, std::ssize(position.left)));
   }
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.epoch < b.epoch; });
+  std::stable_sort(
+      all.begin(), all.end(), [](const auto& a, const auto& b) { return a.epoch < b.epoch; });
   return all;
 }
 
-// Whole ones as far as they go round, and the rest cut so that it goes round too: a worker that has a cut one
-// reads through all of its part.
+// Whole ones as far as they go round, and the rest cut so that it goes round too: a worker that has
+// a cut one reads through all of its part.
 std::vector<std::vector<StreamRemainder>> divide_evenly(const std::vector<StreamRemainder>& all,
                                                         int64_t workers) {
   std::vector<std::vector<StreamRemainder>> divided(static_cast<size_t>(workers));
   const int64_t rest = std::ssize(all) % workers, whole = std::ssize(all) - rest;
   const int64_t cuts = workers / std::gcd(rest, workers);
   size_t next = 0;
-  const auto deal = [&](const StreamRemainder& left) { divided[next++ % divided.size()].push_back(left); };
+  const auto deal = [&](const StreamRemainder& left) {
+    divided[next++ % divided.size()].push_back(left);
+  };
   for (int64_t i = 0; i < std::ssize(all); ++i) {
     const auto& left = all[static_cast<size_t>(i)];
     if (i < whole) {
@@ -178,11 +215,14 @@ StreamPosition StreamPosition::from_values(const std::vector<int64_t>& values) {
                           .ranks = numbers.at_least(1),
                           .examples = numbers.at_least(0),
                           .left = {}};
-  if (position.rank >= position.ranks) numbers.refuse();
+  if (position.rank >= position.ranks)
+    numbers.refuse();
   position.left.resize(static_cast<size_t>(numbers.count()));
-  if (position.left.empty()) numbers.refuse();
+  if (position.left.empty())
+    numbers.refuse();
   for (auto& of_worker : position.left) {
-    for (int64_t parts = numbers.count(); parts > 0; --parts) of_worker.push_back(remainder_of(numbers));
+    for (int64_t parts = numbers.count(); parts > 0; --parts)
+      of_worker.push_back(remainder_of(numbers));
   }
   numbers.end();
   return position;
@@ -197,7 +237,10 @@ void check_stream_options(const StreamLoaderOptions& options) {
   check_stream_number("a rank", options.rank, 0);
   if (options.rank >= options.ranks)
     throw Error(ErrorCode::invalid_argument,
-                cat("stream loader: expected a rank below ", options.ranks, ", got ", options.rank,
+                cat("stream loader: expected a rank below ",
+                    options.ranks,
+                    ", got ",
+                    options.rank,
                     "; pass rank and ranks of one group"));
 }
 
@@ -221,13 +264,19 @@ StreamPosition start_of_stream(int64_t epoch, const StreamLoaderOptions& options
 void check_stream_position(const StreamPosition& position, const StreamLoaderOptions& options) {
   check_seed(position, options);
   const auto check = [&](const char* what, int64_t saved, int64_t here) {
-    if (saved == here) return;
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("stream loader: expected the ", what, " of the saved position, ", saved, ", got ", here,
-            "; one rank's position holds its own parts only: restore the positions of all ranks, or keep "
-            "the ",
-            what));
+    if (saved == here)
+      return;
+    throw Error(ErrorCode::failed_precondition,
+                cat("stream loader: expected the ",
+                    what,
+                    " of the saved position, ",
+                    saved,
+                    ", got ",
+                    here,
+                    "; one rank's position holds its own parts only: restore the positions of all "
+                    "ranks, or keep "
+                    "the ",
+                    what));
   };
   check("number of ranks", position.ranks, options.ranks);
   check("rank", position.rank, options.rank);
@@ -251,7 +300,8 @@ StreamPosition divided_position(const std::vector<StreamPosition>& saved,
     examples += position.examples;
     begun = begun || position.batch > 0 || position.epoch != mine.epoch;
   }
-  if (!begun) return mine;
+  if (!begun)
+    return mine;
   mine.batch = (std::max<int64_t>(batch, 1) + workers - 1) / workers * workers;  // worker 0 is next
   mine.examples = examples / options.ranks + (options.rank < examples % options.ranks ? 1 : 0);
   const auto divided = divide_evenly(all_that_is_left(saved), options.ranks * workers);

@@ -16,11 +16,12 @@ namespace muster {
 struct StreamLoaderOptions {
   int64_t batch_size = 1;
   int64_t accumulate = 1;  // batches per step; an epoch's last step may have fewer
-  bool drop_last = false;  // drop examples that do not fill a batch at the end of each worker's part
+  bool drop_last =
+      false;  // drop examples that do not fill a batch at the end of each worker's part
   c10::Device device = c10::kCPU;
   bool pin_memory = true;  // as DataLoaderOptions
-  int workers = 0;         // threads, each with its own part; 0: the training thread reads the only part
-  int64_t ahead = 0;       // batches prepared ahead; 0: two per worker
+  int workers = 0;    // threads, each with its own part; 0: the training thread reads the only part
+  int64_t ahead = 0;  // batches prepared ahead; 0: two per worker
   std::optional<std::chrono::milliseconds> timeout = {};
   bool skip_bad = false;  // skip examples that cannot be read, and count them
   bool check_weight = true;
@@ -48,11 +49,12 @@ struct StreamPosition {
   int64_t seed = 0;
   int64_t rank = 0;
   int64_t ranks = 1;
-  int64_t examples = 0;                                     // of the epoch, including unreadable ones
+  int64_t examples = 0;  // of the epoch, including unreadable ones
   std::vector<std::vector<StreamRemainder>> left = {{{}}};  // by worker, in the order of reading
   bool operator==(const StreamPosition&) const = default;
 
-  // As numbers, for a checkpoint. Throws: invalid_argument for numbers that are not a valid position.
+  // As numbers, for a checkpoint. Throws: invalid_argument for numbers that are not a valid
+  // position.
   std::vector<int64_t> values() const;
   static StreamPosition from_values(const std::vector<int64_t>& values);
 };
@@ -66,14 +68,16 @@ SamplerIdentity stream_identity(const StreamLoaderOptions& options);
 // An epoch's beginning for these options' rank.
 StreamPosition start_of_stream(int64_t epoch, const StreamLoaderOptions& options);
 
-// Throws: failed_precondition if a loader with these options cannot resume there: the position was written
-// with another seed, number of ranks or of workers, or by another rank.
+// Throws: failed_precondition if a loader with these options cannot resume there: the position was
+// written with another seed, number of ranks or of workers, or by another rank.
 void check_stream_position(const StreamPosition& position, const StreamLoaderOptions& options);
 
-// Where a rank resumes, from the positions of all ranks that saved. With as many ranks and workers it is the
-// rank's own. Otherwise all that was left of the epoch is divided evenly over the new workers: each example
-// is read once. The next epoch has the new parts. Throws: failed_precondition for another seed;
-// invalid_argument for positions that are not those of ranks 0, 1, … of one group.
-StreamPosition divided_position(const std::vector<StreamPosition>& saved, const StreamLoaderOptions& options);
+// Where a rank resumes, from the positions of all ranks that saved. With as many ranks and workers
+// it is the rank's own. Otherwise all that was left of the epoch is divided evenly over the new
+// workers: each example is read once. The next epoch has the new parts. Throws: failed_precondition
+// for another seed; invalid_argument for positions that are not those of ranks 0, 1, … of one
+// group.
+StreamPosition divided_position(const std::vector<StreamPosition>& saved,
+                                const StreamLoaderOptions& options);
 
 }  // namespace muster

@@ -20,18 +20,31 @@ namespace muster::transform {
 
 namespace {
 
-[[noreturn]] void refuse_transform(const char* what, const std::string& expected, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument, cat("transform: ", what, ": expected ", expected, ", got ", got,
-                                               "; look at what comes before it"));
+[[noreturn]] void refuse_transform(const char* what,
+                                   const std::string& expected,
+                                   const std::string& got) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("transform: ",
+                  what,
+                  ": expected ",
+                  expected,
+                  ", got ",
+                  got,
+                  "; look at what comes before it"));
 }
 
 void check_image(const char* what, const at::Tensor& image) {
   if (image.defined() && image.dim() == 3 && image.is_cpu() &&
       (image.scalar_type() == at::kByte || image.scalar_type() == at::kFloat))
     return;
-  refuse_transform(what, "an image [channels, height, width], uint8 or float32 on the CPU",
-                   image.defined() ? cat("[", join(image.sizes(), ", "), "] ",
-                                         c10::toString(image.scalar_type()), " on ", image.device().str())
+  refuse_transform(what,
+                   "an image [channels, height, width], uint8 or float32 on the CPU",
+                   image.defined() ? cat("[",
+                                         join(image.sizes(), ", "),
+                                         "] ",
+                                         c10::toString(image.scalar_type()),
+                                         " on ",
+                                         image.device().str())
                                    : std::string("an undefined tensor"));
 }
 
@@ -53,10 +66,16 @@ void check_crop(int64_t image_height, int64_t image_width, const ImagePart& part
   if (part.top >= 0 && part.left >= 0 && part.height <= image_height && part.width <= image_width &&
       part.top <= image_height - part.height && part.left <= image_width - part.width)
     return;
-  refuse_transform(
-      "crop",
-      cat(part.height, "x", part.width, " from (", part.top, ", ", part.left, ") to lie within the image"),
-      side_text(image_height, image_width));
+  refuse_transform("crop",
+                   cat(part.height,
+                       "x",
+                       part.width,
+                       " from (",
+                       part.top,
+                       ", ",
+                       part.left,
+                       ") to lie within the image"),
+                   side_text(image_height, image_width));
 }
 
 bool is_bytes(const at::Tensor& image) {
@@ -78,34 +97,42 @@ ImagePart middle_part(int64_t image_height, int64_t image_width, int64_t height,
 ImagePart center_part(int64_t image_height, int64_t image_width, int64_t height, int64_t width) {
   if (height <= image_height && width <= image_width)
     return middle_part(image_height, image_width, height, width);
-  refuse_transform("center_crop", cat("an image of at least ", height, "x", width),
+  refuse_transform("center_crop",
+                   cat("an image of at least ", height, "x", width),
                    side_text(image_height, image_width));
 }
 
-// to(uint8) of torch.clamp(factor * image + offset, 0, 255), through a table: there are but 256 values.
+// to(uint8) of torch.clamp(factor * image + offset, 0, 255), through a table: there are but 256
+// values.
 at::Tensor blend_bytes(const at::Tensor& image, float factor, float offset) {
   std::array<uint8_t, 256> table{};
   for (size_t i = 0; i < table.size(); ++i)
-    table[i] = static_cast<uint8_t>(std::clamp(factor * static_cast<float>(i) + offset, 0.0F, 255.0F));
-  if (!image.is_non_overlapping_and_dense()) return blend_bytes(image.contiguous(), factor, offset);
+    table[i] =
+        static_cast<uint8_t>(std::clamp(factor * static_cast<float>(i) + offset, 0.0F, 255.0F));
+  if (!image.is_non_overlapping_and_dense())
+    return blend_bytes(image.contiguous(), factor, offset);
   auto out = at::empty_strided(image.sizes(), image.strides(), image.options());
   const auto* from = image.const_data_ptr<uint8_t>();
   auto* to = out.mutable_data_ptr<uint8_t>();
-  for (int64_t i = 0; i < image.numel(); ++i) to[i] = table[from[i]];
+  for (int64_t i = 0; i < image.numel(); ++i)
+    to[i] = table[from[i]];
   return out;
 }
 
 at::Tensor blend(const at::Tensor& image, double factor, double offset) {
-  if (is_bytes(image)) return blend_bytes(image, static_cast<float>(factor), static_cast<float>(offset));
+  if (is_bytes(image))
+    return blend_bytes(image, static_cast<float>(factor), static_cast<float>(offset));
   return (image * factor).add_(offset).clamp_(0, 1);
 }
 
 // Of the picture in grey, as torchvision makes it: whole numbers where the picture has them.
 double mean_of_grey(const at::Tensor& image) {
-  if (image.size(0) != 3) return image.to(at::kFloat).mean().item<double>();
+  if (image.size(0) != 3)
+    return image.to(at::kFloat).mean().item<double>();
   const auto values = image.to(at::kFloat);
   auto grey = values[0].mul(0.2989F).add_(values[1].mul(0.587F)).add_(values[2].mul(0.114F));
-  if (is_bytes(image)) grey = grey.to(at::kByte).to(at::kFloat);
+  if (is_bytes(image))
+    grey = grey.to(at::kByte).to(at::kFloat);
   return grey.mean().item<double>();
 }
 
@@ -114,7 +141,9 @@ double jitter_factor(double range, Generator& rng) {
 }
 
 // The part of random_resized_crop.
-ImagePart random_part(int64_t image_height, int64_t image_width, Generator& rng,
+ImagePart random_part(int64_t image_height,
+                      int64_t image_width,
+                      Generator& rng,
                       const ResizedCropOptions& options) {
   constexpr int kTries = 10;
   const auto [least_ratio, most_ratio] = options.ratio;
@@ -125,7 +154,8 @@ ImagePart random_part(int64_t image_height, int64_t image_width, Generator& rng,
     const double ratio = std::exp(rng.uniform(std::log(least_ratio), std::log(most_ratio)));
     const int64_t w = rounded(std::sqrt(area * ratio));
     const int64_t h = rounded(std::sqrt(area / ratio));
-    if (w < 1 || h < 1 || w > image_width || h > image_height) continue;
+    if (w < 1 || h < 1 || w > image_width || h > image_height)
+      continue;
     const int64_t top = rng.integer(image_height - h + 1);
     return {.top = top, .left = rng.integer(image_width - w + 1), .height = h, .width = w};
   }
@@ -139,12 +169,13 @@ ImagePart random_part(int64_t image_height, int64_t image_width, Generator& rng,
 using Table = std::array<float, 256>;
 
 // What each byte of each channel becomes.
-std::vector<Table> tables_of(const std::vector<double>& mean, const std::vector<double>& deviation) {
+std::vector<Table> tables_of(const std::vector<double>& mean,
+                             const std::vector<double>& deviation) {
   std::vector<Table> tables(mean.size());
   for (size_t c = 0; c < tables.size(); ++c)
     for (size_t i = 0; i < 256; ++i)
-      tables[c][i] =
-          (static_cast<float>(i) / 255.0F - static_cast<float>(mean[c])) / static_cast<float>(deviation[c]);
+      tables[c][i] = (static_cast<float>(i) / 255.0F - static_cast<float>(mean[c])) /
+                     static_cast<float>(deviation[c]);
   return tables;
 }
 
@@ -157,7 +188,8 @@ void normalize_bytes(const at::Tensor& image, const std::vector<Table>& tables, 
     const float* const table = tables[static_cast<size_t>(c)].data();
     for (int64_t y = 0; y < height; ++y, to += width) {
       const uint8_t* const row = from + c * image.stride(0) + y * image.stride(1);
-      for (int64_t x = 0; x < width; ++x) to[x] = table[row[x * step]];
+      for (int64_t x = 0; x < width; ++x)
+        to[x] = table[row[x * step]];
     }
   }
 }
@@ -166,11 +198,13 @@ void normalize_bytes(const at::Tensor& image, const std::vector<Table>& tables, 
 
 at::Tensor crop(const at::Tensor& image, int64_t top, int64_t left, int64_t height, int64_t width) {
   check_image("crop", image);
-  check_crop(image.size(1), image.size(2), {.top = top, .left = left, .height = height, .width = width});
+  check_crop(
+      image.size(1), image.size(2), {.top = top, .left = left, .height = height, .width = width});
   return image.narrow(1, top, height).narrow(2, left, width);
 }
 
-at::Tensor crop(const EncodedImage& image, int64_t top, int64_t left, int64_t height, int64_t width) {
+at::Tensor crop(
+    const EncodedImage& image, int64_t top, int64_t left, int64_t height, int64_t width) {
   const ImagePart part{.top = top, .left = left, .height = height, .width = width};
   check_crop(image.height(), image.width(), part);
   return image.decode(part);
@@ -187,11 +221,12 @@ at::Tensor center_crop(const EncodedImage& image, int64_t height, int64_t width)
   return crop(image, part.top, part.left, height, width);
 }
 
-at::Tensor random_crop(const at::Tensor& image, int64_t height, int64_t width, Generator& rng,
-                       int64_t padding) {
+at::Tensor random_crop(
+    const at::Tensor& image, int64_t height, int64_t width, Generator& rng, int64_t padding) {
   check_image("random_crop", image);
   check_image_size("random_crop", height, width);
-  if (padding < 0) refuse_transform("random_crop", "a padding of 0 or more", cat(padding));
+  if (padding < 0)
+    refuse_transform("random_crop", "a padding of 0 or more", cat(padding));
   const int64_t rows = image.size(1) + 2 * padding - height;
   const int64_t columns = image.size(2) + 2 * padding - width;
   if (rows < 0 || columns < 0)
@@ -204,7 +239,8 @@ at::Tensor random_crop(const at::Tensor& image, int64_t height, int64_t width, G
   const int64_t from_column = std::max<int64_t>(left, 0);
   const int64_t inside_rows = std::min(top + height, image.size(1)) - from_row;
   const int64_t inside_columns = std::min(left + width, image.size(2)) - from_column;
-  if (inside_rows == height && inside_columns == width) return crop(image, top, left, height, width);
+  if (inside_rows == height && inside_columns == width)
+    return crop(image, top, left, height, width);
   auto out = at::zeros({image.size(0), height, width}, image.options());
   if (inside_rows > 0 && inside_columns > 0)
     crop(out, from_row - top, from_column - left, inside_rows, inside_columns)
@@ -215,13 +251,16 @@ at::Tensor random_crop(const at::Tensor& image, int64_t height, int64_t width, G
 at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width) {
   check_image("resize", image);
   check_image_size("resize", height, width);
-  if (image.numel() == 0) refuse_transform("resize", "an image with pixels", side_text(image));
-  if (image.size(1) == height && image.size(2) == width) return image;
-  // LibTorch (2.11 to 2.15) gives wrong values, or fails, for a uint8 result of width 1, which it takes for
-  // one whose colours lie beside each other.
+  if (image.numel() == 0)
+    refuse_transform("resize", "an image with pixels", side_text(image));
+  if (image.size(1) == height && image.size(2) == width)
+    return image;
+  // LibTorch (2.11 to 2.15) gives wrong values, or fails, for a uint8 result of width 1, which it
+  // takes for one whose colours lie beside each other.
   if (is_bytes(image) && width == 1)
     return resize(image.to(at::kFloat), height, width).round_().to(at::kByte);
-  return at::_upsample_bilinear2d_aa(image.unsqueeze(0), {height, width}, /*align_corners=*/false).squeeze(0);
+  return at::_upsample_bilinear2d_aa(image.unsqueeze(0), {height, width}, /*align_corners=*/false)
+      .squeeze(0);
 }
 
 at::Tensor resize_shorter(const at::Tensor& image, int64_t side) {
@@ -229,23 +268,31 @@ at::Tensor resize_shorter(const at::Tensor& image, int64_t side) {
   check_image_size("resize_shorter", side, side);
   const int64_t shorter = std::max<int64_t>(std::min(image.size(1), image.size(2)), 1);
   const auto scaled = [&](int64_t extent) {
-    return extent == shorter ? side
-                             : static_cast<int64_t>(static_cast<double>(side) * static_cast<double>(extent) /
-                                                    static_cast<double>(shorter));
+    return extent == shorter
+               ? side
+               : static_cast<int64_t>(static_cast<double>(side) * static_cast<double>(extent) /
+                                      static_cast<double>(shorter));
   };
   return resize(image, scaled(image.size(1)), scaled(image.size(2)));
 }
 
-at::Tensor random_resized_crop(const at::Tensor& image, int64_t height, int64_t width, Generator& rng,
+at::Tensor random_resized_crop(const at::Tensor& image,
+                               int64_t height,
+                               int64_t width,
+                               Generator& rng,
                                const ResizedCropOptions& options) {
   check_image("random_resized_crop", image);
   const auto part = random_part(image.size(1), image.size(2), rng, options);
   return resize(crop(image, part.top, part.left, part.height, part.width), height, width);
 }
 
-at::Tensor random_resized_crop(const EncodedImage& image, int64_t height, int64_t width, Generator& rng,
+at::Tensor random_resized_crop(const EncodedImage& image,
+                               int64_t height,
+                               int64_t width,
+                               Generator& rng,
                                const ResizedCropOptions& options) {
-  return resize(image.decode(random_part(image.height(), image.width(), rng, options)), height, width);
+  return resize(
+      image.decode(random_part(image.height(), image.width(), rng, options)), height, width);
 }
 
 at::Tensor flip(const at::Tensor& image) {
@@ -263,12 +310,14 @@ at::Tensor to_float(const at::Tensor& image) {
   return is_bytes(image) ? image.to(at::kFloat).div_(255) : image;
 }
 
-at::Tensor normalize(const at::Tensor& image, const std::vector<double>& mean,
+at::Tensor normalize(const at::Tensor& image,
+                     const std::vector<double>& mean,
                      const std::vector<double>& deviation) {
   check_image("normalize", image);
   const auto channels = static_cast<size_t>(image.size(0));
   if (mean.size() != channels || deviation.size() != channels)
-    refuse_transform("normalize", cat("a mean and a deviation for each of ", channels, " channels"),
+    refuse_transform("normalize",
+                     cat("a mean and a deviation for each of ", channels, " channels"),
                      cat(mean.size(), " and ", deviation.size()));
   if (std::any_of(deviation.begin(), deviation.end(), [](double value) { return !(value > 0); }))
     refuse_transform("normalize", "deviations above 0", join(deviation, ", "));
@@ -289,26 +338,31 @@ at::Tensor normalize(const at::Tensor& image, const std::vector<double>& mean,
 
 at::Tensor brightness(const at::Tensor& image, double factor) {
   check_image("brightness", image);
-  if (!(factor >= 0)) refuse_transform("brightness", "a factor of 0 or more", cat(factor));
+  if (!(factor >= 0))
+    refuse_transform("brightness", "a factor of 0 or more", cat(factor));
   return blend(image, factor, 0);
 }
 
 at::Tensor contrast(const at::Tensor& image, double factor) {
   check_image("contrast", image);
-  if (!(factor >= 0)) refuse_transform("contrast", "a factor of 0 or more", cat(factor));
+  if (!(factor >= 0))
+    refuse_transform("contrast", "a factor of 0 or more", cat(factor));
   return blend(image, factor, (1 - factor) * mean_of_grey(image));
 }
 
-at::Tensor color_jitter(const at::Tensor& image, Generator& rng, const ColorJitterOptions& options) {
+at::Tensor color_jitter(const at::Tensor& image,
+                        Generator& rng,
+                        const ColorJitterOptions& options) {
   check_image("color_jitter", image);
   if (!(options.brightness >= 0) || !(options.contrast >= 0))
-    refuse_transform("color_jitter", "ranges of 0 or more",
-                     cat(options.brightness, " and ", options.contrast));
+    refuse_transform(
+        "color_jitter", "ranges of 0 or more", cat(options.brightness, " and ", options.contrast));
   const bool contrast_first = rng.chance(0.5);
   at::Tensor changed = image;
   for (const bool is_contrast : {contrast_first, !contrast_first}) {
     const double range = is_contrast ? options.contrast : options.brightness;
-    if (range == 0) continue;
+    if (range == 0)
+      continue;
     const double factor = jitter_factor(range, rng);
     changed = is_contrast ? contrast(changed, factor) : brightness(changed, factor);
   }

@@ -1,6 +1,6 @@
-// Image transforms for training data: crop, resize, flip, change brightness, normalise. Free functions on
-// tensors [channels, height, width], uint8 or float32, on the CPU; all randomness comes from a Generator. For
-// a dataset's get(), and for ImageFolderOptions::transform:
+// Image transforms for training data: crop, resize, flip, change brightness, normalise. Free
+// functions on tensors [channels, height, width], uint8 or float32, on the CPU; all randomness
+// comes from a Generator. For a dataset's get(), and for ImageFolderOptions::transform:
 //
 //   image = transform::random_resized_crop(image, 224, 224, rng);
 //   image = transform::random_flip(image, rng);
@@ -30,28 +30,37 @@ inline const std::vector<double> kImageNetDeviation{0.229, 0.224, 0.225};
 at::Tensor crop(const at::Tensor& image, int64_t top, int64_t left, int64_t height, int64_t width);
 at::Tensor center_crop(const at::Tensor& image, int64_t height, int64_t width);
 // The same for an encoded image, of which only the crop is decoded.
-at::Tensor crop(const EncodedImage& image, int64_t top, int64_t left, int64_t height, int64_t width);
+at::Tensor crop(
+    const EncodedImage& image, int64_t top, int64_t left, int64_t height, int64_t width);
 at::Tensor center_crop(const EncodedImage& image, int64_t height, int64_t width);
 // Crops at a random position, after adding `padding` rows and columns of zeros on every side.
-at::Tensor random_crop(const at::Tensor& image, int64_t height, int64_t width, Generator& rng,
-                       int64_t padding = 0);
+at::Tensor random_crop(
+    const at::Tensor& image, int64_t height, int64_t width, Generator& rng, int64_t padding = 0);
 
-// Bilinear; antialiased when it shrinks. Source: torch.nn.functional.interpolate(antialias=True), bit for
-// bit.
+// Bilinear; antialiased when it shrinks. Source: torch.nn.functional.interpolate(antialias=True),
+// bit for bit.
 at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width);
-// Resizes the shorter side to `side`, the other in proportion. Source: torchvision.transforms.Resize(side).
+// Resizes the shorter side to `side`, the other in proportion. Source:
+// torchvision.transforms.Resize(side).
 at::Tensor resize_shorter(const at::Tensor& image, int64_t side);
 
 struct ResizedCropOptions {
   std::pair<double, double> scale = {0.08, 1.0};         // of the image's area
   std::pair<double, double> ratio = {3.0 / 4, 4.0 / 3};  // width to height
 };
-// Crops at random size, position and shape, then resizes. Source: torchvision.transforms.RandomResizedCrop.
-at::Tensor random_resized_crop(const at::Tensor& image, int64_t height, int64_t width, Generator& rng,
+// Crops at random size, position and shape, then resizes. Source:
+// torchvision.transforms.RandomResizedCrop.
+at::Tensor random_resized_crop(const at::Tensor& image,
+                               int64_t height,
+                               int64_t width,
+                               Generator& rng,
                                const ResizedCropOptions& options = {});
-// The same for an encoded image, of which only the crop is decoded: the same pixels from the same random
-// numbers.
-at::Tensor random_resized_crop(const EncodedImage& image, int64_t height, int64_t width, Generator& rng,
+// The same for an encoded image, of which only the crop is decoded: the same pixels from the same
+// random numbers.
+at::Tensor random_resized_crop(const EncodedImage& image,
+                               int64_t height,
+                               int64_t width,
+                               Generator& rng,
                                const ResizedCropOptions& options = {});
 
 // Mirrors left and right.
@@ -60,14 +69,15 @@ at::Tensor random_flip(const at::Tensor& image, Generator& rng, double probabili
 
 // uint8 0..255 to float32 0..1; float32 is unchanged.
 at::Tensor to_float(const at::Tensor& image);
-// (to_float(image) - mean) / deviation, with one value per channel; bit for bit as these three operations one
-// after another. Shapes: the same, float32, contiguous.
-at::Tensor normalize(const at::Tensor& image, const std::vector<double>& mean,
+// (to_float(image) - mean) / deviation, with one value per channel; bit for bit as these three
+// operations one after another. Shapes: the same, float32, contiguous.
+at::Tensor normalize(const at::Tensor& image,
+                     const std::vector<double>& mean,
                      const std::vector<double>& deviation);
 
-// Multiplies by `factor`; contrast multiplies the difference from the grey image's mean. Values are clamped
-// to the range (0..255 or 0..1). Source: torchvision.transforms.functional.adjust_brightness,
-// adjust_contrast.
+// Multiplies by `factor`; contrast multiplies the difference from the grey image's mean. Values are
+// clamped to the range (0..255 or 0..1). Source:
+// torchvision.transforms.functional.adjust_brightness, adjust_contrast.
 at::Tensor brightness(const at::Tensor& image, double factor);
 at::Tensor contrast(const at::Tensor& image, double factor);
 

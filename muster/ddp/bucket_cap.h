@@ -1,5 +1,5 @@
-// The size of the buckets in which gradients are averaged: a number of MiB, PyTorch's default, or the best
-// size found in the first steps.
+// The size of the buckets in which gradients are averaged: a number of MiB, PyTorch's default, or
+// the best size found in the first steps.
 #pragma once
 
 #include <optional>
@@ -10,9 +10,9 @@ class BucketCap {
  public:
   BucketCap() = default;                // PyTorch's: 25 MiB, first bucket 1
   BucketCap(double mib) : mib_(mib) {}  // NOLINT(google-explicit-constructor): it is a number
-  // Tries a few sizes in the first steps, PyTorch's first. It keeps the one with the shortest backwards on
-  // the slowest rank, the same on all ranks; another than PyTorch's must be better by 2 %. Rank 0 logs the
-  // choice.
+  // Tries a few sizes in the first steps, PyTorch's first. It keeps the one with the shortest
+  // backwards on the slowest rank, the same on all ranks; another than PyTorch's must be better by
+  // 2 %. Rank 0 logs the choice.
   static BucketCap automatic() {
     BucketCap cap;
     cap.automatic_ = true;

@@ -29,17 +29,20 @@ std::string ms_text(double seconds) {
 }  // namespace
 
 BucketTrial::BucketTrial(const BucketCap& cap, size_t model_bytes) : cap_(cap) {
-  if (!cap.is_automatic()) return;
+  if (!cap.is_automatic())
+    return;
   sizes_ = {BucketCap()};
   for (const double mib : {10.0, 4.0, 1.0})
-    if (static_cast<double>(model_bytes) > mib * kMiBOfBucket) sizes_.emplace_back(mib);
+    if (static_cast<double>(model_bytes) > mib * kMiBOfBucket)
+      sizes_.emplace_back(mib);
   cap_ = sizes_[0];
   running_ = sizes_.size() > 1;
   times_.resize(sizes_.size());
 }
 
 void BucketTrial::count(double seconds) {
-  if (!running_ || ++backwards_ <= kBackwardsBefore) return;
+  if (!running_ || ++backwards_ <= kBackwardsBefore)
+    return;
   times_[at_].push_back(seconds);
   ++times_this_pass_;
 }
@@ -47,14 +50,16 @@ void BucketTrial::count(double seconds) {
 bool BucketTrial::next() {
   times_this_pass_ = 0;
   at_ = (at_ + 1) % sizes_.size();
-  if (at_ == 0 && ++pass_ == kPasses) return running_ = false;
+  if (at_ == 0 && ++pass_ == kPasses)
+    return running_ = false;
   cap_ = sizes_[at_];
   return true;
 }
 
 std::vector<double> BucketTrial::medians() const {
   std::vector<double> medians;
-  for (const auto& times : times_) medians.push_back(middle_of(times));
+  for (const auto& times : times_)
+    medians.push_back(middle_of(times));
   return medians;
 }
 
@@ -62,14 +67,20 @@ std::string BucketTrial::decide(const std::vector<double>& medians_of_ranks) {
   std::vector<double> slowest(sizes_.size(), 0);
   for (size_t i = 0; i < medians_of_ranks.size(); ++i)
     slowest[i % sizes_.size()] = std::max(slowest[i % sizes_.size()], medians_of_ranks[i]);
-  auto best = static_cast<size_t>(std::min_element(slowest.begin(), slowest.end()) - slowest.begin());
-  if (slowest[best] > kBetterBy * slowest[0]) best = 0;
+  auto best =
+      static_cast<size_t>(std::min_element(slowest.begin(), slowest.end()) - slowest.begin());
+  if (slowest[best] > kBetterBy * slowest[0])
+    best = 0;
   cap_ = sizes_[best];
   std::vector<std::string> tried;
   for (size_t i = 0; i < sizes_.size(); ++i)
     tried.push_back(cat(text_of(sizes_[i]), " ", ms_text(slowest[i])));
-  return cat("buckets of ", text_of(cap_), " from now on, by the backward times of ", kPasses * kTimesAPass,
-             " steps with each size: ", join(tried, ", "));
+  return cat("buckets of ",
+             text_of(cap_),
+             " from now on, by the backward times of ",
+             kPasses * kTimesAPass,
+             " steps with each size: ",
+             join(tried, ", "));
 }
 
 }  // namespace muster

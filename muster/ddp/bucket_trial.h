@@ -1,6 +1,6 @@
-// Finds the bucket size (bucket_cap.h) with the shortest backwards: tries a few sizes, twice, and measures.
-// The reducer (gradient_reducer.cc) remakes its buckets in between, and makes the ranks agree. Knows nothing
-// of either.
+// Finds the bucket size (bucket_cap.h) with the shortest backwards: tries a few sizes, twice, and
+// measures. The reducer (gradient_reducer.cc) remakes its buckets in between, and makes the ranks
+// agree. Knows nothing of either.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace muster {
 
 class BucketTrial {
  public:
-  // `model_bytes` of gradients: larger buckets are not tried. If the cap is not automatic, there is nothing
-  // to try.
+  // `model_bytes` of gradients: larger buckets are not tried. If the cap is not automatic, there is
+  // nothing to try.
   BucketTrial(const BucketCap& cap, size_t model_bytes);
 
   bool running() const { return running_; }

@@ -12,8 +12,9 @@ namespace muster {
 
 namespace {
 
-// The memory of `tensor`, which lives as long as the pointer. LibTorch counts such pointers itself, so it
-// takes a storage with one for an alias of the tensor's: the Reducer does not copy between them.
+// The memory of `tensor`, which lives as long as the pointer. LibTorch counts such pointers itself,
+// so it takes a storage with one for an alias of the tensor's: the Reducer does not copy between
+// them.
 c10::DataPtr pointer_to(const at::Tensor& tensor) {
   c10::maybeApplyRefcountedDeleter(tensor.storage());
   void* const counted = tensor.storage().data_ptr().get_context();
@@ -22,15 +23,20 @@ c10::DataPtr pointer_to(const at::Tensor& tensor) {
 }
 
 at::Tensor plain_over(const at::Tensor& view) {
-  const size_t bytes = at::detail::computeStorageNbytes(view.sizes(), view.strides(), view.itemsize());
-  const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, pointer_to(view), /*allocator=*/nullptr,
+  const size_t bytes =
+      at::detail::computeStorageNbytes(view.sizes(), view.strides(), view.itemsize());
+  const c10::Storage storage(c10::Storage::use_byte_size_t(),
+                             bytes,
+                             pointer_to(view),
+                             /*allocator=*/nullptr,
                              /*resizable=*/false);
   return at::empty({0}, view.options()).set_(storage, 0, view.sizes(), view.strides());
 }
 
 bool same_place(const at::Tensor& one, const at::Tensor& other) {
-  return one.defined() && one.const_data_ptr() == other.const_data_ptr() && one.sizes() == other.sizes() &&
-         one.strides() == other.strides() && one.scalar_type() == other.scalar_type();
+  return one.defined() && one.const_data_ptr() == other.const_data_ptr() &&
+         one.sizes() == other.sizes() && one.strides() == other.strides() &&
+         one.scalar_type() == other.scalar_type();
 }
 
 bool same_storage(const at::Tensor& one, const at::Tensor& other) {
@@ -49,8 +55,10 @@ void BucketViews::lend(const std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters.size(); ++i) {
     at::Tensor& gradient = parameters[i].mutable_grad();
-    if (!gradient.defined() || !gradient.is_view()) continue;
-    if (!same_place(lent_[i], gradient)) lent_[i] = plain_over(gradient);
+    if (!gradient.defined() || !gradient.is_view())
+      continue;
+    if (!same_place(lent_[i], gradient))
+      lent_[i] = plain_over(gradient);
     gradient = lent_[i].variable_data();
   }
 }
@@ -59,8 +67,10 @@ void BucketViews::take_back(const std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters.size(); ++i) {
     at::Tensor& lent = lent_[i];
-    if (!lent.defined() || same_storage(parameters[i].grad(), lent)) continue;
-    if (lent.storage().use_count() == 1) continue;
+    if (!lent.defined() || same_storage(parameters[i].grad(), lent))
+      continue;
+    if (lent.storage().use_count() == 1)
+      continue;
     move_away(lent);
     lent = at::Tensor();
   }

@@ -1,6 +1,6 @@
-// Gradients in the memory of the Reducer's buckets, as the program sees them: plain tensors without a copy.
-// zero_grad() throws on views. A gradient that the program keeps over zero_grad() (PCGrad does, of each task)
-// gets memory of its own before a backward writes to the buckets again.
+// Gradients in the memory of the Reducer's buckets, as the program sees them: plain tensors without
+// a copy. zero_grad() throws on views. A gradient that the program keeps over zero_grad() (PCGrad
+// does, of each task) gets memory of its own before a backward writes to the buckets again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,8 @@ class BucketViews {
   void take_back(const std::vector<at::Tensor>& parameters);
 
  private:
-  // A parameter's: the bucket's memory in a storage that only these tensors have, and what is made from them.
+  // A parameter's: the bucket's memory in a storage that only these tensors have, and what is made
+  // from them.
   std::vector<at::Tensor> lent_;
 };
 

@@ -1,5 +1,5 @@
-// Measures what one rank computes for a step, without its waits for others. It runs from the moment when a
-// forward may start until a backward's own gradients are there, and stands still in between.
+// Measures what one rank computes for a step, without its waits for others. It runs from the moment
+// when a forward may start until a backward's own gradients are there, and stands still in between.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,8 @@ namespace muster {
 class ComputeClock {
  public:
   void pause() {
-    if (since_) seconds_ += seconds_since(*since_);
+    if (since_)
+      seconds_ += seconds_since(*since_);
     since_.reset();
     count_outside_as(Category::other);
   }

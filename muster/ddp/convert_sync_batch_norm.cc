@@ -1,4 +1,5 @@
-// How BatchNorm modules are made those of all ranks without being replaced: through LibTorch's dispatcher.
+// How BatchNorm modules are made those of all ranks without being replaced: through LibTorch's
+// dispatcher.
 #include <ATen/ops/batch_norm_native.h>
 #include <torch/library.h>
 
@@ -27,26 +28,34 @@ struct ConvertedNorm {
 class ConvertedNorms {
  public:
   static ConvertedNorms& instance() {
-    static auto& norms = *new ConvertedNorms;  // never destroyed: groups outlive the statics of others
+    static auto& norms =
+        *new ConvertedNorms;  // never destroyed: groups outlive the statics of others
     return norms;
   }
 
-  void add(const at::Tensor& tensor, std::weak_ptr<torch::nn::Module> module, const ProcessGroup& group) {
+  void add(const at::Tensor& tensor,
+           std::weak_ptr<torch::nn::Module> module,
+           const ProcessGroup& group) {
     const std::unique_lock lock(mutex_);
     std::erase_if(norms_, [](const auto& item) { return item.second.module.expired(); });
-    norms_.insert_or_assign(tensor.unsafeGetTensorImpl(),
-                            ConvertedNorm{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
-                                          std::move(module), group});
+    norms_.insert_or_assign(
+        tensor.unsafeGetTensorImpl(),
+        ConvertedNorm{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
+                      std::move(module),
+                      group});
   }
 
   // The group of a module in training mode.
   std::optional<ProcessGroup> find(const std::optional<at::Tensor>& tensor) const {
-    if (!tensor || !tensor->defined()) return std::nullopt;
+    if (!tensor || !tensor->defined())
+      return std::nullopt;
     const std::shared_lock lock(mutex_);
     const auto found = norms_.find(tensor->unsafeGetTensorImpl());
-    if (found == norms_.end() || found->second.tensor.expired()) return std::nullopt;
+    if (found == norms_.end() || found->second.tensor.expired())
+      return std::nullopt;
     const auto module = found->second.module.lock();
-    if (!module || !module->is_training() || found->second.group.size() == 1) return std::nullopt;
+    if (!module || !module->is_training() || found->second.group.size() == 1)
+      return std::nullopt;
     return found->second.group;
   }
 
@@ -57,29 +66,39 @@ class ConvertedNorms {
 
 using MaybeTensor = std::optional<at::Tensor>;
 
-at::Tensor batch_norm_of_all_ranks(const at::Tensor& input, const MaybeTensor& weight,
-                                   const MaybeTensor& bias, const MaybeTensor& running_mean,
-                                   const MaybeTensor& running_var, bool training, double momentum, double eps,
+at::Tensor batch_norm_of_all_ranks(const at::Tensor& input,
+                                   const MaybeTensor& weight,
+                                   const MaybeTensor& bias,
+                                   const MaybeTensor& running_mean,
+                                   const MaybeTensor& running_var,
+                                   bool training,
+                                   double momentum,
+                                   double eps,
                                    bool cudnn_enabled) {
   if (training) {
     auto group = ConvertedNorms::instance().find(running_mean);
-    if (!group) group = ConvertedNorms::instance().find(weight);
-    const auto or_none = [](const MaybeTensor& tensor) { return tensor.value_or(at::Tensor()); };
+    if (!group)
+      group = ConvertedNorms::instance().find(weight);
+    const auto or_none = [](const MaybeTensor& tensor) {
+      return tensor.value_or(at::Tensor());
+    };
     if (group) {
       return sync_batch_norm(input,
                              {.weight = or_none(weight),
                               .bias = or_none(bias),
                               .running_mean = or_none(running_mean),
                               .running_var = or_none(running_var)},
-                             momentum, eps, *group);
+                             momentum,
+                             eps,
+                             *group);
     }
   }
-  return at::native::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps,
-                                cudnn_enabled);
+  return at::native::batch_norm(
+      input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled);
 }
 
-// Once, and only in programs that convert something: LibTorch's own operator has no kernel there, as it is
-// put together from others.
+// Once, and only in programs that convert something: LibTorch's own operator has no kernel there,
+// as it is put together from others.
 void listen_to_batch_norm() {
   static const bool registered = [] {
     for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
@@ -94,12 +113,15 @@ void listen_to_batch_norm() {
 template <class Impl>
 bool convert_one(const std::string& name, torch::nn::Module& module, const ProcessGroup& group) {
   auto* norm = dynamic_cast<Impl*>(&module);
-  if (norm == nullptr) return false;
+  if (norm == nullptr)
+    return false;
   const at::Tensor& known_by = norm->running_mean.defined() ? norm->running_mean : norm->weight;
   if (!known_by.defined()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("convert_sync_batch_norm: expected a weight or running statistics, got '", name,
-                    "' with neither, so its calls cannot be recognised; make it a muster::SyncBatchNorm"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("convert_sync_batch_norm: expected a weight or running statistics, got '",
+            name,
+            "' with neither, so its calls cannot be recognised; make it a muster::SyncBatchNorm"));
   }
   ConvertedNorms::instance().add(known_by, module.shared_from_this(), group);
   return true;
@@ -115,9 +137,10 @@ int64_t convert_sync_batch_norm(torch::nn::Module& model, const ProcessGroup& gr
   listen_to_batch_norm();
   int64_t converted = 0;
   model.apply([&](const std::string& name, torch::nn::Module& module) {
-    converted += static_cast<int64_t>(convert_one<torch::nn::BatchNorm1dImpl>(name, module, group) ||
-                                      convert_one<torch::nn::BatchNorm2dImpl>(name, module, group) ||
-                                      convert_one<torch::nn::BatchNorm3dImpl>(name, module, group));
+    converted +=
+        static_cast<int64_t>(convert_one<torch::nn::BatchNorm1dImpl>(name, module, group) ||
+                             convert_one<torch::nn::BatchNorm2dImpl>(name, module, group) ||
+                             convert_one<torch::nn::BatchNorm3dImpl>(name, module, group));
   });
   return converted;
 }

@@ -25,9 +25,11 @@ at::Tensor copy_on(c10::Device device, const at::Tensor& tensor) {
 class ToReplica : public torch::autograd::Function<ToReplica> {
  public:
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
-                                                at::TensorList parameters, c10::Device device) {
+                                                at::TensorList parameters,
+                                                c10::Device device) {
     torch::autograd::variable_list copies;
-    for (const at::Tensor& parameter : parameters) copies.push_back(copy_on(device, parameter));
+    for (const at::Tensor& parameter : parameters)
+      copies.push_back(copy_on(device, parameter));
     context->saved_data["device"] = parameters[0].device();
     return copies;
   }
@@ -35,7 +37,8 @@ class ToReplica : public torch::autograd::Function<ToReplica> {
                                                  const torch::autograd::variable_list& gradients) {
     torch::autograd::variable_list found;
     for (const at::Tensor& gradient : gradients)
-      found.push_back(gradient.defined() ? gradient.to(context->saved_data["device"].toDevice()) : gradient);
+      found.push_back(gradient.defined() ? gradient.to(context->saved_data["device"].toDevice())
+                                         : gradient);
     found.emplace_back();  // of the device
     return found;
   }
@@ -43,20 +46,24 @@ class ToReplica : public torch::autograd::Function<ToReplica> {
 
 void copy_modes(const torch::nn::Module& from, const torch::nn::Module& to) {
   const auto sources = from.modules(), targets = to.modules();
-  for (size_t i = 0; i < targets.size(); ++i) targets[i]->train(sources[i]->is_training());  // parents first
+  for (size_t i = 0; i < targets.size(); ++i)
+    targets[i]->train(sources[i]->is_training());  // parents first
 }
 
 void copy_buffers(const torch::nn::Module& from, const torch::nn::Module& to, c10::Device device) {
   const auto sources = from.buffers();
   auto targets = to.buffers();
   for (size_t i = 0; i < targets.size(); ++i) {
-    if (!targets[i].defined()) continue;
+    if (!targets[i].defined())
+      continue;
     targets[i].set_data(copy_on(device, sources[i].detach()));
   }
 }
 
 // A replica's parameters are no leaves: they hang on the copies of the model's.
-void link_parameters(const torch::nn::Module& from, const torch::nn::Module& to, c10::Device device) {
+void link_parameters(const torch::nn::Module& from,
+                     const torch::nn::Module& to,
+                     c10::Device device) {
   const auto sources = from.parameters();
   auto targets = to.parameters();
   const auto copies = ToReplica::apply(at::TensorList(sources), device);
@@ -64,42 +71,55 @@ void link_parameters(const torch::nn::Module& from, const torch::nn::Module& to,
     targets[i].set_data(copies[i].detach());
     const bool trained = sources[i].requires_grad() && copies[i].grad_fn();
     torch::autograd::impl::set_gradient_edge(
-        targets[i], trained ? torch::autograd::impl::gradient_edge(copies[i]) : torch::autograd::Edge());
-    if (!trained) targets[i].set_requires_grad(false);
+        targets[i],
+        trained ? torch::autograd::impl::gradient_edge(copies[i]) : torch::autograd::Edge());
+    if (!trained)
+      targets[i].set_requires_grad(false);
   }
 }
 
 }  // namespace
 
-ModelReplicas::ModelReplicas(std::shared_ptr<torch::nn::Module> model, std::vector<c10::Device> devices)
+ModelReplicas::ModelReplicas(std::shared_ptr<torch::nn::Module> model,
+                             std::vector<c10::Device> devices)
     : model_(std::move(model)), devices_(std::move(devices)) {
   if (devices_.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                "DataParallel: expected one or more devices, got none; give {{torch::kCUDA, 0}, …}");
+    throw Error(
+        ErrorCode::invalid_argument,
+        "DataParallel: expected one or more devices, got none; give {{torch::kCUDA, 0}, …}");
   }
   for (const auto& item : model_->named_parameters()) {
-    if (item.value().device() == devices_[0]) continue;
+    if (item.value().device() == devices_[0])
+      continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("DataParallel: expected the model on the first device, ", devices_[0].str(), ", got '",
-                    item.key(), "' on ", item.value().device().str(), "; call model->to() first"));
+                cat("DataParallel: expected the model on the first device, ",
+                    devices_[0].str(),
+                    ", got '",
+                    item.key(),
+                    "' on ",
+                    item.value().device().str(),
+                    "; call model->to() first"));
   }
 }
 
 void ModelReplicas::make() {
   const at::NoGradGuard no_grad;
   replicas_ = {model_};
-  for (size_t i = 1; i < devices_.size(); ++i) replicas_.push_back(model_->clone(devices_[i]));
+  for (size_t i = 1; i < devices_.size(); ++i)
+    replicas_.push_back(model_->clone(devices_[i]));
 }
 
 void ModelReplicas::refresh(size_t count) {
   const bool changed = replicas_.empty() ||
                        replicas_.back()->parameters().size() != model_->parameters().size() ||
                        replicas_.back()->buffers().size() != model_->buffers().size();
-  if (changed) make();
+  if (changed)
+    make();
   for (size_t i = 1; i < count; ++i) {
     copy_modes(*model_, *replicas_[i]);
     copy_buffers(*model_, *replicas_[i], devices_[i]);
-    if (!model_->parameters().empty()) link_parameters(*model_, *replicas_[i], devices_[i]);
+    if (!model_->parameters().empty())
+      link_parameters(*model_, *replicas_[i], devices_[i]);
   }
 }
 
@@ -110,38 +130,47 @@ void ModelReplicas::for_each(size_t count, const std::function<void(size_t)>& bo
     try {
       const at::ThreadLocalStateGuard same_modes(state);
       const c10::DeviceGuard device(devices_[i]);
-      translate_failures(cat("DataParallel: replica ", i, " on ", devices_[i].str()), [&] { body(i); });
+      translate_failures(cat("DataParallel: replica ", i, " on ", devices_[i].str()),
+                         [&] { body(i); });
     } catch (...) {
       failures[i] = std::current_exception();
     }
   };
   std::vector<std::thread> threads;
-  for (size_t i = 1; i < count; ++i) threads.emplace_back(run, i);
+  for (size_t i = 1; i < count; ++i)
+    threads.emplace_back(run, i);
   run(0);
-  for (auto& thread : threads) thread.join();
+  for (auto& thread : threads)
+    thread.join();
   for (const auto& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
+    if (failure)
+      std::rethrow_exception(failure);
   }
 }
 
 namespace detail {
 
-std::vector<at::Tensor> scatter(const at::Tensor& tensor, const std::vector<c10::Device>& devices,
+std::vector<at::Tensor> scatter(const at::Tensor& tensor,
+                                const std::vector<c10::Device>& devices,
                                 int64_t dim) {
   if (tensor.dim() == 0) {
     std::vector<at::Tensor> copies;
-    for (const c10::Device device : devices) copies.push_back(tensor.to(device));
+    for (const c10::Device device : devices)
+      copies.push_back(tensor.to(device));
     return copies;
   }
   auto parts = tensor.chunk(static_cast<int64_t>(devices.size()), dim);
-  for (size_t i = 0; i < parts.size(); ++i) parts[i] = parts[i].to(devices[i]);
+  for (size_t i = 0; i < parts.size(); ++i)
+    parts[i] = parts[i].to(devices[i]);
   return parts;
 }
 
 at::Tensor gather(const std::vector<at::Tensor>& parts, c10::Device device, int64_t dim) {
   std::vector<at::Tensor> here;
-  for (const at::Tensor& part : parts) here.push_back(part.to(device));
-  return here[0].dim() == 0 ? at::stack(here) : at::cat(here, dim);  // of scalars a vector, as in Python
+  for (const at::Tensor& part : parts)
+    here.push_back(part.to(device));
+  return here[0].dim() == 0 ? at::stack(here)
+                            : at::cat(here, dim);  // of scalars a vector, as in Python
 }
 
 }  // namespace detail

@@ -1,12 +1,12 @@
-// One process, several devices: in each step the model is copied to all of them, the batch is divided, and
-// the outputs are joined. Gradients arrive in the model itself. For small programs; DistributedDataParallel
-// copies once, not in every step.
+// One process, several devices: in each step the model is copied to all of them, the batch is
+// divided, and the outputs are joined. Gradients arrive in the model itself. For small programs;
+// DistributedDataParallel copies once, not in every step.
 //
 //   muster::DataParallel model(net, {{torch::kCUDA, 0}, {torch::kCUDA, 1}});
 //   torch::cross_entropy_loss(model(x), y).backward();
 //
-// Formula: per step, one copy of the parameters to, and one of the gradients from, each device but the first.
-// Source: torch.nn.DataParallel.
+// Formula: per step, one copy of the parameters to, and one of the gradients from, each device but
+// the first. Source: torch.nn.DataParallel.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,13 +36,15 @@ class ModelReplicas {
   // Throws: invalid_argument without devices, and for a model that is not on the first.
   ModelReplicas(std::shared_ptr<torch::nn::Module> model, std::vector<c10::Device> devices);
 
-  // Copies the model's present values to `count` replicas; their gradients flow back into the model.
+  // Copies the model's present values to `count` replicas; their gradients flow back into the
+  // model.
   void refresh(size_t count);
   torch::nn::Module& at(size_t index) const { return *replicas_[index]; }
   const std::vector<c10::Device>& devices() const { return devices_; }
 
-  // Calls `body` for 0 … count - 1, each in its own thread with its device current. Throws: whatever the
-  // first failing call throws; if that is no muster::Error, an Error that names the device.
+  // Calls `body` for 0 … count - 1, each in its own thread with its device current. Throws:
+  // whatever the first failing call throws; if that is no muster::Error, an Error that names the
+  // device.
   void for_each(size_t count, const std::function<void(size_t)>& body) const;
 
  private:
@@ -56,7 +58,8 @@ class ModelReplicas {
 namespace detail {
 
 // Splits a batch into parts, at most one per device.
-std::vector<at::Tensor> scatter(const at::Tensor& tensor, const std::vector<c10::Device>& devices,
+std::vector<at::Tensor> scatter(const at::Tensor& tensor,
+                                const std::vector<c10::Device>& devices,
                                 int64_t dim);
 at::Tensor gather(const std::vector<at::Tensor>& parts, c10::Device device, int64_t dim);
 
@@ -64,7 +67,8 @@ template <class Value>
 Value gather_outputs(std::vector<Value> parts, c10::Device device, int64_t dim) {
   const auto gather_member = [&](auto member) {
     std::vector<std::remove_cvref_t<decltype(member(parts[0]))>> values;
-    for (Value& part : parts) values.push_back(member(part));
+    for (Value& part : parts)
+      values.push_back(member(part));
     return gather_outputs(std::move(values), device, dim);
   };
   if constexpr (std::is_same_v<Value, at::Tensor>) {
@@ -83,18 +87,22 @@ Value gather_outputs(std::vector<Value> parts, c10::Device device, int64_t dim) 
 
 }  // namespace detail
 
-// `Module` is a module holder whose modules can be cloned. Its forward returns a tensor, or pairs, tuples and
-// vectors of tensors.
+// `Module` is a module holder whose modules can be cloned. Its forward returns a tensor, or pairs,
+// tuples and vectors of tensors.
 template <class Module>
 class DataParallel {
  public:
   // A device named several times gets several replicas (on the CPU: for tests).
-  DataParallel(Module module, std::vector<c10::Device> devices, const DataParallelOptions& options = {})
-      : module_(std::move(module)), replicas_(module_.ptr(), std::move(devices)), options_(options) {}
+  DataParallel(Module module,
+               std::vector<c10::Device> devices,
+               const DataParallelOptions& options = {})
+      : module_(std::move(module)),
+        replicas_(module_.ptr(), std::move(devices)),
+        options_(options) {}
 
-  // Divides tensors among the devices, and passes other arguments to each. A batch with fewer samples than
-  // devices uses fewer of them. Buffers (running statistics) are those of the first device's part. Throws:
-  // whatever the module's forward throws.
+  // Divides tensors among the devices, and passes other arguments to each. A batch with fewer
+  // samples than devices uses fewer of them. Buffers (running statistics) are those of the first
+  // device's part. Throws: whatever the module's forward throws.
   template <class... Args>
   auto forward(const Args&... args) {
     const size_t count = std::min({replicas_.devices().size(), parts_of(args)...});
@@ -104,13 +112,14 @@ class DataParallel {
     std::vector<std::optional<Result>> results(count);
     replicas_.for_each(count, [&](size_t i) {
       auto& replica = dynamic_cast<typename Module::ContainedType&>(replicas_.at(i));
-      results[i] =
-          std::apply([&](const auto&... parts) { return replica.forward(part(parts, i)...); }, inputs);
+      results[i] = std::apply(
+          [&](const auto&... parts) { return replica.forward(part(parts, i)...); }, inputs);
     });
     std::vector<Result> outputs;
-    for (auto& result : results) outputs.push_back(std::move(*result));
-    return detail::gather_outputs(std::move(outputs), options_.output_device.value_or(replicas_.devices()[0]),
-                                  options_.dim);
+    for (auto& result : results)
+      outputs.push_back(std::move(*result));
+    return detail::gather_outputs(
+        std::move(outputs), options_.output_device.value_or(replicas_.devices()[0]), options_.dim);
   }
   template <class... Args>
   auto operator()(const Args&... args) {
@@ -123,7 +132,8 @@ class DataParallel {
  private:
   template <class Arg>
   size_t parts_of(const Arg& arg) const {
-    if constexpr (std::is_same_v<Arg, at::Tensor>) return divided(arg).size();
+    if constexpr (std::is_same_v<Arg, at::Tensor>)
+      return divided(arg).size();
     return replicas_.devices().size();
   }
   template <class Arg>

@@ -22,7 +22,8 @@ namespace muster {
 class [[nodiscard]] NoSync {
  public:
   NoSync(GradientReducer& reducer, bool active) : reducer_(reducer), before_(reducer.reduces()) {
-    if (active) reducer_.set_reduce(false);
+    if (active)
+      reducer_.set_reduce(false);
   }
   ~NoSync() { reducer_.set_reduce(before_); }
   NoSync(const NoSync&) = delete;
@@ -33,20 +34,22 @@ class [[nodiscard]] NoSync {
   bool before_;
 };
 
-// `Module` is a module holder (what TORCH_MODULE makes), a shared_ptr to a module with `forward`, or a
-// torch::jit::Module as torch::jit::load returns it. For a plain list of parameters use GradientReducer.
+// `Module` is a module holder (what TORCH_MODULE makes), a shared_ptr to a module with `forward`,
+// or a torch::jit::Module as torch::jit::load returns it. For a plain list of parameters use
+// GradientReducer.
 template <class Module>
 class DistributedDataParallel {
  public:
   // Collective: yes. Throws: as GradientReducer's constructor.
   DistributedDataParallel(Module module, ProcessGroup group, const DdpOptions& options = {})
       : module_(std::move(module)),
-        reducer_(std::make_unique<GradientReducer>(as_source(module_), std::move(group), options)) {}
+        reducer_(std::make_unique<GradientReducer>(as_source(module_), std::move(group), options)) {
+  }
 
-  // Runs the module's forward. The backward that follows is collective. The next forward of any kind is
-  // collective too if the module has buffers (options.h), or if parameters have been frozen, unfrozen,
-  // registered or loaded. To evaluate on some ranks only, use module().
-  // Throws: as GradientReducer::before_forward and after_forward.
+  // Runs the module's forward. The backward that follows is collective. The next forward of any
+  // kind is collective too if the module has buffers (options.h), or if parameters have been
+  // frozen, unfrozen, registered or loaded. To evaluate on some ranks only, use module(). Throws:
+  // as GradientReducer::before_forward and after_forward.
   template <class... Args>
   auto forward(Args&&... args) {
     reducer_->before_forward();
@@ -67,14 +70,13 @@ class DistributedDataParallel {
   // The part that reduces the gradients, for training steps that drive several models.
   GradientReducer& reducer() { return *reducer_; }
 
-  // Runs `body`, a loop with this model's forwards and backwards, on ranks with different numbers of inputs.
-  // A rank that has left `body` shadows the others: it joins in their collectives with zeros. In the end all
-  // ranks have the model of the last active rank. All forwards inside are collective; only one model may run.
-  // Collective: yes.
-  // Blocking: until `body` has returned on every rank.
-  // Throws: whatever `body` throws; failed_precondition for a static graph, sparse gradients, and parameters
-  // frozen or registered inside.
-  // Source: torch.nn.parallel.DistributedDataParallel.join.
+  // Runs `body`, a loop with this model's forwards and backwards, on ranks with different numbers
+  // of inputs. A rank that has left `body` shadows the others: it joins in their collectives with
+  // zeros. In the end all ranks have the model of the last active rank. All forwards inside are
+  // collective; only one model may run. Collective: yes. Blocking: until `body` has returned on
+  // every rank. Throws: whatever `body` throws; failed_precondition for a static graph, sparse
+  // gradients, and parameters frozen or registered inside. Source:
+  // torch.nn.parallel.DistributedDataParallel.join.
   JoinResult join(const std::function<void()>& body, const JoinOptions& options = {}) {
     return reducer_->join(body, options);
   }
@@ -88,8 +90,8 @@ class DistributedDataParallel {
       return module_.operator->();
     }
   }
-  // Each parameter once, as an optimizer needs them. LibTorch's own list repeats a weight shared by two
-  // layers, and an optimizer would apply its gradient twice.
+  // Each parameter once, as an optimizer needs them. LibTorch's own list repeats a weight shared by
+  // two layers, and an optimizer would apply its gradient twice.
   std::vector<at::Tensor> parameters() {
     if constexpr (is_script) {
       return distinct_parameters(module_);

@@ -32,7 +32,8 @@ void mark_divided_gradients(const std::vector<at::Tensor>& parameters) {
   std::erase_if(all.parameters, [](const auto& entry) { return entry.second.parameter.expired(); });
   for (const at::Tensor& parameter : parameters) {
     const c10::weak_intrusive_ptr<c10::TensorImpl> weak(parameter.getIntrusivePtr());
-    ++all.parameters.try_emplace(parameter.unsafeGetTensorImpl(), DividedMark{weak}).first->second.marks;
+    ++all.parameters.try_emplace(parameter.unsafeGetTensorImpl(), DividedMark{weak})
+          .first->second.marks;
   }
 }
 
@@ -41,7 +42,8 @@ void unmark_divided_gradients(const std::vector<at::Tensor>& parameters) {
   const std::lock_guard lock(all.mutex);
   for (const at::Tensor& parameter : parameters) {
     const auto found = all.parameters.find(parameter.unsafeGetTensorImpl());
-    if (found != all.parameters.end() && --found->second.marks == 0) all.parameters.erase(found);
+    if (found != all.parameters.end() && --found->second.marks == 0)
+      all.parameters.erase(found);
   }
 }
 

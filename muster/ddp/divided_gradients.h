@@ -1,6 +1,6 @@
-// Records parameters of which this rank has only a part of the gradient. The classes that shard a model
-// (muster/parallel) mark them. A training step checks the mark, because a norm or loss scale of parts alone
-// would be silently wrong.
+// Records parameters of which this rank has only a part of the gradient. The classes that shard a
+// model (muster/parallel) mark them. A training step checks the mark, because a norm or loss scale
+// of parts alone would be silently wrong.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -7,7 +7,9 @@
 
 namespace muster {
 
-GradientArrivals::GradientArrivals(std::vector<std::string> names, const DdpOptions& options, int rank)
+GradientArrivals::GradientArrivals(std::vector<std::string> names,
+                                   const DdpOptions& options,
+                                   int rank)
     : names_(std::move(names)),
       all_needed_(!options.find_unused_parameters && !options.static_graph),
       static_graph_(options.static_graph),
@@ -17,15 +19,26 @@ GradientArrivals::GradientArrivals(std::vector<std::string> names, const DdpOpti
 
 void GradientArrivals::check(size_t index) const {
   const auto refuse = [&](const char* rule, const char* got, const char* next) {
-    throw Error(ErrorCode::failed_precondition, cat("DistributedDataParallel: expected ", rule, ", got ", got,
-                                                    " '", names_[index], "' (rank ", rank_, "); ", next));
+    throw Error(ErrorCode::failed_precondition,
+                cat("DistributedDataParallel: expected ",
+                    rule,
+                    ", got ",
+                    got,
+                    " '",
+                    names_[index],
+                    "' (rank ",
+                    rank_,
+                    "); ",
+                    next));
   };
   if (!static_graph_ && arrived_[index]) {
-    refuse("each parameter's gradient once in a backward", "a second one for",
+    refuse("each parameter's gradient once in a backward",
+           "a second one for",
            "set static_graph for layers that are checkpointed more than once");
   }
   if (!learnt_.empty() && !learnt_[index]) {
-    refuse("the first backward's graph with static_graph", "a gradient that was not in it, of",
+    refuse("the first backward's graph with static_graph",
+           "a gradient that was not in it, of",
            "leave static_graph off for a graph that changes");
   }
 }
@@ -39,15 +52,28 @@ void GradientArrivals::refuse_missing(const char* rule, const char* next) const 
   std::vector<std::string> missing;
   size_t needed = 0;
   for (size_t i = 0; i < arrived_.size(); ++i) {
-    if (!learnt_.empty() && !learnt_[i]) continue;
+    if (!learnt_.empty() && !learnt_[i])
+      continue;
     ++needed;
-    if (!arrived_[i]) missing.push_back(names_[i]);
+    if (!arrived_[i])
+      missing.push_back(names_[i]);
   }
-  if (missing.empty()) return;
+  if (missing.empty())
+    return;
   throw Error(ErrorCode::failed_precondition,
-              cat("DistributedDataParallel: expected ", rule, ", got none for ",
-                  finds_unused_ ? "one or more of " : "", join(missing, ", "), " (", missing.size(), " of ",
-                  needed, ", rank ", rank_, "), so nothing was reduced; ", next));
+              cat("DistributedDataParallel: expected ",
+                  rule,
+                  ", got none for ",
+                  finds_unused_ ? "one or more of " : "",
+                  join(missing, ", "),
+                  " (",
+                  missing.size(),
+                  " of ",
+                  needed,
+                  ", rank ",
+                  rank_,
+                  "), so nothing was reduced; ",
+                  next));
 }
 
 void GradientArrivals::check_all() const {

@@ -1,5 +1,5 @@
-// Records which parameters' gradients a backward has produced, and reports what is wrong if they are not the
-// expected ones. It names what c10d::Reducer would reject by index, or a step later.
+// Records which parameters' gradients a backward has produced, and reports what is wrong if they
+// are not the expected ones. It names what c10d::Reducer would reject by index, or a step later.
 #pragma once
 
 #include <string>
@@ -14,18 +14,18 @@ class GradientArrivals {
   GradientArrivals() = default;
   GradientArrivals(std::vector<std::string> names, const DdpOptions& options, int rank);
 
-  // For a reduced backward. Throws: failed_precondition for a second gradient of one parameter, and for one
-  // that the first backward of a static graph did not produce.
+  // For a reduced backward. Throws: failed_precondition for a second gradient of one parameter, and
+  // for one that the first backward of a static graph did not produce.
   void check(size_t index) const;
   void note(size_t index);
   bool any() const { return any_; }
   // Takes what has arrived so far as the static graph.
   void learn() { learnt_ = arrived_; }
-  // Call it at the end. Throws: failed_precondition naming the parameters without a gradient, if each needs
-  // one.
+  // Call it at the end. Throws: failed_precondition naming the parameters without a gradient, if
+  // each needs one.
   void check_all() const;
-  // For a backward that the Reducer could not finish. Throws: failed_precondition naming the parameters that
-  // got no gradient and may need one.
+  // For a backward that the Reducer could not finish. Throws: failed_precondition naming the
+  // parameters that got no gradient and may need one.
   void check_reached() const;
 
   void clear();

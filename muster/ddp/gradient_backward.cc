@@ -11,14 +11,18 @@ namespace muster {
 
 // Called with the lock held, for a gradient of this rank. False: it may stay here.
 bool GradientReducer::State::must_be_reduced(size_t index) {
-  const bool awaited_by_another = live.shares() && live.another_awaits(model.trained().tensors[index]);
+  const bool awaited_by_another =
+      live.shares() && live.another_awaits(model.trained().tensors[index]);
   const bool past_local_outputs = expected == Expected::local && !local_unseen && graph.expired();
   if (expected == Expected::nothing || past_local_outputs) {
-    if (awaited_by_another) return false;
-    refuse(index, past_local_outputs ? "no forward inside no_sync() and no forward that is reduced led to "
-                                       "it, so this gradient would stay local"
-                                     : "no forward through DistributedDataParallel led to it since the last "
-                                       "reduction, so this gradient would stay local");
+    if (awaited_by_another)
+      return false;
+    refuse(index,
+           past_local_outputs
+               ? "no forward inside no_sync() and no forward that is reduced led to "
+                 "it, so this gradient would stay local"
+               : "no forward through DistributedDataParallel led to it since the last "
+                 "reduction, so this gradient would stay local");
   }
   if (expected == Expected::local) {
     accumulated = true;
@@ -29,64 +33,87 @@ bool GradientReducer::State::must_be_reduced(size_t index) {
 
 void GradientReducer::State::on_gradient(size_t index) {
   const std::lock_guard lock(mutex);
-  if (!must_be_reduced(index)) return;
+  if (!must_be_reduced(index))
+    return;
   if (as_views && live.shares() && live.another_awaits(model.trained().tensors[index])) {
     throw Error(ErrorCode::failed_precondition,
-                cat("DistributedDataParallel: expected all models that share '", arrivals.name(index),
-                    "' to be wrapped before the forwards of their common backward, got one that was wrapped, "
+                cat("DistributedDataParallel: expected all models that share '",
+                    arrivals.name(index),
+                    "' to be wrapped before the forwards of their common backward, got one that "
+                    "was wrapped, "
                     "or got it, after a forward (rank ",
-                    group.job_rank(), "); wrap them first, or set gradient_as_bucket_view = false"));
+                    group.job_rank(),
+                    "); wrap them first, or set gradient_as_bucket_view = false"));
   }
   on_backward();
-  if (finds_unused() && torch::autograd::get_current_graph_task_id() != graph_id) refuse_from_inside(index);
+  if (finds_unused() && torch::autograd::get_current_graph_task_id() != graph_id)
+    refuse_from_inside(index);
   arrivals.check(index);
-  if (!arrivals.any()) views.take_back(model.trained().tensors);
+  if (!arrivals.any())
+    views.take_back(model.trained().tensors);
   arrivals.note(index);
 }
 
-// The Reducer hears of a gradient only from the accumulator that the parameter had when it was built.
+// The Reducer hears of a gradient only from the accumulator that the parameter had when it was
+// built.
 void GradientReducer::State::on_gradient_elsewhere(size_t index) {
-  if (hooks.hear(index)) return;
+  if (hooks.hear(index))
+    return;
   const std::lock_guard lock(mutex);
-  if (!must_be_reduced(index)) return;
-  throw Error(ErrorCode::failed_precondition,
-              cat("DistributedDataParallel: expected the parameters to keep their memory from forward to "
-                  "backward, got a gradient of '",
-                  arrivals.name(index),
-                  "', which has another since (torch::load, set_(), to()), so this gradient would stay local "
-                  "(rank ",
-                  group.job_rank(), "); load and convert before forward"));
-}
-
-// The Reducer looks for unused parameters in the graph of the outputs, which does not show what a layer that
-// is computed again in backward will use: it has counted them as unused.
-void GradientReducer::State::refuse_from_inside(size_t index) const {
+  if (!must_be_reduced(index))
+    return;
   throw Error(
       ErrorCode::failed_precondition,
-      cat("DistributedDataParallel: expected find_unused_parameters with layers that are not computed "
-          "again in backward (checkpointed activations), got a gradient of '",
-          arrivals.name(index), "' from a backward inside the backward (rank ", group.job_rank(),
-          "); set static_graph instead, which allows both them and unused parameters"));
+      cat("DistributedDataParallel: expected the parameters to keep their memory from forward to "
+          "backward, got a gradient of '",
+          arrivals.name(index),
+          "', which has another since (torch::load, set_(), to()), so this gradient would stay "
+          "local "
+          "(rank ",
+          group.job_rank(),
+          "); load and convert before forward"));
+}
+
+// The Reducer looks for unused parameters in the graph of the outputs, which does not show what a
+// layer that is computed again in backward will use: it has counted them as unused.
+void GradientReducer::State::refuse_from_inside(size_t index) const {
+  throw Error(ErrorCode::failed_precondition,
+              cat("DistributedDataParallel: expected find_unused_parameters with layers that are "
+                  "not computed "
+                  "again in backward (checkpointed activations), got a gradient of '",
+                  arrivals.name(index),
+                  "' from a backward inside the backward (rank ",
+                  group.job_rank(),
+                  "); set static_graph instead, which allows both them and unused parameters"));
 }
 
 void GradientReducer::State::refuse(size_t index, const char* why) const {
-  throw Error(ErrorCode::failed_precondition,
-              cat("DistributedDataParallel: backward reached '", arrivals.name(index), "', but ", why,
-                  " (rank ", group.job_rank(),
-                  "); sum the losses and call backward once, use no_sync(), or call the wrapped model"));
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat("DistributedDataParallel: backward reached '",
+          arrivals.name(index),
+          "', but ",
+          why,
+          " (rank ",
+          group.job_rank(),
+          "); sum the losses and call backward once, use no_sync(), or call the wrapped model"));
 }
 
-// Called with the lock held, by the first sign of a backward: an output's gradient, or a parameter's where
-// forward's outputs are not known. The callback belongs to the graph that runs now; with an output it is the
-// outer one, also when gradients come from a backward inside (checkpointing).
+// Called with the lock held, by the first sign of a backward: an output's gradient, or a
+// parameter's where forward's outputs are not known. The callback belongs to the graph that runs
+// now; with an output it is the outer one, also when gradients come from a backward inside
+// (checkpointing).
 void GradientReducer::State::on_backward() {
-  if (expected == Expected::nothing || !graph.expired()) return;
+  if (expected == Expected::nothing || !graph.expired())
+    return;
   if (expected == Expected::reduction) {
     if (arrivals.any()) {
       throw Error(ErrorCode::failed_precondition,
-                  cat("DistributedDataParallel: expected a new forward after a backward that has failed, got "
+                  cat("DistributedDataParallel: expected a new forward after a backward that has "
+                      "failed, got "
                       "another backward of the earlier forward (rank ",
-                      group.job_rank(), "); run forward again"));
+                      group.job_rank(),
+                      "); run forward again"));
     }
     begun = true;
     backward_began = Clock::now();
@@ -96,44 +123,51 @@ void GradientReducer::State::on_backward() {
   graph_id = torch::autograd::get_current_graph_task_id();
   const std::weak_ptr<State> weak = weak_from_this();
   torch::autograd::Engine::get_default_engine().queue_callback([weak, token] {
-    if (const auto state = weak.lock()) state->after_graph();
+    if (const auto state = weak.lock())
+      state->after_graph();
   });
 }
 
-// False where there is none that can be watched. A leaf is no sign of a backward of this forward, and would
-// keep the hook for ever.
-bool GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& outputs, Expected of,
+// False where there is none that can be watched. A leaf is no sign of a backward of this forward,
+// and would keep the hook for ever.
+bool GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& outputs,
+                                           Expected of,
                                            const std::shared_ptr<StepCheck::Forward>& forward) {
   bool watched = false;
   for (const ForwardOutput& output : outputs) {
-    if (!output.tensor.grad_fn()) continue;
+    if (!output.tensor.grad_fn())
+      continue;
     watched = true;
     const std::weak_ptr<State> weak = weak_from_this();
     output.tensor.register_hook([weak, of, forward](const at::Tensor&) {
       const auto state = weak.lock();
-      if (!state && of == Expected::local) return;
+      if (!state && of == Expected::local)
+        return;
       if (!state) {
-        throw Error(ErrorCode::failed_precondition,
-                    "DistributedDataParallel: expected the wrapped model to live until backward, got one "
-                    "that was destroyed after forward, so gradients would stay local; keep it");
+        throw Error(
+            ErrorCode::failed_precondition,
+            "DistributedDataParallel: expected the wrapped model to live until backward, got one "
+            "that was destroyed after forward, so gradients would stay local; keep it");
       }
-      if (forward) forward->reached = true;
+      if (forward)
+        forward->reached = true;
       const std::lock_guard lock(state->mutex);
       state->on_backward();
     });
   }
-  if (forward) forward->visible = watched;
+  if (forward)
+    forward->visible = watched;
   return watched;
 }
 
-// Runs when the graph is done, but before the Reducer's own callback, which was queued later; a callback
-// queued here runs after that one. The Reducer's waits for its all_reduces, where nobody sees a rank that
-// does something else: so the ranks meet here first.
+// Runs when the graph is done, but before the Reducer's own callback, which was queued later; a
+// callback queued here runs after that one. The Reducer's waits for its all_reduces, where nobody
+// sees a rank that does something else: so the ranks meet here first.
 void GradientReducer::State::after_graph() {
   {
     const std::lock_guard lock(mutex);
-    if (!arrivals.any()) {  // torch::autograd::grad, a backward that ended before this model's parameters, or
-                            // a local one
+    if (!arrivals.any()) {  // torch::autograd::grad, a backward that ended before this model's
+                            // parameters, or a local one
       graph.reset();
       begun = false;
       return;
@@ -145,13 +179,14 @@ void GradientReducer::State::after_graph() {
   if (options.static_graph && !static_graph_seen) {
     static_graph_seen = true;
     arrivals.learn();
-    parts.reducer->delay_all_reduce();  // the first backward of a static graph only learns the order; without
-                                        // this it reduces nothing
+    parts.reducer->delay_all_reduce();  // the first backward of a static graph only learns the
+                                        // order; without this it reduces nothing
   }
   waits_for_gradients.emplace("gradients", Category::communication);
   const std::weak_ptr<State> weak = weak_from_this();
   torch::autograd::Engine::get_default_engine().queue_callback([weak] {
-    if (const auto state = weak.lock()) state->finish_backward();
+    if (const auto state = weak.lock())
+      state->finish_backward();
   });
 }
 
@@ -163,20 +198,23 @@ void GradientReducer::State::finish_backward() {
     arrivals.check_reached();
     throw;
   }
-  if (options.hook) options.hook->end_step();
+  if (options.hook)
+    options.hook->end_step();
   count_traffic();
   const std::lock_guard lock(mutex);
   views.lend(model.trained().tensors);
   expect_nothing();
   accumulated = false;
   order_known = true;
-  if (!join) trial->count(seconds_since(backward_began));  // ranks that shadow have no backwards
+  if (!join)
+    trial->count(seconds_since(backward_began));  // ranks that shadow have no backwards
 }
 
 // What the Reducer has given to c10d. A hook calls the group itself, which counts that.
 void GradientReducer::State::count_traffic() {
   if (!of_backward)
-    of_backward = traffic_of_backward(*parts.reducer, static_cast<bool>(options.hook), finds_unused());
+    of_backward =
+        traffic_of_backward(*parts.reducer, static_cast<bool>(options.hook), finds_unused());
   group.add_traffic(*of_backward);
 }
 

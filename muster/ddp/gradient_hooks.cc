@@ -40,7 +40,8 @@ bool GradientHooks::hear(size_t index) const {
 }
 
 void GradientHooks::remove() {
-  for (size_t i = 0; i < hooks_.size(); ++i) accumulators_[i]->del_post_hook(hooks_[i]);
+  for (size_t i = 0; i < hooks_.size(); ++i)
+    accumulators_[i]->del_post_hook(hooks_[i]);
   hooks_.clear();
   accumulators_.clear();
 }

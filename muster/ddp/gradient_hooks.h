@@ -17,11 +17,13 @@ class GradientHooks {
   GradientHooks& operator=(const GradientHooks&) = delete;
   ~GradientHooks() { remove(); }
 
-  // Replaces the present hooks. `on_gradient` gets the parameter's index, in one of autograd's threads.
-  void hang(const std::vector<at::Tensor>& parameters, const std::function<void(size_t)>& on_gradient);
+  // Replaces the present hooks. `on_gradient` gets the parameter's index, in one of autograd's
+  // threads.
+  void hang(const std::vector<at::Tensor>& parameters,
+            const std::function<void(size_t)>& on_gradient);
   void remove();
-  // Inside autograd's threads: whether the gradient that is being accumulated now is that of this parameter,
-  // by the accumulator on which the hook hangs.
+  // Inside autograd's threads: whether the gradient that is being accumulated now is that of this
+  // parameter, by the accumulator on which the hook hangs.
   bool hear(size_t index) const;
 
  private:

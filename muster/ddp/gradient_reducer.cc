@@ -33,7 +33,8 @@ namespace {
 
 size_t bytes_of(const std::vector<at::Tensor>& tensors) {
   size_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
+  for (const at::Tensor& tensor : tensors)
+    bytes += tensor.nbytes();
   return bytes;
 }
 
@@ -42,9 +43,11 @@ size_t bytes_of(const std::vector<at::Tensor>& tensors) {
 // False when nothing is trained now.
 bool GradientReducer::State::follow_model() {
   const auto change = model.look();
-  if (change == ReplicatedModel::Change::all_frozen) return false;
+  if (change == ReplicatedModel::Change::all_frozen)
+    return false;
   const bool newly_shared = as_views && live.shares();
-  if (change == ReplicatedModel::Change::none && !newly_shared) return true;
+  if (change == ReplicatedModel::Change::none && !newly_shared)
+    return true;
   const TrainedParameters before = model.trained();
   steps.meet_in_forward("where parameters have changed", [&] { model.gather(); });
   model.take();
@@ -56,14 +59,19 @@ bool GradientReducer::State::follow_model() {
   return true;
 }
 
-// What was frozen keeps the gradients of this rank's micro-batches, and an optimizer would apply them.
+// What was frozen keeps the gradients of this rank's micro-batches, and an optimizer would apply
+// them.
 void GradientReducer::State::drop_local_gradients(const TrainedParameters& before) const {
-  if (!accumulated) return;
+  if (!accumulated)
+    return;
   const auto& trained = model.trained().tensors;
   for (const at::Tensor& tensor : before.tensors) {
-    const bool is_trained = std::any_of(trained.begin(), trained.end(),
-                                        [&](const at::Tensor& other) { return other.is_same(tensor); });
-    if (!is_trained) tensor.mutable_grad().reset();
+    const bool is_trained =
+        std::any_of(trained.begin(), trained.end(), [&](const at::Tensor& other) {
+          return other.is_same(tensor);
+        });
+    if (!is_trained)
+      tensor.mutable_grad().reset();
   }
 }
 
@@ -72,19 +80,24 @@ void GradientReducer::State::build_reducer() {
   of_backward.reset();
   arrivals = GradientArrivals(model.trained().names, options, group.job_rank());
   live.set(model.parameters(), model.trained().tensors);
-  // Two Reducers cannot both have a gradient in their buckets: with another wrapped model both copy.
+  // Two Reducers cannot both have a gradient in their buckets: with another wrapped model both
+  // copy.
   as_views = options.gradient_as_bucket_view && !live.shares();
   const std::weak_ptr<State> weak = weak_from_this();
   // Before the Reducer hangs its own there, so that ours run first.
   hooks.hang(model.trained().tensors, [weak](size_t index) {
-    if (const auto state = weak.lock()) state->on_gradient(index);
+    if (const auto state = weak.lock())
+      state->on_gradient(index);
   });
   all_gradients.hang(model.trained().tensors, [weak](size_t index) {
-    if (const auto state = weak.lock()) state->on_gradient_elsewhere(index);
+    if (const auto state = weak.lock())
+      state->on_gradient_elsewhere(index);
   });
-  if (!trial) trial.emplace(options.bucket_cap_mb, bytes_of(model.trained().tensors));
-  translate_failures("DistributedDataParallel",
-                     [&] { parts = make_reducer(model.trained(), group, options, trial->cap(), as_views); });
+  if (!trial)
+    trial.emplace(options.bucket_cap_mb, bytes_of(model.trained().tensors));
+  translate_failures("DistributedDataParallel", [&] {
+    parts = make_reducer(model.trained(), group, options, trial->cap(), as_views);
+  });
   trial->begin_buckets();
   views.begin(model.trained().tensors.size());
   views.lend(model.trained().tensors);
@@ -92,22 +105,24 @@ void GradientReducer::State::build_reducer() {
   order_known = false;
 }
 
-// Once, after the first backward. The Reducer broadcasts rank 0's order, where nobody sees a rank that does
-// something else: so the ranks meet first.
+// Once, after the first backward. The Reducer broadcasts rank 0's order, where nobody sees a rank
+// that does something else: so the ranks meet first.
 void GradientReducer::State::rebuild_buckets() {
   if (group.size() > 1 && order_known && parts.reducer->should_rebuild_buckets())
     steps.meet_in_forward("before its buckets are built anew", [&] { group.barrier(); });
   const BucketsInBackendMemory in_backend_memory(model.trained(), group);
-  if (!parts.reducer->rebuild_buckets()) return;
+  if (!parts.reducer->rebuild_buckets())
+    return;
   views.begin(model.trained().tensors.size());
   views.lend(model.trained().tensors);
   of_backward.reset();
 }
 
-// Between a backward and the next forward that reduces, on all ranks after the same step. Ranks without
-// inputs take no part in it: inside of join() the trial rests.
+// Between a backward and the next forward that reduces, on all ranks after the same step. Ranks
+// without inputs take no part in it: inside of join() the trial rests.
 void GradientReducer::State::try_buckets() {
-  if (!trial->has_enough() || join) return;
+  if (!trial->has_enough() || join)
+    return;
   const auto before = trial->cap().mib();
   if (!trial->next()) {
     const auto medians = trial->medians();
@@ -116,36 +131,45 @@ void GradientReducer::State::try_buckets() {
     steps.meet_in_forward("where bucket sizes are chosen", [&] { group.all_gather(all, mine); });
     const auto* values = all.const_data_ptr<double>();
     const std::string chosen = trial->decide({values, values + all.numel()});
-    if (group.rank() == 0) log(LogLevel::info, cat("DistributedDataParallel: ", chosen));
+    if (group.rank() == 0)
+      log(LogLevel::info, cat("DistributedDataParallel: ", chosen));
   }
-  if (trial->cap().mib() != before) build_reducer();
+  if (trial->cap().mib() != before)
+    build_reducer();
 }
 
-// After a backward that an exception cut short. Its all_reduces may still be under way in the buckets, so the
-// Reducer gets others, and the gradients, which lie there, are dropped. Collective: ranks whose backward has
-// ended as it should are told.
+// After a backward that an exception cut short. Its all_reduces may still be under way in the
+// buckets, so the Reducer gets others, and the gradients, which lie there, are dropped. Collective:
+// ranks whose backward has ended as it should are told.
 void GradientReducer::State::recover() {
   {
     const std::lock_guard lock(mutex);
-    if (!begun) return;
+    if (!begun)
+      return;
     waits_for_gradients.reset();
-    for (const at::Tensor& parameter : model.trained().tensors) parameter.mutable_grad().reset();
+    for (const at::Tensor& parameter : model.trained().tensors)
+      parameter.mutable_grad().reset();
     build_reducer();
     expect_nothing();
     accumulated = false;
   }
   steps.compare_after_failure();
-  if (options.hook) options.hook->recover(group);
+  if (options.hook)
+    options.hook->recover(group);
 }
 
-GradientReducer::GradientReducer(std::shared_ptr<torch::nn::Module> model, ProcessGroup group,
+GradientReducer::GradientReducer(std::shared_ptr<torch::nn::Module> model,
+                                 ProcessGroup group,
                                  const DdpOptions& options)
     : GradientReducer(Source{source_of(std::move(model))}, std::move(group), options) {}
 
-GradientReducer::GradientReducer(torch::jit::Module model, ProcessGroup group, const DdpOptions& options)
+GradientReducer::GradientReducer(torch::jit::Module model,
+                                 ProcessGroup group,
+                                 const DdpOptions& options)
     : GradientReducer(Source{source_of(std::move(model))}, std::move(group), options) {}
 
-GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, ProcessGroup group,
+GradientReducer::GradientReducer(std::vector<NamedTensor> parameters,
+                                 ProcessGroup group,
                                  const DdpOptions& options)
     : GradientReducer(Source{source_of(std::move(parameters))}, std::move(group), options) {}
 
@@ -168,65 +192,83 @@ void GradientReducer::before_forward() {
   const bool asks = at::GradMode::is_enabled() && state.reduces;
   // A forward inside a backward (one that computes again) is not the next step's.
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  if (!in_backward) state.compute.pause();
-  if (at::GradMode::is_enabled() && !in_backward) state.recover();
+  if (!in_backward)
+    state.compute.pause();
+  if (at::GradMode::is_enabled() && !in_backward)
+    state.recover();
   const int root = state.join && !in_backward ? state.meet_in_join(asks) : 0;
   state.forward_reduces = asks && state.follow_model();
-  if (state.forward_reduces) state.try_buckets();
+  if (state.forward_reduces)
+    state.try_buckets();
   translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.job_rank()), [&] {
-    if (!at::GradMode::is_enabled()) return;
-    if (state.forward_reduces) state.parts.reducer->prepare_for_forward();
+    if (!at::GradMode::is_enabled())
+      return;
+    if (state.forward_reduces)
+      state.parts.reducer->prepare_for_forward();
     state.rebuild_buckets();
   });
   if (state.options.broadcast_buffers && state.synchronize_buffers)
     state.steps.meet_in_forward("at the beginning of a forward",
                                 [&] { state.model.broadcast_buffers(root); });
-  if (state.forward_reduces) state.replicas.count(state.model.source());
-  if (at::GradMode::is_enabled() && !in_backward) state.compute.resume();
+  if (state.forward_reduces)
+    state.replicas.count(state.model.source());
+  if (at::GradMode::is_enabled() && !in_backward)
+    state.compute.resume();
 }
 
 void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
   State& state = *state_;
   state.synchronize_buffers = at::GradMode::is_enabled() && state.reduces;
-  if (!at::GradMode::is_enabled()) return;
+  if (!at::GradMode::is_enabled())
+    return;
   const std::lock_guard lock(state.mutex);
   if (!state.reduces) {
     if (state.options.static_graph && !state.static_graph_seen) {
-      throw Error(
-          ErrorCode::failed_precondition,
-          cat("DistributedDataParallel: expected a first forward that is reduced with static_graph, got one "
-              "inside no_sync() (rank ",
-              state.group.job_rank(),
-              "): the graph would be learnt wrongly and later gradients stay local; reduce the first "
-              "backward (also after parameters were frozen or unfrozen, or a backward has failed), or leave "
-              "static_graph off"));
+      throw Error(ErrorCode::failed_precondition,
+                  cat("DistributedDataParallel: expected a first forward that is reduced with "
+                      "static_graph, got one "
+                      "inside no_sync() (rank ",
+                      state.group.job_rank(),
+                      "): the graph would be learnt wrongly and later gradients stay local; reduce "
+                      "the first "
+                      "backward (also after parameters were frozen or unfrozen, or a backward has "
+                      "failed), or leave "
+                      "static_graph off"));
     }
-    if (!state.watch_outputs(outputs, State::Expected::local)) state.local_unseen = true;
-    if (state.expected == State::Expected::nothing) state.expect(State::Expected::local);
+    if (!state.watch_outputs(outputs, State::Expected::local))
+      state.local_unseen = true;
+    if (state.expected == State::Expected::nothing)
+      state.expect(State::Expected::local);
     return;
   }
-  if (!state.forward_reduces) return;
+  if (!state.forward_reduces)
+    return;
   if (state.finds_unused() && outputs.empty()) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("DistributedDataParallel: expected forward to return tensors, or pairs, tuples, vectors, maps or "
-            "optionals of them, with find_unused_parameters, got a result without one that can be seen "
-            "(rank ",
-            state.group.job_rank(),
-            "); give its type a tensors() that returns std::tie of them, or leave find_unused_parameters "
-            "off"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("DistributedDataParallel: expected forward to return tensors, or pairs, "
+                    "tuples, vectors, maps or "
+                    "optionals of them, with find_unused_parameters, got a result without one that "
+                    "can be seen "
+                    "(rank ",
+                    state.group.job_rank(),
+                    "); give its type a tensors() that returns std::tie of them, or leave "
+                    "find_unused_parameters "
+                    "off"));
   }
   translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.job_rank()), [&] {
     std::vector<at::Tensor> tensors;
     if (state.finds_unused()) {
-      for (const ForwardOutput& output : outputs) tensors.push_back(output.tensor);
+      for (const ForwardOutput& output : outputs)
+        tensors.push_back(output.tensor);
     }
     state.parts.reducer->prepare_for_backward(tensors);
-    if (state.finds_unused()) join_outputs(outputs);
+    if (state.finds_unused())
+      join_outputs(outputs);
   });
   state.expect(State::Expected::reduction);
   state.arrivals.clear();
-  state.watch_outputs(outputs, State::Expected::reduction,
+  state.watch_outputs(outputs,
+                      State::Expected::reduction,
                       state.model.in_training() ? state.steps.add_forward() : nullptr);
 }
 

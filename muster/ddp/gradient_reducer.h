@@ -1,6 +1,7 @@
-// Reduces one model's gradients over a process group: the part of DistributedDataParallel that does not
-// depend on the model's type. It drives PyTorch's own c10d::Reducer as Python's DistributedDataParallel does,
-// and reports the mistakes that PyTorch misses (docs/design.md lists them).
+// Reduces one model's gradients over a process group: the part of DistributedDataParallel that does
+// not depend on the model's type. It drives PyTorch's own c10d::Reducer as Python's
+// DistributedDataParallel does, and reports the mistakes that PyTorch misses (docs/design.md lists
+// them).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,25 +29,28 @@ class GradientReducer {
  public:
   // Compares the models and broadcasts rank 0's parameters and buffers.
   // Collective: yes.
-  // Throws: invalid_argument for models that differ, a model without trainable parameters, parameters on
-  // another device than the rank's, wrong device_ids.
-  GradientReducer(std::shared_ptr<torch::nn::Module> model, ProcessGroup group,
+  // Throws: invalid_argument for models that differ, a model without trainable parameters,
+  // parameters on another device than the rank's, wrong device_ids.
+  GradientReducer(std::shared_ptr<torch::nn::Module> model,
+                  ProcessGroup group,
                   const DdpOptions& options = {});
   GradientReducer(torch::jit::Module model, ProcessGroup group, const DdpOptions& options = {});
-  // For a plain list of tensors or of {name, tensor}, such as an optimizer gets. The list is fixed, but its
-  // parameters may be frozen and unfrozen.
-  // Throws: invalid_argument for tensors computed from others.
-  GradientReducer(std::vector<NamedTensor> parameters, ProcessGroup group, const DdpOptions& options = {});
+  // For a plain list of tensors or of {name, tensor}, such as an optimizer gets. The list is fixed,
+  // but its parameters may be frozen and unfrozen. Throws: invalid_argument for tensors computed
+  // from others.
+  GradientReducer(std::vector<NamedTensor> parameters,
+                  ProcessGroup group,
+                  const DdpOptions& options = {});
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  // Call these around every forward. `outputs` are the tensors that forward returned; find_unused_parameters
-  // replaces them by others that share their memory.
-  // Collective: before_forward, if parameters were frozen, unfrozen, registered or loaded since the last one,
+  // Call these around every forward. `outputs` are the tensors that forward returned;
+  // find_unused_parameters replaces them by others that share their memory. Collective:
+  // before_forward, if parameters were frozen, unfrozen, registered or loaded since the last one,
   // if buffers are broadcast, and after a failed backward.
-  // Throws: invalid_argument if parameters changed on some ranks only, or if find_unused_parameters gets no
-  // outputs; failed_precondition for a first forward inside no_sync with static_graph.
+  // Throws: invalid_argument if parameters changed on some ranks only, or if find_unused_parameters
+  // gets no outputs; failed_precondition for a first forward inside no_sync with static_graph.
   void before_forward();
   void after_forward(std::vector<ForwardOutput> outputs);
 
@@ -66,9 +70,9 @@ class GradientReducer {
   void set_reduce(bool reduces);
   bool reduces() const;
 
-  // How long this rank computed in the last reduced step, from its first forward to the end of its last
-  // backward, without waiting for other ranks; 0 before the first step. Units: seconds of host time, which
-  // says little about a GPU.
+  // How long this rank computed in the last reduced step, from its first forward to the end of its
+  // last backward, without waiting for other ranks; 0 before the first step. Units: seconds of host
+  // time, which says little about a GPU.
   double compute_seconds() const;
 
   ProcessGroup& group();

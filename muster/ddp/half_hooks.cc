@@ -24,7 +24,9 @@ class AverageHook : public CommunicationHook {
 class HalfHook : public CommunicationHook {
  public:
   explicit HalfHook(at::ScalarType type) : type_(type) {}
-  std::string name() const override { return type_ == at::kHalf ? "fp16_compression" : "bf16_compression"; }
+  std::string name() const override {
+    return type_ == at::kHalf ? "fp16_compression" : "bf16_compression";
+  }
   Reduction reduce(GradientBucket bucket) override {
     const at::Tensor half = bucket.tensor.to(type_).div_(bucket.group.size());
     count_sent(half);

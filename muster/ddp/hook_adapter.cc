@@ -11,17 +11,19 @@ namespace muster {
 namespace {
 
 std::string shape_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return "none";
+  if (!tensor.defined())
+    return "none";
   return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
 }
 
-// The Reducer's bucket of complex gradients has real numbers, but it counts them as complex ones: its own
-// views are of the first half.
+// The Reducer's bucket of complex gradients has real numbers, but it counts them as complex ones:
+// its own views are of the first half.
 std::vector<at::Tensor> gradients_of(const c10d::GradBucket& bucket) {
   std::vector<at::Tensor> views;
   int64_t begin = 0;
   for (const at::Tensor& parameter : bucket.getParameters()) {
-    if (!parameter.is_complex()) return bucket.getGradients();
+    if (!parameter.is_complex())
+      return bucket.getGradients();
     auto shape = parameter.sizes().vec();
     shape.push_back(2);
     const int64_t end = begin + 2 * parameter.numel();
@@ -49,13 +51,20 @@ GradientBucket HookAdapter::describe(c10d::GradBucket& bucket) const {
                        .group = group_};
   for (const at::Tensor& parameter : found.parameters)
     found.names.push_back(names_.at(parameter.unsafeGetTensorImpl()));
-  if (!found.tensor.is_sparse()) found.gradients = gradients_of(bucket);
+  if (!found.tensor.is_sparse())
+    found.gradients = gradients_of(bucket);
   return found;
 }
 
 void HookAdapter::rethrow_named(size_t index, const std::vector<std::string>& names) const {
-  const std::string what = cat("DistributedDataParallel: hook ", hook_.name(), ", bucket ", index, " (",
-                               join(names, ", "), "), rank ", group_.job_rank());
+  const std::string what = cat("DistributedDataParallel: hook ",
+                               hook_.name(),
+                               ", bucket ",
+                               index,
+                               " (",
+                               join(names, ", "),
+                               "), rank ",
+                               group_.job_rank());
   try {
     throw;
   } catch (const Error& error) {
@@ -81,7 +90,8 @@ c10::intrusive_ptr<c10::ivalue::Future> HookAdapter::runHook(c10d::GradBucket& b
   const at::Tensor tensor = described.tensor;
   auto names = described.names;
   try {
-    Reduction reduction = tensor.is_sparse() ? reduce_sparse(tensor) : hook_->reduce(std::move(described));
+    Reduction reduction =
+        tensor.is_sparse() ? reduce_sparse(tensor) : hook_->reduce(std::move(described));
     pending_.insert_or_assign(index, Pending{std::move(reduction), tensor, std::move(names)});
   } catch (...) {
     rethrow_named(index, names);
@@ -94,7 +104,8 @@ c10::intrusive_ptr<c10::ivalue::Future> HookAdapter::runHook(c10d::GradBucket& b
 at::Tensor HookAdapter::parseHookResult(const c10::IValue& result) {
   const auto index = static_cast<size_t>(result.toInt());
   auto node = pending_.extract(index);
-  if (node.empty()) throw Error(ErrorCode::internal, cat("hook: no bucket ", index, " is under way"));
+  if (node.empty())
+    throw Error(ErrorCode::internal, cat("hook: no bucket ", index, " is under way"));
   Pending& pending = node.mapped();
   try {
     at::Tensor average = pending.reduction.get();
@@ -102,10 +113,15 @@ at::Tensor HookAdapter::parseHookResult(const c10::IValue& result) {
     if (average.defined() && average.sizes() == expected.sizes() &&
         average.scalar_type() == expected.scalar_type() && average.device() == expected.device())
       return average;
-    throw Error(ErrorCode::invalid_argument, cat("expected a tensor like the bucket's, ", shape_of(expected),
-                                                 " on ", expected.device().str(), ", got ", shape_of(average),
-                                                 average.defined() ? cat(" on ", average.device().str()) : "",
-                                                 "; return the average over the ranks"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("expected a tensor like the bucket's, ",
+                    shape_of(expected),
+                    " on ",
+                    expected.device().str(),
+                    ", got ",
+                    shape_of(average),
+                    average.defined() ? cat(" on ", average.device().str()) : "",
+                    "; return the average over the ranks"));
   } catch (...) {
     rethrow_named(index, pending.names);
   }

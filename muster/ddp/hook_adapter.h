@@ -12,9 +12,9 @@
 
 namespace muster {
 
-// The future that the Reducer gets is complete at once and holds the bucket's number. The hook's result is
-// awaited when the Reducer asks for it, at the end of the backward, in the backward's thread. There a hook
-// may call the group, which a callback in a backend's thread must not do.
+// The future that the Reducer gets is complete at once and holds the bucket's number. The hook's
+// result is awaited when the Reducer asks for it, at the end of the backward, in the backward's
+// thread. There a hook may call the group, which a callback in a backend's thread must not do.
 class HookAdapter : public c10d::CommHookInterface {
  public:
   HookAdapter(Hook hook, ProcessGroup group, const TrainedParameters& parameters);

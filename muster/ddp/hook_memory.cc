@@ -18,8 +18,9 @@ void FiniteStep::look(const at::Tensor& average) {
 
 bool FiniteStep::end() {
   const auto largest = std::exchange(largest_, {});
-  return std::all_of(largest.begin(), largest.end(),
-                     [](const at::Tensor& one) { return one.isfinite().item<bool>(); });
+  return std::all_of(largest.begin(), largest.end(), [](const at::Tensor& one) {
+    return one.isfinite().item<bool>();
+  });
 }
 
 at::Tensor HookMemory::find(const std::string& name) const {
@@ -31,7 +32,8 @@ void HookMemory::add_to(const GradientBucket& bucket) const {
   for (size_t i = 0; i < bucket.names.size(); ++i) {
     const at::Tensor error = find(bucket.names[i]);
     const at::Tensor& gradient = bucket.gradients[i];
-    if (!error.defined() || error.numel() != gradient.numel()) continue;
+    if (!error.defined() || error.numel() != gradient.numel())
+      continue;
     gradient.view(-1).add_(error.to(gradient.options()));
   }
 }
@@ -47,37 +49,49 @@ void HookMemory::keep(const GradientBucket& bucket, const at::Tensor& flat) {
 
 void HookMemory::end_step(bool remembers) {
   if (remembers) {
-    for (auto& [name, tensor] : left_) tensors_[name] = std::move(tensor);
+    for (auto& [name, tensor] : left_)
+      tensors_[name] = std::move(tensor);
   }
   left_.clear();
 }
 
 void HookMemory::rescale(double factor) {
-  for (auto& [name, tensor] : tensors_) tensor.mul_(factor);
+  for (auto& [name, tensor] : tensors_)
+    tensor.mul_(factor);
 }
 
 std::map<std::string, at::Tensor> HookMemory::copies(const std::string& prefix) const {
   std::map<std::string, at::Tensor> found;
-  for (const auto& [name, tensor] : tensors_) found[prefix + name] = tensor.clone();
+  for (const auto& [name, tensor] : tensors_)
+    found[prefix + name] = tensor.clone();
   return found;
 }
 
 void HookMemory::load(const std::string& prefix, const std::map<std::string, at::Tensor>& tensors) {
   tensors_.clear();
   for (const auto& [name, tensor] : tensors) {
-    if (name.starts_with(prefix)) tensors_[name.substr(prefix.size())] = tensor.clone();
+    if (name.starts_with(prefix))
+      tensors_[name.substr(prefix.size())] = tensor.clone();
   }
 }
 
-void check_hook_state(const std::string& hook, const HookState& state, const HookStateNames& known) {
+void check_hook_state(const std::string& hook,
+                      const HookState& state,
+                      const HookStateNames& known) {
   const auto check = [&](const auto& items, const std::vector<std::string>& prefixes) {
     for (const auto& [name, value] : items) {
       const bool is_known =
-          std::any_of(prefixes.begin(), prefixes.end(),
-                      [&, &name = name](const auto& prefix) { return name.starts_with(prefix); });
-      if (is_known) continue;
-      throw Error(ErrorCode::invalid_argument, cat("hook: expected a state of ", hook, ", got one with '",
-                                                   name, "'; give the hook that saved it"));
+          std::any_of(prefixes.begin(), prefixes.end(), [&, &name = name](const auto& prefix) {
+            return name.starts_with(prefix);
+          });
+      if (is_known)
+        continue;
+      throw Error(ErrorCode::invalid_argument,
+                  cat("hook: expected a state of ",
+                      hook,
+                      ", got one with '",
+                      name,
+                      "'; give the hook that saved it"));
     }
   };
   check(state.tensors, known.tensors);

@@ -1,5 +1,6 @@
-// What a hook remembers about each parameter, by name, because buckets change after the first step and
-// whenever parameters are frozen. What a step has left counts only once the step has ended well.
+// What a hook remembers about each parameter, by name, because buckets change after the first step
+// and whenever parameters are frozen. What a step has left counts only once the step has ended
+// well.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +13,8 @@
 
 namespace muster {
 
-// Whether all averages of a step are finite. Averages are the same on all ranks, and so is the answer.
+// Whether all averages of a step are finite. Averages are the same on all ranks, and so is the
+// answer.
 class FiniteStep {
  public:
   void look(const at::Tensor& average);

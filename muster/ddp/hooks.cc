@@ -11,7 +11,8 @@ namespace {
 
 class FunctionHook : public CommunicationHook {
  public:
-  explicit FunctionHook(std::function<Reduction(GradientBucket)> function) : function_(std::move(function)) {}
+  explicit FunctionHook(std::function<Reduction(GradientBucket)> function)
+      : function_(std::move(function)) {}
   std::string name() const override { return "a function"; }
   Reduction reduce(GradientBucket bucket) override { return function_(std::move(bucket)); }
 
@@ -27,30 +28,36 @@ Reduction::Reduction(c10::intrusive_ptr<c10::ivalue::Future> future)
         return c10d::detail::parseCppCommHookResult(future->value());
       }) {}
 
-std::shared_ptr<CommunicationHook> Hook::of_function(std::function<Reduction(GradientBucket)> function) {
+std::shared_ptr<CommunicationHook> Hook::of_function(
+    std::function<Reduction(GradientBucket)> function) {
   return std::make_shared<FunctionHook>(std::move(function));
 }
 
 void Hook::load_state(const HookState& state) const {
-  if (hook_) return hook_->load_state(state);
-  if (state.tensors.empty() && state.own.empty() && state.numbers.empty()) return;
+  if (hook_)
+    return hook_->load_state(state);
+  if (state.tensors.empty() && state.own.empty() && state.numbers.empty())
+    return;
   throw Error(ErrorCode::invalid_argument,
               "hook: expected no state for no hook, got one; give the hook that saved it");
 }
 
 void Hook::take() const {
-  if (!hook_ || !hook_->remembers()) return;
+  if (!hook_ || !hook_->remembers())
+    return;
   if (hook_->taken_) {
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("DistributedDataParallel: expected a hook that no other model has, got ", hook_->name(),
-            ", which another model has and which keeps what it has not sent; make one for each model"));
+    throw Error(ErrorCode::failed_precondition,
+                cat("DistributedDataParallel: expected a hook that no other model has, got ",
+                    hook_->name(),
+                    ", which another model has and which keeps what it has not sent; make one for "
+                    "each model"));
   }
   hook_->taken_ = true;
 }
 
 void Hook::release() const {
-  if (hook_) hook_->taken_ = false;
+  if (hook_)
+    hook_->taken_ = false;
 }
 
 }  // namespace muster

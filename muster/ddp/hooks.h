@@ -1,5 +1,5 @@
-// Communication hooks: they replace the plain average of each gradient bucket, to send less. Pass one as
-// DdpOptions::hook; the built-in ones are below.
+// Communication hooks: they replace the plain average of each gradient bucket, to send less. Pass
+// one as DdpOptions::hook; the built-in ones are below.
 //
 //   muster::DistributedDataParallel model(net, group, {.hook = muster::bf16_compression()});
 //   muster::DistributedDataParallel model(net, group, {.hook = [](muster::GradientBucket bucket) {
@@ -30,8 +30,8 @@ namespace muster {
 // The input of a hook. Buckets come in index order, the same on all ranks, while backward runs.
 struct GradientBucket {
   at::Tensor tensor;  // this rank's gradients, flattened and concatenated; the hook may write to it
-  // Views into `tensor`, in the parameters' shapes. Complex gradients are real numbers in both; their views
-  // have another dimension, of 2, as torch::view_as_real has.
+  // Views into `tensor`, in the parameters' shapes. Complex gradients are real numbers in both;
+  // their views have another dimension, of 2, as torch::view_as_real has.
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> parameters;
   std::vector<std::string> names;  // of the parameters
@@ -40,9 +40,9 @@ struct GradientBucket {
   ProcessGroup group;
 };
 
-// What a hook returns: the average over all ranks, in the bucket's shape, or something that will yield it.
-// The backward's thread waits for it at the end of the backward, bucket by bucket; it may make more calls on
-// the group there.
+// What a hook returns: the average over all ranks, in the bucket's shape, or something that will
+// yield it. The backward's thread waits for it at the end of the backward, bucket by bucket; it may
+// make more calls on the group there.
 class Reduction {
  public:
   Reduction(at::Tensor average)  // NOLINT(google-explicit-constructor): a hook returns a tensor
@@ -63,8 +63,8 @@ class Reduction {
   std::function<at::Tensor()> finish_;
 };
 
-// What a hook remembers between steps, for checkpoints. `own` differs between ranks (errors still to be
-// sent); `tensors` and `numbers` do not. The tensors are copies, named after the parameters.
+// What a hook remembers between steps, for checkpoints. `own` differs between ranks (errors still
+// to be sent); `tensors` and `numbers` do not. The tensors are copies, named after the parameters.
 struct HookState {
   std::map<std::string, at::Tensor> tensors;
   std::map<std::string, at::Tensor> own;
@@ -83,12 +83,12 @@ class CommunicationHook {
   virtual bool remembers() const { return false; }
   virtual HookState state() const { return {}; }
   virtual void load_state(const HookState& /*state*/) {}
-  // Called when all buckets of a backward are averaged. A hook that remembers keeps the step's state only if
-  // the averages are finite, which all ranks agree on: a skipped step leaves the state as it was.
-  // Blocking: the built-in hooks that remember wait for the GPU once per step.
+  // Called when all buckets of a backward are averaged. A hook that remembers keeps the step's
+  // state only if the averages are finite, which all ranks agree on: a skipped step leaves the
+  // state as it was. Blocking: the built-in hooks that remember wait for the GPU once per step.
   virtual void end_step() {}
-  // The gradients of later steps are `factor` times as large, because a loss scale changed. TrainStep calls
-  // it.
+  // The gradients of later steps are `factor` times as large, because a loss scale changed.
+  // TrainStep calls it.
   virtual void rescale(double /*factor*/) {}
   // Called after a failed backward, when the state may differ between ranks. Collective: yes.
   virtual void recover(ProcessGroup& /*group*/) {}
@@ -97,7 +97,9 @@ class CommunicationHook {
   int64_t bytes_sent() const { return bytes_sent_; }
 
  protected:
-  void count_sent(const at::Tensor& tensor) { bytes_sent_ += static_cast<int64_t>(tensor.nbytes()); }
+  void count_sent(const at::Tensor& tensor) {
+    bytes_sent_ += static_cast<int64_t>(tensor.nbytes());
+  }
 
  private:
   friend class Hook;
@@ -121,19 +123,20 @@ class Hook {
   CommunicationHook* operator->() const { return hook_.get(); }
   std::string name() const { return hook_ ? hook_->name() : "none"; }
 
-  // To save and load the hook's state between steps. Missing tensors start anew; for `own` that is right when
-  // the number of ranks has changed. Loading throws: invalid_argument for a state that this hook does not
-  // know.
+  // To save and load the hook's state between steps. Missing tensors start anew; for `own` that is
+  // right when the number of ranks has changed. Loading throws: invalid_argument for a state that
+  // this hook does not know.
   HookState state() const { return hook_ ? hook_->state() : HookState{}; }
   void load_state(const HookState& state) const;
 
-  // Called by the model that gets the hook. Throws: failed_precondition if a hook that remembers already has
-  // a model.
+  // Called by the model that gets the hook. Throws: failed_precondition if a hook that remembers
+  // already has a model.
   void take() const;
   void release() const;
 
  private:
-  static std::shared_ptr<CommunicationHook> of_function(std::function<Reduction(GradientBucket)> function);
+  static std::shared_ptr<CommunicationHook> of_function(
+      std::function<Reduction(GradientBucket)> function);
 
   std::shared_ptr<CommunicationHook> hook_;
 };
@@ -156,11 +159,11 @@ struct PowerSgdOptions {
   uint32_t seed = 0;
 };
 
-// Sends a gradient of n × m as two matrices of n × rank and m × rank; vectors are sent whole. Formula: sends
-// rank·(n + m) of n·m numbers. Keeps a copy of the gradients for the error. Unlike PyTorch's it may start at
-// the first step, and it allows freezing, because it keeps state per parameter, not per bucket.
-// Throws: invalid_argument for a matrix_rank below 1, or a negative start_step or min_compression_rate.
-// Source: powerSGD_hook; arXiv:1905.13727.
+// Sends a gradient of n × m as two matrices of n × rank and m × rank; vectors are sent whole.
+// Formula: sends rank·(n + m) of n·m numbers. Keeps a copy of the gradients for the error. Unlike
+// PyTorch's it may start at the first step, and it allows freezing, because it keeps state per
+// parameter, not per bucket. Throws: invalid_argument for a matrix_rank below 1, or a negative
+// start_step or min_compression_rate. Source: powerSGD_hook; arXiv:1905.13727.
 Hook power_sgd(const PowerSgdOptions& options = {});
 
 struct TopKOptions {
@@ -168,8 +171,9 @@ struct TopKOptions {
   bool error_feedback = true;  // what was not sent is added in the next step
 };
 
-// Each rank sends the largest numbers of each gradient and their indices. Formula: 8·density·n bytes instead
-// of 4·n, to each other rank: a gain if density < 1 / (2 · ranks). Source: arXiv:1704.05021.
+// Each rank sends the largest numbers of each gradient and their indices. Formula: 8·density·n
+// bytes instead of 4·n, to each other rank: a gain if density < 1 / (2 · ranks). Source:
+// arXiv:1704.05021.
 Hook top_k(const TopKOptions& options = {});
 
 struct QuantizedOptions {

@@ -1,5 +1,5 @@
-// Uneven inputs: what a rank does while others still have some. It shadows their collectives, with zeros.
-// Source: torch.distributed.algorithms.Join and DistributedDataParallel's join hook.
+// Uneven inputs: what a rank does while others still have some. It shadows their collectives, with
+// zeros. Source: torch.distributed.algorithms.Join and DistributedDataParallel's join hook.
 #include <ATen/Functions.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
@@ -23,7 +23,8 @@ namespace {
 class CountOfRanks : public c10d::Work {
  public:
   explicit CountOfRanks(int count)
-      : future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {
+      : future_(c10::make_intrusive<c10::ivalue::Future>(
+            c10::ListType::create(c10::TensorType::get()))) {
     const std::vector<at::Tensor> result{at::full({1}, count, at::kFloat)};
     future_->markCompleted(c10::IValue(result));
   }
@@ -36,15 +37,19 @@ class CountOfRanks : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// A rank that shadows has no batch whose statistics it could give. All ranks find it out here; modules and
-// functions that are not converted are found by the first forward.
-void check_no_shared_statistics(const ModelSource& model, const ProcessGroup& group,
+// A rank that shadows has no batch whose statistics it could give. All ranks find it out here;
+// modules and functions that are not converted are found by the first forward.
+void check_no_shared_statistics(const ModelSource& model,
+                                const ProcessGroup& group,
                                 const JoinOptions& options) {
-  if (group.size() == 1 || options.stop_together) return;
+  if (group.size() == 1 || options.stop_together)
+    return;
   auto tensors = model.parameters();
-  for (auto& buffer : model.buffers()) tensors.push_back(std::move(buffer));
+  for (auto& buffer : model.buffers())
+    tensors.push_back(std::move(buffer));
   for (const NamedTensor& one : tensors)
-    if (is_of_converted_norm(one.tensor)) refuse_statistics_inside_of_join(group.rank());
+    if (is_of_converted_norm(one.tensor))
+      refuse_statistics_inside_of_join(group.rank());
 }
 
 }  // namespace
@@ -52,12 +57,14 @@ void check_no_shared_statistics(const ModelSource& model, const ProcessGroup& gr
 // Returns the rank whose buffers count.
 int GradientReducer::State::meet_in_join(bool forward_reduces) {
   const auto change = forward_reduces ? model.look() : ReplicatedModel::Change::none;
-  const auto answer = join->meet({.active = true,
-                                  .records = at::GradMode::is_enabled(),
-                                  .reduces = forward_reduces && change != ReplicatedModel::Change::all_frozen,
-                                  .broadcasts = options.broadcast_buffers && synchronize_buffers,
-                                  .changed = change == ReplicatedModel::Change::some});
-  if (join->options().stop_together && answer.active < group.size()) throw StopTogether{};
+  const auto answer =
+      join->meet({.active = true,
+                  .records = at::GradMode::is_enabled(),
+                  .reduces = forward_reduces && change != ReplicatedModel::Change::all_frozen,
+                  .broadcasts = options.broadcast_buffers && synchronize_buffers,
+                  .changed = change == ReplicatedModel::Change::some});
+  if (join->options().stop_together && answer.active < group.size())
+    throw StopTogether{};
   if (forward_reduces) {
     parts.reducer->set_forward_pass_work_handle(c10::make_intrusive<CountOfRanks>(answer.active),
                                                 join->options().divide_by_initial_world_size);
@@ -66,17 +73,20 @@ int GradientReducer::State::meet_in_join(bool forward_reduces) {
 }
 
 void GradientReducer::State::shadow_forward(const JoinRounds::Answer& answer) {
-  if (answer.plan.records) rebuild_buckets();
+  if (answer.plan.records)
+    rebuild_buckets();
   if (answer.plan.broadcasts)
     steps.meet("at the beginning of a forward", [&] { model.broadcast_buffers(answer.source); });
   synchronize_buffers = answer.plan.reduces;
-  if (answer.plan.reduces) replicas.count(model.source(), /*compares=*/false);
+  if (answer.plan.reduces)
+    replicas.count(model.source(), /*compares=*/false);
 }
 
 void GradientReducer::State::shadow_backward() {
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
   auto buckets = parts.reducer->get_grad_buckets(/*return_zero_tensors=*/true);
-  for (auto& bucket : buckets) futures.push_back(parts.reducer->run_comm_hook(bucket));
+  for (auto& bucket : buckets)
+    futures.push_back(parts.reducer->run_comm_hook(bucket));
   if (finds_unused()) {  // this rank uses none
     std::vector<at::Tensor> used{parts.reducer->get_local_used_map_on_device().zero_()};
     group.c10d()->allreduce(used)->wait();
@@ -85,18 +95,22 @@ void GradientReducer::State::shadow_backward() {
   count_traffic();
   for (const auto& future : futures) {
     future->wait();
-    if (parts.hook != nullptr) parts.hook->parseHookResult(future->value());
+    if (parts.hook != nullptr)
+      parts.hook->parseHookResult(future->value());
   }
   parts.reducer->push_rebuilt_params_for_all_indices();
-  if (options.hook) options.hook->end_step();
+  if (options.hook)
+    options.hook->end_step();
   order_known = true;
 }
 
 void GradientReducer::State::say_that_trial_rests() {
-  if (!trial->running() || trial_rests_said || group.rank() != 0) return;
+  if (!trial->running() || trial_rests_said || group.rank() != 0)
+    return;
   trial_rests_said = true;
   log(LogLevel::info,
-      "DistributedDataParallel: the trial of bucket sizes pauses inside join(); until it has run, buckets "
+      "DistributedDataParallel: the trial of bucket sizes pauses inside join(); until it has run, "
+      "buckets "
       "have PyTorch's size; train some steps outside join() first, or give bucket_cap_mb a number");
 }
 
@@ -105,14 +119,16 @@ JoinResult GradientReducer::join(const std::function<void()>& body, const JoinOp
   const auto& sparse = state.model.trained().sparse;
   const bool is_sparse = std::find(sparse.begin(), sparse.end(), true) != sparse.end();
   if (state.join || state.options.static_graph || is_sparse) {
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("DistributedDataParallel::join: expected a model that is not inside of join() yet, without "
-            "static_graph and without sparse gradients, got ",
-            state.join  ? "one inside of it"
-            : is_sparse ? "sparse gradients"
-                        : "a static graph",
-            " (rank ", state.group.job_rank(), "); give all ranks the same number of inputs"));
+    throw Error(ErrorCode::failed_precondition,
+                cat("DistributedDataParallel::join: expected a model that is not inside of join() "
+                    "yet, without "
+                    "static_graph and without sparse gradients, got ",
+                    state.join  ? "one inside of it"
+                    : is_sparse ? "sparse gradients"
+                                : "a static graph",
+                    " (rank ",
+                    state.group.job_rank(),
+                    "); give all ranks the same number of inputs"));
   }
   check_no_shared_statistics(state.model.source(), state.group, options);
   struct Inside {
@@ -137,13 +153,16 @@ JoinResult GradientReducer::join(const std::function<void()>& body, const JoinOp
     if (answer.active == 0) {
       state.model.broadcast_all(answer.source);
       for (torch::optim::Optimizer* optimizer : options.optimizers)
-        if (optimizer != nullptr) broadcast_optimizer(*optimizer, state.group, answer.source);
+        if (optimizer != nullptr)
+          broadcast_optimizer(*optimizer, state.group, answer.source);
       return result;
     }
-    if (options.stop_together) return {.shadowed = 0, .stopped = true};
+    if (options.stop_together)
+      return {.shadowed = 0, .stopped = true};
     translate_failures(cat("DistributedDataParallel::join on rank ", state.group.job_rank()), [&] {
       state.shadow_forward(answer);
-      if (answer.plan.reduces) state.shadow_backward();
+      if (answer.plan.reduces)
+        state.shadow_backward();
     });
   }
 }

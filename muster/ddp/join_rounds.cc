@@ -27,9 +27,19 @@ JoinRounds::Plan plan_of(const int64_t* flags) {
           .shadowed = flags[5] != 0};
 }
 
-[[noreturn]] void refuse_join(const char* rule, const std::string& got, int rank, const char* next) {
-  throw Error(ErrorCode::failed_precondition, cat("DistributedDataParallel::join: expected ", rule, ", got ",
-                                                  got, " (rank ", rank, "); ", next));
+[[noreturn]] void refuse_join(const char* rule,
+                              const std::string& got,
+                              int rank,
+                              const char* next) {
+  throw Error(ErrorCode::failed_precondition,
+              cat("DistributedDataParallel::join: expected ",
+                  rule,
+                  ", got ",
+                  got,
+                  " (rank ",
+                  rank,
+                  "); ",
+                  next));
 }
 
 }  // namespace
@@ -50,25 +60,30 @@ JoinRounds::Answer JoinRounds::meet(const Plan& mine) {
   for (int rank = 0; rank < group_.size(); ++rank) {
     const Plan plan = plan_of(all.const_data_ptr<int64_t>() + rank * row.size(1));
     if (!plan.active) {
-      if (!plan.shadowed) last = rank;
+      if (!plan.shadowed)
+        last = rank;
       continue;
     }
     if (plan.changed) {
-      refuse_join("the same parameters throughout join()", cat("others on rank ", rank), group_.rank(),
+      refuse_join("the same parameters throughout join()",
+                  cat("others on rank ", rank),
+                  group_.rank(),
                   "freeze, unfreeze and register before it");
     }
     const bool same = plan.records == answer.plan.records && plan.reduces == answer.plan.reduces &&
                       plan.broadcasts == answer.plan.broadcasts;
     if (answer.active > 0 && !same) {
       refuse_join("forwards of one kind on all ranks that have inputs",
-                  cat("another kind on rank ", rank, " than on rank ", answer.source), group_.rank(),
+                  cat("another kind on rank ", rank, " than on rank ", answer.source),
+                  group_.rank(),
                   "use no_sync() and NoGradGuard alike on all ranks, and evaluate on module()");
     }
     answer.plan = plan;
     answer.source = rank;
     ++answer.active;
   }
-  if (answer.active == 0) answer.source = last;
+  if (answer.active == 0)
+    answer.source = last;
   return answer;
 }
 

@@ -1,5 +1,5 @@
-// How ranks without more inputs learn what the others do: before every forward, all ranks exchange what they
-// are about to do.
+// How ranks without more inputs learn what the others do: before every forward, all ranks exchange
+// what they are about to do.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,16 @@ class Optimizer;
 namespace muster {
 
 struct JoinOptions {
-  // True: divide the sum of gradients by the number of ranks, so that an input counts the same in every step.
-  // False: divide by the number of ranks that still have inputs. A hook chooses its own divisor.
+  // True: divide the sum of gradients by the number of ranks, so that an input counts the same in
+  // every step. False: divide by the number of ranks that still have inputs. A hook chooses its own
+  // divisor.
   bool divide_by_initial_world_size = true;
   // No rank goes on without the others: all leave at the first forward that not every rank runs.
   bool stop_together = false;
-  // A shadowing rank takes no optimizer steps, so moments and step counts would differ in the end. These
-  // optimizers, of kinds whose state LibTorch can save, get the state and options of the last active rank, as
-  // the model gets its parameters. Other things that go with steps (schedules, averages) are up to the user.
-  // Null pointers are skipped.
+  // A shadowing rank takes no optimizer steps, so moments and step counts would differ in the end.
+  // These optimizers, of kinds whose state LibTorch can save, get the state and options of the last
+  // active rank, as the model gets its parameters. Other things that go with steps (schedules,
+  // averages) are up to the user. Null pointers are skipped.
   std::vector<torch::optim::Optimizer*> optimizers = {};
 };
 
@@ -31,8 +32,8 @@ struct JoinResult {
   bool stopped = false;  // by stop_together, before all ranks were done
 };
 
-// While it lives in this thread, ranks without inputs shadow the forwards and backwards of one model, and
-// nothing else. Other collectives must therefore be refused.
+// While it lives in this thread, ranks without inputs shadow the forwards and backwards of one
+// model, and nothing else. Other collectives must therefore be refused.
 class RanksShadow {
  public:
   explicit RanksShadow(bool active) : before_(active_here()) { active_here() = before_ || active; }
@@ -52,7 +53,8 @@ struct StopTogether {};
 
 class JoinRounds {
  public:
-  JoinRounds(ProcessGroup group, const JoinOptions& options) : group_(std::move(group)), options_(options) {}
+  JoinRounds(ProcessGroup group, const JoinOptions& options)
+      : group_(std::move(group)), options_(options) {}
 
   // What a rank is about to do.
   struct Plan {

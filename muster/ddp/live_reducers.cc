@@ -20,7 +20,8 @@ std::vector<LiveReducer*>& all() {
 
 std::set<const c10::TensorImpl*> addresses_of(const std::vector<at::Tensor>& tensors) {
   std::set<const c10::TensorImpl*> found;
-  for (const at::Tensor& tensor : tensors) found.insert(tensor.unsafeGetTensorImpl());
+  for (const at::Tensor& tensor : tensors)
+    found.insert(tensor.unsafeGetTensorImpl());
   return found;
 }
 
@@ -36,23 +37,28 @@ LiveReducer::~LiveReducer() {
   std::erase(all(), this);
 }
 
-void LiveReducer::set(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& trained) {
+void LiveReducer::set(const std::vector<at::Tensor>& parameters,
+                      const std::vector<at::Tensor>& trained) {
   const std::lock_guard lock(mutex());
   parameters_ = addresses_of(parameters);
   trained_ = addresses_of(trained);
   for (LiveReducer* other : all()) {
-    if (other == this) continue;
-    const bool common = std::any_of(parameters_.begin(), parameters_.end(), [&](const auto* parameter) {
-      return other->parameters_.contains(parameter);
-    });
-    if (common) shares_ = other->shares_ = true;
+    if (other == this)
+      continue;
+    const bool common =
+        std::any_of(parameters_.begin(), parameters_.end(), [&](const auto* parameter) {
+          return other->parameters_.contains(parameter);
+        });
+    if (common)
+      shares_ = other->shares_ = true;
   }
 }
 
 bool LiveReducer::another_awaits(const at::Tensor& parameter) const {
   const std::lock_guard lock(mutex());
   return std::any_of(all().begin(), all().end(), [&](const LiveReducer* other) {
-    return other != this && other->awaits_ && other->trained_.contains(parameter.unsafeGetTensorImpl());
+    return other != this && other->awaits_ &&
+           other->trained_.contains(parameter.unsafeGetTensorImpl());
   });
 }
 

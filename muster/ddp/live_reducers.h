@@ -1,4 +1,5 @@
-// The wrapped models of this process. Two of them may share a parameter; one backward then belongs to both.
+// The wrapped models of this process. Two of them may share a parameter; one backward then belongs
+// to both.
 #pragma once
 
 #include <ATen/core/Tensor.h>

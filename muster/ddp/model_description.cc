@@ -9,15 +9,23 @@ namespace muster {
 
 namespace {
 
-// Buckets are filled by strides: a channels_last weight beside a contiguous one would be averaged in another
-// order.
+// Buckets are filled by strides: a channels_last weight beside a contiguous one would be averaged
+// in another order.
 std::string strides_of(const at::Tensor& tensor) {
   return tensor.is_contiguous() ? "" : cat(" strides [", join(tensor.strides(), ", "), "]");
 }
 
 std::string describe(const std::string& kind, const std::string& name, const at::Tensor& tensor) {
-  return cat(kind, " ", name, ": ", c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "),
-             "]", strides_of(tensor), kind == "parameter" && !tensor.requires_grad() ? " (frozen)" : "");
+  return cat(kind,
+             " ",
+             name,
+             ": ",
+             c10::toString(tensor.scalar_type()),
+             " [",
+             join(tensor.sizes(), ", "),
+             "]",
+             strides_of(tensor),
+             kind == "parameter" && !tensor.requires_grad() ? " (frozen)" : "");
 }
 
 std::string line_or_nothing(const std::vector<std::string>& lines, size_t at) {
@@ -28,22 +36,32 @@ std::string line_or_nothing(const std::vector<std::string>& lines, size_t at) {
 
 std::string describe_model(const ModelSource& model) {
   std::vector<std::string> lines;
-  for (const auto& item : model.parameters()) lines.push_back(describe("parameter", item.name, item.tensor));
-  for (const auto& item : model.buffers()) lines.push_back(describe("buffer", item.name, item.tensor));
+  for (const auto& item : model.parameters())
+    lines.push_back(describe("parameter", item.name, item.tensor));
+  for (const auto& item : model.buffers())
+    lines.push_back(describe("buffer", item.name, item.tensor));
   return join(lines, "\n");
 }
 
 void check_same_model(const std::vector<std::string>& descriptions) {
   for (size_t rank = 1; rank < descriptions.size(); ++rank) {
-    if (descriptions[rank] == descriptions[0]) continue;
+    if (descriptions[rank] == descriptions[0])
+      continue;
     const auto first = split(descriptions[0], '\n');
     const auto other = split(descriptions[rank], '\n');
     const auto at = static_cast<size_t>(
-        std::mismatch(first.begin(), first.end(), other.begin(), other.end()).first - first.begin());
+        std::mismatch(first.begin(), first.end(), other.begin(), other.end()).first -
+        first.begin());
     throw Error(ErrorCode::invalid_argument,
                 cat("DistributedDataParallel: expected the same model on every rank, got ",
-                    line_or_nothing(first, at), " on rank 0 and ", line_or_nothing(other, at), " on rank ",
-                    rank, " (entry ", at, "); build the model alike on all ranks"));
+                    line_or_nothing(first, at),
+                    " on rank 0 and ",
+                    line_or_nothing(other, at),
+                    " on rank ",
+                    rank,
+                    " (entry ",
+                    at,
+                    "); build the model alike on all ranks"));
   }
 }
 

@@ -16,7 +16,8 @@ template <class Named>
 std::vector<NamedTensor> defined_items(const Named& items) {
   std::vector<NamedTensor> found;
   for (const auto& item : items) {
-    if (item.value().defined()) found.push_back({item.key(), item.value()});
+    if (item.value().defined())
+      found.push_back({item.key(), item.value()});
   }
   return found;
 }
@@ -24,17 +25,23 @@ std::vector<NamedTensor> defined_items(const Named& items) {
 class ModuleSource : public ModelSource {
  public:
   explicit ModuleSource(std::shared_ptr<torch::nn::Module> model) : model_(std::move(model)) {}
-  std::vector<NamedTensor> parameters() const override { return defined_items(model_->named_parameters()); }
-  std::vector<NamedTensor> buffers() const override { return defined_items(model_->named_buffers()); }
+  std::vector<NamedTensor> parameters() const override {
+    return defined_items(model_->named_parameters());
+  }
+  std::vector<NamedTensor> buffers() const override {
+    return defined_items(model_->named_buffers());
+  }
   void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override {
-    // The parameters themselves: LibTorch's own lists are copies, with all their names put together.
+    // The parameters themselves: LibTorch's own lists are copies, with all their names put
+    // together.
     struct Access : torch::nn::Module {
       static auto own_parameters() { return &Access::parameters_; }
     };
     const torch::nn::Module& model = *model_;
     model.apply([&](const torch::nn::Module& module) {
       for (const auto& item : module.*Access::own_parameters()) {
-        if (item.value().defined()) visit(item.value());
+        if (item.value().defined())
+          visit(item.value());
       }
     });
   }
@@ -51,7 +58,8 @@ std::set<const c10::TensorImpl*> ModuleSource::sparse() const {
     if (const auto* embedding = module->as<torch::nn::Embedding>();
         embedding && embedding->options.sparse()) {
       sparse.insert(embedding->weight.unsafeGetTensorImpl());
-    } else if (const auto* bag = module->as<torch::nn::EmbeddingBag>(); bag && bag->options.sparse()) {
+    } else if (const auto* bag = module->as<torch::nn::EmbeddingBag>();
+               bag && bag->options.sparse()) {
       sparse.insert(bag->weight.unsafeGetTensorImpl());
     }
   }
@@ -64,7 +72,8 @@ class ScriptSource : public ModelSource {
   std::vector<NamedTensor> parameters() const override { return named(model_.named_parameters()); }
   std::vector<NamedTensor> buffers() const override { return named(model_.named_buffers()); }
   void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override {
-    for (const at::Tensor& tensor : model_.parameters()) visit(tensor);
+    for (const at::Tensor& tensor : model_.parameters())
+      visit(tensor);
   }
   bool is_training() const override { return model_.is_training(); }
 
@@ -72,7 +81,8 @@ class ScriptSource : public ModelSource {
   template <class List>
   static std::vector<NamedTensor> named(const List& list) {
     std::vector<NamedTensor> found;
-    for (const auto& item : list) found.push_back({item.name, item.value});
+    for (const auto& item : list)
+      found.push_back({item.name, item.value});
     return found;
   }
   torch::jit::Module model_;
@@ -84,7 +94,8 @@ class ListSource : public ModelSource {
   std::vector<NamedTensor> parameters() const override { return parameters_; }
   std::vector<NamedTensor> buffers() const override { return {}; }
   void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override {
-    for (const NamedTensor& item : parameters_) visit(item.tensor);
+    for (const NamedTensor& item : parameters_)
+      visit(item.tensor);
   }
   bool is_training() const override { return true; }
 
@@ -99,7 +110,8 @@ class PartialSource : public ModelSource {
   std::vector<NamedTensor> buffers() const override { return kept(whole_->buffers()); }
   void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override {
     whole_->for_each_parameter([&](const at::Tensor& tensor) {
-      if (!ignores(tensor)) visit(tensor);
+      if (!ignores(tensor))
+        visit(tensor);
     });
   }
   std::set<const c10::TensorImpl*> sparse() const override { return whole_->sparse(); }
@@ -121,7 +133,8 @@ class PartialSource : public ModelSource {
 PartialSource::PartialSource(ModelSourcePtr whole, const std::vector<IgnoredParameter>& ignored)
     : whole_(std::move(whole)) {
   auto all = whole_->parameters();
-  for (auto& buffer : whole_->buffers()) all.push_back(std::move(buffer));
+  for (auto& buffer : whole_->buffers())
+    all.push_back(std::move(buffer));
   for (const IgnoredParameter& one : ignored) {
     const auto* name = std::get_if<std::string>(&one);
     const auto* tensor = std::get_if<at::Tensor>(&one);
@@ -131,10 +144,13 @@ PartialSource::PartialSource(ModelSourcePtr whole, const std::vector<IgnoredPara
     if (found == all.end()) {
       throw Error(
           ErrorCode::invalid_argument,
-          cat("DistributedDataParallel: expected ignored_parameters to be parameters or buffers of the "
+          cat("DistributedDataParallel: expected ignored_parameters to be parameters or buffers of "
+              "the "
               "model, got ",
               name != nullptr ? cat("'", *name, "'") : std::string("a tensor that is neither"),
-              "; its first is '", all.empty() ? "" : all[0].name, "'"));
+              "; its first is '",
+              all.empty() ? "" : all[0].name,
+              "'"));
     }
     ignored_.insert(found->tensor.unsafeGetTensorImpl());
     alive_.push_back(found->tensor);
@@ -154,18 +170,24 @@ ModelSourcePtr source_of(torch::jit::Module model) {
 ModelSourcePtr source_of(std::vector<NamedTensor> parameters) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     NamedTensor& one = parameters[i];
-    if (one.name.empty()) one.name = cat("parameter ", i);
-    if (one.tensor.defined() && one.tensor.is_leaf()) continue;
+    if (one.name.empty())
+      one.name = cat("parameter ", i);
+    if (one.tensor.defined() && one.tensor.is_leaf())
+      continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("GradientReducer: expected leaf tensors, got '", one.name, "', which ",
+                cat("GradientReducer: expected leaf tensors, got '",
+                    one.name,
+                    "', which ",
                     one.tensor.defined() ? "was computed from others" : "is undefined",
                     "; give the tensors that an optimizer updates"));
   }
   return std::make_shared<ListSource>(std::move(parameters));
 }
 
-ModelSourcePtr without_ignored(ModelSourcePtr source, const std::vector<IgnoredParameter>& ignored) {
-  if (ignored.empty()) return source;
+ModelSourcePtr without_ignored(ModelSourcePtr source,
+                               const std::vector<IgnoredParameter>& ignored) {
+  if (ignored.empty())
+    return source;
   return std::make_shared<PartialSource>(std::move(source), ignored);
 }
 

@@ -19,7 +19,8 @@ namespace muster {
 class ModelSource {
  public:
   virtual ~ModelSource() = default;
-  // In registration order; a tensor shared by two modules occurs as often as in the model. None is undefined.
+  // In registration order; a tensor shared by two modules occurs as often as in the model. None is
+  // undefined.
   virtual std::vector<NamedTensor> parameters() const = 0;
   virtual std::vector<NamedTensor> buffers() const = 0;
   // The same parameters without names. Must be cheap: every forward calls it.
@@ -37,7 +38,8 @@ ModelSourcePtr source_of(std::shared_ptr<torch::nn::Module> model);
 ModelSourcePtr source_of(torch::jit::Module model);
 ModelSourcePtr source_of(std::vector<NamedTensor> parameters);
 
-// `source` without some parameters and buffers. Throws: invalid_argument for one that it does not have.
+// `source` without some parameters and buffers. Throws: invalid_argument for one that it does not
+// have.
 ModelSourcePtr without_ignored(ModelSourcePtr source, const std::vector<IgnoredParameter>& ignored);
 
 }  // namespace muster

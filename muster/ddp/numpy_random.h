@@ -1,5 +1,5 @@
-// The numbers of numpy.random.RandomState(seed).randint(n), which Python's PowerSGD uses to seed its
-// matrices.
+// The numbers of numpy.random.RandomState(seed).randint(n), which Python's PowerSGD uses to seed
+// its matrices.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,12 @@ class NumpyRandom {
  public:
   explicit NumpyRandom(uint32_t seed) : engine_(seed) {}
 
-  // In 0 … limit - 1. Source: numpy's legacy generator: takes the fewest low bits of a word that suffice, and
-  // redraws until the result is below the limit.
+  // In 0 … limit - 1. Source: numpy's legacy generator: takes the fewest low bits of a word that
+  // suffice, and redraws until the result is below the limit.
   uint32_t below(uint32_t limit) {
     uint32_t mask = limit - 1;
-    for (int shift = 1; shift < 32; shift *= 2) mask |= mask >> shift;
+    for (int shift = 1; shift < 32; shift *= 2)
+      mask |= mask >> shift;
     uint32_t value = 0;
     do {
       value = static_cast<uint32_t>(engine_()) & mask;

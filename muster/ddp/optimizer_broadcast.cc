@@ -10,7 +10,8 @@
 namespace muster {
 
 void broadcast_optimizer(torch::optim::Optimizer& optimizer, ProcessGroup& group, int root) {
-  if (group.size() == 1) return;
+  if (group.size() == 1)
+    return;
   const bool gives = group.rank() == root;
   std::string bytes;
   if (gives) {
@@ -19,7 +20,8 @@ void broadcast_optimizer(torch::optim::Optimizer& optimizer, ProcessGroup& group
     bytes = std::move(stream).str();
   }
   group.broadcast_bytes(bytes, root);
-  if (gives) return;
+  if (gives)
+    return;
   std::istringstream stream(std::move(bytes));
   torch::load(optimizer, stream, group.device());
 }

@@ -1,4 +1,5 @@
-// Options of DistributedDataParallel: PyTorch's names, and its defaults unless a comment says otherwise.
+// Options of DistributedDataParallel: PyTorch's names, and its defaults unless a comment says
+// otherwise.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +18,8 @@ namespace muster {
 // A parameter in a plain list. Without a name it is named by its number.
 struct NamedTensor {
   NamedTensor(at::Tensor of) : tensor(std::move(of)) {}  // NOLINT(google-explicit-constructor)
-  NamedTensor(std::string of_name, at::Tensor of) : name(std::move(of_name)), tensor(std::move(of)) {}
+  NamedTensor(std::string of_name, at::Tensor of)
+      : name(std::move(of_name)), tensor(std::move(of)) {}
   std::string name;
   at::Tensor tensor;
 };
@@ -30,29 +32,29 @@ struct DdpOptions {
   std::vector<c10::DeviceIndex> device_ids = {};
   // Broadcast rank 0's buffers before the first forward after each reduced one, as PyTorch does.
   bool broadcast_buffers = true;
-  // Compare the models and broadcast rank 0's: at construction, and when parameters are later frozen,
-  // unfrozen, registered, resized, loaded (torch::load) or laid out otherwise.
+  // Compare the models and broadcast rank 0's: at construction, and when parameters are later
+  // frozen, unfrozen, registered, resized, loaded (torch::load) or laid out otherwise.
   bool init_sync = true;
   BucketCap bucket_cap_mb = {};  // MiB; default 25, first bucket 1; or BucketCap::automatic()
   bool find_unused_parameters = false;
-  // PyTorch's default is false, because zero_grad() throws on its views. muster's views allow it, gradients
-  // that the program keeps stay as they were, and they save a copy. Wrapped models that share a parameter
-  // copy anyway.
+  // PyTorch's default is false, because zero_grad() throws on its views. muster's views allow it,
+  // gradients that the program keeps stay as they were, and they save a copy. Wrapped models that
+  // share a parameter copy anyway.
   bool gradient_as_bucket_view = true;
   bool static_graph = false;
-  // Not in PyTorch: it is an error within the step if ranks run different forwards and backwards. Only
-  // forwards in training mode count. Set it to false if ranks run different numbers of forwards whose results
-  // are dropped, provided that no backward is skipped or fails on some ranks only: the others would not be
-  // told (over Gloo they would wait until the timeout).
+  // Not in PyTorch: it is an error within the step if ranks run different forwards and backwards.
+  // Only forwards in training mode count. Set it to false if ranks run different numbers of
+  // forwards whose results are dropped, provided that no backward is skipped or fails on some ranks
+  // only: the others would not be told (over Gloo they would wait until the timeout).
   bool check_steps = true;
-  // Replaces the plain average of gradients (hooks.h). Sparse gradients are always averaged plainly. All
-  // ranks must use the same hook.
+  // Replaces the plain average of gradients (hooks.h). Sparse gradients are always averaged
+  // plainly. All ranks must use the same hook.
   Hook hook = {};
   // Parameters and buffers that each rank keeps to itself: not compared, sent or reduced.
   std::vector<IgnoredParameter> ignored_parameters = {};
-  // Before every n-th reduced forward, the ranks compare the bits of their parameters. The first difference
-  // is an error that names the parameter and the ranks. 0: never. Costs a pass over the parameters, and 8
-  // bytes of traffic per parameter.
+  // Before every n-th reduced forward, the ranks compare the bits of their parameters. The first
+  // difference is an error that names the parameter and the ranks. 0: never. Costs a pass over the
+  // parameters, and 8 bytes of traffic per parameter.
   int64_t verify_every = 0;
   bool verify_buffers = false;  // also the buffers; running statistics differ between broadcasts
 };

@@ -13,7 +13,8 @@ class Sink : public torch::autograd::Function<Sink> {
     context->set_materialize_grads(false);  // no gradient stays none
     // The same memory and version: changing an output in place is seen as without the sink.
     torch::autograd::variable_list joined;
-    for (const at::Tensor& output : outputs) joined.push_back(output.detach());
+    for (const at::Tensor& output : outputs)
+      joined.push_back(output.detach());
     return joined;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
@@ -28,11 +29,13 @@ void join_outputs(std::vector<ForwardOutput>& outputs) {
   std::vector<ForwardOutput*> followed;
   torch::autograd::variable_list tensors;
   for (ForwardOutput& output : outputs) {
-    if (!output.replace || !output.tensor.grad_fn()) continue;
+    if (!output.replace || !output.tensor.grad_fn())
+      continue;
     followed.push_back(&output);
     tensors.push_back(output.tensor);
   }
-  if (tensors.empty()) return;
+  if (tensors.empty())
+    return;
   const auto joined = Sink::apply(at::TensorList(tensors));
   for (size_t i = 0; i < followed.size(); ++i) {
     followed[i]->tensor = joined[i];

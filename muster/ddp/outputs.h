@@ -1,5 +1,6 @@
-// The tensors in the result of a forward: a tensor, any nesting of pairs, tuples, containers and optionals of
-// tensors, and types whose member tensors() returns std::tie of theirs. Tensors in other types are not seen.
+// The tensors in the result of a forward: a tensor, any nesting of pairs, tuples, containers and
+// optionals of tensors, and types whose member tensors() returns std::tie of theirs. Tensors in
+// other types are not seen.
 #pragma once
 
 #include <ATen/core/List.h>
@@ -32,10 +33,13 @@ void collect_outputs(T&& value, std::vector<ForwardOutput>& found) {
   using Value = std::remove_cvref_t<T>;
   constexpr bool stays = lasts && std::is_lvalue_reference_v<T>;
   if constexpr (std::is_base_of_v<at::Tensor, Value>) {
-    if (!value.defined()) return;
+    if (!value.defined())
+      return;
     found.push_back({value, {}});
     if constexpr (stays && !std::is_const_v<std::remove_reference_t<T>>) {
-      found.back().replace = [&value](const at::Tensor& other) { static_cast<at::Tensor&>(value) = other; };
+      found.back().replace = [&value](const at::Tensor& other) {
+        static_cast<at::Tensor&>(value) = other;
+      };
     }
   } else if constexpr (std::is_same_v<Value, c10::IValue>) {
     if constexpr (stays && !std::is_const_v<std::remove_reference_t<T>>) {
@@ -43,7 +47,8 @@ void collect_outputs(T&& value, std::vector<ForwardOutput>& found) {
     }
   } else if constexpr (std::is_same_v<Value, c10::List<at::Tensor>>) {
     for (size_t i = 0; i < value.size(); ++i) {  // a list is a reference
-      found.push_back({value.get(i), [list = value, i](const at::Tensor& other) { list.set(i, other); }});
+      found.push_back(
+          {value.get(i), [list = value, i](const at::Tensor& other) { list.set(i, other); }});
     }
   } else if constexpr (std::is_convertible_v<T, at::Tensor>) {
     collect_outputs<false>(at::Tensor(value), found);
@@ -57,10 +62,12 @@ void collect_outputs(T&& value, std::vector<ForwardOutput>& found) {
     std::apply([&]<class... Item>(Item&&... item) { (collect(std::forward<Item>(item)), ...); },
                std::forward<T>(value));
   } else if constexpr (requires { value.has_value(), *value; }) {
-    if (value.has_value()) collect_outputs<stays>(*value, found);
+    if (value.has_value())
+      collect_outputs<stays>(*value, found);
   } else if constexpr (!std::is_convertible_v<T, std::string_view> &&
                        requires { value.begin() != value.end(); }) {
-    for (auto&& item : value) collect_outputs<stays>(std::forward<decltype(item)>(item), found);
+    for (auto&& item : value)
+      collect_outputs<stays>(std::forward<decltype(item)>(item), found);
   }
 }
 

@@ -10,18 +10,23 @@ namespace muster {
 
 namespace {
 
-// LibTorch has one place for such a hook in a parameter: it is shared by all that listen, and with what was
-// there before.
+// LibTorch has one place for such a hook in a parameter: it is shared by all that listen, and with
+// what was there before.
 class SharedHook : public torch::autograd::PostAccumulateGradHook {
  public:
-  explicit SharedHook(std::unique_ptr<PostAccumulateGradHook> earlier) : earlier_(std::move(earlier)) {}
+  explicit SharedHook(std::unique_ptr<PostAccumulateGradHook> earlier)
+      : earlier_(std::move(earlier)) {}
 
   void operator()(const at::Tensor& parameter) override {
-    for (const Listener& listener : listeners_) listener.body();
-    if (earlier_) (*earlier_)(parameter);
+    for (const Listener& listener : listeners_)
+      listener.body();
+    if (earlier_)
+      (*earlier_)(parameter);
   }
 
-  void add(const void* owner, std::function<void()> body) { listeners_.push_back({owner, std::move(body)}); }
+  void add(const void* owner, std::function<void()> body) {
+    listeners_.push_back({owner, std::move(body)});
+  }
   void remove(const void* owner) {
     std::erase_if(listeners_, [&](const Listener& listener) { return listener.owner == owner; });
   }
@@ -59,9 +64,11 @@ void ParameterHooks::hang(const std::vector<at::Tensor>& parameters,
 void ParameterHooks::remove() {
   for (const at::Tensor& parameter : parameters_) {
     SharedHook* const hook = shared_hook_of(parameter);
-    if (hook == nullptr) continue;
+    if (hook == nullptr)
+      continue;
     hook->remove(this);
-    if (!hook->empty()) continue;
+    if (!hook->empty())
+      continue;
     auto earlier = hook->take_earlier();
     torch::autograd::impl::post_acc_grad_hooks(parameter) = std::move(earlier);
   }

@@ -1,7 +1,7 @@
 // Calls a function whenever a gradient has been added to some parameters, through any accumulator.
-// torch::load, set_() and a conversion to another type and back each give a parameter another accumulator,
-// where GradientHooks and c10d::Reducer hear nothing. (These do not hear of an undefined gradient, as
-// GradientHooks do.)
+// torch::load, set_() and a conversion to another type and back each give a parameter another
+// accumulator, where GradientHooks and c10d::Reducer hear nothing. (These do not hear of an
+// undefined gradient, as GradientHooks do.)
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,8 +18,10 @@ class ParameterHooks {
   ParameterHooks& operator=(const ParameterHooks&) = delete;
   ~ParameterHooks() { remove(); }
 
-  // Replaces the present hooks. `on_gradient` gets the parameter's index, in one of autograd's threads.
-  void hang(const std::vector<at::Tensor>& parameters, const std::function<void(size_t)>& on_gradient);
+  // Replaces the present hooks. `on_gradient` gets the parameter's index, in one of autograd's
+  // threads.
+  void hang(const std::vector<at::Tensor>& parameters,
+            const std::function<void(size_t)>& on_gradient);
   void remove();
 
  private:

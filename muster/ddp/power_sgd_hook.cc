@@ -23,7 +23,8 @@ void gram_schmidt(const at::Tensor& matrices, double epsilon) {
     const at::Tensor norm = at::linalg_vector_norm(column, 2, at::IntArrayRef{1}, /*keepdim=*/true);
     // A column of zeros stays one: Python's becomes NaN without an epsilon.
     column.div_(epsilon == 0 ? at::where(norm == 0, at::ones_like(norm), norm) : norm + epsilon);
-    if (i + 1 == columns) continue;
+    if (i + 1 == columns)
+      continue;
     at::Tensor rest = matrices.slice(2, i + 1);
     rest.sub_(at::sum(column * rest, {1}, /*keepdim=*/true) * column);
   }
@@ -33,12 +34,14 @@ void gram_schmidt(const at::Tensor& matrices, double epsilon) {
 void orthogonalize(at::Tensor matrices, double epsilon) {
   const auto type = matrices.scalar_type();
   const int64_t rank = matrices.size(2);
-  if (rank <= 2 || type == at::kHalf || type == at::kBFloat16) return gram_schmidt(matrices, epsilon);
+  if (rank <= 2 || type == at::kHalf || type == at::kBFloat16)
+    return gram_schmidt(matrices, epsilon);
   at::Tensor upper = at::empty({matrices.size(0), rank, rank}, matrices.options());
   at::linalg_qr_out(matrices, upper, matrices);
 }
 
-// A bucket on its way: matrices M ≈ P·Qᵀ, whose Ps lie in one tensor, as their Qs and what goes whole do.
+// A bucket on its way: matrices M ≈ P·Qᵀ, whose Ps lie in one tensor, as their Qs and what goes
+// whole do.
 struct PowerSgdBucket {
   explicit PowerSgdBucket(GradientBucket of) : bucket(std::move(of)) {}
   GradientBucket bucket;
@@ -52,7 +55,8 @@ struct PowerSgdBucket {
 
 class PowerSgdHook : public CommunicationHook {
  public:
-  explicit PowerSgdHook(const PowerSgdOptions& options) : options_(options), random_(options.seed) {}
+  explicit PowerSgdHook(const PowerSgdOptions& options)
+      : options_(options), random_(options.seed) {}
   std::string name() const override;
   bool remembers() const override { return true; }
   Reduction reduce(GradientBucket bucket) override;
@@ -77,10 +81,19 @@ class PowerSgdHook : public CommunicationHook {
 };
 
 std::string PowerSgdHook::name() const {
-  return cat("power_sgd(rank ", options_.matrix_rank, ", start ", options_.start_step, ", rate ",
-             options_.min_compression_rate, options_.error_feedback ? "" : ", no error feedback",
-             options_.warm_start ? "" : ", no warm start", ", epsilon ", options_.orthogonalization_epsilon,
-             ", seed ", options_.seed, ")");
+  return cat("power_sgd(rank ",
+             options_.matrix_rank,
+             ", start ",
+             options_.start_step,
+             ", rate ",
+             options_.min_compression_rate,
+             options_.error_feedback ? "" : ", no error feedback",
+             options_.warm_start ? "" : ", no warm start",
+             ", epsilon ",
+             options_.orthogonalization_epsilon,
+             ", seed ",
+             options_.seed,
+             ")");
 }
 
 HookState PowerSgdHook::state() const {
@@ -90,7 +103,8 @@ HookState PowerSgdHook::state() const {
 }
 
 void PowerSgdHook::load_state(const HookState& state) {
-  check_hook_state(name(), state, {.tensors = {"q."}, .own = {"error."}, .numbers = {"step", "drawn"}});
+  check_hook_state(
+      name(), state, {.tensors = {"q."}, .own = {"error."}, .numbers = {"step", "drawn"}});
   const auto number = [&](const char* name) {
     const auto found = state.numbers.find(name);
     return found == state.numbers.end() ? 0 : found->second;
@@ -139,10 +153,12 @@ void PowerSgdHook::choose(PowerSgdBucket& under_way) const {
     const int64_t rows = gradients[i].dim() == 0 ? 1 : gradients[i].size(0);
     const int64_t columns = rows == 0 ? 0 : gradients[i].numel() / rows;
     const int64_t rank = std::min({rows, columns, options_.matrix_rank});
-    const bool gains = static_cast<double>((rows + columns) * rank) * options_.min_compression_rate <
-                       static_cast<double>(rows * columns);
+    const bool gains =
+        static_cast<double>((rows + columns) * rank) * options_.min_compression_rate <
+        static_cast<double>(rows * columns);
     (gains ? under_way.compressed : under_way.whole).push_back(i);
-    if (gains) under_way.matrices.push_back(gradients[i].view({1, rows, columns}));
+    if (gains)
+      under_way.matrices.push_back(gradients[i].view({1, rows, columns}));
   }
 }
 
@@ -153,12 +169,14 @@ void PowerSgdHook::lay_out(PowerSgdBucket& under_way) const {
   };
   const auto room = [&](int64_t dim, at::Tensor& flat, std::vector<at::Tensor>& parts) {
     int64_t size = 0;
-    for (const auto& matrix : under_way.matrices) size += matrix.size(dim) * rank_of(matrix);
+    for (const auto& matrix : under_way.matrices)
+      size += matrix.size(dim) * rank_of(matrix);
     flat = at::empty({size}, under_way.bucket.tensor.options());
     int64_t begin = 0;
     for (const auto& matrix : under_way.matrices) {
       const int64_t length = matrix.size(dim) * rank_of(matrix);
-      parts.push_back(flat.slice(0, begin, begin + length).view({1, matrix.size(dim), rank_of(matrix)}));
+      parts.push_back(
+          flat.slice(0, begin, begin + length).view({1, matrix.size(dim), rank_of(matrix)}));
       begin += length;
     }
   };
@@ -171,27 +189,35 @@ void PowerSgdHook::begin_qs(PowerSgdBucket& under_way) {
   std::optional<at::Generator> generator;
   const auto kept = [&](size_t i) {
     const at::Tensor q = qs_.find(under_way.bucket.names[under_way.compressed[i]]);
-    return options_.warm_start && q.defined() && q.sizes() == under_way.qs[i].sizes() ? q : at::Tensor();
+    return options_.warm_start && q.defined() && q.sizes() == under_way.qs[i].sizes()
+               ? q
+               : at::Tensor();
   };
   const bool all_kept = [&] {
     for (size_t i = 0; i < under_way.qs.size(); ++i)
-      if (!kept(i).defined()) return false;
+      if (!kept(i).defined())
+        return false;
     return true;
   }();
   // Python draws a seed for a bucket without a matrix, too.
-  const bool draws = !all_kept || (under_way.qs.empty() && (under_way.first || !options_.warm_start));
-  if (draws) generator = at::detail::createCPUGenerator(random_.below(1'000'000'000));
+  const bool draws =
+      !all_kept || (under_way.qs.empty() && (under_way.first || !options_.warm_start));
+  if (draws)
+    generator = at::detail::createCPUGenerator(random_.below(1'000'000'000));
   for (size_t i = 0; i < under_way.qs.size(); ++i) {
     const at::Tensor q = kept(i);
-    under_way.qs[i].copy_(q.defined() ? q
-                                      : at::randn(under_way.qs[i].sizes(), generator,
-                                                  at::TensorOptions(under_way.qs[i].scalar_type())));
+    under_way.qs[i].copy_(q.defined()
+                              ? q
+                              : at::randn(under_way.qs[i].sizes(),
+                                          generator,
+                                          at::TensorOptions(under_way.qs[i].scalar_type())));
     orthogonalize(under_way.qs[i], options_.orthogonalization_epsilon);
   }
 }
 
 Reduction PowerSgdHook::reduce(GradientBucket bucket) {
-  if (step_ < options_.start_step) return average(bucket);
+  if (step_ < options_.start_step)
+    return average(bucket);
   auto under_way = std::make_shared<PowerSgdBucket>(std::move(bucket));
   PowerSgdBucket& now = *under_way;
   now.first = step_ == options_.start_step;
@@ -202,9 +228,11 @@ Reduction PowerSgdHook::reduce(GradientBucket bucket) {
   choose(now);
   lay_out(now);
   begin_qs(now);
-  for (size_t i = 0; i < now.matrices.size(); ++i) at::bmm_out(now.ps[i], now.matrices[i], now.qs[i]);
+  for (size_t i = 0; i < now.matrices.size(); ++i)
+    at::bmm_out(now.ps[i], now.matrices[i], now.qs[i]);
   std::vector<at::Tensor> whole;
-  for (const size_t i : now.whole) whole.push_back(now.bucket.gradients[i].reshape(-1));
+  for (const size_t i : now.whole)
+    whole.push_back(now.bucket.gradients[i].reshape(-1));
   if (!whole.empty()) {
     now.flat_whole = at::cat(whole);
     count_sent(now.flat_whole);
@@ -215,7 +243,9 @@ Reduction PowerSgdHook::reduce(GradientBucket bucket) {
     count_sent(now.flat_qs);
     now.ps_work = now.bucket.group.all_reduce_async(now.flat_ps);
   }
-  return [this, under_way] { return finish(*under_way); };
+  return [this, under_way] {
+    return finish(*under_way);
+  };
 }
 
 at::Tensor PowerSgdHook::finish(PowerSgdBucket& now) {
@@ -232,18 +262,21 @@ at::Tensor PowerSgdHook::finish(PowerSgdBucket& now) {
   }
   if (now.ps_work) {
     now.ps_work->wait();
-    for (const at::Tensor& p : now.ps) orthogonalize(p, options_.orthogonalization_epsilon);
+    for (const at::Tensor& p : now.ps)
+      orthogonalize(p, options_.orthogonalization_epsilon);
     for (size_t i = 0; i < now.qs.size(); ++i)
       at::bmm_out(now.qs[i], now.matrices[i].transpose(1, 2), now.ps[i]);
     now.bucket.group.all_reduce(now.flat_qs);
     now.flat_qs.div_(ranks);
     for (size_t i = 0; i < now.qs.size(); ++i) {
       at::bmm_out(now.matrices[i], now.ps[i], now.qs[i].transpose(1, 2));
-      if (options_.warm_start) qs_.set(now.bucket.names[now.compressed[i]], now.qs[i]);
+      if (options_.warm_start)
+        qs_.set(now.bucket.names[now.compressed[i]], now.qs[i]);
     }
   }
   finite_.look(now.bucket.tensor);
-  if (options_.error_feedback) errors_.keep(now.bucket, now.before.sub_(now.bucket.tensor));
+  if (options_.error_feedback)
+    errors_.keep(now.bucket, now.before.sub_(now.bucket.tensor));
   return now.bucket.tensor;
 }
 
@@ -254,7 +287,11 @@ Hook power_sgd(const PowerSgdOptions& options) {
     throw Error(ErrorCode::invalid_argument,
                 cat("power_sgd: expected a matrix_rank of 1 or more, and a start_step and a "
                     "min_compression_rate of 0 or more, got ",
-                    options.matrix_rank, ", ", options.start_step, " and ", options.min_compression_rate,
+                    options.matrix_rank,
+                    ", ",
+                    options.start_step,
+                    " and ",
+                    options.min_compression_rate,
                     "; the defaults are 1, 1000 and 2"));
   }
   return std::shared_ptr<CommunicationHook>(std::make_shared<PowerSgdHook>(options));

@@ -1,6 +1,6 @@
 // 8 bits for each number of a gradient. Source:
-// torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks and torch.ao.quantization's MinMaxObserver,
-// in the same arithmetic.
+// torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks and torch.ao.quantization's
+// MinMaxObserver, in the same arithmetic.
 #include <ATen/Functions.h>
 
 #include <limits>
@@ -19,8 +19,8 @@ constexpr int64_t kLargest = 255;
 at::Tensor scales_and_zeros(const at::Tensor& blocks) {
   const auto [least, most] = at::aminmax(blocks, 1);
   const at::Tensor below = at::clamp_max(least, 0), above = at::clamp_min(most, 0);
-  const at::Tensor scale =
-      at::clamp_min((above - below) / static_cast<double>(kLargest), std::numeric_limits<float>::epsilon());
+  const at::Tensor scale = at::clamp_min((above - below) / static_cast<double>(kLargest),
+                                         std::numeric_limits<float>::epsilon());
   const at::Tensor zero = at::clamp(-at::round(below / scale), 0, kLargest);
   return at::stack({scale, zero}, 1).to(at::kFloat);
 }
@@ -39,7 +39,8 @@ class QuantizedHook : public CommunicationHook {
 
  private:
   static at::Tensor gathered(ProcessGroup& group, const at::Tensor& all, int rank) {
-    return all.slice(0, rank * (all.size(0) / group.size()), (rank + 1) * (all.size(0) / group.size()));
+    return all.slice(
+        0, rank * (all.size(0) / group.size()), (rank + 1) * (all.size(0) / group.size()));
   }
   at::Tensor room_for_all(const ProcessGroup& group, const at::Tensor& mine) {
     count_sent(mine);
@@ -56,10 +57,11 @@ Reduction QuantizedHook::reduce(GradientBucket bucket) {
   ProcessGroup group = bucket.group;
   const at::Tensor blocks = padded_to_blocks(bucket.tensor, options_.block).to(at::kFloat);
   const at::Tensor scales = scales_and_zeros(blocks);
-  const at::Tensor bytes =
-      at::clamp(at::round(blocks / scales.select(1, 0).unsqueeze(1)) + scales.select(1, 1).unsqueeze(1), 0,
-                kLargest)
-          .to(at::kByte);
+  const at::Tensor bytes = at::clamp(at::round(blocks / scales.select(1, 0).unsqueeze(1)) +
+                                         scales.select(1, 1).unsqueeze(1),
+                                     0,
+                                     kLargest)
+                               .to(at::kByte);
   const at::Tensor all_scales = room_for_all(group, scales), all_bytes = room_for_all(group, bytes);
   Work scales_work = group.all_gather_async(all_scales, scales);
   Work bytes_work = group.all_gather_async(all_bytes, bytes);
@@ -82,7 +84,8 @@ Hook quantized_8bit(const QuantizedOptions& options) {
   if (options.block < 0) {
     throw Error(ErrorCode::invalid_argument,
                 cat("quantized_8bit: expected a block of 1 or more, or 0 for whole buckets, got ",
-                    options.block, "; 512 is the default"));
+                    options.block,
+                    "; 512 is the default"));
   }
   return std::shared_ptr<CommunicationHook>(std::make_shared<QuantizedHook>(options));
 }

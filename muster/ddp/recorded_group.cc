@@ -32,7 +32,9 @@ std::atomic<int64_t>& bucket_count(const std::string& group) {
 class RecordedGroup : public C10dGroup {
  public:
   RecordedGroup(const muster::ProcessGroup& group, const std::string& name)
-      : C10dGroup(group.store(), group.rank(), group.size()), name_(name), count_(bucket_count(name)) {
+      : C10dGroup(group.store(), group.rank(), group.size()),
+        name_(name),
+        count_(bucket_count(name)) {
     const C10dGroup::BackendType on_device = group.c10d()->getBackendType();
     for (const c10::Device device : group.c10d()->getDeviceTypes()) {
       const auto backend = group.c10d()->getBackend(device.type());
@@ -41,7 +43,8 @@ class RecordedGroup : public C10dGroup {
       backend->setBoundDeviceId(bound);  // which setBackend() takes from this group
     }
     setDefaultBackend(on_device);
-    if (capabilities_of(group.backend()).on_gpus) gpu_ends_ = std::make_unique<GpuEnds>(group.device());
+    if (capabilities_of(group.backend()).on_gpus)
+      gpu_ends_ = std::make_unique<GpuEnds>(group.device());
   }
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
@@ -54,7 +57,9 @@ class RecordedGroup : public C10dGroup {
       if (gpu_ends_ && first != nullptr && first->is_cuda()) {
         gpu_ends_->end_with(std::move(*record), work);  // a bucket stays in memory anyway
       } else {
-        const auto end = [record](c10::ivalue::Future& future) { record->end(future.hasError()); };
+        const auto end = [record](c10::ivalue::Future& future) {
+          record->end(future.hasError());
+        };
         work->getFuture()->addCallback(end, /*uses_future=*/false);  // of its value
       }
       return work;
@@ -73,8 +78,10 @@ class RecordedGroup : public C10dGroup {
 }  // namespace
 
 c10::intrusive_ptr<c10d::ProcessGroup> recorded_group(const ProcessGroup& group) {
-  if (Activity::get() == nullptr || capabilities_of(group.backend()).records_calls) return group.c10d();
-  const std::string& name = group.c10d()->getBackend(c10::kCPU)->getGroupDesc();  // make_group.cc gives it
+  if (Activity::get() == nullptr || capabilities_of(group.backend()).records_calls)
+    return group.c10d();
+  const std::string& name =
+      group.c10d()->getBackend(c10::kCPU)->getGroupDesc();  // make_group.cc gives it
   return c10::make_intrusive<RecordedGroup>(group, cat(name, " gradients"));
 }
 

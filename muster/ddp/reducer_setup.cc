@@ -21,8 +21,8 @@ constexpr double kMiB = 1024 * 1024;
 
 constexpr const char* kNoBackendMemory = "DDP_DISABLE_COMM_MEM";
 
-// Ranks may be threads of one process: the last one that is done puts LibTorch's default back. (To another
-// value and not away: that moves nothing under a thread that reads the environment.)
+// Ranks may be threads of one process: the last one that is done puts LibTorch's default back. (To
+// another value and not away: that moves nothing under a thread that reads the environment.)
 class BackendMemoryUsers {
  public:
   static BackendMemoryUsers& instance() {
@@ -31,11 +31,13 @@ class BackendMemoryUsers {
   }
   void enter() {
     const std::lock_guard lock(mutex_);
-    if (count_++ == 0 && !is_users_own_) ::setenv(kNoBackendMemory, "0", 1);
+    if (count_++ == 0 && !is_users_own_)
+      ::setenv(kNoBackendMemory, "0", 1);
   }
   void leave() {
     const std::lock_guard lock(mutex_);
-    if (--count_ == 0 && !is_users_own_) ::setenv(kNoBackendMemory, "1", 1);
+    if (--count_ == 0 && !is_users_own_)
+      ::setenv(kNoBackendMemory, "1", 1);
   }
 
  private:
@@ -45,45 +47,64 @@ class BackendMemoryUsers {
 };
 
 bool any_complex(const std::vector<at::Tensor>& tensors) {
-  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& one) { return one.is_complex(); });
+  return std::any_of(
+      tensors.begin(), tensors.end(), [](const at::Tensor& one) { return one.is_complex(); });
 }
 
 void check_bucket_cap(const BucketCap& cap, const DdpOptions& options) {
-  if (!cap.is_automatic() || !options.static_graph) return;
-  throw Error(
-      ErrorCode::invalid_argument,
-      "DistributedDataParallel: expected bucket_cap_mb as a number with static_graph, got "
-      "BucketCap::automatic(), whose new buckets would each have to learn the graph anew; give a number");
+  if (!cap.is_automatic() || !options.static_graph)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              "DistributedDataParallel: expected bucket_cap_mb as a number with static_graph, got "
+              "BucketCap::automatic(), whose new buckets would each have to learn the graph anew; "
+              "give a number");
 }
 
 }  // namespace
 
-BucketsInBackendMemory::BucketsInBackendMemory(const TrainedParameters& parameters, const ProcessGroup& group)
+BucketsInBackendMemory::BucketsInBackendMemory(const TrainedParameters& parameters,
+                                               const ProcessGroup& group)
     : active_(group.backend().starts_with("shm") && !any_complex(parameters.tensors)) {
-  if (active_) BackendMemoryUsers::instance().enter();
+  if (active_)
+    BackendMemoryUsers::instance().enter();
 }
 
 BucketsInBackendMemory::~BucketsInBackendMemory() {
-  if (active_) BackendMemoryUsers::instance().leave();
+  if (active_)
+    BackendMemoryUsers::instance().leave();
 }
 
-void check_placement(const ModelSource& model, const ProcessGroup& group, const DdpOptions& options) {
+void check_placement(const ModelSource& model,
+                     const ProcessGroup& group,
+                     const DdpOptions& options) {
   check_bucket_cap(options.bucket_cap_mb, options);
   const c10::Device device = group.device();
   const bool right_id =
       options.device_ids.size() == 1 && device.is_cuda() && options.device_ids[0] == device.index();
   if (!options.device_ids.empty() && !right_id) {
     std::vector<int> ids(options.device_ids.begin(), options.device_ids.end());
-    throw Error(ErrorCode::invalid_argument,
-                cat("DistributedDataParallel: expected device_ids empty or this rank's device, got [",
-                    join(ids, ", "), "] on ", device.str(), " (rank ", group.job_rank(),
-                    "); leave device_ids empty"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("DistributedDataParallel: expected device_ids empty or this rank's device, got [",
+            join(ids, ", "),
+            "] on ",
+            device.str(),
+            " (rank ",
+            group.job_rank(),
+            "); leave device_ids empty"));
   }
   for (const auto& item : model.parameters()) {
-    if (item.tensor.device() == device) continue;
+    if (item.tensor.device() == device)
+      continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("DistributedDataParallel: expected parameter '", item.name, "' on ", device.str(),
-                    ", got ", item.tensor.device().str(), " (rank ", group.job_rank(),
+                cat("DistributedDataParallel: expected parameter '",
+                    item.name,
+                    "' on ",
+                    device.str(),
+                    ", got ",
+                    item.tensor.device().str(),
+                    " (rank ",
+                    group.job_rank(),
                     "); call model->to(ctx.device()) first"));
   }
 }
@@ -94,38 +115,54 @@ Traffic traffic_of_backward(const c10d::Reducer& reducer, bool has_hook, bool fi
   for (const c10d::GradBucket& bucket : reducer.get_grad_buckets(/*return_zero_tensors=*/false)) {
     parameters += std::ssize(bucket.getParameters());
     const at::Tensor& gradients = bucket.getBuffer();
-    if (has_hook || !gradients.defined() || gradients.is_sparse()) continue;
+    if (has_hook || !gradients.defined() || gradients.is_sparse())
+      continue;
     ++traffic.calls;
     traffic.bytes += static_cast<int64_t>(gradients.nbytes());
   }
-  if (!finds_unused) return traffic;
+  if (!finds_unused)
+    return traffic;
   ++traffic.calls;
   traffic.bytes += parameters * static_cast<int64_t>(sizeof(int32_t));
   return traffic;
 }
 
-ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& group, const DdpOptions& options,
-                          const BucketCap& bucket_cap, bool gradient_as_bucket_view) {
+ReducerParts make_reducer(const TrainedParameters& parameters,
+                          ProcessGroup& group,
+                          const DdpOptions& options,
+                          const BucketCap& bucket_cap,
+                          bool gradient_as_bucket_view) {
   const auto cap = static_cast<int64_t>(bucket_cap.mib().value_or(25) * kMiB);
   const int64_t first_cap = bucket_cap.mib() ? cap : c10d::kDefaultFirstBucketBytes;
-  // One bucket for the first iteration; the Reducer cuts it up in the order in which gradients really came.
+  // One bucket for the first iteration; the Reducer cuts it up in the order in which gradients
+  // really came.
   std::vector<size_t> limits{std::numeric_limits<int64_t>::max()};
   if (options.find_unused_parameters && !options.static_graph) {
-    limits = bucket_cap.mib() ? std::vector<size_t>{static_cast<size_t>(cap)}
-                              : std::vector<size_t>{static_cast<size_t>(first_cap), static_cast<size_t>(cap)};
+    limits = bucket_cap.mib()
+                 ? std::vector<size_t>{static_cast<size_t>(cap)}
+                 : std::vector<size_t>{static_cast<size_t>(first_cap), static_cast<size_t>(cap)};
   }
-  auto buckets =
-      std::get<0>(c10d::compute_bucket_assignment_by_size(parameters.tensors, limits, parameters.sparse));
+  auto buckets = std::get<0>(
+      c10d::compute_bucket_assignment_by_size(parameters.tensors, limits, parameters.sparse));
   std::reverse(buckets.begin(), buckets.end());  // backward reaches the last parameters first
   std::unordered_map<size_t, std::string> names;
-  for (size_t i = 0; i < parameters.names.size(); ++i) names[i] = parameters.names[i];
+  for (size_t i = 0; i < parameters.names.size(); ++i)
+    names[i] = parameters.names[i];
   const BucketsInBackendMemory in_backend_memory(parameters, group);
-  auto reducer = std::make_shared<c10d::Reducer>(
-      parameters.tensors, buckets, recorded_group(group), parameters.sparse, cap,
-      options.find_unused_parameters, gradient_as_bucket_view, names, first_cap,
-      /*skip_all_reduce_unused_params=*/false,
-      /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
-  if (options.static_graph) reducer->set_static_graph();
+  auto reducer = std::make_shared<c10d::Reducer>(parameters.tensors,
+                                                 buckets,
+                                                 recorded_group(group),
+                                                 parameters.sparse,
+                                                 cap,
+                                                 options.find_unused_parameters,
+                                                 gradient_as_bucket_view,
+                                                 names,
+                                                 first_cap,
+                                                 /*skip_all_reduce_unused_params=*/false,
+                                                 /*use_python_reducer=*/false,
+                                                 /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
+  if (options.static_graph)
+    reducer->set_static_graph();
   HookAdapter* hook = nullptr;
   if (options.hook) {
     auto adapter = std::make_unique<HookAdapter>(options.hook, group, parameters);

@@ -1,5 +1,5 @@
-// The state and the logic of a GradientReducer. Its functions are in gradient_reducer.cc (forwards),
-// gradient_backward.cc (hooks of a backward) and join.cc (ranks without more inputs).
+// The state and the logic of a GradientReducer. Its functions are in gradient_reducer.cc
+// (forwards), gradient_backward.cc (hooks of a backward) and join.cc (ranks without more inputs).
 #pragma once
 
 #include <memory>
@@ -26,8 +26,8 @@
 namespace muster {
 
 struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::State> {
-  // What the next backward is for. Set by forwards and checked by hooks: a backward that no forward announced
-  // would silently leave gradients local.
+  // What the next backward is for. Set by forwards and checked by hooks: a backward that no forward
+  // announced would silently leave gradients local.
   enum class Expected { nothing, local, reduction };
 
   State(ModelSourcePtr source, ProcessGroup group_, const DdpOptions& options_)
@@ -51,7 +51,8 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   void recover();
 
   // gradient_backward.cc
-  bool watch_outputs(const std::vector<ForwardOutput>& outputs, Expected of,
+  bool watch_outputs(const std::vector<ForwardOutput>& outputs,
+                     Expected of,
                      const std::shared_ptr<StepCheck::Forward>& forward = nullptr);
   void on_backward();
   bool must_be_reduced(size_t index);

@@ -26,7 +26,8 @@ int64_t hash_of_bytes(const char* bytes, size_t size) {
     mix(word);
   }
   word = 0;
-  if (size > 0) std::memcpy(&word, bytes, size);
+  if (size > 0)
+    std::memcpy(&word, bytes, size);
   mix(word);
   return static_cast<int64_t>(hash);
 }
@@ -34,14 +35,17 @@ int64_t hash_of_bytes(const char* bytes, size_t size) {
 // Which ranks differ from most (from the first, where two are as many).
 std::vector<int> odd_ranks(const std::vector<std::pair<int, int64_t>>& hashes) {
   std::map<int64_t, size_t> counts;
-  for (const auto& [rank, hash] : hashes) ++counts[hash];
+  for (const auto& [rank, hash] : hashes)
+    ++counts[hash];
   int64_t usual = hashes[0].second;
   for (const auto& [rank, hash] : hashes) {
-    if (counts[hash] > counts[usual]) usual = hash;
+    if (counts[hash] > counts[usual])
+      usual = hash;
   }
   std::vector<int> odd;
   for (const auto& [rank, hash] : hashes) {
-    if (hash != usual) odd.push_back(rank);
+    if (hash != usual)
+      odd.push_back(rank);
   }
   return odd;
 }
@@ -50,20 +54,25 @@ std::vector<int> odd_ranks(const std::vector<std::pair<int, int64_t>>& hashes) {
 
 int64_t hash_of_bits(const at::Tensor& tensor) {
   const at::Tensor plain = tensor.detach().contiguous();
-  if (plain.is_cpu()) return hash_of_bytes(static_cast<const char*>(plain.const_data_ptr()), plain.nbytes());
-  if (plain.nbytes() % 4 != 0) return hash_of_bits(plain.cpu());
-  // On a device: each word times an odd number of its place, which the sum of words alone would not see.
+  if (plain.is_cpu())
+    return hash_of_bytes(static_cast<const char*>(plain.const_data_ptr()), plain.nbytes());
+  if (plain.nbytes() % 4 != 0)
+    return hash_of_bits(plain.cpu());
+  // On a device: each word times an odd number of its place, which the sum of words alone would not
+  // see.
   const at::Tensor words = plain.view(-1).view(at::kInt).to(at::kLong);
   const at::Tensor places = at::arange(words.numel(), words.options()) * 2 + 1;
   return ((words + 0x9E3779B9) * places).sum().item<int64_t>();
 }
 
 void ReplicaCheck::count(const ModelSource& source, bool compares) {
-  if (every_ <= 0 || ++steps_ % every_ != 0 || group_.size() == 1) return;
+  if (every_ <= 0 || ++steps_ % every_ != 0 || group_.size() == 1)
+    return;
   auto items = source.parameters();
   const size_t parameters = items.size();
   if (with_buffers_) {
-    for (auto& buffer : source.buffers()) items.push_back(std::move(buffer));
+    for (auto& buffer : source.buffers())
+      items.push_back(std::move(buffer));
   }
   const auto columns = static_cast<int64_t>(items.size()) + 1;
   const at::Tensor mine = at::zeros({1, columns}, at::kLong);
@@ -81,15 +90,26 @@ void ReplicaCheck::count(const ModelSource& source, bool compares) {
       if (value(rank, 0) != 0)
         hashes.emplace_back(group_.job_rank(rank), value(rank, static_cast<int64_t>(i) + 1));
     }
-    if (hashes.empty()) return;
+    if (hashes.empty())
+      return;
     const auto odd = odd_ranks(hashes);
-    if (odd.empty()) continue;
-    throw Error(ErrorCode::failed_precondition,
-                cat("DistributedDataParallel: expected the same bits on every rank, got others in ",
-                    i < parameters ? "parameter '" : "buffer '", items[i].name, "' on ",
-                    odd.size() == 1 ? "rank " : "ranks ", join(odd, ", "), " (rank ", group_.job_rank(),
-                    ", before forward ", steps_, "; verify_every ", every_,
-                    "); change parameters alike on all ranks: one optimizer, one step() a backward"));
+    if (odd.empty())
+      continue;
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("DistributedDataParallel: expected the same bits on every rank, got others in ",
+            i < parameters ? "parameter '" : "buffer '",
+            items[i].name,
+            "' on ",
+            odd.size() == 1 ? "rank " : "ranks ",
+            join(odd, ", "),
+            " (rank ",
+            group_.job_rank(),
+            ", before forward ",
+            steps_,
+            "; verify_every ",
+            every_,
+            "); change parameters alike on all ranks: one optimizer, one step() a backward"));
   }
 }
 

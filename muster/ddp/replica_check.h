@@ -1,5 +1,5 @@
-// Whether the ranks' parameters are still equal bit for bit. Many bugs show as a difference (a rank that
-// steps twice, an optimizer with other options, a write past the gradients).
+// Whether the ranks' parameters are still equal bit for bit. Many bugs show as a difference (a rank
+// that steps twice, an optimizer with other options, a write past the gradients).
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,13 @@ int64_t hash_of_bits(const at::Tensor& tensor);
 class ReplicaCheck {
  public:
   ReplicaCheck(ProcessGroup group, const DdpOptions& options)
-      : group_(std::move(group)), every_(options.verify_every), with_buffers_(options.verify_buffers) {}
+      : group_(std::move(group)),
+        every_(options.verify_every),
+        with_buffers_(options.verify_buffers) {}
 
-  // Call it before a reduced forward; `compares` is false on a rank whose model rests. Collective: at every
-  // n-th call. Throws: failed_precondition, on every rank, naming the first parameter that differs, and the
-  // ranks.
+  // Call it before a reduced forward; `compares` is false on a rank whose model rests. Collective:
+  // at every n-th call. Throws: failed_precondition, on every rank, naming the first parameter that
+  // differs, and the ranks.
   void count(const ModelSource& source, bool compares = true);
 
  private:

@@ -23,7 +23,8 @@ constexpr size_t kBroadcastBytes =
 std::map<const c10::TensorImpl*, const ParameterIdentity*> by_tensor(
     const std::vector<ParameterIdentity>& identities) {
   std::map<const c10::TensorImpl*, const ParameterIdentity*> found;
-  for (const ParameterIdentity& identity : identities) found[identity.tensor] = &identity;
+  for (const ParameterIdentity& identity : identities)
+    found[identity.tensor] = &identity;
   return found;
 }
 
@@ -31,7 +32,8 @@ std::string describe_hook(const Hook& hook) {
   return hook ? cat("\nhook: ", hook.name()) : "";
 }
 
-// What at::cat takes together: one type, one device. In the order of the model, which all ranks have.
+// What at::cat takes together: one type, one device. In the order of the model, which all ranks
+// have.
 std::vector<std::vector<at::Tensor>> groups_of_one_kind(const std::vector<at::Tensor>& tensors) {
   std::vector<std::vector<at::Tensor>> groups;
   for (const at::Tensor& tensor : tensors) {
@@ -45,28 +47,33 @@ std::vector<std::vector<at::Tensor>> groups_of_one_kind(const std::vector<at::Te
 
 }  // namespace
 
-ReplicatedModel::ReplicatedModel(ModelSourcePtr model, ProcessGroup group, const DdpOptions& options)
+ReplicatedModel::ReplicatedModel(ModelSourcePtr model,
+                                 ProcessGroup group,
+                                 const DdpOptions& options)
     : model_(without_ignored(std::move(model), options.ignored_parameters)),
       group_(std::move(group)),
       options_(options) {
   check_placement(*model_, group_, options);
-  if (any_trained(parameter_identities(*model_))) return;
-  throw Error(ErrorCode::invalid_argument,
-              "DistributedDataParallel: expected a model with at least one parameter that requires a "
-              "gradient, got none");
+  if (any_trained(parameter_identities(*model_)))
+    return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      "DistributedDataParallel: expected a model with at least one parameter that requires a "
+      "gradient, got none");
 }
 
 void ReplicatedModel::gather() {
   if (options_.init_sync)
-    descriptions_ = group_.all_gather_bytes(cat(describe_model(*model_), describe_hook(options_.hook)),
-                                            cat("of model ", gathered_++));
+    descriptions_ = group_.all_gather_bytes(
+        cat(describe_model(*model_), describe_hook(options_.hook)), cat("of model ", gathered_++));
 }
 
 void ReplicatedModel::take() {
   if (options_.init_sync) {
     check_same_model(descriptions_);
     broadcast(new_parameters());
-    if (identities_.empty()) broadcast(buffers());
+    if (identities_.empty())
+      broadcast(buffers());
   }
 }
 
@@ -91,16 +98,20 @@ std::vector<at::Tensor> ReplicatedModel::new_parameters() const {
 
 ReplicatedModel::Change ReplicatedModel::look() const {
   const auto now = parameter_identities(*model_);
-  if (!any_trained(now)) return Change::all_frozen;
-  if (now == identities_) return Change::none;
+  if (!any_trained(now))
+    return Change::all_frozen;
+  if (now == identities_)
+    return Change::none;
   return only_freezes(now) ? Change::none : Change::some;
 }
 
-// With find_unused_parameters, what is frozen counts as unused. (A sparse gradient cannot be left out.)
+// With find_unused_parameters, what is frozen counts as unused. (A sparse gradient cannot be left
+// out.)
 bool ReplicatedModel::only_freezes(const std::vector<ParameterIdentity>& now) const {
   const bool finds_unused = options_.find_unused_parameters && !options_.static_graph;
   const auto& sparse = trained_.sparse;
-  if (!finds_unused || std::find(sparse.begin(), sparse.end(), true) != sparse.end()) return false;
+  if (!finds_unused || std::find(sparse.begin(), sparse.end(), true) != sparse.end())
+    return false;
   const auto known = by_tensor(identities_);
   return std::all_of(now.begin(), now.end(), [&](const ParameterIdentity& identity) {
     const auto before = known.find(identity.tensor);
@@ -109,42 +120,51 @@ bool ReplicatedModel::only_freezes(const std::vector<ParameterIdentity>& now) co
   });
 }
 
-// With versions of their own: a graph that has saved a buffer, which is to be changed by a broadcast before
-// the next forward, is as good as before.
+// With versions of their own: a graph that has saved a buffer, which is to be changed by a
+// broadcast before the next forward, is as good as before.
 std::vector<at::Tensor> ReplicatedModel::buffers() const {
   std::vector<at::Tensor> found;
-  for (const auto& buffer : model_->buffers()) found.push_back(buffer.tensor.variable_data());
+  for (const auto& buffer : model_->buffers())
+    found.push_back(buffer.tensor.variable_data());
   return found;
 }
 
 void ReplicatedModel::broadcast(const std::vector<at::Tensor>& tensors, int root) {
-  if (tensors.empty() || group_.size() == 1) return;
-  translate_failures(cat("DistributedDataParallel: broadcast from rank ", group_.job_rank(root), " (rank ",
-                         group_.job_rank(), ")"),
+  if (tensors.empty() || group_.size() == 1)
+    return;
+  translate_failures(cat("DistributedDataParallel: broadcast from rank ",
+                         group_.job_rank(root),
+                         " (rank ",
+                         group_.job_rank(),
+                         ")"),
                      [&] {
                        const at::NoGradGuard no_grad;
                        c10d::broadcast_coalesced(group_.c10d(), tensors, kBroadcastBytes, root);
                      });
 }
 
-// One broadcast a type and device, through the group's own calls: there a rank that does something else is
-// found.
+// One broadcast a type and device, through the group's own calls: there a rank that does something
+// else is found.
 void ReplicatedModel::broadcast_all(int root) {
   std::vector<at::Tensor> all;
-  for (const at::Tensor& tensor : kept_) all.push_back(tensor.detach());
+  for (const at::Tensor& tensor : kept_)
+    all.push_back(tensor.detach());
   broadcast(all, root);
   broadcast(buffers(), root);
 }
 
 void ReplicatedModel::broadcast_buffers(int root) {
-  if (group_.size() == 1) return;
+  if (group_.size() == 1)
+    return;
   const at::NoGradGuard no_grad;
   for (const auto& tensors : groups_of_one_kind(buffers())) {
     std::vector<at::Tensor> flat;
-    for (const at::Tensor& tensor : tensors) flat.push_back(tensor.reshape(-1));
+    for (const at::Tensor& tensor : tensors)
+      flat.push_back(tensor.reshape(-1));
     const at::Tensor all = at::cat(flat);
     group_.broadcast(all, root);
-    if (group_.rank() == root) continue;
+    if (group_.rank() == root)
+      continue;
     int64_t at = 0;
     for (const at::Tensor& tensor : tensors) {
       tensor.copy_(all.slice(0, at, at + tensor.numel()).view(tensor.sizes()));

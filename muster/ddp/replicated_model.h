@@ -1,5 +1,5 @@
-// The model that every rank has a copy of: compared over the ranks, set to rank 0's, and watched for
-// parameters that users freeze, unfreeze or register during training.
+// The model that every rank has a copy of: compared over the ranks, set to rank 0's, and watched
+// for parameters that users freeze, unfreeze or register during training.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@ namespace muster {
 
 class ReplicatedModel {
  public:
-  // Throws: invalid_argument for a model without trained parameters, one on another device than the rank's,
-  // and wrong device_ids.
+  // Throws: invalid_argument for a model without trained parameters, one on another device than the
+  // rank's, and wrong device_ids.
   ReplicatedModel(ModelSourcePtr model, ProcessGroup group, const DdpOptions& options);
 
   // Exchanges the ranks' models. Collective: yes.
@@ -23,8 +23,8 @@ class ReplicatedModel {
   // Compares what was gathered, and sets new parameters to rank 0's. Collective: yes. Throws:
   // invalid_argument for models that differ.
   void take();
-  // Takes the parameters as they are now for those that the ranks share. Nothing else may hold the gradient
-  // accumulators of earlier ones: they know the shapes that the parameters had.
+  // Takes the parameters as they are now for those that the ranks share. Nothing else may hold the
+  // gradient accumulators of earlier ones: they know the shapes that the parameters had.
   void record();
   // The parameters trained since then.
   const TrainedParameters& trained() const { return trained_; }

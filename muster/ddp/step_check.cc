@@ -36,8 +36,10 @@ std::shared_ptr<StepCheck::Forward> StepCheck::add_forward() {
 void StepCheck::count_skipped() {
   bool last = true;
   for (auto forward = forwards_.rbegin(); forward != forwards_.rend(); ++forward) {
-    const bool reached = (*forward)->visible ? (*forward)->reached.load() : std::exchange(last, false);
-    if (!reached) ++skipped_;
+    const bool reached =
+        (*forward)->visible ? (*forward)->reached.load() : std::exchange(last, false);
+    if (!reached)
+      ++skipped_;
   }
   forwards_.clear();
 }
@@ -45,8 +47,11 @@ void StepCheck::count_skipped() {
 std::string StepCheck::counts_of_all(const int64_t* values) const {
   std::vector<std::string> counts;
   for (int rank = 0; rank < group_.size(); ++rank) {
-    counts.push_back(cat(values[2 * rank], " backwards and ", values[2 * rank + 1],
-                         " forwards without one on rank ", group_.job_rank(rank)));
+    counts.push_back(cat(values[2 * rank],
+                         " backwards and ",
+                         values[2 * rank + 1],
+                         " forwards without one on rank ",
+                         group_.job_rank(rank)));
   }
   return join(counts, ", ");
 }
@@ -63,17 +68,21 @@ at::Tensor StepCheck::exchange(int64_t backwards, int64_t skipped) {
 void StepCheck::compare() {
   ++backwards_;
   count_skipped();
-  if (!active_ || group_.size() == 1) return;
+  if (!active_ || group_.size() == 1)
+    return;
   const at::Tensor all = exchange(backwards_, skipped_);
   const auto* values = all.const_data_ptr<int64_t>();
   for (int rank = 0; rank < group_.size(); ++rank) {
     const int64_t skipped = values[2 * rank + 1];
-    if (skipped == kShadows || skipped == skipped_) continue;
+    if (skipped == kShadows || skipped == skipped_)
+      continue;
     const std::string counts = counts_of_all(values);
     skipped_ = 0;  // on all of them: whoever goes on begins alike
     throw Error(ErrorCode::failed_precondition,
-                cat("DistributedDataParallel: expected the same steps on every rank, got ", counts,
-                    ", so gradients of different steps may have been averaged (rank ", group_.job_rank(),
+                cat("DistributedDataParallel: expected the same steps on every rank, got ",
+                    counts,
+                    ", so gradients of different steps may have been averaged (rank ",
+                    group_.job_rank(),
                     "); let all ranks skip a backward or none, evaluate on module() or without "
                     "gradients, or set check_steps = false"));
   }
@@ -81,7 +90,8 @@ void StepCheck::compare() {
 
 void StepCheck::shadow() {
   forwards_.clear();
-  if (active_ && group_.size() > 1) exchange(backwards_, kShadows);
+  if (active_ && group_.size() > 1)
+    exchange(backwards_, kShadows);
 }
 
 // A backward that fails comes to other outputs on each rank: what was before it says nothing.
@@ -100,7 +110,8 @@ void StepCheck::meet(const char* where, const std::function<void()>& call) {
   try {
     call();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::invalid_argument) throw;
+    if (error.code() != ErrorCode::invalid_argument)
+      throw;
     rethrow(error, where, kAlike);
   }
 }
@@ -111,15 +122,26 @@ void StepCheck::meet_in_forward(const char* where, const std::function<void()>& 
     call();
   } catch (const Error& error) {
     const bool others_elsewhere = error.code() == ErrorCode::invalid_argument;
-    const bool others_away = error.code() == ErrorCode::peer_failed || error.code() == ErrorCode::timeout;
-    if (!others_elsewhere && !others_away) throw;
-    rethrow(error, where, cat(others_elsewhere ? kAlike : "forward is collective here", kEvaluateOnSome));
+    const bool others_away =
+        error.code() == ErrorCode::peer_failed || error.code() == ErrorCode::timeout;
+    if (!others_elsewhere && !others_away)
+      throw;
+    rethrow(error,
+            where,
+            cat(others_elsewhere ? kAlike : "forward is collective here", kEvaluateOnSome));
   }
 }
 
 void StepCheck::rethrow(const Error& error, const char* where, const std::string& next) const {
-  throw Error(error.code(), cat("DistributedDataParallel: expected every rank ", where, " (rank ",
-                                group_.job_rank(), "); ", next, ": ", error.message()));
+  throw Error(error.code(),
+              cat("DistributedDataParallel: expected every rank ",
+                  where,
+                  " (rank ",
+                  group_.job_rank(),
+                  "); ",
+                  next,
+                  ": ",
+                  error.message()));
 }
 
 }  // namespace muster

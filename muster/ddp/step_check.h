@@ -1,7 +1,7 @@
-// Finds, within the step, ranks that average gradients of different steps. If one rank skips a backward (`if
-// (isnan(loss)) continue;`), its all_reduces then meet those of its peers' earlier step, with the same
-// shapes. After every reduced backward, the ranks therefore compare how many forwards they ran without a
-// backward.
+// Finds, within the step, ranks that average gradients of different steps. If one rank skips a
+// backward (`if (isnan(loss)) continue;`), its all_reduces then meet those of its peers' earlier
+// step, with the same shapes. After every reduced backward, the ranks therefore compare how many
+// forwards they ran without a backward.
 #pragma once
 
 #include <atomic>
@@ -32,21 +32,23 @@ class StepCheck {
   // The backward of the last forwards has ended on this rank.
   // Collective: yes.
   // Blocking: until it has ended on every rank.
-  // Throws: failed_precondition, on every rank, if they ran different numbers of forwards without a backward.
+  // Throws: failed_precondition, on every rank, if they ran different numbers of forwards without a
+  // backward.
   void compare();
 
   // Replaces compare() on a rank without more inputs while others have some (join).
   void shadow();
 
-  // An exception has interrupted the backward: the ranks start anew together. Collective: yes. Throws:
-  // invalid_argument, on every rank, if it did not happen on all: the others wait in compare().
+  // An exception has interrupted the backward: the ranks start anew together. Collective: yes.
+  // Throws: invalid_argument, on every rank, if it did not happen on all: the others wait in
+  // compare().
   void compare_after_failure();
 
   // Makes a call of the group while other ranks may be elsewhere. Throws: what the call throws; an
   // invalid_argument also says where this rank is.
   void meet(const char* where, const std::function<void()>& call);
-  // As meet(), in a forward. Errors of ranks that have left or are late also say how to evaluate on some
-  // ranks only.
+  // As meet(), in a forward. Errors of ranks that have left or are late also say how to evaluate on
+  // some ranks only.
   void meet_in_forward(const char* where, const std::function<void()>& call);
 
  private:

@@ -18,7 +18,8 @@ namespace {
 
 std::vector<int64_t> all_but_channels(const at::Tensor& tensor) {
   std::vector<int64_t> dims{0};
-  for (int64_t i = 2; i < tensor.dim(); ++i) dims.push_back(i);
+  for (int64_t i = 2; i < tensor.dim(); ++i)
+    dims.push_back(i);
   return dims;
 }
 
@@ -41,10 +42,15 @@ at::Tensor rows_of_all_ranks(ProcessGroup group, const at::Tensor& mine) {
 }
 
 void check_values(double count, const ProcessGroup& group) {
-  if (count > 1) return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("sync_batch_norm: expected at least two values of a channel on all ranks together, got ",
-                  count, " (rank ", group.job_rank(), "); give larger batches, or call eval()"));
+  if (count > 1)
+    return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("sync_batch_norm: expected at least two values of a channel on all ranks together, got ",
+          count,
+          " (rank ",
+          group.job_rank(),
+          "); give larger batches, or call eval()"));
 }
 
 struct JoinedStatistics {
@@ -68,32 +74,37 @@ SummedStatistics statistics_by_sums(const at::Tensor& given, const ProcessGroup&
   if (count > 0) {
     const auto dims = all_but_channels(input);
     mean = at::sum(input, dims, false, at::kDouble) / static_cast<double>(count);
-    const at::Tensor shift = mean.to(input.scalar_type());  // what is left of the mean is corrected below
+    const at::Tensor shift =
+        mean.to(input.scalar_type());  // what is left of the mean is corrected below
     squares = at::sum((input - per_channel(shift, input)).to(at::kDouble).square(), dims) -
               count * (mean - shift.to(at::kDouble)).square();
   }
-  const at::Tensor all =
-      rows_of_all_ranks(group, at::cat({mean, squares, at::full({1}, static_cast<double>(count), doubles)}));
+  const at::Tensor all = rows_of_all_ranks(
+      group, at::cat({mean, squares, at::full({1}, static_cast<double>(count), doubles)}));
   const at::Tensor counts = all.slice(1, 2 * channels);
   const at::Tensor means = all.slice(1, 0, channels);
   SummedStatistics joined;
   joined.count = counts.sum().item<double>();
   check_values(joined.count, group);
   joined.mean = (means * counts).sum(0) / joined.count;
-  const at::Tensor sum =
-      all.slice(1, channels, 2 * channels).sum(0) + ((means - joined.mean).square() * counts).sum(0);
+  const at::Tensor sum = all.slice(1, channels, 2 * channels).sum(0) +
+                         ((means - joined.mean).square() * counts).sum(0);
   joined.variance = sum / joined.count;
   joined.unbiased = sum / (joined.count - 1);
   return joined;
 }
 
 void follow(const at::Tensor& running, const at::Tensor& now, double momentum) {
-  if (running.defined()) running.mul_(1 - momentum).add_(now.to(running.scalar_type()), momentum);
+  if (running.defined())
+    running.mul_(1 - momentum).add_(now.to(running.scalar_type()), momentum);
 }
 
 // LibTorch's kernels for GPUs, called as Python's SyncBatchNorm does.
-JoinedStatistics statistics_on_gpu(const at::Tensor& input, const SyncBatchNormTensors& tensors,
-                                   double momentum, double eps, const ProcessGroup& group) {
+JoinedStatistics statistics_on_gpu(const at::Tensor& input,
+                                   const SyncBatchNormTensors& tensors,
+                                   double momentum,
+                                   double eps,
+                                   const ProcessGroup& group) {
   const int64_t channels = input.size(1);
   const int64_t count = input.numel() / std::max<int64_t>(channels, 1);
   const auto type = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -109,11 +120,18 @@ JoinedStatistics statistics_on_gpu(const at::Tensor& input, const SyncBatchNormT
   JoinedStatistics joined;
   joined.counts = all.select(1, 2 * channels).contiguous();
   check_values(joined.counts.sum().item<double>(), group);
-  const at::Tensor counts =
-      tensors.running_mean.defined() ? joined.counts.to(tensors.running_mean.scalar_type()) : joined.counts;
-  std::tie(joined.mean, joined.invstd) = at::batch_norm_gather_stats_with_counts(
-      input, all.slice(1, 0, channels).contiguous(), all.slice(1, channels, 2 * channels).contiguous(),
-      if_defined(tensors.running_mean), if_defined(tensors.running_var), momentum, eps, counts);
+  const at::Tensor counts = tensors.running_mean.defined()
+                                ? joined.counts.to(tensors.running_mean.scalar_type())
+                                : joined.counts;
+  std::tie(joined.mean, joined.invstd) =
+      at::batch_norm_gather_stats_with_counts(input,
+                                              all.slice(1, 0, channels).contiguous(),
+                                              all.slice(1, channels, 2 * channels).contiguous(),
+                                              if_defined(tensors.running_mean),
+                                              if_defined(tensors.running_var),
+                                              momentum,
+                                              eps,
+                                              counts);
   return joined;
 }
 
@@ -127,34 +145,53 @@ using torch::autograd::variable_list;
 
 class SyncNormFunction : public torch::autograd::Function<SyncNormFunction> {
  public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+  static at::Tensor forward(AutogradContext* context,
+                            const at::Tensor& input,
                             const std::optional<at::Tensor>& weight_or_none,
                             const std::optional<at::Tensor>& bias_or_none,
-                            const SyncBatchNormTensors& tensors, double momentum, double eps,
+                            const SyncBatchNormTensors& tensors,
+                            double momentum,
+                            double eps,
                             const ProcessGroup& group);
   static variable_list backward(AutogradContext* context, variable_list gradients);
 
  private:
-  // Both give the gradients of the weight and, whether there is one or not, of the bias to `results`.
-  static at::Tensor backward_by_sums(const at::Tensor& gradient, const variable_list& saved, double count,
-                                     ProcessGroup group, variable_list& results, bool needs_input);
-  static at::Tensor backward_on_gpu(const at::Tensor& gradient, const variable_list& saved,
-                                    ProcessGroup group, variable_list& results, bool needs_input);
+  // Both give the gradients of the weight and, whether there is one or not, of the bias to
+  // `results`.
+  static at::Tensor backward_by_sums(const at::Tensor& gradient,
+                                     const variable_list& saved,
+                                     double count,
+                                     ProcessGroup group,
+                                     variable_list& results,
+                                     bool needs_input);
+  static at::Tensor backward_on_gpu(const at::Tensor& gradient,
+                                    const variable_list& saved,
+                                    ProcessGroup group,
+                                    variable_list& results,
+                                    bool needs_input);
 };
 
-at::Tensor SyncNormFunction::forward(AutogradContext* context, const at::Tensor& input,
+at::Tensor SyncNormFunction::forward(AutogradContext* context,
+                                     const at::Tensor& input,
                                      const std::optional<at::Tensor>& weight_or_none,
                                      const std::optional<at::Tensor>& bias_or_none,
-                                     const SyncBatchNormTensors& tensors, double momentum, double eps,
+                                     const SyncBatchNormTensors& tensors,
+                                     double momentum,
+                                     double eps,
                                      const ProcessGroup& group) {
-  const at::Tensor weight = weight_or_none.value_or(at::Tensor()), bias = bias_or_none.value_or(at::Tensor());
-  if (bias.defined()) context->saved_data["type of bias"] = bias.scalar_type();
+  const at::Tensor weight = weight_or_none.value_or(at::Tensor()),
+                   bias = bias_or_none.value_or(at::Tensor());
+  if (bias.defined())
+    context->saved_data["type of bias"] = bias.scalar_type();
   context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<SavedGroup>(group));
   if (input.is_cuda()) {
     const auto joined = statistics_on_gpu(input, tensors, momentum, eps, group);
-    context->save_for_backward({input, weight, joined.mean, joined.invstd, joined.counts.to(at::kInt)});
-    if (input.numel() == 0) return at::empty_like(input);
-    return at::batch_norm_elemt(input, if_defined(weight), if_defined(bias), joined.mean, joined.invstd, eps);
+    context->save_for_backward(
+        {input, weight, joined.mean, joined.invstd, joined.counts.to(at::kInt)});
+    if (input.numel() == 0)
+      return at::empty_like(input);
+    return at::batch_norm_elemt(
+        input, if_defined(weight), if_defined(bias), joined.mean, joined.invstd, eps);
   }
   const auto joined = statistics_by_sums(input, group);
   follow(tensors.running_mean, joined.mean, momentum);
@@ -170,8 +207,11 @@ at::Tensor SyncNormFunction::forward(AutogradContext* context, const at::Tensor&
       .to(input.scalar_type());
 }
 
-at::Tensor SyncNormFunction::backward_by_sums(const at::Tensor& gradient, const variable_list& saved,
-                                              double count, ProcessGroup group, variable_list& results,
+at::Tensor SyncNormFunction::backward_by_sums(const at::Tensor& gradient,
+                                              const variable_list& saved,
+                                              double count,
+                                              ProcessGroup group,
+                                              variable_list& results,
                                               bool needs_input) {
   const at::Tensor &weight = saved[1], &mean = saved[2], &invstd = saved[3];
   const auto type = saved[0].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -180,9 +220,11 @@ at::Tensor SyncNormFunction::backward_by_sums(const at::Tensor& gradient, const 
   const auto dims = all_but_channels(dy);
   const at::Tensor sum_dy = at::sum(dy, dims, false, at::kDouble);
   const at::Tensor sum_dy_xmu = at::sum(dy * centred, dims, false, at::kDouble);
-  if (weight.defined()) results[1] = (sum_dy_xmu * invstd).to(weight.scalar_type());
+  if (weight.defined())
+    results[1] = (sum_dy_xmu * invstd).to(weight.scalar_type());
   results[2] = sum_dy;
-  if (!needs_input) return {};
+  if (!needs_input)
+    return {};
   const at::Tensor sums = at::cat({sum_dy, sum_dy_xmu}) / count;
   group.all_reduce(sums);
   const int64_t channels = mean.numel();
@@ -193,83 +235,127 @@ at::Tensor SyncNormFunction::backward_by_sums(const at::Tensor& gradient, const 
       .to(saved[0].scalar_type());
 }
 
-at::Tensor SyncNormFunction::backward_on_gpu(const at::Tensor& gradient, const variable_list& saved,
-                                             ProcessGroup group, variable_list& results, bool needs_input) {
+at::Tensor SyncNormFunction::backward_on_gpu(const at::Tensor& gradient,
+                                             const variable_list& saved,
+                                             ProcessGroup group,
+                                             variable_list& results,
+                                             bool needs_input) {
   const at::Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &invstd = saved[3];
   at::Tensor sum_dy = at::zeros_like(mean), sum_dy_xmu = at::zeros_like(mean);
   at::Tensor weight_gradient = weight.defined() ? at::zeros_like(weight) : at::Tensor();
   if (input.numel() > 0) {
-    std::tie(sum_dy, sum_dy_xmu, weight_gradient, std::ignore) = at::batch_norm_backward_reduce(
-        gradient, input, mean, invstd, if_defined(weight), /*input_g=*/true, weight.defined(),
-        /*bias_g=*/false);
+    std::tie(sum_dy, sum_dy_xmu, weight_gradient, std::ignore) =
+        at::batch_norm_backward_reduce(gradient,
+                                       input,
+                                       mean,
+                                       invstd,
+                                       if_defined(weight),
+                                       /*input_g=*/true,
+                                       weight.defined(),
+                                       /*bias_g=*/false);
   }
-  if (weight.defined()) results[1] = weight_gradient;
+  if (weight.defined())
+    results[1] = weight_gradient;
   results[2] = sum_dy;
-  if (!needs_input) return {};
+  if (!needs_input)
+    return {};
   const at::Tensor sums = at::cat({sum_dy, sum_dy_xmu});
   group.all_reduce(sums);
-  if (input.numel() == 0) return at::empty_like(input);
+  if (input.numel() == 0)
+    return at::empty_like(input);
   const at::Tensor same_type = weight.defined() ? weight.to(mean.scalar_type()) : weight;
   const int64_t channels = mean.numel();
-  return at::batch_norm_backward_elemt(gradient, input, mean, invstd, if_defined(same_type),
-                                       sums.slice(0, 0, channels), sums.slice(0, channels), saved[4]);
+  return at::batch_norm_backward_elemt(gradient,
+                                       input,
+                                       mean,
+                                       invstd,
+                                       if_defined(same_type),
+                                       sums.slice(0, 0, channels),
+                                       sums.slice(0, channels),
+                                       saved[4]);
 }
 
 variable_list SyncNormFunction::backward(AutogradContext* context, variable_list gradients) {
   const auto capsule = context->saved_data["group"].toCapsule();
   const ProcessGroup group = static_cast<SavedGroup&>(*capsule).group;
   if (at::GradMode::is_enabled()) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("sync_batch_norm: expected a backward without create_graph, since the statistics are "
-                    "those of all ranks, got one with it (rank ",
-                    group.job_rank(), "); call eval(), or use BatchNorm"));
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("sync_batch_norm: expected a backward without create_graph, since the statistics are "
+            "those of all ranks, got one with it (rank ",
+            group.job_rank(),
+            "); call eval(), or use BatchNorm"));
   }
   const auto saved = context->get_saved_variables();
   variable_list results(7);
   const bool needs_input = context->needs_input_grad(0);
   const at::Tensor gradient = gradients[0].contiguous(saved[0].suggest_memory_format());
   results[0] = saved[0].is_cuda() ? backward_on_gpu(gradient, saved, group, results, needs_input)
-                                  : backward_by_sums(gradient, saved, context->saved_data["count"].toDouble(),
-                                                     group, results, needs_input);
+                                  : backward_by_sums(gradient,
+                                                     saved,
+                                                     context->saved_data["count"].toDouble(),
+                                                     group,
+                                                     results,
+                                                     needs_input);
   const auto bias = context->saved_data.find("type of bias");
-  results[2] = bias == context->saved_data.end() ? at::Tensor() : results[2].to(bias->second.toScalarType());
+  results[2] =
+      bias == context->saved_data.end() ? at::Tensor() : results[2].to(bias->second.toScalarType());
   return results;
 }
 
 }  // namespace
 
 void refuse_statistics_inside_of_join(int rank) {
-  throw Error(ErrorCode::failed_precondition,
-              cat("sync_batch_norm: expected to be outside of join(), where a rank without inputs has no "
-                  "statistics to give, got a forward in training mode inside of it (rank ",
-                  rank, "); set .stop_together, use BatchNorm, or give all ranks the same number of inputs"));
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat("sync_batch_norm: expected to be outside of join(), where a rank without inputs has no "
+          "statistics to give, got a forward in training mode inside of it (rank ",
+          rank,
+          "); set .stop_together, use BatchNorm, or give all ranks the same number of inputs"));
 }
 
-at::Tensor sync_batch_norm(const at::Tensor& input, const SyncBatchNormTensors& tensors, double momentum,
-                           double eps, const ProcessGroup& group) {
-  if (group.size() > 1 && RanksShadow::here()) refuse_statistics_inside_of_join(group.rank());
+at::Tensor sync_batch_norm(const at::Tensor& input,
+                           const SyncBatchNormTensors& tensors,
+                           double momentum,
+                           double eps,
+                           const ProcessGroup& group) {
+  if (group.size() > 1 && RanksShadow::here())
+    refuse_statistics_inside_of_join(group.rank());
   if (input.dim() < 2) {
-    throw Error(ErrorCode::invalid_argument, cat("sync_batch_norm: expected [N, C, …], got [",
-                                                 join(input.sizes(), ", "), "]; give samples and channels"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("sync_batch_norm: expected [N, C, …], got [",
+                    join(input.sizes(), ", "),
+                    "]; give samples and channels"));
   }
-  return SyncNormFunction::apply(input.contiguous(input.suggest_memory_format()), if_defined(tensors.weight),
-                                 if_defined(tensors.bias), tensors, momentum, eps, group);
+  return SyncNormFunction::apply(input.contiguous(input.suggest_memory_format()),
+                                 if_defined(tensors.weight),
+                                 if_defined(tensors.bias),
+                                 tensors,
+                                 momentum,
+                                 eps,
+                                 group);
 }
 
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
-  if (!is_training()) return BatchNormImplBase::forward(input);
+  if (!is_training())
+    return BatchNormImplBase::forward(input);
   double momentum = options.momentum().value_or(0);
   if (num_batches_tracked.defined()) {
     num_batches_tracked += 1;
-    if (!options.momentum()) momentum = 1.0 / num_batches_tracked.item<double>();
+    if (!options.momentum())
+      momentum = 1.0 / num_batches_tracked.item<double>();
   }
   return sync_batch_norm(
-      input, {.weight = weight, .bias = bias, .running_mean = running_mean, .running_var = running_var},
-      momentum, options.eps(), group_);
+      input,
+      {.weight = weight, .bias = bias, .running_mean = running_mean, .running_var = running_var},
+      momentum,
+      options.eps(),
+      group_);
 }
 
 void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
-  stream << "muster::SyncBatchNorm(" << options.num_features() << ", " << group_.size() << " ranks)";
+  stream << "muster::SyncBatchNorm(" << options.num_features() << ", " << group_.size()
+         << " ranks)";
 }
 
 }  // namespace muster

@@ -18,11 +18,16 @@ class TopKHook : public CommunicationHook {
  public:
   explicit TopKHook(const TopKOptions& options) : options_(options) {}
   std::string name() const override {
-    return cat("top_k(density ", options_.density, options_.error_feedback ? "" : ", no error feedback", ")");
+    return cat("top_k(density ",
+               options_.density,
+               options_.error_feedback ? "" : ", no error feedback",
+               ")");
   }
   bool remembers() const override { return options_.error_feedback; }
   Reduction reduce(GradientBucket bucket) override;
-  HookState state() const override { return {.tensors = {}, .own = errors_.copies("error."), .numbers = {}}; }
+  HookState state() const override {
+    return {.tensors = {}, .own = errors_.copies("error."), .numbers = {}};
+  }
   void load_state(const HookState& state) override {
     check_hook_state(name(), state, {.tensors = {}, .own = {"error."}, .numbers = {}});
     errors_.load("error.", state.own);
@@ -48,9 +53,11 @@ at::Tensor TopKHook::places_to_send(const GradientBucket& bucket) const {
   int64_t begin = 0;
   for (const at::Tensor& gradient : bucket.gradients) {
     const int64_t size = gradient.numel();
-    const auto count = static_cast<int64_t>(std::ceil(options_.density * static_cast<double>(size)));
+    const auto count =
+        static_cast<int64_t>(std::ceil(options_.density * static_cast<double>(size)));
     const at::Tensor part = bucket.tensor.slice(0, begin, begin + size);
-    places.push_back(std::get<1>(at::topk(part.abs(), std::clamp<int64_t>(count, 1, size), 0)) + begin);
+    places.push_back(std::get<1>(at::topk(part.abs(), std::clamp<int64_t>(count, 1, size), 0)) +
+                     begin);
     begin += size;
   }
   return at::cat(places);
@@ -58,11 +65,13 @@ at::Tensor TopKHook::places_to_send(const GradientBucket& bucket) const {
 
 Reduction TopKHook::reduce(GradientBucket bucket) {
   ProcessGroup group = bucket.group;
-  if (options_.error_feedback) errors_.add_to(bucket);
+  if (options_.error_feedback)
+    errors_.add_to(bucket);
   const at::Tensor places = places_to_send(bucket);
   const at::Tensor values = bucket.tensor.index_select(0, places);
   at::Tensor rest;
-  if (options_.error_feedback) rest = bucket.tensor.index_fill(0, places, 0);
+  if (options_.error_feedback)
+    rest = bucket.tensor.index_fill(0, places, 0);
   const bool small = bucket.tensor.numel() <= std::numeric_limits<int32_t>::max();
   const at::Tensor sent_places = small ? places.to(at::kInt) : places;
   count_sent(values);
@@ -74,16 +83,19 @@ Reduction TopKHook::reduce(GradientBucket bucket) {
   return [=, this]() mutable {
     values_work.wait();
     places_work.wait();
-    if (rest.defined()) errors_.keep(bucket, rest);
+    if (rest.defined())
+      errors_.keep(bucket, rest);
     at::Tensor tensor = bucket.tensor;
     tensor.zero_();
     const int64_t count = values.numel();
     for (int rank = 0; rank < group.size(); ++rank) {  // in one order on all of them: the same bits
-      tensor.index_add_(0, all_places.slice(0, rank * count, (rank + 1) * count),
+      tensor.index_add_(0,
+                        all_places.slice(0, rank * count, (rank + 1) * count),
                         all_values.slice(0, rank * count, (rank + 1) * count));
     }
     tensor.div_(group.size());
-    if (rest.defined()) finite_.look(tensor);
+    if (rest.defined())
+      finite_.look(tensor);
     return tensor;
   };
 }
@@ -92,8 +104,10 @@ Reduction TopKHook::reduce(GradientBucket bucket) {
 
 Hook top_k(const TopKOptions& options) {
   if (!(options.density > 0 && options.density <= 1)) {
-    throw Error(ErrorCode::invalid_argument, cat("top_k: expected a density above 0 and at most 1, got ",
-                                                 options.density, "; 0.01 is the default"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("top_k: expected a density above 0 and at most 1, got ",
+                    options.density,
+                    "; 0.01 is the default"));
   }
   return std::shared_ptr<CommunicationHook>(std::make_shared<TopKHook>(options));
 }

@@ -1,5 +1,6 @@
-// The trained parameters of a model, for which a reducer is built; and the identities of all its parameters,
-// compared at every forward because users freeze, unfreeze and register during training.
+// The trained parameters of a model, for which a reducer is built; and the identities of all its
+// parameters, compared at every forward because users freeze, unfreeze and register during
+// training.
 #pragma once
 
 #include <ATen/DimVector.h>
@@ -30,16 +31,18 @@ struct ParameterIdentity {
   at::DimVector sizes;
   at::DimVector strides;
   bool trained;
-  AutogradNodePtr accumulator;  // of its gradients, on which hooks hang; null for one that is not trained
-  // False if it may have got other values: set_data() with another size brings some, and torch::load a new
-  // accumulator.
+  AutogradNodePtr
+      accumulator;  // of its gradients, on which hooks hang; null for one that is not trained
+  // False if it may have got other values: set_data() with another size brings some, and
+  // torch::load a new accumulator.
   bool same_values(const ParameterIdentity& other) const;
   friend bool operator==(const ParameterIdentity&, const ParameterIdentity&) = default;
 };
 
 ParameterIdentity identity_of(const at::Tensor& parameter);
 
-// Every parameter of the model, a shared one as often as in the model. Must be cheap: every forward calls it.
+// Every parameter of the model, a shared one as often as in the model. Must be cheap: every forward
+// calls it.
 std::vector<ParameterIdentity> parameter_identities(const ModelSource& model);
 bool any_trained(const std::vector<ParameterIdentity>& identities);
 

@@ -18,11 +18,14 @@ std::vector<int> usable_cpus() {
     const bool too_small = !ok && errno == EINVAL;
     std::vector<int> cpus;
     for (size_t cpu = 0; ok && cpu < num_cpus; ++cpu) {
-      if (CPU_ISSET_S(cpu, bytes, set)) cpus.push_back(static_cast<int>(cpu));
+      if (CPU_ISSET_S(cpu, bytes, set))
+        cpus.push_back(static_cast<int>(cpu));
     }
     CPU_FREE(set);
-    if (ok) return cpus;
-    if (!too_small) break;
+    if (ok)
+      return cpus;
+    if (!too_small)
+      break;
   }
   return {};
 }
@@ -30,7 +33,8 @@ std::vector<int> usable_cpus() {
 int usable_cores(const std::string& root) {
   const int cores = static_cast<int>(usable_cpus().size());
   const auto quota = cpu_quota(root);
-  if (!quota || *quota >= cores) return std::max(cores, 1);
+  if (!quota || *quota >= cores)
+    return std::max(cores, 1);
   return std::max(static_cast<int>(std::ceil(*quota)), 1);
 }
 

@@ -16,8 +16,12 @@ namespace {
 constexpr const char* kLibrary = "libhwloc.so.15";  // every hwloc 2
 
 [[noreturn]] void fail(const std::string& reason) {
-  throw Error(ErrorCode::unavailable, cat("CPU topology: expected ", kLibrary, " to read this machine, got: ",
-                                          reason, "; install hwloc's library (Debian: libhwloc15)"));
+  throw Error(ErrorCode::unavailable,
+              cat("CPU topology: expected ",
+                  kLibrary,
+                  " to read this machine, got: ",
+                  reason,
+                  "; install hwloc's library (Debian: libhwloc15)"));
 }
 
 // hwloc's functions. Its inline helpers that only follow pointers can be used as they are.
@@ -63,7 +67,8 @@ class Hwloc {
   template <class Function>
   void find(Function& function, const char* name) {
     function = reinterpret_cast<Function>(dlsym(library_.get(), name));
-    if (function == nullptr) fail(cat("no function ", name));
+    if (function == nullptr)
+      fail(cat("no function ", name));
   }
 
   struct Close {
@@ -75,7 +80,8 @@ class Hwloc {
 class Topology {
  public:
   explicit Topology(const Hwloc& hwloc) : hwloc_(hwloc) {
-    if (hwloc_.init(&topology_) != 0) fail("no memory");
+    if (hwloc_.init(&topology_) != 0)
+      fail("no memory");
     hwloc_.set_all_types_filter(topology_, HWLOC_TYPE_FILTER_KEEP_NONE);
     for (const auto type : {HWLOC_OBJ_PACKAGE, HWLOC_OBJ_CORE, HWLOC_OBJ_L3CACHE}) {
       hwloc_.set_type_filter(topology_, type, HWLOC_TYPE_FILTER_KEEP_ALL);
@@ -93,18 +99,22 @@ class Topology {
   std::vector<CpuCore> cores() const {
     std::vector<CpuCore> cores;
     int depth = hwloc_.type_depth(topology_, HWLOC_OBJ_CORE);
-    if (depth < 0) depth = hwloc_.type_depth(topology_, HWLOC_OBJ_PU);  // threads of unknown cores
+    if (depth < 0)
+      depth = hwloc_.type_depth(topology_, HWLOC_OBJ_PU);  // threads of unknown cores
     const unsigned count = hwloc_.count_by_depth(topology_, depth);
-    for (unsigned i = 0; i < count; ++i) cores.push_back(core(hwloc_.object_by_depth(topology_, depth, i)));
+    for (unsigned i = 0; i < count; ++i)
+      cores.push_back(core(hwloc_.object_by_depth(topology_, depth, i)));
     return cores;
   }
 
  private:
   // The cpuset is hwloc's own affair; the affinity mask is not.
   void keep_usable() {
-    if (hwloc_.is_this_system(topology_) == 0) return;
+    if (hwloc_.is_this_system(topology_) == 0)
+      return;
     const hwloc_bitmap_t mask = hwloc_.bitmap_alloc();
-    if (mask == nullptr) return;
+    if (mask == nullptr)
+      return;
     if (hwloc_.get_cpubind(topology_, mask, HWLOC_CPUBIND_PROCESS) == 0)
       hwloc_.restrict_to(topology_, mask, 0);
     hwloc_.bitmap_free(mask);
@@ -124,8 +134,10 @@ class Topology {
 
   // Which of the host's objects of `type` holds `object`.
   static std::optional<int> number_of(hwloc_obj_t object, hwloc_obj_type_t type) {
-    while (object != nullptr && object->type != type) object = object->parent;
-    if (object == nullptr) return std::nullopt;
+    while (object != nullptr && object->type != type)
+      object = object->parent;
+    if (object == nullptr)
+      return std::nullopt;
     return static_cast<int>(object->logical_index);
   }
 

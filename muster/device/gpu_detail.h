@@ -1,4 +1,5 @@
-// How much a probe of GPUs asks the driver for: a launcher waits for the answer, so it asks for little.
+// How much a probe of GPUs asks the driver for: a launcher waits for the answer, so it asks for
+// little.
 #pragma once
 
 namespace muster {

@@ -1,6 +1,6 @@
-// What machines there are: the one value type that every probe (NVML, captured files, simulated) fills in and
-// that placement reads. No I/O here. A GPU's index, CUDA ordinal, UUID and PCI address are different things
-// and so different types: the UUID is the identity, the index is only a name.
+// What machines there are: the one value type that every probe (NVML, captured files, simulated)
+// fills in and that placement reads. No I/O here. A GPU's index, CUDA ordinal, UUID and PCI address
+// are different things and so different types: the UUID is the identity, the index is only a name.
 #pragma once
 
 #include <cstdint>
@@ -83,9 +83,10 @@ struct Gpu {
   std::optional<int> temperature_celsius = {};
   std::optional<double> power_watts = {};
   std::optional<double> power_limit_watts = {};
-  std::optional<uint64_t> ecc_uncorrected_errors = {};  // since the driver loaded; nothing: ECC off or none
-  bool repair_pending = false;          // rows or pages of its memory are to be replaced at the next reset
-  std::string compute_capability = {};  // "9.0"; AMD: "gfx90a"
+  std::optional<uint64_t> ecc_uncorrected_errors =
+      {};                       // since the driver loaded; nothing: ECC off or none
+  bool repair_pending = false;  // rows or pages of its memory are to be replaced at the next reset
+  std::string compute_capability = {};      // "9.0"; AMD: "gfx90a"
   std::optional<int> pcie_generation = {};  // the most that GPU and slot can do
   std::optional<int> pcie_width = {};
   std::optional<int> numa_node = {};
@@ -114,12 +115,13 @@ struct CpuCore {               // one physical core
 
 struct Host {
   std::string name = {};
-  int num_cores = 1;                // that this process may use
-  int cpu_slots = 2;                // CPU ranks to start when no GPU is used; a default, not a limit
+  int num_cores = 1;  // that this process may use
+  int cpu_slots = 2;  // CPU ranks to start when no GPU is used; a default, not a limit
   std::vector<CpuCore> cores = {};  // empty: not known
   std::vector<Gpu> gpus = {};
   std::vector<Nic> nics = {};
-  // gpu_links[i][j] joins gpus[i] and gpus[j]; nic_links[i][k] joins gpus[i] and nics[k]. Empty: not known.
+  // gpu_links[i][j] joins gpus[i] and gpus[j]; nic_links[i][k] joins gpus[i] and nics[k]. Empty:
+  // not known.
   std::vector<std::vector<Link>> gpu_links = {};
   std::vector<std::vector<Link>> nic_links = {};
   std::string driver_version = {};      // empty without a driver

@@ -69,7 +69,8 @@ Json to_json(const std::vector<std::vector<Link>>& links) {
   for (const std::vector<Link>& row : links) {
     std::vector<std::string> texts;
     texts.reserve(row.size());
-    for (const Link& link : row) texts.push_back(to_string(link));
+    for (const Link& link : row)
+      texts.push_back(to_string(link));
     rows.push_back(join(texts, " "));
   }
   return rows;
@@ -81,8 +82,8 @@ Json to_json(const std::vector<CpuCore>& cores) {
   for (size_t i = 0; i < cores.size();) {
     const CpuCore& first = cores[i];
     Json cpus = Json::array();
-    for (; i < cores.size() && cores[i].numa_node == first.numa_node && cores[i].socket == first.socket &&
-           cores[i].l3 == first.l3;
+    for (; i < cores.size() && cores[i].numa_node == first.numa_node &&
+           cores[i].socket == first.socket && cores[i].l3 == first.l3;
          ++i) {
       cpus.push_back(to_cpu_list(cores[i].cpus));
     }
@@ -96,9 +97,11 @@ Json to_json(const std::vector<CpuCore>& cores) {
 
 Json to_json(const Host& host) {
   Json gpus = Json::array();
-  for (const Gpu& gpu : host.gpus) gpus.push_back(to_json(gpu));
+  for (const Gpu& gpu : host.gpus)
+    gpus.push_back(to_json(gpu));
   Json nics = Json::array();
-  for (const Nic& nic : host.nics) nics.push_back(to_json(nic));
+  for (const Nic& nic : host.nics)
+    nics.push_back(to_json(nic));
   Json json = {{"name", host.name},
                {"num_cores", host.num_cores},
                {"cpu_slots", host.cpu_slots},
@@ -110,7 +113,8 @@ Json to_json(const Host& host) {
                {"gpu_links", to_json(host.gpu_links)},
                {"nic_links", to_json(host.nic_links)},
                {"cores", to_json(host.cores)}};
-  if (!host.notes.empty()) json["notes"] = host.notes;
+  if (!host.notes.empty())
+    json["notes"] = host.notes;
   return json;
 }
 
@@ -124,8 +128,10 @@ std::vector<int> cpus_from(const JsonObject& object, const char* key, const std:
 
 Vendor vendor_from(JsonObject& object) {
   const std::string vendor = object.text_or("vendor", kNvidia);
-  if (vendor == kAmd) return Vendor::amd;
-  if (vendor != kNvidia) object.fail("vendor", "nvidia or amd", cat("'", vendor.substr(0, kMaxShown), "'"));
+  if (vendor == kAmd)
+    return Vendor::amd;
+  if (vendor != kNvidia)
+    object.fail("vendor", "nvidia or amd", cat("'", vendor.substr(0, kMaxShown), "'"));
   return Vendor::nvidia;
 }
 
@@ -136,7 +142,8 @@ std::vector<MigInstance> mig_from(JsonObject& object) {
                          .profile = instance.text_or("profile", ""),
                          .memory_total_bytes = instance.size_or("memory_total_bytes", 0)});
     if (!instances.back().uuid.value.starts_with("MIG-")) {
-      instance.fail("uuid", "MIG-<uuid>", cat("'", instances.back().uuid.value.substr(0, kMaxShown), "'"));
+      instance.fail(
+          "uuid", "MIG-<uuid>", cat("'", instances.back().uuid.value.substr(0, kMaxShown), "'"));
     }
     instance.finish();
   }
@@ -147,7 +154,8 @@ void read_memory(JsonObject& object, Gpu& gpu) {
   gpu.memory_total_bytes = object.size_or("memory_total_bytes", 0);
   gpu.memory_free_bytes = object.size_or("memory_free_bytes", gpu.memory_total_bytes);
   if (gpu.memory_free_bytes > gpu.memory_total_bytes) {
-    object.fail("memory_free_bytes", cat("at most memory_total_bytes, ", gpu.memory_total_bytes),
+    object.fail("memory_free_bytes",
+                cat("at most memory_total_bytes, ", gpu.memory_total_bytes),
                 cat(gpu.memory_free_bytes));
   }
 }
@@ -215,33 +223,41 @@ std::vector<CpuCore> cores_from(JsonObject& host) {
   return cores;
 }
 
-std::vector<std::vector<Link>> links_from(JsonObject& host, const char* key, size_t rows, size_t columns) {
+std::vector<std::vector<Link>> links_from(JsonObject& host,
+                                          const char* key,
+                                          size_t rows,
+                                          size_t columns) {
   std::vector<std::vector<Link>> links;
   for (const std::string& text : host.texts_or_none(key)) {
     std::vector<Link> row;
     for (const std::string& word : split(text, ' ')) {
       const auto link = parse_link(word);
-      if (!link) host.fail(key, "links as in \"X NV4 SYS\"", cat("'", word.substr(0, kMaxShown), "'"));
+      if (!link)
+        host.fail(key, "links as in \"X NV4 SYS\"", cat("'", word.substr(0, kMaxShown), "'"));
       row.push_back(*link);
     }
-    if (row.size() != columns) host.fail(key, cat(columns, " links in each row"), cat(row.size()));
+    if (row.size() != columns)
+      host.fail(key, cat(columns, " links in each row"), cat(row.size()));
     links.push_back(std::move(row));
   }
-  if (!links.empty() && links.size() != rows) host.fail(key, cat(rows, " rows"), cat(links.size()));
+  if (!links.empty() && links.size() != rows)
+    host.fail(key, cat(rows, " rows"), cat(links.size()));
   return links;
 }
 
 Host host_from(JsonObject object) {
   Host host;
   host.name = object.text("name");
-  if (host.name.empty()) object.fail("name", "a host's name", "''");
+  if (host.name.empty())
+    object.fail("name", "a host's name", "''");
   host.num_cores = static_cast<int>(object.integer_or("num_cores", 1, host.num_cores));
   host.cpu_slots = static_cast<int>(object.integer_or("cpu_slots", 1, host.cpu_slots));
   host.driver_version = object.text_or("driver_version", "");
   host.gpu_note = object.text_or("gpu_note", "");
   host.notes = object.texts_or_none("notes");
   host.gpus_expected = object.boolean_or("gpus_expected", false);
-  for (JsonObject& gpu : object.objects_or_none("gpus")) host.gpus.push_back(gpu_from(std::move(gpu)));
+  for (JsonObject& gpu : object.objects_or_none("gpus"))
+    host.gpus.push_back(gpu_from(std::move(gpu)));
   if (const auto repeated = first_repeated(host.gpus)) {
     object.fail("gpus", cat("each ", repeated->what, " once"), cat(repeated->value, " twice"));
   }
@@ -249,7 +265,8 @@ Host host_from(JsonObject object) {
   host.gpu_links = links_from(object, "gpu_links", host.gpus.size(), host.gpus.size());
   host.nic_links = links_from(object, "nic_links", host.gpus.size(), host.nics.size());
   host.cores = cores_from(object);
-  if (host.gpus.empty() && host.gpu_note.empty()) host.gpu_note = "the inventory lists none";
+  if (host.gpus.empty() && host.gpu_note.empty())
+    host.gpu_note = "the inventory lists none";
   object.finish();
   return host;
 }
@@ -258,7 +275,8 @@ Host host_from(JsonObject object) {
 
 std::string inventory_to_json(const Inventory& inventory) {
   Json hosts = Json::array();
-  for (const Host& host : inventory.hosts) hosts.push_back(to_json(host));
+  for (const Host& host : inventory.hosts)
+    hosts.push_back(to_json(host));
   const Json document = {{"schema", kSchema},
                          {"source", inventory.source},
                          {"simulated", inventory.simulated},
@@ -278,10 +296,12 @@ Inventory inventory_from_json(const std::string& text, const std::string& source
   for (JsonObject& host : document.objects("hosts")) {
     inventory.hosts.push_back(host_from(std::move(host)));
     if (!names.insert(inventory.hosts.back().name).second) {
-      document.fail("hosts", "each host's name once", cat("'", inventory.hosts.back().name, "' twice"));
+      document.fail(
+          "hosts", "each host's name once", cat("'", inventory.hosts.back().name, "' twice"));
     }
   }
-  if (inventory.hosts.empty()) document.fail("hosts", "at least one host", "none");
+  if (inventory.hosts.empty())
+    document.fail("hosts", "at least one host", "none");
   document.finish();
   return inventory;
 }

@@ -40,7 +40,8 @@ std::vector<int> numbered(const fs::path& folder) {
 std::optional<uint64_t> parse_unsigned(std::string_view text) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if (error != std::errc() || end != text.data() + text.size())
+    return std::nullopt;
   return value;
 }
 
@@ -50,7 +51,8 @@ KfdProperties read_properties(const fs::path& path) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     const size_t blank = line.find(' ');
-    if (blank == std::string::npos) continue;
+    if (blank == std::string::npos)
+      continue;
     if (const auto value = parse_unsigned(trim(line.substr(blank + 1))))
       properties[line.substr(0, blank)] = *value;
   }
@@ -60,9 +62,12 @@ KfdProperties read_properties(const fs::path& path) {
 PciAddress pci_of(const KfdProperties& properties) {
   const uint64_t location = value_of(properties, "location_id");
   char text[32];
-  std::snprintf(text, sizeof(text), "%04x:%02x:%02x.%x",
+  std::snprintf(text,
+                sizeof(text),
+                "%04x:%02x:%02x.%x",
                 static_cast<unsigned>(value_of(properties, "domain")),
-                static_cast<unsigned>(location >> 8) & 0xff, static_cast<unsigned>(location >> 3) & 0x1f,
+                static_cast<unsigned>(location >> 8) & 0xff,
+                static_cast<unsigned>(location >> 3) & 0x1f,
                 static_cast<unsigned>(location) & 7);
   return {text};
 }
@@ -72,14 +77,17 @@ uint64_t memory_of(const fs::path& node) {
   for (const int bank : numbered(node / "mem_banks")) {
     const auto properties = read_properties(node / "mem_banks" / cat(bank) / "properties");
     const uint64_t heap = value_of(properties, "heap_type");
-    if (heap == 1 || heap == 2) bytes += value_of(properties, "size_in_bytes");  // visible to the CPU, or not
+    if (heap == 1 || heap == 2)
+      bytes += value_of(properties, "size_in_bytes");  // visible to the CPU, or not
   }
   return bytes;
 }
 
-// Kernels tell the bandwidth of one link and of all together; where they do not, there is one at least.
+// Kernels tell the bandwidth of one link and of all together; where they do not, there is one at
+// least.
 int count_links(const KfdProperties& link) {
-  if (value_of(link, "weight") > kWeightPerHop) return 0;  // by way of another GPU
+  if (value_of(link, "weight") > kWeightPerHop)
+    return 0;  // by way of another GPU
   const uint64_t one = value_of(link, "min_bandwidth");
   const uint64_t all = value_of(link, "max_bandwidth");
   return static_cast<int>(one == 0 ? 1 : std::clamp<uint64_t>(all / one, 1, kMaxXgmiLinks));
@@ -89,7 +97,8 @@ std::vector<KfdLink> links_of(const fs::path& node) {
   std::vector<KfdLink> links;
   for (const int number : numbered(node / "io_links")) {
     const auto link = read_properties(node / "io_links" / cat(number) / "properties");
-    if (!link.contains("node_to")) continue;
+    if (!link.contains("node_to"))
+      continue;
     const bool xgmi = value_of(link, "type") == kXgmi;
     links.push_back({.to_node = static_cast<int>(value_of(link, "node_to")),
                      .xgmi = xgmi,
@@ -114,14 +123,19 @@ std::vector<KfdGpu> read_kfd_gpus(const std::string& sysroot, bool links) {
   std::vector<KfdGpu> gpus;
   for (const int number : numbered(nodes_folder(sysroot))) {
     const fs::path node = nodes_folder(sysroot) / cat(number);
-    // 0 is a CPU; a container that may not use a GPU cannot read its files, and ROCm leaves it out too.
+    // 0 is a CPU; a container that may not use a GPU cannot read its files, and ROCm leaves it out
+    // too.
     const auto gpu_id = parse_unsigned(read_line(node / "gpu_id"));
-    if (!gpu_id || *gpu_id == 0) continue;
-    KfdGpu gpu{.node = number, .gpu_id = *gpu_id, .properties = read_properties(node / "properties")};
-    if (value_of(gpu.properties, "simd_count") == 0) continue;
+    if (!gpu_id || *gpu_id == 0)
+      continue;
+    KfdGpu gpu{
+        .node = number, .gpu_id = *gpu_id, .properties = read_properties(node / "properties")};
+    if (value_of(gpu.properties, "simd_count") == 0)
+      continue;
     gpu.pci = pci_of(gpu.properties);
     gpu.memory_bytes = memory_of(node);
-    if (links) gpu.links = links_of(node);
+    if (links)
+      gpu.links = links_of(node);
     gpus.push_back(std::move(gpu));
   }
   return gpus;
@@ -133,7 +147,8 @@ std::vector<GpuProcess> read_kfd_processes(const std::string& sysroot, uint64_t 
   for (const int pid : numbered(folder)) {
     const auto bytes = parse_unsigned(read_line(folder / cat(pid) / cat("vram_", gpu_id)));
     // Every process that opened the driver is listed for every GPU.
-    if (bytes && *bytes > 0) processes.push_back({.pid = pid, .used_memory_bytes = *bytes});
+    if (bytes && *bytes > 0)
+      processes.push_back({.pid = pid, .used_memory_bytes = *bytes});
   }
   return processes;
 }

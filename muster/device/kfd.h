@@ -1,5 +1,5 @@
-// KFD's view of a machine: the numbered nodes (CPUs and GPUs) of AMD's compute driver, and the links between
-// them, under /sys/class/kfd. For amd.cc alone.
+// KFD's view of a machine: the numbered nodes (CPUs and GPUs) of AMD's compute driver, and the
+// links between them, under /sys/class/kfd. For amd.cc alone.
 #pragma once
 
 #include <cstdint>

@@ -13,26 +13,31 @@ struct PciName {
   const char* name;
 };
 
-constexpr PciName kNames[] = {{LinkKind::unknown, "?"}, {LinkKind::self, "X"},  {LinkKind::pix, "PIX"},
-                              {LinkKind::pxb, "PXB"},   {LinkKind::phb, "PHB"}, {LinkKind::node, "NODE"},
+constexpr PciName kNames[] = {{LinkKind::unknown, "?"},
+                              {LinkKind::self, "X"},
+                              {LinkKind::pix, "PIX"},
+                              {LinkKind::pxb, "PXB"},
+                              {LinkKind::phb, "PHB"},
+                              {LinkKind::node, "NODE"},
                               {LinkKind::sys, "SYS"}};
 
-// One NVLink, one direction, in GB/s, by generation. Source: NVIDIA's whitepapers of P100 (20), V100, A100
-// and H100 (25 each; the newer have more links), and Blackwell (50).
+// One NVLink, one direction, in GB/s, by generation. Source: NVIDIA's whitepapers of P100 (20),
+// V100, A100 and H100 (25 each; the newer have more links), and Blackwell (50).
 constexpr std::array<double, 6> kNvlinkGbps = {0, 20, 25, 25, 25, 50};
 
-// One Infinity Fabric link between MI200s and MI300s. Source: AMD's CDNA 2 whitepaper (50 GB/s a direction).
+// One Infinity Fabric link between MI200s and MI300s. Source: AMD's CDNA 2 whitepaper (50 GB/s a
+// direction).
 constexpr double kXgmiGbps = 50;
 
-// One lane, one direction, after encoding, in GB/s, by PCIe generation. Source: PCI-SIG (2.5, 5, 8, 16, 32,
-// 64 GT/s; 8b/10b up to 2, 128b/130b from 3, FLIT from 6).
+// One lane, one direction, after encoding, in GB/s, by PCIe generation. Source: PCI-SIG (2.5, 5, 8,
+// 16, 32, 64 GT/s; 8b/10b up to 2, 128b/130b from 3, FLIT from 6).
 constexpr std::array<double, 7> kPcieLaneGbps = {0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563};
 constexpr int kUsualGeneration = 3;
 constexpr int kUsualWidth = 16;
 
-// What is left of a slot's bandwidth the further apart the devices are: switches cost little, host bridges
-// and the way between sockets more. Only their order matters to placement. Source: the order of NCCL's path
-// types (PIX, PXB, PHB, SYS), with NODE between PHB and SYS.
+// What is left of a slot's bandwidth the further apart the devices are: switches cost little, host
+// bridges and the way between sockets more. Only their order matters to placement. Source: the
+// order of NCCL's path types (PIX, PXB, PHB, SYS), with NODE between PHB and SYS.
 double pcie_share(LinkKind kind) {
   switch (kind) {
     case LinkKind::pix:
@@ -51,60 +56,87 @@ double pcie_share(LinkKind kind) {
 }
 
 double slot_bandwidth(const Gpu& gpu) {
-  const int generation = std::clamp(gpu.pcie_generation.value_or(kUsualGeneration), 1,
+  const int generation = std::clamp(gpu.pcie_generation.value_or(kUsualGeneration),
+                                    1,
                                     static_cast<int>(kPcieLaneGbps.size()) - 1);
   return kPcieLaneGbps[static_cast<size_t>(generation)] *
          std::clamp(gpu.pcie_width.value_or(kUsualWidth), 1, 32);
 }
 
 std::optional<Link> counted(std::string_view text, std::string_view prefix, LinkKind kind) {
-  if (!text.starts_with(prefix)) return std::nullopt;
+  if (!text.starts_with(prefix))
+    return std::nullopt;
   const auto count = parse_int(text.substr(prefix.size()));
-  if (!count || *count < 1 || *count > 1024) return std::nullopt;
+  if (!count || *count < 1 || *count > 1024)
+    return std::nullopt;
   return Link{kind, static_cast<int>(*count)};
 }
 
 }  // namespace
 
 std::string to_string(const Link& link) {
-  if (link.kind == LinkKind::nvlink) return cat("NV", link.count);
-  if (link.kind == LinkKind::xgmi) return cat("XGMI", link.count);
+  if (link.kind == LinkKind::nvlink)
+    return cat("NV", link.count);
+  if (link.kind == LinkKind::xgmi)
+    return cat("XGMI", link.count);
   for (const PciName& entry : kNames) {
-    if (entry.kind == link.kind) return entry.name;
+    if (entry.kind == link.kind)
+      return entry.name;
   }
   return "?";
 }
 
 std::optional<Link> parse_link(std::string_view text) {
   for (const PciName& entry : kNames) {
-    if (entry.name == text) return Link{entry.kind, 0};
+    if (entry.name == text)
+      return Link{entry.kind, 0};
   }
-  if (const auto link = counted(text, "NV", LinkKind::nvlink)) return link;
+  if (const auto link = counted(text, "NV", LinkKind::nvlink))
+    return link;
   return counted(text, "XGMI", LinkKind::xgmi);
 }
 
 int nvlink_generation(const Gpu& gpu) {
-  if (gpu.vendor != Vendor::nvidia) return 0;
+  if (gpu.vendor != Vendor::nvidia)
+    return 0;
   const auto major = parse_int(gpu.compute_capability.substr(0, gpu.compute_capability.find('.')));
   if (major) {
-    if (*major >= 10) return 5;
-    if (*major >= 9) return 4;
-    if (*major >= 8) return 3;
-    if (*major >= 7) return 2;
+    if (*major >= 10)
+      return 5;
+    if (*major >= 9)
+      return 4;
+    if (*major >= 8)
+      return 3;
+    if (*major >= 7)
+      return 2;
     return *major == 6 ? 1 : 0;
   }
-  constexpr std::pair<const char*, int> kModels[] = {{"GB200", 5}, {"GB300", 5}, {"B200", 5}, {"B300", 5},
-                                                     {"H100", 4},  {"H200", 4},  {"H800", 4}, {"GH200", 4},
-                                                     {"A100", 3},  {"A800", 3},  {"A30", 3},  {"A40", 3},
-                                                     {"A6000", 3}, {"3090", 3},  {"V100", 2}, {"P100", 1}};
+  constexpr std::pair<const char*, int> kModels[] = {{"GB200", 5},
+                                                     {"GB300", 5},
+                                                     {"B200", 5},
+                                                     {"B300", 5},
+                                                     {"H100", 4},
+                                                     {"H200", 4},
+                                                     {"H800", 4},
+                                                     {"GH200", 4},
+                                                     {"A100", 3},
+                                                     {"A800", 3},
+                                                     {"A30", 3},
+                                                     {"A40", 3},
+                                                     {"A6000", 3},
+                                                     {"3090", 3},
+                                                     {"V100", 2},
+                                                     {"P100", 1}};
   for (const auto& [model, generation] : kModels) {
-    if (gpu.model.find(model) != std::string::npos) return generation;
+    if (gpu.model.find(model) != std::string::npos)
+      return generation;
   }
   return 0;
 }
 
 double link_bandwidth(const Gpu& a, const Gpu& b, const Link& link) {
-  if (link.kind == LinkKind::xgmi) return link.count * kXgmiGbps;
+  if (link.kind == LinkKind::xgmi)
+    return link.count * kXgmiGbps;
   if (link.kind == LinkKind::nvlink) {
     // A GPU with NVLink whose generation nobody told has the second at least.
     const int generation = std::min(nvlink_generation(a), nvlink_generation(b));

@@ -1,5 +1,5 @@
-// Links between devices of a host: their names and what they carry. The one table of bandwidths, for the
-// topology policy and whoever draws a machine.
+// Links between devices of a host: their names and what they carry. The one table of bandwidths,
+// for the topology policy and whoever draws a machine.
 #pragma once
 
 #include <optional>
@@ -10,17 +10,20 @@
 
 namespace muster {
 
-// As `nvidia-smi topo -m` spells them: "X", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS"; "XGMI4"; "?" unknown.
+// As `nvidia-smi topo -m` spells them: "X", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS"; "XGMI4";
+// "?" unknown.
 std::string to_string(const Link& link);
 
 // The reverse. Nothing for other texts.
 std::optional<Link> parse_link(std::string_view text);
 
-// What the link between `a` and `b` carries in one direction. Units: GB/s (10^9 bytes). 0 when nothing is
-// known. PCIe links carry what the slower of the two GPUs' slots does, less the further the way is.
+// What the link between `a` and `b` carries in one direction. Units: GB/s (10^9 bytes). 0 when
+// nothing is known. PCIe links carry what the slower of the two GPUs' slots does, less the further
+// the way is.
 double link_bandwidth(const Gpu& a, const Gpu& b, const Link& link);
 
-// The NVLink generation of a compute capability or, without one, of a model's name; 0 when it has none.
+// The NVLink generation of a compute capability or, without one, of a model's name; 0 when it has
+// none.
 int nvlink_generation(const Gpu& gpu);
 
 }  // namespace muster

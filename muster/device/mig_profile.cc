@@ -6,9 +6,12 @@
 
 namespace muster {
 
-std::string mig_profile_name(int compute_slices, int gpu_slices, uint64_t memory_bytes,
+std::string mig_profile_name(int compute_slices,
+                             int gpu_slices,
+                             uint64_t memory_bytes,
                              uint64_t gpu_memory_bytes) {
-  if (gpu_slices < 1 || gpu_memory_bytes == 0) return "";
+  if (gpu_slices < 1 || gpu_memory_bytes == 0)
+    return "";
   constexpr double kParts = 8;
   constexpr double kGiB = 1U << 30U;
   const double share = static_cast<double>(memory_bytes) / static_cast<double>(gpu_memory_bytes);

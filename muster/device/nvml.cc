@@ -20,7 +20,8 @@ class Session {
  public:
   explicit Session(const nvml::Api& api) : api_(api), code_(api.init()) {}
   ~Session() {
-    if (code_ == nvml::kSuccess) api_.shutdown();
+    if (code_ == nvml::kSuccess)
+      api_.shutdown();
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -59,21 +60,25 @@ NvmlReport read_all(const nvml::Api& api, const NvmlOptions& options) {
     gpu.index.value = static_cast<int>(i);
     report.gpus.push_back(std::move(gpu));
   }
-  if (options.links) report.links = nvml::read_links(api, devices, report.gpus);
-  if (count == 0) report.note = cat("NVIDIA driver ", report.driver_version, " is loaded, but has no GPU");
+  if (options.links)
+    report.links = nvml::read_links(api, devices, report.gpus);
+  if (count == 0)
+    report.note = cat("NVIDIA driver ", report.driver_version, " is loaded, but has no GPU");
   return report;
 }
 
 bool any_exists(const std::string& sysroot, const std::vector<std::string>& paths) {
-  return std::any_of(paths.begin(), paths.end(),
-                     [&](const std::string& path) { return access((sysroot + path).c_str(), F_OK) == 0; });
+  return std::any_of(paths.begin(), paths.end(), [&](const std::string& path) {
+    return access((sysroot + path).c_str(), F_OK) == 0;
+  });
 }
 
 }  // namespace
 
 NvmlReport probe_nvml(const NvmlOptions& options) {
   std::string library = options.library;
-  if (library.empty()) library = get_env("MUSTER_NVML_LIBRARY").value_or("");
+  if (library.empty())
+    library = get_env("MUSTER_NVML_LIBRARY").value_or("");
   if (library.empty()) {
     if (!any_exists(options.sysroot, options.driver_files)) {
       const std::string missing =
@@ -83,7 +88,8 @@ NvmlReport probe_nvml(const NvmlOptions& options) {
     library = kDefaultLibrary;
   }
   const nvml::Api api(library);
-  if (!api.usable()) return {.note = cat("NVML: ", api.error())};
+  if (!api.usable())
+    return {.note = cat("NVML: ", api.error())};
   return read_all(api, options);
 }
 

@@ -1,5 +1,6 @@
-// NVIDIA GPUs, as the driver's own library (NVML, libnvidia-ml.so.1) tells of them. The library is loaded
-// when asked and never needed to build or to start. Called by probe.h; knows nothing of ranks or placement.
+// NVIDIA GPUs, as the driver's own library (NVML, libnvidia-ml.so.1) tells of them. The library is
+// loaded when asked and never needed to build or to start. Called by probe.h; knows nothing of
+// ranks or placement.
 #pragma once
 
 #include <string>
@@ -15,9 +16,10 @@ struct NvmlOptions {
   std::string library = {};  // a file; empty: MUSTER_NVML_LIBRARY, else libnvidia-ml.so.1
   bool links = false;        // also how the GPUs are joined
   std::string sysroot = {};  // the folder that holds sys/ and driver_files; empty: this machine's
-  // Where none of these is there, no driver is loaded and the library is not even looked for. Not asked when
-  // the library is named.
-  std::vector<std::string> driver_files = {"/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg"};
+  // Where none of these is there, no driver is loaded and the library is not even looked for. Not
+  // asked when the library is named.
+  std::vector<std::string> driver_files = {
+      "/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg"};
 };
 
 struct NvmlReport {
@@ -29,10 +31,10 @@ struct NvmlReport {
   bool has_driver = true;           // or files of one
 };
 
-// Every GPU of this machine, with its MIG instances; a GPU that answers with an error is kept, with the error
-// as its health, and so is one that takes no work (MIG mode with no instance). No driver, no library and no
-// GPU are no errors: the report is empty and says why. Source: NVML API reference, the functions named in
-// nvml_api.cc.
+// Every GPU of this machine, with its MIG instances; a GPU that answers with an error is kept, with
+// the error as its health, and so is one that takes no work (MIG mode with no instance). No driver,
+// no library and no GPU are no errors: the report is empty and says why. Source: NVML API
+// reference, the functions named in nvml_api.cc.
 NvmlReport probe_nvml(const NvmlOptions& options = {});
 
 }  // namespace muster

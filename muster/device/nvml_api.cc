@@ -31,7 +31,8 @@ bool is_harmless(Return code) {
 std::string linux_pci_address(const std::string& bus_id) {
   const size_t colon = std::min(bus_id.find(':'), bus_id.size());
   size_t from = 0;
-  while (colon - from > 4 && bus_id[from] == '0') ++from;
+  while (colon - from > 4 && bus_id[from] == '0')
+    ++from;
   return lower_case(bus_id.substr(from));
 }
 
@@ -48,7 +49,8 @@ Api::Api(const std::string& library) : library_(dlopen(library.c_str(), RTLD_NOW
 }
 
 Api::~Api() {
-  if (library_ != nullptr) dlclose(library_);
+  if (library_ != nullptr)
+    dlclose(library_);
 }
 
 void Api::load_functions() {
@@ -62,7 +64,8 @@ void Api::load_functions() {
   find(library_, name, {"nvmlDeviceGetName"});
   find(library_, pci_info, {"nvmlDeviceGetPciInfo_v3"});
   long_bus_id = pci_info != nullptr;
-  if (!long_bus_id) find(library_, pci_info, {"nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"});
+  if (!long_bus_id)
+    find(library_, pci_info, {"nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"});
   find(library_, memory, {"nvmlDeviceGetMemoryInfo"});
   find(library_, compute_capability, {"nvmlDeviceGetCudaComputeCapability"});
   find(library_, total_ecc_errors, {"nvmlDeviceGetTotalEccErrors"});
@@ -79,7 +82,8 @@ void Api::load_optional_functions() {
   find(library_, temperature, {"nvmlDeviceGetTemperature"});
   find(library_, power_milliwatts, {"nvmlDeviceGetPowerUsage"});
   find(library_, power_limit_milliwatts, {"nvmlDeviceGetPowerManagementLimit"});
-  find(library_, processes,
+  find(library_,
+       processes,
        {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"});
   find(library_, processes_v1, {"nvmlDeviceGetComputeRunningProcesses"});
   find(library_, mig_mode, {"nvmlDeviceGetMigMode"});

@@ -1,9 +1,9 @@
-// The few functions and structures of NVML that we call, declared here because no NVML header is needed to
-// build, and their loading. For the nvml*.cc files alone.
+// The few functions and structures of NVML that we call, declared here because no NVML header is
+// needed to build, and their loading. For the nvml*.cc files alone.
 //
-// Source: NVML API reference (structures nvmlPciInfo_t, nvmlMemory_t, nvmlUtilization_t, nvmlProcessInfo_t,
-// nvmlProcessInfo_v1_t and nvmlDeviceAttributes_t; enums nvmlReturn_t, nvmlGpuTopologyLevel_t,
-// nvmlIntNvLinkDeviceType_t).
+// Source: NVML API reference (structures nvmlPciInfo_t, nvmlMemory_t, nvmlUtilization_t,
+// nvmlProcessInfo_t, nvmlProcessInfo_v1_t and nvmlDeviceAttributes_t; enums nvmlReturn_t,
+// nvmlGpuTopologyLevel_t, nvmlIntNvLinkDeviceType_t).
 #pragma once
 
 #include <string>
@@ -103,7 +103,10 @@ class Api {
   Return (*compute_capability)(Device, int*, int*) = nullptr;
   Return (*total_ecc_errors)(Device, int type, int counter, unsigned long long*) = nullptr;
   Return (*retired_pages_pending)(Device, int*) = nullptr;  // before Ampere; since then:
-  Return (*remapped_rows)(Device, unsigned* corrected, unsigned* uncorrected, unsigned* pending,
+  Return (*remapped_rows)(Device,
+                          unsigned* corrected,
+                          unsigned* uncorrected,
+                          unsigned* pending,
                           unsigned* failed) = nullptr;
   Return (*max_pcie_generation)(Device, unsigned*) = nullptr;
   Return (*max_pcie_width)(Device, unsigned*) = nullptr;

@@ -21,9 +21,12 @@ class Reader {
 
   void identity() {
     char text[96] = {};
-    if (check(api_.uuid(device_, text, sizeof(text)))) gpu_.uuid.value = text;
-    if (gpu_.uuid.value.empty() && healthy()) gpu_.health = "has no UUID";
-    if (api_.name && check(api_.name(device_, text, sizeof(text)))) gpu_.model = text;
+    if (check(api_.uuid(device_, text, sizeof(text))))
+      gpu_.uuid.value = text;
+    if (gpu_.uuid.value.empty() && healthy())
+      gpu_.health = "has no UUID";
+    if (api_.name && check(api_.name(device_, text, sizeof(text))))
+      gpu_.model = text;
     PciInfo pci{};
     if (api_.pci_info && check(api_.pci_info(device_, &pci))) {
       gpu_.pci.value = linux_pci_address(api_.long_bus_id ? pci.bus_id : pci.bus_id_legacy);
@@ -78,12 +81,15 @@ class Reader {
   void mig() {
     unsigned current = 0;
     unsigned pending = 0;
-    if (!api_.mig_mode || !glance(api_.mig_mode(device_, &current, &pending))) return;
+    if (!api_.mig_mode || !glance(api_.mig_mode(device_, &current, &pending)))
+      return;
     gpu_.mig_enabled = current == 1;
-    if (!gpu_.mig_enabled) return;
+    if (!gpu_.mig_enabled)
+      return;
     unsigned most = 0;
     if (api_.max_mig_devices && api_.mig_device && glance(api_.max_mig_devices(device_, &most))) {
-      for (unsigned i = 0; i < most; ++i) add_instance(i);
+      for (unsigned i = 0; i < most; ++i)
+        add_instance(i);
     }
     if (gpu_.mig.empty() && healthy()) {
       gpu_.health = "MIG mode is on, but it has no instance (nvidia-smi mig -cgi … -C makes some)";
@@ -100,8 +106,10 @@ class Reader {
     if (api_.temperature && glance(api_.temperature(device_, kGpuSensor, &value))) {
       gpu_.temperature_celsius = static_cast<int>(value);
     }
-    if (const auto milliwatts = number(api_.power_milliwatts)) gpu_.power_watts = *milliwatts / 1000.0;
-    if (const auto limit = number(api_.power_limit_milliwatts)) gpu_.power_limit_watts = *limit / 1000.0;
+    if (const auto milliwatts = number(api_.power_milliwatts))
+      gpu_.power_watts = *milliwatts / 1000.0;
+    if (const auto limit = number(api_.power_limit_milliwatts))
+      gpu_.power_limit_watts = *limit / 1000.0;
   }
 
   void processes() {
@@ -116,7 +124,8 @@ class Reader {
   bool healthy() const { return gpu_.health == kHealthy; }
 
   bool check(Return code) {
-    if (!is_harmless(code) && healthy()) gpu_.health = api_.text(code);
+    if (!is_harmless(code) && healthy())
+      gpu_.health = api_.text(code);
     return code == kSuccess;
   }
 
@@ -127,17 +136,20 @@ class Reader {
 
   std::optional<int> number(Return (*function)(Device, unsigned*)) {
     unsigned value = 0;
-    if (!function || !glance(function(device_, &value)) || value > INT_MAX) return std::nullopt;
+    if (!function || !glance(function(device_, &value)) || value > INT_MAX)
+      return std::nullopt;
     return static_cast<int>(value);
   }
 
   std::string cpus_by_nvml() {
     constexpr unsigned kBits = sizeof(unsigned long) * CHAR_BIT;
     std::array<unsigned long, 64> words{};
-    if (!api_.cpu_affinity || api_.cpu_affinity(device_, words.size(), words.data()) != kSuccess) return "";
+    if (!api_.cpu_affinity || api_.cpu_affinity(device_, words.size(), words.data()) != kSuccess)
+      return "";
     std::vector<int> cpus;
     for (unsigned cpu = 0; cpu < words.size() * kBits; ++cpu) {
-      if ((words[cpu / kBits] >> (cpu % kBits)) & 1) cpus.push_back(static_cast<int>(cpu));
+      if ((words[cpu / kBits] >> (cpu % kBits)) & 1)
+        cpus.push_back(static_cast<int>(cpu));
     }
     return to_cpu_list(std::move(cpus));
   }
@@ -145,18 +157,24 @@ class Reader {
   void add_instance(unsigned index) {
     Device device = nullptr;
     const Return code = api_.mig_device(device_, index, &device);
-    if (!glance(code)) return;  // most numbers have no instance
+    if (!glance(code))
+      return;  // most numbers have no instance
     MigInstance instance;
     char text[96] = {};
-    if (!glance(api_.uuid(device, text, sizeof(text)))) return;
+    if (!glance(api_.uuid(device, text, sizeof(text))))
+      return;
     instance.uuid.value = text;
     Memory memory{};
-    if (api_.memory && api_.memory(device, &memory) == kSuccess) instance.memory_total_bytes = memory.total;
+    if (api_.memory && api_.memory(device, &memory) == kSuccess)
+      instance.memory_total_bytes = memory.total;
     Attributes attributes{};
     const bool known = api_.attributes && api_.attributes(device, &attributes) == kSuccess;
-    if (known && instance.memory_total_bytes == 0) instance.memory_total_bytes = attributes.memory_mib * kMiB;
-    if (api_.name && api_.name(device, text, sizeof(text)) == kSuccess) instance.profile = profile_in(text);
-    if (instance.profile.empty() && known) instance.profile = profile_of(attributes);
+    if (known && instance.memory_total_bytes == 0)
+      instance.memory_total_bytes = attributes.memory_mib * kMiB;
+    if (api_.name && api_.name(device, text, sizeof(text)) == kSuccess)
+      instance.profile = profile_in(text);
+    if (instance.profile.empty() && known)
+      instance.profile = profile_of(attributes);
     gpu_.mig.push_back(std::move(instance));
   }
 
@@ -169,7 +187,8 @@ class Reader {
 
   std::string profile_of(const Attributes& attributes) const {
     return mig_profile_name(static_cast<int>(attributes.compute_slices),
-                            static_cast<int>(attributes.gpu_slices), attributes.memory_mib * kMiB,
+                            static_cast<int>(attributes.gpu_slices),
+                            attributes.memory_mib * kMiB,
                             gpu_.memory_total_bytes);
   }
 
@@ -184,12 +203,14 @@ class Reader {
       count = static_cast<unsigned>(entries.size());
       code = list(device_, &count, entries.data());
     }
-    if (code == kInsufficientSize || !glance(code)) return;
+    if (code == kInsufficientSize || !glance(code))
+      return;
     for (size_t i = 0; i < count && i < entries.size(); ++i) {
       constexpr auto kNotAvailable = ~0ULL;
-      gpu_.processes.push_back(
-          {.pid = static_cast<int>(entries[i].pid),
-           .used_memory_bytes = entries[i].used_memory == kNotAvailable ? 0 : entries[i].used_memory});
+      gpu_.processes.push_back({.pid = static_cast<int>(entries[i].pid),
+                                .used_memory_bytes = entries[i].used_memory == kNotAvailable
+                                                         ? 0
+                                                         : entries[i].used_memory});
     }
   }
 
@@ -209,8 +230,10 @@ Gpu read_gpu(const Api& api, Device device, GpuDetail detail, const std::string&
   reader.ecc();
   reader.repairs();
   reader.mig();
-  if (detail != GpuDetail::placement) reader.processes();
-  if (detail == GpuDetail::full) reader.activity();
+  if (detail != GpuDetail::placement)
+    reader.processes();
+  if (detail == GpuDetail::full)
+    reader.activity();
   return gpu;
 }
 

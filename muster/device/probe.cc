@@ -23,15 +23,21 @@ int cpu_slots(const ProbeOptions& options) {
     slots = get_env_int(source).value_or(kDefaultCpuSlots);
   }
   if (slots < 1 || slots > kMaxCpuSlots) {
-    throw Error(ErrorCode::invalid_argument, cat("devices: expected a number of CPU slots from 1 to ",
-                                                 kMaxCpuSlots, " in ", source, ", got ", slots));
+    throw Error(ErrorCode::invalid_argument,
+                cat("devices: expected a number of CPU slots from 1 to ",
+                    kMaxCpuSlots,
+                    " in ",
+                    source,
+                    ", got ",
+                    slots));
   }
   return static_cast<int>(slots);
 }
 
 std::string host_name() {
   char name[256] = {};
-  if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') return "localhost";
+  if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0')
+    return "localhost";
   return name;
 }
 
@@ -42,7 +48,8 @@ void find_gpus(const ProbeOptions& options, Host& host) {
   nvml_options.links = options.links;
   nvml_options.sysroot = options.sysroot;
   NvmlReport nvml = probe_nvml(nvml_options);
-  AmdReport amd = probe_amd({.detail = options.detail, .links = options.links, .sysroot = options.sysroot});
+  AmdReport amd =
+      probe_amd({.detail = options.detail, .links = options.links, .sysroot = options.sysroot});
   host.driver_version = nvml.driver_version.empty() ? amd.driver_version : nvml.driver_version;
   host.gpus = std::move(nvml.gpus);
   host.gpu_links = std::move(nvml.links);
@@ -51,10 +58,13 @@ void find_gpus(const ProbeOptions& options, Host& host) {
     gpu.index.value += static_cast<int>(num_nvidia);
     host.gpus.push_back(std::move(gpu));
   }
-  if (host.gpus.empty()) host.gpu_note = amd.note.empty() ? nvml.note : cat(nvml.note, "; ", amd.note);
+  if (host.gpus.empty())
+    host.gpu_note = amd.note.empty() ? nvml.note : cat(nvml.note, "; ", amd.note);
   host.gpus_expected = host.gpus.empty() && (nvml.has_driver || !amd.note.empty());
-  if (!options.links) return;
-  for (auto& row : host.gpu_links) row.resize(host.gpus.size());
+  if (!options.links)
+    return;
+  for (auto& row : host.gpu_links)
+    row.resize(host.gpus.size());
   for (auto& links : amd.links) {
     std::vector<Link> row(num_nvidia);
     row.insert(row.end(), links.begin(), links.end());
@@ -66,10 +76,12 @@ void find_gpus(const ProbeOptions& options, Host& host) {
 void find_numa_nodes(const std::string& sysroot, Host& host) {
   const std::optional<int> only = only_numa_node(sysroot);
   for (Gpu& gpu : host.gpus) {
-    if (!gpu.numa_node) gpu.numa_node = only;
+    if (!gpu.numa_node)
+      gpu.numa_node = only;
   }
   for (Nic& nic : host.nics) {
-    if (!nic.numa_node) nic.numa_node = only;
+    if (!nic.numa_node)
+      nic.numa_node = only;
   }
 }
 
@@ -78,16 +90,21 @@ void find_pci_links(const std::string& sysroot, Host& host) {
   std::vector<PciPlace> gpus;
   std::vector<PciPlace> nics;
   host.nics = find_nics(sysroot);
-  for (const Gpu& gpu : host.gpus) gpus.push_back(find_pci_place(sysroot, gpu.pci));
-  for (const Nic& nic : host.nics) nics.push_back(find_pci_place(sysroot, nic.pci));
+  for (const Gpu& gpu : host.gpus)
+    gpus.push_back(find_pci_place(sysroot, gpu.pci));
+  for (const Nic& nic : host.nics)
+    nics.push_back(find_pci_place(sysroot, nic.pci));
   for (size_t i = 0; i < gpus.size(); ++i) {
     for (size_t j = 0; j < gpus.size(); ++j) {
       Link& link = host.gpu_links[i][j];
-      if (link.kind == LinkKind::unknown) link = pci_link(gpus[i], gpus[j]);
+      if (link.kind == LinkKind::unknown)
+        link = pci_link(gpus[i], gpus[j]);
     }
-    if (nics.empty()) continue;
+    if (nics.empty())
+      continue;
     host.nic_links.emplace_back();
-    for (const PciPlace& nic : nics) host.nic_links.back().push_back(pci_link(gpus[i], nic));
+    for (const PciPlace& nic : nics)
+      host.nic_links.back().push_back(pci_link(gpus[i], nic));
   }
 }
 
@@ -113,9 +130,11 @@ Inventory probe_this_machine(const ProbeOptions& options) {
   } else {
     host.gpu_note = "GPUs were not looked for";
   }
-  if (options.links) find_pci_links(options.sysroot, host);
+  if (options.links)
+    find_pci_links(options.sysroot, host);
   find_numa_nodes(options.sysroot, host);
-  if (options.cpu_topology) find_cores(host);
+  if (options.cpu_topology)
+    find_cores(host);
   return {.source = "this machine", .simulated = false, .hosts = {std::move(host)}};
 }
 

@@ -1,6 +1,7 @@
-// What this machine has, found now: the live source of an Inventory. Called by the launcher, by programs that
-// start their own ranks, and by `muster devices`; knows nothing of ranks or placement. To add a source
-// (another vendor's GPUs), write it beside nvml.h and amd.h and call it in probe.cc.
+// What this machine has, found now: the live source of an Inventory. Called by the launcher, by
+// programs that start their own ranks, and by `muster devices`; knows nothing of ranks or
+// placement. To add a source (another vendor's GPUs), write it beside nvml.h and amd.h and call it
+// in probe.cc.
 #pragma once
 
 #include <string>
@@ -20,18 +21,19 @@ struct ProbeOptions {
   GpuDetail detail = {};      // of each GPU
   bool links = false;         // also Host::nics, gpu_links and nic_links: for the policy "topology"
   bool cpu_topology = false;  // also Host::cores: for binding
-  std::string sysroot = {};   // the folder that holds sys/, for captured machines; empty: this machine's
-  NvmlOptions nvml = {};      // its detail, links and sysroot are those above
+  std::string sysroot =
+      {};  // the folder that holds sys/, for captured machines; empty: this machine's
+  NvmlOptions nvml = {};  // its detail, links and sysroot are those above
 };
 
 inline constexpr int kDefaultCpuSlots = 2;
 
-// One host: this one, with its cores, CPU slots and GPUs. NVIDIA's GPUs come first, by the driver's index;
-// AMD's come after them, in ROCm's order, and their indices go on counting, so that an index names one GPU of
-// the host (ROCm's own number is then less by the number of NVIDIA GPUs). Costs far less than a millisecond
-// where there is no driver; else what NVML takes to start.
-// Without hwloc's library, cores are as /sys tells of them, and a note of the host says so.
-// Throws: invalid_argument when cpu_slots or MUSTER_CPU_SLOTS is not a positive number.
+// One host: this one, with its cores, CPU slots and GPUs. NVIDIA's GPUs come first, by the driver's
+// index; AMD's come after them, in ROCm's order, and their indices go on counting, so that an index
+// names one GPU of the host (ROCm's own number is then less by the number of NVIDIA GPUs). Costs
+// far less than a millisecond where there is no driver; else what NVML takes to start. Without
+// hwloc's library, cores are as /sys tells of them, and a note of the host says so. Throws:
+// invalid_argument when cpu_slots or MUSTER_CPU_SLOTS is not a positive number.
 Inventory probe_this_machine(const ProbeOptions& options = {});
 
 }  // namespace muster

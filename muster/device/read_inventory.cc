@@ -21,12 +21,15 @@ namespace {
 
 enum class Format { json, nvidia_smi, topo, nccl, hwloc, fleet };
 
-[[noreturn]] void refuse(const std::string& source, const std::string& expected, std::string_view got) {
+[[noreturn]] void refuse(const std::string& source,
+                         const std::string& expected,
+                         std::string_view got) {
   throw Error(ErrorCode::invalid_argument,
               cat("inventory ", source, ": expected ", expected, ", got ", clean_text(got)));
 }
 
-// What looks like one of the formats and is not: what it holds, what it is called, what gives the right one.
+// What looks like one of the formats and is not: what it holds, what it is called, what gives the
+// right one.
 struct OtherFormat {
   std::string_view mark;
   const char* name;
@@ -38,17 +41,21 @@ constexpr OtherFormat kOtherFormats[] = {
     {"| NVIDIA-SMI ", "the table of nvidia-smi", "XML, which nvidia-smi -q -x gives"},
     {"(UUID: GPU-", "the list of nvidia-smi -L alone", "nvidia-smi topo -m beside it"},
     {"memory.total [", "CSV of nvidia-smi", "XML, which nvidia-smi -q -x gives"},
-    {"GPU models and configuration:", "PyTorch's collect_env without a GPU topology",
+    {"GPU models and configuration:",
+     "PyTorch's collect_env without a GPU topology",
      "nvidia-smi topo -m beside it"},
     {" controller: NVIDIA Corporation", "the text of lspci", "XML, which nvidia-smi -q -x gives"},
-    {"ROCm System Management Interface", "the text of rocm-smi", "what muster devices --json gives there"},
+    {"ROCm System Management Interface",
+     "the text of rocm-smi",
+     "what muster devices --json gives there"},
     {"AMDSMI Tool", "the text of amd-smi", "what muster devices --json gives there"},
     {"Machine (", "the text of lstopo", "XML, which lstopo --of xml gives"},
 };
 
 void refuse_other_formats(std::string_view text, const std::string& source) {
   constexpr size_t kMaxLooked = 4096;
-  if (text.find("[[") != std::string_view::npos) return;
+  if (text.find("[[") != std::string_view::npos)
+    return;
   for (const OtherFormat& other : kOtherFormats) {
     if (text.substr(0, kMaxLooked).find(other.mark) != std::string_view::npos)
       refuse(source, other.instead, other.name);
@@ -60,8 +67,8 @@ void refuse_utf16(std::string_view text, const std::string& source) {
     refuse(source, "UTF-8, which iconv -f utf-16 -t utf-8 gives", "UTF-16");
 }
 
-// Where XML begins behind lines that a program wrote before it, such as nvidia-smi's warnings; 0: there are
-// none.
+// Where XML begins behind lines that a program wrote before it, such as nvidia-smi's warnings; 0:
+// there are none.
 size_t xml_behind_text(std::string_view text) {
   constexpr size_t kMaxBefore = 4096;
   const size_t at = text.find("\n<?xml ");
@@ -78,19 +85,27 @@ Format format_of(const std::string& text, const std::string& source) {
   refuse_utf16(text, source);
   std::string_view rest = without_byte_order_mark(text);
   rest = rest.substr(std::min(rest.find_first_not_of(" \t\r\n"), rest.size()));
-  if (rest.starts_with('{')) return Format::json;
+  if (rest.starts_with('{'))
+    return Format::json;
   if (rest.starts_with('<')) {
     const std::string root = xml_root_name(rest);
-    if (root == "nvidia_smi_log") return Format::nvidia_smi;
-    if (root == "system") return Format::nccl;
-    if (root == "topology") return Format::hwloc;
-    refuse(source, "XML of nvidia-smi -q -x, NCCL (<system>) or hwloc (<topology>)", cat("<", root, ">"));
+    if (root == "nvidia_smi_log")
+      return Format::nvidia_smi;
+    if (root == "system")
+      return Format::nccl;
+    if (root == "topology")
+      return Format::hwloc;
+    refuse(source,
+           "XML of nvidia-smi -q -x, NCCL (<system>) or hwloc (<topology>)",
+           cat("<", root, ">"));
   }
-  if (is_nvidia_smi_topo(rest)) return Format::topo;
+  if (is_nvidia_smi_topo(rest))
+    return Format::topo;
   refuse_other_formats(rest, source);
   if (rest.empty() || !has_fleet_line(rest)) {
     refuse(source,
-           "muster devices --json, nvidia-smi -q -x, nvidia-smi topo -m, an NCCL or hwloc topology, or a "
+           "muster devices --json, nvidia-smi -q -x, nvidia-smi topo -m, an NCCL or hwloc "
+           "topology, or a "
            "fleet file",
            rest.empty() ? "nothing" : cat("'", rest.substr(0, 40), "'"));
   }
@@ -107,15 +122,18 @@ std::string read_bounded(const std::string& path) {
 // The one host that a fleet file's `from` names. A fleet file in a fleet file could go in circles.
 Host captured_host(const std::string& path) {
   const std::string text = read_bounded(path);
-  if (format_of(text, path) == Format::fleet) refuse(path, "one captured host", "a fleet file");
+  if (format_of(text, path) == Format::fleet)
+    refuse(path, "one captured host", "a fleet file");
   Inventory inventory = parse_inventory(text, path);
-  if (inventory.hosts.size() != 1) refuse(path, "one host", cat(inventory.hosts.size()));
+  if (inventory.hosts.size() != 1)
+    refuse(path, "one host", cat(inventory.hosts.size()));
   return std::move(inventory.hosts.front());
 }
 
 std::vector<Host> fleet(const std::string& text, const std::string& source) {
   const std::filesystem::path folder = std::filesystem::path(source).parent_path();
-  return fleet_hosts(text, source, [&](const std::string& path) { return captured_host(folder / path); });
+  return fleet_hosts(
+      text, source, [&](const std::string& path) { return captured_host(folder / path); });
 }
 
 Inventory read_folder(const std::string& path) {
@@ -123,10 +141,13 @@ Inventory read_folder(const std::string& path) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     const bool hidden = entry.path().filename().string().starts_with('.');
-    if (!hidden && entry.is_regular_file()) files.push_back(entry.path());
+    if (!hidden && entry.is_regular_file())
+      files.push_back(entry.path());
   }
-  if (error) fail_errno(cat("cannot list '", path, "'"), error.value());
-  if (files.empty()) refuse(path, "a folder with inventories", "no file");
+  if (error)
+    fail_errno(cat("cannot list '", path, "'"), error.value());
+  if (files.empty())
+    refuse(path, "a folder with inventories", "no file");
   std::sort(files.begin(), files.end());
   Inventory whole{.source = path, .simulated = true};
   std::set<std::string> names;
@@ -172,16 +193,20 @@ Inventory parse_inventory(const std::string& text, const std::string& source) {
   const std::string before = document.substr(0, behind);
   // Blanks instead, so that errors name the right line.
   std::replace_if(
-      document.begin(), document.begin() + static_cast<std::ptrdiff_t>(behind),
-      [](char c) { return c != '\n'; }, ' ');
+      document.begin(),
+      document.begin() + static_cast<std::ptrdiff_t>(behind),
+      [](char c) { return c != '\n'; },
+      ' ');
   Inventory inventory = inventory_of(document, source);
-  if (behind > 0) inventory.hosts.at(0).notes.push_back(cat("above the XML stands: ", clean_text(before)));
+  if (behind > 0)
+    inventory.hosts.at(0).notes.push_back(cat("above the XML stands: ", clean_text(before)));
   return inventory;
 }
 
 Inventory read_inventory(const std::string& path) {
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) return read_folder(path);
+  if (std::filesystem::is_directory(path, error))
+    return read_folder(path);
   return parse_inventory(read_bounded(path), path);
 }
 

@@ -10,15 +10,18 @@ constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxValues = 16'000'000;
 
 std::string shown(const nlohmann::json& value) {
-  if (value.is_object()) return "an object";
-  if (value.is_array()) return "a list";
+  if (value.is_object())
+    return "an object";
+  if (value.is_array())
+    return "a list";
   std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
+  if (text.size() > kMaxShown)
+    text = text.substr(0, kMaxShown) + "...";
   return text;
 }
 
-// Reads a document for what nlohmann::json would let pass, before it is read for good. (A callback given to
-// nlohmann::json::parse could do both, but takes time quadratic in the length of lists.)
+// Reads a document for what nlohmann::json would let pass, before it is read for good. (A callback
+// given to nlohmann::json::parse could do both, but takes time quadratic in the length of lists.)
 class Checker : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit Checker(const std::string& what) : what_(what) {}
@@ -35,9 +38,11 @@ class Checker : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return close(); }
 
   bool key(std::string& name) override {
-    if (keys_.back().insert(name).second) return true;
-    throw Error(ErrorCode::invalid_argument,
-                printable(cat(what_, ": expected each member once, got '", name, "' twice in one object")));
+    if (keys_.back().insert(name).second)
+      return true;
+    throw Error(
+        ErrorCode::invalid_argument,
+        printable(cat(what_, ": expected each member once, got '", name, "' twice in one object")));
   }
 
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
@@ -56,15 +61,17 @@ class Checker : public nlohmann::json_sax<nlohmann::json> {
  private:
   void open() {
     if (keys_.size() == kMaxDepth) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat(what_, ": expected JSON nested at most ", kMaxDepth, " levels deep, got more"));
+      throw Error(
+          ErrorCode::invalid_argument,
+          cat(what_, ": expected JSON nested at most ", kMaxDepth, " levels deep, got more"));
     }
     keys_.emplace_back();
     count();
   }
 
   bool count() {
-    if (++values_ <= kMaxValues) return true;
+    if (++values_ <= kMaxValues)
+      return true;
     throw Error(ErrorCode::invalid_argument,
                 cat(what_, ": expected at most ", kMaxValues, " values, got more"));
   }
@@ -90,8 +97,12 @@ nlohmann::json parse_strict_json(const std::string& text, const std::string& wha
 JsonObject::JsonObject(const nlohmann::json& value, std::string what, std::string path)
     : value_(&value), what_(std::move(what)), path_(std::move(path)) {
   if (!value.is_object()) {
-    throw Error(ErrorCode::invalid_argument, cat(what_, ": expected an object at ",
-                                                 path_.empty() ? "the top" : path_, ", got ", shown(value)));
+    throw Error(ErrorCode::invalid_argument,
+                cat(what_,
+                    ": expected an object at ",
+                    path_.empty() ? "the top" : path_,
+                    ", got ",
+                    shown(value)));
   }
 }
 
@@ -99,7 +110,9 @@ std::string JsonObject::path_of(const std::string& key) const {
   return path_.empty() ? key : cat(path_, ".", key);
 }
 
-void JsonObject::fail(const std::string& key, const std::string& expected, const std::string& got) const {
+void JsonObject::fail(const std::string& key,
+                      const std::string& expected,
+                      const std::string& got) const {
   throw Error(ErrorCode::invalid_argument,
               printable(cat(what_, ": expected ", expected, " at ", path_of(key), ", got ", got)));
 }
@@ -112,13 +125,15 @@ const nlohmann::json* JsonObject::find(const char* key) {
 
 const nlohmann::json& JsonObject::require(const char* key) {
   const nlohmann::json* const member = find(key);
-  if (member == nullptr) fail(key, "a value", "nothing");
+  if (member == nullptr)
+    fail(key, "a value", "nothing");
   return *member;
 }
 
 std::string JsonObject::text(const char* key) {
   const nlohmann::json& member = require(key);
-  if (!member.is_string()) fail(key, "text", shown(member));
+  if (!member.is_string())
+    fail(key, "text", shown(member));
   return member.get<std::string>();
 }
 
@@ -128,20 +143,24 @@ std::string JsonObject::text_or(const char* key, const std::string& fallback) {
 
 bool JsonObject::boolean_or(const char* key, bool fallback) {
   const nlohmann::json* const member = find(key);
-  if (member == nullptr) return fallback;
-  if (!member->is_boolean()) fail(key, "true or false", shown(*member));
+  if (member == nullptr)
+    return fallback;
+  if (!member->is_boolean())
+    fail(key, "true or false", shown(*member));
   return member->get<bool>();
 }
 
 int64_t JsonObject::integer(const char* key, int64_t least, int64_t most) {
   const nlohmann::json& member = require(key);
   const std::string expected = cat("an integer from ", least, " to ", most);
-  if (!member.is_number_integer()) fail(key, expected, shown(member));
+  if (!member.is_number_integer())
+    fail(key, expected, shown(member));
   if (member.is_number_unsigned() && member.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
     fail(key, expected, shown(member));
   }
   const auto value = member.get<int64_t>();
-  if (value < least || value > most) fail(key, expected, shown(member));
+  if (value < least || value > most)
+    fail(key, expected, shown(member));
   return value;
 }
 
@@ -154,25 +173,30 @@ uint64_t JsonObject::size_or(const char* key, uint64_t fallback) {
 }
 
 std::optional<int> JsonObject::optional_integer(const char* key, int least) {
-  if (find(key) == nullptr) return std::nullopt;
+  if (find(key) == nullptr)
+    return std::nullopt;
   return static_cast<int>(integer(key, least));
 }
 
 std::optional<uint64_t> JsonObject::optional_size(const char* key) {
-  if (find(key) == nullptr) return std::nullopt;
+  if (find(key) == nullptr)
+    return std::nullopt;
   return size_or(key, 0);
 }
 
 std::optional<double> JsonObject::optional_number(const char* key) {
   const nlohmann::json* const member = find(key);
-  if (member == nullptr) return std::nullopt;
-  if (!member->is_number()) fail(key, "a number", shown(*member));
+  if (member == nullptr)
+    return std::nullopt;
+  if (!member->is_number())
+    fail(key, "a number", shown(*member));
   return member->get<double>();
 }
 
 std::vector<JsonObject> JsonObject::objects(const char* key) {
   const nlohmann::json& member = require(key);
-  if (!member.is_array()) fail(key, "a list", shown(member));
+  if (!member.is_array())
+    fail(key, "a list", shown(member));
   std::vector<JsonObject> all;
   all.reserve(member.size());
   for (size_t i = 0; i < member.size(); ++i)
@@ -186,11 +210,14 @@ std::vector<JsonObject> JsonObject::objects_or_none(const char* key) {
 
 std::vector<std::string> JsonObject::texts_or_none(const char* key) {
   const nlohmann::json* const member = find(key);
-  if (member == nullptr) return {};
-  if (!member->is_array()) fail(key, "a list of texts", shown(*member));
+  if (member == nullptr)
+    return {};
+  if (!member->is_array())
+    fail(key, "a list of texts", shown(*member));
   std::vector<std::string> all;
   for (const nlohmann::json& item : *member) {
-    if (!item.is_string()) fail(key, "a list of texts", cat("a list with ", shown(item)));
+    if (!item.is_string())
+      fail(key, "a list of texts", cat("a list with ", shown(item)));
     all.push_back(item.get<std::string>());
   }
   return all;
@@ -202,14 +229,16 @@ JsonObject JsonObject::object(const char* key) {
 
 void JsonObject::finish() const {
   for (const auto& [key, member] : value_->items()) {
-    if (known_.contains(key)) continue;
+    if (known_.contains(key))
+      continue;
     fail(key, cat("only the members ", join(known_, ", ")), "an unknown member");
   }
 }
 
 void check_schema(JsonObject& document, const std::string& expected) {
   const std::string schema = document.text("schema");
-  if (schema != expected) document.fail("schema", cat("'", expected, "'"), cat("'", schema, "'"));
+  if (schema != expected)
+    document.fail("schema", cat("'", expected, "'"), cat("'", schema, "'"));
 }
 
 }  // namespace muster

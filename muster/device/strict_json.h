@@ -1,6 +1,6 @@
-// Reading JSON documents that come from a file and may be anything: every member is asked for by name and
-// type, what nobody asked for is an error, and errors say where. For the .cc files that read a document
-// (inventory, plan); a private header, because it shows nlohmann::json.
+// Reading JSON documents that come from a file and may be anything: every member is asked for by
+// name and type, what nobody asked for is an error, and errors say where. For the .cc files that
+// read a document (inventory, plan); a private header, because it shows nlohmann::json.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,13 @@ namespace muster {
 inline constexpr size_t kMaxShown = 60;
 
 // `text` as JSON; `what` names the document in errors ("inventory box.json").
-// Throws: invalid_argument with line and column; also when an object names a member twice (nlohmann::json
-// keeps the last silently), when the text nests deeper than 64 levels or holds more than 16 million values.
+// Throws: invalid_argument with line and column; also when an object names a member twice
+// (nlohmann::json keeps the last silently), when the text nests deeper than 64 levels or holds more
+// than 16 million values.
 nlohmann::json parse_strict_json(const std::string& text, const std::string& what);
 
-// One object of a document, at `path` ("hosts[0].gpus[1]"). Every reader throws invalid_argument when the
-// member is absent or of another type; `finish` throws when a member was never read.
+// One object of a document, at `path` ("hosts[0].gpus[1]"). Every reader throws invalid_argument
+// when the member is absent or of another type; `finish` throws when a member was never read.
 class JsonObject {
  public:
   JsonObject(const nlohmann::json& value, std::string what, std::string path);
@@ -43,7 +44,9 @@ class JsonObject {
   void ignore(const char* key) { known_.insert(key); }  // for finish: it may be there
   void finish() const;
 
-  [[noreturn]] void fail(const std::string& key, const std::string& expected, const std::string& got) const;
+  [[noreturn]] void fail(const std::string& key,
+                         const std::string& expected,
+                         const std::string& got) const;
 
  private:
   const nlohmann::json* find(const char* key);

@@ -43,8 +43,10 @@ std::map<int, int> nodes_of_cpus(const fs::path& system) {
     const std::string name = entry.path().filename();
     const auto node = name.starts_with("node") ? parse_int(name.substr(4)) : std::nullopt;
     const auto cpus = node ? parse_cpu_mask(read_line(entry.path() / "cpumap")) : std::nullopt;
-    if (!cpus) continue;
-    for (const int cpu : *cpus) nodes[cpu] = static_cast<int>(*node);
+    if (!cpus)
+      continue;
+    for (const int cpu : *cpus)
+      nodes[cpu] = static_cast<int>(*node);
   }
   return nodes;
 }
@@ -62,7 +64,8 @@ int last_level_cache_or(const fs::path& folder, int fallback) {
 template <class Key>
 std::map<Key, int> numbers_of_keys(const std::set<Key>& keys) {
   std::map<Key, int> numbers;
-  for (const Key& key : keys) numbers.emplace(key, static_cast<int>(numbers.size()));
+  for (const Key& key : keys)
+    numbers.emplace(key, static_cast<int>(numbers.size()));
   return numbers;
 }
 
@@ -104,7 +107,8 @@ std::vector<CpuCore> read_sys_cores(const std::string& sysroot, const std::vecto
   }
   std::vector<CpuCore> all;
   all.reserve(cores.size());
-  for (auto& [place, core] : cores) all.push_back(std::move(core));
+  for (auto& [place, core] : cores)
+    all.push_back(std::move(core));
   return all;
 }
 

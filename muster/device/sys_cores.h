@@ -1,4 +1,5 @@
-// CPU cores as Linux tells of them in /sys, for machines without hwloc's library. Called by probe.h.
+// CPU cores as Linux tells of them in /sys, for machines without hwloc's library. Called by
+// probe.h.
 #pragma once
 
 #include <string>
@@ -8,8 +9,9 @@
 
 namespace muster {
 
-// The cores of `cpus`, near ones together; where /sys does not tell of a CPU, it is a core of its own. The
-// same as read_cpu_cores() for what both know. `sysroot`: a folder that holds sys/; empty: this machine's.
+// The cores of `cpus`, near ones together; where /sys does not tell of a CPU, it is a core of its
+// own. The same as read_cpu_cores() for what both know. `sysroot`: a folder that holds sys/; empty:
+// this machine's.
 std::vector<CpuCore> read_sys_cores(const std::string& sysroot, const std::vector<int>& cpus);
 
 }  // namespace muster

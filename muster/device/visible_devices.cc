@@ -16,19 +16,23 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-// The number that `text` starts with, as strtol reads it; -1 when it starts with none, is negative or too
-// big.
+// The number that `text` starts with, as strtol reads it; -1 when it starts with none, is negative
+// or too big.
 int leading_number(std::string_view text) {
   const size_t from = text.find_first_not_of(" \t\n\v\f\r");
-  if (from == std::string_view::npos) return -1;
+  if (from == std::string_view::npos)
+    return -1;
   text.remove_prefix(from);
   const bool negative = text[0] == '-';
-  if (negative || text[0] == '+') text.remove_prefix(1);
-  if (text.empty() || !is_digit(text[0])) return -1;
+  if (negative || text[0] == '+')
+    text.remove_prefix(1);
+  if (text.empty() || !is_digit(text[0]))
+    return -1;
   int64_t value = 0;
   for (size_t i = 0; i < text.size() && is_digit(text[i]); ++i) {
     value = value * 10 + (text[i] - '0');
-    if (value > std::numeric_limits<int>::max()) return -1;
+    if (value > std::numeric_limits<int>::max())
+      return -1;
   }
   return negative && value != 0 ? -1 : static_cast<int>(value);
 }
@@ -37,7 +41,8 @@ VisibleEntry parse_entry(const std::string& text, VisibleEntry::Kind list_kind) 
   using Kind = VisibleEntry::Kind;
   if (list_kind == Kind::gpu_uuid)
     return {text.starts_with(kGpuPrefix) ? list_kind : Kind::invalid, -1, text};
-  if (list_kind == Kind::mig) return {text.starts_with(kMigPrefix) ? list_kind : Kind::invalid, -1, text};
+  if (list_kind == Kind::mig)
+    return {text.starts_with(kMigPrefix) ? list_kind : Kind::invalid, -1, text};
   const int index = leading_number(text);
   return {index >= 0 ? Kind::index : Kind::invalid, index, text};
 }
@@ -53,15 +58,18 @@ Match match_index(const std::vector<Gpu>& gpus, int index) {
   const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) {
     return gpu.vendor == Vendor::nvidia && gpu.index.value == index;
   });
-  if (found == gpus.end()) return {.problem = "there is no such GPU"};
+  if (found == gpus.end())
+    return {.problem = "there is no such GPU"};
   return {.gpu = static_cast<size_t>(found - gpus.begin())};
 }
 
 Match match_uuid(const std::vector<Gpu>& gpus, const std::string& prefix) {
   Match match{.problem = "no GPU's UUID begins with it"};
   for (size_t i = 0; i < gpus.size(); ++i) {
-    if (gpus[i].vendor != Vendor::nvidia || !gpus[i].uuid.value.starts_with(prefix)) continue;
-    if (match.problem.empty()) return {.problem = "the UUIDs of several GPUs begin with it"};
+    if (gpus[i].vendor != Vendor::nvidia || !gpus[i].uuid.value.starts_with(prefix))
+      continue;
+    if (match.problem.empty())
+      return {.problem = "the UUIDs of several GPUs begin with it"};
     match = {.gpu = i};
   }
   return match;
@@ -70,10 +78,13 @@ Match match_uuid(const std::vector<Gpu>& gpus, const std::string& prefix) {
 Match match_mig(const std::vector<Gpu>& gpus, const std::string& prefix) {
   Match match{.problem = "no MIG instance's UUID begins with it"};
   for (size_t i = 0; i < gpus.size(); ++i) {
-    if (!gpus[i].mig_enabled) continue;
+    if (!gpus[i].mig_enabled)
+      continue;
     for (size_t k = 0; k < gpus[i].mig.size(); ++k) {
-      if (!gpus[i].mig[k].uuid.value.starts_with(prefix)) continue;
-      if (match.problem.empty()) return {.problem = "the UUIDs of several MIG instances begin with it"};
+      if (!gpus[i].mig[k].uuid.value.starts_with(prefix))
+        continue;
+      if (match.problem.empty())
+        return {.problem = "the UUIDs of several MIG instances begin with it"};
       match = {.gpu = i, .instance = k};
     }
   }
@@ -97,7 +108,8 @@ Match match_entry(const std::vector<Gpu>& gpus, const VisibleEntry& entry) {
 // Adds the device; false when it is there already.
 template <class Device>
 bool add_once(std::vector<Device>& devices, const Device& device) {
-  if (std::find(devices.begin(), devices.end(), device) != devices.end()) return false;
+  if (std::find(devices.begin(), devices.end(), device) != devices.end())
+    return false;
   devices.push_back(device);
   return true;
 }
@@ -116,13 +128,15 @@ VisibilityMasks inherited_masks() {
 
 std::vector<VisibleEntry> parse_visible_devices(std::string_view text) {
   std::vector<VisibleEntry> entries;
-  if (text.empty()) return entries;
+  if (text.empty())
+    return entries;
   const auto kind = text.starts_with(kGpuPrefix)   ? VisibleEntry::Kind::gpu_uuid
                     : text.starts_with(kMigPrefix) ? VisibleEntry::Kind::mig
                                                    : VisibleEntry::Kind::index;
   for (const std::string& piece : split(text, ',')) {
     entries.push_back(parse_entry(piece, kind));
-    if (entries.back().kind == VisibleEntry::Kind::invalid) break;
+    if (entries.back().kind == VisibleEntry::Kind::invalid)
+      break;
   }
   return entries;
 }
@@ -134,17 +148,26 @@ VisibleDevices visible_devices(const std::vector<Gpu>& gpus, std::string_view te
     const bool is_mig = entries[i].kind == VisibleEntry::Kind::mig;
     const Match match = match_entry(gpus, entries[i]);
     if (!match.problem.empty()) {
-      visible.remark = cat("entry ", i + 1, ", '", entries[i].text,
-                           "', hides itself and all entries after it: ", match.problem);
+      visible.remark = cat("entry ",
+                           i + 1,
+                           ", '",
+                           entries[i].text,
+                           "', hides itself and all entries after it: ",
+                           match.problem);
       break;
     }
-    const bool added =
-        is_mig ? add_once(visible.mig, {match.gpu, match.instance}) : add_once(visible.gpus, match.gpu);
+    const bool added = is_mig ? add_once(visible.mig, {match.gpu, match.instance})
+                              : add_once(visible.gpus, match.gpu);
     if (!added) {
       visible.gpus.clear();
       visible.mig.clear();
-      visible.remark = cat("entry ", i + 1, ", '", entries[i].text, "', names ",
-                           is_mig ? "an instance" : "a GPU", " twice, which hides all");
+      visible.remark = cat("entry ",
+                           i + 1,
+                           ", '",
+                           entries[i].text,
+                           "', names ",
+                           is_mig ? "an instance" : "a GPU",
+                           " twice, which hides all");
       break;
     }
     visible.by_index = entries[i].kind == VisibleEntry::Kind::index;

@@ -26,7 +26,8 @@ std::string_view trimmed(std::string_view text) {
 // "PCI:0000:3b:00" or "PCI:0000:3b:00.0", in whatever case.
 std::string pci_address_in(std::string_view text) {
   constexpr std::string_view kBus = "PCI:";
-  if (text.starts_with(kBus)) text.remove_prefix(kBus.size());
+  if (text.starts_with(kBus))
+    text.remove_prefix(kBus.size());
   const std::string address = lower_case(std::string(text));
   return address.find('.') == std::string::npos ? address + ".0" : address;
 }
@@ -41,11 +42,13 @@ std::optional<XidError> xid_error_in(std::string_view record) {
   const auto at = head.size() > 2 ? parse_int(head[2]) : std::nullopt;
   const std::string_view told = record.substr(mark + kMark.size());
   const size_t close = told.find("): ");
-  if (!at || close == std::string_view::npos) return std::nullopt;
+  if (!at || close == std::string_view::npos)
+    return std::nullopt;
   const std::string_view behind = told.substr(close + 3);
   const size_t comma = std::min(behind.find(','), behind.size());
   const auto number = parse_int(behind.substr(0, comma));
-  if (!number || *number < 0 || *number > INT16_MAX) return std::nullopt;
+  if (!number || *number < 0 || *number > INT16_MAX)
+    return std::nullopt;
   return XidError{.pci = {pci_address_in(told.substr(0, close))},
                   .number = static_cast<int>(*number),
                   .text = printable(trimmed(behind.substr(std::min(comma + 1, behind.size())))),
@@ -58,8 +61,10 @@ std::string whole_log(int fd) {
   std::array<char, 8192> part;
   while (text.size() < kMostBytes) {
     const ssize_t got = ::read(fd, part.data(), part.size());
-    if (got < 0 && (errno == EPIPE || errno == EINTR)) continue;
-    if (got <= 0) break;
+    if (got < 0 && (errno == EPIPE || errno == EINTR))
+      continue;
+    if (got <= 0)
+      break;
     text.append(part.data(), static_cast<size_t>(got));
   }
   return text;
@@ -75,15 +80,18 @@ bool is_of_hardware(const XidError& error) {
 std::vector<XidError> xid_errors_in(std::string_view records) {
   std::vector<XidError> found;
   for (const auto& record : split(records, '\n'))
-    if (auto error = xid_error_in(record)) found.push_back(std::move(*error));
+    if (auto error = xid_error_in(record))
+      found.push_back(std::move(*error));
   return found;
 }
 
 std::vector<XidError> read_xid_errors(int64_t since_microseconds, const std::string& path) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  if (!fd.valid()) return {};
+  if (!fd.valid())
+    return {};
   auto found = xid_errors_in(whole_log(fd.get()));
-  std::erase_if(found, [&](const XidError& error) { return error.at_microseconds < since_microseconds; });
+  std::erase_if(found,
+                [&](const XidError& error) { return error.at_microseconds < since_microseconds; });
   return found;
 }
 

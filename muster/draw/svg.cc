@@ -11,17 +11,21 @@ std::string svg_number(double value) {
   const long hundredths = std::lround(value * 100);
   const long rest = std::labs(hundredths % 100);
   std::string text = cat(hundredths < 0 ? "-" : "", std::labs(hundredths / 100));
-  if (rest == 0) return text;
+  if (rest == 0)
+    return text;
   text += cat(rest < 10 ? ".0" : ".", rest);
-  if (text.back() == '0') text.pop_back();
+  if (text.back() == '0')
+    text.pop_back();
   return text;
 }
 
-std::string svg_element(std::string_view name, std::initializer_list<SvgAttribute> attributes,
+std::string svg_element(std::string_view name,
+                        std::initializer_list<SvgAttribute> attributes,
                         std::string_view content) {
   std::string text = cat("<", name);
   for (const SvgAttribute& attribute : attributes) {
-    if (!attribute.value.empty()) text += cat(" ", attribute.name, "=\"", xml_text(attribute.value), "\"");
+    if (!attribute.value.empty())
+      text += cat(" ", attribute.name, "=\"", xml_text(attribute.value), "\"");
   }
   return text + (content.empty() ? std::string("/>") : cat(">", content, "</", name, ">"));
 }

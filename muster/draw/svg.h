@@ -1,5 +1,5 @@
-// SVG as text: elements with attributes, values escaped, numbers never in the user's locale. For whoever
-// draws; it knows nothing of what is drawn. A private header.
+// SVG as text: elements with attributes, values escaped, numbers never in the user's locale. For
+// whoever draws; it knows nothing of what is drawn. A private header.
 #pragma once
 
 #include <initializer_list>
@@ -21,9 +21,10 @@ struct SvgAttribute {
   std::string value;  // not escaped; an attribute without a value is left out
 };
 
-// <name a="1" b="2">content</name>, or <name a="1" b="2"/> without content. The content is SVG already: give
-// words to xml_text first.
-std::string svg_element(std::string_view name, std::initializer_list<SvgAttribute> attributes,
+// <name a="1" b="2">content</name>, or <name a="1" b="2"/> without content. The content is SVG
+// already: give words to xml_text first.
+std::string svg_element(std::string_view name,
+                        std::initializer_list<SvgAttribute> attributes,
                         std::string_view content = {});
 
 // The `d` of a path, command by command.

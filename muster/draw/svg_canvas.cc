@@ -27,7 +27,10 @@ const char* stroke_of(const SvgStyle& style) {
 
 }  // namespace
 
-void SvgCanvas::box(const SvgBox& box, const SvgStyle& style, const char* kind, std::string_view name) {
+void SvgCanvas::box(const SvgBox& box,
+                    const SvgStyle& style,
+                    const char* kind,
+                    std::string_view name) {
   body_ += svg_element("rect",
                        {{"x", box.x},
                         {"y", box.y},
@@ -43,7 +46,9 @@ void SvgCanvas::box(const SvgBox& box, const SvgStyle& style, const char* kind, 
            "\n";
 }
 
-void SvgCanvas::path(const std::string& commands, const SvgStyle& style, const char* kind,
+void SvgCanvas::path(const std::string& commands,
+                     const SvgStyle& style,
+                     const char* kind,
                      std::string_view name) {
   body_ += svg_element("path",
                        {{"d", commands},
@@ -70,9 +75,9 @@ void SvgCanvas::text(int x, int baseline, std::string_view text, const SvgFont& 
 }
 
 std::string SvgCanvas::finish(int width, int height, std::string_view title) const {
-  const std::string head = svg_element("title", {}, xml_text(title)) + "\n" +
-                           svg_element("rect", {{"width", "100%"}, {"height", "100%"}, {"fill", "#ffffff"}}) +
-                           "\n";
+  const std::string head =
+      svg_element("title", {}, xml_text(title)) + "\n" +
+      svg_element("rect", {{"width", "100%"}, {"height", "100%"}, {"fill", "#ffffff"}}) + "\n";
   return cat("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n",
              svg_element("svg",
                          {{"xmlns", "http://www.w3.org/2000/svg"},

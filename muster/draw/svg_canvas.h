@@ -1,5 +1,5 @@
-// A picture as SVG text: boxes, lines and words at whole coordinates, every text escaped. Knows nothing of
-// what is drawn; a private header.
+// A picture as SVG text: boxes, lines and words at whole coordinates, every text escaped. Knows
+// nothing of what is drawn; a private header.
 #pragma once
 
 #include <string>
@@ -36,9 +36,15 @@ struct SvgFont {
 
 class SvgCanvas {
  public:
-  // `kind` becomes the class attribute, for scripts and tests; `name` is shown where the pointer rests.
-  void box(const SvgBox& box, const SvgStyle& style, const char* kind = "", std::string_view name = {});
-  void path(const std::string& commands, const SvgStyle& style, const char* kind = "",
+  // `kind` becomes the class attribute, for scripts and tests; `name` is shown where the pointer
+  // rests.
+  void box(const SvgBox& box,
+           const SvgStyle& style,
+           const char* kind = "",
+           std::string_view name = {});
+  void path(const std::string& commands,
+            const SvgStyle& style,
+            const char* kind = "",
             std::string_view name = {});
   void text(int x, int baseline, std::string_view text, const SvgFont& font = {});
 

@@ -13,12 +13,15 @@ size_t width(const std::string& text) {
       std::count_if(text.begin(), text.end(), [](unsigned char c) { return (c & 0xc0) != 0x80; }));
 }
 
-void append_line(std::string& out, const std::vector<TableColumn>& columns, const std::vector<size_t>& widths,
+void append_line(std::string& out,
+                 const std::vector<TableColumn>& columns,
+                 const std::vector<size_t>& widths,
                  const std::vector<std::string>& cells) {
   std::string line;
   for (size_t i = 0; i < columns.size(); ++i) {
     const std::string blanks(widths[i] - width(cells[i]), ' ');
-    if (i > 0) line += "  ";
+    if (i > 0)
+      line += "  ";
     line += columns[i].right ? blanks + cells[i] : cells[i] + blanks;
   }
   line = printable(line);
@@ -37,11 +40,13 @@ std::string format_table(const std::vector<TableColumn>& columns,
     widths[i] = width(titles[i]);
   }
   for (const auto& row : rows) {
-    for (size_t i = 0; i < columns.size(); ++i) widths[i] = std::max(widths[i], width(row.at(i)));
+    for (size_t i = 0; i < columns.size(); ++i)
+      widths[i] = std::max(widths[i], width(row.at(i)));
   }
   std::string out;
   append_line(out, columns, widths, titles);
-  for (const auto& row : rows) append_line(out, columns, widths, row);
+  for (const auto& row : rows)
+    append_line(out, columns, widths, row);
   return out;
 }
 

@@ -11,9 +11,9 @@ struct TableColumn {
   bool right = false;  // numbers are set right
 };
 
-// A line of titles, then a line a row; columns two blanks apart, no blanks at a line's end. Every row has as
-// many cells as there are columns. Control characters are shown as '?', so that a device's or host's name
-// cannot disturb a terminal.
+// A line of titles, then a line a row; columns two blanks apart, no blanks at a line's end. Every
+// row has as many cells as there are columns. Control characters are shown as '?', so that a
+// device's or host's name cannot disturb a terminal.
 std::string format_table(const std::vector<TableColumn>& columns,
                          const std::vector<std::vector<std::string>>& rows);
 

@@ -1,5 +1,5 @@
-// Words in a picture or a page: escaped, and cut to the room that there is. For who writes SVG and HTML; a
-// private header.
+// Words in a picture or a page: escaped, and cut to the room that there is. For who writes SVG and
+// HTML; a private header.
 #pragma once
 
 #include <string>
@@ -7,8 +7,9 @@
 
 namespace muster {
 
-// The text as the content of an XML element or attribute: markup escaped, and what XML or a reader's eye must
-// not meet (control characters, marks that turn the direction of writing, bytes that are no UTF-8) shown as
+// The text as the content of an XML element or attribute: markup escaped, and what XML or a
+// reader's eye must not meet (control characters, marks that turn the direction of writing, bytes
+// that are no UTF-8) shown as
 // '?'.
 std::string xml_text(std::string_view text);
 

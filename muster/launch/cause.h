@@ -12,23 +12,24 @@ namespace muster {
 // What the rank has told of why it failed: its facts, its message, and its last lines.
 Account account_of(const WorkerExit& exit);
 
-// Whether it failed of the loss of another, as muster's, Gloo's, NCCL's and c10d's errors say it. Such a rank
-// has not failed first.
+// Whether it failed of the loss of another, as muster's, Gloo's, NCCL's and c10d's errors say it.
+// Such a rank has not failed first.
 bool lost_a_peer(const WorkerExit& exit);
 
-// `exits` in order of death, or as other hosts report them: the cause comes before the failures that came
-// together with it, until the others were ended. `goes_on`: a failure ends nobody, so that only what comes in
-// one moment with the first belongs to it.
+// `exits` in order of death, or as other hosts report them: the cause comes before the failures
+// that came together with it, until the others were ended. `goes_on`: a failure ends nobody, so
+// that only what comes in one moment with the first belongs to it.
 void put_cause_first(std::vector<WorkerExit>& exits, bool goes_on = false);
 
-// The first in order that failed by itself, and not of the loss of another where there is one; nothing when
-// none did.
+// The first in order that failed by itself, and not of the loss of another where there is one;
+// nothing when none did.
 const WorkerExit* first_failure(const std::vector<WorkerExit>& exits);
 
 // Where the first failure is but the loss of a rank: who left while the others waited, if one did.
 const WorkerExit* left_early(const std::vector<WorkerExit>& exits, const WorkerExit& first);
 
-// Whether `first` is known to be the cause, or who left early; else it failed of the loss of another.
+// Whether `first` is known to be the cause, or who left early; else it failed of the loss of
+// another.
 bool is_cause_known(const std::vector<WorkerExit>& exits, const WorkerExit& first);
 
 // What is not known of the cause, for people; empty: it is known.

@@ -53,7 +53,8 @@ std::string text_or_empty(const Json& object, const char* name) {
 
 std::string indented(const std::vector<std::string>& lines) {
   std::string out;
-  for (const std::string& line : lines) out += cat("    | ", without_colors(line), "\n");
+  for (const std::string& line : lines)
+    out += cat("    | ", without_colors(line), "\n");
   return out;
 }
 
@@ -62,38 +63,48 @@ std::string first_line_of(const std::string& text) {
 }
 
 std::vector<std::string> last(std::vector<std::string> lines, size_t count) {
-  if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
+  if (lines.size() > count)
+    lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
   return lines;
 }
 
 // How a rank ended beside `told`, if there is one, whose error the card has, and of what error.
 std::string end_beside(const WorkerExit& exit, const WorkerExit* told) {
   std::string end = describe_end(exit);
-  if (&exit == told || exit.message.empty() || !exit.failed()) return end;
-  if (told != nullptr && exit.message == told->message) return end + ", of the same error";
+  if (&exit == told || exit.message.empty() || !exit.failed())
+    return end;
+  if (told != nullptr && exit.message == told->message)
+    return end + ", of the same error";
   return cat(end, ", ", first_line_of(exit.message));
 }
 
 // "rank 0, 2, 3: ended by muster (SIGTERM)", ends that read the same together.
-std::string consequences(const std::vector<WorkerExit>& exits, const WorkerExit* first,
+std::string consequences(const std::vector<WorkerExit>& exits,
+                         const WorkerExit* first,
                          const WorkerExit* told) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const WorkerExit& exit : exits) {
-    if (&exit == first) continue;
+    if (&exit == first)
+      continue;
     const std::string end = end_beside(exit, told);
-    if (groups.empty() || groups.back().first != end) groups.push_back({end, {}});
+    if (groups.empty() || groups.back().first != end)
+      groups.push_back({end, {}});
     groups.back().second.push_back(exit.rank);
   }
   std::string out;
   for (const auto& [end, ranks] : groups) {
-    out += cat(out.empty() ? "  then      " : "            ", ranks.size() == 1 ? "rank " : "ranks ",
-               join(ranks, ", "), ": ", end, "\n");
+    out += cat(out.empty() ? "  then      " : "            ",
+               ranks.size() == 1 ? "rank " : "ranks ",
+               join(ranks, ", "),
+               ": ",
+               end,
+               "\n");
   }
   return out;
 }
 
-// Python's stack ends with the innermost calls; one of C++, muster's or LibTorch's, begins with them, and so
-// does that of Python's faulthandler.
+// Python's stack ends with the innermost calls; one of C++, muster's or LibTorch's, begins with
+// them, and so does that of Python's faulthandler.
 bool begins_with_innermost(const std::string& stack) {
   return trim(stack).starts_with("#") || stack.find("frame #0: ") != std::string::npos ||
          stack.find("(most recent call first)") != std::string::npos;
@@ -102,57 +113,74 @@ bool begins_with_innermost(const std::string& stack) {
 std::vector<std::string> innermost(const std::string& stack) {
   const std::string text(stack.substr(0, stack.find_last_not_of(" \n") + 1));
   std::vector<std::string> lines = with_musters_calls_folded(split(text, '\n'));
-  if (!begins_with_innermost(stack)) return last(std::move(lines), kMaxStackLines);
-  if (lines.size() > kMaxStackLines) lines.resize(kMaxStackLines);
+  if (!begins_with_innermost(stack))
+    return last(std::move(lines), kMaxStackLines);
+  if (lines.size() > kMaxStackLines)
+    lines.resize(kMaxStackLines);
   return lines;
 }
 
 // What the rank has said but for the error, which the card has.
 std::vector<std::string> lines_beside_error(const WorkerExit& exit) {
   std::vector<std::string> lines = exit.last_lines;
-  if (exit.message.empty()) return lines;
+  if (exit.message.empty())
+    return lines;
   const std::string error = first_line_of(exit.message);
-  std::erase_if(lines, [&](const std::string& line) { return line.find(error) != std::string::npos; });
+  std::erase_if(lines,
+                [&](const std::string& line) { return line.find(error) != std::string::npos; });
   return lines;
 }
 
 std::string last_words(const WorkerExit& exit, const std::vector<std::string>& lines) {
-  if (lines.empty()) return "";
+  if (lines.empty())
+    return "";
   if (!exit.lines_in_sight)
     return "  last lines of standard error\n" + indented(with_musters_calls_folded(lines));
   return exit.message.empty() ? "  said      its last lines of standard error are above\n" : "";
 }
 
-// The message and the stack; the last lines where there is neither, or no more than a signal's stack, unless
-// they stand right above. Python's stack ends with the message.
+// The message and the stack; the last lines where there is neither, or no more than a signal's
+// stack, unless they stand right above. Python's stack ends with the message.
 std::string evidence(const WorkerExit& exit) {
   std::string out;
-  if (!exit.message.empty()) out += cat("  error     ", first_line_of(exit.message), "\n");
+  if (!exit.message.empty())
+    out += cat("  error     ", first_line_of(exit.message), "\n");
   const std::vector<std::string> lines = lines_beside_error(exit);
   const bool told_above = exit.lines_in_sight && lines.size() < exit.last_lines.size();
   const bool has_more = exit.message.find('\n') != std::string::npos;
-  if (exit.stack.empty() && !has_more) return out + last_words(exit, lines);
-  if (!exit.stack.empty() && told_above) return out;
+  if (exit.stack.empty() && !has_more)
+    return out + last_words(exit, lines);
+  if (!exit.stack.empty() && told_above)
+    return out;
   if (has_more && (exit.stack.empty() || begins_with_innermost(exit.stack)))
-    out += indented(last(split(exit.message.substr(exit.message.find('\n') + 1), '\n'), kMaxStackLines));
-  if (exit.stack.empty()) return out;
-  if (exit.message.empty()) out += last_words(exit, lines);
+    out += indented(
+        last(split(exit.message.substr(exit.message.find('\n') + 1), '\n'), kMaxStackLines));
+  if (exit.stack.empty())
+    return out;
+  if (exit.message.empty())
+    out += last_words(exit, lines);
   return out + "  stack\n" + indented(innermost(exit.stack));
 }
 
 // A rank that ended well, and too early: what it says of itself is nothing, but the others do.
 std::string evidence_of_others(const WorkerExit& first) {
   return cat(
-      "  meaning   the others wait for a rank that has ended: it called exit, or returned before a call that "
+      "  meaning   the others wait for a rank that has ended: it called exit, or returned before a "
+      "call that "
       "they make\n  error     rank ",
-      first.rank, ": ", first.message.empty() ? first.cause : first_line_of(first.message), "\n");
+      first.rank,
+      ": ",
+      first.message.empty() ? first.cause : first_line_of(first.message),
+      "\n");
 }
 
 // Whose end is the card's has left the others too, which needs no line.
 std::string who_left(const WorkerExit& first, const FailureContext& context) {
-  if (context.divergences.empty()) return "";
+  if (context.divergences.empty())
+    return "";
   const Divergence& earliest = context.divergences.front();
-  if (earliest.ranks == std::vector<int>{first.rank}) return "";
+  if (earliest.ranks == std::vector<int>{first.rank})
+    return "";
   return cat("  apart     ", earliest.text(), "\n");
 }
 
@@ -172,9 +200,11 @@ Json divergence_json(const Divergence& divergence) {
 // Of a job that no rank has ended.
 std::string fault_card(const std::vector<WorkerExit>& exits, const FailureContext& context) {
   std::string out = cat("[muster] ", context.fault, "\n  when      ", context.time);
-  if (context.max_restarts > 0) out += cat(", restart ", context.restarts, " of ", context.max_restarts);
+  if (context.max_restarts > 0)
+    out += cat(", restart ", context.restarts, " of ", context.max_restarts);
   out += cat("\n", consequences(exits, nullptr, nullptr));
-  if (context.has_report) out += cat("  report    ", context.run_dir, "/failure.json\n");
+  if (context.has_report)
+    out += cat("  report    ", context.run_dir, "/failure.json\n");
   return printable_lines(out);
 }
 
@@ -196,7 +226,8 @@ Json earlier_json(const FailureContext& context) {
         {{"attempt", attempt.attempt},
          {"fault", attempt.fault},
          {"failed", std::move(failed)},
-         {"then", context.attempts[i + 1].in_place ? "replaced in place" : "all ranks started again"}});
+         {"then",
+          context.attempts[i + 1].in_place ? "replaced in place" : "all ranks started again"}});
   }
   return list;
 }
@@ -208,7 +239,8 @@ bool has_stopped(const WorkerExit& exit) {
 }  // namespace
 
 bool have_stopped(const std::vector<WorkerExit>& exits) {
-  return some_have_stopped(exits) && std::all_of(exits.begin(), exits.end(), [](const WorkerExit& exit) {
+  return some_have_stopped(exits) &&
+         std::all_of(exits.begin(), exits.end(), [](const WorkerExit& exit) {
            return has_stopped(exit) || !exit.started;
          });
 }
@@ -222,7 +254,8 @@ std::vector<WorkerExit> brief(std::vector<WorkerExit> exits) {
   size_t told = 0;
   for (WorkerExit& exit : exits) {
     exit.facts.account = account_of(exit);
-    if (exit.failed() && exit.sent_signal == 0 && told++ < kWithEvidence) continue;
+    if (exit.failed() && exit.sent_signal == 0 && told++ < kWithEvidence)
+      continue;
     exit.last_lines.clear();
     exit.stack.clear();
   }
@@ -240,30 +273,38 @@ std::optional<ReportedError> read_error_file(const std::string& path) {
   } catch (const Error&) {
     return std::nullopt;  // the usual case: the rank reported nothing
   }
-  if (trim(text).empty()) return std::nullopt;
+  if (trim(text).empty())
+    return std::nullopt;
   if (text.size() > kMostOfErrorFile)
-    return ReportedError{.message = cat(text.substr(0, kShownOfLongFile), "… (all of it: ", path, ")"),
-                         .stack = {}};
+    return ReportedError{
+        .message = cat(text.substr(0, kShownOfLongFile), "… (all of it: ", path, ")"), .stack = {}};
   const Json json = nests_too_deep(text) ? Json() : Json::parse(text, nullptr, false);
-  if (!json.is_object() || !json.contains("message")) return ReportedError{.message = text, .stack = {}};
+  if (!json.is_object() || !json.contains("message"))
+    return ReportedError{.message = text, .stack = {}};
   const Json& message = json["message"];
-  if (message.is_string()) return ReportedError{.message = message.get<std::string>(), .stack = {}};
-  if (!message.is_object()) return ReportedError{.message = text, .stack = {}};
+  if (message.is_string())
+    return ReportedError{.message = message.get<std::string>(), .stack = {}};
+  if (!message.is_object())
+    return ReportedError{.message = text, .stack = {}};
   ReportedError error{.message = text_or_empty(message, "message"), .stack = {}};
   const auto extra = message.find("extraInfo");
-  if (extra == message.end() || !extra->is_object()) return error;
+  if (extra == message.end() || !extra->is_object())
+    return error;
   error.stack = text_or_empty(*extra, "py_callstack");
   const auto facts = extra->find("muster");
-  if (facts != extra->end()) error.facts = error_facts_from_json(*facts);
+  if (facts != extra->end())
+    error.facts = error_facts_from_json(*facts);
   return error;
 }
 
 std::string describe_end(const WorkerExit& exit) {
-  if (!exit.started) return "not started: the job had ended before";
+  if (!exit.started)
+    return "not started: the job had ended before";
   if (exit.sent_signal != 0 && exit.signal != 0)
     return cat("ended by muster (", signal_name(exit.signal), ")");
-  const std::string asked =
-      exit.sent_signal != 0 ? cat(" after muster's ", signal_name(exit.sent_signal)) : std::string();
+  const std::string asked = exit.sent_signal != 0
+                                ? cat(" after muster's ", signal_name(exit.sent_signal))
+                                : std::string();
   if (exit.signal != 0) {
     return cat("killed by ", signal_name(exit.signal), " (", signal_hint(exit.signal), ")");
   }
@@ -275,25 +316,36 @@ std::string cause_and_error(const WorkerExit& exit) {
 }
 
 std::string failure_card(const std::vector<WorkerExit>& exits, const FailureContext& context) {
-  if (!context.fault.empty()) return fault_card(exits, context);
+  if (!context.fault.empty())
+    return fault_card(exits, context);
   const WorkerExit* failed = first_failure(exits);
-  if (failed == nullptr) return {};
+  if (failed == nullptr)
+    return {};
   const WorkerExit* left = left_early(exits, *failed);
   const WorkerExit* first = left != nullptr ? left : failed;
   const bool ended_well = !first->failed();
-  const char* const verb = ended_well ? " ended first: " : exits.size() > 1 ? " failed first: " : " failed: ";
+  const char* const verb = ended_well         ? " ended first: "
+                           : exits.size() > 1 ? " failed first: "
+                                              : " failed: ";
   // The end of one that was asked to end while it was on its way out says little.
   const bool returned = left != nullptr && first->sent_signal != 0;
   const std::string doubt = doubt_about(exits, *first);
-  std::string out =
-      is_cause_known(exits, *first)
-          ? cat("[muster] rank ", first->rank, verb,
-                returned ? "it returned from its function" : first->cause,
-                ended_well || returned ? ", while others waited for it" : "", "\n")
-          : cat("[muster] rank ", first->rank, " failed of the loss of another rank: ", first->cause, "\n");
+  std::string out = is_cause_known(exits, *first)
+                        ? cat("[muster] rank ",
+                              first->rank,
+                              verb,
+                              returned ? "it returned from its function" : first->cause,
+                              ended_well || returned ? ", while others waited for it" : "",
+                              "\n")
+                        : cat("[muster] rank ",
+                              first->rank,
+                              " failed of the loss of another rank: ",
+                              first->cause,
+                              "\n");
   out += cat("  where     host ", first->host, ", ", first->device, ", pid ", first->pid, "\n");
   out += cat("  when      ", context.time, ", ", format_duration(first->after), " after its start");
-  if (context.max_restarts > 0) out += cat(", restart ", context.restarts, " of ", context.max_restarts);
+  if (context.max_restarts > 0)
+    out += cat(", restart ", context.restarts, " of ", context.max_restarts);
   out += "\n";
   if (ended_well) {
     out += evidence_of_others(*failed);
@@ -302,12 +354,16 @@ std::string failure_card(const std::vector<WorkerExit>& exits, const FailureCont
       out += cat("  meaning   ", meaning, "\n");
     out += evidence(*first);
   }
-  if (!doubt.empty()) out += cat("  cause     ", doubt, "\n");
-  for (const BadGpu& gpu : context.bad_gpus) out += cat("  GPU       ", describe({gpu}), "\n");
+  if (!doubt.empty())
+    out += cat("  cause     ", doubt, "\n");
+  for (const BadGpu& gpu : context.bad_gpus)
+    out += cat("  GPU       ", describe({gpu}), "\n");
   out += who_left(*first, context);
   out += consequences(exits, first, ended_well ? failed : first);
-  if (!first->stderr_log.empty()) out += cat("  log       ", first->stderr_log, "\n");
-  if (context.has_report) out += cat("  report    ", context.run_dir, "/failure.json\n");
+  if (!first->stderr_log.empty())
+    out += cat("  log       ", first->stderr_log, "\n");
+  if (context.has_report)
+    out += cat("  report    ", context.run_dir, "/failure.json\n");
   return printable_lines(out);
 }
 
@@ -329,12 +385,14 @@ std::string failure_json(const std::vector<WorkerExit>& exits, const FailureCont
   json["doubt"] = first != nullptr ? doubt_about(exits, *first) : "";
   json["others"] = Json::array();
   for (const WorkerExit& exit : exits) {
-    if (&exit != first) json["others"].push_back(to_json(exit));
+    if (&exit != first)
+      json["others"].push_back(to_json(exit));
   }
   json["earlier"] = earlier_json(context);
   json["bad_gpus"] = Json::array();
   for (const BadGpu& gpu : context.bad_gpus)
-    json["bad_gpus"].push_back({{"index", gpu.index.value}, {"uuid", gpu.uuid.value}, {"what", gpu.what}});
+    json["bad_gpus"].push_back(
+        {{"index", gpu.index.value}, {"uuid", gpu.uuid.value}, {"what", gpu.what}});
   json["divergences"] = Json::array();
   for (const Divergence& divergence : context.divergences)
     json["divergences"].push_back(divergence_json(divergence));

@@ -1,5 +1,5 @@
-// Why a job failed, in words and as JSON (failure.json): the first rank to fail, the others' ends as its
-// consequences. Values and text; the only I/O is reading the error file that a rank left.
+// Why a job failed, in words and as JSON (failure.json): the first rank to fail, the others' ends
+// as its consequences. Values and text; the only I/O is reading the error file that a rank left.
 #pragma once
 
 #include <optional>
@@ -21,14 +21,16 @@ struct ReportedError {
   ErrorFacts facts = {};
 };
 
-// torchrun's JSON, {"message": {"message": …, "extraInfo": {"py_callstack": …}}} or {"message": "…"}; text
-// that is no such JSON is the message itself. Nothing when there is no file, or an empty one.
+// torchrun's JSON, {"message": {"message": …, "extraInfo": {"py_callstack": …}}} or {"message":
+// "…"}; text that is no such JSON is the message itself. Nothing when there is no file, or an empty
+// one.
 std::optional<ReportedError> read_error_file(const std::string& path);
 
 // "exit code 3", "killed by SIGKILL: …", "ended by muster (SIGTERM)".
 std::string describe_end(const WorkerExit& exit);
 
-// "exit code 1, std::runtime_error: no": the cause, and the error's first line where one was reported.
+// "exit code 1, std::runtime_error: no": the cause, and the error's first line where one was
+// reported.
 std::string cause_and_error(const WorkerExit& exit);
 
 // The innermost calls of it, as many as people read.
@@ -36,14 +38,16 @@ std::string shown_stack(const std::string& stack);
 
 // Of a job that a fault of its surroundings has ended, and no rank: as one that could not start.
 inline constexpr int kFaultExitCode = 1;
-inline constexpr int kStoppedExitCode = 75;  // sysexits' EX_TEMPFAIL: a rank that was asked to stop, and has
+inline constexpr int kStoppedExitCode =
+    75;  // sysexits' EX_TEMPFAIL: a rank that was asked to stop, and has
 
-// Whether all ranks have stopped as they were asked to: there are some, and each ended with that code.
+// Whether all ranks have stopped as they were asked to: there are some, and each ended with that
+// code.
 bool have_stopped(const std::vector<WorkerExit>& exits);
 bool some_have_stopped(const std::vector<WorkerExit>& exits);
 
-// For other hosts: the story of a rank that we ended ourselves needs no evidence, and a few stories are
-// enough.
+// For other hosts: the story of a rank that we ended ourselves needs no evidence, and a few stories
+// are enough.
 std::vector<WorkerExit> brief(std::vector<WorkerExit> exits);
 
 struct FailureContext {
@@ -57,11 +61,12 @@ struct FailureContext {
   std::vector<Divergence> divergences = {};  // of the ranks' collectives, earliest first
   std::vector<AttemptRecord> attempts = {};  // of the job, up to this one
   std::vector<BadGpu> bad_gpus = {};         // of the job's, since it began
-  std::string fault = {};  // why all ranks were killed where none is the cause, as an error; empty: one is
+  std::string fault =
+      {};  // why all ranks were killed where none is the cause, as an error; empty: one is
 };
 
-// The card for people, several lines; `exits` in order of death. Empty when nothing failed by itself
-// and there is no fault.
+// The card for people, several lines; `exits` in order of death. Empty when nothing failed by
+// itself and there is no fault.
 std::string failure_card(const std::vector<WorkerExit>& exits, const FailureContext& context);
 
 // The same for programs, schema "muster.failure/1".

@@ -22,27 +22,35 @@ constexpr const char* kLostAnother = "it lost another rank, or the network to it
 // The first that is found holds, so causes stand before what they cause.
 constexpr Meaning kMeanings[] = {
     {"CUDA out of memory",
-     "the GPU's memory is full: use a smaller batch, or GPUs with more memory (--gpus 'free>=40GiB')"},
+     "the GPU's memory is full: use a smaller batch, or GPUs with more memory (--gpus "
+     "'free>=40GiB')"},
     {"CUDA error: out of memory",
      "the GPU's memory is full, perhaps because other jobs use it: see `muster devices`"},
     {"cudaErrorMemoryAllocation",
      "the GPU's memory is full, perhaps because other jobs use it: see `muster devices`"},
     {"HIP out of memory",
-     "the GPU's memory is full: use a smaller batch, or GPUs with more memory (--gpus 'free>=40GiB')"},
-    {"DefaultCPUAllocator: can't allocate", "the host's memory is full, or a limit on it is reached"},
+     "the GPU's memory is full: use a smaller batch, or GPUs with more memory (--gpus "
+     "'free>=40GiB')"},
+    {"DefaultCPUAllocator: can't allocate",
+     "the host's memory is full, or a limit on it is reached"},
     {"std::bad_alloc", "the host's memory is full, or a limit on it is reached"},
     {"MemoryError", "the host's memory is full, or a limit on it is reached"},
     {"no kernel image is available",
-     "the program was built for other GPUs than this one: use another LibTorch, or set TORCH_CUDA_ARCH_LIST"},
-    {"CUDA driver version is insufficient", "the driver is older than the program's CUDA: update the driver"},
+     "the program was built for other GPUs than this one: use another LibTorch, or set "
+     "TORCH_CUDA_ARCH_LIST"},
+    {"CUDA driver version is insufficient",
+     "the driver is older than the program's CUDA: update the driver"},
     {"uncorrectable ECC error",
      "the GPU has a memory fault: reset or replace it, and leave it out (--gpus '!N')"},
     {"device-side assert triggered",
-     "an assertion in a kernel failed, often because an index is out of range: CUDA_LAUNCH_BLOCKING=1 shows "
+     "an assertion in a kernel failed, often because an index is out of range: "
+     "CUDA_LAUNCH_BLOCKING=1 shows "
      "where"},
-    {"an illegal memory access", "a kernel used an invalid address: CUDA_LAUNCH_BLOCKING=1 shows where"},
+    {"an illegal memory access",
+     "a kernel used an invalid address: CUDA_LAUNCH_BLOCKING=1 shows where"},
     {"terminate called without an active exception",
-     "a thread still ran when the program ended: in C++, a std::thread that nobody joined; in Python over "
+     "a thread still ran when the program ended: in C++, a std::thread that nobody joined; in "
+     "Python over "
      "Gloo, sometimes a thread of PyTorch, also under torchrun: end the script with os._exit(0)"},
     {"No space left on device", "a disk, or /dev/shm, is full"},
     {"Too many open files", "the limit on open files is reached: raise it (ulimit -n)"},
@@ -58,9 +66,13 @@ constexpr Meaning kMeanings[] = {
     {"Connection closed by peer", kLostAnother, "gloo/transport", Account::lost_peer},
     {"Connection reset by peer", kLostAnother, "gloo/transport", Account::lost_peer},
     {"Broken pipe", kLostAnother, "gloo/transport", Account::lost_peer},
-    {"Connection was likely closed. Did the remote server shutdown or crash?", kLostAnother, "",
+    {"Connection was likely closed. Did the remote server shutdown or crash?",
+     kLostAnother,
+     "",
      Account::lost_peer},  // c10d's store
-    {"; the first rank that failed has the cause", kLostAnother, "",
+    {"; the first rank that failed has the cause",
+     kLostAnother,
+     "",
      Account::lost_peer},  // muster's, in Python
     {"Connection closed by peer", kLostAnother, "", Account::connection},
     {"Connection reset by peer", kLostAnother, "", Account::connection},
@@ -71,13 +83,15 @@ constexpr Meaning kMeanings[] = {
 };
 
 bool has_words(const std::string& text, const Meaning& meaning) {
-  return text.find(meaning.said) != std::string::npos && text.find(meaning.beside) != std::string::npos;
+  return text.find(meaning.said) != std::string::npos &&
+         text.find(meaning.beside) != std::string::npos;
 }
 
 // The last line of a stack that Python prints: "ValueError: bad batch".
 bool is_python_error(std::string_view line) {
   const size_t rank_end = line.starts_with("[rank") ? line.find("]: ") : std::string_view::npos;
-  if (rank_end != std::string_view::npos) line.remove_prefix(rank_end + 3);
+  if (rank_end != std::string_view::npos)
+    line.remove_prefix(rank_end + 3);
   const std::string_view type = line.substr(0, line.find(':'));
   const bool is_name = type.find_first_of(" /\"'") == std::string_view::npos;
   return is_name && (type.ends_with("Error") || type.ends_with("Exception"));
@@ -90,17 +104,23 @@ bool says(const WorkerExit& exit, Account account, bool in_last_line_alone) {
       return meaning.account == account && has_words(text, meaning);
     });
   };
-  if (in(exit.message)) return true;
-  if (!in_last_line_alone) return std::any_of(exit.last_lines.begin(), exit.last_lines.end(), in);
+  if (in(exit.message))
+    return true;
+  if (!in_last_line_alone)
+    return std::any_of(exit.last_lines.begin(), exit.last_lines.end(), in);
   return exit.message.empty() && !exit.last_lines.empty() && in(exit.last_lines.back());
 }
 
 // The first line of the table whose words it has said; nullptr: none.
 const Meaning* meaning_in(const WorkerExit& exit) {
   for (const Meaning& meaning : kMeanings) {
-    const auto says = [&](const std::string& text) { return has_words(text, meaning); };
-    if (says(exit.message) || says(exit.stack)) return &meaning;
-    if (std::any_of(exit.last_lines.begin(), exit.last_lines.end(), says)) return &meaning;
+    const auto says = [&](const std::string& text) {
+      return has_words(text, meaning);
+    };
+    if (says(exit.message) || says(exit.stack))
+      return &meaning;
+    if (std::any_of(exit.last_lines.begin(), exit.last_lines.end(), says))
+      return &meaning;
   }
   return nullptr;
 }
@@ -109,10 +129,12 @@ const Meaning* meaning_in(const WorkerExit& exit) {
 int port_in(const std::string& text) {
   for (const std::string_view mark : {"port: ", "port=", "]:", "0.0.0.0:", "', "}) {
     const size_t at = text.find(mark);
-    if (at == std::string::npos) continue;
+    if (at == std::string::npos)
+      continue;
     const std::string_view rest = std::string_view(text).substr(at + mark.size());
     const auto port = parse_int(rest.substr(0, rest.find_first_not_of("0123456789")));
-    if (port && *port > 0 && *port <= 65535) return static_cast<int>(*port);
+    if (port && *port > 0 && *port <= 65535)
+      return static_cast<int>(*port);
   }
   return 0;
 }
@@ -121,7 +143,8 @@ int port_in_use(const WorkerExit& exit) {
   const auto is_of_it = [](const std::string& text) {
     return lower_case(text).find("address already in use") != std::string::npos;
   };
-  if (is_of_it(exit.message)) return port_in(exit.message);
+  if (is_of_it(exit.message))
+    return port_in(exit.message);
   const auto line = std::find_if(exit.last_lines.begin(), exit.last_lines.end(), is_of_it);
   return line == exit.last_lines.end() ? 0 : port_in(*line);
 }
@@ -130,42 +153,55 @@ bool is_of_pytorch(const WorkerExit& exit) {
   const auto is_its = [](const std::string& text) {
     return text.find("The server socket has failed to") != std::string::npos;
   };
-  return is_its(exit.message) || std::any_of(exit.last_lines.begin(), exit.last_lines.end(), is_its);
+  return is_its(exit.message) ||
+         std::any_of(exit.last_lines.begin(), exit.last_lines.end(), is_its);
 }
 
-// muster holds MASTER_PORT: that is in the way of who listens there without SO_REUSEADDR, and of nobody else.
+// muster holds MASTER_PORT: that is in the way of who listens there without SO_REUSEADDR, and of
+// nobody else.
 std::string meaning_of_port_in_use(const WorkerExit& exit) {
   const int port = port_in_use(exit);
   if (port != 0 && port != exit.master_port)
-    return cat("another process uses port ", port, ": end that, or have the program use another port");
+    return cat(
+        "another process uses port ", port, ": end that, or have the program use another port");
   if (port != 0 && is_of_pytorch(exit))
-    return cat("a process listens at MASTER_PORT ", port,
+    return cat("a process listens at MASTER_PORT ",
+               port,
                " already: rank 0 may, once; that muster holds the port is not in PyTorch's way");
   const std::string number = exit.master_port == 0 ? "" : cat(" ", exit.master_port);
   const std::string hold =
-      cat("muster holds MASTER_PORT", number,
+      cat("muster holds MASTER_PORT",
+          number,
           " for rank 0, which may listen there, once, with SO_REUSEADDR as PyTorch does");
-  if (port == 0) return cat("a port is in use: ", hold, "; any other port, another process has");
-  return cat("a process listens at MASTER_PORT ", port,
-             " already, or this one has not set SO_REUSEADDR: ", hold);
+  if (port == 0)
+    return cat("a port is in use: ", hold, "; any other port, another process has");
+  return cat("a process listens at MASTER_PORT ",
+             port,
+             " already, or this one has not set SO_REUSEADDR: ",
+             hold);
 }
 
 }  // namespace
 
 std::string failure_meaning(const WorkerExit& exit) {
   const Meaning* const meaning = meaning_in(exit);
-  if (meaning == nullptr) return "";
+  if (meaning == nullptr)
+    return "";
   return meaning->meant == kPortInUse ? meaning_of_port_in_use(exit) : meaning->meant;
 }
 
-// A download's connection breaks too, and is tried again: what was said of one counts at the very end.
+// A download's connection breaks too, and is tried again: what was said of one counts at the very
+// end.
 Account account_by_words(const WorkerExit& exit) {
-  if (says(exit, Account::lost_peer, false)) return Account::lost_peer;
-  if (says(exit, Account::connection, true)) return Account::connection;
+  if (says(exit, Account::lost_peer, false))
+    return Account::lost_peer;
+  if (says(exit, Account::connection, true))
+    return Account::connection;
   const bool names_its_signal = exit.message.starts_with("Fatal Python error: ");  // and no more
   const bool has_message = !exit.message.empty() && !names_its_signal;
-  const bool has_error = has_message || meaning_in(exit) != nullptr ||
-                         std::any_of(exit.last_lines.begin(), exit.last_lines.end(), is_python_error);
+  const bool has_error =
+      has_message || meaning_in(exit) != nullptr ||
+      std::any_of(exit.last_lines.begin(), exit.last_lines.end(), is_python_error);
   return has_error ? Account::own_error : Account::none;
 }
 

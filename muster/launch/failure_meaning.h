@@ -1,5 +1,5 @@
-// What well-known failures mean, in plain words and with the next step, found in what a rank left behind. For
-// the failure card. To add one: a line in the table of failure_meaning.cc.
+// What well-known failures mean, in plain words and with the next step, found in what a rank left
+// behind. For the failure card. To add one: a line in the table of failure_meaning.cc.
 #pragma once
 
 #include <string>

@@ -18,7 +18,8 @@ namespace muster {
 
 namespace {
 
-// The agents of a launcher that was killed take some 2 s to end their ranks, and have it until then.
+// The agents of a launcher that was killed take some 2 s to end their ranks, and have it until
+// then.
 constexpr std::chrono::seconds kFolderPatience{5};
 
 // "<the start's id> <pid> <host>".
@@ -31,7 +32,8 @@ std::string lock_note(const std::string& start) {
 std::vector<std::string> read_lock_note(const Fd& file) {
   char text[512];
   const ssize_t size = ::pread(file.get(), text, sizeof(text), 0);
-  std::vector<std::string> words = split(trim({text, static_cast<size_t>(std::max<ssize_t>(size, 0))}), ' ');
+  std::vector<std::string> words =
+      split(trim({text, static_cast<size_t>(std::max<ssize_t>(size, 0))}), ' ');
   words.resize(3);
   return words;
 }
@@ -65,38 +67,51 @@ FolderLock::FolderLock(const std::string& folder, const std::string& start)
       log(LogLevel::debug, cat("no lock on ", printable(folder), "; going on without"));
       return;
     }
-    if (file_.valid() && try_lock(start)) return;
-    if (deadline.passed()) break;
+    if (file_.valid() && try_lock(start))
+      return;
+    if (deadline.passed())
+      break;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  const std::vector<std::string> note = file_.valid() ? read_lock_note(file_) : std::vector<std::string>(3);
-  throw Error(ErrorCode::failed_precondition,
-              printable(cat("the folder '", folder, "': expected no job that still writes there, got one",
-                            note[1].empty() ? "" : cat(" (process ", note[1], " on ", note[2], ")"),
-                            "; wait until it has ended (`muster ps`), or give this one another folder")));
+  const std::vector<std::string> note =
+      file_.valid() ? read_lock_note(file_) : std::vector<std::string>(3);
+  throw Error(
+      ErrorCode::failed_precondition,
+      printable(cat("the folder '",
+                    folder,
+                    "': expected no job that still writes there, got one",
+                    note[1].empty() ? "" : cat(" (process ", note[1], " on ", note[2], ")"),
+                    "; wait until it has ended (`muster ps`), or give this one another folder")));
 }
 
 // False where another start has it.
 bool FolderLock::try_lock(const std::string& start) {
   const int alone = set_lock(file_, F_WRLCK);
   const bool held = alone == EAGAIN || alone == EACCES;
-  if (alone != 0 && !held) log(LogLevel::debug, cat("no lock on ", printable(path_), "; going on without"));
+  if (alone != 0 && !held)
+    log(LogLevel::debug, cat("no lock on ", printable(path_), "; going on without"));
   is_new_start_ = read_lock_note(file_)[0] != start;
-  if (held) return !is_new_start_ && set_lock(file_, F_RDLCK) == 0 && is_still_there(file_, path_);
-  if (!is_still_there(file_, path_)) return false;
+  if (held)
+    return !is_new_start_ && set_lock(file_, F_RDLCK) == 0 && is_still_there(file_, path_);
+  if (!is_still_there(file_, path_))
+    return false;
   const std::string note = lock_note(start);
-  const bool noted = ::ftruncate(file_.get(), 0) == 0 &&
-                     ::pwrite(file_.get(), note.data(), note.size(), 0) == static_cast<ssize_t>(note.size());
-  if (!noted) log(LogLevel::debug, cat("no note in ", printable(path_)));
+  const bool noted =
+      ::ftruncate(file_.get(), 0) == 0 &&
+      ::pwrite(file_.get(), note.data(), note.size(), 0) == static_cast<ssize_t>(note.size());
+  if (!noted)
+    log(LogLevel::debug, cat("no note in ", printable(path_)));
   return true;
 }
 
 void FolderLock::share() {
-  if (file_.valid()) set_lock(file_, F_RDLCK);
+  if (file_.valid())
+    set_lock(file_, F_RDLCK);
 }
 
 void FolderLock::remove_file() const {
-  if (file_.valid()) ::unlink(path_.c_str());
+  if (file_.valid())
+    ::unlink(path_.c_str());
 }
 
 }  // namespace muster

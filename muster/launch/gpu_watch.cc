@@ -29,12 +29,14 @@ int64_t kernel_microseconds() {
 
 std::set<GpuUuid> planned_gpus(const Plan& plan, int host_index) {
   std::set<GpuUuid> uuids;
-  for (const LeaseWish& wish : lease_wishes(plan, host_index)) uuids.insert(wish.gpu);
+  for (const LeaseWish& wish : lease_wishes(plan, host_index))
+    uuids.insert(wish.gpu);
   return uuids;
 }
 
 bool has_device(const Gpu& gpu, const std::set<GpuUuid>& uuids) {
-  return uuids.contains(gpu.uuid) || std::any_of(gpu.mig.begin(), gpu.mig.end(), [&](const MigInstance& mig) {
+  return uuids.contains(gpu.uuid) ||
+         std::any_of(gpu.mig.begin(), gpu.mig.end(), [&](const MigInstance& mig) {
            return uuids.contains(mig.uuid);
          });
 }
@@ -48,14 +50,19 @@ std::string what_of_log(const Gpu& gpu, const std::vector<XidError>& xids) {
 }
 
 // Empty: nothing. The most telling first.
-std::string what_is_bad(const Gpu& before, const Gpu* now, const std::string& note,
+std::string what_is_bad(const Gpu& before,
+                        const Gpu* now,
+                        const std::string& note,
                         const std::vector<XidError>& xids) {
   if (now == nullptr)
-    return cat("the driver does not list it any more", note.empty() ? "" : cat(" (", printable(note), ")"));
+    return cat("the driver does not list it any more",
+               note.empty() ? "" : cat(" (", printable(note), ")"));
   const uint64_t errors = now->ecc_uncorrected_errors.value_or(0);
   const uint64_t had = before.ecc_uncorrected_errors.value_or(0);
-  if (errors > had) return cat(plural(errors - had, "uncorrected memory error"), " since the job began");
-  if (now->health != kHealthy && before.health == kHealthy) return now->health;
+  if (errors > had)
+    return cat(plural(errors - had, "uncorrected memory error"), " since the job began");
+  if (now->health != kHealthy && before.health == kHealthy)
+    return now->health;
   if (now->repair_pending && !before.repair_pending)
     return "rows or pages of its memory are to be replaced, which takes a reset of the GPU";
   return what_of_log(before, xids);
@@ -74,26 +81,32 @@ Host host_now() {
     }
   }).detach();
   blocked.reset();
-  if (host.wait_for(kDriverAnswers) == std::future_status::ready) return host.get();
+  if (host.wait_for(kDriverAnswers) == std::future_status::ready)
+    return host.get();
   return {.gpu_note = cat("the driver has not answered for ", kDriverAnswers.count(), " s")};
 }
 
 }  // namespace
 
-std::vector<BadGpu> gpus_gone_bad(const Plan& plan, int host_index, const Host& before, const Host& now,
+std::vector<BadGpu> gpus_gone_bad(const Plan& plan,
+                                  int host_index,
+                                  const Host& before,
+                                  const Host& now,
                                   const std::vector<XidError>& xids) {
   std::vector<BadGpu> bad;
   const auto planned = planned_gpus(plan, host_index);
   for (const Gpu& gpu : before.gpus) {
-    if (!has_device(gpu, planned)) continue;
-    const auto same = std::find_if(now.gpus.begin(), now.gpus.end(),
-                                   [&](const Gpu& other) { return other.uuid == gpu.uuid; });
+    if (!has_device(gpu, planned))
+      continue;
+    const auto same = std::find_if(
+        now.gpus.begin(), now.gpus.end(), [&](const Gpu& other) { return other.uuid == gpu.uuid; });
     const Gpu* found = same == now.gpus.end() ? nullptr : &*same;
     // A GPU that is lost may not even say its UUID: what it has is its place.
     const auto place = std::find_if(now.gpus.begin(), now.gpus.end(), [&](const Gpu& other) {
       return other.uuid.value.empty() && other.index == gpu.index;
     });
-    if (found == nullptr && place != now.gpus.end()) found = &*place;
+    if (found == nullptr && place != now.gpus.end())
+      found = &*place;
     if (std::string what = what_is_bad(gpu, found, now.gpu_note, xids); !what.empty())
       bad.push_back({.index = gpu.index, .uuid = gpu.uuid, .what = std::move(what)});
   }
@@ -110,14 +123,17 @@ std::string describe(const std::vector<BadGpu>& bad) {
 
 BusyGpus reasons_of(const std::vector<BadGpu>& bad) {
   BusyGpus reasons;
-  for (const BadGpu& gpu : bad) reasons.emplace(gpu.uuid, gpu.what);
+  for (const BadGpu& gpu : bad)
+    reasons.emplace(gpu.uuid, gpu.what);
   return reasons;
 }
 
-GpuWatch::GpuWatch(Host host) : before_(std::move(host)), since_microseconds_(kernel_microseconds()) {}
+GpuWatch::GpuWatch(Host host)
+    : before_(std::move(host)), since_microseconds_(kernel_microseconds()) {}
 
 std::vector<BadGpu> GpuWatch::look(const Plan& plan, int host_index) const {
-  if (planned_gpus(plan, host_index).empty()) return {};
+  if (planned_gpus(plan, host_index).empty())
+    return {};
   return gpus_gone_bad(plan, host_index, before_, host_now(), read_xid_errors(since_microseconds_));
 }
 

@@ -1,6 +1,6 @@
-// Which of a job's GPUs have gone bad since it began: asked after a failure, before anything is started again
-// on them. What the driver says of each (errors of its memory, a repair that waits for a reset, a GPU that is
-// lost), and what it has written into the kernel's log.
+// Which of a job's GPUs have gone bad since it began: asked after a failure, before anything is
+// started again on them. What the driver says of each (errors of its memory, a repair that waits
+// for a reset, a GPU that is lost), and what it has written into the kernel's log.
 #pragma once
 
 #include <string>
@@ -20,9 +20,12 @@ struct BadGpu {
   bool operator==(const BadGpu&) const = default;
 };
 
-// Of the GPUs that `plan` gives to ranks of host `host_index`, by index. `before`: the host as the job found
-// it, `now`: as it is.
-std::vector<BadGpu> gpus_gone_bad(const Plan& plan, int host_index, const Host& before, const Host& now,
+// Of the GPUs that `plan` gives to ranks of host `host_index`, by index. `before`: the host as the
+// job found it, `now`: as it is.
+std::vector<BadGpu> gpus_gone_bad(const Plan& plan,
+                                  int host_index,
+                                  const Host& before,
+                                  const Host& now,
                                   const std::vector<XidError>& xids);
 
 // "GPU 1 (GPU-8f3c…): 3 uncorrected memory errors since the job began; GPU 2 …"
@@ -35,8 +38,8 @@ BusyGpus reasons_of(const std::vector<BadGpu>& bad);
 class GpuWatch {
  public:
   explicit GpuWatch(Host host);
-  // Blocking: as long as the driver takes to answer, at most 30 s: then all of them are bad. Nothing where
-  // the plan has no GPU there.
+  // Blocking: as long as the driver takes to answer, at most 30 s: then all of them are bad.
+  // Nothing where the plan has no GPU there.
   std::vector<BadGpu> look(const Plan& plan, int host_index) const;
 
  private:

@@ -19,8 +19,10 @@ namespace muster {
 namespace {
 
 std::string clocks_text(const MergedTrace& trace) {
-  if (trace.uncertainty_ns < 0) return "; clocks of several hosts were not compared";
-  if (trace.uncertainty_ns == 0) return "";
+  if (trace.uncertainty_ns < 0)
+    return "; clocks of several hosts were not compared";
+  if (trace.uncertainty_ns == 0)
+    return "";
   return cat("; clocks of other hosts to within ",
              format_duration(std::chrono::nanoseconds(trace.uncertainty_ns)));
 }
@@ -28,31 +30,43 @@ std::string clocks_text(const MergedTrace& trace) {
 std::string missing_text(const MergedTrace& trace) {
   const auto missing = trace.world_size - static_cast<int>(trace.ranks.size());
   std::string text;
-  if (missing > 0) text += cat("; ", plural(missing, "rank"), " of other hosts have their events there");
-  if (trace.lost > 0) text += cat("; ", trace.lost, " events did not fit");
+  if (missing > 0)
+    text += cat("; ", plural(missing, "rank"), " of other hosts have their events there");
+  if (trace.lost > 0)
+    text += cat("; ", trace.lost, " events did not fit");
   return text;
 }
 
 // What the merge has come to.
 std::string trace_text(const MergedTrace& trace) {
-  return cat(trace.path, ", ", trace.events, " events of ",
-             plural(static_cast<int64_t>(trace.ranks.size()), "rank"), clocks_text(trace),
-             missing_text(trace), "; open it at ui.perfetto.dev");
+  return cat(trace.path,
+             ", ",
+             trace.events,
+             " events of ",
+             plural(static_cast<int64_t>(trace.ranks.size()), "rank"),
+             clocks_text(trace),
+             missing_text(trace),
+             "; open it at ui.perfetto.dev");
 }
 
 bool is_first_hosts_to_merge(const std::string& run_dir) {
   std::error_code error;
-  for (std::filesystem::directory_iterator attempt(std::filesystem::path(run_dir) / "trace", error), end;
-       !error && attempt != end; attempt.increment(error)) {
-    if (std::filesystem::exists(attempt->path() / "0", error)) return true;
+  for (std::filesystem::directory_iterator attempt(std::filesystem::path(run_dir) / "trace", error),
+       end;
+       !error && attempt != end;
+       attempt.increment(error)) {
+    if (std::filesystem::exists(attempt->path() / "0", error))
+      return true;
   }
   return false;
 }
 
 void tell_trace(const JobFacts& job, bool first_host) {
-  if (!first_host && is_first_hosts_to_merge(job.work_dir)) return;
+  if (!first_host && is_first_hosts_to_merge(job.work_dir))
+    return;
   const auto trace = merge_trace(job.work_dir);
-  if (!trace) return;
+  if (!trace)
+    return;
   log(LogLevel::info, cat("trace: ", trace_text(*trace)));
 }
 
@@ -71,12 +85,16 @@ std::vector<ActivityView> readable_views(const std::string& run_dir, int attempt
 // Of the ranks that this host's folder has.
 void tell_breakdown(const JobFacts& job, int attempt, bool quiet) {
   const auto breakdown = breakdown_of(readable_views(job.work_dir, attempt), {});
-  if (!breakdown) return;
+  if (!breakdown)
+    return;
   write_file(job.work_dir + "/breakdown.json", breakdown->json());
-  if (quiet) return;
-  for (const std::string& line : breakdown->lines()) log(LogLevel::info, line);
+  if (quiet)
+    return;
+  for (const std::string& line : breakdown->lines())
+    log(LogLevel::info, line);
   for (const std::string& line : split(straggler_table(*breakdown), '\n')) {
-    if (!line.empty()) log(LogLevel::info, line);
+    if (!line.empty())
+      log(LogLevel::info, line);
   }
 }
 
@@ -94,10 +112,12 @@ void log_errors_of(const Tell& tell) {
 void keep_earlier_trace(const std::string& work_dir) {
   try {
     if (const auto trace = merge_earlier_trace(work_dir))
-      log(LogLevel::info, cat("trace of an earlier launch here, which was killed: ", trace_text(*trace)));
+      log(LogLevel::info,
+          cat("trace of an earlier launch here, which was killed: ", trace_text(*trace)));
   } catch (const std::exception& error) {
     const std::string aside = cat(work_dir, "/trace.", make_uuid());
-    log(LogLevel::error, cat(error.what(), "; the events of an earlier launch are moved to '", aside, "'"));
+    log(LogLevel::error,
+        cat(error.what(), "; the events of an earlier launch are moved to '", aside, "'"));
     std::error_code failed;
     std::filesystem::rename(work_dir + "/trace", aside, failed);
   }
@@ -109,7 +129,8 @@ std::string merge_left_trace(const std::string& run_dir) {
 }
 
 void tell_activity(const JobFacts& job, int attempt, bool quiet, bool first_host) {
-  if (first_host) log_errors_of([&] { tell_breakdown(job, attempt, quiet); });
+  if (first_host)
+    log_errors_of([&] { tell_breakdown(job, attempt, quiet); });
   log_errors_of([&] { tell_trace(job, first_host); });
 }
 

@@ -95,7 +95,8 @@ Fd open_folder_above(const std::string& given, bool create) {
 
 // Invalid when there is none.
 Fd open_registry(const std::string& given) {
-  if (!open_folder_above(given, false).valid()) return {};
+  if (!open_folder_above(given, false).valid())
+    return {};
   return open_runtime_folder(registry_folder(given), false);
 }
 
@@ -110,10 +111,12 @@ std::vector<std::string> names_in(int folder) {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> list(::fdopendir(::fcntl(folder, F_DUPFD_CLOEXEC, 0)),
                                                  ::closedir);
-  if (!list) return names;
+  if (!list)
+    return names;
   while (const dirent* entry = ::readdir(list.get())) {
     const std::string name = entry->d_name;
-    if (name.ends_with(".json")) names.push_back(name);
+    if (name.ends_with(".json"))
+      names.push_back(name);
   }
   return names;
 }
@@ -121,18 +124,22 @@ std::vector<std::string> names_in(int folder) {
 // Written and locked under another name first: who looks never sees one that is not locked yet.
 Fd make_note(const std::string& aside, const std::string& path, const JobNote& note) {
   Fd file(::open(aside.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!file.valid()) fail_errno(cat("cannot make '", aside, "'"), errno);
+  if (!file.valid())
+    fail_errno(cat("cannot make '", aside, "'"), errno);
   struct flock lock = whole_file(F_WRLCK);
-  if (::fcntl(file.get(), F_OFD_SETLK, &lock) != 0) fail_errno(cat("cannot lock '", aside, "'"), errno);
+  if (::fcntl(file.get(), F_OFD_SETLK, &lock) != 0)
+    fail_errno(cat("cannot lock '", aside, "'"), errno);
   write_all(file.get(), job_text(note), path);
-  if (::rename(aside.c_str(), path.c_str()) != 0) fail_errno(cat("cannot name '", path, "'"), errno);
+  if (::rename(aside.c_str(), path.c_str()) != 0)
+    fail_errno(cat("cannot name '", path, "'"), errno);
   return file;
 }
 
 }  // namespace
 
 JobRegistration::JobRegistration(JobNote note, const std::string& folder) {
-  if (note.started_ticks == 0) note.started_ticks = process_start_ticks(::getpid());
+  if (note.started_ticks == 0)
+    note.started_ticks = process_start_ticks(::getpid());
   try {
     folder_ = open_folder_above(folder, true);
     const Fd made = open_runtime_folder(registry_folder(folder), true);
@@ -145,16 +152,20 @@ JobRegistration::JobRegistration(JobNote note, const std::string& folder) {
 }
 
 JobRegistration::~JobRegistration() {
-  if (file_.valid()) ::unlink(path_.c_str());
+  if (file_.valid())
+    ::unlink(path_.c_str());
 }
 
 std::vector<JobNote> running_jobs(const std::string& given) {
   std::vector<JobNote> jobs;
   const Fd folder = open_registry(given);
-  if (!folder.valid()) return jobs;
+  if (!folder.valid())
+    return jobs;
   for (const std::string& name : names_in(folder.get())) {
-    const Fd file(::openat(folder.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    if (!file.valid()) continue;
+    const Fd file(
+        ::openat(folder.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (!file.valid())
+      continue;
     if (!is_locked(file.get())) {
       ::unlinkat(folder.get(), name.c_str(), 0);
     } else if (auto job = job_from(bytes_of(file.get()))) {
@@ -171,15 +182,22 @@ const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& tex
   std::vector<const JobNote*> found;
   std::vector<const JobNote*> beginning;
   for (const JobNote& job : jobs) {
-    if (cat(job.pid) == text) return job;
-    if (job.id == text) found.push_back(&job);
-    if (!text.empty() && job.id.starts_with(text)) beginning.push_back(&job);
+    if (cat(job.pid) == text)
+      return job;
+    if (job.id == text)
+      found.push_back(&job);
+    if (!text.empty() && job.id.starts_with(text))
+      beginning.push_back(&job);
   }
-  if (found.empty()) found = std::move(beginning);
-  if (found.size() == 1) return *found[0];
+  if (found.empty())
+    found = std::move(beginning);
+  if (found.size() == 1)
+    return *found[0];
   throw Error(
       ErrorCode::invalid_argument,
-      printable(cat("expected a running job's id, its beginning, or its launcher's pid, got '", text, "' (",
+      printable(cat("expected a running job's id, its beginning, or its launcher's pid, got '",
+                    text,
+                    "' (",
                     found.empty() ? cat("none of ", jobs.size(), " running jobs")
                                   : cat("of ", found.size(), " jobs; give the pid"),
                     "); `muster ps` lists them")));
@@ -187,20 +205,26 @@ const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& tex
 
 Fd open_job(const JobNote& job) {
   Fd process(static_cast<int>(::syscall(SYS_pidfd_open, job.pid, 0)));
-  if (!process.valid() && errno != ESRCH) fail_errno(cat("cannot open process ", job.pid), errno);
+  if (!process.valid() && errno != ESRCH)
+    fail_errno(cat("cannot open process ", job.pid), errno);
   // Another process may have its number by now.
-  if (process.valid() && process_start_ticks(job.pid) != job.started_ticks) process.reset();
+  if (process.valid() && process_start_ticks(job.pid) != job.started_ticks)
+    process.reset();
   return process;
 }
 
 void signal_job(const Fd& launcher, int signal) {
-  if (!launcher.valid()) return;
-  if (::syscall(SYS_pidfd_send_signal, launcher.get(), signal, nullptr, 0) == 0 || errno == ESRCH) return;
-  throw Error(ErrorCode::unavailable, cat("cannot send ", signal_name(signal), ": ", std::strerror(errno)));
+  if (!launcher.valid())
+    return;
+  if (::syscall(SYS_pidfd_send_signal, launcher.get(), signal, nullptr, 0) == 0 || errno == ESRCH)
+    return;
+  throw Error(ErrorCode::unavailable,
+              cat("cannot send ", signal_name(signal), ": ", std::strerror(errno)));
 }
 
 bool wait_for_job(const Fd& launcher, std::chrono::milliseconds patience) {
-  if (!launcher.valid()) return true;
+  if (!launcher.valid())
+    return true;
   const Deadline deadline(patience);
   pollfd poll = {.fd = launcher.get(), .events = POLLIN, .revents = 0};
   int rc = 0;

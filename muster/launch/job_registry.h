@@ -1,6 +1,6 @@
-// Which jobs of this user run on this host: one file a job in the runtime folder, locked as long as its
-// launcher lives, so that none outlives its job however that ends. Written by the launcher; read by `muster
-// ps` and `muster stop`.
+// Which jobs of this user run on this host: one file a job in the runtime folder, locked as long as
+// its launcher lives, so that none outlives its job however that ends. Written by the launcher;
+// read by `muster ps` and `muster stop`.
 #pragma once
 
 #include <chrono>
@@ -13,10 +13,11 @@
 namespace muster {
 
 struct JobNote {
-  std::string id = {};         // the run's
-  int pid = 0;                 // of the launcher
-  uint64_t started_ticks = 0;  // when that began (process_start_ticks); 0: filled in, this process's
-  std::string program = {};    // with its arguments
+  std::string id = {};  // the run's
+  int pid = 0;          // of the launcher
+  uint64_t started_ticks =
+      0;                     // when that began (process_start_ticks); 0: filled in, this process's
+  std::string program = {};  // with its arguments
   std::string run_dir = {};
   int num_ranks = 0;
   std::vector<std::string> devices = {};  // of this host's ranks, each once: "GPU-<uuid>", "cpu:0"
@@ -24,8 +25,8 @@ struct JobNote {
   bool operator==(const JobNote&) const = default;
 };
 
-// The job is listed as long as this lives. What keeps it from being listed is logged, and no error: the job
-// itself does not need it.
+// The job is listed as long as this lives. What keeps it from being listed is logged, and no error:
+// the job itself does not need it.
 class JobRegistration {
  public:
   // `folder`: empty is default_runtime_folder().
@@ -40,19 +41,19 @@ class JobRegistration {
   Fd file_;
 };
 
-// Those of this PID namespace, by the time they began. Files of jobs that have ended are removed. Throws:
-// failed_precondition for a folder that is not this user's; io.
+// Those of this PID namespace, by the time they began. Files of jobs that have ended are removed.
+// Throws: failed_precondition for a folder that is not this user's; io.
 std::vector<JobNote> running_jobs(const std::string& folder = "");
 
-// The job that `text` names: a launcher's pid, a run's id or its beginning. Throws: invalid_argument when
-// there is none, or more than one.
+// The job that `text` names: a launcher's pid, a run's id or its beginning. Throws:
+// invalid_argument when there is none, or more than one.
 const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& text);
 
 // The launcher's pidfd; invalid when it has ended.
 Fd open_job(const JobNote& job);
 
-// Sends the signal to the launcher, which passes it on to its ranks. Throws: unavailable when that is not
-// allowed.
+// Sends the signal to the launcher, which passes it on to its ranks. Throws: unavailable when that
+// is not allowed.
 void signal_job(const Fd& launcher, int signal);
 
 // Whether it has ended within `patience`. Blocking: until then.

@@ -24,16 +24,18 @@ std::string time_text(std::chrono::system_clock::time_point at) {
   return {text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S%z", &local)};
 }
 
-// For a launcher that is a rank of another one (or a Kubernetes job's main process): tell it what failed, in
-// the form that it expects.
+// For a launcher that is a rank of another one (or a Kubernetes job's main process): tell it what
+// failed, in the form that it expects.
 void pass_error_on(const JobFacts& job, const WorkerExit& first, int attempt) {
   const auto ours = get_env("TORCHELASTIC_ERROR_FILE");
-  if (!ours) return;
+  if (!ours)
+    return;
   try {
     write_all(Fd(::open(ours->c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)).get(),
               read_file(cat(job.log_dir, "/", attempt, "/", first.rank, ".error.json")));
   } catch (const Error&) {
-    return;  // the rank reported nothing, or there is nowhere to pass it on: the card has all we know
+    return;  // the rank reported nothing, or there is nowhere to pass it on: the card has all we
+             // know
   }
 }
 
@@ -51,7 +53,8 @@ bool write_report(const std::string& path, const std::string& text) {
 std::vector<AttemptRecord> attempts_until(const JobFacts& job, int attempt) {
   try {
     const auto record = read_run_record(job.run_dir);
-    if (!record || record->launches.empty() || record->launches.back().run_id != job.run_id) return {};
+    if (!record || record->launches.empty() || record->launches.back().run_id != job.run_id)
+      return {};
     std::vector<AttemptRecord> attempts = record->launches.back().attempts;
     std::erase_if(attempts, [&](const AttemptRecord& other) { return other.attempt > attempt; });
     return attempts;
@@ -71,22 +74,30 @@ void tell_errors(const std::vector<WorkerExit>& exits) {
 
 }  // namespace
 
-void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, int attempt, int max_restarts,
-                    const std::string& fault, const std::vector<BadGpu>& bad_gpus) {
+void report_failure(const std::vector<WorkerExit>& exits,
+                    const JobFacts& job,
+                    int attempt,
+                    int max_restarts,
+                    const std::string& fault,
+                    const std::vector<BadGpu>& bad_gpus) {
   const WorkerExit* first = first_failure(exits);
-  if (first == nullptr && fault.empty()) return tell_errors(exits);
-  FailureContext context{.run_id = job.run_id,
-                         .run_dir = job.run_dir,
-                         .attempt = attempt,
-                         .restarts = job.restart_count,
-                         .max_restarts = max_restarts,
-                         .time = time_text(fault.empty() ? first->at : std::chrono::system_clock::now()),
-                         .divergences = compare_activity(job.work_dir, attempt),
-                         .attempts = attempts_until(job, attempt),
-                         .bad_gpus = bad_gpus,
-                         .fault = fault};
-  context.has_report = write_report(cat(job.run_dir, "/failure.json"), failure_json(exits, context));
-  if (fault.empty()) pass_error_on(job, *first, attempt);
+  if (first == nullptr && fault.empty())
+    return tell_errors(exits);
+  FailureContext context{
+      .run_id = job.run_id,
+      .run_dir = job.run_dir,
+      .attempt = attempt,
+      .restarts = job.restart_count,
+      .max_restarts = max_restarts,
+      .time = time_text(fault.empty() ? first->at : std::chrono::system_clock::now()),
+      .divergences = compare_activity(job.work_dir, attempt),
+      .attempts = attempts_until(job, attempt),
+      .bad_gpus = bad_gpus,
+      .fault = fault};
+  context.has_report =
+      write_report(cat(job.run_dir, "/failure.json"), failure_json(exits, context));
+  if (fault.empty())
+    pass_error_on(job, *first, attempt);
   write_within(STDERR_FILENO, failure_card(exits, context), kReaderPatience);
 }
 

@@ -1,5 +1,5 @@
-// What a launcher says at the end of a failed job: failure.json, the card on standard error, and the error
-// file of a launcher around this one.
+// What a launcher says at the end of a failed job: failure.json, the card on standard error, and
+// the error file of a launcher around this one.
 #pragma once
 
 #include <string>
@@ -11,11 +11,15 @@
 
 namespace muster {
 
-// Says why the job failed: of `fault`, where there is one (GroupResult), else of its first rank's failure; of
-// ranks that failed only after it was stopped, their errors. And what it has done without: earlier attempts,
-// by the folder's record, and GPUs that have gone bad. What cannot be written is logged: the exit code
-// holds whatever becomes of the report. `exits` in order of death.
-void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, int attempt, int max_restarts,
-                    const std::string& fault = {}, const std::vector<BadGpu>& bad_gpus = {});
+// Says why the job failed: of `fault`, where there is one (GroupResult), else of its first rank's
+// failure; of ranks that failed only after it was stopped, their errors. And what it has done
+// without: earlier attempts, by the folder's record, and GPUs that have gone bad. What cannot be
+// written is logged: the exit code holds whatever becomes of the report. `exits` in order of death.
+void report_failure(const std::vector<WorkerExit>& exits,
+                    const JobFacts& job,
+                    int attempt,
+                    int max_restarts,
+                    const std::string& fault = {},
+                    const std::vector<BadGpu>& bad_gpus = {});
 
 }  // namespace muster

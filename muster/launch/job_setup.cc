@@ -27,15 +27,22 @@ namespace fs = std::filesystem;
 // An id as the name of one folder.
 std::string folder_name(std::string id) {
   std::replace(id.begin(), id.end(), '/', '_');
-  if (id == "latest") return "_latest";  // which is the link to the newest run
+  if (id == "latest")
+    return "_latest";  // which is the link to the newest run
   return id == "." || id == ".." ? "_" : id;
 }
 
 void check_folder(const char* flag, const std::string& path) {
   std::error_code error;
-  if (fs::is_directory(path, error)) return;
-  throw Error(ErrorCode::invalid_argument, cat(flag, ": expected a folder, got '", path, "' (",
-                                               error ? error.message() : "a file", "); make it first"));
+  if (fs::is_directory(path, error))
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat(flag,
+                  ": expected a folder, got '",
+                  path,
+                  "' (",
+                  error ? error.message() : "a file",
+                  "); make it first"));
 }
 
 // Where there is none the ranks cannot meet either, and say so themselves.
@@ -58,17 +65,21 @@ std::string make_uuid() {
 }
 
 std::string run_folder_of(const LaunchOptions& options) {
-  if (!options.run_dir.empty()) return options.run_dir;
+  if (!options.run_dir.empty())
+    return options.run_dir;
   return "runs/" + folder_name(options.run_id == "none" ? make_uuid() : options.run_id);
 }
 
 std::vector<std::string> program_paths(const LaunchOptions& options) {
   const auto path_of = [&](const std::string& name) {
-    const std::string path = find_program(name, get_env("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
+    const std::string path =
+        find_program(name, get_env("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
     return options.work_dir.empty() ? path : absolute_path(path);
   };
-  std::vector<std::string> paths = {path_of(options.program.empty() ? options.argv.at(0) : options.program)};
-  for (const ProgramRanks& more : options.more_programs) paths.push_back(path_of(more.argv.at(0)));
+  std::vector<std::string> paths = {
+      path_of(options.program.empty() ? options.argv.at(0) : options.program)};
+  for (const ProgramRanks& more : options.more_programs)
+    paths.push_back(path_of(more.argv.at(0)));
   return paths;
 }
 
@@ -76,13 +87,16 @@ int watched_port(const LaunchOptions& options, const JobFacts& job) {
   return options.program.empty() ? job.master_port : 0;
 }
 
-JobSetup::JobSetup(const LaunchOptions& options, RankRendezvous rendezvous, int cores,
+JobSetup::JobSetup(const LaunchOptions& options,
+                   RankRendezvous rendezvous,
+                   int cores,
                    const std::string& start)
     : rendezvous_(std::move(rendezvous)) {
   facts_.more_programs = program_paths(options);
   facts_.program = facts_.more_programs.front();
   facts_.more_programs.erase(facts_.more_programs.begin());
-  if (!options.work_dir.empty()) check_folder("--workdir", options.work_dir);
+  if (!options.work_dir.empty())
+    check_folder("--workdir", options.work_dir);
   facts_.run_id = options.run_id;
   facts_.mark = make_uuid();
   facts_.launch = start.empty() ? facts_.mark : start;
@@ -103,18 +117,21 @@ JobSetup::JobSetup(const LaunchOptions& options, RankRendezvous rendezvous, int 
   facts_.cores = cores;
   facts_.environment = own_environment();
   facts_.on_terminal = ::isatty(STDERR_FILENO) != 0;
-  if (!options.master_addr.empty()) check_master_address(options.master_addr);
+  if (!options.master_addr.empty())
+    check_master_address(options.master_addr);
   take_folders();
 }
 
-// What an earlier start has left there makes way for this one, once: the start's other launchers find the
-// folder theirs.
+// What an earlier start has left there makes way for this one, once: the start's other launchers
+// find the folder theirs.
 void JobSetup::take_folders() {
   is_new_folder_ = make_run_folder(facts_.run_dir);
   lock_ = FolderLock(facts_.run_dir, facts_.launch);
   const bool logs_elsewhere = facts_.log_dir != facts_.run_dir + "/logs";
-  if (logs_elsewhere) log_lock_ = FolderLock(facts_.log_dir, facts_.launch);
-  if ((logs_elsewhere ? log_lock_ : lock_).is_new_start()) move_earlier_logs(facts_.log_dir);
+  if (logs_elsewhere)
+    log_lock_ = FolderLock(facts_.log_dir, facts_.launch);
+  if ((logs_elsewhere ? log_lock_ : lock_).is_new_start())
+    move_earlier_logs(facts_.log_dir);
   if (lock_.is_new_start()) {
     ::unlink(cat(facts_.run_dir, "/failure.json").c_str());
     if (!is_new_folder_ || facts_.work_dir != facts_.run_dir) {
@@ -136,7 +153,9 @@ void JobSetup::change_plan(const Plan& plan) {
   write_file(facts_.plan_path, plan_to_json(plan));
 }
 
-void JobSetup::use_place(int host_index, const std::string& master_addr, int master_port,
+void JobSetup::use_place(int host_index,
+                         const std::string& master_addr,
+                         int master_port,
                          const std::string& store) {
   facts_.host_index = host_index;
   facts_.master_addr = master_addr;
@@ -147,24 +166,28 @@ void JobSetup::use_place(int host_index, const std::string& master_addr, int mas
 
 std::vector<int> JobSetup::inherited_fds() const {
   std::vector<int> fds = lease_fds(leases_);
-  if (rendezvous_.secret_fd() >= 0) fds.push_back(rendezvous_.secret_fd());
+  if (rendezvous_.secret_fd() >= 0)
+    fds.push_back(rendezvous_.secret_fd());
   return fds;
 }
 
 void JobSetup::remove_empty_folders() const {
   std::error_code ignored;
-  if (!fs::exists(facts_.log_dir, ignored) || fs::is_symlink(facts_.log_dir, ignored)) return;
+  if (!fs::exists(facts_.log_dir, ignored) || fs::is_symlink(facts_.log_dir, ignored))
+    return;
   for (fs::directory_iterator attempt(facts_.log_dir, ignored), end; !ignored && attempt != end;
        attempt.increment(ignored)) {
     ::rmdir(attempt->path().c_str());
   }
-  if (holds_only(facts_.log_dir, kFolderLock)) log_lock_.remove_file();
+  if (holds_only(facts_.log_dir, kFolderLock))
+    log_lock_.remove_file();
   ::rmdir(facts_.log_dir.c_str());
 }
 
 void JobSetup::remove_unused_folders() const {
   remove_empty_folders();
-  if (is_new_folder_) remove_unused_run_folder(facts_.run_dir);
+  if (is_new_folder_)
+    remove_unused_run_folder(facts_.run_dir);
 }
 
 }  // namespace muster

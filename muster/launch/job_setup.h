@@ -1,5 +1,5 @@
-// What a job's part on one host needs before its ranks start: programs that exist, a folder, a place to meet,
-// leases. Made by the launcher and kept until the job has ended.
+// What a job's part on one host needs before its ranks start: programs that exist, a folder, a
+// place to meet, leases. Made by the launcher and kept until the job has ended.
 #pragma once
 
 #include "muster/launch/folder_lock.h"
@@ -12,24 +12,27 @@ namespace muster {
 // A random UUID, version 4.
 std::string make_uuid();
 
-// The run's folder, or the name of one below runs/ when none is asked for: the job's id, or a new one when
-// that is "none", which many jobs have.
+// The run's folder, or the name of one below runs/ when none is asked for: the job's id, or a new
+// one when that is "none", which many jobs have.
 std::string run_folder_of(const LaunchOptions& options);
 
-// The paths of the programs that `options` name, in their order. Throws: SpawnError for the first that is not
-// there or cannot be executed.
+// The paths of the programs that `options` name, in their order. Throws: SpawnError for the first
+// that is not there or cannot be executed.
 std::vector<std::string> program_paths(const LaunchOptions& options);
 
-// The MASTER_PORT at which strangers are to be watched for; 0: none, as ranks of a program that starts itself
-// meet in muster's own store.
+// The MASTER_PORT at which strangers are to be watched for; 0: none, as ranks of a program that
+// starts itself meet in muster's own store.
 int watched_port(const LaunchOptions& options, const JobFacts& job);
 
 class JobSetup {
  public:
-  // Makes the run's folder, and locks it for this start of the job. `start`: its id, of a job of several
-  // hosts; empty: one of its own. Throws: SpawnError (no such program), io, invalid_argument (master
-  // address), failed_precondition (another job has the folder).
-  JobSetup(const LaunchOptions& options, RankRendezvous rendezvous, int cores, const std::string& start = "");
+  // Makes the run's folder, and locks it for this start of the job. `start`: its id, of a job of
+  // several hosts; empty: one of its own. Throws: SpawnError (no such program), io,
+  // invalid_argument (master address), failed_precondition (another job has the folder).
+  JobSetup(const LaunchOptions& options,
+           RankRendezvous rendezvous,
+           int cores,
+           const std::string& start = "");
 
   // Executes this plan from now on: writes plan.json, keeps the leases and lets those before go.
   void use_plan(const Plan& plan, std::vector<Lease> leases);
@@ -38,14 +41,18 @@ class JobSetup {
   void change_plan(const Plan& plan);
 
   // Several hosts: which one this is, and where its ranks meet, which may be on another.
-  void use_place(int host_index, const std::string& master_addr, int master_port, const std::string& store);
+  void use_place(int host_index,
+                 const std::string& master_addr,
+                 int master_port,
+                 const std::string& store);
 
   void count_restarts(int restarts) { facts_.restart_count = restarts; }
   void use_launch(const std::string& launch) { facts_.launch = launch; }
 
   const JobFacts& facts() const { return facts_; }
 
-  // This launcher's own store: with one host, that in which the job's ranks meet. Throws: unavailable.
+  // This launcher's own store: with one host, that in which the job's ranks meet. Throws:
+  // unavailable.
   std::shared_ptr<Store> open_store() const { return rendezvous_.open(); }
 
   // Descriptors that every rank inherits.
@@ -54,8 +61,8 @@ class JobSetup {
   // Removes the folders of logs that hold nothing.
   void remove_empty_folders() const;
 
-  // And the run's folder, if this job made it and nothing is in it but plan.json and run.json: on no host may
-  // it be needed any more.
+  // And the run's folder, if this job made it and nothing is in it but plan.json and run.json: on
+  // no host may it be needed any more.
   void remove_unused_folders() const;
 
  private:

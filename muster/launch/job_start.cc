@@ -33,57 +33,70 @@ namespace {
 // The local ranks that "0:1,5:3" names; none of "3".
 std::vector<int> ranks_with_streams(const std::string& text) {
   std::vector<int> ranks;
-  if (text.find(':') == std::string::npos) return ranks;
+  if (text.find(':') == std::string::npos)
+    return ranks;
   for (const std::string& piece : split(text, ','))
     ranks.push_back(static_cast<int>(parse_int(split(piece, ':').at(0)).value_or(0)));
   return ranks;
 }
 
 void tell_warnings(const Plan& plan) {
-  for (const std::string& warning : plan.warnings) log(LogLevel::warn, printable(warning));
+  for (const std::string& warning : plan.warnings)
+    log(LogLevel::warn, printable(warning));
 }
 
 }  // namespace
 
 std::string unknown_local_ranks(const Plan& plan, const LaunchOptions& options) {
   int most = 0;
-  for (const RankPlan& rank : plan.ranks) most = std::max(most, rank.local_rank);
+  for (const RankPlan& rank : plan.ranks)
+    most = std::max(most, rank.local_rank);
   for (const auto& [flag, ranks] : {std::pair("--local-ranks-filter", options.local_ranks_filter),
                                     {"--redirects", ranks_with_streams(options.redirects)},
                                     {"--tee", ranks_with_streams(options.tee)}}) {
-    const auto unknown = std::find_if(ranks.begin(), ranks.end(), [&](int rank) { return rank > most; });
+    const auto unknown =
+        std::find_if(ranks.begin(), ranks.end(), [&](int rank) { return rank > most; });
     if (unknown != ranks.end())
-      return cat(flag, ": expected local ranks from 0 to ", most, ", got ", *unknown,
+      return cat(flag,
+                 ": expected local ranks from 0 to ",
+                 most,
+                 ", got ",
+                 *unknown,
                  ", which this job has not");
   }
   return "";
 }
 
 void show_plan(const Plan& plan, const LaunchOptions& options, int fd) {
-  if (options.quiet) return tell_warnings(plan);
+  if (options.quiet)
+    return tell_warnings(plan);
   std::string text = options.json ? plan_to_json(plan) : plan_table(plan);
   if (plan.simulated && !options.json) {
     text += "the machine above is simulated: its ranks run on this one's CPU\n";
   }
-  write_within(fd, text, kReaderPatience);  // who does not read it must not keep the ranks from starting
+  write_within(
+      fd, text, kReaderPatience);  // who does not read it must not keep the ranks from starting
 }
 
 void show_dry_run(const Inventory& inventory, const Plan& plan, const LaunchOptions& options) {
   const std::string model = options.about_model ? options.about_model(inventory, plan) : "";
   write_all(STDOUT_FILENO, options.json ? plan_to_json(plan, model) : plan_table(plan) + model);
-  if (!options.svg.empty()) write_file(options.svg, draw_svg(inventory, &plan));
+  if (!options.svg.empty())
+    write_file(options.svg, draw_svg(inventory, &plan));
 }
 
 JobNote job_note(const LaunchOptions& options, const Plan& plan, const JobFacts& job) {
   // "none" is the name of many jobs; their folders have names of their own.
-  JobNote note{.id = job.run_id == "none" ? job.run_dir.substr(job.run_dir.rfind('/') + 1) : job.run_id,
-               .pid = ::getpid(),
-               .program = join(options.argv, " "),
-               .run_dir = job.run_dir,
-               .num_ranks = static_cast<int>(plan.ranks.size()),
-               .since_seconds = std::time(nullptr)};
+  JobNote note{
+      .id = job.run_id == "none" ? job.run_dir.substr(job.run_dir.rfind('/') + 1) : job.run_id,
+      .pid = ::getpid(),
+      .program = join(options.argv, " "),
+      .run_dir = job.run_dir,
+      .num_ranks = static_cast<int>(plan.ranks.size()),
+      .since_seconds = std::time(nullptr)};
   for (const RankPlan& rank : plan.ranks) {
-    if (rank.host_index != job.host_index && !plan.simulated) continue;
+    if (rank.host_index != job.host_index && !plan.simulated)
+      continue;
     std::vector<DeviceAssignment> devices = {rank.device};
     devices.insert(devices.end(), rank.more_devices.begin(), rank.more_devices.end());
     for (const DeviceAssignment& device : devices) {

@@ -31,20 +31,32 @@ namespace muster {
 namespace {
 
 // Says how the job ended, and gives the exit code.
-int report(const GroupResult& result, const std::vector<BadGpu>& bad, const JobFacts& job,
-           const LaunchOptions& options, int attempt) {
-  const char* const ranks = result.all_gone ? "every rank has ended" : "not every rank could be ended";
+int report(const GroupResult& result,
+           const std::vector<BadGpu>& bad,
+           const JobFacts& job,
+           const LaunchOptions& options,
+           int attempt) {
+  const char* const ranks =
+      result.all_gone ? "every rank has ended" : "not every rank could be ended";
   if (result.timed_out) {
-    log(LogLevel::error, cat("stopped: the time limit of ", format_duration(*options.time_limit),
-                             " (--timeout) is over; ", ranks));
+    log(LogLevel::error,
+        cat("stopped: the time limit of ",
+            format_duration(*options.time_limit),
+            " (--timeout) is over; ",
+            ranks));
   }
   report_failure(result.exits, job, attempt, options.max_restarts, result.fault, bad);
-  if (!result.fault.empty()) return kFaultExitCode;
+  if (!result.fault.empty())
+    return kFaultExitCode;
   const WorkerExit* first = first_failure(result.exits);
-  if (first != nullptr && options.on_failure) options.on_failure(*first);
-  if (result.timed_out) return kTimeLimitExitCode;
-  if (first != nullptr) return first->shell_code();
-  if (result.stopped_by == 0) return 0;
+  if (first != nullptr && options.on_failure)
+    options.on_failure(*first);
+  if (result.timed_out)
+    return kTimeLimitExitCode;
+  if (first != nullptr)
+    return first->shell_code();
+  if (result.stopped_by == 0)
+    return 0;
   log(LogLevel::info, cat("stopped by ", signal_name(result.stopped_by), "; ", ranks));
   return 128 + result.stopped_by;
 }
@@ -53,22 +65,33 @@ int report(const GroupResult& result, const std::vector<BadGpu>& bad, const JobF
 bool has_survived(const GroupResult& result, const LaunchOptions& options) {
   const bool ended_by_itself = result.fault.empty() && !result.timed_out && result.stopped_by == 0;
   return options.goes_on && ended_by_itself &&
-         std::any_of(result.exits.begin(), result.exits.end(),
-                     [](const WorkerExit& exit) { return !exit.failed(); });
+         std::any_of(result.exits.begin(), result.exits.end(), [](const WorkerExit& exit) {
+           return !exit.failed();
+         });
 }
 
 void tell_lost_ranks(const GroupResult& result) {
   std::vector<std::string> lost;
   for (const WorkerExit& exit : result.exits) {
-    if (exit.failed()) lost.push_back(cat("rank ", exit.rank, " (", describe_end(exit), ")"));
+    if (exit.failed())
+      lost.push_back(cat("rank ", exit.rank, " (", describe_end(exit), ")"));
   }
-  if (lost.empty()) return;
-  log(LogLevel::warn, cat("the job has ended well without ", lost.size(), " of its ", result.exits.size(),
-                          " ranks, which were lost: ", join(lost, ", ")));
+  if (lost.empty())
+    return;
+  log(LogLevel::warn,
+      cat("the job has ended well without ",
+          lost.size(),
+          " of its ",
+          result.exits.size(),
+          " ranks, which were lost: ",
+          join(lost, ", ")));
 }
 
-// The ranks go on without the GPUs that have gone bad. False, and says so, where others cannot be had.
-bool leave_bad_gpus(const std::vector<BadGpu>& bad, LeasedPlan& leased, JobSetup& job,
+// The ranks go on without the GPUs that have gone bad. False, and says so, where others cannot be
+// had.
+bool leave_bad_gpus(const std::vector<BadGpu>& bad,
+                    LeasedPlan& leased,
+                    JobSetup& job,
                     const LaunchOptions& options) {
   job.use_plan(leased.plan, {});  // lets the leases go
   try {
@@ -93,14 +116,16 @@ struct UnusedFoldersRemoved {
 }  // namespace
 
 int exit_code_of(const Error& error) {
-  if (const auto* spawn = dynamic_cast<const SpawnError*>(&error)) return spawn->exit_code();
+  if (const auto* spawn = dynamic_cast<const SpawnError*>(&error))
+    return spawn->exit_code();
   return error.code() == ErrorCode::invalid_argument ? 2 : 1;
 }
 
 int launch(const LaunchOptions& given) {
   const auto began = Clock::now();
   LaunchOptions options = given;
-  if (options.run_id.empty()) options.run_id = make_uuid();
+  if (options.run_id.empty())
+    options.run_id = make_uuid();
   check_launch(options);
   const Inventory inventory = discover(options);
   LeasedPlan leased = place_and_lease(inventory, options);
@@ -112,19 +137,22 @@ int launch(const LaunchOptions& given) {
     return 0;
   }
   ProcessSet processes({.stop_signals = options.stop_signals});
-  JobSetup job(options, RankRendezvous({.master_port = options.master_port}),
+  JobSetup job(options,
+               RankRendezvous({.master_port = options.master_port}),
                inventory.simulated ? usable_cores() : inventory.hosts.at(0).num_cores);
   const UnusedFoldersRemoved at_end{job};
   keep_copies_of_launch(job.facts().work_dir, job.facts().launch);
   job.use_plan(plan, std::move(leased.leases));
   std::optional<JobRegistration> registration(job_note(options, plan, job.facts()));
   std::optional<GpuWatch> gpus;
-  if (options.looks_at_gpus && !inventory.simulated) gpus.emplace(inventory.hosts.at(0));
+  if (options.looks_at_gpus && !inventory.simulated)
+    gpus.emplace(inventory.hosts.at(0));
   RunRecorder record(options, job.facts(), inventory.hosts.at(0).name, &inventory);
   show_plan(plan, options, STDERR_FILENO);
 
   std::optional<Clock::time_point> time_limit;
-  if (options.time_limit) time_limit = (options.limit_has_begun ? began : Clock::now()) + *options.time_limit;
+  if (options.time_limit)
+    time_limit = (options.limit_has_begun ? began : Clock::now()) + *options.time_limit;
   Restarts restarts(options.max_restarts);
   int attempt = 0;
   std::optional<InPlaceRestarts> in_place;
@@ -136,7 +164,9 @@ int launch(const LaunchOptions& given) {
     const auto started = Clock::now();
     record.begin_attempt(attempt);
     restarts.begin();
-    GroupResult result = run_workers(processes, specs, job.inherited_fds(),
+    GroupResult result = run_workers(processes,
+                                     specs,
+                                     job.inherited_fds(),
                                      {.shutdown_timeout = options.shutdown_timeout,
                                       .until = time_limit,
                                       .master_port = watched_port(options, job.facts()),
@@ -151,15 +181,19 @@ int launch(const LaunchOptions& given) {
     }
     if (result.fault.empty() && have_stopped(result.exits)) {
       tell_activity(job.facts(), attempt, options.quiet);
-      log(LogLevel::info, cat("all ranks have stopped, as they were asked to (exit code ", kStoppedExitCode,
-                              "); start the job again to resume"));
+      log(LogLevel::info,
+          cat("all ranks have stopped, as they were asked to (exit code ",
+              kStoppedExitCode,
+              "); start the job again to resume"));
       return record.finish(kStoppedExitCode, outcome_of(kStoppedExitCode, result.exits));
     }
     const bool failed = first_failure(result.exits) != nullptr;
     const auto bad = failed && gpus ? gpus->look(plan, 0) : std::vector<BadGpu>();
     if (restarts.wanted(result) && (bad.empty() || leave_bad_gpus(bad, leased, job, options))) {
-      if (!bad.empty()) registration.emplace(job_note(options, plan, job.facts()));
-      if (restarts.wait(result, processes, started, time_limit)) continue;
+      if (!bad.empty())
+        registration.emplace(job_note(options, plan, job.facts()));
+      if (restarts.wait(result, processes, started, time_limit))
+        continue;
     }
     tell_activity(job.facts(), attempt, options.quiet);
     record.name_source_lines();  // the report has them of all attempts

@@ -1,6 +1,6 @@
-// Runs a job: discover → place → rendezvous → spawn → watch → (restart | report). This is the part for one
-// host. `muster run` and muster::run (a program that starts its own ranks) both call `launch`. Knows nothing
-// of LibTorch.
+// Runs a job: discover → place → rendezvous → spawn → watch → (restart | report). This is the part
+// for one host. `muster run` and muster::run (a program that starts its own ranks) both call
+// `launch`. Knows nothing of LibTorch.
 #pragma once
 
 #include <signal.h>
@@ -29,50 +29,56 @@ struct ProgramRanks {
 struct LaunchOptions {
   std::vector<std::string> argv = {};  // the program and its arguments, as executed
   std::string program = {};            // the file to execute; empty: argv[0], found by PATH
-  // Programs that the last ranks run, in this order; the ranks before them run `argv`. The request's number
-  // of ranks includes them.
+  // Programs that the last ranks run, in this order; the ranks before them run `argv`. The
+  // request's number of ranks includes them.
   std::vector<ProgramRanks> more_programs = {};
   Request request = {};
-  std::string inventory = {};  // plan for this file instead of this machine; ranks then run on CPU, simulated
-  int cpu_slots = 0;           // 0: MUSTER_CPU_SLOTS, or 2
-  std::string plan = {};       // execute this plan file exactly; `request` is then ignored
-  std::string svg = {};        // with dry_run: draw the plan into this file
+  std::string inventory =
+      {};  // plan for this file instead of this machine; ranks then run on CPU, simulated
+  int cpu_slots = 0;      // 0: MUSTER_CPU_SLOTS, or 2
+  std::string plan = {};  // execute this plan file exactly; `request` is then ignored
+  std::string svg = {};   // with dry_run: draw the plan into this file
   // With dry_run: what to print after the plan; with `json`, the JSON of the member "model".
   std::function<std::string(const Inventory&, const Plan&)> about_model = {};
   bool lease = true;          // lease every GPU, so that no two jobs get the same one
   bool looks_at_gpus = true;  // check them after a failure, so that no restart uses a bad one
-  std::optional<std::chrono::milliseconds> wait = {};  // for GPUs that other jobs hold; nothing: do not wait
+  std::optional<std::chrono::milliseconds> wait =
+      {};  // for GPUs that other jobs hold; nothing: do not wait
 
   std::string master_addr = {};  // empty: "localhost"
   int master_port = 0;           // 0: a free one, held by the launcher until the job ends
   std::string run_id = {};       // empty: a random UUID
   std::string role = "default";
   int max_restarts = 0;
-  bool goes_on = false;   // a failed rank is lost and the others go on; one success makes the job succeed
+  bool goes_on =
+      false;  // a failed rank is lost and the others go on; one success makes the job succeed
   bool replaces = false;  // only a failed rank is restarted, at most max_restarts times
-  std::chrono::milliseconds rejoin_within{30'000};     // with `replaces`: for the others to join again
+  std::chrono::milliseconds rejoin_within{30'000};  // with `replaces`: for the others to join again
   std::chrono::milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL
   // Longest SIGSTOP of a rank; nothing: only report.
   std::optional<std::chrono::milliseconds> stopped_timeout = {};
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // that end the job
   std::string run_dir = {};                                            // empty: runs/<id>
-  std::string log_dir = {};     // empty: <run_dir>/logs, else <log_dir>/<id>
-  std::string redirects = "0";  // torchrun's form: 0..3 (1 stdout, 2 stderr) or "0:1,1:2" by local rank
-  std::string tee = "0";        // the same
+  std::string log_dir = {};  // empty: <run_dir>/logs, else <log_dir>/<id>
+  std::string redirects =
+      "0";                // torchrun's form: 0..3 (1 stdout, 2 stderr) or "0:1,1:2" by local rank
+  std::string tee = "0";  // the same
   std::vector<int> local_ranks_filter = {};  // show only these ranks on the console; empty: all
   bool collapse = true;  // on a terminal: "[0-7] message ×8" for a line that several ranks print
-  // May use ${rank}, ${local_rank}, ${role_name}, ${hostname}; empty: "[rank] ", or no prefix for a job of
-  // one rank.
+  // May use ${rank}, ${local_rank}, ${role_name}, ${hostname}; empty: "[rank] ", or no prefix for a
+  // job of one rank.
   std::string line_prefix = {};
   Environment extra_env = {};  // overrides the launcher's own environment
-  // Where ranks run; empty: the launcher's directory. The program is always found from the launcher's
-  // directory.
+  // Where ranks run; empty: the launcher's directory. The program is always found from the
+  // launcher's directory.
   std::string work_dir = {};
-  std::optional<std::chrono::milliseconds> time_limit = {};  // for the whole job; then it ends as by SIGTERM
-  bool limit_has_begun = false;  // time_limit counts from now, not from the start of the ranks: Slurm's end
-  bool dry_run = false;          // print the plan on standard output and stop
-  bool json = false;             // the plan as JSON
-  bool quiet = false;            // no placement table
+  std::optional<std::chrono::milliseconds> time_limit =
+      {};  // for the whole job; then it ends as by SIGTERM
+  bool limit_has_begun =
+      false;             // time_limit counts from now, not from the start of the ranks: Slurm's end
+  bool dry_run = false;  // print the plan on standard output and stop
+  bool json = false;     // the plan as JSON
+  bool quiet = false;    // no placement table
   bool virtual_local_rank = false;  // LOCAL_RANK=0 for every rank, each seeing its own GPU alone
   // Called with the first rank that failed, when a failure has ended the job. One host only.
   std::function<void(const WorkerExit&)> on_failure = {};
@@ -81,14 +87,13 @@ struct LaunchOptions {
 inline constexpr int kReplacements = 3;         // default max_restarts with `replaces`
 inline constexpr int kTimeLimitExitCode = 124;  // as timeout(1)
 
-// Runs the whole job. Returns the process's exit code: 0, the first failing rank's own, 128 + signal, or
-// kTimeLimitExitCode.
-// Blocking: until every process that it started has ended.
-// Throws: Error, before anything is started (bad request, program not found, port taken).
+// Runs the whole job. Returns the process's exit code: 0, the first failing rank's own, 128 +
+// signal, or kTimeLimitExitCode. Blocking: until every process that it started has ended. Throws:
+// Error, before anything is started (bad request, program not found, port taken).
 int launch(const LaunchOptions& options);
 
-// The exit code of a launcher that could not start its job: 2 usage, 126 not executable, 127 not found,
-// else 1.
+// The exit code of a launcher that could not start its job: 2 usage, 126 not executable, 127 not
+// found, else 1.
 int exit_code_of(const Error& error);
 
 }  // namespace muster

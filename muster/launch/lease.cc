@@ -41,9 +41,12 @@ struct flock lock_of(short type, Segment segment) {
 // False when another holds some of it.
 bool try_lock(int fd, Segment segment, const std::string& path) {
   struct flock lock = lock_of(F_WRLCK, segment);
-  if (::fcntl(fd, F_OFD_SETLK, &lock) == 0) return true;
-  if (errno == EAGAIN || errno == EACCES) return false;
-  fail_errno(cat("lease: cannot lock '", path,
+  if (::fcntl(fd, F_OFD_SETLK, &lock) == 0)
+    return true;
+  if (errno == EAGAIN || errno == EACCES)
+    return false;
+  fail_errno(cat("lease: cannot lock '",
+                 path,
                  "' (a file system without locks?); set MUSTER_RUNTIME_DIR to a "
                  "folder on a local one"),
              errno);
@@ -52,14 +55,18 @@ bool try_lock(int fd, Segment segment, const std::string& path) {
 // What others (other open file descriptions) hold inside `within`, in order. The kernel names some
 // conflicting lock and not the first, so both sides of it are asked for again.
 void add_held(int fd, Segment within, std::vector<Segment>& held) {
-  if (within.first >= within.end) return;
+  if (within.first >= within.end)
+    return;
   struct flock lock = lock_of(F_WRLCK, within);
-  if (::fcntl(fd, F_OFD_GETLK, &lock) != 0) fail_errno("lease: cannot see a file's locks", errno);
-  if (lock.l_type == F_UNLCK) return;
+  if (::fcntl(fd, F_OFD_GETLK, &lock) != 0)
+    fail_errno("lease: cannot see a file's locks", errno);
+  if (lock.l_type == F_UNLCK)
+    return;
   const auto clamp = [&](off_t at) {
     return static_cast<int>(std::clamp<off_t>(at, within.first, within.end));
   };
-  const Segment found{clamp(lock.l_start), lock.l_len == 0 ? within.end : clamp(lock.l_start + lock.l_len)};
+  const Segment found{clamp(lock.l_start),
+                      lock.l_len == 0 ? within.end : clamp(lock.l_start + lock.l_len)};
   add_held(fd, {within.first, found.first}, held);
   held.push_back(found);
   add_held(fd, {found.end, within.end}, held);
@@ -78,65 +85,75 @@ std::optional<std::vector<Segment>> free_segments(std::vector<Segment> held, int
   int at = 0;
   for (const Segment& segment : held) {
     const int size = std::min(units, segment.first - at);
-    if (size > 0) chosen.push_back({at, at + size});
+    if (size > 0)
+      chosen.push_back({at, at + size});
     units -= std::max(size, 0);
     at = segment.end;
   }
-  if (units > 0) return std::nullopt;
+  if (units > 0)
+    return std::nullopt;
   return chosen;
 }
 
 // A UUID is text from a driver or a file, and becomes a file's name.
-// "MIG-GPU-<uuid>/1/0", the older form, has slashes, and AMD's "GPU-pci-0000:3b:00.0" dots; '_' is in none.
+// "MIG-GPU-<uuid>/1/0", the older form, has slashes, and AMD's "GPU-pci-0000:3b:00.0" dots; '_' is
+// in none.
 std::string file_name(const GpuUuid& gpu) {
   constexpr size_t kMaxLength = 96;
   std::string name = gpu.value;
-  bool good =
-      name.size() <= kMaxLength && name.size() > 4 && (name.starts_with("GPU-") || name.starts_with("MIG-"));
+  bool good = name.size() <= kMaxLength && name.size() > 4 &&
+              (name.starts_with("GPU-") || name.starts_with("MIG-"));
   const bool slashes = name.starts_with("MIG-GPU-");
   for (char& c : name) {
     const bool slash = c == '/' && slashes;
-    good = good &&
-           (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == ':' || c == '.' || slash);
+    good = good && (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == ':' ||
+                    c == '.' || slash);
     c = slash ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   if (!good) {
     throw Error(ErrorCode::invalid_argument,
                 cat("lease: expected a UUID as GPU-8f3c… or MIG-…, got '",
-                    printable(gpu.value.substr(0, kMaxLength)), "'; see `muster devices`"));
+                    printable(gpu.value.substr(0, kMaxLength)),
+                    "'; see `muster devices`"));
   }
   return name;
 }
 
 void check_units(int units) {
-  if (units >= 1 && units <= kWholeGpu) return;
+  if (units >= 1 && units <= kWholeGpu)
+    return;
   throw Error(ErrorCode::invalid_argument,
               cat("lease: expected 1 to ", kWholeGpu, " units of a GPU, got ", units));
 }
 
-// What clears old files out of /tmp leaves the file alone: in older versions of systemd for its mode, in
-// newer ones also for the lock. Both hold as long as a rank has the lease, whatever became of its launcher.
+// What clears old files out of /tmp leaves the file alone: in older versions of systemd for its
+// mode, in newer ones also for the lock. Both hold as long as a rank has the lease, whatever became
+// of its launcher.
 void keep_from_clearing(int file) {
   ::fchmod(file, kKeptFile);
   ::flock(file, LOCK_SH | LOCK_NB);
 }
 
-// Held while leases are taken or read, so that all of a job's are had at once and a reader sees whole notes.
+// Held while leases are taken or read, so that all of a job's are had at once and a reader sees
+// whole notes.
 class Taking {
  public:
   Taking(Fd file, const std::string& path, const Deadline& deadline) : file_(std::move(file)) {
     auto pause = std::chrono::microseconds(50);
     while (!try_lock(file_.get(), {0, 1}, path)) {
       if (deadline.passed()) {
-        throw Error(ErrorCode::timeout,
-                    cat("lease: expected another process to release '", path,
-                        "', got no release; see whether a muster process is stopped (`ps`: state T)"));
+        throw Error(
+            ErrorCode::timeout,
+            cat("lease: expected another process to release '",
+                path,
+                "', got no release; see whether a muster process is stopped (`ps`: state T)"));
       }
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, std::chrono::microseconds(2000));
     }
   }
-  // Released by name and not only by closing: a process that another thread forked just now has it open too.
+  // Released by name and not only by closing: a process that another thread forked just now has it
+  // open too.
   ~Taking() {
     struct flock lock = lock_of(F_UNLCK, {0, 1});
     ::fcntl(file_.get(), F_OFD_SETLK, &lock);
@@ -157,11 +174,15 @@ LeaseFolder::LeaseFolder(LeaseOptions options)
 
 // Invalid when the file is absent and not to be made.
 Fd LeaseFolder::open_file(const std::string& name, bool create) const {
-  if (!folder_.valid()) return {};
-  const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (create ? O_CREAT : 0);
+  if (!folder_.valid())
+    return {};
+  const int flags =
+      O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (create ? O_CREAT : 0);
   Fd file(::openat(folder_.get(), name.c_str(), flags, kKeptFile));
-  if (!file.valid() && errno == ENOENT && !create) return {};
-  if (!file.valid()) fail_errno(cat("lease: cannot open '", path_, "/", name, "'"), errno);
+  if (!file.valid() && errno == ENOENT && !create)
+    return {};
+  if (!file.valid())
+    fail_errno(cat("lease: cannot open '", path_, "/", name, "'"), errno);
   struct stat info = {};
   if (::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
     throw Error(ErrorCode::failed_precondition,
@@ -180,31 +201,39 @@ void Lease::end() {
 
 std::optional<Lease> LeaseFolder::inherited(const GpuUuid& gpu) const {
   struct stat file = {};
-  if (!folder_.valid() || ::fstatat(folder_.get(), file_name(gpu).c_str(), &file, AT_SYMLINK_NOFOLLOW) != 0) {
+  if (!folder_.valid() ||
+      ::fstatat(folder_.get(), file_name(gpu).c_str(), &file, AT_SYMLINK_NOFOLLOW) != 0) {
     return std::nullopt;
   }
   for (const std::string& word : split(options_.inherited, ',')) {
     const auto fd = parse_int(word);
     struct stat info = {};
-    if (!fd || *fd < 0 || *fd > INT32_MAX || ::fstat(static_cast<int>(*fd), &info) != 0) continue;
-    if (info.st_dev != file.st_dev || info.st_ino != file.st_ino) continue;
-    Fd copy(::fcntl(static_cast<int>(*fd), F_DUPFD_CLOEXEC, 3));  // the same lock: it belongs to what is open
-    if (copy.valid()) return Lease(gpu, std::move(copy), false);
+    if (!fd || *fd < 0 || *fd > INT32_MAX || ::fstat(static_cast<int>(*fd), &info) != 0)
+      continue;
+    if (info.st_dev != file.st_dev || info.st_ino != file.st_ino)
+      continue;
+    Fd copy(::fcntl(
+        static_cast<int>(*fd), F_DUPFD_CLOEXEC, 3));  // the same lock: it belongs to what is open
+    if (copy.valid())
+      return Lease(gpu, std::move(copy), false);
   }
   return std::nullopt;
 }
 
 // Called with Taking held.
 std::optional<Lease> LeaseFolder::take(const GpuUuid& gpu, int units, const LeaseNote& note) const {
-  if (auto ours = inherited(gpu)) return ours;
+  if (auto ours = inherited(gpu))
+    return ours;
   const std::string name = file_name(gpu);
   Fd file = open_file(name, true);
   const auto segments = free_segments(held_segments(file.get()), units);
-  if (!segments) return std::nullopt;
+  if (!segments)
+    return std::nullopt;
   keep_from_clearing(file.get());
   const std::string bytes = lease_note_to_bytes(complete_lease_note(note));
   for (const Segment& segment : *segments) {
-    if (!try_lock(file.get(), segment, path_ + "/" + name)) return std::nullopt;
+    if (!try_lock(file.get(), segment, path_ + "/" + name))
+      return std::nullopt;
     const off_t at = kNotes + off_t{segment.first} * static_cast<off_t>(kLeaseNoteBytes);
     // A full disk is no reason to refuse: the lock is the lease.
     [[maybe_unused]] const ssize_t written = ::pwrite(file.get(), bytes.data(), bytes.size(), at);
@@ -214,14 +243,17 @@ std::optional<Lease> LeaseFolder::take(const GpuUuid& gpu, int units, const Leas
 
 std::vector<LeaseHolder> LeaseFolder::read_holders(const GpuUuid& gpu) const {
   const Fd file = open_file(file_name(gpu), false);
-  if (!file.valid()) return {};
+  if (!file.valid())
+    return {};
   std::vector<LeaseHolder> holders;
   for (const Segment& segment : held_segments(file.get())) {
     LeaseHolder holder{.units = segment.end - segment.first};
     std::string bytes(kLeaseNoteBytes, '\0');
     const off_t at = kNotes + off_t{segment.first} * static_cast<off_t>(kLeaseNoteBytes);
-    if (::pread(file.get(), bytes.data(), bytes.size(), at) > 0) holder.note = lease_note_from_bytes(bytes);
-    if (holder.note) holder.alive = lease_note_alive(*holder.note);
+    if (::pread(file.get(), bytes.data(), bytes.size(), at) > 0)
+      holder.note = lease_note_from_bytes(bytes);
+    if (holder.note)
+      holder.alive = lease_note_alive(*holder.note);
     // A lease that fills several gaps has left the same note in each.
     const auto same = std::find_if(holders.begin(), holders.end(), [&](const LeaseHolder& other) {
       return holder.note && other.note == holder.note;
@@ -235,15 +267,19 @@ std::vector<LeaseHolder> LeaseFolder::read_holders(const GpuUuid& gpu) const {
   return holders;
 }
 
-std::optional<Lease> LeaseFolder::try_take(const GpuUuid& gpu, int units, const LeaseNote& note) const {
+std::optional<Lease> LeaseFolder::try_take(const GpuUuid& gpu,
+                                           int units,
+                                           const LeaseNote& note) const {
   LeaseResult result = try_take_all({{gpu, units}}, note);
-  if (result.leases.empty()) return std::nullopt;
+  if (result.leases.empty())
+    return std::nullopt;
   return std::move(result.leases.front());
 }
 
 LeaseResult LeaseFolder::try_take_all(std::vector<LeaseWish> wishes, const LeaseNote& note) const {
-  std::sort(wishes.begin(), wishes.end(),
-            [](const LeaseWish& a, const LeaseWish& b) { return a.gpu < b.gpu; });
+  std::sort(wishes.begin(), wishes.end(), [](const LeaseWish& a, const LeaseWish& b) {
+    return a.gpu < b.gpu;
+  });
   for (size_t i = 0; i < wishes.size(); ++i) {
     check_units(wishes[i].units);
     if (i > 0 && file_name(wishes[i - 1].gpu) == file_name(wishes[i].gpu)) {
@@ -253,9 +289,12 @@ LeaseResult LeaseFolder::try_take_all(std::vector<LeaseWish> wishes, const Lease
   }
   if (!folder_.valid()) {
     throw Error(ErrorCode::failed_precondition,
-                cat("lease: expected the folder '", path_, "', got none; open it with LeaseOptions::create"));
+                cat("lease: expected the folder '",
+                    path_,
+                    "', got none; open it with LeaseOptions::create"));
   }
-  const Taking taking(open_file(kTakingFile, true), path_ + "/" + kTakingFile, Deadline(options_.patience));
+  const Taking taking(
+      open_file(kTakingFile, true), path_ + "/" + kTakingFile, Deadline(options_.patience));
   LeaseResult result;
   for (const LeaseWish& wish : wishes) {
     if (auto lease = take(wish.gpu, wish.units, note)) {
@@ -264,13 +303,15 @@ LeaseResult LeaseFolder::try_take_all(std::vector<LeaseWish> wishes, const Lease
       result.busy.push_back({wish.gpu, read_holders(wish.gpu)});
     }
   }
-  if (!result.busy.empty()) result.leases.clear();
+  if (!result.busy.empty())
+    result.leases.clear();
   return result;
 }
 
 std::vector<LeaseHolder> LeaseFolder::holders(const GpuUuid& gpu) const {
   Fd file = open_file(kTakingFile, false);
-  if (!file.valid()) return {};  // nobody ever took one
+  if (!file.valid())
+    return {};  // nobody ever took one
   const Taking taking(std::move(file), path_ + "/" + kTakingFile, Deadline(options_.patience));
   return read_holders(gpu);
 }

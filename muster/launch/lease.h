@@ -1,12 +1,13 @@
-// Leases on GPUs: who may use which, among the jobs of one user on one host. A lease is a lock on a file, and
-// the lock lives as long as a process has the descriptor open: however its holders end, the kernel releases
-// it at once, so nothing stale can be left. Taken by lease_plan.h, shown by `muster devices` and `muster
-// doctor`; knows nothing of plans. Other users' work: other_users.h.
+// Leases on GPUs: who may use which, among the jobs of one user on one host. A lease is a lock on a
+// file, and the lock lives as long as a process has the descriptor open: however its holders end,
+// the kernel releases it at once, so nothing stale can be left. Taken by lease_plan.h, shown by
+// `muster devices` and `muster doctor`; knows nothing of plans. Other users' work: other_users.h.
 //
-// One file for each GPU, `gpu-<uuid>`. Its bytes 0 … 999 are the GPU's units: a whole GPU is a lock on all of
-// them, a share on as many as it takes. From byte 4096 on lie notes, 1024 bytes for each unit, as JSON: a
-// lease's is at its first unit (and at every later gap that it fills). A note is for people: without it (a
-// full disk) the lease holds all the same. Source: fcntl(2), "Open file description locks".
+// One file for each GPU, `gpu-<uuid>`. Its bytes 0 … 999 are the GPU's units: a whole GPU is a lock
+// on all of them, a share on as many as it takes. From byte 4096 on lie notes, 1024 bytes for each
+// unit, as JSON: a lease's is at its first unit (and at every later gap that it fills). A note is
+// for people: without it (a full disk) the lease holds all the same. Source: fcntl(2), "Open file
+// description locks".
 #pragma once
 
 #include <chrono>
@@ -27,9 +28,10 @@ inline constexpr int kWholeGpu = 1000;  // units
 inline constexpr const char* kLeaseVariable = "MUSTER_LEASE_FD";
 
 struct LeaseNote {
-  int pid = 0;                 // of who took it; 0: this process
-  uint64_t started_ticks = 0;  // when that process began, as /proc says; filled in when the lease is taken
-  std::string job = {};        // the run's id
+  int pid = 0;  // of who took it; 0: this process
+  uint64_t started_ticks =
+      0;  // when that process began, as /proc says; filled in when the lease is taken
+  std::string job = {};  // the run's id
   std::string program = {};
   int64_t since_seconds = 0;  // on the calendar's clock, since 1970; 0: now
   uint64_t memory_bytes = 0;  // of the GPU's memory, reserved; 0: not told
@@ -52,10 +54,13 @@ class Lease {
   Lease(GpuUuid gpu, Fd fd, bool taken) : gpu_(std::move(gpu)), fd_(std::move(fd)), taken_(taken) {}
 
   const GpuUuid& gpu() const { return gpu_; }
-  int fd() const { return fd_.get(); }  // closed on exec: who starts a rank names it among those it inherits
+  int fd() const {
+    return fd_.get();
+  }  // closed on exec: who starts a rank names it among those it inherits
 
-  // Ends a lease that was taken here for every process at once: for who knows that all that used the GPU has
-  // ended. Without it, another child that is just being started has the descriptor until its program begins.
+  // Ends a lease that was taken here for every process at once: for who knows that all that used
+  // the GPU has ended. Without it, another child that is just being started has the descriptor
+  // until its program begins.
   void end();
 
  private:
@@ -81,7 +86,8 @@ struct LeaseResult {
 
 struct LeaseOptions {
   std::string folder = {};  // empty: default_runtime_folder()
-  bool create = true;       // false: only look; without the folder nothing is held and nothing can be taken
+  bool create =
+      true;  // false: only look; without the folder nothing is held and nothing can be taken
   std::string inherited =
       {};  // MUSTER_LEASE_FD's value: what this process holds already is no obstacle to it
   std::chrono::milliseconds patience{10'000};  // for another process that is just taking a lease
@@ -94,13 +100,15 @@ class LeaseFolder {
 
   const std::string& path() const { return path_; }
 
-  // A lease on `units` of the GPU, or nothing when fewer are free. Where an inherited lease covers the GPU,
-  // that one again. Blocking: while another process takes one. Throws: invalid_argument (a UUID that is none,
-  // units beyond 1 … 1000), timeout, io.
-  std::optional<Lease> try_take(const GpuUuid& gpu, int units = kWholeGpu, const LeaseNote& note = {}) const;
+  // A lease on `units` of the GPU, or nothing when fewer are free. Where an inherited lease covers
+  // the GPU, that one again. Blocking: while another process takes one. Throws: invalid_argument (a
+  // UUID that is none, units beyond 1 … 1000), timeout, io.
+  std::optional<Lease> try_take(const GpuUuid& gpu,
+                                int units = kWholeGpu,
+                                const LeaseNote& note = {}) const;
 
-  // All wishes or none; nobody else takes a lease in between, so two callers never block each other half-way.
-  // Throws: as try_take, and invalid_argument when a GPU is named twice.
+  // All wishes or none; nobody else takes a lease in between, so two callers never block each other
+  // half-way. Throws: as try_take, and invalid_argument when a GPU is named twice.
   LeaseResult try_take_all(std::vector<LeaseWish> wishes, const LeaseNote& note = {}) const;
 
   // Who holds it now, this process included.

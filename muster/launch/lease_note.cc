@@ -22,7 +22,8 @@ constexpr size_t kMaxText = 120;  // even when every byte is escaped as \u00xx, 
 template <class T>
 T member_or(const json& note, const char* key, T fallback) {
   const auto found = note.find(key);
-  if (found == note.end()) return fallback;
+  if (found == note.end())
+    return fallback;
   if constexpr (std::is_same_v<T, std::string>) {
     return found->is_string() ? found->template get<std::string>() : fallback;
   } else {
@@ -48,7 +49,8 @@ std::string lease_note_to_bytes(const LeaseNote& note) {
 
 std::optional<LeaseNote> lease_note_from_bytes(const std::string& bytes) {
   const json document = json::parse(bytes.substr(0, bytes.find('\0')), nullptr, false);
-  if (!document.is_object() || member_or<std::string>(document, "schema", "") != kSchema) return std::nullopt;
+  if (!document.is_object() || member_or<std::string>(document, "schema", "") != kSchema)
+    return std::nullopt;
   return LeaseNote{.pid = member_or(document, "pid", 0),
                    .started_ticks = member_or(document, "started_ticks", uint64_t{0}),
                    .job = member_or<std::string>(document, "job", ""),
@@ -58,30 +60,41 @@ std::optional<LeaseNote> lease_note_from_bytes(const std::string& bytes) {
 }
 
 LeaseNote complete_lease_note(LeaseNote note) {
-  if (note.pid == 0) note.pid = ::getpid();
-  if (note.since_seconds == 0) note.since_seconds = std::time(nullptr);
-  if (note.started_ticks == 0) note.started_ticks = process_start_ticks(note.pid);
+  if (note.pid == 0)
+    note.pid = ::getpid();
+  if (note.since_seconds == 0)
+    note.since_seconds = std::time(nullptr);
+  if (note.started_ticks == 0)
+    note.started_ticks = process_start_ticks(note.pid);
   return note;
 }
 
 bool lease_note_alive(const LeaseNote& note) {
-  return note.pid > 0 && note.started_ticks != 0 && process_start_ticks(note.pid) == note.started_ticks;
+  return note.pid > 0 && note.started_ticks != 0 &&
+         process_start_ticks(note.pid) == note.started_ticks;
 }
 
 std::string describe(const LeaseHolder& holder) {
   std::string text;
-  if (holder.units < kWholeGpu) text = cat(holder.units, " of ", kWholeGpu, " units: ");
-  if (!holder.note) return text + "a job that left no note";
+  if (holder.units < kWholeGpu)
+    text = cat(holder.units, " of ", kWholeGpu, " units: ");
+  if (!holder.note)
+    return text + "a job that left no note";
   const LeaseNote& note = *holder.note;
   text += note.job.empty() ? std::string("a job") : cat("job ", printable(note.job));
   text +=
-      cat(" (", note.program.empty() ? std::string() : cat(printable(note.program), ", "), "pid ", note.pid,
-          holder.alive ? "" : ", which has ended; a process that it started still holds the lease", ")");
+      cat(" (",
+          note.program.empty() ? std::string() : cat(printable(note.program), ", "),
+          "pid ",
+          note.pid,
+          holder.alive ? "" : ", which has ended; a process that it started still holds the lease",
+          ")");
   const int64_t age = std::time(nullptr) - note.since_seconds;
   if (note.since_seconds > 0 && age >= 1) {
     text += cat(" since ", format_duration(std::chrono::seconds(age)));
   }
-  if (note.memory_bytes > 0) text += cat(", ", format_bytes(note.memory_bytes), " reserved");
+  if (note.memory_bytes > 0)
+    text += cat(", ", format_bytes(note.memory_bytes), " reserved");
   return text;
 }
 

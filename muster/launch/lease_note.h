@@ -13,10 +13,12 @@ inline constexpr size_t kLeaseNoteBytes = 1024;
 // Exactly kLeaseNoteBytes: JSON, schema "muster.lease/1", then zeros. Long names are cut.
 std::string lease_note_to_bytes(const LeaseNote& note);
 
-// Nothing when the bytes hold no such note: it is only for people, so nobody stops for a damaged one.
+// Nothing when the bytes hold no such note: it is only for people, so nobody stops for a damaged
+// one.
 std::optional<LeaseNote> lease_note_from_bytes(const std::string& bytes);
 
-// The note with this process's id, the time and the process's own start filled in where they were left open.
+// The note with this process's id, the time and the process's own start filled in where they were
+// left open.
 LeaseNote complete_lease_note(LeaseNote note);
 
 // Whether the process that wrote the note still runs (and is not another one that got its number).

@@ -15,44 +15,55 @@ namespace {
 
 std::string held_by(const LeaseRefusal& refusal) {
   std::vector<std::string> holders;
-  for (const LeaseHolder& holder : refusal.holders) holders.push_back(describe(holder));
+  for (const LeaseHolder& holder : refusal.holders)
+    holders.push_back(describe(holder));
   return holders.empty() ? std::string("held a moment ago") : cat("held by ", join(holders, "; "));
 }
 
 std::string busy_text(const BusyGpus& busy) {
   std::vector<std::string> lines;
-  for (const auto& [gpu, why] : busy) lines.push_back(cat(printable(gpu.value), " ", why));
+  for (const auto& [gpu, why] : busy)
+    lines.push_back(cat(printable(gpu.value), " ", why));
   return join(lines, ", ");
 }
 
-Error still_busy(const BusyGpus& busy, const std::string& planner_error, const LeasePlanOptions& options) {
+Error still_busy(const BusyGpus& busy,
+                 const std::string& planner_error,
+                 const LeasePlanOptions& options) {
   const std::string waited =
       options.wait ? cat(" after waiting ", format_duration(*options.wait)) : std::string();
-  // Its first line: below that stands a picture of where in --gpus it is, which has no place in a sentence.
+  // Its first line: below that stands a picture of where in --gpus it is, which has no place in a
+  // sentence.
   const std::string planner = planner_error.substr(0, planner_error.find('\n'));
   const std::string why = planner.empty() ? std::string() : cat(" (without them: ", planner, ")");
-  return {ErrorCode::unavailable,
-          cat("lease: expected free GPUs, got ", busy_text(busy), waited, why, "; ", options.advice)};
+  return {
+      ErrorCode::unavailable,
+      cat("lease: expected free GPUs, got ", busy_text(busy), waited, why, "; ", options.advice)};
 }
 
 // One round: a plan with its leases, or what stands in the way.
 class Round {
  public:
-  Round(const LeaseFolder& folder, const std::function<Plan(const BusyGpus&)>& make_plan,
-        const LeaseNote& note, int host_index)
+  Round(const LeaseFolder& folder,
+        const std::function<Plan(const BusyGpus&)>& make_plan,
+        const LeaseNote& note,
+        int host_index)
       : folder_(folder), make_plan_(make_plan), note_(note), host_index_(host_index) {}
 
   std::optional<LeasedPlan> run(bool replan) {
     for (;;) {
       Plan plan;
-      if (!try_plan(plan)) return std::nullopt;
+      if (!try_plan(plan))
+        return std::nullopt;
       LeaseResult result = folder_.try_take_all(lease_wishes(plan, host_index_), note_);
-      if (result.busy.empty()) return LeasedPlan{std::move(plan), std::move(result.leases)};
+      if (result.busy.empty())
+        return LeasedPlan{std::move(plan), std::move(result.leases)};
       bool more = false;  // a planner that plans what it was told to leave out would never end
       for (const LeaseRefusal& refusal : result.busy) {
         more |= busy_.insert_or_assign(refusal.gpu, held_by(refusal)).second;
       }
-      if (!replan || !more) return std::nullopt;
+      if (!replan || !more)
+        return std::nullopt;
     }
   }
 
@@ -66,7 +77,8 @@ class Round {
       plan = make_plan_(busy_);
       return true;
     } catch (const Error& error) {
-      if (busy_.empty()) throw;
+      if (busy_.empty())
+        throw;
       planner_error_ = error.what();
       return false;
     }
@@ -84,22 +96,27 @@ class Round {
 
 std::vector<LeaseWish> lease_wishes(const Plan& plan, int host_index) {
   std::vector<LeaseWish> wishes;
-  if (plan.simulated) return wishes;
+  if (plan.simulated)
+    return wishes;
   std::set<GpuUuid> gpus;
   const RankRange here = ranks_on_host(plan, host_index);
   for (size_t i = here.first; i < here.first + here.count; ++i) {
     const DeviceAssignment& device = plan.ranks[i].device;
-    if (device.kind != DeviceAssignment::Kind::cpu) gpus.insert(device.uuid);
-    for (const DeviceAssignment& more : plan.ranks[i].more_devices) gpus.insert(more.uuid);
+    if (device.kind != DeviceAssignment::Kind::cpu)
+      gpus.insert(device.uuid);
+    for (const DeviceAssignment& more : plan.ranks[i].more_devices)
+      gpus.insert(more.uuid);
   }
-  for (const GpuUuid& gpu : gpus) wishes.push_back({gpu, kWholeGpu});
+  for (const GpuUuid& gpu : gpus)
+    wishes.push_back({gpu, kWholeGpu});
   return wishes;
 }
 
 std::vector<int> lease_fds(const std::vector<Lease>& leases) {
   std::vector<int> fds;
   fds.reserve(leases.size());
-  for (const Lease& lease : leases) fds.push_back(lease.fd());
+  for (const Lease& lease : leases)
+    fds.push_back(lease.fd());
   return fds;
 }
 
@@ -111,22 +128,29 @@ Inventory without_busy(Inventory inventory, const BusyGpus& busy) {
   for (Host& host : inventory.hosts) {
     for (Gpu& gpu : host.gpus) {
       const auto found = busy.find(gpu.uuid);
-      if (found != busy.end() && gpu.health == kHealthy) gpu.health = found->second;
+      if (found != busy.end() && gpu.health == kHealthy)
+        gpu.health = found->second;
     }
   }
   return inventory;
 }
 
-LeasedPlan plan_with_leases(const LeaseFolder& folder, const std::function<Plan(const BusyGpus&)>& make_plan,
-                            const LeaseNote& note, const LeasePlanOptions& options) {
+LeasedPlan plan_with_leases(const LeaseFolder& folder,
+                            const std::function<Plan(const BusyGpus&)>& make_plan,
+                            const LeaseNote& note,
+                            const LeasePlanOptions& options) {
   using std::chrono::milliseconds;
-  constexpr milliseconds kLongest = std::chrono::hours(24 * 365 * 10);  // a deadline that the clock can hold
+  constexpr milliseconds kLongest =
+      std::chrono::hours(24 * 365 * 10);  // a deadline that the clock can hold
   const Deadline deadline(std::min(options.wait.value_or(milliseconds(0)), kLongest));
   for (bool told = false;; told = true) {
     Round round(folder, make_plan, note, options.host_index);
-    if (auto leased = round.run(options.replan)) return std::move(*leased);
-    if (!options.wait || deadline.passed()) throw still_busy(round.busy(), round.planner_error(), options);
-    if (!told && options.on_wait) options.on_wait(cat("waiting for GPUs: ", busy_text(round.busy())));
+    if (auto leased = round.run(options.replan))
+      return std::move(*leased);
+    if (!options.wait || deadline.passed())
+      throw still_busy(round.busy(), round.planner_error(), options);
+    if (!told && options.on_wait)
+      options.on_wait(cat("waiting for GPUs: ", busy_text(round.busy())));
     std::this_thread::sleep_for(std::min(options.poll, deadline.left()));
   }
 }

@@ -1,5 +1,5 @@
-// From a plan to its leases: takes one for every GPU that this host's ranks get, all or none, and plans again
-// around GPUs that another job has. Called by the launcher.
+// From a plan to its leases: takes one for every GPU that this host's ranks get, all or none, and
+// plans again around GPUs that another job has. Called by the launcher.
 #pragma once
 
 #include <chrono>
@@ -14,32 +14,35 @@
 
 namespace muster {
 
-// Units of every GPU of the plan's ranks on `host_index`, each GPU once, in order of UUID; none for a
-// simulated plan and for CPU ranks.
+// Units of every GPU of the plan's ranks on `host_index`, each GPU once, in order of UUID; none for
+// a simulated plan and for CPU ranks.
 std::vector<LeaseWish> lease_wishes(const Plan& plan, int host_index = 0);
 
-// Of the job's leases: what ranks inherit, and MUSTER_LEASE_FD's value that tells them. One descriptor a GPU,
-// in order of UUID, joined by commas; empty when there are none. Every rank inherits all of them, so that a
-// job keeps all its GPUs until its last process has ended.
+// Of the job's leases: what ranks inherit, and MUSTER_LEASE_FD's value that tells them. One
+// descriptor a GPU, in order of UUID, joined by commas; empty when there are none. Every rank
+// inherits all of them, so that a job keeps all its GPUs until its last process has ended.
 std::vector<int> lease_fds(const std::vector<Lease>& leases);
 std::string lease_variable(const std::vector<Lease>& leases);
 
 // Why each GPU is busy: "held by job 4f2a (train, pid 4711) since 12m".
 using BusyGpus = std::map<GpuUuid, std::string>;
 
-// The inventory with every busy GPU's reason as its health, so that the planner leaves it out and says why.
+// The inventory with every busy GPU's reason as its health, so that the planner leaves it out and
+// says why.
 Inventory without_busy(Inventory inventory, const BusyGpus& busy);
 
 struct LeasePlanOptions {
   int host_index = 0;  // this host, in the plan
-  // Whether other GPUs will do where planned ones are busy, as for --gpus free:2. Otherwise a job that asked
-  // for certain GPUs, or for all, waits for them or fails.
+  // Whether other GPUs will do where planned ones are busy, as for --gpus free:2. Otherwise a job
+  // that asked for certain GPUs, or for all, waits for them or fails.
   bool replan = false;
-  std::optional<std::chrono::milliseconds> wait = {};    // nothing: do not wait
-  std::chrono::milliseconds poll{200};                   // while waiting
-  std::function<void(const std::string&)> on_wait = {};  // told once, with a line that says for what
+  std::optional<std::chrono::milliseconds> wait = {};  // nothing: do not wait
+  std::chrono::milliseconds poll{200};                 // while waiting
+  std::function<void(const std::string&)> on_wait =
+      {};  // told once, with a line that says for what
   // What the user may do about GPUs that stay busy, for the error.
-  std::string advice = "wait for them with --wait, give others with --gpus, or share them with --no-lease";
+  std::string advice =
+      "wait for them with --wait, give others with --gpus, or share them with --no-lease";
 };
 
 inline constexpr std::chrono::milliseconds kWaitForever = std::chrono::milliseconds::max();
@@ -49,12 +52,14 @@ struct LeasedPlan {
   std::vector<Lease> leases = {};
 };
 
-// Makes a plan by `make_plan`, which is told what to leave out (nothing at first; see without_busy), and
-// takes its leases; while some are refused, plans again without those GPUs, or waits and begins anew:
-// `make_plan` looks at the machine again each time. Blocking: up to `wait`. Throws: what `make_plan` throws
-// when nothing was left out; unavailable naming GPUs and holders when they stay busy; as
-// LeaseFolder::try_take_all.
-LeasedPlan plan_with_leases(const LeaseFolder& folder, const std::function<Plan(const BusyGpus&)>& make_plan,
-                            const LeaseNote& note, const LeasePlanOptions& options = {});
+// Makes a plan by `make_plan`, which is told what to leave out (nothing at first; see
+// without_busy), and takes its leases; while some are refused, plans again without those GPUs, or
+// waits and begins anew: `make_plan` looks at the machine again each time. Blocking: up to `wait`.
+// Throws: what `make_plan` throws when nothing was left out; unavailable naming GPUs and holders
+// when they stay busy; as LeaseFolder::try_take_all.
+LeasedPlan plan_with_leases(const LeaseFolder& folder,
+                            const std::function<Plan(const BusyGpus&)>& make_plan,
+                            const LeaseNote& note,
+                            const LeasePlanOptions& options = {});
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// What the kernel has killed in this control group for want of memory, set against ranks' SIGKILLs that
-// nobody here sent. For run_workers alone.
+// What the kernel has killed in this control group for want of memory, set against ranks' SIGKILLs
+// that nobody here sent. For run_workers alone.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,11 @@ namespace muster {
 
 class OomKills {
  public:
-  // `count`: how many there have been in all (count_oom_kills); nothing where the kernel tells none.
-  explicit OomKills(std::function<std::optional<int64_t>()> count) : count_(std::move(count)) { forget(); }
+  // `count`: how many there have been in all (count_oom_kills); nothing where the kernel tells
+  // none.
+  explicit OomKills(std::function<std::optional<int64_t>()> count) : count_(std::move(count)) {
+    forget();
+  }
 
   // Where the kernel has killed as many as these that were killed, their causes say so.
   void explain(std::vector<WorkerExit>& exits) const;

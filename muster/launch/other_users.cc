@@ -41,8 +41,9 @@ std::optional<std::string> describe_other(const GpuProcess& process) {
   } else {
     who = cat(command_of(process.pid), ", ", user_name(info.st_uid));
   }
-  const std::string memory =
-      process.used_memory_bytes > 0 ? cat(", ", format_bytes(process.used_memory_bytes)) : std::string();
+  const std::string memory = process.used_memory_bytes > 0
+                                 ? cat(", ", format_bytes(process.used_memory_bytes))
+                                 : std::string();
   return cat("pid ", process.pid, " (", who, memory, ")");
 }
 
@@ -50,8 +51,10 @@ bool is_wanted(const Gpu& gpu, const std::vector<GpuUuid>& wanted) {
   const auto in_list = [&](const GpuUuid& uuid) {
     return std::find(wanted.begin(), wanted.end(), uuid) != wanted.end();
   };
-  return in_list(gpu.uuid) || std::any_of(gpu.mig.begin(), gpu.mig.end(),
-                                          [&](const MigInstance& mig) { return in_list(mig.uuid); });
+  return in_list(gpu.uuid) ||
+         std::any_of(gpu.mig.begin(), gpu.mig.end(), [&](const MigInstance& mig) {
+           return in_list(mig.uuid);
+         });
 }
 
 }  // namespace
@@ -59,23 +62,31 @@ bool is_wanted(const Gpu& gpu, const std::vector<GpuUuid>& wanted) {
 std::vector<std::string> other_users_of(const Host& host, const std::vector<GpuUuid>& wanted) {
   std::vector<std::string> lines;
   for (const Gpu& gpu : host.gpus) {
-    if (!is_wanted(gpu, wanted)) continue;
+    if (!is_wanted(gpu, wanted))
+      continue;
     std::vector<std::string> others;
     for (const GpuProcess& process : gpu.processes) {
-      if (auto other = describe_other(process)) others.push_back(std::move(*other));
+      if (auto other = describe_other(process))
+        others.push_back(std::move(*other));
     }
     if (!others.empty())
-      lines.push_back(
-          cat("GPU ", gpu.index.value, " (", printable(gpu.uuid.value), "): in use by ", join(others, ", ")));
+      lines.push_back(cat("GPU ",
+                          gpu.index.value,
+                          " (",
+                          printable(gpu.uuid.value),
+                          "): in use by ",
+                          join(others, ", ")));
   }
   return lines;
 }
 
 void warn_of_other_users(const Host& host, const Plan& plan, int host_index) {
   std::vector<GpuUuid> wanted;
-  for (const LeaseWish& wish : lease_wishes(plan, host_index)) wanted.push_back(wish.gpu);
+  for (const LeaseWish& wish : lease_wishes(plan, host_index))
+    wanted.push_back(wish.gpu);
   for (const std::string& line : other_users_of(host, wanted))
-    log(LogLevel::warn, cat(line, ", whose memory and time this job shares; --gpus idle takes others"));
+    log(LogLevel::warn,
+        cat(line, ", whose memory and time this job shares; --gpus idle takes others"));
 }
 
 }  // namespace muster

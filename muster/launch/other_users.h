@@ -1,5 +1,5 @@
-// What other users compute on GPUs that a job is about to use: leases are among the jobs of one user. Called
-// by the launcher and `muster tasks`, before they start anything.
+// What other users compute on GPUs that a job is about to use: leases are among the jobs of one
+// user. Called by the launcher and `muster tasks`, before they start anything.
 #pragma once
 
 #include <string>
@@ -10,9 +10,10 @@
 
 namespace muster {
 
-// A line for each of the host's GPUs in `wanted`, or with such an instance, on which other users' processes
-// compute: "GPU 0 (GPU-8f3c…): in use by pid 4711 (python3, user alice, 12.3 GiB)". A process that cannot be
-// seen here, one of another container, is another's. Shapes: the host probed with GpuDetail::processes.
+// A line for each of the host's GPUs in `wanted`, or with such an instance, on which other users'
+// processes compute: "GPU 0 (GPU-8f3c…): in use by pid 4711 (python3, user alice, 12.3 GiB)". A
+// process that cannot be seen here, one of another container, is another's. Shapes: the host probed
+// with GpuDetail::processes.
 std::vector<std::string> other_users_of(const Host& host, const std::vector<GpuUuid>& wanted);
 
 // Warns of those on the GPUs of the plan's ranks on this host.

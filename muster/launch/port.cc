@@ -17,43 +17,54 @@ namespace muster {
 
 namespace {
 
-// A socket bound to `port` on every address, IPv6 and IPv4; nothing with errno when the port is taken.
+// A socket bound to `port` on every address, IPv6 and IPv4; nothing with errno when the port is
+// taken.
 Fd bind_everywhere(int port, bool reuse) {
   Fd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   const int off = 0;
   if (fd.valid()) {
     ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-    if (reuse) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (reuse)
+      ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     sockaddr_in6 address = {};
     address.sin6_family = AF_INET6;
     address.sin6_port = htons(static_cast<uint16_t>(port));
-    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return fd;
-    if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT) return {};
+    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0)
+      return fd;
+    if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT)
+      return {};
   }
   fd = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));  // a host without IPv6
-  if (!fd.valid()) return {};
-  if (reuse) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (!fd.valid())
+    return {};
+  if (reuse)
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) return {};
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
+    return {};
   return fd;
 }
 
 int bound_port(int fd) {
   sockaddr_storage address = {};
   socklen_t size = sizeof(address);
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) fail_errno("getsockname", errno);
-  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
-                                             : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    fail_errno("getsockname", errno);
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                   : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
-// True when only the remains of closed connections keep the port: they do not stop who sets SO_REUSEADDR.
+// True when only the remains of closed connections keep the port: they do not stop who sets
+// SO_REUSEADDR.
 bool only_old_connections(int port) {
   bool any = false;
   for (const TcpEntry& entry : tcp_table().value_or(std::vector<TcpEntry>())) {
-    if (entry.port == port && entry.listens) return false;
+    if (entry.port == port && entry.listens)
+      return false;
     any |= entry.port == port;
   }
   return any;
@@ -62,7 +73,9 @@ bool only_old_connections(int port) {
 Error port_taken(int port) {
   const std::string holder = port_holder(port);
   return {ErrorCode::unavailable,
-          cat("--master-port: expected a free port, got ", port, ", which is in use",
+          cat("--master-port: expected a free port, got ",
+              port,
+              ", which is in use",
               holder.empty() ? std::string(" by another program") : cat(" by ", holder),
               "; end it, give another port, or give none to have a free one chosen")};
 }
@@ -74,16 +87,22 @@ PortReservation::PortReservation(int port) {
     throw Error(ErrorCode::invalid_argument,
                 cat("--master-port: expected a port from 1 to 65535, got ", port));
   }
-  // Without SO_REUSEADDR first: with it, the bind would share the port with another job's reservation.
+  // Without SO_REUSEADDR first: with it, the bind would share the port with another job's
+  // reservation.
   socket_ = bind_everywhere(port, false);
   if (!socket_.valid()) {
     if (errno == EACCES) {
-      throw Error(ErrorCode::unavailable, cat("--master-port: expected a port that this user may use, got ",
-                                              port, "; give one above 1023"));
+      throw Error(ErrorCode::unavailable,
+                  cat("--master-port: expected a port that this user may use, got ",
+                      port,
+                      "; give one above 1023"));
     }
-    if (errno != EADDRINUSE) fail_errno("cannot reserve a port", errno);
-    if (only_old_connections(port)) socket_ = bind_everywhere(port, true);
-    if (!socket_.valid()) throw port_taken(port);
+    if (errno != EADDRINUSE)
+      fail_errno("cannot reserve a port", errno);
+    if (only_old_connections(port))
+      socket_ = bind_everywhere(port, true);
+    if (!socket_.valid())
+      throw port_taken(port);
   }
   const int on = 1;
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -92,7 +111,8 @@ PortReservation::PortReservation(int port) {
 
 std::string port_holder(int port) {
   for (const TcpEntry& entry : tcp_table().value_or(std::vector<TcpEntry>())) {
-    if (entry.port == port && entry.listens) return process_with_socket(entry.inode);
+    if (entry.port == port && entry.listens)
+      return process_with_socket(entry.inode);
   }
   return {};
 }
@@ -103,20 +123,28 @@ void check_master_address(const std::string& address) {
   addrinfo* list = nullptr;
   const int rc = ::getaddrinfo(address.c_str(), nullptr, &hints, &list);
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, [](addrinfo* l) {
-    if (l != nullptr) ::freeaddrinfo(l);
+    if (l != nullptr)
+      ::freeaddrinfo(l);
   });
   if (rc != 0) {
     throw Error(ErrorCode::invalid_argument,
-                cat("--master-addr: expected a name or address of this host, got '", address,
-                    "', which does not resolve (", ::gai_strerror(rc), "); correct it, or leave it out"));
+                cat("--master-addr: expected a name or address of this host, got '",
+                    address,
+                    "', which does not resolve (",
+                    ::gai_strerror(rc),
+                    "); correct it, or leave it out"));
   }
   for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
     const Fd probe(::socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    if (probe.valid() && ::bind(probe.get(), entry->ai_addr, entry->ai_addrlen) == 0) return;
+    if (probe.valid() && ::bind(probe.get(), entry->ai_addr, entry->ai_addrlen) == 0)
+      return;
   }
-  throw Error(ErrorCode::invalid_argument,
-              cat("--master-addr: expected an address of this host, where rank 0 will listen, got '", address,
-                  "', which belongs to another host; leave it out, since this job runs on this host alone"));
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("--master-addr: expected an address of this host, where rank 0 will listen, got '",
+          address,
+          "', which belongs to another host; leave it out, since this job runs on this host "
+          "alone"));
 }
 
 }  // namespace muster

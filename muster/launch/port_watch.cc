@@ -17,18 +17,19 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A look is some ten microseconds. The pause grows with the time that has gone: ranks that do not listen in
-// the first second import their libraries first, or never will.
+// A look is some ten microseconds. The pause grows with the time that has gone: ranks that do not
+// listen in the first second import their libraries first, or never will.
 constexpr milliseconds kFirstPause{4};
 constexpr milliseconds kLongestPause{250};
 constexpr int kPartOfTime = 16;
 
-// A rank may run as another user (sudo, a container's entry point), and so may what it starts. One that a
-// daemon has started for it (docker run --network host) is root's and no descendant; and root needs no port
-// to do harm.
+// A rank may run as another user (sudo, a container's entry point), and so may what it starts. One
+// that a daemon has started for it (docker run --network host) is root's and no descendant; and
+// root needs no port to do harm.
 bool is_of_this_job(uint32_t uid) {
   constexpr uint32_t kRoot = 0;
-  return uid == kRoot || uid == ::geteuid() || uid == ::getuid() || uids_of_descendants().contains(uid);
+  return uid == kRoot || uid == ::geteuid() || uid == ::getuid() ||
+         uids_of_descendants().contains(uid);
 }
 
 std::string user_text(uint32_t uid) {
@@ -37,10 +38,16 @@ std::string user_text(uint32_t uid) {
 }
 
 std::string stranger_text(int port, const TcpListener& stranger) {
-  const std::string process = process_with_socket(stranger.inode);  // of other users' only root sees it
-  return cat("MASTER_PORT ", port, ": expected a rank of this job to listen there, got ",
-             process.empty() ? "a process" : process, " of ", user_text(stranger.uid),
-             "; what ranks have sent there may have reached it: start again, with another --master-port or "
+  const std::string process =
+      process_with_socket(stranger.inode);  // of other users' only root sees it
+  return cat("MASTER_PORT ",
+             port,
+             ": expected a rank of this job to listen there, got ",
+             process.empty() ? "a process" : process,
+             " of ",
+             user_text(stranger.uid),
+             "; what ranks have sent there may have reached it: start again, with another "
+             "--master-port or "
              "with none, to have a free one chosen");
 }
 
@@ -57,22 +64,27 @@ void PortWatch::stop() {
 }
 
 void PortWatch::look() {
-  if (port_ == 0) return;
+  if (port_ == 0)
+    return;
   const auto found = listeners_.on(port_);
   if (!found) {
-    log(LogLevel::debug, cat("MASTER_PORT ", port_,
-                             ": neither netlink nor /proc/net/tcp tells who listens there; not watched"));
+    log(LogLevel::debug,
+        cat("MASTER_PORT ",
+            port_,
+            ": neither netlink nor /proc/net/tcp tells who listens there; not watched"));
     return stop();
   }
   for (const TcpListener& listener : *found) {
-    if (is_of_this_job(listener.uid)) continue;
+    if (is_of_this_job(listener.uid))
+      continue;
     const std::string text = stranger_text(port_, listener);
     stop();
     return on_stranger_(text);
   }
   // On one address alone, another is still free for others.
-  if (std::any_of(found->begin(), found->end(),
-                  [](const auto& listener) { return listener.has_whole_port; })) {
+  if (std::any_of(found->begin(), found->end(), [](const auto& listener) {
+        return listener.has_whole_port;
+      })) {
     log(LogLevel::debug, cat("MASTER_PORT ", port_, ": this job listens there; watched no more"));
     return stop();
   }
@@ -80,8 +92,8 @@ void PortWatch::look() {
 }
 
 void PortWatch::look_later() {
-  const auto pause =
-      std::clamp<Clock::duration>((Clock::now() - since_) / kPartOfTime, kFirstPause, kLongestPause);
+  const auto pause = std::clamp<Clock::duration>(
+      (Clock::now() - since_) / kPartOfTime, kFirstPause, kLongestPause);
   loop_.cancel(timer_);
   timer_ = loop_.call_at(Clock::now() + pause, [this] {
     timer_ = 0;

@@ -1,6 +1,6 @@
-// Watches who listens on MASTER_PORT. The launcher cannot keep another user's socket with SO_REUSEADDR off
-// the port that it holds for rank 0 (port.h): it asks the kernel who listens there, again and again until it
-// is somebody of the job. From then on nobody else can.
+// Watches who listens on MASTER_PORT. The launcher cannot keep another user's socket with
+// SO_REUSEADDR off the port that it holds for rank 0 (port.h): it asks the kernel who listens
+// there, again and again until it is somebody of the job. From then on nobody else can.
 #pragma once
 
 #include <functional>
@@ -13,9 +13,9 @@ namespace muster {
 
 class PortWatch {
  public:
-  // Looks at once, then every few milliseconds and later less often. `on_stranger` is told once, in an
-  // error's words, of a listener whose user is neither this process's, nor that of any of its descendants,
-  // nor root. 0: no port to watch.
+  // Looks at once, then every few milliseconds and later less often. `on_stranger` is told once, in
+  // an error's words, of a listener whose user is neither this process's, nor that of any of its
+  // descendants, nor root. 0: no port to watch.
   PortWatch(EventLoop& loop, int port, std::function<void(const std::string&)> on_stranger);
   PortWatch(const PortWatch&) = delete;
   PortWatch& operator=(const PortWatch&) = delete;

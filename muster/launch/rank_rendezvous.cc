@@ -13,8 +13,10 @@ constexpr std::chrono::seconds kOwnStoreAnswers{10};  // on loopback, in a threa
 RankRendezvous::RankRendezvous(const RankRendezvousOptions& options) : port_(options.master_port) {
   TcpServerOptions server{.secret = options.secret, .no_auth = options.no_auth};
   server.endpoint.host = options.address;
-  if (server.secret.empty() && !options.no_auth) server.secret = Secret::make();
-  if (!server.secret.empty()) secret_fd_ = server.secret.to_memfd();
+  if (server.secret.empty() && !options.no_auth)
+    server.secret = Secret::make();
+  if (!server.secret.empty())
+    secret_fd_ = server.secret.to_memfd();
   secret_ = server.secret;
   store_ = std::make_unique<TcpServer>(std::move(server));
 }

@@ -23,7 +23,8 @@ void RejoinWatch::await(const std::set<int>& slots) {
   processes_.loop().cancel(timer_);
   awaited_.clear();
   for (const int slot : slots)
-    awaited_[slot] = {.until = Clock::now() + limit_, .latest = Clock::now() + limit_ + kLongestSave};
+    awaited_[slot] = {.until = Clock::now() + limit_,
+                      .latest = Clock::now() + limit_ + kLongestSave};
   timer_ = processes_.loop().call_at(Clock::now() + kAskEvery, [this] { look(); });
 }
 
@@ -32,42 +33,51 @@ bool RejoinWatch::on_exit(int slot) {
 }
 
 void RejoinWatch::look() {
-  if (processes_.is_ending()) return;
+  if (processes_.is_ending())
+    return;
   std::erase_if(awaited_, [&](const auto& entry) { return ask_.has_come(entry.first); });
   for (auto entry = awaited_.begin(); entry != awaited_.end();)
     entry = wait_for(entry->first, entry->second) ? std::next(entry) : awaited_.erase(entry);
-  if (awaited_.empty()) return;
+  if (awaited_.empty())
+    return;
   timer_ = processes_.loop().call_at(Clock::now() + kAskEvery, [this] { look(); });
 }
 
 // A save ends by itself, and what it has written by then would be lost.
 bool RejoinWatch::wait_for(int slot, Awaited& awaited) {
   const auto now = Clock::now();
-  if (now < awaited.until - limit_ / 2) return true;
+  if (now < awaited.until - limit_ / 2)
+    return true;
   if (ask_.is_saving && ask_.is_saving(slot)) {
     awaited.until = std::min(now + limit_, awaited.latest);
     if (!std::exchange(awaited.said, true))
       log(LogLevel::info,
           cat("rank ", starts_.rank_in(slot), " is saving a checkpoint; the others wait for it"));
   }
-  if (now < awaited.until) return true;
+  if (now < awaited.until)
+    return true;
   end(slot);
   return false;
 }
 
 void RejoinWatch::end(int slot) {
   const pid_t pid = processes_.pid_of(slot);
-  log(LogLevel::warn, cat("rank ", starts_.rank_in(slot), " has not come back to the others within ",
-                          format_duration(limit_), "; ending it"));
+  log(LogLevel::warn,
+      cat("rank ",
+          starts_.rank_in(slot),
+          " has not come back to the others within ",
+          format_duration(limit_),
+          "; ending it"));
   ended_.insert(pid);
   ::kill(pid, SIGKILL);
 }
 
 void RejoinWatch::explain(std::vector<WorkerExit>& exits) const {
   for (WorkerExit& exit : exits) {
-    if (exit.signal != SIGKILL || !ended_.contains(exit.pid)) continue;
-    exit.cause =
-        cat("ended by muster (SIGKILL): it had not come back to the others within ", format_duration(limit_));
+    if (exit.signal != SIGKILL || !ended_.contains(exit.pid))
+      continue;
+    exit.cause = cat("ended by muster (SIGKILL): it had not come back to the others within ",
+                     format_duration(limit_));
   }
 }
 

@@ -1,6 +1,6 @@
-// Sees to it that the processes that are left come to a new generation: one that does not within a limit is
-// ended, which is a failure like others, and so replaced in turn; but for one that is saving. For run_workers
-// alone.
+// Sees to it that the processes that are left come to a new generation: one that does not within a
+// limit is ended, which is a failure like others, and so replaced in turn; but for one that is
+// saving. For run_workers alone.
 #pragma once
 
 #include <chrono>
@@ -17,13 +17,16 @@ namespace muster {
 
 // Questions about the process in a slot.
 struct RejoinQuestions {
-  std::function<bool(int slot)> has_come = {};   // asked a few times a second, of those that have not
+  std::function<bool(int slot)> has_come =
+      {};  // asked a few times a second, of those that have not
   std::function<bool(int slot)> is_saving = {};  // asked of those whose time is half over
 };
 
 class RejoinWatch {
  public:
-  RejoinWatch(ProcessSet& processes, const WorkerStarts& starts, std::chrono::milliseconds limit,
+  RejoinWatch(ProcessSet& processes,
+              const WorkerStarts& starts,
+              std::chrono::milliseconds limit,
               RejoinQuestions questions)
       : processes_(processes), starts_(starts), limit_(limit), ask_(std::move(questions)) {}
   RejoinWatch(const RejoinWatch&) = delete;

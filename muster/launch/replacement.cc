@@ -19,7 +19,8 @@ namespace muster {
 std::string failures_in_words(const std::vector<WorkerExit>& failed) {
   std::vector<std::string> each;
   each.reserve(failed.size());
-  for (const WorkerExit& exit : failed) each.push_back(cat("rank ", exit.rank, ": ", cause_and_error(exit)));
+  for (const WorkerExit& exit : failed)
+    each.push_back(cat("rank ", exit.rank, ": ", cause_and_error(exit)));
   return join(each, ", ");
 }
 
@@ -30,7 +31,8 @@ bool is_in_checkpoint(const std::string& activity_file) {
   try {
     const ActivityView view = read_activity(activity_file);
     const ThreadView* const main = view.main();
-    return main != nullptr && std::any_of(main->spans.begin(), main->spans.end(), [](const SpanView& span) {
+    return main != nullptr &&
+           std::any_of(main->spans.begin(), main->spans.end(), [](const SpanView& span) {
              return span.category == Category::checkpoint;
            });
   } catch (const Error&) {
@@ -41,48 +43,72 @@ bool is_in_checkpoint(const std::string& activity_file) {
 }  // namespace
 
 // A process is called as its activity file is.
-Replacing replacing_over(std::shared_ptr<Store> store, const std::string& run_dir,
+Replacing replacing_over(std::shared_ptr<Store> store,
+                         const std::string& run_dir,
                          std::chrono::milliseconds patience) {
-  return {.announce =
-              [store](const std::string& process, const NextGeneration& next, const WorkerSpec& spec) {
-                announce_generation(*store, process,
-                                    {.number = next.number,
-                                     .why = next.why,
-                                     .variables = generation_variables(spec.environment)});
-              },
-          .has_come = [store](const std::string& process,
-                              int generation) { return has_come_to_generation(*store, process, generation); },
-          .is_saving =
-              [run_dir](const std::string& process) {
-                return is_in_checkpoint(cat(run_dir, "/activity/", process));
-              },
-          .patience = patience};
+  return {
+      .announce =
+          [store](const std::string& process, const NextGeneration& next, const WorkerSpec& spec) {
+            announce_generation(*store,
+                                process,
+                                {.number = next.number,
+                                 .why = next.why,
+                                 .variables = generation_variables(spec.environment)});
+          },
+      .has_come =
+          [store](const std::string& process, int generation) {
+            return has_come_to_generation(*store, process, generation);
+          },
+      .is_saving =
+          [run_dir](const std::string& process) {
+            return is_in_checkpoint(cat(run_dir, "/activity/", process));
+          },
+      .patience = patience};
 }
 
 // Such a rank had the time to come to the next generation: its program cannot.
 std::string obstacle_to_replacing(const WorkerExit& exit) {
-  if (!lost_a_peer(exit)) return "";
-  return cat("rank ", exit.rank,
-             " ended because it had lost another; only programs of muster::run keep their processes");
+  if (!lost_a_peer(exit))
+    return "";
+  return cat(
+      "rank ",
+      exit.rank,
+      " ended because it had lost another; only programs of muster::run keep their processes");
 }
 
 std::string obstacle_to_replacing(const RankFailures& failures) {
-  if (failures.left.empty()) return "no rank is left to go on";
-  if (failures.some_have_ended) return "another rank has ended already";
+  if (failures.left.empty())
+    return "no rank is left to go on";
+  if (failures.some_have_ended)
+    return "another rank has ended already";
   for (const WorkerExit& exit : failures.failed)
-    if (std::string obstacle = obstacle_to_replacing(exit); !obstacle.empty()) return obstacle;
+    if (std::string obstacle = obstacle_to_replacing(exit); !obstacle.empty())
+      return obstacle;
   return "";
 }
 
-std::string describe_replacing(const std::vector<WorkerExit>& failed, std::chrono::milliseconds pause,
-                               int used, int budget) {
-  return cat(failures_in_words(failed), failed.size() == 1 ? "; a replacement is" : "; replacements are",
-             " started", pause.count() > 0 ? cat(" in ", format_duration(pause)) : "",
-             ", the others keep their processes (", used, " of ", budget, " restarts)");
+std::string describe_replacing(const std::vector<WorkerExit>& failed,
+                               std::chrono::milliseconds pause,
+                               int used,
+                               int budget) {
+  return cat(failures_in_words(failed),
+             failed.size() == 1 ? "; a replacement is" : "; replacements are",
+             " started",
+             pause.count() > 0 ? cat(" in ", format_duration(pause)) : "",
+             ", the others keep their processes (",
+             used,
+             " of ",
+             budget,
+             " restarts)");
 }
 
-InPlaceRestarts::InPlaceRestarts(const Plan& plan, const LaunchOptions& options, JobSetup& job,
-                                 Restarts& restarts, RunRecorder& record, int& attempt, const GpuWatch* gpus)
+InPlaceRestarts::InPlaceRestarts(const Plan& plan,
+                                 const LaunchOptions& options,
+                                 JobSetup& job,
+                                 Restarts& restarts,
+                                 RunRecorder& record,
+                                 int& attempt,
+                                 const GpuWatch* gpus)
     : plan_(plan),
       options_(options),
       job_(job),
@@ -91,24 +117,30 @@ InPlaceRestarts::InPlaceRestarts(const Plan& plan, const LaunchOptions& options,
       attempt_(attempt),
       gpus_(gpus),
       rules_(replacing_over(job.open_store(), job.facts().work_dir, options.rejoin_within)) {
-  rules_.replace = [this](const RankFailures& failures) { return replace(failures); };
+  rules_.replace = [this](const RankFailures& failures) {
+    return replace(failures);
+  };
 }
 
 bool InPlaceRestarts::replace(const RankFailures& failures) {
   if (some_have_stopped(failures.failed))
     return false;  // ranks that were asked to stop do so one after the other
-  if (!restarts_.has_budget()) return false;
+  if (!restarts_.has_budget())
+    return false;
   if (const std::string obstacle = obstacle_to_replacing(failures); !obstacle.empty()) {
     log(LogLevel::warn, cat("not replaced in place: ", obstacle));
     return false;
   }
-  // The others keep their devices, and the ranks' devices go together: a bad one takes a restart of all.
-  if (const auto bad = gpus_ == nullptr ? std::vector<BadGpu>() : gpus_->look(plan_, 0); !bad.empty()) {
+  // The others keep their devices, and the ranks' devices go together: a bad one takes a restart of
+  // all.
+  if (const auto bad = gpus_ == nullptr ? std::vector<BadGpu>() : gpus_->look(plan_, 0);
+      !bad.empty()) {
     log(LogLevel::warn, cat("not replaced in place: ", describe(bad)));
     return false;
   }
   const auto pause = restarts_.use();
-  log(LogLevel::warn, describe_replacing(failures.failed, pause, restarts_.used(), restarts_.budget()));
+  log(LogLevel::warn,
+      describe_replacing(failures.failed, pause, restarts_.used(), restarts_.budget()));
   record_.end_attempt(failures.failed, "");
   job_.count_restarts(++attempt_);
   rules_.go_on({.number = attempt_,

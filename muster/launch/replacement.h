@@ -1,6 +1,7 @@
-// `muster run --on-failure replace`: ranks that fail are started again one by one, while the others keep
-// their processes and come to a new generation of the job (muster/store/generations.h). What run_workers
-// asks and is told, and the answer of the launcher of one host; of several, their coordinator decides.
+// `muster run --on-failure replace`: ranks that fail are started again one by one, while the others
+// keep their processes and come to a new generation of the job (muster/store/generations.h). What
+// run_workers asks and is told, and the answer of the launcher of one host; of several, their
+// coordinator decides.
 #pragma once
 
 #include <chrono>
@@ -32,7 +33,8 @@ struct RankFailures {
 // The job goes on in this generation: processes that run come to it, ranks without one get one.
 struct NextGeneration {
   int number = 0;
-  std::vector<WorkerSpec> specs = {};  // of all of this host's ranks, in the order in which they were started
+  std::vector<WorkerSpec> specs =
+      {};  // of all of this host's ranks, in the order in which they were started
   std::chrono::milliseconds pause{0};  // before processes are started; the others are told at once
   std::string why = {};
 };
@@ -42,7 +44,8 @@ struct Replacing {
   // True: go_on() follows, now or later, or the end of all. False: the others are to end now.
   std::function<bool(const RankFailures&)> replace = {};
   // What this host's store is told and asked of a process (process_name).
-  std::function<void(const std::string& process, const NextGeneration&, const WorkerSpec&)> announce = {};
+  std::function<void(const std::string& process, const NextGeneration&, const WorkerSpec&)>
+      announce = {};
   std::function<bool(const std::string& process, int generation)> has_come = {};
   // Whether the process is in the midst of a checkpoint, for which it is given time.
   std::function<bool(const std::string& process)> is_saving = {};
@@ -53,8 +56,10 @@ struct Replacing {
   std::function<void(const NextGeneration&)> go_on = {};
 };
 
-// One whose words go through the store of this launcher, and that looks at the ranks' files in `run_dir`.
-Replacing replacing_over(std::shared_ptr<Store> store, const std::string& run_dir,
+// One whose words go through the store of this launcher, and that looks at the ranks' files in
+// `run_dir`.
+Replacing replacing_over(std::shared_ptr<Store> store,
+                         const std::string& run_dir,
                          std::chrono::milliseconds patience);
 
 // Why these cannot be replaced while the others go on; empty: they can.
@@ -67,14 +72,22 @@ std::string failures_in_words(const std::vector<WorkerExit>& failed);
 
 // "rank 2: killed by SIGKILL (…); a replacement is started, the others keep their processes (1 of 3
 // restarts)"
-std::string describe_replacing(const std::vector<WorkerExit>& failed, std::chrono::milliseconds pause,
-                               int used, int budget);
+std::string describe_replacing(const std::vector<WorkerExit>& failed,
+                               std::chrono::milliseconds pause,
+                               int used,
+                               int budget);
 
-// One host's: one budget with the restarts of all ranks. `attempt` is the newest generation's number.
+// One host's: one budget with the restarts of all ranks. `attempt` is the newest generation's
+// number.
 class InPlaceRestarts {
  public:
-  InPlaceRestarts(const Plan& plan, const LaunchOptions& options, JobSetup& job, Restarts& restarts,
-                  RunRecorder& record, int& attempt, const GpuWatch* gpus);
+  InPlaceRestarts(const Plan& plan,
+                  const LaunchOptions& options,
+                  JobSetup& job,
+                  Restarts& restarts,
+                  RunRecorder& record,
+                  int& attempt,
+                  const GpuWatch* gpus);
   InPlaceRestarts(const InPlaceRestarts&) = delete;
   InPlaceRestarts& operator=(const InPlaceRestarts&) = delete;
 

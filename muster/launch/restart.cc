@@ -18,8 +18,10 @@ constexpr int kMostDoublings = 6;
 }  // namespace
 
 std::chrono::seconds back_off(int quick_failures) {
-  if (quick_failures < 2) return std::chrono::seconds(0);
-  return std::min(kLongestBackOff, std::chrono::seconds(1 << std::min(quick_failures - 2, kMostDoublings)));
+  if (quick_failures < 2)
+    return std::chrono::seconds(0);
+  return std::min(kLongestBackOff,
+                  std::chrono::seconds(1 << std::min(quick_failures - 2, kMostDoublings)));
 }
 
 std::chrono::seconds Restarts::use() {
@@ -35,19 +37,31 @@ bool Restarts::wanted(const GroupResult& result) const {
          !result.timed_out && has_budget();
 }
 
-bool Restarts::wait(GroupResult& result, ProcessSet& processes, Clock::time_point started,
+bool Restarts::wait(GroupResult& result,
+                    ProcessSet& processes,
+                    Clock::time_point started,
                     std::optional<Clock::time_point> time_limit) {
   began_ = started;
   const auto delay = use();
   const WorkerExit& first = *first_failure(result.exits);
   log(LogLevel::warn,
-      cat("rank ", first.rank, " failed: ", cause_and_error(first), "; starting all ranks again",
-          delay.count() > 0 ? cat(" in ", format_duration(delay)) : "", " (restart ", used_, " of ", budget_,
+      cat("rank ",
+          first.rank,
+          " failed: ",
+          cause_and_error(first),
+          "; starting all ranks again",
+          delay.count() > 0 ? cat(" in ", format_duration(delay)) : "",
+          " (restart ",
+          used_,
+          " of ",
+          budget_,
           ")"));
   const auto at = Clock::now() + delay;
   const auto until = std::min(at, time_limit.value_or(at));
-  while (processes.stop_requested() == 0 && Clock::now() < until) processes.loop().run_once(until);
-  if (const int signal = processes.stop_requested(); signal != 0) {  // also one that came when all had ended
+  while (processes.stop_requested() == 0 && Clock::now() < until)
+    processes.loop().run_once(until);
+  if (const int signal = processes.stop_requested();
+      signal != 0) {  // also one that came when all had ended
     log(LogLevel::info, cat("stopped by ", signal_name(signal), "; not starting again"));
     return false;
   }

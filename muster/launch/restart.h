@@ -1,5 +1,5 @@
-// Whether and when all ranks are started again after a failure: one budget for the whole job, and longer and
-// longer pauses while it fails soon after its start. Called by the launcher.
+// Whether and when all ranks are started again after a failure: one budget for the whole job, and
+// longer and longer pauses while it fails soon after its start. Called by the launcher.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,8 @@
 
 namespace muster {
 
-// The pause after this many failures in a row that each came soon: none, none, 1 s, 2 s, 4 s ... 60 s.
+// The pause after this many failures in a row that each came soon: none, none, 1 s, 2 s, 4 s ... 60
+// s.
 std::chrono::seconds back_off(int quick_failures);
 
 class Restarts {
@@ -28,9 +29,11 @@ class Restarts {
   // Ranks begin now.
   void begin() { began_ = Clock::now(); }
 
-  // Says what failed, and pauses. `started` is when the attempt began. False when a signal came first, or
-  // `time_limit` (`result` says so then): nothing is to be started.
-  bool wait(GroupResult& result, ProcessSet& processes, Clock::time_point started,
+  // Says what failed, and pauses. `started` is when the attempt began. False when a signal came
+  // first, or `time_limit` (`result` says so then): nothing is to be started.
+  bool wait(GroupResult& result,
+            ProcessSet& processes,
+            Clock::time_point started,
             std::optional<Clock::time_point> time_limit);
 
  private:

@@ -29,7 +29,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRunsFolder = "runs";
 constexpr const char* kLatest = "latest";
-constexpr const char* kLaunchersOwn[] = {"plan.json", "run.json", "activity", "breakdown.json", kFolderLock};
+constexpr const char* kLaunchersOwn[] = {
+    "plan.json", "run.json", "activity", "breakdown.json", kFolderLock};
 
 // Whether the folder is one of those that runs get below the current folder.
 bool lies_in_runs(const fs::path& run_dir) {
@@ -38,8 +39,8 @@ bool lies_in_runs(const fs::path& run_dir) {
   return !error && fs::equivalent(run_dir.parent_path(), runs, error);
 }
 
-// One at a time changes the link. Without a lock the change is still one step: a file system that has none,
-// or somebody who keeps it, holds up no job.
+// One at a time changes the link. Without a lock the change is still one step: a file system that
+// has none, or somebody who keeps it, holds up no job.
 Fd lock_runs(const fs::path& runs) {
   constexpr std::chrono::seconds kPatience{1};
   Fd fd(::open(runs.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -60,11 +61,14 @@ void replace_latest(const fs::path& runs, const fs::path& name) {
   std::error_code error;
   const fs::path latest = runs / kLatest;
   const auto kind = fs::symlink_status(latest, error).type();
-  if (kind != fs::file_type::not_found && kind != fs::file_type::symlink) return;
+  if (kind != fs::file_type::not_found && kind != fs::file_type::symlink)
+    return;
   const fs::path aside = runs / cat(".", kLatest, "-", make_uuid());
   fs::create_symlink(name, aside, error);
-  if (!error) fs::rename(aside, latest, error);
-  if (!error) return;
+  if (!error)
+    fs::rename(aside, latest, error);
+  if (!error)
+    return;
   log(LogLevel::debug, cat("no link ", latest.string(), ": ", error.message()));
   ::unlink(aside.c_str());
 }
@@ -74,11 +78,14 @@ std::optional<fs::path> newest_run(const fs::path& runs) {
   std::optional<fs::path> newest;
   fs::file_time_type changed;
   std::error_code error;
-  for (fs::directory_iterator entry(runs, error), end; !error && entry != end; entry.increment(error)) {
+  for (fs::directory_iterator entry(runs, error), end; !error && entry != end;
+       entry.increment(error)) {
     std::error_code unknown;
-    if (fs::symlink_status(entry->path(), unknown).type() != fs::file_type::directory) continue;
+    if (fs::symlink_status(entry->path(), unknown).type() != fs::file_type::directory)
+      continue;
     const auto at = fs::last_write_time(entry->path(), unknown);
-    if (unknown || (newest && at <= changed)) continue;
+    if (unknown || (newest && at <= changed))
+      continue;
     newest = entry->path().filename();
     changed = at;
   }
@@ -86,15 +93,18 @@ std::optional<fs::path> newest_run(const fs::path& runs) {
 }
 
 bool is_the_launchers_own(const fs::path& name) {
-  return std::find(std::begin(kLaunchersOwn), std::end(kLaunchersOwn), name) != std::end(kLaunchersOwn);
+  return std::find(std::begin(kLaunchersOwn), std::end(kLaunchersOwn), name) !=
+         std::end(kLaunchersOwn);
 }
 
-// Nothing but what the launcher itself has put there, and what the ranks did (activity), which is of use
-// beside results.
+// Nothing but what the launcher itself has put there, and what the ranks did (activity), which is
+// of use beside results.
 bool holds_no_results(const fs::path& run_dir) {
   std::error_code error;
-  for (fs::directory_iterator entry(run_dir, error), end; !error && entry != end; entry.increment(error)) {
-    if (!is_the_launchers_own(entry->path().filename())) return false;
+  for (fs::directory_iterator entry(run_dir, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (!is_the_launchers_own(entry->path().filename()))
+      return false;
   }
   return !error;
 }
@@ -104,10 +114,12 @@ bool holds_no_results(const fs::path& run_dir) {
 std::string resolve_run_folder(const std::string& path) {
   fs::path absolute = absolute_path(path);
   std::error_code is_none;
-  if (!absolute.has_filename()) absolute = absolute.parent_path();  // "runs/latest/"
+  if (!absolute.has_filename())
+    absolute = absolute.parent_path();  // "runs/latest/"
   if (fs::is_symlink(absolute, is_none)) {
     const fs::path target = fs::canonical(absolute, is_none);
-    if (!is_none) return target.string();
+    if (!is_none)
+      return target.string();
   }
   return absolute.string();
 }
@@ -117,8 +129,12 @@ bool make_run_folder(const std::string& run_dir) {
   check_folder_owner(run_dir);
   const bool is_new = fs::create_directories(run_dir, error);
   if (error) {
-    throw Error(ErrorCode::io, cat("cannot create the run's folder '", run_dir, "': ", error.message(),
-                                   "; give another with --run-dir"));
+    throw Error(ErrorCode::io,
+                cat("cannot create the run's folder '",
+                    run_dir,
+                    "': ",
+                    error.message(),
+                    "; give another with --run-dir"));
   }
   check_folder_owner(run_dir);
   link_latest(run_dir);
@@ -127,7 +143,8 @@ bool make_run_folder(const std::string& run_dir) {
 
 void link_latest(const std::string& run_dir) {
   const fs::path folder = run_dir;
-  if (!get_env("MUSTER_RUN_DIR").value_or("").empty() || !lies_in_runs(folder)) return;
+  if (!get_env("MUSTER_RUN_DIR").value_or("").empty() || !lies_in_runs(folder))
+    return;
   const Fd lock = lock_runs(folder.parent_path());
   replace_latest(folder.parent_path(), folder.filename());
 }
@@ -135,23 +152,32 @@ void link_latest(const std::string& run_dir) {
 void move_earlier_logs(const std::string& log_dir) {
   std::vector<fs::path> attempts;
   std::error_code is_none;
-  if (fs::is_symlink(log_dir, is_none)) return;  // refused when a log is made
+  if (fs::is_symlink(log_dir, is_none))
+    return;  // refused when a log is made
   for (fs::directory_iterator entry(log_dir, is_none), end; !is_none && entry != end;
        entry.increment(is_none)) {
-    if (parse_int(entry->path().filename().string())) attempts.push_back(entry->path());
+    if (parse_int(entry->path().filename().string()))
+      attempts.push_back(entry->path());
   }
-  if (attempts.empty()) return;
+  if (attempts.empty())
+    return;
   int number = 1;
   std::error_code error;
-  while (!fs::create_directory(cat(log_dir, "/earlier-", number), error) && !error) ++number;
+  while (!fs::create_directory(cat(log_dir, "/earlier-", number), error) && !error)
+    ++number;
   const fs::path earlier = cat(log_dir, "/earlier-", number);
   for (const fs::path& attempt : attempts) {
-    if (!error) fs::rename(attempt, earlier / attempt.filename(), error);
+    if (!error)
+      fs::rename(attempt, earlier / attempt.filename(), error);
   }
-  if (!error) return;
+  if (!error)
+    return;
   throw Error(ErrorCode::io,
-              cat("cannot move the logs of an earlier start into '", printable(earlier.string()),
-                  "': ", error.message(), "; give another folder with --run-dir or --log-dir"));
+              cat("cannot move the logs of an earlier start into '",
+                  printable(earlier.string()),
+                  "': ",
+                  error.message(),
+                  "; give another folder with --run-dir or --log-dir"));
 }
 
 // The launchers of other hosts may remove the folder meanwhile.
@@ -168,14 +194,19 @@ bool holds_only(const std::string& folder, const std::string& name) {
 
 void remove_unused_run_folder(const std::string& run_dir) {
   const fs::path folder = run_dir;
-  if (!lies_in_runs(folder)) return;
+  if (!lies_in_runs(folder))
+    return;
   const fs::path runs = folder.parent_path();
   const Fd lock = lock_runs(runs);
-  if (!holds_no_results(folder)) return;
+  if (!holds_no_results(folder))
+    return;
   std::error_code error;
-  for (const char* const name : kLaunchersOwn) fs::remove_all(folder / name, error);
-  if (::rmdir(folder.c_str()) != 0 || fs::read_symlink(runs / kLatest, error) != folder.filename()) return;
-  if (const auto before = newest_run(runs)) return replace_latest(runs, *before);
+  for (const char* const name : kLaunchersOwn)
+    fs::remove_all(folder / name, error);
+  if (::rmdir(folder.c_str()) != 0 || fs::read_symlink(runs / kLatest, error) != folder.filename())
+    return;
+  if (const auto before = newest_run(runs))
+    return replace_latest(runs, *before);
   ::unlink((runs / kLatest).c_str());
 }
 

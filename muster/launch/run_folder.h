@@ -1,23 +1,23 @@
-// The folder of a run: made when it begins, found again by the link `runs/latest`, removed when it holds
-// nothing in the end. For launchers and `muster tasks`; knows nothing of what they write but plan.json and
-// run.json.
+// The folder of a run: made when it begins, found again by the link `runs/latest`, removed when it
+// holds nothing in the end. For launchers and `muster tasks`; knows nothing of what they write but
+// plan.json and run.json.
 #pragma once
 
 #include <string>
 
 namespace muster {
 
-// The absolute path of a run's folder. A link as `runs/latest` is followed now, since the next run changes
-// it. Throws: io, when there is no current folder.
+// The absolute path of a run's folder. A link as `runs/latest` is followed now, since the next run
+// changes it. Throws: io, when there is no current folder.
 std::string resolve_run_folder(const std::string& path);
 
 // Makes the folder, and points `latest` to it (link_latest). Returns whether it is new. Throws: io;
 // failed_precondition, of another user's folder (folder_owner.h).
 bool make_run_folder(const std::string& run_dir);
 
-// Points the link `latest` to `run_dir`, where that is a folder in `runs/` of the current one and the run is
-// part of no other (MUSTER_RUN_DIR). The link is replaced in one step, and a file or folder of that name is
-// left alone. A link that cannot be made is no error.
+// Points the link `latest` to `run_dir`, where that is a folder in `runs/` of the current one and
+// the run is part of no other (MUSTER_RUN_DIR). The link is replaced in one step, and a file or
+// folder of that name is left alone. A link that cannot be made is no error.
 void link_latest(const std::string& run_dir);
 
 // The folders of attempts in `log_dir`, which an earlier start of a job has left there, go into
@@ -27,8 +27,8 @@ void move_earlier_logs(const std::string& log_dir);
 // Whether the folder has a file of this name and nothing else.
 bool holds_only(const std::string& folder, const std::string& name);
 
-// Removes a folder in `runs/` that holds nothing, or what the launcher itself writes alone; `latest` then
-// points to the run before.
+// Removes a folder in `runs/` that holds nothing, or what the launcher itself writes alone;
+// `latest` then points to the run before.
 void remove_unused_run_folder(const std::string& run_dir);
 
 }  // namespace muster

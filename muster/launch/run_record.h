@@ -1,5 +1,6 @@
-// run.json in a run's folder: what was started there, when, and how each attempt of its ranks ended. Written
-// by launchers (run_recorder.h), read by `muster report`. A value and its JSON; no I/O.
+// run.json in a run's folder: what was started there, when, and how each attempt of its ranks
+// ended. Written by launchers (run_recorder.h), read by `muster report`. A value and its JSON; no
+// I/O.
 #pragma once
 
 #include <optional>
@@ -13,8 +14,9 @@ namespace muster {
 
 struct AttemptRecord {
   int attempt = 0;
-  bool in_place = false;  // in it the ranks that failed before were replaced, and the others went on
-  double began = 0;       // Units, of all times here: seconds since 1970
+  bool in_place =
+      false;         // in it the ranks that failed before were replaced, and the others went on
+  double began = 0;  // Units, of all times here: seconds since 1970
   std::optional<double> ended = {};
   std::vector<WorkerExit> exits = {};  // in order of death; of the first failure with its stack
   std::string fault = {};              // why all were killed where no rank is the cause; empty: no
@@ -43,7 +45,8 @@ struct LaunchRecord {
 
 struct RunRecord {
   std::vector<LaunchRecord> launches = {};  // oldest first
-  std::optional<Inventory> machine = {};    // that the last of them found; nothing where hosts are several
+  std::optional<Inventory> machine =
+      {};  // that the last of them found; nothing where hosts are several
 };
 
 // What a file keeps: a job that restarts for ever does not fill the disk.

@@ -26,7 +26,8 @@ double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// The folder's record, to go on with. One that cannot be read is another program's, and is replaced.
+// The folder's record, to go on with. One that cannot be read is another program's, and is
+// replaced.
 RunRecord earlier_record(const std::string& run_dir) {
   try {
     return read_run_record(run_dir).value_or(RunRecord());
@@ -49,60 +50,74 @@ std::string run_record_path(const std::string& run_dir) {
 std::optional<RunRecord> read_run_record(const std::string& run_dir) {
   const std::string path = run_record_path(run_dir);
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return std::nullopt;
+  if (!std::filesystem::exists(path, error))
+    return std::nullopt;
   return run_record_from_json(read_small_plain_file(path), path);
 }
 
-RunRecorder::RunRecorder(const LaunchOptions& options, const JobFacts& job, const std::string& host,
+RunRecorder::RunRecorder(const LaunchOptions& options,
+                         const JobFacts& job,
+                         const std::string& host,
                          const Inventory* machine)
     : path_(run_record_path(job.run_dir)), host_(host), record_(earlier_record(job.run_dir)) {
   record_.machine.reset();
-  if (machine != nullptr) record_.machine = *machine;
-  if (!record_.launches.empty() && is_this_job(launch(), job)) return;
+  if (machine != nullptr)
+    record_.machine = *machine;
+  if (!record_.launches.empty() && is_this_job(launch(), job))
+    return;
   std::error_code error;
-  LaunchRecord launch{
-      .run_id = job.run_id,
-      .argv = options.argv,
-      .work_dir = options.work_dir.empty() ? std::filesystem::current_path(error).string() : options.work_dir,
-      .host = host,
-      .muster_version = version(),
-      .pid = ::getpid(),
-      .max_restarts = options.max_restarts,
-      .began = seconds_since_1970()};
-  for (const ProgramRanks& more : options.more_programs) launch.more_argvs.push_back(more.argv);
+  LaunchRecord launch{.run_id = job.run_id,
+                      .argv = options.argv,
+                      .work_dir = options.work_dir.empty()
+                                      ? std::filesystem::current_path(error).string()
+                                      : options.work_dir,
+                      .host = host,
+                      .muster_version = version(),
+                      .pid = ::getpid(),
+                      .max_restarts = options.max_restarts,
+                      .began = seconds_since_1970()};
+  for (const ProgramRanks& more : options.more_programs)
+    launch.more_argvs.push_back(more.argv);
   record_.launches.push_back(std::move(launch));
 }
 
 RunRecorder::~RunRecorder() {
-  if (!finished_) finish(1, "failed");
+  if (!finished_)
+    finish(1, "failed");
 }
 
 void RunRecorder::begin_attempt(int attempt, bool in_place) {
-  launch().attempts.push_back({.attempt = attempt, .in_place = in_place, .began = seconds_since_1970()});
-  if (launch().attempts.size() > kMostAttempts) launch().attempts.erase(launch().attempts.begin());
+  launch().attempts.push_back(
+      {.attempt = attempt, .in_place = in_place, .began = seconds_since_1970()});
+  if (launch().attempts.size() > kMostAttempts)
+    launch().attempts.erase(launch().attempts.begin());
   write();
 }
 
 void RunRecorder::end_attempt(const std::vector<WorkerExit>& exits, const std::string& fault) {
-  if (launch().attempts.empty()) return;
+  if (launch().attempts.empty())
+    return;
   AttemptRecord& attempt = launch().attempts.back();
   attempt.ended = seconds_since_1970();
-  if (!fault.empty()) attempt.fault = fault;
+  if (!fault.empty())
+    attempt.fault = fault;
   attempt.exits = exits;
   const WorkerExit* const first = first_failure(attempt.exits);
-  for (WorkerExit& exit : attempt.exits) {  // the logs have the others, and failure.json the last attempt's
+  for (WorkerExit& exit :
+       attempt.exits) {  // the logs have the others, and failure.json the last attempt's
     exit.last_lines.clear();
     exit.stack = &exit == first ? shown_stack(exit.stack) : "";
   }
 }
 
-// Those of ranks that were replaced: until now the others were not to wait for it. Of this host's alone,
-// whose files may be others than another's.
+// Those of ranks that were replaced: until now the others were not to wait for it. Of this host's
+// alone, whose files may be others than another's.
 void RunRecorder::name_source_lines() {
   const auto end = std::chrono::steady_clock::now() + kMostOfSourceLines;
   for (auto attempt = launch().attempts.rbegin(); attempt != launch().attempts.rend(); ++attempt) {
     for (WorkerExit& exit : attempt->exits) {
-      if (exit.stack.empty() || exit.host != host_ || std::chrono::steady_clock::now() >= end) continue;
+      if (exit.stack.empty() || exit.host != host_ || std::chrono::steady_clock::now() >= end)
+        continue;
       exit.stack = with_source_lines(exit.stack, exit.at);
     }
   }
@@ -111,7 +126,8 @@ void RunRecorder::name_source_lines() {
 
 void RunRecorder::explain(int attempt, const std::string& why) {
   for (AttemptRecord& one : launch().attempts) {
-    if (one.attempt == attempt && one.fault.empty()) one.fault = why;
+    if (one.attempt == attempt && one.fault.empty())
+      one.fault = why;
   }
 }
 
@@ -128,15 +144,18 @@ int RunRecorder::finish(int exit_code, const char* outcome) {
 
 // As the ranks of the last attempt have it in their activity files, of which some are enough.
 void RunRecorder::take_software() {
-  if (launch().attempts.empty()) return;
+  if (launch().attempts.empty())
+    return;
   constexpr size_t kMostFiles = 16;
   const std::string run_dir = std::filesystem::path(path_).parent_path().string();
   auto files = activity_files(run_dir, launch().attempts.back().attempt);
-  if (files.size() > kMostFiles) files.resize(kMostFiles);
+  if (files.size() > kMostFiles)
+    files.resize(kMostFiles);
   for (const ActivityFile& file : files) {
     try {
       const ActivityView view = read_activity(file.path);
-      if (view.libtorch.empty()) continue;
+      if (view.libtorch.empty())
+        continue;
       launch().libtorch = view.libtorch;
       launch().backend = view.backend;
       auto& names = launch().device_names;
@@ -152,15 +171,20 @@ void RunRecorder::write() {
   try {
     write_file(path_, run_record_to_json(record_));
   } catch (const std::exception& error) {
-    if (!std::exchange(warned_, true)) log(LogLevel::warn, cat("the run is not recorded: ", error.what()));
+    if (!std::exchange(warned_, true))
+      log(LogLevel::warn, cat("the run is not recorded: ", error.what()));
   }
 }
 
 const char* outcome_of(int exit_code, const std::vector<WorkerExit>& exits) {
-  if (exit_code == 0) return "done";
-  if (exit_code == kStoppedExitCode && have_stopped(exits)) return "stopped";
-  if (first_failure(exits) != nullptr) return "failed";
-  if (exit_code == kTimeLimitExitCode) return "time limit";
+  if (exit_code == 0)
+    return "done";
+  if (exit_code == kStoppedExitCode && have_stopped(exits))
+    return "stopped";
+  if (first_failure(exits) != nullptr)
+    return "failed";
+  if (exit_code == kTimeLimitExitCode)
+    return "time limit";
   return exit_code > 128 ? "stopped" : "failed";
 }
 

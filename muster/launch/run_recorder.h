@@ -1,5 +1,5 @@
-// Keeps run.json of a run's folder up to date while a job goes on. For launchers; a folder that cannot be
-// written does not hold up a job.
+// Keeps run.json of a run's folder up to date while a job goes on. For launchers; a folder that
+// cannot be written does not hold up a job.
 #pragma once
 
 #include <optional>
@@ -14,16 +14,18 @@ namespace muster {
 
 std::string run_record_path(const std::string& run_dir);
 
-// The record that the folder has; nothing when it has none. Throws: invalid_argument when that is no record;
-// io.
+// The record that the folder has; nothing when it has none. Throws: invalid_argument when that is
+// no record; io.
 std::optional<RunRecord> read_run_record(const std::string& run_dir);
 
 class RunRecorder {
  public:
-  // Adds a launch to those that the folder's record has; to the last of them when that is this job's and has
-  // not ended (a job of several hosts may go on under another of them). `host`: this one. `machine`: null
-  // where hosts are several.
-  RunRecorder(const LaunchOptions& options, const JobFacts& job, const std::string& host,
+  // Adds a launch to those that the folder's record has; to the last of them when that is this
+  // job's and has not ended (a job of several hosts may go on under another of them). `host`: this
+  // one. `machine`: null where hosts are several.
+  RunRecorder(const LaunchOptions& options,
+              const JobFacts& job,
+              const std::string& host,
               const Inventory* machine);
   RunRecorder(const RunRecorder&) = delete;
   RunRecorder& operator=(const RunRecorder&) = delete;
@@ -37,8 +39,8 @@ class RunRecorder {
   // Why an attempt was ended on this host, where none of its own ranks is the cause.
   void explain(int attempt, const std::string& why);
 
-  // In the stacks of ranks of this host that were replaced. finish() does too. Blocking: some seconds at
-  // most.
+  // In the stacks of ranks of this host that were replaced. finish() does too. Blocking: some
+  // seconds at most.
   void name_source_lines();
 
   // Gives `exit_code` back.
@@ -59,7 +61,8 @@ class RunRecorder {
   bool warned_ = false;
 };
 
-// "done", "failed", "stopped" or "time limit": of a job with this exit code whose last attempt ended so.
+// "done", "failed", "stopped" or "time limit": of a job with this exit code whose last attempt
+// ended so.
 const char* outcome_of(int exit_code, const std::vector<WorkerExit>& exits);
 
 }  // namespace muster

@@ -43,7 +43,8 @@ MeasuredScore entry_from(JsonObject entry) {
 }
 
 // By model: the mean of all scores when they are close to each other.
-std::map<std::string, double> means_of_models(const std::vector<std::pair<std::string, double>>& scores) {
+std::map<std::string, double> means_of_models(
+    const std::vector<std::pair<std::string, double>>& scores) {
   struct Sum {
     double sum = 0, least = INFINITY, most = 0;
     int count = 0;
@@ -58,7 +59,8 @@ std::map<std::string, double> means_of_models(const std::vector<std::pair<std::s
   }
   std::map<std::string, double> means;
   for (const auto& [model, of] : sums) {
-    if (of.most - of.least <= kNoise * of.most) means[model] = of.sum / of.count;
+    if (of.most - of.least <= kNoise * of.most)
+      means[model] = of.sum / of.count;
   }
   return means;
 }
@@ -69,7 +71,8 @@ bool belongs_to_host(const std::string& device) {
 }
 
 bool is_same_device(const MeasuredScore& a, const MeasuredScore& b) {
-  return a.device == b.device && a.dtype == b.dtype && (a.host == b.host || !belongs_to_host(a.device));
+  return a.device == b.device && a.dtype == b.dtype &&
+         (a.host == b.host || !belongs_to_host(a.device));
 }
 
 std::string score_text(const std::vector<MeasuredScore>& scores) {
@@ -101,12 +104,14 @@ std::string default_score_cache() {
 std::vector<MeasuredScore> read_score_cache(const std::string& path) {
   std::vector<MeasuredScore> scores;
   std::error_code error;
-  if (path.empty() || !std::filesystem::exists(path, error)) return scores;
+  if (path.empty() || !std::filesystem::exists(path, error))
+    return scores;
   const std::string what = cat("scores ", path);
   const nlohmann::json json = parse_strict_json(read_small_file(path), what);
   JsonObject document(json, what, "");
   check_schema(document, kScoresSchema);
-  for (JsonObject& entry : document.objects("devices")) scores.push_back(entry_from(std::move(entry)));
+  for (JsonObject& entry : document.objects("devices"))
+    scores.push_back(entry_from(std::move(entry)));
   document.finish();
   return scores;
 }
@@ -116,7 +121,8 @@ void add_to_score_cache(const std::string& path, const MeasuredScore& score) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   const std::string lock_path = path + ".lock";
   const Fd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!lock.valid()) fail_errno(cat("cannot create '", lock_path, "'"), errno);
+  if (!lock.valid())
+    fail_errno(cat("cannot create '", lock_path, "'"), errno);
   lock_operation(lock.get(), lock_path, Deadline(kPatience));
   std::vector<MeasuredScore> scores = read_score_cache(path);
   std::erase_if(scores, [&](const MeasuredScore& old) { return is_same_device(old, score); });
@@ -125,14 +131,19 @@ void add_to_score_cache(const std::string& path, const MeasuredScore& score) {
 }
 
 std::string cpu_slot_model(const Host& host) {
-  return cat(std::max(1, host.num_cores / std::max(1, host.cpu_slots)), " of ", host.num_cores, " cores");
+  return cat(
+      std::max(1, host.num_cores / std::max(1, host.cpu_slots)), " of ", host.num_cores, " cores");
 }
 
-const MeasuredScore* find_measured(const std::vector<MeasuredScore>& measured, const Host& host,
-                                   const std::string& device, const std::string& dtype) {
+const MeasuredScore* find_measured(const std::vector<MeasuredScore>& measured,
+                                   const Host& host,
+                                   const std::string& device,
+                                   const std::string& dtype) {
   for (const MeasuredScore& score : measured) {
-    if (score.device != device || score.dtype != dtype) continue;
-    if (belongs_to_host(device) && score.host != host.name) continue;
+    if (score.device != device || score.dtype != dtype)
+      continue;
+    if (belongs_to_host(device) && score.host != host.name)
+      continue;
     if (device == kCpu ? score.model == cpu_slot_model(host) : score.driver == host.driver_version)
       return &score;
   }
@@ -152,7 +163,8 @@ Scores measured_scores(const std::vector<MeasuredScore>& measured, const Invento
   for (const Host& host : inventory.hosts) {
     for (const Gpu& gpu : host.gpus) {
       look(host, gpu.uuid);
-      for (const MigInstance& instance : gpu.mig) look(host, instance.uuid);
+      for (const MigInstance& instance : gpu.mig)
+        look(host, instance.uuid);
     }
     if (const MeasuredScore* cpu = find_measured(measured, host, kCpu)) {
       scores[cat(host.name, ":", kCpu)] = cpu->score;
@@ -176,11 +188,16 @@ Scores remembered_scores(const Inventory& inventory) {
 }
 
 bool cover_all(const Scores& scores, const Inventory& inventory, bool cpus) {
-  const auto has = [&](const GpuUuid& uuid) { return scores.contains(uuid.value); };
+  const auto has = [&](const GpuUuid& uuid) {
+    return scores.contains(uuid.value);
+  };
   const auto covered = [&](const Gpu& gpu) {
-    if (gpu.health != kHealthy) return true;
-    if (!gpu.mig_enabled) return has(gpu.uuid);
-    return std::all_of(gpu.mig.begin(), gpu.mig.end(), [&](const MigInstance& mig) { return has(mig.uuid); });
+    if (gpu.health != kHealthy)
+      return true;
+    if (!gpu.mig_enabled)
+      return has(gpu.uuid);
+    return std::all_of(
+        gpu.mig.begin(), gpu.mig.end(), [&](const MigInstance& mig) { return has(mig.uuid); });
   };
   return std::all_of(inventory.hosts.begin(), inventory.hosts.end(), [&](const Host& host) {
     return std::all_of(host.gpus.begin(), host.gpus.end(), covered) &&

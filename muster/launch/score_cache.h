@@ -1,6 +1,6 @@
-// What `muster bench device` measured, kept for later plans: one JSON file a user, an entry for each device
-// and number type. Written by muster-bench; read by the launcher, where a plan needs scores and none were
-// given.
+// What `muster bench device` measured, kept for later plans: one JSON file a user, an entry for
+// each device and number type. Written by muster-bench; read by the launcher, where a plan needs
+// scores and none were given.
 #pragma once
 
 #include <cstdint>
@@ -26,32 +26,37 @@ struct MeasuredScore {
   bool operator==(const MeasuredScore&) const = default;
 };
 
-// $XDG_CACHE_HOME/muster/scores.json, else ~/.cache/muster/scores.json; empty when neither is known.
+// $XDG_CACHE_HOME/muster/scores.json, else ~/.cache/muster/scores.json; empty when neither is
+// known.
 std::string default_score_cache();
 
 // Empty when there is no file. Throws: io; invalid_argument naming the file and the member.
 std::vector<MeasuredScore> read_score_cache(const std::string& path);
 
-// Adds a score to the file, in place of an earlier one of the same device and type; what others add meanwhile
-// stays. Blocking: while another process does the same. Throws: as read_score_cache, and timeout.
+// Adds a score to the file, in place of an earlier one of the same device and type; what others add
+// meanwhile stays. Blocking: while another process does the same. Throws: as read_score_cache, and
+// timeout.
 void add_to_score_cache(const std::string& path, const MeasuredScore& score);
 
 // "2 of 8 cores": what a score of a CPU slot holds for.
 std::string cpu_slot_model(const Host& host);
 
-// The entry for this device of `host`, measured with its driver (a CPU slot: of its size) and this type; null
-// without one.
-const MeasuredScore* find_measured(const std::vector<MeasuredScore>& measured, const Host& host,
-                                   const std::string& device, const std::string& dtype = kScoreType);
+// The entry for this device of `host`, measured with its driver (a CPU slot: of its size) and this
+// type; null without one.
+const MeasuredScore* find_measured(const std::vector<MeasuredScore>& measured,
+                                   const Host& host,
+                                   const std::string& device,
+                                   const std::string& dtype = kScoreType);
 
-// For Request::scores: what was measured of these hosts' devices. GPUs of one model that differ by less than
-// 5 % have the mean, so that noise divides no batch unequally and reorders nothing.
+// For Request::scores: what was measured of these hosts' devices. GPUs of one model that differ by
+// less than 5 % have the mean, so that noise divides no batch unequally and reorders nothing.
 Scores measured_scores(const std::vector<MeasuredScore>& measured, const Inventory& inventory);
 
 // The same, of the default cache. A cache that cannot be read is none, with a warning.
 Scores remembered_scores(const Inventory& inventory);
 
-// Whether each healthy GPU of these hosts has a score of its own, and with `cpus` each host's CPU slots.
+// Whether each healthy GPU of these hosts has a score of its own, and with `cpus` each host's CPU
+// slots.
 bool cover_all(const Scores& scores, const Inventory& inventory, bool cpus);
 
 }  // namespace muster

@@ -20,7 +20,8 @@ namespace muster {
 
 namespace {
 
-constexpr size_t kShownOfFolded = 2;  // of calls in a row: the first, and the one that the program made
+constexpr size_t kShownOfFolded =
+    2;  // of calls in a row: the first, and the one that the program made
 
 struct Frame {
   std::string number;
@@ -53,11 +54,12 @@ std::optional<Frame> parse_frame(const std::string& text) {
   const size_t blank = text.find(' ', hash);
   if (blank > open || !is_offset(std::string_view(text).substr(open + 2, close - open - 2)))
     return std::nullopt;
-  return Frame{.number = text.substr(hash, blank - hash),
-               .module = text.substr(blank + 1, open - blank - 1),
-               .offset = text.substr(open + 2, close - open - 2),
-               .function = plain_function(std::string(trim(std::string_view(text).substr(close + 1)))),
-               .line = {}};
+  return Frame{
+      .number = text.substr(hash, blank - hash),
+      .module = text.substr(blank + 1, open - blank - 1),
+      .offset = text.substr(open + 2, close - open - 2),
+      .function = plain_function(std::string(trim(std::string_view(text).substr(close + 1)))),
+      .line = {}};
 }
 
 // What addr2line says is two lines an address, of which "??" means that it does not know.
@@ -65,7 +67,8 @@ void find_lines(const std::string& module, const std::vector<Frame*>& frames) {
   // A stripped library's nearest symbol may be far away.
   const bool has_all_symbols = !module.starts_with("/lib") && !module.starts_with("/usr/lib");
   std::string command = cat("timeout 5 addr2line -Cfe ", shell_quoted(module));
-  for (const Frame* frame : frames) command += cat(" ", frame->offset);
+  for (const Frame* frame : frames)
+    command += cat(" ", frame->offset);
   std::vector<std::string> said;
   try {
     said = split(output_of_shell(command + " 2>/dev/null", "stack"), '\n');
@@ -75,15 +78,18 @@ void find_lines(const std::string& module, const std::vector<Frame*>& frames) {
   for (size_t i = 0; i < frames.size() && 2 * i + 1 < said.size(); ++i) {
     const std::string line = said[2 * i + 1].substr(0, said[2 * i + 1].find(" ("));
     const bool known = !line.starts_with("?") && !line.starts_with(":") && !line.ends_with("?");
-    if (known) frames[i]->line = line;
-    if ((known || (frames[i]->function.empty() && has_all_symbols)) && !said[2 * i].starts_with("?"))
+    if (known)
+      frames[i]->line = line;
+    if ((known || (frames[i]->function.empty() && has_all_symbols)) &&
+        !said[2 * i].starts_with("?"))
       frames[i]->function = said[2 * i];
   }
 }
 
 bool has_changed_since(const std::string& module, std::chrono::system_clock::time_point taken) {
   struct stat info = {};
-  return ::stat(module.c_str(), &info) == 0 && std::chrono::system_clock::from_time_t(info.st_mtime) > taken;
+  return ::stat(module.c_str(), &info) == 0 &&
+         std::chrono::system_clock::from_time_t(info.st_mtime) > taken;
 }
 
 std::string shorter(std::string function) {
@@ -96,9 +102,13 @@ std::string shorter(std::string function) {
 
 // The C++ library's way to what a std::function or a thread holds, which nobody wrote.
 bool is_detour(const Frame& frame) {
-  for (const char* part : {"std::__invoke_impl<", "::type std::__invoke", "std::_Function_handler<",
-                           "std::thread::_Invoker<", "std::thread::_State_impl<"}) {
-    if (frame.function.find(part) != std::string::npos) return true;
+  for (const char* part : {"std::__invoke_impl<",
+                           "::type std::__invoke",
+                           "std::_Function_handler<",
+                           "std::thread::_Invoker<",
+                           "std::thread::_State_impl<"}) {
+    if (frame.function.find(part) != std::string::npos)
+      return true;
   }
   return false;
 }
@@ -118,43 +128,53 @@ bool is_musters(const Frame& frame) {
 
 // Whose calls in a row are counted only; empty: they are the program's.
 std::string folded_into(const std::optional<Frame>& frame) {
-  if (!frame) return "";
-  if (is_libtorchs(*frame)) return "LibTorch";
+  if (!frame)
+    return "";
+  if (is_libtorchs(*frame))
+    return "LibTorch";
   return is_musters(*frame) ? "muster" : "";
 }
 
 std::string to_text(const Frame& frame) {
   const std::string function = frame.function.empty() ? "??" : shorter(frame.function);
-  if (!frame.line.empty()) return cat("  ", frame.number, " ", function, " at ", frame.line);
+  if (!frame.line.empty())
+    return cat("  ", frame.number, " ", function, " at ", frame.line);
   return cat("  ", frame.number, " ", function, " (", file_of(frame), "+", frame.offset, ")");
 }
 
 }  // namespace
 
-std::string with_source_lines(const std::string& stack, std::chrono::system_clock::time_point taken) {
+std::string with_source_lines(const std::string& stack,
+                              std::chrono::system_clock::time_point taken) {
   const std::vector<std::string> lines = split(stack, '\n');
   std::vector<std::optional<Frame>> frames;
   frames.reserve(lines.size());
-  for (const std::string& line : lines) frames.push_back(parse_frame(line));
+  for (const std::string& line : lines)
+    frames.push_back(parse_frame(line));
   std::map<std::string, std::vector<Frame*>> by_module;
   for (auto& frame : frames) {
-    if (!frame || !frame->module.starts_with("/")) continue;
+    if (!frame || !frame->module.starts_with("/"))
+      continue;
     if (has_changed_since(frame->module, taken)) {
       frame.reset();
     } else {
       by_module[frame->module].push_back(&*frame);
     }
   }
-  for (const auto& [module, of_module] : by_module) find_lines(module, of_module);
+  for (const auto& [module, of_module] : by_module)
+    find_lines(module, of_module);
 
   std::vector<std::string> text;
   for (size_t i = 0; i < lines.size(); ++i) {
-    if (frames[i] && is_detour(*frames[i])) continue;
+    if (frames[i] && is_detour(*frames[i]))
+      continue;
     const std::string whose = folded_into(frames[i]);
     size_t end = i;
-    while (!whose.empty() && end < frames.size() && folded_into(frames[end]) == whose) ++end;
+    while (!whose.empty() && end < frames.size() && folded_into(frames[end]) == whose)
+      ++end;
     text.push_back(frames[i] ? to_text(*frames[i]) : lines[i]);
-    if (end - i <= kShownOfFolded + 1) continue;
+    if (end - i <= kShownOfFolded + 1)
+      continue;
     text.push_back(cat("     … ", end - i - kShownOfFolded, " calls in ", whose));
     text.push_back(to_text(*frames[end - 1]));
     i = end - 1;
@@ -171,7 +191,8 @@ std::vector<std::string> with_musters_calls_folded(const std::vector<std::string
     if (!is_own && folded > 0)
       text.push_back(cat("    … ", folded, folded == 1 ? " call" : " calls", " in muster"));
     folded = is_own ? folded + 1 : 0;
-    if (i == lines.size()) break;
+    if (i == lines.size())
+      break;
     if (!is_own) {
       text.push_back(lines[i]);
       continue;
@@ -187,9 +208,11 @@ std::vector<std::string> with_musters_calls_folded(const std::vector<std::string
 // Its handler wrote the same lines to standard error, where they are not wanted twice.
 void take_signal_stack(WorkerExit& exit, std::vector<std::string>& lines) {
   std::vector<std::string> said = std::exchange(exit.facts.said, {});
-  if (exit.signal == 0 || exit.facts.signal != signal_name(exit.signal) || said.empty()) return;
+  if (exit.signal == 0 || exit.facts.signal != signal_name(exit.signal) || said.empty())
+    return;
   const auto printed = std::search(lines.begin(), lines.end(), said.begin(), said.end());
-  if (printed != lines.end()) lines.erase(printed, printed + std::ssize(said));
+  if (printed != lines.end())
+    lines.erase(printed, printed + std::ssize(said));
   said.erase(said.begin());
   exit.stack = join(said, "\n");
 }
@@ -197,9 +220,11 @@ void take_signal_stack(WorkerExit& exit, std::vector<std::string>& lines) {
 // The C++ library's words.
 void take_uncaught_exception(WorkerExit& exit, const std::vector<std::string>& lines) {
   constexpr std::string_view kThrown = "terminate called after throwing an instance of '";
-  if (exit.signal == 0) return;
+  if (exit.signal == 0)
+    return;
   for (size_t i = 0; i < lines.size() && exit.message.empty(); ++i) {
-    if (!lines[i].starts_with(kThrown)) continue;
+    if (!lines[i].starts_with(kThrown))
+      continue;
     const std::string type = lines[i].substr(kThrown.size(), lines[i].rfind('\'') - kThrown.size());
     const bool said = i + 1 < lines.size() && lines[i + 1].starts_with("  what():");
     exit.message = said ? cat(type, ": ", trim(lines[i + 1].substr(9))) : type;
@@ -209,17 +234,22 @@ void take_uncaught_exception(WorkerExit& exit, const std::vector<std::string>& l
 // The words of Python's faulthandler.
 void take_python_fault(WorkerExit& exit, const std::vector<std::string>& lines) {
   constexpr std::string_view kFault = "Fatal Python error: ";
-  if (exit.signal == 0 || !exit.stack.empty()) return;
-  const auto fault = std::find_if(lines.begin(), lines.end(),
-                                  [&](const std::string& line) { return line.starts_with(kFault); });
+  if (exit.signal == 0 || !exit.stack.empty())
+    return;
+  const auto fault = std::find_if(lines.begin(), lines.end(), [&](const std::string& line) {
+    return line.starts_with(kFault);
+  });
   const auto thread = std::find_if(fault, lines.end(), [](const std::string& line) {
     return line.starts_with("Current thread 0x") &&
            line.find("(most recent call first)") != std::string::npos;
   });
-  if (thread == lines.end()) return;
-  if (exit.message.empty()) exit.message = *fault;
+  if (thread == lines.end())
+    return;
+  if (exit.message.empty())
+    exit.message = *fault;
   auto end = thread + 1;
-  while (end != lines.end() && end->starts_with("  ")) ++end;
+  while (end != lines.end() && end->starts_with("  "))
+    ++end;
   exit.stack = join(std::vector<std::string>(thread, end), "\n");
 }
 

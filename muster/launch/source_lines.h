@@ -1,6 +1,6 @@
-// From what a rank of muster::run says of its stack, to what people read: functions and source lines, as
-// addr2line finds them in the program and its libraries. For the failure card; values and text, but for that
-// program.
+// From what a rank of muster::run says of its stack, to what people read: functions and source
+// lines, as addr2line finds them in the program and its libraries. For the failure card; values and
+// text, but for that program.
 #pragma once
 
 #include <chrono>
@@ -11,22 +11,23 @@
 
 namespace muster {
 
-// `stack` with its lines "  #3 /path/program(+0x1a2b) symbol" as "  #3 function at file.cc:12", or, where
-// there is no line, "  #3 function (program+0x1a2b)". Calls in a row inside of LibTorch or muster are counted
-// only. Other lines stay; so do those of files that have changed since `taken`, which are of another program
-// now. Blocking: some seconds at most, where a library is large.
-std::string with_source_lines(const std::string& stack,
-                              std::chrono::system_clock::time_point taken = std::chrono::system_clock::now());
+// `stack` with its lines "  #3 /path/program(+0x1a2b) symbol" as "  #3 function at file.cc:12", or,
+// where there is no line, "  #3 function (program+0x1a2b)". Calls in a row inside of LibTorch or
+// muster are counted only. Other lines stay; so do those of files that have changed since `taken`,
+// which are of another program now. Blocking: some seconds at most, where a library is large.
+std::string with_source_lines(
+    const std::string& stack,
+    std::chrono::system_clock::time_point taken = std::chrono::system_clock::now());
 
-// Of a rank that a signal ended and whose handler told of it in the error file: the stack becomes the exit's,
-// and goes from the last `lines` of standard error.
+// Of a rank that a signal ended and whose handler told of it in the error file: the stack becomes
+// the exit's, and goes from the last `lines` of standard error.
 void take_signal_stack(WorkerExit& exit, std::vector<std::string>& lines);
 
 // What an exception that nobody caught has said there becomes the message.
 void take_uncaught_exception(WorkerExit& exit, const std::vector<std::string>& lines);
 
-// What Python's faulthandler has said there of the signal: the stack of the thread that got it becomes the
-// exit's, and the error its message.
+// What Python's faulthandler has said there of the signal: the stack of the thread that got it
+// becomes the exit's, and the error its message.
 void take_python_fault(WorkerExit& exit, const std::vector<std::string>& lines);
 
 // Lines of a Python stack, in which the calls of muster's module are counted only.

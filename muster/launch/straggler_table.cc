@@ -16,19 +16,23 @@ constexpr double kWorthATable = 5e-5;  // seconds: what is less is 0.00 ms
 std::string step_time_text(double seconds) {
   char text[32];
   const char* const form = seconds < 0.01 ? "%.2f ms" : seconds < 0.1 ? "%.1f ms" : "%.0f ms";
-  if (seconds >= 1) std::snprintf(text, sizeof(text), "%.2f s", seconds);
-  if (seconds < 1) std::snprintf(text, sizeof(text), form, seconds * 1e3);
+  if (seconds >= 1)
+    std::snprintf(text, sizeof(text), "%.2f s", seconds);
+  if (seconds < 1)
+    std::snprintf(text, sizeof(text), form, seconds * 1e3);
   return text;
 }
 
 double of_a_step(const RankTimes& rank, Category category) {
-  return rank.seconds[static_cast<size_t>(category)] / static_cast<double>(std::max<int64_t>(1, rank.steps));
+  return rank.seconds[static_cast<size_t>(category)] /
+         static_cast<double>(std::max<int64_t>(1, rank.steps));
 }
 
 }  // namespace
 
 std::string straggler_table(const Breakdown& breakdown, size_t most) {
-  if (!breakdown.straggler || breakdown.straggler->seconds_a_step < kWorthATable) return {};
+  if (!breakdown.straggler || breakdown.straggler->seconds_a_step < kWorthATable)
+    return {};
   std::vector<RankTimes> ranks = breakdown.ranks;
   std::stable_sort(ranks.begin(), ranks.end(), [](const RankTimes& one, const RankTimes& other) {
     return one.own_of_a_step() > other.own_of_a_step();
@@ -37,7 +41,10 @@ std::string straggler_table(const Breakdown& breakdown, size_t most) {
   std::vector<std::vector<std::string>> rows;
   for (size_t i = 0; i < shown; ++i) {
     const RankTimes& rank = ranks[i];
-    rows.push_back({cat(rank.rank), rank.host, rank.device, step_time_text(rank.own_of_a_step()),
+    rows.push_back({cat(rank.rank),
+                    rank.host,
+                    rank.device,
+                    step_time_text(rank.own_of_a_step()),
                     step_time_text(of_a_step(rank, Category::compute)),
                     step_time_text(of_a_step(rank, Category::data)),
                     step_time_text(of_a_step(rank, Category::checkpoint)),

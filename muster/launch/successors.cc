@@ -8,19 +8,30 @@
 
 namespace muster {
 
-Successors::Successors(ProcessSet& processes, WorkerStarts& starts, Replacing& rules, size_t num_slots,
+Successors::Successors(ProcessSet& processes,
+                       WorkerStarts& starts,
+                       Replacing& rules,
+                       size_t num_slots,
                        SuccessorCallbacks callbacks)
     : processes_(processes),
       starts_(starts),
       rules_(rules),
       callbacks_(std::move(callbacks)),
       rejoin_(
-          processes, starts, rules.patience,
-          {.has_come = [this](int slot) { return rules_.has_come(starts_.process_in(slot), generation_); },
+          processes,
+          starts,
+          rules.patience,
+          {.has_come =
+               [this](int slot) { return rules_.has_come(starts_.process_in(slot), generation_); },
            .is_saving =
-               [this](int slot) { return rules_.is_saving && rules_.is_saving(starts_.process_in(slot)); }}) {
-  for (size_t slot = 0; slot < num_slots; ++slot) running_.insert(static_cast<int>(slot));
-  rules_.go_on = [this](const NextGeneration& next) { go_on(next); };
+               [this](int slot) {
+                 return rules_.is_saving && rules_.is_saving(starts_.process_in(slot));
+               }}) {
+  for (size_t slot = 0; slot < num_slots; ++slot)
+    running_.insert(static_cast<int>(slot));
+  rules_.go_on = [this](const NextGeneration& next) {
+    go_on(next);
+  };
 }
 
 Successors::~Successors() {
@@ -33,37 +44,46 @@ void Successors::on_exit(const ChildExit& exit) {
   running_.erase(exit.id);
   ended_.insert(exit.pid);
   some_have_ended_ = some_have_ended_ || !exit.failed();
-  if (has_not_come && !exit.failed()) give_up(exit.id);
+  if (has_not_come && !exit.failed())
+    give_up(exit.id);
 }
 
-// It had done all its work when the others were told to come together again: they would wait for it. What
-// they were to make good is the job's failure then.
+// It had done all its work when the others were told to come together again: they would wait for
+// it. What they were to make good is the job's failure then.
 void Successors::give_up(int slot) {
-  if (processes_.is_ending()) return;
+  if (processes_.is_ending())
+    return;
   const std::string why = cat("rank ", starts_.rank_in(slot), " had ended already");
   log(LogLevel::warn, cat("not replaced in place: ", why));
-  for (const pid_t pid : std::exchange(replaced_, {})) followed_.erase(pid);
+  for (const pid_t pid : std::exchange(replaced_, {}))
+    followed_.erase(pid);
   processes_.end_all();
-  if (rules_.on_given_up) rules_.on_given_up(why);
+  if (rules_.on_given_up)
+    rules_.on_given_up(why);
 }
 
 bool Successors::follow(const std::vector<ChildExit>& failed) {
   RankFailures failures{.failed = {}, .left = {}, .some_have_ended = some_have_ended_};
   for (const ChildExit& end : failed)
-    if (!have_followed(end)) failures.failed.push_back(starts_.explained(end));
-  if (failures.failed.empty()) return true;  // a generation has begun since they ended
-  for (const int slot : running_) failures.left.insert(starts_.rank_in(slot));
+    if (!have_followed(end))
+      failures.failed.push_back(starts_.explained(end));
+  if (failures.failed.empty())
+    return true;  // a generation has begun since they ended
+  for (const int slot : running_)
+    failures.left.insert(starts_.rank_in(slot));
   callbacks_.explain(failures.failed);
   rejoin_.explain(failures.failed);
-  for (const WorkerExit& failure : failures.failed) causes_[failure.pid] = failure.cause;
+  for (const WorkerExit& failure : failures.failed)
+    causes_[failure.pid] = failure.cause;
   asked_ = true;
-  if (rules_.replace(failures)) return true;
+  if (rules_.replace(failures))
+    return true;
   asked_ = false;
   return false;
 }
 
-// Of the generation before: the one that followed has held, and no failure of theirs can be the job's. One
-// whose place is still empty is kept.
+// Of the generation before: the one that followed has held, and no failure of theirs can be the
+// job's. One whose place is still empty is kept.
 void Successors::forget_replaced() {
   for (auto pid = replaced_.begin(); pid != replaced_.end();) {
     if (!starts_.has_follower(*pid)) {
@@ -80,7 +100,8 @@ void Successors::forget_replaced() {
 
 // Every slot without a process gets one, for whatever reason it has none.
 void Successors::go_on(const NextGeneration& next) {
-  if (processes_.is_ending()) return;
+  if (processes_.is_ending())
+    return;
   processes_.loop().cancel(std::exchange(pause_, 0));
   generation_ = next.number;
   asked_ = some_have_ended_ = false;
@@ -102,13 +123,16 @@ void Successors::go_on(const NextGeneration& next) {
     rules_.announce(starts_.process_in(slot), next, spec);
   }
   rejoin_.await(running_);
-  if (next.pause.count() == 0) return start();
-  if (!to_start_.empty()) pause_ = processes_.loop().call_at(Clock::now() + next.pause, [this] { start(); });
+  if (next.pause.count() == 0)
+    return start();
+  if (!to_start_.empty())
+    pause_ = processes_.loop().call_at(Clock::now() + next.pause, [this] { start(); });
 }
 
 void Successors::start() {
   processes_.loop().cancel(std::exchange(pause_, 0));
-  if (processes_.is_ending()) return;
+  if (processes_.is_ending())
+    return;
   for (const int slot : std::exchange(to_start_, {})) {
     starts_.start(slot, specs_.at(static_cast<size_t>(slot)));
     running_.insert(slot);
@@ -122,7 +146,8 @@ void Successors::explain(std::vector<WorkerExit>& exits) const {
   rejoin_.explain(exits);
   for (WorkerExit& exit : exits) {
     const auto known = causes_.find(exit.pid);
-    if (known != causes_.end() && !known->second.empty()) exit.cause = known->second;
+    if (known != causes_.end() && !known->second.empty())
+      exit.cause = known->second;
   }
 }
 

@@ -1,5 +1,5 @@
-// Processes that follow on ranks that failed, while the others go on. For run_workers alone; who is to
-// follow, and whether, Replacing says.
+// Processes that follow on ranks that failed, while the others go on. For run_workers alone; who is
+// to follow, and whether, Replacing says.
 #pragma once
 
 #include <functional>
@@ -16,14 +16,17 @@ namespace muster {
 
 struct SuccessorCallbacks {
   std::function<void(std::vector<WorkerExit>&)> explain = {};  // completes what is known of ends
-  std::function<void()> on_generation = {};     // one begins; the ends before it have been explained
+  std::function<void()> on_generation = {};  // one begins; the ends before it have been explained
   std::function<void(int slot)> on_start = {};  // the slot has a process again
 };
 
 class Successors {
  public:
   // Sets rules.go_on, for as long as this lives.
-  Successors(ProcessSet& processes, WorkerStarts& starts, Replacing& rules, size_t num_slots,
+  Successors(ProcessSet& processes,
+             WorkerStarts& starts,
+             Replacing& rules,
+             size_t num_slots,
              SuccessorCallbacks callbacks);
   Successors(const Successors&) = delete;
   Successors& operator=(const Successors&) = delete;
@@ -37,9 +40,9 @@ class Successors {
   // Whether processes are still to be started.
   bool await_others() const { return asked_ || pause_ != 0; }
 
-  // The job is asked to stop. Starts at once what a pause holds up, so that the ranks come together, and can
-  // agree on the step after which they stop. Returns the slots of the processes of this generation that need
-  // not be told: they may not listen yet, and would end of the signal.
+  // The job is asked to stop. Starts at once what a pause holds up, so that the ranks come
+  // together, and can agree on the step after which they stop. Returns the slots of the processes
+  // of this generation that need not be told: they may not listen yet, and would end of the signal.
   std::set<int> prepare_for_stop();
 
   bool have_followed(const ChildExit& exit) const { return followed_.contains(exit.pid); }

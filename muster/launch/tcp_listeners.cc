@@ -33,7 +33,8 @@ std::optional<uint8_t> byte_attribute(const nlmsghdr& header, uint16_t type) {
   const auto* const message = static_cast<const inet_diag_msg*>(NLMSG_DATA(&header));
   for (const auto* at = reinterpret_cast<const rtattr*>(message + 1); RTA_OK(at, left);
        at = RTA_NEXT(at, left)) {
-    if (at->rta_type == type && RTA_PAYLOAD(at) >= 1) return *static_cast<const uint8_t*>(RTA_DATA(at));
+    if (at->rta_type == type && RTA_PAYLOAD(at) >= 1)
+      return *static_cast<const uint8_t*>(RTA_DATA(at));
   }
   return std::nullopt;
 }
@@ -42,21 +43,26 @@ TcpListener listener_of(const nlmsghdr& header) {
   inet_diag_msg message;
   std::memcpy(&message, NLMSG_DATA(&header), sizeof(message));
   const auto& source = message.id.idiag_src;
-  const bool every_address = std::all_of(std::begin(source), std::end(source), [](auto w) { return w == 0; });
-  const bool ipv4_too =
-      message.idiag_family == AF_INET6 && byte_attribute(header, INET_DIAG_SKV6ONLY).value_or(0) == 0;
-  return {
-      .uid = message.idiag_uid, .inode = message.idiag_inode, .has_whole_port = every_address && ipv4_too};
+  const bool every_address =
+      std::all_of(std::begin(source), std::end(source), [](auto w) { return w == 0; });
+  const bool ipv4_too = message.idiag_family == AF_INET6 &&
+                        byte_attribute(header, INET_DIAG_SKV6ONLY).value_or(0) == 0;
+  return {.uid = message.idiag_uid,
+          .inode = message.idiag_inode,
+          .has_whole_port = every_address && ipv4_too};
 }
 
 std::optional<std::vector<TcpListener>> listeners_in_proc(int port) {
   const auto table = tcp_table();
-  if (!table) return std::nullopt;
+  if (!table)
+    return std::nullopt;
   std::vector<TcpListener> found;
   for (const TcpEntry& entry : *table) {
-    if (entry.port != port || !entry.listens) continue;
-    found.push_back(
-        {.uid = entry.uid, .inode = entry.inode, .has_whole_port = entry.is_ipv6 && entry.on_every_address});
+    if (entry.port != port || !entry.listens)
+      continue;
+    found.push_back({.uid = entry.uid,
+                     .inode = entry.inode,
+                     .has_whole_port = entry.is_ipv6 && entry.on_every_address});
   }
   return found;
 }
@@ -65,13 +71,16 @@ std::optional<std::vector<TcpListener>> listeners_in_proc(int port) {
 
 std::optional<std::vector<TcpListener>> TcpListeners::on(int port) {
   if (!is_refused_ && !netlink_.valid()) {
-    netlink_ = Fd(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG));
+    netlink_ =
+        Fd(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG));
     is_refused_ = !netlink_.valid();
   }
   std::vector<TcpListener> found;
-  if (!is_refused_ && ask(port, AF_INET, found) && ask(port, AF_INET6, found)) return found;
+  if (!is_refused_ && ask(port, AF_INET, found) && ask(port, AF_INET6, found))
+    return found;
   if (!std::exchange(is_refused_, true) || netlink_.valid())
-    log(LogLevel::debug, "the kernel does not list sockets over netlink; reading /proc/net/tcp instead");
+    log(LogLevel::debug,
+        "the kernel does not list sockets over netlink; reading /proc/net/tcp instead");
   netlink_.reset();
   return listeners_in_proc(port);
 }
@@ -87,17 +96,22 @@ bool TcpListeners::ask(int port, int family, std::vector<TcpListener>& found) {
   question.request.sdiag_protocol = IPPROTO_TCP;
   question.request.idiag_states = kListenStates;
   question.request.id.idiag_sport = htons(static_cast<uint16_t>(port));
-  if (::send(netlink_.get(), &question, sizeof(question), 0) != sizeof(question)) return false;
+  if (::send(netlink_.get(), &question, sizeof(question), 0) != sizeof(question))
+    return false;
   alignas(nlmsghdr) std::array<char, 16384> answer;
   for (;;) {
     const ssize_t n = ::recv(netlink_.get(), answer.data(), answer.size(), 0);
-    if (n <= 0) return false;
+    if (n <= 0)
+      return false;
     auto left = static_cast<unsigned>(n);
     for (auto* at = reinterpret_cast<nlmsghdr*>(answer.data()); NLMSG_OK(at, left);
          at = NLMSG_NEXT(at, left)) {
-      if (at->nlmsg_seq != question_) continue;  // the rest of an earlier answer
-      if (at->nlmsg_type == NLMSG_DONE) return true;
-      if (at->nlmsg_type != SOCK_DIAG_BY_FAMILY || at->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg)))
+      if (at->nlmsg_seq != question_)
+        continue;  // the rest of an earlier answer
+      if (at->nlmsg_type == NLMSG_DONE)
+        return true;
+      if (at->nlmsg_type != SOCK_DIAG_BY_FAMILY ||
+          at->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg)))
         return false;
       found.push_back(listener_of(*at));
     }

@@ -1,5 +1,5 @@
-// Who listens on a TCP port of this host, asked of the kernel: by netlink, which takes some ten microseconds
-// whatever else is connected, or where that is forbidden from the table in /proc.
+// Who listens on a TCP port of this host, asked of the kernel: by netlink, which takes some ten
+// microseconds whatever else is connected, or where that is forbidden from the table in /proc.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 namespace muster {
 
 struct TcpListener {
-  uint32_t uid = 0;  // of who made the socket; in a user namespace, of users outside: the overflow uid
+  uint32_t uid =
+      0;  // of who made the socket; in a user namespace, of users outside: the overflow uid
   uint64_t inode = 0;
   bool has_whole_port = false;  // on every address, IPv6 and IPv4: nobody else can listen there
 };

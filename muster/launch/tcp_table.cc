@@ -20,7 +20,8 @@ constexpr int64_t kListenState = 0x0A;
 std::optional<int64_t> parse_hex(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if (error != std::errc() || end != text.data() + text.size())
+    return std::nullopt;
   return value;
 }
 
@@ -28,17 +29,21 @@ std::optional<int64_t> parse_hex(std::string_view text) {
 std::optional<TcpEntry> entry_of(const std::string& line, bool is_ipv6) {
   std::vector<std::string> words;
   for (std::string& word : split(line, ' ')) {
-    if (!word.empty()) words.push_back(std::move(word));
+    if (!word.empty())
+      words.push_back(std::move(word));
   }
-  if (words.size() < 10) return std::nullopt;
+  if (words.size() < 10)
+    return std::nullopt;
   const std::string_view local = words[1];
   const size_t colon = local.rfind(':');
-  if (colon == std::string_view::npos) return std::nullopt;
+  if (colon == std::string_view::npos)
+    return std::nullopt;
   const auto port = parse_hex(local.substr(colon + 1));
   const auto state = parse_hex(words[3]);
   const auto uid = parse_int(words[7]);
   const auto inode = parse_int(words[9]);
-  if (!port || !state || !uid || !inode) return std::nullopt;  // the heading
+  if (!port || !state || !uid || !inode)
+    return std::nullopt;  // the heading
   return TcpEntry{.port = static_cast<int>(*port),
                   .listens = *state == kListenState,
                   .uid = static_cast<uint32_t>(*uid),
@@ -51,9 +56,11 @@ std::optional<TcpEntry> entry_of(const std::string& line, bool is_ipv6) {
 template <class Visit>
 bool any_entry(const std::string& folder, Visit visit) {
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
-  if (!dir) return false;
+  if (!dir)
+    return false;
   while (const dirent* entry = ::readdir(dir.get())) {
-    if (visit(std::string(entry->d_name))) return true;
+    if (visit(std::string(entry->d_name)))
+      return true;
   }
   return false;
 }
@@ -69,9 +76,11 @@ std::optional<std::vector<TcpEntry>> tcp_table(const std::string& root) {
     } catch (const Error&) {
       continue;  // no IPv6, or a hidden /proc
     }
-    if (!entries) entries.emplace();
+    if (!entries)
+      entries.emplace();
     for (const std::string& line : split(text, '\n')) {
-      if (auto entry = entry_of(line, is_ipv6)) entries->push_back(*entry);
+      if (auto entry = entry_of(line, is_ipv6))
+        entries->push_back(*entry);
     }
   }
   return entries;
@@ -81,16 +90,19 @@ std::string process_with_socket(uint64_t inode) {
   const std::string wanted = cat("socket:[", inode, "]");
   std::string found;
   any_entry("/proc", [&](const std::string& pid) {
-    if (!parse_int(pid)) return false;
+    if (!parse_int(pid))
+      return false;
     const std::string fds = cat("/proc/", pid, "/fd");
     const bool has = any_entry(fds, [&](const std::string& fd) {
       char target[PATH_MAX];
       const ssize_t n = ::readlink(cat(fds, "/", fd).c_str(), target, sizeof(target));
       return n > 0 && std::string_view(target, static_cast<size_t>(n)) == wanted;
     });
-    if (!has) return false;
+    if (!has)
+      return false;
     try {
-      found = cat("process ", pid, " (", printable(trim(read_file(cat("/proc/", pid, "/comm")))), ")");
+      found =
+          cat("process ", pid, " (", printable(trim(read_file(cat("/proc/", pid, "/comm")))), ")");
     } catch (const Error&) {
       found = cat("process ", pid);
     }

@@ -1,4 +1,5 @@
-// The kernel's table of this network namespace's TCP sockets, as /proc shows it, and whose they are.
+// The kernel's table of this network namespace's TCP sockets, as /proc shows it, and whose they
+// are.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ struct TcpEntry {
   bool is_ipv6 = false;
 };
 
-// Listening and connected sockets (merely bound ones are not in it). Nothing where /proc shows neither table.
+// Listening and connected sockets (merely bound ones are not in it). Nothing where /proc shows
+// neither table.
 std::optional<std::vector<TcpEntry>> tcp_table(const std::string& root = "");
 
 // "process 4711 (python3)": who has the socket open; empty when nobody does or we may not know.

@@ -24,7 +24,8 @@ int64_t milliseconds_of(std::chrono::system_clock::time_point at) {
 
 int signal_number(const std::string& name) {
   for (int number = 1; number <= SIGRTMAX; ++number) {
-    if (signal_name(number) == name) return number;
+    if (signal_name(number) == name)
+      return number;
   }
   return 0;
 }
@@ -36,39 +37,50 @@ constexpr std::pair<Account, const char*> kAccounts[] = {{Account::none, ""},
 
 const char* name_of(Account account) {
   for (const auto& [value, name] : kAccounts)
-    if (value == account) return name;
+    if (value == account)
+      return name;
   return "";
 }
 
 Account account_named(const std::string& text) {
   for (const auto& [value, name] : kAccounts)
-    if (text == name) return value;
+    if (text == name)
+      return value;
   return Account::none;
 }
 
 }  // namespace
 
 Json to_json(const ErrorFacts& facts) {
-  Json json = {{"code", facts.code}, {"lost_ranks", facts.lost_ranks}, {"left_early", facts.left_early}};
+  Json json = {
+      {"code", facts.code}, {"lost_ranks", facts.lost_ranks}, {"left_early", facts.left_early}};
   return json;
 }
 
 // A rank wrote it: what has another type than it should have is left out.
 ErrorFacts error_facts_from_json(const Json& json) {
   ErrorFacts facts;
-  if (!json.is_object()) return facts;
-  const auto has = [&](const char* name, auto is) { return json.contains(name) && is(json[name]); };
-  if (has("code", [](const Json& value) { return value.is_string(); })) facts.code = json["code"];
+  if (!json.is_object())
+    return facts;
+  const auto has = [&](const char* name, auto is) {
+    return json.contains(name) && is(json[name]);
+  };
+  if (has("code", [](const Json& value) { return value.is_string(); }))
+    facts.code = json["code"];
   if (has("left_early", [](const Json& value) { return value.is_boolean(); }))
     facts.left_early = json["left_early"];
-  if (has("signal", [](const Json& value) { return value.is_string(); })) facts.signal = json["signal"];
+  if (has("signal", [](const Json& value) { return value.is_string(); }))
+    facts.signal = json["signal"];
   if (has("said", [](const Json& value) { return value.is_array(); })) {
     for (const Json& line : json["said"])
-      if (line.is_string()) facts.said.push_back(line);
+      if (line.is_string())
+        facts.said.push_back(line);
   }
-  if (!has("lost_ranks", [](const Json& value) { return value.is_array(); })) return facts;
+  if (!has("lost_ranks", [](const Json& value) { return value.is_array(); }))
+    return facts;
   for (const Json& rank : json["lost_ranks"])
-    if (rank.is_number_integer() && rank >= 0 && rank <= INT32_MAX) facts.lost_ranks.push_back(rank);
+    if (rank.is_number_integer() && rank >= 0 && rank <= INT32_MAX)
+      facts.lost_ranks.push_back(rank);
   return facts;
 }
 
@@ -114,7 +126,8 @@ WorkerExit worker_exit_from_json(const Json& json) {
     exit.started = exit.signal != 0 || !json.value("exit_code", Json()).is_null();
     exit.facts = error_facts_from_json(json.value("facts", Json()));
     exit.facts.account = account_named(json.value("account", ""));
-    if (json.value("ended_by", "itself") == "muster") exit.sent_signal = SIGTERM;
+    if (json.value("ended_by", "itself") == "muster")
+      exit.sent_signal = SIGTERM;
     exit.after = std::chrono::milliseconds(static_cast<int64_t>(json.value("seconds", 0.0) * 1000));
     exit.at = std::chrono::system_clock::time_point(
         std::chrono::milliseconds(json.value("unix_milliseconds", int64_t{0})));

@@ -1,4 +1,5 @@
-// A WorkerExit as JSON: how hosts tell each other, and failure.json people's programs, how a rank ended.
+// A WorkerExit as JSON: how hosts tell each other, and failure.json people's programs, how a rank
+// ended.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -13,8 +14,8 @@ nlohmann::ordered_json to_json(const ErrorFacts& facts);
 // What a rank wrote: members of another type than they should have are left out.
 ErrorFacts error_facts_from_json(const nlohmann::ordered_json& json);
 
-// What to_json made. Members that are missing have the defaults of WorkerExit. Throws: invalid_argument for
-// one of another type.
+// What to_json made. Members that are missing have the defaults of WorkerExit. Throws:
+// invalid_argument for one of another type.
 WorkerExit worker_exit_from_json(const nlohmann::ordered_json& json);
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// One attempt of a job on this host: every rank started, watched and ended. Called by the launcher; decides
-// nothing about restarts.
+// One attempt of a job on this host: every rank started, watched and ended. Called by the launcher;
+// decides nothing about restarts.
 #pragma once
 
 #include <chrono>
@@ -20,27 +20,33 @@ struct GroupResult {
   std::vector<WorkerExit> exits;  // in the order of death, without those that were replaced
   int stopped_by = 0;             // the signal that the launcher got, if it did
   bool timed_out = false;         // the time limit was over first
-  std::string fault = {};         // why all were killed where no rank is the cause, as an error; empty: no
-  bool all_gone = true;           // false: a process is left that even SIGKILL did not end
+  std::string fault = {};  // why all were killed where no rank is the cause, as an error; empty: no
+  bool all_gone = true;    // false: a process is left that even SIGKILL did not end
 };
 
 struct GroupRules {
   std::chrono::milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL
   std::optional<Clock::time_point> until = {};         // the job's time limit
-  std::chrono::milliseconds early_end_after{10'000};   // a rank ended well, the others go on: then say so
-  int master_port = 0;  // where rank 0 of these may listen, and nobody of another user; 0: none to watch
-  // A rank that is stopped (SIGSTOP, a debugger) is named; after this long it is ended, which is a failure.
+  std::chrono::milliseconds early_end_after{
+      10'000};  // a rank ended well, the others go on: then say so
+  int master_port =
+      0;  // where rank 0 of these may listen, and nobody of another user; 0: none to watch
+  // A rank that is stopped (SIGSTOP, a debugger) is named; after this long it is ended, which is a
+  // failure.
   std::optional<std::chrono::milliseconds> stopped_for = {};
   bool goes_on = false;            // a failure ends that rank alone, and is said
   Replacing* replacing = nullptr;  // a failure is followed by another process; nobody: all end
-  // Told at once of each rank that ended by itself and badly; what its streams hold then is not in it yet.
+  // Told at once of each rank that ended by itself and badly; what its streams hold then is not in
+  // it yet.
   std::function<void(const WorkerExit&)> on_failure = {};
 };
 
 // Starts `specs` (rank 0 with the launcher's standard input) and waits until every one has ended.
-// Blocking: until then. Throws: SpawnError, io when a rank cannot be started; those started before it are
-// ended.
-GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& specs,
-                        const std::vector<int>& inherit_fds, const GroupRules& rules);
+// Blocking: until then. Throws: SpawnError, io when a rank cannot be started; those started before
+// it are ended.
+GroupResult run_workers(ProcessSet& processes,
+                        const std::vector<WorkerSpec>& specs,
+                        const std::vector<int>& inherit_fds,
+                        const GroupRules& rules);
 
 }  // namespace muster

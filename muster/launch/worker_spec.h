@@ -1,5 +1,5 @@
-// What one rank is started with: the third of the launcher's values (Inventory → Plan → WorkerSpec →
-// WorkerExit). A pure function of the plan and what the job has decided; no I/O.
+// What one rank is started with: the third of the launcher's values (Inventory → Plan → WorkerSpec
+// → WorkerExit). A pure function of the plan and what the job has decided; no I/O.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ namespace muster {
 // What the launcher has decided and set up before any rank starts.
 struct JobFacts {
   std::string run_id;
-  std::string mark;       // this launcher's own id: what its ranks' descendants are known by
-  std::string launch;     // MUSTER_LAUNCH: one id for all hosts and attempts of this start of the job
-  int host_index = 0;     // this host's place in the plan
+  std::string mark;    // this launcher's own id: what its ranks' descendants are known by
+  std::string launch;  // MUSTER_LAUNCH: one id for all hosts and attempts of this start of the job
+  int host_index = 0;  // this host's place in the plan
   int restart_count = 0;  // restarts after failures; an attempt may have other reasons
   std::string program;    // the path of what argv[0] names
   std::vector<std::string> more_programs{};  // and of what LaunchOptions::more_programs do
@@ -60,16 +60,19 @@ struct WorkerSpec {
   std::vector<int> cpus{};  // to keep it on; empty: not bound
 };
 
-// One spec per rank of host job.host_index, in rank order; of every host when the plan is simulated. Throws:
-// invalid_argument for a bad --redirects or --tee.
-std::vector<WorkerSpec> make_worker_specs(const Plan& plan, const LaunchOptions& options, const JobFacts& job,
+// One spec per rank of host job.host_index, in rank order; of every host when the plan is
+// simulated. Throws: invalid_argument for a bad --redirects or --tee.
+std::vector<WorkerSpec> make_worker_specs(const Plan& plan,
+                                          const LaunchOptions& options,
+                                          const JobFacts& job,
                                           int attempt);
 
 // torchrun's form of --redirects and --tee for one local rank: 0 none, 1 stdout, 2 stderr, 3 both.
 // Throws: invalid_argument naming `flag`.
 int stream_bits(const std::string& text, int local_rank, const char* flag);
 
-// `text` with ${name} and $name replaced (as Python's Template.safe_substitute: an unknown name stays).
+// `text` with ${name} and $name replaced (as Python's Template.safe_substitute: an unknown name
+// stays).
 std::string substitute(const std::string& text, const Environment& values);
 
 }  // namespace muster

@@ -25,8 +25,13 @@ constexpr size_t kLastLines = 20;
 constexpr size_t kLinesWithStack = 200;  // of which those of a signal's stack are taken
 
 // The child's end of one stream: a pipe that we read, a file of its own, or /dev/null.
-Fd open_target(Output& output, int folder, const WorkerSpec& spec, const StreamTarget& target, int fd,
-               size_t tail_bytes, std::optional<Output::StreamId>* id) {
+Fd open_target(Output& output,
+               int folder,
+               const WorkerSpec& spec,
+               const StreamTarget& target,
+               int fd,
+               size_t tail_bytes,
+               std::optional<Output::StreamId>* id) {
   const bool piped = target.console || (tail_bytes > 0 && target.file.empty());
   if (piped) {
     auto opened = output.open({.console_fd = target.console ? fd : -1,
@@ -35,19 +40,23 @@ Fd open_target(Output& output, int folder, const WorkerSpec& spec, const StreamT
                                .file = target.file,
                                .folder = folder,
                                .tail_bytes = tail_bytes});
-    if (id != nullptr) *id = opened.id;
+    if (id != nullptr)
+      *id = opened.id;
     return std::move(opened.child_end);
   }
-  if (!target.file.empty()) return create_log(folder, target.file);
+  if (!target.file.empty())
+    return create_log(folder, target.file);
   Fd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
-  if (!nowhere.valid()) fail_errno("cannot open '/dev/null'", errno);
+  if (!nowhere.valid())
+    fail_errno("cannot open '/dev/null'", errno);
   return nowhere;
 }
 
 // The end of a file that a rank wrote by itself.
 std::vector<std::string> last_lines_of(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.valid()) return {};
+  if (!file.valid())
+    return {};
   const off_t size = ::lseek(file.get(), 0, SEEK_END);
   const off_t from = std::max<off_t>(0, size - static_cast<off_t>(kTailBytes));
   std::string text(static_cast<size_t>(std::max<off_t>(0, size - from)), '\0');
@@ -61,7 +70,9 @@ int master_port_of(const WorkerSpec& spec) {
   return told == spec.environment.end() ? 0 : static_cast<int>(parse_int(told->second).value_or(0));
 }
 
-WorkerExit explain(const ChildExit& end, const WorkerSpec& spec, const std::string& earlier_error_file,
+WorkerExit explain(const ChildExit& end,
+                   const WorkerSpec& spec,
+                   const std::string& earlier_error_file,
                    Clock::time_point started) {
   WorkerExit exit{
       .rank = spec.rank,
@@ -78,14 +89,17 @@ WorkerExit explain(const ChildExit& end, const WorkerSpec& spec, const std::stri
       .at = std::chrono::system_clock::now() -
             std::chrono::duration_cast<std::chrono::system_clock::duration>(Clock::now() - end.at)};
   exit.cause = describe_end(exit) + (end.core_dumped ? ", core dumped" : "");
-  if (!exit.failed()) return exit;
+  if (!exit.failed())
+    return exit;
   auto error = read_error_file(spec.error_file);
-  if (!error && !earlier_error_file.empty()) error = read_error_file(earlier_error_file);
+  if (!error && !earlier_error_file.empty())
+    error = read_error_file(earlier_error_file);
   if (error) {
     exit.message = std::move(error->message);
     exit.stack = std::move(error->stack);
     exit.facts = std::move(error->facts);
-    if (!exit.facts.signal.empty()) exit.message.clear();  // the signal's name, for other launchers
+    if (!exit.facts.signal.empty())
+      exit.message.clear();  // the signal's name, for other launchers
   }
   return exit;
 }
@@ -95,20 +109,25 @@ void add_lines(WorkerExit& exit, std::vector<std::string> lines) {
   take_signal_stack(exit, lines);
   take_uncaught_exception(exit, lines);
   take_python_fault(exit, lines);
-  if (lines.size() > kLastLines) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(kLastLines));
-  for (std::string& line : lines) line = seen_line(line);
+  if (lines.size() > kLastLines)
+    lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(kLastLines));
+  for (std::string& line : lines)
+    line = seen_line(line);
   exit.last_lines = std::move(lines);
 }
 
 }  // namespace
 
-// The folder of an attempt lies in that of a run's logs, which lies in the run's folder or in --log-dir's.
+// The folder of an attempt lies in that of a run's logs, which lies in the run's folder or in
+// --log-dir's.
 void WorkerStarts::make_log_folder(const std::vector<WorkerSpec>& specs) {
-  if (specs.empty()) return;
+  if (specs.empty())
+    return;
   const auto folder = std::filesystem::path(specs[0].error_file).parent_path();
   const auto top = folder.parent_path().parent_path();
   log_folder_ = make_folder_below(top, folder.lexically_relative(top));
-  for (const WorkerSpec& spec : specs) ::unlink(spec.error_file.c_str());
+  for (const WorkerSpec& spec : specs)
+    ::unlink(spec.error_file.c_str());
 }
 
 void WorkerStarts::start(int slot, const WorkerSpec& spec) {
@@ -121,26 +140,28 @@ void WorkerStarts::start(int slot, const WorkerSpec& spec) {
                   .at = {}};
   const Fd terminal = spec.rank == 0 ? input_.open() : Fd();
   const int in = spec.rank != 0 ? -1 : terminal.valid() ? terminal.get() : STDIN_FILENO;
-  const Fd out = open_target(output_, log_folder_.get(), spec, spec.out, STDOUT_FILENO, 0, &started.out);
-  const Fd err =
-      open_target(output_, log_folder_.get(), spec, spec.err, STDERR_FILENO, kTailBytes, &started.err);
+  const Fd out =
+      open_target(output_, log_folder_.get(), spec, spec.out, STDOUT_FILENO, 0, &started.out);
+  const Fd err = open_target(
+      output_, log_folder_.get(), spec, spec.err, STDERR_FILENO, kTailBytes, &started.err);
   started.at = Clock::now();
-  processes_.spawn(slot, {.argv = spec.argv,
-                          .program = spec.program,
-                          .environment = spec.environment,
-                          .working_directory = spec.working_directory,
-                          .stdin_fd = in,
-                          .stdout_fd = out.get(),
-                          .stderr_fd = err.get(),
-                          .inherit_fds = inherit_fds_,
-                          .cpus = spec.cpus});
+  processes_.spawn(slot,
+                   {.argv = spec.argv,
+                    .program = spec.program,
+                    .environment = spec.environment,
+                    .working_directory = spec.working_directory,
+                    .stdin_fd = in,
+                    .stdout_fd = out.get(),
+                    .stderr_fd = err.get(),
+                    .inherit_fds = inherit_fds_,
+                    .cpus = spec.cpus});
   started.pid = processes_.pid_of(slot);
   started_.push_back(std::move(started));
 }
 
 size_t WorkerStarts::start_of(pid_t pid) const {
-  const auto found = std::find_if(started_.begin(), started_.end(),
-                                  [&](const Started& started) { return started.pid == pid; });
+  const auto found = std::find_if(
+      started_.begin(), started_.end(), [&](const Started& started) { return started.pid == pid; });
   return static_cast<size_t>(found - started_.begin());
 }
 
@@ -152,7 +173,8 @@ bool WorkerStarts::has_follower(pid_t pid) const {
 void WorkerStarts::forget(pid_t pid) {
   const size_t at = start_of(pid);
   for (const auto& stream : {started_.at(at).out, started_.at(at).err})
-    if (stream) output_.forget(*stream);
+    if (stream)
+      output_.forget(*stream);
   started_.erase(started_.begin() + static_cast<std::ptrdiff_t>(at));
 }
 
@@ -164,7 +186,8 @@ const WorkerStarts::Started& WorkerStarts::start_of(const ChildExit& end) const 
 
 size_t WorkerStarts::newest_in(int slot) const {
   size_t at = started_.size() - 1;
-  while (started_.at(at).slot != slot) --at;
+  while (started_.at(at).slot != slot)
+    --at;
   return at;
 }
 
@@ -183,7 +206,8 @@ void WorkerStarts::become(int slot, const WorkerSpec& spec) {
   started.spec.host = spec.host;
   started.earlier_error_file = std::exchange(started.spec.error_file, spec.error_file);
   for (const auto& stream : {started.out, started.err})
-    if (stream) output_.set_prefix(*stream, spec.prefix);
+    if (stream)
+      output_.set_prefix(*stream, spec.prefix);
 }
 
 WorkerExit WorkerStarts::in_short(const ChildExit& end) const {
@@ -194,9 +218,11 @@ WorkerExit WorkerStarts::in_short(const ChildExit& end) const {
 WorkerExit WorkerStarts::explained(const ChildExit& end) const {
   const Started& started = start_of(end);
   WorkerExit exit = explain(end, started.spec, started.earlier_error_file, started.at);
-  if (!exit.failed()) return exit;
-  add_lines(exit, started.err ? output_.last_lines(*started.err, kLinesWithStack)
-                              : last_lines_of(started.spec.err.file));
+  if (!exit.failed())
+    return exit;
+  add_lines(exit,
+            started.err ? output_.last_lines(*started.err, kLinesWithStack)
+                        : last_lines_of(started.spec.err.file));
   exit.lines_in_sight = started.err && started.spec.err.console && output_.in_sight(*started.err);
   return exit;
 }

@@ -1,6 +1,7 @@
-// Ranks as processes of one ProcessSet: starts them with their streams, and tells what is known of their
-// ends. Each has a slot, which is its number in the set: a rank may be started again in the slot of one that
-// has ended, and a process may become another rank of the job. For run_workers alone.
+// Ranks as processes of one ProcessSet: starts them with their streams, and tells what is known of
+// their ends. Each has a slot, which is its number in the set: a rank may be started again in the
+// slot of one that has ended, and a process may become another rank of the job. For run_workers
+// alone.
 #pragma once
 
 #include <optional>
@@ -17,10 +18,13 @@ namespace muster {
 class WorkerStarts {
  public:
   WorkerStarts(ProcessSet& processes, Output& output, Input& input, std::vector<int> inherit_fds)
-      : processes_(processes), output_(output), input_(input), inherit_fds_(std::move(inherit_fds)) {}
+      : processes_(processes),
+        output_(output),
+        input_(input),
+        inherit_fds_(std::move(inherit_fds)) {}
 
-  // Makes the folder of these ranks' logs, and removes what an earlier run's ranks have reported there, as a
-  // run may go on in the same folder. Before they start. Throws: as make_folder_below.
+  // Makes the folder of these ranks' logs, and removes what an earlier run's ranks have reported
+  // there, as a run may go on in the same folder. Before they start. Throws: as make_folder_below.
   void make_log_folder(const std::vector<WorkerSpec>& specs);
 
   // Rank 0 gets the launcher's standard input. Throws: SpawnError, io.

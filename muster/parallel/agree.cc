@@ -13,13 +13,15 @@ namespace {
 // One line a term, after one for what is wrong.
 std::string agree_message(const std::string& wrong, const std::vector<Term>& terms) {
   std::string lines = wrong;
-  for (const Term& term : terms) lines += cat("\n", term.name, "\t", term.value);
+  for (const Term& term : terms)
+    lines += cat("\n", term.name, "\t", term.value);
   return lines;
 }
 
 Term agree_term_of_line(const std::string& line) {
   const size_t tab = line.find('\t');
-  return {.name = line.substr(0, tab), .value = tab == std::string::npos ? "nothing" : line.substr(tab + 1)};
+  return {.name = line.substr(0, tab),
+          .value = tab == std::string::npos ? "nothing" : line.substr(tab + 1)};
 }
 
 std::string agree_line(const std::vector<std::string>& lines, size_t i) {
@@ -28,7 +30,9 @@ std::string agree_line(const std::vector<std::string>& lines, size_t i) {
 
 }  // namespace
 
-void require_agreement(ProcessGroup& group, const std::string& owner, const std::string& wrong,
+void require_agreement(ProcessGroup& group,
+                       const std::string& owner,
+                       const std::string& wrong,
                        const std::vector<Term>& terms) {
   std::vector<std::vector<std::string>> by_rank;
   size_t most = 0;
@@ -37,19 +41,31 @@ void require_agreement(ProcessGroup& group, const std::string& owner, const std:
     most = std::max(most, by_rank.back().size());
   }
   for (const auto& lines : by_rank) {
-    if (!lines[0].empty()) throw Error(ErrorCode::invalid_argument, lines[0]);
+    if (!lines[0].empty())
+      throw Error(ErrorCode::invalid_argument, lines[0]);
   }
   for (size_t i = 1; i < most; ++i) {
     const Term first = agree_term_of_line(agree_line(by_rank[0], i));
     for (size_t rank = 1; rank < by_rank.size(); ++rank) {
       const Term other = agree_term_of_line(agree_line(by_rank[rank], i));
-      if (other.name == first.name && other.value == first.value) continue;
+      if (other.name == first.name && other.value == first.value)
+        continue;
       const std::string& name = first.name.empty() ? other.name : first.name;
-      throw Error(
-          ErrorCode::invalid_argument,
-          cat(owner, ": expected the same on every rank, got ", name, " ", first.value, " on rank ",
-              group.job_rank(0), " and ", other.value, " on rank ", group.job_rank(static_cast<int>(rank)),
-              " (rank ", group.job_rank(), "); give all ranks the same model, seed and options"));
+      throw Error(ErrorCode::invalid_argument,
+                  cat(owner,
+                      ": expected the same on every rank, got ",
+                      name,
+                      " ",
+                      first.value,
+                      " on rank ",
+                      group.job_rank(0),
+                      " and ",
+                      other.value,
+                      " on rank ",
+                      group.job_rank(static_cast<int>(rank)),
+                      " (rank ",
+                      group.job_rank(),
+                      "); give all ranks the same model, seed and options"));
     }
   }
 }
@@ -59,8 +75,11 @@ std::vector<Term> terms_of(const std::string& name, const std::vector<at::Tensor
   for (size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor& tensor = tensors[i];
     terms.push_back({.name = cat(name, " ", i),
-                     .value = cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "),
-                                  "] with bits ", hash_of_bits(tensor))});
+                     .value = cat(c10::toString(tensor.scalar_type()),
+                                  " [",
+                                  join(tensor.sizes(), ", "),
+                                  "] with bits ",
+                                  hash_of_bits(tensor))});
   }
   return terms;
 }

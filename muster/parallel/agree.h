@@ -1,5 +1,5 @@
-// What the ranks of a group must have in common before the first step: compared once, and rejected on all
-// ranks alike. For the constructors of this folder.
+// What the ranks of a group must have in common before the first step: compared once, and rejected
+// on all ranks alike. For the constructors of this folder.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,9 +18,11 @@ struct Term {
 
 // `wrong`: this rank's own problem, as an error message; empty: none.
 // Collective: over the group.
-// Throws: invalid_argument, on every rank, with the first rank's `wrong`, or else with the first term whose
-// values differ and the ranks that have them.
-void require_agreement(ProcessGroup& group, const std::string& owner, const std::string& wrong,
+// Throws: invalid_argument, on every rank, with the first rank's `wrong`, or else with the first
+// term whose values differ and the ranks that have them.
+void require_agreement(ProcessGroup& group,
+                       const std::string& owner,
+                       const std::string& wrong,
                        const std::vector<Term>& terms);
 
 // Number, types, shapes and contents of tensors.

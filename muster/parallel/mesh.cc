@@ -9,7 +9,8 @@ Mesh::Mesh(ProcessGroup group, std::vector<MeshAxis> axes)
     : shape_(checked_mesh(std::move(axes), group.size())),
       group_(std::move(group)),
       coordinates_(shape_.coordinates(group_.rank())) {
-  for (const MeshAxis& axis : shape_.axes) groups_.emplace(axis.name, joined({axis.name}));
+  for (const MeshAxis& axis : shape_.axes)
+    groups_.emplace(axis.name, joined({axis.name}));
   joined_.clear();
 }
 
@@ -22,14 +23,17 @@ ProcessGroup& Mesh::group(const std::string& axis) {
 ProcessGroup Mesh::joined(const std::vector<std::string>& axes) {
   std::optional<ProcessGroup> mine;
   for (const std::vector<int>& ranks : shape_.groups(axes))
-    if (auto group = group_.new_group(ranks)) mine = std::move(group);
+    if (auto group = group_.new_group(ranks))
+      mine = std::move(group);
   joined_.push_back(*mine);
   return *mine;
 }
 
 void Mesh::shutdown() {
-  for (auto& group : joined_) group.shutdown();
-  for (auto& [axis, group] : groups_) group.shutdown();
+  for (auto& group : joined_)
+    group.shutdown();
+  for (auto& [axis, group] : groups_)
+    group.shutdown();
 }
 
 }  // namespace muster

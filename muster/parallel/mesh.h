@@ -1,11 +1,11 @@
 // The job's ranks as a grid with named axes, and the process groups along them.
 //
-//   muster::Mesh mesh = ctx.mesh({{"dp", 2}, {"pp", 2}, {"tp", 2}});     // 8 ranks; tp varies fastest
-//   muster::DistributedDataParallel model(stage, mesh.group("dp"));
-//   if (mesh.rank("pp") == 0) …
+//   muster::Mesh mesh = ctx.mesh({{"dp", 2}, {"pp", 2}, {"tp", 2}});     // 8 ranks; tp varies
+//   fastest muster::DistributedDataParallel model(stage, mesh.group("dp")); if (mesh.rank("pp") ==
+//   0) …
 //
-// The mesh gives axes no meaning: each kind of parallelism takes a group. `muster run --mesh dp=2,pp=2,tp=2`
-// orders the GPUs so that neighbours on the last axes have the best links.
+// The mesh gives axes no meaning: each kind of parallelism takes a group. `muster run --mesh
+// dp=2,pp=2,tp=2` orders the GPUs so that neighbours on the last axes have the best links.
 #pragma once
 
 #include <map>
@@ -25,13 +25,16 @@ class Mesh {
   const MeshShape& shape() const { return shape_; }
   ProcessGroup& all() { return group_; }
 
-  // The ranks that differ from this one only along `axis`. Throws: invalid_argument naming the axes.
+  // The ranks that differ from this one only along `axis`. Throws: invalid_argument naming the
+  // axes.
   ProcessGroup& group(const std::string& axis);
   int size(const std::string& axis) const { return shape_.size(axis); }
-  int rank(const std::string& axis) const { return coordinates_[shape_.axis(axis)]; }  // along `axis`
+  int rank(const std::string& axis) const {
+    return coordinates_[shape_.axis(axis)];
+  }  // along `axis`
 
-  // The ranks that differ from this one only along these axes: {"dp", "tp"} gives those with the same
-  // pipeline stage. Collective: over all ranks, with the same axes.
+  // The ranks that differ from this one only along these axes: {"dp", "tp"} gives those with the
+  // same pipeline stage. Collective: over all ranks, with the same axes.
   ProcessGroup joined(const std::vector<std::string>& axes);
 
   // Shuts down all groups except the whole one. Collective: yes.

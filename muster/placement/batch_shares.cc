@@ -15,15 +15,18 @@ namespace {
 void raise_to_one(std::vector<int64_t>& shares) {
   std::priority_queue<std::pair<int64_t, size_t>> largest;
   for (size_t i = 0; i < shares.size(); ++i) {
-    if (shares[i] > 1) largest.emplace(shares[i], i);
+    if (shares[i] > 1)
+      largest.emplace(shares[i], i);
   }
   for (int64_t& share : shares) {
-    if (share > 0) continue;
+    if (share > 0)
+      continue;
     const auto [most, rank] = largest.top();
     largest.pop();
     share = 1;
     shares[rank] = most - 1;
-    if (most > 2) largest.emplace(most - 1, rank);
+    if (most > 2)
+      largest.emplace(most - 1, rank);
   }
 }
 
@@ -32,11 +35,15 @@ void raise_to_one(std::vector<int64_t>& shares) {
 std::vector<int64_t> batch_shares(int64_t global_batch, const std::vector<double>& weights) {
   if (global_batch < std::ssize(weights)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("--global-batch: expected at least one sample for each of ", weights.size(),
-                    " ranks, got ", global_batch, "; give a larger batch or fewer ranks"));
+                cat("--global-batch: expected at least one sample for each of ",
+                    weights.size(),
+                    " ranks, got ",
+                    global_batch,
+                    "; give a larger batch or fewer ranks"));
   }
   long double sum = 0;
-  for (const double weight : weights) sum += weight;
+  for (const double weight : weights)
+    sum += weight;
   std::vector<int64_t> shares;
   std::vector<long double> remainders;
   int64_t left = global_batch;
@@ -50,10 +57,12 @@ std::vector<int64_t> batch_shares(int64_t global_batch, const std::vector<double
   }
   std::vector<size_t> order(weights.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return remainders[a] > remainders[b]; });
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return remainders[a] > remainders[b];
+  });
   // Fewer are left than there are ranks but for rounding, so going round again is a precaution.
-  for (size_t i = 0; left > 0; ++i, --left) ++shares[order[i % order.size()]];
+  for (size_t i = 0; left > 0; ++i, --left)
+    ++shares[order[i % order.size()]];
   raise_to_one(shares);
   return shares;
 }

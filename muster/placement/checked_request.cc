@@ -17,13 +17,17 @@ namespace {
 }
 
 void check_policy(const Request& request) {
-  if (!request.map.empty() && request.choose) refuse("--map: expected a map or Request::choose, got both");
+  if (!request.map.empty() && request.choose)
+    refuse("--map: expected a map or Request::choose, got both");
   if ((!request.map.empty() || request.map_of) && request.policy != "list") {
-    refuse(cat(request.map_of ? "--map-command" : "--map", ": expected policy list, got ", request.policy,
+    refuse(cat(request.map_of ? "--map-command" : "--map",
+               ": expected policy list, got ",
+               request.policy,
                "; leave --policy out"));
   }
   if (request.choose && request.policy != "list") {
-    refuse(cat("Request::choose", ": expected policy list, got ", request.policy, "; leave --policy out"));
+    refuse(cat(
+        "Request::choose", ": expected policy list, got ", request.policy, "; leave --policy out"));
   }
   if (request.policy == "mesh" && request.mesh.empty())
     refuse("--policy mesh: expected a mesh to order the GPUs for, got none; give --mesh dp=2,tp=2");
@@ -36,34 +40,45 @@ bool weighs_by_scores(const Request& request) {
 }
 
 std::string default_policy(const Request& request) {
-  if (!request.map.empty() || request.map_of || request.choose) return "list";
-  if (!request.rank_memory_bytes.empty()) return "memory";
-  if (!request.mesh.empty()) return "mesh";
+  if (!request.map.empty() || request.map_of || request.choose)
+    return "list";
+  if (!request.rank_memory_bytes.empty())
+    return "memory";
+  if (!request.mesh.empty())
+    return "mesh";
   return request.scores.empty() || weighs_by_scores(request) ? "sequential" : "fastest";
 }
 
 void check_scores_are_used(const Request& request) {
-  if (request.scores.empty() || request.policy == "fastest" || weighs_by_scores(request)) return;
+  if (request.scores.empty() || request.policy == "fastest" || weighs_by_scores(request))
+    return;
   refuse(
-      cat("--scores: expected policy fastest, --gpus fastest:N or --global-batch, which go by them, got "
+      cat("--scores: expected policy fastest, --gpus fastest:N or --global-batch, which go by "
+          "them, got "
           "policy ",
-          request.policy, " alone; leave --scores out, or add one of these"));
+          request.policy,
+          " alone; leave --scores out, or add one of these"));
 }
 
 std::string names_of(const Inventory& inventory) {
   constexpr size_t kMaxNamed = 8;
   std::vector<std::string> names;
   names.reserve(inventory.hosts.size());
-  for (const Host& host : inventory.hosts) names.push_back(host.name);
+  for (const Host& host : inventory.hosts)
+    names.push_back(host.name);
   return join_first(std::move(names), ", ", kMaxNamed);
 }
 
 // What says of ranks that each has one GPU, or none.
 std::string flag_of_one_gpu_each(const Request& request) {
-  if (!request.mesh.empty()) return "--mesh";
-  if (!request.rank_memory_bytes.empty()) return "--rank-memory";
-  if (request.choose) return "Request::choose";
-  if (request.surplus == Surplus::share) return "--surplus share";
+  if (!request.mesh.empty())
+    return "--mesh";
+  if (!request.rank_memory_bytes.empty())
+    return "--rank-memory";
+  if (request.choose)
+    return "Request::choose";
+  if (request.surplus == Surplus::share)
+    return "--surplus share";
   return request.cpu_only ? "--nproc-per-node cpu" : "";
 }
 
@@ -71,23 +86,36 @@ void check_gpus_per_rank(const Request& request) {
   if (request.gpus_per_rank < 1)
     refuse(cat("--gpus-per-rank: expected at least 1 GPU, got ", request.gpus_per_rank));
   const std::string beside = flag_of_one_gpu_each(request);
-  if (request.gpus_per_rank == 1 || beside.empty()) return;
-  refuse(cat("--gpus-per-rank: expected no ", beside, " beside it, got ", request.gpus_per_rank,
+  if (request.gpus_per_rank == 1 || beside.empty())
+    return;
+  refuse(cat("--gpus-per-rank: expected no ",
+             beside,
+             " beside it, got ",
+             request.gpus_per_rank,
              "; leave one of them out"));
 }
 
 // Without a number of ranks, those of the mesh, the same on every host.
 void set_ranks_of_mesh(const Inventory& inventory, Request& request) {
-  const auto takes_the_rest = [](const MeshAxis& axis) { return axis.size == -1; };
-  const auto has_number = [](const HostRequest& host) { return host.nproc.has_value(); };
-  if (request.nproc_per_node || std::any_of(request.mesh.begin(), request.mesh.end(), takes_the_rest) ||
+  const auto takes_the_rest = [](const MeshAxis& axis) {
+    return axis.size == -1;
+  };
+  const auto has_number = [](const HostRequest& host) {
+    return host.nproc.has_value();
+  };
+  if (request.nproc_per_node ||
+      std::any_of(request.mesh.begin(), request.mesh.end(), takes_the_rest) ||
       std::any_of(request.hosts.begin(), request.hosts.end(), has_number)) {
     return;
   }
   const int num_ranks = checked_mesh(request.mesh, 0).num_ranks();
-  const auto hosts = static_cast<int>(request.hosts.empty() ? inventory.hosts.size() : request.hosts.size());
+  const auto hosts =
+      static_cast<int>(request.hosts.empty() ? inventory.hosts.size() : request.hosts.size());
   if (num_ranks % hosts != 0) {
-    refuse(cat("--mesh: expected ranks that ", hosts, " hosts can divide evenly, got ", num_ranks,
+    refuse(cat("--mesh: expected ranks that ",
+               hosts,
+               " hosts can divide evenly, got ",
+               num_ranks,
                "; say how many each has: --hosts a:4,b:2"));
   }
   request.nproc_per_node = num_ranks / hosts;
@@ -106,8 +134,10 @@ Request checked_request(const Inventory& inventory, Request request) {
   }
   check_gpus_per_rank(request);
   check_scores(request.scores);
-  if (!request.mesh.empty()) set_ranks_of_mesh(inventory, request);
-  if (request.policy.empty()) request.policy = default_policy(request);
+  if (!request.mesh.empty())
+    set_ranks_of_mesh(inventory, request);
+  if (request.policy.empty())
+    request.policy = default_policy(request);
   check_policy(request);
   check_scores_are_used(request);
   const std::string flag = flag_that_needs_gpus(request);
@@ -121,42 +151,62 @@ std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& req
   std::vector<JobHost> hosts;
   if (request.hosts.empty()) {
     hosts.reserve(inventory.hosts.size());
-    for (const Host& host : inventory.hosts) hosts.push_back({&host, request.nproc_per_node, request.masks});
+    for (const Host& host : inventory.hosts)
+      hosts.push_back({&host, request.nproc_per_node, request.masks});
     return hosts;
   }
   std::unordered_map<std::string_view, const Host*> by_name;
-  for (const Host& host : inventory.hosts) by_name.emplace(host.name, &host);
+  for (const Host& host : inventory.hosts)
+    by_name.emplace(host.name, &host);
   std::unordered_set<std::string_view> seen;
   for (const HostRequest& wanted : request.hosts) {
     const auto found = by_name.find(wanted.name);
     if (found == by_name.end()) {
-      refuse(cat("--hosts: expected hosts of ", inventory.source, " (", names_of(inventory), "), got '",
-                 wanted.name, "'"));
+      refuse(cat("--hosts: expected hosts of ",
+                 inventory.source,
+                 " (",
+                 names_of(inventory),
+                 "), got '",
+                 wanted.name,
+                 "'"));
     }
     if (!seen.insert(wanted.name).second) {
       refuse(cat("--hosts: expected each host once, got '", wanted.name, "' again"));
     }
     if (wanted.nproc && *wanted.nproc < 1) {
-      refuse(cat("--hosts: expected at least 1 rank, got ", *wanted.nproc, " (host ", wanted.name,
+      refuse(cat("--hosts: expected at least 1 rank, got ",
+                 *wanted.nproc,
+                 " (host ",
+                 wanted.name,
                  "); leave the host out instead"));
     }
-    hosts.push_back({found->second, wanted.nproc ? wanted.nproc : request.nproc_per_node,
+    hosts.push_back({found->second,
+                     wanted.nproc ? wanted.nproc : request.nproc_per_node,
                      wanted.masks.value_or(request.masks)});
   }
   return hosts;
 }
 
 std::string flag_that_needs_gpus(const Request& request) {
-  if (request.gpu_only) return "--nproc-per-node gpu";
-  if (!request.gpus.is_all()) return cat("--gpus ", request.gpus.text);
-  if (request.gpus_per_rank > 1) return cat("--gpus-per-rank ", request.gpus_per_rank);
-  if (request.choose) return "Request::choose";
-  if (!request.map.empty()) return "--map";
-  if (request.map_of) return "--map-command";
-  if (!request.rank_memory_bytes.empty()) return "--rank-memory";
-  if (request.policy != "sequential" && request.policy != "mesh") return cat("--policy ", request.policy);
-  return request.numa_binding == NumaBinding::none ? ""
-                                                   : cat("--numa-binding ", to_string(request.numa_binding));
+  if (request.gpu_only)
+    return "--nproc-per-node gpu";
+  if (!request.gpus.is_all())
+    return cat("--gpus ", request.gpus.text);
+  if (request.gpus_per_rank > 1)
+    return cat("--gpus-per-rank ", request.gpus_per_rank);
+  if (request.choose)
+    return "Request::choose";
+  if (!request.map.empty())
+    return "--map";
+  if (request.map_of)
+    return "--map-command";
+  if (!request.rank_memory_bytes.empty())
+    return "--rank-memory";
+  if (request.policy != "sequential" && request.policy != "mesh")
+    return cat("--policy ", request.policy);
+  return request.numa_binding == NumaBinding::none
+             ? ""
+             : cat("--numa-binding ", to_string(request.numa_binding));
 }
 
 }  // namespace muster

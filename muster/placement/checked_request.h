@@ -1,5 +1,5 @@
-// What can be found wrong with a request before a single device is looked at. A private header of the
-// planner.
+// What can be found wrong with a request before a single device is looked at. A private header of
+// the planner.
 #pragma once
 
 #include <string>

@@ -14,17 +14,30 @@ namespace {
 
 using Cores = std::vector<const CpuCore*>;
 
-[[noreturn]] void fail_to_bind(NumaBinding binding, const std::string& expected, const std::string& got,
+[[noreturn]] void fail_to_bind(NumaBinding binding,
+                               const std::string& expected,
+                               const std::string& got,
                                const RankPlan& rank) {
   throw Error(ErrorCode::invalid_argument,
-              cat("--numa-binding ", to_string(binding), ": expected ", expected, ", got ", got, " (rank ",
-                  rank.rank, ", GPU ", rank.device.index.value, " of host ", rank.host,
+              cat("--numa-binding ",
+                  to_string(binding),
+                  ": expected ",
+                  expected,
+                  ", got ",
+                  got,
+                  " (rank ",
+                  rank.rank,
+                  ", GPU ",
+                  rank.device.index.value,
+                  " of host ",
+                  rank.host,
                   "); --numa-binding none leaves ranks unbound"));
 }
 
 std::string cpu_list(const Cores& cores) {
   std::vector<int> cpus;
-  for (const CpuCore* core : cores) cpus.insert(cpus.end(), core->cpus.begin(), core->cpus.end());
+  for (const CpuCore* core : cores)
+    cpus.insert(cpus.end(), core->cpus.begin(), core->cpus.end());
   return to_cpu_list(std::move(cpus));
 }
 
@@ -36,19 +49,23 @@ int first_cpu(const CpuCore& core) {
 Cores cores_of_node(const Host& host, int node) {
   Cores cores;
   for (const CpuCore& core : host.cores) {
-    if (core.numa_node == node && !core.cpus.empty()) cores.push_back(&core);
+    if (core.numa_node == node && !core.cpus.empty())
+      cores.push_back(&core);
   }
-  std::sort(cores.begin(), cores.end(),
-            [](const CpuCore* a, const CpuCore* b) { return first_cpu(*a) < first_cpu(*b); });
+  std::sort(cores.begin(), cores.end(), [](const CpuCore* a, const CpuCore* b) {
+    return first_cpu(*a) < first_cpu(*b);
+  });
   return cores;
 }
 
 Cores cores_of_socket(const Host& host, const Cores& node) {
   std::set<int> sockets;
-  for (const CpuCore* core : node) sockets.insert(core->socket);
+  for (const CpuCore* core : node)
+    sockets.insert(core->socket);
   Cores cores;
   for (const CpuCore& core : host.cores) {
-    if (sockets.contains(core.socket)) cores.push_back(&core);
+    if (sockets.contains(core.socket))
+      cores.push_back(&core);
   }
   return cores;
 }
@@ -56,17 +73,20 @@ Cores cores_of_socket(const Host& host, const Cores& node) {
 // Most cores first; of equals, the one with the lowest CPU.
 std::vector<Cores> complexes_of(const Cores& node) {
   std::map<int, Cores> by_cache;
-  for (const CpuCore* core : node) by_cache[core->l3].push_back(core);
+  for (const CpuCore* core : node)
+    by_cache[core->l3].push_back(core);
   std::vector<Cores> complexes;
   complexes.reserve(by_cache.size());
-  for (const auto& [cache, cores] : by_cache) complexes.push_back(cores);
+  for (const auto& [cache, cores] : by_cache)
+    complexes.push_back(cores);
   std::sort(complexes.begin(), complexes.end(), [](const Cores& a, const Cores& b) {
     return a.size() != b.size() ? a.size() > b.size() : first_cpu(*a[0]) < first_cpu(*b[0]);
   });
   return complexes;
 }
 
-// The part of `cores` for the `place`-th of `count` ranks: the first ranks get one more where it is uneven.
+// The part of `cores` for the `place`-th of `count` ranks: the first ranks get one more where it is
+// uneven.
 Cores slice(const Cores& cores, size_t place, size_t count) {
   const size_t each = cores.size() / count;
   const size_t extra = cores.size() % count;
@@ -79,31 +99,38 @@ Cores slice(const Cores& cores, size_t place, size_t count) {
 void bind_node(const Host& host, NumaBinding binding, const std::vector<RankPlan*>& ranks) {
   const Cores node = cores_of_node(host, *ranks[0]->numa_node);
   if (node.empty()) {
-    fail_to_bind(binding, cat("usable CPUs on NUMA node ", *ranks[0]->numa_node), "none", *ranks[0]);
+    fail_to_bind(
+        binding, cat("usable CPUs on NUMA node ", *ranks[0]->numa_node), "none", *ranks[0]);
   }
   if (binding == NumaBinding::exclusive && node.size() < ranks.size()) {
-    fail_to_bind(binding,
-                 cat("a core for each of ", ranks.size(), " ranks on NUMA node ", *ranks[0]->numa_node),
-                 cat(node.size()), *ranks[0]);
+    fail_to_bind(
+        binding,
+        cat("a core for each of ", ranks.size(), " ranks on NUMA node ", *ranks[0]->numa_node),
+        cat(node.size()),
+        *ranks[0]);
   }
   const std::vector<Cores> complexes = complexes_of(node);
-  const std::string whole = cpu_list(binding == NumaBinding::socket ? cores_of_socket(host, node) : node);
+  const std::string whole =
+      cpu_list(binding == NumaBinding::socket ? cores_of_socket(host, node) : node);
   for (size_t place = 0; place < ranks.size(); ++place) {
     RankPlan& rank = *ranks[place];
     rank.bind_cpus = true;
-    rank.cpus = binding == NumaBinding::exclusive      ? cpu_list(slice(node, place, ranks.size()))
-                : binding == NumaBinding::core_complex ? cpu_list(complexes[place % complexes.size()])
-                                                       : whole;
+    rank.cpus = binding == NumaBinding::exclusive ? cpu_list(slice(node, place, ranks.size()))
+                : binding == NumaBinding::core_complex
+                    ? cpu_list(complexes[place % complexes.size()])
+                    : whole;
   }
 }
 
 void name_near_cpus(const Host& host, int node, const std::vector<RankPlan*>& ranks) {
-  const bool all_named =
-      std::all_of(ranks.begin(), ranks.end(), [](const RankPlan* rank) { return !rank->cpus.empty(); });
-  if (all_named) return;
+  const bool all_named = std::all_of(
+      ranks.begin(), ranks.end(), [](const RankPlan* rank) { return !rank->cpus.empty(); });
+  if (all_named)
+    return;
   const std::string cpus = cpu_list(cores_of_node(host, node));
   for (RankPlan* rank : ranks) {
-    if (rank->cpus.empty()) rank->cpus = cpus;
+    if (rank->cpus.empty())
+      rank->cpus = cpus;
   }
 }
 
@@ -112,7 +139,8 @@ void name_near_cpus(const Host& host, int node, const std::vector<RankPlan*>& ra
 void bind_to_cpus(const Host& host, NumaBinding binding, std::span<RankPlan> ranks) {
   std::map<int, std::vector<RankPlan*>> by_node;
   for (RankPlan& rank : ranks) {
-    if (rank.device.kind == DeviceAssignment::Kind::cpu) continue;
+    if (rank.device.kind == DeviceAssignment::Kind::cpu)
+      continue;
     if (rank.numa_node) {
       by_node[*rank.numa_node].push_back(&rank);
     } else if (binding != NumaBinding::none) {

@@ -1,6 +1,7 @@
-// How many bytes a rank needs to train a GPT (examples/02_gpt/gpt.h, AdamW) by each way of dividing the work,
-// and how deep a model fits into a device. Pure formulas, which benchmarks/memory_bench.cc holds against
-// measured peaks; docs/parallel/README.md has them written out.
+// How many bytes a rank needs to train a GPT (examples/02_gpt/gpt.h, AdamW) by each way of dividing
+// the work, and how deep a model fits into a device. Pure formulas, which
+// benchmarks/memory_bench.cc holds against measured peaks; docs/parallel/README.md has them written
+// out.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ struct ModelSizes {
 };
 
 // "layers=24,width=2048,heads=16,context=1024,vocabulary=50304,batch=8[,precision=bf16][,tied=1]
-// [,micro_batches=8]". Throws: invalid_argument naming the member that is missing, unknown, given twice, no
-// number from 1, or does not fit the others.
+// [,micro_batches=8]". Throws: invalid_argument naming the member that is missing, unknown, given
+// twice, no number from 1, or does not fit the others.
 ModelSizes parse_model(std::string_view text);
 
 int64_t num_parameters(const ModelSizes& model);
@@ -44,9 +45,9 @@ struct ModelDivision {
   int tensor = 1;
 };
 
-// Over so many ranks: DDP, ZeRO-1, ZeRO-2, fully sharded, tensor parallel and pipeline, each with all of
-// them. With a mesh of axes out of dp, pp and tp: the four first, along dp. Throws: invalid_argument for
-// another axis.
+// Over so many ranks: DDP, ZeRO-1, ZeRO-2, fully sharded, tensor parallel and pipeline, each with
+// all of them. With a mesh of axes out of dp, pp and tp: the four first, along dp. Throws:
+// invalid_argument for another axis.
 std::vector<ModelDivision> model_divisions(int num_ranks, const MeshShape& mesh);
 
 // Why the model cannot be divided so, "16 heads over 3 ranks"; empty: it can.
@@ -57,9 +58,9 @@ struct RankBytes {
   int64_t gradients = 0;
   int64_t optimizer = 0;
   int64_t activations = 0;  // what forward keeps for backward
-  int64_t other = 0;        // of backward, of what is gathered or reduced, or of the optimizer's step
-  // Of all these, what is there only when others are gone: activations before the optimizer's step; without
-  // DistributedDataParallel gradients come as activations go.
+  int64_t other = 0;  // of backward, of what is gathered or reduced, or of the optimizer's step
+  // Of all these, what is there only when others are gone: activations before the optimizer's step;
+  // without DistributedDataParallel gradients come as activations go.
   int64_t apart = 0;
   int64_t total() const { return parameters + gradients + optimizer + activations + other - apart; }
   bool operator==(const RankBytes&) const = default;
@@ -68,7 +69,8 @@ struct RankBytes {
 // Of the rank that needs most. The model can be divided so.
 RankBytes rank_bytes(const ModelSizes& model, const ModelDivision& division);
 
-// The most layers, all else being equal, with which a rank needs no more than `bytes`; 0: not even one.
+// The most layers, all else being equal, with which a rank needs no more than `bytes`; 0: not even
+// one.
 int64_t most_layers(ModelSizes model, const ModelDivision& division, int64_t bytes);
 
 }  // namespace muster

@@ -31,13 +31,16 @@ bool is_on(const RankPlan& rank, Vendor vendor) {
 bool any_on(const Plan& plan, int host_index, Vendor vendor) {
   const auto [first, count] = ranks_on_host(plan, host_index);
   const auto from = plan.ranks.begin() + static_cast<std::ptrdiff_t>(first);
-  return std::any_of(from, from + static_cast<std::ptrdiff_t>(count),
-                     [&](const RankPlan& rank) { return is_on(rank, vendor); });
+  return std::any_of(from, from + static_cast<std::ptrdiff_t>(count), [&](const RankPlan& rank) {
+    return is_on(rank, vendor);
+  });
 }
 
 void append_once(std::string& list, const std::string& uuid) {
-  if (cat(",", list, ",").find(cat(",", uuid, ",")) != std::string::npos) return;
-  if (!list.empty()) list += ',';
+  if (cat(",", list, ",").find(cat(",", uuid, ",")) != std::string::npos)
+    return;
+  if (!list.empty())
+    list += ',';
   list += uuid;
 }
 
@@ -48,17 +51,21 @@ std::string visible_name(const DeviceAssignment& device) {
 
 void append_own(std::string& list, const RankPlan& rank) {
   append_once(list, visible_name(rank.device));
-  for (const DeviceAssignment& device : rank.more_devices) append_once(list, visible_name(device));
+  for (const DeviceAssignment& device : rank.more_devices)
+    append_once(list, visible_name(device));
 }
 
 // The GPUs that `rank`, itself on one of this vendor's, sees.
 std::string seen_by(const Plan& plan, const RankPlan& rank, Vendor vendor) {
   std::string list;
-  if (plan.visibility != Visibility::job) append_own(list, rank);
-  if (plan.visibility == Visibility::own) return list;
+  if (plan.visibility != Visibility::job)
+    append_own(list, rank);
+  if (plan.visibility == Visibility::own)
+    return list;
   const auto [first, count] = ranks_on_host(plan, rank.host_index);
   for (size_t i = first; i < first + count; ++i) {
-    if (is_on(plan.ranks[i], vendor)) append_own(list, plan.ranks[i]);
+    if (is_on(plan.ranks[i], vendor))
+      append_own(list, plan.ranks[i]);
   }
   return list;
 }
@@ -94,22 +101,29 @@ std::string DeviceAssignment::id() const {
 }
 
 RankRange ranks_on_host(const Plan& plan, int host_index) {
-  const auto before = [](const RankPlan& rank, int host) { return rank.host_index < host; };
-  const auto after = [](int host, const RankPlan& rank) { return host < rank.host_index; };
+  const auto before = [](const RankPlan& rank, int host) {
+    return rank.host_index < host;
+  };
+  const auto after = [](int host, const RankPlan& rank) {
+    return host < rank.host_index;
+  };
   const auto first = std::lower_bound(plan.ranks.begin(), plan.ranks.end(), host_index, before);
   const auto last = std::upper_bound(first, plan.ranks.end(), host_index, after);
   return {static_cast<size_t>(first - plan.ranks.begin()), static_cast<size_t>(last - first)};
 }
 
 VisibilityVariables visibility_variables(const Plan& plan, const RankPlan& rank) {
-  if (plan.simulated || plan.visibility == Visibility::all) return {};
+  if (plan.simulated || plan.visibility == Visibility::all)
+    return {};
   VisibilityVariables variables;
   for (const Vendor vendor : {Vendor::nvidia, Vendor::amd}) {
-    if (!any_on(plan, rank.host_index, vendor)) continue;
+    if (!any_on(plan, rank.host_index, vendor))
+      continue;
     const bool nvidia = vendor == Vendor::nvidia;
     variables[nvidia ? "CUDA_VISIBLE_DEVICES" : "ROCR_VISIBLE_DEVICES"] =
         is_on(rank, vendor) ? seen_by(plan, rank, vendor) : "";
-    if (!nvidia) variables["HIP_VISIBLE_DEVICES"] = std::nullopt;
+    if (!nvidia)
+      variables["HIP_VISIBLE_DEVICES"] = std::nullopt;
     if (!nvidia && is_on(rank, vendor))
       variables.try_emplace("CUDA_VISIBLE_DEVICES", "");  // HIP takes it as unset
   }

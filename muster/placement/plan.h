@@ -1,5 +1,5 @@
-// The result of placement: which rank gets which device, and why. A value that can be printed, stored as JSON
-// (plan.json), and executed exactly.
+// The result of placement: which rank gets which device, and why. A value that can be printed,
+// stored as JSON (plan.json), and executed exactly.
 #pragma once
 
 #include <map>
@@ -64,19 +64,20 @@ struct Plan {
   int64_t global_batch = 0;  // the sum of all shares
   Visibility visibility = Visibility::job;
   bool simulated = false;
-  std::vector<RankPlan> ranks = {};     // in rank order; a host's ranks are contiguous, hosts in order
+  std::vector<RankPlan> ranks = {};  // in rank order; a host's ranks are contiguous, hosts in order
   std::vector<std::string> notes = {};  // for the user: "no GPU (…): 2 CPU slots, …"
-  // Those of the notes that tell of ranks that are elsewhere than was asked for: never to be left out.
+  // Those of the notes that tell of ranks that are elsewhere than was asked for: never to be left
+  // out.
   std::vector<std::string> warnings = {};
   bool operator==(const Plan&) const = default;
 };
 
-// The environment variables that give one rank the visibility of plan.visibility, by name; nullopt: unset it.
-// CUDA_VISIBLE_DEVICES for NVIDIA GPUs, ROCR_VISIBLE_DEVICES for AMD GPUs (HIP's own masks are unset, because
-// they would apply to what that shows). Values are UUIDs without repetitions, because CUDA hides everything
-// if one is repeated. They are empty for a rank on the CPU or on the other vendor's GPU (--surplus cpu): it
-// must not use such a GPU. Nothing is set for a vendor without ranks on the host, with Visibility::all, or in
-// a simulated plan.
+// The environment variables that give one rank the visibility of plan.visibility, by name; nullopt:
+// unset it. CUDA_VISIBLE_DEVICES for NVIDIA GPUs, ROCR_VISIBLE_DEVICES for AMD GPUs (HIP's own
+// masks are unset, because they would apply to what that shows). Values are UUIDs without
+// repetitions, because CUDA hides everything if one is repeated. They are empty for a rank on the
+// CPU or on the other vendor's GPU (--surplus cpu): it must not use such a GPU. Nothing is set for
+// a vendor without ranks on the host, with Visibility::all, or in a simulated plan.
 using VisibilityVariables = std::map<std::string, std::optional<std::string>>;
 VisibilityVariables visibility_variables(const Plan& plan, const RankPlan& rank);
 

@@ -26,8 +26,10 @@ Json to_json(const DeviceAssignment& device) {
                  {"index", device.index.value},
                  {"model", device.model},
                  {"ordinal", device.ordinal.value}});
-    if (device.vendor == Vendor::amd) json["vendor"] = "amd";
-    if (!device.pci.value.empty()) json["pci"] = device.pci.value;
+    if (device.vendor == Vendor::amd)
+      json["vendor"] = "amd";
+    if (!device.pci.value.empty())
+      json["pci"] = device.pci.value;
   }
   return json;
 }
@@ -39,11 +41,16 @@ Json to_json(const RankPlan& rank) {
                {"host_index", rank.host_index},
                {"host", rank.host},
                {"device", to_json(rank.device)}};
-  for (const DeviceAssignment& device : rank.more_devices) json["more_devices"].push_back(to_json(device));
-  if (rank.numa_node) json["numa_node"] = *rank.numa_node;
-  if (!rank.cpus.empty()) json["cpus"] = rank.cpus;
-  if (rank.bind_cpus) json["bind_cpus"] = true;
-  if (rank.batch_share > 0) json["batch_share"] = rank.batch_share;
+  for (const DeviceAssignment& device : rank.more_devices)
+    json["more_devices"].push_back(to_json(device));
+  if (rank.numa_node)
+    json["numa_node"] = *rank.numa_node;
+  if (!rank.cpus.empty())
+    json["cpus"] = rank.cpus;
+  if (rank.bind_cpus)
+    json["bind_cpus"] = true;
+  if (rank.batch_share > 0)
+    json["batch_share"] = rank.batch_share;
   json["reason"] = rank.reason;
   return json;
 }
@@ -75,7 +82,8 @@ DeviceAssignment device_from(JsonObject object) {
   } else {
     object.fail("kind", "'cpu' or 'cuda'", cat("'", kind, "'"));
   }
-  if (id != device.id()) object.fail("id", cat("'", device.id(), "'"), cat("'", id, "'"));
+  if (id != device.id())
+    object.fail("id", cat("'", device.id(), "'"), cat("'", id, "'"));
   object.finish();
   return device;
 }
@@ -88,7 +96,8 @@ void read_cpus(JsonObject& object, RankPlan& rank) {
     object.fail("cpus", "a list of CPUs (0-31,64-95)", cat("'", rank.cpus, "'"));
   }
   rank.bind_cpus = object.boolean_or("bind_cpus", false);
-  if (rank.bind_cpus && rank.cpus.empty()) object.fail("bind_cpus", "cpus to bind to", "true without cpus");
+  if (rank.bind_cpus && rank.cpus.empty())
+    object.fail("bind_cpus", "cpus to bind to", "true without cpus");
 }
 
 // Ranks count up over hosts, local ranks within one: what everybody who reads a plan relies on.
@@ -103,14 +112,16 @@ RankPlan rank_from(JsonObject object, const std::vector<RankPlan>& before) {
   rank.local_rank = static_cast<int>(object.integer("local_rank", next_local, next_local));
   rank.host = object.text("host");
   if (same_host && rank.host != before.back().host) {
-    object.fail("host", cat("'", before.back().host, "', as host_index says"), cat("'", rank.host, "'"));
+    object.fail(
+        "host", cat("'", before.back().host, "', as host_index says"), cat("'", rank.host, "'"));
   }
   rank.device = device_from(object.object("device"));
   for (JsonObject& more : object.objects_or_none("more_devices")) {
     const DeviceAssignment device = device_from(std::move(more));
     if (rank.device.kind != DeviceAssignment::Kind::cuda || device.kind != rank.device.kind ||
         device.vendor != rank.device.vendor)
-      object.fail("more_devices", "GPUs of the vendor of `device`",
+      object.fail("more_devices",
+                  "GPUs of the vendor of `device`",
                   cat(device.id(), " beside ", rank.device.id()));
     rank.more_devices.push_back(device);
   }
@@ -133,7 +144,8 @@ Visibility visibility_from(JsonObject& document) {
 
 MeshShape mesh_from(JsonObject& document, int num_ranks) {
   const std::string text = document.text_or("mesh", "");
-  if (text.empty()) return {};
+  if (text.empty())
+    return {};
   try {
     return parse_mesh(text, num_ranks);
   } catch (const Error& error) {
@@ -141,12 +153,13 @@ MeshShape mesh_from(JsonObject& document, int num_ranks) {
   }
 }
 
-// Everybody who reads a plan relies on the shares: they are the whole batch, and no rank is without.
+// Everybody who reads a plan relies on the shares: they are the whole batch, and no rank is
+// without.
 void check_shares(const JsonObject& document, const Plan& plan) {
   int64_t left = plan.global_batch;
   for (const RankPlan& rank : plan.ranks) {
-    const bool fits =
-        plan.global_batch > 0 ? 0 < rank.batch_share && rank.batch_share <= left : rank.batch_share == 0;
+    const bool fits = plan.global_batch > 0 ? 0 < rank.batch_share && rank.batch_share <= left
+                                            : rank.batch_share == 0;
     if (!fits) {
       document.fail(cat("ranks[", rank.rank, "].batch_share"),
                     cat("shares of at least 1 that sum to global_batch ", plan.global_batch),
@@ -154,19 +167,29 @@ void check_shares(const JsonObject& document, const Plan& plan) {
     }
     left -= rank.batch_share;
   }
-  if (left != 0) document.fail("global_batch", "the sum of all shares", cat(left, " more"));
+  if (left != 0)
+    document.fail("global_batch", "the sum of all shares", cat(left, " more"));
 }
 
 }  // namespace
 
 std::string plan_to_json(const Plan& plan, const std::string& model) {
-  // One rank a line: small enough for many ranks, and still readable, greppable and comparable by line.
+  // One rank a line: small enough for many ranks, and still readable, greppable and comparable by
+  // line.
   std::string text =
-      cat("{\n  \"schema\": ", dump(kSchema), ",\n  \"policy\": ", dump(plan.policy),
+      cat("{\n  \"schema\": ",
+          dump(kSchema),
+          ",\n  \"policy\": ",
+          dump(plan.policy),
           plan.mesh.axes.empty() ? "" : cat(",\n  \"mesh\": ", dump(to_string(plan.mesh))),
           plan.global_batch > 0 ? cat(",\n  \"global_batch\": ", plan.global_batch) : "",
-          ",\n  \"visibility\": ", dump(to_string(plan.visibility)), ",\n  \"simulated\": ", plan.simulated,
-          ",\n  \"world_size\": ", plan.ranks.size(), ",\n  \"ranks\": [");
+          ",\n  \"visibility\": ",
+          dump(to_string(plan.visibility)),
+          ",\n  \"simulated\": ",
+          plan.simulated,
+          ",\n  \"world_size\": ",
+          plan.ranks.size(),
+          ",\n  \"ranks\": [");
   const char* separator = "\n    ";
   for (const RankPlan& rank : plan.ranks) {
     text += separator;
@@ -174,8 +197,10 @@ std::string plan_to_json(const Plan& plan, const std::string& model) {
     separator = ",\n    ";
   }
   text += cat("\n  ],\n  \"notes\": ", dump(plan.notes));
-  if (!plan.warnings.empty()) text += cat(",\n  \"warnings\": ", dump(plan.warnings));
-  if (!model.empty()) text += cat(",\n  \"model\": ", model);
+  if (!plan.warnings.empty())
+    text += cat(",\n  \"warnings\": ", dump(plan.warnings));
+  if (!model.empty())
+    text += cat(",\n  \"model\": ", model);
   text += "\n}\n";
   return text;
 }
@@ -191,7 +216,8 @@ Plan plan_from_json(const std::string& text, const std::string& source) {
   plan.simulated = document.boolean_or("simulated", false);
   for (JsonObject& rank : document.objects("ranks"))
     plan.ranks.push_back(rank_from(std::move(rank), plan.ranks));
-  if (plan.ranks.empty()) document.fail("ranks", "at least one rank", "none");
+  if (plan.ranks.empty())
+    document.fail("ranks", "at least one rank", "none");
   const auto size = static_cast<int64_t>(plan.ranks.size());
   if (document.integer_or("world_size", 1, size) != size) {
     document.fail("world_size", cat(size, ", the number of ranks"), "another number");

@@ -26,10 +26,15 @@ void set_mesh(Plan& plan, const std::vector<MeshAxis>& axes, PlanNotes& notes) {
   plan.mesh = checked_mesh(axes, static_cast<int>(plan.ranks.size()));
   std::vector<std::string> between;
   for (const MeshAxis& axis : plan.mesh.axes)
-    if (leaves_host(plan, axis.name)) between.push_back(axis.name);
-  if (between.empty()) return;
-  notes.add(
-      cat("mesh ", to_string(plan.mesh), ": ranks along ", join(between, " and "), " lie on several hosts"));
+    if (leaves_host(plan, axis.name))
+      between.push_back(axis.name);
+  if (between.empty())
+    return;
+  notes.add(cat("mesh ",
+                to_string(plan.mesh),
+                ": ranks along ",
+                join(between, " and "),
+                " lie on several hosts"));
 }
 
 }  // namespace muster

@@ -1,4 +1,5 @@
-// The mesh of a plan's ranks, and a note of the axes that leave a host. A private header of the planner.
+// The mesh of a plan's ranks, and a note of the axes that leave a host. A private header of the
+// planner.
 #pragma once
 
 #include <vector>

@@ -7,15 +7,19 @@ namespace {
 
 std::string prefix(const std::vector<const std::string*>& names, size_t num_hosts) {
   constexpr size_t kMaxNamed = 4;
-  if (names.empty() || num_hosts == 1) return "";
-  if (names.size() == 1) return cat("host ", *names[0], ": ");
-  if (names.size() == num_hosts) return "every host: ";
+  if (names.empty() || num_hosts == 1)
+    return "";
+  if (names.size() == 1)
+    return cat("host ", *names[0], ": ");
+  if (names.size() == num_hosts)
+    return "every host: ";
   if (names.size() > kMaxNamed) {
     return cat("hosts ", *names[0], ", ", *names[1], " and ", names.size() - 2, " more: ");
   }
   std::vector<std::string> all;
   all.reserve(names.size());
-  for (const std::string* name : names) all.push_back(*name);
+  for (const std::string* name : names)
+    all.push_back(*name);
   return cat("hosts ", join(all, ", "), ": ");
 }
 
@@ -23,12 +27,14 @@ std::string prefix(const std::vector<const std::string*>& names, size_t num_host
 
 void PlanNotes::add(const Host& host, const std::string& text) {
   const auto [entry, is_new] = hosts_.try_emplace(text);
-  if (is_new) order_.push_back(text);
+  if (is_new)
+    order_.push_back(text);
   entry->second.push_back(&host.name);
 }
 
 void PlanNotes::add(const std::string& text) {
-  if (hosts_.try_emplace(text).second) order_.push_back(text);
+  if (hosts_.try_emplace(text).second)
+    order_.push_back(text);
 }
 
 void PlanNotes::warn(const Host& host, const std::string& text) {
@@ -44,14 +50,16 @@ void PlanNotes::warn(const std::string& text) {
 std::vector<std::string> PlanNotes::finish(size_t num_hosts) const {
   std::vector<std::string> notes;
   notes.reserve(order_.size());
-  for (const std::string& text : order_) notes.push_back(prefix(hosts_.at(text), num_hosts) + text);
+  for (const std::string& text : order_)
+    notes.push_back(prefix(hosts_.at(text), num_hosts) + text);
   return notes;
 }
 
 std::vector<std::string> PlanNotes::warnings(size_t num_hosts) const {
   std::vector<std::string> warnings;
   for (const std::string& text : order_) {
-    if (warnings_.contains(text)) warnings.push_back(prefix(hosts_.at(text), num_hosts) + text);
+    if (warnings_.contains(text))
+      warnings.push_back(prefix(hosts_.at(text), num_hosts) + text);
   }
   return warnings;
 }

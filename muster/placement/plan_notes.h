@@ -1,5 +1,5 @@
-// Notes of a plan as they arise host by host; the same note of several hosts is one note that names them. A
-// private header of the planner.
+// Notes of a plan as they arise host by host; the same note of several hosts is one note that names
+// them. A private header of the planner.
 #pragma once
 
 #include <map>

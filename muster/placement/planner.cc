@@ -62,13 +62,15 @@ class Planner {
     for (size_t i = 0; i < hosts_.size(); ++i) {
       const size_t first = plan_.ranks.size();
       on_gpus ? place_on_gpus(i) : place_on_cpu(i);
-      for (const std::string& note : hosts_[i].host->notes) notes_.add(*hosts_[i].host, note);
+      for (const std::string& note : hosts_[i].host->notes)
+        notes_.add(*hosts_[i].host, note);
       bind_to_cpus(*hosts_[i].host, request_.numa_binding, std::span(plan_.ranks).subspan(first));
     }
     check_any_rank();
     set_visibility();
     divide_batch();
-    if (!request_.mesh.empty()) set_mesh(plan_, request_.mesh, notes_);
+    if (!request_.mesh.empty())
+      set_mesh(plan_, request_.mesh, notes_);
     plan_.notes = notes_.finish(hosts_.size());
     plan_.warnings = notes_.warnings(hosts_.size());
     return std::move(plan_);
@@ -78,7 +80,8 @@ class Planner {
   // Mask, health and selection of every host; true when any host has a GPU to use.
   bool find_gpus() {
     std::vector<const Host*> hosts;
-    for (const JobHost& host : hosts_) hosts.push_back(host.host);
+    for (const JobHost& host : hosts_)
+      hosts.push_back(host.host);
     check_selection_hosts(request_.gpus, hosts);
     bool any_sick = false;
     bool any_usable = false;
@@ -89,10 +92,12 @@ class Planner {
       any_usable |= gpus.named && !gpus.usable.gpus.empty();
       any_selected |= !gpus.selected.empty();
     }
-    if (any_usable && !any_selected) fail_with_nothing_left();
+    if (any_usable && !any_selected)
+      fail_with_nothing_left();
     // A machine whose GPUs are all broken is to be repaired, not quietly trained on with its CPU.
     for (size_t i = 0; i < gpus_.size() && !any_selected && any_sick; ++i) {
-      if (!gpus_[i].usable.sick.empty()) fail_without_gpu(*hosts[i], gpus_[i]);
+      if (!gpus_[i].usable.sick.empty())
+        fail_without_gpu(*hosts[i], gpus_[i]);
     }
     return any_selected;
   }
@@ -100,13 +105,15 @@ class Planner {
   HostGpus gpus_of(const Host& host, const VisibilityMasks& masks) {
     HostGpus gpus{.usable = usable_gpus(host, masks)};
     gpus.named = part_for(request_.gpus, host) != nullptr;
-    if (!gpus.named) return gpus;
+    if (!gpus.named)
+      return gpus;
     if (gpus.usable.mask_is_wrong) {
       notes_.warn(host, gpus.usable.mask_note);
     } else if (!gpus.usable.mask_note.empty()) {
       notes_.add(host, gpus.usable.mask_note);
     }
-    for (const std::string& sick : gpus.usable.sick) notes_.warn(host, cat("left out ", sick));
+    for (const std::string& sick : gpus.usable.sick)
+      notes_.warn(host, cat("left out ", sick));
     if (!gpus.usable.gpus.empty()) {
       gpus.selected = select_gpus(request_.gpus, host, gpus.usable, request_.scores);
     } else if (!flag_that_needs_gpus(request_).empty()) {
@@ -118,34 +125,43 @@ class Planner {
   [[noreturn]] void fail_without_gpu(const Host& host, const HostGpus& gpus) const {
     const std::string flag = flag_that_needs_gpus(request_);
     throw Error(ErrorCode::unavailable,
-                cat(flag.empty() ? "plan" : flag, ": expected a GPU that can be used, got none: ",
-                    describe(host, gpus.usable), "; --nproc-per-node cpu runs on CPU slots"));
+                cat(flag.empty() ? "plan" : flag,
+                    ": expected a GPU that can be used, got none: ",
+                    describe(host, gpus.usable),
+                    "; --nproc-per-node cpu runs on CPU slots"));
   }
 
   [[noreturn]] void fail_with_nothing_left() const {
     std::string there;
     for (size_t i = 0; i < gpus_.size() && there.empty(); ++i) {
-      if (gpus_[i].named) there = describe(*hosts_[i].host, gpus_[i].usable);
+      if (gpus_[i].named)
+        there = describe(*hosts_[i].host, gpus_[i].usable);
     }
     throw Error(ErrorCode::unavailable,
-                printable(cat("--gpus ", request_.gpus.text,
-                              ": expected at least one GPU, got none that fits: ", there, unknown_memory(),
+                printable(cat("--gpus ",
+                              request_.gpus.text,
+                              ": expected at least one GPU, got none that fits: ",
+                              there,
+                              unknown_memory(),
                               "; `muster devices` shows them all")));
   }
 
   // For a selection by memory: GPUs that it cannot judge.
   std::string unknown_memory() const {
     using Kind = SelectionItem::Kind;
-    if (!request_.gpus.has({Kind::memory, Kind::free_memory})) return "";
+    if (!request_.gpus.has({Kind::memory, Kind::free_memory}))
+      return "";
     std::vector<std::string> labels;
     for (size_t i = 0; i < gpus_.size(); ++i) {
       for (const UsableGpu& device : gpus_[i].usable.gpus) {
-        if (!knows_memory(*hosts_[i].host, device)) labels.push_back(label_of(*hosts_[i].host, device));
+        if (!knows_memory(*hosts_[i].host, device))
+          labels.push_back(label_of(*hosts_[i].host, device));
       }
     }
     constexpr size_t kMaxNamed = 8;
-    return labels.empty() ? ""
-                          : cat("; memory not known of ", join_first(std::move(labels), ", ", kMaxNamed));
+    return labels.empty()
+               ? ""
+               : cat("; memory not known of ", join_first(std::move(labels), ", ", kMaxNamed));
   }
 
   RankPlan& add_rank(size_t host_at) {
@@ -164,12 +180,19 @@ class Planner {
     RankPlan& rank = add_rank(host_at);
     rank.device.cpu_slot = slot;
     rank.reason = std::move(reason);
-    if (!weighs()) return;
+    if (!weighs())
+      return;
     const auto score = cpu_score(request_.scores, *hosts_[host_at].host);
     if (!score) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("--global-batch: expected a score for each rank's device, got none for CPU slot ", slot,
-                      " of host ", rank.host, " (rank ", rank.rank, "); add 'cpu' to the scores"));
+      throw Error(
+          ErrorCode::invalid_argument,
+          cat("--global-batch: expected a score for each rank's device, got none for CPU slot ",
+              slot,
+              " of host ",
+              rank.host,
+              " (rank ",
+              rank.rank,
+              "); add 'cpu' to the scores"));
     }
     weights_.push_back(*score);
   }
@@ -186,11 +209,14 @@ class Planner {
     }
     const int num_ranks = nproc.value_or(slots);
     const std::string why = request_.cpu_only ? "CPU asked for" : "no GPU";
-    for (int i = 0; i < num_ranks; ++i) add_cpu_rank(host_at, i, cat(why, ": CPU slot ", i));
+    for (int i = 0; i < num_ranks; ++i)
+      add_cpu_rank(host_at, i, cat(why, ": CPU slot ", i));
     std::string note = why;
-    if (!request_.cpu_only) note += cat(" (", no_gpu_reason(host_at), ")");
+    if (!request_.cpu_only)
+      note += cat(" (", no_gpu_reason(host_at), ")");
     note += nproc ? cat(": ", plural(num_ranks, "rank"), " on CPU slots")
-                  : cat(": ", plural(slots, "CPU slot"),
+                  : cat(": ",
+                        plural(slots, "CPU slot"),
                         ", one rank each; --cpu-slots N or MUSTER_CPU_SLOTS=N changes how many");
     if (!request_.cpu_only && expects_gpus(host_at)) {
       notes_.warn(*host, note);
@@ -207,8 +233,10 @@ class Planner {
   std::string no_gpu_reason(size_t host_at) const {
     const Host& host = *hosts_[host_at].host;
     const UsableGpus& usable = gpus_[host_at].usable;
-    if (!usable.gpus.empty()) return cat("none fits --gpus ", printable(request_.gpus.text));
-    if (!usable.sick.empty()) return "all unhealthy";
+    if (!usable.gpus.empty())
+      return cat("none fits --gpus ", printable(request_.gpus.text));
+    if (!usable.sick.empty())
+      return "all unhealthy";
     if (!host.gpus.empty())
       return host.gpus[0].vendor == Vendor::amd ? "all hidden by ROCm's variables"
                                                 : "all hidden by CUDA_VISIBLE_DEVICES";
@@ -225,44 +253,61 @@ class Planner {
     const PolicyInput input{*host, gpus, request_};
     const int capacity = gpus.empty() ? 0 : policy_.capacity(input) / request_.gpus_per_rank;
     if (capacity == 0 && !nproc) {
-      notes_.warn(*host, gpus.empty() ? cat("no GPU (", no_gpu_reason(host_at),
-                                            "): no rank there, since other hosts have GPUs")
-                                      : cat("no rank there: ", why_none(input)));
+      notes_.warn(*host,
+                  gpus.empty() ? cat("no GPU (",
+                                     no_gpu_reason(host_at),
+                                     "): no rank there, since other hosts have GPUs")
+                               : cat("no rank there: ", why_none(input)));
       return;
     }
     const int asked = nproc.value_or(capacity);
-    if (asked < capacity || !nproc) note_left_over(input, asked);
+    if (asked < capacity || !nproc)
+      note_left_over(input, asked);
     const int on_gpus = asked > capacity ? surplus(input, asked, capacity) : asked;
-    if (on_gpus > 0) place_by_policy(host_at, input, on_gpus);
+    if (on_gpus > 0)
+      place_by_policy(host_at, input, on_gpus);
     if (asked > on_gpus && request_.surplus == Surplus::cpu) {
       place_rest_on_cpu(host_at, asked - on_gpus, capacity);
     }
   }
 
-  // Why `asked` ranks are too many where there are GPUs for all of them, in words to put after others.
+  // Why `asked` ranks are too many where there are GPUs for all of them, in words to put after
+  // others.
   std::string why_too_many(const PolicyInput& input, int asked) const {
-    if (policy_.why_too_many == nullptr || input.gpus.empty()) return "";
+    if (policy_.why_too_many == nullptr || input.gpus.empty())
+      return "";
     return asked > std::ssize(input.gpus) ? "" : cat(": ", policy_.why_too_many(input, asked));
   }
 
   // GPUs that are named one by one are meant to be used; other selections are there to choose from.
   void note_left_over(const PolicyInput& input, int num_ranks) {
     const SelectionPart* const part = part_for(request_.gpus, input.host);
-    if (policy_.name != std::string_view("sequential") || part == nullptr || !names_each(*part)) return;
+    if (policy_.name != std::string_view("sequential") || part == nullptr || !names_each(*part))
+      return;
     const int each = request_.gpus_per_rank;
     std::vector<std::string> left;
     for (size_t i = static_cast<size_t>(num_ranks) * each; i < input.gpus.size(); ++i)
       left.push_back(label_of(input.host, input.gpus[i]));
-    if (left.empty()) return;
-    notes_.warn(input.host, cat(join(left, ", "), " of --gpus ", printable(request_.gpus.text),
-                                left.size() == 1 ? " is" : " are", " not used: ", plural(num_ranks, "rank"),
-                                num_ranks == 1 ? "" : ", each", " with ", plural(each, "GPU"),
-                                each == 1 ? "; --gpus-per-rank N gives each more" : ""));
+    if (left.empty())
+      return;
+    notes_.warn(input.host,
+                cat(join(left, ", "),
+                    " of --gpus ",
+                    printable(request_.gpus.text),
+                    left.size() == 1 ? " is" : " are",
+                    " not used: ",
+                    plural(num_ranks, "rank"),
+                    num_ranks == 1 ? "" : ", each",
+                    " with ",
+                    plural(each, "GPU"),
+                    each == 1 ? "; --gpus-per-rank N gives each more" : ""));
   }
 
   std::string why_none(const PolicyInput& input) const {
-    if (policy_.why_too_many != nullptr) return policy_.why_too_many(input, 1);
-    return cat(plural(input.gpus.size(), "GPU"), ", fewer than --gpus-per-rank ", request_.gpus_per_rank);
+    if (policy_.why_too_many != nullptr)
+      return policy_.why_too_many(input, 1);
+    return cat(
+        plural(input.gpus.size(), "GPU"), ", fewer than --gpus-per-rank ", request_.gpus_per_rank);
   }
 
   // How many of the `asked` ranks go on GPUs when there are only `capacity`.
@@ -274,7 +319,8 @@ class Planner {
             : cat(plural(input.gpus.size(), "GPU"), " for ranks of ", request_.gpus_per_rank);
     const std::string numbers = cat(plural(asked, "rank"), " asked for, ", there);
     if (request_.surplus == Surplus::cpu) {
-      notes_.add(input.host, cat(numbers, ": the other ", asked - capacity, " on CPU slots (--surplus cpu)"));
+      notes_.add(input.host,
+                 cat(numbers, ": the other ", asked - capacity, " on CPU slots (--surplus cpu)"));
       if (request_.numa_binding != NumaBinding::none) {
         notes_.warn("ranks on CPU slots are bound to no CPUs (--numa-binding goes by the GPU)");
       }
@@ -284,19 +330,31 @@ class Planner {
       notes_.add(input.host, cat(numbers, ": ", asked - capacity, " left out (--surplus drop)"));
       return capacity;
     }
-    if (request_.surplus == Surplus::share && !input.gpus.empty()) return asked;
+    if (request_.surplus == Surplus::share && !input.gpus.empty())
+      return asked;
     throw Error(ErrorCode::invalid_argument,
-                cat("--nproc-per-node: expected at most ", capacity, " ranks on host ", input.host.name, " (",
-                    there, "), got ", asked, why, "; give ",
+                cat("--nproc-per-node: expected at most ",
+                    capacity,
+                    " ranks on host ",
+                    input.host.name,
+                    " (",
+                    there,
+                    "), got ",
+                    asked,
+                    why,
+                    "; give ",
                     capacity > 0 ? cat("--nproc-per-node ", capacity, " or less, ") : "",
                     "or say what the others get: --surplus cpu, drop or share"));
   }
 
   void place_by_policy(size_t host_at, const PolicyInput& input, int num_ranks) {
-    const std::vector<PolicyChoice> choices = policy_.choose(input, num_ranks * request_.gpus_per_rank);
-    if (request_.gpus_per_rank > 1) return place_in_groups(host_at, choices);
+    const std::vector<PolicyChoice> choices =
+        policy_.choose(input, num_ranks * request_.gpus_per_rank);
+    if (request_.gpus_per_rank > 1)
+      return place_in_groups(host_at, choices);
     const Sharers sharers = sharers_of(choices);
-    if (sharers.size() < choices.size()) note_sharing(input.host, sharers, choices.size());
+    if (sharers.size() < choices.size())
+      note_sharing(input.host, sharers, choices.size());
     check_memory(input, sharers);
     for (const PolicyChoice& choice : choices) {
       add_gpu_rank(host_at, choice, sharers.at(key_of(choice.gpu)).size());
@@ -313,7 +371,8 @@ class Planner {
         const UsableGpu& more = choices[first + i].gpu;
         rank.more_devices.push_back(device_of(host_at, more));
         if (weighs())
-          weights_.back() += need_score(request_.scores, *hosts_[host_at].host, more, "--global-batch");
+          weights_.back() +=
+              need_score(request_.scores, *hosts_[host_at].host, more, "--global-batch");
       }
       check_group(rank);
     }
@@ -321,11 +380,18 @@ class Planner {
 
   static void check_group(const RankPlan& rank) {
     for (const DeviceAssignment& more : rank.more_devices) {
-      if (more.vendor == rank.device.vendor) continue;
+      if (more.vendor == rank.device.vendor)
+        continue;
       throw Error(ErrorCode::invalid_argument,
                   cat("--gpus-per-rank: expected GPUs of one vendor for each rank, got GPU ",
-                      rank.device.index.value, " and GPU ", more.index.value, " for rank ", rank.rank,
-                      " on host ", rank.host, "; choose them with --gpus"));
+                      rank.device.index.value,
+                      " and GPU ",
+                      more.index.value,
+                      " for rank ",
+                      rank.rank,
+                      " on host ",
+                      rank.host,
+                      "; choose them with --gpus"));
     }
   }
 
@@ -346,13 +412,17 @@ class Planner {
     const Gpu& gpu = gpu_of(host, choice.gpu);
     RankPlan& rank = add_rank(host_at);
     rank.device = device_of(host_at, choice.gpu);
-    if (request_.visibility != Visibility::all) rank.device.ordinal = CudaOrdinal{rank.local_rank};
+    if (request_.visibility != Visibility::all)
+      rank.device.ordinal = CudaOrdinal{rank.local_rank};
     rank.numa_node = numa_node_of(host, gpu);
     rank.cpus = gpu.near_cpus;
     rank.reason = choice.reason;
-    if (num_sharers > 1) rank.reason += cat("; shared by ", num_sharers, " ranks");
-    if (choice.gpu.mig >= 0) note_instance(host);
-    if (!weighs()) return;
+    if (num_sharers > 1)
+      rank.reason += cat("; shared by ", num_sharers, " ranks");
+    if (choice.gpu.mig >= 0)
+      note_instance(host);
+    if (!weighs())
+      return;
     const double score = need_score(request_.scores, host, choice.gpu, "--global-batch");
     weights_.push_back(score / static_cast<double>(num_sharers));
   }
@@ -361,39 +431,52 @@ class Planner {
   void note_instance(const Host& host) {
     if (request_.gpus_per_rank > 1) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("--gpus-per-rank: expected whole GPUs, got a MIG instance of host ", host.name,
+                  cat("--gpus-per-rank: expected whole GPUs, got a MIG instance of host ",
+                      host.name,
                       ", and CUDA shows a process only one of them; leave --gpus-per-rank out"));
     }
     if (request_.visibility == Visibility::all) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("--visibility all: expected whole GPUs, got a MIG instance of host ", host.name,
+                  cat("--visibility all: expected whole GPUs, got a MIG instance of host ",
+                      host.name,
                       ", and CUDA shows a process only one of them; leave --visibility out"));
     }
-    if (has_instances_ || request_.visibility != Visibility::job) return;
+    if (has_instances_ || request_.visibility != Visibility::job)
+      return;
     has_instances_ = true;
     notes_.add("a process can use only one MIG instance: each rank sees only its own");
   }
 
   void note_sharing(const Host& host, const Sharers& sharers, size_t num_ranks) {
     if (request_.surplus != Surplus::share) {
-      const auto twice = std::find_if(sharers.begin(), sharers.end(),
-                                      [](const auto& entry) { return entry.second.size() > 1; });
-      throw Error(
-          ErrorCode::invalid_argument,
-          cat(policy_.name == std::string_view("list") && request_.choose ? "Request::choose"
-                                                                          : cat("--policy ", policy_.name),
-              ": expected a GPU of its own for each rank, got GPU ",
-              host.gpus[twice->first.first].index.value, " for local ranks ", join(twice->second, " and "),
-              " of host ", host.name, "; --surplus share allows it"));
+      const auto twice = std::find_if(sharers.begin(), sharers.end(), [](const auto& entry) {
+        return entry.second.size() > 1;
+      });
+      throw Error(ErrorCode::invalid_argument,
+                  cat(policy_.name == std::string_view("list") && request_.choose
+                          ? "Request::choose"
+                          : cat("--policy ", policy_.name),
+                      ": expected a GPU of its own for each rank, got GPU ",
+                      host.gpus[twice->first.first].index.value,
+                      " for local ranks ",
+                      join(twice->second, " and "),
+                      " of host ",
+                      host.name,
+                      "; --surplus share allows it"));
     }
     sharing_ = true;
-    notes_.add(host, cat(num_ranks, " ranks share ", plural(sharers.size(), "GPU"), " (--surplus share)",
-                         request_.visibility == Visibility::job ? ", each sees its own GPU alone" : ""));
+    notes_.add(host,
+               cat(num_ranks,
+                   " ranks share ",
+                   plural(sharers.size(), "GPU"),
+                   " (--surplus share)",
+                   request_.visibility == Visibility::job ? ", each sees its own GPU alone" : ""));
   }
 
   // Whatever the policy, no rank gets less free memory than it said it needs.
   void check_memory(const PolicyInput& input, const Sharers& sharers) const {
-    if (request_.rank_memory_bytes.empty()) return;
+    if (request_.rank_memory_bytes.empty())
+      return;
     for (const auto& [key, ranks] : sharers) {
       const UsableGpu device{key.first, {}, key.second};
       uint64_t left = free_memory_bytes(input.host, device);
@@ -401,10 +484,18 @@ class Planner {
         const uint64_t need = rank_memory_need(request_, rank);
         if (need > left) {
           throw Error(ErrorCode::invalid_argument,
-                      cat("--rank-memory: expected ", format_bytes(need), " free for local rank ", rank,
-                          " of host ", input.host.name, ", got ",
-                          knows_memory(input.host, device) ? format_bytes(left) : "not known", " on ",
-                          label_of(input.host, device), ", which policy ", policy_.name,
+                      cat("--rank-memory: expected ",
+                          format_bytes(need),
+                          " free for local rank ",
+                          rank,
+                          " of host ",
+                          input.host.name,
+                          ", got ",
+                          knows_memory(input.host, device) ? format_bytes(left) : "not known",
+                          " on ",
+                          label_of(input.host, device),
+                          ", which policy ",
+                          policy_.name,
                           " gives it; --policy memory looks for one that has it"));
         }
         left -= need;
@@ -419,13 +510,16 @@ class Planner {
   }
 
   void check_any_rank() const {
-    if (!plan_.ranks.empty()) return;
+    if (!plan_.ranks.empty())
+      return;
     throw Error(ErrorCode::unavailable,
-                cat("plan: expected at least one rank, got none: ", join(notes_.finish(hosts_.size()), "; "),
+                cat("plan: expected at least one rank, got none: ",
+                    join(notes_.finish(hosts_.size()), "; "),
                     "; ask for less, or for other GPUs"));
   }
 
-  // Each vendor's software counts its own GPUs, so local rank and ordinal differ on a host with both.
+  // Each vendor's software counts its own GPUs, so local rank and ordinal differ on a host with
+  // both.
   bool mixes_vendors() const {
     for (size_t i = 1; i < plan_.ranks.size(); ++i) {
       const RankPlan& a = plan_.ranks[i - 1];
@@ -444,11 +538,13 @@ class Planner {
       plan_.visibility = Visibility::own;
       notes_.add("NVIDIA's and AMD's GPUs on one host: each rank sees its own GPU alone");
     }
-    if ((sharing_ || has_instances_ || request_.gpus_per_rank > 1) && plan_.visibility == Visibility::job) {
+    if ((sharing_ || has_instances_ || request_.gpus_per_rank > 1) &&
+        plan_.visibility == Visibility::job) {
       plan_.visibility = Visibility::own;
     }
     if (plan_.visibility == Visibility::own || plan_.visibility == Visibility::own_first) {
-      for (RankPlan& rank : plan_.ranks) count_own_first(rank);
+      for (RankPlan& rank : plan_.ranks)
+        count_own_first(rank);
     }
   }
 
@@ -459,11 +555,14 @@ class Planner {
   }
 
   void divide_batch() {
-    if (request_.global_batch == 0) return;
+    if (request_.global_batch == 0)
+      return;
     plan_.global_batch = request_.global_batch;
-    if (!weighs()) weights_.assign(plan_.ranks.size(), 1);
+    if (!weighs())
+      weights_.assign(plan_.ranks.size(), 1);
     const std::vector<int64_t> shares = batch_shares(request_.global_batch, weights_);
-    for (size_t i = 0; i < shares.size(); ++i) plan_.ranks[i].batch_share = shares[i];
+    for (size_t i = 0; i < shares.size(); ++i)
+      plan_.ranks[i].batch_share = shares[i];
   }
 
   const Inventory& inventory_;

@@ -15,7 +15,8 @@ std::string hosts_of(const JobRun& run) {
   if (run.plan) {
     std::set<std::string> seen;
     for (const RankPlan& rank : run.plan->ranks) {
-      if (seen.insert(rank.host).second) hosts.push_back(rank.host);
+      if (seen.insert(rank.host).second)
+        hosts.push_back(rank.host);
     }
   }
   return join_first(hosts, ", ", 16);
@@ -25,7 +26,8 @@ std::string machine_of(const Host& host) {
   std::string text = plural(host.num_cores, "core");
   if (!host.gpus.empty())
     text += cat(", ", plural(host.gpus.size(), "GPU"), " (", host.gpus.front().model, ")");
-  if (!host.driver_version.empty()) text += cat(", driver ", host.driver_version);
+  if (!host.driver_version.empty())
+    text += cat(", driver ", host.driver_version);
   return host.gpus.empty() && !host.gpu_note.empty() ? cat(text, "; ", host.gpu_note) : text;
 }
 
@@ -37,14 +39,17 @@ struct Software {
 
 // Of a job that goes on its ranks tell it themselves.
 Software software_of(const JobRun& run, const LaunchRecord& launch) {
-  if (!launch.libtorch.empty()) return {launch.libtorch, launch.backend, launch.device_names};
+  if (!launch.libtorch.empty())
+    return {launch.libtorch, launch.backend, launch.device_names};
   Software software;
   std::set<std::string> names;
   for (const ActivityView& rank : run.ranks) {
-    if (rank.libtorch.empty()) continue;
+    if (rank.libtorch.empty())
+      continue;
     software.libtorch = rank.libtorch;
     software.backend = rank.backend;
-    if (names.insert(rank.device_name).second) software.devices.push_back(rank.device_name);
+    if (names.insert(rank.device_name).second)
+      software.devices.push_back(rank.device_name);
   }
   return software;
 }
@@ -55,7 +60,8 @@ std::string environment_section(const JobRun& run) {
   std::vector<Fact> facts;
   if (const LaunchRecord* const launch = run.last_launch()) {
     facts.push_back({"Command", shell_command(launch->argv), true});
-    for (const auto& more : launch->more_argvs) facts.push_back({"And", shell_command(more), true});
+    for (const auto& more : launch->more_argvs)
+      facts.push_back({"And", shell_command(more), true});
     facts.push_back({"Ran in", launch->work_dir, true});
     facts.push_back({"Run", launch->run_id});
     facts.push_back({"Started", wall_time_text(launch->began)});
@@ -63,9 +69,12 @@ std::string environment_section(const JobRun& run) {
     facts.push_back({"Launcher", cat("host ", launch->host, ", pid ", launch->pid)});
     facts.push_back({"muster", launch->muster_version});
     const auto [libtorch, backend, devices] = software_of(run, *launch);
-    if (!libtorch.empty()) facts.push_back({"LibTorch", libtorch});
-    if (!backend.empty()) facts.push_back({"Backend", backend});
-    if (!devices.empty()) facts.push_back({"Devices", join_first(devices, ", ", 16)});
+    if (!libtorch.empty())
+      facts.push_back({"LibTorch", libtorch});
+    if (!backend.empty())
+      facts.push_back({"Backend", backend});
+    if (!devices.empty())
+      facts.push_back({"Devices", join_first(devices, ", ", 16)});
   }
   facts.push_back({"Hosts", hosts_of(run)});
   if (run.record.machine && run.record.machine->hosts.size() == 1)

@@ -13,34 +13,46 @@ std::string ends_table(const std::vector<WorkerExit>& exits) {
   std::vector<std::vector<std::string>> rows;
   rows.reserve(exits.size());
   for (const WorkerExit& exit : exits) {
-    rows.push_back({cat(exit.rank), exit.host, exit.device, describe_end(exit),
+    rows.push_back({cat(exit.rank),
+                    exit.host,
+                    exit.device,
+                    describe_end(exit),
                     span_text(static_cast<double>(exit.after.count()) / 1000),
                     exit.message.substr(0, exit.message.find('\n'))});
   }
-  return html_table({{"rank", true}, {"host"}, {"device"}, {"end"}, {"after", true}, {"error"}}, rows);
+  return html_table({{"rank", true}, {"host"}, {"device"}, {"end"}, {"after", true}, {"error"}},
+                    rows);
 }
 
 }  // namespace
 
 std::string failure_section(const JobRun& run) {
-  if (!run.failure) return {};
+  if (!run.failure)
+    return {};
   const JobFailure& failure = *run.failure;
   std::string html;
   if (!failure.fault.empty()) {
     html += cat("<p class=\"cause bad\">", xml_text(failure.fault), "</p>\n");
   } else if (!failure.exits.empty()) {
     const WorkerExit& first = failure.exits.front();
-    html += cat("<p class=\"cause bad\">rank ", first.rank, ": ", xml_text(cause_and_error(first)), "</p>\n");
+    html += cat("<p class=\"cause bad\">rank ",
+                first.rank,
+                ": ",
+                xml_text(cause_and_error(first)),
+                "</p>\n");
     if (const std::string meaning = failure_meaning(first); !meaning.empty())
       html += cat("<p>", xml_text(meaning), "</p>\n");
     if (const std::string doubt = doubt_about(failure.exits, first); !doubt.empty())
       html += cat("<p>The cause is ", xml_text(doubt), "</p>\n");
   }
-  for (const std::string& sentence : run.divergences) html += cat("<p>", xml_text(sentence), "</p>\n");
-  if (!failure.card.empty()) html += cat("<pre>", html_lines(failure.card), "</pre>\n");
+  for (const std::string& sentence : run.divergences)
+    html += cat("<p>", xml_text(sentence), "</p>\n");
+  if (!failure.card.empty())
+    html += cat("<pre>", html_lines(failure.card), "</pre>\n");
   if (failure.exits.size() > 1)
-    html +=
-        cat("<details><summary>How every rank ended</summary>\n", ends_table(failure.exits), "</details>\n");
+    html += cat("<details><summary>How every rank ended</summary>\n",
+                ends_table(failure.exits),
+                "</details>\n");
   return html_section("failure", "Failure", html);
 }
 

@@ -26,7 +26,8 @@ constexpr size_t kMostBytes = size_t{16} << 20;
 // Of the job that this process launches.
 std::unique_ptr<TopSampler> own_sampler() {
   for (const JobNote& job : running_jobs()) {
-    if (job.pid == ::getpid()) return std::make_unique<TopSampler>(job.run_dir, job);
+    if (job.pid == ::getpid())
+      return std::make_unique<TopSampler>(job.run_dir, job);
   }
   return nullptr;
 }
@@ -34,9 +35,12 @@ std::unique_ptr<TopSampler> own_sampler() {
 }  // namespace
 
 std::function<std::string(RankRange)> own_rank_sampler() {
-  return [sampler = std::shared_ptr<TopSampler>(), last = Clock::time_point()](RankRange range) mutable {
-    if (!sampler) sampler = own_sampler();
-    if (!sampler) return pack_top_rows({});
+  return [sampler = std::shared_ptr<TopSampler>(),
+          last = Clock::time_point()](RankRange range) mutable {
+    if (!sampler)
+      sampler = own_sampler();
+    if (!sampler)
+      return pack_top_rows({});
     const bool is_first_look = Clock::now() - last > kOneWatch;
     std::vector<TopRank> ranks = sampler->sample(TopSampler::Hosts::this_one).ranks;
     if (is_first_look) {  // what a rank uses of a CPU is a difference
@@ -52,7 +56,8 @@ std::function<std::string(RankRange)> own_rank_sampler() {
   };
 }
 
-std::vector<TopRank> ranks_of_other_hosts(const std::string& run_dir, std::vector<std::string>& problems) {
+std::vector<TopRank> ranks_of_other_hosts(const std::string& run_dir,
+                                          std::vector<std::string>& problems) {
   std::vector<TopRank> ranks;
   for (const std::string& file : fresh_host_samples(run_dir)) {
     try {

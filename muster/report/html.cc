@@ -24,14 +24,16 @@ constexpr const char* kReportHead = R"(<!DOCTYPE html>
 
 std::string general(double value, int digits) {
   char text[40];
-  const auto end = std::to_chars(text, text + sizeof(text), value, std::chars_format::general, digits).ptr;
+  const auto end =
+      std::to_chars(text, text + sizeof(text), value, std::chars_format::general, digits).ptr;
   return {text, end};
 }
 
 // "1234567" → "1 234 567", with blanks that break no line.
 std::string grouped(std::string digits) {
   const size_t begin = digits.starts_with('-') ? 1 : 0;
-  if (digits.size() - begin < 5) return digits;
+  if (digits.size() - begin < 5)
+    return digits;
   for (size_t at = digits.size(); at > begin + 3;) {
     at -= 3;
     digits.insert(at, "\u202f");
@@ -40,7 +42,8 @@ std::string grouped(std::string digits) {
 }
 
 bool ends_in_part(std::string_view name, std::string_view part) {
-  if (!name.ends_with(part)) return false;
+  if (!name.ends_with(part))
+    return false;
   return name.size() == part.size() ||
          !std::isalnum(static_cast<unsigned char>(name[name.size() - part.size() - 1]));
 }
@@ -59,7 +62,12 @@ std::string html_name(std::string_view name) {
 }  // namespace
 
 std::string page_begin(std::string_view title, std::string_view more_style) {
-  return cat(kReportHead, "<title>", xml_text(title), "</title>\n", kReportStyle, more_style,
+  return cat(kReportHead,
+             "<title>",
+             xml_text(title),
+             "</title>\n",
+             kReportStyle,
+             more_style,
              "</head>\n<body>\n<main>\n");
 }
 
@@ -69,71 +77,105 @@ std::string page_end() {
 
 std::string html_lines(std::string_view text) {
   std::string out;
-  for (const std::string& line : split(text, '\n')) out += cat(out.empty() ? "" : "\n", xml_text(line));
+  for (const std::string& line : split(text, '\n'))
+    out += cat(out.empty() ? "" : "\n", xml_text(line));
   return out;
 }
 
 std::string html_tiles(const std::vector<Tile>& tiles) {
   std::string html = "<div class=\"tiles\">\n";
   for (const Tile& tile : tiles) {
-    html += cat("<div class=\"tile\"><div class=\"label\">", html_name(tile.label),
-                "</div><div class=\"value ", xml_text(tile.kind), "\">", xml_text(tile.value), "</div>");
-    if (!tile.note.empty()) html += cat("<div class=\"note\">", xml_text(tile.note), "</div>");
+    html += cat("<div class=\"tile\"><div class=\"label\">",
+                html_name(tile.label),
+                "</div><div class=\"value ",
+                xml_text(tile.kind),
+                "\">",
+                xml_text(tile.value),
+                "</div>");
+    if (!tile.note.empty())
+      html += cat("<div class=\"note\">", xml_text(tile.note), "</div>");
     html += "</div>\n";
   }
   return html + "</div>\n";
 }
 
-std::string html_section(std::string_view id, std::string_view heading, const std::string& html,
+std::string html_section(std::string_view id,
+                         std::string_view heading,
+                         const std::string& html,
                          std::string_view note) {
-  if (html.empty()) return {};
-  return cat("<section id=\"", xml_text(id), "\">\n<h2>", xml_text(heading), "</h2>\n",
-             note.empty() ? "" : cat("<p class=\"soft small\">", xml_text(note), "</p>\n"), html,
+  if (html.empty())
+    return {};
+  return cat("<section id=\"",
+             xml_text(id),
+             "\">\n<h2>",
+             xml_text(heading),
+             "</h2>\n",
+             note.empty() ? "" : cat("<p class=\"soft small\">", xml_text(note), "</p>\n"),
+             html,
              "</section>\n");
 }
 
 std::string html_table(const std::vector<HtmlColumn>& columns,
-                       const std::vector<std::vector<std::string>>& rows, size_t most_rows) {
+                       const std::vector<std::vector<std::string>>& rows,
+                       size_t most_rows) {
   std::vector<size_t> shown;
   for (size_t i = 0; i < columns.size(); ++i) {
     if (std::any_of(rows.begin(), rows.end(), [&](const auto& row) { return !row.at(i).empty(); }))
       shown.push_back(i);
   }
   const auto cell = [&](const char* element, size_t column, const std::string& text) {
-    return cat("<", element, columns[column].right ? " class=\"num\"" : "", ">", xml_text(text), "</",
-               element, ">");
+    return cat("<",
+               element,
+               columns[column].right ? " class=\"num\"" : "",
+               ">",
+               xml_text(text),
+               "</",
+               element,
+               ">");
   };
   std::string html = "<div class=\"scroll\"><table>\n<thead><tr>";
-  for (const size_t i : shown) html += cell("th", i, columns[i].name);
+  for (const size_t i : shown)
+    html += cell("th", i, columns[i].name);
   html += "</tr></thead>\n<tbody>\n";
   for (size_t r = 0; r < std::min(rows.size(), most_rows); ++r) {
     html += "<tr>";
-    for (const size_t i : shown) html += cell("td", i, rows[r][i]);
+    for (const size_t i : shown)
+      html += cell("td", i, rows[r][i]);
     html += "</tr>\n";
   }
   html += "</tbody>\n</table></div>\n";
   if (rows.size() > most_rows)
-    html += cat("<p class=\"soft small\">", plural(rows.size() - most_rows, "more row"),
-                rows.size() - most_rows == 1 ? " is" : " are", " in the JSON.</p>\n");
+    html += cat("<p class=\"soft small\">",
+                plural(rows.size() - most_rows, "more row"),
+                rows.size() - most_rows == 1 ? " is" : " are",
+                " in the JSON.</p>\n");
   return html;
 }
 
 std::string html_facts(const std::vector<Fact>& facts) {
   std::string html;
   for (const Fact& fact : facts) {
-    if (fact.value.empty()) continue;
+    if (fact.value.empty())
+      continue;
     const std::string value = xml_text(fact.value);
-    html += cat("<dt>", xml_text(fact.name), "</dt><dd>", fact.code ? cat("<code>", value, "</code>") : value,
+    html += cat("<dt>",
+                xml_text(fact.name),
+                "</dt><dd>",
+                fact.code ? cat("<code>", value, "</code>") : value,
                 "</dd>\n");
   }
   return html.empty() ? html : cat("<dl>\n", html, "</dl>\n");
 }
 
 std::string number_text(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "∞" : "-∞";
-  if (value == std::floor(value) && std::abs(value) < 1e15) return grouped(cat(static_cast<int64_t>(value)));
-  if (std::abs(value) >= 1e3 && std::abs(value) < 1e9) return grouped(cat(std::llround(value)));
+  if (std::isnan(value))
+    return "NaN";
+  if (std::isinf(value))
+    return value > 0 ? "∞" : "-∞";
+  if (value == std::floor(value) && std::abs(value) < 1e15)
+    return grouped(cat(static_cast<int64_t>(value)));
+  if (std::abs(value) >= 1e3 && std::abs(value) < 1e9)
+    return grouped(cat(std::llround(value)));
   return general(value, 4);
 }
 
@@ -151,14 +193,16 @@ std::string unit_of(std::string_view name) {
                                                             {"gib", "GiB"},
                                                             {"watts", "W"}};
   for (const auto& [part, unit] : kUnits) {
-    if (ends_in_part(name, part)) return unit;
+    if (ends_in_part(name, part))
+      return unit;
   }
   return {};
 }
 
 std::string value_text(std::string_view name, double value) {
   const std::string unit = unit_of(name);
-  if (unit == "bytes" && value >= 1024) return format_bytes(static_cast<uint64_t>(value));
+  if (unit == "bytes" && value >= 1024)
+    return format_bytes(static_cast<uint64_t>(value));
   return unit.empty() ? number_text(value) : cat(number_text(value), "\u00a0", unit);
 }
 
@@ -177,13 +221,17 @@ std::string wall_time_text(double seconds_since_1970) {
 
 std::string span_text(double seconds) {
   constexpr double kMost = 1e9;
-  if (seconds > 0 && seconds < 1e-3) return general(seconds * 1e6, 3) + "µs";
-  if (seconds > 0 && seconds < 0.1) return general(seconds * 1e3, 3) + "ms";
-  return format_duration(std::chrono::nanoseconds(std::llround(std::clamp(seconds, 0.0, kMost) * 1e9)));
+  if (seconds > 0 && seconds < 1e-3)
+    return general(seconds * 1e6, 3) + "µs";
+  if (seconds > 0 && seconds < 0.1)
+    return general(seconds * 1e3, 3) + "ms";
+  return format_duration(
+      std::chrono::nanoseconds(std::llround(std::clamp(seconds, 0.0, kMost) * 1e9)));
 }
 
 std::vector<double> ticks_of(double least, double most, int count) {
-  if (!(most > least) || count < 1) return {least};
+  if (!(most > least) || count < 1)
+    return {least};
   double step = std::pow(10, std::floor(std::log10((most - least) / count)));
   for (const double factor : {1.0, 2.0, 2.5, 5.0, 10.0}) {
     if ((most - least) / (step * factor) <= count) {
@@ -201,11 +249,16 @@ std::vector<double> ticks_of(double least, double most, int count) {
 
 std::string tick_text(double value) {
   const double size = std::abs(value);
-  if (size < 1e-12) return "0";
-  if (size >= 1e12 || size < 1e-4) return general(value, 3);
-  if (size >= 1e9) return general(value / 1e9, 4) + "G";
-  if (size >= 1e6) return general(value / 1e6, 4) + "M";
-  if (size >= 1e4) return general(value / 1e3, 4) + "k";
+  if (size < 1e-12)
+    return "0";
+  if (size >= 1e12 || size < 1e-4)
+    return general(value, 3);
+  if (size >= 1e9)
+    return general(value / 1e9, 4) + "G";
+  if (size >= 1e6)
+    return general(value / 1e6, 4) + "M";
+  if (size >= 1e4)
+    return general(value / 1e3, 4) + "k";
   return general(value, 4);
 }
 

@@ -1,5 +1,5 @@
-// Pieces of the report's page: its frame and style, tiles, tables, numbers as people read them. Text goes in
-// as it is and comes out escaped; what is named `html` is markup already. Pure.
+// Pieces of the report's page: its frame and style, tiles, tables, numbers as people read them.
+// Text goes in as it is and comes out escaped; what is named `html` is markup already. Pure.
 #pragma once
 
 #include <optional>
@@ -25,16 +25,20 @@ struct Tile {
 std::string html_tiles(const std::vector<Tile>& tiles);
 
 // A section with a heading; empty when `html` is.
-std::string html_section(std::string_view id, std::string_view heading, const std::string& html,
+std::string html_section(std::string_view id,
+                         std::string_view heading,
+                         const std::string& html,
                          std::string_view note = {});
 
 struct HtmlColumn {
   std::string name = {};
   bool right = false;  // numbers
 };
-// Columns without any text are left out. At most `most_rows`; how many more there are is said below.
+// Columns without any text are left out. At most `most_rows`; how many more there are is said
+// below.
 std::string html_table(const std::vector<HtmlColumn>& columns,
-                       const std::vector<std::vector<std::string>>& rows, size_t most_rows = 500);
+                       const std::vector<std::vector<std::string>>& rows,
+                       size_t most_rows = 500);
 
 // Names and values, side by side. Values that are empty are left out.
 struct Fact {

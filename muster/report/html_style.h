@@ -1,5 +1,5 @@
-// The style of the report's page, for html.cc; a private header. Colours have a contrast of at least 4.5 to
-// their ground, light and dark.
+// The style of the report's page, for html.cc; a private header. Colours have a contrast of at
+// least 4.5 to their ground, light and dark.
 #pragma once
 
 namespace muster {

@@ -19,8 +19,9 @@ ReportJson series_json(const Series& series) {
   ReportJson points = ReportJson::array();
   for (const SeriesPoint& point : series.points)
     points.push_back({point.step, point.mean, point.low, point.high, point.count});
-  ReportJson json = {
-      {"name", series.name}, {"num_values", series.num_values}, {"num_missing", series.num_missing}};
+  ReportJson json = {{"name", series.name},
+                     {"num_values", series.num_values},
+                     {"num_missing", series.num_missing}};
   if (series.num_values > 0) {
     json["first"] = series.first;
     json["last"] = series.last;
@@ -36,20 +37,23 @@ ReportJson series_json(const Series& series) {
 
 ReportJson metrics_json(const MetricsFile& metrics) {
   ReportJson series = ReportJson::array();
-  for (const Series& one : metrics.series) series.push_back(series_json(one));
-  return {{"found", metrics.found},
-          {"has_steps", metrics.has_steps},
-          {"num_lines", metrics.num_lines},
-          {"num_broken", metrics.num_broken},
-          {"first_broken", metrics.num_broken > 0 ? ReportJson(metrics.first_broken) : ReportJson()},
-          {"cut", metrics.cut},
-          {"series_left_out", metrics.series_left_out},
-          {"series", std::move(series)}};
+  for (const Series& one : metrics.series)
+    series.push_back(series_json(one));
+  return {
+      {"found", metrics.found},
+      {"has_steps", metrics.has_steps},
+      {"num_lines", metrics.num_lines},
+      {"num_broken", metrics.num_broken},
+      {"first_broken", metrics.num_broken > 0 ? ReportJson(metrics.first_broken) : ReportJson()},
+      {"cut", metrics.cut},
+      {"series_left_out", metrics.series_left_out},
+      {"series", std::move(series)}};
 }
 
 ReportJson failure_json_of(const JobFailure& failure) {
   ReportJson exits = ReportJson::array();
-  for (const WorkerExit& exit : failure.exits) exits.push_back(to_json(exit));
+  for (const WorkerExit& exit : failure.exits)
+    exits.push_back(to_json(exit));
   return {{"time", failure.time},
           {"attempt", failure.attempt},
           {"exit_code", failure.exit_code ? ReportJson(*failure.exit_code) : ReportJson()},
@@ -77,7 +81,8 @@ ReportJson ranks_json(const JobRun& run) {
     for (size_t i = 0; i < kActivityCategories; ++i)
       seconds[to_string(static_cast<Category>(i))] = shares.seconds.at(i);
     ReportJson calls = ReportJson::array();
-    for (const CallView& call : view.calls) calls.push_back(call_json(call));
+    for (const CallView& call : view.calls)
+      calls.push_back(call_json(call));
     ranks.push_back({{"rank", view.rank},
                      {"host", view.host},
                      {"device", view.device},
@@ -100,19 +105,20 @@ ReportJson ranks_json(const JobRun& run) {
 
 std::string job_report_json(const JobRun& run) {
   const ReportJson record = ReportJson::parse(run_record_to_json(run.record));
-  const ReportJson document = {{"schema", "muster.report/1"},
-                               {"kind", "job"},
-                               {"folder", run.folder},
-                               {"title", title_of(run)},
-                               {"outcome", outcome_of(run)},
-                               {"problems", run.problems},
-                               {"launches", record.at("launches")},
-                               {"machine", record.at("machine")},
-                               {"plan", run.plan ? ReportJson::parse(plan_to_json(*run.plan)) : ReportJson()},
-                               {"failure", run.failure ? failure_json_of(*run.failure) : ReportJson()},
-                               {"metrics", metrics_json(run.metrics)},
-                               {"divergences", run.divergences},
-                               {"ranks", ranks_json(run)}};
+  const ReportJson document = {
+      {"schema", "muster.report/1"},
+      {"kind", "job"},
+      {"folder", run.folder},
+      {"title", title_of(run)},
+      {"outcome", outcome_of(run)},
+      {"problems", run.problems},
+      {"launches", record.at("launches")},
+      {"machine", record.at("machine")},
+      {"plan", run.plan ? ReportJson::parse(plan_to_json(*run.plan)) : ReportJson()},
+      {"failure", run.failure ? failure_json_of(*run.failure) : ReportJson()},
+      {"metrics", metrics_json(run.metrics)},
+      {"divergences", run.divergences},
+      {"ranks", ranks_json(run)}};
   return document.dump(1, ' ', false, ReportJson::error_handler_t::replace) + "\n";
 }
 

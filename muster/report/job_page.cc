@@ -15,9 +15,12 @@ namespace muster {
 namespace {
 
 std::string kind_of_outcome(const std::string& outcome) {
-  if (outcome == "done") return "good";
-  if (outcome == "failed" || outcome == "killed") return "bad";
-  if (outcome == "stopped" || outcome == "time limit") return "warn";
+  if (outcome == "done")
+    return "good";
+  if (outcome == "failed" || outcome == "killed")
+    return "bad";
+  if (outcome == "stopped" || outcome == "time limit")
+    return "warn";
   return "idle";
 }
 
@@ -51,14 +54,17 @@ Tile restarts_tile(const LaunchRecord& launch) {
   const int last = launch.attempts.empty() ? 0 : launch.attempts.back().attempt;
   return {.label = "Restarts",
           .value = cat(last),
-          .note = launch.max_restarts > 0 ? cat("of at most ", launch.max_restarts, " after failures") : "",
+          .note = launch.max_restarts > 0
+                      ? cat("of at most ", launch.max_restarts, " after failures")
+                      : "",
           .kind = last > 0 ? "warn" : ""};
 }
 
 bool goes_up(const std::string& name) {
   constexpr std::array<const char*, 4> kUp = {"acc", "per_second", "score", "f1"};
-  return std::any_of(kUp.begin(), kUp.end(),
-                     [&](const char* part) { return name.find(part) != std::string::npos; });
+  return std::any_of(kUp.begin(), kUp.end(), [&](const char* part) {
+    return name.find(part) != std::string::npos;
+  });
 }
 
 // The numbers that people look for first: losses, accuracies, speeds.
@@ -66,30 +72,40 @@ void add_metric_tiles(const MetricsFile& metrics, std::vector<Tile>& tiles) {
   constexpr std::array<const char*, 4> kWanted = {"loss", "acc", "perplexity", "per_second"};
   constexpr size_t kMost = 4;
   double last_step = 0;
-  for (const Series& series : metrics.series) last_step = std::max(last_step, series.last_step);
-  if (metrics.has_steps) tiles.push_back({.label = "Last step", .value = number_text(last_step)});
+  for (const Series& series : metrics.series)
+    last_step = std::max(last_step, series.last_step);
+  if (metrics.has_steps)
+    tiles.push_back({.label = "Last step", .value = number_text(last_step)});
   size_t added = 0;
   for (const char* const wanted : kWanted) {
     for (const Series& series : metrics.series) {
-      if (series.num_values == 0 || series.name.find(wanted) == std::string::npos || added == kMost) continue;
+      if (series.num_values == 0 || series.name.find(wanted) == std::string::npos || added == kMost)
+        continue;
       const bool up = goes_up(series.name);
       ++added;
       std::vector<std::string> notes;
-      if (const std::string unit = unit_of(series.name); !unit.empty()) notes.push_back(unit);
+      if (const std::string unit = unit_of(series.name); !unit.empty())
+        notes.push_back(unit);
       if (series.num_values > 1)
-        notes.push_back(cat("best ", number_text(up ? series.most : series.least), " at ",
+        notes.push_back(cat("best ",
+                            number_text(up ? series.most : series.least),
+                            " at ",
                             metrics.has_steps ? "step " : "line ",
                             number_text(up ? series.most_step : series.least_step)));
-      tiles.push_back({.label = series.name, .value = number_text(series.last), .note = join(notes, ", ")});
+      tiles.push_back(
+          {.label = series.name, .value = number_text(series.last), .note = join(notes, ", ")});
     }
   }
 }
 
 std::vector<Tile> tiles_of(const JobRun& run) {
   std::vector<Tile> tiles;
-  if (!run.record.launches.empty()) tiles.push_back(time_tile(run));
-  if (run.plan && !run.plan->ranks.empty()) tiles.push_back(ranks_tile(*run.plan));
-  if (const LaunchRecord* const launch = run.last_launch()) tiles.push_back(restarts_tile(*launch));
+  if (!run.record.launches.empty())
+    tiles.push_back(time_tile(run));
+  if (run.plan && !run.plan->ranks.empty())
+    tiles.push_back(ranks_tile(*run.plan));
+  if (const LaunchRecord* const launch = run.last_launch())
+    tiles.push_back(restarts_tile(*launch));
   add_metric_tiles(run.metrics, tiles);
   return tiles;
 }
@@ -98,11 +114,18 @@ std::string header_of(const JobRun& run) {
   const std::string outcome = outcome_of(run);
   const LaunchRecord* const launch = run.last_launch();
   std::string line = std::filesystem::path(run.folder).filename().string();
-  if (launch != nullptr) line += cat(" · started ", wall_time_text(launch->began), " on ", launch->host);
+  if (launch != nullptr)
+    line += cat(" · started ", wall_time_text(launch->began), " on ", launch->host);
   if (launch != nullptr && launch->ended && launch->exit_code != 0)
     line += cat(" · exit code ", launch->exit_code);
-  return cat("<header>\n<div class=\"line\"><h1>", xml_text(title_of(run)), "</h1><span class=\"badge ",
-             kind_of_outcome(outcome), "\">", xml_text(outcome), "</span></div>\n<p>", xml_text(line),
+  return cat("<header>\n<div class=\"line\"><h1>",
+             xml_text(title_of(run)),
+             "</h1><span class=\"badge ",
+             kind_of_outcome(outcome),
+             "\">",
+             xml_text(outcome),
+             "</span></div>\n<p>",
+             xml_text(line),
              "</p>\n</header>\n");
 }
 
@@ -113,9 +136,15 @@ std::string job_page(const JobRun& run) {
   for (const std::string& problem : run.problems)
     html += cat("<p class=\"notice\">", xml_text(problem), "</p>\n");
   html += html_tiles(tiles_of(run));
-  html += failure_section(run) + metrics_section(run) + time_section(run) + collectives_section(run) +
-          attempts_section(run) + placement_section(run) + environment_section(run);
-  return cat(html, "<footer>Made by muster ", version(), " from ", xml_text(run.folder), "</footer>\n",
+  html += failure_section(run) + metrics_section(run) + time_section(run) +
+          collectives_section(run) + attempts_section(run) + placement_section(run) +
+          environment_section(run);
+  return cat(html,
+             "<footer>Made by muster ",
+             version(),
+             " from ",
+             xml_text(run.folder),
+             "</footer>\n",
              page_end());
 }
 

@@ -23,12 +23,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Runs `read` when the file is there; what it throws is a problem to tell, and the rest is shown all the
-// same.
-void read_part(JobRun& run, const char* name, const std::function<void(const std::string& path)>& read) {
+// Runs `read` when the file is there; what it throws is a problem to tell, and the rest is shown
+// all the same.
+void read_part(JobRun& run,
+               const char* name,
+               const std::function<void(const std::string& path)>& read) {
   const std::string path = cat(run.folder, "/", name);
   std::error_code error;
-  if (!fs::exists(path, error)) return;
+  if (!fs::exists(path, error))
+    return;
   try {
     read(path);
   } catch (const std::exception& problem) {
@@ -37,31 +40,37 @@ void read_part(JobRun& run, const char* name, const std::function<void(const std
 }
 
 JobFailure failure_from(const std::string& text, const JobRun& run) {
-  if (nests_too_deep(text)) throw Error(ErrorCode::invalid_argument, "expected JSON of at most 64 levels");
+  if (nests_too_deep(text))
+    throw Error(ErrorCode::invalid_argument, "expected JSON of at most 64 levels");
   const auto json = nlohmann::ordered_json::parse(text);
   JobFailure failure{.time = json.value("time", ""), .attempt = json.value("attempt", 0)};
   const auto number = json.find("exit_code");
-  if (number != json.end() && number->is_number_integer()) failure.exit_code = number->get<int>();
+  if (number != json.end() && number->is_number_integer())
+    failure.exit_code = number->get<int>();
   const auto fault = json.find("fault");
-  if (fault != json.end() && fault->is_string()) failure.fault = *fault;
+  if (fault != json.end() && fault->is_string())
+    failure.fault = *fault;
   const auto first = json.find("first");
-  if (first != json.end() && first->is_object()) failure.exits.push_back(worker_exit_from_json(*first));
-  for (const auto& other : json.at("others")) failure.exits.push_back(worker_exit_from_json(other));
-  failure.card = failure_card(failure.exits, {.run_id = json.value("run_id", ""),
-                                              .run_dir = run.folder,
-                                              .attempt = failure.attempt,
-                                              .restarts = failure.attempt,
-                                              .max_restarts = json.value("max_restarts", 0),
-                                              .time = failure.time,
-                                              .fault = failure.fault});
+  if (first != json.end() && first->is_object())
+    failure.exits.push_back(worker_exit_from_json(*first));
+  for (const auto& other : json.at("others"))
+    failure.exits.push_back(worker_exit_from_json(other));
+  failure.card = failure_card(failure.exits,
+                              {.run_id = json.value("run_id", ""),
+                               .run_dir = run.folder,
+                               .attempt = failure.attempt,
+                               .restarts = failure.attempt,
+                               .max_restarts = json.value("max_restarts", 0),
+                               .time = failure.time,
+                               .fault = failure.fault});
   return failure;
 }
 
 bool is_running_here(const JobRun& run) {
   try {
     const auto jobs = running_jobs();
-    return std::any_of(jobs.begin(), jobs.end(),
-                       [&](const JobNote& job) { return job.run_dir == run.folder; });
+    return std::any_of(
+        jobs.begin(), jobs.end(), [&](const JobNote& job) { return job.run_dir == run.folder; });
   } catch (const Error&) {
     return false;  // no runtime folder that can be trusted: nothing is known to run
   }
@@ -71,8 +80,10 @@ bool is_running_here(const JobRun& run) {
 
 bool is_job_run(const std::string& folder) {
   std::error_code error;
-  for (const char* const name : {"plan.json", "run.json", "metrics.jsonl", "failure.json", "activity"}) {
-    if (fs::exists(fs::path(folder) / name, error)) return true;
+  for (const char* const name :
+       {"plan.json", "run.json", "metrics.jsonl", "failure.json", "activity"}) {
+    if (fs::exists(fs::path(folder) / name, error))
+      return true;
   }
   return false;
 }
@@ -82,40 +93,53 @@ JobRun read_job_run(const std::string& folder) {
   read_part(run, "run.json", [&](const std::string& path) {
     run.record = run_record_from_json(read_small_plain_file(path), path);
   });
-  read_part(run, "plan.json",
-            [&](const std::string& path) { run.plan = plan_from_json(read_small_plain_file(path), path); });
-  read_part(run, "failure.json",
-            [&](const std::string& path) { run.failure = failure_from(read_small_plain_file(path), run); });
-  read_part(run, "metrics.jsonl", [&](const std::string& path) { run.metrics = read_metrics(path); });
+  read_part(run, "plan.json", [&](const std::string& path) {
+    run.plan = plan_from_json(read_small_plain_file(path), path);
+  });
+  read_part(run, "failure.json", [&](const std::string& path) {
+    run.failure = failure_from(read_small_plain_file(path), run);
+  });
+  read_part(
+      run, "metrics.jsonl", [&](const std::string& path) { run.metrics = read_metrics(path); });
   run.ranks = read_ranks(folder, run.problems);
-  for (const Divergence& found : compare_activity(run.ranks)) run.divergences.push_back(found.text());
+  for (const Divergence& found : compare_activity(run.ranks))
+    run.divergences.push_back(found.text());
   run.now_ns = activity_now();
   run.goes_on = is_running_here(run);
   const MetricsFile& metrics = run.metrics;
   if (metrics.num_broken > 0)
-    run.problems.push_back(cat("metrics.jsonl: ", metrics.num_broken, " of ",
+    run.problems.push_back(cat("metrics.jsonl: ",
+                               metrics.num_broken,
+                               " of ",
                                plural(metrics.num_lines, "line"),
                                metrics.num_broken == 1 ? " is not a JSON object and is left out"
                                                        : " are not JSON objects and are left out",
-                               "; the first is line ", metrics.first_broken));
-  if (metrics.cut) run.problems.push_back("metrics.jsonl: only its first 512 MiB are shown");
+                               "; the first is line ",
+                               metrics.first_broken));
+  if (metrics.cut)
+    run.problems.push_back("metrics.jsonl: only its first 512 MiB are shown");
   if (metrics.series_left_out > 0)
-    run.problems.push_back(cat("metrics.jsonl: ", metrics.series_left_out, " more names have no chart"));
+    run.problems.push_back(
+        cat("metrics.jsonl: ", metrics.series_left_out, " more names have no chart"));
   return run;
 }
 
 std::string outcome_of(const JobRun& run) {
-  if (run.goes_on) return "running";
+  if (run.goes_on)
+    return "running";
   const LaunchRecord* const launch = run.last_launch();
-  if (launch != nullptr && launch->ended) return launch->outcome;
-  if (run.failure) return "failed";
+  if (launch != nullptr && launch->ended)
+    return launch->outcome;
+  if (run.failure)
+    return "failed";
   return launch != nullptr ? "killed" : "unknown";
 }
 
 std::string title_of(const JobRun& run) {
   std::string name = fs::path(run.folder).filename().string();
   const LaunchRecord* const launch = run.last_launch();
-  if (launch == nullptr || launch->argv.empty()) return name;
+  if (launch == nullptr || launch->argv.empty())
+    return name;
   const std::string program = fs::path(launch->argv.front()).filename().string();
   const bool script =
       program.starts_with("python") && launch->argv.size() > 1 && !launch->argv[1].starts_with('-');

@@ -1,5 +1,5 @@
-// All that a job's run folder tells, as one value: what `muster report` shows and prints as JSON. Reading is
-// here; the page is job_page.h's part.
+// All that a job's run folder tells, as one value: what `muster report` shows and prints as JSON.
+// Reading is here; the page is job_page.h's part.
 #pragma once
 
 #include <optional>
@@ -28,11 +28,13 @@ struct JobRun {
   std::optional<Plan> plan = {};
   std::optional<JobFailure> failure = {};
   MetricsFile metrics = {};
-  bool goes_on = false;                  // a launcher of this host runs it
-  int64_t now_ns = 0;                    // by this host's monotonic clock
-  std::vector<ActivityView> ranks = {};  // of the last attempt, by rank; empty where none has written a file
-  std::vector<std::string> divergences = {};  // where ranks left the others' collectives; a sentence each
-  std::vector<std::string> problems = {};     // what could not be read, a line each
+  bool goes_on = false;  // a launcher of this host runs it
+  int64_t now_ns = 0;    // by this host's monotonic clock
+  std::vector<ActivityView> ranks =
+      {};  // of the last attempt, by rank; empty where none has written a file
+  std::vector<std::string> divergences =
+      {};  // where ranks left the others' collectives; a sentence each
+  std::vector<std::string> problems = {};  // what could not be read, a line each
 
   const LaunchRecord* last_launch() const {
     return record.launches.empty() ? nullptr : &record.launches.back();
@@ -45,8 +47,8 @@ bool is_job_run(const std::string& folder);
 // What cannot be read of it is among the problems.
 JobRun read_job_run(const std::string& folder);
 
-// "done", "failed", "stopped", "time limit", "running", "killed" (its launcher has not told its end), or
-// "unknown".
+// "done", "failed", "stopped", "time limit", "running", "killed" (its launcher has not told its
+// end), or "unknown".
 std::string outcome_of(const JobRun& run);
 
 // What the run is called: its program's name, or the folder's.

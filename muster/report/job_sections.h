@@ -1,5 +1,5 @@
-// The sections of a job's page, for job_page.cc; a private header. Each is empty when the run has nothing of
-// its kind. Pure.
+// The sections of a job's page, for job_page.cc; a private header. Each is empty when the run has
+// nothing of its kind. Pure.
 #pragma once
 
 #include <string>

@@ -68,15 +68,19 @@ class LineChart {
       x_.least -= 1;
       x_.most += 1;
     }
-    if (is_log_) return;
+    if (is_log_)
+      return;
     double margin = (y_.most - y_.least) * 0.05;
     // What rounding alone can make is no range either.
-    if (margin < 1e-12 * std::abs(y_.most)) margin = 0;
-    if (margin == 0) margin = y_.most == 0 ? 1 : std::abs(y_.most) * 0.1;
+    if (margin < 1e-12 * std::abs(y_.most))
+      margin = 0;
+    if (margin == 0)
+      margin = y_.most == 0 ? 1 : std::abs(y_.most) * 0.1;
     const bool above_zero = y_.least >= 0;
     y_.least -= margin;
     y_.most += margin;
-    if (above_zero) y_.least = std::max(0.0, y_.least);
+    if (above_zero)
+      y_.least = std::max(0.0, y_.least);
   }
 
   double x_of(double step) const {
@@ -91,31 +95,49 @@ class LineChart {
   std::string description() const {
     std::vector<std::string> names;
     for (const Series* const one : series_)
-      names.push_back(cat(one->name, " from ", number_text(one->first), " to ", number_text(one->last)));
-    return cat(join(names, ", "), " over ", x_name_, " ", number_text(x_.least), " to ",
+      names.push_back(
+          cat(one->name, " from ", number_text(one->first), " to ", number_text(one->last)));
+    return cat(join(names, ", "),
+               " over ",
+               x_name_,
+               " ",
+               number_text(x_.least),
+               " to ",
                number_text(x_.most));
   }
 
   std::string caption() const {
     const Series& first = *series_.front();
     const char* const notes = is_log_ ? " · logarithmic" : "";
-    return cat("<figcaption><h3>", xml_text(first.name), "<span class=\"soft small\">", notes,
-               "</span></h3><span class=\"now\">", xml_text(value_text(first.name, first.last)), " at ",
-               xml_text(x_name_), " ", xml_text(number_text(first.last_step)), "</span></figcaption>\n");
+    return cat("<figcaption><h3>",
+               xml_text(first.name),
+               "<span class=\"soft small\">",
+               notes,
+               "</span></h3><span class=\"now\">",
+               xml_text(value_text(first.name, first.last)),
+               " at ",
+               xml_text(x_name_),
+               " ",
+               xml_text(number_text(first.last_step)),
+               "</span></figcaption>\n");
   }
 
   std::vector<double> value_ticks() const {
-    if (!is_log_) return ticks_of(y_.least, y_.most, 5);
+    if (!is_log_)
+      return ticks_of(y_.least, y_.most, 5);
     std::vector<double> ticks;
     const int first = static_cast<int>(std::ceil(std::log10(y_.least) - 1e-9));
     const int last = static_cast<int>(std::floor(std::log10(y_.most) + 1e-9));
-    const int step = std::max(1, (last - first) / 5 + ((last - first) % 5 > 0 && last - first > 5 ? 1 : 0));
-    for (int power = first; power <= last; power += step) ticks.push_back(std::pow(10, power));
+    const int step =
+        std::max(1, (last - first) / 5 + ((last - first) % 5 > 0 && last - first > 5 ? 1 : 0));
+    for (int power = first; power <= last; power += step)
+      ticks.push_back(std::pow(10, power));
     return ticks;
   }
 
   static std::string label(double x, double baseline, const std::string& words, const char* kind) {
-    return svg_element("text", {{"class", kind}, {"x", x}, {"y", baseline}}, xml_text(words)) + "\n";
+    return svg_element("text", {{"class", kind}, {"x", x}, {"y", baseline}}, xml_text(words)) +
+           "\n";
   }
 
   static std::string path(const char* kind, const SvgPath& path) {
@@ -159,8 +181,10 @@ class LineChart {
         spread = spread || points[to].high > points[to].low;
       if (spread && to - from > 1) {
         SvgPath outline;
-        for (size_t i = from; i < to; ++i) go_to(outline, i == from, points[i].step, points[i].high);
-        for (size_t i = to; i-- > from;) go_to(outline, false, points[i].step, points[i].low);
+        for (size_t i = from; i < to; ++i)
+          go_to(outline, i == from, points[i].step, points[i].high);
+        for (size_t i = to; i-- > from;)
+          go_to(outline, false, points[i].step, points[i].low);
         svg += path(cat("band f", look).c_str(), outline.close());
       }
       from = to;
@@ -175,15 +199,18 @@ class LineChart {
       const bool begins = i == 0 || points[i].part != points[i - 1].part;
       const bool ends = i + 1 == points.size() || points[i + 1].part != points[i].part;
       go_to(line, begins, points[i].step, points[i].mean);
-      if ((begins && ends) || points.size() <= 12) dots += dot(points[i], look, 2.6);
+      if ((begins && ends) || points.size() <= 12)
+        dots += dot(points[i], look, 2.6);
     }
     return path(cat("curve k", look).c_str(), line) + dots;
   }
 
   std::string dot(const SeriesPoint& point, size_t look, double radius) const {
-    return svg_element(
-        "circle",
-        {{"class", cat("f", look)}, {"r", radius}, {"cx", x_of(point.step)}, {"cy", y_of(point.mean)}});
+    return svg_element("circle",
+                       {{"class", cat("f", look)},
+                        {"r", radius},
+                        {"cx", x_of(point.step)},
+                        {"cy", y_of(point.mean)}});
   }
 
   void go_to(SvgPath& path, bool begins, double step, double value) const {
@@ -209,7 +236,8 @@ class LineChart {
       const double left = kLeft + i * width;
       const double step = x_.least + (i + 0.5) / kColumns * (x_.most - x_.least);
       const std::string stripe = svg_element(
-          "rect", {{"x", left}, {"y", kTop}, {"width", width}, {"height", kHeight - kTop - kBottom}});
+          "rect",
+          {{"x", left}, {"y", kTop}, {"width", width}, {"height", kHeight - kTop - kBottom}});
       svg += svg_element("g", {{"class", "col"}}, stripe + tip(step)) + "\n";
     }
     return svg;
@@ -222,7 +250,8 @@ class LineChart {
     for (size_t i = 0; i < points_.size(); ++i) {
       const SeriesPoint& point = nearest(points_[i], at);
       std::string line = value_text(series_[i]->name, point.mean);
-      if (series_.size() > 1) line = cat(fit_text(series_[i]->name, 22), " ", line);
+      if (series_.size() > 1)
+        line = cat(fit_text(series_[i]->name, 22), " ", line);
       if (point.high > point.low)
         line += cat(" (", number_text(point.low), " … ", number_text(point.high), ")");
       lines.push_back(line);
@@ -232,26 +261,32 @@ class LineChart {
     for (const std::string& line : lines)
       width = std::max(width, static_cast<double>(text_width(line, kTipFont)) + 14);
     const double x = x_of(at);
-    const double left = x < kWidth / 2 ? std::min(x + 9, kWidth - width) : std::max(0.0, x - width - 9);
+    const double left =
+        x < kWidth / 2 ? std::min(x + 9, kWidth - width) : std::max(0.0, x - width - 9);
     std::string svg = path("", SvgPath().move(x, kTop).vertical(kHeight - kBottom)) + dots;
-    svg += svg_element("rect", {{"class", "box"},
-                                {"rx", 5},
-                                {"x", left},
-                                {"y", kTop},
-                                {"width", width},
-                                {"height", 9 + 15 * static_cast<double>(lines.size())}});
+    svg += svg_element("rect",
+                       {{"class", "box"},
+                        {"rx", 5},
+                        {"x", left},
+                        {"y", kTop},
+                        {"width", width},
+                        {"height", 9 + 15 * static_cast<double>(lines.size())}});
     for (size_t i = 0; i < lines.size(); ++i)
       svg += label(left + 7, kTop + 16 + 15 * static_cast<double>(i), lines[i], "");
     return svg_element("g", {{"class", "tip"}}, svg);
   }
 
   std::string legend() const {
-    if (series_.size() < 2) return {};
+    if (series_.size() < 2)
+      return {};
     std::string html = "<ul class=\"legend\">\n";
     for (size_t i = 0; i < series_.size(); ++i) {
-      const std::string line = path(cat("curve k", i + 1).c_str(), SvgPath().move(0, 4).horizontal(22));
-      html += cat("<li>", svg_element("svg", {{"class", "dash chart"}, {"viewBox", "0 0 22 8"}}, line),
-                  xml_text(series_[i]->name), "</li>\n");
+      const std::string line =
+          path(cat("curve k", i + 1).c_str(), SvgPath().move(0, 4).horizontal(22));
+      html += cat("<li>",
+                  svg_element("svg", {{"class", "dash chart"}, {"viewBox", "0 0 22 8"}}, line),
+                  xml_text(series_[i]->name),
+                  "</li>\n");
     }
     return html + "</ul>\n";
   }
@@ -268,24 +303,29 @@ class LineChart {
 std::string family_of(std::string_view name) {
   constexpr std::string_view kTimes = "time/";  // muster::Metrics writes them
   for (size_t i = 0; i < kActivityCategories; ++i)
-    if (name == cat(kTimes, to_string(static_cast<Category>(i)))) return std::string(kTimes);
-  for (const std::string_view kind : {"train", "training", "validation", "valid", "val", "eval", "test"}) {
+    if (name == cat(kTimes, to_string(static_cast<Category>(i))))
+      return std::string(kTimes);
+  for (const std::string_view kind :
+       {"train", "training", "validation", "valid", "val", "eval", "test"}) {
     for (const char separator : {'_', '/', '.', ' ', '-'}) {
       const std::string before = cat(kind, separator);
       const std::string after = cat(separator, kind);
-      if (name.starts_with(before)) return std::string(name.substr(before.size()));
-      if (name.ends_with(after)) return std::string(name.substr(0, name.size() - after.size()));
+      if (name.starts_with(before))
+        return std::string(name.substr(before.size()));
+      if (name.ends_with(after))
+        return std::string(name.substr(0, name.size() - after.size()));
     }
   }
   return std::string(name);
 }
 
-// What people look for first comes first: losses, then how good it is, then how fast; what only counts up
-// comes last.
+// What people look for first comes first: losses, then how good it is, then how fast; what only
+// counts up comes last.
 int importance(std::string_view name) {
   constexpr const char* kFirst[] = {"loss", "acc", "perplexity", "score", "per_second"};
   for (int i = 0; i < static_cast<int>(std::size(kFirst)); ++i) {
-    if (name.find(kFirst[i]) != std::string_view::npos) return i;
+    if (name.find(kFirst[i]) != std::string_view::npos)
+      return i;
   }
   return name == "epoch" || name.ends_with("time") ? 100 : 50;
 }
@@ -299,7 +339,8 @@ std::string line_chart(const std::vector<const Series*>& series, const std::stri
 std::vector<std::vector<const Series*>> charts_of(const std::vector<Series>& series) {
   std::vector<std::vector<const Series*>> charts;
   for (const Series& one : series) {
-    if (one.points.empty()) continue;
+    if (one.points.empty())
+      continue;
     const auto same = std::find_if(charts.begin(), charts.end(), [&](const auto& chart) {
       return chart.size() < kMostLines && family_of(chart.front()->name) == family_of(one.name);
     });
@@ -310,8 +351,9 @@ std::vector<std::vector<const Series*>> charts_of(const std::vector<Series>& ser
     }
   }
   for (auto& chart : charts) {  // the plain name first: it is the chart's
-    std::stable_sort(chart.begin(), chart.end(),
-                     [](const Series* a, const Series* b) { return a->name.size() < b->name.size(); });
+    std::stable_sort(chart.begin(), chart.end(), [](const Series* a, const Series* b) {
+      return a->name.size() < b->name.size();
+    });
   }
   std::stable_sort(charts.begin(), charts.end(), [](const auto& a, const auto& b) {
     return importance(a.front()->name) < importance(b.front()->name);

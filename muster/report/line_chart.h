@@ -1,5 +1,5 @@
-// Lines over steps as one figure of the report: axes, ticks, the spread of what was thinned out, and the
-// values where the pointer rests, without a script. Pure.
+// Lines over steps as one figure of the report: axes, ticks, the spread of what was thinned out,
+// and the values where the pointer rests, without a script. Pure.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ inline constexpr size_t kMostLines = 4;  // of one chart; their looks differ by 
 // `series` has 1 to kMostLines with at least a value each; `x_name` is "step" or "line".
 std::string line_chart(const std::vector<const Series*>& series, const std::string& x_name);
 
-// Which series share a chart: those that are called the same but for train_, validation_, test_ and the
-// like. Losses come first, then how good and how fast it is, then the others as they were met.
+// Which series share a chart: those that are called the same but for train_, validation_, test_ and
+// the like. Losses come first, then how good and how fast it is, then the others as they were met.
 std::vector<std::vector<const Series*>> charts_of(const std::vector<Series>& series);
 
 }  // namespace muster

@@ -27,8 +27,10 @@ constexpr const char* kStep = "step";
 
 SeriesPoint joined(const SeriesPoint& a, const SeriesPoint& b) {
   const double count = static_cast<double>(a.count + b.count);
-  const double mean = (a.mean * static_cast<double>(a.count) + b.mean * static_cast<double>(b.count)) / count;
-  return {b.step, mean, std::min(a.low, b.low), std::max(a.high, b.high), a.count + b.count, a.part};
+  const double mean =
+      (a.mean * static_cast<double>(a.count) + b.mean * static_cast<double>(b.count)) / count;
+  return {
+      b.step, mean, std::min(a.low, b.low), std::max(a.high, b.high), a.count + b.count, a.part};
 }
 
 // Halves the number of points: neighbours of one part become one.
@@ -38,7 +40,8 @@ void thin_out(std::vector<SeriesPoint>& points) {
   for (size_t i = 0; i < points.size(); ++i) {
     const bool pair = i + 1 < points.size() && points[i].part == points[i + 1].part;
     fewer.push_back(pair ? joined(points[i], points[i + 1]) : points[i]);
-    if (pair) ++i;
+    if (pair)
+      ++i;
   }
   points = std::move(fewer);
 }
@@ -49,18 +52,21 @@ class MetricsReader {
 
   void take_line(std::string_view line, bool too_long) {
     ++file_.num_lines;
-    if (trim(line).empty() && !too_long) return;
-    const Json json =
-        too_long || nests_too_deep(line) ? Json(Json::value_t::discarded) : Json::parse(line, nullptr, false);
+    if (trim(line).empty() && !too_long)
+      return;
+    const Json json = too_long || nests_too_deep(line) ? Json(Json::value_t::discarded)
+                                                       : Json::parse(line, nullptr, false);
     if (!json.is_object()) {
-      if (file_.num_broken++ == 0) file_.first_broken = file_.num_lines;
+      if (file_.num_broken++ == 0)
+        file_.first_broken = file_.num_lines;
       return;
     }
     const auto step = json.find(kStep);
     const bool has_step = step != json.end() && step->is_number();
     file_.has_steps = file_.has_steps || has_step;
     const double at = has_step ? step->get<double>() : static_cast<double>(file_.num_lines);
-    if (at < last_step_) ++part_;
+    if (at < last_step_)
+      ++part_;
     last_step_ = at;
     take_members(json, "", at);
   }
@@ -76,9 +82,11 @@ class MetricsReader {
  private:
   void take_members(const Json& object, const std::string& outer, double at) {
     for (const auto& [name, value] : object.items()) {
-      if (outer.empty() && name == kStep) continue;
+      if (outer.empty() && name == kStep)
+        continue;
       const std::string whole = outer.empty() ? name : cat(outer, ".", name);
-      if (value.is_object() && outer.empty()) take_members(value, name, at);
+      if (value.is_object() && outer.empty())
+        take_members(value, name, at);
       if (value.is_number()) {
         take_value(whole, at, value.get<double>());
       } else if (value.is_null() || value.is_string()) {
@@ -88,9 +96,11 @@ class MetricsReader {
   }
 
   Series* series_of(const std::string& name) {
-    if (const auto found = places_.find(name); found != places_.end()) return &file_.series[found->second];
+    if (const auto found = places_.find(name); found != places_.end())
+      return &file_.series[found->second];
     if (file_.series.size() >= limits_.series) {
-      if (left_out_.size() < kMostNamesLeftOut) left_out_.emplace(name, 0);
+      if (left_out_.size() < kMostNamesLeftOut)
+        left_out_.emplace(name, 0);
       return nullptr;
     }
     places_.emplace(name, file_.series.size());
@@ -98,16 +108,21 @@ class MetricsReader {
     return &file_.series.back();
   }
 
-  // A null, which is what a writer makes of NaN, may come before the first number; a text is none's value.
+  // A null, which is what a writer makes of NaN, may come before the first number; a text is none's
+  // value.
   void take_nothing(const std::string& name, bool is_null) {
-    if (!is_null && !places_.contains(name)) return;
-    if (Series* const series = series_of(name)) ++series->num_missing;
+    if (!is_null && !places_.contains(name))
+      return;
+    if (Series* const series = series_of(name))
+      ++series->num_missing;
   }
 
   void take_value(const std::string& name, double at, double value) {
-    if (!std::isfinite(value)) return take_nothing(name, true);
+    if (!std::isfinite(value))
+      return take_nothing(name, true);
     Series* const series = series_of(name);
-    if (series == nullptr) return;
+    if (series == nullptr)
+      return;
     if (series->num_values++ == 0) {
       series->first = series->least = series->most = value;
       series->least_step = series->most_step = at;
@@ -136,11 +151,13 @@ class MetricsReader {
       return;
     }
     points.push_back(point);
-    if (points.size() <= limits_.points) return;
+    if (points.size() <= limits_.points)
+      return;
     thin_out(points);
     values_a_point *= 2;
     // What cannot be shortened so, as where each part has one value, loses its oldest points.
-    if (points.size() > limits_.points) points.erase(points.begin());
+    if (points.size() > limits_.points)
+      points.erase(points.begin());
   }
 
   static constexpr size_t kMostNamesLeftOut = 10'000;
@@ -155,32 +172,43 @@ class MetricsReader {
 };
 
 // Hands each line to the reader. A line without an end, which is being written, counts as one.
-void read_lines(int fd, const std::string& path, const MetricsLimits& limits, MetricsReader& reader) {
+void read_lines(int fd,
+                const std::string& path,
+                const MetricsLimits& limits,
+                MetricsReader& reader) {
   std::string line;
   bool too_long = false;
   uint64_t total = 0;
   std::string buffer(kReadAtOnce, '\0');
   while (true) {
     const ssize_t got = ::read(fd, buffer.data(), buffer.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_errno(cat("cannot read '", path, "'"), errno);
-    if (got == 0) break;
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got < 0)
+      fail_errno(cat("cannot read '", path, "'"), errno);
+    if (got == 0)
+      break;
     std::string_view rest(buffer.data(), static_cast<size_t>(got));
     while (!rest.empty()) {
       const size_t end = rest.find('\n');
       const std::string_view piece = rest.substr(0, end);
       too_long = too_long || line.size() + piece.size() > limits.line;
-      if (too_long) line.clear();
-      if (!too_long) line += piece;
-      if (end == std::string_view::npos) break;
+      if (too_long)
+        line.clear();
+      if (!too_long)
+        line += piece;
+      if (end == std::string_view::npos)
+        break;
       reader.take_line(line, std::exchange(too_long, false));
       line.clear();
       rest.remove_prefix(end + 1);
     }
     total += static_cast<uint64_t>(got);
-    if (total >= limits.bytes) return reader.say_cut();
+    if (total >= limits.bytes)
+      return reader.say_cut();
   }
-  if (!line.empty() || too_long) reader.take_line(line, too_long);
+  if (!line.empty() || too_long)
+    reader.take_line(line, too_long);
 }
 
 }  // namespace
@@ -191,12 +219,14 @@ std::vector<SeriesPoint> thinned(std::vector<SeriesPoint> points, size_t most) {
     before = points.size();
     thin_out(points);
   }
-  if (points.size() > most) points.erase(points.begin(), points.end() - static_cast<ptrdiff_t>(most));
+  if (points.size() > most)
+    points.erase(points.begin(), points.end() - static_cast<ptrdiff_t>(most));
   return points;
 }
 
 MetricsFile read_metrics(const std::string& path, const MetricsLimits& limits) {
-  if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return {};
+  if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT)
+    return {};
   const Fd fd = open_plain_file(path);
   MetricsReader reader(limits);
   read_lines(fd.get(), path, limits, reader);

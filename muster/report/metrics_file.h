@@ -1,5 +1,6 @@
-// The numbers of a run as lines over its steps, read from metrics.jsonl: what charts are drawn of. A file of
-// any length becomes a bounded number of points. Called by job_run.cc; knows nothing of HTML.
+// The numbers of a run as lines over its steps, read from metrics.jsonl: what charts are drawn of.
+// A file of any length becomes a bounded number of points. Called by job_run.cc; knows nothing of
+// HTML.
 #pragma once
 
 #include <cstddef>
@@ -51,8 +52,8 @@ struct MetricsFile {
   std::vector<Series> series = {};  // in the order in which they were met
 };
 
-// Numbers of each line's object, and of objects in it as "outer.inner". A file that is not there is no error.
-// Throws: io.
+// Numbers of each line's object, and of objects in it as "outer.inner". A file that is not there is
+// no error. Throws: io.
 MetricsFile read_metrics(const std::string& path, const MetricsLimits& limits = {});
 
 // At most so many points, each of several neighbours where there were more.

@@ -11,11 +11,15 @@ std::string numbers_table(const std::vector<Series>& series) {
   std::vector<std::vector<std::string>> rows;
   for (const Series& one : series) {
     if (one.num_values == 0) {
-      rows.push_back({one.name, "0", "", "", "", "", number_text(static_cast<double>(one.num_missing))});
+      rows.push_back(
+          {one.name, "0", "", "", "", "", number_text(static_cast<double>(one.num_missing))});
       continue;
     }
-    rows.push_back({one.name, number_text(static_cast<double>(one.num_values)), number_text(one.first),
-                    number_text(one.last), cat(number_text(one.least), " at ", number_text(one.least_step)),
+    rows.push_back({one.name,
+                    number_text(static_cast<double>(one.num_values)),
+                    number_text(one.first),
+                    number_text(one.last),
+                    cat(number_text(one.least), " at ", number_text(one.least_step)),
                     cat(number_text(one.most), " at ", number_text(one.most_step)),
                     one.num_missing == 0 ? "" : number_text(static_cast<double>(one.num_missing))});
   }
@@ -32,14 +36,18 @@ std::string numbers_table(const std::vector<Series>& series) {
 }  // namespace
 
 std::string metrics_section(const JobRun& run) {
-  if (!run.metrics.found) return {};
+  if (!run.metrics.found)
+    return {};
   if (run.metrics.series.empty())
-    return html_section("metrics", "Metrics", "<p class=\"soft\">metrics.jsonl holds no number yet.</p>\n");
+    return html_section(
+        "metrics", "Metrics", "<p class=\"soft\">metrics.jsonl holds no number yet.</p>\n");
   const std::string x_name = run.metrics.has_steps ? "step" : "line";
   std::string html = "<div class=\"charts\">\n";
-  for (const auto& chart : charts_of(run.metrics.series)) html += line_chart(chart, x_name);
+  for (const auto& chart : charts_of(run.metrics.series))
+    html += line_chart(chart, x_name);
   html += cat("</div>\n<details><summary>All of them as numbers</summary>\n",
-              numbers_table(run.metrics.series), "</details>\n");
+              numbers_table(run.metrics.series),
+              "</details>\n");
   return html_section("metrics", "Metrics", html);
 }
 

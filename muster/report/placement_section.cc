@@ -13,10 +13,13 @@ namespace {
 constexpr int kMostHostsDrawn = 8;
 
 void add_gpu(Host& host, const DeviceAssignment& device) {
-  if (device.kind != DeviceAssignment::Kind::cuda) return;
-  const bool known = std::any_of(host.gpus.begin(), host.gpus.end(),
-                                 [&](const Gpu& gpu) { return gpu.index == device.index; });
-  if (known) return;
+  if (device.kind != DeviceAssignment::Kind::cuda)
+    return;
+  const bool known = std::any_of(host.gpus.begin(), host.gpus.end(), [&](const Gpu& gpu) {
+    return gpu.index == device.index;
+  });
+  if (known)
+    return;
   host.gpus.push_back({.index = device.index,
                        .uuid = device.uuid,
                        .pci = device.pci,
@@ -31,33 +34,42 @@ Inventory inventory_of(const Plan& plan) {
     if (inventory.hosts.empty() || inventory.hosts.back().name != rank.host)
       inventory.hosts.push_back({.name = rank.host});
     add_gpu(inventory.hosts.back(), rank.device);
-    for (const DeviceAssignment& more : rank.more_devices) add_gpu(inventory.hosts.back(), more);
+    for (const DeviceAssignment& more : rank.more_devices)
+      add_gpu(inventory.hosts.back(), more);
   }
   return inventory;
 }
 
 bool has_hosts_of(const Inventory& inventory, const Plan& plan) {
   return std::all_of(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlan& rank) {
-    return std::any_of(inventory.hosts.begin(), inventory.hosts.end(),
-                       [&](const Host& host) { return host.name == rank.host; });
+    return std::any_of(inventory.hosts.begin(), inventory.hosts.end(), [&](const Host& host) {
+      return host.name == rank.host;
+    });
   });
 }
 
 std::string device_of(const RankPlan& rank) {
-  if (rank.device.kind == DeviceAssignment::Kind::cpu) return cat("CPU slot ", rank.device.cpu_slot);
+  if (rank.device.kind == DeviceAssignment::Kind::cpu)
+    return cat("CPU slot ", rank.device.cpu_slot);
   std::string text = cat("GPU ", rank.device.index.value);
-  for (const DeviceAssignment& more : rank.more_devices) text += cat(", ", more.index.value);
+  for (const DeviceAssignment& more : rank.more_devices)
+    text += cat(", ", more.index.value);
   return rank.device.model.empty() ? text : cat(text, " (", rank.device.model, ")");
 }
 
 std::string ranks_table(const Plan& plan) {
   std::vector<std::vector<std::string>> rows;
   for (const RankPlan& rank : plan.ranks) {
-    rows.push_back({cat(rank.rank), rank.host, cat(rank.local_rank), device_of(rank), rank.cpus,
-                    rank.batch_share > 0 ? cat(rank.batch_share) : "", rank.reason});
+    rows.push_back({cat(rank.rank),
+                    rank.host,
+                    cat(rank.local_rank),
+                    device_of(rank),
+                    rank.cpus,
+                    rank.batch_share > 0 ? cat(rank.batch_share) : "",
+                    rank.reason});
   }
-  const std::vector<HtmlColumn> columns = {{"rank", true}, {"host"},        {"local", true}, {"device"},
-                                           {"CPUs"},       {"batch", true}, {"why"}};
+  const std::vector<HtmlColumn> columns = {
+      {"rank", true}, {"host"}, {"local", true}, {"device"}, {"CPUs"}, {"batch", true}, {"why"}};
   return html_table(columns, rows);
 }
 
@@ -65,25 +77,30 @@ std::string ranks_table(const Plan& plan) {
 std::string picture_of(const JobRun& run, const Plan& plan) {
   const bool kept = run.record.machine && has_hosts_of(*run.record.machine, plan);
   const Inventory inventory = kept ? *run.record.machine : inventory_of(plan);
-  if (std::all_of(inventory.hosts.begin(), inventory.hosts.end(),
-                  [](const Host& host) { return host.gpus.empty(); }))
+  if (std::all_of(inventory.hosts.begin(), inventory.hosts.end(), [](const Host& host) {
+        return host.gpus.empty();
+      }))
     return {};
   std::string svg = draw_svg(inventory, &plan, {.max_hosts = kMostHostsDrawn});
-  if (const size_t begin = svg.find("<svg"); begin != std::string::npos) svg.erase(0, begin);  // no XML head
+  if (const size_t begin = svg.find("<svg"); begin != std::string::npos)
+    svg.erase(0, begin);  // no XML head
   return cat("<div class=\"picture\">\n", svg, "</div>\n");
 }
 
 }  // namespace
 
 std::string placement_section(const JobRun& run) {
-  if (!run.plan || run.plan->ranks.empty()) return {};
+  if (!run.plan || run.plan->ranks.empty())
+    return {};
   const Plan& plan = *run.plan;
   std::string html = picture_of(run, plan) + ranks_table(plan);
   for (const std::string& note : plan.notes)
     html += cat("<p class=\"small\" style=\"margin-top:10px\">Note: ", xml_text(note), "</p>\n");
   std::string facts = cat("Policy ", plan.policy, ", ", plural(plan.ranks.size(), "rank"));
-  if (plan.global_batch > 0) facts += cat(", global batch ", plan.global_batch);
-  if (plan.simulated) facts += "; the machine is simulated, the ranks ran on the CPU";
+  if (plan.global_batch > 0)
+    facts += cat(", global batch ", plan.global_batch);
+  if (plan.simulated)
+    facts += "; the machine is simulated, the ranks ran on the CPU";
   return html_section("placement", "Placement", html, facts);
 }
 

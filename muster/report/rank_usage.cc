@@ -34,7 +34,8 @@ ProcStat stat_of(int pid, const ProcessStatus& status) {
   return {.pid = pid,
           .group = static_cast<int>(status.number(kGroup)),
           .state = status.state,
-          .cpu_seconds = static_cast<double>(status.number(kUserTicks) + status.number(kSystemTicks)) / ticks,
+          .cpu_seconds =
+              static_cast<double>(status.number(kUserTicks) + status.number(kSystemTicks)) / ticks,
           .started_seconds = static_cast<double>(status.number(kStart)) / ticks,
           .memory_bytes = static_cast<uint64_t>(status.number(kResidentPages)) * page};
 }
@@ -42,13 +43,17 @@ ProcStat stat_of(int pid, const ProcessStatus& status) {
 std::vector<ProcStat> all_processes() {
   std::vector<ProcStat> all;
   std::error_code error;
-  for (fs::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
+  for (fs::directory_iterator entry("/proc", error), end; !error && entry != end;
+       entry.increment(error)) {
     const auto pid = parse_int(entry->path().filename().string());
-    if (!pid || *pid <= 0 || *pid > INT32_MAX) continue;
+    if (!pid || *pid <= 0 || *pid > INT32_MAX)
+      continue;
     const ProcessStatus status = process_status(static_cast<pid_t>(*pid));
-    if (!status.fields.empty()) all.push_back(stat_of(static_cast<int>(*pid), status));  // it has not ended
+    if (!status.fields.empty())
+      all.push_back(stat_of(static_cast<int>(*pid), status));  // it has not ended
   }
-  if (error) throw Error(ErrorCode::io, cat("cannot read /proc: ", error.message()));
+  if (error)
+    throw Error(ErrorCode::io, cat("cannot read /proc: ", error.message()));
   return all;
 }
 
@@ -61,13 +66,15 @@ std::optional<RankIdentity> identity_of(int pid, const std::string& run_dir) {
   bool is_of_job = false;
   RankIdentity identity;
   for (const std::string& variable : environment_entries(pid)) {
-    if (variable == cat("MUSTER_RUN_DIR=", run_dir)) is_of_job = true;
+    if (variable == cat("MUSTER_RUN_DIR=", run_dir))
+      is_of_job = true;
     if (variable.starts_with("RANK="))
       identity.rank = static_cast<int>(parse_int(variable.substr(5)).value_or(-1));
     if (variable.starts_with("MUSTER_ATTEMPT="))
       identity.attempt = static_cast<int>(parse_int(variable.substr(15)).value_or(0));
   }
-  if (!is_of_job || identity.rank < 0) return std::nullopt;
+  if (!is_of_job || identity.rank < 0)
+    return std::nullopt;
   return identity;
 }
 
@@ -89,21 +96,26 @@ std::vector<RankUsage> find_rank_usage(const std::string& run_dir) {
   const double now = seconds_since_boot();
   std::multimap<int, RankUsage> by_attempt;
   for (const ProcStat& leader : all) {
-    if (leader.pid != leader.group || leader.state == 'Z') continue;  // every rank leads its group
+    if (leader.pid != leader.group || leader.state == 'Z')
+      continue;  // every rank leads its group
     const auto identity = identity_of(leader.pid, run_dir);
-    if (!identity) continue;
-    RankUsage process{
-        .rank = identity->rank, .pid = leader.pid, .stopped = leader.state == 'T' || leader.state == 't'};
+    if (!identity)
+      continue;
+    RankUsage process{.rank = identity->rank,
+                      .pid = leader.pid,
+                      .stopped = leader.state == 'T' || leader.state == 't'};
     process.age_seconds = now - leader.started_seconds;
     for (const ProcStat& one : all) {
-      if (one.group != leader.pid) continue;
+      if (one.group != leader.pid)
+        continue;
       process.cpu_seconds += one.cpu_seconds;
       process.memory_bytes += one.memory_bytes;
     }
     by_attempt.emplace(identity->attempt, process);
   }
   std::vector<RankUsage> ranks;
-  for (auto& [attempt, process] : by_attempt) ranks.push_back(process);
+  for (auto& [attempt, process] : by_attempt)
+    ranks.push_back(process);
   return ranks;
 }
 

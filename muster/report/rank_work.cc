@@ -31,20 +31,24 @@ TimeShares time_shares(const ActivityView& view, int64_t now_ns) {
 }
 
 std::optional<double> seconds_per_step(const ActivityView& view) {
-  if (view.steps < 1 || view.step_ns <= view.opened_ns) return std::nullopt;
+  if (view.steps < 1 || view.step_ns <= view.opened_ns)
+    return std::nullopt;
   return seconds_of(view.step_ns - view.opened_ns) / static_cast<double>(view.steps);
 }
 
 std::optional<double> samples_per_second(const ActivityView& view) {
-  if (view.samples < 1 || view.step_ns <= view.opened_ns) return std::nullopt;
+  if (view.samples < 1 || view.step_ns <= view.opened_ns)
+    return std::nullopt;
   return static_cast<double>(view.samples) / seconds_of(view.step_ns - view.opened_ns);
 }
 
 std::string doing_text(const ActivityView& view) {
   std::vector<std::string> names;
   if (const ThreadView* const main = view.main()) {
-    for (const SpanView& span : main->spans) names.push_back(span.name);
-    if (main->deeper > 0) names.push_back("…");
+    for (const SpanView& span : main->spans)
+      names.push_back(span.name);
+    if (main->deeper > 0)
+      names.push_back("…");
   }
   if (const CallView* const call = call_under_way(view)) {
     if (!names.empty() && call->text().starts_with(names.back()))
@@ -55,9 +59,11 @@ std::string doing_text(const ActivityView& view) {
 }
 
 int64_t doing_since_ns(const ActivityView& view) {
-  if (const CallView* const call = call_under_way(view)) return call->begin_ns;
+  if (const CallView* const call = call_under_way(view))
+    return call->begin_ns;
   const ThreadView* const main = view.main();
-  if (main == nullptr || main->spans.empty()) return view.category_since_ns;
+  if (main == nullptr || main->spans.empty())
+    return view.category_since_ns;
   return main->spans.back().begin_ns;
 }
 
@@ -65,16 +71,19 @@ const CallView* last_ended_call(const ActivityView& view) {
   const auto ended = std::find_if(view.calls.rbegin(), view.calls.rend(), [](const CallView& call) {
     return call.state != CallView::State::under_way;
   });
-  if (ended != view.calls.rend()) return &*ended;
+  if (ended != view.calls.rend())
+    return &*ended;
   return view.calls.empty() ? nullptr : &view.calls.back();
 }
 
-std::vector<ActivityView> read_ranks(const std::string& folder, std::vector<std::string>& problems) {
+std::vector<ActivityView> read_ranks(const std::string& folder,
+                                     std::vector<std::string>& problems) {
   std::vector<ActivityView> ranks;
   for (const ActivityFile& file : activity_files(folder)) {
     try {
       ranks.push_back(read_activity(file.path));
-      ranks.back().attempt = file.attempt;  // of a survivor of a replacement: its file is of its first one
+      ranks.back().attempt =
+          file.attempt;  // of a survivor of a replacement: its file is of its first one
     } catch (const std::exception& problem) {
       problems.push_back(cat("rank ", file.rank, ": ", printable(problem.what())));
     }

@@ -1,5 +1,6 @@
-// What a rank's activity file says of its work, as people ask for it: where its time went, how fast it was,
-// what it is in. For `muster report` and `muster top`. Values; the only I/O is reading the files.
+// What a rank's activity file says of its work, as people ask for it: where its time went, how fast
+// it was, what it is in. For `muster report` and `muster top`. Values; the only I/O is reading the
+// files.
 #pragma once
 
 #include <array>
@@ -23,8 +24,8 @@ TimeShares time_shares(const ActivityView& view, int64_t now_ns);
 std::optional<double> seconds_per_step(const ActivityView& view);
 std::optional<double> samples_per_second(const ActivityView& view);
 
-// "step > backward > all_reduce #41 f32[1000]": what its main thread is in, and a collective that has not
-// ended; empty: nothing that was named.
+// "step > backward > all_reduce #41 f32[1000]": what its main thread is in, and a collective that
+// has not ended; empty: nothing that was named.
 std::string doing_text(const ActivityView& view);
 
 // The last collective or message that has ended, or any where none has; nullptr: there was none.

@@ -1,4 +1,5 @@
-// Where each rank's time went, and its last collectives on one clock: from the ranks' activity files.
+// Where each rank's time went, and its last collectives on one clock: from the ranks' activity
+// files.
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -55,15 +56,26 @@ std::string rank_bar(const ActivityView& view, const TimeShares& shares) {
   std::vector<std::string> told;
   for (const CategoryLook& look : kCategories) {
     const double seconds = shares.seconds.at(static_cast<size_t>(look.category));
-    if (seconds <= 0) continue;
+    if (seconds <= 0)
+      continue;
     const std::string words =
         cat(look.words, " ", share_text(seconds / shares.total), ", ", span_text(seconds));
-    parts += cat("<span class=\"", look.fill, "\" style=\"width:", percent(seconds / shares.total),
-                 "\" title=\"", xml_text(words), "\"></span>");
+    parts += cat("<span class=\"",
+                 look.fill,
+                 "\" style=\"width:",
+                 percent(seconds / shares.total),
+                 "\" title=\"",
+                 xml_text(words),
+                 "\"></span>");
     told.push_back(words);
   }
-  return cat("<span class=\"name\">rank ", view.rank, "</span><div class=\"bar\" role=\"img\" aria-label=\"",
-             xml_text(join(told, "; ")), "\">", parts, "</div>\n");
+  return cat("<span class=\"name\">rank ",
+             view.rank,
+             "</span><div class=\"bar\" role=\"img\" aria-label=\"",
+             xml_text(join(told, "; ")),
+             "\">",
+             parts,
+             "</div>\n");
 }
 
 std::string speed_text(const ActivityView& view) {
@@ -89,9 +101,10 @@ std::string ranks_numbers(const JobRun& run) {
     row.push_back(view.closed_ns ? "" : doing_text(view));
     rows.push_back(std::move(row));
   }
-  std::vector<HtmlColumn> columns = {{"rank", true}, {"host"},         {"device"},
-                                     {"step", true}, {"a step", true}, {"samples/s", true}};
-  for (const CategoryLook& look : kCategories) columns.push_back({look.words, true});
+  std::vector<HtmlColumn> columns = {
+      {"rank", true}, {"host"}, {"device"}, {"step", true}, {"a step", true}, {"samples/s", true}};
+  for (const CategoryLook& look : kCategories)
+    columns.push_back({look.words, true});
   columns.push_back({run.goes_on ? "is in" : "was in at its end"});
   return html_table(columns, rows);
 }
@@ -109,18 +122,21 @@ struct RankTrack {
 };
 
 double unix_seconds(const ActivityView& view, int64_t monotonic_ns) {
-  return (static_cast<double>(monotonic_ns) + static_cast<double>(view.unix_minus_monotonic_ns)) / 1e9;
+  return (static_cast<double>(monotonic_ns) + static_cast<double>(view.unix_minus_monotonic_ns)) /
+         1e9;
 }
 
 std::vector<RankTrack> tracks_of(const JobRun& run) {
   std::vector<RankTrack> tracks;
   for (const ActivityView& view : run.ranks) {
-    if (view.calls.empty() || tracks.size() == kMostRanksOnTracks) continue;
+    if (view.calls.empty() || tracks.size() == kMostRanksOnTracks)
+      continue;
     RankTrack track{.view = &view};
     const size_t first = view.calls.size() > kCallsOnTrack ? view.calls.size() - kCallsOnTrack : 0;
     for (size_t i = first; i < view.calls.size(); ++i) {
       const CallView& call = view.calls[i];
-      track.bars.push_back({&call, unix_seconds(view, call.begin_ns),
+      track.bars.push_back({&call,
+                            unix_seconds(view, call.begin_ns),
                             unix_seconds(view, call.end_ns.value_or(until_ns(run, view)))});
     }
     tracks.push_back(std::move(track));
@@ -134,17 +150,22 @@ class OperationLooks {
   explicit OperationLooks(const std::vector<RankTrack>& tracks) {
     std::map<std::string, size_t> counts;
     for (const RankTrack& track : tracks) {
-      for (const CallBar& bar : track.bars) ++counts[bar.call->operation];
+      for (const CallBar& bar : track.bars)
+        ++counts[bar.call->operation];
     }
-    for (const auto& [name, count] : counts) names_.push_back(name);
-    std::stable_sort(names_.begin(), names_.end(),
-                     [&](const std::string& a, const std::string& b) { return counts[a] > counts[b]; });
-    if (names_.size() > kLooks) names_.resize(kLooks);
+    for (const auto& [name, count] : counts)
+      names_.push_back(name);
+    std::stable_sort(names_.begin(), names_.end(), [&](const std::string& a, const std::string& b) {
+      return counts[a] > counts[b];
+    });
+    if (names_.size() > kLooks)
+      names_.resize(kLooks);
   }
 
   std::string of(const std::string& operation) const {
     const auto found = std::find(names_.begin(), names_.end(), operation);
-    return cat("f", found == names_.end() ? kLooks + 1 : static_cast<size_t>(found - names_.begin()) + 1);
+    return cat(
+        "f", found == names_.end() ? kLooks + 1 : static_cast<size_t>(found - names_.begin()) + 1);
   }
 
   std::string legend() const {
@@ -162,8 +183,10 @@ class OperationLooks {
 std::string bar_title(const CallBar& bar) {
   const CallView& call = *bar.call;
   std::string text = call.text();
-  if (!call.group.empty()) text += cat(" of ", call.group);
-  if (call.bytes > 0) text += cat(", ", format_bytes(static_cast<uint64_t>(call.bytes)));
+  if (!call.group.empty())
+    text += cat(" of ", call.group);
+  if (call.bytes > 0)
+    text += cat(", ", format_bytes(static_cast<uint64_t>(call.bytes)));
   const char* const end = call.state == CallView::State::failed      ? ", failed after "
                           : call.state == CallView::State::under_way ? ", not ended after "
                                                                      : ", ";
@@ -172,32 +195,43 @@ std::string bar_title(const CallBar& bar) {
 
 std::string collectives_tracks(const JobRun& run) {
   const std::vector<RankTrack> tracks = tracks_of(run);
-  if (tracks.empty()) return {};
+  if (tracks.empty())
+    return {};
   double begin = HUGE_VAL;
   double end = -HUGE_VAL;
   for (const RankTrack& track : tracks) {
     begin = std::min(begin, track.bars.front().begin);
-    for (const CallBar& bar : track.bars) end = std::max(end, bar.end);
+    for (const CallBar& bar : track.bars)
+      end = std::max(end, bar.end);
   }
   const double length = std::max(end - begin, 1e-6);
   const OperationLooks looks(tracks);
   std::string html = looks.legend() + "<div class=\"rows\">\n";
   for (const RankTrack& track : tracks) {
-    html += cat("<span class=\"name\">rank ", track.view->rank, "</span><div class=\"track calls\">");
+    html +=
+        cat("<span class=\"name\">rank ", track.view->rank, "</span><div class=\"track calls\">");
     for (const CallBar& bar : track.bars) {
       const bool good = bar.call->state == CallView::State::ended ||
                         (run.goes_on && bar.call->state == CallView::State::under_way);
-      html += cat("<span class=\"", good ? looks.of(bar.call->operation) : "failed",
-                  "\" style=\"left:", percent((bar.begin - begin) / length),
-                  ";width:", percent(std::max(0.0, bar.end - bar.begin) / length), "\" title=\"",
-                  xml_text(bar_title(bar)), "\"></span>");
+      html += cat("<span class=\"",
+                  good ? looks.of(bar.call->operation) : "failed",
+                  "\" style=\"left:",
+                  percent((bar.begin - begin) / length),
+                  ";width:",
+                  percent(std::max(0.0, bar.end - bar.begin) / length),
+                  "\" title=\"",
+                  xml_text(bar_title(bar)),
+                  "\"></span>");
     }
     html += "</div>\n";
   }
   html += "<span></span><div class=\"scale\">";
   for (const double tick : ticks_of(0, length, 4)) {
     if (tick <= length * 0.86)
-      html += cat("<span style=\"left:", percent(tick / length), "\">", tick == 0 ? "0" : span_text(tick),
+      html += cat("<span style=\"left:",
+                  percent(tick / length),
+                  "\">",
+                  tick == 0 ? "0" : span_text(tick),
                   "</span>");
   }
   return html + "</div>\n</div>\n";
@@ -216,7 +250,8 @@ std::string kinds_table(const JobRun& run) {
   std::map<std::string, KindOfCall> kinds;
   for (const ActivityView& view : run.ranks) {
     for (const CallView& call : view.calls) {
-      const std::string text = call.what.empty() ? call.operation : cat(call.operation, " ", call.what);
+      const std::string text =
+          call.what.empty() ? call.operation : cat(call.operation, " ", call.what);
       KindOfCall& kind = kinds[text];
       kind.text = text;
       ++kind.count;
@@ -232,16 +267,20 @@ std::string kinds_table(const JobRun& run) {
   }
   std::vector<KindOfCall> sorted;
   sorted.reserve(kinds.size());
-  for (auto& [text, kind] : kinds) sorted.push_back(std::move(kind));
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const KindOfCall& a, const KindOfCall& b) { return a.total > b.total; });
+  for (auto& [text, kind] : kinds)
+    sorted.push_back(std::move(kind));
+  std::stable_sort(sorted.begin(), sorted.end(), [](const KindOfCall& a, const KindOfCall& b) {
+    return a.total > b.total;
+  });
   std::vector<std::vector<std::string>> rows;
   for (const KindOfCall& kind : sorted) {
     const size_t ended = kind.count - kind.not_ended;
-    rows.push_back({kind.text, cat(kind.count),
+    rows.push_back({kind.text,
+                    cat(kind.count),
                     kind.bytes > 0 ? format_bytes(static_cast<uint64_t>(kind.bytes)) : "",
                     ended > 0 ? span_text(kind.total / static_cast<double>(ended)) : "",
-                    ended > 0 ? span_text(kind.most) : "", kind.not_ended > 0 ? cat(kind.not_ended) : ""});
+                    ended > 0 ? span_text(kind.most) : "",
+                    kind.not_ended > 0 ? cat(kind.not_ended) : ""});
   }
   return html_table({{"call"},
                      {"times", true},
@@ -249,13 +288,16 @@ std::string kinds_table(const JobRun& run) {
                      {"on average", true},
                      {"longest", true},
                      {"not ended", true}},
-                    rows, kMostKinds);
+                    rows,
+                    kMostKinds);
 }
 
 // Who keeps the others waiting, and by what, in the launcher's own words.
 std::string straggler_text(const JobRun& run) {
-  const auto breakdown = breakdown_of(run.ranks, run.goes_on ? std::optional(run.now_ns) : std::nullopt);
-  if (!breakdown || !breakdown->straggler) return {};
+  const auto breakdown =
+      breakdown_of(run.ranks, run.goes_on ? std::optional(run.now_ns) : std::nullopt);
+  if (!breakdown || !breakdown->straggler)
+    return {};
   std::string sentence = breakdown->lines().back();
   sentence[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(sentence[0])));
   return cat("<p>", xml_text(sentence), ".</p>\n");
@@ -264,33 +306,48 @@ std::string straggler_text(const JobRun& run) {
 }  // namespace
 
 std::string time_section(const JobRun& run) {
-  if (run.ranks.empty()) return {};
+  if (run.ranks.empty())
+    return {};
   std::string bars;
   for (size_t i = 0; i < std::min(run.ranks.size(), kMostRanksDrawn); ++i) {
     const TimeShares shares = time_shares(run.ranks[i], until_ns(run, run.ranks[i]));
-    if (shares.total > 0) bars += rank_bar(run.ranks[i], shares);
+    if (shares.total > 0)
+      bars += rank_bar(run.ranks[i], shares);
   }
-  if (bars.empty()) return {};
+  if (bars.empty())
+    return {};
   const std::string more = run.ranks.size() > kMostRanksDrawn
-                               ? cat("<p class=\"soft small\">", run.ranks.size() - kMostRanksDrawn,
+                               ? cat("<p class=\"soft small\">",
+                                     run.ranks.size() - kMostRanksDrawn,
                                      " more ranks are in the table.</p>\n")
                                : "";
-  return html_section("time", "Where the time goes",
-                      cat(straggler_text(run), category_legend(), "<div class=\"rows\">\n", bars, "</div>\n",
-                          more, ranks_numbers(run)),
+  return html_section("time",
+                      "Where the time goes",
+                      cat(straggler_text(run),
+                          category_legend(),
+                          "<div class=\"rows\">\n",
+                          bars,
+                          "</div>\n",
+                          more,
+                          ranks_numbers(run)),
                       cat("Each rank's main thread in the last attempt, from its start",
                           run.goes_on ? " until now." : " to its end."));
 }
 
 std::string collectives_section(const JobRun& run) {
   const std::string tracks = collectives_tracks(run);
-  if (tracks.empty()) return {};
-  return html_section(
-      "collectives", "Last collectives and messages",
-      cat(tracks, "<details><summary>How long each kind takes</summary>\n", kinds_table(run), "</details>\n"),
-      cat("The last ", kCallsOnTrack,
-          " of each rank, on one clock. Where one rank's bars begin late, the "
-          "others wait for it."));
+  if (tracks.empty())
+    return {};
+  return html_section("collectives",
+                      "Last collectives and messages",
+                      cat(tracks,
+                          "<details><summary>How long each kind takes</summary>\n",
+                          kinds_table(run),
+                          "</details>\n"),
+                      cat("The last ",
+                          kCallsOnTrack,
+                          " of each rank, on one clock. Where one rank's bars begin late, the "
+                          "others wait for it."));
 }
 
 }  // namespace muster

@@ -16,14 +16,20 @@ namespace muster {
 namespace {
 
 [[noreturn]] void refuse_folder(const std::string& folder, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument, cat("expected the folder of a run, got '", printable(folder),
-                                               "', ", got, "; runs are in runs/, as runs/latest"));
+  throw Error(ErrorCode::invalid_argument,
+              cat("expected the folder of a run, got '",
+                  printable(folder),
+                  "', ",
+                  got,
+                  "; runs are in runs/, as runs/latest"));
 }
 
 void check_folder_of_run(const std::string& folder) {
   std::error_code error;
-  if (!std::filesystem::exists(folder, error)) refuse_folder(folder, "which is not there");
-  if (!std::filesystem::is_directory(folder, error)) refuse_folder(folder, "which is no folder");
+  if (!std::filesystem::exists(folder, error))
+    refuse_folder(folder, "which is not there");
+  if (!std::filesystem::is_directory(folder, error))
+    refuse_folder(folder, "which is no folder");
 }
 
 }  // namespace
@@ -43,17 +49,23 @@ RunReport make_report(const std::string& folder) {
 
 std::string ranks_report(const std::string& folder) {
   check_folder_of_run(folder);
-  if (!is_job_run(folder)) refuse_folder(folder, "which is no job's");
+  if (!is_job_run(folder))
+    refuse_folder(folder, "which is no job's");
   std::vector<std::string> problems;
   const std::vector<ActivityView> ranks = read_ranks(folder, problems);
   if (ranks.empty()) {
     throw Error(ErrorCode::failed_precondition,
-                cat("--ranks: expected activity files of ranks in '", printable(folder), "/activity', got ",
-                    problems.empty() ? "none" : problems.front(), "; programs of muster::run write them"));
+                cat("--ranks: expected activity files of ranks in '",
+                    printable(folder),
+                    "/activity', got ",
+                    problems.empty() ? "none" : problems.front(),
+                    "; programs of muster::run write them"));
   }
   std::string text;
-  for (const Divergence& found : compare_activity(ranks)) text += found.text() + "\n";
-  for (const std::string& problem : problems) text += cat("left out: ", problem, "\n");
+  for (const Divergence& found : compare_activity(ranks))
+    text += found.text() + "\n";
+  for (const std::string& problem : problems)
+    text += cat("left out: ", problem, "\n");
   return text.empty() ? cat("the collectives of ", plural(ranks.size(), "rank"), " agree\n") : text;
 }
 

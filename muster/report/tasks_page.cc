@@ -21,15 +21,19 @@ using StateCounts = std::map<TaskState, size_t>;
 
 StateCounts counts_of(const TasksReport& run) {
   StateCounts counts;
-  for (const TaskResult& result : run.state.results) ++counts[result.state];
+  for (const TaskResult& result : run.state.results)
+    ++counts[result.state];
   return counts;
 }
 
 // The whole run in a word, and its colour.
 std::pair<std::string, std::string> standing_of(StateCounts counts) {
-  if (counts[TaskState::running] > 0) return {"running, or killed", "idle"};
-  if (counts[TaskState::failed] > 0) return {cat(counts[TaskState::failed], " failed"), "bad"};
-  if (counts[TaskState::waiting] + counts[TaskState::skipped] > 0) return {"not finished", "warn"};
+  if (counts[TaskState::running] > 0)
+    return {"running, or killed", "idle"};
+  if (counts[TaskState::failed] > 0)
+    return {cat(counts[TaskState::failed], " failed"), "bad"};
+  if (counts[TaskState::waiting] + counts[TaskState::skipped] > 0)
+    return {"not finished", "warn"};
   return {"done", "good"};
 }
 
@@ -41,10 +45,12 @@ std::string tasks_tiles(const TasksReport& run) {
                               .value = cat(counts[TaskState::done]),
                               .note = all > 0 ? cat(counts[TaskState::done] * 100 / all, " %") : "",
                               .kind = counts[TaskState::done] == all ? "good" : ""}};
-  for (const auto& [state, kind] :
-       {std::pair(TaskState::failed, "bad"), std::pair(TaskState::skipped, "warn"),
-        std::pair(TaskState::running, ""), std::pair(TaskState::waiting, "")}) {
-    if (counts[state] == 0) continue;
+  for (const auto& [state, kind] : {std::pair(TaskState::failed, "bad"),
+                                    std::pair(TaskState::skipped, "warn"),
+                                    std::pair(TaskState::running, ""),
+                                    std::pair(TaskState::waiting, "")}) {
+    if (counts[state] == 0)
+      continue;
     std::string label = to_string(state);
     label[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(label[0])));
     tiles.push_back({.label = label, .value = cat(counts[state]), .kind = kind});
@@ -53,13 +59,15 @@ std::string tasks_tiles(const TasksReport& run) {
   for (const TaskResult& result : run.state.results)
     restarts += result.attempts.empty() ? 0 : static_cast<size_t>(result.attempts.back().attempt);
   tiles.push_back({.label = "Time", .value = span_text(run.state.seconds)});
-  if (restarts > 0) tiles.push_back({.label = "Restarts", .value = cat(restarts)});
+  if (restarts > 0)
+    tiles.push_back({.label = "Restarts", .value = cat(restarts)});
   return html_tiles(tiles);
 }
 
 std::string parameters_of(const Task& task) {
   std::vector<std::string> words;
-  for (const auto& [name, value] : task.parameters) words.push_back(cat(name, " = ", value));
+  for (const auto& [name, value] : task.parameters)
+    words.push_back(cat(name, " = ", value));
   return words.empty() ? join(task.argv, " ") : join(words, ", ");
 }
 
@@ -67,11 +75,16 @@ std::string best_section(const TasksReport& run) {
   std::vector<std::vector<std::string>> rows;
   for (const BestTask& one : best_tasks(run.file.tasks, run.state.results)) {
     const Task& task = run.file.tasks[one.task];
-    rows.push_back({cat(one.highest ? "highest " : "lowest ", one.field), number_text(one.value),
-                    parameters_of(task), task.name});
+    rows.push_back({cat(one.highest ? "highest " : "lowest ", one.field),
+                    number_text(one.value),
+                    parameters_of(task),
+                    task.name});
   }
-  if (rows.empty()) return {};
-  return html_section("best", "Best", html_table({{"of"}, {"value", true}, {"with"}, {"task"}}, rows, 40),
+  if (rows.empty())
+    return {};
+  return html_section("best",
+                      "Best",
+                      html_table({{"of"}, {"value", true}, {"with"}, {"task"}}, rows, 40),
                       "Of the tasks that are done, by the last JSON line that each printed.");
 }
 
@@ -79,17 +92,22 @@ std::string failures_section(const TasksReport& run) {
   std::vector<std::vector<std::string>> rows;
   for (size_t i = 0; i < run.file.tasks.size(); ++i) {
     const TaskResult& result = run.state.results[i];
-    if (result.state != TaskState::failed && result.state != TaskState::skipped) continue;
-    rows.push_back({run.file.tasks[i].name, to_string(result.state), result.reason,
+    if (result.state != TaskState::failed && result.state != TaskState::skipped)
+      continue;
+    rows.push_back({run.file.tasks[i].name,
+                    to_string(result.state),
+                    result.reason,
                     result.attempts.empty() ? "" : result.attempts.back().log});
   }
-  if (rows.empty()) return {};
-  return html_section("failures", "Failed and skipped",
-                      html_table({{"task"}, {"state"}, {"why"}, {"log"}}, rows));
+  if (rows.empty())
+    return {};
+  return html_section(
+      "failures", "Failed and skipped", html_table({{"task"}, {"state"}, {"why"}, {"log"}}, rows));
 }
 
 std::string duration_of(const TaskResult& result) {
-  if (result.attempts.empty() || !result.attempts.back().ended) return {};
+  if (result.attempts.empty() || !result.attempts.back().ended)
+    return {};
   return span_text(*result.attempts.back().ended - result.attempts.back().began);
 }
 
@@ -105,9 +123,11 @@ std::string results_section(const TasksReport& run) {
   const size_t left_out = columns.fields.size() - std::min(columns.fields.size(), kMostFields);
   columns.fields.resize(columns.fields.size() - left_out);
   std::vector<HtmlColumn> titles = {{"task"}};
-  for (const std::string& name : columns.parameters) titles.push_back({name, true});
+  for (const std::string& name : columns.parameters)
+    titles.push_back({name, true});
   titles.insert(titles.end(), {{"state"}, {"restarts", true}, {"devices"}, {"time", true}});
-  for (const std::string& name : columns.fields) titles.push_back({name, true});
+  for (const std::string& name : columns.fields)
+    titles.push_back({name, true});
   std::vector<std::vector<std::string>> rows;
   for (size_t i = 0; i < run.file.tasks.size(); ++i) {
     const Task& task = run.file.tasks[i];
@@ -117,11 +137,14 @@ std::string results_section(const TasksReport& run) {
       const auto found = task.parameters.find(name);
       row.push_back(found == task.parameters.end() ? "" : fit_text(found->second, 60));
     }
-    row.insert(row.end(), {state_text(result), restarts_text(result),
-                           result.attempts.empty() ? "" : devices_text(result.attempts.back(), true),
-                           duration_of(result)});
+    row.insert(row.end(),
+               {state_text(result),
+                restarts_text(result),
+                result.attempts.empty() ? "" : devices_text(result.attempts.back(), true),
+                duration_of(result)});
     const ResultFields fields = fields_of(result.last_json);
-    for (const std::string& name : columns.fields) row.push_back(shown_field(field(fields, name)));
+    for (const std::string& name : columns.fields)
+      row.push_back(shown_field(field(fields, name)));
     rows.push_back(std::move(row));
   }
   const std::string more = left_out > 0 ? cat(left_out, " more fields are in the JSON.") : "";
@@ -129,15 +152,19 @@ std::string results_section(const TasksReport& run) {
 }
 
 std::string timeline_section(const TasksReport& run) {
-  const bool any = std::any_of(run.state.results.begin(), run.state.results.end(),
+  const bool any = std::any_of(run.state.results.begin(),
+                               run.state.results.end(),
                                [](const TaskResult& result) { return !result.attempts.empty(); });
-  if (!any) return {};
-  return html_section("timeline", "Which device ran what, and when",
+  if (!any)
+    return {};
+  return html_section("timeline",
+                      "Which device ran what, and when",
                       timeline_figure(run.file.tasks, run.state.results, {}));
 }
 
 std::string with_capital(std::string name) {
-  if (!name.empty()) name[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(name[0])));
+  if (!name.empty())
+    name[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(name[0])));
   return name;
 }
 
@@ -145,7 +172,8 @@ std::string environment_of(const TasksReport& run) {
   std::vector<Fact> facts = {{"Run", run.state.head.run_id}};
   if (run.state.began_wall > 0)
     facts.push_back({"Started, or went on", wall_time_text(run.state.began_wall)});
-  for (const auto& [name, value] : run.file.settings) facts.push_back({with_capital(name), value, true});
+  for (const auto& [name, value] : run.file.settings)
+    facts.push_back({with_capital(name), value, true});
   facts.push_back({"Run folder", run.folder, true});
   return html_section("environment", "Environment", html_facts(facts));
 }
@@ -162,15 +190,27 @@ std::string tasks_title(const TasksReport& run) {
 std::string tasks_page(const TasksReport& run) {
   const auto [standing, kind] = standing_of(counts_of(run));
   std::string html = page_begin(cat(tasks_title(run), ": ", standing), timeline_style());
-  html +=
-      cat("<header>\n<div class=\"line\"><h1>", xml_text(tasks_title(run)), "</h1><span class=\"badge ", kind,
-          "\">", xml_text(standing), "</span></div>\n<p>", xml_text(plural(run.file.tasks.size(), "task")),
-          " in ", xml_text(std::filesystem::path(run.folder).filename().string()), "</p>\n</header>\n");
+  html += cat("<header>\n<div class=\"line\"><h1>",
+              xml_text(tasks_title(run)),
+              "</h1><span class=\"badge ",
+              kind,
+              "\">",
+              xml_text(standing),
+              "</span></div>\n<p>",
+              xml_text(plural(run.file.tasks.size(), "task")),
+              " in ",
+              xml_text(std::filesystem::path(run.folder).filename().string()),
+              "</p>\n</header>\n");
   for (const std::string& problem : run.problems)
     html += cat("<p class=\"notice\">", xml_text(problem), "</p>\n");
   html += tasks_tiles(run) + best_section(run) + failures_section(run) + timeline_section(run) +
           results_section(run) + environment_of(run);
-  return cat(html, "<footer>Made by muster ", version(), " from ", xml_text(run.folder), "</footer>\n",
+  return cat(html,
+             "<footer>Made by muster ",
+             version(),
+             " from ",
+             xml_text(run.folder),
+             "</footer>\n",
              page_end());
 }
 

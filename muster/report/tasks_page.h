@@ -1,4 +1,5 @@
-// The page of a run of tasks: what came of them, the best of them, and which device ran what and when. Pure.
+// The page of a run of tasks: what came of them, the best of them, and which device ran what and
+// when. Pure.
 #pragma once
 
 #include <string>

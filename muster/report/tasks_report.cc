@@ -13,8 +13,9 @@ namespace muster {
 namespace {
 
 bool names_any(const std::string& name, std::initializer_list<const char*> parts) {
-  return std::any_of(parts.begin(), parts.end(),
-                     [&](const char* part) { return name.find(part) != std::string::npos; });
+  return std::any_of(parts.begin(), parts.end(), [&](const char* part) {
+    return name.find(part) != std::string::npos;
+  });
 }
 
 struct FieldRange {
@@ -23,12 +24,14 @@ struct FieldRange {
   bool all_numbers = true;
 };
 
-FieldRange range_of(const std::string& name, const std::vector<TaskResult>& results,
+FieldRange range_of(const std::string& name,
+                    const std::vector<TaskResult>& results,
                     const std::vector<ResultFields>& fields) {
   FieldRange range;
   for (size_t task = 0; task < results.size(); ++task) {
     const std::string text = field(fields[task], name);
-    if (results[task].state != TaskState::done || text.empty()) continue;
+    if (results[task].state != TaskState::done || text.empty())
+      continue;
     const auto value = number_in(text);
     if (!value || !std::isfinite(*value)) {
       range.all_numbers =
@@ -36,8 +39,10 @@ FieldRange range_of(const std::string& name, const std::vector<TaskResult>& resu
       continue;
     }
     const BestTask one{.field = name, .value = *value, .task = task};
-    if (!range.lowest || *value < range.lowest->value) range.lowest = one;
-    if (!range.highest || *value > range.highest->value) range.highest = one;
+    if (!range.lowest || *value < range.lowest->value)
+      range.lowest = one;
+    if (!range.highest || *value > range.highest->value)
+      range.highest = one;
   }
   return range;
 }
@@ -55,27 +60,35 @@ TasksReport read_tasks_report(const std::string& folder) {
   }
   try {
     run.state = read_journal(folder, run.file.tasks);
-    if (!run.state.cut.empty()) run.problems.push_back(cat("journal: ", printable(run.state.cut)));
+    if (!run.state.cut.empty())
+      run.problems.push_back(cat("journal: ", printable(run.state.cut)));
   } catch (const Error& problem) {
     run.problems.push_back(cat("the journal is left out: ", printable(problem.what())));
   }
   return run;
 }
 
-std::vector<BestTask> best_tasks(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {
+std::vector<BestTask> best_tasks(const std::vector<Task>& tasks,
+                                 const std::vector<TaskResult>& results) {
   std::vector<ResultFields> fields;
   fields.reserve(results.size());
-  for (const TaskResult& result : results) fields.push_back(fields_of(result.last_json));
+  for (const TaskResult& result : results)
+    fields.push_back(fields_of(result.last_json));
   std::vector<BestTask> best;
   for (const std::string& name : result_columns(tasks, results).fields) {
     FieldRange range = range_of(name, results, fields);
-    if (!range.all_numbers || !range.lowest || range.lowest->value == range.highest->value) continue;
-    const bool low = names_any(name, {"loss", "error", "err", "perplexity", "seconds", "mse", "mae"});
-    const bool high = !low && names_any(name, {"acc", "score", "f1", "auc", "reward", "per_second", "bleu"});
+    if (!range.all_numbers || !range.lowest || range.lowest->value == range.highest->value)
+      continue;
+    const bool low =
+        names_any(name, {"loss", "error", "err", "perplexity", "seconds", "mse", "mae"});
+    const bool high =
+        !low && names_any(name, {"acc", "score", "f1", "auc", "reward", "per_second", "bleu"});
     range.highest->highest = true;
     range.lowest->by_name = range.highest->by_name = low || high;
-    if (!high) best.push_back(*range.lowest);
-    if (!low) best.push_back(*range.highest);
+    if (!high)
+      best.push_back(*range.lowest);
+    if (!low)
+      best.push_back(*range.highest);
   }
   std::stable_partition(best.begin(), best.end(), [](const BestTask& one) { return one.by_name; });
   return best;

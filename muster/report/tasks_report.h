@@ -1,5 +1,5 @@
-// All that the folder of a run of tasks tells, as one value, and which tasks came out best. Reading is here;
-// the page is tasks_page.h's part.
+// All that the folder of a run of tasks tells, as one value, and which tasks came out best. Reading
+// is here; the page is tasks_page.h's part.
 #pragma once
 
 #include <optional>
@@ -29,12 +29,14 @@ struct BestTask {
   size_t task = 0;
 };
 
-// A journal that cannot be read is among the problems. Throws: io, invalid_argument for a tasks.json that is
-// none.
+// A journal that cannot be read is among the problems. Throws: io, invalid_argument for a
+// tasks.json that is none.
 TasksReport read_tasks_report(const std::string& folder);
 
-// Of each field that is a number in every result that has it, and differs: the best by its name (a loss or
-// an error: the lowest; an accuracy or a score: the highest), else both ends. Only of tasks that are done.
-std::vector<BestTask> best_tasks(const std::vector<Task>& tasks, const std::vector<TaskResult>& results);
+// Of each field that is a number in every result that has it, and differs: the best by its name (a
+// loss or an error: the lowest; an accuracy or a score: the highest), else both ends. Only of tasks
+// that are done.
+std::vector<BestTask> best_tasks(const std::vector<Task>& tasks,
+                                 const std::vector<TaskResult>& results);
 
 }  // namespace muster

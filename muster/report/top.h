@@ -1,6 +1,6 @@
-// A job's ranks as they are now: one sample after the other, of what `muster top` shows. Reads activity
-// files, /proc, the GPUs' driver and what other hosts have answered; changes nothing. The text is
-// top_text.h's part.
+// A job's ranks as they are now: one sample after the other, of what `muster top` shows. Reads
+// activity files, /proc, the GPUs' driver and what other hosts have answered; changes nothing. The
+// text is top_text.h's part.
 #pragma once
 
 #include <chrono>
@@ -16,9 +16,9 @@
 
 namespace muster {
 
-// States of a rank: "running", "stopped" (by SIGSTOP), "ended", "failed", "ended by muster", "gone" (its
-// process has, and the launcher has not told how), "killed" (with its launcher), "elsewhere" (on another
-// host, which has not answered yet), "not seen".
+// States of a rank: "running", "stopped" (by SIGSTOP), "ended", "failed", "ended by muster", "gone"
+// (its process has, and the launcher has not told how), "killed" (with its launcher), "elsewhere"
+// (on another host, which has not answered yet), "not seen".
 struct TopRank {
   int rank = 0;
   std::string host = {};
@@ -31,7 +31,8 @@ struct TopRank {
   std::optional<double> cpu_percent = {};  // 100: one core
   std::optional<uint64_t> memory_bytes = {};
   std::optional<int64_t> step = {};
-  std::optional<double> seconds_per_step = {};  // since the last sample that saw a step, else since the start
+  std::optional<double> seconds_per_step =
+      {};  // since the last sample that saw a step, else since the start
   std::optional<double> samples_per_second = {};
   std::optional<double> loss = {};
   std::string doing = {};  // "step > backward"
@@ -75,7 +76,9 @@ class TopSampler {
   };
 
   void add_activity(TopRank& rank, const ActivityView& view, int64_t now_ns);
-  void add_process(TopRank& rank, const RankUsage& process, std::chrono::steady_clock::time_point now);
+  void add_process(TopRank& rank,
+                   const RankUsage& process,
+                   std::chrono::steady_clock::time_point now);
 
   std::string run_dir_;
   std::optional<JobNote> job_;

@@ -31,13 +31,16 @@ void take(const Json& row, const char* name, int& number) {
 // "nan", "inf", "-inf": JSON has no such numbers.
 void take_loss(const Json& row, std::optional<double>& loss) {
   const Json& value = row.at("loss");
-  if (value.is_number()) loss = value.get<double>();
-  if (value.is_string()) loss = std::strtod(value.get<std::string>().c_str(), nullptr);
+  if (value.is_number())
+    loss = value.get<double>();
+  if (value.is_string())
+    loss = std::strtod(value.get<std::string>().c_str(), nullptr);
 }
 
 template <class Number>
 void take(const Json& row, const char* name, std::optional<Number>& number) {
-  if (const Json& value = row.at(name); !value.is_null()) number = value.get<Number>();
+  if (const Json& value = row.at(name); !value.is_null())
+    number = value.get<Number>();
 }
 
 TopRank rank_of(const Json& row) {
@@ -89,19 +92,23 @@ std::string pack_top_rows(const std::vector<TopRank>& ranks) {
   Json rows = Json::array();
   for (const TopRank& rank : ranks) {
     rows.push_back(top_row_json(rank));
-    if (rank.loss && !std::isfinite(*rank.loss)) rows.back()["loss"] = cat(*rank.loss);
+    if (rank.loss && !std::isfinite(*rank.loss))
+      rows.back()["loss"] = cat(*rank.loss);
   }
   return rows.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 std::vector<TopRank> unpack_top_rows(const std::string& bytes) {
   try {
-    if (nests_too_deep(bytes)) throw Error(ErrorCode::invalid_argument, "expected rows, got deep nesting");
+    if (nests_too_deep(bytes))
+      throw Error(ErrorCode::invalid_argument, "expected rows, got deep nesting");
     std::vector<TopRank> ranks;
-    for (const Json& row : Json::parse(bytes)) ranks.push_back(rank_of(row));
+    for (const Json& row : Json::parse(bytes))
+      ranks.push_back(rank_of(row));
     return ranks;
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::invalid_argument, cat("expected rows of `muster top`, got: ", error.what()));
+    throw Error(ErrorCode::invalid_argument,
+                cat("expected rows of `muster top`, got: ", error.what()));
   }
 }
 

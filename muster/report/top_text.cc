@@ -20,7 +20,8 @@ constexpr size_t kMostDoing = 60;
 constexpr size_t kMostCall = 44;
 
 template <class Number>
-std::string shown(const std::optional<Number>& number, const std::function<std::string(Number)>& text) {
+std::string shown(const std::optional<Number>& number,
+                  const std::function<std::string(Number)>& text) {
   return number ? text(*number) : std::string();
 }
 
@@ -32,7 +33,8 @@ std::string number_of(double value) {
 }
 
 std::string ago(double seconds) {
-  if (seconds < 1) return "now";
+  if (seconds < 1)
+    return "now";
   return span_text(std::floor(seconds));
 }
 
@@ -42,23 +44,29 @@ struct TopColumn {
 };
 
 std::string gpu_memory(const TopRank& rank) {
-  if (!rank.gpu_used_bytes) return {};
-  return cat(format_bytes(*rank.gpu_used_bytes), " / ", format_bytes(rank.gpu_total_bytes.value_or(0)));
+  if (!rank.gpu_used_bytes)
+    return {};
+  return cat(
+      format_bytes(*rank.gpu_used_bytes), " / ", format_bytes(rank.gpu_total_bytes.value_or(0)));
 }
 
 std::string doing(const TopRank& rank) {
-  if (rank.doing.empty()) return {};
+  if (rank.doing.empty())
+    return {};
   return cat(fit_text(rank.doing, kMostDoing), " (", ago(rank.doing_seconds.value_or(0)), ")");
 }
 
 std::string last_call(const TopRank& rank) {
-  if (rank.last_call.empty()) return {};
+  if (rank.last_call.empty())
+    return {};
   return cat(fit_text(rank.last_call, kMostCall),
              rank.last_call_seconds ? cat(" (", ago(*rank.last_call_seconds), ")") : "");
 }
 
 std::vector<TopColumn> top_columns() {
-  const auto percent_text = [](double value) { return cat(std::lround(value), "%"); };
+  const auto percent_text = [](double value) {
+    return cat(std::lround(value), "%");
+  };
   return {
       {{"rank", true}, [](const TopRank& rank) { return cat(rank.rank); }},
       {{"host"}, [](const TopRank& rank) { return rank.host; }},
@@ -67,11 +75,13 @@ std::vector<TopColumn> top_columns() {
       {{"GPU", true},
        [](const TopRank& rank) { return rank.gpu_percent ? cat(*rank.gpu_percent, "%") : ""; }},
       {{"GPU memory", true}, gpu_memory},
-      {{"CPU", true}, [=](const TopRank& rank) { return shown<double>(rank.cpu_percent, percent_text); }},
+      {{"CPU", true},
+       [=](const TopRank& rank) { return shown<double>(rank.cpu_percent, percent_text); }},
       {{"memory", true},
        [](const TopRank& rank) { return shown<uint64_t>(rank.memory_bytes, format_bytes); }},
       {{"step", true}, [](const TopRank& rank) { return rank.step ? cat(*rank.step) : ""; }},
-      {{"a step", true}, [](const TopRank& rank) { return shown<double>(rank.seconds_per_step, span_text); }},
+      {{"a step", true},
+       [](const TopRank& rank) { return shown<double>(rank.seconds_per_step, span_text); }},
       {{"samples/s", true},
        [](const TopRank& rank) { return shown<double>(rank.samples_per_second, number_of); }},
       {{"loss", true}, [](const TopRank& rank) { return shown<double>(rank.loss, number_of); }},
@@ -85,32 +95,43 @@ std::string samples_in_all(const TopView& view) {
   double samples = 0;
   int64_t ranks = 0;
   for (const TopRank& rank : view.ranks) {
-    if (!rank.samples_per_second) continue;
+    if (!rank.samples_per_second)
+      continue;
     samples += *rank.samples_per_second;
     ++ranks;
   }
-  if (samples <= 0) return {};
-  return cat(", ", number_of(samples), " samples/s ",
-             view.unseen_hosts.empty()
-                 ? "in all"
-                 : cat("of the ", plural(ranks, "rank"), " that ", ranks == 1 ? "is" : "are", " seen"));
+  if (samples <= 0)
+    return {};
+  return cat(
+      ", ",
+      number_of(samples),
+      " samples/s ",
+      view.unseen_hosts.empty()
+          ? "in all"
+          : cat("of the ", plural(ranks, "rank"), " that ", ranks == 1 ? "is" : "are", " seen"));
 }
 
 std::string heading(const TopView& view) {
   std::string text = fit_text(printable(view.title), kMostTitle);
-  if (!view.id.empty()) text += cat("  [", printable(view.id).substr(0, 8), "]");
+  if (!view.id.empty())
+    text += cat("  [", printable(view.id).substr(0, 8), "]");
   text += cat("  ", plural(view.ranks.size(), "rank"));
-  if (view.attempt > 0) text += cat(", restart ", view.attempt);
-  text += view.running ? cat(", for ", view.seconds < 1 ? "0s" : span_text(std::floor(view.seconds)))
-                       : cat(": ", view.outcome.empty() ? "does not run" : view.outcome, ", took ",
-                             span_text(view.seconds));
+  if (view.attempt > 0)
+    text += cat(", restart ", view.attempt);
+  text += view.running
+              ? cat(", for ", view.seconds < 1 ? "0s" : span_text(std::floor(view.seconds)))
+              : cat(": ",
+                    view.outcome.empty() ? "does not run" : view.outcome,
+                    ", took ",
+                    span_text(view.seconds));
   return text + samples_in_all(view) + "\n";
 }
 
 std::string label_text(const std::string& text) {
   std::string out;
   for (const char c : printable(text)) {
-    if (c == '\\' || c == '"') out += '\\';
+    if (c == '\\' || c == '"')
+      out += '\\';
     out += c;
   }
   return out;
@@ -118,8 +139,10 @@ std::string label_text(const std::string& text) {
 
 // All digits, never in the user's locale.
 std::string prometheus_number(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  if (std::isnan(value))
+    return "NaN";
+  if (std::isinf(value))
+    return value > 0 ? "+Inf" : "-Inf";
   return nlohmann::ordered_json(value).dump();
 }
 
@@ -135,31 +158,43 @@ std::optional<double> as_double(const std::optional<uint64_t>& value) {
 
 std::vector<Gauge> gauges() {
   return {
-      {"muster_rank_up", "1 while the rank runs.",
-       [](const TopRank& rank) { return rank.state == "running" || rank.state == "elsewhere" ? 1.0 : 0.0; }},
-      {"muster_rank_step", "The training step that the rank has reached.",
+      {"muster_rank_up",
+       "1 while the rank runs.",
+       [](const TopRank& rank) {
+         return rank.state == "running" || rank.state == "elsewhere" ? 1.0 : 0.0;
+       }},
+      {"muster_rank_step",
+       "The training step that the rank has reached.",
        [](const TopRank& rank) {
          return rank.step ? std::optional<double>(static_cast<double>(*rank.step)) : std::nullopt;
        }},
-      {"muster_rank_step_seconds", "Seconds that a step takes.",
+      {"muster_rank_step_seconds",
+       "Seconds that a step takes.",
        [](const TopRank& rank) { return rank.seconds_per_step; }},
-      {"muster_rank_samples_per_second", "Samples that the rank trains on in a second.",
+      {"muster_rank_samples_per_second",
+       "Samples that the rank trains on in a second.",
        [](const TopRank& rank) { return rank.samples_per_second; }},
-      {"muster_rank_loss", "The loss that the rank has reported last.",
+      {"muster_rank_loss",
+       "The loss that the rank has reported last.",
        [](const TopRank& rank) { return rank.loss; }},
-      {"muster_rank_span_seconds", "Seconds for which the rank has been in its current span.",
+      {"muster_rank_span_seconds",
+       "Seconds for which the rank has been in its current span.",
        [](const TopRank& rank) { return rank.doing_seconds; }},
-      {"muster_rank_gpu_utilization_ratio", "Use of the rank's GPU, 0 to 1.",
+      {"muster_rank_gpu_utilization_ratio",
+       "Use of the rank's GPU, 0 to 1.",
        [](const TopRank& rank) {
          return rank.gpu_percent ? std::optional<double>(*rank.gpu_percent / 100.0) : std::nullopt;
        }},
-      {"muster_rank_gpu_memory_used_bytes", "Memory in use on the rank's GPU, by all processes.",
+      {"muster_rank_gpu_memory_used_bytes",
+       "Memory in use on the rank's GPU, by all processes.",
        [](const TopRank& rank) { return as_double(rank.gpu_used_bytes); }},
-      {"muster_rank_cpu_cores", "Cores that the rank's processes keep busy.",
+      {"muster_rank_cpu_cores",
+       "Cores that the rank's processes keep busy.",
        [](const TopRank& rank) {
          return rank.cpu_percent ? std::optional<double>(*rank.cpu_percent / 100) : std::nullopt;
        }},
-      {"muster_rank_resident_memory_bytes", "Resident memory of the rank's processes.",
+      {"muster_rank_resident_memory_bytes",
+       "Resident memory of the rank's processes.",
        [](const TopRank& rank) { return as_double(rank.memory_bytes); }},
   };
 }
@@ -170,31 +205,38 @@ std::string top_table(const TopView& view) {
   std::string text = heading(view);
   std::vector<TopColumn> columns = top_columns();
   std::erase_if(columns, [&](const TopColumn& column) {
-    return std::all_of(view.ranks.begin(), view.ranks.end(),
-                       [&](const TopRank& rank) { return column.cell(rank).empty(); });
+    return std::all_of(view.ranks.begin(), view.ranks.end(), [&](const TopRank& rank) {
+      return column.cell(rank).empty();
+    });
   });
   std::vector<TableColumn> heads;
   heads.reserve(columns.size());
-  for (const TopColumn& column : columns) heads.push_back(column.head);
+  for (const TopColumn& column : columns)
+    heads.push_back(column.head);
   std::vector<std::vector<std::string>> rows;
   for (const TopRank& rank : view.ranks) {
     rows.emplace_back();
-    for (const TopColumn& column : columns) rows.back().push_back(column.cell(rank));
+    for (const TopColumn& column : columns)
+      rows.back().push_back(column.cell(rank));
   }
-  if (!rows.empty()) text += format_table(heads, rows);
+  if (!rows.empty())
+    text += format_table(heads, rows);
   if (!view.unseen_hosts.empty())
-    text +=
-        cat("the ranks of ", printable(join_first(view.unseen_hosts, ", ", 8)), " cannot be seen from here: ",
-            view.running ? "no answer has come from there\n"
-                         : cat("they have left no files in ", printable(view.run_dir), "\n"));
-  for (const std::string& problem : view.problems) text += cat("note: ", printable(problem), "\n");
+    text += cat("the ranks of ",
+                printable(join_first(view.unseen_hosts, ", ", 8)),
+                " cannot be seen from here: ",
+                view.running ? "no answer has come from there\n"
+                             : cat("they have left no files in ", printable(view.run_dir), "\n"));
+  for (const std::string& problem : view.problems)
+    text += cat("note: ", printable(problem), "\n");
   return text;
 }
 
 std::string top_json(const TopView& view) {
   using TopJson = nlohmann::ordered_json;
   TopJson ranks = TopJson::array();
-  for (const TopRank& rank : view.ranks) ranks.push_back(top_row_json(rank));
+  for (const TopRank& rank : view.ranks)
+    ranks.push_back(top_row_json(rank));
   const TopJson document = {{"schema", "muster.top/1"},
                             {"id", view.id},
                             {"program", view.title},
@@ -215,13 +257,24 @@ std::string top_prometheus(const TopView& view) {
     std::string lines;
     for (const TopRank& rank : view.ranks) {
       const auto value = gauge.value(rank);
-      if (!value) continue;
-      lines += cat(gauge.name, "{run=\"", label_text(view.id), "\",rank=\"", rank.rank, "\",host=\"",
-                   label_text(rank.host), "\",device=\"", label_text(rank.device), "\"} ",
-                   prometheus_number(*value), "\n");
+      if (!value)
+        continue;
+      lines += cat(gauge.name,
+                   "{run=\"",
+                   label_text(view.id),
+                   "\",rank=\"",
+                   rank.rank,
+                   "\",host=\"",
+                   label_text(rank.host),
+                   "\",device=\"",
+                   label_text(rank.device),
+                   "\"} ",
+                   prometheus_number(*value),
+                   "\n");
     }
     if (!lines.empty())
-      text += cat("# HELP ", gauge.name, " ", gauge.help, "\n# TYPE ", gauge.name, " gauge\n", lines);
+      text +=
+          cat("# HELP ", gauge.name, " ", gauge.help, "\n# TYPE ", gauge.name, " gauge\n", lines);
   }
   return text;
 }

@@ -13,8 +13,8 @@ std::string top_table(const TopView& view);
 // Schema "muster.top/1".
 std::string top_json(const TopView& view);
 
-// Gauges of each rank, with the labels run, rank, host and device, for node_exporter's textfile collector.
-// Source: Prometheus, "Exposition formats", text format 0.0.4.
+// Gauges of each rank, with the labels run, rank, host and device, for node_exporter's textfile
+// collector. Source: Prometheus, "Exposition formats", text format 0.0.4.
 std::string top_prometheus(const TopView& view);
 
 }  // namespace muster

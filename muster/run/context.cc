@@ -42,22 +42,27 @@ bool Context::should_stop() {
   process_group().all_reduce(signal, ReduceOp::max);
   const int seen = signal.item<int>();
   if (seen != 0 && !stops_ && is_main())
-    log(LogLevel::info, cat(::sigabbrev_np(seen) == nullptr ? "a signal" : cat("SIG", ::sigabbrev_np(seen)),
-                            ": the ranks stop after this step"));
+    log(LogLevel::info,
+        cat(::sigabbrev_np(seen) == nullptr ? "a signal" : cat("SIG", ::sigabbrev_np(seen)),
+            ": the ranks stop after this step"));
   stops_ = stops_ || seen != 0;
-  if (stops_) OwnLoaders::stop_job();
+  if (stops_)
+    OwnLoaders::stop_job();
   return stops_;
 }
 
 void Context::trace() {
   if (run_dir().empty()) {
     throw Error(ErrorCode::failed_precondition,
-                cat("trace: expected a run folder to write to, got none (rank ", rank(),
+                cat("trace: expected a run folder to write to, got none (rank ",
+                    rank(),
                     "); start the program with `muster run`, or by itself"));
   }
-  Activity* const activity = Activity::get();  // none where its file could not be made, which has been said
+  Activity* const activity =
+      Activity::get();  // none where its file could not be made, which has been said
   try {
-    if (activity != nullptr) activity->trace_into(event_path(run_dir(), parts_.env.attempt, rank()));
+    if (activity != nullptr)
+      activity->trace_into(event_path(run_dir(), parts_.env.attempt, rank()));
   } catch (const Error& error) {
     log(LogLevel::warn, cat(error.message(), "; this rank is not in the trace"));
   }
@@ -71,27 +76,35 @@ void Context::seed_all(uint64_t seed) const {
 std::string Context::run_dir(const std::string& asked) const {
   const std::string& folder = asked.empty() ? run_dir() : asked;
   if (folder.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                "--run-dir: expected a folder, got none, since this launcher gives none; pass one, or use "
-                "`muster run`");
+    throw Error(
+        ErrorCode::invalid_argument,
+        "--run-dir: expected a folder, got none, since this launcher gives none; pass one, or use "
+        "`muster run`");
   }
-  if (is_main()) std::filesystem::create_directories(folder);
+  if (is_main())
+    std::filesystem::create_directories(folder);
   return folder;
 }
 
 Mesh Context::mesh(std::vector<MeshAxis> axes) {
   const MeshShape& told = parts_.mesh;
   if (axes.empty() && told.axes.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                "mesh: expected axes, got none; pass them, or start with muster run --mesh dp=2,tp=2");
-  }
-  if (axes.empty()) return {process_group(), told.axes};
-  const MeshShape asked = checked_mesh(std::move(axes), world_size());
-  if (!told.axes.empty() && longer_axes(asked) != longer_axes(told)) {
     throw Error(
         ErrorCode::invalid_argument,
-        cat("mesh: expected ", to_string(told), " of muster run --mesh, by which the GPUs are ordered, got ",
-            to_string(asked), " (rank ", rank(), "); give the same there"));
+        "mesh: expected axes, got none; pass them, or start with muster run --mesh dp=2,tp=2");
+  }
+  if (axes.empty())
+    return {process_group(), told.axes};
+  const MeshShape asked = checked_mesh(std::move(axes), world_size());
+  if (!told.axes.empty() && longer_axes(asked) != longer_axes(told)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("mesh: expected ",
+                    to_string(told),
+                    " of muster run --mesh, by which the GPUs are ordered, got ",
+                    to_string(asked),
+                    " (rank ",
+                    rank(),
+                    "); give the same there"));
   }
   return {process_group(), asked.axes};
 }
@@ -103,19 +116,25 @@ DistributedSampler Context::sampler(int64_t length, SamplerOptions options) {
 DistributedSampler Context::sampler(SampleOrder order, SamplerOptions options) {
   options.num_replicas = world_size();
   options.rank = rank();
-  if (options.shares.empty()) options.shares = parts_.batch_shares;
+  if (options.shares.empty())
+    options.shares = parts_.batch_shares;
   DistributedSampler sampler(std::move(order), options);
   sampler.set_first_epoch_check(check_of_samplers(process_group()));
   return sampler;
 }
 
 DistributedSampler Context::sampler(SampleOrder order, ProcessGroup group, SamplerOptions options) {
-  if (group.size() == world_size()) return sampler(std::move(order), std::move(options));
+  if (group.size() == world_size())
+    return sampler(std::move(order), std::move(options));
   if (!parts_.batch_shares.empty()) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("sampler: expected no muster run --global-batch where ", group.size(), " of ", world_size(),
-            " ranks share the samples (rank ", rank(), "); leave it out, and give each rank its batch size"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("sampler: expected no muster run --global-batch where ",
+                    group.size(),
+                    " of ",
+                    world_size(),
+                    " ranks share the samples (rank ",
+                    rank(),
+                    "); leave it out, and give each rank its batch size"));
   }
   options.num_replicas = group.size();
   options.rank = group.rank();
@@ -126,11 +145,12 @@ DistributedSampler Context::sampler(SampleOrder order, ProcessGroup group, Sampl
 
 StreamLoaderOptions Context::stream_options(StreamLoaderOptions options) const {
   if (!parts_.batch_shares.empty()) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("loader: expected no muster run --global-batch with a stream, whose ranks read batches of "
-            "one size (rank ",
-            rank(), "); leave it out, or give each rank its batch size by a StreamLoader"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("loader: expected no muster run --global-batch with a stream, whose ranks read "
+                    "batches of "
+                    "one size (rank ",
+                    rank(),
+                    "); leave it out, or give each rank its batch size by a StreamLoader"));
   }
   options.device = device();
   options.rank = rank();
@@ -138,7 +158,8 @@ StreamLoaderOptions Context::stream_options(StreamLoaderOptions options) const {
   return options;
 }
 
-std::shared_ptr<BatchSampler> Context::cost_balanced(SampleOrder order, std::vector<double> costs,
+std::shared_ptr<BatchSampler> Context::cost_balanced(SampleOrder order,
+                                                     std::vector<double> costs,
                                                      CostBalancedOptions options) {
   options.num_replicas = world_size();
   options.rank = rank();

@@ -1,6 +1,7 @@
-// What a rank knows and has while it runs: its place in the job, its device (already current), the process
-// group over all ranks, the store. Only muster::run makes one; it passes it to the user's function. A program
-// therefore cannot create a group before the device is set, or DistributedDataParallel before a group.
+// What a rank knows and has while it runs: its place in the job, its device (already current), the
+// process group over all ranks, the store. Only muster::run makes one; it passes it to the user's
+// function. A program therefore cannot create a group before the device is set, or
+// DistributedDataParallel before a group.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -39,69 +40,73 @@ class Context {
   int local_world_size() const { return parts_.env.local_world_size; }
   bool is_main() const { return rank() == 0; }  // the rank that prints and saves
 
-  c10::Device device() const { return parts_.device; }              // torch's: "cuda:1", "cpu"
-  const RankPlan& assignment() const { return parts_.assignment; }  // which physical device, and why
-  const RankEnv& env() const { return parts_.env; }                 // all that the launcher passed on
-  ProcessGroup& process_group() { return parts_.group; }            // over all ranks
+  c10::Device device() const { return parts_.device; }  // torch's: "cuda:1", "cpu"
+  const RankPlan& assignment() const {
+    return parts_.assignment;
+  }                                                       // which physical device, and why
+  const RankEnv& env() const { return parts_.env; }       // all that the launcher passed on
+  ProcessGroup& process_group() { return parts_.group; }  // over all ranks
   const c10::intrusive_ptr<c10d::Store>& store() const { return parts_.group.store(); }
   const std::string& run_dir() const { return parts_.env.run_dir; }  // where this job writes
   // The folder `asked`, or the job's if `asked` is empty; rank 0 creates it.
   // Throws: invalid_argument if both are empty, as under another launcher.
   std::string run_dir(const std::string& asked) const;
 
-  // Arranges the ranks in a grid with named axes, with a group along each. The axes are `axes` (one size may
-  // be -1: the remaining ranks), or those of `muster run --mesh` if `axes` is empty.
+  // Arranges the ranks in a grid with named axes, with a group along each. The axes are `axes` (one
+  // size may be -1: the remaining ranks), or those of `muster run --mesh` if `axes` is empty.
   // Collective: yes.
-  // Throws: as Mesh; invalid_argument if there are no axes, or if they differ from those of `muster run
+  // Throws: as Mesh; invalid_argument if there are no axes, or if they differ from those of `muster
+  // run
   // --mesh`, which order the GPUs (axes of size 1 are ignored).
   Mesh mesh(std::vector<MeshAxis> axes = {});
 
   // This rank's batch size per step: its share of `muster run --global-batch`, or else `otherwise`.
   int64_t batch_size(int64_t otherwise) const {
-    return parts_.batch_shares.empty() ? otherwise : parts_.batch_shares[static_cast<size_t>(rank())];
+    return parts_.batch_shares.empty() ? otherwise
+                                       : parts_.batch_shares[static_cast<size_t>(rank())];
   }
 
-  // Whether this rank was asked to stop: by SIGTERM (from muster run, a scheduler, or a time limit), SIGUSR1
-  // or SIGINT. From the first call on, these signals no longer end the rank, except a second SIGINT.
+  // Whether this rank was asked to stop: by SIGTERM (from muster run, a scheduler, or a time
+  // limit), SIGUSR1 or SIGINT. From the first call on, these signals no longer end the rank, except
+  // a second SIGINT.
   bool stop_requested();
 
-  // Whether any rank was asked to stop. All ranks get the same answer, so that they can save and return
-  // together. Ranks that then return end with exit code 75, and so does the job: start it again to go on.
-  // Checkpoints::save_or_stop calls this.
-  // Collective: yes; on the CPU.
+  // Whether any rank was asked to stop. All ranks get the same answer, so that they can save and
+  // return together. Ranks that then return end with exit code 75, and so does the job: start it
+  // again to go on. Checkpoints::save_or_stop calls this. Collective: yes; on the CPU.
   bool should_stop();
 
   // The last answer of should_stop().
   bool stops() const { return stops_; }
 
-  // From here on, every span and collective of this rank is in the job's timeline too: trace.json in its run
-  // folder, as `muster run --trace` writes it from the start. Call it once: it compares the hosts' clocks
-  // each time. A rank that cannot write its events warns, and is not in the trace.
-  // Collective: yes.
-  // Throws: failed_precondition without a run folder, as under another launcher.
+  // From here on, every span and collective of this rank is in the job's timeline too: trace.json
+  // in its run folder, as `muster run --trace` writes it from the start. Call it once: it compares
+  // the hosts' clocks each time. A rank that cannot write its events warns, and is not in the
+  // trace. Collective: yes. Throws: failed_precondition without a run folder, as under another
+  // launcher.
   void trace();
 
   // A seed that differs on every rank and is the same in every run.
   uint64_t seed(uint64_t base) const { return base + static_cast<uint64_t>(rank()); }
 
-  // Seeds LibTorch's generators of this rank's CPU and GPU with `seed`: the same on every rank, so that
-  // models start equal.
+  // Seeds LibTorch's generators of this rank's CPU and GPU with `seed`: the same on every rank, so
+  // that models start equal.
   void seed_all(uint64_t seed) const;
 
-  // A sampler over `length` samples for this job's ranks, with their shares of the global batch if the plan
-  // has one (loaders then take batch_size(…), and losses are multiplied by Batch::weight). Its first epoch
-  // compares the samplers of all ranks, so that no rank trains on another's samples.
-  // Throws: invalid_argument on every rank when they differ.
+  // A sampler over `length` samples for this job's ranks, with their shares of the global batch if
+  // the plan has one (loaders then take batch_size(…), and losses are multiplied by Batch::weight).
+  // Its first epoch compares the samplers of all ranks, so that no rank trains on another's
+  // samples. Throws: invalid_argument on every rank when they differ.
   DistributedSampler sampler(int64_t length, SamplerOptions options = {});
   // The same over another order (sample_order.h).
   DistributedSampler sampler(SampleOrder order, SamplerOptions options = {});
-  // The same for a mesh that distributes samples over one axis, `group`. Ranks that differ only along other
-  // axes (tensor parallelism, a pipeline) get the same samples.
-  // Throws: invalid_argument with `muster run --global-batch`, which divides batches over all ranks.
+  // The same for a mesh that distributes samples over one axis, `group`. Ranks that differ only
+  // along other axes (tensor parallelism, a pipeline) get the same samples. Throws:
+  // invalid_argument with `muster run --global-batch`, which divides batches over all ranks.
   DistributedSampler sampler(SampleOrder order, ProcessGroup group, SamplerOptions options = {});
 
-  // Batches of this rank's part of `dataset`, on its device. If the plan has a global batch, this rank's
-  // share of it replaces the batch size in `options`. Throws: as DataLoader's constructor.
+  // Batches of this rank's part of `dataset`, on its device. If the plan has a global batch, this
+  // rank's share of it replaces the batch size in `options`. Throws: as DataLoader's constructor.
   template <class D>
     requires(!IsStream<D>)
   DataLoader<D> loader(D dataset, DataLoaderOptions options, SamplerOptions sampling = {}) {
@@ -110,20 +115,24 @@ class Context {
   }
   // The same with a sampler that forms the batches itself, such as that of cost_balanced().
   template <class D>
-  DataLoader<D> loader(D dataset, std::shared_ptr<BatchSampler> sampler, DataLoaderOptions options) {
+  DataLoader<D> loader(D dataset,
+                       std::shared_ptr<BatchSampler> sampler,
+                       DataLoaderOptions options) {
     options.device = device();
     return {std::make_shared<const D>(std::move(dataset)), std::move(sampler), options};
   }
-  // A cost-balanced sampler for this job's ranks. Its first epoch compares the ranks' orders and costs, as
-  // sampler()'s does.
-  std::shared_ptr<BatchSampler> cost_balanced(SampleOrder order, std::vector<double> costs,
+  // A cost-balanced sampler for this job's ranks. Its first epoch compares the ranks' orders and
+  // costs, as sampler()'s does.
+  std::shared_ptr<BatchSampler> cost_balanced(SampleOrder order,
+                                              std::vector<double> costs,
                                               CostBalancedOptions options);
   template <class D>
   DataLoader<D> loader(D dataset, DistributedSampler sampler, DataLoaderOptions options) {
     options.batch_size = batch_size(options.batch_size);
     options.device = device();
     return {std::make_shared<const D>(std::move(dataset)),
-            std::make_shared<DistributedSampler>(std::move(sampler)), options};
+            std::make_shared<DistributedSampler>(std::move(sampler)),
+            options};
   }
 
   // Batches of this rank's parts of `stream`, on its device. Throws: as StreamLoader's constructor;

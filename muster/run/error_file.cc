@@ -36,7 +36,8 @@ ErrorFile& error_file() {
 
 std::optional<std::string> path_of_error_file() {
   const std::lock_guard lock(error_file().mutex);
-  if (!error_file().path.empty()) return error_file().path;
+  if (!error_file().path.empty())
+    return error_file().path;
   return get_env("TORCHELASTIC_ERROR_FILE");
 }
 
@@ -70,7 +71,8 @@ ErrorFacts facts_of(const std::exception_ptr& current) {
   } catch (const Error& error) {
     ErrorFacts facts{.code = to_string(error.code()),
                      .left_early = dynamic_cast<const ReturnedEarly*>(&error) != nullptr};
-    if (error.code() == ErrorCode::peer_failed) facts.lost_ranks = lost_ranks();
+    if (error.code() == ErrorCode::peer_failed)
+      facts.lost_ranks = lost_ranks();
     return facts;
   } catch (...) {
     return {};
@@ -83,7 +85,8 @@ std::string stack_of(const std::exception_ptr& current, const Stack& until) {
     try {
       std::rethrow_exception(current);
     } catch (const c10::Error& error) {
-      if (error.backtrace()) return error.backtrace()->get();
+      if (error.backtrace())
+        return error.backtrace()->get();
     } catch (...) {
       // Others have none of their own.
     }
@@ -109,16 +112,21 @@ void set_error_file(const std::string& path) {
   tell_fatal_signals_to(path);
 }
 
-bool write_error_file(const std::string& message, const std::string& stack,
+bool write_error_file(const std::string& message,
+                      const std::string& stack,
                       const ErrorFacts& facts) noexcept {
   try {
     const auto path = path_of_error_file();
-    if (!path) return false;
-    nlohmann::ordered_json extra = {{"timestamp", cat(std::time(nullptr))}, {"muster", to_json(facts)}};
-    if (!stack.empty()) extra["py_callstack"] = stack;  // torchrun's name for it
+    if (!path)
+      return false;
+    nlohmann::ordered_json extra = {{"timestamp", cat(std::time(nullptr))},
+                                    {"muster", to_json(facts)}};
+    if (!stack.empty())
+      extra["py_callstack"] = stack;  // torchrun's name for it
     const nlohmann::ordered_json document = {
         {"message", {{"message", message}, {"extraInfo", std::move(extra)}}}};
-    write_file(*path, document.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    write_file(*path,
+               document.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     return true;
   } catch (const std::exception& error) {
     log(LogLevel::warn, cat("error file: ", error.what()));
@@ -131,8 +139,10 @@ void tell_failure(const std::exception_ptr& error) noexcept {
     const std::string message = describe_current(error);
     const std::string stack = stack_of(error, Stack::here());
     const bool written = write_error_file(message, stack, facts_of(error));
-    if (written && get_env("MUSTER_CARD") == get_env("TORCHELASTIC_ERROR_FILE")) return;
-    log(LogLevel::error, cat(message, stack.empty() ? "" : "; thrown here, innermost call first:\n", stack));
+    if (written && get_env("MUSTER_CARD") == get_env("TORCHELASTIC_ERROR_FILE"))
+      return;
+    log(LogLevel::error,
+        cat(message, stack.empty() ? "" : "; thrown here, innermost call first:\n", stack));
   } catch (const std::exception& failure) {
     log(LogLevel::error, failure.what());
   }

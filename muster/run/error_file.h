@@ -1,5 +1,5 @@
-// What a failing rank tells its launcher: torchrun's error file, which both PyTorch's launcher and muster's
-// read.
+// What a failing rank tells its launcher: torchrun's error file, which both PyTorch's launcher and
+// muster's read.
 #pragma once
 
 #include <exception>
@@ -9,22 +9,24 @@
 
 namespace muster {
 
-// For muster::Error "peer_failed: all_reduce #3 …"; for others with the type's name, "c10::Error: …".
+// For muster::Error "peer_failed: all_reduce #3 …"; for others with the type's name, "c10::Error:
+// …".
 std::string describe_exception(const std::exception& error);
 
-// Writes `message`, and the stack if there is one, to TORCHELASTIC_ERROR_FILE in torchrun's JSON form, if
-// that is set, with what muster's launcher is told beside words. Returns false if nothing was written. Never
-// throws, because it runs while a failure is being reported.
-bool write_error_file(const std::string& message, const std::string& stack = "",
+// Writes `message`, and the stack if there is one, to TORCHELASTIC_ERROR_FILE in torchrun's JSON
+// form, if that is set, with what muster's launcher is told beside words. Returns false if nothing
+// was written. Never throws, because it runs while a failure is being reported.
+bool write_error_file(const std::string& message,
+                      const std::string& stack = "",
                       const ErrorFacts& facts = {}) noexcept;
 
-// Sets the file that replaces TORCHELASTIC_ERROR_FILE from now on, for signals too: that of a rank's next
-// generation.
+// Sets the file that replaces TORCHELASTIC_ERROR_FILE from now on, for signals too: that of a
+// rank's next generation.
 void set_error_file(const std::string& path);
 
-// Reports why this rank fails, and where that was thrown: in the error file, and in the log unless the
-// launcher shows the file's content in its report. Call it in a handler of `error`, which need not be a
-// std::exception.
+// Reports why this rank fails, and where that was thrown: in the error file, and in the log unless
+// the launcher shows the file's content in its report. Call it in a handler of `error`, which need
+// not be a std::exception.
 void tell_failure(const std::exception_ptr& error) noexcept;
 
 }  // namespace muster

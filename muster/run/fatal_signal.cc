@@ -45,15 +45,17 @@ const char* short_name(int signal) {
 void write_all(int fd, const char* text, size_t bytes) {
   while (bytes > 0) {
     const ssize_t written = ::write(fd, text, bytes);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;
+    if (written < 0 && errno == EINTR)
+      continue;
+    if (written <= 0)
+      return;
     text += written;
     bytes -= static_cast<size_t>(written);
   }
 }
 
-// The error file's text, put together in memory of a fixed size. What does not fit is left out, a line at a
-// time.
+// The error file's text, put together in memory of a fixed size. What does not fit is left out, a
+// line at a time.
 class ErrorText {
  public:
   void add(const char* text, size_t bytes) {
@@ -65,9 +67,11 @@ class ErrorText {
 
   // In quotes, without its line end.
   void add_line(const char* line, size_t bytes) {
-    if (size_ + 2 * bytes + kClosing > text_.size()) return;
+    if (size_ + 2 * bytes + kClosing > text_.size())
+      return;
     add(lines_++ == 0 ? "\"" : ",\"");
-    for (size_t i = 0; i < bytes; ++i) add_character(line[i]);
+    for (size_t i = 0; i < bytes; ++i)
+      add_character(line[i]);
     add("\"");
   }
 
@@ -78,9 +82,12 @@ class ErrorText {
   static constexpr size_t kClosing = 256;
 
   void add_character(char c) {
-    if (c == '\n') return;
-    if (static_cast<unsigned char>(c) < 0x20) c = '?';
-    if (c == '"' || c == '\\') add("\\");
+    if (c == '\n')
+      return;
+    if (static_cast<unsigned char>(c) < 0x20)
+      c = '?';
+    if (c == '"' || c == '\\')
+      add("\\");
     add(&c, 1);
   }
 
@@ -116,9 +123,11 @@ void end_error() {
   g_error.add(at);
   g_error.add("\"}}}\n");
   const char* const path = g_path;
-  if (path == nullptr) return;
+  if (path == nullptr)
+    return;
   const int fd = ::open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd < 0) return;
+  if (fd < 0)
+    return;
   write_all(fd, g_error.data(), g_error.size());
   ::close(fd);
 }
@@ -150,7 +159,8 @@ void* interrupted_at(const void* context) {
 #endif
 }
 
-// From where the signal came on: what is above belongs to the handler. Without a place to begin at, all.
+// From where the signal came on: what is above belongs to the handler. Without a place to begin at,
+// all.
 void say_stack(const void* context) {
   const Stack stack = Stack::here();
   void* const interrupted = interrupted_at(context);
@@ -162,13 +172,15 @@ void say_stack(const void* context) {
   if (found == end && interrupted != nullptr)
     say(line, write_frame(0, interrupted, true, line, sizeof(line)));
   for (const auto* frame = from; frame != end; ++frame) {
-    if (frame != from && *frame == frame[-1]) continue;  // a function that calls itself
-    say(line, write_frame(static_cast<int>(frame - from), *frame, frame == found, line, sizeof(line)));
+    if (frame != from && *frame == frame[-1])
+      continue;  // a function that calls itself
+    say(line,
+        write_frame(static_cast<int>(frame - from), *frame, frame == found, line, sizeof(line)));
   }
 }
 
-// A symbol's name is the linker's to tell, whose lock may be held by a thread that waits for this one: then
-// the process ends after a while with no more of its stack.
+// A symbol's name is the linker's to tell, whose lock may be held by a thread that waits for this
+// one: then the process ends after a while with no more of its stack.
 void end_by_signal(int) {
   sigset_t signal;
   ::sigemptyset(&signal);
@@ -189,8 +201,8 @@ void end_soon() {
   ::alarm(kSeconds);
 }
 
-// Only what is safe in a handler. The signal's default is back (SA_RESETHAND): a fault in here ends the
-// process, and so does the fault that this returns to.
+// Only what is safe in a handler. The signal's default is back (SA_RESETHAND): a fault in here ends
+// the process, and so does the fault that this returns to.
 void on_fatal_signal(int signal, siginfo_t* info, void* context) {
   const int errno_before = errno;
   const auto self = static_cast<pid_t>(::syscall(SYS_gettid));
@@ -203,16 +215,19 @@ void on_fatal_signal(int signal, siginfo_t* info, void* context) {
     say_stack(context);
     end_error();
   } else if (nobody != self) {
-    for (;;) ::pause();  // until the other thread's signal ends the process
+    for (;;)
+      ::pause();  // until the other thread's signal ends the process
   }
   // What was sent does not come again by itself.
-  if (info->si_code <= 0) ::syscall(SYS_tgkill, ::getpid(), self, signal);
+  if (info->si_code <= 0)
+    ::syscall(SYS_tgkill, ::getpid(), self, signal);
   errno = errno_before;
 }
 
 void give_signal_stack() {
   stack_t given = {};
-  if (::sigaltstack(nullptr, &given) != 0 || (given.ss_flags & SS_DISABLE) == 0) return;
+  if (::sigaltstack(nullptr, &given) != 0 || (given.ss_flags & SS_DISABLE) == 0)
+    return;
   static std::array<char, kSignalStack> memory;
   given = {.ss_sp = memory.data(), .ss_flags = 0, .ss_size = memory.size()};
   ::sigaltstack(&given, nullptr);
@@ -225,7 +240,8 @@ void tell_fatal_signals_to(const std::string& error_file) {
   const bool fits = !error_file.empty() && error_file.size() < g_paths[0].size();
   auto& path = g_path == g_paths[0].data() ? g_paths[1] : g_paths[0];
   path.fill('\0');
-  if (fits) std::copy(error_file.begin(), error_file.end(), path.begin());
+  if (fits)
+    std::copy(error_file.begin(), error_file.end(), path.begin());
   g_path = fits ? path.data() : nullptr;
 }
 
@@ -237,8 +253,10 @@ void show_fatal_signals(const std::string& name) {
   give_signal_stack();
   for (const int signal : kFatal) {
     struct sigaction action = {};
-    if (::sigaction(signal, nullptr, &action) != 0) continue;
-    if ((action.sa_flags & SA_SIGINFO) != 0 || action.sa_handler != SIG_DFL) continue;
+    if (::sigaction(signal, nullptr, &action) != 0)
+      continue;
+    if ((action.sa_flags & SA_SIGINFO) != 0 || action.sa_handler != SIG_DFL)
+      continue;
     action.sa_sigaction = on_fatal_signal;
     action.sa_flags = static_cast<int>(SA_SIGINFO | SA_ONSTACK | SA_RESETHAND);
     ::sigemptyset(&action.sa_mask);

@@ -30,8 +30,8 @@ namespace muster {
 
 namespace {
 
-// Between a peer's end and the launcher's word of it: the launcher hears of it at once, but a large process
-// takes its time to end.
+// Between a peer's end and the launcher's word of it: the launcher hears of it at once, but a large
+// process takes its time to end.
 constexpr std::chrono::seconds kAwaitGeneration{10};
 constexpr std::chrono::seconds kAwaitOfOtherHost{30};  // which may have to be given up first
 constexpr std::chrono::seconds kAwaitWhenStopped{2};   // it is told before the signal is sent
@@ -43,15 +43,16 @@ std::shared_ptr<Store> open_job_store(const std::string& store, std::chrono::mil
   return open_store(store, Secret::from_environment().value_or(Secret()), timeout);
 }
 
-// Whether the death of another rank explains it. LibTorch's own errors tell by their text. `interrupted`:
-// this rank has itself broken off what its groups did.
+// Whether the death of another rank explains it. LibTorch's own errors tell by their text.
+// `interrupted`: this rank has itself broken off what its groups did.
 bool may_be_of_lost_peer(const std::exception_ptr& error, bool interrupted) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& own) {
     const ErrorCode code = own.code();
     return code == ErrorCode::peer_failed || code == ErrorCode::timeout ||
-           code == ErrorCode::backend_failed || (interrupted && code == ErrorCode::failed_precondition);
+           code == ErrorCode::backend_failed ||
+           (interrupted && code == ErrorCode::failed_precondition);
   } catch (...) {
   }
   try {
@@ -68,16 +69,21 @@ bool may_be_of_lost_peer(const std::exception_ptr& error, bool interrupted) {
 std::string what_on_failure() {
   const std::string what = get_env("MUSTER_ON_FAILURE").value_or("end");
   if (what != "end" && what != "continue" && what != "replace")
-    throw Error(ErrorCode::invalid_argument,
-                cat("MUSTER_ON_FAILURE: expected end, continue or replace, got '", what, "'; correct it"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("MUSTER_ON_FAILURE: expected end, continue or replace, got '", what, "'; correct it"));
   return what;
 }
 
 void require_interruptible(const ProcessGroup& group) {
-  if (capabilities_of(group.backend()).can_be_interrupted) return;
+  if (capabilities_of(group.backend()).can_be_interrupted)
+    return;
   throw Error(ErrorCode::invalid_argument,
-              cat("--on-failure replace: expected ranks over shm or gloo, got ", group.backend(), " (rank ",
-                  group.job_rank(), "); it is not supported there yet: use --max-restarts alone"));
+              cat("--on-failure replace: expected ranks over shm or gloo, got ",
+                  group.backend(),
+                  " (rank ",
+                  group.job_rank(),
+                  "); it is not supported there yet: use --max-restarts alone"));
 }
 
 InPlace::InPlace(RankEnv env, const InitOptions& init)
@@ -86,10 +92,10 @@ InPlace::InPlace(RankEnv env, const InitOptions& init)
       process_(process_name(env_.attempt, env_.rank)),
       newest_(env_.attempt) {
   if (env_.agent_store.empty()) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        "MUSTER_ON_FAILURE=replace: expected a rank of muster run, got one of another launcher; unset "
-        "it");
+    throw Error(ErrorCode::invalid_argument,
+                "MUSTER_ON_FAILURE=replace: expected a rank of muster run, got one of another "
+                "launcher; unset "
+                "it");
   }
   store_ = open_job_store(env_.agent_store, init_.init_timeout);
   const BlockedSignals blocked;  // in the thread, for good
@@ -111,20 +117,24 @@ InPlace::~InPlace() {
   listener_.join();
 }
 
-// The groups are interrupted before anybody is told: those of the next generation are made after that.
+// The groups are interrupted before anybody is told: those of the next generation are made after
+// that.
 void InPlace::listen() {
   try {
     for (int next = newest_ + 1;;) {
       const auto generation = wait_for_generation(*store_, process_, next, kListen);
       {
         const std::lock_guard lock(mutex_);
-        if (ends_) return;
-        if (!generation) continue;
+        if (ends_)
+          return;
+        if (!generation)
+          continue;
         is_interrupting_ = true;
       }
       interrupt_groups();
       const std::lock_guard lock(mutex_);
-      if (ends_) return;
+      if (ends_)
+        return;
       is_interrupting_ = false;
       newest_ = next++;
       variables_ = generation->variables;
@@ -132,20 +142,23 @@ void InPlace::listen() {
     }
   } catch (const std::exception& error) {
     const std::lock_guard lock(mutex_);
-    if (!ends_) log(LogLevel::debug, cat("no more generations: ", error.what()));
+    if (!ends_)
+      log(LogLevel::debug, cat("no more generations: ", error.what()));
   }
 }
 
 // Whoever reads a generation's activity finds all of its ranks there.
 void InPlace::show_activity_there() const {
   Activity* const activity = Activity::get();
-  if (activity == nullptr) return;
+  if (activity == nullptr)
+    return;
   const std::filesystem::path there = activity_path(env_.run_dir, env_.attempt, env_.rank);
   std::error_code ignored;  // a report without this rank is no reason to end
   std::filesystem::create_directories(there.parent_path(), ignored);
   std::filesystem::create_hard_link(activity->path(), there, ignored);
   activity->become(env_.rank, env_.world_size, ignored ? "" : there.string());
-  if (!ignored) answer_stack_requests_at(there.string());
+  if (!ignored)
+    answer_stack_requests_at(there.string());
 }
 
 // To the newest generation, as the rank that this is there.
@@ -157,7 +170,8 @@ void InPlace::come() {
     env_.attempt = newest_;
   }
   come_to_generation(*store_, process_, env_.attempt);
-  if (env_.attempt == before) return;
+  if (env_.attempt == before)
+    return;
   set_log_name(cat("rank ", env_.rank));
   set_error_file(env_.error_file);
   forget_lost_ranks();
@@ -166,22 +180,31 @@ void InPlace::come() {
 
 void InPlace::check_newest(int mine) const {
   const std::lock_guard lock(mutex_);
-  if (newest_ == mine) return;
+  if (newest_ == mine)
+    return;
   throw Error(ErrorCode::peer_failed,
-              cat("generation ", mine, ": expected its ranks to live, got generation ", newest_,
-                  " in place of it (rank ", env_.rank, ")"));
+              cat("generation ",
+                  mine,
+                  ": expected its ranks to live, got generation ",
+                  newest_,
+                  " in place of it (rank ",
+                  env_.rank,
+                  ")"));
 }
 
-// A store of its own: what is interrupted may have lost the connections of the one before. Its host may be
-// the next to die.
+// A store of its own: what is interrupted may have lost the connections of the one before. Its host
+// may be the next to die.
 std::shared_ptr<Store> InPlace::open_rendezvous_store() const {
   for (const Deadline deadline(init_.init_timeout);;) {
     check_newest(env_.attempt);
     try {
-      return open_job_store(env_.store, std::min<std::chrono::milliseconds>(kTryToOpen, deadline.left()));
+      return open_job_store(env_.store,
+                            std::min<std::chrono::milliseconds>(kTryToOpen, deadline.left()));
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::unavailable) throw;
-      if (deadline.passed()) throw;
+      if (error.code() != ErrorCode::unavailable)
+        throw;
+      if (deadline.passed())
+        throw;
     }
   }
 }
@@ -204,11 +227,13 @@ bool InPlace::goes_on_after(const std::exception_ptr& error) {
     const std::lock_guard lock(mutex_);
     interrupted = is_interrupting_ || newest_ > env_.attempt;
   }
-  if (!may_be_of_lost_peer(error, interrupted)) return false;
+  if (!may_be_of_lost_peer(error, interrupted))
+    return false;
   std::unique_lock lock(mutex_);
   const auto since = Clock::now();
   const auto patience = [&] {
-    if (stop_signal() != 0) return kAwaitWhenStopped;
+    if (stop_signal() != 0)
+      return kAwaitWhenStopped;
     return env_.group_world_size > 1 ? kAwaitOfOtherHost : kAwaitGeneration;
   };
   while (newest_ == env_.attempt && Clock::now() - since < patience())

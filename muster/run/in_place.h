@@ -1,5 +1,6 @@
-// A rank of a job that replaces failed ranks in place (`muster run --on-failure replace`). It listens for the
-// next generation, interrupts its waits when there is one, and meets the other ranks in it. For muster::run.
+// A rank of a job that replaces failed ranks in place (`muster run --on-failure replace`). It
+// listens for the next generation, interrupts its waits when there is one, and meets the other
+// ranks in it. For muster::run.
 #pragma once
 
 #include <condition_variable>
@@ -27,15 +28,15 @@ class InPlace {
   InPlace& operator=(const InPlace&) = delete;
   ~InPlace();
 
-  // Joins the newest generation. Operations on the returned store end with peer_failed once there is a newer
-  // one.
+  // Joins the newest generation. Operations on the returned store end with peer_failed once there
+  // is a newer one.
   Rendezvous meet();
 
   // This rank in the generation last joined by meet(); the generation's number is env().attempt.
   const RankEnv& env() const { return env_; }
 
-  // Called by a rank that has caught `error`. Returns true if there is a newer generation to join; it waits a
-  // few seconds for one if the error may come from a lost peer. Blocking: until then.
+  // Called by a rank that has caught `error`. Returns true if there is a newer generation to join;
+  // it waits a few seconds for one if the error may come from a lost peer. Blocking: until then.
   bool goes_on_after(const std::exception_ptr& error);
 
  private:

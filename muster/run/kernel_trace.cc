@@ -25,7 +25,8 @@ constexpr uint32_t kFirstTrack = 1U << 30;  // no thread has such a number
 
 void begin_profile(Profiled what) {
   const ProfilerConfig config(ProfilerState::KINETO);
-  const std::set<ActivityType> activities = {what == Profiled::cpu ? ActivityType::CPU : ActivityType::CUDA};
+  const std::set<ActivityType> activities = {what == Profiled::cpu ? ActivityType::CPU
+                                                                   : ActivityType::CUDA};
   torch::autograd::profiler::prepareProfiler(config, activities);
   torch::autograd::profiler::enableProfiler(config, activities);
 }
@@ -40,7 +41,8 @@ std::vector<ProfiledSpan> end_profile() {
                       .stream = event.deviceResourceId(),
                       .begin_ns = static_cast<int64_t>(event.startNs()) - unix_minus_monotonic,
                       .end_ns = static_cast<int64_t>(event.endNs()) - unix_minus_monotonic};
-    if (event.deviceType() != c10::DeviceType::CPU) span.gpu = event.deviceIndex();
+    if (event.deviceType() != c10::DeviceType::CPU)
+      span.gpu = event.deviceIndex();
     spans.push_back(std::move(span));
   }
   return spans;
@@ -49,11 +51,16 @@ std::vector<ProfiledSpan> end_profile() {
 void add_kernels(const std::vector<ProfiledSpan>& spans, TraceEventFile& events) {
   std::map<std::pair<int, int64_t>, uint32_t> tracks;
   for (const ProfiledSpan& span : spans) {
-    if (!span.gpu) continue;
-    const auto [track, is_new] =
-        tracks.try_emplace({*span.gpu, span.stream}, kFirstTrack + static_cast<uint32_t>(tracks.size()));
-    if (is_new) events.add_thread(cat("GPU ", *span.gpu, " stream ", span.stream).c_str(), track->second);
-    events.add_span(span.name.c_str(), static_cast<uint32_t>(Category::compute), track->second, span.begin_ns,
+    if (!span.gpu)
+      continue;
+    const auto [track, is_new] = tracks.try_emplace(
+        {*span.gpu, span.stream}, kFirstTrack + static_cast<uint32_t>(tracks.size()));
+    if (is_new)
+      events.add_thread(cat("GPU ", *span.gpu, " stream ", span.stream).c_str(), track->second);
+    events.add_span(span.name.c_str(),
+                    static_cast<uint32_t>(Category::compute),
+                    track->second,
+                    span.begin_ns,
                     std::max(span.begin_ns, span.end_ns));
   }
 }

@@ -1,5 +1,5 @@
-// GPU kernels and copies as events in a rank's trace, by Kineto, LibTorch's profiler. For `--trace=operators`
-// on GPUs.
+// GPU kernels and copies as events in a rank's trace, by Kineto, LibTorch's profiler. For
+// `--trace=operators` on GPUs.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct ProfiledSpan {
 
 enum class Profiled { cpu, gpus };
 
-// Begins and ends in one thread; one profile at a time in a process. Throws: c10::Error where LibTorch's
-// profiler cannot begin, as when the program profiles itself.
+// Begins and ends in one thread; one profile at a time in a process. Throws: c10::Error where
+// LibTorch's profiler cannot begin, as when the program profiles itself.
 void begin_profile(Profiled what);
 std::vector<ProfiledSpan> end_profile();
 

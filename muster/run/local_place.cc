@@ -23,12 +23,15 @@ constexpr const char* kAdvice = "; set LOCAL_RANK for every rank, or for none";
 std::string gpus_seen(const SeenMachine& seen) {
   const Host& host = seen.machine.hosts.at(0);
   std::vector<std::string> uuids;
-  for (const UsableGpu& gpu : usable_gpus(host, seen.masks).gpus) uuids.push_back(uuid_of(host, gpu).value);
+  for (const UsableGpu& gpu : usable_gpus(host, seen.masks).gpus)
+    uuids.push_back(uuid_of(host, gpu).value);
   return join(uuids, ",");
 }
 
 // What every rank says about its device.
-std::vector<RankIdentity> exchange(const Rendezvous& rendezvous, const char* about, const std::string& device,
+std::vector<RankIdentity> exchange(const Rendezvous& rendezvous,
+                                   const char* about,
+                                   const std::string& device,
                                    std::chrono::milliseconds timeout) {
   c10d::PrefixStore store(about, rendezvous.store);
   try {
@@ -41,25 +44,30 @@ std::vector<RankIdentity> exchange(const Rendezvous& rendezvous, const char* abo
                  .libtorch = TORCH_VERSION},
                 timeout);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::timeout) throw;
+    if (error.code() != ErrorCode::timeout)
+      throw;
     throw Error(error.code(), error.message() + kAdvice);
   }
 }
 
 // Tells the others whether this rank has a device, or `trouble`, and fails where another has none.
-void compare_devices(const Rendezvous& rendezvous, const std::string& trouble,
+void compare_devices(const Rendezvous& rendezvous,
+                     const std::string& trouble,
                      std::chrono::milliseconds timeout) {
   const std::vector<RankIdentity> members = exchange(rendezvous, "devices", trouble, timeout);
-  const auto failed = std::find_if(members.begin(), members.end(),
-                                   [](const RankIdentity& member) { return !member.device.empty(); });
-  if (failed == members.end()) return;
+  const auto failed = std::find_if(members.begin(), members.end(), [](const RankIdentity& member) {
+    return !member.device.empty();
+  });
+  if (failed == members.end())
+    return;
   // Who serves the store may not end before all have read why.
   rendezvous.store->add("devices/read", 1);
   const Deadline deadline(kLastWords);
-  while (rendezvous.serves_store && rendezvous.store->add("devices/read", 0) < rendezvous.world_size &&
-         !deadline.passed())
+  while (rendezvous.serves_store &&
+         rendezvous.store->add("devices/read", 0) < rendezvous.world_size && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  if (trouble.empty()) throw Error(ErrorCode::unavailable, cat("rank ", failed->rank, ": ", failed->device));
+  if (trouble.empty())
+    throw Error(ErrorCode::unavailable, cat("rank ", failed->rank, ": ", failed->device));
 }
 
 }  // namespace
@@ -69,21 +77,28 @@ LocalPlace local_place(const std::vector<RankIdentity>& members, int rank) {
   LocalPlace place{.local_world_size = 0, .num_hosts = 0, .gpu_world_size = 0};
   std::vector<std::string> hosts;
   for (const RankIdentity& member : members) {
-    if (std::find(hosts.begin(), hosts.end(), member.host) == hosts.end()) hosts.push_back(member.host);
-    if (member.host != self.host) continue;
+    if (std::find(hosts.begin(), hosts.end(), member.host) == hosts.end())
+      hosts.push_back(member.host);
+    if (member.host != self.host)
+      continue;
     const bool before = member.rank < rank;
     ++place.local_world_size;
-    if (before) ++place.local_rank;
-    if (member.device != self.device) continue;
+    if (before)
+      ++place.local_rank;
+    if (member.device != self.device)
+      continue;
     ++place.gpu_world_size;
-    if (before) ++place.gpu_rank;
+    if (before)
+      ++place.gpu_rank;
   }
   place.host = static_cast<int>(std::find(hosts.begin(), hosts.end(), self.host) - hosts.begin());
   place.num_hosts = static_cast<int>(hosts.size());
   return place;
 }
 
-std::optional<RankDevice> device_by_hosts(RankEnv& env, const Rendezvous& rendezvous, Surplus surplus,
+std::optional<RankDevice> device_by_hosts(RankEnv& env,
+                                          const Rendezvous& rendezvous,
+                                          Surplus surplus,
                                           std::chrono::milliseconds timeout) {
   const SeenMachine seen = see_machine();
   const LocalPlace place =
@@ -102,7 +117,8 @@ std::optional<RankDevice> device_by_hosts(RankEnv& env, const Rendezvous& rendez
   compare_devices(rendezvous, "", timeout);
   env.local_rank = place.local_rank;
   env.local_world_size = place.local_world_size;
-  if (found) found->assignment.local_rank = place.local_rank;
+  if (found)
+    found->assignment.local_rank = place.local_rank;
   return found;
 }
 

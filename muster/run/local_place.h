@@ -1,6 +1,6 @@
-// Finds the device of a rank whose launcher gives only rank and size: one pod per rank, processes started by
-// hand. The ranks exchange their hosts and visible GPUs, because nothing else tells who shares them. For
-// run.cc.
+// Finds the device of a rank whose launcher gives only rank and size: one pod per rank, processes
+// started by hand. The ranks exchange their hosts and visible GPUs, because nothing else tells who
+// shares them. For run.cc.
 #pragma once
 
 #include <chrono>
@@ -28,8 +28,11 @@ LocalPlace local_place(const std::vector<RankIdentity>& members, int rank);
 // Sets the rank's place in `env`, and finds its device as device_of_rank does.
 // Collective: over all ranks.
 // Blocking: until all have joined, at most `timeout`.
-// Throws: as join and device_by_local_rank; unavailable, on every rank, naming a rank without a device.
-std::optional<RankDevice> device_by_hosts(RankEnv& env, const Rendezvous& rendezvous, Surplus surplus,
+// Throws: as join and device_by_local_rank; unavailable, on every rank, naming a rank without a
+// device.
+std::optional<RankDevice> device_by_hosts(RankEnv& env,
+                                          const Rendezvous& rendezvous,
+                                          Surplus surplus,
                                           std::chrono::milliseconds timeout);
 
 }  // namespace muster

@@ -23,7 +23,8 @@ void end_range() {
 }  // namespace
 
 void show_spans_in_nvtx() {
-  if (nvtx().enabled()) Activity::set_span_hooks(begin_range, end_range);
+  if (nvtx().enabled())
+    Activity::set_span_hooks(begin_range, end_range);
 }
 
 }  // namespace muster

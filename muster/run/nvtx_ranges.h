@@ -3,8 +3,8 @@
 
 namespace muster {
 
-// Takes effect for all threads' spans, if LibTorch has CUDA; otherwise does nothing. A range costs some
-// nanoseconds if no profiler is attached.
+// Takes effect for all threads' spans, if LibTorch has CUDA; otherwise does nothing. A range costs
+// some nanoseconds if no profiler is attached.
 void show_spans_in_nvtx();
 
 }  // namespace muster

@@ -33,16 +33,21 @@ void end_operator(const at::RecordFunction& function, at::ObserverContext* conte
   static thread_local const auto thread = static_cast<uint32_t>(::syscall(SYS_gettid));
   Activity* const activity = Activity::get();
   TraceEventFile* const events = activity == nullptr ? nullptr : activity->events();
-  if (events == nullptr || context == nullptr) return;
-  events->add_span(function.name(), static_cast<uint32_t>(Category::compute), thread,
-                   static_cast<OperatorBegin*>(context)->at_ns, activity_now());
+  if (events == nullptr || context == nullptr)
+    return;
+  events->add_span(function.name(),
+                   static_cast<uint32_t>(Category::compute),
+                   thread,
+                   static_cast<OperatorBegin*>(context)->at_ns,
+                   activity_now());
 }
 
 // What runs on GPUs, where there are any. A program that profiles itself keeps its profiler.
 class Kernels {
  public:
   void begin() {
-    if (!at::hasCUDA()) return;
+    if (!at::hasCUDA())
+      return;
     try {
       begin_profile(Profiled::gpus);
       is_on_ = true;
@@ -52,13 +57,15 @@ class Kernels {
   }
 
   void end() {
-    if (!std::exchange(is_on_, false)) return;
+    if (!std::exchange(is_on_, false))
+      return;
     try {
       const auto spans = end_profile();
       Activity* const activity = Activity::get();
-      if (activity != nullptr && activity->events() != nullptr) add_kernels(spans, *activity->events());
-    } catch (
-        const std::exception& error) {  // another thread counts the steps now, or the program has ended it
+      if (activity != nullptr && activity->events() != nullptr)
+        add_kernels(spans, *activity->events());
+    } catch (const std::exception&
+                 error) {  // another thread counts the steps now, or the program has ended it
       log(LogLevel::warn, cat("--trace: GPU kernels are not traced: ", error.what()));
     }
   }
@@ -71,15 +78,17 @@ class Kernels {
 class Window {
  public:
   void open() {
-    if (handle_ != at::INVALID_CALLBACK_HANDLE) return;
+    if (handle_ != at::INVALID_CALLBACK_HANDLE)
+      return;
     kernels_.begin();
-    handle_ =
-        at::addGlobalCallback(at::RecordFunctionCallback(begin_operator, end_operator)
-                                  .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+    handle_ = at::addGlobalCallback(
+        at::RecordFunctionCallback(begin_operator, end_operator)
+            .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
   }
 
   void close() {
-    if (handle_ == at::INVALID_CALLBACK_HANDLE) return;
+    if (handle_ == at::INVALID_CALLBACK_HANDLE)
+      return;
     at::removeCallback(std::exchange(handle_, at::INVALID_CALLBACK_HANDLE));
     kernels_.end();
   }
@@ -95,8 +104,10 @@ Window& window() {
 }
 
 void on_step(int64_t steps) {
-  if (steps == kAfterStep) window().open();
-  if (steps >= kUntilStep) window().close();
+  if (steps == kAfterStep)
+    window().open();
+  if (steps >= kUntilStep)
+    window().close();
 }
 
 }  // namespace

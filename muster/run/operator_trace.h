@@ -1,5 +1,6 @@
-// LibTorch's own operators, and on GPUs their kernels, as events in a rank's trace. For some steps only:
-// there are so many that tracing all steps would be slow and the trace large. For `--trace=operators`.
+// LibTorch's own operators, and on GPUs their kernels, as events in a rank's trace. For some steps
+// only: there are so many that tracing all steps would be slow and the trace large. For
+// `--trace=operators`.
 #pragma once
 
 namespace muster {

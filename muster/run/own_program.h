@@ -6,13 +6,13 @@
 
 namespace muster {
 
-// For exec by a child of this process: the file that is running, even if its name now belongs to another
-// file.
+// For exec by a child of this process: the file that is running, even if its name now belongs to
+// another file.
 inline constexpr const char* kOwnProgram = "/proc/self/exe";
 
-// The arguments that this process was started with. argv may have changed: gflags, MPI_Init and others remove
-// their arguments from it, and a process title may overwrite it. Falls back to `argv` if the C library does
-// not provide them.
+// The arguments that this process was started with. argv may have changed: gflags, MPI_Init and
+// others remove their arguments from it, and a process title may overwrite it. Falls back to `argv`
+// if the C library does not provide them.
 std::vector<std::string> own_command_line(int argc, char** argv);
 
 // Gives this process its program's name; ps and top would otherwise show "exe" for kOwnProgram.

@@ -25,14 +25,16 @@ Progress::Progress(std::string label, int64_t total_samples, bool shown)
 void Progress::update(int64_t samples, double loss) {
   done_ += samples;
   loss_sum_ += loss * static_cast<double>(samples);
-  if (!shown_ || !alive_ || Clock::now() - drawn_ < kRedraw) return;
+  if (!shown_ || !alive_ || Clock::now() - drawn_ < kRedraw)
+    return;
   drawn_ = Clock::now();
   std::fprintf(stderr, "%s\r", line().c_str());
   std::fflush(stderr);
 }
 
 void Progress::finish() {
-  if (shown_) std::fprintf(stderr, "%s\n", line().c_str());
+  if (shown_)
+    std::fprintf(stderr, "%s\n", line().c_str());
 }
 
 double Progress::mean_loss() const {
@@ -46,10 +48,15 @@ double Progress::samples_per_second() const {
 std::string Progress::line() const {
   const auto filled = static_cast<size_t>(kBarWidth * std::min(done_, total_) / total_);
   char numbers[96];
-  std::snprintf(numbers, sizeof(numbers), "%lld/%lld  loss %.4f  %.0f samples/s",
-                static_cast<long long>(std::min(done_, total_)), static_cast<long long>(total_), mean_loss(),
+  std::snprintf(numbers,
+                sizeof(numbers),
+                "%lld/%lld  loss %.4f  %.0f samples/s",
+                static_cast<long long>(std::min(done_, total_)),
+                static_cast<long long>(total_),
+                mean_loss(),
                 samples_per_second());
-  return cat(label_, " [", std::string(filled, '#'), std::string(kBarWidth - filled, '.'), "] ", numbers);
+  return cat(
+      label_, " [", std::string(filled, '#'), std::string(kBarWidth - filled, '.'), "] ", numbers);
 }
 
 }  // namespace muster

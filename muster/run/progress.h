@@ -1,4 +1,5 @@
-// A progress bar for one epoch: live on a terminal; elsewhere (a file, a pipe) one plain line per epoch.
+// A progress bar for one epoch: live on a terminal; elsewhere (a file, a pipe) one plain line per
+// epoch.
 #pragma once
 
 #include <cstdint>

@@ -16,17 +16,24 @@ namespace {
 RankDevice from_plan(const RankEnv& env) {
   const Plan plan = plan_from_json(read_small_file(env.plan), env.plan);
   if (env.rank >= static_cast<int>(plan.ranks.size())) {
-    throw Error(ErrorCode::invalid_argument, cat("plan '", env.plan, "': expected an entry for rank ",
-                                                 env.rank, ", got ", plan.ranks.size(), " ranks"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("plan '",
+                    env.plan,
+                    "': expected an entry for rank ",
+                    env.rank,
+                    ", got ",
+                    plan.ranks.size(),
+                    " ranks"));
   }
   RankDevice found{.device = c10::kCPU, .assignment = plan.ranks[static_cast<size_t>(env.rank)]};
   found.mesh = plan.mesh;
   for (const RankPlan& rank : plan.ranks) {
-    if (plan.global_batch > 0) found.batch_shares.push_back(rank.batch_share);
+    if (plan.global_batch > 0)
+      found.batch_shares.push_back(rank.batch_share);
   }
   if (found.assignment.device.kind == DeviceAssignment::Kind::cuda && !env.simulated) {
-    found.device =
-        c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(found.assignment.device.ordinal.value));
+    found.device = c10::Device(
+        c10::kCUDA, static_cast<c10::DeviceIndex>(found.assignment.device.ordinal.value));
   }
   return found;
 }
@@ -53,32 +60,45 @@ RankDevice on_gpu(const RankEnv& env, const Inventory& machine, const UsableGpu&
 
 // A LibTorch is built for one vendor's GPUs, and each vendor counts its own from 0.
 std::vector<UsableGpu> of_one_vendor(const Host& host, std::vector<UsableGpu> gpus) {
-  if (gpus.empty()) return gpus;
+  if (gpus.empty())
+    return gpus;
   const Vendor vendor = gpu_of(host, gpus[0]).vendor;
   std::erase_if(gpus, [&](const UsableGpu& gpu) { return gpu_of(host, gpu).vendor != vendor; });
   return gpus;
 }
 
-// Whether the launcher gave this rank a mask of its own, with one device: srun --gpus-per-task=1, or a
-// wrapper. torchrun gives all ranks the same; whoever says there what surplus ranks get does not mean such a
-// mask.
-bool has_own_mask(const RankEnv& env, Vendor vendor, const VisibilityMasks& masks, Surplus surplus) {
-  if (env.source == "torchrun" && surplus != Surplus::error) return false;
+// Whether the launcher gave this rank a mask of its own, with one device: srun --gpus-per-task=1,
+// or a wrapper. torchrun gives all ranks the same; whoever says there what surplus ranks get does
+// not mean such a mask.
+bool has_own_mask(const RankEnv& env,
+                  Vendor vendor,
+                  const VisibilityMasks& masks,
+                  Surplus surplus) {
+  if (env.source == "torchrun" && surplus != Surplus::error)
+    return false;
   const auto names_one = [](const std::optional<std::string>& mask) {
     return mask && !mask->empty() && mask->find(',') == std::string::npos;
   };
-  if (vendor == Vendor::nvidia) return names_one(masks.cuda);
-  return names_one(masks.rocr) || names_one(masks.hip && !masks.hip->empty() ? masks.hip : masks.cuda);
+  if (vendor == Vendor::nvidia)
+    return names_one(masks.cuda);
+  return names_one(masks.rocr) ||
+         names_one(masks.hip && !masks.hip->empty() ? masks.hip : masks.cuda);
 }
 
 // Of several MIG instances a process sees the first that its mask names.
-void check_can_be_seen(const RankEnv& env, const Host& host, const UsableGpu& gpu, const UsableGpu& first) {
-  if (gpu.mig < 0 || gpu == first) return;
-  throw Error(
-      ErrorCode::unavailable,
-      cat("device: expected a GPU that this process can see for local rank ", env.local_rank, ", got ",
-          label_of(host, gpu),
-          ", but CUDA shows a process only its first MIG instance; `muster run` shows each rank its own"));
+void check_can_be_seen(const RankEnv& env,
+                       const Host& host,
+                       const UsableGpu& gpu,
+                       const UsableGpu& first) {
+  if (gpu.mig < 0 || gpu == first)
+    return;
+  throw Error(ErrorCode::unavailable,
+              cat("device: expected a GPU that this process can see for local rank ",
+                  env.local_rank,
+                  ", got ",
+                  label_of(host, gpu),
+                  ", but CUDA shows a process only its first MIG instance; `muster run` shows each "
+                  "rank its own"));
 }
 
 }  // namespace
@@ -93,27 +113,34 @@ RankDevice cpu_of_rank(const RankEnv& env, const std::string& why) {
   return found;
 }
 
-std::optional<RankDevice> device_by_local_rank(const RankEnv& env, const Inventory& machine,
-                                               const VisibilityMasks& masks, Surplus surplus) {
+std::optional<RankDevice> device_by_local_rank(const RankEnv& env,
+                                               const Inventory& machine,
+                                               const VisibilityMasks& masks,
+                                               Surplus surplus) {
   const Host& host = machine.hosts.at(0);
   const UsableGpus usable = usable_gpus(host, masks);
   const std::vector<UsableGpu> gpus = of_one_vendor(host, usable.gpus);
   if (gpus.empty() && !usable.sick.empty()) {
     throw Error(ErrorCode::unavailable,
-                cat("device: expected a GPU that can be used, got none: ", describe(host, usable),
+                cat("device: expected a GPU that can be used, got none: ",
+                    describe(host, usable),
                     "; repair it, or hide it to run on the CPU (CUDA_VISIBLE_DEVICES=)"));
   }
-  if (gpus.empty() && surplus == Surplus::drop) return std::nullopt;
+  if (gpus.empty() && surplus == Surplus::drop)
+    return std::nullopt;
   if (gpus.empty() && (usable.mask_is_wrong || host.gpus_expected))
     log(LogLevel::warn, cat("runs on the CPU: ", describe(host, usable)));
-  if (gpus.empty()) return cpu_of_rank(env, "no visible GPU");
-  if (has_own_mask(env, gpu_of(host, gpus[0]).vendor, masks, surplus)) return on_gpu(env, machine, gpus[0]);
+  if (gpus.empty())
+    return cpu_of_rank(env, "no visible GPU");
+  if (has_own_mask(env, gpu_of(host, gpus[0]).vendor, masks, surplus))
+    return on_gpu(env, machine, gpus[0]);
   const auto place = static_cast<size_t>(env.local_rank);
   const int with_gpu = std::min(env.local_world_size, static_cast<int>(gpus.size()));
   if (place < gpus.size()) {
     check_can_be_seen(env, host, gpus[place], gpus[0]);
     RankDevice found = on_gpu(env, machine, gpus[place]);
-    if (surplus == Surplus::drop) found.local_world_size = with_gpu;
+    if (surplus == Surplus::drop)
+      found.local_world_size = with_gpu;
     return found;
   }
   switch (surplus) {
@@ -128,9 +155,17 @@ std::optional<RankDevice> device_by_local_rank(const RankEnv& env, const Invento
       break;
   }
   throw Error(ErrorCode::unavailable,
-              cat("device: expected a GPU for local rank ", env.local_rank, ", got ",
-                  plural(gpus.size(), "visible GPU"), " (", env.source, " started ", env.local_world_size,
-                  " ranks here); ", describe(host, usable), "; start fewer ranks, ",
+              cat("device: expected a GPU for local rank ",
+                  env.local_rank,
+                  ", got ",
+                  plural(gpus.size(), "visible GPU"),
+                  " (",
+                  env.source,
+                  " started ",
+                  env.local_world_size,
+                  " ranks here); ",
+                  describe(host, usable),
+                  "; start fewer ranks, ",
                   env.local_rank_told ? "" : "tell each its LOCAL_RANK, ",
                   "or say what the others get: MUSTER_SURPLUS=cpu, drop or share"));
 }
@@ -138,12 +173,14 @@ std::optional<RankDevice> device_by_local_rank(const RankEnv& env, const Invento
 SeenMachine see_machine() {
   const auto file = get_env("MUSTER_INVENTORY");
   SeenMachine seen{.machine = file ? read_inventory(*file) : probe_this_machine()};
-  if (!seen.machine.simulated) seen.masks = inherited_masks();
+  if (!seen.machine.simulated)
+    seen.masks = inherited_masks();
   return seen;
 }
 
 std::optional<RankDevice> device_of_rank(const RankEnv& env, Surplus surplus) {
-  if (!env.plan.empty()) return from_plan(env);
+  if (!env.plan.empty())
+    return from_plan(env);
   const SeenMachine seen = see_machine();
   return device_by_local_rank(env, seen.machine, seen.masks, surplus);
 }

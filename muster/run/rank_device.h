@@ -1,5 +1,5 @@
-// The device that a rank computes on: what the launcher assigned or, if it assigns none, the visible GPU of
-// its local rank.
+// The device that a rank computes on: what the launcher assigned or, if it assigns none, the
+// visible GPU of its local rank.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -25,10 +25,10 @@ struct RankDevice {
 // A rank on the CPU, for the reason `why`.
 RankDevice cpu_of_rank(const RankEnv& env, const std::string& why);
 
-// Returns nothing for a rank that is left out: without a GPU, if `surplus` is drop. If the launcher assigns
-// no device, MUSTER_INVENTORY's machine replaces this one.
-// Throws: unavailable if a launcher that assigns no devices has started more ranks than there are visible
-// GPUs, and surplus is error; io, invalid_argument for a plan that cannot be read or does not name this rank.
+// Returns nothing for a rank that is left out: without a GPU, if `surplus` is drop. If the launcher
+// assigns no device, MUSTER_INVENTORY's machine replaces this one. Throws: unavailable if a
+// launcher that assigns no devices has started more ranks than there are visible GPUs, and surplus
+// is error; io, invalid_argument for a plan that cannot be read or does not name this rank.
 std::optional<RankDevice> device_of_rank(const RankEnv& env, Surplus surplus);
 
 // This machine and what the environment hides of it, or MUSTER_INVENTORY's machine.
@@ -38,9 +38,12 @@ struct SeenMachine {
 };
 SeenMachine see_machine();
 
-// For a launcher that assigns no devices: the visible GPU of the local rank, or, if there are too few, what
-// `surplus` says. A mask that names a single GPU makes that the rank's own, whatever its local rank.
-std::optional<RankDevice> device_by_local_rank(const RankEnv& env, const Inventory& machine,
-                                               const VisibilityMasks& masks, Surplus surplus);
+// For a launcher that assigns no devices: the visible GPU of the local rank, or, if there are too
+// few, what `surplus` says. A mask that names a single GPU makes that the rank's own, whatever its
+// local rank.
+std::optional<RankDevice> device_by_local_rank(const RankEnv& env,
+                                               const Inventory& machine,
+                                               const VisibilityMasks& masks,
+                                               Surplus surplus);
 
 }  // namespace muster

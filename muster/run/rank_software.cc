@@ -17,7 +17,8 @@ std::string cpu_model() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
     const size_t colon = line.find(": ");
-    if (line.starts_with(kKey) && colon != std::string::npos) return line.substr(colon + 2);
+    if (line.starts_with(kKey) && colon != std::string::npos)
+      return line.substr(colon + 2);
   }
   return "CPU";
 }
@@ -26,7 +27,8 @@ std::string cpu_model() {
 
 void tell_software(const ProcessGroup& group, const DeviceAssignment& device) {
   Activity* const activity = Activity::get();
-  if (activity == nullptr) return;
+  if (activity == nullptr)
+    return;
   const bool is_gpu = device.kind != DeviceAssignment::Kind::cpu && group.device().is_cuda();
   activity->set_software({.libtorch = TORCH_VERSION,
                           .backend = group.backend(),

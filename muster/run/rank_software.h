@@ -1,5 +1,5 @@
-// Records a rank's software in its activity file, for run.json and `muster report`: LibTorch's version, the
-// group's backend, the name of its device.
+// Records a rank's software in its activity file, for run.json and `muster report`: LibTorch's
+// version, the group's backend, the name of its device.
 #pragma once
 
 #include "muster/comm/process_group.h"

@@ -1,4 +1,5 @@
-// The error of a rank whose function returned while others made another call: it is the cause of theirs.
+// The error of a rank whose function returned while others made another call: it is the cause of
+// theirs.
 #pragma once
 
 #include "muster/base/error.h"

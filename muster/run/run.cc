@@ -45,8 +45,8 @@ bool wants_backtrace(const RunOptions& options) {
 
 // As the environment says it, or else the options.
 LaunchOptions own_launch_options(const RunOptions& options, int argc, char** argv) {
-  collective_timeout(
-      options.collective_timeout);  // the ranks read these two: what is wrong is said before they start
+  collective_timeout(options.collective_timeout);  // the ranks read these two: what is wrong is
+                                                   // said before they start
   wants_backtrace(options);
   LaunchOptions launch_options;
   launch_options.argv = own_command_line(argc, argv);
@@ -77,8 +77,8 @@ LaunchOptions own_launch_options(const RunOptions& options, int argc, char** arg
   return launch_options;
 }
 
-// Started alone: this process becomes the launcher. It starts itself again by fork and exec at once, so
-// nothing of LibTorch's state (threads, CUDA) is ever inherited.
+// Started alone: this process becomes the launcher. It starts itself again by fork and exec at
+// once, so nothing of LibTorch's state (threads, CUDA) is ever inherited.
 int start_ranks(const RunOptions& options, int argc, char** argv) {
   try {
     return launch(own_launch_options(options, argc, argv));
@@ -89,31 +89,41 @@ int start_ranks(const RunOptions& options, int argc, char** argv) {
 }
 
 // The group of the ranks that have a device; nothing for one that is left out.
-std::optional<ProcessGroup> join_group(const std::optional<Rendezvous>& met, const InitOptions& init,
-                                       bool launcher_decides, Surplus surplus, bool has_device) {
+std::optional<ProcessGroup> join_group(const std::optional<Rendezvous>& met,
+                                       const InitOptions& init,
+                                       bool launcher_decides,
+                                       Surplus surplus,
+                                       bool has_device) {
   const Rendezvous rendezvous = met ? *met : open_rendezvous(init);
-  if (launcher_decides || surplus != Surplus::drop) return init_process_group(rendezvous, init);
+  if (launcher_decides || surplus != Surplus::drop)
+    return init_process_group(rendezvous, init);
   return init_process_group_of_some(rendezvous, init, has_device);
 }
 
 // What fails now does so because the function is over here; that a peer failed has another cause.
 void leave(ProcessGroup& group, bool goes_on) {
-  if (goes_on) return group.abandon();  // one may be dead: nobody is waited for
+  if (goes_on)
+    return group.abandon();  // one may be dead: nobody is waited for
   try {
     group.shutdown();
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::peer_failed) throw;
-    throw ReturnedEarly(
-        error.code(),
-        cat("rank ", group.rank(), " returned from its function while others did not: ", error.message()));
+    if (error.code() == ErrorCode::peer_failed)
+      throw;
+    throw ReturnedEarly(error.code(),
+                        cat("rank ",
+                            group.rank(),
+                            " returned from its function while others did not: ",
+                            error.message()));
   }
 }
 
 // Where one is asked for. All ranks have the launcher's word for it.
 void begin_trace(ProcessGroup& group, const std::string& run_dir) {
-  if (run_dir.empty() || !trace_is_asked()) return;
+  if (run_dir.empty() || !trace_is_asked())
+    return;
   align_clock(group, Activity::get());
-  if (get_env("MUSTER_TRACE") == "operators") trace_operators();
+  if (get_env("MUSTER_TRACE") == "operators")
+    trace_operators();
 }
 
 // A rank as it begins: where it stands, and on which device.
@@ -124,21 +134,27 @@ struct Start {
   bool has_device = true;
 };
 
-// Joins the group and calls the function. The exit code; nothing for a rank that is to do the same again, in
-// the job's next generation.
-std::optional<int> call_in_group(Start start, const std::optional<Rendezvous>& met, Surplus surplus,
-                                 InPlace* in_place, const std::function<void(Context&)>& fn) {
+// Joins the group and calls the function. The exit code; nothing for a rank that is to do the same
+// again, in the job's next generation.
+std::optional<int> call_in_group(Start start,
+                                 const std::optional<Rendezvous>& met,
+                                 Surplus surplus,
+                                 InPlace* in_place,
+                                 const std::function<void(Context&)>& fn) {
   RankEnv& env = start.env;
   std::optional<ProcessGroup> joined;
   try {
     joined = join_group(met, start.init, !env.plan.empty(), surplus, start.has_device);
-    if (in_place != nullptr) require_interruptible(*joined);
+    if (in_place != nullptr)
+      require_interruptible(*joined);
   } catch (...) {
-    if (in_place != nullptr && in_place->goes_on_after(std::current_exception())) return std::nullopt;
+    if (in_place != nullptr && in_place->goes_on_after(std::current_exception()))
+      return std::nullopt;
     throw;
   }
   if (!joined) {
-    log(LogLevel::info, cat("left out: no GPU for local rank ", env.local_rank, " (surplus: drop)"));
+    log(LogLevel::info,
+        cat("left out: no GPU for local rank ", env.local_rank, " (surplus: drop)"));
     return 0;
   }
   ProcessGroup& group = *joined;
@@ -152,7 +168,8 @@ std::optional<int> call_in_group(Start start, const std::optional<Rendezvous>& m
   try {
     begin_trace(group, env.run_dir);
     tell_software(group, start.device.assignment.device);
-    if (start.device.device.is_cuda()) show_spans_in_nvtx();
+    if (start.device.device.is_cuda())
+      show_spans_in_nvtx();
     Context context({.env = env,
                      .assignment = start.device.assignment,
                      .device = start.device.device,
@@ -166,7 +183,8 @@ std::optional<int> call_in_group(Start start, const std::optional<Rendezvous>& m
     set_job_ranks(1);
     return context.stops() ? kStoppedExitCode : 0;
   } catch (...) {
-    if (in_place != nullptr && in_place->goes_on_after(std::current_exception())) return std::nullopt;
+    if (in_place != nullptr && in_place->goes_on_after(std::current_exception()))
+      return std::nullopt;
     group.abandon();
     throw;
   }
@@ -177,17 +195,28 @@ void warn_of_unused_options(const RunOptions& options, const RankEnv& env) {
   const RunOptions none;
   std::vector<std::string> unused;
   const bool as_many = options.nproc == env.local_world_size || options.nproc == env.world_size;
-  if (options.nproc && !as_many) unused.emplace_back("RunOptions::nproc");
-  if (options.gpus != none.gpus) unused.emplace_back("RunOptions::gpus");
-  if (options.policy != none.policy) unused.emplace_back("RunOptions::policy");
-  if (options.map != none.map) unused.emplace_back("RunOptions::map");
-  if (options.visibility != none.visibility) unused.emplace_back("RunOptions::visibility");
+  if (options.nproc && !as_many)
+    unused.emplace_back("RunOptions::nproc");
+  if (options.gpus != none.gpus)
+    unused.emplace_back("RunOptions::gpus");
+  if (options.policy != none.policy)
+    unused.emplace_back("RunOptions::policy");
+  if (options.map != none.map)
+    unused.emplace_back("RunOptions::map");
+  if (options.visibility != none.visibility)
+    unused.emplace_back("RunOptions::visibility");
   for (const char* const variable : {"MUSTER_NPROC", "MUSTER_GPUS", "MUSTER_POLICY"}) {
-    if (get_env(variable) && !get_env("MUSTER_TASK")) unused.emplace_back(variable);
+    if (get_env(variable) && !get_env("MUSTER_TASK"))
+      unused.emplace_back(variable);
   }
-  if (unused.empty() || env.rank != 0 || env.attempt != 0) return;
-  log(LogLevel::warn, cat(join(unused, ", "), unused.size() == 1 ? " is" : " are", " not used: ", env.source,
-                          " has placed the ranks; give it the flags, or start the program by itself"));
+  if (unused.empty() || env.rank != 0 || env.attempt != 0)
+    return;
+  log(LogLevel::warn,
+      cat(join(unused, ", "),
+          unused.size() == 1 ? " is" : " are",
+          " not used: ",
+          env.source,
+          " has placed the ranks; give it the flags, or start the program by itself"));
 }
 
 // The exit code.
@@ -198,36 +227,48 @@ int run_rank(RankEnv env, const RunOptions& options, const std::function<void(Co
   init.timeout = options.collective_timeout;
   init.nccl = options.nccl;
   std::optional<InPlace> in_place;
-  if (what_on_failure() == "replace") in_place.emplace(env, init);
+  if (what_on_failure() == "replace")
+    in_place.emplace(env, init);
   std::optional<Rendezvous> met;
-  if (env.plan.empty() && !env.local_rank_told) met = open_rendezvous(init);
+  if (env.plan.empty() && !env.local_rank_told)
+    met = open_rendezvous(init);
   const std::optional<RankDevice> found =
       met ? device_by_hosts(env, *met, surplus, init.init_timeout) : device_of_rank(env, surplus);
   const RankDevice device = found ? *found : cpu_of_rank(env, "no rank has a GPU");
-  Start start{.env = std::move(env), .device = device, .init = init, .has_device = found.has_value()};
+  Start start{
+      .env = std::move(env), .device = device, .init = init, .has_device = found.has_value()};
   start.init.device = start.device.device;
-  if (!in_place) return *call_in_group(std::move(start), met, surplus, nullptr, fn);
+  if (!in_place)
+    return *call_in_group(std::move(start), met, surplus, nullptr, fn);
   for (;;) {
     try {
       met = in_place->meet();
     } catch (...) {
-      if (in_place->goes_on_after(std::current_exception())) continue;
+      if (in_place->goes_on_after(std::current_exception()))
+        continue;
       throw;
     }
     if (in_place->env().attempt != start.env.attempt) {
       start.env = in_place->env();
-      if (const auto now = device_of_rank(start.env, surplus)) start.device = *now;
+      if (const auto now = device_of_rank(start.env, surplus))
+        start.device = *now;
     }
-    if (const auto code = call_in_group(start, met, surplus, &*in_place, fn)) return *code;
+    if (const auto code = call_in_group(start, met, surplus, &*in_place, fn))
+      return *code;
   }
 }
 
-int make_call(const RunOptions& options, int argc, char** argv, const std::function<void(Context&)>& fn) {
+int make_call(const RunOptions& options,
+              int argc,
+              char** argv,
+              const std::function<void(Context&)>& fn) {
   try {
     let_signals_end_first_process();
-    if (const auto code = code_of_call_made_elsewhere()) return *code;
+    if (const auto code = code_of_call_made_elsewhere())
+      return *code;
     const auto env = rank_env_from_environment();
-    if (!env) return start_ranks(options, argc, argv);
+    if (!env)
+      return start_ranks(options, argc, argv);
     take_own_name();
     set_log_name(cat("rank ", env->rank));
     Activity* const own = open_own_activity();
@@ -235,11 +276,14 @@ int make_call(const RunOptions& options, int argc, char** argv, const std::funct
       keep_thrown_stacks(true);
       show_fatal_signals(cat("rank ", env->rank));
       tell_fatal_signals_to(env->error_file);
-      if (own != nullptr) answer_stack_requests(*own);
+      if (own != nullptr)
+        answer_stack_requests(*own);
     }
-    if (!is_started_by_run_call()) warn_of_unused_options(options, *env);
+    if (!is_started_by_run_call())
+      warn_of_unused_options(options, *env);
     const int code = run_rank(*env, options, fn);
-    if (Activity* const activity = Activity::get()) activity->close();
+    if (Activity* const activity = Activity::get())
+      activity->close();
     return code;
   } catch (...) {
     tell_failure(std::current_exception());

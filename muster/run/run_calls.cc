@@ -32,15 +32,20 @@ std::optional<std::vector<int>> codes_before_ours() {
   const std::string text = get_env(kRunCallsVariable).value_or("");
   const size_t colon = text.find(':');
   const auto parent = parse_int(text.substr(0, colon));
-  if (!parent || *parent != ::getppid() || colon == std::string::npos) return std::nullopt;
+  if (!parent || *parent != ::getppid() || colon == std::string::npos)
+    return std::nullopt;
   std::vector<int> codes;
-  if (colon + 1 == text.size()) return codes;
+  if (colon + 1 == text.size())
+    return codes;
   for (const std::string& piece : split(text.substr(colon + 1), ',')) {
     const auto code = parse_int(piece);
     if (!code) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("run: expected in ", kRunCallsVariable, " exit codes of muster::run, got '",
-                      printable(text), "'; unset it"));
+                  cat("run: expected in ",
+                      kRunCallsVariable,
+                      " exit codes of muster::run, got '",
+                      printable(text),
+                      "'; unset it"));
     }
     codes.push_back(static_cast<int>(*code));
   }
@@ -53,12 +58,15 @@ void end_with_error_unless_made() {
   static const int registered = std::atexit([] {
     CallsMade& made = calls_made();
     const std::lock_guard lock(made.mutex);
-    if (made.came_to_ours) return;
-    log(LogLevel::error, cat("run: expected this rank to reach call ", ours + 1,
-                             " of muster::run, for which it was "
-                             "started, got the end of the program after call ",
-                             made.codes.size(),
-                             "; let main() make the same calls in a rank as in the program that starts it"));
+    if (made.came_to_ours)
+      return;
+    log(LogLevel::error,
+        cat("run: expected this rank to reach call ",
+            ours + 1,
+            " of muster::run, for which it was "
+            "started, got the end of the program after call ",
+            made.codes.size(),
+            "; let main() make the same calls in a rank as in the program that starts it"));
     std::fflush(nullptr);
     ::_exit(1);
   });
@@ -69,7 +77,8 @@ void end_with_error_unless_made() {
 
 std::optional<int> code_of_call_made_elsewhere() {
   const auto before = codes_before_ours();
-  if (!before) return std::nullopt;
+  if (!before)
+    return std::nullopt;
   CallsMade& made = calls_made();
   const std::lock_guard lock(made.mutex);
   const size_t call = made.codes.size();
@@ -77,7 +86,8 @@ std::optional<int> code_of_call_made_elsewhere() {
     end_with_error_unless_made();
     return before->at(call);
   }
-  if (call > before->size()) return made.codes.at(before->size());
+  if (call > before->size())
+    return made.codes.at(before->size());
   made.came_to_ours = true;
   return std::nullopt;
 }

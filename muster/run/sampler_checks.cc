@@ -20,11 +20,17 @@ SamplerCheck check_of_samplers(ProcessGroup group) {
 
 SamplerCheck check_of_own_loaders(ProcessGroup group) {
   return [group = std::move(group), said = false](const SamplerIdentity& identity) mutable {
-    if (group.size() == 1) return;
-    if (identity.num_replicas == group.size()) return check_of_samplers(group)(identity);
-    if (identity.num_replicas > 1 || group.rank() != 0 || std::exchange(said, true)) return;
+    if (group.size() == 1)
+      return;
+    if (identity.num_replicas == group.size())
+      return check_of_samplers(group)(identity);
+    if (identity.num_replicas > 1 || group.rank() != 0 || std::exchange(said, true))
+      return;
     log(LogLevel::warn,
-        cat("data loader: each of the ", group.size(), " ranks trains on all samples of ", identity.order,
+        cat("data loader: each of the ",
+            group.size(),
+            " ranks trains on all samples of ",
+            identity.order,
             ", since the loader was made without rank and ranks; divide them by ctx.loader, or set "
             ".undivided "
             "= true where each rank has data of its own, or is to see all"));
@@ -37,7 +43,8 @@ SamplerCheck check_of_mesh_samplers(ProcessGroup all, int64_t replicas) {
     for (const std::string& bytes : all.all_gather_bytes(identity.to_bytes(), "samplers")) {
       by_rank.push_back(SamplerIdentity::from_bytes(bytes));
       by_rank.back().rank = std::ssize(by_rank) - 1;
-      if (by_rank.back().num_replicas == replicas) by_rank.back().num_replicas = all.size();
+      if (by_rank.back().num_replicas == replicas)
+        by_rank.back().num_replicas = all.size();
     }
     check_samplers_agree(by_rank);
   };

@@ -14,11 +14,12 @@ using SamplerCheck = std::function<void(const SamplerIdentity&)>;
 // Every rank sees every rank's, so all find what differs.
 SamplerCheck check_of_samplers(ProcessGroup group);
 
-// For ranks some of which have the same samples: all but their places, which are those of their groups.
+// For ranks some of which have the same samples: all but their places, which are those of their
+// groups.
 SamplerCheck check_of_mesh_samplers(ProcessGroup all, int64_t replicas);
 
-// For training loaders that the program made itself (own_loaders.h). Those over all ranks are compared; of
-// one that gives each rank everything, rank 0 warns once.
+// For training loaders that the program made itself (own_loaders.h). Those over all ranks are
+// compared; of one that gives each rank everything, rank 0 warns once.
 SamplerCheck check_of_own_loaders(ProcessGroup group);
 
 }  // namespace muster

@@ -30,7 +30,8 @@ class FixedText {
     char digits[24];
     char* at = digits + sizeof(digits) - 1;
     *at = '\0';
-    do *--at = "0123456789abcdef"[number % base];
+    do
+      *--at = "0123456789abcdef"[number % base];
     while ((number /= base) != 0);
     add(at);
   }
@@ -56,19 +57,24 @@ struct Place {
 // The linker knows the program by what it was called as, which leads nowhere from another folder.
 const char* program_path() {
   static char path[4096];
-  if (path[0] == '\0' && ::readlink("/proc/self/exe", path, sizeof(path) - 1) < 0) return "?";
+  if (path[0] == '\0' && ::readlink("/proc/self/exe", path, sizeof(path) - 1) < 0)
+    return "?";
   return path;
 }
 
-// An executable that is linked to a fixed address is loaded at 0, whatever its first byte's address is.
+// An executable that is linked to a fixed address is loaded at 0, whatever its first byte's address
+// is.
 Place place_of(const void* address, bool exact) {
   const auto at = reinterpret_cast<uintptr_t>(address) - (exact ? 0 : 1);
   Dl_info info = {};
   link_map* map = nullptr;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): the address before one to return to
-  const bool found = ::dladdr1(reinterpret_cast<const void*>(at), &info, reinterpret_cast<void**>(&map),
+  const bool found = ::dladdr1(reinterpret_cast<const void*>(at),
+                               &info,
+                               reinterpret_cast<void**>(&map),
                                RTLD_DL_LINKMAP) != 0;
-  if (!found || map == nullptr) return {.offset = at};
+  if (!found || map == nullptr)
+    return {.offset = at};
   const bool is_program = map->l_name == nullptr || *map->l_name == '\0';
   return {.module = is_program ? program_path() : info.dli_fname,
           .offset = at - map->l_addr,
@@ -97,7 +103,8 @@ Stack Stack::here() {
 }
 
 void Stack::drop_first() {
-  if (size == 0) return;
+  if (size == 0)
+    return;
   std::copy(frames.begin() + 1, frames.begin() + size, frames.begin());
   --size;
 }
@@ -122,17 +129,22 @@ size_t write_frame(int number, const void* address, bool exact, char* line, size
 std::string describe(const Stack& stack, const Stack& until) {
   int size = stack.size;
   for (int common = until.size; size > 0 && common > 0; --size, --common) {
-    if (stack.frames[static_cast<size_t>(size) - 1] != until.frames[static_cast<size_t>(common) - 1]) break;
+    if (stack.frames[static_cast<size_t>(size) - 1] !=
+        until.frames[static_cast<size_t>(common) - 1])
+      break;
   }
   const bool cut = size < stack.size;
-  while (cut && size > 0 && is_own(stack.frames[static_cast<size_t>(size) - 1])) --size;
+  while (cut && size > 0 && is_own(stack.frames[static_cast<size_t>(size) - 1]))
+    --size;
   std::string text;
   for (int i = 0; i < size; ++i) {
     const void* const address = stack.frames[static_cast<size_t>(i)];
     char line[1024];
     std::string_view written(line, write_frame(i, address, false, line, sizeof(line)));
     if (const char* const symbol = place_of(address, false).symbol; symbol != nullptr) {
-      text.append(written.substr(0, written.find(") ") + 2)).append(plain_name(symbol)).append("\n");
+      text.append(written.substr(0, written.find(") ") + 2))
+          .append(plain_name(symbol))
+          .append("\n");
     } else {
       text.append(written);
     }

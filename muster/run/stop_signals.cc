@@ -17,8 +17,10 @@ static_assert(std::atomic<int>::is_always_lock_free);  // written by a signal's 
 
 void remember(int signal) {
   int none = 0;
-  if (g_stop_signal.compare_exchange_strong(none, signal) || signal != SIGINT) return;
-  if (::getpid() == 1) ::_exit(128 + SIGINT);  // whom the kernel spares its own signals
+  if (g_stop_signal.compare_exchange_strong(none, signal) || signal != SIGINT)
+    return;
+  if (::getpid() == 1)
+    ::_exit(128 + SIGINT);  // whom the kernel spares its own signals
   ::signal(SIGINT, SIG_DFL);
   ::raise(SIGINT);
 }
@@ -28,8 +30,10 @@ void remember(int signal) {
 void remember_stop_signals() {
   for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
     struct sigaction action = {};
-    if (::sigaction(signal, nullptr, &action) != 0) continue;
-    if (action.sa_handler != SIG_DFL && !ends_first_process(action)) continue;
+    if (::sigaction(signal, nullptr, &action) != 0)
+      continue;
+    if (action.sa_handler != SIG_DFL && !ends_first_process(action))
+      continue;
     action = {};
     action.sa_handler = remember;
     action.sa_flags = SA_RESTART;

@@ -1,11 +1,11 @@
-// Signals that ask a rank to stop when it can: SIGTERM from a launcher, a scheduler or a time limit, SIGUSR1
-// as a scheduler's warning, SIGINT from Ctrl-C. Used only by Context.
+// Signals that ask a rank to stop when it can: SIGTERM from a launcher, a scheduler or a time
+// limit, SIGUSR1 as a scheduler's warning, SIGINT from Ctrl-C. Used only by Context.
 #pragma once
 
 namespace muster {
 
-// From now on these signals are remembered and no longer end the process, except a second SIGINT, and except
-// signals that the program handles or ignores itself.
+// From now on these signals are remembered and no longer end the process, except a second SIGINT,
+// and except signals that the program handles or ignores itself.
 void remember_stop_signals();
 
 // The first signal since then; 0: none.

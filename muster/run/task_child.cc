@@ -55,7 +55,8 @@ std::map<std::string, std::string> environment_of(const TaskChild& child, const 
       environment[std::string(text.substr(0, equals))] = text.substr(equals + 1);
   }
   environment.try_emplace("OMP_NUM_THREADS", cat(child.num_threads));
-  if (!child.leases.empty()) environment[kLeaseVariable] = join(child.leases, ",");
+  if (!child.leases.empty())
+    environment[kLeaseVariable] = join(child.leases, ",");
   for (const auto& [name, value] : child.variables) {
     if (value) {
       environment[name] = *value;
@@ -74,7 +75,8 @@ ChildOptions options_of(const TaskChild& child, const TaskOrder& order) {
   options.program = kOwnProgram;
   options.environment = environment_of(child, order);
   options.inherit_fds = {order.result_fd, order.stop_fd};
-  if (order.plan_fd >= 0) options.inherit_fds.push_back(order.plan_fd);
+  if (order.plan_fd >= 0)
+    options.inherit_fds.push_back(order.plan_fd);
   options.inherit_fds.insert(options.inherit_fds.end(), child.leases.begin(), child.leases.end());
   return options;
 }
@@ -82,7 +84,8 @@ ChildOptions options_of(const TaskChild& child, const TaskOrder& order) {
 siginfo_t wait_for(const Child& child) {
   siginfo_t end{};
   while (::waitid(P_PID, static_cast<id_t>(child.pid), &end, WEXITED) != 0) {
-    if (errno != EINTR) fail_errno(cat("tasks: cannot wait for process ", child.pid), errno);
+    if (errno != EINTR)
+      fail_errno(cat("tasks: cannot wait for process ", child.pid), errno);
   }
   return end;
 }
@@ -93,9 +96,12 @@ void end_when_stopped(const Child& child, const SharedStop& stop) {
   for (;;) {
     pollfd death{.fd = child.pidfd.get(), .events = POLLIN, .revents = 0};
     const int ready = ::poll(&death, 1, ended ? -1 : kLookAtStopEveryMs);
-    if (ready > 0) return;
-    if (ready < 0 && errno != EINTR) fail_errno(cat("tasks: cannot wait for process ", child.pid), errno);
-    if (ended || stop.flag()->load() == 0) continue;
+    if (ready > 0)
+      return;
+    if (ready < 0 && errno != EINTR)
+      fail_errno(cat("tasks: cannot wait for process ", child.pid), errno);
+    if (ended || stop.flag()->load() == 0)
+      continue;
     ::syscall(SYS_pidfd_send_signal, child.pidfd.get(), SIGTERM, nullptr, 0U);
     ended = true;
   }
@@ -105,16 +111,20 @@ void end_when_stopped(const Child& child, const SharedStop& stop) {
 
 Fd new_task_memory(const char* name) {
   Fd fd(::memfd_create(name, MFD_CLOEXEC));
-  if (!fd.valid()) fail_errno("tasks: cannot make memory to share with a child", errno);
+  if (!fd.valid())
+    fail_errno("tasks: cannot make memory to share with a child", errno);
   return fd;
 }
 
 std::string read_task_memory(int fd) {
   std::string text;
   char piece[4096];
-  for (ssize_t got = 0; (got = ::pread(fd, piece, sizeof(piece), static_cast<off_t>(text.size()))) != 0;) {
-    if (got < 0 && errno != EINTR) fail_errno("tasks: cannot read a child's result", errno);
-    if (got > 0) text.append(piece, static_cast<size_t>(got));
+  for (ssize_t got = 0;
+       (got = ::pread(fd, piece, sizeof(piece), static_cast<off_t>(text.size()))) != 0;) {
+    if (got < 0 && errno != EINTR)
+      fail_errno("tasks: cannot read a child's result", errno);
+    if (got > 0)
+      text.append(piece, static_cast<size_t>(got));
   }
   return text;
 }
@@ -151,32 +161,47 @@ SharedStop::~SharedStop() {
 }
 
 void SharedStop::map() {
-  static_assert(std::atomic<int>::is_always_lock_free, "else it cannot be shared with another process");
-  void* at = ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-  if (at == MAP_FAILED) fail_errno("tasks: cannot map memory that is shared with a child", errno);
+  static_assert(std::atomic<int>::is_always_lock_free,
+                "else it cannot be shared with another process");
+  void* at =
+      ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  if (at == MAP_FAILED)
+    fail_errno("tasks: cannot map memory that is shared with a child", errno);
   flag_ = static_cast<std::atomic<int>*>(at);  // zeros are a flag that is not set
 }
 
 std::optional<TaskOrder> task_order_from_environment() {
   const auto text = get_env(kTaskVariable);
-  if (!text) return std::nullopt;
+  if (!text)
+    return std::nullopt;
   try {
     const TaskOrder order = order_from_json(*text);
-    if (order.parent != ::getppid()) return std::nullopt;
+    if (order.parent != ::getppid())
+      return std::nullopt;
     return order;
   } catch (const std::exception&) {
     throw Error(ErrorCode::invalid_argument,
-                cat("tasks: expected in ", kTaskVariable, " what a TaskSet gives its children, got '",
-                    printable(*text), "'; unset it"));
+                cat("tasks: expected in ",
+                    kTaskVariable,
+                    " what a TaskSet gives its children, got '",
+                    printable(*text),
+                    "'; unset it"));
   }
 }
 
 void use_task_device(c10::Device device, const std::string& uuid) {
-  if (!device.is_cuda()) return;
+  if (!device.is_cuda())
+    return;
   const std::string found = use_cuda_device(device);
-  if (!uuid.starts_with("GPU-") || found == uuid) return;  // a MIG instance's is another than its GPU's
+  if (!uuid.starts_with("GPU-") || found == uuid)
+    return;  // a MIG instance's is another than its GPU's
   throw Error(ErrorCode::unavailable,
-              cat("tasks: expected LibTorch to find ", uuid, " as ", device.str(), ", got ", found,
+              cat("tasks: expected LibTorch to find ",
+                  uuid,
+                  " as ",
+                  device.str(),
+                  ", got ",
+                  found,
                   "; set CUDA_DEVICE_ORDER=PCI_BUS_ID before the program starts"));
 }
 
@@ -207,7 +232,8 @@ void answer_with_error(const TaskOrder& order, const std::string& message) {
 }
 
 std::optional<std::string> result_of(const std::string& answer) {
-  if (!answer.starts_with(kResult)) return std::nullopt;
+  if (!answer.starts_with(kResult))
+    return std::nullopt;
   return answer.substr(1);
 }
 
@@ -219,11 +245,13 @@ std::string run_task_child(const TaskChild& child, const SharedStop& stop) {
   order.parent = ::getpid();
   const Child process = spawn_child(options_of(child, order));
   const bool is_launcher = order.kind == TaskOrder::Kind::launcher;
-  if (is_launcher) end_when_stopped(process, stop);
+  if (is_launcher)
+    end_when_stopped(process, stop);
   const siginfo_t end = wait_for(process);
   const std::string answer = read_task_memory(result.get());
   if (end.si_code == CLD_EXITED && end.si_status == 0) {
-    if (auto bytes = result_of(answer)) return std::move(*bytes);
+    if (auto bytes = result_of(answer))
+      return std::move(*bytes);
   }
   const std::string who = cat("process ", process.pid, " on ", order.place);
   if (end.si_code == CLD_EXITED && answer.starts_with(kFailure))

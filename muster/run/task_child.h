@@ -1,5 +1,5 @@
-// A task in a child process: this program, started again by exec with a variable that identifies the task.
-// The child leaves its result in shared memory. For task_set.cc and task_dispatch.cc.
+// A task in a child process: this program, started again by exec with a variable that identifies
+// the task. The child leaves its result in shared memory. For task_set.cc and task_dispatch.cc.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -68,11 +68,12 @@ Fd new_task_memory(const char* name);
 // Reads all of it. Throws: io.
 std::string read_task_memory(int fd);
 
-// What this process was started for; nothing: not for a task. Throws: invalid_argument if the variable is
-// malformed.
+// What this process was started for; nothing: not for a task. Throws: invalid_argument if the
+// variable is malformed.
 std::optional<TaskOrder> task_order_from_environment();
 
-// Makes `device` current for this thread, and checks that it is the GPU with that UUID. Throws: unavailable.
+// Makes `device` current for this thread, and checks that it is the GPU with that UUID. Throws:
+// unavailable.
 void use_task_device(c10::Device device, const std::string& uuid);
 
 // A failure as text for people: an Error's message; otherwise the type and the text.
@@ -93,11 +94,10 @@ struct TaskChild {
   int num_threads = 1;           // OMP_NUM_THREADS, unless that is set
 };
 
-// Starts the child, waits for it, and returns the bytes of its result. The child dies with the calling
-// thread. A launcher and its ranks are ended when `stop` is set, because they cannot be asked.
-// Blocking: until the child has ended.
-// Throws: peer_failed with the text of its exception, or with how it ended without an answer; what
-// spawn_child throws.
+// Starts the child, waits for it, and returns the bytes of its result. The child dies with the
+// calling thread. A launcher and its ranks are ended when `stop` is set, because they cannot be
+// asked. Blocking: until the child has ended. Throws: peer_failed with the text of its exception,
+// or with how it ended without an answer; what spawn_child throws.
 std::string run_task_child(const TaskChild& child, const SharedStop& stop);
 
 }  // namespace muster

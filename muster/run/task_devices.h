@@ -1,5 +1,6 @@
-// The devices for the tasks of a TaskSet, and which of them a task may have. Pure: the machine and its masks
-// are arguments. For task_plan.cc and task_dispatch.cc; knows nothing of threads and processes.
+// The devices for the tasks of a TaskSet, and which of them a task may have. Pure: the machine and
+// its masks are arguments. For task_plan.cc and task_dispatch.cc; knows nothing of threads and
+// processes.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,10 +17,10 @@
 namespace muster {
 
 struct TaskDevice {
-  std::string label = {};              // "GPU 1", "CPU slot 0"
-  c10::Device device = c10::kCPU;      // in this process; the CPU if the machine is simulated
-  std::string uuid = {};               // of a real GPU; empty: none
-  bool alone = false;                  // a MIG instance that only a process with its own mask can see
+  std::string label = {};          // "GPU 1", "CPU slot 0"
+  c10::Device device = c10::kCPU;  // in this process; the CPU if the machine is simulated
+  std::string uuid = {};           // of a real GPU; empty: none
+  bool alone = false;              // a MIG instance that only a process with its own mask can see
   VisibilityVariables variables = {};  // limits a child to this device
   RankPlan as_rank = {};               // a plan's entry for a rank on it
 };
@@ -27,7 +28,8 @@ struct TaskDevice {
 struct TaskPlaces {
   std::vector<size_t> devices = {};  // any of these; the first is preferred
   size_t count = 1;                  // needed at the same time, one per rank of a group
-  std::string instead = {};  // why these are CPU slots although no "cpu" was asked for; empty: as asked
+  std::string instead =
+      {};  // why these are CPU slots although no "cpu" was asked for; empty: as asked
 };
 
 class TaskDevices {
@@ -37,9 +39,9 @@ class TaskDevices {
 
   const std::vector<TaskDevice>& all() const { return devices_; }  // GPUs, then CPU slots
 
-  // Throws: invalid_argument for a malformed selection, one of several MIG instances in a thread, or more
-  // ranks than CPU slots; unavailable if there is no such device, or too few for the ranks, and the CPU is
-  // not allowed.
+  // Throws: invalid_argument for a malformed selection, one of several MIG instances in a thread,
+  // or more ranks than CPU slots; unavailable if there is no such device, or too few for the ranks,
+  // and the CPU is not allowed.
   TaskPlaces places_of(const detail::TaskEntry& task) const;
 
   // The plan of a task whose ranks have these devices, in this order.

@@ -14,12 +14,14 @@ namespace {
 
 // A child sees its GPU alone, and a group's first rank its own first.
 c10::Device device_seen(TaskMode mode, const TaskDevice& place) {
-  return mode != TaskMode::thread && place.device.is_cuda() ? c10::Device(c10::kCUDA, 0) : place.device;
+  return mode != TaskMode::thread && place.device.is_cuda() ? c10::Device(c10::kCUDA, 0)
+                                                            : place.device;
 }
 
 }  // namespace
 
-TaskDispatch::TaskDispatch(const std::vector<detail::TaskEntry>& tasks, const TaskPlan& plan,
+TaskDispatch::TaskDispatch(const std::vector<detail::TaskEntry>& tasks,
+                           const TaskPlan& plan,
                            std::vector<TaskOutcome>& outcomes)
     : tasks_(tasks),
       plan_(plan),
@@ -27,7 +29,8 @@ TaskDispatch::TaskDispatch(const std::vector<detail::TaskEntry>& tasks, const Ta
       outcomes_(outcomes),
       load_(devices_.size(), 0) {}
 
-// All that may run at once, at the most, get the same part of this thread's; so does each rank of a group.
+// All that may run at once, at the most, get the same part of this thread's; so does each rank of a
+// group.
 int TaskDispatch::threads_of_each() const {
   std::set<size_t> used;
   size_t wanted = 0;
@@ -60,14 +63,17 @@ void TaskDispatch::start_what_fits(std::vector<std::jthread>& threads) {
   std::set<size_t> kept;  // free, for a group that was added before and still waits for more
   for (size_t task = 0; task < tasks_.size(); ++task) {
     TaskOutcome& outcome = outcomes_[task];
-    if (outcome.state != TaskOutcome::State::not_started) continue;
-    if (stop_.flag()->load() != 0) return;
+    if (outcome.state != TaskOutcome::State::not_started)
+      continue;
+    if (stop_.flag()->load() != 0)
+      return;
     const Devices devices = free_devices(task, kept);
     if (devices.size() < plan_.places[task].count) {
       kept.insert(devices.begin(), devices.end());
       continue;
     }
-    threads.emplace_back([this, task, devices] { run_task(task, devices); });  // it waits for mutex_
+    threads.emplace_back(
+        [this, task, devices] { run_task(task, devices); });  // it waits for mutex_
     std::vector<std::string> labels;
     for (const size_t device : devices) {
       labels.push_back(devices_[device].label);
@@ -80,17 +86,21 @@ void TaskDispatch::start_what_fits(std::vector<std::jthread>& threads) {
   }
 }
 
-// As many as it needs, those with the fewest tasks, in the order in which it may have them; or too few.
+// As many as it needs, those with the fewest tasks, in the order in which it may have them; or too
+// few.
 TaskDispatch::Devices TaskDispatch::free_devices(size_t task, const std::set<size_t>& kept) const {
   const TaskPlaces& places = plan_.places[task];
   Devices free = places.devices;
-  std::erase_if(free,
-                [&](size_t device) { return load_[device] >= options_.per_device || kept.contains(device); });
-  std::stable_sort(free.begin(), free.end(), [&](size_t a, size_t b) { return load_[a] < load_[b]; });
+  std::erase_if(free, [&](size_t device) {
+    return load_[device] >= options_.per_device || kept.contains(device);
+  });
+  std::stable_sort(
+      free.begin(), free.end(), [&](size_t a, size_t b) { return load_[a] < load_[b]; });
   free.resize(std::min(free.size(), places.count));
   Devices ordered;
   for (const size_t device : places.devices) {
-    if (std::find(free.begin(), free.end(), device) != free.end()) ordered.push_back(device);
+    if (std::find(free.begin(), free.end(), device) != free.end())
+      ordered.push_back(device);
   }
   return ordered;
 }
@@ -111,19 +121,25 @@ void TaskDispatch::run_task(size_t task, const Devices& devices) {
   TaskOutcome& outcome = outcomes_[task];
   outcome.seconds = seconds_since(start);
   outcome.state = failure ? TaskOutcome::State::failed : TaskOutcome::State::done;
-  if (failure) outcome.error = text_of_failure(failure);
-  if (failure && options_.fail_fast) stop_.set();
-  for (const size_t device : devices) --load_[device];
+  if (failure)
+    outcome.error = text_of_failure(failure);
+  if (failure && options_.fail_fast)
+    stop_.set();
+  for (const size_t device : devices)
+    --load_[device];
   --running_;
   ended_.notify_one();
 }
 
 void TaskDispatch::call_task(size_t task, const Devices& devices) {
   const detail::TaskEntry& entry = tasks_[task];
-  if (entry.mode == TaskMode::thread) return call_in_thread(task, devices_[devices[0]]);
+  if (entry.mode == TaskMode::thread)
+    return call_in_thread(task, devices_[devices[0]]);
   TaskChild child = child_for(task, devices);
-  if (entry.mode == TaskMode::process) return entry.take_bytes(run_task_child(child, stop_));
-  entry.take_bytes(run_task_group(std::move(child), plan_.devices.plan_of(entry.name, devices), stop_));
+  if (entry.mode == TaskMode::process)
+    return entry.take_bytes(run_task_child(child, stop_));
+  entry.take_bytes(
+      run_task_group(std::move(child), plan_.devices.plan_of(entry.name, devices), stop_));
 }
 
 void TaskDispatch::call_in_thread(size_t task, const TaskDevice& place) {
@@ -145,16 +161,19 @@ TaskChild TaskDispatch::child_for(size_t task, const Devices& devices) const {
   child.order.uuid = first.uuid;
   child.order.device = device_seen(tasks_[task].mode, first);
   child.order.lease = plan_.lease;
-  for (const detail::TaskEntry& each : tasks_) child.order.tasks.push_back(each.name);
+  for (const detail::TaskEntry& each : tasks_)
+    child.order.tasks.push_back(each.name);
   for (const size_t device : devices) {
     child.order.rank_places.push_back(devices_[device].label);
     for (const Lease& lease : plan_.leases) {
-      if (lease.gpu().value == devices_[device].uuid) child.leases.push_back(lease.fd());
+      if (lease.gpu().value == devices_[device].uuid)
+        child.leases.push_back(lease.fd());
     }
   }
   child.order.place = join(child.order.rank_places, ", ");
   // A group's plan shows its ranks their GPUs.
-  if (tasks_[task].mode == TaskMode::process || !first.device.is_cuda()) child.variables = first.variables;
+  if (tasks_[task].mode == TaskMode::process || !first.device.is_cuda())
+    child.variables = first.variables;
   return child;
 }
 

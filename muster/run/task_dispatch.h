@@ -1,5 +1,5 @@
-// Runs the tasks of a TaskSet as their devices become free, each in its own thread. For task_set.cc; the
-// devices that a task may have are decided before.
+// Runs the tasks of a TaskSet as their devices become free, each in its own thread. For
+// task_set.cc; the devices that a task may have are decided before.
 #pragma once
 
 #include <condition_variable>
@@ -18,7 +18,8 @@ namespace muster {
 class TaskDispatch {
  public:
   // `outcomes` has one entry per task, in order. All arguments must outlive this object.
-  TaskDispatch(const std::vector<detail::TaskEntry>& tasks, const TaskPlan& plan,
+  TaskDispatch(const std::vector<detail::TaskEntry>& tasks,
+               const TaskPlan& plan,
                std::vector<TaskOutcome>& outcomes);
 
   // `argv`: of this program, for tasks that are processes or groups.

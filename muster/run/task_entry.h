@@ -1,5 +1,5 @@
-// A task of a TaskSet: what its function is told, where its result is kept, and both without types. For
-// task_set.h and for the code that runs tasks.
+// A task of a TaskSet: what its function is told, where its result is kept, and both without types.
+// For task_set.h and for the code that runs tasks.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -28,16 +28,18 @@ enum class TaskMode {
 };
 
 struct TaskOptions {
-  // "": any free GPU, or a CPU slot on a machine without GPUs. "cpu": a CPU slot. Otherwise the grammar of
-  // `muster run --gpus` ("0", "GPU-8f3c", "0-3"); if it names several, any free one of them.
+  // "": any free GPU, or a CPU slot on a machine without GPUs. "cpu": a CPU slot. Otherwise the
+  // grammar of `muster run --gpus` ("0", "GPU-8f3c", "0-3"); if it names several, any free one of
+  // them.
   std::string device = {};
-  bool allow_cpu = false;  // use the CPU if there is no such device; logged, and noted in TaskOutcome
+  bool allow_cpu =
+      false;  // use the CPU if there is no such device; logged, and noted in TaskOutcome
 };
 
 struct TaskGroupOptions {
   std::optional<int> ranks = {};  // nothing: one per device
-  // Where its ranks may run, as in TaskOptions::device: on the first `ranks` of these that are free, in this
-  // order. "cpu": CPU slots.
+  // Where its ranks may run, as in TaskOptions::device: on the first `ranks` of these that are
+  // free, in this order. "cpu": CPU slots.
   std::string devices = {};
   bool allow_cpu = false;        // with too few such devices run all ranks on the CPU; logged
   std::string backend = "auto";  // as RunOptions::backend
@@ -56,8 +58,10 @@ class TaskContext {
   explicit TaskContext(Parts parts) : parts_(std::move(parts)) {}
 
   const std::string& name() const { return parts_.name; }
-  c10::Device device() const { return parts_.device; }       // torch's: "cuda:1", "cpu"; current
-  const std::string& place() const { return parts_.place; }  // the same in words: "GPU 1", "CPU slot 0"
+  c10::Device device() const { return parts_.device; }  // torch's: "cuda:1", "cpu"; current
+  const std::string& place() const {
+    return parts_.place;
+  }  // the same in words: "GPU 1", "CPU slot 0"
 
   // A seed that differs for every task of the set and is the same in every run.
   uint64_t seed(uint64_t base) const { return base + parts_.number; }
@@ -96,7 +100,8 @@ R from_bytes(const std::string& bytes) {
   } else {
     R value{};
     if constexpr (std::is_arithmetic_v<R>) {
-      if (bytes.size() != sizeof(value)) fail_wrong_bytes(sizeof(value), bytes.size());
+      if (bytes.size() != sizeof(value))
+        fail_wrong_bytes(sizeof(value), bytes.size());
       std::memcpy(&value, bytes.data(), sizeof(value));
     }
     return value;
@@ -105,7 +110,8 @@ R from_bytes(const std::string& bytes) {
 
 [[noreturn]] void fail_not_run(const std::string& name);
 
-// Keeps a task's result: the thread that runs the task stores it, and it is read after all tasks have ended.
+// Keeps a task's result: the thread that runs the task stores it, and it is read after all tasks
+// have ended.
 template <class R>
 struct TaskCell {
   using Value = std::conditional_t<std::is_void_v<R>, std::monostate, R>;
@@ -128,8 +134,8 @@ struct TaskEntry {
   std::function<void(const std::string&)> take_bytes = {};  // keeps what these sent as the result
 };
 
-// Wraps `fn` in a call that keeps its result. Copies of the std::function share `fn`, so it need not be
-// copyable.
+// Wraps `fn` in a call that keeps its result. Copies of the std::function share `fn`, so it need
+// not be copyable.
 template <class Argument, class F, class R>
 std::function<void(Argument&)> keeping_result(F fn, const std::shared_ptr<TaskCell<R>>& cell) {
   return [cell, fn = std::make_shared<F>(std::move(fn))](Argument& argument) {
@@ -143,13 +149,21 @@ std::function<void(Argument&)> keeping_result(F fn, const std::shared_ptr<TaskCe
 }
 
 template <class R>
-TaskEntry make_entry(const std::string& name, TaskMode mode, const std::shared_ptr<TaskCell<R>>& cell) {
+TaskEntry make_entry(const std::string& name,
+                     TaskMode mode,
+                     const std::shared_ptr<TaskCell<R>>& cell) {
   using Value = typename TaskCell<R>::Value;
   TaskEntry entry{.name = name, .mode = mode};
-  entry.fail = [cell](const std::exception_ptr& error) { cell->error = error; };
+  entry.fail = [cell](const std::exception_ptr& error) {
+    cell->error = error;
+  };
   if constexpr (kCrossesProcesses<R>) {
-    entry.result_bytes = [cell] { return to_bytes<Value>(*cell->value); };
-    entry.take_bytes = [cell](const std::string& bytes) { cell->value.emplace(from_bytes<Value>(bytes)); };
+    entry.result_bytes = [cell] {
+      return to_bytes<Value>(*cell->value);
+    };
+    entry.take_bytes = [cell](const std::string& bytes) {
+      cell->value.emplace(from_bytes<Value>(bytes));
+    };
   }
   return entry;
 }

@@ -32,11 +32,14 @@ TaskOrder order_of_ranks(const TaskOrder& order, int result_fd) {
 // "[name.0] " before each line, as the ranks of several groups may speak at once.
 std::string prefix_of_lines(const std::string& task) {
   std::string name;
-  for (const char c : printable(task)) name += c == '$' ? std::string("$$") : std::string(1, c);
+  for (const char c : printable(task))
+    name += c == '$' ? std::string("$$") : std::string(1, c);
   return cat("[", name, ".${rank}] ");
 }
 
-LaunchOptions launch_options(const TaskOrder& order, const std::vector<std::string>& argv, int result_fd) {
+LaunchOptions launch_options(const TaskOrder& order,
+                             const std::vector<std::string>& argv,
+                             int result_fd) {
   LaunchOptions options;
   options.argv = argv;
   options.program = kOwnProgram;
@@ -52,25 +55,36 @@ LaunchOptions launch_options(const TaskOrder& order, const std::vector<std::stri
 
 std::string text_of(const WorkerExit& exit, const TaskOrder& order) {
   const std::string& why = exit.message.empty() ? exit.cause : exit.message;
-  return cat("rank ", exit.rank, " on ", order.rank_places.at(static_cast<size_t>(exit.rank)), ": ", why,
-             " (process ", exit.pid, ")");
+  return cat("rank ",
+             exit.rank,
+             " on ",
+             order.rank_places.at(static_cast<size_t>(exit.rank)),
+             ": ",
+             why,
+             " (process ",
+             exit.pid,
+             ")");
 }
 
 std::string text_of_end(int exit_code) {
   if (exit_code == 128 + SIGTERM)
     return "its ranks were ended, because another task failed (fail fast) or SIGTERM came";
-  if (exit_code > 128) return cat("its ranks were ended by ", signal_name(exit_code - 128));
+  if (exit_code > 128)
+    return cat("its ranks were ended by ", signal_name(exit_code - 128));
   return "expected a result from rank 0, got none: it ended before its function had returned";
 }
 
 // Runs the ranks; returns the process's exit code.
 int launch_and_answer(const TaskOrder& order, const std::vector<std::string>& argv) {
-  for (const int fd : {order.result_fd, order.stop_fd, order.plan_fd}) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  for (const int fd : {order.result_fd, order.stop_fd, order.plan_fd})
+    ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   const Fd result = new_task_memory("muster-rank-result");
   ::fcntl(result.get(), F_SETFD, 0);  // ranks inherit it
   LaunchOptions options = launch_options(order, argv, result.get());
   std::string failure;
-  options.on_failure = [&](const WorkerExit& exit) { failure = text_of(exit, order); };
+  options.on_failure = [&](const WorkerExit& exit) {
+    failure = text_of(exit, order);
+  };
   const int exit_code = launch(options);
   const auto bytes = result_of(read_task_memory(result.get()));
   if (exit_code == 0 && bytes) {

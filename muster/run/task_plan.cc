@@ -18,9 +18,11 @@ namespace muster {
 
 namespace {
 
-// Whoever was given devices by a launcher has that one's leases; when there are none, none are wanted.
+// Whoever was given devices by a launcher has that one's leases; when there are none, none are
+// wanted.
 bool leases_are_wanted(const TaskSetOptions& options) {
-  if (!options.lease) return false;
+  if (!options.lease)
+    return false;
   return get_env(kLeaseVariable) || (!get_env("MUSTER_DEVICE") && !rank_env_from_environment());
 }
 
@@ -29,11 +31,14 @@ Inventory machine_of_tasks() {
   return file ? read_inventory(*file) : probe_this_machine();
 }
 
-TaskPlan place_tasks(const std::vector<detail::TaskEntry>& tasks, const Inventory& machine,
+TaskPlan place_tasks(const std::vector<detail::TaskEntry>& tasks,
+                     const Inventory& machine,
                      const TaskSetOptions& options) {
-  TaskPlan plan{
-      .devices = {machine, machine.simulated ? VisibilityMasks{} : inherited_masks(), options.cpu_slots}};
-  for (const detail::TaskEntry& task : tasks) plan.places.push_back(plan.devices.places_of(task));
+  TaskPlan plan{.devices = {machine,
+                            machine.simulated ? VisibilityMasks{} : inherited_masks(),
+                            options.cpu_slots}};
+  for (const detail::TaskEntry& task : tasks)
+    plan.places.push_back(plan.devices.places_of(task));
   return plan;
 }
 
@@ -43,9 +48,11 @@ std::vector<size_t> devices_in_use(const TaskPlan& plan) {
   std::set<size_t> used;
   for (const TaskPlaces& places : plan.places) {
     std::vector<size_t> devices = places.devices;
-    std::stable_sort(devices.begin(), devices.end(), [&](size_t a, size_t b) { return load[a] < load[b]; });
+    std::stable_sort(
+        devices.begin(), devices.end(), [&](size_t a, size_t b) { return load[a] < load[b]; });
     devices.resize(std::min(places.count, devices.size()));
-    for (const size_t device : devices) ++load[device];
+    for (const size_t device : devices)
+      ++load[device];
     used.insert(devices.begin(), devices.end());
   }
   return {used.begin(), used.end()};
@@ -66,12 +73,15 @@ void leave_out_others(TaskPlan& plan, const std::vector<size_t>& used) {
 TaskPlan plan_tasks(const std::vector<detail::TaskEntry>& tasks, const TaskSetOptions& options) {
   TaskPlan made = place_tasks(tasks, machine_of_tasks(), options);
   Plan first = made.devices.plan_of("", devices_in_use(made));
-  if (lease_wishes(first).empty()) return made;
+  if (lease_wishes(first).empty())
+    return made;
   made.lease = leases_are_wanted(options);
-  if (!made.lease) return made;
+  if (!made.lease)
+    return made;
   const LeaseFolder folder({.inherited = get_env(kLeaseVariable).value_or("")});
   const auto make_plan = [&](const BusyGpus& busy) {
-    if (!first.ranks.empty()) return std::exchange(first, Plan{});
+    if (!first.ranks.empty())
+      return std::exchange(first, Plan{});
     made = place_tasks(tasks, without_busy(machine_of_tasks(), busy), options);
     return made.devices.plan_of("", devices_in_use(made));
   };
@@ -80,11 +90,13 @@ TaskPlan plan_tasks(const std::vector<detail::TaskEntry>& tasks, const TaskSetOp
       .wait = options.wait,
       .on_wait = [](const std::string& line) { log(LogLevel::info, line); },
       .advice =
-          "wait for them with TaskSetOptions::wait, name other devices, or share them without leases "
+          "wait for them with TaskSetOptions::wait, name other devices, or share them without "
+          "leases "
           "(TaskSetOptions::lease)"};
-  made.leases = plan_with_leases(folder, make_plan,
-                                 {.job = make_uuid(), .program = program_invocation_short_name}, rules)
-                    .leases;
+  made.leases =
+      plan_with_leases(
+          folder, make_plan, {.job = make_uuid(), .program = program_invocation_short_name}, rules)
+          .leases;
   leave_out_others(made, devices_in_use(made));
   return made;
 }

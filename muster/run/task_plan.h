@@ -1,5 +1,5 @@
-// Decides, before the tasks of a TaskSet start, which devices each may have, and leases the GPUs among them.
-// For task_set.cc.
+// Decides, before the tasks of a TaskSet start, which devices each may have, and leases the GPUs
+// among them. For task_set.cc.
 #pragma once
 
 #include <vector>
@@ -14,8 +14,8 @@ struct TaskPlan {
   TaskDevices devices;
   std::vector<TaskPlaces> places = {};  // of the tasks, in order
   std::vector<Lease> leases = {};       // of the GPUs in `places`; empty: none are to be leased
-  // Whether groups lease their own GPUs, a subset of those above. False if the user, or the launcher that
-  // assigned this process's devices, wants no leases.
+  // Whether groups lease their own GPUs, a subset of those above. False if the user, or the
+  // launcher that assigned this process's devices, wants no leases.
   bool lease = true;
 };
 

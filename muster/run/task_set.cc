@@ -26,12 +26,14 @@ namespace muster {
 namespace detail {
 
 void fail_wrong_bytes(size_t expected, size_t got) {
-  throw Error(ErrorCode::internal, cat("tasks: expected a result of ", expected, " bytes, got ", got));
+  throw Error(ErrorCode::internal,
+              cat("tasks: expected a result of ", expected, " bytes, got ", got));
 }
 
 void fail_not_run(const std::string& name) {
   throw Error(ErrorCode::failed_precondition,
-              cat("task '", printable(name),
+              cat("task '",
+                  printable(name),
                   "': expected a result, got none: it has not run; call run() first, "
                   "and see outcomes()"));
 }
@@ -40,12 +42,13 @@ void fail_not_run(const std::string& name) {
 
 namespace {
 
-// LibTorch's CUDA part is loaded, and the driver found missing, before tasks compute beside it. In a thread
-// of its own, so that the caller's current device stays what it is.
+// LibTorch's CUDA part is loaded, and the driver found missing, before tasks compute beside it. In
+// a thread of its own, so that the caller's current device stays what it is.
 void load_cuda_for(const std::vector<detail::TaskEntry>& tasks, const TaskPlan& plan) {
   for (size_t i = 0; i < tasks.size(); ++i) {
     const TaskDevice& first = plan.devices.all()[plan.places[i].devices[0]];
-    if (tasks[i].mode != TaskMode::thread || !first.device.is_cuda()) continue;
+    if (tasks[i].mode != TaskMode::thread || !first.device.is_cuda())
+      continue;
     ::setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0);  // as the machine's GPUs are counted here
     std::exception_ptr failure;
     std::thread([&] {
@@ -55,7 +58,8 @@ void load_cuda_for(const std::vector<detail::TaskEntry>& tasks, const TaskPlan& 
         failure = std::current_exception();
       }
     }).join();
-    if (failure) std::rethrow_exception(failure);
+    if (failure)
+      std::rethrow_exception(failure);
     return;
   }
 }
@@ -64,7 +68,8 @@ void load_cuda_for(const std::vector<detail::TaskEntry>& tasks, const TaskPlan& 
 void say_what_is_instead(const std::vector<TaskOutcome>& outcomes) {
   std::map<std::string, std::vector<std::string>> tasks;
   for (const TaskOutcome& outcome : outcomes) {
-    if (!outcome.instead.empty()) tasks[outcome.instead].push_back(cat("'", printable(outcome.name), "'"));
+    if (!outcome.instead.empty())
+      tasks[outcome.instead].push_back(cat("'", printable(outcome.name), "'"));
   }
   for (const auto& [why, names] : tasks)
     log(LogLevel::info, cat("on the CPU: task ", join(names, ", "), ": ", why));
@@ -73,53 +78,69 @@ void say_what_is_instead(const std::vector<TaskOutcome>& outcomes) {
 }  // namespace
 
 TaskSet::TaskSet(int argc, char** argv, TaskSetOptions options)
-    : options_(options), argv_(argc > 0 ? own_command_line(argc, argv) : std::vector<std::string>()) {
+    : options_(options),
+      argv_(argc > 0 ? own_command_line(argc, argv) : std::vector<std::string>()) {
   const auto order = task_order_from_environment();
-  if (order && order->kind == TaskOrder::Kind::launcher) launch_task_group(*order, argv_);
+  if (order && order->kind == TaskOrder::Kind::launcher)
+    launch_task_group(*order, argv_);
 }
 
 void TaskSet::add_entry(detail::TaskEntry entry) {
   const std::string who = cat("task '", printable(entry.name), "': ");
-  if (entry.name.empty()) throw Error(ErrorCode::invalid_argument, "task: expected a name, got an empty one");
-  if (has_run_) throw Error(ErrorCode::failed_precondition, cat(who, "expected a set that has not run yet"));
-  const auto same = [&](const detail::TaskEntry& other) { return other.name == entry.name; };
+  if (entry.name.empty())
+    throw Error(ErrorCode::invalid_argument, "task: expected a name, got an empty one");
+  if (has_run_)
+    throw Error(ErrorCode::failed_precondition, cat(who, "expected a set that has not run yet"));
+  const auto same = [&](const detail::TaskEntry& other) {
+    return other.name == entry.name;
+  };
   if (std::any_of(entries_.begin(), entries_.end(), same)) {
     throw Error(ErrorCode::invalid_argument,
                 cat(who, "expected a name of its own, got one that another task of the set has"));
   }
   if (entry.mode != TaskMode::thread && argv_.empty()) {
-    throw Error(ErrorCode::failed_precondition,
-                cat(who,
-                    "expected a set that knows the program's arguments, which a task in a process needs; "
-                    "make it as TaskSet(argc, argv)"));
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat(who,
+            "expected a set that knows the program's arguments, which a task in a process needs; "
+            "make it as TaskSet(argc, argv)"));
   }
   if (entry.ranks && *entry.ranks < 1)
-    throw Error(ErrorCode::invalid_argument, cat(who, "expected 1 rank or more, got ", *entry.ranks));
+    throw Error(ErrorCode::invalid_argument,
+                cat(who, "expected 1 rank or more, got ", *entry.ranks));
   outcomes_.push_back({.name = entry.name, .mode = entry.mode});
   entries_.push_back(std::move(entry));
 }
 
 std::vector<std::string> TaskSet::names() const {
   std::vector<std::string> names;
-  for (const detail::TaskEntry& entry : entries_) names.push_back(entry.name);
+  for (const detail::TaskEntry& entry : entries_)
+    names.push_back(entry.name);
   return names;
 }
 
 void TaskSet::run() {
   if (has_run_)
-    throw Error(ErrorCode::failed_precondition, "tasks: expected to run once; make another TaskSet");
+    throw Error(ErrorCode::failed_precondition,
+                "tasks: expected to run once; make another TaskSet");
   if (options_.per_device < 1 || options_.cpu_slots < 0) {
     throw Error(ErrorCode::invalid_argument,
-                cat("tasks: expected per_device from 1 and cpu_slots from 0, got ", options_.per_device,
-                    " and ", options_.cpu_slots));
+                cat("tasks: expected per_device from 1 and cpu_slots from 0, got ",
+                    options_.per_device,
+                    " and ",
+                    options_.cpu_slots));
   }
   let_signals_end_first_process();
-  const auto is_process = [](const detail::TaskEntry& entry) { return entry.mode != TaskMode::thread; };
+  const auto is_process = [](const detail::TaskEntry& entry) {
+    return entry.mode != TaskMode::thread;
+  };
   if (std::any_of(entries_.begin(), entries_.end(), is_process)) {
-    if (const auto order = task_order_from_environment()) run_as_child(*order);
+    if (const auto order = task_order_from_environment())
+      run_as_child(*order);
   }
   const TaskPlan plan = plan_tasks(entries_, options_);
-  for (size_t i = 0; i < entries_.size(); ++i) outcomes_[i].instead = plan.places[i].instead;
+  for (size_t i = 0; i < entries_.size(); ++i)
+    outcomes_[i].instead = plan.places[i].instead;
   say_what_is_instead(outcomes_);
   load_cuda_for(entries_, plan);
   has_run_ = true;
@@ -128,10 +149,15 @@ void TaskSet::run() {
 }
 
 const detail::TaskEntry& TaskSet::entry_of(const TaskOrder& order) const {
-  if (order.tasks == names()) return entries_.at(order.number);
+  if (order.tasks == names())
+    return entries_.at(order.number);
   throw Error(ErrorCode::failed_precondition,
-              cat("expected the tasks ", join(order.tasks, ", "), ", got ", join(names(), ", "),
-                  "; a program that is started again must come to the same set first, with the same tasks"));
+              cat("expected the tasks ",
+                  join(order.tasks, ", "),
+                  ", got ",
+                  join(names(), ", "),
+                  "; a program that is started again must come to the same set first, with the "
+                  "same tasks"));
 }
 
 // The parent has decided all: this process does its one task, answers, and ends.
@@ -139,7 +165,8 @@ void TaskSet::run_as_child(const TaskOrder& order) {
   take_own_name();
   ::unsetenv(kTaskVariable);  // sets of the task's own are not meant
   come_to_own_call();
-  if (order.kind == TaskOrder::Kind::rank) run_as_rank(order);
+  if (order.kind == TaskOrder::Kind::rank)
+    run_as_rank(order);
   int exit_code = 1;
   try {
     set_log_name(cat("task ", printable(order.name)));
@@ -172,7 +199,8 @@ void TaskSet::run_as_rank(const TaskOrder& order) {
   std::exit(muster::run({.backend = backend}, 0, nullptr, [&](Context& context) {
     const detail::TaskEntry& entry = entry_of(order);
     entry.call_rank(context);
-    if (context.rank() == 0) answer_with_result(order, entry.result_bytes());
+    if (context.rank() == 0)
+      answer_with_result(order, entry.result_bytes());
   }));
 }
 
@@ -181,15 +209,25 @@ void TaskSet::throw_failures() const {
   std::vector<std::string> not_started;
   size_t count = 0;
   for (const TaskOutcome& outcome : outcomes_) {
-    if (outcome.state == TaskOutcome::State::not_started) not_started.push_back(printable(outcome.name));
-    if (outcome.state != TaskOutcome::State::failed) continue;
+    if (outcome.state == TaskOutcome::State::not_started)
+      not_started.push_back(printable(outcome.name));
+    if (outcome.state != TaskOutcome::State::failed)
+      continue;
     ++count;
-    failed += cat("\n  task '", printable(outcome.name), "' on ", outcome.place, ": ", outcome.error);
+    failed +=
+        cat("\n  task '", printable(outcome.name), "' on ", outcome.place, ": ", outcome.error);
   }
-  if (count == 0) return;
-  if (!not_started.empty()) failed += cat("\n  not started: ", join(not_started, ", "));
-  throw Error(ErrorCode::peer_failed, cat("tasks: expected all ", outcomes_.size(), " to end well, got ",
-                                          count, " that failed:", failed));
+  if (count == 0)
+    return;
+  if (!not_started.empty())
+    failed += cat("\n  not started: ", join(not_started, ", "));
+  throw Error(ErrorCode::peer_failed,
+              cat("tasks: expected all ",
+                  outcomes_.size(),
+                  " to end well, got ",
+                  count,
+                  " that failed:",
+                  failed));
 }
 
 }  // namespace muster

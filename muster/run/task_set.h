@@ -1,13 +1,14 @@
 // Different tasks on different devices, in one program: named functions, each with its own device.
 //
 //   muster::TaskSet tasks;
-//   auto a = tasks.add("linear", {.device = "0"}, [](muster::TaskContext& task) { return train(task); });
-//   auto b = tasks.add("mlp", {.device = "1", .allow_cpu = true}, ...);
+//   auto a = tasks.add("linear", {.device = "0"}, [](muster::TaskContext& task) { return
+//   train(task); }); auto b = tasks.add("mlp", {.device = "1", .allow_cpu = true}, ...);
 //   tasks.run();
 //   use(a.result(), b.result());
 //
-// A task may also be several ranks that work together (add_group); if that is all a program does, see run.h.
-// How tasks run, and on which device, is in task_dispatch.h, task_plan.h, task_child.h and task_group.h.
+// A task may also be several ranks that work together (add_group); if that is all a program does,
+// see run.h. How tasks run, and on which device, is in task_dispatch.h, task_plan.h, task_child.h
+// and task_group.h.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -27,12 +28,13 @@ namespace muster {
 struct TaskOrder;  // task_child.h
 
 struct TaskSetOptions {
-  int per_device = 1;      // tasks on one device at a time; the others wait in the order of add
-  bool fail_fast = false;  // after a failure start no more tasks, ask the others to stop, and end groups
-  int cpu_slots = 0;       // tasks on the CPU at a time, times per_device; 0: MUSTER_CPU_SLOTS, else 2
-  bool lease = true;       // lease every GPU that tasks use, as `muster run` does
-  // How long to wait for GPUs that other jobs hold, if tasks can use no others and not the CPU; nothing: do
-  // not wait.
+  int per_device = 1;  // tasks on one device at a time; the others wait in the order of add
+  bool fail_fast =
+      false;          // after a failure start no more tasks, ask the others to stop, and end groups
+  int cpu_slots = 0;  // tasks on the CPU at a time, times per_device; 0: MUSTER_CPU_SLOTS, else 2
+  bool lease = true;  // lease every GPU that tasks use, as `muster run` does
+  // How long to wait for GPUs that other jobs hold, if tasks can use no others and not the CPU;
+  // nothing: do not wait.
   std::optional<std::chrono::milliseconds> wait = {};
 };
 
@@ -43,13 +45,16 @@ class TaskHandle {
   explicit TaskHandle(std::shared_ptr<const detail::TaskCell<R>> cell) : cell_(std::move(cell)) {}
 
   // The function's return value, in a group that of rank 0; nothing for void.
-  // Throws: the function's own exception; for a task in a process, Error(peer_failed) with its text or the
-  // signal that ended it, and in a group with the rank's number and device; failed_precondition for a task
-  // that has not run.
+  // Throws: the function's own exception; for a task in a process, Error(peer_failed) with its text
+  // or the signal that ended it, and in a group with the rank's number and device;
+  // failed_precondition for a task that has not run.
   std::conditional_t<std::is_void_v<R>, void, std::add_lvalue_reference_t<const R>> result() const {
-    if (cell_->error) std::rethrow_exception(cell_->error);
-    if (!cell_->value) detail::fail_not_run(cell_->name);
-    if constexpr (!std::is_void_v<R>) return *cell_->value;
+    if (cell_->error)
+      std::rethrow_exception(cell_->error);
+    if (!cell_->value)
+      detail::fail_not_run(cell_->name);
+    if constexpr (!std::is_void_v<R>)
+      return *cell_->value;
   }
 
  private:
@@ -63,7 +68,8 @@ struct TaskOutcome {
   State state = State::not_started;
   std::string place = {};          // "GPU 1", "CPU slot 0", "GPU 0, GPU 1"; empty: not started
   c10::Device device = c10::kCPU;  // as the task sees it; in a group, as rank 0 sees it
-  std::string instead = {};  // why it ran on the CPU although another device was wanted; empty: it did not
+  std::string instead =
+      {};  // why it ran on the CPU although another device was wanted; empty: it did not
   TaskMode mode = TaskMode::thread;
   std::string error = {};  // of a failed task
   double seconds = 0;
@@ -71,32 +77,35 @@ struct TaskOutcome {
 
 class TaskSet {
  public:
-  // Uses this machine's devices as `muster devices` shows them, without those hidden by CUDA_VISIBLE_DEVICES.
-  // With MUSTER_INVENTORY it uses that machine instead, and all tasks compute on the CPU.
+  // Uses this machine's devices as `muster devices` shows them, without those hidden by
+  // CUDA_VISIBLE_DEVICES. With MUSTER_INVENTORY it uses that machine instead, and all tasks compute
+  // on the CPU.
   explicit TaskSet(TaskSetOptions options = {}) : options_(options) {}
 
-  // For tasks in processes: starts the program with its arguments again for each of them. Code before `run`
-  // runs there too, so it must add the same tasks in the same order. In a child that is to start a group's
-  // ranks, the constructor does that and ends the process; it does not return.
+  // For tasks in processes: starts the program with its arguments again for each of them. Code
+  // before `run` runs there too, so it must add the same tasks in the same order. In a child that
+  // is to start a group's ranks, the constructor does that and ends the process; it does not
+  // return.
   TaskSet(int argc, char** argv, TaskSetOptions options = {});
 
-  // Adds a task; nothing runs yet. `fn` is called with a TaskContext&, with its device current in the thread.
+  // Adds a task; nothing runs yet. `fn` is called with a TaskContext&, with its device current in
+  // the thread.
   //
-  // thread: runs in a thread of this process. Tasks share LibTorch's default generator. If a model's weights
-  // should be the same in every run, create it earlier, or with its own generator. Intra-op threads are
-  // divided among the tasks that run at the same time.
-  // process: add<TaskMode::process>(...) runs it in a child process that sees only its own GPU. A crash
+  // thread: runs in a thread of this process. Tasks share LibTorch's default generator. If a
+  // model's weights should be the same in every run, create it earlier, or with its own generator.
+  // Intra-op threads are divided among the tasks that run at the same time. process:
+  // add<TaskMode::process>(...) runs it in a child process that sees only its own GPU. A crash
   // affects only this task. The result (a std::string, a number or nothing) is returned as bytes.
-  // Throws: invalid_argument for a name that is empty or taken; failed_precondition after run, and for a
-  // process in a set made without argc and argv.
+  // Throws: invalid_argument for a name that is empty or taken; failed_precondition after run, and
+  // for a process in a set made without argc and argv.
   template <TaskMode mode = TaskMode::thread, class F>
   auto add(const std::string& name, TaskOptions options, F fn) {
     static_assert(mode != TaskMode::group, "for ranks of a group there is add_group");
     using R = std::decay_t<std::invoke_result_t<F&, TaskContext&>>;
-    static_assert(
-        mode != TaskMode::process || detail::kCrossesProcesses<R>,
-        "a task in a process returns a std::string, a number or nothing: other values cannot be sent "
-        "back; write them to a file and return its name");
+    static_assert(mode != TaskMode::process || detail::kCrossesProcesses<R>,
+                  "a task in a process returns a std::string, a number or nothing: other values "
+                  "cannot be sent "
+                  "back; write them to a file and return its name");
     auto cell = std::make_shared<detail::TaskCell<R>>(name);
     detail::TaskEntry entry = detail::make_entry(name, mode, cell);
     entry.options = std::move(options);
@@ -105,18 +114,19 @@ class TaskSet {
     return TaskHandle<R>(cell);
   }
 
-  // Adds a task that consists of the ranks of a process group. Each is a child process with its own device,
-  // started and supervised as by muster::run. Every rank calls `fn` with a Context& (context.h). The result
-  // is what rank 0 returns: a std::string, a number or nothing. The first failure of a rank is the task's
-  // error, and ends the others. The task starts when enough devices are free at the same time; free devices
-  // are reserved for it. Its folder is runs/<id>, as for muster::run.
-  // Throws: as add for a process; invalid_argument for fewer than one rank.
+  // Adds a task that consists of the ranks of a process group. Each is a child process with its own
+  // device, started and supervised as by muster::run. Every rank calls `fn` with a Context&
+  // (context.h). The result is what rank 0 returns: a std::string, a number or nothing. The first
+  // failure of a rank is the task's error, and ends the others. The task starts when enough devices
+  // are free at the same time; free devices are reserved for it. Its folder is runs/<id>, as for
+  // muster::run. Throws: as add for a process; invalid_argument for fewer than one rank.
   template <class F>
   auto add_group(const std::string& name, TaskGroupOptions options, F fn) {
     using R = std::decay_t<std::invoke_result_t<F&, Context&>>;
-    static_assert(detail::kCrossesProcesses<R>,
-                  "ranks return a std::string, a number or nothing: other values cannot be sent back; write "
-                  "them to a file and return its name");
+    static_assert(
+        detail::kCrossesProcesses<R>,
+        "ranks return a std::string, a number or nothing: other values cannot be sent back; write "
+        "them to a file and return its name");
     auto cell = std::make_shared<detail::TaskCell<R>>(name);
     detail::TaskEntry entry = detail::make_entry(name, TaskMode::group, cell);
     entry.options = {.device = std::move(options.devices), .allow_cpu = options.allow_cpu};
@@ -127,14 +137,14 @@ class TaskSet {
     return TaskHandle<R>(cell);
   }
 
-  // Runs all tasks: at the same time on different devices, in the order of add on the same device. A failed
-  // task does not stop the others, unless fail_fast. In a child started for one task, it runs that task and
-  // ends the process; it does not return. GPUs held by another job count as absent. Leases are kept until all
-  // tasks have ended; a process that got its devices from a launcher uses the launcher's leases.
-  // Blocking: until every task has ended.
-  // Throws: before anything is started, invalid_argument and unavailable, naming a task, its device and what
-  // there is; failed_precondition when called twice; after all tasks have ended, Error(peer_failed) naming
-  // every task that failed.
+  // Runs all tasks: at the same time on different devices, in the order of add on the same device.
+  // A failed task does not stop the others, unless fail_fast. In a child started for one task, it
+  // runs that task and ends the process; it does not return. GPUs held by another job count as
+  // absent. Leases are kept until all tasks have ended; a process that got its devices from a
+  // launcher uses the launcher's leases. Blocking: until every task has ended. Throws: before
+  // anything is started, invalid_argument and unavailable, naming a task, its device and what there
+  // is; failed_precondition when called twice; after all tasks have ended, Error(peer_failed)
+  // naming every task that failed.
   void run();
 
   // Of every task, in the order of add.

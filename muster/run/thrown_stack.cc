@@ -16,22 +16,25 @@ namespace {
 
 std::atomic<bool> g_keep = false;
 
-// The last throws of all threads. An exception's address and type tell it from others, until it is gone; then
-// the newest with both counts.
+// The last throws of all threads. An exception's address and type tell it from others, until it is
+// gone; then the newest with both counts.
 class ThrownStacks {
  public:
   void add(const void* exception, const std::type_info& type, const Stack& stack) {
-    if (!lock()) return;
+    if (!lock())
+      return;
     stacks_[next_++ % stacks_.size()] = {.exception = exception, .type = &type, .stack = stack};
     mutex_.unlock();
   }
 
   Stack find(const void* exception, const std::type_info& type) {
-    if (!lock()) return {};
+    if (!lock())
+      return {};
     Stack found;
     for (size_t back = 1; back <= std::min(next_, stacks_.size()); ++back) {
       const Thrown& thrown = stacks_[(next_ - back) % stacks_.size()];
-      if (thrown.exception != exception || *thrown.type != type) continue;
+      if (thrown.exception != exception || *thrown.type != type)
+        continue;
       found = thrown.stack;
       break;
     }
@@ -49,7 +52,8 @@ class ThrownStacks {
   // A child that was forked while another thread had the lock must not wait for it.
   bool lock() {
     for (int tries = 0; tries < 1000; ++tries) {
-      if (mutex_.try_lock()) return true;
+      if (mutex_.try_lock())
+        return true;
       ::sched_yield();
     }
     return false;
@@ -87,13 +91,15 @@ Stack thrown_stack(const std::exception_ptr& error) {
   const void* exception = nullptr;
   static_assert(sizeof(error) == sizeof(exception));  // what libstdc++'s consists of
   std::memcpy(static_cast<void*>(&exception), static_cast<const void*>(&error), sizeof(exception));
-  return exception == nullptr ? Stack{} : thrown_stacks().find(exception, *error.__cxa_exception_type());
+  return exception == nullptr ? Stack{}
+                              : thrown_stacks().find(exception, *error.__cxa_exception_type());
 }
 
 }  // namespace muster
 
 // Under a name of its own in C++: compilers differ in how they declare the one that they call.
-extern "C" [[noreturn]] void muster_cxa_throw(void* exception, void* type,
+extern "C" [[noreturn]] void muster_cxa_throw(void* exception,
+                                              void* type,
                                               void (*destroy)(void*)) __asm__("__cxa_throw");
 
 void muster_cxa_throw(void* exception, void* type, void (*destroy)(void*)) {
@@ -102,6 +108,7 @@ void muster_cxa_throw(void* exception, void* type, void (*destroy)(void*)) {
     stack.drop_first();  // this one
     muster::thrown_stacks().add(exception, *static_cast<const std::type_info*>(type), stack);
   }
-  if (const auto original = muster::original_throw()) original(exception, type, destroy);
+  if (const auto original = muster::original_throw())
+    original(exception, type, destroy);
   std::terminate();
 }

@@ -11,8 +11,8 @@ namespace muster::shm {
 
 namespace {
 
-// Those given out, which a forked child has to make its own. Never destroyed: buffers may outlive what the
-// program's end destroys.
+// Those given out, which a forked child has to make its own. Never destroyed: buffers may outlive
+// what the program's end destroys.
 struct Buffer {
   std::atomic<bool>* of_parent;
   int fd;
@@ -38,9 +38,14 @@ void after_fork() {
 void in_forked_child() {
   for (const auto& [data, buffer] : buffers().alive) {
     *buffer.of_parent = true;
-    const void* const own = ::mmap(data, buffer.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
-                                   buffer.fd, static_cast<off_t>(buffer.offset));
-    if (own == MAP_FAILED) ::munmap(data, buffer.bytes);
+    const void* const own = ::mmap(data,
+                                   buffer.bytes,
+                                   PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_FIXED,
+                                   buffer.fd,
+                                   static_cast<off_t>(buffer.offset));
+    if (own == MAP_FAILED)
+      ::munmap(data, buffer.bytes);
   }
   buffers().alive.clear();
   buffers().mutex.unlock();
@@ -48,7 +53,8 @@ void in_forked_child() {
 
 void remember(std::byte* data, const Buffer& buffer) {
   static const int registered = ::pthread_atfork(before_fork, after_fork, in_forked_child);
-  if (registered != 0) fail_errno("shared memory: pthread_atfork", registered);
+  if (registered != 0)
+    fail_errno("shared memory: pthread_atfork", registered);
   const std::lock_guard lock(buffers().mutex);
   buffers().alive.emplace(data, buffer);
 }
@@ -60,7 +66,9 @@ void forget(std::byte* data) {
 
 }  // namespace
 
-Arena::Arena(std::shared_ptr<SharedMemory> memory, size_t offset, size_t bytes,
+Arena::Arena(std::shared_ptr<SharedMemory> memory,
+             size_t offset,
+             size_t bytes,
              const std::atomic<RankState>* state)
     : state_(std::make_shared<State>()) {
   state_->rank_state = state;
@@ -73,23 +81,32 @@ std::shared_ptr<std::byte> Arena::allocate(size_t bytes) {
   const std::lock_guard lock(state_->mutex);
   for (const auto& entry : state_->free) {
     const size_t offset = entry.first, room = entry.second;  // the entry goes
-    if (room < size) continue;
+    if (room < size)
+      continue;
     state_->memory->reserve(offset, size);
     state_->free.erase(offset);
-    if (room > size) state_->free[offset + size] = room - size;
+    if (room > size)
+      state_->free[offset + size] = room - size;
     std::byte* const data = state_->memory->data() + offset;
     remember(data,
-             {.of_parent = &state_->of_parent, .fd = state_->memory->fd(), .offset = offset, .bytes = size});
+             {.of_parent = &state_->of_parent,
+              .fd = state_->memory->fd(),
+              .offset = offset,
+              .bytes = size});
     return {data, [state = state_, offset, size](std::byte*) { state->give_back(offset, size); }};
   }
-  throw Error(ErrorCode::unavailable, cat("shared memory: expected room for ", format_bytes(bytes),
-                                          " in this rank's part, got none"));
+  throw Error(ErrorCode::unavailable,
+              cat("shared memory: expected room for ",
+                  format_bytes(bytes),
+                  " in this rank's part, got none"));
 }
 
 void Arena::State::give_back(size_t offset, size_t bytes) {
-  if (of_parent) return;
+  if (of_parent)
+    return;
   forget(memory->data() + offset);
-  if (rank_state != nullptr && rank_state->load() == RankState::gave_up) return;
+  if (rank_state != nullptr && rank_state->load() == RankState::gave_up)
+    return;
   memory->release(offset, bytes);
   const std::lock_guard lock(mutex);
   auto next = free.lower_bound(offset);

@@ -1,6 +1,7 @@
-// A rank's own part of the shared memory, for buffers that all ranks can reach: what lies here is reduced
-// without being copied. A child that the process forks has pages of its own of them, as of other memory, from
-// when it writes to one; until then it reads what its parent has there. What it frees stays its parent's.
+// A rank's own part of the shared memory, for buffers that all ranks can reach: what lies here is
+// reduced without being copied. A child that the process forks has pages of its own of them, as of
+// other memory, from when it writes to one; until then it reads what its parent has there. What it
+// frees stays its parent's.
 #pragma once
 
 #include <atomic>
@@ -16,14 +17,16 @@ namespace muster::shm {
 
 class Arena {
  public:
-  // `bytes` of `memory` from `offset` on, both of whole pages; nobody else allocates there. `state`, which
-  // may be null, is in that memory: once its rank has given up, others may still be writing, and nothing is
-  // given out again.
-  Arena(std::shared_ptr<SharedMemory> memory, size_t offset, size_t bytes,
+  // `bytes` of `memory` from `offset` on, both of whole pages; nobody else allocates there.
+  // `state`, which may be null, is in that memory: once its rank has given up, others may still be
+  // writing, and nothing is given out again.
+  Arena(std::shared_ptr<SharedMemory> memory,
+        size_t offset,
+        size_t bytes,
         const std::atomic<RankState>* state = nullptr);
 
-  // Zeroed, on a page's start. Gives itself back, when the last copy of it goes; that may be after the arena.
-  // Throws: unavailable when there is no memory.
+  // Zeroed, on a page's start. Gives itself back, when the last copy of it goes; that may be after
+  // the arena. Throws: unavailable when there is no memory.
   std::shared_ptr<std::byte> allocate(size_t bytes);
 
  private:

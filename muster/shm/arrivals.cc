@@ -34,8 +34,13 @@ std::vector<Fd> Arrivals::wait(const Deadline& deadline) {
     // Whatever there is to take: a flood has no end.
     if (deadline.passed()) {
       throw Error(ErrorCode::timeout,
-                  cat("shared memory: expected ", peers_.size(), " ranks within ", deadline.limit().count(),
-                      " ms, missing rank(s) ", join(missing(), ", "), "; see whether they ended"));
+                  cat("shared memory: expected ",
+                      peers_.size(),
+                      " ranks within ",
+                      deadline.limit().count(),
+                      " ms, missing rank(s) ",
+                      join(missing(), ", "),
+                      "; see whether they ended"));
     }
     wait_for_some(deadline);
   }
@@ -45,7 +50,8 @@ std::vector<Fd> Arrivals::wait(const Deadline& deadline) {
 std::vector<int> Arrivals::missing() const {
   std::vector<int> ranks;
   for (size_t rank = 1; rank < peers_.size(); ++rank) {
-    if (!peers_[rank].valid()) ranks.push_back(static_cast<int>(rank));
+    if (!peers_[rank].valid())
+      ranks.push_back(static_cast<int>(rank));
   }
   return ranks;
 }
@@ -59,9 +65,11 @@ void Arrivals::wait_for_some(const Deadline& deadline) {
   }
   const int ready =
       ::poll(polls.data(), polls.size(), static_cast<int>(std::min<int64_t>(left.count(), 60'000)));
-  if (ready < 0 && errno != EINTR) fail_errno("shared memory: poll", errno);
+  if (ready < 0 && errno != EINTR)
+    fail_errno("shared memory: poll", errno);
   take_callers();
-  if (ready > 0 && polls.front().revents != 0) take_caller();
+  if (ready > 0 && polls.front().revents != 0)
+    take_caller();
 }
 
 // Those that have said something become ranks or go.
@@ -69,10 +77,13 @@ void Arrivals::take_callers() {
   std::erase_if(callers_, [this](Caller& caller) {
     int32_t rank = -1;
     const ssize_t n = ::recv(caller.fd.get(), &rank, sizeof(rank), MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return caller.until.passed();
-    const bool is_missing = n == sizeof(rank) && rank >= 1 && static_cast<size_t>(rank) < peers_.size() &&
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+      return caller.until.passed();
+    const bool is_missing = n == sizeof(rank) && rank >= 1 &&
+                            static_cast<size_t>(rank) < peers_.size() &&
                             !peers_[static_cast<size_t>(rank)].valid();
-    if (is_missing && welcome_(caller.fd.get())) peers_[static_cast<size_t>(rank)] = std::move(caller.fd);
+    if (is_missing && welcome_(caller.fd.get()))
+      peers_[static_cast<size_t>(rank)] = std::move(caller.fd);
     return true;
   });
 }
@@ -80,13 +91,18 @@ void Arrivals::take_callers() {
 void Arrivals::take_caller() {
   Fd fd(::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
   if (!fd.valid()) {
-    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;  // it has gone
-    fail_errno(cat("shared memory: expected a descriptor for the connection of each of ", peers_.size() - 1,
-                   " ranks, got none (rank 0); raise the limit (ulimit -n), or use MUSTER_BACKEND=gloo"),
-               errno);
+    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
+      return;  // it has gone
+    fail_errno(
+        cat("shared memory: expected a descriptor for the connection of each of ",
+            peers_.size() - 1,
+            " ranks, got none (rank 0); raise the limit (ulimit -n), or use MUSTER_BACKEND=gloo"),
+        errno);
   }
-  if (!of_this_user(fd.get())) return;
-  if (callers_.size() >= kMostSilent) callers_.erase(callers_.begin());
+  if (!of_this_user(fd.get()))
+    return;
+  if (callers_.size() >= kMostSilent)
+    callers_.erase(callers_.begin());
   callers_.push_back({.fd = std::move(fd), .until = Deadline(kToSayWho)});
 }
 

@@ -1,5 +1,6 @@
-// Rank 0's side of a rendezvous: takes connections at its socket until every rank has one. Strangers, those
-// that say nothing and floods of either take neither the ranks' time nor their place.
+// Rank 0's side of a rendezvous: takes connections at its socket until every rank has one.
+// Strangers, those that say nothing and floods of either take neither the ranks' time nor their
+// place.
 #pragma once
 
 #include <functional>
@@ -18,8 +19,8 @@ class Arrivals {
   // `welcome`: what a rank is sent when it has said its number; false: it has gone meanwhile.
   Arrivals(int listener, int size, std::function<bool(int fd)> welcome);
 
-  // The connections, by rank; at 0 none. Blocking: until all have come. Throws: timeout naming the ranks that
-  // did not come; unavailable when there is no descriptor left for one.
+  // The connections, by rank; at 0 none. Blocking: until all have come. Throws: timeout naming the
+  // ranks that did not come; unavailable when there is no descriptor left for one.
   std::vector<Fd> wait(const Deadline& deadline);
 
  private:

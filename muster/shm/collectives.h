@@ -1,8 +1,10 @@
-// The collectives of a team, over plain memory. A small one takes one step: every rank puts its data into its
-// slot, arrives, and takes the others' from theirs. A larger one goes piece by piece through the ranks'
-// stages, which fit the caches; an all_reduce of memory that all ranks can see goes without copies.
+// The collectives of a team, over plain memory. A small one takes one step: every rank puts its
+// data into its slot, arrives, and takes the others' from theirs. A larger one goes piece by piece
+// through the ranks' stages, which fit the caches; an all_reduce of memory that all ranks can see
+// goes without copies.
 //
-// An operation has two halves, so that whoever starts it need not be who waits: begin() never blocks.
+// An operation has two halves, so that whoever starts it need not be who waits: begin() never
+// blocks.
 #pragma once
 
 #include <array>
@@ -43,12 +45,12 @@ class Collectives {
  public:
   explicit Collectives(Team& team) : team_(team) {}
 
-  // Says what this rank does, gives what is small, arrives. Throws: invalid_argument for an operation that
-  // the type does not have; nothing has been said then.
+  // Says what this rank does, gives what is small, arrives. Throws: invalid_argument for an
+  // operation that the type does not have; nothing has been said then.
   void begin(const Request& request);
 
-  // Waits for the others, and does the rest. Throws: as Team::wait_for_all; invalid_argument on every rank
-  // when the calls differ, with both sides; the team is as good as before then.
+  // Waits for the others, and does the rest. Throws: as Team::wait_for_all; invalid_argument on
+  // every rank when the calls differ, with both sides; the team is as good as before then.
   void finish(const Request& request, const Deadline& deadline);
 
   // It fits the slots, and takes one step.
@@ -67,7 +69,9 @@ class Collectives {
   void step(const Deadline& deadline);
 
   std::byte* slot(int rank) const { return team_.at(team_.layout().slot_data(rank, sequence_)); }
-  std::byte* stage(int rank, uint64_t round) const { return team_.at(team_.layout().stage(rank, round)); }
+  std::byte* stage(int rank, uint64_t round) const {
+    return team_.at(team_.layout().stage(rank, round));
+  }
   std::byte* results(int rank, uint64_t round) const {
     return stage(rank, round) + team_.layout().stage_bytes;
   }

@@ -28,7 +28,8 @@ bool is_readable(int fd) {
 
 [[noreturn]] void fail_for_descriptors(const std::string& what) {
   throw Error(ErrorCode::unavailable,
-              cat("shared memory: expected a free file descriptor ", what,
+              cat("shared memory: expected a free file descriptor ",
+                  what,
                   ", got none; raise the limit (ulimit -n), or use MUSTER_BACKEND=gloo"));
 }
 
@@ -39,13 +40,17 @@ std::shared_ptr<EndWatch> EndWatch::of_this_process() {
   static std::weak_ptr<EndWatch> existing;
   const std::lock_guard lock(mutex);
   auto watch = existing.lock();
-  if (!watch || watch->is_copy()) existing = watch = std::make_shared<EndWatch>();
+  if (!watch || watch->is_copy())
+    existing = watch = std::make_shared<EndWatch>();
   return watch;
 }
 
 EndWatch::EndWatch()
-    : owner_(::getpid()), events_(::epoll_create1(EPOLL_CLOEXEC)), stop_(::eventfd(0, EFD_CLOEXEC)) {
-  if (!events_.valid() || !stop_.valid()) fail_for_descriptors("to see other ranks end");
+    : owner_(::getpid()),
+      events_(::epoll_create1(EPOLL_CLOEXEC)),
+      stop_(::eventfd(0, EFD_CLOEXEC)) {
+  if (!events_.valid() || !stop_.valid())
+    fail_for_descriptors("to see other ranks end");
   epoll_event event{.events = EPOLLIN, .data = {.u64 = kStop}};
   if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, stop_.get(), &event) != 0)
     fail_errno("shared memory: epoll_ctl", errno);
@@ -53,8 +58,8 @@ EndWatch::EndWatch()
   thread_ = std::thread([this] { run(); });
 }
 
-// The descriptors of a copy are the parent's too: what is written or removed there would be so for the
-// parent.
+// The descriptors of a copy are the parent's too: what is written or removed there would be so for
+// the parent.
 EndWatch::~EndWatch() {
   if (is_copy()) {
     new std::thread(std::move(thread_));  // never joined: it is not in this process
@@ -92,8 +97,10 @@ std::optional<EndWatch::Watcher> EndWatch::watch_process(pid_t pid, OnEnd on_end
     add(std::move(source), watcher);
     return watcher;
   }
-  if (error == EMFILE || error == ENFILE) fail_for_descriptors(cat("to see process ", pid, " end"));
-  if (error != ESRCH) return std::nullopt;
+  if (error == EMFILE || error == ENFILE)
+    fail_for_descriptors(cat("to see process ", pid, " end"));
+  if (error != ESRCH)
+    return std::nullopt;
   lock.unlock();
   on_end();
   return watcher;
@@ -112,7 +119,8 @@ void EndWatch::add(Source source, Watcher number) {
   const int fd = source.fd;
   sources_.emplace(number, std::move(source));
   epoll_event event{.events = EPOLLIN, .data = {.u64 = number}};
-  if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return;
+  if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event) == 0)
+    return;
   const int error = errno;
   sources_.erase(number);
   fail_errno("shared memory: cannot watch another rank", error);
@@ -124,14 +132,17 @@ void EndWatch::drop(Sources::iterator source) {
 }
 
 void EndWatch::forget(Watcher watcher) {
-  if (is_copy()) return;  // the thread may have held the lock when this process was forked
+  if (is_copy())
+    return;  // the thread may have held the lock when this process was forked
   const std::lock_guard lock(mutex_);
   const auto source = std::find_if(sources_.begin(), sources_.end(), [watcher](const auto& entry) {
     return entry.second.watchers.contains(watcher);
   });
-  if (source == sources_.end()) return;
+  if (source == sources_.end())
+    return;
   source->second.watchers.erase(watcher);
-  if (source->second.watchers.empty()) drop(source);
+  if (source->second.watchers.empty())
+    drop(source);
 }
 
 void EndWatch::run() {
@@ -140,12 +151,15 @@ void EndWatch::run() {
     const int count = ::epoll_wait(events_.get(), events, std::size(events), -1);
     const std::lock_guard lock(mutex_);
     for (int i = 0; i < count; ++i) {
-      if (events[i].data.u64 == kStop) return;
+      if (events[i].data.u64 == kStop)
+        return;
       const auto source = sources_.find(events[i].data.u64);
-      if (source == sources_.end()) continue;
+      if (source == sources_.end())
+        continue;
       const auto watchers = std::move(source->second.watchers);
       drop(source);
-      for (const auto& watcher : watchers) watcher.second();
+      for (const auto& watcher : watchers)
+        watcher.second();
     }
   }
 }

@@ -1,5 +1,5 @@
-// One thread of this process that sees other processes end, for all teams of the process: a process costs one
-// descriptor and no thread, however many teams watch it.
+// One thread of this process that sees other processes end, for all teams of the process: a process
+// costs one descriptor and no thread, however many teams watch it.
 #pragma once
 
 #include <sys/types.h>
@@ -18,12 +18,13 @@ namespace muster::shm {
 
 class EndWatch {
  public:
-  using OnEnd = std::function<void()>;  // called once, in the watch's thread; it may not call the watch
+  using OnEnd =
+      std::function<void()>;  // called once, in the watch's thread; it may not call the watch
   using Watcher = uint64_t;
 
-  // The watch of this process: it is made for the first who asks, and goes with the last who holds it. A
-  // forked child has a copy of its parent's, without the thread: there the copy does nothing, and the child
-  // gets its own here. Throws: unavailable when out of descriptors.
+  // The watch of this process: it is made for the first who asks, and goes with the last who holds
+  // it. A forked child has a copy of its parent's, without the thread: there the copy does nothing,
+  // and the child gets its own here. Throws: unavailable when out of descriptors.
   static std::shared_ptr<EndWatch> of_this_process();
 
   EndWatch();
@@ -31,12 +32,13 @@ class EndWatch {
   EndWatch& operator=(const EndWatch&) = delete;
   ~EndWatch();
 
-  // Calls `on_end` when process `pid` has ended; at once, in this thread, where it has already. Nothing where
-  // the kernel or a sandbox has no way to watch a process. Throws: unavailable when out of descriptors.
+  // Calls `on_end` when process `pid` has ended; at once, in this thread, where it has already.
+  // Nothing where the kernel or a sandbox has no way to watch a process. Throws: unavailable when
+  // out of descriptors.
   std::optional<Watcher> watch_process(pid_t pid, OnEnd on_end);
 
-  // Calls `on_end` when the connection has something to read or its other end is gone. `fd` stays the
-  // caller's, who keeps it open until forget(). Throws: unavailable when out of memory.
+  // Calls `on_end` when the connection has something to read or its other end is gone. `fd` stays
+  // the caller's, who keeps it open until forget(). Throws: unavailable when out of memory.
   Watcher watch_connection(int fd, OnEnd on_end);
 
   // When this returns the watcher's `on_end` does not run and will not.

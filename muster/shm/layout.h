@@ -1,10 +1,11 @@
-// What lies where in the memory that the ranks of a team share. Everything in it is written by one rank and
-// read by others, or atomic.
+// What lies where in the memory that the ranks of a team share. Everything in it is written by one
+// rank and read by others, or atomic.
 //
 //   Line of every rank | slots of every rank | stages of every rank | channels | arenas of every
 //   rank
 //
-// Up to the stages it exists from the start; a channel's and an arena's pages when they are first used.
+// Up to the stages it exists from the start; a channel's and an arena's pages when they are first
+// used.
 #pragma once
 
 #include <atomic>
@@ -14,10 +15,11 @@
 namespace muster::shm {
 
 inline constexpr size_t kPage = 4096;
-inline constexpr int kMaxRanks = 256;                      // of a team
-inline constexpr size_t kSlotBytes = size_t{8} << 10;      // an operation no larger needs no stage
-inline constexpr size_t kComparedDims = 8;                 // of a tensor, by all ranks
-inline constexpr size_t kChannelBytes = size_t{32} << 10;  // what a sender may be ahead of its receiver
+inline constexpr int kMaxRanks = 256;                  // of a team
+inline constexpr size_t kSlotBytes = size_t{8} << 10;  // an operation no larger needs no stage
+inline constexpr size_t kComparedDims = 8;             // of a tensor, by all ranks
+inline constexpr size_t kChannelBytes = size_t{32}
+                                        << 10;  // what a sender may be ahead of its receiver
 
 enum class Kind : uint32_t {
   barrier,
@@ -59,11 +61,11 @@ enum class RankState : uint32_t {
 
 // A rank's own words, on cache lines of their own.
 struct alignas(128) Line {
-  std::atomic<uint64_t> arrived;   // steps that the rank has come to
-  std::atomic<int32_t> processor;  // where it was when it last came to one
-  alignas(
-      128) std::atomic<uint32_t> waits_for;  // the rank (+ 1) whose next step it sleeps for; 0: it is awake
-  std::atomic<uint32_t> bell;                // futex: rung for it
+  std::atomic<uint64_t> arrived;                 // steps that the rank has come to
+  std::atomic<int32_t> processor;                // where it was when it last came to one
+  alignas(128) std::atomic<uint32_t> waits_for;  // the rank (+ 1) whose next step it sleeps for; 0:
+                                                 // it is awake
+  std::atomic<uint32_t> bell;                    // futex: rung for it
   alignas(128) std::atomic<uint32_t> mail_bell;  // the same for its mail
   std::atomic<uint32_t> mail_sleeps;
   alignas(128) std::atomic<RankState> state;
@@ -79,7 +81,8 @@ struct ChannelWords {
   alignas(64) std::atomic<uint64_t> read;
 };
 
-inline constexpr uint64_t kMagic = 0x31726574'73756d02;  // and the layout's version, in its lowest byte
+inline constexpr uint64_t kMagic =
+    0x31726574'73756d02;  // and the layout's version, in its lowest byte
 
 // Offsets, all of whole pages.
 struct Layout {
@@ -96,7 +99,9 @@ struct Layout {
   size_t slot(int rank, uint64_t sequence) const {
     return slots() + (static_cast<size_t>(rank) * 2 + sequence % 2) * (kSlotBytes + kPage);
   }
-  size_t slot_data(int rank, uint64_t sequence) const { return slot(rank, sequence) + sizeof(Call); }
+  size_t slot_data(int rank, uint64_t sequence) const {
+    return slot(rank, sequence) + sizeof(Call);
+  }
   size_t stages() const { return slots() + ranks() * 2 * (kSlotBytes + kPage); }
   // Two halves a rank, each with a part for others to read and one for what this rank has reduced.
   size_t stage(int rank, uint64_t half) const {
@@ -105,7 +110,9 @@ struct Layout {
   size_t channel_words(int from, int to) const {
     return stages() + ranks() * 4 * stage_bytes + pair(from, to) * sizeof(ChannelWords);
   }
-  size_t channels() const { return pages(channel_words(size - 1, size - 1) + sizeof(ChannelWords)); }
+  size_t channels() const {
+    return pages(channel_words(size - 1, size - 1) + sizeof(ChannelWords));
+  }
   size_t channel(int from, int to) const { return channels() + pair(from, to) * kChannelBytes; }
   size_t arenas() const { return channels() + ranks() * ranks() * kChannelBytes; }
   size_t pair(int from, int to) const {
@@ -115,9 +122,9 @@ struct Layout {
   size_t total() const { return arena(size); }
 };
 
-// Sizes for a team of `size` ranks of a machine with so much memory, in a process where such memory has so
-// many addresses already: the more it has, the smaller the arenas, so that addresses for another team are
-// always left. Throws: invalid_argument for too many ranks.
+// Sizes for a team of `size` ranks of a machine with so much memory, in a process where such memory
+// has so many addresses already: the more it has, the smaller the arenas, so that addresses for
+// another team are always left. Throws: invalid_argument for too many ranks.
 Layout layout_for(int size, size_t machine_bytes, size_t mapped_bytes);
 Layout layout_for(int size);  // on this machine, in this process
 

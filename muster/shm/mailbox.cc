@@ -52,7 +52,8 @@ Mailbox::~Mailbox() {
 void Mailbox::ring(int rank) {
   Line& line = team_.line(rank);
   line.mail_bell.fetch_add(1);
-  if (line.mail_sleeps.load() != 0) futex_wake_all(line.mail_bell);
+  if (line.mail_sleeps.load() != 0)
+    futex_wake_all(line.mail_bell);
 }
 
 ChannelWords& Mailbox::words(int from, int to) const {
@@ -66,19 +67,29 @@ void Mailbox::send(int to, int tag, Part data, std::chrono::milliseconds timeout
     team_.memory()->reserve(team_.layout().channel(team_.rank(), to), kChannelBytes);
     open_[peer] = true;
   }
-  sends_[peer].push_back(
-      {.peer = to, .tag = tag, .data = data, .deadline = Deadline(timeout), .done = std::move(done)});
-  if (is_here()) push(to);
-  if (!sends_[peer].empty()) ring(team_.rank());
+  sends_[peer].push_back({.peer = to,
+                          .tag = tag,
+                          .data = data,
+                          .deadline = Deadline(timeout),
+                          .done = std::move(done)});
+  if (is_here())
+    push(to);
+  if (!sends_[peer].empty())
+    ring(team_.rank());
   run_callbacks(lock);
 }
 
 void Mailbox::receive(int from, int tag, Part data, std::chrono::milliseconds timeout, Done done) {
   std::unique_lock lock(mutex_);
-  receives_.push_back(
-      {.peer = from, .tag = tag, .data = data, .deadline = Deadline(timeout), .done = std::move(done)});
-  if (!give_stray(std::prev(receives_.end())) && from != kAnySource && is_here()) pull(from);
-  if (!receives_.empty()) ring(team_.rank());
+  receives_.push_back({.peer = from,
+                       .tag = tag,
+                       .data = data,
+                       .deadline = Deadline(timeout),
+                       .done = std::move(done)});
+  if (!give_stray(std::prev(receives_.end())) && from != kAnySource && is_here())
+    pull(from);
+  if (!receives_.empty())
+    ring(team_.rank());
   run_callbacks(lock);
 }
 
@@ -91,7 +102,8 @@ void Mailbox::run_callbacks(std::unique_lock<std::mutex>& lock) {
   std::vector<std::function<void()>> callbacks;
   callbacks.swap(callbacks_);
   lock.unlock();
-  for (const auto& callback : callbacks) callback();
+  for (const auto& callback : callbacks)
+    callback();
 }
 
 void Mailbox::run() {
@@ -99,16 +111,19 @@ void Mailbox::run() {
   int idle = 0;
   bool drowsy = false;  // it has said that it sleeps, and looks once more
   for (;;) {
-    if (drowsy) line.mail_sleeps.store(1);
+    if (drowsy)
+      line.mail_sleeps.store(1);
     const uint32_t seen = line.mail_bell.load();
     bool moved = false, busy = false;
     {
       std::unique_lock lock(mutex_);
-      if (stop_) break;
+      if (stop_)
+        break;
       moved = move_all();
       moved |= fail_late_and_lost();
-      busy = !receives_.empty() ||
-             std::any_of(sends_.begin(), sends_.end(), [](const auto& queue) { return !queue.empty(); });
+      busy = !receives_.empty() || std::any_of(sends_.begin(), sends_.end(), [](const auto& queue) {
+        return !queue.empty();
+      });
       run_callbacks(lock);
     }
     if (!moved && !drowsy) {
@@ -116,18 +131,22 @@ void Mailbox::run() {
       relax();
       continue;
     }
-    if (!moved) futex_wait(line.mail_bell, seen, busy ? kLongestNap : std::chrono::hours(1));
+    if (!moved)
+      futex_wait(line.mail_bell, seen, busy ? kLongestNap : std::chrono::hours(1));
     line.mail_sleeps.store(0);
     drowsy = false;
     idle = 0;
   }
   line.mail_sleeps.store(0);
   std::unique_lock lock(mutex_);
-  const auto over = std::make_exception_ptr(Error(
-      ErrorCode::failed_precondition, "message: expected the group to live until it was moved, got its end"));
+  const auto over = std::make_exception_ptr(
+      Error(ErrorCode::failed_precondition,
+            "message: expected the group to live until it was moved, got its end"));
   for (auto& queue : sends_)
-    for (auto& pending : queue) fail(pending, over);
-  for (auto& pending : receives_) fail(pending, over);
+    for (auto& pending : queue)
+      fail(pending, over);
+  for (auto& pending : receives_)
+    fail(pending, over);
   run_callbacks(lock);
 }
 
@@ -141,16 +160,20 @@ void Mailbox::finish(Pending pending, int source, const std::exception_ptr& erro
 }
 
 bool Mailbox::wants_from(int peer) const {
-  return std::any_of(receives_.begin(), receives_.end(),
-                     [&](const Pending& wanted) { return wanted.peer == peer || wanted.peer == kAnySource; });
+  return std::any_of(receives_.begin(), receives_.end(), [&](const Pending& wanted) {
+    return wanted.peer == peer || wanted.peer == kAnySource;
+  });
 }
 
 bool Mailbox::move_all() {
   bool moved = false;
-  if (!is_here()) return moved;  // a channel may end within a message
+  if (!is_here())
+    return moved;  // a channel may end within a message
   for (int peer = 0; peer < team_.size(); ++peer) {
-    if (!sends_[static_cast<size_t>(peer)].empty()) moved |= push(peer);
-    if (peer != team_.rank() && wants_from(peer)) moved |= pull(peer);
+    if (!sends_[static_cast<size_t>(peer)].empty())
+      moved |= push(peer);
+    if (peer != team_.rank() && wants_from(peer))
+      moved |= pull(peer);
   }
   return moved;
 }
@@ -164,9 +187,11 @@ size_t Mailbox::write_ring(int to, const std::byte* from, size_t bytes) {
   std::byte* const ring = team_.at(team_.layout().channel(team_.rank(), to));
   const size_t at = written % kChannelBytes;
   const size_t first = std::min(count, kChannelBytes - at);
-  if (count == 0) return 0;
+  if (count == 0)
+    return 0;
   std::memcpy(ring + at, from, first);
-  if (count > first) std::memcpy(ring, from + first, count - first);
+  if (count > first)
+    std::memcpy(ring, from + first, count - first);
   channel.written.store(written + count);
   return count;
 }
@@ -179,9 +204,11 @@ size_t Mailbox::read_ring(int from, std::byte* to, size_t bytes) {
   const std::byte* const ring = team_.at(team_.layout().channel(from, team_.rank()));
   const size_t at = read % kChannelBytes;
   const size_t first = std::min(count, kChannelBytes - at);
-  if (count == 0) return 0;
+  if (count == 0)
+    return 0;
   std::memcpy(to, ring + at, first);
-  if (count > first) std::memcpy(to + first, ring, count - first);
+  if (count > first)
+    std::memcpy(to + first, ring, count - first);
   channel.read.store(read + count);
   return count;
 }
@@ -194,21 +221,25 @@ bool Mailbox::push(int to) {
     const Frame frame{.bytes = message.data.bytes, .tag = message.tag};
     size_t now = 0;
     if (message.moved < sizeof(frame)) {
-      now = write_ring(to, reinterpret_cast<const std::byte*>(&frame) + message.moved,
+      now = write_ring(to,
+                       reinterpret_cast<const std::byte*>(&frame) + message.moved,
                        sizeof(frame) - message.moved);
       message.moved += now;
       moved += now;
-      if (message.moved < sizeof(frame)) break;
+      if (message.moved < sizeof(frame))
+        break;
     }
     const size_t sent = message.moved - sizeof(frame);
     now = write_ring(to, message.data.data + sent, message.data.bytes - sent);
     message.moved += now;
     moved += now;
-    if (message.moved < sizeof(frame) + message.data.bytes) break;
+    if (message.moved < sizeof(frame) + message.data.bytes)
+      break;
     finish(std::move(message), to, nullptr);
     queue.pop_front();
   }
-  if (moved != 0) ring(to);
+  if (moved != 0)
+    ring(to);
   return moved != 0;
 }
 
@@ -217,16 +248,18 @@ bool Mailbox::pull(int from) {
   size_t moved = 0;
   while (message.has_frame || wants_from(from)) {
     if (!message.has_frame) {
-      const size_t now = read_ring(from, reinterpret_cast<std::byte*>(&message.frame) + message.read,
+      const size_t now = read_ring(from,
+                                   reinterpret_cast<std::byte*>(&message.frame) + message.read,
                                    sizeof(Frame) - message.read);
       message.read += now;
       moved += now;
-      if (message.read < sizeof(Frame)) break;
+      if (message.read < sizeof(Frame))
+        break;
       message.has_frame = true;
       message.read = 0;
       message.wanted = std::find_if(receives_.begin(), receives_.end(), [&](const Pending& wanted) {
-        return (wanted.peer == from || wanted.peer == kAnySource) && wanted.tag == message.frame.tag &&
-               wanted.moved == 0;
+        return (wanted.peer == from || wanted.peer == kAnySource) &&
+               wanted.tag == message.frame.tag && wanted.moved == 0;
       });
       message.is_wanted =
           message.wanted != receives_.end() && message.wanted->data.bytes == message.frame.bytes;
@@ -234,16 +267,19 @@ bool Mailbox::pull(int from) {
         message.wanted->moved = 1;  // taken
         message.wanted->peer = from;
       }
-      if (!message.is_wanted) message.stray.resize(message.frame.bytes);
+      if (!message.is_wanted)
+        message.stray.resize(message.frame.bytes);
     }
     std::byte* const to = message.is_wanted ? message.wanted->data.data : message.stray.data();
     const size_t now = read_ring(from, to + message.read, message.frame.bytes - message.read);
     message.read += now;
     moved += now;
-    if (message.read < message.frame.bytes) break;
+    if (message.read < message.frame.bytes)
+      break;
     finish_incoming(from);
   }
-  if (moved != 0) ring(from);
+  if (moved != 0)
+    ring(from);
   return moved != 0;
 }
 
@@ -254,10 +290,12 @@ void Mailbox::finish_incoming(int from) {
     receives_.erase(message.wanted);
     return;
   }
-  strays_[static_cast<size_t>(from)].push_back({.tag = message.frame.tag, .data = std::move(message.stray)});
+  strays_[static_cast<size_t>(from)].push_back(
+      {.tag = message.frame.tag, .data = std::move(message.stray)});
   for (auto wanted = receives_.begin(); wanted != receives_.end();) {
     const auto next = std::next(wanted);
-    if (wanted->moved == 0 && give_stray(wanted)) return;
+    if (wanted->moved == 0 && give_stray(wanted))
+      return;
     wanted = next;
   }
 }
@@ -265,20 +303,30 @@ void Mailbox::finish_incoming(int from) {
 // A message that came before it was asked for, if there is one.
 bool Mailbox::give_stray(std::list<Pending>::iterator wanted) {
   for (int peer = 0; peer < team_.size(); ++peer) {
-    if (wanted->peer != peer && wanted->peer != kAnySource) continue;
+    if (wanted->peer != peer && wanted->peer != kAnySource)
+      continue;
     auto& strays = strays_[static_cast<size_t>(peer)];
-    const auto found = std::find_if(strays.begin(), strays.end(),
-                                    [&](const Stray& stray) { return stray.tag == wanted->tag; });
-    if (found == strays.end()) continue;
+    const auto found = std::find_if(
+        strays.begin(), strays.end(), [&](const Stray& stray) { return stray.tag == wanted->tag; });
+    if (found == strays.end())
+      continue;
     std::exception_ptr error;
     if (found->data.size() == wanted->data.bytes) {
-      if (!found->data.empty()) std::memcpy(wanted->data.data, found->data.data(), found->data.size());
+      if (!found->data.empty())
+        std::memcpy(wanted->data.data, found->data.data(), found->data.size());
     } else {
-      error = std::make_exception_ptr(
-          Error(ErrorCode::invalid_argument,
-                cat("recv: expected ", wanted->data.bytes, " bytes from rank ", team_.name(peer),
-                    " with tag ", wanted->tag, ", got ", found->data.size(), " (rank ",
-                    team_.name(team_.rank()), "); make the sender's tensor as large")));
+      error = std::make_exception_ptr(Error(ErrorCode::invalid_argument,
+                                            cat("recv: expected ",
+                                                wanted->data.bytes,
+                                                " bytes from rank ",
+                                                team_.name(peer),
+                                                " with tag ",
+                                                wanted->tag,
+                                                ", got ",
+                                                found->data.size(),
+                                                " (rank ",
+                                                team_.name(team_.rank()),
+                                                "); make the sender's tensor as large")));
     }
     strays.erase(found);
     finish(std::move(*wanted), peer, error);
@@ -288,21 +336,26 @@ bool Mailbox::give_stray(std::list<Pending>::iterator wanted) {
   return false;
 }
 
-// A message from this rank that has come, wholly or in part, is still received when the rank has ended.
+// A message from this rank that has come, wholly or in part, is still received when the rank has
+// ended.
 bool Mailbox::has_unread(int from) const {
   const ChannelWords& channel = words(from, team_.rank());
   return channel.written.load() != channel.read.load();
 }
 
 std::string Mailbox::why_lost(const Pending& pending, bool is_send) const {
-  if (!is_here()) return "this rank has given up the group";
-  const auto lives = [&](int rank) { return team_.line(rank).state.load() == RankState::here; };
+  if (!is_here())
+    return "this rank has given up the group";
+  const auto lives = [&](int rank) {
+    return team_.line(rank).state.load() == RankState::here;
+  };
   if (pending.peer != kAnySource) {
     const bool lost = !lives(pending.peer) && (is_send || !has_unread(pending.peer));
     return lost ? team_.failure({pending.peer}) : "";
   }
   for (int rank = 0; rank < team_.size(); ++rank) {
-    if (rank != team_.rank() && (lives(rank) || has_unread(rank))) return "";
+    if (rank != team_.rank() && (lives(rank) || has_unread(rank)))
+      return "";
   }
   return "no other rank is left";
 }
@@ -312,24 +365,36 @@ bool Mailbox::fail_late_and_lost() {
   const auto why = [&](const Pending& pending, bool is_send) -> std::exception_ptr {
     const std::string lost = why_lost(pending, is_send);
     const bool late = pending.deadline.passed();
-    if (lost.empty() && !late) return nullptr;
+    if (lost.empty() && !late)
+      return nullptr;
     const std::string where =
-        cat(is_send ? "send to" : "recv from", " ",
-            pending.peer == kAnySource ? std::string("any rank") : cat("rank ", team_.name(pending.peer)),
-            " (tag ", pending.tag, ") ", team_.here());
+        cat(is_send ? "send to" : "recv from",
+            " ",
+            pending.peer == kAnySource ? std::string("any rank")
+                                       : cat("rank ", team_.name(pending.peer)),
+            " (tag ",
+            pending.tag,
+            ") ",
+            team_.here());
     if (lost.empty()) {
       return std::make_exception_ptr(
-          Error(ErrorCode::timeout, cat(where, ": Timed out waiting ", pending.deadline.limit().count(),
-                                        "ms; see what that rank does, or give a longer timeout")));
+          Error(ErrorCode::timeout,
+                cat(where,
+                    ": Timed out waiting ",
+                    pending.deadline.limit().count(),
+                    "ms; see what that rank does, or give a longer timeout")));
     }
     return std::make_exception_ptr(
-        Error(ErrorCode::peer_failed, cat(where, ": ", lost, "; the first rank that failed has the cause")));
+        Error(ErrorCode::peer_failed,
+              cat(where, ": ", lost, "; the first rank that failed has the cause")));
   };
   for (auto& queue : sends_) {
     while (!queue.empty()) {
       const auto error = why(queue.front(), true);
-      if (!error) break;
-      if (queue.front().moved != 0) team_.give_up();  // the channel ends in the middle of a message
+      if (!error)
+        break;
+      if (queue.front().moved != 0)
+        team_.give_up();  // the channel ends in the middle of a message
       fail(queue.front(), error);
       queue.pop_front();
       any = true;
@@ -342,11 +407,13 @@ bool Mailbox::fail_late_and_lost() {
       continue;
     }
     for (Incoming& message : incoming_) {
-      if (!message.is_wanted || message.wanted != wanted) continue;
+      if (!message.is_wanted || message.wanted != wanted)
+        continue;
       // It goes on as one that nobody has asked for yet.
       message.is_wanted = false;
       message.stray.resize(message.frame.bytes);
-      if (message.read != 0) std::memcpy(message.stray.data(), wanted->data.data, message.read);
+      if (message.read != 0)
+        std::memcpy(message.stray.data(), wanted->data.data, message.read);
     }
     fail(*wanted, error);
     wanted = receives_.erase(wanted);

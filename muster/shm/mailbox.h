@@ -1,6 +1,6 @@
-// Messages between two ranks of a team. A thread moves them, so that sends and receives wait for nothing but
-// their own partner; what can be moved at once, the caller's own moves. Messages of one pair and tag arrive
-// in the order in which they were sent.
+// Messages between two ranks of a team. A thread moves them, so that sends and receives wait for
+// nothing but their own partner; what can be moved at once, the caller's own moves. Messages of one
+// pair and tag arrive in the order in which they were sent.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,8 @@ inline constexpr int kAnySource = -1;
 
 class Mailbox {
  public:
-  // Called once, in the mailbox's thread or in one that calls send() or receive(), also before that returns:
-  // the message has been sent or received (from `source`), or has failed.
+  // Called once, in the mailbox's thread or in one that calls send() or receive(), also before that
+  // returns: the message has been sent or received (from `source`), or has failed.
   using Done = std::function<void(int source, std::exception_ptr error)>;
 
   explicit Mailbox(Team& team);
@@ -31,8 +31,8 @@ class Mailbox {
   Mailbox& operator=(const Mailbox&) = delete;
   ~Mailbox();  // what is under way fails
 
-  // The memory stays the caller's until `done`. Throws: unavailable when the first message to this rank finds
-  // no memory for its channel.
+  // The memory stays the caller's until `done`. Throws: unavailable when the first message to this
+  // rank finds no memory for its channel.
   void send(int to, int tag, Part data, std::chrono::milliseconds timeout, Done done);
   void receive(int from, int tag, Part data, std::chrono::milliseconds timeout, Done done);
 

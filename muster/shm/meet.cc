@@ -35,12 +35,16 @@ struct Welcome {
   uint64_t arena_bytes = 0;
 };
 
-// What the store has is foreign text: under torchrun, whoever reaches PyTorch's store can write there.
+// What the store has is foreign text: under torchrun, whoever reaches PyTorch's store can write
+// there.
 void check_name(const std::string& name) {
-  const bool fits = name.size() == kNamePrefix.size() + 2 * kNameBytes && name.starts_with(kNamePrefix);
-  if (fits && name.find_first_not_of(kHexDigits, kNamePrefix.size()) == std::string::npos) return;
+  const bool fits =
+      name.size() == kNamePrefix.size() + 2 * kNameBytes && name.starts_with(kNamePrefix);
+  if (fits && name.find_first_not_of(kHexDigits, kNamePrefix.size()) == std::string::npos)
+    return;
   throw Error(ErrorCode::invalid_argument,
-              cat("shared memory: expected the name of rank 0's socket in the store, got ", name.size(),
+              cat("shared memory: expected the name of rank 0's socket in the store, got ",
+                  name.size(),
                   " bytes of something else; another program writes into this job's store"));
 }
 
@@ -54,7 +58,8 @@ socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
 
 Fd unix_socket() {
   Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) fail_errno("shared memory: cannot make a socket", errno);
+  if (!fd.valid())
+    fail_errno("shared memory: cannot make a socket", errno);
   return fd;
 }
 
@@ -62,10 +67,14 @@ Fd unix_socket() {
 bool wait_readable(int fd, const Deadline& deadline) {
   pollfd poll{.fd = fd, .events = POLLIN, .revents = 0};
   for (;;) {
-    const int rc = ::poll(&poll, 1, static_cast<int>(std::min<int64_t>(deadline.left().count(), 60'000)));
-    if (rc > 0) return true;
-    if (rc < 0 && errno != EINTR) fail_errno("shared memory: poll", errno);
-    if (deadline.passed()) return false;
+    const int rc =
+        ::poll(&poll, 1, static_cast<int>(std::min<int64_t>(deadline.left().count(), 60'000)));
+    if (rc > 0)
+      return true;
+    if (rc < 0 && errno != EINTR)
+      fail_errno("shared memory: poll", errno);
+    if (deadline.passed())
+      return false;
   }
 }
 
@@ -97,7 +106,8 @@ Fd receive_memory(int from, Welcome& welcome) {
   message.msg_controllen = sizeof(control);
   const ssize_t n = ::recvmsg(from, &message, MSG_CMSG_CLOEXEC);
   const cmsghdr* const header = n == sizeof(welcome) ? CMSG_FIRSTHDR(&message) : nullptr;
-  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return Fd();
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS)
+    return Fd();
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(header), sizeof(int));
   return Fd(fd);
@@ -109,9 +119,12 @@ void check_memory(const Fd& memory, const Layout& layout) {
   const bool known = ::fstat(memory.get(), &info) == 0;
   const size_t size = known ? static_cast<size_t>(info.st_size) : 0;
   const size_t most = size / layout.ranks();  // so that nothing overflows
-  if (layout.stage_bytes <= most && layout.arena_bytes <= most && layout.total() <= size) return;
-  throw Error(ErrorCode::invalid_argument, cat("shared memory: expected as much memory as rank 0 says, got ",
-                                               size, " bytes; another program answers in its place"));
+  if (layout.stage_bytes <= most && layout.arena_bytes <= most && layout.total() <= size)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("shared memory: expected as much memory as rank 0 says, got ",
+                  size,
+                  " bytes; another program answers in its place"));
 }
 
 // Those who have come already must not wait for the rest of the time.
@@ -151,7 +164,9 @@ Met host(const Exchange& exchange, int size, std::chrono::milliseconds timeout) 
                         .stage_bytes = met.layout.stage_bytes,
                         .arena_bytes = met.layout.arena_bytes};
   try {
-    const auto send = [&](int to) { return send_memory(to, welcome, met.memory->fd()); };
+    const auto send = [&](int to) {
+      return send_memory(to, welcome, met.memory->fd());
+    };
     met.peers = Arrivals(listener.get(), size, send).wait(deadline);
   } catch (...) {
     say_that_it_failed(met);
@@ -169,36 +184,47 @@ Met join_host(const Exchange& exchange, int rank, int size, std::chrono::millise
   check_name(name);
   Fd socket = unix_socket();
   const timeval patience{.tv_sec = timeout.count() / 1000 + 1, .tv_usec = 0};
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));  // of connect, too
+  ::setsockopt(
+      socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));  // of connect, too
   sockaddr_un address;
   const socklen_t length = abstract_address(name, address);
   const auto gone = [] {
-    return Error(
-        ErrorCode::peer_failed,
-        "shared memory: expected rank 0 to answer, got nothing; it ended, or is on another host or in "
-        "another network namespace (MUSTER_HOST_ID says who shares one)");
+    return Error(ErrorCode::peer_failed,
+                 "shared memory: expected rank 0 to answer, got nothing; it ended, or is on "
+                 "another host or in "
+                 "another network namespace (MUSTER_HOST_ID says who shares one)");
   };
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) throw gone();
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
+    throw gone();
   if (!of_this_user(socket.get()))
-    throw Error(ErrorCode::failed_precondition,
-                "shared memory: expected rank 0 to run as the same user, got another user; start all ranks "
-                "as one user");
+    throw Error(
+        ErrorCode::failed_precondition,
+        "shared memory: expected rank 0 to run as the same user, got another user; start all ranks "
+        "as one user");
   const int32_t mine = rank;
   Welcome welcome;
-  if (::send(socket.get(), &mine, sizeof(mine), MSG_NOSIGNAL) < 0 || !wait_readable(socket.get(), deadline))
+  if (::send(socket.get(), &mine, sizeof(mine), MSG_NOSIGNAL) < 0 ||
+      !wait_readable(socket.get(), deadline))
     throw gone();
   Fd memory = receive_memory(socket.get(), welcome);
-  if (!memory.valid()) throw gone();
+  if (!memory.valid())
+    throw gone();
   if (welcome.magic != kMagic || welcome.size != size) {
     throw Error(ErrorCode::invalid_argument,
-                cat("shared memory: expected rank 0 to have the same muster and ", size, " ranks, got ",
-                    welcome.size, welcome.magic == kMagic ? "" : " and another version"));
+                cat("shared memory: expected rank 0 to have the same muster and ",
+                    size,
+                    " ranks, got ",
+                    welcome.size,
+                    welcome.magic == kMagic ? "" : " and another version"));
   }
-  Met met{.layout = {.size = size, .stage_bytes = welcome.stage_bytes, .arena_bytes = welcome.arena_bytes},
+  Met met{.layout = {.size = size,
+                     .stage_bytes = welcome.stage_bytes,
+                     .arena_bytes = welcome.arena_bytes},
           .memory = nullptr,
           .peers = {}};
   check_memory(memory, met.layout);
-  met.memory = std::make_shared<SharedMemory>(SharedMemory::map(std::move(memory), met.layout.total()));
+  met.memory =
+      std::make_shared<SharedMemory>(SharedMemory::map(std::move(memory), met.layout.total()));
   met.peers.resize(static_cast<size_t>(size));
   met.peers[0] = std::move(socket);
   return met;

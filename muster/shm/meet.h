@@ -1,5 +1,6 @@
-// How the ranks of one host come to share memory: rank 0 makes it and hands it to the others over a unix
-// socket, whose name the store tells, after each has seen that the other is of its user. Needs no launcher.
+// How the ranks of one host come to share memory: rank 0 makes it and hands it to the others over a
+// unix socket, whose name the store tells, after each has seen that the other is of its user. Needs
+// no launcher.
 #pragma once
 
 #include <chrono>
@@ -24,13 +25,13 @@ struct Exchange {
 struct Met {
   Layout layout;
   std::shared_ptr<SharedMemory> memory;
-  // Connections that stay: at rank 0 one to every other rank (its own is none), elsewhere one to rank 0. One
-  // that closes tells that the process at its other end has gone.
+  // Connections that stay: at rank 0 one to every other rank (its own is none), elsewhere one to
+  // rank 0. One that closes tells that the process at its other end has gone.
   std::vector<Fd> peers;
 };
 
-// Collective: over `size` ranks of one host and one user. Throws: timeout naming the ranks that did not come;
-// unavailable when there is no memory; peer_failed when rank 0 went.
+// Collective: over `size` ranks of one host and one user. Throws: timeout naming the ranks that did
+// not come; unavailable when there is no memory; peer_failed when rank 0 went.
 Met meet(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout);
 
 }  // namespace muster::shm

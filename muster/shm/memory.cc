@@ -21,9 +21,11 @@ namespace {
 std::atomic<size_t> mapped{0};
 
 std::byte* map_whole(int fd, size_t bytes) {
-  void* const data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  void* const data =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (data == MAP_FAILED)
-    fail_errno(cat("shared memory: cannot map ", format_bytes(bytes),
+    fail_errno(cat("shared memory: cannot map ",
+                   format_bytes(bytes),
                    " of addresses (see ulimit -v); MUSTER_BACKEND=gloo needs none"),
                errno);
   mapped += bytes;
@@ -33,18 +35,24 @@ std::byte* map_whole(int fd, size_t bytes) {
 
 [[noreturn]] void fail_for_want(size_t bytes, const std::string& left) {
   throw Error(ErrorCode::unavailable,
-              cat("shared memory: expected ", format_bytes(bytes), " to be free for the group's memory, got ",
-                  left, "; raise the limit, use fewer ranks, or set MUSTER_BACKEND=gloo"));
+              cat("shared memory: expected ",
+                  format_bytes(bytes),
+                  " to be free for the group's memory, got ",
+                  left,
+                  "; raise the limit, use fewer ranks, or set MUSTER_BACKEND=gloo"));
 }
 
 // Beyond the limit the kernel does not refuse: it sends SIGXFSZ.
 void check_file_limit(size_t bytes) {
   rlimit limit = {};
-  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= bytes)
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+      limit.rlim_cur >= bytes)
     return;
   throw Error(ErrorCode::unavailable,
-              cat("shared memory: expected files of ", format_bytes(bytes),
-                  " to be allowed (addresses, not memory), got a limit of ", format_bytes(limit.rlim_cur),
+              cat("shared memory: expected files of ",
+                  format_bytes(bytes),
+                  " to be allowed (addresses, not memory), got a limit of ",
+                  format_bytes(limit.rlim_cur),
                   " (ulimit -f); raise it, or set MUSTER_BACKEND=gloo"));
 }
 
@@ -53,11 +61,13 @@ void check_file_limit(size_t bytes) {
 SharedMemory SharedMemory::make(size_t bytes) {
   check_file_limit(bytes);
   Fd fd(::memfd_create("muster", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) fail_errno("shared memory: cannot make a memfd", errno);
+  if (!fd.valid())
+    fail_errno("shared memory: cannot make a memfd", errno);
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     fail_errno(cat("shared memory: cannot make a memfd of ", format_bytes(bytes)), errno);
   }
-  ::fcntl(fd.get(), F_ADD_SEALS,
+  ::fcntl(fd.get(),
+          F_ADD_SEALS,
           F_SEAL_SHRINK | F_SEAL_GROW);  // shrinking it would be a SIGBUS for the others
   std::byte* const data = map_whole(fd.get(), bytes);
   return {std::move(fd), data, bytes};
@@ -74,7 +84,8 @@ SharedMemory::SharedMemory(SharedMemory&& other) noexcept
       size_(std::exchange(other.size_, 0)) {}
 
 SharedMemory::~SharedMemory() {
-  if (data_ == nullptr) return;
+  if (data_ == nullptr)
+    return;
   ::munmap(data_, size_);
   mapped -= size_;
 }
@@ -84,9 +95,10 @@ size_t SharedMemory::mapped_bytes() {
 }
 
 void SharedMemory::reserve(size_t offset, size_t bytes) {
-  if (bytes == 0) return;
-  // Where the control group has not as much, the kernel would not refuse: it would kill somebody. What others
-  // look at meanwhile, they would take too.
+  if (bytes == 0)
+    return;
+  // Where the control group has not as much, the kernel would not refuse: it would kill somebody.
+  // What others look at meanwhile, they would take too.
   const MemoryTurn turn;
   const auto left = available_memory();
   if (left && static_cast<size_t>(std::max<int64_t>(*left, 0)) < bytes) {
@@ -96,12 +108,16 @@ void SharedMemory::reserve(size_t offset, size_t bytes) {
   do {
     rc = ::fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   } while (rc != 0 && errno == EINTR);
-  if (rc != 0 && (errno == ENOSPC || errno == ENOMEM)) fail_for_want(bytes, "less");
-  if (rc != 0) fail_errno("shared memory: cannot reserve", errno);
+  if (rc != 0 && (errno == ENOSPC || errno == ENOMEM))
+    fail_for_want(bytes, "less");
+  if (rc != 0)
+    fail_errno("shared memory: cannot reserve", errno);
 }
 
 void SharedMemory::release(size_t offset, size_t bytes) {
-  ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+  ::fallocate(fd_.get(),
+              FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+              static_cast<off_t>(offset),
               static_cast<off_t>(bytes));
 }
 

@@ -1,6 +1,6 @@
-// Memory that several processes map: a memfd, which has no name that others could open and goes when the last
-// one that maps it ends. Pages exist only where somebody has reserved them; touching others is never needed,
-// so that a machine without memory is an error here and not a SIGBUS later.
+// Memory that several processes map: a memfd, which has no name that others could open and goes
+// when the last one that maps it ends. Pages exist only where somebody has reserved them; touching
+// others is never needed, so that a machine without memory is an error here and not a SIGBUS later.
 #pragma once
 
 #include <cstddef>
@@ -30,15 +30,16 @@ class SharedMemory {
   // Addresses of this process that all such memory has.
   static size_t mapped_bytes();
 
-  // Makes these pages exist, zeroed. Throws: unavailable saying what is left when the machine or the control
-  // group has not as much.
+  // Makes these pages exist, zeroed. Throws: unavailable saying what is left when the machine or
+  // the control group has not as much.
   void reserve(size_t offset, size_t bytes);
 
   // Gives them back to the machine. Whole pages within the range.
   void release(size_t offset, size_t bytes);
 
  private:
-  SharedMemory(Fd fd, std::byte* data, size_t size) : fd_(std::move(fd)), data_(data), size_(size) {}
+  SharedMemory(Fd fd, std::byte* data, size_t size)
+      : fd_(std::move(fd)), data_(data), size_(size) {}
 
   Fd fd_;
   std::byte* data_ = nullptr;

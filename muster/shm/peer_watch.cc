@@ -23,9 +23,11 @@ PeerWatch::PeerWatch(const Met& met, int rank, By by, std::function<void()> on_d
     : met_(met), on_death_(std::move(on_death)) {
   const uint64_t own_namespace = own_pid_namespace();
   for (int peer = 0; peer < met.layout.size; ++peer) {
-    if (peer == rank || (by == By::process && watch_process(peer, own_namespace))) continue;
+    if (peer == rank || (by == By::process && watch_process(peer, own_namespace)))
+      continue;
     const Fd& connection = met.peers[static_cast<size_t>(peer)];
-    if (!connection.valid()) continue;
+    if (!connection.valid())
+      continue;
     needs_connections_ = true;
     watchers_.numbers.push_back(
         watchers_.watch->watch_connection(connection.get(), [this, peer] { lost(peer); }));
@@ -33,17 +35,21 @@ PeerWatch::PeerWatch(const Met& met, int rank, By by, std::function<void()> on_d
 }
 
 PeerWatch::Watchers::~Watchers() {
-  for (const EndWatch::Watcher number : numbers) watch->forget(number);
+  for (const EndWatch::Watcher number : numbers)
+    watch->forget(number);
 }
 
 // False where it cannot be seen. A rank that is a thread of this process ends with it.
 bool PeerWatch::watch_process(int peer, uint64_t own_namespace) {
   const Line& line = line_of(met_, peer);
-  if (own_namespace == 0 || line.pid_namespace != own_namespace) return false;
+  if (own_namespace == 0 || line.pid_namespace != own_namespace)
+    return false;
   const pid_t pid = line.pid.load();
-  if (pid == ::getpid()) return true;
+  if (pid == ::getpid())
+    return true;
   const auto watcher = watchers_.watch->watch_process(pid, [this, peer] { lost(peer); });
-  if (watcher) watchers_.numbers.push_back(*watcher);
+  if (watcher)
+    watchers_.numbers.push_back(*watcher);
   return watcher.has_value();
 }
 

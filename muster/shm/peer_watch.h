@@ -1,4 +1,5 @@
-// Sees the processes of a team's other ranks end, and marks their ranks dead in the shared memory at once.
+// Sees the processes of a team's other ranks end, and marks their ranks dead in the shared memory
+// at once.
 #pragma once
 
 #include <functional>
@@ -12,12 +13,13 @@ namespace muster::shm {
 
 class PeerWatch {
  public:
-  // How a rank is watched: by its connection, which closes; or as a process, by the id that is in the memory.
+  // How a rank is watched: by its connection, which closes; or as a process, by the id that is in
+  // the memory.
   enum class By { connection, process };
 
-  // Watches the ranks of `met` but this one. By::process watches by connection whom it cannot see as a
-  // process, one of another PID namespace. `on_death` runs in the watch's thread, after the mark was set.
-  // Throws: as EndWatch.
+  // Watches the ranks of `met` but this one. By::process watches by connection whom it cannot see
+  // as a process, one of another PID namespace. `on_death` runs in the watch's thread, after the
+  // mark was set. Throws: as EndWatch.
   PeerWatch(const Met& met, int rank, By by, std::function<void()> on_death);
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;

@@ -30,11 +30,13 @@ bool has_f16c() {
 
 // nullptr: not on this processor.
 Kernel kernel_of(std::string_view instructions) {
-  if (instructions == "plain") return kernel_plain;
+  if (instructions == "plain")
+    return kernel_plain;
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") != 0 && has_f16c();
-  if (instructions == "avx2" && avx2) return kernel_avx2;
+  if (instructions == "avx2" && avx2)
+    return kernel_avx2;
   if (instructions == "avx512" && avx2 && __builtin_cpu_supports("avx512f") != 0 &&
       __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
       __builtin_cpu_supports("avx512dq") != 0) {
@@ -47,13 +49,15 @@ Kernel kernel_of(std::string_view instructions) {
 const char* choose_instructions() {
   const std::string asked = get_env("MUSTER_SIMD").value_or("");
   for (const char* instructions : {"avx512", "avx2", "plain"}) {
-    if (!asked.empty() && asked != instructions) continue;
-    if (kernel_of(instructions) != nullptr) return instructions;
+    if (!asked.empty() && asked != instructions)
+      continue;
+    if (kernel_of(instructions) != nullptr)
+      return instructions;
   }
-  throw Error(
-      ErrorCode::invalid_argument,
-      "environment: expected MUSTER_SIMD to be plain, avx2 or avx512, whichever this processor has, got '" +
-          asked + "'");
+  throw Error(ErrorCode::invalid_argument,
+              "environment: expected MUSTER_SIMD to be plain, avx2 or avx512, whichever this "
+              "processor has, got '" +
+                  asked + "'");
 }
 
 }  // namespace
@@ -75,9 +79,19 @@ Reduce reduce_for(Type type, Op op) {
 }
 
 const char* to_string(Type type) {
-  constexpr const char* kNames[] = {"Double",       "Float",         "BFloat16", "Half", "Char",
-                                    "Byte",         "Short",         "Int",      "Long", "Bool",
-                                    "ComplexFloat", "ComplexDouble", "bytes"};
+  constexpr const char* kNames[] = {"Double",
+                                    "Float",
+                                    "BFloat16",
+                                    "Half",
+                                    "Char",
+                                    "Byte",
+                                    "Short",
+                                    "Int",
+                                    "Long",
+                                    "Bool",
+                                    "ComplexFloat",
+                                    "ComplexDouble",
+                                    "bytes"};
   return static_cast<size_t>(type) < std::size(kNames) ? kNames[static_cast<size_t>(type)] : "?";
 }
 

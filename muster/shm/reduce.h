@@ -1,5 +1,5 @@
-// Element by element over the sources of all ranks, always in rank order: the same bits on every rank and in
-// every run. Half and bfloat16 are added up as float and rounded once.
+// Element by element over the sources of all ranks, always in rank order: the same bits on every
+// rank and in every run. Half and bfloat16 are added up as float and rounded once.
 #pragma once
 
 #include <cstddef>
@@ -7,22 +7,38 @@
 
 namespace muster::shm {
 
-enum class Type : uint32_t { f64, f32, bf16, f16, i8, u8, i16, i32, i64, boolean, c64, c128, other };
+enum class Type : uint32_t {
+  f64,
+  f32,
+  bf16,
+  f16,
+  i8,
+  u8,
+  i16,
+  i32,
+  i64,
+  boolean,
+  c64,
+  c128,
+  other
+};
 enum class Op : uint32_t { sum, avg, min, max, product, band, bor, bxor };
 
 const char* to_string(Type type);
 const char* to_string(Op op);
 size_t size_of(Type type);  // other: 1, of what is only moved
 
-// out[i] = in[0][i] op in[1][i] op … for `count` elements. `out` may be one of the sources. NaN wins in min
-// and max, as in torch.minimum. avg divides the sum by `sources`.
+// out[i] = in[0][i] op in[1][i] op … for `count` elements. `out` may be one of the sources. NaN
+// wins in min and max, as in torch.minimum. avg divides the sum by `sources`.
 using Reduce = void (*)(void* out, const void* const* in, int sources, size_t count);
 
-// nullptr: the operation means nothing for the type (min of complex numbers, bit operations on floats, the
-// average of integers). The best of this machine's processor; MUSTER_SIMD=plain|avx2 takes a lesser one.
+// nullptr: the operation means nothing for the type (min of complex numbers, bit operations on
+// floats, the average of integers). The best of this machine's processor; MUSTER_SIMD=plain|avx2
+// takes a lesser one.
 Reduce reduce_for(Type type, Op op);
 
-// Of one instruction set, by name; for tests and benchmarks. nullptr also when the processor has it not.
+// Of one instruction set, by name; for tests and benchmarks. nullptr also when the processor has it
+// not.
 Reduce reduce_for(Type type, Op op, const char* instructions);
 const char* best_instructions();
 

@@ -1,6 +1,6 @@
-// The loops themselves, compiled once for every instruction set by the file that includes this. Only what has
-// no name outside of its file may be used here: a function shared with others could be taken from the file
-// with the richest instructions.
+// The loops themselves, compiled once for every instruction set by the file that includes this.
+// Only what has no name outside of its file may be used here: a function shared with others could
+// be taken from the file with the richest instructions.
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -26,8 +26,8 @@ struct Complex {
   T re, im;
 };
 
-// A product that stays one: GCC 12 fuses those of complex numbers with what is added (vfmaddsub) even where
-// that is forbidden, and then AVX-512's bits are not the others'.
+// A product that stays one: GCC 12 fuses those of complex numbers with what is added (vfmaddsub)
+// even where that is forbidden, and then AVX-512's bits are not the others'.
 template <class T>
 T product(T a, T b) {
 #if __has_builtin(__builtin_assoc_barrier)
@@ -55,7 +55,8 @@ inline constexpr bool kSame<A, A> = true;
 
 template <class T>
 bool is_nan(T value) {
-  if constexpr (kSame<T, float> || kSame<T, double>) return __builtin_isnan(value);
+  if constexpr (kSame<T, float> || kSame<T, double>)
+    return __builtin_isnan(value);
   return false;
 }
 
@@ -63,15 +64,20 @@ bool is_nan(T value) {
 template <class T>
 struct Sum {
   using Type = T;
-  static void load(T* to, const T* from, size_t count) { __builtin_memcpy(to, from, count * sizeof(T)); }
-  static void store(T* to, const T* from, size_t count) { __builtin_memcpy(to, from, count * sizeof(T)); }
+  static void load(T* to, const T* from, size_t count) {
+    __builtin_memcpy(to, from, count * sizeof(T));
+  }
+  static void store(T* to, const T* from, size_t count) {
+    __builtin_memcpy(to, from, count * sizeof(T));
+  }
 };
 
 template <>
 struct Sum<BFloat16> {
   using Type = float;
   static void load(float* to, const BFloat16* from, size_t count) {
-    for (size_t i = 0; i < count; ++i) to[i] = float_of(static_cast<uint32_t>(from[i].bits) << 16);
+    for (size_t i = 0; i < count; ++i)
+      to[i] = float_of(static_cast<uint32_t>(from[i].bits) << 16);
   }
   static void store(BFloat16* to, const float* from, size_t count) {
     for (size_t i = 0; i < count; ++i) {
@@ -85,8 +91,10 @@ struct Sum<BFloat16> {
 float float_of_half(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
   const uint32_t rest = half & 0x7fff;
-  if (rest >= 0x7c00) return float_of(sign | 0x7f800000 | (rest & 0x3ff) << 13);  // infinity, NaN
-  if (rest >= 0x400) return float_of(sign | ((rest << 13) + (112 << 23)));
+  if (rest >= 0x7c00)
+    return float_of(sign | 0x7f800000 | (rest & 0x3ff) << 13);  // infinity, NaN
+  if (rest >= 0x400)
+    return float_of(sign | ((rest << 13) + (112 << 23)));
   const float small = static_cast<float>(rest) * 0x1p-24F;  // subnormal
   return float_of(sign | bits_of(small));
 }
@@ -95,8 +103,10 @@ uint16_t half_of_float(float value) {
   const uint32_t bits = bits_of(value);
   const uint32_t sign = bits >> 16 & 0x8000;
   const uint32_t rest = bits & 0x7fffffff;
-  if (rest > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00 | (rest >> 13 & 0x3ff));  // NaN
-  if (rest >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // rounds to infinity
+  if (rest > 0x7f800000)
+    return static_cast<uint16_t>(sign | 0x7e00 | (rest >> 13 & 0x3ff));  // NaN
+  if (rest >= 0x477ff000)
+    return static_cast<uint16_t>(sign | 0x7c00);  // rounds to infinity
   if (rest < 0x38800000) {  // subnormal: adding 0.5 leaves the rounded bits in the lowest places
     return static_cast<uint16_t>(sign | (bits_of(float_of(rest) + 0.5F) - bits_of(0.5F)));
   }
@@ -110,19 +120,23 @@ struct Sum<Half> {
     size_t i = 0;
 #if defined(__F16C__)
     for (; i + 8 <= count; i += 8) {
-      _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+      _mm256_storeu_ps(
+          to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
     }
 #endif
-    for (; i < count; ++i) to[i] = float_of_half(from[i].bits);
+    for (; i < count; ++i)
+      to[i] = float_of_half(from[i].bits);
   }
   static void store(Half* to, const float* from, size_t count) {
     size_t i = 0;
 #if defined(__F16C__)
     for (; i + 8 <= count; i += 8) {
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), 0));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
+                       _mm256_cvtps_ph(_mm256_loadu_ps(from + i), 0));
     }
 #endif
-    for (; i < count; ++i) to[i].bits = half_of_float(from[i]);
+    for (; i < count; ++i)
+      to[i].bits = half_of_float(from[i]);
   }
 };
 
@@ -197,22 +211,27 @@ struct BitXor {
   static T of(T a, T b) {
     return static_cast<T>(a ^ b);
   }
-  static Bool of(Bool a, Bool b) { return {static_cast<uint8_t>((a.value != 0) != (b.value != 0))}; }
+  static Bool of(Bool a, Bool b) {
+    return {static_cast<uint8_t>((a.value != 0) != (b.value != 0))};
+  }
 };
 
 template <class T>
 void divide(T* values, size_t count, int by) {
   const T divisor = static_cast<T>(by);
-  for (size_t i = 0; i < count; ++i) values[i] /= divisor;
+  for (size_t i = 0; i < count; ++i)
+    values[i] /= divisor;
 }
 template <class T>
 void divide(Complex<T>* values, size_t count, int by) {
   const T divisor = static_cast<T>(by);
-  for (size_t i = 0; i < count; ++i) values[i] = {values[i].re / divisor, values[i].im / divisor};
+  for (size_t i = 0; i < count; ++i)
+    values[i] = {values[i].re / divisor, values[i].im / divisor};
 }
 
-// The floating-point state that a thread begins with, for as long as this lives. A program may have another
-// in its own threads (torch::set_flush_denormal) than a queue's thread has, and each reduces a part.
+// The floating-point state that a thread begins with, for as long as this lives. A program may have
+// another in its own threads (torch::set_flush_denormal) than a queue's thread has, and each
+// reduces a part.
 class PlainArithmetic {
  public:
 #if defined(__x86_64__)
@@ -223,7 +242,8 @@ class PlainArithmetic {
   static constexpr unsigned kPlain = 0x1f80;
   static constexpr unsigned kFlags = 0x3f;  // what has happened so far, not how to compute
   void set(unsigned state) const {
-    if ((before_ & ~kFlags) == kPlain) return;
+    if ((before_ & ~kFlags) == kPlain)
+      return;
     asm volatile("" ::: "memory");
     _mm_setcsr(state);
     asm volatile("" ::: "memory");
@@ -238,7 +258,8 @@ class PlainArithmetic {
 
  private:
   void set(uint64_t state) const {
-    if (before_ != 0) asm volatile("msr fpcr, %0" ::"r"(state) : "memory");
+    if (before_ != 0)
+      asm volatile("msr fpcr, %0" ::"r"(state) : "memory");
   }
   uint64_t before_;
 #endif
@@ -254,7 +275,8 @@ void reduce(void* out, const void* const* in, int sources, size_t count) {
       const T* const a = static_cast<const T*>(in[0]);
       const T* const b = static_cast<const T*>(in[1]);
 #pragma GCC ivdep
-      for (size_t i = 0; i < count; ++i) to[i] = Operation::of(a[i], b[i]);
+      for (size_t i = 0; i < count; ++i)
+        to[i] = Operation::of(a[i], b[i]);
       return;
     }
   }
@@ -266,13 +288,16 @@ void reduce(void* out, const void* const* in, int sources, size_t count) {
     for (int source = 1; source < sources; ++source) {
       const T* const values = static_cast<const T*>(in[source]) + start;
       if constexpr (kSame<T, S>) {
-        for (size_t i = 0; i < size; ++i) sum[i] = Operation::of(sum[i], values[i]);
+        for (size_t i = 0; i < size; ++i)
+          sum[i] = Operation::of(sum[i], values[i]);
       } else {
         Sum<T>::load(next, values, size);
-        for (size_t i = 0; i < size; ++i) sum[i] = Operation::of(sum[i], next[i]);
+        for (size_t i = 0; i < size; ++i)
+          sum[i] = Operation::of(sum[i], next[i]);
       }
     }
-    if constexpr (average) divide(sum, size, sources);
+    if constexpr (average)
+      divide(sum, size, sources);
     Sum<T>::store(to + start, sum, size);
   }
 }

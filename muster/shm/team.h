@@ -1,6 +1,6 @@
-// Ranks of one host that share memory and go through steps together. A step is the only means of order: what
-// a rank wrote before it arrived, every rank may read that has waited for all. One thread of a rank at a time
-// may use it.
+// Ranks of one host that share memory and go through steps together. A step is the only means of
+// order: what a rank wrote before it arrived, every rank may read that has waited for all. One
+// thread of a rank at a time may use it.
 #pragma once
 
 #include <atomic>
@@ -27,8 +27,13 @@ std::string to_string(const Step& step);
 
 class Team {
  public:
-  // Collective. `names`: what messages call the ranks; their own numbers without. Throws: as meet().
-  Team(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout, RankNames names = {});
+  // Collective. `names`: what messages call the ranks; their own numbers without. Throws: as
+  // meet().
+  Team(const Exchange& exchange,
+       int rank,
+       int size,
+       std::chrono::milliseconds timeout,
+       RankNames names = {});
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
   ~Team();  // leaves
@@ -36,8 +41,10 @@ class Team {
   int rank() const { return rank_; }
   int size() const { return met_.layout.size; }
   int name(int rank) const { return names_[rank]; }
-  std::string here() const;                             // "on rank 1 of 4"
-  std::string group() const { return names_.group(); }  // " (group of ranks 0, 2)", of a part of the job
+  std::string here() const;  // "on rank 1 of 4"
+  std::string group() const {
+    return names_.group();
+  }  // " (group of ranks 0, 2)", of a part of the job
   const Layout& layout() const { return met_.layout; }
   const std::shared_ptr<SharedMemory>& memory() const { return met_.memory; }
   std::byte* at(size_t offset) const { return met_.memory->data() + offset; }
@@ -49,26 +56,30 @@ class Team {
   // This rank has come to its next step.
   void arrive();
 
-  // All have come to the step at which this rank is; looks for no longer than `patience` and never sleeps.
-  // `gives_way`: its processor, to others that want it, which on a busy machine is for a whole time slice.
+  // All have come to the step at which this rank is; looks for no longer than `patience` and never
+  // sleeps. `gives_way`: its processor, to others that want it, which on a busy machine is for a
+  // whole time slice.
   bool all_there(std::chrono::nanoseconds patience = {}, bool gives_way = true) const;
 
-  // How long wait_for_all keeps the processor (giving way to others where ranks are crowded) before it
-  // sleeps. Being woken takes longer than most steps, and one that sleeps makes the next step late for all.
+  // How long wait_for_all keeps the processor (giving way to others where ranks are crowded) before
+  // it sleeps. Being woken takes longer than most steps, and one that sleeps makes the next step
+  // late for all.
   void set_patience(std::chrono::nanoseconds patience) { patience_ = patience; }
 
   // Waits until they have. `what` is what they wait for. Throws: peer_failed
-  // naming a rank that ended, left or failed; timeout naming those that have not come. After either the team
-  // is of no more use, and the others are told so.
+  // naming a rank that ended, left or failed; timeout naming those that have not come. After either
+  // the team is of no more use, and the others are told so.
   void wait_for_all(const Step& what, const Deadline& deadline);
 
-  // This rank will not go on: nobody is to wait for it, nor does it wait for anybody. For any thread.
+  // This rank will not go on: nobody is to wait for it, nor does it wait for anybody. For any
+  // thread.
   void give_up();
 
   // Why those who are missing will not come; empty: they may.
   std::string failure(const std::vector<int>& missing) const;
 
-  // Throws: failed_precondition when this rank has given up; peer_failed when another has, or has ended.
+  // Throws: failed_precondition when this rank has given up; peer_failed when another has, or has
+  // ended.
   void check_here(const Step& what) const;
   void check_all_here(const Step& what) const;
 

@@ -28,7 +28,8 @@ constexpr std::chrono::milliseconds kLongestLook{100};
 
 std::string to_base64(std::string_view bytes) {
   std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');
-  const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), unsigned_bytes(bytes),
+  const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                                   unsigned_bytes(bytes),
                                    static_cast<int>(bytes.size()));
   text.resize(static_cast<size_t>(size));
   return text;
@@ -36,10 +37,12 @@ std::string to_base64(std::string_view bytes) {
 
 std::string from_base64(const std::string& text) {
   std::string bytes(text.size(), '\0');
-  const int size = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()), unsigned_bytes(text),
+  const int size = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
+                                   unsigned_bytes(text),
                                    static_cast<int>(text.size()));
   size_t padding = 0;
-  while (padding < 2 && padding < text.size() && text[text.size() - 1 - padding] == '=') ++padding;
+  while (padding < 2 && padding < text.size() && text[text.size() - 1 - padding] == '=')
+    ++padding;
   bytes.resize(size < 0 ? 0 : static_cast<size_t>(size) - padding);
   return bytes;
 }
@@ -51,13 +54,17 @@ std::string end_of_prefix(std::string prefix) {
 }
 
 void check_size(const std::string& value) {
-  if (value.size() <= EtcdStore::kMaxValueBytes) return;
+  if (value.size() <= EtcdStore::kMaxValueBytes)
+    return;
   throw Error(ErrorCode::invalid_argument,
-              cat("etcd: expected a value of at most ", format_bytes(EtcdStore::kMaxValueBytes),
-                  ", which is what it takes in one request, got ", format_bytes(value.size())));
+              cat("etcd: expected a value of at most ",
+                  format_bytes(EtcdStore::kMaxValueBytes),
+                  ", which is what it takes in one request, got ",
+                  format_bytes(value.size())));
 }
 
-// The same for every process of the job, and nobody else's: a lease's id is a positive number of 63 bits.
+// The same for every process of the job, and nobody else's: a lease's id is a positive number of 63
+// bits.
 int64_t lease_of(const std::string& prefix) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned size = 0;
@@ -71,8 +78,10 @@ int64_t lease_of(const std::string& prefix) {
 // The gateway writes 64-bit numbers as text, and leaves out what is 0.
 int64_t number(const Json& json, const char* name) {
   const auto found = json.find(name);
-  if (found == json.end()) return 0;
-  return found->is_string() ? parse_int(found->get<std::string>()).value_or(0) : found->get<int64_t>();
+  if (found == json.end())
+    return 0;
+  return found->is_string() ? parse_int(found->get<std::string>()).value_or(0)
+                            : found->get<int64_t>();
 }
 
 }  // namespace
@@ -86,15 +95,17 @@ EtcdStore::EtcdStore(EtcdStoreOptions options)
 }
 
 std::string EtcdStore::post(const std::string& path, const std::string& body) {
-  if (Clock::now().time_since_epoch().count() > lease_due_) keep_lease();
-  // A new leader is elected within moments. What was carried out and not answered may be asked again: entries
-  // of logs differ, and counters may count once too often.
+  if (Clock::now().time_since_epoch().count() > lease_due_)
+    keep_lease();
+  // A new leader is elected within moments. What was carried out and not answered may be asked
+  // again: entries of logs differ, and counters may count once too often.
   const Deadline deadline(options_.patience);
   for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLongestLook)) {
     try {
       return http_.post(path, body);
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::unavailable || deadline.passed()) throw;
+      if (error.code() != ErrorCode::unavailable || deadline.passed())
+        throw;
     }
     std::this_thread::sleep_for(std::min(pause, deadline.left()));
   }
@@ -104,23 +115,28 @@ void EtcdStore::begin_lease() {
   try {
     http_.post("/v3/lease/grant", Json{{"TTL", kLease.count()}, {"ID", cat(lease_)}}.dump());
   } catch (const Error& error) {
-    if (error.message().find("already exists") == std::string::npos) throw;  // another process of the job
+    if (error.message().find("already exists") == std::string::npos)
+      throw;  // another process of the job
   }
   keep_lease();
 }
 
 // While the lease has time left it can be renewed later: a new leader is elected within it.
 void EtcdStore::keep_lease() {
-  const auto count = [](Clock::time_point at) { return at.time_since_epoch().count(); };
+  const auto count = [](Clock::time_point at) {
+    return at.time_since_epoch().count();
+  };
   const auto now = Clock::now();
   lease_due_ = count(now + kRenewLease);
   try {
     http_.post("/v3/lease/keepalive", Json{{"ID", cat(lease_)}}.dump());
     lease_ends_ = count(now + kLease);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::unavailable || count(Clock::now()) >= lease_ends_) throw;
+    if (error.code() != ErrorCode::unavailable || count(Clock::now()) >= lease_ends_)
+      throw;
     lease_due_ = count(Clock::now() + kRenewAgain);
-    log(LogLevel::debug, cat("etcd: the lease could not be renewed, trying again: ", error.message()));
+    log(LogLevel::debug,
+        cat("etcd: the lease could not be renewed, trying again: ", error.message()));
   }
 }
 
@@ -131,13 +147,17 @@ std::string EtcdStore::place() const {
 EtcdStore::Found EtcdStore::find(const std::string& key) {
   const Json answer = Json::parse(post("/v3/kv/range", Json{{"key", to_base64(full(key))}}.dump()));
   const auto keys = answer.find("kvs");
-  if (keys == answer.end() || keys->empty()) return {};
+  if (keys == answer.end() || keys->empty())
+    return {};
   const Json& found = keys->at(0);
   return {from_base64(found.value("value", "")), number(found, "mod_revision")};
 }
 
-bool EtcdStore::put_if_unchanged(const std::string& key, int64_t revision, const std::string& value,
-                                 const std::string& also_key, const std::string& also_value) {
+bool EtcdStore::put_if_unchanged(const std::string& key,
+                                 int64_t revision,
+                                 const std::string& value,
+                                 const std::string& also_key,
+                                 const std::string& also_value) {
   const std::string name = to_base64(full(key));
   const auto put_of = [&](const std::string& of_key, const std::string& of_value) {
     const Json put = {
@@ -145,9 +165,11 @@ bool EtcdStore::put_if_unchanged(const std::string& key, int64_t revision, const
     return Json{{"request_put", put}};
   };
   Json puts = Json::array({put_of(key, value)});
-  if (!also_key.empty()) puts.push_back(put_of(also_key, also_value));
+  if (!also_key.empty())
+    puts.push_back(put_of(also_key, also_value));
   const Json body = {
-      {"compare", {{{"key", name}, {"target", "MOD"}, {"result", "EQUAL"}, {"mod_revision", cat(revision)}}}},
+      {"compare",
+       {{{"key", name}, {"target", "MOD"}, {"result", "EQUAL"}, {"mod_revision", cat(revision)}}}},
       {"success", puts}};
   return Json::parse(post("/v3/kv/txn", body.dump())).value("succeeded", false);
 }
@@ -156,15 +178,18 @@ void EtcdStore::set(const std::string& key, const std::string& value) {
   check_limits("set", key, value);
   check_size(value);
   post("/v3/kv/put",
-       Json{{"key", to_base64(full(key))}, {"value", to_base64(value)}, {"lease", cat(lease_)}}.dump());
+       Json{{"key", to_base64(full(key))}, {"value", to_base64(value)}, {"lease", cat(lease_)}}
+           .dump());
 }
 
 std::string EtcdStore::get(const std::string& key, std::chrono::milliseconds timeout) {
   check_limits("get", key);
   const Deadline deadline(bounded_timeout(timeout));
   for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLongestLook)) {
-    if (auto found = find(key); found.value) return *found.value;
-    if (deadline.passed()) throw missing_keys_error("get", Table().describe_missing({key}), timeout, place());
+    if (auto found = find(key); found.value)
+      return *found.value;
+    if (deadline.passed())
+      throw missing_keys_error("get", Table().describe_missing({key}), timeout, place());
     std::this_thread::sleep_for(std::min(pause, deadline.left()));
   }
 }
@@ -175,14 +200,18 @@ int64_t EtcdStore::add(const std::string& key, int64_t amount) {
   for (;;) {
     const Found found = find(key);
     Table one;
-    if (found.value) one.set(key, *found.value);
+    if (found.value)
+      one.set(key, *found.value);
     const int64_t sum = one.sum(key, amount);
-    if (found.value && amount == 0) return sum;
-    if (put_if_unchanged(key, found.revision, std::to_string(sum))) return sum;
+    if (found.value && amount == 0)
+      return sum;
+    if (put_if_unchanged(key, found.revision, std::to_string(sum)))
+      return sum;
   }
 }
 
-std::string EtcdStore::compare_set(const std::string& key, const std::string& expected,
+std::string EtcdStore::compare_set(const std::string& key,
+                                   const std::string& expected,
                                    const std::string& desired) {
   check_limits("compare_set", key, expected);
   check_limits("compare_set", key, desired);
@@ -190,9 +219,11 @@ std::string EtcdStore::compare_set(const std::string& key, const std::string& ex
   for (;;) {
     const Found found = find(key);
     Table one;
-    if (found.value) one.set(key, *found.value);
+    if (found.value)
+      one.set(key, *found.value);
     const Table::Comparison comparison = one.compare(key, expected, desired);
-    if (!comparison.store || put_if_unchanged(key, found.revision, desired)) return comparison.result;
+    if (!comparison.store || put_if_unchanged(key, found.revision, desired))
+      return comparison.result;
   }
 }
 
@@ -211,7 +242,8 @@ int64_t EtcdStore::append(const std::string& log, const std::string& entry) {
 std::vector<std::string> EtcdStore::missing(const std::vector<std::string>& keys) {
   std::vector<std::string> missing;
   for (const std::string& key : keys) {
-    if (!find(key).value) missing.push_back(key);
+    if (!find(key).value)
+      missing.push_back(key);
   }
   return missing;
 }
@@ -226,7 +258,8 @@ void EtcdStore::wait(const std::vector<std::string>& keys, std::chrono::millisec
   const Deadline deadline(bounded_timeout(timeout));
   for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLongestLook)) {
     const auto absent = missing(keys);
-    if (absent.empty()) return;
+    if (absent.empty())
+      return;
     if (deadline.passed())
       throw missing_keys_error("wait", Table().describe_missing(absent), timeout, place());
     std::this_thread::sleep_for(std::min(pause, deadline.left()));
@@ -235,19 +268,22 @@ void EtcdStore::wait(const std::vector<std::string>& keys, std::chrono::millisec
 
 bool EtcdStore::remove(const std::string& key) {
   check_limits("remove", key);
-  const Json answer = Json::parse(post("/v3/kv/deleterange", Json{{"key", to_base64(full(key))}}.dump()));
+  const Json answer =
+      Json::parse(post("/v3/kv/deleterange", Json{{"key", to_base64(full(key))}}.dump()));
   return number(answer, "deleted") > 0;
 }
 
 int64_t EtcdStore::num_keys() {
-  const Json body = {
-      {"key", to_base64(prefix_)}, {"range_end", to_base64(end_of_prefix(prefix_))}, {"count_only", true}};
+  const Json body = {{"key", to_base64(prefix_)},
+                     {"range_end", to_base64(end_of_prefix(prefix_))},
+                     {"count_only", true}};
   return number(Json::parse(post("/v3/kv/range", body.dump())), "count");
 }
 
 void EtcdStore::remove_all() {
-  http_.post("/v3/kv/deleterange",
-             Json{{"key", to_base64(prefix_)}, {"range_end", to_base64(end_of_prefix(prefix_))}}.dump());
+  http_.post(
+      "/v3/kv/deleterange",
+      Json{{"key", to_base64(prefix_)}, {"range_end", to_base64(end_of_prefix(prefix_))}}.dump());
 }
 
 }  // namespace muster

@@ -1,6 +1,6 @@
-// A store in etcd, for jobs that are to outlive any of their hosts: through the JSON gateway that every etcd
-// of version 3 has. Keys carry the job's name and hang on a lease: a minute after the last of the job's
-// processes has gone, so have they.
+// A store in etcd, for jobs that are to outlive any of their hosts: through the JSON gateway that
+// every etcd of version 3 has. Keys carry the job's name and hang on a lease: a minute after the
+// last of the job's processes has gone, so have they.
 //
 // Source: etcd 3.4 documentation, "gRPC gateway" (/v3/kv, /v3/lease).
 #pragma once
@@ -30,11 +30,13 @@ class EtcdStore final : public Store {
   // Throws: unavailable (no etcd at that address, no libcurl).
   explicit EtcdStore(EtcdStoreOptions options);
 
-  // All of them throw unavailable, naming the address, when etcd does not answer for as long as the patience.
+  // All of them throw unavailable, naming the address, when etcd does not answer for as long as the
+  // patience.
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
   int64_t add(const std::string& key, int64_t amount) override;
-  std::string compare_set(const std::string& key, const std::string& expected,
+  std::string compare_set(const std::string& key,
+                          const std::string& expected,
                           const std::string& desired) override;
   bool check(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
@@ -54,8 +56,11 @@ class EtcdStore final : public Store {
   std::string full(const std::string& key) const { return prefix_ + key; }
   Found find(const std::string& key);
   // With `also_key`, that too, in one.
-  bool put_if_unchanged(const std::string& key, int64_t revision, const std::string& value,
-                        const std::string& also_key = "", const std::string& also_value = "");
+  bool put_if_unchanged(const std::string& key,
+                        int64_t revision,
+                        const std::string& value,
+                        const std::string& also_key = "",
+                        const std::string& also_value = "");
   std::vector<std::string> missing(const std::vector<std::string>& keys);
   std::string post(const std::string& path, const std::string& body);
   std::string place() const;  // the servers, for messages

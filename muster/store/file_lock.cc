@@ -30,15 +30,19 @@ struct flock range(short type, off_t start, off_t size) {
 // True when the lock was taken (or released), false when another holds it.
 bool set_lock(int fd, short type, off_t at) {
   struct flock lock = range(type, at, 1);
-  if (::fcntl(fd, F_OFD_SETLK, &lock) == 0) return true;
-  if (errno == EAGAIN || errno == EACCES) return false;
+  if (::fcntl(fd, F_OFD_SETLK, &lock) == 0)
+    return true;
+  if (errno == EAGAIN || errno == EACCES)
+    return false;
   fail_errno("file store: cannot lock the file (a file system without locks?)", errno);
 }
 
 std::optional<off_t> first_locked(int fd, off_t start, off_t size) {
   struct flock lock = range(F_WRLCK, start, size);
-  if (::fcntl(fd, F_OFD_GETLK, &lock) != 0) fail_errno("file store: cannot see the file's locks", errno);
-  if (lock.l_type == F_UNLCK) return std::nullopt;
+  if (::fcntl(fd, F_OFD_GETLK, &lock) != 0)
+    fail_errno("file store: cannot see the file's locks", errno);
+  if (lock.l_type == F_UNLCK)
+    return std::nullopt;
   return lock.l_start;
 }
 
@@ -48,10 +52,11 @@ void lock_operation(int fd, const std::string& path, const Deadline& deadline) {
   auto pause = std::chrono::microseconds(20);
   while (!set_lock(fd, F_WRLCK, kOperation)) {
     if (deadline.passed()) {
-      throw Error(
-          ErrorCode::timeout,
-          cat("file store: expected the lock of '", path,
-              "' to be released, got none; see whether a process that uses it is stopped (`ps`: state T)"));
+      throw Error(ErrorCode::timeout,
+                  cat("file store: expected the lock of '",
+                      path,
+                      "' to be released, got none; see whether a process that uses it is stopped "
+                      "(`ps`: state T)"));
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, std::chrono::microseconds(2000));
@@ -77,7 +82,8 @@ std::optional<int> lowest_living_member(int fd) {
   while (const auto locked = first_locked(fd, kMembers, end - kMembers)) {
     lowest = static_cast<int>(*locked - kMembers);
     end = *locked;
-    if (end == kMembers) break;
+    if (end == kMembers)
+      break;
   }
   return lowest;
 }

@@ -1,6 +1,6 @@
-// The locks of a file store: one for an operation, one a member holds for its life. They are open file
-// description locks, which the kernel releases when their holder ends, however it ends: so a lock is the
-// proof that a member lives. Called by file_store.cc; knows nothing of records.
+// The locks of a file store: one for an operation, one a member holds for its life. They are open
+// file description locks, which the kernel releases when their holder ends, however it ends: so a
+// lock is the proof that a member lives. Called by file_store.cc; knows nothing of records.
 #pragma once
 
 #include <optional>
@@ -11,8 +11,8 @@
 namespace muster {
 
 // Takes the lock under which the file may be read and changed.
-// Blocking: until it is free or `deadline`. Throws: timeout naming `path`; io when the file system has no
-// locks.
+// Blocking: until it is free or `deadline`. Throws: timeout naming `path`; io when the file system
+// has no locks.
 void lock_operation(int fd, const std::string& path, const Deadline& deadline);
 void unlock_operation(int fd);
 

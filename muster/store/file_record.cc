@@ -13,7 +13,8 @@ constexpr size_t kBodyStart = 1 + 4;    // kind, size of the key
 // FNV-1a: tells a torn record, which is all it is for.
 uint64_t checksum(std::string_view bytes) {
   uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  for (const char c : bytes)
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return hash;
 }
 
@@ -33,13 +34,17 @@ std::string encode_record(const FileRecord& record) {
 }
 
 std::optional<FileRecord> take_record(std::string_view& bytes) {
-  if (bytes.size() < kPrefixBytes) return std::nullopt;
+  if (bytes.size() < kPrefixBytes)
+    return std::nullopt;
   const uint64_t size = read_number(bytes, 4);
-  if (size < kBodyStart || size > bytes.size() - kPrefixBytes) return std::nullopt;
+  if (size < kBodyStart || size > bytes.size() - kPrefixBytes)
+    return std::nullopt;
   const std::string_view body = bytes.substr(kPrefixBytes, size);
-  if (checksum(body) != read_number(bytes.substr(4), 8)) return std::nullopt;
+  if (checksum(body) != read_number(bytes.substr(4), 8))
+    return std::nullopt;
   const uint64_t key_size = read_number(body.substr(1), 4);
-  if (key_size > size - kBodyStart) return std::nullopt;
+  if (key_size > size - kBodyStart)
+    return std::nullopt;
   FileRecord record;
   record.kind = static_cast<FileRecord::Kind>(body[0]);
   record.key = body.substr(kBodyStart, key_size);
@@ -54,10 +59,12 @@ std::string encode_header(const FileHeader& header) {
 
 std::optional<FileHeader> decode_header(std::string_view text) {
   const auto parts = split(text, ' ');
-  if (parts.size() != 3) return std::nullopt;
+  if (parts.size() != 3)
+    return std::nullopt;
   const auto world_size = parse_int(parts[0]);
   const auto generation = parse_int(parts[1]);
-  if (!world_size || *world_size < 1 || *world_size > INT32_MAX || !generation) return std::nullopt;
+  if (!world_size || *world_size < 1 || *world_size > INT32_MAX || !generation)
+    return std::nullopt;
   return FileHeader{
       .world_size = static_cast<int>(*world_size), .generation = *generation, .boot_id = parts[2]};
 }

@@ -1,5 +1,6 @@
-// The bytes of a file store: a magic, then records, each with its size and a checksum, so that one cut short
-// by a dying writer is known for what it is. Called by file_store.cc; pure functions of bytes.
+// The bytes of a file store: a magic, then records, each with its size and a checksum, so that one
+// cut short by a dying writer is known for what it is. Called by file_store.cc; pure functions of
+// bytes.
 #pragma once
 
 #include <optional>

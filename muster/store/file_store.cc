@@ -30,10 +30,14 @@ std::string read_at(int fd, off_t from, off_t to, const std::string& path) {
   std::string bytes(static_cast<size_t>(std::max<off_t>(to - from, 0)), '\0');
   size_t have = 0;
   while (have < bytes.size()) {
-    const ssize_t n = ::pread(fd, bytes.data() + have, bytes.size() - have, from + static_cast<off_t>(have));
-    if (n == 0) break;
-    if (n < 0 && errno != EINTR) fail_errno(cat("file store: cannot read '", path, "'"), errno);
-    if (n > 0) have += static_cast<size_t>(n);
+    const ssize_t n =
+        ::pread(fd, bytes.data() + have, bytes.size() - have, from + static_cast<off_t>(have));
+    if (n == 0)
+      break;
+    if (n < 0 && errno != EINTR)
+      fail_errno(cat("file store: cannot read '", path, "'"), errno);
+    if (n > 0)
+      have += static_cast<size_t>(n);
   }
   bytes.resize(have);
   return bytes;
@@ -41,23 +45,29 @@ std::string read_at(int fd, off_t from, off_t to, const std::string& path) {
 
 void write_at(int fd, const std::string& bytes, off_t at, const std::string& path) {
   for (size_t done = 0; done < bytes.size();) {
-    const ssize_t n = ::pwrite(fd, bytes.data() + done, bytes.size() - done, at + static_cast<off_t>(done));
-    if (n < 0 && errno != EINTR) fail_errno(cat("file store: cannot write '", path, "'"), errno);
-    if (n > 0) done += static_cast<size_t>(n);
+    const ssize_t n =
+        ::pwrite(fd, bytes.data() + done, bytes.size() - done, at + static_cast<off_t>(done));
+    if (n < 0 && errno != EINTR)
+      fail_errno(cat("file store: cannot write '", path, "'"), errno);
+    if (n > 0)
+      done += static_cast<size_t>(n);
   }
 }
 
 void truncate_to(int fd, off_t size, const std::string& path) {
-  if (::ftruncate(fd, size) != 0) fail_errno(cat("file store: cannot cut '", path, "'"), errno);
+  if (::ftruncate(fd, size) != 0)
+    fail_errno(cat("file store: cannot cut '", path, "'"), errno);
 }
 
 }  // namespace
 
-// One operation: alone in this process and among the processes, with every record of the others read.
+// One operation: alone in this process and among the processes, with every record of the others
+// read.
 class FileStore::Operation {
  public:
   explicit Operation(FileStore& store) : lock_(store.mutex_), fd_(store.fd_.get()) {
-    lock_operation(fd_, store.options_.path, Deadline(bounded_timeout(store.options_.lock_timeout)));
+    lock_operation(
+        fd_, store.options_.path, Deadline(bounded_timeout(store.options_.lock_timeout)));
     try {
       store.read_new_records();
     } catch (...) {
@@ -76,8 +86,11 @@ class FileStore::Operation {
 
 FileStore::FileStore(FileStoreOptions options) : options_(std::move(options)), owner_(::getpid()) {
   if (options_.world_size < 1 || options_.rank < 0 || options_.rank >= options_.world_size) {
-    throw Error(ErrorCode::invalid_argument, cat("file store: expected 0 <= rank < world size, got rank ",
-                                                 options_.rank, " of ", options_.world_size));
+    throw Error(ErrorCode::invalid_argument,
+                cat("file store: expected 0 <= rank < world size, got rank ",
+                    options_.rank,
+                    " of ",
+                    options_.world_size));
   }
   open_file();
   lock_operation(fd_.get(), options_.path, Deadline(bounded_timeout(options_.lock_timeout)));
@@ -86,13 +99,15 @@ FileStore::FileStore(FileStoreOptions options) : options_(std::move(options)), o
 }
 
 FileStore::~FileStore() {
-  if (::getpid() != owner_) return;
+  if (::getpid() != owner_)
+    return;
   try {
     const std::lock_guard lock(mutex_);
     lock_operation(fd_.get(), options_.path, Deadline(std::chrono::seconds(1)));
     unlock_member(fd_.get(), options_.rank);
     // The last one out leaves nothing behind to be taken for a run that failed.
-    if (!lowest_living_member(fd_.get())) truncate_to(fd_.get(), 0, options_.path);
+    if (!lowest_living_member(fd_.get()))
+      truncate_to(fd_.get(), 0, options_.path);
     unlock_operation(fd_.get());
   } catch (const std::exception& error) {
     log(LogLevel::warn, error.what());
@@ -102,13 +117,20 @@ FileStore::~FileStore() {
 void FileStore::open_file() {
   const std::string& path = options_.path;
   fd_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600));
-  if (!fd_.valid()) fail_errno(cat("file store: cannot open '", path, "'"), errno);
+  if (!fd_.valid())
+    fail_errno(cat("file store: cannot open '", path, "'"), errno);
   struct stat info{};
-  if (::fstat(fd_.get(), &info) != 0) fail_errno(cat("file store: cannot read '", path, "'"), errno);
-  if (!S_ISREG(info.st_mode)) throw refusal(path, "a regular file, got something else; choose another path");
+  if (::fstat(fd_.get(), &info) != 0)
+    fail_errno(cat("file store: cannot read '", path, "'"), errno);
+  if (!S_ISREG(info.st_mode))
+    throw refusal(path, "a regular file, got something else; choose another path");
   if (info.st_uid != ::geteuid()) {
-    throw refusal(path, cat("a file of this user (", ::geteuid(), "), got one of user ", info.st_uid,
-                            "; choose another path"));
+    throw refusal(path,
+                  cat("a file of this user (",
+                      ::geteuid(),
+                      "), got one of user ",
+                      info.st_uid,
+                      "; choose another path"));
   }
 }
 
@@ -116,7 +138,8 @@ void FileStore::join() {
   const std::string bytes = read_at(fd_.get(), 0, file_size(), options_.path);
   const size_t compared = std::min(bytes.size(), kFileMagic.size());
   if (bytes.compare(0, compared, kFileMagic, 0, compared) != 0)
-    throw refusal(options_.path, "a muster store or no file, got another file; choose another path");
+    throw refusal(options_.path,
+                  "a muster store or no file, got another file; choose another path");
 
   std::string_view rest = std::string_view(bytes).substr(compared);
   const auto first = take_record(rest);
@@ -124,27 +147,42 @@ void FileStore::join() {
       first && first->kind == FileRecord::Kind::header ? decode_header(first->value) : std::nullopt;
   const auto living = lowest_living_member(fd_.get());
   if (header && header->boot_id != this_boot()) {
-    throw refusal(options_.path,
-                  cat("a file of this run, got one of another host, or from before this host's last "
-                      "start (job '",
-                      first->key, "'); remove it"));
+    throw refusal(
+        options_.path,
+        cat("a file of this run, got one of another host, or from before this host's last "
+            "start (job '",
+            first->key,
+            "'); remove it"));
   }
   if (!living) {
     if (!bytes.empty()) {
-      log(LogLevel::warn, cat("file store '", options_.path, "': left over from an earlier run (job '",
-                              first ? first->key : "", "') of which no process lives; starting anew"));
+      log(LogLevel::warn,
+          cat("file store '",
+              options_.path,
+              "': left over from an earlier run (job '",
+              first ? first->key : "",
+              "') of which no process lives; starting anew"));
     }
     start_anew(header ? header->generation + 1 : 1);
   } else if (!header) {
-    throw refusal(options_.path, cat("a whole header, got a damaged one while rank ", *living,
-                                     " uses it; end that job or choose another path"));
+    throw refusal(options_.path,
+                  cat("a whole header, got a damaged one while rank ",
+                      *living,
+                      " uses it; end that job or choose another path"));
   }
   read_to_ = 0;
   read_new_records();
-  if (living) check_run(*first, *living);
+  if (living)
+    check_run(*first, *living);
   if (!lock_member(fd_.get(), options_.rank)) {
-    throw refusal(options_.path, cat("rank ", options_.rank, " once, got it twice: ", who(options_.rank),
-                                     " and pid ", owner_, " (this one); give each process its own rank"));
+    throw refusal(options_.path,
+                  cat("rank ",
+                      options_.rank,
+                      " once, got it twice: ",
+                      who(options_.rank),
+                      " and pid ",
+                      owner_,
+                      " (this one); give each process its own rank"));
   }
   write_record({FileRecord::Kind::member, cat(options_.rank), cat("pid ", owner_)});
 }
@@ -153,19 +191,41 @@ void FileStore::join() {
 void FileStore::check_run(const FileRecord& header_record, int living) {
   const std::string user = cat("rank ", living, ", ", who(living));
   if (header_record.key != options_.job) {
-    throw refusal(options_.path, cat("only job '", options_.job, "' to use it, got job '", header_record.key,
-                                     "' (", user, ") too; give each job its own path"));
+    throw refusal(options_.path,
+                  cat("only job '",
+                      options_.job,
+                      "' to use it, got job '",
+                      header_record.key,
+                      "' (",
+                      user,
+                      ") too; give each job its own path"));
   }
   const auto header = decode_header(header_record.value);
   if (header->world_size != options_.world_size) {
     throw refusal(options_.path,
-                  cat("one world size, got ", header->world_size, " (", user, ") and ", options_.world_size,
-                      " (rank ", options_.rank, ", pid ", owner_, "); correct one, or choose another path"));
+                  cat("one world size, got ",
+                      header->world_size,
+                      " (",
+                      user,
+                      ") and ",
+                      options_.world_size,
+                      " (rank ",
+                      options_.rank,
+                      ", pid ",
+                      owner_,
+                      "); correct one, or choose another path"));
   }
   if (members_.contains(options_.rank) && !is_member_alive(fd_.get(), options_.rank)) {
-    throw refusal(options_.path, cat("rank ", options_.rank, " to join once, got pid ", owner_, " after ",
-                                     who(options_.rank), " had ended or left, while ", user,
-                                     " of that run still lives; end it first or choose another path"));
+    throw refusal(options_.path,
+                  cat("rank ",
+                      options_.rank,
+                      " to join once, got pid ",
+                      owner_,
+                      " after ",
+                      who(options_.rank),
+                      " had ended or left, while ",
+                      user,
+                      " of that run still lives; end it first or choose another path"));
   }
 }
 
@@ -179,15 +239,19 @@ void FileStore::start_anew(int64_t generation) {
   const FileHeader header{
       .world_size = options_.world_size, .generation = generation, .boot_id = this_boot()};
   write_at(fd_.get(),
-           cat(kFileMagic, encode_record({FileRecord::Kind::header, options_.job, encode_header(header)})), 0,
+           cat(kFileMagic,
+               encode_record({FileRecord::Kind::header, options_.job, encode_header(header)})),
+           0,
            options_.path);
 }
 
 off_t FileStore::file_size() const {
   struct stat info{};
-  if (::fstat(fd_.get(), &info) != 0) fail_errno(cat("file store: cannot read '", options_.path, "'"), errno);
+  if (::fstat(fd_.get(), &info) != 0)
+    fail_errno(cat("file store: cannot read '", options_.path, "'"), errno);
   if (info.st_nlink == 0) {
-    throw refusal(options_.path, "the file to stay while it is used, got it removed; start all ranks again");
+    throw refusal(options_.path,
+                  "the file to stay while it is used, got it removed; start all ranks again");
   }
   return info.st_size;
 }
@@ -197,12 +261,16 @@ void FileStore::read_new_records() {
   if (size < read_to_)
     throw refusal(options_.path,
                   "the file to grow only, got it cut by another program; start all ranks again");
-  if (size == read_to_) return;
+  if (size == read_to_)
+    return;
   const std::string bytes = read_at(fd_.get(), read_to_, size, options_.path);
   std::string_view rest = bytes;
-  if (read_to_ == 0) rest.remove_prefix(std::min(rest.size(), kFileMagic.size()));
-  // What follows the last whole record was left by a writer that died: the next record overwrites it.
-  while (auto record = take_record(rest)) apply(std::move(*record));
+  if (read_to_ == 0)
+    rest.remove_prefix(std::min(rest.size(), kFileMagic.size()));
+  // What follows the last whole record was left by a writer that died: the next record overwrites
+  // it.
+  while (auto record = take_record(rest))
+    apply(std::move(*record));
   read_to_ += static_cast<off_t>(bytes.size() - rest.size());
 }
 
@@ -213,7 +281,8 @@ void FileStore::apply(FileRecord record) {
       table_.clear();
       break;
     case FileRecord::Kind::member:
-      if (const auto rank = parse_int(record.key)) members_[static_cast<int>(*rank)] = record.value;
+      if (const auto rank = parse_int(record.key))
+        members_[static_cast<int>(*rank)] = record.value;
       break;
     case FileRecord::Kind::set:
       table_.set(record.key, std::move(record.value));
@@ -226,7 +295,8 @@ void FileStore::apply(FileRecord record) {
 
 void FileStore::write_record(const FileRecord& record) {
   const std::string bytes = encode_record(record);
-  if (file_size() > read_to_) truncate_to(fd_.get(), read_to_, options_.path);
+  if (file_size() > read_to_)
+    truncate_to(fd_.get(), read_to_, options_.path);
   write_at(fd_.get(), bytes, read_to_, options_.path);
   read_to_ += static_cast<off_t>(bytes.size());
   apply(record);
@@ -253,13 +323,15 @@ int64_t FileStore::add(const std::string& key, int64_t amount) {
   return sum;
 }
 
-std::string FileStore::compare_set(const std::string& key, const std::string& expected,
+std::string FileStore::compare_set(const std::string& key,
+                                   const std::string& expected,
                                    const std::string& desired) {
   check_limits("compare_set", key, expected);
   check_limits("compare_set", key, desired);
   const Operation operation(*this);
   auto comparison = table_.compare(key, expected, desired);
-  if (comparison.store) write_record({FileRecord::Kind::set, key, desired});
+  if (comparison.store)
+    write_record({FileRecord::Kind::set, key, desired});
   return std::move(comparison.result);
 }
 
@@ -277,7 +349,8 @@ void FileStore::wait(const std::vector<std::string>& keys, std::chrono::millisec
 bool FileStore::remove(const std::string& key) {
   check_limits("remove", key);
   const Operation operation(*this);
-  if (table_.find(key) == nullptr) return false;
+  if (table_.find(key) == nullptr)
+    return false;
   write_record({FileRecord::Kind::remove, key, ""});
   return true;
 }
@@ -292,8 +365,10 @@ int FileStore::num_joined() {
   return static_cast<int>(members_.size());
 }
 
-void FileStore::wait_for(const char* operation_name, const std::vector<std::string>& keys,
-                         std::chrono::milliseconds timeout, std::string* value) {
+void FileStore::wait_for(const char* operation_name,
+                         const std::vector<std::string>& keys,
+                         std::chrono::milliseconds timeout,
+                         std::string* value) {
   const Deadline deadline(bounded_timeout(timeout));
   // Between looks only the file's size is asked for, which takes no lock: any change makes it grow.
   constexpr auto kNextLook = std::chrono::milliseconds(250);
@@ -305,15 +380,19 @@ void FileStore::wait_for(const char* operation_name, const std::vector<std::stri
       const Operation operation(*this);
       seen = file_size();
       if (table_.first_missing(keys) == keys.size()) {
-        if (value != nullptr) *value = *table_.find(keys[0]);
+        if (value != nullptr)
+          *value = *table_.find(keys[0]);
         return;
       }
       if (deadline.passed()) {
-        throw missing_keys_error(operation_name, table_.describe_missing(keys), timeout,
+        throw missing_keys_error(operation_name,
+                                 table_.describe_missing(keys),
+                                 timeout,
                                  cat("file '", options_.path, "'"));
       }
     }
-    // (Except a record that takes the place of a torn one of its size: hence another look now and then.)
+    // (Except a record that takes the place of a torn one of its size: hence another look now and
+    // then.)
     const Deadline next_look(std::min<std::chrono::milliseconds>(deadline.left(), kNextLook));
     while (file_size() == seen && !next_look.passed()) {
       std::this_thread::sleep_for(std::min<std::chrono::microseconds>(pause, next_look.left()));

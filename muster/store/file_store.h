@@ -1,17 +1,18 @@
-// A store in a file that the processes of one host share: rendezvous by file:// without a server. Each rank
-// opens it once, and stays a member until its FileStore is destroyed or its process ends.
+// A store in a file that the processes of one host share: rendezvous by file:// without a server.
+// Each rank opens it once, and stays a member until its FileStore is destroyed or its process ends.
 //
-// Leftovers and strangers. A member holds a lock that the kernel releases with it, so who lives is proven,
-// never guessed:
-// - no member lives: what the file holds is of an earlier run. It is started anew, with a warning (a run that
+// Leftovers and strangers. A member holds a lock that the kernel releases with it, so who lives is
+// proven, never guessed:
+// - no member lives: what the file holds is of an earlier run. It is started anew, with a warning
+// (a run that
 //   ends in order leaves an empty file, and none);
 // - members live and belong to another job, or to one of another size: refused, naming both;
-// - the rank is taken, or was taken by a process that has ended while others of its run live (their run
-// failed,
+// - the rank is taken, or was taken by a process that has ended while others of its run live (their
+// run failed,
 //   its keys are stale): refused, naming both processes;
-// - the file is something else, another user's, or of another host or boot (whose locks prove nothing):
-// refused. Two runs that start at the same moment with the same path, job and size cannot be told apart until
-// a rank comes twice: give each its own job name.
+// - the file is something else, another user's, or of another host or boot (whose locks prove
+// nothing): refused. Two runs that start at the same moment with the same path, job and size cannot
+// be told apart until a rank comes twice: give each its own job name.
 #pragma once
 
 #include <sys/types.h>
@@ -46,7 +47,8 @@ class FileStore final : public Store {
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
   int64_t add(const std::string& key, int64_t amount) override;
-  std::string compare_set(const std::string& key, const std::string& expected,
+  std::string compare_set(const std::string& key,
+                          const std::string& expected,
                           const std::string& desired) override;
   bool check(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
@@ -68,8 +70,10 @@ class FileStore final : public Store {
   void apply(FileRecord record);
   void write_record(const FileRecord& record);
   off_t file_size() const;
-  void wait_for(const char* operation, const std::vector<std::string>& keys,
-                std::chrono::milliseconds timeout, std::string* value);
+  void wait_for(const char* operation,
+                const std::vector<std::string>& keys,
+                std::chrono::milliseconds timeout,
+                std::string* value);
 
   const FileStoreOptions options_;
   const pid_t owner_;  // a forked child's copy must not leave for its parent

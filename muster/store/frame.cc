@@ -39,7 +39,8 @@ FrameMac::FrameMac(std::string_view key) {
 void FrameMac::next(std::string_view size_and_body, char* mac) {
   auto* context = static_cast<EVP_MAC_CTX*>(context_.get());
   unsigned char number[8];
-  for (unsigned i = 0; i < 8; ++i) number[i] = static_cast<unsigned char>(number_ >> (8 * i) & 0xff);
+  for (unsigned i = 0; i < 8; ++i)
+    number[i] = static_cast<unsigned char>(number_ >> (8 * i) & 0xff);
   ++number_;
   size_t size = 0;
   // Without a key, init starts again with the old one: no new context, no new key schedule.
@@ -53,32 +54,40 @@ void FrameMac::next(std::string_view size_and_body, char* mac) {
 
 void FrameWriter::close(std::string& out, size_t start) {
   const size_t size = out.size() - start - kFrameSizeBytes;
-  if (size > kMaxFrameBody) throw Error(ErrorCode::internal, cat("store frame: body of ", size, " bytes"));
-  for (unsigned i = 0; i < kFrameSizeBytes; ++i) out[start + i] = static_cast<char>(size >> (8 * i) & 0xff);
+  if (size > kMaxFrameBody)
+    throw Error(ErrorCode::internal, cat("store frame: body of ", size, " bytes"));
+  for (unsigned i = 0; i < kFrameSizeBytes; ++i)
+    out[start + i] = static_cast<char>(size >> (8 * i) & 0xff);
   char mac[kFrameMacBytes];
   mac_.next(std::string_view(out).substr(start), mac);
   out.append(mac, sizeof(mac));
 }
 
 std::optional<std::string_view> FrameReader::take(std::string_view& bytes) {
-  if (bytes.size() < kFrameSizeBytes) return std::nullopt;
+  if (bytes.size() < kFrameSizeBytes)
+    return std::nullopt;
   const size_t size = read_size(bytes);
   if (size > kMaxFrameBody) {
-    throw Error(ErrorCode::io,
-                cat("store frame: expected at most ", kMaxFrameBody, " bytes, got a size of ", size));
+    throw Error(
+        ErrorCode::io,
+        cat("store frame: expected at most ", kMaxFrameBody, " bytes, got a size of ", size));
   }
-  if (bytes.size() < kFrameSizeBytes + size + kFrameMacBytes) return std::nullopt;
+  if (bytes.size() < kFrameSizeBytes + size + kFrameMacBytes)
+    return std::nullopt;
   char mac[kFrameMacBytes];
   mac_.next(bytes.substr(0, kFrameSizeBytes + size), mac);
-  if (!equal_in_constant_time({mac, sizeof(mac)}, bytes.substr(kFrameSizeBytes + size, kFrameMacBytes)))
-    throw Error(ErrorCode::io, "store frame: expected the peer's next frame, got one changed or repeated");
+  if (!equal_in_constant_time({mac, sizeof(mac)},
+                              bytes.substr(kFrameSizeBytes + size, kFrameMacBytes)))
+    throw Error(ErrorCode::io,
+                "store frame: expected the peer's next frame, got one changed or repeated");
   const std::string_view body = bytes.substr(kFrameSizeBytes, size);
   bytes.remove_prefix(kFrameSizeBytes + size + kFrameMacBytes);
   return body;
 }
 
 size_t FrameReader::lacking(std::string_view bytes) {
-  if (bytes.size() < kFrameSizeBytes) return kFrameSizeBytes - bytes.size();
+  if (bytes.size() < kFrameSizeBytes)
+    return kFrameSizeBytes - bytes.size();
   const size_t whole = kFrameSizeBytes + read_size(bytes) + kFrameMacBytes;
   return whole > bytes.size() ? whole - bytes.size() : 0;
 }

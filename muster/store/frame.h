@@ -1,6 +1,7 @@
-// Frames of an authenticated connection: `size (4 bytes, little endian) ‖ body ‖ MAC (32)`. The MAC covers
-// the frame's number in its direction, its size and its body, so a frame that was changed, left out, repeated
-// or sent back does not open. Called by tcp_server.cc and tcp_store.cc; knows nothing of what a body means.
+// Frames of an authenticated connection: `size (4 bytes, little endian) ‖ body ‖ MAC (32)`. The MAC
+// covers the frame's number in its direction, its size and its body, so a frame that was changed,
+// left out, repeated or sent back does not open. Called by tcp_server.cc and tcp_store.cc; knows
+// nothing of what a body means.
 #pragma once
 
 #include <cstddef>
@@ -56,8 +57,8 @@ class FrameReader {
  public:
   explicit FrameReader(std::string_view session_key) : mac_(session_key) {}
 
-  // Takes a frame from the front of `bytes` and returns its body, a part of them; nothing while it is not
-  // whole. Throws: io when the frame is too large, or not the sender's next one.
+  // Takes a frame from the front of `bytes` and returns its body, a part of them; nothing while it
+  // is not whole. Throws: io when the frame is too large, or not the sender's next one.
   std::optional<std::string_view> take(std::string_view& bytes);
 
   // How many bytes more than `bytes` the frame at their front needs, as far as is known.

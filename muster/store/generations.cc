@@ -35,15 +35,20 @@ void come_to_generation(Store& store, const std::string& process, int generation
   store.set(key_of_generation("come", process, generation), "1");
 }
 
-std::optional<Generation> wait_for_generation(Store& store, const std::string& process, int generation,
+std::optional<Generation> wait_for_generation(Store& store,
+                                              const std::string& process,
+                                              int generation,
                                               std::chrono::milliseconds patience) {
   try {
     const std::string said = store.get(key_of_generation("why", process, generation), patience);
-    if (said == kLeft) return std::nullopt;
+    if (said == kLeft)
+      return std::nullopt;
     const auto json = nlohmann::json::parse(said);
-    return Generation{.number = generation, .why = json.at("why"), .variables = json.at("variables")};
+    return Generation{
+        .number = generation, .why = json.at("why"), .variables = json.at("variables")};
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::timeout) throw;
+    if (error.code() != ErrorCode::timeout)
+      throw;
   }
   return std::nullopt;
 }

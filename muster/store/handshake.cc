@@ -38,7 +38,8 @@ OSSL_PARAM octets(const char* name, std::string_view value) {
 
 std::string make_nonce() {
   std::string nonce(kNonceBytes, '\0');
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), static_cast<int>(nonce.size())) != 1)
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), static_cast<int>(nonce.size())) !=
+      1)
     throw Error(ErrorCode::internal, "store handshake: the system gave no random bytes");
   return nonce;
 }
@@ -52,8 +53,13 @@ std::string make_proof(Side side, const HandshakeFacts& facts) {
   const std::string_view key = key_of(facts.secret);
   std::string proof(kProofBytes, '\0');
   unsigned size = 0;
-  if (HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), unsigned_bytes(message), message.size(),
-           reinterpret_cast<unsigned char*>(proof.data()), &size) == nullptr) {
+  if (HMAC(EVP_sha256(),
+           key.data(),
+           static_cast<int>(key.size()),
+           unsigned_bytes(message),
+           message.size(),
+           reinterpret_cast<unsigned char*>(proof.data()),
+           &size) == nullptr) {
     throw Error(ErrorCode::internal, "store handshake: HMAC-SHA256 failed");
   }
   return proof;
@@ -68,17 +74,21 @@ std::string make_session_key(Side sender, const HandshakeFacts& facts) {
   std::string digest = "SHA256";
   const OSSL_PARAM parameters[] = {
       OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest.data(), digest.size()),
-      octets(OSSL_KDF_PARAM_KEY, key_of(facts.secret)), octets(OSSL_KDF_PARAM_SALT, salt),
-      octets(OSSL_KDF_PARAM_INFO, info), OSSL_PARAM_construct_end()};
+      octets(OSSL_KDF_PARAM_KEY, key_of(facts.secret)),
+      octets(OSSL_KDF_PARAM_SALT, salt),
+      octets(OSSL_KDF_PARAM_INFO, info),
+      OSSL_PARAM_construct_end()};
   EVP_KDF* hkdf = EVP_KDF_fetch(nullptr, OSSL_KDF_NAME_HKDF, nullptr);
   EVP_KDF_CTX* context = EVP_KDF_CTX_new(hkdf);
   std::string key(Secret::kBytes, '\0');
   const bool derived =
       context != nullptr &&
-      EVP_KDF_derive(context, reinterpret_cast<unsigned char*>(key.data()), key.size(), parameters) == 1;
+      EVP_KDF_derive(
+          context, reinterpret_cast<unsigned char*>(key.data()), key.size(), parameters) == 1;
   EVP_KDF_CTX_free(context);
   EVP_KDF_free(hkdf);
-  if (!derived) throw Error(ErrorCode::internal, "store handshake: HKDF-SHA256 failed");
+  if (!derived)
+    throw Error(ErrorCode::internal, "store handshake: HKDF-SHA256 failed");
   return key;
 }
 

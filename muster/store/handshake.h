@@ -1,14 +1,16 @@
-// How a store's client and server prove to each other that they hold the job's secret, before anything is
-// parsed. Pure functions of bytes, called by tcp_server.cc and tcp_store.cc; they know nothing of sockets.
+// How a store's client and server prove to each other that they hold the job's secret, before
+// anything is parsed. Pure functions of bytes, called by tcp_server.cc and tcp_store.cc; they know
+// nothing of sockets.
 //
 //   server → client   greeting (8 bytes), server nonce (32)
-//   client → server   client nonce (32), client's proof (32)        all that a server reads from a stranger
-//   server → client   server's proof (32), or kRefusal
+//   client → server   client nonce (32), client's proof (32)        all that a server reads from a
+//   stranger server → client   server's proof (32), or kRefusal
 //
-// proof = HMAC-SHA256(secret, protocol ‖ role ‖ job ‖ address ‖ client nonce ‖ server nonce). The address is
-// the server's, as each side sees its end of the connection. Session keys, one a direction, come from
-// HKDF-SHA256(secret, both nonces). A store without a secret runs the same exchange under a key of zeros, so
-// that one that needs the secret and one that does not can never be mistaken for each other.
+// proof = HMAC-SHA256(secret, protocol ‖ role ‖ job ‖ address ‖ client nonce ‖ server nonce). The
+// address is the server's, as each side sees its end of the connection. Session keys, one a
+// direction, come from HKDF-SHA256(secret, both nonces). A store without a secret runs the same
+// exchange under a key of zeros, so that one that needs the secret and one that does not can never
+// be mistaken for each other.
 #pragma once
 
 #include <string>
@@ -21,7 +23,8 @@ namespace muster {
 inline constexpr size_t kNonceBytes = 32;
 inline constexpr size_t kProofBytes = 32;
 inline constexpr std::string_view kGreetingWelcome = "muster1\n";
-inline constexpr std::string_view kGreetingFull = "muster0\n";  // no descriptor left for this client
+inline constexpr std::string_view kGreetingFull =
+    "muster0\n";  // no descriptor left for this client
 inline constexpr size_t kGreetingBytes = kGreetingWelcome.size() + kNonceBytes;
 inline constexpr size_t kClientProofBytes = kNonceBytes + kProofBytes;
 inline constexpr std::string_view kRefusal = "muster refuses: another secret.\n";

@@ -25,7 +25,8 @@ curl_socket_t open_socket(void* /*unused*/, curlsocktype /*purpose*/, curl_socka
 
 size_t take_body(char* bytes, size_t size, size_t count, void* to) {
   auto& body = *static_cast<std::string*>(to);
-  if (body.size() + size * count > kMostAnswerBytes) return 0;  // an error
+  if (body.size() + size * count > kMostAnswerBytes)
+    return 0;  // an error
   body.append(bytes, size * count);
   return size * count;
 }
@@ -44,8 +45,10 @@ struct CurlLibrary {
   CurlLibrary() {
     void* const library = ::dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
-      throw Error(ErrorCode::unavailable, cat("http: expected libcurl.so.4, got none (", ::dlerror(),
-                                              "); install the package libcurl4"));
+      throw Error(ErrorCode::unavailable,
+                  cat("http: expected libcurl.so.4, got none (",
+                      ::dlerror(),
+                      "); install the package libcurl4"));
     }
     init = symbol<decltype(init)>(library, "curl_easy_init");
     setopt = symbol<decltype(setopt)>(library, "curl_easy_setopt");
@@ -64,7 +67,8 @@ struct CurlLibrary {
 class Http::Curl {
  public:
   explicit Curl(const HttpOptions& options) : library_(library()), handle_(library_.init()) {
-    if (handle_ == nullptr) throw Error(ErrorCode::internal, "http: libcurl cannot start");
+    if (handle_ == nullptr)
+      throw Error(ErrorCode::internal, "http: libcurl cannot start");
     set(CURLOPT_NOSIGNAL, 1L);
     set(CURLOPT_POST, 1L);
     set(CURLOPT_NOPROXY, "*");
@@ -72,9 +76,12 @@ class Http::Curl {
     set(CURLOPT_TIMEOUT_MS, static_cast<long>(options.timeout.count()));
     set(CURLOPT_OPENSOCKETFUNCTION, &open_socket);
     set(CURLOPT_WRITEFUNCTION, &take_body);
-    if (!options.ca_file.empty()) set(CURLOPT_CAINFO, options.ca_file.c_str());
-    if (!options.cert_file.empty()) set(CURLOPT_SSLCERT, options.cert_file.c_str());
-    if (!options.key_file.empty()) set(CURLOPT_SSLKEY, options.key_file.c_str());
+    if (!options.ca_file.empty())
+      set(CURLOPT_CAINFO, options.ca_file.c_str());
+    if (!options.cert_file.empty())
+      set(CURLOPT_SSLCERT, options.cert_file.c_str());
+    if (!options.key_file.empty())
+      set(CURLOPT_SSLKEY, options.key_file.c_str());
   }
   Curl(const Curl&) = delete;
   Curl& operator=(const Curl&) = delete;
@@ -94,12 +101,17 @@ class Http::Curl {
     set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
     const CURLcode code = library_.perform(handle_);
     if (code != CURLE_OK) {
-      return {.error = cat("http: expected an answer of ", url, ", got: ", library_.strerror(code))};
+      return {.error =
+                  cat("http: expected an answer of ", url, ", got: ", library_.strerror(code))};
     }
     long status = 0;
     library_.getinfo(handle_, CURLINFO_RESPONSE_CODE, &status);
     if (status != 200) {
-      return {.error = cat("http: expected ", url, " to answer with status 200, got ", status, ": ",
+      return {.error = cat("http: expected ",
+                           url,
+                           " to answer with status 200, got ",
+                           status,
+                           ": ",
                            printable(answer.substr(0, 300))),
               .is_servers = status >= 500};
     }
@@ -121,7 +133,8 @@ class Http::Curl {
   CURL* handle_;
 };
 
-Http::Http(HttpOptions options) : options_(std::move(options)), curl_(std::make_unique<Curl>(options_)) {}
+Http::Http(HttpOptions options)
+    : options_(std::move(options)), curl_(std::make_unique<Curl>(options_)) {}
 
 Http::~Http() = default;
 
@@ -130,8 +143,10 @@ std::string Http::post(const std::string& path, const std::string& body) {
   Curl::Answer answer;
   for (size_t asked = 0; asked < options_.urls.size(); ++asked) {
     answer = curl_->post(options_.urls[server_] + path, body);
-    if (answer.error.empty()) return std::move(answer.body);
-    if (!answer.is_servers) break;
+    if (answer.error.empty())
+      return std::move(answer.body);
+    if (!answer.is_servers)
+      break;
     server_ = (server_ + 1) % options_.urls.size();
   }
   throw Error(ErrorCode::unavailable, answer.error);

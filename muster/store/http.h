@@ -1,5 +1,5 @@
-// POST requests over HTTP, by the system's libcurl, which is loaded when the first is made: a launcher that
-// needs none starts without it. For etcd_store.cc.
+// POST requests over HTTP, by the system's libcurl, which is loaded when the first is made: a
+// launcher that needs none starts without it. For etcd_store.cc.
 #pragma once
 
 #include <chrono>
@@ -27,9 +27,10 @@ class Http {
   Http& operator=(const Http&) = delete;
   ~Http();
 
-  // The answer's body. One at a time. Asks the server that answered last, and when that does not, or cannot
-  // (a status of 500 and more), the others in turn, each for the timeout. Throws: unavailable naming the
-  // address (nobody there, no answer, another status than 200), of the last one asked.
+  // The answer's body. One at a time. Asks the server that answered last, and when that does not,
+  // or cannot (a status of 500 and more), the others in turn, each for the timeout. Throws:
+  // unavailable naming the address (nobody there, no answer, another status than 200), of the last
+  // one asked.
   std::string post(const std::string& path, const std::string& body);
 
  private:

@@ -51,7 +51,8 @@ StoreReply KeyService::answer_now(const StoreRequest& request, Answers& answers)
       break;
     case Operation::compare_set: {
       auto comparison = table_.compare(request.keys[0], request.expected, request.value);
-      if (comparison.store) store(request.keys[0], request.value, answers);
+      if (comparison.store)
+        store(request.keys[0], request.value, answers);
       reply.text = std::move(comparison.result);
       break;
     }
@@ -86,7 +87,8 @@ int64_t KeyService::append(const StoreRequest& request, Answers& answers) {
 void KeyService::lose(Client client, Loss loss, Answers& answers) {
   forget(client);
   const auto will = last_wills_.extract(client);
-  if (will.empty() || loss == Loss::broken) return;
+  if (will.empty() || loss == Loss::broken)
+    return;
   try {
     append(will.mapped(), answers);
   } catch (const Error&) {
@@ -114,13 +116,15 @@ void KeyService::begin_wait(Client client, StoreRequest request, Answers& answer
 void KeyService::store(const std::string& key, std::string value, Answers& answers) {
   table_.set(key, std::move(value));
   const auto listed = by_missing_key_.extract(key);
-  if (listed.empty()) return;
+  if (listed.empty())
+    return;
   for (const Client client : listed.mapped()) {
     Wait& wait = waits_.at(client);
     const auto& keys = wait.request.keys;
     wait.at = table_.first_missing(keys, wait.at);
     // Keys passed earlier may have been removed since.
-    if (wait.at == keys.size()) wait.at = table_.first_missing(keys);
+    if (wait.at == keys.size())
+      wait.at = table_.first_missing(keys);
     if (wait.at < keys.size()) {
       by_missing_key_[keys[wait.at]].push_back(client);
       continue;
@@ -133,7 +137,8 @@ void KeyService::store(const std::string& key, std::string value, Answers& answe
 
 StoreReply KeyService::found(const StoreRequest& request) const {
   StoreReply reply;
-  if (request.operation == Operation::get) reply.text = *table_.find(request.keys[0]);
+  if (request.operation == Operation::get)
+    reply.text = *table_.find(request.keys[0]);
   return reply;
 }
 
@@ -146,17 +151,20 @@ void KeyService::expire(Clock::time_point now, Answers& answers) {
 }
 
 std::optional<Clock::time_point> KeyService::next_deadline() const {
-  if (deadlines_.empty()) return std::nullopt;
+  if (deadlines_.empty())
+    return std::nullopt;
   return deadlines_.begin()->first;
 }
 
 void KeyService::forget(Client client) {
   const auto found = waits_.find(client);
-  if (found == waits_.end()) return;
+  if (found == waits_.end())
+    return;
   const Wait& wait = found->second;
   const auto listed = by_missing_key_.find(wait.request.keys[wait.at]);
   std::erase(listed->second, client);
-  if (listed->second.empty()) by_missing_key_.erase(listed);
+  if (listed->second.empty())
+    by_missing_key_.erase(listed);
   deadlines_.erase({wait.deadline, client});
   waits_.erase(found);
 }

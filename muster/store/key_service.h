@@ -1,5 +1,5 @@
-// The server's keys and the clients that wait for them: requests in, answers out, now or later. Called by
-// tcp_server.cc from its one thread; knows nothing of sockets, so that a test needs none.
+// The server's keys and the clients that wait for them: requests in, answers out, now or later.
+// Called by tcp_server.cc from its one thread; knows nothing of sockets, so that a test needs none.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class KeyService {
   using Client = uint64_t;
   using Answers = std::vector<std::pair<Client, StoreReply>>;
 
-  // Appends the answers that this request brings about: the client's own, unless it has to wait, and those of
-  // clients whose wait it ends.
+  // Appends the answers that this request brings about: the client's own, unless it has to wait,
+  // and those of clients whose wait it ends.
   void handle(Client client, StoreRequest request, Answers& answers);
 
   // Appends the answers of those that have waited long enough.
@@ -33,9 +33,9 @@ class KeyService {
 
   bool is_waiting(Client client) const { return waits_.contains(client); }
 
-  // The client's connection is no more, and it waits no more. Its process has ended: what it wanted to be
-  // said then is. Its connection has broken: nothing is known of its process, which may live and connect
-  // again.
+  // The client's connection is no more, and it waits no more. Its process has ended: what it wanted
+  // to be said then is. Its connection has broken: nothing is known of its process, which may live
+  // and connect again.
   enum class Loss { ended, broken };
   void lose(Client client, Loss loss, Answers& answers);
 

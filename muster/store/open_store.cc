@@ -4,7 +4,8 @@
 
 namespace muster {
 
-std::shared_ptr<Store> open_store(const std::string& endpoint, const Secret& secret,
+std::shared_ptr<Store> open_store(const std::string& endpoint,
+                                  const Secret& secret,
                                   std::chrono::milliseconds timeout) {
   return std::make_shared<TcpStore>(
       TcpStoreOptions{.endpoint = parse_endpoint(endpoint), .secret = secret, .timeout = timeout});

@@ -11,9 +11,10 @@
 namespace muster {
 
 // A client of the server at "tcp://host:port" or "unix:path".
-// Blocking: until connected, or `timeout`. Throws: as TcpStore; invalid_argument for another kind of
-// endpoint.
-std::shared_ptr<Store> open_store(const std::string& endpoint, const Secret& secret,
+// Blocking: until connected, or `timeout`. Throws: as TcpStore; invalid_argument for another kind
+// of endpoint.
+std::shared_ptr<Store> open_store(const std::string& endpoint,
+                                  const Secret& secret,
                                   std::chrono::milliseconds timeout);
 
 }  // namespace muster

@@ -38,13 +38,16 @@ std::string in_runtime_folder(const std::string& name) {
 std::string in_folder_of_job(const char* variable, const std::string& name) {
   char here[4096];
   const auto told = get_env(variable);
-  if (!told && ::getcwd(here, sizeof(here)) == nullptr) fail_errno("cannot find the current folder", errno);
+  if (!told && ::getcwd(here, sizeof(here)) == nullptr)
+    fail_errno("cannot find the current folder", errno);
   return cat(told ? *told : std::string(here), "/", name);
 }
 
 // What the serving process keeps.
 struct Served {
-  Served(const std::string& path, const std::string& address, const Secret& secret,
+  Served(const std::string& path,
+         const std::string& address,
+         const Secret& secret,
          std::chrono::milliseconds timeout)
       : server({.endpoint = {.host = address}, .secret = secret}),
         client({.endpoint = server.endpoint(), .secret = secret, .timeout = timeout}),
@@ -57,30 +60,36 @@ struct Served {
 
 }  // namespace
 
-RendezvousFile::RendezvousFile(std::string path, const RendezvousPoint& point) : path_(std::move(path)) {
+RendezvousFile::RendezvousFile(std::string path, const RendezvousPoint& point)
+    : path_(std::move(path)) {
   const std::string aside = name_aside(path_);
   std::string digits = point.secret.hex();
   {
     const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!fd.valid())
-      fail_errno(cat("cannot create '", aside, "', by which the hosts of this job find each other"), errno);
+      fail_errno(cat("cannot create '", aside, "', by which the hosts of this job find each other"),
+                 errno);
     write_all(fd.get(), digits);
     write_all(fd.get(), cat("\n", point.endpoint, "\n"));
   }
   OPENSSL_cleanse(digits.data(), digits.size());
-  if (::rename(aside.c_str(), path_.c_str()) != 0) fail_errno(cat("cannot rename '", aside, "'"), errno);
+  if (::rename(aside.c_str(), path_.c_str()) != 0)
+    fail_errno(cat("cannot rename '", aside, "'"), errno);
 }
 
 RendezvousFile::~RendezvousFile() {
   ::unlink(path_.c_str());
 }
 
-RendezvousPoint wait_for_rendezvous_file(const std::string& path, std::chrono::milliseconds timeout) {
+RendezvousPoint wait_for_rendezvous_file(const std::string& path,
+                                         std::chrono::milliseconds timeout) {
   const Deadline deadline(timeout);
   while (::access(path.c_str(), R_OK) != 0) {
     if (deadline.passed()) {
       throw Error(ErrorCode::timeout,
-                  cat("rendezvous: expected the file '", path, "' of the process with rank 0 within ",
+                  cat("rendezvous: expected the file '",
+                      path,
+                      "' of the process with rank 0 within ",
                       format_duration(timeout),
                       ", got none; start the job in a folder that its hosts share, or set "
                       "MASTER_ADDR and MASTER_PORT (muster run: --rdzv-endpoint)"));
@@ -88,14 +97,18 @@ RendezvousPoint wait_for_rendezvous_file(const std::string& path, std::chrono::m
     std::this_thread::sleep_for(std::min(kLookEvery, deadline.left()));
   }
   char bytes[kMostBytes];
-  const auto wipe = [](char* text) { OPENSSL_cleanse(text, kMostBytes); };
+  const auto wipe = [](char* text) {
+    OPENSSL_cleanse(text, kMostBytes);
+  };
   const std::unique_ptr<char, decltype(wipe)> wiped(bytes, wipe);
   const ssize_t size = ::read(open_private_file(path).get(), bytes, kMostBytes);
   const std::string_view text(bytes, static_cast<size_t>(std::max<ssize_t>(0, size)));
   const size_t line = text.find('\n');
   if (line == std::string_view::npos) {
-    throw Error(ErrorCode::invalid_argument, cat("rendezvous: expected a secret and an address in '", path,
-                                                 "', got one line; see whether another program wrote it"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("rendezvous: expected a secret and an address in '",
+                    path,
+                    "', got one line; see whether another program wrote it"));
   }
   const std::string_view rest = text.substr(line + 1);
   return {.endpoint = std::string(rest.substr(0, rest.find('\n'))),
@@ -107,21 +120,28 @@ std::optional<RendezvousPlace> rendezvous_place_of_environment(const std::string
     const std::string file = file_name("mpirun", *name, who);
     const bool one_host = get_env("OMPI_COMM_WORLD_SIZE") == get_env("OMPI_COMM_WORLD_LOCAL_SIZE");
     return RendezvousPlace{
-        one_host ? in_runtime_folder(file) : in_folder_of_job("OMPI_MCA_initial_wdir", file), one_host};
+        one_host ? in_runtime_folder(file) : in_folder_of_job("OMPI_MCA_initial_wdir", file),
+        one_host};
   }
   if (get_env("PMI_SIZE") && get_env("PMI_SIZE") == get_env("MPI_LOCALNRANKS"))
     return RendezvousPlace{in_runtime_folder(file_name("mpiexec", cat(::getppid()), who)), true};
-  if (!inside_srun_step() || !get_env("SLURM_JOB_ID")) return std::nullopt;
+  if (!inside_srun_step() || !get_env("SLURM_JOB_ID"))
+    return std::nullopt;
   const std::string file = file_name("srun",
-                                     cat(*get_env("SLURM_JOB_ID"), ".", *get_env("SLURM_STEP_ID"), ".",
+                                     cat(*get_env("SLURM_JOB_ID"),
+                                         ".",
+                                         *get_env("SLURM_STEP_ID"),
+                                         ".",
                                          get_env("SLURM_RESTART_COUNT").value_or("0")),
                                      who);
   const bool one_host = get_env("SLURM_STEP_NUM_NODES") == "1";
-  return RendezvousPlace{one_host ? in_runtime_folder(file) : in_folder_of_job("SLURM_SUBMIT_DIR", file),
-                         one_host};
+  return RendezvousPlace{
+      one_host ? in_runtime_folder(file) : in_folder_of_job("SLURM_SUBMIT_DIR", file), one_host};
 }
 
-RendezvousStore rendezvous_by_file(const std::string& path, bool serve, const std::string& address,
+RendezvousStore rendezvous_by_file(const std::string& path,
+                                   bool serve,
+                                   const std::string& address,
                                    std::chrono::milliseconds timeout) {
   if (!serve) {
     const RendezvousPoint point = wait_for_rendezvous_file(path, timeout);

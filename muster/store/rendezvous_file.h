@@ -1,6 +1,6 @@
-// How processes that a cluster's own launcher started (srun, mpirun) find each other without being told
-// where: the first of them serves a store and writes its address and a fresh secret into a private file that
-// the others can see, too; they wait for it.
+// How processes that a cluster's own launcher started (srun, mpirun) find each other without being
+// told where: the first of them serves a store and writes its address and a fresh secret into a
+// private file that the others can see, too; they wait for it.
 #pragma once
 
 #include <chrono>
@@ -34,26 +34,29 @@ class RendezvousFile {
 
 // Blocking: until the file is there. Throws: timeout naming the file and what it is for; as
 // Secret::from_file.
-RendezvousPoint wait_for_rendezvous_file(const std::string& path, std::chrono::milliseconds timeout);
+RendezvousPoint wait_for_rendezvous_file(const std::string& path,
+                                         std::chrono::milliseconds timeout);
 
-// Where the processes of this srun step or mpirun can leave such a file for each other; `who` tells several
-// kinds apart ("agents", "ranks"). On one host that is the user's runtime folder; on several the folder that
-// the job was started in, which they must share. Nothing when the environment tells of no such launcher, or
-// of none whose processes have a name in common.
+// Where the processes of this srun step or mpirun can leave such a file for each other; `who` tells
+// several kinds apart ("agents", "ranks"). On one host that is the user's runtime folder; on
+// several the folder that the job was started in, which they must share. Nothing when the
+// environment tells of no such launcher, or of none whose processes have a name in common.
 struct RendezvousPlace {
   std::string path = {};
   bool one_host = false;  // all of them are here
 };
 std::optional<RendezvousPlace> rendezvous_place_of_environment(const std::string& who);
 
-// A store at which the processes that share `path` meet; the one that serves keeps the server as long as it
-// keeps the store. `address`: where to serve. Blocking: until there, or `timeout`. Throws: as RendezvousFile,
-// wait_for_rendezvous_file, TcpStore.
+// A store at which the processes that share `path` meet; the one that serves keeps the server as
+// long as it keeps the store. `address`: where to serve. Blocking: until there, or `timeout`.
+// Throws: as RendezvousFile, wait_for_rendezvous_file, TcpStore.
 struct RendezvousStore {
   std::shared_ptr<Store> store = {};
   std::string host = {};  // where it is served
 };
-RendezvousStore rendezvous_by_file(const std::string& path, bool serve, const std::string& address,
+RendezvousStore rendezvous_by_file(const std::string& path,
+                                   bool serve,
+                                   const std::string& address,
                                    std::chrono::milliseconds timeout);
 
 }  // namespace muster

@@ -22,8 +22,11 @@ namespace muster {
 // A page of its own, so that it can be kept out of core dumps whole.
 class Secret::Page {
  public:
-  Page() : bytes_(::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
-    if (bytes_ == MAP_FAILED) fail_errno("secret: cannot map a page", errno);
+  Page()
+      : bytes_(
+            ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (bytes_ == MAP_FAILED)
+      fail_errno("secret: cannot map a page", errno);
     ::madvise(bytes_, kBytes, MADV_DONTDUMP);
   }
   ~Page() {
@@ -44,15 +47,19 @@ namespace {
 constexpr size_t kMaxText = 2 * Secret::kBytes + 8;  // digits and a few blanks
 
 int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  if (c >= '0' && c <= '9')
+    return c - '0';
+  if (c >= 'a' && c <= 'f')
+    return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F')
+    return c - 'A' + 10;
   return -1;
 }
 
 struct stat stat_of(int fd, const std::string& name) {
   struct stat info{};
-  if (::fstat(fd, &info) != 0) fail_errno(cat("secret: cannot read ", name), errno);
+  if (::fstat(fd, &info) != 0)
+    fail_errno(cat("secret: cannot read ", name), errno);
   return info;
 }
 
@@ -76,20 +83,28 @@ Secret Secret::from_hex(std::string_view text) {
     page->data()[i] = static_cast<unsigned char>((high << 4 | low) & 0xff);
   }
   if (!good) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("secret: expected ", 2 * kBytes, " hexadecimal digits, got ", digits.size(),
-            " characters that are too few, too many or not all hexadecimal; make one with `muster secret`"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("secret: expected ",
+                    2 * kBytes,
+                    " hexadecimal digits, got ",
+                    digits.size(),
+                    " characters that are too few, too many or not all hexadecimal; make one with "
+                    "`muster secret`"));
   }
   return Secret(page);
 }
 
 Secret Secret::derive(std::string_view purpose) const {
-  if (empty()) throw Error(ErrorCode::failed_precondition, "secret: expected one to derive from, got none");
+  if (empty())
+    throw Error(ErrorCode::failed_precondition, "secret: expected one to derive from, got none");
   const auto page = std::make_shared<Page>();
   unsigned size = 0;
-  if (HMAC(EVP_sha256(), page_->data(), static_cast<int>(kBytes),
-           reinterpret_cast<const unsigned char*>(purpose.data()), purpose.size(), page->data(),
+  if (HMAC(EVP_sha256(),
+           page_->data(),
+           static_cast<int>(kBytes),
+           reinterpret_cast<const unsigned char*>(purpose.data()),
+           purpose.size(),
+           page->data(),
            &size) == nullptr ||
       size != kBytes) {
     throw Error(ErrorCode::internal, "secret: HMAC-SHA256 failed");
@@ -104,27 +119,38 @@ Secret Secret::from_fd(int fd) {
     const int error = errno;
     if (error == ESPIPE) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("secret: expected a memfd or a regular file in descriptor ", fd,
+                  cat("secret: expected a memfd or a regular file in descriptor ",
+                      fd,
                       ", got a pipe or socket; use a private file"));
     }
-    fail_errno(cat("secret: cannot read descriptor ", fd, " (MUSTER_SECRET_FD; inherited?)"), error);
+    fail_errno(cat("secret: cannot read descriptor ", fd, " (MUSTER_SECRET_FD; inherited?)"),
+               error);
   }
-  const auto wipe = [](char* bytes) { OPENSSL_cleanse(bytes, kMaxText); };
+  const auto wipe = [](char* bytes) {
+    OPENSSL_cleanse(bytes, kMaxText);
+  };
   const std::unique_ptr<char, decltype(wipe)> wiped(text, wipe);
   return from_hex(std::string_view(text, static_cast<size_t>(size)));
 }
 
 Fd open_private_file(const std::string& path) {
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (!fd.valid()) fail_errno(cat("secret: cannot open '", path, "'"), errno);
+  if (!fd.valid())
+    fail_errno(cat("secret: cannot open '", path, "'"), errno);
   const struct stat info = stat_of(fd.get(), cat("'", path, "'"));
   const bool ours = info.st_uid == ::geteuid() || info.st_uid == 0;
   if (!S_ISREG(info.st_mode) || !ours || (info.st_mode & 077) != 0) {
     const unsigned mode = info.st_mode & 07777;
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("secret: expected '", path, "' to be a file that only its owner may read (mode 0600), got mode 0",
-            mode >> 6 & 7, mode >> 3 & 7, mode & 7, " of user ", info.st_uid, "; chmod 600 it"));
+    throw Error(ErrorCode::failed_precondition,
+                cat("secret: expected '",
+                    path,
+                    "' to be a file that only its owner may read (mode 0600), got mode 0",
+                    mode >> 6 & 7,
+                    mode >> 3 & 7,
+                    mode & 7,
+                    " of user ",
+                    info.st_uid,
+                    "; chmod 600 it"));
   }
   return fd;
 }
@@ -141,12 +167,14 @@ std::optional<Secret> Secret::from_environment() {
     }
     return from_fd(static_cast<int>(*fd));
   }
-  if (const auto path = get_env("MUSTER_SECRET_FILE")) return from_file(*path);
+  if (const auto path = get_env("MUSTER_SECRET_FILE"))
+    return from_file(*path);
   return std::nullopt;
 }
 
 std::string_view Secret::bytes() const {
-  if (empty()) return {};
+  if (empty())
+    return {};
   return {reinterpret_cast<const char*>(page_->data()), kBytes};
 }
 
@@ -155,9 +183,11 @@ std::string Secret::hex() const {
 }
 
 Fd Secret::to_memfd() const {
-  if (empty()) throw Error(ErrorCode::failed_precondition, "secret: expected one to pass on, got none");
+  if (empty())
+    throw Error(ErrorCode::failed_precondition, "secret: expected one to pass on, got none");
   Fd fd(::memfd_create("muster-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) fail_errno("secret: cannot make a memfd", errno);
+  if (!fd.valid())
+    fail_errno("secret: cannot make a memfd", errno);
   std::string text = hex();
   write_all(fd.get(), text);
   OPENSSL_cleanse(text.data(), text.size());

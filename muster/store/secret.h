@@ -1,5 +1,6 @@
-// The job's 256-bit secret: what a process must know to use the job's store. Made by the launcher, handed to
-// ranks by an inherited descriptor or a private file; never by argv, never printed, never in a core dump.
+// The job's 256-bit secret: what a process must know to use the job's store. Made by the launcher,
+// handed to ranks by an inherited descriptor or a private file; never by argv, never printed, never
+// in a core dump.
 #pragma once
 
 #include <memory>
@@ -11,8 +12,8 @@
 
 namespace muster {
 
-// Opens a file for reading that belongs to this user (or root) and that nobody else may read or write (0600
-// or 0400). Throws: io; failed_precondition naming owner and mode.
+// Opens a file for reading that belongs to this user (or root) and that nobody else may read or
+// write (0600 or 0400). Throws: io; failed_precondition naming owner and mode.
 Fd open_private_file(const std::string& path);
 
 class Secret {
@@ -24,15 +25,17 @@ class Secret {
   // A fresh random one. Throws: internal when the system has no randomness.
   static Secret make();
 
-  // From 64 hexadecimal digits, blanks around them ignored. Throws: invalid_argument (without the text).
+  // From 64 hexadecimal digits, blanks around them ignored. Throws: invalid_argument (without the
+  // text).
   static Secret from_hex(std::string_view text);
 
   // Another secret that only who knows this one can make: HMAC-SHA256 of `purpose`. Throws:
   // failed_precondition when empty.
   Secret derive(std::string_view purpose) const;
 
-  // From a descriptor of a regular file or memfd holding the digits. Its position is neither used nor moved,
-  // so that any number of processes may read the one they inherited. Throws: io, invalid_argument.
+  // From a descriptor of a regular file or memfd holding the digits. Its position is neither used
+  // nor moved, so that any number of processes may read the one they inherited. Throws: io,
+  // invalid_argument.
   static Secret from_fd(int fd);
 
   // From a private file holding the digits. Throws: as open_private_file, from_hex.
@@ -47,8 +50,9 @@ class Secret {
   // The digits, for `muster secret` and for writing them to a private file; the caller wipes them.
   std::string hex() const;
 
-  // A sealed memfd holding the digits, for MUSTER_SECRET_FD. It is closed on exec: who starts a rank names it
-  // among the descriptors that the rank inherits. Throws: failed_precondition when empty, io.
+  // A sealed memfd holding the digits, for MUSTER_SECRET_FD. It is closed on exec: who starts a
+  // rank names it among the descriptors that the rank inherits. Throws: failed_precondition when
+  // empty, io.
   Fd to_memfd() const;
 
  private:

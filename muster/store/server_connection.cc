@@ -18,7 +18,8 @@ constexpr size_t kKeptBytes = size_t{64} << 10;  // of an emptied buffer: idle c
 void empty(std::string& buffer, size_t& position) {
   position = 0;
   buffer.clear();
-  if (buffer.capacity() > kKeptBytes) buffer.shrink_to_fit();
+  if (buffer.capacity() > kKeptBytes)
+    buffer.shrink_to_fit();
 }
 
 }  // namespace
@@ -34,9 +35,11 @@ ServerConnection::Received ServerConnection::receive() {
   char* const to = is_stranger() ? proof_.data() + proof_size_ : buffer;
   const size_t most = is_stranger() ? proof_.size() - proof_size_ : sizeof(buffer);
   const ssize_t n = ::recv(fd_.get(), to, most, 0);
-  if (n == 0) return Received::end;
+  if (n == 0)
+    return Received::end;
   if (n < 0) {
-    if (errno == EAGAIN || errno == EINTR) return Received::nothing;
+    if (errno == EAGAIN || errno == EINTR)
+      return Received::nothing;
     fail_errno(cat("store server: cannot receive from ", host_), errno);
   }
   if (is_stranger()) {
@@ -48,7 +51,8 @@ ServerConnection::Received ServerConnection::receive() {
 }
 
 void ServerConnection::check_proof(const Secret& secret, const std::string& job) {
-  if (proof_size_ < proof_.size()) return;
+  if (proof_size_ < proof_.size())
+    return;
   const std::string_view bytes(proof_.data(), proof_.size());
   const std::string address = to_string(local_address(fd_.get()));
   const HandshakeFacts facts{.secret = secret,
@@ -61,7 +65,9 @@ void ServerConnection::check_proof(const Secret& secret, const std::string& job)
     send_pending();
     throw Error(
         ErrorCode::invalid_argument,
-        cat("store server: expected a client with this job's secret, got one with another (", host_, ")"));
+        cat("store server: expected a client with this job's secret, got one with another (",
+            host_,
+            ")"));
   }
   reader_.emplace(make_session_key(Side::client, facts));
   writer_.emplace(make_session_key(Side::server, facts));
@@ -74,12 +80,14 @@ std::optional<StoreRequest> ServerConnection::next_request() {
   const auto body = reader_->take(rest);
   if (!body) {
     // What is left is the beginning of a frame: keep it at the buffer's front.
-    if (taken_ > 0) input_.erase(0, std::exchange(taken_, 0));
+    if (taken_ > 0)
+      input_.erase(0, std::exchange(taken_, 0));
     return std::nullopt;
   }
   StoreRequest request = decode_request(*body);
   taken_ = input_.size() - rest.size();
-  if (rest.empty()) empty(input_, taken_);
+  if (rest.empty())
+    empty(input_, taken_);
   return request;
 }
 
@@ -90,7 +98,8 @@ void ServerConnection::reply(const StoreReply& reply) {
 
 void ServerConnection::send_pending() {
   while (has_unsent()) {
-    const ssize_t n = ::send(fd_.get(), output_.data() + sent_, output_.size() - sent_, MSG_NOSIGNAL);
+    const ssize_t n =
+        ::send(fd_.get(), output_.data() + sent_, output_.size() - sent_, MSG_NOSIGNAL);
     if (n >= 0) {
       sent_ += static_cast<size_t>(n);
     } else if (errno == EAGAIN) {

@@ -1,6 +1,6 @@
-// One client of the TCP server: its handshake, its frames, its unsent answers. Called by tcp_server.cc from
-// its one thread; knows nothing of keys or of other clients. Any function may throw Error: drop the
-// connection.
+// One client of the TCP server: its handshake, its frames, its unsent answers. Called by
+// tcp_server.cc from its one thread; knows nothing of keys or of other clients. Any function may
+// throw Error: drop the connection.
 #pragma once
 
 #include <array>
@@ -28,8 +28,8 @@ class ServerConnection {
   // Reads once. From a stranger never more than the bytes of its proof that are still to come.
   Received receive();
 
-  // Lets the stranger in when its proof has come whole and is right. Throws: invalid_argument when it is
-  // wrong.
+  // Lets the stranger in when its proof has come whole and is right. Throws: invalid_argument when
+  // it is wrong.
   void check_proof(const Secret& secret, const std::string& job);
 
   // The next request received, if it is whole. Throws: io.

@@ -24,7 +24,8 @@ struct SocketAddress {
 // Blocking: until resolved or `deadline`. Throws: unavailable naming the host.
 std::vector<SocketAddress> resolve(const Endpoint& endpoint, const Deadline& deadline);
 
-// "127.0.0.1:29500", "[::1]:29500" (an IPv4 address in IPv6 clothing as IPv4), or "unix". Never asks DNS.
+// "127.0.0.1:29500", "[::1]:29500" (an IPv4 address in IPv6 clothing as IPv4), or "unix". Never
+// asks DNS.
 std::string to_string(const SocketAddress& address);
 // The same without the port.
 std::string host_of(const SocketAddress& address);
@@ -36,16 +37,17 @@ bool is_loopback(const SocketAddress& address);
 SocketAddress local_address(int fd);
 SocketAddress peer_address(int fd);
 
-// A listening, non-blocking socket on the endpoint's first address. Port 0 is replaced by the one taken; a
-// unix socket's leftover file, to which nobody listens, is replaced, and the new one is private (0600).
-// Throws: unavailable naming address and port.
+// A listening, non-blocking socket on the endpoint's first address. Port 0 is replaced by the one
+// taken; a unix socket's leftover file, to which nobody listens, is replaced, and the new one is
+// private (0600). Throws: unavailable naming address and port.
 Fd listen_on(Endpoint& endpoint, const Deadline& deadline);
 
-// When nobody listens: an error at once, or try again until the deadline (the server may be starting).
+// When nobody listens: an error at once, or try again until the deadline (the server may be
+// starting).
 enum class IfRefused { fail, retry };
 
-// A connected, blocking socket. Blocking: until connected or `deadline`. Throws: unavailable naming the
-// endpoint; StoreGone when nobody listens there (with IfRefused::fail).
+// A connected, blocking socket. Blocking: until connected or `deadline`. Throws: unavailable naming
+// the endpoint; StoreGone when nobody listens there (with IfRefused::fail).
 Fd connect_to(const Endpoint& endpoint, IfRefused if_refused, const Deadline& deadline);
 
 // Small requests are sent at once, and a peer whose host vanished is noticed within half a minute.

@@ -1,7 +1,7 @@
-// The rendezvous key-value store: how ranks find each other before there is a process group. Implementations:
-// a file (file_store.h), TCP or a unix socket with authentication (tcp_store.h), and etcd (etcd_store.h).
-// Values are bytes. Every function may be called from several threads; one that blocks does not stop the
-// others.
+// The rendezvous key-value store: how ranks find each other before there is a process group.
+// Implementations: a file (file_store.h), TCP or a unix socket with authentication (tcp_store.h),
+// and etcd (etcd_store.h). Values are bytes. Every function may be called from several threads; one
+// that blocks does not stop the others.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,8 @@
 
 namespace muster {
 
-// The process that served the store has ended: nobody listens there any more, and to wait helps nobody.
+// The process that served the store has ended: nobody listens there any more, and to wait helps
+// nobody.
 class StoreGone : public Error {
  public:
   using Error::Error;
@@ -35,16 +36,18 @@ class Store {
 
   virtual void set(const std::string& key, const std::string& value) = 0;
 
-  // The value. A timeout of zero asks once. Blocking: until the key exists. Throws: timeout naming the key.
+  // The value. A timeout of zero asks once. Blocking: until the key exists. Throws: timeout naming
+  // the key.
   virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
 
-  // Adds to a decimal counter (0 when absent) and returns the new value. Throws: invalid_argument when the
-  // value is not a number, or the sum is out of range.
+  // Adds to a decimal counter (0 when absent) and returns the new value. Throws: invalid_argument
+  // when the value is not a number, or the sum is out of range.
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
 
-  // Sets `desired` if the value is `expected` (an absent key compares as ""); returns the value afterwards,
-  // or `expected` when the key is absent and `expected` is not "" (PyTorch's rule).
-  virtual std::string compare_set(const std::string& key, const std::string& expected,
+  // Sets `desired` if the value is `expected` (an absent key compares as ""); returns the value
+  // afterwards, or `expected` when the key is absent and `expected` is not "" (PyTorch's rule).
+  virtual std::string compare_set(const std::string& key,
+                                  const std::string& expected,
                                   const std::string& desired) = 0;
 
   // True when all of `keys` exist.
@@ -54,8 +57,8 @@ class Store {
   virtual void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) = 0;
 
   // Adds an entry to the log `log` and returns its number, from 1. The log's entries are the keys
-  // log_entry_key(log, 1), …, in an order that all see alike and without gaps. Every entry must be unlike the
-  // others, for instance by saying who wrote it.
+  // log_entry_key(log, 1), …, in an order that all see alike and without gaps. Every entry must be
+  // unlike the others, for instance by saying who wrote it.
   virtual int64_t append(const std::string& log, const std::string& entry);
 
   // True when there was such a key.

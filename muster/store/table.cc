@@ -27,27 +27,40 @@ int64_t Table::sum(const std::string& key, int64_t amount) const {
   const std::string* value = find(key);
   const auto number = value == nullptr ? 0 : parse_int(*value);
   if (!number) {
-    throw Error(ErrorCode::invalid_argument, cat("store add: expected a decimal number in ", quote(key),
-                                                 ", got ", quote(*value), "; use a key of its own"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("store add: expected a decimal number in ",
+                    quote(key),
+                    ", got ",
+                    quote(*value),
+                    "; use a key of its own"));
   }
   int64_t sum = 0;
   if (__builtin_add_overflow(*number, amount, &sum)) {
-    throw Error(ErrorCode::invalid_argument, cat("store add: expected a sum of 64 bits in ", quote(key),
-                                                 ", got ", *number, " + ", amount));
+    throw Error(ErrorCode::invalid_argument,
+                cat("store add: expected a sum of 64 bits in ",
+                    quote(key),
+                    ", got ",
+                    *number,
+                    " + ",
+                    amount));
   }
   return sum;
 }
 
-Table::Comparison Table::compare(const std::string& key, const std::string& expected,
+Table::Comparison Table::compare(const std::string& key,
+                                 const std::string& expected,
                                  const std::string& desired) const {
   const std::string* value = find(key);
-  if (value == nullptr) return {expected.empty(), expected.empty() ? desired : expected};
-  if (*value == expected) return {true, desired};
+  if (value == nullptr)
+    return {expected.empty(), expected.empty() ? desired : expected};
+  if (*value == expected)
+    return {true, desired};
   return {false, *value};
 }
 
 size_t Table::first_missing(const std::vector<std::string>& keys, size_t from) const {
-  while (from < keys.size() && values_.contains(keys[from])) ++from;
+  while (from < keys.size() && values_.contains(keys[from]))
+    ++from;
   return from;
 }
 
@@ -55,20 +68,34 @@ std::string Table::describe_missing(const std::vector<std::string>& keys) const 
   constexpr size_t kNamed = 8;
   std::vector<std::string> missing;
   for (const auto& key : keys) {
-    if (!values_.contains(key)) missing.push_back(quote(key));
+    if (!values_.contains(key))
+      missing.push_back(quote(key));
   }
   return join_first(std::move(missing), ", ", kNamed);
 }
 
 void check_limits(std::string_view operation, const std::string& key, const std::string& value) {
   if (key.size() > kMaxKeyBytes) {
-    throw Error(ErrorCode::invalid_argument, cat("store ", operation, ": expected a key of at most ",
-                                                 format_bytes(kMaxKeyBytes), ", got ", key.size(), " bytes"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("store ",
+                    operation,
+                    ": expected a key of at most ",
+                    format_bytes(kMaxKeyBytes),
+                    ", got ",
+                    key.size(),
+                    " bytes"));
   }
   if (value.size() > kMaxValueBytes) {
     throw Error(ErrorCode::invalid_argument,
-                cat("store ", operation, ": expected a value of at most ", format_bytes(kMaxValueBytes),
-                    ", got ", value.size(), " bytes (key ", quote(key), "); split it over several keys"));
+                cat("store ",
+                    operation,
+                    ": expected a value of at most ",
+                    format_bytes(kMaxValueBytes),
+                    ", got ",
+                    value.size(),
+                    " bytes (key ",
+                    quote(key),
+                    "); split it over several keys"));
   }
 }
 
@@ -80,20 +107,35 @@ void check_limits(std::string_view operation, const std::vector<std::string>& ke
   }
   if (total > kMaxValueBytes) {
     throw Error(ErrorCode::invalid_argument,
-                cat("store ", operation, ": expected keys of at most ", format_bytes(kMaxValueBytes),
-                    " together, got ", format_bytes(total), "; ask in parts"));
+                cat("store ",
+                    operation,
+                    ": expected keys of at most ",
+                    format_bytes(kMaxValueBytes),
+                    " together, got ",
+                    format_bytes(total),
+                    "; ask in parts"));
   }
 }
 
-Error missing_keys_error(std::string_view operation, const std::string& missing,
-                         std::chrono::milliseconds timeout, const std::string& where) {
+Error missing_keys_error(std::string_view operation,
+                         const std::string& missing,
+                         std::chrono::milliseconds timeout,
+                         const std::string& where) {
   return Error(ErrorCode::timeout,
-               cat("store ", operation, ": expected ", missing, " within ", format_duration(timeout),
-                   ", got nothing (", where, "); see whether the rank that sets it has started"));
+               cat("store ",
+                   operation,
+                   ": expected ",
+                   missing,
+                   " within ",
+                   format_duration(timeout),
+                   ", got nothing (",
+                   where,
+                   "); see whether the rank that sets it has started"));
 }
 
 std::chrono::milliseconds bounded_timeout(std::chrono::milliseconds timeout) {
-  return std::clamp<std::chrono::milliseconds>(timeout, std::chrono::milliseconds(0), std::chrono::years(1));
+  return std::clamp<std::chrono::milliseconds>(
+      timeout, std::chrono::milliseconds(0), std::chrono::years(1));
 }
 
 }  // namespace muster

@@ -1,6 +1,6 @@
-// The meaning of the store's operations, on a plain map: one definition for every implementation. Called by
-// the memory store, the file store and the server, each under its own lock. Knows nothing of waiting,
-// threads, files or sockets.
+// The meaning of the store's operations, on a plain map: one definition for every implementation.
+// Called by the memory store, the file store and the server, each under its own lock. Knows nothing
+// of waiting, threads, files or sockets.
 #pragma once
 
 #include <chrono>
@@ -34,7 +34,9 @@ class Table {
   int64_t sum(const std::string& key, int64_t amount) const;
 
   // What compare_set finds, not yet stored.
-  Comparison compare(const std::string& key, const std::string& expected, const std::string& desired) const;
+  Comparison compare(const std::string& key,
+                     const std::string& expected,
+                     const std::string& desired) const;
 
   // Index of the first key at or after `from` that is absent; keys.size() when there is none.
   size_t first_missing(const std::vector<std::string>& keys, size_t from = 0) const;
@@ -46,13 +48,18 @@ class Table {
   std::unordered_map<std::string, std::string> values_;
 };
 
-// Throws: invalid_argument naming the operation when a key or a value is larger than the store's limits.
-void check_limits(std::string_view operation, const std::string& key, const std::string& value = {});
+// Throws: invalid_argument naming the operation when a key or a value is larger than the store's
+// limits.
+void check_limits(std::string_view operation,
+                  const std::string& key,
+                  const std::string& value = {});
 void check_limits(std::string_view operation, const std::vector<std::string>& keys);
 
 // The error of a wait that ended without its keys; `missing` as by describe_missing.
-Error missing_keys_error(std::string_view operation, const std::string& missing,
-                         std::chrono::milliseconds timeout, const std::string& where);
+Error missing_keys_error(std::string_view operation,
+                         const std::string& missing,
+                         std::chrono::milliseconds timeout,
+                         const std::string& where);
 
 // A caller's timeout brought into a range that can be added to any clock: 0 to one year.
 std::chrono::milliseconds bounded_timeout(std::chrono::milliseconds timeout);

@@ -46,7 +46,8 @@ bool is_out_of_descriptors(int error) {
 bool is_foreign_user(int fd) {
   ucred peer{};
   socklen_t size = sizeof(peer);
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return true;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
+    return true;
   return peer.uid != ::geteuid() && peer.uid != 0;
 }
 
@@ -91,14 +92,16 @@ class TcpServer::Loop {
   std::set<std::pair<Clock::time_point, Id>> strangers_;  // oldest first
   KeyService service_;
   Id next_id_ = 2;
-  std::atomic<uint64_t> authenticated_{0}, turned_away_{0}, dropped_{0}, stranger_bytes_{0}, broken_{0};
+  std::atomic<uint64_t> authenticated_{0}, turned_away_{0}, dropped_{0}, stranger_bytes_{0},
+      broken_{0};
   std::thread thread_;
 };
 
 TcpServer::Loop::Loop(TcpServerOptions options) : options_(std::move(options)) {
   if (options_.secret.empty() && !options_.no_auth) {
     throw Error(ErrorCode::failed_precondition,
-                cat("store server: expected a secret for ", to_string(options_.endpoint),
+                cat("store server: expected a secret for ",
+                    to_string(options_.endpoint),
                     ", got none; make one with `muster secret`, or say --no-auth"));
   }
   if (!options_.secret.empty() && options_.no_auth) {
@@ -107,13 +110,16 @@ TcpServer::Loop::Loop(TcpServerOptions options) : options_(std::move(options)) {
   }
   listener_ = listen_on(options_.endpoint, Deadline(std::chrono::seconds(10)));
   if (options_.no_auth && !is_loopback(local_address(listener_.get()))) {
-    log(LogLevel::warn, cat("store server on ", to_string(options_.endpoint),
-                            " has no authentication: whoever reaches it can change the job"));
+    log(LogLevel::warn,
+        cat("store server on ",
+            to_string(options_.endpoint),
+            " has no authentication: whoever reaches it can change the job"));
   }
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   spare_ = spare_descriptor();
-  if (!epoll_.valid() || !stop_.valid() || !spare_.valid()) fail_errno("store server: cannot start", errno);
+  if (!epoll_.valid() || !stop_.valid() || !spare_.valid())
+    fail_errno("store server: cannot start", errno);
   control(EPOLL_CTL_ADD, stop_.get(), EPOLLIN, kStop);
   control(EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListener);
   // The program's signal handlers run in its own threads, never in this one.
@@ -126,7 +132,8 @@ TcpServer::Loop::~Loop() {
   while (::write(stop_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
   }
   thread_.join();
-  if (options_.endpoint.kind == Endpoint::Kind::unix_socket) ::unlink(options_.endpoint.path.c_str());
+  if (options_.endpoint.kind == Endpoint::Kind::unix_socket)
+    ::unlink(options_.endpoint.path.c_str());
 }
 
 TcpServer::Stats TcpServer::Loop::stats() const {
@@ -140,11 +147,14 @@ TcpServer::Stats TcpServer::Loop::stats() const {
 void TcpServer::Loop::serve() {
   std::array<epoll_event, 64> events;
   for (;;) {
-    const int timeout = static_cast<int>(std::min<int64_t>(time_to_next_deadline().count(), 60'000));
-    const int n = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout);
+    const int timeout =
+        static_cast<int>(std::min<int64_t>(time_to_next_deadline().count(), 60'000));
+    const int n =
+        ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout);
     for (int i = 0; i < n; ++i) {
       const epoll_event& event = events[static_cast<size_t>(i)];
-      if (event.data.u64 == kStop) return;
+      if (event.data.u64 == kStop)
+        return;
       if (event.data.u64 == kListener) {
         accept_some();
       } else {
@@ -157,15 +167,19 @@ void TcpServer::Loop::serve() {
 
 std::chrono::milliseconds TcpServer::Loop::time_to_next_deadline() const {
   auto next = Clock::now() + std::chrono::minutes(1);
-  if (const auto wait = service_.next_deadline()) next = std::min(next, *wait);
-  if (!strangers_.empty()) next = std::min(next, strangers_.begin()->first);
-  if (listener_resumes_) next = std::min(next, *listener_resumes_);
+  if (const auto wait = service_.next_deadline())
+    next = std::min(next, *wait);
+  if (!strangers_.empty())
+    next = std::min(next, strangers_.begin()->first);
+  if (listener_resumes_)
+    next = std::min(next, *listener_resumes_);
   return std::max(std::chrono::milliseconds(0),
                   std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()));
 }
 
 void TcpServer::Loop::accept_some() {
-  // A crowd of new ones must neither keep those inside waiting nor push out those whose proof has come.
+  // A crowd of new ones must neither keep those inside waiting nor push out those whose proof has
+  // come.
   for (int i = 0; i < kAcceptAtOnce && accept_one(); ++i) {
   }
 }
@@ -178,17 +192,19 @@ bool TcpServer::Loop::accept_one() {
   }
   if (is_out_of_descriptors(errno)) {
     pollfd waiting{listener_.get(), POLLIN, 0};  // accept says so even when nobody is there
-    if (::poll(&waiting, 1, 0) <= 0) return false;
-    if (strangers_.empty()) return turn_away();
+    if (::poll(&waiting, 1, 0) <= 0)
+      return false;
+    if (strangers_.empty())
+      return turn_away();
     drop_oldest_stranger();  // who only holds a connection makes room for who may be a rank
     return true;
   }
   return errno == ECONNABORTED || errno == EINTR || errno == EPROTO;
 }
 
-// Tells one client that there is no room, with the descriptor kept for that: left in the queue, it would
-// wait for nothing and keep this loop spinning. False when there was none (accept needs a descriptor even to
-// find that out).
+// Tells one client that there is no room, with the descriptor kept for that: left in the queue, it
+// would wait for nothing and keep this loop spinning. False when there was none (accept needs a
+// descriptor even to find that out).
 bool TcpServer::Loop::turn_away() {
   bool someone = false;
   spare_.reset();
@@ -199,11 +215,13 @@ bool TcpServer::Loop::turn_away() {
       const std::string greeting = cat(kGreetingFull, std::string(kNonceBytes, '\0'));
       (void)!::send(fd.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
       if (++turned_away_ == 1)
-        log(LogLevel::warn, "store server: no descriptor left for a client; raise the limit (ulimit -n)");
+        log(LogLevel::warn,
+            "store server: no descriptor left for a client; raise the limit (ulimit -n)");
     }
   }
   spare_ = spare_descriptor();
-  if (spare_.valid()) return someone;
+  if (spare_.valid())
+    return someone;
   // Another thread took the spare one: look again in a while.
   control(EPOLL_CTL_MOD, listener_.get(), 0, kListener);
   listener_resumes_ = Clock::now() + kAcceptPause;
@@ -218,11 +236,13 @@ void TcpServer::Loop::admit(Fd fd) {
       ++dropped_;
       return;
     }
-    if (tcp) tune(fd.get());
+    if (tcp)
+      tune(fd.get());
     std::string host = tcp ? host_of(peer_address(fd.get())) : "unix";
     ServerConnection connection(std::move(fd), std::move(host));
     connection.greet();
-    if (strangers_.size() >= std::max<size_t>(1, options_.max_strangers)) drop_oldest_stranger();
+    if (strangers_.size() >= std::max<size_t>(1, options_.max_strangers))
+      drop_oldest_stranger();
     control(EPOLL_CTL_ADD, connection.fd(), EPOLLIN, id);
     const auto deadline = Clock::now() + options_.handshake_timeout;
     strangers_.emplace(deadline, id);
@@ -239,10 +259,12 @@ void TcpServer::Loop::drop_oldest_stranger() {
 
 void TcpServer::Loop::on_event(Id id, uint32_t events) {
   const auto found = clients_.find(id);
-  if (found == clients_.end()) return;  // dropped by an earlier event of this round
+  if (found == clients_.end())
+    return;  // dropped by an earlier event of this round
   Client& client = found->second;
   try {
-    if ((events & EPOLLOUT) != 0) client.connection.send_pending();
+    if ((events & EPOLLOUT) != 0)
+      client.connection.send_pending();
     if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
       const auto received = client.connection.receive();
       if (received == ServerConnection::Received::end) {
@@ -252,33 +274,38 @@ void TcpServer::Loop::on_event(Id id, uint32_t events) {
     }
     if (client.connection.is_stranger()) {
       client.connection.check_proof(options_.secret, options_.job);
-      if (client.connection.is_stranger()) return;
+      if (client.connection.is_stranger())
+        return;
       leave_strangers(id, client);
       ++authenticated_;
     }
     advance(id, client);
   } catch (const std::exception& error) {
-    if (!client.connection.is_stranger()) ++broken_;
+    if (!client.connection.is_stranger())
+      ++broken_;
     drop(id, error.what());
   }
 }
 
-// Answers what the client asked. A client asks one thing at a time, so one that speaks while it waits is
-// none.
+// Answers what the client asked. A client asks one thing at a time, so one that speaks while it
+// waits is none.
 void TcpServer::Loop::advance(Id id, Client& client) {
   KeyService::Answers answers;
   while (!client.connection.has_unsent()) {
     if (service_.is_waiting(id)) {
       if (client.connection.has_unread())
-        throw Error(ErrorCode::io, "store server: expected a waiting client to wait, got another request");
+        throw Error(ErrorCode::io,
+                    "store server: expected a waiting client to wait, got another request");
       break;
     }
     auto request = client.connection.next_request();
-    if (!request) break;
+    if (!request)
+      break;
     service_.handle(id, std::move(*request), answers);
     deliver(answers);
     answers.clear();
-    if (!clients_.contains(id)) return;
+    if (!clients_.contains(id))
+      return;
   }
   watch(id, client);
 }
@@ -286,7 +313,8 @@ void TcpServer::Loop::advance(Id id, Client& client) {
 void TcpServer::Loop::deliver(const KeyService::Answers& answers) {
   for (const auto& [id, reply] : answers) {
     const auto found = clients_.find(id);
-    if (found == clients_.end()) continue;
+    if (found == clients_.end())
+      continue;
     try {
       found->second.connection.reply(reply);
       watch(id, found->second);
@@ -298,7 +326,8 @@ void TcpServer::Loop::deliver(const KeyService::Answers& answers) {
 
 void TcpServer::Loop::watch(Id id, Client& client) {
   const bool waits_to_send = client.connection.has_unsent();
-  if (waits_to_send == client.waits_to_send) return;
+  if (waits_to_send == client.waits_to_send)
+    return;
   client.waits_to_send = waits_to_send;
   control(EPOLL_CTL_MOD, client.connection.fd(), waits_to_send ? EPOLLOUT : EPOLLIN, id);
 }
@@ -312,7 +341,8 @@ void TcpServer::Loop::on_deadlines() {
   deliver(answers);
   if (listener_resumes_ && *listener_resumes_ <= now) {
     listener_resumes_.reset();
-    if (!spare_.valid()) spare_ = spare_descriptor();
+    if (!spare_.valid())
+      spare_ = spare_descriptor();
     control(EPOLL_CTL_MOD, listener_.get(), EPOLLIN, kListener);
   }
 }
@@ -320,7 +350,8 @@ void TcpServer::Loop::on_deadlines() {
 void TcpServer::Loop::drop(Id id, const std::string& why, KeyService::Loss loss) {
   const auto found = clients_.find(id);
   const Client& client = found->second;
-  log(LogLevel::debug, cat("store server: client ", id, " of ", client.connection.host(), " dropped: ", why));
+  log(LogLevel::debug,
+      cat("store server: client ", id, " of ", client.connection.host(), " dropped: ", why));
   if (client.connection.is_stranger()) {
     ++dropped_;
     stranger_bytes_ += client.connection.stranger_bytes();
@@ -344,7 +375,8 @@ void TcpServer::Loop::control(int operation, int fd, uint32_t events, uint64_t n
     fail_errno("store server: cannot watch a connection", errno);
 }
 
-TcpServer::TcpServer(TcpServerOptions options) : loop_(std::make_unique<Loop>(std::move(options))) {}
+TcpServer::TcpServer(TcpServerOptions options)
+    : loop_(std::make_unique<Loop>(std::move(options))) {}
 TcpServer::~TcpServer() = default;
 
 const Endpoint& TcpServer::endpoint() const {

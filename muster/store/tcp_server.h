@@ -1,6 +1,6 @@
-// Serves a store to the ranks of a job over TCP or a unix socket, in one thread of its own. The launcher
-// makes one; a program without a launcher lets rank 0 do so. Clients are TcpStore. Who cannot prove to know
-// the job's secret is read 64 bytes of and dropped.
+// Serves a store to the ranks of a job over TCP or a unix socket, in one thread of its own. The
+// launcher makes one; a program without a launcher lets rank 0 do so. Clients are TcpStore. Who
+// cannot prove to know the job's secret is read 64 bytes of and dropped.
 #pragma once
 
 #include <chrono>
@@ -30,12 +30,12 @@ class TcpServer {
     uint64_t turned_away = 0;     // no descriptor was left for them
     uint64_t dropped = 0;         // strangers that did not prove themselves
     uint64_t stranger_bytes = 0;  // read from those
-    uint64_t broken = 0;          // clients dropped for a frame that was not theirs or made no sense
+    uint64_t broken = 0;  // clients dropped for a frame that was not theirs or made no sense
   };
 
   // Listens and serves until destroyed.
-  // Throws: failed_precondition without a secret unless `no_auth`; invalid_argument with both; unavailable
-  // naming address and port when it cannot listen there.
+  // Throws: failed_precondition without a secret unless `no_auth`; invalid_argument with both;
+  // unavailable naming address and port when it cannot listen there.
   explicit TcpServer(TcpServerOptions options = {});
   ~TcpServer();
   TcpServer(const TcpServer&) = delete;

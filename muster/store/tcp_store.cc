@@ -60,13 +60,15 @@ TcpStore::Connection::Connection(const TcpStoreOptions& options, IfRefused if_re
     } catch (const Error& error) {
       // A server that has no room now, or gave ours to somebody else, may have some in a moment.
       const bool again = greeted_ && error.code() == ErrorCode::unavailable;
-      if (!again || deadline.left() <= pause) throw;
+      if (!again || deadline.left() <= pause)
+        throw;
     }
     std::this_thread::sleep_for(pause);
   }
 }
 
-void TcpStore::Connection::open(const TcpStoreOptions& options, IfRefused if_refused,
+void TcpStore::Connection::open(const TcpStoreOptions& options,
+                                IfRefused if_refused,
                                 const Deadline& deadline) {
   greeted_ = false;
   timeout_ = {};
@@ -81,34 +83,42 @@ void TcpStore::Connection::authenticate(const TcpStoreOptions& options) {
   greeted_ = greeting.starts_with(kGreetingFull) || greeting.starts_with(kGreetingWelcome);
   if (greeting.starts_with(kGreetingFull)) {
     throw Error(ErrorCode::unavailable,
-                cat("store: expected room for a client at ", where_,
+                cat("store: expected room for a client at ",
+                    where_,
                     ", got: its process has no descriptor left; raise its limit (ulimit -n)"));
   }
   if (!greeting.starts_with(kGreetingWelcome)) {
-    throw Error(ErrorCode::unavailable, cat("store: expected a muster store at ", where_,
-                                            ", got another program; check the address"));
+    throw Error(ErrorCode::unavailable,
+                cat("store: expected a muster store at ",
+                    where_,
+                    ", got another program; check the address"));
   }
   const std::string address = to_string(peer_address(fd_.get()));
   const std::string nonce = make_nonce();
-  const HandshakeFacts facts{.secret = options.secret,
-                             .job = options.job,
-                             .address = address,
-                             .client_nonce = nonce,
-                             .server_nonce = std::string_view(greeting).substr(kGreetingWelcome.size())};
+  const HandshakeFacts facts{
+      .secret = options.secret,
+      .job = options.job,
+      .address = address,
+      .client_nonce = nonce,
+      .server_nonce = std::string_view(greeting).substr(kGreetingWelcome.size())};
   send_all(cat(nonce, make_proof(Side::client, facts)));
   const std::string answer = receive_exactly(kProofBytes);
   if (!equal_in_constant_time(answer, make_proof(Side::server, facts))) {
     const char* const theirs = answer == kRefusal ? "it refused ours" : "it does not know ours";
     throw Error(ErrorCode::invalid_argument,
-                cat("store: expected the job's secret to be that of the server at ", where_,
-                    ", got: ", theirs, options.secret.empty() ? " (none)" : "",
+                cat("store: expected the job's secret to be that of the server at ",
+                    where_,
+                    ", got: ",
+                    theirs,
+                    options.secret.empty() ? " (none)" : "",
                     "; pass the same job's MUSTER_SECRET_FD or MUSTER_SECRET_FILE"));
   }
   writer_.emplace(make_session_key(Side::client, facts));
   reader_.emplace(make_session_key(Side::server, facts));
 }
 
-StoreReply TcpStore::Connection::exchange(const StoreRequest& request, std::chrono::milliseconds timeout) {
+StoreReply TcpStore::Connection::exchange(const StoreRequest& request,
+                                          std::chrono::milliseconds timeout) {
   set_timeout(timeout);
   output_.clear();
   writer_->append(output_, [&](std::string& out) { encode(request, out); });
@@ -119,8 +129,10 @@ StoreReply TcpStore::Connection::exchange(const StoreRequest& request, std::chro
     if (const auto body = reader_->take(bytes)) {
       StoreReply reply = decode_reply(*body);
       constexpr size_t kKeptBytes = size_t{1} << 20;
-      if (output_.capacity() > kKeptBytes) output_ = {};
-      if (input_.capacity() > kKeptBytes) input_ = {};
+      if (output_.capacity() > kKeptBytes)
+        output_ = {};
+      if (input_.capacity() > kKeptBytes)
+        input_ = {};
       return reply;
     }
     constexpr size_t kLeast = 512;
@@ -138,7 +150,8 @@ bool TcpStore::Connection::is_whole() const {
 }
 
 void TcpStore::Connection::set_timeout(std::chrono::milliseconds timeout) {
-  if (timeout == timeout_) return;
+  if (timeout == timeout_)
+    return;
   timeout_ = timeout;
   timeval value{};
   value.tv_sec = timeout.count() / 1000;
@@ -164,30 +177,42 @@ size_t TcpStore::Connection::receive(char* to, size_t size) {
   const Deadline deadline(timeout_);
   for (;;) {
     const ssize_t n = ::recv(fd_.get(), to, size, 0);
-    if (n > 0) return static_cast<size_t>(n);
+    if (n > 0)
+      return static_cast<size_t>(n);
     if (n == 0) {
       errno = ECONNRESET;
       lost("it closed the connection");
     }
-    if (errno != EINTR || deadline.passed()) lost("cannot receive");
+    if (errno != EINTR || deadline.passed())
+      lost("cannot receive");
   }
 }
 
 std::string TcpStore::Connection::receive_exactly(size_t size) {
   std::string bytes(size, '\0');
-  for (size_t have = 0; have < size;) have += receive(bytes.data() + have, size - have);
+  for (size_t have = 0; have < size;)
+    have += receive(bytes.data() + have, size - have);
   return bytes;
 }
 
 void TcpStore::Connection::lost(const std::string& how) const {
   const int error = errno;
   if (error == EAGAIN || error == EINTR) {
-    throw Error(ErrorCode::timeout, cat("store: expected an answer of the server at ", where_, " within ",
-                                        format_duration(timeout_), ", got none; is its process stopped?"));
+    throw Error(ErrorCode::timeout,
+                cat("store: expected an answer of the server at ",
+                    where_,
+                    " within ",
+                    format_duration(timeout_),
+                    ", got none; is its process stopped?"));
   }
-  throw Error(ErrorCode::unavailable, cat("store: expected the server at ", where_, " to be there, got: ",
-                                          how, " (", std::generic_category().message(error),
-                                          "); the launcher or rank that served it has ended"));
+  throw Error(ErrorCode::unavailable,
+              cat("store: expected the server at ",
+                  where_,
+                  " to be there, got: ",
+                  how,
+                  " (",
+                  std::generic_category().message(error),
+                  "); the launcher or rank that served it has ended"));
 }
 
 TcpStore::TcpStore(TcpStoreOptions options) : options_(std::move(options)) {
@@ -216,17 +241,22 @@ std::unique_ptr<TcpStore::Connection> TcpStore::connect_again() {
 
 StoreReply TcpStore::round_trip(const StoreRequest& request, std::chrono::milliseconds waiting) {
   auto connection = take_connection();
-  // A connection on which anything failed is not given back: its next frame would not be the expected one.
+  // A connection on which anything failed is not given back: its next frame would not be the
+  // expected one.
   StoreReply reply = connection->exchange(
-      request, std::max(bounded_timeout(options_.timeout), std::chrono::milliseconds(1000)) + waiting);
+      request,
+      std::max(bounded_timeout(options_.timeout), std::chrono::milliseconds(1000)) + waiting);
   {
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(connection));
   }
-  if (reply.ok) return reply;
+  if (reply.ok)
+    return reply;
   if (reply.code == ErrorCode::timeout) {
-    throw missing_keys_error(to_string(request.operation), reply.text,
-                             std::chrono::milliseconds(request.number), to_string(options_.endpoint));
+    throw missing_keys_error(to_string(request.operation),
+                             reply.text,
+                             std::chrono::milliseconds(request.number),
+                             to_string(options_.endpoint));
   }
   throw Error(reply.code, reply.text);
 }
@@ -239,7 +269,9 @@ void TcpStore::set(const std::string& key, const std::string& value) {
 std::string TcpStore::get(const std::string& key, std::chrono::milliseconds timeout) {
   check_limits("get", key);
   const auto bounded = bounded_timeout(timeout);
-  return round_trip({.operation = Operation::get, .keys = {key}, .number = bounded.count()}, bounded).text;
+  return round_trip({.operation = Operation::get, .keys = {key}, .number = bounded.count()},
+                    bounded)
+      .text;
 }
 
 int64_t TcpStore::add(const std::string& key, int64_t amount) {
@@ -247,12 +279,15 @@ int64_t TcpStore::add(const std::string& key, int64_t amount) {
   return round_trip({.operation = Operation::add, .keys = {key}, .number = amount}).number;
 }
 
-std::string TcpStore::compare_set(const std::string& key, const std::string& expected,
+std::string TcpStore::compare_set(const std::string& key,
+                                  const std::string& expected,
                                   const std::string& desired) {
   check_limits("compare_set", key, expected);
   check_limits("compare_set", key, desired);
-  return round_trip(
-             {.operation = Operation::compare_set, .keys = {key}, .value = desired, .expected = expected})
+  return round_trip({.operation = Operation::compare_set,
+                     .keys = {key},
+                     .value = desired,
+                     .expected = expected})
       .text;
 }
 
@@ -275,10 +310,11 @@ int64_t TcpStore::append(const std::string& log, const std::string& entry) {
 void TcpStore::append_when_lost(const std::string& log, const std::string& entry) {
   check_limits("append_when_lost", log_entry_key(log, INT64_MAX), entry);
   auto connection = connect_again();
-  const StoreReply reply =
-      connection->exchange({.operation = Operation::append_when_lost, .keys = {log}, .value = entry},
-                           std::max(bounded_timeout(options_.timeout), std::chrono::milliseconds(1000)));
-  if (!reply.ok) throw Error(reply.code, reply.text);
+  const StoreReply reply = connection->exchange(
+      {.operation = Operation::append_when_lost, .keys = {log}, .value = entry},
+      std::max(bounded_timeout(options_.timeout), std::chrono::milliseconds(1000)));
+  if (!reply.ok)
+    throw Error(reply.code, reply.text);
   will_ = std::move(connection);
 }
 

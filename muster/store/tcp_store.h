@@ -1,5 +1,6 @@
-// The client of a TcpServer: what a rank uses when its launcher tells MUSTER_STORE. A thread that blocks
-// holds a connection of its own, so the others go on; connections are kept for the next call.
+// The client of a TcpServer: what a rank uses when its launcher tells MUSTER_STORE. A thread that
+// blocks holds a connection of its own, so the others go on; connections are kept for the next
+// call.
 #pragma once
 
 #include <mutex>
@@ -16,26 +17,29 @@ struct StoreReply;
 
 struct TcpStoreOptions {
   Endpoint endpoint{};
-  Secret secret{};                            // empty: only a server that was told --no-auth takes it
-  std::string job{};                          // as the server's
-  std::chrono::milliseconds timeout{30'000};  // to connect (the server may be starting); for one answer
-  std::optional<std::chrono::milliseconds> reconnect = {};  // to connect later on; nothing: the timeout
+  Secret secret{};    // empty: only a server that was told --no-auth takes it
+  std::string job{};  // as the server's
+  std::chrono::milliseconds timeout{
+      30'000};  // to connect (the server may be starting); for one answer
+  std::optional<std::chrono::milliseconds> reconnect =
+      {};  // to connect later on; nothing: the timeout
 };
 
 class TcpStore final : public Store {
  public:
   // Connects and authenticates both ways.
-  // Throws: unavailable naming the address (no server, name does not resolve, no room); invalid_argument when
-  // the server's secret is another; timeout.
+  // Throws: unavailable naming the address (no server, name does not resolve, no room);
+  // invalid_argument when the server's secret is another; timeout.
   explicit TcpStore(TcpStoreOptions options);
   ~TcpStore() override;
 
-  // All of them throw, naming the address: StoreGone when the server has ended; unavailable when it cannot be
-  // reached, or the connection broke; timeout when it does not answer.
+  // All of them throw, naming the address: StoreGone when the server has ended; unavailable when it
+  // cannot be reached, or the connection broke; timeout when it does not answer.
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
   int64_t add(const std::string& key, int64_t amount) override;
-  std::string compare_set(const std::string& key, const std::string& expected,
+  std::string compare_set(const std::string& key,
+                          const std::string& expected,
                           const std::string& desired) override;
   bool check(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
@@ -43,8 +47,8 @@ class TcpStore final : public Store {
   bool remove(const std::string& key) override;
   int64_t num_keys() override;
 
-  // Has the server append `entry` to `log` when this process has ended, or this object has: once. Where the
-  // connection for that breaks, the server knows nothing, and this is to be called again.
+  // Has the server append `entry` to `log` when this process has ended, or this object has: once.
+  // Where the connection for that breaks, the server knows nothing, and this is to be called again.
   void append_when_lost(const std::string& log, const std::string& entry);
   // Whether the connection of append_when_lost is whole.
   bool has_will() const;
@@ -52,8 +56,8 @@ class TcpStore final : public Store {
  private:
   class Connection;
 
-  // Sends the request on a free connection, and gives the reply; `waiting` is how long the server may take by
-  // our own wish.
+  // Sends the request on a free connection, and gives the reply; `waiting` is how long the server
+  // may take by our own wish.
   StoreReply round_trip(const StoreRequest& request, std::chrono::milliseconds waiting = {});
   std::unique_ptr<Connection> take_connection();
   std::unique_ptr<Connection> connect_again();

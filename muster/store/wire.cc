@@ -24,12 +24,14 @@ class Reader {
   std::string text() { return std::string(take(number(4))); }
   size_t left() const { return rest_.size(); }
   void end() const {
-    if (!rest_.empty()) malformed("bytes behind its end");
+    if (!rest_.empty())
+      malformed("bytes behind its end");
   }
 
  private:
   std::string_view take(size_t size) {
-    if (size > rest_.size()) malformed("fewer bytes than it says");
+    if (size > rest_.size())
+      malformed("fewer bytes than it says");
     const std::string_view piece = rest_.substr(0, size);
     rest_.remove_prefix(size);
     return piece;
@@ -42,9 +44,11 @@ void check_keys(const StoreRequest& request) {
   using Operation = StoreRequest::Operation;
   const bool any = request.operation == Operation::check || request.operation == Operation::wait;
   const size_t expected = request.operation == Operation::num_keys ? 0 : 1;
-  if (!any && request.keys.size() != expected) malformed("another number of keys");
+  if (!any && request.keys.size() != expected)
+    malformed("another number of keys");
   for (const auto& key : request.keys) {
-    if (key.size() > kMaxKeyBytes) malformed("a key beyond the limit");
+    if (key.size() > kMaxKeyBytes)
+      malformed("a key beyond the limit");
   }
   if (request.value.size() > kMaxValueBytes || request.expected.size() > kMaxValueBytes)
     malformed("a value beyond the limit");
@@ -82,7 +86,8 @@ const char* to_string(StoreRequest::Operation operation) {
 void encode(const StoreRequest& request, std::string& out) {
   put_number(out, static_cast<uint8_t>(request.operation), 1);
   put_number(out, request.keys.size(), 4);
-  for (const auto& key : request.keys) put_text(out, key);
+  for (const auto& key : request.keys)
+    put_text(out, key);
   put_text(out, request.value);
   put_text(out, request.expected);
   put_number(out, static_cast<uint64_t>(request.number), 8);
@@ -105,9 +110,11 @@ StoreRequest decode_request(std::string_view bytes) {
   request.operation = static_cast<Operation>(operation);
   const uint64_t num_keys = reader.number(4);
   // Each key takes four bytes at least: a count beyond that would only cost memory.
-  if (num_keys > reader.left() / 4) malformed("fewer bytes than it says");
+  if (num_keys > reader.left() / 4)
+    malformed("fewer bytes than it says");
   request.keys.reserve(num_keys);
-  for (uint64_t i = 0; i < num_keys; ++i) request.keys.push_back(reader.text());
+  for (uint64_t i = 0; i < num_keys; ++i)
+    request.keys.push_back(reader.text());
   request.value = reader.text();
   request.expected = reader.text();
   request.number = static_cast<int64_t>(reader.number(8));
@@ -120,9 +127,11 @@ StoreReply decode_reply(std::string_view bytes) {
   Reader reader(bytes);
   StoreReply reply;
   const uint64_t status = reader.number(1);
-  if (status > 1 + static_cast<uint64_t>(ErrorCode::internal)) malformed("an unknown status");
+  if (status > 1 + static_cast<uint64_t>(ErrorCode::internal))
+    malformed("an unknown status");
   reply.ok = status == 0;
-  if (!reply.ok) reply.code = static_cast<ErrorCode>(status - 1);
+  if (!reply.ok)
+    reply.code = static_cast<ErrorCode>(status - 1);
   reply.text = reader.text();
   reply.number = static_cast<int64_t>(reader.number(8));
   reader.end();

@@ -1,5 +1,5 @@
-// What a store's client and server say to each other inside a frame. Pure encoding and decoding; decoding
-// accepts exactly what encoding makes.
+// What a store's client and server say to each other inside a frame. Pure encoding and decoding;
+// decoding accepts exactly what encoding makes.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct StoreRequest {
 struct StoreReply {
   bool ok = true;
   ErrorCode code = ErrorCode::internal;  // when not ok
-  std::string text{};                    // a value, the missing keys (timeout), or the error's message
-  int64_t number = 0;                    // of add, num_keys, append; 0 or 1 of check, remove
+  std::string text{};  // a value, the missing keys (timeout), or the error's message
+  int64_t number = 0;  // of add, num_keys, append; 0 or 1 of check, remove
 };
 
 // "get" and so on, for messages.

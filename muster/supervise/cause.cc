@@ -49,19 +49,27 @@ bool has_crowd(const std::vector<End>& ends) {
 
 Weight weight_of_silent(const End& end) {
   constexpr int kOfAnyError = 1;  // EXIT_FAILURE, and Python's
-  if (end.signal == SIGPIPE) return Weight::broken_pipe;
-  if (end.signal != 0) return Weight::aborted;
+  if (end.signal == SIGPIPE)
+    return Weight::broken_pipe;
+  if (end.signal != 0)
+    return Weight::aborted;
   return end.exit_code == kOfAnyError ? Weight::common_code : Weight::code;
 }
 
 Weight weight_of(const End& end, const std::vector<End>& ends) {
-  if (end.signal != 0 && !is_crash(end.signal)) return Weight::killed;
-  if (end.account == Account::lost_peer) return Weight::lost_peer;
-  if (end.signal != 0 && !is_own_doing(end.signal)) return Weight::killed;
-  if (end.account == Account::own_error) return Weight::own_error;
-  if (end.account == Account::connection) return Weight::connection;
+  if (end.signal != 0 && !is_crash(end.signal))
+    return Weight::killed;
+  if (end.account == Account::lost_peer)
+    return Weight::lost_peer;
+  if (end.signal != 0 && !is_own_doing(end.signal))
+    return Weight::killed;
+  if (end.account == Account::own_error)
+    return Weight::own_error;
+  if (end.account == Account::connection)
+    return Weight::connection;
   const bool is_odd = count_alike(ends, end) == 1 && has_crowd(ends);
-  if (!is_odd) return weight_of_silent(end);
+  if (!is_odd)
+    return weight_of_silent(end);
   return end.signal != 0 ? Weight::odd_signal : Weight::odd_code;
 }
 
@@ -80,12 +88,16 @@ bool is_crash(int signal) {
 Cause cause_among(const std::vector<End>& ends) {
   std::vector<Weight> weights;
   weights.reserve(ends.size());
-  for (const End& end : ends) weights.push_back(weight_of(end, ends));
+  for (const End& end : ends)
+    weights.push_back(weight_of(end, ends));
   const auto first = std::min_element(weights.begin(), weights.end());
-  Cause cause{.index = static_cast<size_t>(first - weights.begin()), .is_known = *first != Weight::lost_peer};
-  if (stands_alone(*first)) return cause;
+  Cause cause{.index = static_cast<size_t>(first - weights.begin()),
+              .is_known = *first != Weight::lost_peer};
+  if (stands_alone(*first))
+    return cause;
   for (size_t i = 0; i < ends.size(); ++i) {
-    if (i != cause.index && weights[i] == *first) cause.others.push_back(i);
+    if (i != cause.index && weights[i] == *first)
+      cause.others.push_back(i);
   }
   return cause;
 }

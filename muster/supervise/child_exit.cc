@@ -33,7 +33,12 @@ std::set<pid_t> without_ended(std::set<pid_t> children) {
 
 std::string describe_process(pid_t pid) {
   const ProcessStatus status = process_status(pid);
-  return cat("process ", pid, " (", status.command, ", state ", status.state,
+  return cat("process ",
+             pid,
+             " (",
+             status.command,
+             ", state ",
+             status.state,
              status.state == 'D' ? ": waiting in the kernel, no signal reaches it)" : ")");
 }
 

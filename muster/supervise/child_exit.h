@@ -23,8 +23,9 @@ struct ChildExit {
   bool failed() const { return exit_code != 0 || signal != 0; }
 };
 
-// Of a child that has ended. Its zombie is kept: as long as it is there, neither its pid nor its process
-// group's number can belong to anybody else, so that signalling the group is safe. Throws: io.
+// Of a child that has ended. Its zombie is kept: as long as it is there, neither its pid nor its
+// process group's number can belong to anybody else, so that signalling the group is safe. Throws:
+// io.
 ChildExit exit_of(const Child& child, int id, int sent_signal);
 
 // Without those of this process's children that have ended, which are waited for.

@@ -1,6 +1,6 @@
-// Several streams often say the same at the same time: their lines become one, "[0-7] message ×8". Lines are
-// held back for a moment to see who else says them. The lines of one stream keep their order. Used by Output,
-// on a terminal only; pure but for the times that it is given.
+// Several streams often say the same at the same time: their lines become one, "[0-7] message ×8".
+// Lines are held back for a moment to see who else says them. The lines of one stream keep their
+// order. Used by Output, on a terminal only; pure but for the times that it is given.
 #pragma once
 
 #include <deque>

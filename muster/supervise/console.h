@@ -1,7 +1,7 @@
-// Writing to the launcher's own standard output or error without ever blocking: a bounded buffer that empties
-// as the reader takes it. A reader that is slow is waited for (`full` tells the streams to pause), and so is
-// whoever holds a pipe (`| less`). A terminal that has stopped is not, nor is a full disk; what is missing
-// there is counted and said. Used by Output.
+// Writing to the launcher's own standard output or error without ever blocking: a bounded buffer
+// that empties as the reader takes it. A reader that is slow is waited for (`full` tells the
+// streams to pause), and so is whoever holds a pipe (`| less`). A terminal that has stopped is not,
+// nor is a full disk; what is missing there is counted and said. Used by Output.
 #pragma once
 
 #include <cstdint>
@@ -32,22 +32,23 @@ class Console {
   // Takes `text` whole, or drops it whole when the reader has stopped or the disk is full.
   void write(std::string_view text);
 
-  // True when writers should pause, from a full buffer until it is half empty; then `on_room` is called.
+  // True when writers should pause, from a full buffer until it is half empty; then `on_room` is
+  // called.
   bool full() const { return full_; }
   std::function<void()> on_room;
 
   // True when nobody can ever read it again (a closed pipe).
   bool closed() const { return closed_; }
 
-  // Who wrote the last, unfinished line; null when it is finished. Kept for the writers, who may come by the
-  // name of standard output or of standard error and still share the line.
+  // Who wrote the last, unfinished line; null when it is finished. Kept for the writers, who may
+  // come by the name of standard output or of standard error and still share the line.
   const void* unfinished_line_of = nullptr;
 
   // Whether `fd` leads to the same terminal, pipe or file.
   bool same_as(int fd) const;
 
-  // Writes out what is buffered. Blocking: while a pipe is held, and as long as any other reader takes some
-  // of it. `hurry` says when to wait for a pipe no longer than for others.
+  // Writes out what is buffered. Blocking: while a pipe is held, and as long as any other reader
+  // takes some of it. `hurry` says when to wait for a pipe no longer than for others.
   void flush(const std::function<bool()>& hurry = {});
 
  private:

@@ -20,9 +20,11 @@ namespace {
 template <class Visit>
 void for_each_number(const char* folder, Visit visit) {
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder), ::closedir);
-  if (!dir) return;
+  if (!dir)
+    return;
   while (const dirent* entry = ::readdir(dir.get())) {
-    if (const auto number = parse_int(entry->d_name)) visit(static_cast<pid_t>(*number));
+    if (const auto number = parse_int(entry->d_name))
+      visit(static_cast<pid_t>(*number));
   }
 }
 
@@ -39,9 +41,11 @@ std::optional<std::string> children_file(pid_t thread) {
 void add_uids(pid_t pid, std::set<uid_t>& uids) {
   try {
     for (const std::string& line : split(read_file(cat("/proc/", pid, "/status")), '\n')) {
-      if (!line.starts_with("Uid:")) continue;
+      if (!line.starts_with("Uid:"))
+        continue;
       for (const std::string& word : split(line.substr(4), '\t')) {
-        if (const auto uid = parse_int(word)) uids.insert(static_cast<uid_t>(*uid));
+        if (const auto uid = parse_int(word))
+          uids.insert(static_cast<uid_t>(*uid));
       }
       return;
     }
@@ -51,7 +55,8 @@ void add_uids(pid_t pid, std::set<uid_t>& uids) {
 }
 
 std::optional<FileId> id_of(const struct stat& info) {
-  if (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode)) return std::nullopt;
+  if (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode))
+    return std::nullopt;
   return FileId{info.st_dev, info.st_ino};
 }
 
@@ -64,13 +69,16 @@ std::set<pid_t> own_children() {
     const auto list = children_file(thread);
     listed |= list.has_value();
     for (const std::string& pid : split(list.value_or(""), ' ')) {
-      if (const auto number = parse_int(pid)) children.insert(static_cast<pid_t>(*number));
+      if (const auto number = parse_int(pid))
+        children.insert(static_cast<pid_t>(*number));
     }
   });
-  if (listed) return children;
+  if (listed)
+    return children;
   const pid_t self = ::getpid();
   for_each_number("/proc", [&](pid_t pid) {
-    if (process_status(pid).parent == self) children.insert(pid);
+    if (process_status(pid).parent == self)
+      children.insert(pid);
   });
   return children;
 }
@@ -106,7 +114,8 @@ ProcessStatus process_status(pid_t pid) {
   // "123 (name, which may hold anything) S 1 …"
   const size_t open = text.find('(');
   const size_t close = text.rfind(')');
-  if (open == std::string::npos || close == std::string::npos || close + 2 >= text.size()) return status;
+  if (open == std::string::npos || close == std::string::npos || close + 2 >= text.size())
+    return status;
   status.command = text.substr(open + 1, close - open - 1);
   status.state = text[close + 2];
   status.fields = split(std::string_view(text).substr(close + 2), ' ');
@@ -124,7 +133,8 @@ uint64_t process_start_ticks(pid_t pid) {
 
 std::optional<FileId> file_of(int fd) {
   struct stat info = {};
-  if (::fstat(fd, &info) != 0) return std::nullopt;
+  if (::fstat(fd, &info) != 0)
+    return std::nullopt;
   return id_of(info);
 }
 
@@ -133,8 +143,10 @@ std::set<FileId> open_files(pid_t pid) {
   const std::string folder = cat("/proc/", pid, "/fd");
   for_each_number(folder.c_str(), [&](int fd) {
     struct stat info = {};
-    if (::stat(cat(folder, "/", fd).c_str(), &info) != 0) return;
-    if (const auto file = id_of(info)) files.insert(*file);
+    if (::stat(cat(folder, "/", fd).c_str(), &info) != 0)
+      return;
+    if (const auto file = id_of(info))
+      files.insert(*file);
   });
   return files;
 }

@@ -12,19 +12,22 @@
 
 namespace muster {
 
-// The children of this process: those that it started and, when it is a subreaper, orphans that came to it.
+// The children of this process: those that it started and, when it is a subreaper, orphans that
+// came to it.
 std::set<pid_t> own_children();
 
-// The users that this process's descendants run as, and may have opened what they have open as: real,
-// effective, saved and of files.
+// The users that this process's descendants run as, and may have opened what they have open as:
+// real, effective, saved and of files.
 std::set<uid_t> uids_of_descendants();
 
 struct ProcessStatus {
   std::string command;  // "python3"
   char state = '?';     // R, S, D, Z, …; '?' when there is no such process
   pid_t parent = 0;
-  bool is_exiting = false;  // its end has begun: it lets go of what it has open, and will be a zombie
-  // What /proc/pid/stat has from the state on, which is field 3 of proc_pid_stat(5); empty: no such process.
+  bool is_exiting =
+      false;  // its end has begun: it lets go of what it has open, and will be a zombie
+  // What /proc/pid/stat has from the state on, which is field 3 of proc_pid_stat(5); empty: no such
+  // process.
   std::vector<std::string> fields;
 
   int64_t number(size_t field) const;  // of `fields`; 0 when there is none
@@ -32,8 +35,8 @@ struct ProcessStatus {
 
 ProcessStatus process_status(pid_t pid);
 
-// When the process began, in the kernel's ticks, which tells it from another that gets its number; 0 when
-// there is none.
+// When the process began, in the kernel's ticks, which tells it from another that gets its number;
+// 0 when there is none.
 uint64_t process_start_ticks(pid_t pid);
 
 // A process, and no other that gets its number.
@@ -45,15 +48,16 @@ struct ProcessId {
 // A file, a pipe or a socket, whatever its name.
 using FileId = std::pair<dev_t, ino_t>;
 
-// What a descriptor of this process is; nothing of a terminal and of other devices, which all may have open.
+// What a descriptor of this process is; nothing of a terminal and of other devices, which all may
+// have open.
 std::optional<FileId> file_of(int fd);
 
-// The files that a process has open; none when it has ended, or may not be looked at: another user's, or one
-// that has made itself not dumpable.
+// The files that a process has open; none when it has ended, or may not be looked at: another
+// user's, or one that has made itself not dumpable.
 std::set<FileId> open_files(pid_t pid);
 
-// The entries of the environment that the process was started with, as "NAME=value"; none when it has ended,
-// or may not be looked at.
+// The entries of the environment that the process was started with, as "NAME=value"; none when it
+// has ended, or may not be looked at.
 std::vector<std::string> environment_entries(pid_t pid);
 
 }  // namespace muster

@@ -11,7 +11,8 @@
 namespace muster {
 
 EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-  if (!epoll_.valid()) fail_errno("cannot make an epoll instance", errno);
+  if (!epoll_.valid())
+    fail_errno("cannot make an epoll instance", errno);
 }
 
 EventLoop::Handle EventLoop::watch_readable(int fd, std::function<void()> ready) {
@@ -47,14 +48,18 @@ void EventLoop::cancel(Handle handle) {
     watches_.erase(watch);
     return;
   }
-  const auto timer = std::find_if(timers_.begin(), timers_.end(),
-                                  [&](const auto& entry) { return entry.second.handle == handle; });
-  if (timer != timers_.end()) timers_.erase(timer);
+  const auto timer = std::find_if(timers_.begin(), timers_.end(), [&](const auto& entry) {
+    return entry.second.handle == handle;
+  });
+  if (timer != timers_.end())
+    timers_.erase(timer);
 }
 
 int EventLoop::timeout_ms(std::optional<Clock::time_point> until) const {
-  if (!timers_.empty() && (!until || timers_.begin()->first < *until)) until = timers_.begin()->first;
-  if (!until) return -1;
+  if (!timers_.empty() && (!until || timers_.begin()->first < *until))
+    until = timers_.begin()->first;
+  if (!until)
+    return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*until - Clock::now()).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
 }
@@ -71,10 +76,12 @@ void EventLoop::run_once(std::optional<Clock::time_point> until) {
   std::array<epoll_event, 64> events;
   const int count =
       ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms(until));
-  if (count < 0 && errno != EINTR) fail_errno("epoll_wait", errno);
+  if (count < 0 && errno != EINTR)
+    fail_errno("epoll_wait", errno);
   for (int i = 0; i < count; ++i) {
     const auto watch = watches_.find(events[static_cast<size_t>(i)].data.u64);
-    if (watch == watches_.end()) continue;   // an earlier callback of this round cancelled it
+    if (watch == watches_.end())
+      continue;                              // an earlier callback of this round cancelled it
     const auto ready = watch->second.ready;  // a copy: it may cancel itself
     ready();
   }

@@ -1,6 +1,6 @@
-// One thread's waiting: file descriptors that become ready and times that come, each with a function to call.
-// Used by ProcessSet and by the output and input pumps. Single-threaded; callbacks may add and remove
-// anything.
+// One thread's waiting: file descriptors that become ready and times that come, each with a
+// function to call. Used by ProcessSet and by the output and input pumps. Single-threaded;
+// callbacks may add and remove anything.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,9 @@ class EventLoop {
 
   EventLoop();
 
-  // Calls `ready` whenever `fd` is readable (or hung up). The fd stays the caller's and must outlive the
-  // handle. Throws: io when the kernel cannot watch such a file (a regular file is always ready).
+  // Calls `ready` whenever `fd` is readable (or hung up). The fd stays the caller's and must
+  // outlive the handle. Throws: io when the kernel cannot watch such a file (a regular file is
+  // always ready).
   Handle watch_readable(int fd, std::function<void()> ready);
   Handle watch_writable(int fd, std::function<void()> ready);
 
@@ -30,8 +31,8 @@ class EventLoop {
   // Forgets a watch or a timer; 0 and one that has gone are fine.
   void cancel(Handle handle);
 
-  // Waits until something is ready or `until` has come, then calls what is due, in order of readiness.
-  // Blocking: until then; nothing = for ever.
+  // Waits until something is ready or `until` has come, then calls what is due, in order of
+  // readiness. Blocking: until then; nothing = for ever.
   void run_once(std::optional<Clock::time_point> until);
 
  private:

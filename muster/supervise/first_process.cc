@@ -15,10 +15,12 @@ void end_by_signal(int signal) {
 }  // namespace
 
 void let_signals_end_first_process() {
-  if (::getpid() != 1) return;
+  if (::getpid() != 1)
+    return;
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
     struct sigaction action = {};
-    if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) continue;
+    if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_DFL)
+      continue;
     action.sa_handler = end_by_signal;
     ::sigaction(signal, &action, nullptr);
   }

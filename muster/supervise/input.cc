@@ -21,9 +21,11 @@ bool in_foreground() {
 
 Fd Input::open() {
   close();
-  if (::isatty(STDIN_FILENO) == 0) return {};
+  if (::isatty(STDIN_FILENO) == 0)
+    return {};
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("cannot make a pipe", errno);
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    fail_errno("cannot make a pipe", errno);
   Fd child_end(ends[0]);
   pipe_ = Fd(ends[1]);
   ::fcntl(pipe_.get(), F_SETFL, O_NONBLOCK);
@@ -37,7 +39,8 @@ void Input::close() {
   pending_.clear();
 }
 
-// (Re)arms the watch. In the background the terminal is not ours to read: reading would stop this process.
+// (Re)arms the watch. In the background the terminal is not ours to read: reading would stop this
+// process.
 void Input::read_terminal() {
   loop_.cancel(std::exchange(watch_, 0));
   if (!in_foreground()) {
@@ -45,11 +48,14 @@ void Input::read_terminal() {
     return;
   }
   watch_ = loop_.watch_readable(STDIN_FILENO, [this] {
-    if (!in_foreground()) return read_terminal();
+    if (!in_foreground())
+      return read_terminal();
     char buffer[4096];
     const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof(buffer));
-    if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
-    if (n <= 0) return close();  // Ctrl-D, or the terminal is gone: end of file for the child
+    if (n < 0 && (errno == EINTR || errno == EAGAIN))
+      return;
+    if (n <= 0)
+      return close();  // Ctrl-D, or the terminal is gone: end of file for the child
     pending_.append(buffer, static_cast<size_t>(n));
     write_pipe();
   });
@@ -65,7 +71,8 @@ void Input::write_pipe() {
       loop_.cancel(std::exchange(watch_, 0));
       watch_ = loop_.watch_writable(pipe_.get(), [this] {
         write_pipe();
-        if (pipe_.valid() && pending_.empty()) read_terminal();
+        if (pipe_.valid() && pending_.empty())
+          read_terminal();
       });
       return;
     } else if (errno != EINTR) {

@@ -1,5 +1,6 @@
-// Standard input for one child. A file or a pipe is simply inherited; a terminal cannot be, because the child
-// is in a process group of its own and would be stopped when it reads: so its bytes are carried over a pipe.
+// Standard input for one child. A file or a pipe is simply inherited; a terminal cannot be, because
+// the child is in a process group of its own and would be stopped when it reads: so its bytes are
+// carried over a pipe.
 #pragma once
 
 #include <string>
@@ -15,8 +16,8 @@ class Input {
   Input& operator=(const Input&) = delete;
   ~Input() { close(); }
 
-  // What to give to the child as its standard input: a pipe, or nothing when ours can be inherited. Throws:
-  // io.
+  // What to give to the child as its standard input: a pipe, or nothing when ours can be inherited.
+  // Throws: io.
   Fd open();
 
   // Stops carrying.

@@ -1,6 +1,6 @@
-// What ended children have left running: found among this process's children, asked to end by SIGTERM, then
-// killed. For ProcessSet, which ends everything that is left, and ProcessPool, which ends what one child
-// left.
+// What ended children have left running: found among this process's children, asked to end by
+// SIGTERM, then killed. For ProcessSet, which ends everything that is left, and ProcessPool, which
+// ends what one child left.
 #pragma once
 
 #include <sys/types.h>
@@ -16,10 +16,12 @@ namespace muster {
 
 // No descriptor tells of the deaths of leftovers, so whoever waits for them looks again after this.
 inline constexpr std::chrono::milliseconds kLookAtLeftovers{5};
-inline constexpr std::chrono::milliseconds kAskLeftovers{2'000};  // grace period between SIGTERM and SIGKILL
+inline constexpr std::chrono::milliseconds kAskLeftovers{
+    2'000};  // grace period between SIGTERM and SIGKILL
 
-// The children of this process, for who asks often: /proc's list stays open. All of them must be started by
-// the main thread, to which orphans come too; asked in another thread it is own_children().
+// The children of this process, for who asks often: /proc's list stays open. All of them must be
+// started by the main thread, to which orphans come too; asked in another thread it is
+// own_children().
 class ChildList {
  public:
   ChildList();
@@ -29,7 +31,8 @@ class ChildList {
   Fd file_;  // invalid where the kernel has no such list
 };
 
-// Ends leftovers: to be called again until there are none, as killing one may bring its own children here.
+// Ends leftovers: to be called again until there are none, as killing one may bring its own
+// children here.
 class LeftoverSweep {
  public:
   // SIGTERM to each process that has not had one; a second could cut its saving short.

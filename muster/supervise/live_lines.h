@@ -1,6 +1,6 @@
-// The lines of a terminal that are still being written, below those that are finished: progress bars,
-// prompts. One line for all streams that show the same, "[0-7] 45% ×8"; drawn anew whenever one changes. Used
-// by Output, on a terminal only; pure.
+// The lines of a terminal that are still being written, below those that are finished: progress
+// bars, prompts. One line for all streams that show the same, "[0-7] 45% ×8"; drawn anew whenever
+// one changes. Used by Output, on a terminal only; pure.
 #pragma once
 
 #include <map>
@@ -13,17 +13,18 @@ bool draws_anew(const std::string& name);
 
 class LiveLines {
  public:
-  // What the stream `id` shows now; `number` and `prefix` are as LineCollapser has them. Empty: nothing more.
-  // True when that is not what it has shown.
+  // What the stream `id` shows now; `number` and `prefix` are as LineCollapser has them. Empty:
+  // nothing more. True when that is not what it has shown.
   bool set(size_t id, int number, const std::string& prefix, const std::string& text);
 
   bool empty() const { return lines_.empty(); }
 
-  // Takes away what draw() has put there. The cursor is where that left it, or below, after a line of
-  // somebody else's.
+  // Takes away what draw() has put there. The cursor is where that left it, or below, after a line
+  // of somebody else's.
   static std::string erase();
 
-  // At most `rows` lines. Afterwards the cursor is where they begin; behind the text if there is one only.
+  // At most `rows` lines. Afterwards the cursor is where they begin; behind the text if there is
+  // one only.
   std::string draw(size_t rows) const;
 
  private:

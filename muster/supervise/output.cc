@@ -29,7 +29,8 @@ constexpr std::chrono::milliseconds kDrawLiveEvery{50};
 // What others may say before somebody's last lines are out of sight: some lines.
 constexpr size_t kLittle = 800;
 
-// Lines of the terminal that live ones may take: never the last, so that something else is seen as well.
+// Lines of the terminal that live ones may take: never the last, so that something else is seen as
+// well.
 size_t rows_for_live_lines() {
   constexpr size_t kMost = 20;
   winsize size = {};
@@ -51,7 +52,8 @@ class Output::Stream {
         options_(std::move(options)),
         pipe_(std::move(pipe)),
         console_(output.console(options_.console_fd)),
-        collapses_(options_.collapse_as >= 0 && console_ != nullptr && ::isatty(options_.console_fd) != 0),
+        collapses_(options_.collapse_as >= 0 && console_ != nullptr &&
+                   ::isatty(options_.console_fd) != 0),
         lives_(collapses_ && draws_anew(get_env("TERM").value_or(""))) {
     if (!options_.file.empty()) {
       file_ = create_log(options_.folder, options_.file);
@@ -64,10 +66,12 @@ class Output::Stream {
 
   // Reads once. False when there is nothing to read now or ever.
   bool read_some() {
-    if (!pipe_.valid()) return false;
+    if (!pipe_.valid())
+      return false;
     char buffer[kReadBytes];
     const ssize_t n = ::read(pipe_.get(), buffer, sizeof(buffer));
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return errno == EINTR;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+      return errno == EINTR;
     if (n <= 0) {
       close();
       return false;
@@ -77,23 +81,27 @@ class Output::Stream {
   }
 
   void resume() {
-    if (watch_ != 0 || !pipe_.valid()) return;
+    if (watch_ != 0 || !pipe_.valid())
+      return;
     watch_ = output_.loop_.watch_readable(pipe_.get(), [this] {
       read_some();
-      if (console_ != nullptr && console_->full()) output_.loop_.cancel(std::exchange(watch_, 0));
+      if (console_ != nullptr && console_->full())
+        output_.loop_.cancel(std::exchange(watch_, 0));
     });
   }
 
   void close() {
     show_partial();
-    if (!live_.empty()) show_live("\n");
+    if (!live_.empty())
+      show_live("\n");
     output_.loop_.cancel(std::exchange(watch_, 0));
     pipe_.reset();
     file_.reset();
   }
 
   void set_prefix(const std::string& prefix) {
-    if (!options_.prefix.empty()) options_.prefix = prefix;
+    if (!options_.prefix.empty())
+      options_.prefix = prefix;
   }
 
   const std::string& tail() const { return tail_; }
@@ -106,9 +114,11 @@ class Output::Stream {
     copy_to_file(bytes);
     if (options_.tail_bytes > 0) {
       tail_ += bytes.substr(bytes.size() - std::min(bytes.size(), options_.tail_bytes));
-      if (tail_.size() > 2 * options_.tail_bytes) tail_.erase(0, tail_.size() - options_.tail_bytes);
+      if (tail_.size() > 2 * options_.tail_bytes)
+        tail_.erase(0, tail_.size() - options_.tail_bytes);
     }
-    if (console_ == nullptr) return;
+    if (console_ == nullptr)
+      return;
     shown_until_ = output_.bytes_shown_ += bytes.size();
     if (options_.prefix.empty() && !options_.whole_lines) {
       console_->write(bytes);
@@ -116,7 +126,8 @@ class Output::Stream {
       show_lines(bytes);
     }
     // As if the child wrote to the closed pipe itself: it gets SIGPIPE (as in `program | head`).
-    if (console_->closed() && reads_nothing_else()) close();
+    if (console_->closed() && reads_nothing_else())
+      close();
   }
 
   void copy_to_file(std::string_view bytes) {
@@ -131,15 +142,17 @@ class Output::Stream {
     }
   }
 
-  // Cuts what is complete off `partial_` + `bytes` and shows it. A carriage return ends a line too, so that
-  // progress bars live; one at the very end may be the first half of "\r\n" and waits for the next bytes.
+  // Cuts what is complete off `partial_` + `bytes` and shows it. A carriage return ends a line too,
+  // so that progress bars live; one at the very end may be the first half of "\r\n" and waits for
+  // the next bytes.
   void show_lines(std::string_view bytes) {
     partial_ += bytes;
     std::string shown;
     size_t from = 0;
     for (;;) {
       const size_t end = line_end(from);
-      if (end == std::string::npos) break;
+      if (end == std::string::npos)
+        break;
       add_piece(shown, std::string_view(partial_).substr(from, end - from), true);
       from = end;
     }
@@ -161,7 +174,8 @@ class Output::Stream {
     partial_timer_ = output_.loop_.call_at(Clock::now() + kShowPartialAfter, [this] {
       partial_timer_ = 0;
       pollfd more = {.fd = pipe_.get(), .events = POLLIN, .revents = 0};
-      const bool has_more = pipe_.valid() && ::poll(&more, 1, 0) > 0 && (more.revents & POLLIN) != 0;
+      const bool has_more =
+          pipe_.valid() && ::poll(&more, 1, 0) > 0 && (more.revents & POLLIN) != 0;
       has_more ? show_partial_later() : show_partial();
     });
   }
@@ -171,28 +185,35 @@ class Output::Stream {
     const size_t newline = partial_.find('\n', from);
     const size_t stop = newline == std::string::npos ? partial_.size() : newline;
     const void* found = std::memchr(partial_.data() + from, '\r', stop - from);
-    if (found == nullptr) return newline == std::string::npos ? newline : newline + 1;
+    if (found == nullptr)
+      return newline == std::string::npos ? newline : newline + 1;
     const size_t after = static_cast<size_t>(static_cast<const char*>(found) - partial_.data()) + 1;
-    if (after == partial_.size()) return std::string::npos;
+    if (after == partial_.size())
+      return std::string::npos;
     return partial_[after] == '\n' ? after + 1 : after;
   }
 
   void add_piece(std::string& shown, std::string_view text, bool ends_line) {
-    if (lives_ && console_->unfinished_line_of != this && live_.size() + text.size() <= kMaxLineBytes) {
+    if (lives_ && console_->unfinished_line_of != this &&
+        live_.size() + text.size() <= kMaxLineBytes) {
       console_->write(std::exchange(shown, {}));
       return show_live(text);
     }
     if (collapses_ && ends_line && text.ends_with('\n') && console_->unfinished_line_of != this) {
       output_.collapsed_to_ = console_;
-      output_.collapser_.add(options_.collapse_as, options_.prefix, std::string(text), Clock::now());
+      output_.collapser_.add(
+          options_.collapse_as, options_.prefix, std::string(text), Clock::now());
       return output_.show_collapsed(false);
     }
     if (collapses_)
       output_.show_collapsed(true);  // a progress bar, or a piece of a line: nothing is held back
     const bool continues = console_->unfinished_line_of == this;
-    if (console_ == output_.collapsed_to_) shown += output_.erase_live();
-    if (console_->unfinished_line_of != nullptr && !continues) shown += '\n';
-    if (!continues && text != "\r") shown += options_.prefix;
+    if (console_ == output_.collapsed_to_)
+      shown += output_.erase_live();
+    if (console_->unfinished_line_of != nullptr && !continues)
+      shown += '\n';
+    if (!continues && text != "\r")
+      shown += options_.prefix;
     if (!live_.empty()) {  // it has become too long for a line that is drawn anew
       shown += std::exchange(live_, {});
       output_.set_live(id_, options_, "");
@@ -201,10 +222,12 @@ class Output::Stream {
     console_->unfinished_line_of = ends_line ? nullptr : this;
   }
 
-  // Keeps what the line shows: a carriage return begins it anew, a newline makes it one as all others are.
+  // Keeps what the line shows: a carriage return begins it anew, a newline makes it one as all
+  // others are.
   void show_live(std::string_view text) {
     const std::string_view body = text.substr(0, text.find_last_not_of("\r\n") + 1);
-    if (std::exchange(begins_anew_, false) && !body.empty()) live_.clear();
+    if (std::exchange(begins_anew_, false) && !body.empty())
+      live_.clear();
     live_ += body;
     if (!text.ends_with('\n')) {
       begins_anew_ = text.ends_with('\r');
@@ -212,14 +235,17 @@ class Output::Stream {
     }
     output_.set_live(id_, options_, "");
     output_.collapsed_to_ = console_;
-    output_.collapser_.add(options_.collapse_as, options_.prefix,
-                           std::exchange(live_, {}).append(text.substr(body.size())), Clock::now());
+    output_.collapser_.add(options_.collapse_as,
+                           options_.prefix,
+                           std::exchange(live_, {}).append(text.substr(body.size())),
+                           Clock::now());
     output_.show_collapsed(false);
   }
 
   void show_partial() {
     output_.loop_.cancel(std::exchange(partial_timer_, 0));
-    if (partial_.empty() || console_ == nullptr) return;
+    if (partial_.empty() || console_ == nullptr)
+      return;
     std::string shown;
     add_piece(shown, partial_, partial_.back() == '\r');
     partial_.clear();
@@ -243,7 +269,8 @@ class Output::Stream {
   size_t shown_until_ = 0;
 };
 
-Output::Output(EventLoop& loop, ConsoleOptions options) : loop_(loop), options_(options), consoles_(3) {}
+Output::Output(EventLoop& loop, ConsoleOptions options)
+    : loop_(loop), options_(options), consoles_(3) {}
 
 Output::~Output() {
   streams_.clear();  // what they still have goes through the rest
@@ -252,27 +279,33 @@ Output::~Output() {
 }
 
 Console* Output::console(int fd) {
-  if (fd < 1 || fd > 2) return nullptr;
+  if (fd < 1 || fd > 2)
+    return nullptr;
   Console* const other = consoles_[static_cast<size_t>(3 - fd)].get();
-  if (other != nullptr && other->same_as(fd)) return other;
+  if (other != nullptr && other->same_as(fd))
+    return other;
   auto& mine = consoles_[static_cast<size_t>(fd)];
   if (!mine) {
     mine = std::make_unique<Console>(loop_, fd, options_);
-    mine->on_room = [this] { resume_all(); };
+    mine->on_room = [this] {
+      resume_all();
+    };
   }
   return mine.get();
 }
 
 Output::Opened Output::open(StreamOptions options) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("cannot make a pipe", errno);
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    fail_errno("cannot make a pipe", errno);
   Fd read_end(ends[0]);
   Fd write_end(ends[1]);
   // Only our end: the child's must block when full.
   ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
   const auto free = std::find(streams_.begin(), streams_.end(), nullptr);
   const auto id = static_cast<StreamId>(free - streams_.begin());
-  if (free == streams_.end()) streams_.emplace_back();
+  if (free == streams_.end())
+    streams_.emplace_back();
   streams_[id] = std::make_unique<Stream>(*this, id, std::move(options), std::move(read_end));
   return {id, std::move(write_end)};
 }
@@ -281,7 +314,8 @@ void Output::forget(StreamId id) {
   const std::unique_ptr<Stream> stream = std::move(streams_.at(id));
   take_rest(*stream);
   Console* const console = stream->console();
-  if (console == nullptr || console->unfinished_line_of != stream.get()) return;
+  if (console == nullptr || console->unfinished_line_of != stream.get())
+    return;
   console->write("\n");
   console->unfinished_line_of = nullptr;
 }
@@ -289,14 +323,16 @@ void Output::forget(StreamId id) {
 // Bounded: a descendant that escaped may still write.
 void Output::take_rest(Stream& stream, const std::function<bool()>& hurry) {
   for (int i = 0; i < 64 && stream.read_some(); ++i) {
-    if (hurry && stream.console() != nullptr && stream.console()->full()) stream.console()->flush(hurry);
+    if (hurry && stream.console() != nullptr && stream.console()->full())
+      stream.console()->flush(hurry);
   }
   stream.close();
 }
 
 void Output::resume_all() {
   for (const auto& stream : streams_) {
-    if (stream && stream->console() != nullptr && !stream->console()->full()) stream->resume();
+    if (stream && stream->console() != nullptr && !stream->console()->full())
+      stream->resume();
   }
 }
 
@@ -319,12 +355,15 @@ void Output::show_collapsed(bool all) {
 
 // What a stream shows in its last line; empty: that has ended. Drawn soon.
 void Output::set_live(size_t id, const StreamOptions& options, const std::string& text) {
-  if (!live_.set(id, options.collapse_as, options.prefix, text)) return;
+  if (!live_.set(id, options.collapse_as, options.prefix, text))
+    return;
   collapsed_to_ = console(options.console_fd);
-  if (live_timer_ != 0) return;
+  if (live_timer_ != 0)
+    return;
   live_timer_ = loop_.call_at(Clock::now() + kDrawLiveEvery, [this] {
     live_timer_ = 0;
-    if (collapsed_to_->unfinished_line_of == nullptr) redraw_live("");
+    if (collapsed_to_->unfinished_line_of == nullptr)
+      redraw_live("");
   });
 }
 
@@ -345,19 +384,24 @@ void Output::set_prefix(StreamId id, const std::string& prefix) {
 
 void Output::finish(const std::function<bool()>& hurry) {
   for (const auto& stream : streams_) {
-    if (stream) take_rest(*stream, hurry ? hurry : [] { return false; });
+    if (stream)
+      take_rest(*stream, hurry ? hurry : [] { return false; });
   }
   show_collapsed(true);
-  if (live_drawn_) collapsed_to_->write(erase_live());
+  if (live_drawn_)
+    collapsed_to_->write(erase_live());
   for (const auto& console : consoles_) {
-    if (console) console->flush(hurry);
+    if (console)
+      console->flush(hurry);
   }
 }
 
 std::vector<std::string> Output::last_lines(StreamId id, size_t count) const {
   std::vector<std::string> lines = split(streams_.at(id)->tail(), '\n');
-  if (!lines.empty() && lines.back().empty()) lines.pop_back();
-  if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
+  if (!lines.empty() && lines.back().empty())
+    lines.pop_back();
+  if (lines.size() > count)
+    lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
   return lines;
 }
 

@@ -1,6 +1,7 @@
-// What child processes print: their pipes read, lines prefixed and passed to the console whole, copied to
-// files, and the end of each kept for a report. Bytes are never changed, memory is bounded whatever is
-// printed, and no child waits for ever on a console that nobody reads. Knows nothing of ranks.
+// What child processes print: their pipes read, lines prefixed and passed to the console whole,
+// copied to files, and the end of each kept for a report. Bytes are never changed, memory is
+// bounded whatever is printed, and no child waits for ever on a console that nobody reads. Knows
+// nothing of ranks.
 #pragma once
 
 #include <fcntl.h>
@@ -48,12 +49,13 @@ class Output {
   // From now on its lines on the console begin so, where they had a prefix before.
   void set_prefix(StreamId id, const std::string& prefix);
 
-  // Takes what the pipe of one whose writer has ended holds now, and lets go of it: its number may be given
-  // to another.
+  // Takes what the pipe of one whose writer has ended holds now, and lets go of it: its number may
+  // be given to another.
   void forget(StreamId id);
 
-  // Takes what the pipes hold now, closes them, and empties the consoles. For when the writers have ended.
-  // Blocking: as long as somebody reads the console, or holds its pipe (Console::flush, `hurry` too).
+  // Takes what the pipes hold now, closes them, and empties the consoles. For when the writers have
+  // ended. Blocking: as long as somebody reads the console, or holds its pipe (Console::flush,
+  // `hurry` too).
   void finish(const std::function<bool()>& hurry = {});
 
   // The last lines of a stream, at most `count`, without their line ends. Valid after finish too.
@@ -75,7 +77,8 @@ class Output {
 
   EventLoop& loop_;
   ConsoleOptions options_;
-  std::vector<std::unique_ptr<Console>> consoles_;  // by descriptor: [1], [2]; one may stand for both
+  std::vector<std::unique_ptr<Console>>
+      consoles_;  // by descriptor: [1], [2]; one may stand for both
   std::vector<std::unique_ptr<Stream>> streams_;
   LineCollapser collapser_;
   Console* collapsed_to_ = nullptr;  // and the live lines

@@ -8,8 +8,8 @@ namespace muster {
 
 namespace {
 
-// Every child costs several descriptors, and the usual soft limit is low for old programs' sake. Returns what
-// it was.
+// Every child costs several descriptors, and the usual soft limit is low for old programs' sake.
+// Returns what it was.
 rlimit raise_open_files() {
   rlimit before = {};
   ::getrlimit(RLIMIT_NOFILE, &before);
@@ -22,14 +22,16 @@ rlimit raise_open_files() {
 
 std::vector<int> caught_signals(std::vector<int>& stops, const std::vector<int>& passed) {
   struct sigaction action = {};
-  if (::sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) std::erase(stops, SIGHUP);
+  if (::sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN)
+    std::erase(stops, SIGHUP);
   std::vector<int> signals = stops;
   signals.insert(signals.end(), passed.begin(), passed.end());
   return signals;
 }
 
 ParentState::ParentState() : old_open_files_(raise_open_files()) {
-  // An ignored SIGCHLD, inherited through exec, would have the kernel reap children before we see them.
+  // An ignored SIGCHLD, inherited through exec, would have the kernel reap children before we see
+  // them.
   struct sigaction standard = {};
   standard.sa_handler = SIG_DFL;
   ::sigaction(SIGCHLD, &standard, &old_child_action_);
@@ -46,7 +48,8 @@ ParentState::ParentState() : old_open_files_(raise_open_files()) {
 }
 
 ParentState::~ParentState() {
-  if (!was_subreaper_) ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  if (!was_subreaper_)
+    ::prctl(PR_SET_CHILD_SUBREAPER, 0);
   ::sigaction(SIGXFSZ, &old_size_action_, nullptr);
   ::sigaction(SIGPIPE, &old_pipe_action_, nullptr);
   ::sigaction(SIGCHLD, &old_child_action_, nullptr);

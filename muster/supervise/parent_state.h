@@ -1,6 +1,6 @@
-// What a process changes about itself while it guards children: it becomes their subreaper, sees their
-// deaths, survives a reader that went away, and may open as many files as it can. Kept by ProcessSet and
-// ProcessPool, one at a time in a process.
+// What a process changes about itself while it guards children: it becomes their subreaper, sees
+// their deaths, survives a reader that went away, and may open as many files as it can. Kept by
+// ProcessSet and ProcessPool, one at a time in a process.
 #pragma once
 
 #include <signal.h>
@@ -35,8 +35,8 @@ class ParentState {
   std::set<pid_t> foreign_;
 };
 
-// What a guard of children catches: the signals that stop it and those that it passes on. SIGHUP is taken out
-// of `stops` if this process ignores it, as nohup has it.
+// What a guard of children catches: the signals that stop it and those that it passes on. SIGHUP is
+// taken out of `stops` if this process ignores it, as nohup has it.
 std::vector<int> caught_signals(std::vector<int>& stops, const std::vector<int>& passed);
 
 }  // namespace muster

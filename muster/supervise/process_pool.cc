@@ -28,13 +28,15 @@ std::set<FileId> outputs_of(const ChildOptions& options) {
   given.insert(given.end(), {options.stdout_fd, options.stderr_fd});
   for (const int fd : given) {
     const auto file = file_of(fd);
-    if (file && file != file_of(STDOUT_FILENO) && file != file_of(STDERR_FILENO)) outputs.insert(*file);
+    if (file && file != file_of(STDOUT_FILENO) && file != file_of(STDERR_FILENO))
+      outputs.insert(*file);
   }
   return outputs;
 }
 
 bool have_one_in_common(const std::set<FileId>& some, const std::set<FileId>& others) {
-  return std::any_of(some.begin(), some.end(), [&](const FileId& file) { return others.contains(file); });
+  return std::any_of(
+      some.begin(), some.end(), [&](const FileId& file) { return others.contains(file); });
 }
 
 }  // namespace
@@ -44,7 +46,8 @@ ProcessPool::ProcessPool(ProcessPoolOptions options) : options_(std::move(option
   parent_.emplace();
   loop_.watch_readable(signals_->fd(), [this] { take_signals(); });
   std::vector<std::string> marks;
-  if (!options_.mark.empty()) marks.push_back(options_.mark);
+  if (!options_.mark.empty())
+    marks.push_back(options_.mark);
   sentinel_ = std::make_unique<Sentinel>(marks);
   parent_->add_foreign(sentinel_->pid());
 }
@@ -54,7 +57,8 @@ ProcessPool::~ProcessPool() {
 }
 
 pid_t ProcessPool::spawn(int id, const std::string& name, ChildOptions options) {
-  if (!options.open_files) options.open_files = parent_->old_open_files();
+  if (!options.open_files)
+    options.open_files = parent_->old_open_files();
   auto member = std::make_unique<Member>();
   member->id = id;
   member->name = name;
@@ -70,7 +74,8 @@ pid_t ProcessPool::spawn(int id, const std::string& name, ChildOptions options) 
 
 void ProcessPool::end(int id, std::chrono::milliseconds grace) {
   const auto found = members_.find(id);
-  if (found == members_.end() || found->second->has_ended || found->second->killing) return;
+  if (found == members_.end() || found->second->has_ended || found->second->killing)
+    return;
   Member& member = *found->second;
   const auto kill_at = Clock::now() + grace;
   member.kill_at = member.kill_at ? std::min(*member.kill_at, kill_at) : kill_at;
@@ -78,16 +83,18 @@ void ProcessPool::end(int id, std::chrono::milliseconds grace) {
   if (std::exchange(member.sent_signal, SIGTERM) != 0)
     return;  // once is enough: it may be saving a checkpoint
   ::kill(member.child.pid, SIGTERM);
-  if (process_status(member.child.pid).state == 'T') ::kill(member.child.pid, SIGCONT);
+  if (process_status(member.child.pid).state == 'T')
+    ::kill(member.child.pid, SIGCONT);
 }
 
 void ProcessPool::on_death(Member& member) {
   ChildExit& exit = member.end.exit;
   exit = exit_of(member.child, member.id, member.sent_signal);
   loop_.cancel(std::exchange(member.watch, 0));
-  // Asked to end, what it left has the rest of its grace too: behind a wrapper that went at once, one of them
-  // is the program that was to end.
-  if (!member.kill_at || member.killing) member.kill_at = exit.at + options_.ask_leftovers;
+  // Asked to end, what it left has the rest of its grace too: behind a wrapper that went at once,
+  // one of them is the program that was to end.
+  if (!member.kill_at || member.killing)
+    member.kill_at = exit.at + options_.ask_leftovers;
   member.killing = false;
   member.has_ended = true;
   ending_.erase(member.id);
@@ -106,22 +113,26 @@ void ProcessPool::take_signals() {
 }
 
 void ProcessPool::pass_on(int signal) {
-  if (options_.on_pass) options_.on_pass(signal);
+  if (options_.on_pass)
+    options_.on_pass(signal);
   signal_children(signal);
-  if (signal == SIGTSTP) ::raise(SIGSTOP);
+  if (signal == SIGTSTP)
+    ::raise(SIGSTOP);
 }
 
 void ProcessPool::signal_children(int signal) {
   // The terminal's job control reaches only us: the children have process groups of their own.
   const bool to_groups = signal == SIGTSTP || signal == SIGCONT;
   for (const auto& [id, member] : members_) {
-    if (!member->has_ended) ::kill(to_groups ? -member->child.pid : member->child.pid, signal);
+    if (!member->has_ended)
+      ::kill(to_groups ? -member->child.pid : member->child.pid, signal);
   }
 }
 
 std::optional<int> ProcessPool::take_signal() {
   take_signals();
-  if (stops_.empty()) return std::nullopt;
+  if (stops_.empty())
+    return std::nullopt;
   const int signal = stops_.front();
   stops_.erase(stops_.begin());
   return signal;
@@ -132,7 +143,8 @@ void ProcessPool::insist(Clock::time_point now) {
   std::vector<int> given_up;
   for (const int id : ending_) {
     Member& member = *members_[id];
-    if (now < *member.kill_at) continue;
+    if (now < *member.kill_at)
+      continue;
     if (member.killing) {
       given_up.push_back(id);
       continue;
@@ -156,9 +168,13 @@ void ProcessPool::insist(Clock::time_point now) {
 }
 
 std::vector<PoolExit> ProcessPool::wait(std::optional<Clock::time_point> until) {
-  const auto sooner = [&](Clock::time_point at) { until = until ? std::min(*until, at) : at; };
-  for (const int id : ending_) sooner(*members_[id]->kill_at);
-  if (!ended_.empty()) sooner(Clock::now() + kLookAtLeftovers);  // they left something
+  const auto sooner = [&](Clock::time_point at) {
+    until = until ? std::min(*until, at) : at;
+  };
+  for (const int id : ending_)
+    sooner(*members_[id]->kill_at);
+  if (!ended_.empty())
+    sooner(Clock::now() + kLookAtLeftovers);  // they left something
   loop_.run_once(until);
   const auto now = Clock::now();
   insist(now);
@@ -168,9 +184,12 @@ std::vector<PoolExit> ProcessPool::wait(std::optional<Clock::time_point> until) 
 // Children that are neither members nor foreign: what members started and left behind.
 std::set<pid_t> ProcessPool::left_behind() const {
   std::set<pid_t> left = children_.read();
-  for (const pid_t pid : parent_->foreign()) left.erase(pid);
-  for (const auto& [id, member] : members_) left.erase(member->child.pid);
-  if (options_.is_foreign) std::erase_if(left, options_.is_foreign);
+  for (const pid_t pid : parent_->foreign())
+    left.erase(pid);
+  for (const auto& [id, member] : members_)
+    left.erase(member->child.pid);
+  if (options_.is_foreign)
+    std::erase_if(left, options_.is_foreign);
   return without_ended(std::move(left));
 }
 
@@ -180,25 +199,30 @@ const ProcessPool::Member* ProcessPool::member_shown_by(pid_t pid) const {
   const auto entries =
       options_.child_variable.empty() ? std::vector<std::string>() : environment_entries(pid);
   for (const auto& [id, member] : members_) {
-    if (member->child.pid == group) return member.get();
+    if (member->child.pid == group)
+      return member.get();
     const std::string mark = cat(options_.child_variable, "=", member->name);
-    if (std::find(entries.begin(), entries.end(), mark) != entries.end()) return member.get();
+    if (std::find(entries.begin(), entries.end(), mark) != entries.end())
+      return member.get();
   }
   return nullptr;
 }
 
-// One that shows none, as daemons do that have emptied their environment, was started by a member that is
-// older; where what it has open is some of these members' alone, by one of these.
+// One that shows none, as daemons do that have emptied their environment, was started by a member
+// that is older; where what it has open is some of these members' alone, by one of these.
 std::set<const ProcessPool::Member*> ProcessPool::suspects_of(pid_t pid) const {
-  if (const Member* const shown = member_shown_by(pid)) return {shown};
+  if (const Member* const shown = member_shown_by(pid))
+    return {shown};
   const uint64_t began = process_start_ticks(pid);
   const std::set<FileId> files = open_files(pid);
   std::set<const Member*> older;
   std::set<const Member*> with_its_files;
   for (const auto& [id, member] : members_) {
-    if (member->began > began) continue;
+    if (member->began > began)
+      continue;
     older.insert(member.get());
-    if (have_one_in_common(member->outputs, files)) with_its_files.insert(member.get());
+    if (have_one_in_common(member->outputs, files))
+      with_its_files.insert(member.get());
   }
   return with_its_files.empty() ? older : with_its_files;
 }
@@ -206,14 +230,16 @@ std::set<const ProcessPool::Member*> ProcessPool::suspects_of(pid_t pid) const {
 ProcessPool::Suspects ProcessPool::suspects_of(const std::set<pid_t>& left) const {
   Suspects suspects;
   for (const pid_t pid : left) {
-    if (!given_up_.contains(pid)) suspects[pid] = suspects_of(pid);
+    if (!given_up_.contains(pid))
+      suspects[pid] = suspects_of(pid);
   }
   return suspects;
 }
 
 std::vector<PoolExit> ProcessPool::settle(Clock::time_point now) {
   std::vector<PoolExit> exits;
-  if (ended_.empty()) return exits;
+  if (ended_.empty())
+    return exits;
   const std::set<pid_t> left = left_behind();
   std::erase_if(given_up_, [](pid_t pid) { return process_start_ticks(pid) == 0; });
   const Suspects suspects = suspects_of(left);
@@ -228,22 +254,25 @@ std::vector<PoolExit> ProcessPool::settle(Clock::time_point now) {
     exits.push_back(std::move(member.end));
   }
   ended_ = std::move(still);
-  for (const PoolExit& exit : exits) forget(exit.exit.id);
+  for (const PoolExit& exit : exits)
+    forget(exit.exit.id);
   return exits;
 }
 
-// Ends what the member left: asks with SIGTERM, then insists. Killing one process may bring its own children
-// to us, so this is done again until there are none. True when there are. What another member may need that
-// still runs is let be.
+// Ends what the member left: asks with SIGTERM, then insists. Killing one process may bring its own
+// children to us, so this is done again until there are none. True when there are. What another
+// member may need that still runs is let be.
 bool ProcessPool::sweep(Member& member, const Suspects& left, Clock::time_point now) {
   std::set<pid_t> its;
   std::set<pid_t> unclear;
   for (const auto& [pid, suspects] : left) {
     // One that is dying has no environment any more.
-    if (member.leftovers.has_signalled(pid)) its.insert(pid);
-    if (!suspects.contains(&member)) continue;
-    const bool all_ended =
-        std::all_of(suspects.begin(), suspects.end(), [](const Member* one) { return one->has_ended; });
+    if (member.leftovers.has_signalled(pid))
+      its.insert(pid);
+    if (!suspects.contains(&member))
+      continue;
+    const bool all_ended = std::all_of(
+        suspects.begin(), suspects.end(), [](const Member* one) { return one->has_ended; });
     const bool is_its = all_ended || process_status(pid).is_exiting;
     (is_its ? its : unclear).insert(pid);
   }
@@ -257,8 +286,10 @@ bool ProcessPool::sweep(Member& member, const Suspects& left, Clock::time_point 
     }
     return false;
   }
-  if (!unclear.empty() && now < member.end.exit.at + kShowsItself) return false;
-  if (!its.empty()) give_up(member, its);
+  if (!unclear.empty() && now < member.end.exit.at + kShowsItself)
+    return false;
+  if (!its.empty())
+    give_up(member, its);
   for (const pid_t pid : unclear) {
     member.end.unclear.push_back(describe_process(pid));
     member.end.alive.push_back(process_id_of(pid));
@@ -275,7 +306,8 @@ void ProcessPool::give_up(Member& member, const std::set<pid_t>& pids) {
 }
 
 bool ProcessPool::is_alive(const ProcessId& process) {
-  return process_start_ticks(process.pid) == process.started_ticks && !without_ended({process.pid}).empty();
+  return process_start_ticks(process.pid) == process.started_ticks &&
+         !without_ended({process.pid}).empty();
 }
 
 void ProcessPool::forget(int id) {
@@ -290,7 +322,8 @@ void ProcessPool::forget(int id) {
 void ProcessPool::kill_everything() {
   const auto give_up = Clock::now() + options_.kill_wait;
   for (;;) {
-    // What a member had started comes to us when that is dead, so leftovers are looked for afterwards.
+    // What a member had started comes to us when that is dead, so leftovers are looked for
+    // afterwards.
     std::set<pid_t> alive;
     for (const auto& [id, member] : members_) {
       const pid_t pid = member->child.pid;
@@ -298,19 +331,24 @@ void ProcessPool::kill_everything() {
       ::kill(-pid, SIGKILL);
       siginfo_t info = {};
       const int rc = ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT | WNOHANG);
-      if (rc != 0 || info.si_pid != pid) alive.insert(pid);
+      if (rc != 0 || info.si_pid != pid)
+        alive.insert(pid);
     }
     std::set<pid_t> left = left_behind();
     left.insert(alive.begin(), alive.end());
-    if (left.empty()) break;
-    for (const pid_t pid : left) ::kill(pid, SIGKILL);
+    if (left.empty())
+      break;
+    for (const pid_t pid : left)
+      ::kill(pid, SIGKILL);
     if (Clock::now() >= give_up) {
-      for (const pid_t pid : left) log(LogLevel::error, cat("could not end ", describe_process(pid)));
+      for (const pid_t pid : left)
+        log(LogLevel::error, cat("could not end ", describe_process(pid)));
       break;
     }
     loop_.run_once(Clock::now() + kLookAtLeftovers);
   }
-  while (!members_.empty()) forget(members_.begin()->first);
+  while (!members_.empty())
+    forget(members_.begin()->first);
   ending_.clear();
   ended_.clear();
 }

@@ -1,8 +1,8 @@
-// Child processes that come and go independently. Each can be started at any time and ended alone, and is
-// reported when it has ended together with everything that it started. Used by the tasks runner; for children
-// that live and end together see ProcessSet. A process may have only one at a time: while it lives, the
-// process is a subreaper, and every process that becomes its child belongs to it. A child costs little, so
-// thousands can be started in a second.
+// Child processes that come and go independently. Each can be started at any time and ended alone,
+// and is reported when it has ended together with everything that it started. Used by the tasks
+// runner; for children that live and end together see ProcessSet. A process may have only one at a
+// time: while it lives, the process is a subreaper, and every process that becomes its child
+// belongs to it. A child costs little, so thousands can be started in a second.
 #pragma once
 
 #include <signal.h>
@@ -30,12 +30,13 @@ namespace muster {
 struct ProcessPoolOptions {
   // Signals to this process that take_signal returns. SIGHUP is ignored if it was ignored at entry.
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-  std::vector<int> pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};  // only passed on to the children
+  std::vector<int> pass_signals = {
+      SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};  // only passed on to the children
   std::string mark = {};            // "NAME=value" in every child's environment, and in no other's
   std::string child_variable = {};  // the variable whose value is a child's name
   std::function<void(int signal)> on_pass = {};  // called before one of pass_signals is passed on
-  // Whether a child of this process belongs to someone else: the pool ignores it, like children that existed
-  // before the pool.
+  // Whether a child of this process belongs to someone else: the pool ignores it, like children
+  // that existed before the pool.
   std::function<bool(pid_t pid)> is_foreign = {};
   std::chrono::milliseconds ask_leftovers = kAskLeftovers;
   std::chrono::milliseconds kill_wait{5'000};  // after SIGKILL, before it is given up
@@ -46,8 +47,8 @@ struct PoolExit {
   ChildExit exit = {};
   std::vector<std::string> killed = {};     // descriptions of what it left that needed SIGKILL
   std::vector<std::string> survivors = {};  // descriptions of processes that survived even SIGKILL
-  // Descriptions of processes that this child has left, or another that still runs: they show neither. They
-  // are ended when the last of the children ends that may have left them.
+  // Descriptions of processes that this child has left, or another that still runs: they show
+  // neither. They are ended when the last of the children ends that may have left them.
   std::vector<std::string> unclear = {};
   std::vector<ProcessId> alive = {};  // the survivors and the unclear ones
 };
@@ -62,24 +63,27 @@ class ProcessPool {
   // The event loop, for others that wait beside the processes.
   EventLoop& loop() { return loop_; }
 
-  // `name` is the value of child_variable in the child's environment. Throws: what spawn_child throws.
+  // `name` is the value of child_variable in the child's environment. Throws: what spawn_child
+  // throws.
   pid_t spawn(int id, const std::string& name, ChildOptions options);
 
-  // Asks a child to end with SIGTERM; after `grace`, sends SIGKILL to everything it started. Does nothing if
-  // it has ended.
+  // Asks a child to end with SIGTERM; after `grace`, sends SIGKILL to everything it started. Does
+  // nothing if it has ended.
   void end(int id, std::chrono::milliseconds grace);
 
-  // Waits until something has happened or `until` is reached. Returns the children that have ended, in order
-  // of their ends. Blocking: until then.
+  // Waits until something has happened or `until` is reached. Returns the children that have ended,
+  // in order of their ends. Blocking: until then.
   std::vector<PoolExit> wait(std::optional<Clock::time_point> until);
 
-  // Sends a signal to all children; job-control signals (SIGTSTP, SIGCONT) go to their process groups.
+  // Sends a signal to all children; job-control signals (SIGTSTP, SIGCONT) go to their process
+  // groups.
   void signal_children(int signal);
 
   // Whether a process that `wait` named in `alive` has not ended yet. Reaps it when it has.
   static bool is_alive(const ProcessId& process);
 
-  // Reaps ended processes that this process inherited as subreaper. Needed only while no member ends.
+  // Reaps ended processes that this process inherited as subreaper. Needed only while no member
+  // ends.
   void reap_orphans() { left_behind(); }
 
   // The next stop signal received, if any.

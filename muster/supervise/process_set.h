@@ -1,8 +1,9 @@
-// A set of child processes that start, live and end together. It reports deaths in order, passes signals on,
-// stops everything with a grace period, and leaves no descendant behind. Used by the launcher (and other code
-// that runs programs); knows nothing of ranks. A process may have only one at a time: while it lives, the
-// process is a subreaper, and every process that becomes its child counts as a descendant of the set. The set
-// also raises the open-file limit; the children do not inherit the raised limit.
+// A set of child processes that start, live and end together. It reports deaths in order, passes
+// signals on, stops everything with a grace period, and leaves no descendant behind. Used by the
+// launcher (and other code that runs programs); knows nothing of ranks. A process may have only one
+// at a time: while it lives, the process is a subreaper, and every process that becomes its child
+// counts as a descendant of the set. The set also raises the open-file limit; the children do not
+// inherit the raised limit.
 #pragma once
 
 #include <signal.h>
@@ -26,43 +27,45 @@
 namespace muster {
 
 struct ProcessSetOptions {
-  // Signals to this process that stop the set. SIGHUP is ignored if it was ignored at entry (nohup).
+  // Signals to this process that stop the set. SIGHUP is ignored if it was ignored at entry
+  // (nohup).
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   // Signals that are only passed on to the main processes.
   std::vector<int> pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};
-  // Why SIGTSTP (Ctrl-Z) cannot stop this process; logged when SIGTSTP arrives. Empty: SIGTSTP stops this
-  // process and its children.
+  // Why SIGTSTP (Ctrl-Z) cannot stop this process; logged when SIGTSTP arrives. Empty: SIGTSTP
+  // stops this process and its children.
   std::string goes_on_because = {};
 };
 
 struct WaitRules {
   bool stop_on_failure = true;
-  std::chrono::milliseconds grace{30'000};      // between SIGTERM (or the signal received) and SIGKILL
-  std::chrono::milliseconds kill_wait{5'000};   // after SIGKILL, before it is reported as unkillable
+  std::chrono::milliseconds grace{30'000};  // between SIGTERM (or the signal received) and SIGKILL
+  std::chrono::milliseconds kill_wait{5'000};  // after SIGKILL, before it is reported as unkillable
   std::optional<Clock::time_point> until = {};  // then everything is stopped, as by SIGTERM
   std::function<void(const ChildExit&)> on_exit = {};
-  // What a process that failed has told of why. If all that failed have lost another, that one may take a
-  // while to die; the set waits for it before it stops the rest. Called several times.
+  // What a process that failed has told of why. If all that failed have lost another, that one may
+  // take a while to die; the set waits for it before it stops the rest. Called several times.
   std::function<Account(const ChildExit&)> account = {};
-  // Called before a failure stops the rest, with all failures that came together, the cause first. Returns
-  // true if they have been handled (for example by spawning replacements): the rest then goes on, and what
-  // the failed processes left in their process groups is killed.
+  // Called before a failure stops the rest, with all failures that came together, the cause first.
+  // Returns true if they have been handled (for example by spawning replacements): the rest then
+  // goes on, and what the failed processes left in their process groups is killed.
   std::function<bool(const std::vector<ChildExit>&)> is_made_good = {};
-  // Whether more processes will be spawned. If so, the set goes on even when nothing runs, and is_made_good
-  // is called for the last failures too.
+  // Whether more processes will be spawned. If so, the set goes on even when nothing runs, and
+  // is_made_good is called for the last failures too.
   std::function<bool()> awaits_others = {};
-  // Called before a stop signal or the time limit stops the set; it may still spawn members. Returns the
-  // members that are stopped only after another member has ended, if there are others.
+  // Called before a stop signal or the time limit stops the set; it may still spawn members.
+  // Returns the members that are stopped only after another member has ended, if there are others.
   std::function<std::set<int>()> before_stop = {};
-  // Called instead of passing on the first stop signal, for children that are stopped by other means than a
-  // signal. The grace period still applies.
+  // Called instead of passing on the first stop signal, for children that are stopped by other
+  // means than a signal. The grace period still applies.
   std::function<void(int signal)> on_stop = {};
 };
 
 struct WaitResult {
-  std::vector<ChildExit> exits;        // in order of death, but the cause before what came together with it
-  int stopped_by = 0;                  // the stop signal received, if any
-  bool timed_out = false;              // WaitRules::until was reached
+  std::vector<ChildExit>
+      exits;               // in order of death, but the cause before what came together with it
+  int stopped_by = 0;      // the stop signal received, if any
+  bool timed_out = false;  // WaitRules::until was reached
   std::vector<std::string> killed;     // descriptions of leftover descendants that needed SIGKILL
   std::vector<std::string> survivors;  // descriptions of processes that survived even SIGKILL
 };
@@ -77,9 +80,9 @@ class ProcessSet {
   // The event loop, for others (output, input) that wait beside the processes.
   EventLoop& loop() { return loop_; }
 
-  // Everything started from now on ends with this process, even if this process is killed. `marks`: what all
-  // descendants have in their environment (Sentinel). Only the first call counts; without one, spawn posts a
-  // sentinel without marks.
+  // Everything started from now on ends with this process, even if this process is killed. `marks`:
+  // what all descendants have in their environment (Sentinel). Only the first call counts; without
+  // one, spawn posts a sentinel without marks.
   void post_sentinel(const std::vector<std::string>& marks = {});
 
   // Starts a child. Throws: what spawn_child throws; processes started before live on.
@@ -88,14 +91,14 @@ class ProcessSet {
   // The process id of the newest member with this id that is not waited for yet; -1: none.
   pid_t pid_of(int id) const;
 
-  // Lets go of a member that has ended, and that others have taken the place of: nothing is told of its end
-  // any more, and what it left in its process group is killed.
+  // Lets go of a member that has ended, and that others have taken the place of: nothing is told of
+  // its end any more, and what it left in its process group is killed.
   void forget(pid_t pid);
 
-  // Waits until every process has ended. The first failure or a stop signal stops all of them; a second
-  // SIGINT kills at once. Leftover descendants are ended too. A stop signal that arrived while there were no
-  // processes counts.
-  // Blocking: until nothing is left, or what is left cannot be killed.
+  // Waits until every process has ended. The first failure or a stop signal stops all of them; a
+  // second SIGINT kills at once. Leftover descendants are ended too. A stop signal that arrived
+  // while there were no processes counts. Blocking: until nothing is left, or what is left cannot
+  // be killed.
   WaitResult wait_all(const WaitRules& rules);
 
   // The stop signal received since the last wait_all; 0: none. Start nothing after one.
@@ -104,8 +107,8 @@ class ProcessSet {
   // Whether the remaining processes are already being stopped, for any reason.
   bool is_ending() const { return phase_ != Phase::running; }
 
-  // Ends a wait_all in progress, as a stop signal would: SIGTERM, grace, SIGKILL. Processes that end after
-  // this were ended by us (ChildExit::sent_signal). For callbacks of the loop.
+  // Ends a wait_all in progress, as a stop signal would: SIGTERM, grace, SIGKILL. Processes that
+  // end after this were ended by us (ChildExit::sent_signal). For callbacks of the loop.
   void end_all();
 
   // The same without the grace period.

@@ -29,8 +29,8 @@ struct Sentinel::Groups {
 
 namespace {
 
-// From here to stand_guard: what runs in the child. No allocation, no locks, nothing of the C++ runtime; the
-// marks were made by the parent before.
+// From here to stand_guard: what runs in the child. No allocation, no locks, nothing of the C++
+// runtime; the marks were made by the parent before.
 
 constexpr int kMostPasses = 200;
 constexpr timespec kBetweenPasses = {.tv_sec = 0, .tv_nsec = 5'000'000};
@@ -71,18 +71,21 @@ int open_of(int proc, const char* pid, const char* name) {
   char path[64] = {};
   char* end = path;
   for (const char* part : {pid, "/", name}) {
-    for (; *part != '\0' && end < path + sizeof(path) - 1; ++part) *end++ = *part;
+    for (; *part != '\0' && end < path + sizeof(path) - 1; ++part)
+      *end++ = *part;
   }
   return ::openat(proc, path, O_RDONLY | O_CLOEXEC);
 }
 
 bool has_marks(int proc, const char* pid, const std::vector<std::string>& marks) {
   const int file = open_of(proc, pid, "environ");
-  if (file < 0) return false;
+  if (file < 0)
+    return false;
   MarkFinder finder(marks);
   char bytes[4096];
   for (ssize_t n = 0; (n = ::read(file, bytes, sizeof(bytes))) > 0;) {
-    for (ssize_t i = 0; i < n; ++i) finder.take(bytes[i]);
+    for (ssize_t i = 0; i < n; ++i)
+      finder.take(bytes[i]);
   }
   ::close(file);
   return finder.found_all();
@@ -93,7 +96,8 @@ bool is_sentinel(int proc, const char* pid) {
   const int file = open_of(proc, pid, "comm");
   char name[sizeof(kName)] = {};
   const ssize_t n = file < 0 ? 0 : ::read(file, name, sizeof(name) - 1);
-  if (file >= 0) ::close(file);
+  if (file >= 0)
+    ::close(file);
   return n > 0 && std::equal(kName, kName + sizeof(kName) - 1, name);
 }
 
@@ -109,7 +113,8 @@ struct Entry {
 pid_t pid_of(const char* name) {
   pid_t pid = 0;
   for (; *name != '\0'; ++name) {
-    if (*name < '0' || *name > '9') return 0;
+    if (*name < '0' || *name > '9')
+      return 0;
     pid = 10 * pid + (*name - '0');
   }
   return pid;
@@ -125,38 +130,50 @@ int kill_marked(int proc, const std::vector<std::string>& marks) {
       const auto* entry = reinterpret_cast<const Entry*>(entries + at);
       at += entry->size;
       const pid_t pid = pid_of(entry->name);
-      if (pid <= 0 || pid == ::getpid() || !has_marks(proc, entry->name, marks)) continue;
-      if (is_sentinel(proc, entry->name)) continue;
-      if (::kill(pid, SIGKILL) == 0) ++killed;
+      if (pid <= 0 || pid == ::getpid() || !has_marks(proc, entry->name, marks))
+        continue;
+      if (is_sentinel(proc, entry->name))
+        continue;
+      if (::kill(pid, SIGKILL) == 0)
+        ++killed;
     }
   }
   return killed;
 }
 
 void close_all_but_standard_input() {
-  if (::close_range(1, ~0U, 0) == 0) return;
-  for (int fd = 1; fd < 65'536; ++fd) ::close(fd);  // a kernel before 5.9
+  if (::close_range(1, ~0U, 0) == 0)
+    return;
+  for (int fd = 1; fd < 65'536; ++fd)
+    ::close(fd);  // a kernel before 5.9
 }
 
-// Until the word to end (a byte), or the launcher's death (end of file): then SIGKILL to all that is left. It
-// looks again until nothing is found, as processes may be born meanwhile.
-void stand_guard(int pipe, const pid_t* groups, const std::atomic<size_t>& num_groups,
+// Until the word to end (a byte), or the launcher's death (end of file): then SIGKILL to all that
+// is left. It looks again until nothing is found, as processes may be born meanwhile.
+void stand_guard(int pipe,
+                 const pid_t* groups,
+                 const std::atomic<size_t>& num_groups,
                  const std::vector<std::string>& marks) {
   ::setsid();
   ::prctl(PR_SET_NAME, kName);
-  if (::chdir("/") != 0) return;
-  if (::dup2(pipe, STDIN_FILENO) != STDIN_FILENO) return;
+  if (::chdir("/") != 0)
+    return;
+  if (::dup2(pipe, STDIN_FILENO) != STDIN_FILENO)
+    return;
   close_all_but_standard_input();
   char word = 0;
   ssize_t n = 0;
   do {
     n = ::read(STDIN_FILENO, &word, 1);
   } while (n < 0 && errno == EINTR);
-  if (n != 0) return;
-  for (size_t i = 0; i < num_groups; ++i) ::kill(-groups[i], SIGKILL);
+  if (n != 0)
+    return;
+  for (size_t i = 0; i < num_groups; ++i)
+    ::kill(-groups[i], SIGKILL);
   const int proc = marks.empty() ? -1 : ::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   for (int pass = 0; proc >= 0 && pass < kMostPasses; ++pass) {
-    if (kill_marked(proc, marks) == 0 && pass > 0) return;
+    if (kill_marked(proc, marks) == 0 && pass > 0)
+      return;
     ::nanosleep(&kBetweenPasses, nullptr);
   }
 }
@@ -165,12 +182,14 @@ void stand_guard(int pipe, const pid_t* groups, const std::atomic<size_t>& num_g
 
 Sentinel::Sentinel(const std::vector<std::string>& marks) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("cannot make a pipe", errno);
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    fail_errno("cannot make a pipe", errno);
   const Fd read_end(ends[0]);
   pipe_ = Fd(ends[1]);
   void* const shared =
       ::mmap(nullptr, sizeof(Groups), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared == MAP_FAILED) fail_errno("cannot map memory", errno);
+  if (shared == MAP_FAILED)
+    fail_errno("cannot map memory", errno);
   groups_ = new (shared) Groups;
   groups_->count = 0;
   {
@@ -182,7 +201,8 @@ Sentinel::Sentinel(const std::vector<std::string>& marks) {
       ::_exit(0);
     }
   }
-  if (pid_ > 0) return;
+  if (pid_ > 0)
+    return;
   const int why = errno;
   ::munmap(shared, sizeof(Groups));
   fail_errno("cannot make a process", why);
@@ -197,17 +217,20 @@ Sentinel::~Sentinel() {
 
 void Sentinel::guard(pid_t group) {
   const size_t count = groups_->count;
-  if (count == kMostGroups) return;
+  if (count == kMostGroups)
+    return;
   groups_->ids[count] = group;
   groups_->count = count + 1;
 }
 
-// The last group takes its place, and is there twice for a moment: killed in between, that does no harm.
+// The last group takes its place, and is there twice for a moment: killed in between, that does no
+// harm.
 void Sentinel::release(pid_t group) {
   const size_t count = groups_->count;
   pid_t* const end = groups_->ids + count;
   pid_t* const found = std::find(groups_->ids, end, group);
-  if (found == end) return;
+  if (found == end)
+    return;
   *found = end[-1];
   groups_->count = count - 1;
 }

@@ -1,6 +1,7 @@
-// A small process that outlives a launcher killed by SIGKILL just long enough to take its job along. The
-// kernel ends the ranks themselves (PR_SET_PDEATHSIG); what they have started, such as the program behind a
-// shell wrapper, only somebody who is left can end. Made and kept by ProcessSet; knows nothing of ranks.
+// A small process that outlives a launcher killed by SIGKILL just long enough to take its job
+// along. The kernel ends the ranks themselves (PR_SET_PDEATHSIG); what they have started, such as
+// the program behind a shell wrapper, only somebody who is left can end. Made and kept by
+// ProcessSet; knows nothing of ranks.
 #pragma once
 
 #include <sys/types.h>
@@ -14,10 +15,10 @@ namespace muster {
 
 class Sentinel {
  public:
-  // Forks without exec, since a program that starts itself would run its main again: the child has nothing of
-  // ours open, a session of its own, and makes only async-signal-safe calls. `marks` are entries of the
-  // environment, as "NAME=value", that together tell this job's processes from all others; none: only the
-  // groups are ended. Throws: io.
+  // Forks without exec, since a program that starts itself would run its main again: the child has
+  // nothing of ours open, a session of its own, and makes only async-signal-safe calls. `marks` are
+  // entries of the environment, as "NAME=value", that together tell this job's processes from all
+  // others; none: only the groups are ended. Throws: io.
   explicit Sentinel(const std::vector<std::string>& marks);
   Sentinel(const Sentinel&) = delete;
   Sentinel& operator=(const Sentinel&) = delete;

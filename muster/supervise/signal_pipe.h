@@ -1,7 +1,7 @@
-// Signals to this process as something to wait for: handlers write each one's number into a pipe that an
-// event loop watches. Handlers, and not a signalfd with the signals blocked, because blocking counts for one
-// thread only: in a program with others, the kernel would hand the signal to one of those. Used by
-// ProcessSet; one at a time in a process.
+// Signals to this process as something to wait for: handlers write each one's number into a pipe
+// that an event loop watches. Handlers, and not a signalfd with the signals blocked, because
+// blocking counts for one thread only: in a program with others, the kernel would hand the signal
+// to one of those. Used by ProcessSet; one at a time in a process.
 #pragma once
 
 #include <signal.h>

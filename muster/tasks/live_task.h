@@ -1,4 +1,5 @@
-// What the runner keeps of a task that runs, and of one that has ended. For runner.cc; a private header.
+// What the runner keeps of a task that runs, and of one that has ended. For runner.cc; a private
+// header.
 #pragma once
 
 #include <cstdint>

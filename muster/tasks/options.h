@@ -1,5 +1,5 @@
-// What a run of tasks is asked for: `muster tasks` fills it in, run.h has it done. Values, and one question
-// that somebody else answers: which machines there are.
+// What a run of tasks is asked for: `muster tasks` fills it in, run.h has it done. Values, and one
+// question that somebody else answers: which machines there are.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,8 @@
 namespace muster {
 
 struct TasksOptions {
-  // The tasks: a spec file or a sweep. With neither, a run that goes on has those that it began with.
+  // The tasks: a spec file or a sweep. With neither, a run that goes on has those that it began
+  // with.
   std::string spec = {};
   std::optional<SweepOptions> sweep = {};
   std::string sweep_needs = {};  // a sweep's needs as they were said, for errors: "--need-gpus 3"
@@ -25,13 +26,15 @@ struct TasksOptions {
   std::string resume = {};      // the folder of a run that goes on; empty: a new one
   TasksSettings settings = {};  // of one that goes on, those that are to change
 
-  // The machines to use, by their settings; empty: this one alone. Not asked where an inventory is told.
+  // The machines to use, by their settings; empty: this one alone. Not asked where an inventory is
+  // told.
   std::function<std::vector<TaskMachine>(const TasksSettings& settings)> find_machines = {};
 
-  // When nothing else is to do: for GPUs of other jobs (nothing: ever), for hosts that were lost (a minute).
+  // When nothing else is to do: for GPUs of other jobs (nothing: ever), for hosts that were lost (a
+  // minute).
   std::optional<std::chrono::milliseconds> wait = {};
   std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole run
-  std::chrono::milliseconds shutdown_timeout{30'000};        // grace period between SIGTERM and SIGKILL
+  std::chrono::milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL
 
   bool dry_run = false;      // say what would start first, and stop
   std::string explain = {};  // a task's name: say why it waits, and stop

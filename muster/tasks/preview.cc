@@ -17,8 +17,10 @@ namespace muster {
 
 namespace {
 
-// What a journal says that a running task has, as the pool counts it; nothing when that is another machine's.
-std::optional<Allocation> allocation_of(const Pool& pool, const TaskAttempt& attempt,
+// What a journal says that a running task has, as the pool counts it; nothing when that is another
+// machine's.
+std::optional<Allocation> allocation_of(const Pool& pool,
+                                        const TaskAttempt& attempt,
                                         const TakenShare& taken) {
   Allocation where{.host = -1,
                    .memory_bytes = taken.memory_bytes,
@@ -27,12 +29,15 @@ std::optional<Allocation> allocation_of(const Pool& pool, const TaskAttempt& att
                    .bound = attempt.cpus};
   where.units = static_cast<int>(std::lround(attempt.gpu_fraction * kWholeGpu));
   for (size_t h = 0; h < pool.hosts().size(); ++h) {
-    if (pool.hosts()[h].name == attempt.host) where.host = static_cast<int>(h);
+    if (pool.hosts()[h].name == attempt.host)
+      where.host = static_cast<int>(h);
   }
-  if (where.host < 0) return std::nullopt;
+  if (where.host < 0)
+    return std::nullopt;
   for (const std::string& device : attempt.devices) {
     const auto gpu = pool.hosts()[static_cast<size_t>(where.host)].find_gpu(device);
-    if (!gpu) return std::nullopt;
+    if (!gpu)
+      return std::nullopt;
     where.gpus.push_back(*gpu);
   }
   return where;
@@ -63,59 +68,88 @@ double restore_run(const TasksRun& run, TaskSchedule& schedule) {
 
 // What became of it, where that is more than its state; or empty.
 std::string told_before(const TasksRun& run, size_t task) {
-  if (run.is_new) return {};
+  if (run.is_new)
+    return {};
   const TaskResult& result = run.before.results[task];
   const std::string name = printable(run.file.tasks[task].name);
   if (result.state == TaskState::failed || result.state == TaskState::skipped)
     return cat(name, " is ", to_string(result.state), ": ", printable(result.reason), "\n");
-  return !result.attempts.empty() && result.attempts.back().lost ? cat(name, " ran when the run was killed\n")
-                                                                 : std::string();
+  return !result.attempts.empty() && result.attempts.back().lost
+             ? cat(name, " ran when the run was killed\n")
+             : std::string();
 }
 
 // Of a run that goes on.
 std::string explain_now(const TasksRun& run, size_t task, TaskSchedule& schedule) {
   const TaskResult& result = run.before.results[task];
   const double now = restore_run(run, schedule);
-  if (result.state == TaskState::failed || result.state == TaskState::skipped) return told_before(run, task);
-  if (result.state != TaskState::running) return explain(schedule, task, now);
+  if (result.state == TaskState::failed || result.state == TaskState::skipped)
+    return told_before(run, task);
+  if (result.state != TaskState::running)
+    return explain(schedule, task, now);
   const TaskAttempt& attempt = result.attempts.back();
-  return cat(printable(run.file.tasks[task].name), " runs since ", format_seconds(now - attempt.began),
-             " on ", describe_devices(attempt), " of ", attempt.host, "\n");
+  return cat(printable(run.file.tasks[task].name),
+             " runs since ",
+             format_seconds(now - attempt.began),
+             " on ",
+             describe_devices(attempt),
+             " of ",
+             attempt.host,
+             "\n");
 }
 
 // Of a run that has ended, or has not begun: what would be if it did now.
 std::string explain_beginning(const TasksRun& run, size_t task, TaskSchedule& schedule) {
   std::string text = run.is_new ? "no run yet; if one began now:\n" : "no run goes on there\n";
   const std::string name = printable(run.file.tasks[task].name);
-  if (schedule.state(task) == TaskState::done) return cat(text, name, " is done\n");
+  if (schedule.state(task) == TaskState::done)
+    return cat(text, name, " is done\n");
   text += told_before(run, task);
-  if (!run.is_new) text += "if it went on now, with --resume alone:\n";
+  if (!run.is_new)
+    text += "if it went on now, with --resume alone:\n";
   for (const TaskStart& start : schedule.start(0)) {
-    if (start.task != task) continue;
+    if (start.task != task)
+      continue;
     const TaskAttempt attempt = attempt_of(schedule.pool(), start.where, 0);
-    return cat(text, name, " would start first, on ", describe_devices(attempt), " of ", attempt.host, "\n");
+    return cat(text,
+               name,
+               " would start first, on ",
+               describe_devices(attempt),
+               " of ",
+               attempt.host,
+               "\n");
   }
   return text + explain(schedule, task, 0);
 }
 
 // Has the schedule count what other jobs hold on all machines; a line for each GPU.
-std::vector<std::string> count_held(const TasksRun& run, const TaskMachines& machines,
+std::vector<std::string> count_held(const TasksRun& run,
+                                    const TaskMachines& machines,
                                     TaskSchedule& schedule) {
   std::vector<std::string> lines;
   const auto count = [&](int host, int gpu, int units, const std::string& by) {
-    if (units == 0) return;
+    if (units == 0)
+      return;
     schedule.set_leased(host, gpu, units, by);
     const PoolHost& mine = schedule.pool().hosts()[static_cast<size_t>(host)];
-    lines.push_back(cat("GPU ", mine.gpus[static_cast<size_t>(gpu)].index.value,
-                        machines.connections.empty() ? "" : cat(" of ", mine.name), " is ", by));
+    lines.push_back(cat("GPU ",
+                        mine.gpus[static_cast<size_t>(gpu)].index.value,
+                        machines.connections.empty() ? "" : cat(" of ", mine.name),
+                        " is ",
+                        by));
   };
   const int here = machines.here();
-  ForeignLeases leases(schedule.pool(), here, run.before.head.run_id, run.settings.lease,
-                       [&](int gpu, int units, const std::string& by) { count(here, gpu, units, by); });
+  ForeignLeases leases(
+      schedule.pool(),
+      here,
+      run.before.head.run_id,
+      run.settings.lease,
+      [&](int gpu, int units, const std::string& by) { count(here, gpu, units, by); });
   leases.look();
   for (int host = 0; host < static_cast<int>(machines.connections.size()); ++host) {
     const auto& connection = machines.connections[static_cast<size_t>(host)];
-    if (!connection) continue;
+    if (!connection)
+      continue;
     for (const RemoteHeld& held : connection->held_before()) {
       if (const auto gpu = schedule.pool().hosts()[static_cast<size_t>(host)].find_gpu(held.gpu))
         count(host, *gpu, std::min(held.units, kWholeGpu), printable(held.by));
@@ -128,8 +162,10 @@ std::string text_of(const nlohmann::ordered_json& json) {
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-std::string first_starts_json(const TasksRun& run, const TaskSchedule& schedule,
-                              const std::vector<TaskStart>& starts, const std::vector<std::string>& held) {
+std::string first_starts_json(const TasksRun& run,
+                              const TaskSchedule& schedule,
+                              const std::vector<TaskStart>& starts,
+                              const std::vector<std::string>& held) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const TaskStart& start : starts) {
     const Task& task = run.file.tasks[start.task];
@@ -155,45 +191,68 @@ struct StandingBefore {  // numbers of tasks, before any of these starts
   size_t waiting = 0;
 };
 
-std::string first_starts_text(const TasksRun& run, const TaskSchedule& schedule, const StandingBefore& before,
-                              const std::vector<TaskStart>& starts, const std::vector<std::string>& held) {
+std::string first_starts_text(const TasksRun& run,
+                              const TaskSchedule& schedule,
+                              const StandingBefore& before,
+                              const std::vector<TaskStart>& starts,
+                              const std::vector<std::string>& held) {
   const size_t all = run.file.tasks.size();
   if (before.running + before.waiting == 0)
     return cat("every task has ended, ", before.done, " of ", all, " are done: nothing starts\n");
   std::vector<std::vector<std::string>> rows;
   for (const TaskStart& start : starts) {
     const Task& task = run.file.tasks[start.task];
-    rows.push_back({task.name, schedule.pool().hosts()[static_cast<size_t>(start.where.host)].name,
+    rows.push_back({task.name,
+                    schedule.pool().hosts()[static_cast<size_t>(start.where.host)].name,
                     describe_devices(attempt_of(schedule.pool(), start.where, 0)),
                     describe(task.needs[start.alternative]),
                     start.alternative == 0 ? "" : cat("alternative ", start.alternative + 1)});
   }
   const bool none = rows.empty();
-  std::string text = none ? "" : format_table({{"task"}, {"host"}, {"devices"}, {"needs"}, {""}}, rows);
-  text += cat("of ", all, " tasks ", before.done > 0 ? cat(before.done, " are done, ") : "",
-              before.running > 0 ? cat(before.running, before.running == 1 ? " runs, " : " run, ") : "",
-              none ? "none can start now; " : "these start first; ", schedule.count(TaskState::waiting),
-              " wait", none ? "; --explain NAME says why" : "", "\n");
-  if (!held.empty()) text += cat("other jobs have GPUs: ", join(held, ", "), "\n");
+  std::string text =
+      none ? "" : format_table({{"task"}, {"host"}, {"devices"}, {"needs"}, {""}}, rows);
+  text +=
+      cat("of ",
+          all,
+          " tasks ",
+          before.done > 0 ? cat(before.done, " are done, ") : "",
+          before.running > 0 ? cat(before.running, before.running == 1 ? " runs, " : " run, ") : "",
+          none ? "none can start now; " : "these start first; ",
+          schedule.count(TaskState::waiting),
+          " wait",
+          none ? "; --explain NAME says why" : "",
+          "\n");
+  if (!held.empty())
+    text += cat("other jobs have GPUs: ", join(held, ", "), "\n");
   return text;
 }
 
 }  // namespace
 
-std::string why_task_waits(const std::string& name, const TasksRun& run, const TaskMachines& machines,
-                           TaskSchedule& schedule, bool json) {
+std::string why_task_waits(const std::string& name,
+                           const TasksRun& run,
+                           const TaskMachines& machines,
+                           TaskSchedule& schedule,
+                           bool json) {
   const auto task = schedule.find(name);
-  if (!task) fail_usage(cat("--explain: expected the name of a task, got '", printable(name), "'"));
+  if (!task)
+    fail_usage(cat("--explain: expected the name of a task, got '", printable(name), "'"));
   const bool goes_on = !run.is_new && is_in_use(run.run_dir);
   count_held(run, machines, schedule);
   const TaskState state = run.is_new ? TaskState::waiting : run.before.results[*task].state;
-  std::string text = goes_on ? explain_now(run, *task, schedule) : explain_beginning(run, *task, schedule);
-  if (!json) return text;
-  return text_of(
-      {{"schema", "muster.tasks.explain/1"}, {"task", name}, {"state", to_string(state)}, {"text", text}});
+  std::string text =
+      goes_on ? explain_now(run, *task, schedule) : explain_beginning(run, *task, schedule);
+  if (!json)
+    return text;
+  return text_of({{"schema", "muster.tasks.explain/1"},
+                  {"task", name},
+                  {"state", to_string(state)},
+                  {"text", text}});
 }
 
-std::string first_starts(const TasksRun& run, const TaskMachines& machines, TaskSchedule& schedule,
+std::string first_starts(const TasksRun& run,
+                         const TaskMachines& machines,
+                         TaskSchedule& schedule,
                          bool json) {
   const std::vector<std::string> held = count_held(run, machines, schedule);
   const double now = !run.is_new && is_in_use(run.run_dir) ? restore_run(run, schedule) : 0;

@@ -1,5 +1,5 @@
-// What is said of a run without starting anything: what would start first, and why a task waits. Where the
-// run goes on in another process, as it stands there. For run.cc.
+// What is said of a run without starting anything: what would start first, and why a task waits.
+// Where the run goes on in another process, as it stands there. For run.cc.
 #pragma once
 
 #include <string>
@@ -10,12 +10,18 @@
 
 namespace muster {
 
-// --dry-run, as text or JSON. `schedule` is used up: what other jobs hold on the machines counts in it.
-std::string first_starts(const TasksRun& run, const TaskMachines& machines, TaskSchedule& schedule,
+// --dry-run, as text or JSON. `schedule` is used up: what other jobs hold on the machines counts in
+// it.
+std::string first_starts(const TasksRun& run,
+                         const TaskMachines& machines,
+                         TaskSchedule& schedule,
                          bool json);
 
 // --explain, in the same way. Throws: invalid_argument when no task has that name.
-std::string why_task_waits(const std::string& name, const TasksRun& run, const TaskMachines& machines,
-                           TaskSchedule& schedule, bool json);
+std::string why_task_waits(const std::string& name,
+                           const TasksRun& run,
+                           const TaskMachines& machines,
+                           TaskSchedule& schedule,
+                           bool json);
 
 }  // namespace muster

@@ -41,63 +41,81 @@ namespace fs = std::filesystem;
 // More may be meant, for tasks that mostly wait; it is rather a slip.
 void warn_of_cpus(const Inventory& inventory, int cpus) {
   int most = 0;
-  for (const Host& host : inventory.hosts) most = std::max(most, host.num_cores);
-  if (most == 0 || cpus <= most) return;
-  log(LogLevel::warn, cat("--cpus ", cpus, ": ", inventory.hosts.size() == 1 ? "" : "a host of ",
-                          inventory.source, " has ", inventory.hosts.size() == 1 ? "" : "at most ",
-                          plural(most, "CPU"), ", which that many tasks will share"));
+  for (const Host& host : inventory.hosts)
+    most = std::max(most, host.num_cores);
+  if (most == 0 || cpus <= most)
+    return;
+  log(LogLevel::warn,
+      cat("--cpus ",
+          cpus,
+          ": ",
+          inventory.hosts.size() == 1 ? "" : "a host of ",
+          inventory.source,
+          " has ",
+          inventory.hosts.size() == 1 ? "" : "at most ",
+          plural(most, "CPU"),
+          ", which that many tasks will share"));
 }
 
-// Tasks that say nothing of their needs run on CPUs where there is no GPU: not without a word where there is
-// one, or should be.
+// Tasks that say nothing of their needs run on CPUs where there is no GPU: not without a word where
+// there is one, or should be.
 void warn_of_missing_gpus(const TaskMachines& machines) {
-  if (machines.inventory.simulated) return;
+  if (machines.inventory.simulated)
+    return;
   for (const Host& host : machines.inventory.hosts) {
     const UsableGpus usable = usable_gpus(host, machines.masks);
     const bool missing = usable.mask_is_wrong || (host.gpus.empty() && host.gpus_expected);
-    if (missing) log(LogLevel::warn, printable(describe(host, usable)));
+    if (missing)
+      log(LogLevel::warn, printable(describe(host, usable)));
   }
 }
 
 TaskMachines machines_of(const TasksOptions& options, const TasksRun& run, bool held) {
   const TasksSettings& settings = run.settings;
-  if (!settings.inventory.empty()) return machines_in_file(settings.inventory);
+  if (!settings.inventory.empty())
+    return machines_in_file(settings.inventory);
   RemoteHello question = question_for(run.file.tasks);
   question.folder = current_folder();
   question.topology_or_nothing = settings.numa_binding.has_value();
   question.held = held && settings.lease;
   question.run_id = run.before.head.run_id;
-  return ask_machines(options.find_machines ? options.find_machines(settings) : std::vector<TaskMachine>(),
-                      question);
+  return ask_machines(
+      options.find_machines ? options.find_machines(settings) : std::vector<TaskMachine>(),
+      question);
 }
 
 // How fast the GPUs are, where the run or a task chooses by it.
 Scores scores_for(const TasksRun& run, const Inventory& inventory) {
   std::set<std::string> selections;
   for (const Task& task : run.file.tasks) {
-    if (!task.on.empty()) selections.insert(task.on);
+    if (!task.on.empty())
+      selections.insert(task.on);
   }
   const auto by_score = [](const Selection& selection) {
     return selection.has({SelectionItem::Kind::fastest});
   };
   const bool any = (run.settings.gpus && by_score(*run.settings.gpus)) ||
-                   std::any_of(selections.begin(), selections.end(),
-                               [&](const std::string& on) { return by_score(Selection(on)); });
+                   std::any_of(selections.begin(), selections.end(), [&](const std::string& on) {
+                     return by_score(Selection(on));
+                   });
   return any ? remembered_scores(inventory) : Scores();
 }
 
-TaskSchedule schedule_of(const TasksOptions& options, const TasksRun& run, const TaskMachines& machines) {
+TaskSchedule schedule_of(const TasksOptions& options,
+                         const TasksRun& run,
+                         const TaskMachines& machines) {
   const Inventory& inventory = machines.inventory;
   const TasksSettings& settings = run.settings;
   const Scores scores = scores_for(run, inventory);
-  check_needs(run.file.tasks, {.inventory = inventory,
-                               .source = run.spec(),
-                               .text = run.spec_text,
-                               .need_flags = options.sweep_needs,
-                               .masks = machines.masks,
-                               .scores = scores,
-                               .gpus = settings.gpus,
-                               .cpus = settings.cpus});
+  check_needs(run.file.tasks,
+              {.inventory = inventory,
+               .source = run.spec(),
+               .text = run.spec_text,
+               .need_flags = options.sweep_needs,
+               .masks = machines.masks,
+               .scores = scores,
+               .gpus = settings.gpus,
+               .cpus = settings.cpus});
   warn_of_cpus(inventory, settings.cpus);
   warn_of_missing_gpus(machines);
   PoolOptions pool{.gpus = settings.gpus,
@@ -108,52 +126,70 @@ TaskSchedule schedule_of(const TasksOptions& options, const TasksRun& run, const
   pool.numa_binding = settings.numa_binding.value_or(pool.numa_binding);
   ScheduleOptions limits{.max_running = settings.max_running};
   for (size_t i = 0; i < run.before.results.size(); ++i) {
-    if (run.before.results[i].state == TaskState::done) limits.done.push_back(i);
+    if (run.before.results[i].state == TaskState::done)
+      limits.done.push_back(i);
   }
   return {run.file.tasks, Pool(inventory, pool), std::move(limits)};
 }
 
 void warn_of_others(const Pool& pool, int here) {
-  if (here < 0 || pool.inventory().simulated) return;
+  if (here < 0 || pool.inventory().simulated)
+    return;
   const auto at = static_cast<size_t>(here);
   std::vector<GpuUuid> wanted;
-  for (const PoolGpu& gpu : pool.hosts()[at].gpus) wanted.push_back(gpu.uuid);
+  for (const PoolGpu& gpu : pool.hosts()[at].gpus)
+    wanted.push_back(gpu.uuid);
   for (const std::string& line : other_users_of(pool.inventory().hosts[at], wanted))
-    log(LogLevel::warn, cat(line, ", whose memory and time tasks there share; --gpus chooses others"));
+    log(LogLevel::warn,
+        cat(line, ", whose memory and time tasks there share; --gpus chooses others"));
 }
 
-JobNote note_of(const TasksOptions& options, const TasksRun& run, const std::vector<PoolGpu>& gpus,
+JobNote note_of(const TasksOptions& options,
+                const TasksRun& run,
+                const std::vector<PoolGpu>& gpus,
                 const std::string& run_id) {
-  JobNote note{.id = run_id,
-               .pid = ::getpid(),
-               .program = cat("tasks ", options.sweep ? join(options.sweep->command, " ") : options.spec),
-               .run_dir = run.run_dir,
-               .num_ranks = static_cast<int>(run.file.tasks.size()),
-               .since_seconds = std::time(nullptr)};
-  for (const PoolGpu& gpu : gpus) note.devices.push_back(gpu.uuid.value);
+  JobNote note{
+      .id = run_id,
+      .pid = ::getpid(),
+      .program = cat("tasks ", options.sweep ? join(options.sweep->command, " ") : options.spec),
+      .run_dir = run.run_dir,
+      .num_ranks = static_cast<int>(run.file.tasks.size()),
+      .since_seconds = std::time(nullptr)};
+  for (const PoolGpu& gpu : gpus)
+    note.devices.push_back(gpu.uuid.value);
   return note;
 }
 
 int exit_code_of(const RunOutcome& outcome) {
-  const auto is_done = [](const TaskResult& result) { return result.state == TaskState::done; };
-  if (std::all_of(outcome.results.begin(), outcome.results.end(), is_done)) return 0;
-  if (outcome.timed_out) return kTimeLimitExitCode;
+  const auto is_done = [](const TaskResult& result) {
+    return result.state == TaskState::done;
+  };
+  if (std::all_of(outcome.results.begin(), outcome.results.end(), is_done))
+    return 0;
+  if (outcome.timed_out)
+    return kTimeLimitExitCode;
   return outcome.stopped_by != 0 ? 128 + outcome.stopped_by : 1;
 }
 
 // The journal as it was left, and a first record for what follows.
 void begin_journal(TasksRun& run, Journal& journal, const std::string& mark, std::string& run_id) {
   const JournalState& before = run.before;
-  if (before.head.run_id.empty() && fs::exists(run.run_dir + "/logs"))  // they come after the first record
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("journal: expected the records of the run whose logs are in ", run.run_dir,
-            ", got none; restore ", journal_path(run.run_dir), ", or begin anew with another --run-dir"));
-  if (!before.cut.empty()) log(LogLevel::warn, cat("journal: ", before.cut));
-  if (!run.is_new) end_left_over(run.run_dir, before.marks);
+  if (before.head.run_id.empty() &&
+      fs::exists(run.run_dir + "/logs"))  // they come after the first record
+    throw Error(ErrorCode::failed_precondition,
+                cat("journal: expected the records of the run whose logs are in ",
+                    run.run_dir,
+                    ", got none; restore ",
+                    journal_path(run.run_dir),
+                    ", or begin anew with another --run-dir"));
+  if (!before.cut.empty())
+    log(LogLevel::warn, cat("journal: ", before.cut));
+  if (!run.is_new)
+    end_left_over(run.run_dir, before.marks);
   journal.begin_at(before.good_bytes, before.last_sum);
   if (before.head.run_id.empty()) {
-    journal.head({run_id, hash_of(read_file(task_file_path(run.run_dir))), mark}, run.file.tasks.size());
+    journal.head({run_id, hash_of(read_file(task_file_path(run.run_dir))), mark},
+                 run.file.tasks.size());
   } else {
     run_id = before.head.run_id;
     journal.resume(mark, before.seconds);
@@ -165,7 +201,8 @@ void begin_journal(TasksRun& run, Journal& journal, const std::string& mark, std
 std::vector<TaskResult> results_before(const TasksRun& run) {
   std::vector<TaskResult> results = run.before.results;
   for (TaskResult& result : results) {
-    if (result.state != TaskState::done) result.state = TaskState::waiting;
+    if (result.state != TaskState::done)
+      result.state = TaskState::waiting;
   }
   return results;
 }
@@ -182,8 +219,11 @@ Journal opened_journal(const TasksRun& run) {
 }
 
 // What the runner is told, of a run whose journal has begun.
-RunnerOptions runner_options(const TasksOptions& options, const TasksRun& run, const std::string& mark,
-                             const std::string& run_id, TaskMachines& machines) {
+RunnerOptions runner_options(const TasksOptions& options,
+                             const TasksRun& run,
+                             const std::string& mark,
+                             const std::string& run_id,
+                             TaskMachines& machines) {
   return {.facts = {.run_dir = run.run_dir,
                     .mark = mark,
                     .launcher = own_program(),
@@ -201,25 +241,34 @@ RunnerOptions runner_options(const TasksOptions& options, const TasksRun& run, c
           .earlier = run.before.marks};
 }
 
-// The table or JSON, then the files that were asked for. What has not ended counts as skipped from here on.
-void tell_results(const TasksOptions& options, const TasksRun& run, const Inventory& inventory,
+// The table or JSON, then the files that were asked for. What has not ended counts as skipped from
+// here on.
+void tell_results(const TasksOptions& options,
+                  const TasksRun& run,
+                  const Inventory& inventory,
                   RunOutcome& outcome) {
   for (TaskResult& result : outcome.results) {
-    if (result.state != TaskState::waiting && result.state != TaskState::running) continue;
+    if (result.state != TaskState::waiting && result.state != TaskState::running)
+      continue;
     result.state = TaskState::skipped;
-    if (result.reason.empty()) result.reason = "the run was ended before it could start";
+    if (result.reason.empty())
+      result.reason = "the run was ended before it could start";
   }
   const auto& tasks = run.file.tasks;
   try {
     write_all(STDOUT_FILENO,
-              options.json ? results_json(tasks, outcome.results) : results_table(tasks, outcome.results));
+              options.json ? results_json(tasks, outcome.results)
+                           : results_table(tasks, outcome.results));
   } catch (const ReaderGone&) {  // costs neither the files nor the exit code
   }
-  write_result_files(options.files, tasks, outcome.results, inventory,
-                     fs::path(run.run_dir).filename().string());
+  write_result_files(
+      options.files, tasks, outcome.results, inventory, fs::path(run.run_dir).filename().string());
 }
 
-int start_run(const TasksOptions& options, TasksRun& run, TaskMachines& machines, TaskSchedule& schedule) {
+int start_run(const TasksOptions& options,
+              TasksRun& run,
+              TaskMachines& machines,
+              TaskSchedule& schedule) {
   std::string run_id = make_uuid();
   begin_run_folder(run, run_id);
   Journal journal = opened_journal(run);
@@ -236,14 +285,17 @@ int start_run(const TasksOptions& options, TasksRun& run, TaskMachines& machines
   const int here = machines.here();
   warn_of_others(pool, here);
   const JobRegistration registration(
-      note_of(options, run, here < 0 ? std::vector<PoolGpu>() : pool.hosts()[static_cast<size_t>(here)].gpus,
+      note_of(options,
+              run,
+              here < 0 ? std::vector<PoolGpu>() : pool.hosts()[static_cast<size_t>(here)].gpus,
               run_id));
   RunOutcome outcome;
   {
     LiveTableOptions shown = live_table_options(options.quiet);
     shown.hosts = pool.hosts().size() > 1;
     LiveTable view(run.file.tasks, shown, run.before.results);
-    if (!options.quiet) view.note(cat("the run's folder is ", run.run_dir));
+    if (!options.quiet)
+      view.note(cat("the run's folder is ", run.run_dir));
     outcome = run_tasks(run.file.tasks, schedule, journal, results_before(run), runner, view);
     close_hosts(machines.connections);
   }
@@ -262,12 +314,14 @@ int say(const std::string& text) {
 int tasks::run(const TasksOptions& options) {
   TasksRun run = which_run(options);
   const bool only_says = options.dry_run || !options.explain.empty();
-  if (only_says && !run.is_new && !is_in_use(run.run_dir)) end_lost_attempts(run.before);
+  if (only_says && !run.is_new && !is_in_use(run.run_dir))
+    end_lost_attempts(run.before);
   TaskMachines machines = machines_of(options, run, only_says);
   TaskSchedule schedule = schedule_of(options, run, machines);
   if (!options.explain.empty())
     return say(why_task_waits(options.explain, run, machines, schedule, options.json));
-  if (options.dry_run) return say(first_starts(run, machines, schedule, options.json));
+  if (options.dry_run)
+    return say(first_starts(run, machines, schedule, options.json));
   check_result_files(options.files);
   return start_run(options, run, machines, schedule);
 }

@@ -1,6 +1,6 @@
-// The hosts of a run: this machine, and others by their connections. What becomes of tasks on any of them
-// comes out of one `wait`. A host that is lost is set aside in the schedule, and brought back when it has
-// been reached again. For the runner.
+// The hosts of a run: this machine, and others by their connections. What becomes of tasks on any
+// of them comes out of one `wait`. A host that is lost is set aside in the schedule, and brought
+// back when it has been reached again. For the runner.
 #pragma once
 
 #include <functional>
@@ -20,8 +20,8 @@ namespace muster {
 
 class RunHosts {
  public:
-  // Takes down a MUSTER_MARK that a host's tasks have from then on, for a run that goes on later: it must be
-  // known when this returns.
+  // Takes down a MUSTER_MARK that a host's tasks have from then on, for a run that goes on later:
+  // it must be known when this returns.
   using Record = std::function<void(const std::string& mark)>;
 
   // Begins the run on every host. All of these must outlive it.
@@ -38,8 +38,8 @@ class RunHosts {
   // Every host has told what other jobs hold there, or is lost. One round trip for all of them.
   bool ready() const;
 
-  // What has ended, of all hosts. A host that was lost meanwhile has been set aside, and that was said.
-  // Blocking: until something has happened or `until` has come.
+  // What has ended, of all hosts. A host that was lost meanwhile has been set aside, and that was
+  // said. Blocking: until something has happened or `until` has come.
   std::vector<TaskEnd> wait(Clock::time_point until);
 
   std::optional<int> take_signal() { return local_.take_signal(); }
@@ -78,10 +78,12 @@ class RunHosts {
   RunView& view_;
   Record record_;
   Connections none_;
-  Connections& remote_;  // by the pool's hosts; null is this machine, and so are all where there are none
+  Connections&
+      remote_;  // by the pool's hosts; null is this machine, and so are all where there are none
   std::map<int, HostRetry> retries_;
-  std::map<int, std::vector<std::string>> marks_;  // of each remote host: what its tasks have had, and have
-  int num_marks_ = 0;                              // beside the run's own
+  std::map<int, std::vector<std::string>>
+      marks_;          // of each remote host: what its tasks have had, and have
+  int num_marks_ = 0;  // beside the run's own
   LocalHost local_;
   std::vector<TaskEnd> remote_ends_;
   bool any_held_ = false;

@@ -26,8 +26,12 @@ constexpr milliseconds kLostPatience{60'000};
 
 class TaskRunner {
  public:
-  TaskRunner(const std::vector<Task>& tasks, TaskSchedule& schedule, Journal& journal,
-             std::vector<TaskResult> results, const RunnerOptions& options, RunView& view)
+  TaskRunner(const std::vector<Task>& tasks,
+             TaskSchedule& schedule,
+             Journal& journal,
+             std::vector<TaskResult> results,
+             const RunnerOptions& options,
+             RunView& view)
       : tasks_(tasks),
         schedule_(schedule),
         journal_(journal),
@@ -49,7 +53,8 @@ class TaskRunner {
       guarded([&] { start_tasks(); });
       watch_lost();
       view_.tick(schedule_, now());
-      for (const TaskEnd& end : hosts_.wait(wait_until())) on_end(end);
+      for (const TaskEnd& end : hosts_.wait(wait_until()))
+        on_end(end);
       take_signals();
       guarded([&] { settle(); });
       watch_clock();
@@ -73,15 +78,19 @@ class TaskRunner {
 
   double now() const { return options_.began + seconds_since(started_); }
 
-  bool finished() const { return live_.empty() && pending_.empty() && (ending_ || schedule_.finished()); }
+  bool finished() const {
+    return live_.empty() && pending_.empty() && (ending_ || schedule_.finished());
+  }
 
-  // The journal is what the run stands on: without it nothing more is started, and what runs is ended.
+  // The journal is what the run stands on: without it nothing more is started, and what runs is
+  // ended.
   template <class Work>
   void guarded(const Work& work) {
     try {
       work();
     } catch (const Error& error) {
-      if (journal_failed_) return;
+      if (journal_failed_)
+        return;
       journal_failed_ = true;
       pending_.clear();
       fail_run(error.message(), "; muster ends all tasks; mend this, then resume with --resume");
@@ -104,16 +113,21 @@ class TaskRunner {
     try {
       while (!ending_) {
         bool refused = false;
-        for (TaskStart& start : schedule_.start(now())) refused |= !prepare(start, fresh);
-        if (!refused) break;  // else others may go where they can be had
+        for (TaskStart& start : schedule_.start(now()))
+          refused |= !prepare(start, fresh);
+        if (!refused)
+          break;  // else others may go where they can be had
       }
       journal_.write();  // before anything runs
     } catch (...) {
-      for (const int id : fresh) withdraw(id);
+      for (const int id : fresh)
+        withdraw(id);
       throw;
     }
-    for (const int id : fresh) spawn(id);
-    if (live_.empty() && !pending_.empty()) journal_.hurry();
+    for (const int id : fresh)
+      spawn(id);
+    if (live_.empty() && !pending_.empty())
+      journal_.hurry();
   }
 
   // Takes the leases and writes the record. False when another job has a GPU of it.
@@ -133,8 +147,10 @@ class TaskRunner {
     const int number = result.attempts.empty() ? 0 : result.attempts.back().attempt + 1;
     TaskAttempt attempt = attempt_of(schedule_.pool(), live.where, number);
     attempt.began = now();
-    attempt.log =
-        cat(task_folder_of(options_.facts.run_dir, tasks_[start.task].name, start.task), "/", number, ".log");
+    attempt.log = cat(task_folder_of(options_.facts.run_dir, tasks_[start.task].name, start.task),
+                      "/",
+                      number,
+                      ".log");
     result.state = TaskState::running;
     result.reason.clear();
     journal_.start(tasks_[start.task].name, attempt, {live.where.memory_bytes, live.where.cpus});
@@ -161,7 +177,8 @@ class TaskRunner {
     const TaskAttempt& attempt = outcome_.results[live.task].attempts.back();
     try {
       live.log = open_task_log(attempt.log);
-      if (live.problem) std::rethrow_exception(live.problem);
+      if (live.problem)
+        std::rethrow_exception(live.problem);
       hosts_.at(live.where.host)
           .start({.id = id,
                   .task = &task,
@@ -175,7 +192,8 @@ class TaskRunner {
       return;
     }
     view_.started(live.task, attempt);
-    if (!task.time_limit) return;
+    if (!task.time_limit)
+      return;
     live.time_limit = hosts_.loop().call_at(Clock::now() + *task.time_limit, [this, id] {
       LiveTask& late = live_.at(id);
       late.time_limit = 0;
@@ -196,14 +214,17 @@ class TaskRunner {
     take_exit(tasks_[live.task], end, attempt);
     if (!exit.killed.empty())
       view_.note(cat(printable(tasks_[live.task].name),
-                     " left processes behind, which were killed: ", join(exit.killed, ", ")));
-    for (const std::string& survivor : exit.survivors) view_.note(cat("could not end ", survivor));
+                     " left processes behind, which were killed: ",
+                     join(exit.killed, ", ")));
+    for (const std::string& survivor : exit.survivors)
+      view_.note(cat("could not end ", survivor));
     tell_kept(tasks_[live.task], live.where, exit);
     schedule_.release(live.task);
     const bool starved = end.kind == TaskEnd::Kind::starved;
     if (end.kind != TaskEnd::Kind::refused && !starved)
       result.last_json = result_in_log(live.log.get(), attempt.log);
-    const AttemptEnd how = judge_end(tasks_[live.task], end,
+    const AttemptEnd how = judge_end(tasks_[live.task],
+                                     end,
                                      {.interrupted = live.interrupted,
                                       .ending = ending_,
                                       .draining = draining_,
@@ -218,15 +239,19 @@ class TaskRunner {
         pending_.push_back({record, live.task, how, starved});
       });
     }
-    if (how == AttemptEnd::refused) result.attempts.pop_back();  // the next start is the same attempt
+    if (how == AttemptEnd::refused)
+      result.attempts.pop_back();  // the next start is the same attempt
   }
 
   void tell_kept(const Task& task, const Allocation& where, const PoolExit& exit) {
     if (!exit.unclear.empty())
-      view_.note(cat(printable(task.name), ", or a task that still runs, has left ", join(exit.unclear, ", "),
+      view_.note(cat(printable(task.name),
+                     ", or a task that still runs, has left ",
+                     join(exit.unclear, ", "),
                      " behind; it is ended with the last of them"));
     if (!where.gpus.empty() && !(exit.unclear.empty() && exit.survivors.empty()))
-      view_.note(cat("no other task gets what ", printable(task.name),
+      view_.note(cat("no other task gets what ",
+                     printable(task.name),
                      " had of its GPUs until that process has ended"));
   }
 
@@ -243,7 +268,8 @@ class TaskRunner {
   void count(const PendingEnd& end) {
     const TaskResult& result = outcome_.results[end.task];
     const bool failed = end.how == AttemptEnd::failed || end.how == AttemptEnd::again;
-    if (end.how == AttemptEnd::done) schedule_.done(end.task);
+    if (end.how == AttemptEnd::done)
+      schedule_.done(end.task);
     if (end.how == AttemptEnd::stopped) {
       const TaskAttempt& attempt = result.attempts.back();
       schedule_.stopped(end.task, *attempt.ended - attempt.began, now());
@@ -253,11 +279,13 @@ class TaskRunner {
     } else if (end.how == AttemptEnd::interrupted || end.how == AttemptEnd::refused) {
       schedule_.again(end.task);
     }
-    if (end.how == AttemptEnd::refused) return view_.refused(end.task, result);
+    if (end.how == AttemptEnd::refused)
+      return view_.refused(end.task, result);
     const std::vector<size_t> skipped =
         failed ? schedule_.failed(end.task, now()).skipped : std::vector<size_t>();
     view_.ended(end.task, result);
-    if (!skipped.empty()) skip(skipped, end.task);
+    if (!skipped.empty())
+      skip(skipped, end.task);
     if (end.how == AttemptEnd::failed && options_.fail_fast && !ending_)
       end_for(cat(printable(tasks_[end.task].name), " failed (--fail-fast)"));
   }
@@ -281,7 +309,8 @@ class TaskRunner {
       outcome_.stopped_by = *signal;
       why_ended_ = cat("ended by ", signal_name(*signal), " to the run");
       const bool insist = ending_;
-      view_.note(cat(signal_name(*signal), insist ? ": every task is killed" : ": every task is ended"));
+      view_.note(
+          cat(signal_name(*signal), insist ? ": every task is killed" : ": every task is ended"));
       end_all(insist ? kShortGrace : options_.facts.grace);
     }
   }
@@ -291,8 +320,12 @@ class TaskRunner {
     outcome_.stopped_by = SIGINT;
     schedule_.drain();
     const bool one = live_.size() == 1;
-    view_.note(cat("SIGINT: muster starts no new task; ", live_.size(), one ? " task keeps" : " tasks keep",
-                   " running to ", one ? "its" : "their", " end; a second SIGINT ends ",
+    view_.note(cat("SIGINT: muster starts no new task; ",
+                   live_.size(),
+                   one ? " task keeps" : " tasks keep",
+                   " running to ",
+                   one ? "its" : "their",
+                   " end; a second SIGINT ends ",
                    one ? "it" : "them"));
   }
 
@@ -312,22 +345,31 @@ class TaskRunner {
   }
 
   void try_lost() {
-    if (ending_ || draining_) return hosts_.stop_trying();
+    if (ending_ || draining_)
+      return hosts_.stop_trying();
     guarded([&] { hosts_.try_lost(); });
   }
 
   // With hosts lost, there may be nothing left that could run what waits, until one is back.
   void watch_lost() {
-    if (ending_) return;
+    if (ending_)
+      return;
     const std::vector<std::string> lost = hosts_.lost();
     const bool tries = hosts_.tries_any();
     const milliseconds patience = tries ? options_.wait.value_or(kLostPatience) : milliseconds(0);
     const std::string tasks = plural(schedule_.count(TaskState::waiting), "task");
-    if (stuck_.is_there(!lost.empty() && only_waits() && !hosts_.any_held()) && patience > milliseconds(0))
-      view_.note(cat(tasks, " can only run on hosts that were lost; one has ", format_duration(patience),
+    if (stuck_.is_there(!lost.empty() && only_waits() && !hosts_.any_held()) &&
+        patience > milliseconds(0))
+      view_.note(cat(tasks,
+                     " can only run on hosts that were lost; one has ",
+                     format_duration(patience),
                      " to come back"));
-    if (!stuck_.lasts(patience)) return;
-    fail_run(cat("expected hosts that can run the ", tasks, " that wait, got none (", join(lost, "; "),
+    if (!stuck_.lasts(patience))
+      return;
+    fail_run(cat("expected hosts that can run the ",
+                 tasks,
+                 " that wait, got none (",
+                 join(lost, "; "),
                  tries ? cat("; did not come back in ", format_duration(patience)) : "",
                  "); --resume goes on, with other --hosts too"));
   }
@@ -345,16 +387,21 @@ class TaskRunner {
 
   // The run's own time limit, and GPUs that other jobs do not give back.
   void watch_clock() {
-    if (ending_) return;
+    if (ending_)
+      return;
     if (options_.time_limit && Clock::now() - started_ >= *options_.time_limit) {
       outcome_.timed_out = true;
-      return end_for(cat("the run's time limit of ", format_duration(*options_.time_limit), " was over"));
+      return end_for(
+          cat("the run's time limit of ", format_duration(*options_.time_limit), " was over"));
     }
     hosts_.look();
     held_up_.is_there(only_waits() && hosts_.any_held());
     if (held_up_.lasts(options_.wait))
-      fail_run(cat("expected other jobs' GPUs to become free, got none in ", format_duration(*options_.wait),
-                   " (", hosts_.held(), ")"));
+      fail_run(cat("expected other jobs' GPUs to become free, got none in ",
+                   format_duration(*options_.wait),
+                   " (",
+                   hosts_.held(),
+                   ")"));
   }
 
   const std::vector<Task>& tasks_;
@@ -378,8 +425,12 @@ class TaskRunner {
 
 }  // namespace
 
-RunOutcome run_tasks(const std::vector<Task>& tasks, TaskSchedule& schedule, Journal& journal,
-                     std::vector<TaskResult> results, const RunnerOptions& options, RunView& view) {
+RunOutcome run_tasks(const std::vector<Task>& tasks,
+                     TaskSchedule& schedule,
+                     Journal& journal,
+                     std::vector<TaskResult> results,
+                     const RunnerOptions& options,
+                     RunView& view) {
   results.resize(tasks.size());
   return TaskRunner(tasks, schedule, journal, std::move(results), options, view).run();
 }

@@ -1,6 +1,6 @@
-// Runs tasks by the schedule: has each started on its devices, watches it, tries it again, ends it, and
-// leaves nothing behind, whatever becomes of it or of the runner itself. What was started and what came of it
-// is in the journal before anything follows from it. Called by `muster tasks`.
+// Runs tasks by the schedule: has each started on its devices, watches it, tries it again, ends it,
+// and leaves nothing behind, whatever becomes of it or of the runner itself. What was started and
+// what came of it is in the journal before anything follows from it. Called by `muster tasks`.
 #pragma once
 
 #include <chrono>
@@ -26,9 +26,10 @@ struct RunnerOptions {
   std::optional<std::chrono::milliseconds> wait =
       {};  // for GPUs of other jobs (nothing: ever) and lost hosts (a minute), when nothing runs
   std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole run
-  double began = 0;                                          // on the journal's clock: what earlier runs took
-  // By the pool's hosts: how to reach each, which must outlive the run; null is this machine, which is the
-  // only one where nothing is told. A host that was lost and is back has a new connection here.
+  double began = 0;  // on the journal's clock: what earlier runs took
+  // By the pool's hosts: how to reach each, which must outlive the run; null is this machine, which
+  // is the only one where nothing is told. A host that was lost and is back has a new connection
+  // here.
   std::vector<std::unique_ptr<RemoteHost>>* remote = nullptr;
   std::vector<std::string> earlier = {};  // MUSTER_MARK of the runs before
 };
@@ -40,8 +41,13 @@ struct RunOutcome {
   std::string error = {};  // what kept it from going on; empty: nothing
 };
 
-// `results` are those of earlier runs. Blocking: until all has ended. Throws: io, before anything is started.
-RunOutcome run_tasks(const std::vector<Task>& tasks, TaskSchedule& schedule, Journal& journal,
-                     std::vector<TaskResult> results, const RunnerOptions& options, RunView& view);
+// `results` are those of earlier runs. Blocking: until all has ended. Throws: io, before anything
+// is started.
+RunOutcome run_tasks(const std::vector<Task>& tasks,
+                     TaskSchedule& schedule,
+                     Journal& journal,
+                     std::vector<TaskResult> results,
+                     const RunnerOptions& options,
+                     RunView& view);
 
 }  // namespace muster

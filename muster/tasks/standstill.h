@@ -13,8 +13,10 @@ class Standstill {
   // True when that begins now. To be told again and again.
   bool is_there(bool there) {
     const bool begins = there && !since_;
-    if (!there) since_.reset();
-    if (begins) since_ = Clock::now();
+    if (!there)
+      since_.reset();
+    if (begins)
+      since_ = Clock::now();
     return begins;
   }
 

@@ -1,5 +1,6 @@
-// The pause before a task starts again that has stopped with exit code 75. It grows while the task stops soon
-// after each start, so that one that does nothing else does not keep the machine busy with starting it.
+// The pause before a task starts again that has stopped with exit code 75. It grows while the task
+// stops soon after each start, so that one that does nothing else does not keep the machine busy
+// with starting it.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +9,8 @@
 namespace muster {
 
 constexpr double kLongestStopPause = 60;  // seconds
-constexpr double kLongEnough = 60;        // a start that lasted so many seconds is not followed by a pause
+constexpr double kLongEnough =
+    60;  // a start that lasted so many seconds is not followed by a pause
 
 // Starts that stopped soon, one after the other, with one that lasted `seconds`.
 inline int count_stops(int before, double seconds) {

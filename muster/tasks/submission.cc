@@ -22,41 +22,58 @@ constexpr size_t kMaxNamesShown = 5;
 
 std::string names_in(const SlurmArray& array, const std::vector<Task>& tasks) {
   std::vector<std::string> names;
-  for (const size_t task : array.tasks) names.push_back(printable(tasks[task].name));
+  for (const size_t task : array.tasks)
+    names.push_back(printable(tasks[task].name));
   return join_first(std::move(names), ", ", kMaxNamesShown);
 }
 
 // What would be executed. The jobs' numbers are not known yet: JOB0, JOB1 … stand for them.
-std::string shown(const SlurmPlan& plan, const std::vector<Task>& tasks, const SlurmOptions& options) {
+std::string shown(const SlurmPlan& plan,
+                  const std::vector<Task>& tasks,
+                  const SlurmOptions& options) {
   std::string text;
   std::vector<std::string> jobs;
   for (size_t i = 0; i < plan.arrays.size(); ++i) {
     const SlurmArray& array = plan.arrays[i];
-    text += cat("# JOB", i, ": ", names_in(array, tasks), "\n",
-                shell_command(sbatch_argv(array, options, jobs)), "\n");
-    for (const std::string& line : split(trim(array.script), '\n')) text += cat("    ", line, "\n");
+    text += cat("# JOB",
+                i,
+                ": ",
+                names_in(array, tasks),
+                "\n",
+                shell_command(sbatch_argv(array, options, jobs)),
+                "\n");
+    for (const std::string& line : split(trim(array.script), '\n'))
+      text += cat("    ", line, "\n");
     jobs.push_back(cat("JOB", i));
   }
-  return cat(text, "# ", plural(tasks.size(), "task"), " as ", plural(jobs.size(), "job"),
+  return cat(text,
+             "# ",
+             plural(tasks.size(), "task"),
+             " as ",
+             plural(jobs.size(), "job"),
              "; nothing was submitted (--dry-run)\n");
 }
 
 // What was submitted from there before would be lost from its books.
 void check_not_submitted(const std::string& run_dir) {
   const std::string path = run_dir + "/slurm/jobs.json";
-  if (!std::filesystem::exists(path)) return;
+  if (!std::filesystem::exists(path))
+    return;
   std::vector<std::string> jobs;
   try {
     const auto document = nlohmann::json::parse(read_small_file(path));
-    for (const auto& job : document.at("jobs")) jobs.push_back(printable(job.at("job").get<std::string>()));
+    for (const auto& job : document.at("jobs"))
+      jobs.push_back(printable(job.at("job").get<std::string>()));
   } catch (const std::exception&) {
     jobs.clear();  // somebody's own: not named
   }
-  fail_usage(cat(
-      "--run-dir: expected a folder that nothing was submitted from, got '", printable(run_dir), "', ",
-      jobs.empty() ? "which has slurm/jobs.json"
-                   : cat(jobs.size() == 1 ? "of job " : "of jobs ", join_first(jobs, ", ", kMaxNamesShown)),
-      "; see squeue, and give another folder"));
+  fail_usage(cat("--run-dir: expected a folder that nothing was submitted from, got '",
+                 printable(run_dir),
+                 "', ",
+                 jobs.empty() ? "which has slurm/jobs.json"
+                              : cat(jobs.size() == 1 ? "of job " : "of jobs ",
+                                    join_first(jobs, ", ", kMaxNamesShown)),
+                 "; see squeue, and give another folder"));
 }
 
 }  // namespace
@@ -70,13 +87,22 @@ void submit_to_slurm(TasksRun& run, const std::vector<std::string>& sbatch, bool
   options.sbatch.insert(options.sbatch.end(), sbatch.begin(), sbatch.end());
   const std::vector<Task>& tasks = run.file.tasks;
   const SlurmPlan plan = plan_slurm(tasks, options);
-  for (const std::string& note : plan.notes) log(LogLevel::info, note);
-  if (dry_run) return write_all(STDOUT_FILENO, shown(plan, tasks, options));
+  for (const std::string& note : plan.notes)
+    log(LogLevel::info, note);
+  if (dry_run)
+    return write_all(STDOUT_FILENO, shown(plan, tasks, options));
   begin_run_folder(run, "");
   const std::vector<std::string> jobs = submit_slurm(plan, tasks, options);
   write_all(STDOUT_FILENO,
-            cat("submitted ", plural(tasks.size(), "task"), " as ", plural(jobs.size(), "job"), ": ",
-                join(jobs, ", "), "; see ", run.run_dir, "/slurm/jobs.json and squeue\n"));
+            cat("submitted ",
+                plural(tasks.size(), "task"),
+                " as ",
+                plural(jobs.size(), "job"),
+                ": ",
+                join(jobs, ", "),
+                "; see ",
+                run.run_dir,
+                "/slurm/jobs.json and squeue\n"));
 }
 
 }  // namespace muster

@@ -8,8 +8,9 @@
 
 namespace muster {
 
-// Submits them to Slurm and says so. With `dry_run` it prints what sbatch would be given, and neither writes
-// nor submits. `sbatch`: more words of its command line. Throws: invalid_argument; as submit_slurm.
+// Submits them to Slurm and says so. With `dry_run` it prints what sbatch would be given, and
+// neither writes nor submits. `sbatch`: more words of its command line. Throws: invalid_argument;
+// as submit_slurm.
 void submit_to_slurm(TasksRun& run, const std::vector<std::string>& sbatch, bool dry_run);
 
 }  // namespace muster

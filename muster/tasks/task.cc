@@ -6,7 +6,8 @@
 namespace muster {
 
 std::vector<TaskNeed> needs_here(std::vector<TaskNeed> needs, bool has_gpus) {
-  if (has_gpus) std::erase_if(needs, [](const TaskNeed& need) { return need.without_gpus; });
+  if (has_gpus)
+    std::erase_if(needs, [](const TaskNeed& need) { return need.without_gpus; });
   return needs;
 }
 

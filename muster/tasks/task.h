@@ -1,6 +1,6 @@
-// A task: one command to run on some of the machine's devices, and its outcome. All parts of muster/tasks
-// pass these values on: the spec file and the sweep make tasks, the schedule decides which may start, the
-// runner starts them, the journal and the results report them. No I/O here.
+// A task: one command to run on some of the machine's devices, and its outcome. All parts of
+// muster/tasks pass these values on: the spec file and the sweep make tasks, the schedule decides
+// which may start, the runner starts them, the journal and the results report them. No I/O here.
 #pragma once
 
 #include <chrono>
@@ -14,14 +14,16 @@
 
 namespace muster {
 
-// One set of resources on which a task can run: a number of devices of one host. A task has one or more
-// alternatives, in order of preference.
+// One set of resources on which a task can run: a number of devices of one host. A task has one or
+// more alternatives, in order of preference.
 struct TaskNeed {
-  double gpus = 0;            // an integer, or a fraction below 1 of one GPU; 0: none
-  uint64_t memory_bytes = 0;  // free on each of these GPUs, and kept free of other tasks; 0: not given
-  std::string model = {};     // a substring of the GPU's model; empty: any
-  int cpus = 0;               // of Linux (hardware threads); 0: not counted
-  bool without_gpus = false;  // applies only if tasks have no GPUs at all, not if these are merely busy
+  double gpus = 0;  // an integer, or a fraction below 1 of one GPU; 0: none
+  uint64_t memory_bytes =
+      0;                   // free on each of these GPUs, and kept free of other tasks; 0: not given
+  std::string model = {};  // a substring of the GPU's model; empty: any
+  int cpus = 0;            // of Linux (hardware threads); 0: not counted
+  bool without_gpus =
+      false;  // applies only if tasks have no GPUs at all, not if these are merely busy
   bool operator==(const TaskNeed&) const = default;
 };
 
@@ -49,17 +51,18 @@ struct NeedPlaces {
 struct Task {
   std::string name = {};  // unique in its set
   std::vector<std::string> argv = {};
-  Environment environment = {};         // overrides the runner's own environment
-  std::string directory = {};           // where it runs; empty: the runner's directory
-  std::vector<TaskNeed> needs = {};     // alternatives; never empty
-  std::string on = {};                  // `--gpus` text that its GPUs must match; empty: any
-  int ranks = 1;                        // more: a job of this many ranks, with the launcher's environment
-  std::vector<std::string> after = {};  // names of tasks that must have succeeded before
-  int priority = 0;                     // higher starts earlier
-  int retries = 0;                      // starts after a failure, in addition to the first
-  std::chrono::milliseconds back_off{1'000};                 // before the first retry; doubled each time
+  Environment environment = {};      // overrides the runner's own environment
+  std::string directory = {};        // where it runs; empty: the runner's directory
+  std::vector<TaskNeed> needs = {};  // alternatives; never empty
+  std::string on = {};               // `--gpus` text that its GPUs must match; empty: any
+  int ranks = 1;  // more: a job of this many ranks, with the launcher's environment
+  std::vector<std::string> after = {};        // names of tasks that must have succeeded before
+  int priority = 0;                           // higher starts earlier
+  int retries = 0;                            // starts after a failure, in addition to the first
+  std::chrono::milliseconds back_off{1'000};  // before the first retry; doubled each time
   std::optional<std::chrono::milliseconds> time_limit = {};  // of each start
-  std::map<std::string, std::string> parameters = {};  // its values from `each` or --sweep: "lr" → "0.1"
+  std::map<std::string, std::string> parameters =
+      {};  // its values from `each` or --sweep: "lr" → "0.1"
   SpecPosition at = {};
   NeedPlaces places = {};
   bool operator==(const Task&) const = default;
@@ -89,21 +92,23 @@ struct TaskAttempt {
   int exit_code = 0;  // when signal == 0
   int signal = 0;
   bool timed_out = false;
-  // Its host was lost, or the run was killed meanwhile; how it ended is unknown, and `ended` is the last
-  // known time.
+  // Its host was lost, or the run was killed meanwhile; how it ended is unknown, and `ended` is the
+  // last known time.
   bool lost = false;
   std::string log = {};  // path of its standard output and error
   bool operator==(const TaskAttempt&) const = default;
 };
 
-// Whether it ended with exit code 75: it was asked to stop, has saved, and asks to be started again.
+// Whether it ended with exit code 75: it was asked to stop, has saved, and asks to be started
+// again.
 bool has_stopped(const TaskAttempt& attempt);
 
 struct TaskResult {
   TaskState state = TaskState::waiting;
   std::vector<TaskAttempt> attempts = {};
-  std::string last_json = {};  // the last line of its standard output that is a JSON object; empty: none
-  std::string reason = {};     // if failed or skipped: "exit code 3", "after prepare, which failed"
+  std::string last_json =
+      {};  // the last line of its standard output that is a JSON object; empty: none
+  std::string reason = {};  // if failed or skipped: "exit code 3", "after prepare, which failed"
   bool operator==(const TaskResult&) const = default;
 };
 

@@ -9,8 +9,8 @@
 
 namespace muster {
 
-// How the attempt ended. The launcher of a task's ranks ends with 128 + n where signal n ended the first that
-// failed: that is the task's signal.
+// How the attempt ended. The launcher of a task's ranks ends with 128 + n where signal n ended the
+// first that failed: that is the task's signal.
 void take_exit(const Task& task, const TaskEnd& end, TaskAttempt& attempt);
 
 // "exit code 3", "killed by SIGSEGV, core dumped", "its time limit of 2h is over".
@@ -30,6 +30,9 @@ struct RunStanding {
 };
 
 // What the end of the last attempt means for its task: sets the state and the reason.
-AttemptEnd judge_end(const Task& task, const TaskEnd& end, const RunStanding& run, TaskResult& result);
+AttemptEnd judge_end(const Task& task,
+                     const TaskEnd& end,
+                     const RunStanding& run,
+                     TaskResult& result);
 
 }  // namespace muster

@@ -28,7 +28,8 @@ struct TypedTasks {
 };
 
 TypedTasks typed_tasks(const TasksOptions& options, std::vector<std::string>* warnings = nullptr) {
-  if (options.sweep) return {tasks_of_sweep(*options.sweep, warnings)};
+  if (options.sweep)
+    return {tasks_of_sweep(*options.sweep, warnings)};
   std::string text = read_spec(options.spec);
   return {tasks_of_text(text, options.spec, warnings), std::move(text)};
 }
@@ -36,10 +37,14 @@ TypedTasks typed_tasks(const TasksOptions& options, std::vector<std::string>* wa
 // Where a run goes on, when the command line says so, is not where it began.
 void forget_other_places(const TasksSettings& now, std::map<std::string, std::string>& settings) {
   const bool hosts = !now.hosts.empty();
-  if (!hosts && !now.standalone && now.inventory.empty()) return;
-  for (const char* const name : {"hosts", "standalone", "inventory"}) settings.erase(name);
-  if (hosts) return;
-  for (const char* const name : {"ssh", "remote-muster"}) settings.erase(name);
+  if (!hosts && !now.standalone && now.inventory.empty())
+    return;
+  for (const char* const name : {"hosts", "standalone", "inventory"})
+    settings.erase(name);
+  if (hosts)
+    return;
+  for (const char* const name : {"ssh", "remote-muster"})
+    settings.erase(name);
 }
 
 // The run in the folder. Its tasks are those that it began with: others are refused.
@@ -51,24 +56,30 @@ TasksRun run_in_folder(const TasksOptions& options) {
   try {
     text = read_plain_file(path);
   } catch (const Error&) {
-    fail_usage(cat("--resume: expected the folder of a run of tasks, got '", printable(options.resume),
+    fail_usage(cat("--resume: expected the folder of a run of tasks, got '",
+                   printable(options.resume),
                    "', which has no tasks.json; see runs/"));
   }
   run.file = task_file_of(text, path);
   if ((options.sweep || !options.spec.empty()) && typed_tasks(options).tasks != run.file.tasks)
-    fail_usage(cat(
-        "--resume: expected the tasks that ", printable(options.resume),
-        " began with, got others; leave the spec out to resume with those, or begin anew without --resume"));
-  run.before = std::filesystem::exists(journal_path(run.run_dir)) ? read_journal(run.run_dir, run.file.tasks)
-                                                                  : blank_state(run.file.tasks.size());
+    fail_usage(cat("--resume: expected the tasks that ",
+                   printable(options.resume),
+                   " began with, got others; leave the spec out to resume with those, or begin "
+                   "anew without --resume"));
+  run.before = std::filesystem::exists(journal_path(run.run_dir))
+                   ? read_journal(run.run_dir, run.file.tasks)
+                   : blank_state(run.file.tasks.size());
   if (!run.before.head.tasks_hash.empty() && run.before.head.tasks_hash != hash_of(text))
-    throw Error(ErrorCode::failed_precondition,
-                cat("--resume: expected ", path, " as the run had written it, got another; restore it"));
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("--resume: expected ", path, " as the run had written it, got another; restore it"));
   forget_other_places(options.settings, run.file.settings);
-  for (const auto& [name, value] : to_texts(options.settings)) run.file.settings[name] = value;
+  for (const auto& [name, value] : to_texts(options.settings))
+    run.file.settings[name] = value;
   run.settings = settings_of(run.file.settings);
   const auto folder = run.file.settings.find("folder");
-  if (folder != run.file.settings.end() && !folder->second.empty() && ::chdir(folder->second.c_str()) != 0)
+  if (folder != run.file.settings.end() && !folder->second.empty() &&
+      ::chdir(folder->second.c_str()) != 0)
     fail_errno(cat("--resume: cannot change to the run's folder '", folder->second, "'"), errno);
   return run;
 }
@@ -76,16 +87,19 @@ TasksRun run_in_folder(const TasksOptions& options) {
 TasksRun new_run(const TasksOptions& options) {
   std::vector<std::string> warnings;
   TypedTasks typed = typed_tasks(options, &warnings);
-  for (const std::string& warning : warnings) log(LogLevel::warn, warning);
+  for (const std::string& warning : warnings)
+    log(LogLevel::warn, warning);
   TasksRun run{.file = {.settings = to_texts(options.settings), .tasks = std::move(typed.tasks)},
                .settings = options.settings,
                .spec_text = std::move(typed.spec_text)};
   run.file.settings["folder"] = current_folder();
-  if (!options.spec.empty()) run.file.settings["spec"] = options.spec;
+  if (!options.spec.empty())
+    run.file.settings["spec"] = options.spec;
   if (!options.run_dir.empty())
     run.run_dir = std::filesystem::weakly_canonical(absolute_path(options.run_dir)).string();
   if (!run.run_dir.empty() && std::filesystem::exists(journal_path(run.run_dir)))
-    fail_usage(cat("--run-dir: expected a folder without a run, got '", printable(options.run_dir),
+    fail_usage(cat("--run-dir: expected a folder without a run, got '",
+                   printable(options.run_dir),
                    "', which has a journal; resume it with --resume, or give another"));
   return run;
 }
@@ -102,7 +116,8 @@ TasksRun which_run(const TasksOptions& options) {
 }
 
 void choose_run_folder(TasksRun& run, const std::string& run_id) {
-  if (run.run_dir.empty()) run.run_dir = absolute_path(run_folder_of({.run_id = run_id}));
+  if (run.run_dir.empty())
+    run.run_dir = absolute_path(run_folder_of({.run_id = run_id}));
 }
 
 void begin_run_folder(TasksRun& run, const std::string& run_id) {
@@ -111,12 +126,18 @@ void begin_run_folder(TasksRun& run, const std::string& run_id) {
   check_folder_owner(run.run_dir);
   std::filesystem::create_directories(run.run_dir, error);
   if (error)
-    fail_usage(cat("--run-dir: expected a folder that can be made, got '", printable(run.run_dir),
-                   "': ", error.message(), "; give another"));
+    fail_usage(cat("--run-dir: expected a folder that can be made, got '",
+                   printable(run.run_dir),
+                   "': ",
+                   error.message(),
+                   "; give another"));
   check_folder_owner(run.run_dir);
   if (::access(run.run_dir.c_str(), W_OK | X_OK) != 0)
-    fail_usage(cat("--run-dir: expected a folder that can be written, got '", printable(run.run_dir),
-                   "': ", std::strerror(errno), "; give another"));
+    fail_usage(cat("--run-dir: expected a folder that can be written, got '",
+                   printable(run.run_dir),
+                   "': ",
+                   std::strerror(errno),
+                   "; give another"));
   link_latest(run.run_dir);
 }
 

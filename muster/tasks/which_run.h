@@ -1,5 +1,5 @@
-// Which run of tasks is meant: a new one, of a spec or a sweep, or one that goes on in its folder. For
-// run.cc; knows nothing of machines.
+// Which run of tasks is meant: a new one, of a spec or a sweep, or one that goes on in its folder.
+// For run.cc; knows nothing of machines.
 #pragma once
 
 #include <string>
@@ -23,15 +23,15 @@ struct TasksRun {
   std::string spec() const;
 };
 
-// Changes to the folder that a run began in, if it goes on. Throws: Error when the options contradict what
-// the run's folder holds.
+// Changes to the folder that a run began in, if it goes on. Throws: Error when the options
+// contradict what the run's folder holds.
 TasksRun which_run(const TasksOptions& options);
 
 // Where a run has its folder that was given none: runs/<id>.
 void choose_run_folder(TasksRun& run, const std::string& run_id);
 
-// The same, makes it, and points runs/latest to it. Throws: invalid_argument when it cannot, or nothing can
-// be written there.
+// The same, makes it, and points runs/latest to it. Throws: invalid_argument when it cannot, or
+// nothing can be written there.
 void begin_run_folder(TasksRun& run, const std::string& run_id);
 
 }  // namespace muster

@@ -1,6 +1,7 @@
-// The writer of a rank's activity file (activity_layout.h): one in a process, which everything that a rank
-// does writes to. Lock-free, some tens of nanoseconds an event, from any thread; nothing at all where no file
-// is open. It knows no tensor and no group: those who call it say what they do as text and numbers.
+// The writer of a rank's activity file (activity_layout.h): one in a process, which everything that
+// a rank does writes to. Lock-free, some tens of nanoseconds an event, from any thread; nothing at
+// all where no file is open. It knows no tensor and no group: those who call it say what they do as
+// text and numbers.
 #pragma once
 
 #include <array>
@@ -46,8 +47,8 @@ struct ActivitySoftware {
 
 class Activity {
  public:
-  // Makes the file, or takes the one that is there, for this process and its end; the calling thread is the
-  // main thread. Throws: io; failed_precondition where another process writes to it.
+  // Makes the file, or takes the one that is there, for this process and its end; the calling
+  // thread is the main thread. Throws: io; failed_precondition where another process writes to it.
   Activity(const std::string& path, const ActivityOwner& owner);
   ~Activity();
   Activity(const Activity&) = delete;
@@ -72,8 +73,8 @@ class Activity {
 
   // What the main thread's time is while it is in no span that says it.
   void set_category_outside(Category category) noexcept;
-  // By Category: the main thread's time until now, with what it is in. Called by the main thread, or else the
-  // last of them may be counted a little wrongly.
+  // By Category: the main thread's time until now, with what it is in. Called by the main thread,
+  // or else the last of them may be counted a little wrongly.
   std::array<int64_t, kActivityCategories> totals() const noexcept;
 
   void note_step(int64_t step) noexcept;
@@ -82,16 +83,18 @@ class Activity {
   void close() noexcept;  // the rank leaves its function
 
   void set_software(const ActivitySoftware& software) noexcept;
-  // The process is another rank from now on, in the job's next generation. `path`: where the file is found as
-  // that rank's, too; empty: nowhere else.
+  // The process is another rank from now on, in the job's next generation. `path`: where the file
+  // is found as that rank's, too; empty: nowhere else.
   void become(int rank, int world_size, const std::string& path);
 
   void set_stack_signal(int signal) noexcept;  // this process answers it
 
-  // From now on every span and call is an event too, in a file that lies at `path` and stays until the end of
-  // the process. Throws: io.
+  // From now on every span and call is an event too, in a file that lies at `path` and stays until
+  // the end of the process. Throws: io.
   void trace_into(const std::string& path);
-  TraceEventFile* events() const { return events_.load(std::memory_order_acquire); }  // nullptr: none
+  TraceEventFile* events() const {
+    return events_.load(std::memory_order_acquire);
+  }  // nullptr: none
   // Called with how many steps there have been, by who tells them.
   static void set_step_hook(void (*hook)(int64_t steps)) { step_hook_ = hook; }
   // Called where a span begins and where it ends, in its thread: by who shows spans elsewhere.
@@ -114,9 +117,10 @@ class Activity {
   static std::atomic<void (*)(const char*)> span_begin_hook_;
   static std::atomic<void (*)()> span_end_hook_;
 
-  std::vector<std::unique_ptr<const std::string>> paths_;  // all: another thread may read one that was before
-  std::atomic<const std::string*> path_ = nullptr;         // the last
-  int fd_ = -1;                                            // locked as long as the process lives
+  std::vector<std::unique_ptr<const std::string>>
+      paths_;  // all: another thread may read one that was before
+  std::atomic<const std::string*> path_ = nullptr;  // the last
+  int fd_ = -1;                                     // locked as long as the process lives
   ActivityLayout* file_ = nullptr;
   uint32_t outside_ = 0;  // the category outside of all spans; the main thread's
   std::atomic<TraceEventFile*> events_ = nullptr;
@@ -124,11 +128,13 @@ class Activity {
 };
 
 // Opens the activity file of a rank that `muster run`, or a program that starts itself, has started
-// (MUSTER_RUN_DIR, RANK), once; of another process of that rank, and where there is no run folder, none. What
-// keeps it from being written is said once and is no error. Returns what Activity::get() does afterwards.
+// (MUSTER_RUN_DIR, RANK), once; of another process of that rank, and where there is no run folder,
+// none. What keeps it from being written is said once and is no error. Returns what Activity::get()
+// does afterwards.
 Activity* open_own_activity();
 
-// Whether MUSTER_TRACE asks for a trace from the start. Warns, once, of a value that it does not know.
+// Whether MUSTER_TRACE asks for a trace from the start. Warns, once, of a value that it does not
+// know.
 bool trace_is_asked();
 
 // "RUN_DIR/activity/ATTEMPT/RANK".

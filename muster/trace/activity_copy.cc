@@ -41,8 +41,10 @@ std::string pack_file(const std::string& bytes) {
   packed.resize(kPacked, '\0');
   for (size_t i = 0; i < kCopiedCalls; ++i) {
     const uint64_t number = copied_call(header, i);
-    if (number == 0) continue;
-    std::memcpy(&packed[kHead + i * sizeof(ActivityCall)], &bytes[place_in_ring(number)],
+    if (number == 0)
+      continue;
+    std::memcpy(&packed[kHead + i * sizeof(ActivityCall)],
+                &bytes[place_in_ring(number)],
                 sizeof(ActivityCall));
   }
   return packed;
@@ -54,8 +56,10 @@ std::string unpack_file(const std::string& packed) {
   bytes.resize(sizeof(ActivityLayout), '\0');
   for (size_t i = 0; i < kCopiedCalls; ++i) {
     const uint64_t number = copied_call(header, i);
-    if (number == 0) continue;
-    std::memcpy(&bytes[place_in_ring(number)], &packed[kHead + i * sizeof(ActivityCall)],
+    if (number == 0)
+      continue;
+    std::memcpy(&bytes[place_in_ring(number)],
+                &packed[kHead + i * sizeof(ActivityCall)],
                 sizeof(ActivityCall));
   }
   return bytes;
@@ -78,9 +82,11 @@ void unpack_activity(const std::string& packed, const std::string& run_dir, int 
   const std::string bytes = unpack_file(packed);
   const int of_rank = parse_activity(bytes, name).rank;
   if (of_rank != rank)
-    throw Error(ErrorCode::invalid_argument, cat(name, ": expected that of rank ", rank, ", got ", of_rank));
+    throw Error(ErrorCode::invalid_argument,
+                cat(name, ": expected that of rank ", rank, ", got ", of_rank));
   std::error_code error;
-  if (std::filesystem::exists(activity_path(run_dir, attempt, rank), error)) return;
+  if (std::filesystem::exists(activity_path(run_dir, attempt, rank), error))
+    return;
   const auto folder = std::filesystem::path(hosts_folder(run_dir)) / cat(attempt);
   std::filesystem::create_directories(folder, error);
   write_file((folder / cat(rank)).string(), bytes);

@@ -1,11 +1,12 @@
-// The bytes of an activity file: what a rank does now, its running totals, and a ring of its last collectives
-// and messages. The rank writes it (activity.h) through a mapping, so that all of it is there when the rank
-// is killed; others read it (read_activity.h) while it changes. Fixed sizes and offsets, little endian, times
-// in nanoseconds of the host's monotonic clock. Who changes anything here raises kActivityVersion.
+// The bytes of an activity file: what a rank does now, its running totals, and a ring of its last
+// collectives and messages. The rank writes it (activity.h) through a mapping, so that all of it is
+// there when the rank is killed; others read it (read_activity.h) while it changes. Fixed sizes and
+// offsets, little endian, times in nanoseconds of the host's monotonic clock. Who changes anything
+// here raises kActivityVersion.
 //
-// A record that changes has its number twice: the writer sets `tail`, then the record, then `head`. Whoever
-// finds them equal, and the same before and after copying the record, has it whole (but for a call that one
-// thread writes down so slowly that others begin 1024 more meanwhile).
+// A record that changes has its number twice: the writer sets `tail`, then the record, then `head`.
+// Whoever finds them equal, and the same before and after copying the record, has it whole (but for
+// a call that one thread writes down so slowly that others begin 1024 more meanwhile).
 #pragma once
 
 #include <cstddef>
@@ -15,11 +16,13 @@ namespace muster {
 
 inline constexpr char kActivityMagic[8] = {'m', 'u', 's', 't', 'r', 'a', 'c', 't'};
 inline constexpr uint32_t kActivityVersion = 2;
-inline constexpr size_t kActivityThreads = 16;  // that are in spans at one time; what more are in is not seen
-inline constexpr size_t kActivityDepth = 8;     // spans within each other that are named
+inline constexpr size_t kActivityThreads =
+    16;  // that are in spans at one time; what more are in is not seen
+inline constexpr size_t kActivityDepth = 8;  // spans within each other that are named
 inline constexpr size_t kActivityCalls = 1024;
 inline constexpr size_t kActivityCategories = 5;
-inline constexpr uint64_t kLossIsNan = 0x7ff8'0000'0000'0001;  // a NaN's bits, and no processor's own
+inline constexpr uint64_t kLossIsNan =
+    0x7ff8'0000'0000'0001;  // a NaN's bits, and no processor's own
 
 struct ActivitySpan {
   char name[40];
@@ -90,7 +93,8 @@ struct ActivityLayout {
   ActivityCall ring[kActivityCalls];
 };
 
-static_assert(sizeof(ActivitySpan) == 56 && sizeof(ActivityThread) == 488 && sizeof(ActivityCall) == 168 &&
-              sizeof(ActivityHeader) == 416 && offsetof(ActivityLayout, ring) == 416 + 16 * 488);
+static_assert(sizeof(ActivitySpan) == 56 && sizeof(ActivityThread) == 488 &&
+              sizeof(ActivityCall) == 168 && sizeof(ActivityHeader) == 416 &&
+              offsetof(ActivityLayout, ring) == 416 + 16 * 488);
 
 }  // namespace muster

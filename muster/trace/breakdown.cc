@@ -36,17 +36,21 @@ RankTimes times_of(const ActivityView& view, std::optional<int64_t> now_ns) {
 template <class Value>
 double median_of(const std::vector<RankTimes>& ranks, const Value& value) {
   std::vector<double> values;
-  for (const RankTimes& rank : ranks) values.push_back(value(rank));
-  const auto middle = values.begin() + static_cast<ptrdiff_t>((values.size() - 1) / 2);  // the lower of two
+  for (const RankTimes& rank : ranks)
+    values.push_back(value(rank));
+  const auto middle =
+      values.begin() + static_cast<ptrdiff_t>((values.size() - 1) / 2);  // the lower of two
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
 }
 
 std::optional<Breakdown::Straggler> straggler_of(const std::vector<RankTimes>& ranks) {
-  if (ranks.size() < 2) return std::nullopt;
-  const auto slowest = std::max_element(ranks.begin(), ranks.end(), [](const auto& one, const auto& other) {
-    return one.own_of_a_step() < other.own_of_a_step();
-  });
+  if (ranks.size() < 2)
+    return std::nullopt;
+  const auto slowest =
+      std::max_element(ranks.begin(), ranks.end(), [](const auto& one, const auto& other) {
+        return one.own_of_a_step() < other.own_of_a_step();
+      });
   const double median = median_of(ranks, std::mem_fn(&RankTimes::own_of_a_step));
   if (median <= 0 || slowest->steps <= 0 || slowest->own_of_a_step() < kWorthSaying * median)
     return std::nullopt;
@@ -56,10 +60,12 @@ std::optional<Breakdown::Straggler> straggler_of(const std::vector<RankTimes>& r
   double most = 0;
   for (const Category category : {Category::compute, Category::data, Category::checkpoint}) {
     const auto of = [&](const RankTimes& rank) {
-      return rank.seconds[index_of(category)] / static_cast<double>(std::max<int64_t>(1, rank.steps));
+      return rank.seconds[index_of(category)] /
+             static_cast<double>(std::max<int64_t>(1, rank.steps));
     };
     const double more = of(*slowest) - median_of(ranks, of);
-    if (more <= most) continue;
+    if (more <= most)
+      continue;
     most = more;
     found.category = category;
   }
@@ -71,8 +77,9 @@ std::string percent(double share) {
 }
 
 std::string milliseconds_text(double seconds) {
-  return seconds < 0.01 ? cat(std::round(seconds * 1e5) / 100, " ms")
-                        : format_duration(std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)));
+  return seconds < 0.01
+             ? cat(std::round(seconds * 1e5) / 100, " ms")
+             : format_duration(std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)));
 }
 
 const char* reason_text(Category category) {
@@ -98,42 +105,66 @@ double RankTimes::own() const {
 
 // Of one step, as a rank that was replaced took fewer.
 double RankTimes::own_of_a_step() const {
-  return (own() - seconds[index_of(Category::other)]) / static_cast<double>(std::max<int64_t>(1, steps));
+  return (own() - seconds[index_of(Category::other)]) /
+         static_cast<double>(std::max<int64_t>(1, steps));
 }
 
-std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views, std::optional<int64_t> now_ns,
+std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views,
+                                      std::optional<int64_t> now_ns,
                                       int64_t least_steps) {
   Breakdown found;
   for (const ActivityView& view : views) {
-    if (view.steps >= least_steps) found.ranks.push_back(times_of(view, now_ns));
+    if (view.steps >= least_steps)
+      found.ranks.push_back(times_of(view, now_ns));
   }
   double all = 0;
-  for (const RankTimes& rank : found.ranks) all += rank.all();
-  if (all <= 0) return std::nullopt;
+  for (const RankTimes& rank : found.ranks)
+    all += rank.all();
+  if (all <= 0)
+    return std::nullopt;
   for (const RankTimes& rank : found.ranks) {
-    for (size_t i = 0; i < kActivityCategories; ++i) found.shares[i] += rank.seconds[i] / all;
+    for (size_t i = 0; i < kActivityCategories; ++i)
+      found.shares[i] += rank.seconds[i] / all;
   }
   found.straggler = straggler_of(found.ranks);
   return found;
 }
 
 std::vector<std::string> Breakdown::lines() const {
-  const int64_t steps = std::max_element(ranks.begin(), ranks.end(), [](const auto& one, const auto& other) {
-                          return one.steps < other.steps;
-                        })->steps;
+  const int64_t steps =
+      std::max_element(ranks.begin(), ranks.end(), [](const auto& one, const auto& other) {
+        return one.steps < other.steps;
+      })->steps;
   std::vector<std::string> parts;
-  for (const Category category :
-       {Category::compute, Category::communication, Category::data, Category::checkpoint, Category::other})
+  for (const Category category : {Category::compute,
+                                  Category::communication,
+                                  Category::data,
+                                  Category::checkpoint,
+                                  Category::other})
     parts.push_back(cat(to_string(category), " ", percent(shares[index_of(category)])));
   std::vector<std::string> lines = {
-      cat("time of ", plural(steps, "step"), " on ", plural(static_cast<int64_t>(ranks.size()), "rank"), ": ",
-          join(parts, ", "), " (communication: the time in which a rank waits for others)")};
-  if (!straggler) return lines;
-  const auto slowest = std::find_if(ranks.begin(), ranks.end(),
-                                    [&](const RankTimes& rank) { return rank.rank == straggler->rank; });
-  lines.push_back(cat("the others wait for rank ", slowest->rank, " (host ", slowest->host, ", ",
-                      slowest->device, "): ", milliseconds_text(straggler->seconds_a_step),
-                      " a step longer than the median rank, ", reason_text(straggler->category)));
+      cat("time of ",
+          plural(steps, "step"),
+          " on ",
+          plural(static_cast<int64_t>(ranks.size()), "rank"),
+          ": ",
+          join(parts, ", "),
+          " (communication: the time in which a rank waits for others)")};
+  if (!straggler)
+    return lines;
+  const auto slowest = std::find_if(ranks.begin(), ranks.end(), [&](const RankTimes& rank) {
+    return rank.rank == straggler->rank;
+  });
+  lines.push_back(cat("the others wait for rank ",
+                      slowest->rank,
+                      " (host ",
+                      slowest->host,
+                      ", ",
+                      slowest->device,
+                      "): ",
+                      milliseconds_text(straggler->seconds_a_step),
+                      " a step longer than the median rank, ",
+                      reason_text(straggler->category)));
   return lines;
 }
 
@@ -141,7 +172,8 @@ std::string Breakdown::json() const {
   nlohmann::ordered_json json = {{"schema", "muster.breakdown/1"}};
   const auto by_category = [](const std::array<double, kActivityCategories>& values) {
     nlohmann::ordered_json object;
-    for (size_t i = 0; i < values.size(); ++i) object[to_string(static_cast<Category>(i))] = values[i];
+    for (size_t i = 0; i < values.size(); ++i)
+      object[to_string(static_cast<Category>(i))] = values[i];
     return object;
   };
   json["shares"] = by_category(shares);

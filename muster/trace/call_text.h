@@ -15,6 +15,7 @@ void put_text(char* field, size_t size, const char* text) noexcept;
 std::string readable(std::string_view field);
 
 // "f32[16, 1000]"; "f32[]" of a number, "" without a type. What does not fit ends in "…]".
-void put_shape(char* field, size_t size, const char* type, const int64_t* sizes, size_t dimensions) noexcept;
+void put_shape(
+    char* field, size_t size, const char* type, const int64_t* sizes, size_t dimensions) noexcept;
 
 }  // namespace muster

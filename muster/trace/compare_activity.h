@@ -1,5 +1,6 @@
-// Which rank left the others' common path first: the last collectives of all ranks, side by side. For the
-// card of a failed job and `muster report`. A value of values; reads activity files and nothing else.
+// Which rank left the others' common path first: the last collectives of all ranks, side by side.
+// For the card of a failed job and `muster report`. A value of values; reads activity files and
+// nothing else.
 #pragma once
 
 #include <string>
@@ -23,19 +24,21 @@ struct Divergence {
   std::string theirs = {};  // of `ranks`, where it is another
   std::vector<int> ranks = {};
   std::vector<int> others = {};
-  int64_t unix_ns = 0;     // when the first of the others began it
-  std::string where = {};  // what the first of `ranks` was in when it was last seen, and its last call
+  int64_t unix_ns = 0;  // when the first of the others began it
+  std::string where =
+      {};  // what the first of `ranks` was in when it was last seen, and its last call
 
-  // "rank 2 left the common path first: it never began all_reduce #41 f32[1000] of world, which rank(s) 0, 1
-  // began; it was in tokenize; last all_reduce #40 f32[1000]".
+  // "rank 2 left the common path first: it never began all_reduce #41 f32[1000] of world, which
+  // rank(s) 0, 1 began; it was in tokenize; last all_reduce #40 f32[1000]".
   std::string text() const;
 };
 
-// Of the ranks whose files are given; earliest first, one a group. Calls that a rank's file holds no longer
-// are not compared.
+// Of the ranks whose files are given; earliest first, one a group. Calls that a rank's file holds
+// no longer are not compared.
 std::vector<Divergence> compare_activity(const std::vector<ActivityView>& views);
 
 // Of the last attempt in the run folder, or `attempt`. Files that cannot be read are left out.
-std::vector<Divergence> compare_activity(const std::string& run_dir, std::optional<int> attempt = {});
+std::vector<Divergence> compare_activity(const std::string& run_dir,
+                                         std::optional<int> attempt = {});
 
 }  // namespace muster

@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 // What a file has grown by and not used yet is zero. Events stay whole, and may end with zeros too.
 std::string used_part(std::string bytes) {
   const size_t used = bytes.find_last_not_of('\0') + 1;
-  if (used <= sizeof(EventHeader)) return bytes.substr(0, sizeof(EventHeader));
+  if (used <= sizeof(EventHeader))
+    return bytes.substr(0, sizeof(EventHeader));
   const size_t events = (used - sizeof(EventHeader) + sizeof(TraceEvent) - 1) / sizeof(TraceEvent);
   bytes.resize(std::min(bytes.size(), sizeof(EventHeader) + events * sizeof(TraceEvent)));
   return bytes;
@@ -27,7 +28,8 @@ std::string used_part(std::string bytes) {
 
 bool is_place(const std::string& text) {
   const std::vector<std::string> numbers = split(text, '/');
-  return numbers.size() == 2 && std::all_of(numbers.begin(), numbers.end(), [](const std::string& text) {
+  return numbers.size() == 2 &&
+         std::all_of(numbers.begin(), numbers.end(), [](const std::string& text) {
            const auto number = parse_int(text);
            return number && *number >= 0 && cat(*number) == text;
          });
@@ -42,8 +44,10 @@ std::vector<std::string> event_places(const std::string& run_dir) {
   for (fs::recursive_directory_iterator entry(trace, error), end; !error && entry != end;
        entry.increment(error)) {
     const std::string place = entry->path().lexically_relative(trace).string();
-    if (is_place(place)) places.push_back(place);
-    if (entry.depth() >= 1) entry.disable_recursion_pending();
+    if (is_place(place))
+      places.push_back(place);
+    if (entry.depth() >= 1)
+      entry.disable_recursion_pending();
   }
   std::sort(places.begin(), places.end());
   return places;
@@ -52,18 +56,22 @@ std::vector<std::string> event_places(const std::string& run_dir) {
 // Files grow by much at a time, of which a part is used.
 std::string pack_events(const std::string& run_dir, const std::string& place, size_t most) {
   const std::string path = cat(run_dir, "/trace/", place);
-  if (fs::file_size(path) > most + kEventsOfChunk * sizeof(TraceEvent)) return {};
+  if (fs::file_size(path) > most + kEventsOfChunk * sizeof(TraceEvent))
+    return {};
   std::string events = used_part(read_plain_file(path));
   return events.size() <= most ? events : std::string();
 }
 
-void unpack_events(const std::string& packed, const std::string& run_dir, const std::string& place) {
+void unpack_events(const std::string& packed,
+                   const std::string& run_dir,
+                   const std::string& place) {
   if (!is_place(place))
     throw Error(ErrorCode::invalid_argument,
                 cat("events of another host: expected ATTEMPT/RANK, got '", printable(place), "'"));
   const std::string path = cat(run_dir, "/trace/", place);
   std::error_code error;
-  if (fs::exists(path, error)) return;
+  if (fs::exists(path, error))
+    return;
   fs::create_directories(fs::path(path).parent_path(), error);
   write_file(path, packed);
 }

@@ -13,7 +13,8 @@ std::vector<std::string> event_places(const std::string& run_dir);
 // The part of that file that has events; empty: it is more than `most` bytes. Throws: io.
 std::string pack_events(const std::string& run_dir, const std::string& place, size_t most);
 
-// Writes it there, for merge_trace(), unless there is a file. Throws: invalid_argument for another place; io.
+// Writes it there, for merge_trace(), unless there is a file. Throws: invalid_argument for another
+// place; io.
 void unpack_events(const std::string& packed, const std::string& run_dir, const std::string& place);
 
 }  // namespace muster

@@ -29,9 +29,11 @@ int open_events(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   if (error)
-    throw Error(ErrorCode::io, cat("trace: cannot make the folder of '", path, "': ", error.message()));
+    throw Error(ErrorCode::io,
+                cat("trace: cannot make the folder of '", path, "': ", error.message()));
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (fd < 0) fail_errno(cat("trace: cannot open '", path, "'"), errno);
+  if (fd < 0)
+    fail_errno(cat("trace: cannot open '", path, "'"), errno);
   if (const int failed = ::posix_fallocate(fd, 0, sizeof(EventHeader)); failed != 0) {
     ::close(fd);
     fail_errno(cat("trace: cannot make '", path, "' longer"), failed);
@@ -61,7 +63,8 @@ void put_detail(TraceEvent& event, const ActivityCall& call) {
 
 TraceEventFile::TraceEventFile(const std::string& path, const ActivityHeader& activity)
     : fd_(open_events(path)) {
-  void* const memory = ::mmap(nullptr, sizeof(EventHeader), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  void* const memory =
+      ::mmap(nullptr, sizeof(EventHeader), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (memory == MAP_FAILED) {
     const int why = errno;
     ::close(fd_);
@@ -83,7 +86,8 @@ TraceEventFile::TraceEventFile(const std::string& path, const ActivityHeader& ac
 
 TraceEventFile::~TraceEventFile() {
   for (auto& chunk : chunks_) {
-    if (TraceEvent* const events = chunk.load()) ::munmap(events, kChunkBytes);
+    if (TraceEvent* const events = chunk.load())
+      ::munmap(events, kChunkBytes);
   }
   ::munmap(header_, sizeof(EventHeader));
   ::close(fd_);
@@ -96,8 +100,10 @@ void TraceEventFile::add_lost() noexcept {
 TraceEvent* TraceEventFile::next() noexcept {
   const uint64_t number = count_.fetch_add(1, std::memory_order_relaxed);
   const size_t chunk = number / kEventsOfChunk;
-  TraceEvent* events = chunk < kEventChunks ? chunks_[chunk].load(std::memory_order_acquire) : nullptr;
-  if (events == nullptr) events = grow(chunk);
+  TraceEvent* events =
+      chunk < kEventChunks ? chunks_[chunk].load(std::memory_order_acquire) : nullptr;
+  if (events == nullptr)
+    events = grow(chunk);
   if (events == nullptr) {
     add_lost();
     return nullptr;
@@ -105,18 +111,22 @@ TraceEvent* TraceEventFile::next() noexcept {
   return events + number % kEventsOfChunk;
 }
 
-// All of its blocks, so that a full disk loses events and not the rank. A chunk that could not be had is
-// asked for again by each event that belongs there.
+// All of its blocks, so that a full disk loses events and not the rank. A chunk that could not be
+// had is asked for again by each event that belongs there.
 TraceEvent* TraceEventFile::grow(size_t chunk) noexcept {
-  if (chunk >= kEventChunks) return nullptr;
+  if (chunk >= kEventChunks)
+    return nullptr;
   const std::lock_guard lock(growing_);
-  if (TraceEvent* const there = chunks_[chunk].load()) return there;
+  if (TraceEvent* const there = chunks_[chunk].load())
+    return there;
   const auto begin = static_cast<off_t>(sizeof(EventHeader) + chunk * kChunkBytes);
-  if (::posix_fallocate(fd_, begin, kChunkBytes) != 0) return nullptr;
+  if (::posix_fallocate(fd_, begin, kChunkBytes) != 0)
+    return nullptr;
   void* const memory = ::mmap(nullptr, kChunkBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, begin);
-  if (memory == MAP_FAILED) return nullptr;
-  // Its pages too, all at once: one by one they would cost the training thread more than the events do. A
-  // kernel before 5.14 cannot, and gives each as it is written to.
+  if (memory == MAP_FAILED)
+    return nullptr;
+  // Its pages too, all at once: one by one they would cost the training thread more than the events
+  // do. A kernel before 5.14 cannot, and gives each as it is written to.
   constexpr int kPopulateForWriting = 23;  // MADV_POPULATE_WRITE, which older headers lack
   ::madvise(memory, kChunkBytes, kPopulateForWriting);
   auto* const events = static_cast<TraceEvent*>(memory);
@@ -124,10 +134,14 @@ TraceEvent* TraceEventFile::grow(size_t chunk) noexcept {
   return events;
 }
 
-void TraceEventFile::add_span(const char* name, uint32_t category, uint32_t thread, int64_t begin_ns,
+void TraceEventFile::add_span(const char* name,
+                              uint32_t category,
+                              uint32_t thread,
+                              int64_t begin_ns,
                               int64_t end_ns) noexcept {
   TraceEvent* const event = next();
-  if (event == nullptr) return;
+  if (event == nullptr)
+    return;
   event->begin_ns = begin_ns;
   event->end_ns = end_ns;
   event->category = category;
@@ -138,7 +152,8 @@ void TraceEventFile::add_span(const char* name, uint32_t category, uint32_t thre
 
 void TraceEventFile::add_call(const ActivityCall& call, int64_t end_ns) noexcept {
   TraceEvent* const event = next();
-  if (event == nullptr) return;
+  if (event == nullptr)
+    return;
   event->begin_ns = call.begin_ns;
   event->end_ns = end_ns;
   event->bytes = call.bytes;
@@ -150,7 +165,8 @@ void TraceEventFile::add_call(const ActivityCall& call, int64_t end_ns) noexcept
 
 void TraceEventFile::add_thread(const char* name, uint32_t thread) noexcept {
   TraceEvent* const event = next();
-  if (event == nullptr) return;
+  if (event == nullptr)
+    return;
   event->thread = thread;
   put_text(event->name, sizeof(event->name), name);
   publish(*event, EventKind::thread_name);

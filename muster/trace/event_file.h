@@ -1,5 +1,6 @@
-// The writer of a rank's file of events. From any thread; some tens of nanoseconds an event, and once in
-// 32768 of them a millisecond, in which the file grows. What is written is there when the rank is killed.
+// The writer of a rank's file of events. From any thread; some tens of nanoseconds an event, and
+// once in 32768 of them a millisecond, in which the file grows. What is written is there when the
+// rank is killed.
 #pragma once
 
 #include <array>
@@ -20,7 +21,10 @@ class TraceEventFile {
   TraceEventFile(const TraceEventFile&) = delete;
   TraceEventFile& operator=(const TraceEventFile&) = delete;
 
-  void add_span(const char* name, uint32_t category, uint32_t thread, int64_t begin_ns,
+  void add_span(const char* name,
+                uint32_t category,
+                uint32_t thread,
+                int64_t begin_ns,
                 int64_t end_ns) noexcept;
   void add_call(const ActivityCall& call, int64_t end_ns) noexcept;
   void add_thread(const char* name, uint32_t thread) noexcept;

@@ -1,6 +1,6 @@
-// The bytes of a rank's file of events, which `--trace` asks for: every span and collective of the rank, as
-// it ended. The rank writes it through a mapping that grows (event_file.h); the launcher makes one trace of
-// all ranks' (merge_trace.h). Who changes anything here raises kEventVersion.
+// The bytes of a rank's file of events, which `--trace` asks for: every span and collective of the
+// rank, as it ended. The rank writes it through a mapping that grows (event_file.h); the launcher
+// makes one trace of all ranks' (merge_trace.h). Who changes anything here raises kEventVersion.
 #pragma once
 
 #include <cstddef>

@@ -44,7 +44,8 @@ std::string hosts_folder(const std::string& run_dir) {
 void make_hosts_folder(const std::string& run_dir, const std::string& launch) {
   std::error_code error;
   fs::create_directories(hosts_folder(run_dir), error);
-  if (launch_of_hosts_folder(run_dir) == launch) return;
+  if (launch_of_hosts_folder(run_dir) == launch)
+    return;
   try {
     write_file(hosts_folder(run_dir) + "/launch", launch);
   } catch (const std::exception&) {
@@ -66,10 +67,13 @@ bool can_ask_other_hosts(const std::string& run_dir) {
 }
 
 void ask_other_hosts(const std::string& run_dir) {
-  if (!can_ask_other_hosts(run_dir)) return;
+  if (!can_ask_other_hosts(run_dir))
+    return;
   const std::string path = hosts_folder(run_dir) + "/asked";
-  const Fd asked(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644));
-  if (asked.valid()) ::futimens(asked.get(), nullptr);
+  const Fd asked(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644));
+  if (asked.valid())
+    ::futimens(asked.get(), nullptr);
 }
 
 bool are_other_hosts_asked(const std::string& run_dir) {
@@ -83,7 +87,8 @@ void write_host_sample(const std::string& run_dir, size_t host, const std::strin
 std::vector<std::string> fresh_host_samples(const std::string& run_dir) {
   std::vector<std::string> files;
   for_each_file(run_dir, [&](const fs::path& file) {
-    if (file.extension() == ".sample" && is_younger_than(file, kFresh)) files.push_back(file.string());
+    if (file.extension() == ".sample" && is_younger_than(file, kFresh))
+      files.push_back(file.string());
   });
   return files;
 }
@@ -97,15 +102,19 @@ std::optional<LateRequest> late_request_from(const std::string& text) {
   const std::vector<std::string> words = split(trim(text), ' ');
   for (size_t i = 0; i < words.size(); ++i) {
     const auto number = parse_int(words[i]);
-    if (!number || *number < 0 || *number > INT32_MAX) return std::nullopt;
-    if (i == 0) request.attempt = static_cast<int>(*number);
-    if (i > 0) request.ranks.push_back(static_cast<int>(*number));
+    if (!number || *number < 0 || *number > INT32_MAX)
+      return std::nullopt;
+    if (i == 0)
+      request.attempt = static_cast<int>(*number);
+    if (i > 0)
+      request.ranks.push_back(static_cast<int>(*number));
   }
   return request.ranks.empty() ? std::nullopt : std::optional(request);
 }
 
 bool ask_to_describe(const std::string& run_dir, int asker, const LateRequest& request) {
-  if (!can_ask_other_hosts(run_dir)) return false;
+  if (!can_ask_other_hosts(run_dir))
+    return false;
   try {
     write_file(cat(hosts_folder(run_dir), "/late.", asker), to_text(request));
     return true;
@@ -117,7 +126,8 @@ bool ask_to_describe(const std::string& run_dir, int asker, const LateRequest& r
 std::vector<LateRequest> take_late_requests(const std::string& run_dir) {
   std::vector<fs::path> files;
   for_each_file(run_dir, [&](const fs::path& file) {
-    if (file.stem() == "late" && file.has_extension()) files.push_back(file);
+    if (file.stem() == "late" && file.has_extension())
+      files.push_back(file);
   });
   std::vector<LateRequest> requests;
   for (const fs::path& file : files) {

@@ -1,6 +1,7 @@
-// RUN_DIR/activity/hosts: what `muster top` and ranks ask of a job's other hosts, and the answers, as files,
-// so that whoever asks needs nothing but the folder. The host's agent makes it, and carries requests and
-// answers between the hosts (muster/cluster/host_telemetry.h); without an agent there is no folder.
+// RUN_DIR/activity/hosts: what `muster top` and ranks ask of a job's other hosts, and the answers,
+// as files, so that whoever asks needs nothing but the folder. The host's agent makes it, and
+// carries requests and answers between the hosts (muster/cluster/host_telemetry.h); without an
+// agent there is no folder.
 //
 //   launch         the launch of the job that the folder is of
 //   asked          touched while somebody wants samples of the other hosts' ranks
@@ -48,7 +49,8 @@ struct LateRequest {
 std::string to_text(const LateRequest& request);
 std::optional<LateRequest> late_request_from(const std::string& text);
 
-// Asks the hosts of these ranks to describe them, in the name of rank `asker`. False: there is nobody to ask.
+// Asks the hosts of these ranks to describe them, in the name of rank `asker`. False: there is
+// nobody to ask.
 bool ask_to_describe(const std::string& run_dir, int asker, const LateRequest& request);
 
 // What was asked since the last time.

@@ -28,25 +28,35 @@ constexpr size_t kMostDescribed = 4;
 constexpr std::chrono::seconds kPatienceForStack{2};
 
 std::string time_between(int64_t from_ns, int64_t to_ns) {
-  return format_duration(std::chrono::nanoseconds(std::max<int64_t>(time_difference(to_ns, from_ns), 0)));
+  return format_duration(
+      std::chrono::nanoseconds(std::max<int64_t>(time_difference(to_ns, from_ns), 0)));
 }
 
 std::string spans_text(const ActivityView& view, int64_t now_ns) {
   const ThreadView* const main = view.main();
-  if (view.closed_ns) return cat("has left its function ", time_between(*view.closed_ns, now_ns), " ago");
-  if (main == nullptr) return "in nothing that muster knows of";
+  if (view.closed_ns)
+    return cat("has left its function ", time_between(*view.closed_ns, now_ns), " ago");
+  if (main == nullptr)
+    return "in nothing that muster knows of";
   std::vector<std::string> names;
-  for (const SpanView& span : main->spans) names.push_back(span.name);
+  for (const SpanView& span : main->spans)
+    names.push_back(span.name);
   return cat("in ", join(names, " > "), " for ", time_between(main->spans.back().begin_ns, now_ns));
 }
 
 std::string last_call_text(const ActivityView& view, int64_t now_ns) {
-  if (view.calls.empty()) return "no collective yet";
+  if (view.calls.empty())
+    return "no collective yet";
   const CallView& call = view.calls.back();
   const std::string which = cat(call.text(), call.group == "world" ? "" : cat(" of ", call.group));
-  if (!call.end_ns) return cat("under way: ", which, " for ", time_between(call.begin_ns, now_ns));
-  return cat("last ", which, ", ", call.state == CallView::State::failed ? "failed " : "ended ",
-             time_between(*call.end_ns, now_ns), " ago");
+  if (!call.end_ns)
+    return cat("under way: ", which, " for ", time_between(call.begin_ns, now_ns));
+  return cat("last ",
+             which,
+             ", ",
+             call.state == CallView::State::failed ? "failed " : "ended ",
+             time_between(*call.end_ns, now_ns),
+             " ago");
 }
 
 const char* process_text(ProcessState state) {
@@ -70,8 +80,10 @@ class LateTeller {
 
   void begin(const std::vector<int>& late) {
     const std::lock_guard lock(mutex_);
-    if (busy_ || ended_) return;
-    if (thread_.joinable()) thread_.join();
+    if (busy_ || ended_)
+      return;
+    if (thread_.joinable())
+      thread_.join();
     busy_ = true;
     const BlockedSignals blocked;  // in the thread, for good
     thread_ = std::thread([this, late] {
@@ -91,12 +103,14 @@ class LateTeller {
       const std::lock_guard lock(mutex_);
       ended_ = true;
     }
-    if (thread_.joinable()) thread_.join();
+    if (thread_.joinable())
+      thread_.join();
   }
 
   static void tell_all(const std::vector<int>& late) {
     const Activity* const own = Activity::get();
-    if (own == nullptr) return;
+    if (own == nullptr)
+      return;
     const std::filesystem::path path = own->path();  // RUN_DIR/activity/ATTEMPT/RANK
     const std::filesystem::path folder = path.parent_path();
     std::vector<int> elsewhere;
@@ -109,9 +123,11 @@ class LateTeller {
     const LateRequest request{.attempt = number_of(folder), .ranks = elsewhere};
     const std::string run_dir = folder.parent_path().parent_path();
     if (!elsewhere.empty() && !ask_to_describe(run_dir, number_of(path), request)) {
-      for (const int rank : elsewhere) tell(folder / cat(rank));  // a folder that the hosts share
+      for (const int rank : elsewhere)
+        tell(folder / cat(rank));  // a folder that the hosts share
     }
-    if (late.size() > kMostDescribed) warn(cat("and ", late.size() - kMostDescribed, " more ranks are late"));
+    if (late.size() > kMostDescribed)
+      warn(cat("and ", late.size() - kMostDescribed, " more ranks are late"));
   }
 
   static int number_of(const std::filesystem::path& path) {
@@ -144,15 +160,22 @@ std::atomic<bool> g_names_are_the_jobs = false;
 
 void tell_of_ranks(const std::vector<int>& late, const std::vector<int>& came) {
   const Activity* const own = Activity::get();
-  if (own == nullptr) return;
+  if (own == nullptr)
+    return;
   const auto size = static_cast<int>(late.size() + came.size());
-  if (g_names_are_the_jobs || size == own->world_size()) LateTeller::instance().begin(late);
+  if (g_names_are_the_jobs || size == own->world_size())
+    LateTeller::instance().begin(late);
 }
 
 }  // namespace
 
 std::string describe_rank(const ActivityView& view, ProcessState state, int64_t now_ns) {
-  return cat("rank ", view.rank, ": ", spans_text(view, now_ns), "; ", last_call_text(view, now_ns),
+  return cat("rank ",
+             view.rank,
+             ": ",
+             spans_text(view, now_ns),
+             "; ",
+             last_call_text(view, now_ns),
              process_text(state));
 }
 
@@ -160,9 +183,10 @@ std::string describe_late_rank(const std::string& activity_path) {
   const ActivityView view = read_activity(activity_path);
   const ProcessState state = process_state(view);
   // Another host's clock is another one; both know the time of day.
-  const int64_t now = state == ProcessState::unknown
-                          ? time_difference(nanoseconds_of(CLOCK_REALTIME), view.unix_minus_monotonic_ns)
-                          : activity_now();
+  const int64_t now =
+      state == ProcessState::unknown
+          ? time_difference(nanoseconds_of(CLOCK_REALTIME), view.unix_minus_monotonic_ns)
+          : activity_now();
   const std::string stack = stack_of_rank(view, activity_path, kPatienceForStack);
   return cat(describe_rank(view, state, now),
              stack.empty() ? "" : cat("; its stack, innermost call first:\n", stack));

@@ -1,5 +1,6 @@
-// Addresses of another process as functions. Where both have a library, this process's linker knows its
-// symbols; addr2line knows those of the other's program, and of libraries that this process does not have.
+// Addresses of another process as functions. Where both have a library, this process's linker knows
+// its symbols; addr2line knows those of the other's program, and of libraries that this process
+// does not have.
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <link.h>
@@ -44,7 +45,8 @@ std::map<std::string, uint64_t> files_of_process(
   for (const std::string& line : split(read_file(cat("/proc/", pid, "/maps"), kMostMaps), '\n')) {
     const size_t slash = line.find('/');
     const size_t dash = line.find('-');
-    if (slash == std::string::npos || dash == std::string::npos) continue;
+    if (slash == std::string::npos || dash == std::string::npos)
+      continue;
     const uint64_t from = std::strtoull(line.c_str(), nullptr, 16);
     const uint64_t to = std::strtoull(line.c_str() + dash + 1, nullptr, 16);
     const std::string file = line.substr(slash);
@@ -61,8 +63,8 @@ std::string demangled(const char* symbol) {
   return status == 0 ? name.get() : symbol;
 }
 
-// Of a file that this process does not have; the offset is that from the file's lowest address, unless the
-// file was linked for its own addresses.
+// Of a file that this process does not have; the offset is that from the file's lowest address,
+// unless the file was linked for its own addresses.
 uint64_t offset_in(const std::string& file, uint64_t address, uint64_t lowest) {
   constexpr size_t kTypeAt = 16;  // of the ELF header
   constexpr char kExecutable = 2;
@@ -85,28 +87,34 @@ void name_by_linker(NamedFrame& frame, uint64_t address) {
   Dl_info info = {};
   link_map* map = nullptr;
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
-  if (::dladdr1(reinterpret_cast<const void*>(address), &info, reinterpret_cast<void**>(&map),
+  if (::dladdr1(reinterpret_cast<const void*>(address),
+                &info,
+                reinterpret_cast<void**>(&map),
                 RTLD_DL_LINKMAP) == 0)
     return;
   frame.offset = address - map->l_addr;
-  if (info.dli_sname != nullptr) frame.function = demangled(info.dli_sname);
+  if (info.dli_sname != nullptr)
+    frame.function = demangled(info.dli_sname);
 }
 
 void name_by_addr2line(const std::string& program, std::vector<NamedFrame>& frames) {
   std::vector<NamedFrame*> asked;
   std::string command = cat("timeout -s KILL 5 addr2line -Cfe ", shell_quoted(program));
   for (NamedFrame& frame : frames) {
-    if (frame.file != program) continue;
+    if (frame.file != program)
+      continue;
     char offset[24];
     std::snprintf(offset, sizeof(offset), " 0x%llx", static_cast<unsigned long long>(frame.offset));
     command += offset;
     asked.push_back(&frame);
   }
-  if (asked.empty()) return;
+  if (asked.empty())
+    return;
   try {
     const auto said = split(output_of_shell(command + " 2>/dev/null", "stack"), '\n');
     for (size_t i = 0; i < asked.size() && 2 * i + 1 < said.size(); ++i) {
-      if (!said[2 * i].starts_with("?")) asked[i]->function = said[2 * i];
+      if (!said[2 * i].starts_with("?"))
+        asked[i]->function = said[2 * i];
       if (!said[2 * i + 1].starts_with("?") && !said[2 * i + 1].ends_with("?"))
         asked[i]->line = said[2 * i + 1].substr(0, said[2 * i + 1].find(" ("));
     }
@@ -117,9 +125,12 @@ void name_by_addr2line(const std::string& program, std::vector<NamedFrame>& fram
 
 // The C++ library's, to what a std::function or a thread holds.
 bool is_way_to_function(const NamedFrame& frame) {
-  for (const char* const part :
-       {"std::__invoke_impl<", "::type std::__invoke", "std::_Function_handler<", "std::thread::_Invoker<"}) {
-    if (frame.function.find(part) != std::string::npos) return true;
+  for (const char* const part : {"std::__invoke_impl<",
+                                 "::type std::__invoke",
+                                 "std::_Function_handler<",
+                                 "std::thread::_Invoker<"}) {
+    if (frame.function.find(part) != std::string::npos)
+      return true;
   }
   return false;
 }
@@ -127,10 +138,11 @@ bool is_way_to_function(const NamedFrame& frame) {
 std::string frame_text(size_t number, const NamedFrame& frame) {
   char offset[24];
   std::snprintf(offset, sizeof(offset), "+0x%llx", static_cast<unsigned long long>(frame.offset));
-  const std::string place = frame.line.empty()
-                                ? cat("(", frame.file.substr(frame.file.rfind('/') + 1), offset, ")")
-                                : cat("at ", frame.line);
-  return cat("  #", number, " ", frame.function.empty() ? "??" : readable(frame.function), " ", place);
+  const std::string place =
+      frame.line.empty() ? cat("(", frame.file.substr(frame.file.rfind('/') + 1), offset, ")")
+                         : cat("at ", frame.line);
+  return cat(
+      "  #", number, " ", frame.function.empty() ? "??" : readable(frame.function), " ", place);
 }
 
 }  // namespace
@@ -168,11 +180,14 @@ std::string named_frames(const std::vector<uint64_t>& addresses, int64_t pid) {
     if (!frame.is_known_here && frame.file != program && is_worth_addr2line(frame.file))
       others.insert(frame.file);
   }
-  for (const std::string& file : others) name_by_addr2line(file, frames);
+  for (const std::string& file : others)
+    name_by_addr2line(file, frames);
   std::vector<std::string> lines;
   for (size_t i = 0; i < frames.size(); ++i) {
-    if (!is_way_to_function(frames[i])) lines.push_back(frame_text(i, frames[i]));
-    if (frames[i].function == "main") break;  // the rest is the C library's
+    if (!is_way_to_function(frames[i]))
+      lines.push_back(frame_text(i, frames[i]));
+    if (frames[i].function == "main")
+      break;  // the rest is the C library's
   }
   return join(lines, "\n");
 }

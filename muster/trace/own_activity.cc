@@ -27,7 +27,8 @@ void forget_in_child() {
 void open_once() {
   const auto run_dir = get_env("MUSTER_RUN_DIR");
   const auto rank = get_env("RANK");
-  if (!run_dir || !rank) return;
+  if (!run_dir || !rank)
+    return;
   const ActivityOwner owner{.rank = told_number("RANK", 0),
                             .world_size = told_number("WORLD_SIZE", 1),
                             .attempt = told_number("MUSTER_ATTEMPT", 0),
@@ -36,9 +37,11 @@ void open_once() {
     // Never destroyed: threads write to it until the process has ended.
     Activity::set(new Activity(activity_path(*run_dir, owner.attempt, owner.rank), owner));
     ::pthread_atfork(nullptr, nullptr, forget_in_child);
-    if (trace_is_asked()) Activity::get()->trace_into(event_path(*run_dir, owner.attempt, owner.rank));
+    if (trace_is_asked())
+      Activity::get()->trace_into(event_path(*run_dir, owner.attempt, owner.rank));
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::failed_precondition) return;  // a program that the rank has started
+    if (error.code() == ErrorCode::failed_precondition)
+      return;  // a program that the rank has started
     warn(cat(error.message(), "; the rank goes on without telling what it does"));
   }
 }
@@ -73,7 +76,8 @@ Activity* open_own_activity() {
 
 Span::Span(const char* name) noexcept {
   Activity* const activity = Activity::get();
-  if (activity == nullptr) return;
+  if (activity == nullptr)
+    return;
   const Activity::Entered entered = activity->enter(name, Category::other, /*inherits=*/true);
   thread_ = entered.thread;
   depth_ = entered.depth;
@@ -82,7 +86,8 @@ Span::Span(const char* name) noexcept {
 
 Span::Span(const char* name, Category category) noexcept {
   Activity* const activity = Activity::get();
-  if (activity == nullptr) return;
+  if (activity == nullptr)
+    return;
   const Activity::Entered entered = activity->enter(name, category, /*inherits=*/false);
   thread_ = entered.thread;
   depth_ = entered.depth;
@@ -90,22 +95,27 @@ Span::Span(const char* name, Category category) noexcept {
 }
 
 Span::~Span() {
-  if (thread_ == nullptr) return;
+  if (thread_ == nullptr)
+    return;
   if (Activity* const activity = Activity::get())
     activity->leave({.thread = thread_, .depth = depth_, .begin_ns = begin_ns_});
 }
 
 void count_outside_as(Category category) noexcept {
-  if (Activity* const activity = Activity::get()) activity->set_category_outside(category);
+  if (Activity* const activity = Activity::get())
+    activity->set_category_outside(category);
 }
 void note_step(int64_t step) noexcept {
-  if (Activity* const activity = Activity::get()) activity->note_step(step);
+  if (Activity* const activity = Activity::get())
+    activity->note_step(step);
 }
 void note_samples(int64_t more) noexcept {
-  if (Activity* const activity = Activity::get()) activity->note_samples(more);
+  if (Activity* const activity = Activity::get())
+    activity->note_samples(more);
 }
 void note_loss(double loss) noexcept {
-  if (Activity* const activity = Activity::get()) activity->note_loss(loss);
+  if (Activity* const activity = Activity::get())
+    activity->note_loss(loss);
 }
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// The process that an activity file is of, as this one sees it: whether it lives, and where it is. It is
-// never taken for another process that has got its number.
+// The process that an activity file is of, as this one sees it: whether it lives, and where it is.
+// It is never taken for another process that has got its number.
 #pragma once
 
 #include <chrono>
@@ -18,10 +18,11 @@ enum class ProcessState {
 
 ProcessState process_state(const ActivityView& view);
 
-// Its main thread's stack, a line a frame, innermost call first, and those of the threads in which LibTorch
-// computes gradients for GPUs, where these work; empty where it does not answer in time, or cannot be asked.
-// Blocking: at most twice `patience`, and some seconds for source lines.
-std::string stack_of_rank(const ActivityView& view, const std::string& path,
+// Its main thread's stack, a line a frame, innermost call first, and those of the threads in which
+// LibTorch computes gradients for GPUs, where these work; empty where it does not answer in time,
+// or cannot be asked. Blocking: at most twice `patience`, and some seconds for source lines.
+std::string stack_of_rank(const ActivityView& view,
+                          const std::string& path,
                           std::chrono::milliseconds patience);
 
 // These addresses in the process `pid` as functions, a line each.

@@ -1,6 +1,7 @@
-// Activity files as values, for `muster top`, reports and warnings of late ranks. A file may change while it
-// is read, and may hold anything: what does not fit is refused or left out, text is cut and printable, and
-// nothing of a file leads anywhere but into the values. Knows nothing of who writes them.
+// Activity files as values, for `muster top`, reports and warnings of late ranks. A file may change
+// while it is read, and may hold anything: what does not fit is refused or left out, text is cut
+// and printable, and nothing of a file leads anywhere but into the values. Knows nothing of who
+// writes them.
 #pragma once
 
 #include <array>
@@ -45,7 +46,8 @@ struct CallView {
   std::string text() const;  // "all_reduce #41 f32[1000]", "send to 3 f32[4]"
 };
 
-// Units: times in nanoseconds of the host's monotonic clock; plus unix_minus_monotonic_ns they are Unix time.
+// Units: times in nanoseconds of the host's monotonic clock; plus unix_minus_monotonic_ns they are
+// Unix time.
 struct ActivityView {
   int rank = 0;
   int world_size = 1;
@@ -69,21 +71,22 @@ struct ActivityView {
   std::optional<double> loss = {};      // may be NaN
   Category category = Category::other;  // of the main thread, since:
   int64_t category_since_ns = 0;
-  std::array<int64_t, kActivityCategories> totals_ns = {};  // by Category, without what it is in now
+  std::array<int64_t, kActivityCategories> totals_ns =
+      {};  // by Category, without what it is in now
   int main_thread = 0;
   std::vector<ThreadView> threads = {};  // those in spans, the main thread first
   uint64_t num_calls = 0;                // that have begun, of which the last 1024 are:
   std::vector<CallView> calls = {};      // earliest first
 
-  const ThreadView* main() const;                                            // nullptr where it is in no span
+  const ThreadView* main() const;  // nullptr where it is in no span
   std::array<int64_t, kActivityCategories> totals_at(int64_t now_ns) const;  // with what it is in
 
   // By its host's monotonic clock: what a rank that was killed is known to have lived until.
   int64_t last_sign_ns() const;
 };
 
-// `name` is what errors call it. Throws: invalid_argument for what is no activity file, or one of another
-// version.
+// `name` is what errors call it. Throws: invalid_argument for what is no activity file, or one of
+// another version.
 ActivityView parse_activity(const std::string& bytes, const std::string& name);
 
 // Throws: io; as parse_activity.
@@ -95,15 +98,17 @@ struct ActivityFile {
   std::string path = {};
 };
 
-// Of the last attempt, or `attempt`, by rank; empty where there is none. Ranks of other hosts, which do not
-// write here, have copies here once the job has ended (activity_copy.h).
-std::vector<ActivityFile> activity_files(const std::string& run_dir, std::optional<int> attempt = {});
+// Of the last attempt, or `attempt`, by rank; empty where there is none. Ranks of other hosts,
+// which do not write here, have copies here once the job has ended (activity_copy.h).
+std::vector<ActivityFile> activity_files(const std::string& run_dir,
+                                         std::optional<int> attempt = {});
 
-// Removes what ranks of this host have left in a folder that another job has used before. Files of other
-// hosts, and of processes that live, stay.
+// Removes what ranks of this host have left in a folder that another job has used before. Files of
+// other hosts, and of processes that live, stay.
 void remove_earlier_activity(const std::string& run_dir);
 
-// Removes the copies of other hosts' files, unless they are of this launch of the job (JobFacts::launch).
+// Removes the copies of other hosts' files, unless they are of this launch of the job
+// (JobFacts::launch).
 void keep_copies_of_launch(const std::string& run_dir, const std::string& launch);
 
 }  // namespace muster

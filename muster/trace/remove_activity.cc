@@ -41,9 +41,11 @@ void remove_stacks(const std::filesystem::path& folder) {
   for (std::filesystem::directory_iterator file(folder, gone), end; !gone && file != end;
        file.increment(gone)) {
     auto of_rank = file->path();
-    if (of_rank.extension() != ".stack") continue;
+    if (of_rank.extension() != ".stack")
+      continue;
     std::error_code unknown;
-    if (!std::filesystem::exists(of_rank.replace_extension(), unknown)) ::unlink(file->path().c_str());
+    if (!std::filesystem::exists(of_rank.replace_extension(), unknown))
+      ::unlink(file->path().c_str());
   }
 }
 
@@ -52,12 +54,15 @@ void remove_stacks(const std::filesystem::path& folder) {
 void remove_earlier_activity(const std::string& run_dir) {
   namespace fs = std::filesystem;
   std::error_code error;
-  for (fs::directory_iterator folder(fs::path(run_dir) / "activity", error), end; !error && folder != end;
+  for (fs::directory_iterator folder(fs::path(run_dir) / "activity", error), end;
+       !error && folder != end;
        folder.increment(error)) {
     std::error_code gone;
-    for (fs::directory_iterator file(folder->path(), gone); !gone && file != end; file.increment(gone)) {
+    for (fs::directory_iterator file(folder->path(), gone); !gone && file != end;
+         file.increment(gone)) {
       const std::string path = file->path().string();
-      if (is_of_this_host(path) && !is_written_to(path)) ::unlink(path.c_str());
+      if (is_of_this_host(path) && !is_written_to(path))
+        ::unlink(path.c_str());
     }
     remove_stacks(folder->path());
     ::rmdir(folder->path().c_str());  // where nothing is left
@@ -67,8 +72,10 @@ void remove_earlier_activity(const std::string& run_dir) {
 void keep_copies_of_launch(const std::string& run_dir, const std::string& launch) {
   namespace fs = std::filesystem;
   std::error_code error;
-  if (!fs::is_directory(hosts_folder(run_dir), error)) return;
-  if (launch_of_hosts_folder(run_dir) == launch) return;
+  if (!fs::is_directory(hosts_folder(run_dir), error))
+    return;
+  if (launch_of_hosts_folder(run_dir) == launch)
+    return;
   for (fs::directory_iterator folder(hosts_folder(run_dir), error), end; !error && folder != end;
        folder.increment(error)) {
     std::error_code failed;

@@ -1,6 +1,6 @@
-// A named piece of a rank's work, from here to the end of the scope. Users write them around what they want
-// to see in `muster top`, in warnings of late ranks and in a trace; muster's own training step, loader,
-// groups and checkpoints write theirs by the same class.
+// A named piece of a rank's work, from here to the end of the scope. Users write them around what
+// they want to see in `muster top`, in warnings of late ranks and in a trace; muster's own training
+// step, loader, groups and checkpoints write theirs by the same class.
 //
 //   muster::Span span("tokenize");
 //
@@ -28,11 +28,13 @@ class Span {
   int64_t begin_ns_ = 0;
 };
 
-// What the main thread's time counts as while it is in no span that says it, from now on: a training loop of
-// one's own is other time otherwise. DistributedDataParallel tells it of forwards and backwards.
+// What the main thread's time counts as while it is in no span that says it, from now on: a
+// training loop of one's own is other time otherwise. DistributedDataParallel tells it of forwards
+// and backwards.
 void count_outside_as(Category category) noexcept;
 
-// What the rank has come to. TrainStep and the loader tell the first two; a training loop of one's own may.
+// What the rank has come to. TrainStep and the loader tell the first two; a training loop of one's
+// own may.
 void note_step(int64_t step) noexcept;
 void note_samples(int64_t more) noexcept;  // beside those before
 void note_loss(double loss) noexcept;

@@ -40,17 +40,19 @@ void* place_of_interruption(const void* context) {
 char* put_hex(char* at, uint64_t number) {
   char digits[16];
   int count = 0;
-  do digits[count++] = "0123456789abcdef"[number % 16];
+  do
+    digits[count++] = "0123456789abcdef"[number % 16];
   while ((number /= 16) != 0);
   *at++ = '0';
   *at++ = 'x';
-  while (count > 0) *at++ = digits[--count];
+  while (count > 0)
+    *at++ = digits[--count];
   *at++ = '\n';
   return at;
 }
 
-// Addresses alone: their names are behind the linker's lock, which another thread may hold while it waits for
-// this one. Who asks has the same program and looks them up in its own.
+// Addresses alone: their names are behind the linker's lock, which another thread may hold while it
+// waits for this one. Who asks has the same program and looks them up in its own.
 void on_stack_request(int, siginfo_t*, void* context) {
   const int errno_before = errno;
   std::array<void*, kMostFrames> frames;
@@ -66,7 +68,8 @@ void on_stack_request(int, siginfo_t*, void* context) {
   std::memcpy(at, "end\n", 4);
   at += 4;
   const int file = ::open(g_stack_path.load()->c_str(),
-                          O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+                          O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
+                          0644);
   if (file >= 0) {
     static_cast<void>(!::write(file, text, static_cast<size_t>(at - text)));
     ::close(file);
@@ -94,15 +97,18 @@ void answer_stack_requests_at(const std::string& activity_path) {
 
 void answer_stack_requests(Activity& activity) {
   struct sigaction action = {};
-  if (::sigaction(stack_signal(), nullptr, &action) != 0) return;
-  if ((action.sa_flags & SA_SIGINFO) != 0 || action.sa_handler != SIG_DFL) return;
+  if (::sigaction(stack_signal(), nullptr, &action) != 0)
+    return;
+  if ((action.sa_flags & SA_SIGINFO) != 0 || action.sa_handler != SIG_DFL)
+    return;
   answer_stack_requests_at(activity.path());
   void* first = nullptr;
   ::backtrace(&first, 1);  // the first loads the unwinder, which a handler must not
   action.sa_sigaction = on_stack_request;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
   ::sigemptyset(&action.sa_mask);
-  if (::sigaction(stack_signal(), &action, nullptr) == 0) activity.set_stack_signal(stack_signal());
+  if (::sigaction(stack_signal(), &action, nullptr) == 0)
+    activity.set_stack_signal(stack_signal());
 }
 
 }  // namespace muster

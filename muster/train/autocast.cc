@@ -14,7 +14,8 @@ Autocast::Autocast(c10::DeviceType device, c10::ScalarType type, bool enabled)
 }
 
 Autocast::~Autocast() {
-  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  if (at::autocast::decrement_nesting() == 0)
+    at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(device_, enabled_before_);
   at::autocast::set_autocast_dtype(device_, type_before_);
 }

@@ -1,5 +1,6 @@
-// While the guard lives, operations in this thread compute in a smaller type if PyTorch's lists allow it.
-// Used by precision.h; can be used on its own to disable autocast around a part (`enabled` false).
+// While the guard lives, operations in this thread compute in a smaller type if PyTorch's lists
+// allow it. Used by precision.h; can be used on its own to disable autocast around a part
+// (`enabled` false).
 //
 // Source: torch.autocast.
 #pragma once
@@ -12,8 +13,8 @@ namespace muster {
 class [[nodiscard]] Autocast {
  public:
   Autocast(c10::DeviceType device, c10::ScalarType type, bool enabled);
-  // Restores the previous state, also after an exception; the end of the outermost guard drops the cast
-  // weights.
+  // Restores the previous state, also after an exception; the end of the outermost guard drops the
+  // cast weights.
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;

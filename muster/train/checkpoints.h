@@ -1,14 +1,16 @@
 // Saves and restores everything that a training run needs to go on, each part under a name.
 //
 //   muster::Checkpoints checkpoints(ctx, {.every = 500, .resume = options.resume});
-//   checkpoints.add("model", net).add("optimizer", optimizer).add("schedule", schedule).add("data", loader);
-//   checkpoints.restore();  // does nothing in a new run
-//   for (const auto& batch : loader.steps(10000)) {
+//   checkpoints.add("model", net).add("optimizer", optimizer).add("schedule", schedule).add("data",
+//   loader); checkpoints.restore();  // does nothing in a new run for (const auto& batch :
+//   loader.steps(10000)) {
 //     …
-//     if (batch.last && checkpoints.save_or_stop(loader.position().step)) return;  // SIGTERM, a time limit
+//     if (batch.last && checkpoints.save_or_stop(loader.position().step)) return;  // SIGTERM, a
+//     time limit
 //   }
 //
-// The random generators of every rank are saved too. The file format is that of checkpoint/checkpoint.h.
+// The random generators of every rank are saved too. The file format is that of
+// checkpoint/checkpoint.h.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -47,32 +49,37 @@ struct CheckpointsOptions {
   int64_t every = 0;        // steps between saves by save_when_due(); 0: none
   int keep_last = 3;        // remove older ones of this training, from any run; 0 keeps all
   bool resume = false;      // go on from the newest checkpoint
-  // Go back to this checkpoint of the folder, such as "step-100". Later saves then count as newer than the
-  // steps that were abandoned. Restarted ranks go on from what they have saved since.
+  // Go back to this checkpoint of the folder, such as "step-100". Later saves then count as newer
+  // than the steps that were abandoned. Restarted ranks go on from what they have saved since.
   std::string resume_from = {};
-  // Parts that a checkpoint may lack, since the program that saved it did not have them yet: they keep the
-  // state that they have. Not for models and optimizers.
+  // Parts that a checkpoint may lack, since the program that saved it did not have them yet: they
+  // keep the state that they have. Not for models and optimizers.
   std::vector<std::string> new_parts = {};
-  // Parts of the checkpoint that this program does without, as of one that no longer averages its weights.
+  // Parts of the checkpoint that this program does without, as of one that no longer averages its
+  // weights.
   std::vector<std::string> leave_out = {};
-  // Parts that begin anew although the checkpoint has them: they keep the state that they have. Ranks that
-  // were restarted go on with all parts that they have saved. Not for models and optimizers.
+  // Parts that begin anew although the checkpoint has them: they keep the state that they have.
+  // Ranks that were restarted go on with all parts that they have saved. Not for models and
+  // optimizers.
   std::vector<std::string> fresh = {};
-  // Optimizers keep the learning rates that the program gave them, and schedules their initial rates. If
-  // false, those of the checkpoint are taken, and rank 0 logs where they differ from the program's.
+  // Optimizers keep the learning rates that the program gave them, and schedules their initial
+  // rates. If false, those of the checkpoint are taken, and rank 0 logs where they differ from the
+  // program's.
   bool new_learning_rates = false;
-  // save() only copies the state, and a thread writes it. The ranks that write (rank 0, or every rank for a
-  // divided model) need memory for a second copy of what they write.
+  // save() only copies the state, and a thread writes it. The ranks that write (rank 0, or every
+  // rank for a divided model) need memory for a second copy of what they write.
   bool background = false;
-  // In-memory saves for `muster run --on-failure replace`: every rank keeps the state in its memory after
-  // every n-th step seen by save_or_stop() or save_when_due(). Default: 1 under that option, else 0 (never).
+  // In-memory saves for `muster run --on-failure replace`: every rank keeps the state in its memory
+  // after every n-th step seen by save_or_stop() or save_when_due(). Default: 1 under that option,
+  // else 0 (never).
   std::optional<int64_t> in_memory = {};
-  // The same for a model that is divided over ranks. Each rank keeps its own part and that of one other rank,
-  // on another host if there is one, for two steps. Units: four times a rank's part in memory, and once over
-  // the network at each kept step. If false, such a model goes on from disk.
+  // The same for a model that is divided over ranks. Each rank keeps its own part and that of one
+  // other rank, on another host if there is one, for two steps. Units: four times a rank's part in
+  // memory, and once over the network at each kept step. If false, such a model goes on from disk.
   bool in_memory_of_neighbours = false;
-  // The job, the launch of it, and how often its ranks were started before. Restarted ranks go on from the
-  // launch's own newest checkpoint, whatever `resume` says. A muster::Context supplies all three.
+  // The job, the launch of it, and how often its ranks were started before. Restarted ranks go on
+  // from the launch's own newest checkpoint, whatever `resume` says. A muster::Context supplies all
+  // three.
   std::string run_id = {};
   std::string launch = {};
   int attempt = 0;
@@ -93,8 +100,8 @@ concept HasOwnTensors = requires(Part& part) {
   { part.own_tensors() } -> std::convertible_to<NamedTensors>;
 };
 
-// A part whose own tensors may be divided over ranks as the model is, as Ema's: with a divided model they are
-// saved in pieces, by the same names.
+// A part whose own tensors may be divided over ranks as the model is, as Ema's: with a divided
+// model they are saved in pieces, by the same names.
 template <class Part>
 concept HasPieces = HasOwnTensors<Part> && requires(const Part& part) {
   { part.pieces() } -> std::convertible_to<TensorPieces>;
@@ -114,8 +121,8 @@ concept HasStreamPosition = requires(Part& part, const std::vector<StreamPositio
   part.restore(of_ranks);
 };
 
-// A part that knows, by the numbers that it has saved, whether it can be loaded: Precision of fp16 needs the
-// scale. Asked before anything is loaded.
+// A part that knows, by the numbers that it has saved, whether it can be loaded: Precision of fp16
+// needs the scale. Asked before anything is loaded.
 template <class Part>
 concept NeedsNumbers = requires(const Part& part) {
   { part.needed_numbers() } -> std::convertible_to<std::vector<std::string>>;
@@ -129,7 +136,8 @@ concept HasInitialRates = requires(Part& part, const std::vector<double>& rates)
   part.set_initial_lrs(rates);
 };
 
-// Wants to know how the training begins: Metrics, whose file may have lines of steps that come again.
+// Wants to know how the training begins: Metrics, whose file may have lines of steps that come
+// again.
 template <class Part>
 concept HasBeginning = requires(Part& part) { part.begin(Beginning()); };
 
@@ -143,7 +151,8 @@ concept HasPart = requires(Optimizer& optimizer) {
 
 class Checkpoints {
   enum class Place { of_training, of_data };  // go_back() does not rewind the data
-  using ReadParts = std::function<NamedTensors(const std::string& prefix, const NamedTensors& into)>;
+  using ReadParts =
+      std::function<NamedTensors(const std::string& prefix, const NamedTensors& into)>;
 
  public:
   // Throws: invalid_argument without a folder, and for a negative `every` or keep_last.
@@ -157,8 +166,9 @@ class Checkpoints {
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
-  // Adds a part to save; it must outlive this object. Several models and optimizers are fine. Pass the
-  // modules themselves, not their wrappers. Throws: invalid_argument for a name that is taken or contains
+  // Adds a part to save; it must outlive this object. Several models and optimizers are fine. Pass
+  // the modules themselves, not their wrappers. Throws: invalid_argument for a name that is taken
+  // or contains
   // '/'.
   template <class Impl>
   Checkpoints& add(const std::string& name, const torch::nn::ModuleHolder<Impl>& model) {
@@ -166,36 +176,57 @@ class Checkpoints {
   }
   Checkpoints& add(const std::string& name, std::shared_ptr<torch::nn::Module> model);
   Checkpoints& add(const std::string& name, torch::optim::Optimizer& optimizer);
-  // Adds a model that is divided over ranks, or an optimizer of such parameters, with the pieces given by
-  // FullySharded::pieces, ShardedOptimizer::pieces, parallel_pieces or Pipeline::pieces. Every rank writes
-  // its part into a folder that all ranks must see. It can restore checkpoints saved whole or divided
-  // differently. Allows only one model and one optimizer.
+  // Adds a model that is divided over ranks, or an optimizer of such parameters, with the pieces
+  // given by FullySharded::pieces, ShardedOptimizer::pieces, parallel_pieces or Pipeline::pieces.
+  // Every rank writes its part into a folder that all ranks must see. It can restore checkpoints
+  // saved whole or divided differently. Allows only one model and one optimizer.
   Checkpoints& add(const std::string& name, TensorPieces model);
-  Checkpoints& add(const std::string& name, torch::optim::Optimizer& optimizer, TensorPieces parameters);
+  Checkpoints& add(const std::string& name,
+                   torch::optim::Optimizer& optimizer,
+                   TensorPieces parameters);
   template <HasPart Optimizer>
   Checkpoints& add(const std::string& name, Optimizer& optimizer, TensorPieces parameters) {
-    before_save_ = [&optimizer] { optimizer.options_to_part(); };
-    after_load_ = [&optimizer] { optimizer.options_from_part(); };
+    before_save_ = [&optimizer] {
+      optimizer.options_to_part();
+    };
+    after_load_ = [&optimizer] {
+      optimizer.options_from_part();
+    };
     delegating_ = &optimizer;
-    return add(name, static_cast<torch::optim::Optimizer&>(optimizer.part()), std::move(parameters));
+    return add(
+        name, static_cast<torch::optim::Optimizer&>(optimizer.part()), std::move(parameters));
   }
-  // Adds what a DistributedDataParallel hook remembers, on every rank. If the number of ranks changes, errors
-  // still to be sent start anew.
-  template <std::same_as<Hook> Part>  // not anything that converts to Hook: modules are callable too
-  Checkpoints& add(const std::string& name, const Part& hook) {
+  // Adds what a DistributedDataParallel hook remembers, on every rank. If the number of ranks
+  // changes, errors still to be sent start anew.
+  template <std::same_as<Hook> Part>  // not anything that converts to Hook: modules are callable
+                                      // too
+                                      Checkpoints& add(const std::string& name, const Part& hook) {
     return add_hook(name, hook);
   }
-  // Saves rank 0's state, which every rank gets back; of Ema with a divided model, every rank's pieces. For a
-  // state that differs between ranks see add_per_rank.
+  // Saves rank 0's state, which every rank gets back; of Ema with a divided model, every rank's
+  // pieces. For a state that differs between ranks see add_per_rank.
   template <HasState Part>
   Checkpoints& add(const std::string& name, Part& part) {
     add_part(
-        name, [&part] { return part.state(); }, [&part](const SavedState& state) { part.load_state(state); });
-    if constexpr (HasOwnTensors<Part>) parts_.back().own_tensors = [&part] { return part.own_tensors(); };
-    if constexpr (HasPieces<Part>) parts_.back().pieces = [&part] { return part.pieces(); };
-    if constexpr (NeedsNumbers<Part>) parts_.back().needed = [&part] { return part.needed_numbers(); };
+        name,
+        [&part] { return part.state(); },
+        [&part](const SavedState& state) { part.load_state(state); });
+    if constexpr (HasOwnTensors<Part>)
+      parts_.back().own_tensors = [&part] {
+        return part.own_tensors();
+      };
+    if constexpr (HasPieces<Part>)
+      parts_.back().pieces = [&part] {
+        return part.pieces();
+      };
+    if constexpr (NeedsNumbers<Part>)
+      parts_.back().needed = [&part] {
+        return part.needed_numbers();
+      };
     if constexpr (HasBeginning<Part>)
-      parts_.back().begin = [&part](Beginning beginning) { part.begin(beginning); };
+      parts_.back().begin = [&part](Beginning beginning) {
+        part.begin(beginning);
+      };
     if constexpr (HasInitialRates<Part>) {
       schedules_.push_back(
           {.name = name,
@@ -210,24 +241,32 @@ class Checkpoints {
     return add_part(
         name, [&values] { return values; }, [&values](const SavedState& state) { values = state; });
   }
-  // A part whose state differs between ranks. Every rank's is saved, and all ranks hold all of them while
-  // saving, so they should be small. restore() throws failed_precondition for another number of ranks.
+  // A part whose state differs between ranks. Every rank's is saved, and all ranks hold all of them
+  // while saving, so they should be small. restore() throws failed_precondition for another number
+  // of ranks.
   template <HasState Part>
   Checkpoints& add_per_rank(const std::string& name, Part& part) {
     return add_part(
-        name, [this, &part] { return states_of_ranks(group_, part.state()); },
-        [this, &part, name](const SavedState& state) { part.load_state(own_state(group_, name, state)); });
+        name,
+        [this, &part] { return states_of_ranks(group_, part.state()); },
+        [this, &part, name](const SavedState& state) {
+          part.load_state(own_state(group_, name, state));
+        });
   }
   template <HasDataPosition Part>
   Checkpoints& add(const std::string& name, Part& part) {
-    if (!position_) position_ = [&part](int64_t step) { return training_position(step, part.position()); };
+    if (!position_)
+      position_ = [&part](int64_t step) {
+        return training_position(step, part.position());
+      };
     return add_part(
-        name, [&part] { return state_of(part.position()); },
+        name,
+        [&part] { return state_of(part.position()); },
         [&part, name](const SavedState& state) { part.restore(data_position_of(name, state)); },
         Place::of_data);
   }
-  // Saves the positions of all ranks. With other numbers of ranks or workers, restore() divides what was left
-  // of the epoch over them. It throws failed_precondition for another seed.
+  // Saves the positions of all ranks. With other numbers of ranks or workers, restore() divides
+  // what was left of the epoch over them. It throws failed_precondition for another seed.
   template <HasStreamPosition Part>
   Checkpoints& add(const std::string& name, Part& part) {
     const auto place = std::make_shared<TrainingPosition>();  // as saved last
@@ -248,16 +287,15 @@ class Checkpoints {
         Place::of_data);
   }
 
-  // Loads the newest complete checkpoint, if `resume` is set or the ranks were restarted; rank 0 logs which.
-  // After ranks were replaced in place, it loads the newest state that any rank has in memory. Returns false
-  // if there is nothing to go on from.
-  // Collective: yes.
-  // Throws: as load_latest_checkpoint; invalid_argument for parts missing in the checkpoint, unless they are
+  // Loads the newest complete checkpoint, if `resume` is set or the ranks were restarted; rank 0
+  // logs which. After ranks were replaced in place, it loads the newest state that any rank has in
+  // memory. Returns false if there is nothing to go on from. Collective: yes. Throws: as
+  // load_latest_checkpoint; invalid_argument for parts missing in the checkpoint, unless they are
   // `new_parts`.
   bool restore();
 
-  // Restores the last saved state that is at least `steps` older than the last step saved or asked about. The
-  // data go on, so that the samples that made the training fail do not come again. For
+  // Restores the last saved state that is at least `steps` older than the last step saved or asked
+  // about. The data go on, so that the samples that made the training fail do not come again. For
   // TrainStepOptions::go_back. Returns the step of the restored state.
   // Collective: yes.
   // Blocking: until a background save is written.
@@ -280,11 +318,9 @@ class Checkpoints {
   void finish();
   // Saves at every `every`-th step; returns an empty path at others.
   std::string save_when_due(int64_t step);
-  // Call it after every step. It saves like save_when_due(). If the job is asked to stop (by SIGTERM,
-  // SIGUSR1, Ctrl-C or a time limit), it saves and returns true, on all ranks after the same step: then
-  // return from the training.
-  // Collective: yes.
-  // Throws: as save().
+  // Call it after every step. It saves like save_when_due(). If the job is asked to stop (by
+  // SIGTERM, SIGUSR1, Ctrl-C or a time limit), it saves and returns true, on all ranks after the
+  // same step: then return from the training. Collective: yes. Throws: as save().
   bool save_or_stop(int64_t step);
 
  private:
@@ -301,11 +337,17 @@ class Checkpoints {
 
   template <class Context>
   static CheckpointsOptions with_job(CheckpointsOptions options, Context& ctx) {
-    if (options.folder.empty() && !ctx.run_dir().empty()) options.folder = ctx.run_dir() + "/checkpoints";
-    if (options.run_id.empty()) options.run_id = ctx.env().run_id;
-    if (options.launch.empty()) options.launch = ctx.env().launch;
+    if (options.folder.empty() && !ctx.run_dir().empty())
+      options.folder = ctx.run_dir() + "/checkpoints";
+    if (options.run_id.empty())
+      options.run_id = ctx.env().run_id;
+    if (options.launch.empty())
+      options.launch = ctx.env().launch;
     options.attempt = ctx.env().attempt;
-    if (!options.should_stop) options.should_stop = [&ctx] { return ctx.should_stop(); };
+    if (!options.should_stop)
+      options.should_stop = [&ctx] {
+        return ctx.should_stop();
+      };
     return options;
   }
   TrainingPosition position_after(int64_t step) const {
@@ -313,14 +355,17 @@ class Checkpoints {
   }
 
   Checkpoints& add_hook(const std::string& name, const Hook& hook);
-  Checkpoints& add_part(const std::string& name, std::function<SavedState()> state,
-                        std::function<void(const SavedState&)> load, Place place = Place::of_training);
+  Checkpoints& add_part(const std::string& name,
+                        std::function<SavedState()> state,
+                        std::function<void(const SavedState&)> load,
+                        Place place = Place::of_training);
   void check_name(const std::string& name) const;
   std::string name_of(const at::Tensor& parameter) const;
   void join_models();
   TrainingState training_state();
   NamedTensors saved_parts();
-  std::vector<ShardedState::Part> parts_in_pieces(const TensorPieces& model, bool may_begin_anew) const;
+  std::vector<ShardedState::Part> parts_in_pieces(const TensorPieces& model,
+                                                  bool may_begin_anew) const;
   void check_parts_are_whole() const;
   bool is_divided() const { return !divided_models_.empty() || divided_parameters_.has_value(); }
   ShardedState sharded_state(bool may_begin_anew = false);

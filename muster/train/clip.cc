@@ -15,13 +15,15 @@ namespace muster {
 namespace {
 
 void expect_for_clipping(bool holds, const char* call, const char* rule, double value) {
-  if (holds) return;
+  if (holds)
+    return;
   throw Error(ErrorCode::invalid_argument,
               cat(call, ": expected ", rule, ", got ", value, "; 1.0 is a common choice"));
 }
 
 at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
-  if (gradients.empty()) return at::zeros({});
+  if (gradients.empty())
+    return at::zeros({});
   std::vector<at::Tensor> norms;
   for (const auto& lot : by_device_and_type(gradients)) {
     for (const at::Tensor& norm : at::_foreach_norm(lot, norm_type))
@@ -32,10 +34,13 @@ at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
 
 // Their norm is that of this rank's parts alone: other ranks have another.
 void refuse_divided_gradients(const char* call, const std::vector<at::Tensor>& parameters) {
-  if (std::none_of(parameters.begin(), parameters.end(), has_divided_gradient)) return;
-  throw Error(ErrorCode::failed_precondition,
-              cat(call, ": expected whole gradients, got sharded gradients, of which each rank has a part; ",
-                  "use clip_grad_norm of the sharded object (FullySharded, ShardedOptimizer)"));
+  if (std::none_of(parameters.begin(), parameters.end(), has_divided_gradient))
+    return;
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat(call,
+          ": expected whole gradients, got sharded gradients, of which each rank has a part; ",
+          "use clip_grad_norm of the sharded object (FullySharded, ShardedOptimizer)"));
 }
 
 }  // namespace
@@ -47,17 +52,21 @@ at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type
   return norm_of(gradient_values(parameters), norm_type);
 }
 
-void clip_grads_with_norm(const std::vector<at::Tensor>& parameters, double max_norm,
+void clip_grads_with_norm(const std::vector<at::Tensor>& parameters,
+                          double max_norm,
                           const at::Tensor& norm) {
   expect_for_clipping(max_norm >= 0, "clip_grad_norm", "a max_norm of 0 or more", max_norm);
   const at::NoGradGuard no_grad;
-  // As Python computes number / tensor. Multiplying by 1 costs less than asking the GPU whether it is.
+  // As Python computes number / tensor. Multiplying by 1 costs less than asking the GPU whether it
+  // is.
   const at::Tensor factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
   for (const auto& lot : by_device_and_type(gradient_values(parameters)))
     at::_foreach_mul_(lot, copied_to(lot[0].device(), factor));
 }
 
-at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
+at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters,
+                          double max_norm,
+                          double norm_type) {
   expect_for_clipping(norm_type > 0, "clip_grad_norm", "a norm_type above 0", norm_type);
   refuse_divided_gradients("clip_grad_norm", parameters);
   const at::NoGradGuard no_grad;

@@ -10,8 +10,8 @@
 namespace muster {
 
 SavedState state_of(const DataPosition& position);
-// `owner` is the part's name, for messages. Checkpoints from versions that did not count samples get the
-// samples of whole epochs. Throws: invalid_argument for a state that lacks a number.
+// `owner` is the part's name, for messages. Checkpoints from versions that did not count samples
+// get the samples of whole epochs. Throws: invalid_argument for a state that lacks a number.
 DataPosition data_position_of(const std::string& owner, const SavedState& state);
 
 // As in a manifest, after `step` steps.

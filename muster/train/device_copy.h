@@ -6,9 +6,9 @@
 
 namespace muster {
 
-// Returns the tensor itself if it is already there. Copies to the CPU are waited for: otherwise LibTorch
-// returns memory that the GPU has yet to write, and nothing on the CPU waits for that. Blocking: only to the
-// CPU.
+// Returns the tensor itself if it is already there. Copies to the CPU are waited for: otherwise
+// LibTorch returns memory that the GPU has yet to write, and nothing on the CPU waits for that.
+// Blocking: only to the CPU.
 inline at::Tensor copied_to(c10::Device device, const at::Tensor& tensor) {
   return tensor.to(device, /*non_blocking=*/!device.is_cpu());
 }

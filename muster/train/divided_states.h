@@ -1,7 +1,7 @@
-// The newest parts, in memory, of a training that is divided over ranks. Each rank keeps its own part and
-// that of one other rank, its ward, so that losing a rank does not lose its part. It keeps two steps, because
-// a rank may die while one is being saved. The counterpart of kept_state.h, which serves ranks that have the
-// whole state. Used only by Checkpoints.
+// The newest parts, in memory, of a training that is divided over ranks. Each rank keeps its own
+// part and that of one other rank, its ward, so that losing a rank does not lose its part. It keeps
+// two steps, because a rank may die while one is being saved. The counterpart of kept_state.h,
+// which serves ranks that have the whole state. Used only by Checkpoints.
 #pragma once
 
 #include <array>
@@ -20,12 +20,12 @@ class DividedStates {
   // As KeptStates::of.
   static DividedStates& of(const std::string& folder, int rank);
 
-  // Copies this rank's part, sends it to a neighbour, and receives that of its ward, into memory that is
-  // reused. Collective: yes.
+  // Copies this rank's part, sends it to a neighbour, and receives that of its ward, into memory
+  // that is reused. Collective: yes.
   void keep(const KeptState& mine, ProcessGroup& group);
 
-  // This rank's part of the newest step with all parts present, from another rank if necessary. Nothing if
-  // there is no such step, or if the number of ranks has changed. Collective: yes.
+  // This rank's part of the newest step with all parts present, from another rank if necessary.
+  // Nothing if there is no such step, or if the number of ranks has changed. Collective: yes.
   std::optional<KeptState> recover(ProcessGroup& group);
 
   // The number of ranks over which the newest step seen by recover() was divided; 0: none.
@@ -53,8 +53,8 @@ class DividedStates {
   int distance_of_ranks_ = 0;  // for this number of ranks; 0: unknown
 };
 
-// The distance from a rank to the neighbour that keeps its part: the smallest distance at which every rank's
-// neighbour is on another host; 1 if there is none. `hosts`: one per rank.
+// The distance from a rank to the neighbour that keeps its part: the smallest distance at which
+// every rank's neighbour is on another host; 1 if there is none. `hosts`: one per rank.
 int neighbour_distance(const std::vector<std::string>& hosts);
 
 }  // namespace muster

@@ -11,9 +11,9 @@
 //
 //   muster::Ema ema(sharded.pieces(*net), 0.999);
 //
-// Costs one more copy of what this rank has of the model, and one pass over it per update. Ranks that have
-// the same weights have the same averages. Source: torch.optim.swa_utils.AveragedModel with
-// get_ema_multi_avg_fn, bit for bit.
+// Costs one more copy of what this rank has of the model, and one pass over it per update. Ranks
+// that have the same weights have the same averages. Source: torch.optim.swa_utils.AveragedModel
+// with get_ema_multi_avg_fn, bit for bit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,33 +35,35 @@ enum class EmaBuffers {
 };
 
 struct EmaOptions {
-  bool warmup = false;  // decay at most (1 + n) / (10 + n) in update n, so that early averages follow faster
-  int64_t every = 1;    // only every n-th update() call counts
+  bool warmup =
+      false;  // decay at most (1 + n) / (10 + n) in update n, so that early averages follow faster
+  int64_t every = 1;  // only every n-th update() call counts
   EmaBuffers buffers = EmaBuffers::copy;
 };
 
 class Ema {
  public:
-  // The model must outlive it. Parameters and buffers added later are not averaged. If the model moves to
-  // another device, its averages move too.
-  // Throws: invalid_argument for a decay outside [0, 1]; failed_precondition (like update() and swap()) for
-  // parameters without memory (FullySharded).
+  // The model must outlive it. Parameters and buffers added later are not averaged. If the model
+  // moves to another device, its averages move too. Throws: invalid_argument for a decay outside
+  // [0, 1]; failed_precondition (like update() and swap()) for parameters without memory
+  // (FullySharded).
   Ema(torch::nn::Module& model, double decay, const EmaOptions& options = {});
-  // Averages this rank's parts of a model: FullySharded::pieces, parallel_pieces or Pipeline::pieces. With a
-  // ShardedOptimizer the model is whole: use the other constructor. Throws: as the other constructor.
+  // Averages this rank's parts of a model: FullySharded::pieces, parallel_pieces or
+  // Pipeline::pieces. With a ShardedOptimizer the model is whole: use the other constructor.
+  // Throws: as the other constructor.
   Ema(const TensorPieces& weights, double decay, const EmaOptions& options = {});
   Ema(const Ema&) = delete;
   Ema& operator=(const Ema&) = delete;
 
-  // Call it after every optimizer step: average = decay · average + (1 - decay) · weight. The first call
-  // copies the weights. Does not block.
-  // Throws: failed_precondition during a swap, and for weights whose type or shape differs from their
-  // averages'.
+  // Call it after every optimizer step: average = decay · average + (1 - decay) · weight. The first
+  // call copies the weights. Does not block. Throws: failed_precondition during a swap, and for
+  // weights whose type or shape differs from their averages'.
   void update();
   int64_t updates() const { return updates_; }  // those that counted
 
-  // Until the guard ends, the model's memory holds the averages, and this object the weights. Only one at a
-  // time. Of a FullySharded model, take it before whole_parameters(), which gathers the averages then.
+  // Until the guard ends, the model's memory holds the averages, and this object the weights. Only
+  // one at a time. Of a FullySharded model, take it before whole_parameters(), which gathers the
+  // averages then.
   class [[nodiscard]] Swap {
    public:
     explicit Swap(Ema& ema) : ema_(ema) { ema_.begin_swap(); }
@@ -81,7 +83,8 @@ class Ema {
 
   // Throws: failed_precondition during a swap.
   SavedState state() const;
-  // Throws: invalid_argument for a tensor that is missing or has another shape; then nothing is changed.
+  // Throws: invalid_argument for a tensor that is missing or has another shape; then nothing is
+  // changed.
   void load_state(const SavedState& state);
   // The averages' own memory, which Checkpoints reads a saved state into. Throws: as state().
   std::map<std::string, at::Tensor> own_tensors() const;
@@ -97,8 +100,8 @@ class Ema {
 
   double decay_;
   EmaOptions options_;
-  std::vector<at::Tensor> weights_;                           // the model's, each once
-  std::vector<at::Tensor> kept_;                              // their averages (during a swap, the weights)
+  std::vector<at::Tensor> weights_;  // the model's, each once
+  std::vector<at::Tensor> kept_;     // their averages (during a swap, the weights)
   std::vector<std::pair<std::string, at::Tensor>> averages_;  // the same by name
   TensorPieces pieces_;  // their places in the whole model, without tensors
   std::vector<at::Tensor> averaged_weights_, averages_of_those_;

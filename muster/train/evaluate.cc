@@ -11,20 +11,27 @@ namespace {
 
 void check_counted(int64_t dataset_size, double counted, double bad) {
   const double all = static_cast<double>(dataset_size);
-  if (counted + bad == all) return;
-  const std::string got = cat("got ", counted, bad > 0 ? cat(" and ", bad, " that cannot be read") : "");
-  throw Error(ErrorCode::invalid_argument,
-              cat("evaluate: expected each of ", dataset_size, " samples once, ", got,
-                  " on all ranks together; give a loader that ",
-                  counted + bad > all ? "repeats none: sampling with pad = false"
-                                      : "leaves out none: no drop_last, in the loader or its sampler"));
+  if (counted + bad == all)
+    return;
+  const std::string got =
+      cat("got ", counted, bad > 0 ? cat(" and ", bad, " that cannot be read") : "");
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("evaluate: expected each of ",
+          dataset_size,
+          " samples once, ",
+          got,
+          " on all ranks together; give a loader that ",
+          counted + bad > all ? "repeats none: sampling with pad = false"
+                              : "leaves out none: no drop_last, in the loader or its sampler"));
 }
 
 }  // namespace
 
 EvaluationMode::EvaluationMode(torch::nn::Module& model, ProcessGroup& group) : model_(model) {
   for (const at::Tensor& buffer : model.buffers())
-    if (group.size() > 1 && buffer.defined()) group.broadcast(buffer, 0);
+    if (group.size() > 1 && buffer.defined())
+      group.broadcast(buffer, 0);
   for (const auto& module : model.modules(/*include_self=*/false))
     modes_.emplace_back(module, module->is_training());
   was_training_ = model.is_training();
@@ -34,18 +41,22 @@ EvaluationMode::EvaluationMode(torch::nn::Module& model, ProcessGroup& group) : 
 // Parents first: train() is for all that is within.
 EvaluationMode::~EvaluationMode() {
   model_.train(was_training_);
-  for (const auto& [module, was_training] : modes_) module->train(was_training);
+  for (const auto& [module, was_training] : modes_)
+    module->train(was_training);
 }
 
 void SampleMeans::add(const at::Tensor& values, int64_t samples) {
   const at::Tensor value = values.detach().to(at::kDouble);
   if (value.dim() > 0 && value.numel() != samples) {
     throw Error(ErrorCode::invalid_argument,
-                cat("evaluate: expected a score with one value for each of ", samples,
-                    " samples, or their mean, got shape [", join(value.sizes(), ", "),
+                cat("evaluate: expected a score with one value for each of ",
+                    samples,
+                    " samples, or their mean, got shape [",
+                    join(value.sizes(), ", "),
                     "]; take the mean over the other dimensions"));
   }
-  if (samples == 0) return;  // their mean is NaN
+  if (samples == 0)
+    return;  // their mean is NaN
   const at::Tensor sum = value.dim() == 0 ? value * samples : value.sum();
   sum_ = sum_.defined() ? sum_ + sum : sum;
   samples_ += samples;
@@ -53,7 +64,8 @@ void SampleMeans::add(const at::Tensor& values, int64_t samples) {
 
 double SampleMeans::over(ProcessGroup& group, int64_t dataset_size, int64_t bad_samples) {
   at::Tensor all = at::zeros({3}, at::TensorOptions().dtype(at::kDouble).device(group.device()));
-  if (sum_.defined()) all[0] = sum_;
+  if (sum_.defined())
+    all[0] = sum_;
   all[1] = samples_;
   all[2] = bad_samples;
   group.all_reduce(all);

@@ -30,10 +30,12 @@ std::string state_of(c10::Device device) {
 // A row a rank, each as long as the longest.
 at::Tensor rows_of(const std::vector<std::string>& ranks) {
   size_t longest = 0;
-  for (const std::string& bytes : ranks) longest = std::max(longest, bytes.size());
+  for (const std::string& bytes : ranks)
+    longest = std::max(longest, bytes.size());
   at::Tensor rows = at::zeros({std::ssize(ranks), static_cast<int64_t>(longest)}, at::kByte);
   for (size_t rank = 0; rank < ranks.size(); ++rank)
-    std::copy(ranks[rank].begin(), ranks[rank].end(), rows.mutable_data_ptr<uint8_t>() + rank * longest);
+    std::copy(
+        ranks[rank].begin(), ranks[rank].end(), rows.mutable_data_ptr<uint8_t>() + rank * longest);
   return rows;
 }
 
@@ -43,12 +45,14 @@ void load_state_of(const ProcessGroup& group, c10::Device device, const at::Tens
   const bool is_known = group.rank() < rows.size(0);
   at::Tensor state = rows[is_known ? group.rank() : 0];
   if (!device.is_cpu()) {
-    if (state[0].item<int64_t>() != kHasDevice) return;  // a CPU rank saved it
+    if (state[0].item<int64_t>() != kHasDevice)
+      return;  // a CPU rank saved it
     state = state.slice(0, 1);
   }
   // With memory of its own: LibTorch reads a state from where its storage begins.
   generator.set_state(state.clone());
-  if (is_known) return;
+  if (is_known)
+    return;
   generator.set_current_seed(generator.current_seed() + static_cast<uint64_t>(group.rank()));
 }
 
@@ -68,7 +72,8 @@ SavedState generator_states(ProcessGroup& group) {
       std::any_of(devices.begin(), devices.end(), [](const auto& state) { return !state.empty(); });
   SavedState state;
   state.tensors["cpu"] = rows_of(cpus);
-  if (any) state.tensors["device"] = rows_of(devices);
+  if (any)
+    state.tensors["device"] = rows_of(devices);
   return state;
 }
 

@@ -1,4 +1,5 @@
-// The states of LibTorch's random generators on all ranks, so that dropout continues as it would have.
+// The states of LibTorch's random generators on all ranks, so that dropout continues as it would
+// have.
 #pragma once
 
 #include "muster/comm/process_group.h"

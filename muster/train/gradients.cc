@@ -19,15 +19,20 @@ std::vector<at::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {
   return found;
 }
 
-void require_each_once(const std::string& owner, const std::vector<at::Tensor>& parameters,
+void require_each_once(const std::string& owner,
+                       const std::vector<at::Tensor>& parameters,
                        const std::function<std::string(const at::Tensor&)>& name_of) {
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {
-    if (seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat(owner, ": expected each parameter once in an optimizer, got ", name_of(parameter),
-                    " twice, as LibTorch's net->parameters() has a weight that two layers share; make the "
-                    "optimizer of model.parameters() or muster::distinct_parameters(*net)"));
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second)
+      continue;
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat(owner,
+            ": expected each parameter once in an optimizer, got ",
+            name_of(parameter),
+            " twice, as LibTorch's net->parameters() has a weight that two layers share; make the "
+            "optimizer of model.parameters() or muster::distinct_parameters(*net)"));
   }
 }
 
@@ -40,10 +45,13 @@ std::vector<at::Tensor> gradient_values(const std::vector<at::Tensor>& parameter
   std::vector<at::Tensor> found;
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {
-    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second)
+      continue;
     at::Tensor& gradient = parameter.mutable_grad();
-    if (!gradient.defined()) continue;
-    if (gradient.is_sparse() && !gradient.is_coalesced()) gradient = gradient.coalesce();
+    if (!gradient.defined())
+      continue;
+    if (gradient.is_sparse() && !gradient.is_coalesced())
+      gradient = gradient.coalesce();
     found.push_back(gradient.is_sparse() ? gradient._values() : gradient.detach());
   }
   return found;
@@ -51,12 +59,14 @@ std::vector<at::Tensor> gradient_values(const std::vector<at::Tensor>& parameter
 
 std::vector<std::vector<at::Tensor>> by_device_and_type(const std::vector<at::Tensor>& tensors) {
   std::vector<std::vector<at::Tensor>> lots;
-  if (tensors.empty()) return lots;
+  if (tensors.empty())
+    return lots;
   const at::native::nested_optional_tensorvec_t lists{{tensors.begin(), tensors.end()}};
-  for (const auto& [kind, found] :
-       at::native::_group_tensors_by_first_tensors_device_and_dtype(lists, /*with_indices=*/false)) {
+  for (const auto& [kind, found] : at::native::_group_tensors_by_first_tensors_device_and_dtype(
+           lists, /*with_indices=*/false)) {
     auto& lot = lots.emplace_back();
-    for (const auto& tensor : found.first[0]) lot.push_back(*tensor);
+    for (const auto& tensor : found.first[0])
+      lot.push_back(*tensor);
   }
   return lots;
 }

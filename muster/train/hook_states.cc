@@ -17,16 +17,19 @@ constexpr const char* kOwn = "own.";
 void check_same_tensors(ProcessGroup& group, const HookState& mine) {
   std::string text;
   for (const auto& [name, tensor] : mine.own) {
-    text += cat(name, " ", c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]\n");
+    text += cat(
+        name, " ", c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]\n");
   }
   const auto all = group.all_gather_bytes(text);
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("checkpoints: expected a hook that remembers the same tensors on every rank, got others on "
-            "rank 0 and rank ",
-            rank, "; load the same kind of state on all of them, or save after the next step"));
+    if (all[rank] == all[0])
+      continue;
+    throw Error(ErrorCode::failed_precondition,
+                cat("checkpoints: expected a hook that remembers the same tensors on every rank, "
+                    "got others on "
+                    "rank 0 and rank ",
+                    rank,
+                    "; load the same kind of state on all of them, or save after the next step"));
   }
 }
 
@@ -35,8 +38,10 @@ void check_same_tensors(ProcessGroup& group, const HookState& mine) {
 SavedState hook_states(ProcessGroup& group, const HookState& mine) {
   check_same_tensors(group, mine);
   SavedState state;
-  for (const auto& [name, number] : mine.numbers) state.numbers[name] = static_cast<double>(number);
-  for (const auto& [name, tensor] : mine.tensors) state.tensors[kShared + name] = tensor;
+  for (const auto& [name, number] : mine.numbers)
+    state.numbers[name] = static_cast<double>(number);
+  for (const auto& [name, tensor] : mine.tensors)
+    state.tensors[kShared + name] = tensor;
   for (const auto& [name, tensor] : mine.own) {
     std::vector<int64_t> sizes = tensor.sizes().vec();
     sizes.insert(sizes.begin(), group.size());
@@ -49,10 +54,12 @@ SavedState hook_states(ProcessGroup& group, const HookState& mine) {
 
 HookState own_hook_state(const ProcessGroup& group, const SavedState& state) {
   HookState mine;
-  for (const auto& [name, number] : state.numbers) mine.numbers[name] = state.whole_number("hook", name);
+  for (const auto& [name, number] : state.numbers)
+    mine.numbers[name] = state.whole_number("hook", name);
   const std::string shared = kShared, own = kOwn;
   for (const auto& [name, tensor] : state.tensors) {
-    if (name.starts_with(shared)) mine.tensors[name.substr(shared.size())] = tensor.to(group.device());
+    if (name.starts_with(shared))
+      mine.tensors[name.substr(shared.size())] = tensor.to(group.device());
     if (name.starts_with(own) && tensor.size(0) == group.size())
       mine.own[name.substr(own.size())] = tensor[group.rank()].to(group.device());
   }

@@ -45,15 +45,17 @@ void KeptStates::keep(const KeptState& state) {
 
 KeptState as_rank0_had_it(const KeptState& mine) {
   KeptState state = mine;
-  for (const auto& [name, tensor] : mine.model_of_rank0) state.image.model[name] = tensor;
-  for (const auto& [name, tensor] : mine.parts_of_rank0) state.image.parts[name] = tensor;
+  for (const auto& [name, tensor] : mine.model_of_rank0)
+    state.image.model[name] = tensor;
+  for (const auto& [name, tensor] : mine.parts_of_rank0)
+    state.image.parts[name] = tensor;
   state.model_of_rank0.clear();
   state.parts_of_rank0.clear();
   return state;
 }
 
-// A rank has come to keep step n only when all have done it, since that asks all of them for their parts. So
-// the newest state that any has is one that all may go on from.
+// A rank has come to keep step n only when all have done it, since that asks all of them for their
+// parts. So the newest state that any has is one that all may go on from.
 std::optional<KeptWhere> find_newest_kept(ProcessGroup& group, const KeptStates& mine) {
   constexpr int64_t kNone = -1;
   const int64_t version = mine.newest() != nullptr ? mine.newest()->version() : kNone;
@@ -61,27 +63,35 @@ std::optional<KeptWhere> find_newest_kept(ProcessGroup& group, const KeptStates&
   for (const std::string& text : group.all_gather_bytes(cat(version), "kept states"))
     versions.push_back(std::stoll(text));
   const auto newest = std::max_element(versions.begin(), versions.end());
-  if (*newest == kNone) return std::nullopt;
+  if (*newest == kNone)
+    return std::nullopt;
   KeptWhere where{.source = static_cast<int>(newest - versions.begin()), .others = {}};
   for (size_t rank = 0; rank < versions.size(); ++rank)
-    if (versions[rank] != *newest) where.others.push_back(static_cast<int>(rank));
+    if (versions[rank] != *newest)
+      where.others.push_back(static_cast<int>(rank));
   return where;
 }
 
 void share_newest_kept(ProcessGroup& group, const KeptWhere& where, KeptStates& mine) {
-  if (where.others.empty()) return;
+  if (where.others.empty())
+    return;
   const bool is_source = group.rank() == where.source;
   const KeptState given = is_source ? as_rank0_had_it(*mine.newest()) : KeptState();
   std::string head = is_source ? head_of(given) : std::string();
   group.broadcast_bytes(head, where.source);
   if (is_source) {
     for (const int to : where.others)
-      for (const at::Tensor& tensor : packed_tensors(given.image)) group.send(bytes_in(tensor), to);
-  } else if (std::find(where.others.begin(), where.others.end(), group.rank()) != where.others.end()) {
-    KeptState state = room_by_head(
-        head, [](const std::vector<int64_t>& shape, at::ScalarType type) { return at::empty(shape, type); });
+      for (const at::Tensor& tensor : packed_tensors(given.image))
+        group.send(bytes_in(tensor), to);
+  } else if (std::find(where.others.begin(), where.others.end(), group.rank()) !=
+             where.others.end()) {
+    KeptState state =
+        room_by_head(head, [](const std::vector<int64_t>& shape, at::ScalarType type) {
+          return at::empty(shape, type);
+        });
     state.rank = group.rank();
-    for (const at::Tensor& tensor : packed_tensors(state.image)) group.recv(bytes_in(tensor), where.source);
+    for (const at::Tensor& tensor : packed_tensors(state.image))
+      group.recv(bytes_in(tensor), where.source);
     mine.keep(state);
   }
 }

@@ -1,6 +1,6 @@
-// The newest state of a training in this process's own memory, from which a job continues after ranks were
-// replaced in place. It outlives the call of the rank's function, in which everything else is created anew.
-// Used only by Checkpoints.
+// The newest state of a training in this process's own memory, from which a job continues after
+// ranks were replaced in place. It outlives the call of the rank's function, in which everything
+// else is created anew. Used only by Checkpoints.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,8 @@ namespace muster {
 struct KeptState {
   CheckpointImage image;  // its position.step is the state's step
   int rank = 0;           // the rank that kept it
-  // How often the training had gone back (Checkpoints::go_back); later states are newer, whatever their step.
+  // How often the training had gone back (Checkpoints::go_back); later states are newer, whatever
+  // their step.
   int64_t goings_back = 0;
   std::vector<SerialRange> abandoned;  // Manifest::abandoned of the next checkpoint
   // Rank 0's buffers and parts, where they differ: a rank without a state starts with rank 0's.
@@ -29,9 +30,9 @@ struct KeptState {
 
 class KeptStates {
  public:
-  // This process's state of the training with checkpoints in `folder`. A process that a launcher started as a
-  // rank has one, whatever its rank number becomes; otherwise ranks may be threads, and `rank` distinguishes
-  // them.
+  // This process's state of the training with checkpoints in `folder`. A process that a launcher
+  // started as a rank has one, whatever its rank number becomes; otherwise ranks may be threads,
+  // and `rank` distinguishes them.
   static KeptStates& of(const std::string& folder, int rank);
 
   // Copies the image into memory that is reused. Shares memory with `state` for rank 0's tensors.
@@ -49,8 +50,8 @@ struct KeptWhere {
   std::vector<int> others;  // the ranks without it
 };
 
-// The state as rank 0 had it: the start for a rank that is new or had another number, or after the number of
-// ranks has changed.
+// The state as rank 0 had it: the start for a rank that is new or had another number, or after the
+// number of ranks has changed.
 KeptState as_rank0_had_it(const KeptState& mine);
 
 // Nothing if no rank has a state. Collective: yes.

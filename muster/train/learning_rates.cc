@@ -10,31 +10,41 @@ namespace muster {
 LearningRates rates_of_optimizer(const std::string& name, torch::optim::Optimizer& optimizer) {
   const auto get = [&optimizer] {
     std::vector<double> rates;
-    for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
+    for (const auto& group : optimizer.param_groups())
+      rates.push_back(group.options().get_lr());
     return rates;
   };
   const auto set = [&optimizer](const std::vector<double>& rates) {
     auto& groups = optimizer.param_groups();
-    for (size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates.at(i));
+    for (size_t i = 0; i < groups.size(); ++i)
+      groups[i].options().set_lr(rates.at(i));
   };
   return {.name = name, .optimizer = &optimizer, .get = get, .set = set};
 }
 
 ProgramsRates::ProgramsRates(std::vector<LearningRates> rates) : rates_(std::move(rates)) {
-  for (const LearningRates& one : rates_) before_.push_back(one.get());
+  for (const LearningRates& one : rates_)
+    before_.push_back(one.get());
 }
 
 void ProgramsRates::restore() const {
-  for (size_t i = 0; i < rates_.size(); ++i) rates_[i].set(before_[i]);
+  for (size_t i = 0; i < rates_.size(); ++i)
+    rates_[i].set(before_[i]);
 }
 
 void ProgramsRates::tell_differences() const {
   for (size_t i = 0; i < rates_.size(); ++i) {
     const auto now = rates_[i].get();
-    if (now == before_[i]) continue;
+    if (now == before_[i])
+      continue;
     log(LogLevel::info,
-        cat("resume: '", rates_[i].name, "' goes on with the checkpoint's learning rate, ", join(now, ", "),
-            "; the program gave ", join(before_[i], ", "), " (.new_learning_rates takes that)"));
+        cat("resume: '",
+            rates_[i].name,
+            "' goes on with the checkpoint's learning rate, ",
+            join(now, ", "),
+            "; the program gave ",
+            join(before_[i], ", "),
+            " (.new_learning_rates takes that)"));
   }
 }
 

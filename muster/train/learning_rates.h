@@ -1,5 +1,5 @@
-// The learning rates that a program has given an optimizer or a schedule, and those that a checkpoint brings.
-// Used only by Checkpoints.
+// The learning rates that a program has given an optimizer or a schedule, and those that a
+// checkpoint brings. Used only by Checkpoints.
 #pragma once
 
 #include <torch/optim/optimizer.h>

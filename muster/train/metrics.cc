@@ -31,14 +31,19 @@ constexpr const char* kTimeShares = "time/";
 
 bool is_time_share(const std::string& name) {
   for (size_t i = 0; i < std::tuple_size_v<CategorySeconds>; ++i)
-    if (name == cat(kTimeShares, to_string(static_cast<Category>(i)))) return true;
+    if (name == cat(kTimeShares, to_string(static_cast<Category>(i))))
+      return true;
   return false;
 }
 
 // A mean over no samples is usually NaN, and counts as nothing.
 void check_count(const std::string& name, double count) {
-  if (count >= 0 && std::isfinite(count)) return;
-  refuse_metric(cat("expected a count of 0 samples or more for '", name, "', got ", count,
+  if (count >= 0 && std::isfinite(count))
+    return;
+  refuse_metric(cat("expected a count of 0 samples or more for '",
+                    name,
+                    "', got ",
+                    count,
                     "; pass the number of samples that the mean is over"));
 }
 
@@ -50,17 +55,19 @@ at::Tensor as_double(const at::Tensor& value) {
 }  // namespace
 
 bool MetricValues::contains(const std::string& name) const {
-  return std::any_of(values_.begin(), values_.end(), [&](const auto& value) { return value.first == name; });
+  return std::any_of(
+      values_.begin(), values_.end(), [&](const auto& value) { return value.first == name; });
 }
 
 double MetricValues::operator[](const std::string& name) const {
   std::vector<std::string> names;
   for (const auto& [known, value] : values_) {
-    if (known == name) return value;
+    if (known == name)
+      return value;
     names.push_back(known);
   }
-  refuse_metric(
-      cat("expected one of ", join(names, ", "), ", got '", name, "'; add to it before it is written"));
+  refuse_metric(cat(
+      "expected one of ", join(names, ", "), ", got '", name, "'; add to it before it is written"));
 }
 
 Metrics::Metrics(ProcessGroup group, const MetricsOptions& options)
@@ -90,23 +97,32 @@ double Metrics::nothing(Kind kind) {
 }
 
 double Metrics::combined(Kind kind, double a, double b) {
-  if (kind == Kind::mean || kind == Kind::sum) return a + b;
-  if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<double>::quiet_NaN();
+  if (kind == Kind::mean || kind == Kind::sum)
+    return a + b;
+  if (std::isnan(a) || std::isnan(b))
+    return std::numeric_limits<double>::quiet_NaN();
   return kind == Kind::max ? std::max(a, b) : std::min(a, b);
 }
 
 Metrics::Entry& Metrics::entry(const std::string& name, Kind kind) {
   const auto found = entries_.find(name);
   if (found != entries_.end()) {
-    if (found->second.kind == kind) return found->second;
-    refuse_metric(cat("expected '", name, "' to be a ", name_of(found->second.kind), " as before, got a ",
-                      name_of(kind), "; give them different names"));
+    if (found->second.kind == kind)
+      return found->second;
+    refuse_metric(cat("expected '",
+                      name,
+                      "' to be a ",
+                      name_of(found->second.kind),
+                      " as before, got a ",
+                      name_of(kind),
+                      "; give them different names"));
   }
   if (name.empty() || printable(name) != name || name == "step" || is_time_share(name)) {
     refuse_metric(
         cat("expected a name of printable characters that is not 'step' or that of a share of the "
             "time, got '",
-            printable(name), "'; choose another"));
+            printable(name),
+            "'; choose another"));
   }
   order_.push_back(name);
   return entries_[name] = {.kind = kind, .on_device = {}, .on_host = nothing(kind)};
@@ -138,14 +154,16 @@ void Metrics::add(const std::string& name, Kind kind, const at::Tensor& value, d
 
 void Metrics::mean(const std::string& name, const at::Tensor& value, double count) {
   check_count(name, count);
-  if (count == 0 || value.numel() == 0) return add(name, Kind::mean, 0, 0);
+  if (count == 0 || value.numel() == 0)
+    return add(name, Kind::mean, 0, 0);
   const at::NoGradGuard no_grad;
   add(name, Kind::mean, as_double(value).sum() * count, count * static_cast<double>(value.numel()));
 }
 
 void Metrics::mean(const std::string& name, double value, double count) {
   check_count(name, count);
-  if (count == 0) return add(name, Kind::mean, 0, 0);
+  if (count == 0)
+    return add(name, Kind::mean, 0, 0);
   add(name, Kind::mean, value * count, count);
 }
 
@@ -159,7 +177,8 @@ void Metrics::sum(const std::string& name, double value) {
 }
 
 void Metrics::max(const std::string& name, const at::Tensor& value) {
-  if (value.numel() == 0) return add(name, Kind::max, nothing(Kind::max), 0);
+  if (value.numel() == 0)
+    return add(name, Kind::max, nothing(Kind::max), 0);
   const at::NoGradGuard no_grad;
   add(name, Kind::max, as_double(value).max(), 1);
 }
@@ -169,7 +188,8 @@ void Metrics::max(const std::string& name, double value) {
 }
 
 void Metrics::min(const std::string& name, const at::Tensor& value) {
-  if (value.numel() == 0) return add(name, Kind::min, nothing(Kind::min), 0);
+  if (value.numel() == 0)
+    return add(name, Kind::min, nothing(Kind::min), 0);
   const at::NoGradGuard no_grad;
   add(name, Kind::min, as_double(value).min(), 1);
 }
@@ -178,12 +198,21 @@ void Metrics::min(const std::string& name, double value) {
   add(name, Kind::min, value, 1);
 }
 
-void Metrics::accuracy(const std::string& name, const at::Tensor& logits, const at::Tensor& labels,
+void Metrics::accuracy(const std::string& name,
+                       const at::Tensor& logits,
+                       const at::Tensor& labels,
                        int64_t k) {
-  const bool fits = logits.dim() >= 1 && logits.sizes().slice(0, logits.dim() - 1) == labels.sizes();
+  const bool fits =
+      logits.dim() >= 1 && logits.sizes().slice(0, logits.dim() - 1) == labels.sizes();
   if (!fits || k < 1 || k > logits.size(-1)) {
-    refuse_metric(cat("expected logits […, classes], labels […] and k from 1 to the classes for '", name,
-                      "', got [", join(logits.sizes(), ", "), "], [", join(labels.sizes(), ", "), "] and ", k,
+    refuse_metric(cat("expected logits […, classes], labels […] and k from 1 to the classes for '",
+                      name,
+                      "', got [",
+                      join(logits.sizes(), ", "),
+                      "], [",
+                      join(labels.sizes(), ", "),
+                      "] and ",
+                      k,
                       "; reshape them"));
   }
   const at::NoGradGuard no_grad;
@@ -196,14 +225,17 @@ void Metrics::accuracy(const std::string& name, const at::Tensor& logits, const 
 void Metrics::fetch() {
   std::map<std::string, std::vector<Entry*>> by_device;
   for (auto& [name, entry] : entries_) {
-    if (entry.on_device.defined()) by_device[entry.on_device.device().str()].push_back(&entry);
+    if (entry.on_device.defined())
+      by_device[entry.on_device.device().str()].push_back(&entry);
   }
   for (const auto& [device, entries] : by_device) {
     std::vector<at::Tensor> scalars;
-    for (const Entry* entry : entries) scalars.push_back(entry->on_device);
+    for (const Entry* entry : entries)
+      scalars.push_back(entry->on_device);
     const at::Tensor all = at::stack(scalars).cpu();
     for (size_t i = 0; i < entries.size(); ++i) {
-      entries[i]->on_host = combined(entries[i]->kind, entries[i]->on_host, all.const_data_ptr<double>()[i]);
+      entries[i]->on_host =
+          combined(entries[i]->kind, entries[i]->on_host, all.const_data_ptr<double>()[i]);
       entries[i]->on_device.reset();
     }
   }
@@ -212,7 +244,8 @@ void Metrics::fetch() {
 // "max grad_norm, mean loss", in the order of names: ranks may have met them in another one.
 std::string Metrics::signature() const {
   std::vector<std::string> names;
-  for (const auto& [name, entry] : entries_) names.push_back(cat(name_of(entry.kind), " ", name));
+  for (const auto& [name, entry] : entries_)
+    names.push_back(cat(name_of(entry.kind), " ", name));
   return join(names, ", ");
 }
 
@@ -227,7 +260,8 @@ std::string Metrics::message() {
     append(entry.on_host);
     append(entry.count);
   }
-  for (const double seconds : times_.since_last()) append(seconds);
+  for (const double seconds : times_.since_last())
+    append(seconds);
   return bytes;
 }
 
@@ -242,7 +276,8 @@ MetricValues::Pairs Metrics::time_shares(const std::vector<std::string>& message
   }
   const double all = std::accumulate(sums.begin(), sums.end(), 0.0);
   MetricValues::Pairs shares;
-  if (all <= 0) return shares;
+  if (all <= 0)
+    return shares;
   shares.reserve(sums.size());
   for (size_t i = 0; i < sums.size(); ++i)
     shares.emplace_back(cat(kTimeShares, to_string(static_cast<Category>(i))), sums[i] / all);
@@ -250,14 +285,25 @@ MetricValues::Pairs Metrics::time_shares(const std::vector<std::string>& message
 }
 
 // In the order of the ranks, so that all have the same bits.
-std::map<std::string, Metrics::Total> Metrics::totals(const std::vector<std::string>& messages) const {
-  const auto names_in = [](const std::string& message) { return message.substr(0, message.find('\0')); };
+std::map<std::string, Metrics::Total> Metrics::totals(
+    const std::vector<std::string>& messages) const {
+  const auto names_in = [](const std::string& message) {
+    return message.substr(0, message.find('\0'));
+  };
   const std::string names = names_in(messages[0]);
   for (size_t rank = 1; rank < messages.size(); ++rank) {
-    if (names_in(messages[rank]) == names) continue;
-    refuse_metric(cat("expected the same names on all ranks, got '", names, "' on rank ", group_.job_rank(0),
-                      " and '", names_in(messages[rank]), "' on rank ",
-                      group_.job_rank(static_cast<int>(rank)), " (rank ", group_.job_rank(),
+    if (names_in(messages[rank]) == names)
+      continue;
+    refuse_metric(cat("expected the same names on all ranks, got '",
+                      names,
+                      "' on rank ",
+                      group_.job_rank(0),
+                      " and '",
+                      names_in(messages[rank]),
+                      "' on rank ",
+                      group_.job_rank(static_cast<int>(rank)),
+                      " (rank ",
+                      group_.job_rank(),
                       "); add to the same metrics on every rank before they are written"));
   }
   std::vector<ByteReader> readers;
@@ -271,10 +317,12 @@ std::map<std::string, Metrics::Total> Metrics::totals(const std::vector<std::str
     for (ByteReader& reader : readers) {
       const auto value = reader.take_value<double>();
       const auto count = reader.take_value<double>();
-      if (count != 0) total.value = combined(entry.kind, total.value, value);
+      if (count != 0)
+        total.value = combined(entry.kind, total.value, value);
       total.count += count;
     }
-    if (total.count != 0) totals[name] = total;
+    if (total.count != 0)
+      totals[name] = total;
   }
   return totals;
 }
@@ -293,7 +341,8 @@ SavedState Metrics::state() {
   SavedState state;
   state.numbers[kWritten] = static_cast<double>(path_.empty() ? -1 : last_written(path_));
   for (const std::string& name : order_) {
-    if (!added.contains(name)) continue;
+    if (!added.contains(name))
+      continue;
     const std::string number = cat(state.texts.size() / 2);
     state.texts["name " + number] = name;
     state.texts["kind " + number] = name_of(entries_.at(name).kind);
@@ -310,58 +359,77 @@ void Metrics::load_state(const SavedState& state) {
   for (size_t i = 0; i < state.texts.size() / 2; ++i) {
     const std::string number = cat(i);
     const std::string& kind = state.text("metrics", "kind " + number);
-    const auto is_kind = [&](Kind one) { return kind == name_of(one); };
+    const auto is_kind = [&](Kind one) {
+      return kind == name_of(one);
+    };
     const auto kinds = {Kind::mean, Kind::sum, Kind::max, Kind::min};
     const auto* const found = std::find_if(kinds.begin(), kinds.end(), is_kind);
     if (found == kinds.end())
-      refuse_metric(
-          cat("expected a mean, sum, max or min in the saved state, got a '", printable(kind), "'"));
+      refuse_metric(cat(
+          "expected a mean, sum, max or min in the saved state, got a '", printable(kind), "'"));
     Entry& into = entry(state.text("metrics", "name " + number), *found);
-    if (group_.rank() != 0) continue;  // it is of all ranks
+    if (group_.rank() != 0)
+      continue;  // it is of all ranks
     into.on_host = state.number("metrics", "value " + number);
     into.count = state.number("metrics", "count " + number);
   }
 }
 
 void Metrics::begin(Beginning beginning) {
-  if (!path_.empty()) note_beginning(path_, beginning, last_in_state_);
+  if (!path_.empty())
+    note_beginning(path_, beginning, last_in_state_);
 }
 
 void Metrics::make_room(int64_t step) {
   const auto after = cut_due(path_, step);
-  if (!after) return;
+  if (!after)
+    return;
   const int64_t moved = continue_after(*after);
   note_cut(path_);
-  if (moved == 0) return;
-  log(LogLevel::info, cat("metrics: ", plural(moved, "line"), " after ", *after, " moved to '", path_,
-                          ".replaced', as the training takes these steps again"));
+  if (moved == 0)
+    return;
+  log(LogLevel::info,
+      cat("metrics: ",
+          plural(moved, "line"),
+          " after ",
+          *after,
+          " moved to '",
+          path_,
+          ".replaced', as the training takes these steps again"));
 }
 
 // In a line of the file a second number of a name would replace the first.
 void Metrics::check_extra(const MetricValues::Pairs& extra) const {
   for (const auto& [name, value] : extra) {
-    if (name != "step" && !entries_.contains(name) && !is_time_share(name)) continue;
-    refuse_metric(cat("expected extra numbers with names of their own, got '", printable(name),
+    if (name != "step" && !entries_.contains(name) && !is_time_share(name))
+      continue;
+    refuse_metric(cat("expected extra numbers with names of their own, got '",
+                      printable(name),
                       "', which the line has already; choose another"));
   }
 }
 
 // A full disk costs lines, not the training.
 void Metrics::append(int64_t step, MetricValues::Pairs line) {
-  if (!path_.empty()) note_written(path_, step);
-  if (!writer_.is_open()) return;
+  if (!path_.empty())
+    note_written(path_, step);
+  if (!writer_.is_open())
+    return;
   try {
     make_room(step);
-    if (events_) events_->write(step, line);
+    if (events_)
+      events_->write(step, line);
     line.insert(line.begin(), {"step", static_cast<double>(step)});
     writer_.write_line(line);
   } catch (const Error& error) {
     if (lost_++ == 0)
       log(LogLevel::warn,
-          cat(error.message(), "; training goes on, and metrics are lost until they can be written again"));
+          cat(error.message(),
+              "; training goes on, and metrics are lost until they can be written again"));
     return;
   }
-  if (lost_ > 0) log(LogLevel::warn, cat("metrics: written again; ", plural(lost_, "line"), " were lost"));
+  if (lost_ > 0)
+    log(LogLevel::warn, cat("metrics: written again; ", plural(lost_, "line"), " were lost"));
   lost_ = 0;
 }
 
@@ -373,7 +441,8 @@ MetricValues Metrics::write(int64_t step, const MetricValues::Pairs& extra) {
   MetricValues::Pairs values;
   for (const std::string& name : order_) {
     const auto found = added.find(name);
-    if (found == added.end()) continue;
+    if (found == added.end())
+      continue;
     const auto& [value, count] = found->second;
     values.emplace_back(name, entries_.at(name).kind == Kind::mean ? value / count : value);
   }
@@ -386,15 +455,20 @@ MetricValues Metrics::write(int64_t step, const MetricValues::Pairs& extra) {
   return MetricValues(std::move(values));
 }
 
-std::optional<MetricValues> Metrics::write_every(int64_t n, int64_t step, const MetricValues::Pairs& extra) {
+std::optional<MetricValues> Metrics::write_every(int64_t n,
+                                                 int64_t step,
+                                                 const MetricValues::Pairs& extra) {
   if (n < 1)
-    refuse_metric(cat("expected to write every step or less often, got every ", n, "; pass 1 or more"));
-  if (step % n != 0) return std::nullopt;
+    refuse_metric(
+        cat("expected to write every step or less often, got every ", n, "; pass 1 or more"));
+  if (step % n != 0)
+    return std::nullopt;
   return write(step, extra);
 }
 
 int64_t Metrics::continue_after(int64_t step) {
-  if (events_) events_->continue_after(step);
+  if (events_)
+    events_->continue_after(step);
   return writer_.continue_after(step);
 }
 

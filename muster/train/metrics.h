@@ -1,16 +1,17 @@
-// Metrics of a training run, accumulated over steps and ranks. Values stay on the device; write() copies them
-// all at once and combines the ranks in one exchange.
+// Metrics of a training run, accumulated over steps and ranks. Values stay on the device; write()
+// copies them all at once and combines the ranks in one exchange.
 //
 //   muster::Metrics metrics(ctx);
 //   … metrics.mean("loss", loss, batch.size());
 //   … metrics.accuracy("top1", logits, batch.labels);
 //   … metrics.write_every(50, step, {{"lr", schedule.lr()}});
-//   checkpoints.add("metrics", metrics);  // a run that stops between two lines loses none of their numbers
+//   checkpoints.add("metrics", metrics);  // a run that stops between two lines loses none of their
+//   numbers
 //
-// Rank 0 writes `metrics.jsonl` (and, if asked, TensorBoard's event file); every rank gets the numbers. If
-// ranks have activity files, each line also shows where the time since the previous line went, over all
-// ranks: "time/compute", "time/communication" and so on (trace/category.h). These add up to 1 and are only
-// written, not returned.
+// Rank 0 writes `metrics.jsonl` (and, if asked, TensorBoard's event file); every rank gets the
+// numbers. If ranks have activity files, each line also shows where the time since the previous
+// line went, over all ranks: "time/compute", "time/communication" and so on (trace/category.h).
+// These add up to 1 and are only written, not returned.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -67,10 +68,10 @@ class Metrics {
                 MetricsOptions{.folder = options.folder.empty() ? ctx.run_dir() : options.folder,
                                .tensorboard = options.tensorboard}) {}
 
-  // Adds `value`, a mean over `count` samples; if it has several elements, each is a value with that weight,
-  // such as 1 for the losses of single samples. Without samples nothing is added, whatever the value.
-  // Adding never blocks.
-  // Throws: invalid_argument if the name is used for another kind of metric, and for a negative count.
+  // Adds `value`, a mean over `count` samples; if it has several elements, each is a value with
+  // that weight, such as 1 for the losses of single samples. Without samples nothing is added,
+  // whatever the value. Adding never blocks. Throws: invalid_argument if the name is used for
+  // another kind of metric, and for a negative count.
   void mean(const std::string& name, const at::Tensor& value, double count);
   void mean(const std::string& name, double value, double count);
   void sum(const std::string& name, const at::Tensor& value);
@@ -79,29 +80,36 @@ class Metrics {
   void max(const std::string& name, double value);
   void min(const std::string& name, const at::Tensor& value);
   void min(const std::string& name, double value);
-  // Adds the fraction of labels among the k likeliest classes. Shapes: logits […, classes], labels […].
-  void accuracy(const std::string& name, const at::Tensor& logits, const at::Tensor& labels, int64_t k = 1);
+  // Adds the fraction of labels among the k likeliest classes. Shapes: logits […, classes], labels
+  // […].
+  void accuracy(const std::string& name,
+                const at::Tensor& logits,
+                const at::Tensor& labels,
+                int64_t k = 1);
 
-  // Returns what was added since the last call, over all ranks, and starts anew. `extra` are rank 0's own
-  // numbers, which come first in the line. A NaN on one rank makes the result NaN.
+  // Returns what was added since the last call, over all ranks, and starts anew. `extra` are rank
+  // 0's own numbers, which come first in the line. A NaN on one rank makes the result NaN.
   // Collective: yes.
   // Blocking: for the device and the ranks.
-  // If rank 0's file cannot be written, it warns and the training goes on. In a training that Checkpoints has
-  // restored, the lines of steps that are taken again are moved aside first (MetricsWriter::continue_after),
-  // and rank 0 logs how many: those after the last line before the save if the metrics were added to it,
-  // otherwise those from `step` on.
-  // Throws: invalid_argument, on every rank, if their names differ; and for an extra number whose name is
-  // "step", a metric's, or that of a share of the time.
+  // If rank 0's file cannot be written, it warns and the training goes on. In a training that
+  // Checkpoints has restored, the lines of steps that are taken again are moved aside first
+  // (MetricsWriter::continue_after), and rank 0 logs how many: those after the last line before the
+  // save if the metrics were added to it, otherwise those from `step` on. Throws: invalid_argument,
+  // on every rank, if their names differ; and for an extra number whose name is "step", a metric's,
+  // or that of a share of the time.
   MetricValues write(int64_t step, const MetricValues::Pairs& extra = {});
   // The same at every n-th step; otherwise returns nothing.
-  std::optional<MetricValues> write_every(int64_t n, int64_t step, const MetricValues::Pairs& extra = {});
+  std::optional<MetricValues> write_every(int64_t n,
+                                          int64_t step,
+                                          const MetricValues::Pairs& extra = {});
 
-  // What all ranks have added since the last write; rank 0 takes it back, on any number of ranks. For
-  // Checkpoints.
-  // Collective: state() is. Blocking: state(), as write(). Throws: state(), as write().
+  // What all ranks have added since the last write; rank 0 takes it back, on any number of ranks.
+  // For Checkpoints. Collective: state() is. Blocking: state(), as write(). Throws: state(), as
+  // write().
   SavedState state();
   void load_state(const SavedState& state);
-  // Checkpoints::restore() says how the training begins, after load_state() if there is a saved state.
+  // Checkpoints::restore() says how the training begins, after load_state() if there is a saved
+  // state.
   void begin(Beginning beginning);
 
   // As MetricsWriter's, also for the event file. Call it on all ranks or on rank 0.

@@ -20,7 +20,8 @@ using MetricsJson = nlohmann::ordered_json;
 
 MetricsJson number_of(double value) {
   constexpr double kWhole = 9007199254740992;  // up to here every whole number is a double
-  if (std::trunc(value) == value && std::abs(value) <= kWhole) return static_cast<int64_t>(value);
+  if (std::trunc(value) == value && std::abs(value) <= kWhole)
+    return static_cast<int64_t>(value);
   return value;
 }
 
@@ -30,23 +31,29 @@ std::string name_of_no_number(double value) {
 
 std::optional<double> step_of(std::string_view line) {
   const auto json = nlohmann::json::parse(line, nullptr, false);
-  if (!json.is_object()) return std::nullopt;
+  if (!json.is_object())
+    return std::nullopt;
   const auto found = json.find("step");
-  return found != json.end() && found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
+  return found != json.end() && found->is_number() ? std::optional(found->get<double>())
+                                                   : std::nullopt;
 }
 
-// Where the first line begins that is later, or not whole; the text's size when there is none. Lines of an
-// earlier training, before the last one whose step is smaller than that before it, stay; all go for step 0.
+// Where the first line begins that is later, or not whole; the text's size when there is none.
+// Lines of an earlier training, before the last one whose step is smaller than that before it,
+// stay; all go for step 0.
 size_t begin_of_later(int64_t step, std::string_view text) {
   size_t later = text.size();
   double before = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = text.find('\n', at);
-    if (end == std::string_view::npos) return std::min(later, at);
+    if (end == std::string_view::npos)
+      return std::min(later, at);
     if (const auto here = step_of(text.substr(at, end - at))) {
-      if (*here < before && step > 0) later = text.size();  // another training begins
+      if (*here < before && step > 0)
+        later = text.size();  // another training begins
       before = *here;
-      if (*here > static_cast<double>(step)) later = std::min(later, at);
+      if (*here > static_cast<double>(step))
+        later = std::min(later, at);
     }
     at = end + 1;
   }
@@ -55,25 +62,31 @@ size_t begin_of_later(int64_t step, std::string_view text) {
 
 Fd open_to_append(const std::string& path) {
   Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!file.valid()) fail_errno(cat("metrics: cannot open '", path, "'"), errno);
+  if (!file.valid())
+    fail_errno(cat("metrics: cannot open '", path, "'"), errno);
   return file;
 }
 
 }  // namespace
 
 MetricsWriter::MetricsWriter(const std::string& path) : path_(path) {
-  if (!path.empty()) file_ = open_to_append(path);
+  if (!path.empty())
+    file_ = open_to_append(path);
 }
 
 int64_t MetricsWriter::continue_after(int64_t step) {
-  if (!file_.valid()) return 0;
+  if (!file_.valid())
+    return 0;
   const std::string text = read_file(path_);
   const size_t begin = begin_of_later(step, text);
-  if (begin == text.size()) return 0;
+  if (begin == text.size())
+    return 0;
   std::string moved = text.substr(begin);
-  if (!moved.ends_with('\n')) moved += '\n';
+  if (!moved.ends_with('\n'))
+    moved += '\n';
   const std::string aside = path_ + ".replaced";
-  append_whole(open_to_append(aside).get(), moved, aside);  // first, so that at no moment they are nowhere
+  append_whole(
+      open_to_append(aside).get(), moved, aside);  // first, so that at no moment they are nowhere
   if (::ftruncate(file_.get(), static_cast<off_t>(begin)) != 0)
     fail_errno(cat("metrics: cannot cut '", path_, "'"), errno);
   return std::count(moved.begin(), moved.end(), '\n');
@@ -84,16 +97,22 @@ void MetricsWriter::write(std::initializer_list<std::pair<const char*, double>> 
 }
 
 void MetricsWriter::write_line(const std::vector<std::pair<std::string, double>>& values) {
-  if (!file_.valid()) return;
+  if (!file_.valid())
+    return;
   MetricsJson line;
-  for (const auto& [name, value] : values) line[name] = number_of(value);
+  for (const auto& [name, value] : values)
+    line[name] = number_of(value);
   append_whole(file_.get(), line.dump() + "\n", path_);
 }
 
 void check_loss(double loss, int64_t step) {
-  if (std::isfinite(loss)) return;
+  if (std::isfinite(loss))
+    return;
   throw Error(ErrorCode::failed_precondition,
-              cat("loss: expected a finite number, got ", name_of_no_number(loss), " in step ", step,
+              cat("loss: expected a finite number, got ",
+                  name_of_no_number(loss),
+                  " in step ",
+                  step,
                   "; lower the learning rate, or look at the data"));
 }
 

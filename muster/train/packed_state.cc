@@ -23,7 +23,8 @@ NamedTensors room_for(const nlohmann::json& tensors, const MakeRoom& make) {
 }
 
 int64_t bytes_for(const std::vector<int64_t>& shape, at::ScalarType type) {
-  const int64_t count = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  const int64_t count =
+      std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
   const int64_t bytes = count * static_cast<int64_t>(at::elementSize(type));
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
@@ -37,7 +38,8 @@ std::string head_of(const KeptState& state) {
   };
   const CheckpointImage& image = state.image;
   auto abandoned = nlohmann::json::array();
-  for (const SerialRange& range : state.abandoned) abandoned.push_back({range.after, range.until});
+  for (const SerialRange& range : state.abandoned)
+    abandoned.push_back({range.after, range.until});
   return nlohmann::json{
       {"step", image.position.step},
       {"goings_back", state.goings_back},
@@ -47,7 +49,8 @@ std::string head_of(const KeptState& state) {
       {"path", state.path},
       {"model", tensors(image.model)},
       {"parts", tensors(image.parts)},
-      {"optimizer", image.optimizer ? nlohmann::json(image.optimizer->description) : nlohmann::json()},
+      {"optimizer",
+       image.optimizer ? nlohmann::json(image.optimizer->description) : nlohmann::json()},
       {"moments", tensors(image.optimizer ? image.optimizer->tensors : NamedTensors{})}}
       .dump();
 }
@@ -66,8 +69,8 @@ KeptState room_by_head(const std::string& text, const MakeRoom& make) {
   state.begun_by = head["begun_by"];
   state.path = head["path"];
   if (!head["optimizer"].is_null())
-    state.image.optimizer =
-        OptimizerSnapshot{.description = head["optimizer"], .tensors = room_for(head["moments"], make)};
+    state.image.optimizer = OptimizerSnapshot{.description = head["optimizer"],
+                                              .tensors = room_for(head["moments"], make)};
   state.image.parts = room_for(head["parts"], make);
   return state;
 }
@@ -76,10 +79,12 @@ std::vector<at::Tensor> packed_tensors(const CheckpointImage& image) {
   std::vector<at::Tensor> all;
   const auto add = [&](const NamedTensors& tensors) {
     for (const auto& [name, tensor] : tensors)
-      if (tensor.numel() > 0) all.push_back(tensor);
+      if (tensor.numel() > 0)
+        all.push_back(tensor);
   };
   add(image.model);
-  if (image.optimizer) add(image.optimizer->tensors);
+  if (image.optimizer)
+    add(image.optimizer->tensors);
   add(image.parts);
   return all;
 }
@@ -96,9 +101,12 @@ int64_t packed_bytes(const std::string& head) {
 KeptState views_by_head(const std::string& head, const at::Tensor& bytes) {
   int64_t used = 0;
   return room_by_head(head, [&](const std::vector<int64_t>& shape, at::ScalarType type) {
-    const int64_t count = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+    const int64_t count =
+        std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
     const at::Tensor view =
-        bytes.narrow(0, used, count * static_cast<int64_t>(at::elementSize(type))).view(type).view(shape);
+        bytes.narrow(0, used, count * static_cast<int64_t>(at::elementSize(type)))
+            .view(type)
+            .view(shape);
     used += bytes_for(shape, type);
     return view;
   });

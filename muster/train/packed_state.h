@@ -1,5 +1,5 @@
-// A kept state as text and bytes, for other ranks: its description, and the place of each tensor in the
-// bytes. For kept_state.cc and divided_states.cc.
+// A kept state as text and bytes, for other ranks: its description, and the place of each tensor in
+// the bytes. For kept_state.cc and divided_states.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -17,25 +17,35 @@ namespace muster {
 namespace {
 
 c10::ScalarType type_named(const std::string& name) {
-  if (name == "fp32") return c10::kFloat;
-  if (name == "bf16") return c10::kBFloat16;
-  if (name == "fp16") return c10::kHalf;
+  if (name == "fp32")
+    return c10::kFloat;
+  if (name == "bf16")
+    return c10::kBFloat16;
+  if (name == "fp16")
+    return c10::kHalf;
   throw Error(ErrorCode::invalid_argument,
               cat("precision: expected fp32, bf16 or fp16, got '", name, "'; pass one of these"));
 }
 
 void check_scale_options(const PrecisionOptions& options) {
   const auto expect = [](bool holds, const char* rule, const char* name, auto value) {
-    if (holds) return;
-    throw Error(ErrorCode::invalid_argument,
-                cat("precision: expected ", rule, ", got ", name, " ", value, "; leave it at its default"));
+    if (holds)
+      return;
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("precision: expected ", rule, ", got ", name, " ", value, "; leave it at its default"));
   };
-  expect(options.init_scale > 0 && std::isfinite(options.init_scale), "a finite scale above 0", "init_scale",
+  expect(options.init_scale > 0 && std::isfinite(options.init_scale),
+         "a finite scale above 0",
+         "init_scale",
          options.init_scale);
   expect(options.growth_factor > 1, "a growth above 1", "growth_factor", options.growth_factor);
-  expect(options.backoff_factor > 0 && options.backoff_factor < 1, "a backoff between 0 and 1",
-         "backoff_factor", options.backoff_factor);
-  expect(options.growth_interval >= 1, "at least 1 step", "growth_interval", options.growth_interval);
+  expect(options.backoff_factor > 0 && options.backoff_factor < 1,
+         "a backoff between 0 and 1",
+         "backoff_factor",
+         options.backoff_factor);
+  expect(
+      options.growth_interval >= 1, "at least 1 step", "growth_interval", options.growth_interval);
 }
 
 // Smaller scales only turn gradients into 0, until none is left and the scale itself is 0.
@@ -43,8 +53,10 @@ constexpr double kLeastScale = 1;
 
 [[noreturn]] void refuse_nonfinite_at_floor(double scale) {
   throw Error(ErrorCode::failed_precondition,
-              cat("precision: expected finite gradients with a loss scale of ", scale,
-                  ", which is the smallest, got NaN or an infinity; look at the data and the learning rate, "
+              cat("precision: expected finite gradients with a loss scale of ",
+                  scale,
+                  ", which is the smallest, got NaN or an infinity; look at the data and the "
+                  "learning rate, "
                   "or use bf16 or fp32"));
 }
 
@@ -64,11 +76,16 @@ void try_kernels(c10::Device device, const std::string& name) {
     }
     torch::autograd::backward({sum}, {});
   } catch (const c10::Error& error) {
-    throw Error(
-        ErrorCode::unavailable,
-        cat("precision: expected a device whose matrix products and convolutions LibTorch computes in ", name,
-            ", got ", device.str(), " (", split(error.what_without_backtrace(), '\n')[0], "); use fp32",
-            name == "fp16" ? " or bf16" : ""));
+    throw Error(ErrorCode::unavailable,
+                cat("precision: expected a device whose matrix products and convolutions LibTorch "
+                    "computes in ",
+                    name,
+                    ", got ",
+                    device.str(),
+                    " (",
+                    split(error.what_without_backtrace(), '\n')[0],
+                    "); use fp32",
+                    name == "fp16" ? " or bf16" : ""));
   }
 }
 
@@ -78,8 +95,10 @@ Precision::Precision(c10::Device device, const PrecisionOptions& options)
     : device_(device), options_(options) {
   const auto type = type_named(options.type);
   check_scale_options(options);
-  if (type != c10::kFloat) try_kernels(device, options.type);
-  if (!scales()) return;
+  if (type != c10::kFloat)
+    try_kernels(device, options.type);
+  if (!scales())
+    return;
   const auto place = at::TensorOptions(device);
   scale_ = at::full({}, options.init_scale, place.dtype(c10::kFloat));
   growth_tracker_ = at::zeros({}, place.dtype(c10::kInt));
@@ -100,7 +119,8 @@ at::Tensor Precision::scale(const at::Tensor& loss) const {
 
 // As GradScaler: the reciprocal in double, as float's is not exact with every compiler.
 at::Tensor Precision::inverse_scale() const {
-  if (!scales()) return at::ones({}, at::TensorOptions(device_).dtype(c10::kFloat));
+  if (!scales())
+    return at::ones({}, at::TensorOptions(device_).dtype(c10::kFloat));
   return scale_.to(c10::kDouble).reciprocal().to(c10::kFloat);
 }
 
@@ -114,30 +134,39 @@ void Precision::unscale(torch::optim::Optimizer& optimizer) {
   unscale(parameters_of(optimizer));
 }
 
-void Precision::unscale(const std::vector<at::Tensor>& parameters, const std::optional<ProcessGroup>& group) {
-  if (!scales()) return;
+void Precision::unscale(const std::vector<at::Tensor>& parameters,
+                        const std::optional<ProcessGroup>& group) {
+  if (!scales())
+    return;
   std::vector<at::Tensor> fresh;
   for (const at::Tensor& parameter : parameters) {
-    if (!is_unscaled(parameter)) fresh.push_back(parameter);
+    if (!is_unscaled(parameter))
+      fresh.push_back(parameter);
   }
-  if (fresh.empty()) return;
+  if (fresh.empty())
+    return;
   std::optional<ProcessGroup> ranks = group ? group : options_.group;
   if (!ranks && std::any_of(fresh.begin(), fresh.end(), has_divided_gradient)) {
-    throw Error(ErrorCode::failed_precondition,
-                "precision: expected the group of sharded gradients, got none, so that ranks would disagree "
-                "about infinities in their parts; set PrecisionOptions::group, or pass it to unscale");
+    throw Error(
+        ErrorCode::failed_precondition,
+        "precision: expected the group of sharded gradients, got none, so that ranks would "
+        "disagree "
+        "about infinities in their parts; set PrecisionOptions::group, or pass it to unscale");
   }
   const auto gradients = gradient_values(fresh);
   for (const at::Tensor& gradient : gradients) {
-    if (gradient.scalar_type() != c10::kHalf) continue;
-    throw Error(
-        ErrorCode::invalid_argument,
-        "precision: expected parameters and gradients of fp32, got a gradient of fp16; keep the model "
-        "in fp32 (autocast computes in fp16), without model->to(torch::kHalf)");
+    if (gradient.scalar_type() != c10::kHalf)
+      continue;
+    throw Error(ErrorCode::invalid_argument,
+                "precision: expected parameters and gradients of fp32, got a gradient of fp16; "
+                "keep the model "
+                "in fp32 (autocast computes in fp16), without model->to(torch::kHalf)");
   }
   Unscaled lot{.parameters = {}, .found = multiply_and_find_nonfinite(gradients, inverse_scale())};
-  for (const at::Tensor& parameter : fresh) lot.parameters.insert(parameter.unsafeGetTensorImpl());
-  if (ranks && ranks->size() > 1) ranks->all_reduce(lot.found, ReduceOp::max);
+  for (const at::Tensor& parameter : fresh)
+    lot.parameters.insert(parameter.unsafeGetTensorImpl());
+  if (ranks && ranks->size() > 1)
+    ranks->all_reduce(lot.found, ReduceOp::max);
   unscaled_.push_back(std::move(lot));
 }
 
@@ -147,7 +176,8 @@ bool Precision::found_nonfinite(const std::vector<at::Tensor>& parameters) const
         std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
           return lot.parameters.contains(parameter.unsafeGetTensorImpl());
         });
-    if (!concerned) return false;
+    if (!concerned)
+      return false;
     lot.is_known_bad = lot.found.item<float>() != 0;
     return lot.is_known_bad;
   });
@@ -157,29 +187,37 @@ bool Precision::step(torch::optim::Optimizer& optimizer) {
   const auto parameters = parameters_of(optimizer);
   require_each_once("precision", parameters, shape_as_name);
   unscale(parameters);
-  if (scales() && found_nonfinite(parameters)) return false;
+  if (scales() && found_nonfinite(parameters))
+    return false;
   optimizer.step();
   return true;
 }
 
 void Precision::update() {
-  const bool is_bad =
-      std::any_of(unscaled_.begin(), unscaled_.end(), [](const Unscaled& lot) { return lot.is_known_bad; });
+  const bool is_bad = std::any_of(
+      unscaled_.begin(), unscaled_.end(), [](const Unscaled& lot) { return lot.is_known_bad; });
   const bool is_hopeless = is_bad && is_at_floor();
   update_scale();
-  if (is_hopeless) refuse_nonfinite_at_floor(scale_value());
+  if (is_hopeless)
+    refuse_nonfinite_at_floor(scale_value());
 }
 
 void Precision::update_scale() {
-  if (!scales()) return;
+  if (!scales())
+    return;
   if (unscaled_.empty()) {
     throw Error(ErrorCode::failed_precondition,
                 "precision: expected unscale or step before update, got update alone; call "
                 "precision.step(optimizer) first");
   }
   at::Tensor found = at::zeros({}, scale_.options());
-  for (const Unscaled& lot : unscaled_) found += lot.found;
-  at::_amp_update_scale_(scale_, growth_tracker_, found, options_.growth_factor, options_.backoff_factor,
+  for (const Unscaled& lot : unscaled_)
+    found += lot.found;
+  at::_amp_update_scale_(scale_,
+                         growth_tracker_,
+                         found,
+                         options_.growth_factor,
+                         options_.backoff_factor,
                          options_.growth_interval);
   scale_.clamp_min_(floor());
   unscaled_.clear();
@@ -199,18 +237,21 @@ bool Precision::is_at_floor() const {
 }
 
 SavedState Precision::state() const {
-  if (!scales()) return {};
+  if (!scales())
+    return {};
   return {.numbers = {{"scale", scale_value()}, {"growth_tracker", growth_tracker_.item<int>()}},
           .tensors = {}};
 }
 
 std::vector<std::string> Precision::needed_numbers() const {
-  if (!scales()) return {};
+  if (!scales())
+    return {};
   return {"scale", "growth_tracker"};
 }
 
 void Precision::load_state(const SavedState& state) {
-  if (!scales()) return;  // a run that goes on without a scale has no use for it
+  if (!scales())
+    return;  // a run that goes on without a scale has no use for it
   const double scale = state.number("precision", "scale");
   const int64_t tracker = state.whole_number("precision", "growth_tracker");
   scale_.fill_(std::max<double>(scale, floor()));

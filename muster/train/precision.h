@@ -1,5 +1,6 @@
-// Mixed precision: the type in which the forward computes and, for fp16, the scale that keeps small gradients
-// from becoming 0. Works the same on CPU and CUDA; with "fp32" every call is allowed and does nothing.
+// Mixed precision: the type in which the forward computes and, for fp16, the scale that keeps small
+// gradients from becoming 0. Works the same on CPU and CUDA; with "fp32" every call is allowed and
+// does nothing.
 //
 //   muster::Precision precision(ctx.device(), "fp16");
 //   auto loss = precision.run([&] { return loss_of(model(batch)); });
@@ -7,8 +8,8 @@
 //   precision.step(optimizer);  // unscales; leaves out a step whose gradients are not finite
 //   precision.update();
 //
-// Weights and gradients stay fp32. Source: torch.amp.autocast and torch.amp.GradScaler, whose numbers it
-// reproduces.
+// Weights and gradients stay fp32. Source: torch.amp.autocast and torch.amp.GradScaler, whose
+// numbers it reproduces.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,22 +32,23 @@ namespace muster {
 
 struct PrecisionOptions {
   std::string type = "fp32";  // or "bf16" or "fp16"
-  // Only for fp16: the factor for the loss. It grows after `growth_interval` steps with finite gradients, and
-  // shrinks after a step with a non-finite one, but not below 1 (or init_scale, if that is less).
+  // Only for fp16: the factor for the loss. It grows after `growth_interval` steps with finite
+  // gradients, and shrinks after a step with a non-finite one, but not below 1 (or init_scale, if
+  // that is less).
   double init_scale = 65536;
   double growth_factor = 2;
   double backoff_factor = 0.5;
   int64_t growth_interval = 2000;
-  // The ranks that skip a step together. Needed if their gradients differ (DistributedDataParallel makes them
-  // equal). It makes unscale and step collective.
+  // The ranks that skip a step together. Needed if their gradients differ (DistributedDataParallel
+  // makes them equal). It makes unscale and step collective.
   std::optional<ProcessGroup> group = {};
 };
 
 class Precision {
  public:
   // Tries a matrix product, a convolution and their backward in this type.
-  // Throws: invalid_argument for an unknown type or a factor out of range; unavailable if LibTorch cannot
-  // compute in it on this device.
+  // Throws: invalid_argument for an unknown type or a factor out of range; unavailable if LibTorch
+  // cannot compute in it on this device.
   Precision(c10::Device device, const PrecisionOptions& options);
   Precision(c10::Device device, std::string_view type);
 
@@ -62,34 +64,32 @@ class Precision {
   const std::string& type() const { return options_.type; }
   bool scales() const { return options_.type == "fp16"; }
 
-  // loss · scale. Also for the inner gradients of a gradient penalty; multiply those by inverse_scale()
-  // afterwards.
+  // loss · scale. Also for the inner gradients of a gradient penalty; multiply those by
+  // inverse_scale() afterwards.
   at::Tensor scale(const at::Tensor& loss) const;
   at::Tensor inverse_scale() const;
 
-  // Divides each gradient by the scale, at most once until update(). Call it before clipping; otherwise
-  // step() does it.
-  // Blocking: only over a group.
-  // Throws: invalid_argument for a gradient of type fp16; failed_precondition for sharded gradients without a
-  // group.
+  // Divides each gradient by the scale, at most once until update(). Call it before clipping;
+  // otherwise step() does it. Blocking: only over a group. Throws: invalid_argument for a gradient
+  // of type fp16; failed_precondition for sharded gradients without a group.
   void unscale(torch::optim::Optimizer& optimizer);
   // Uses `group` instead of that of the options.
-  void unscale(const std::vector<at::Tensor>& parameters, const std::optional<ProcessGroup>& group = {});
+  void unscale(const std::vector<at::Tensor>& parameters,
+               const std::optional<ProcessGroup>& group = {});
 
-  // Whether any of these parameters, or any unscaled together with them, had a non-finite gradient. False for
-  // those not unscaled since the last update(). Blocking: for the GPU.
+  // Whether any of these parameters, or any unscaled together with them, had a non-finite gradient.
+  // False for those not unscaled since the last update(). Blocking: for the GPU.
   bool found_nonfinite(const std::vector<at::Tensor>& parameters) const;
 
-  // Takes the optimizer's step, or returns false if a gradient is not finite. Without a scale it always
-  // steps. Blocking: for the GPU, with fp16. Throws: invalid_argument for an optimizer that has a parameter
-  // twice.
+  // Takes the optimizer's step, or returns false if a gradient is not finite. Without a scale it
+  // always steps. Blocking: for the GPU, with fp16. Throws: invalid_argument for an optimizer that
+  // has a parameter twice.
   bool step(torch::optim::Optimizer& optimizer);
 
-  // Ends a step: the scale grows, stays or shrinks. Call it once, after all optimizers have stepped. Does not
-  // block while gradients are finite.
-  // Throws: failed_precondition if nothing was unscaled; and if step() or found_nonfinite() has found
-  // gradients that are not finite although the scale is as small as it gets, so that no later step would be
-  // better.
+  // Ends a step: the scale grows, stays or shrinks. Call it once, after all optimizers have
+  // stepped. Does not block while gradients are finite. Throws: failed_precondition if nothing was
+  // unscaled; and if step() or found_nonfinite() has found gradients that are not finite although
+  // the scale is as small as it gets, so that no later step would be better.
   void update();
   // The same for callers that decide themselves what to do then.
   void update_scale();

@@ -13,9 +13,16 @@ namespace muster::rate {
 namespace {
 
 void expect_of_rate(bool holds, const char* rate, const char* rule, double value) {
-  if (holds) return;
+  if (holds)
+    return;
   throw Error(ErrorCode::invalid_argument,
-              cat("rate::", rate, ": expected ", rule, ", got ", value, "; look at the option of that name"));
+              cat("rate::",
+                  rate,
+                  ": expected ",
+                  rule,
+                  ", got ",
+                  value,
+                  "; look at the option of that name"));
 }
 
 double cosine_between(double start, double end, double part) {
@@ -37,22 +44,26 @@ std::vector<CyclePhase> phases_of(const OneCycleOptions& options) {
   const double rising = options.rising * static_cast<double>(options.steps);
   const double last = static_cast<double>(options.steps - 1);
   // Which rate: 0 the first, 1 the highest, 2 the last.
-  if (options.three_phases) return {{rising - 1, 0, 1}, {2 * rising - 2, 1, 0}, {last, 0, 2}};
+  if (options.three_phases)
+    return {{rising - 1, 0, 1}, {2 * rising - 2, 1, 0}, {last, 0, 2}};
   return {{rising - 1, 0, 1}, {last, 1, 2}};
 }
 
-double one_cycle_rate(const OneCycleOptions& options, const std::vector<CyclePhase>& phases, double highest,
+double one_cycle_rate(const OneCycleOptions& options,
+                      const std::vector<CyclePhase>& phases,
+                      double highest,
                       int64_t step) {
   const double first = highest / options.div_factor;
   const double rates[] = {first, highest, first / options.final_div_factor};
   const auto now = static_cast<double>(std::min(step, options.steps - 1));
   double begin = 0;
   size_t phase = 0;
-  for (; phase + 1 < phases.size() && now > phases[phase].end; ++phase) begin = phases[phase].end;
+  for (; phase + 1 < phases.size() && now > phases[phase].end; ++phase)
+    begin = phases[phase].end;
   const double part = (now - begin) / (phases[phase].end - begin);
   const auto between = options.linear ? line_between : cosine_between;
-  return between(rates[static_cast<int>(phases[phase].from)], rates[static_cast<int>(phases[phase].to)],
-                 part);
+  return between(
+      rates[static_cast<int>(phases[phase].from)], rates[static_cast<int>(phases[phase].to)], part);
 }
 
 int64_t times_passed(int64_t step, int64_t every) {
@@ -62,7 +73,8 @@ int64_t times_passed(int64_t step, int64_t every) {
 std::string texts_of(const std::vector<Rate>& parts, const char* between) {
   std::vector<std::string> texts;
   texts.reserve(parts.size());
-  for (const Rate& part : parts) texts.push_back(part.text);
+  for (const Rate& part : parts)
+    texts.push_back(part.text);
   return join(texts, between);
 }
 
@@ -72,40 +84,50 @@ Rate constant(double factor, int64_t steps) {
   expect_of_rate(factor >= 0, "constant", "a factor of 0 or more", factor);
   expect_of_rate(steps >= 0, "constant", "0 steps (for ever) or more", static_cast<double>(steps));
   return {
-      [=](double initial, int64_t step) { return steps > 0 && step >= steps ? initial : initial * factor; },
+      [=](double initial, int64_t step) {
+        return steps > 0 && step >= steps ? initial : initial * factor;
+      },
       steps > 0 ? cat("constant ", factor, " for ", steps, " steps") : cat("constant ", factor)};
 }
 
 Rate linear(const LinearOptions& options) {
-  expect_of_rate(options.steps >= 1, "linear", "at least 1 step", static_cast<double>(options.steps));
+  expect_of_rate(
+      options.steps >= 1, "linear", "at least 1 step", static_cast<double>(options.steps));
   expect_of_rate(options.from >= 0, "linear", "a first factor of 0 or more", options.from);
   expect_of_rate(options.to >= 0, "linear", "a last factor of 0 or more", options.to);
   return {[options](double initial, int64_t step) {
             const auto done = static_cast<double>(std::min(options.steps, step));
-            return initial *
-                   (options.from + (options.to - options.from) * done / static_cast<double>(options.steps));
+            return initial * (options.from + (options.to - options.from) * done /
+                                                 static_cast<double>(options.steps));
           },
           cat("linear from ", options.from, " to ", options.to, " in ", options.steps, " steps")};
 }
 
 Rate cosine(const CosineOptions& options) {
-  expect_of_rate(options.warmup >= 0, "cosine", "a warmup of 0 steps or more",
+  expect_of_rate(options.warmup >= 0,
+                 "cosine",
+                 "a warmup of 0 steps or more",
                  static_cast<double>(options.warmup));
-  expect_of_rate(options.steps > options.warmup, "cosine", "more steps than those of the warm-up",
+  expect_of_rate(options.steps > options.warmup,
+                 "cosine",
+                 "more steps than those of the warm-up",
                  static_cast<double>(options.steps));
-  expect_of_rate(options.final_fraction >= 0, "cosine", "a final_fraction of 0 or more",
+  expect_of_rate(options.final_fraction >= 0,
+                 "cosine",
+                 "a final_fraction of 0 or more",
                  options.final_fraction);
   const auto falling = [options](double initial, int64_t step) {
     const int64_t length = options.steps - options.warmup;
     const auto done = static_cast<double>(std::min(step, length));
     const double last = initial * options.final_fraction;
-    return last +
-           (initial - last) * (1 + std::cos(std::numbers::pi * done / static_cast<double>(length))) / 2;
+    return last + (initial - last) *
+                      (1 + std::cos(std::numbers::pi * done / static_cast<double>(length))) / 2;
   };
   Rate fall{falling, cat("cosine to ", options.final_fraction, " in ", options.steps, " steps")};
-  if (options.warmup == 0) return fall;
-  Rate whole =
-      sequential({linear({.steps = options.warmup, .from = options.warmup_from}), fall}, {options.warmup});
+  if (options.warmup == 0)
+    return fall;
+  Rate whole = sequential({linear({.steps = options.warmup, .from = options.warmup_from}), fall},
+                          {options.warmup});
   whole.text = cat(fall.text, ", the first ", options.warmup, " rising from ", options.warmup_from);
   return whole;
 }
@@ -113,14 +135,22 @@ Rate cosine(const CosineOptions& options) {
 Rate one_cycle(const OneCycleOptions& options) {
   const auto steps = static_cast<double>(options.steps);
   expect_of_rate(options.steps >= 2, "one_cycle", "at least 2 steps", steps);
-  expect_of_rate(options.rising > 0 && options.rising < 1, "one_cycle", "a rising part between 0 and 1",
+  expect_of_rate(options.rising > 0 && options.rising < 1,
+                 "one_cycle",
+                 "a rising part between 0 and 1",
                  options.rising);
-  expect_of_rate(options.rising * steps != 1, "one_cycle", "a rising part that ends after the first step",
+  expect_of_rate(options.rising * steps != 1,
+                 "one_cycle",
+                 "a rising part that ends after the first step",
                  options.rising);
-  expect_of_rate(!options.three_phases || options.rising <= 0.5, "one_cycle",
-                 "a rising part of half the steps or less with three_phases", options.rising);
+  expect_of_rate(!options.three_phases || options.rising <= 0.5,
+                 "one_cycle",
+                 "a rising part of half the steps or less with three_phases",
+                 options.rising);
   expect_of_rate(options.div_factor > 0, "one_cycle", "a div_factor above 0", options.div_factor);
-  expect_of_rate(options.final_div_factor > 0, "one_cycle", "a final_div_factor above 0",
+  expect_of_rate(options.final_div_factor > 0,
+                 "one_cycle",
+                 "a final_div_factor above 0",
                  options.final_div_factor);
   return {[options, phases = phases_of(options)](double highest, int64_t step) {
             return one_cycle_rate(options, phases, highest, step);
@@ -129,11 +159,13 @@ Rate one_cycle(const OneCycleOptions& options) {
 }
 
 Rate polynomial(const PolynomialOptions& options) {
-  expect_of_rate(options.steps >= 1, "polynomial", "at least 1 step", static_cast<double>(options.steps));
+  expect_of_rate(
+      options.steps >= 1, "polynomial", "at least 1 step", static_cast<double>(options.steps));
   expect_of_rate(options.power >= 0, "polynomial", "a power of 0 or more", options.power);
   return {[options](double initial, int64_t step) {
             const auto done = static_cast<double>(std::min(options.steps, step));
-            return initial * std::pow(1.0 - done / static_cast<double>(options.steps), options.power);
+            return initial *
+                   std::pow(1.0 - done / static_cast<double>(options.steps), options.power);
           },
           cat("polynomial of power ", options.power, " to 0 in ", options.steps, " steps")};
 }
@@ -161,33 +193,42 @@ Rate multi_step(std::vector<int64_t> milestones, double gamma) {
 
 Rate exponential(double gamma) {
   expect_of_rate(gamma > 0, "exponential", "a gamma above 0", gamma);
-  return {[=](double initial, int64_t step) { return initial * std::pow(gamma, static_cast<double>(step)); },
+  return {[=](double initial, int64_t step) {
+            return initial * std::pow(gamma, static_cast<double>(step));
+          },
           cat("times ", gamma, " every step")};
 }
 
 Rate lambda(std::function<double(int64_t)> factor, std::string text) {
-  return {[factor = std::move(factor)](double initial, int64_t step) { return initial * factor(step); },
-          std::move(text)};
+  return {
+      [factor = std::move(factor)](double initial, int64_t step) { return initial * factor(step); },
+      std::move(text)};
 }
 
 Rate sequential(std::vector<Rate> parts, std::vector<int64_t> milestones) {
   if (parts.empty() || milestones.size() + 1 != parts.size()) {
     throw Error(ErrorCode::invalid_argument,
                 cat("rate::sequential: expected a milestone between every two of its parts, got ",
-                    plural(parts.size(), "part"), " and ", plural(milestones.size(), "milestone"),
+                    plural(parts.size(), "part"),
+                    " and ",
+                    plural(milestones.size(), "milestone"),
                     "; say at which step each part but the first begins"));
   }
-  if (!std::is_sorted(milestones.begin(), milestones.end()) || (!milestones.empty() && milestones[0] < 0)) {
-    throw Error(ErrorCode::invalid_argument, cat("rate::sequential: expected rising milestones, got ",
-                                                 join(milestones, ", "), "; sort them with their parts"));
+  if (!std::is_sorted(milestones.begin(), milestones.end()) ||
+      (!milestones.empty() && milestones[0] < 0)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("rate::sequential: expected rising milestones, got ",
+                    join(milestones, ", "),
+                    "; sort them with their parts"));
   }
   std::string text = texts_of(parts, ", then ");
-  return {[parts = std::move(parts), milestones = std::move(milestones)](double initial, int64_t step) {
-            const auto now = static_cast<size_t>(
-                std::upper_bound(milestones.begin(), milestones.end(), step) - milestones.begin());
-            return parts[now](initial, now == 0 ? step : step - milestones[now - 1]);
-          },
-          std::move(text)};
+  return {
+      [parts = std::move(parts), milestones = std::move(milestones)](double initial, int64_t step) {
+        const auto now = static_cast<size_t>(
+            std::upper_bound(milestones.begin(), milestones.end(), step) - milestones.begin());
+        return parts[now](initial, now == 0 ? step : step - milestones[now - 1]);
+      },
+      std::move(text)};
 }
 
 // Each part is asked for a rate of 1, which is its factor.
@@ -195,7 +236,8 @@ Rate chained(std::vector<Rate> parts) {
   std::string text = texts_of(parts, ", and ");
   return {[parts = std::move(parts)](double initial, int64_t step) {
             double rate = initial;
-            for (const Rate& part : parts) rate *= part(1, step);
+            for (const Rate& part : parts)
+              rate *= part(1, step);
             return rate;
           },
           std::move(text)};

@@ -24,7 +24,8 @@ int64_t sum_of(const std::vector<int64_t>& shares) {
 }
 
 double median_or_zero(std::vector<double> values) {
-  if (values.empty()) return 0;
+  if (values.empty())
+    return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -32,15 +33,24 @@ double median_or_zero(std::vector<double> values) {
 
 }  // namespace
 
-Rebalance::Rebalance(ProcessGroup group, std::vector<int64_t> shares, const RebalanceOptions& options)
+Rebalance::Rebalance(ProcessGroup group,
+                     std::vector<int64_t> shares,
+                     const RebalanceOptions& options)
     : group_(std::move(group)), options_(options), search_(shares, options.at_least) {
-  const bool right = std::all_of(shares.begin(), shares.end(), [](int64_t share) { return share >= 1; });
+  const bool right =
+      std::all_of(shares.begin(), shares.end(), [](int64_t share) { return share >= 1; });
   if (!right || std::ssize(shares) != group_.size() || options_.every < 1) {
-    throw Error(ErrorCode::invalid_argument, cat("batch shares: expected ", group_.size(),
-                                                 " shares of at least 1, one a rank, compared every 1 or "
-                                                 "more steps, got [",
-                                                 join(shares, ", "), "] every ", options_.every, " (rank ",
-                                                 group_.job_rank(), "); pass what the loaders begin with"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("batch shares: expected ",
+                    group_.size(),
+                    " shares of at least 1, one a rank, compared every 1 or "
+                    "more steps, got [",
+                    join(shares, ", "),
+                    "] every ",
+                    options_.every,
+                    " (rank ",
+                    group_.job_rank(),
+                    "); pass what the loaders begin with"));
   }
 }
 
@@ -50,7 +60,8 @@ void Rebalance::drive_by(Taker taker) {
 }
 
 void Rebalance::give_shares() const {
-  for (const Taker& taker : takers_) taker(shares());
+  for (const Taker& taker : takers_)
+    taker(shares());
 }
 
 SavedState Rebalance::state() const {
@@ -66,8 +77,11 @@ void Rebalance::load_state(const SavedState& state) {
   if (std::ssize(found) != group_.size() || sum_of(found) != sum_of(shares())) {
     if (group_.rank() == 0) {
       log(LogLevel::warn,
-          cat("batch shares: [", join(found, ", "), "] were saved for other ranks or another global batch; [",
-              join(shares(), ", "), "] stay in use"));
+          cat("batch shares: [",
+              join(found, ", "),
+              "] were saved for other ranks or another global batch; [",
+              join(shares(), ", "),
+              "] stay in use"));
     }
     return;
   }
@@ -90,7 +104,8 @@ bool Rebalance::compare() {
   const at::Tensor all = at::empty({group_.size()}, at::kDouble);
   group_.all_gather(all, mine);
   const auto* times = all.const_data_ptr<double>();
-  if (!search_.observe({times, times + all.numel()})) return false;
+  if (!search_.observe({times, times + all.numel()}))
+    return false;
   if (group_.rank() == 0)
     log(LogLevel::info, cat("batch shares: after step ", steps_, " ", search_.reason()));
   give_shares();

@@ -31,7 +31,8 @@ void note_resumed(int64_t step, int attempt) {
   const std::lock_guard lock(g_mutex);
   ++g_resumes;
   const bool is_known = g_resumed && g_resumed->attempt == attempt;
-  if (is_known && step == 0) return;  // one of several parts begins again, not the training
+  if (is_known && step == 0)
+    return;  // one of several parts begins again, not the training
   g_resumed = {.step = step, .attempt = attempt};
 }
 
@@ -62,8 +63,10 @@ void note_beginning(const std::string& path, Beginning beginning, int64_t last) 
 std::optional<int64_t> cut_due(const std::string& path, int64_t step) {
   const std::lock_guard lock(g_mutex);
   const MetricsFile& file = g_files[path];
-  if (file.cut_after) return file.cut_after;
-  if (file.cuts_at_first_line || (!file.is_told && file.resumes < g_resumes)) return step - 1;
+  if (file.cut_after)
+    return file.cut_after;
+  if (file.cuts_at_first_line || (!file.is_told && file.resumes < g_resumes))
+    return step - 1;
   return std::nullopt;
 }
 

@@ -10,15 +10,19 @@ namespace muster {
 namespace {
 
 [[noreturn]] void refuse_saved_state(const std::string& owner, const std::string& wanted) {
-  throw Error(ErrorCode::invalid_argument, cat(owner, ": expected a saved state with ", wanted,
-                                               ", got one without; load the state of the same part"));
+  throw Error(ErrorCode::invalid_argument,
+              cat(owner,
+                  ": expected a saved state with ",
+                  wanted,
+                  ", got one without; load the state of the same part"));
 }
 
 }  // namespace
 
 double SavedState::number(const std::string& owner, const std::string& name) const {
   const auto found = numbers.find(name);
-  if (found == numbers.end()) refuse_saved_state(owner, cat("the number '", name, "'"));
+  if (found == numbers.end())
+    refuse_saved_state(owner, cat("the number '", name, "'"));
   return found->second;
 }
 
@@ -26,21 +30,28 @@ int64_t SavedState::whole_number(const std::string& owner, const std::string& na
   const double value = number(owner, name);
   constexpr double kLargest = 9007199254740992;
   if (!(value >= 0 && value <= kLargest) || std::trunc(value) != value) {
-    throw Error(ErrorCode::invalid_argument, cat(owner, ": expected a whole number of 0 or more as '", name,
-                                                 "', got ", value, "; load the state of the same part"));
+    throw Error(ErrorCode::invalid_argument,
+                cat(owner,
+                    ": expected a whole number of 0 or more as '",
+                    name,
+                    "', got ",
+                    value,
+                    "; load the state of the same part"));
   }
   return static_cast<int64_t>(value);
 }
 
 const at::Tensor& SavedState::tensor(const std::string& owner, const std::string& name) const {
   const auto found = tensors.find(name);
-  if (found == tensors.end()) refuse_saved_state(owner, cat("the tensor '", name, "'"));
+  if (found == tensors.end())
+    refuse_saved_state(owner, cat("the tensor '", name, "'"));
   return found->second;
 }
 
 const std::string& SavedState::text(const std::string& owner, const std::string& name) const {
   const auto found = texts.find(name);
-  if (found == texts.end()) refuse_saved_state(owner, cat("the text '", name, "'"));
+  if (found == texts.end())
+    refuse_saved_state(owner, cat("the text '", name, "'"));
   return found->second;
 }
 

@@ -12,7 +12,8 @@ namespace muster {
 
 Schedule::Schedule(torch::optim::Optimizer& optimizer, Rate rate)
     : optimizer_(optimizer), rate_(std::move(rate)) {
-  for (const auto& group : optimizer.param_groups()) initial_.push_back(group.options().get_lr());
+  for (const auto& group : optimizer.param_groups())
+    initial_.push_back(group.options().get_lr());
   apply();
 }
 
@@ -25,10 +26,14 @@ void Schedule::apply() {
   auto& groups = optimizer_.param_groups();
   if (groups.size() != initial_.size()) {
     throw Error(ErrorCode::failed_precondition,
-                cat("schedule: expected an optimizer of ", plural(initial_.size(), "parameter group"),
-                    ", got ", groups.size(), "; add groups before the schedule is made"));
+                cat("schedule: expected an optimizer of ",
+                    plural(initial_.size(), "parameter group"),
+                    ", got ",
+                    groups.size(),
+                    "; add groups before the schedule is made"));
   }
-  for (size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rate_(initial_[i], step_));
+  for (size_t i = 0; i < groups.size(); ++i)
+    groups[i].options().set_lr(rate_(initial_[i], step_));
 }
 
 double Schedule::lr(size_t group) const {
@@ -38,8 +43,11 @@ double Schedule::lr(size_t group) const {
 void Schedule::set_initial_lrs(const std::vector<double>& rates) {
   if (rates.size() != initial_.size()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("schedule: expected a rate for each of ", plural(initial_.size(), "parameter group"),
-                    ", got ", rates.size(), "; give one a group"));
+                cat("schedule: expected a rate for each of ",
+                    plural(initial_.size(), "parameter group"),
+                    ", got ",
+                    rates.size(),
+                    "; give one a group"));
   }
   initial_ = rates;
   apply();
@@ -47,13 +55,15 @@ void Schedule::set_initial_lrs(const std::vector<double>& rates) {
 
 std::vector<std::string> Schedule::needed_numbers() const {
   std::vector<std::string> names = {"step"};
-  for (size_t i = 0; i < initial_.size(); ++i) names.push_back(cat("initial_lr.", i));
+  for (size_t i = 0; i < initial_.size(); ++i)
+    names.push_back(cat("initial_lr.", i));
   return names;
 }
 
 SavedState Schedule::state() const {
   SavedState saved{.numbers = {{"step", static_cast<double>(step_)}}, .tensors = {}};
-  for (size_t i = 0; i < initial_.size(); ++i) saved.numbers[cat("initial_lr.", i)] = initial_[i];
+  for (size_t i = 0; i < initial_.size(); ++i)
+    saved.numbers[cat("initial_lr.", i)] = initial_[i];
   return saved;
 }
 
@@ -61,8 +71,11 @@ void Schedule::load_state(const SavedState& state) {
   const int64_t step = state.whole_number("schedule", "step");
   if (state.numbers.size() != initial_.size() + 1) {
     throw Error(ErrorCode::invalid_argument,
-                cat("schedule: expected a saved state of ", plural(initial_.size(), "parameter group"),
-                    ", got ", state.numbers.size() - 1, "; make the optimizer with the groups that it had"));
+                cat("schedule: expected a saved state of ",
+                    plural(initial_.size(), "parameter group"),
+                    ", got ",
+                    state.numbers.size() - 1,
+                    "; make the optimizer with the groups that it had"));
   }
   std::vector<double> initial;
   for (size_t i = 0; i < initial_.size(); ++i)
@@ -78,8 +91,10 @@ Plateau::Plateau(torch::optim::Optimizer& optimizer, const PlateauOptions& optio
       best_(options.larger_is_better ? -std::numeric_limits<double>::infinity()
                                      : std::numeric_limits<double>::infinity()) {
   if (options.factor >= 1 || !(options.factor >= 0)) {
-    throw Error(ErrorCode::invalid_argument, cat("plateau: expected a factor of 0 or more and below 1, got ",
-                                                 options.factor, "; 0.1 is the default"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("plateau: expected a factor of 0 or more and below 1, got ",
+                    options.factor,
+                    "; 0.1 is the default"));
   }
 }
 
@@ -104,7 +119,8 @@ bool Plateau::step(double metric) {
     --cooldown_left_;
     bad_ = 0;
   }
-  if (bad_ <= options_.patience) return false;
+  if (bad_ <= options_.patience)
+    return false;
   lower();
   cooldown_left_ = options_.cooldown;
   bad_ = 0;
@@ -115,7 +131,8 @@ void Plateau::lower() {
   for (auto& group : optimizer_.param_groups()) {
     const double before = group.options().get_lr();
     const double after = std::max(before * options_.factor, options_.min_lr);
-    if (before - after > options_.eps) group.options().set_lr(after);
+    if (before - after > options_.eps)
+      group.options().set_lr(after);
   }
 }
 
@@ -128,7 +145,8 @@ SavedState Plateau::state() const {
                                {"bad", static_cast<double>(bad_)},
                                {"cooldown_left", static_cast<double>(cooldown_left_)}},
                    .tensors = {}};
-  for (size_t i = 0; i < optimizer_.param_groups().size(); ++i) saved.numbers[cat("lr.", i)] = lr(i);
+  for (size_t i = 0; i < optimizer_.param_groups().size(); ++i)
+    saved.numbers[cat("lr.", i)] = lr(i);
   return saved;
 }
 
@@ -139,7 +157,8 @@ void Plateau::load_state(const SavedState& state) {
   best_ = state.number("plateau", "best");
   bad_ = state.whole_number("plateau", "bad");
   cooldown_left_ = state.whole_number("plateau", "cooldown_left");
-  for (size_t i = 0; i < rates.size(); ++i) optimizer_.param_groups()[i].options().set_lr(rates[i]);
+  for (size_t i = 0; i < rates.size(); ++i)
+    optimizer_.param_groups()[i].options().set_lr(rates[i]);
 }
 
 }  // namespace muster

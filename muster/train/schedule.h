@@ -1,11 +1,12 @@
-// Learning rates as functions of the step. A `Rate` is a printable value that gives the rate of each step. A
-// `Schedule` applies it to an optimizer. A `Plateau` follows a metric instead.
+// Learning rates as functions of the step. A `Rate` is a printable value that gives the rate of
+// each step. A `Schedule` applies it to an optimizer. A `Plateau` follows a metric instead.
 //
 //   muster::Schedule schedule(optimizer, muster::rate::cosine({.steps = 10000, .warmup = 500}));
 //   … optimizer.step(); schedule.step();
 //
-// Rates are computed from the step, never from the last rate: a run resumed at step 700 has exactly the rates
-// of one that never stopped. Source: torch.optim.lr_scheduler; these are its closed forms.
+// Rates are computed from the step, never from the last rate: a run resumed at step 700 has exactly
+// the rates of one that never stopped. Source: torch.optim.lr_scheduler; these are its closed
+// forms.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -80,8 +81,8 @@ Rate chained(std::vector<Rate> parts);
 
 class Schedule {
  public:
-  // Takes the current rates of the optimizer's groups as the initial ones, and sets those of step 0. The
-  // optimizer must outlive it.
+  // Takes the current rates of the optimizer's groups as the initial ones, and sets those of step
+  // 0. The optimizer must outlive it.
   Schedule(torch::optim::Optimizer& optimizer, Rate rate);
 
   // Call it after every optimizer step.
@@ -92,8 +93,8 @@ class Schedule {
   const std::string& text() const { return rate_.text; }
   torch::optim::Optimizer& optimizer() { return optimizer_; }
 
-  // The rates that the groups started with. Setting others also sets the rates of this step. Throws:
-  // invalid_argument for another number of groups.
+  // The rates that the groups started with. Setting others also sets the rates of this step.
+  // Throws: invalid_argument for another number of groups.
   const std::vector<double>& initial_lrs() const { return initial_; }
   void set_initial_lrs(const std::vector<double>& rates);
 
@@ -122,8 +123,9 @@ struct PlateauOptions {
   double eps = 1e-8;  // smaller changes are skipped
 };
 
-// Lowers the rates when a metric stops improving. It changes the rates themselves, so do not combine it with
-// a Schedule. Give all ranks the same metric (as Metrics::write returns), or their rates will differ.
+// Lowers the rates when a metric stops improving. It changes the rates themselves, so do not
+// combine it with a Schedule. Give all ranks the same metric (as Metrics::write returns), or their
+// rates will differ.
 class Plateau {
  public:
   // Throws: invalid_argument unless the factor is below 1.

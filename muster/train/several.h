@@ -1,5 +1,5 @@
-// One pointer or a list, for options that take either: `.schedule = &one` and `.schedule = {&one, &two}`.
-// Null pointers are skipped: `.schedule = warmup ? &schedule : nullptr`.
+// One pointer or a list, for options that take either: `.schedule = &one` and `.schedule = {&one,
+// &two}`. Null pointers are skipped: `.schedule = warmup ? &schedule : nullptr`.
 #pragma once
 
 #include <initializer_list>

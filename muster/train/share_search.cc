@@ -20,7 +20,8 @@ int64_t samples_in(const std::vector<int64_t>& shares) {
   return std::accumulate(shares.begin(), shares.end(), int64_t{0});
 }
 
-std::vector<double> seconds_a_sample(const std::vector<double>& seconds, const std::vector<int64_t>& shares) {
+std::vector<double> seconds_a_sample(const std::vector<double>& seconds,
+                                     const std::vector<int64_t>& shares) {
   std::vector<double> of_one(seconds.size());
   for (size_t rank = 0; rank < seconds.size(); ++rank)
     of_one[rank] = seconds[rank] / static_cast<double>(shares[rank]);
@@ -34,18 +35,22 @@ double longest_step(const std::vector<int64_t>& shares, const std::vector<double
   return longest;
 }
 
-// Shares of the same sum, `part` of the way from one to the other; those that `from` has where that rounds to
-// nothing.
-std::vector<int64_t> between(const std::vector<int64_t>& from, const std::vector<int64_t>& to, double part) {
+// Shares of the same sum, `part` of the way from one to the other; those that `from` has where that
+// rounds to nothing.
+std::vector<int64_t> between(const std::vector<int64_t>& from,
+                             const std::vector<int64_t>& to,
+                             double part) {
   std::vector<int64_t> shares = from;
   for (size_t rank = 0; rank < from.size(); ++rank)
-    shares[rank] += static_cast<int64_t>(std::trunc(static_cast<double>(to[rank] - from[rank]) * part));
+    shares[rank] +=
+        static_cast<int64_t>(std::trunc(static_cast<double>(to[rank] - from[rank]) * part));
   // Rounded towards `from`: what is missing or too much, where it changes the least.
   for (int64_t left = samples_in(from) - samples_in(shares); left != 0; left -= left > 0 ? 1 : -1) {
     const int64_t one = left > 0 ? 1 : -1;
     size_t furthest = 0;
     for (size_t rank = 1; rank < from.size(); ++rank)
-      if (one * (to[rank] - shares[rank]) > one * (to[furthest] - shares[furthest])) furthest = rank;
+      if (one * (to[rank] - shares[rank]) > one * (to[furthest] - shares[furthest]))
+        furthest = rank;
     shares[furthest] += one;
   }
   return shares;
@@ -58,19 +63,27 @@ double in_ms(double seconds) {
 }  // namespace
 
 std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample, int64_t sum) {
-  const bool right = std::all_of(seconds_a_sample.begin(), seconds_a_sample.end(),
-                                 [](double seconds) { return std::isfinite(seconds) && seconds > 0; });
+  const bool right =
+      std::all_of(seconds_a_sample.begin(), seconds_a_sample.end(), [](double seconds) {
+        return std::isfinite(seconds) && seconds > 0;
+      });
   if (!right || seconds_a_sample.empty() || sum < std::ssize(seconds_a_sample)) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("batch shares: expected a sample or more for each rank, and times above 0, got ", sum,
-                    " samples and [", join(seconds_a_sample, ", "), "]"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("batch shares: expected a sample or more for each rank, and times above 0, got ",
+            sum,
+            " samples and [",
+            join(seconds_a_sample, ", "),
+            "]"));
   }
   double speed_of_all = 0;
-  for (const double seconds : seconds_a_sample) speed_of_all += 1 / seconds;
+  for (const double seconds : seconds_a_sample)
+    speed_of_all += 1 / seconds;
   // Whole parts first; each sample that is left to the rank that would be ready with it first.
   std::vector<int64_t> shares;
   for (const double seconds : seconds_a_sample) {
-    const double part = static_cast<double>(sum - std::ssize(seconds_a_sample)) / (seconds * speed_of_all);
+    const double part =
+        static_cast<double>(sum - std::ssize(seconds_a_sample)) / (seconds * speed_of_all);
     shares.push_back(1 + static_cast<int64_t>(part));
   }
   using Ready = std::pair<double, size_t>;
@@ -78,7 +91,8 @@ std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample
   const auto with_one_more = [&](size_t rank) {
     return Ready(static_cast<double>(shares[rank] + 1) * seconds_a_sample[rank], rank);
   };
-  for (size_t rank = 0; rank < shares.size(); ++rank) next.push(with_one_more(rank));
+  for (size_t rank = 0; rank < shares.size(); ++rank)
+    next.push(with_one_more(rank));
   for (int64_t left = sum - samples_in(shares); left > 0; --left) {
     const size_t rank = next.top().second;
     next.pop();
@@ -89,10 +103,12 @@ std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample
 }
 
 bool ShareSearch::observe(const std::vector<double>& seconds) {
-  if (std::any_of(seconds.begin(), seconds.end(), [](double time) { return time <= 0; })) return false;
+  if (std::any_of(seconds.begin(), seconds.end(), [](double time) { return time <= 0; }))
+    return false;
   const double took = *std::max_element(seconds.begin(), seconds.end());
   if (shares_ != kept_) {
-    if (took >= kept_seconds_) return go_back(took);
+    if (took >= kept_seconds_)
+      return go_back(took);
     kept_ = shares_;
     reach_ = 1;
     next_rest_ = 1;
@@ -105,11 +121,17 @@ bool ShareSearch::observe(const std::vector<double>& seconds) {
   return try_others(seconds);
 }
 
-// The next trial goes half as far, and comes later each time: else what is only noise would be tried for
-// ever.
+// The next trial goes half as far, and comes later each time: else what is only noise would be
+// tried for ever.
 bool ShareSearch::go_back(double took) {
-  reason_ = cat("[", join(shares_, ", "), "] become [", join(kept_, ", "), "] again: a step took ",
-                in_ms(took), " ms in place of ", in_ms(kept_seconds_));
+  reason_ = cat("[",
+                join(shares_, ", "),
+                "] become [",
+                join(kept_, ", "),
+                "] again: a step took ",
+                in_ms(took),
+                " ms in place of ",
+                in_ms(kept_seconds_));
   shares_ = kept_;
   reach_ /= 2;
   rest_ = next_rest_;
@@ -126,8 +148,14 @@ bool ShareSearch::try_others(const std::vector<double>& seconds) {
     reach_ = 1;  // where nothing is to be won, the next trial is for something new
     return false;
   }
-  reason_ = cat("[", join(kept_, ", "), "] become [", join(next, ", "), "]: a step's computing should take ",
-                in_ms(expected), " ms in place of ", in_ms(kept_seconds_));
+  reason_ = cat("[",
+                join(kept_, ", "),
+                "] become [",
+                join(next, ", "),
+                "]: a step's computing should take ",
+                in_ms(expected),
+                " ms in place of ",
+                in_ms(kept_seconds_));
   shares_ = next;
   return true;
 }

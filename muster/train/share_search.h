@@ -1,7 +1,7 @@
-// Searches for the batch shares with which the slowest rank finishes soonest. It tries promising shares for a
-// window of steps, and keeps them if the ranks' times confirm it. (A rank's time need not be proportional to
-// its samples, so predictions from one window may fail in the next.) A state machine without ranks or clocks;
-// Rebalance feeds it the ranks' measurements.
+// Searches for the batch shares with which the slowest rank finishes soonest. It tries promising
+// shares for a window of steps, and keeps them if the ranks' times confirm it. (A rank's time need
+// not be proportional to its samples, so predictions from one window may fail in the next.) A state
+// machine without ranks or clocks; Rebalance feeds it the ranks' measurements.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace muster {
 
-// Shares of `sum` samples, each at least 1, with which the slowest rank finishes as soon as possible. Units:
-// seconds per sample. Throws: invalid_argument for a `sum` below the number of ranks, and for a time that is
-// not positive.
+// Shares of `sum` samples, each at least 1, with which the slowest rank finishes as soon as
+// possible. Units: seconds per sample. Throws: invalid_argument for a `sum` below the number of
+// ranks, and for a time that is not positive.
 std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample, int64_t sum);
 
 class ShareSearch {
@@ -21,13 +21,14 @@ class ShareSearch {
   ShareSearch(std::vector<int64_t> shares, double at_least)
       : shares_(shares), kept_(std::move(shares)), at_least_(at_least) {}
 
-  // Evaluates the window that ended with shares(). Returns whether the next window has other shares. Units:
-  // seconds per step, one per rank; a 0 means that a rank has not measured, and changes nothing.
+  // Evaluates the window that ended with shares(). Returns whether the next window has other
+  // shares. Units: seconds per step, one per rank; a 0 means that a rank has not measured, and
+  // changes nothing.
   bool observe(const std::vector<double>& seconds);
 
   const std::vector<int64_t>& shares() const { return shares_; }
-  // The reason of the last change, for the log: "[24, 24] become [32, 16]: a step should take 7.5 ms in place
-  // of 11.2".
+  // The reason of the last change, for the log: "[24, 24] become [32, 16]: a step should take 7.5
+  // ms in place of 11.2".
   const std::string& reason() const { return reason_; }
 
  private:

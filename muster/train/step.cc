@@ -30,14 +30,16 @@ class FreezeGuard {
   explicit FreezeGuard(const StepModels& models) {
     for (const StepModel& model : models) {
       for (at::Tensor& parameter : model.module().parameters()) {
-        if (!parameter.requires_grad()) continue;
+        if (!parameter.requires_grad())
+          continue;
         parameter.requires_grad_(false);
         frozen_.push_back(parameter);
       }
     }
   }
   ~FreezeGuard() {
-    for (const at::Tensor& parameter : frozen_) parameter.requires_grad_(true);
+    for (const at::Tensor& parameter : frozen_)
+      parameter.requires_grad_(true);
   }
   FreezeGuard(const FreezeGuard&) = delete;
   FreezeGuard& operator=(const FreezeGuard&) = delete;
@@ -49,26 +51,32 @@ class FreezeGuard {
 std::vector<at::Tensor> parameters_of_all(const Several<torch::optim::Optimizer>& optimizers) {
   std::vector<at::Tensor> found;
   for (torch::optim::Optimizer* optimizer : optimizers)
-    for (const at::Tensor& parameter : parameters_of(*optimizer)) found.push_back(parameter);
+    for (const at::Tensor& parameter : parameters_of(*optimizer))
+      found.push_back(parameter);
   return found;
 }
 
 void check_not_frozen(const std::vector<at::Tensor>& trained, const StepModels& frozen) {
   std::set<const c10::TensorImpl*> seen;
-  for (const at::Tensor& parameter : trained) seen.insert(parameter.unsafeGetTensorImpl());
+  for (const at::Tensor& parameter : trained)
+    seen.insert(parameter.unsafeGetTensorImpl());
   for (const StepModel& model : frozen) {
     for (const auto& item : model.module().named_parameters()) {
-      if (!seen.contains(item.value().unsafeGetTensorImpl())) continue;
-      throw Error(ErrorCode::invalid_argument,
-                  cat("train step: expected frozen models without parameters of its optimizers, got '",
-                      item.key(), "' in both; freeze the model that another step trains"));
+      if (!seen.contains(item.value().unsafeGetTensorImpl()))
+        continue;
+      throw Error(
+          ErrorCode::invalid_argument,
+          cat("train step: expected frozen models without parameters of its optimizers, got '",
+              item.key(),
+              "' in both; freeze the model that another step trains"));
     }
   }
 }
 
 std::optional<ProcessGroup> group_of(const StepModels& models) {
   for (const StepModel& model : models) {
-    if (model.reducer() != nullptr && model.reducer()->group().size() > 1) return model.reducer()->group();
+    if (model.reducer() != nullptr && model.reducer()->group().size() > 1)
+      return model.reducer()->group();
   }
   return std::nullopt;
 }
@@ -80,37 +88,46 @@ bool is_ignored(const StepModels& models, const at::Tensor& parameter) {
 }
 
 void check_loss_is_scalar(const at::Tensor& loss) {
-  if (loss.defined() && loss.numel() == 1 && loss.requires_grad()) return;
-  const std::string got = !loss.defined()     ? "an undefined tensor"
-                          : loss.numel() != 1 ? cat("a tensor of shape [", join(loss.sizes(), ", "), "]")
-                                              : "one that does not depend on parameters";
+  if (loss.defined() && loss.numel() == 1 && loss.requires_grad())
+    return;
+  const std::string got = !loss.defined() ? "an undefined tensor"
+                          : loss.numel() != 1
+                              ? cat("a tensor of shape [", join(loss.sizes(), ", "), "]")
+                              : "one that does not depend on parameters";
   throw Error(ErrorCode::invalid_argument,
               cat("train step: expected the closure to return the mean loss of the "
                   "batch, got ",
-                  got, "; return a scalar that was computed from the model"));
+                  got,
+                  "; return a scalar that was computed from the model"));
 }
 
-// Of sharded gradients each rank sees its part alone: its norm is not theirs, and whether they are finite is
-// for all ranks to say.
+// Of sharded gradients each rank sees its part alone: its norm is not theirs, and whether they are
+// finite is for all ranks to say.
 void check_divided(const std::vector<at::Tensor>& parameters, const TrainStepOptions& options) {
-  if (std::none_of(parameters.begin(), parameters.end(), has_divided_gradient)) return;
+  if (std::none_of(parameters.begin(), parameters.end(), has_divided_gradient))
+    return;
   const char* const expected = "train step: expected ";
   const char* const got = ", got sharded gradients, of which each rank has a part; ";
   if (options.clip_norm) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat(expected, "no clip_norm", got, "set .clip to what calls the sharded object's clip_grad_norm"));
+    throw Error(ErrorCode::invalid_argument,
+                cat(expected,
+                    "no clip_norm",
+                    got,
+                    "set .clip to what calls the sharded object's clip_grad_norm"));
   }
   if (!options.group)
-    throw Error(ErrorCode::invalid_argument, cat(expected, "a group", got, "pass .group, that of the parts"));
+    throw Error(ErrorCode::invalid_argument,
+                cat(expected, "a group", got, "pass .group, that of the parts"));
 }
 
 void check_way_back(const TrainStepOptions& options) {
-  if ((options.on_nonfinite == OnNonfinite::go_back) == static_cast<bool>(options.go_back)) return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("train step: expected .go_back beside OnNonfinite::go_back and nowhere else, got ",
-                  options.go_back ? "it with another .on_nonfinite" : "none",
-                  "; give [&] { checkpoints.go_back(10); }"));
+  if ((options.on_nonfinite == OnNonfinite::go_back) == static_cast<bool>(options.go_back))
+    return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("train step: expected .go_back beside OnNonfinite::go_back and nowhere else, got ",
+          options.go_back ? "it with another .on_nonfinite" : "none",
+          "; give [&] { checkpoints.go_back(10); }"));
 }
 
 bool has_nonfinite(const at::Tensor& gradient) {
@@ -121,10 +138,12 @@ bool has_nonfinite(const at::Tensor& gradient) {
 // LBFGS evaluates the loss as often as it likes, in its own step.
 void check_steps_alone(const Several<torch::optim::Optimizer>& optimizers) {
   for (const torch::optim::Optimizer* optimizer : optimizers) {
-    if (dynamic_cast<const torch::optim::LBFGS*>(optimizer) == nullptr) continue;
+    if (dynamic_cast<const torch::optim::LBFGS*>(optimizer) == nullptr)
+      continue;
     throw Error(
         ErrorCode::invalid_argument,
-        "train step: expected an optimizer that steps by the gradients that are there, got LBFGS, which "
+        "train step: expected an optimizer that steps by the gradients that are there, got LBFGS, "
+        "which "
         "calls the loss itself; call optimizer.step(closure) in a loop of your own, and return "
         "mean_over_ranks(loss, group) from the closure");
   }
@@ -132,7 +151,8 @@ void check_steps_alone(const Several<torch::optim::Optimizer>& optimizers) {
 
 }  // namespace
 
-TrainStep::TrainStep(StepModels models, Several<torch::optim::Optimizer> optimizers,
+TrainStep::TrainStep(StepModels models,
+                     Several<torch::optim::Optimizer> optimizers,
                      const TrainStepOptions& options)
     : models_(std::move(models)),
       optimizers_(std::move(optimizers)),
@@ -153,11 +173,13 @@ TrainStep::TrainStep(StepModels models, Several<torch::optim::Optimizer> optimiz
   check_divided(parameters_, options);
   if (options.clip && options.clip_norm) {
     throw Error(ErrorCode::invalid_argument,
-                cat("train step: expected clip or clip_norm, got both, and clip_norm ", *options.clip_norm,
+                cat("train step: expected clip or clip_norm, got both, and clip_norm ",
+                    *options.clip_norm,
                     "; leave out clip_norm: clip has its own"));
   }
   const int ranks = std::max(job_ranks(), group_ ? group_->size() : 1);
-  if (!options.unreduced) check_reduced(models_, parameters_, ranks);
+  if (!options.unreduced)
+    check_reduced(models_, parameters_, ranks);
 }
 
 at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tensor()>& loss_of) {
@@ -184,30 +206,37 @@ at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tens
 // Gradients may be there of other backwards: a GAN's generator step goes through its discriminator.
 void TrainStep::begin() {
   check_outside_of_join();
-  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  for (const at::Tensor& parameter : parameters_)
+    parameter.mutable_grad().reset();
   in_step_ = true;
   scale_updates_ = scales() ? options_.precision->updates() : 0;
 }
 
 void TrainStep::check_untouched() const {
   if (marks() != left_) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("train step: expected the gradients that its last micro-batch left, got others", place(),
-                    "; where another step's loss goes through this model, name it in that step's .frozen"));
-  }
-  if (scales() && options_.precision->updates() != scale_updates_) {
     throw Error(
         ErrorCode::failed_precondition,
-        cat("train step: expected one loss scale for all micro-batches of a step, got an update between "
-            "two",
-            place(), "; give each TrainStep a Precision of its own"));
+        cat("train step: expected the gradients that its last micro-batch left, got others",
+            place(),
+            "; where another step's loss goes through this model, name it in that step's .frozen"));
+  }
+  if (scales() && options_.precision->updates() != scale_updates_) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("train step: expected one loss scale for all micro-batches of a step, got an "
+                    "update between "
+                    "two",
+                    place(),
+                    "; give each TrainStep a Precision of its own"));
   }
 }
 
-at::Tensor TrainStep::backward(double weight, bool last, const std::function<at::Tensor()>& loss_of) {
+at::Tensor TrainStep::backward(double weight,
+                               bool last,
+                               const std::function<at::Tensor()>& loss_of) {
   std::vector<std::unique_ptr<NoSync>> local;
   for (const StepModel& model : models_) {
-    if (model.reducer() != nullptr) local.push_back(std::make_unique<NoSync>(*model.reducer(), !last));
+    if (model.reducer() != nullptr)
+      local.push_back(std::make_unique<NoSync>(*model.reducer(), !last));
   }
   const FreezeGuard frozen(options_.frozen);
   const at::Tensor loss = [&] {
@@ -216,21 +245,26 @@ at::Tensor TrainStep::backward(double weight, bool last, const std::function<at:
   }();
   check_loss_is_scalar(loss);
   at::Tensor weighted = weight == 1 ? loss : loss * weight;
-  if (options_.precision != nullptr) weighted = options_.precision->scale(weighted);
+  if (options_.precision != nullptr)
+    weighted = options_.precision->scale(weighted);
   const Span span("backward");
   weighted.backward();
-  if (last) loss_ = loss.detach();
+  if (last)
+    loss_ = loss.detach();
   return loss.detach();
 }
 
 void TrainStep::finish() {
   const bool finite = clip_and_check();
   // Of a GPU where it has been waited for anyway.
-  if (loss_.is_cpu() || waits()) note_loss(loss_.item<double>());
+  if (loss_.is_cpu() || waits())
+    note_loss(loss_.item<double>());
   // With a loss scale that still shrinks, nothing is lost yet.
   const bool shrinks = scales() && !finite && !options_.precision->is_at_floor();
-  if (scales()) update_scale();
-  if (!finite && !shrinks && stops_at_nonfinite()) stop_at_nonfinite();
+  if (scales())
+    update_scale();
+  if (!finite && !shrinks && stops_at_nonfinite())
+    stop_at_nonfinite();
   finite ? take() : leave_out(shrinks);
   end();
 }
@@ -243,19 +277,25 @@ bool TrainStep::stops_at_nonfinite() const {
 
 void TrainStep::leave_out(bool scale_shrinks) {
   ++skipped_;
-  if (options_.on_nonfinite != OnNonfinite::go_back || scale_shrinks) return;
-  if (++returns_ == kMostReturns) stop_at_nonfinite();
+  if (options_.on_nonfinite != OnNonfinite::go_back || scale_shrinks)
+    return;
+  if (++returns_ == kMostReturns)
+    stop_at_nonfinite();
   options_.go_back();
 }
 
 void TrainStep::take() {
   const Span span("optimizer");
-  for (torch::optim::Optimizer* optimizer : optimizers_) optimizer->step();
-  for (Schedule* schedule : options_.schedule) schedule->step();
-  for (Ema* ema : options_.ema) ema->update();
+  for (torch::optim::Optimizer* optimizer : optimizers_)
+    optimizer->step();
+  for (Schedule* schedule : options_.schedule)
+    schedule->step();
+  for (Ema* ema : options_.ema)
+    ema->update();
   ++steps_;
   returns_ = 0;
-  if (!counted_before_) counted_before_ = resumed_step();
+  if (!counted_before_)
+    counted_before_ = resumed_step();
   note_step(*counted_before_ + steps_);
 }
 
@@ -264,20 +304,26 @@ bool TrainStep::clip_and_check() {
   const bool checks = !scales() && waits();
   if (scales()) {
     options_.precision->unscale(parameters_, group_);
-    if (options_.precision->found_nonfinite(parameters_)) return false;
+    if (options_.precision->found_nonfinite(parameters_))
+      return false;
   }
   // Before the values are clipped, which makes an infinity a finite number.
   const bool by_norm = options_.clip_norm && !options_.clip_value;
-  if (checks && !by_norm && !agree_on_nonfinite(nonfinite_values())) return false;
-  if (options_.clip_value) clip_grad_value(parameters_, *options_.clip_value);
-  if (options_.clip) grad_norm_ = options_.clip();
-  if (!options_.clip_norm) return true;
+  if (checks && !by_norm && !agree_on_nonfinite(nonfinite_values()))
+    return false;
+  if (options_.clip_value)
+    clip_grad_value(parameters_, *options_.clip_value);
+  if (options_.clip)
+    grad_norm_ = options_.clip();
+  if (!options_.clip_norm)
+    return true;
   grad_norm_ = muster::grad_norm(shared_parameters_);
   const at::Tensor own_norm = muster::grad_norm(own_parameters_);
   // The norms are wanted anyway, and say it too.
   const at::Tensor either =
       own_parameters_.empty() ? grad_norm_ : grad_norm_ + copied_to(grad_norm_.device(), own_norm);
-  if (checks && by_norm && !agree_on_nonfinite(either.isfinite().logical_not().to(at::kFloat))) return false;
+  if (checks && by_norm && !agree_on_nonfinite(either.isfinite().logical_not().to(at::kFloat)))
+    return false;
   clip_grads_with_norm(shared_parameters_, *options_.clip_norm, grad_norm_);
   clip_grads_with_norm(own_parameters_, *options_.clip_norm, own_norm);
   return true;
@@ -288,36 +334,45 @@ void TrainStep::update_scale() {
   std::vector<Hook> hooks;
   for (const StepModel& model : models_) {
     const Hook hook = model.reducer() != nullptr ? model.reducer()->hook() : Hook();
-    if (hook && hook->remembers()) hooks.push_back(hook);
+    if (hook && hook->remembers())
+      hooks.push_back(hook);
   }
   const double before = hooks.empty() ? 1 : options_.precision->scale_value();
   options_.precision->update_scale();
   const double factor = hooks.empty() ? 1 : options_.precision->scale_value() / before;
-  if (factor == 1) return;
-  for (const Hook& hook : hooks) hook->rescale(factor);
+  if (factor == 1)
+    return;
+  for (const Hook& hook : hooks)
+    hook->rescale(factor);
 }
 
 // Ranks without inputs would not come to the question whether all gradients are finite.
 void TrainStep::check_outside_of_join() const {
-  if (!waits() || !group_ || group_->size() == 1 || !RanksShadow::here()) return;
-  throw Error(
-      ErrorCode::failed_precondition,
-      cat("train step: expected to be outside of join(), ", scales() ? "" : "or .on_nonfinite = ignore, ",
-          "as ranks without inputs take part in no agreement on gradients that are not finite, got a "
-          "step inside of it",
-          place(), "; set .stop_together of join(), or give all ranks the same number of inputs"));
+  if (!waits() || !group_ || group_->size() == 1 || !RanksShadow::here())
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("train step: expected to be outside of join(), ",
+                  scales() ? "" : "or .on_nonfinite = ignore, ",
+                  "as ranks without inputs take part in no agreement on gradients that are not "
+                  "finite, got a "
+                  "step inside of it",
+                  place(),
+                  "; set .stop_together of join(), or give all ranks the same number of inputs"));
 }
 
 // 1 or 0, on the gradients' device. Multiplying by 1 changes no bit.
 at::Tensor TrainStep::nonfinite_values() const {
   const auto gradients = gradient_values(parameters_);
-  if (gradients.empty()) return at::zeros({});
-  return multiply_and_find_nonfinite(gradients, at::ones({}, gradients[0].options().dtype(at::kFloat)));
+  if (gradients.empty())
+    return at::zeros({});
+  return multiply_and_find_nonfinite(gradients,
+                                     at::ones({}, gradients[0].options().dtype(at::kFloat)));
 }
 
 // True where the gradients of all ranks are finite.
 bool TrainStep::agree_on_nonfinite(at::Tensor found) {
-  if (group_) group_->all_reduce(found, ReduceOp::max);
+  if (group_)
+    group_->all_reduce(found, ReduceOp::max);
   return found.item<float>() == 0;
 }
 
@@ -325,27 +380,33 @@ void TrainStep::stop_at_nonfinite() const {
   std::vector<std::string> names;
   for (const StepModel& model : models_) {
     for (const auto& item : model.module().named_parameters()) {
-      if (has_divided_gradient(item.value())) continue;
-      if (has_nonfinite(item.value().grad())) names.push_back(item.key());
+      if (has_divided_gradient(item.value()))
+        continue;
+      if (has_nonfinite(item.value().grad()))
+        names.push_back(item.key());
     }
   }
   throw Error(
       ErrorCode::failed_precondition,
       cat("train step: expected finite gradients, got NaN or an infinity ",
-          names.empty() ? "on another rank, or as their norm" : cat("in ", join_first(names, ", ", 3)),
+          names.empty() ? "on another rank, or as their norm"
+                        : cat("in ", join_first(names, ", ", 3)),
           place(),
           scales() ? "; a loss scale of 1 does not help, so look at the data, or use bf16 or fp32"
-                   : "; lower the learning rate, look at the data, or set .on_nonfinite = skip or go_back"));
+                   : "; lower the learning rate, look at the data, or set .on_nonfinite = skip or "
+                     "go_back"));
 }
 
 void TrainStep::end() {
-  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  for (const at::Tensor& parameter : parameters_)
+    parameter.mutable_grad().reset();
   left_.clear();
   in_step_ = false;
 }
 
 SavedState TrainStep::state() const {
-  return {.numbers = {{"steps", static_cast<double>(steps_)}, {"skipped", static_cast<double>(skipped_)}},
+  return {.numbers = {{"steps", static_cast<double>(steps_)},
+                      {"skipped", static_cast<double>(skipped_)}},
           .tensors = {}};
 }
 

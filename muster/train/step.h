@@ -1,14 +1,14 @@
-// A complete training step: it reduces only at the last micro-batch, weights uneven batches, uses autocast
-// and the loss scale, clips unscaled gradients, steps on all ranks or on none, clears gradients, and updates
-// schedules and averages.
+// A complete training step: it reduces only at the last micro-batch, weights uneven batches, uses
+// autocast and the loss scale, clips unscaled gradients, steps on all ranks or on none, clears
+// gradients, and updates schedules and averages.
 //
 //   muster::TrainStep step(model, optimizer,
 //                          {.precision = &precision, .clip_norm = 1.0, .schedule = &schedule});
 //   for (const auto& batch : loader)
 //     auto loss = step(batch, [&] { return loss_of(model(batch.features), batch.labels); });
 //
-// A GAN uses one step for each of its two models; `.frozen` of each names the other. A batch needs only
-// `weight` and `last` (data/loader.h).
+// A GAN uses one step for each of its two models; `.frozen` of each names the other. A batch needs
+// only `weight` and `last` (data/loader.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,54 +38,59 @@ enum class OnNonfinite {
 };
 
 struct TrainStepOptions {
-  // With fp16, a step with non-finite gradients is skipped and the scale shrinks, whatever on_nonfinite says.
-  // Once the scale is down to 1 such a step is an error, or goes back. Each TrainStep needs its own
-  // Precision.
+  // With fp16, a step with non-finite gradients is skipped and the scale shrinks, whatever
+  // on_nonfinite says. Once the scale is down to 1 such a step is an error, or goes back. Each
+  // TrainStep needs its own Precision.
   Precision* precision = nullptr;
   std::optional<double> clip_value = {};  // applied first
-  // The norm over all of the optimizers' parameters. Gradients of ignored_parameters differ between ranks, so
-  // they are left out (the norm is then the same on all ranks) and clipped together by their own norm.
+  // The norm over all of the optimizers' parameters. Gradients of ignored_parameters differ between
+  // ranks, so they are left out (the norm is then the same on all ranks) and clipped together by
+  // their own norm.
   std::optional<double> clip_norm = {};
-  // Replaces clip_norm if each rank has only a part of the gradients. It clips by a norm that the ranks
-  // compute together, and returns the norm: [&] { return sharded.clip_grad_norm(1.0); }. All ranks of `group`
-  // call it, or none.
+  // Replaces clip_norm if each rank has only a part of the gradients. It clips by a norm that the
+  // ranks compute together, and returns the norm: [&] { return sharded.clip_grad_norm(1.0); }. All
+  // ranks of `group` call it, or none.
   std::function<at::Tensor()> clip = {};
   Several<Schedule> schedule = {};
   Several<Ema> ema = {};
   OnNonfinite on_nonfinite = OnNonfinite::stop;
-  // For OnNonfinite::go_back, called on all ranks: [&] { checkpoints.go_back(10); }. Going back a third time
-  // without a step in between is an error.
+  // For OnNonfinite::go_back, called on all ranks: [&] { checkpoints.go_back(10); }. Going back a
+  // third time without a step in between is an error.
   std::function<void()> go_back = {};
-  // Models that the loss passes through but another step trains. Their parameters get no gradients meanwhile,
-  // which also saves computing and reducing these.
+  // Models that the loss passes through but another step trains. Their parameters get no gradients
+  // meanwhile, which also saves computing and reducing these.
   StepModels frozen = {};
-  // The ranks that take a step together or not at all. Default: the group of the first wrapped model.
+  // The ranks that take a step together or not at all. Default: the group of the first wrapped
+  // model.
   std::optional<ProcessGroup> group = {};
-  // In a job of several ranks, no wrapped or sharded model averages the gradients of these optimizers:
-  // another part does (LocalSGD, a parameter server, tensor parallelism), or each rank trains alone.
+  // In a job of several ranks, no wrapped or sharded model averages the gradients of these
+  // optimizers: another part does (LocalSGD, a parameter server, tensor parallelism), or each rank
+  // trains alone.
   bool unreduced = false;
 };
 
 class TrainStep {
  public:
   // All arguments must outlive this object.
-  // Throws: invalid_argument without an optimizer, for an optimizer without parameters of the models or with
-  // those of a frozen one, for a parameter that the optimizers have twice, in a job of several ranks for one
-  // that no wrapped or sharded model has (unless `unreduced`), for clip together with clip_norm, for go_back
-  // without its function, and for sharded gradients with clip_norm or without a group.
-  TrainStep(StepModels models, Several<torch::optim::Optimizer> optimizers,
+  // Throws: invalid_argument without an optimizer, for an optimizer without parameters of the
+  // models or with those of a frozen one, for a parameter that the optimizers have twice, in a job
+  // of several ranks for one that no wrapped or sharded model has (unless `unreduced`), for clip
+  // together with clip_norm, for go_back without its function, and for sharded gradients with
+  // clip_norm or without a group.
+  TrainStep(StepModels models,
+            Several<torch::optim::Optimizer> optimizers,
             const TrainStepOptions& options = {});
   TrainStep(const TrainStep&) = delete;
   TrainStep& operator=(const TrainStep&) = delete;
 
-  // Runs one micro-batch: `loss_of()` returns its mean loss, and at a step's last batch the optimizers step.
-  // Gradients are cleared at the start of a step. Returns the loss, detached, without the batch's weight.
-  // After an error the next batch starts a new step.
-  // Collective: as the models' forward and backward, plus one small all_reduce per step (on_nonfinite).
-  // Blocking: for the GPU, once per step, unless on_nonfinite is ignore.
-  // Throws: failed_precondition for non-finite gradients (stop), for gradients changed by others between
-  // micro-batches, and inside join() while ranks shadow (unless on_nonfinite is ignore, without a loss
-  // scale); whatever loss_of and backward throw.
+  // Runs one micro-batch: `loss_of()` returns its mean loss, and at a step's last batch the
+  // optimizers step. Gradients are cleared at the start of a step. Returns the loss, detached,
+  // without the batch's weight. After an error the next batch starts a new step. Collective: as the
+  // models' forward and backward, plus one small all_reduce per step (on_nonfinite). Blocking: for
+  // the GPU, once per step, unless on_nonfinite is ignore. Throws: failed_precondition for
+  // non-finite gradients (stop), for gradients changed by others between micro-batches, and inside
+  // join() while ranks shadow (unless on_nonfinite is ignore, without a loss scale); whatever
+  // loss_of and backward throw.
   template <class Batch, class Function>
   at::Tensor operator()(const Batch& batch, Function&& loss_of) {
     return run(batch.weight, batch.last, std::forward<Function>(loss_of));
@@ -93,21 +98,22 @@ class TrainStep {
   // The same, with the two values of a batch.
   at::Tensor run(double weight, bool last, const std::function<at::Tensor()>& loss_of);
 
-  // Steps taken by this object. What `muster top` and `muster report` show goes on from the step that the run
-  // was resumed after.
+  // Steps taken by this object. What `muster top` and `muster report` show goes on from the step
+  // that the run was resumed after.
   int64_t steps() const { return steps_; }
   int64_t skipped() const { return skipped_; }  // steps skipped because of non-finite gradients
-  // Both counts, so that a resumed run continues counting. The parts passed to the step save their own
-  // states.
+  // Both counts, so that a resumed run continues counting. The parts passed to the step save their
+  // own states.
   SavedState state() const;
   void load_state(const SavedState& state);
 
-  // The norm of the last step's gradients before clip_norm (without ignored_parameters), or what `clip`
-  // returned; undefined without both.
+  // The norm of the last step's gradients before clip_norm (without ignored_parameters), or what
+  // `clip` returned; undefined without both.
   const at::Tensor& grad_norm() const { return grad_norm_; }
 
  private:
-  // A gradient as this object left it: another tensor or version means that someone else has written to it.
+  // A gradient as this object left it: another tensor or version means that someone else has
+  // written to it.
   struct Mark {
     const c10::TensorImpl* gradient;
     uint32_t version;
@@ -137,10 +143,11 @@ class TrainStep {
   StepModels models_;
   Several<torch::optim::Optimizer> optimizers_;
   TrainStepOptions options_;
-  std::optional<ProcessGroup> group_;                           // of the first wrapped model
-  std::vector<at::Tensor> parameters_;                          // of all optimizers, each once
-  std::vector<at::Tensor> shared_parameters_, own_parameters_;  // the same, split: own are ignored_parameters
-  std::vector<Mark> left_;                                      // by the previous micro-batch
+  std::optional<ProcessGroup> group_;   // of the first wrapped model
+  std::vector<at::Tensor> parameters_;  // of all optimizers, each once
+  std::vector<at::Tensor> shared_parameters_,
+      own_parameters_;      // the same, split: own are ignored_parameters
+  std::vector<Mark> left_;  // by the previous micro-batch
   bool in_step_ = false;
   int64_t scale_updates_ = 0;
   int64_t steps_ = 0;

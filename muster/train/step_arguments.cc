@@ -33,7 +33,8 @@ bool has_divided_gradients(const StepModels& models) {
 std::string name_in(const StepModels& models, const at::Tensor& parameter) {
   for (const StepModel& model : models)
     for (const auto& item : model.module().named_parameters())
-      if (item.value().is_same(parameter)) return cat("'", item.key(), "'");
+      if (item.value().is_same(parameter))
+        return cat("'", item.key(), "'");
   return cat(shape_as_name(parameter), " that the models do not have");
 }
 
@@ -42,14 +43,17 @@ std::string name_in(const StepModels& models, const at::Tensor& parameter) {
 void check_each_once(const StepModels& models, const Several<torch::optim::Optimizer>& optimizers) {
   std::vector<at::Tensor> all;
   for (torch::optim::Optimizer* optimizer : optimizers)
-    for (const at::Tensor& parameter : parameters_of(*optimizer)) all.push_back(parameter);
-  require_each_once("train step", all,
-                    [&](const at::Tensor& parameter) { return name_in(models, parameter); });
+    for (const at::Tensor& parameter : parameters_of(*optimizer))
+      all.push_back(parameter);
+  require_each_once(
+      "train step", all, [&](const at::Tensor& parameter) { return name_in(models, parameter); });
 }
 
-void check_trains_models(const StepModels& models, const Several<torch::optim::Optimizer>& optimizers) {
+void check_trains_models(const StepModels& models,
+                         const Several<torch::optim::Optimizer>& optimizers) {
   ParameterSet of_models;
-  for (const StepModel& model : models) insert_parameters(of_models, model);
+  for (const StepModel& model : models)
+    insert_parameters(of_models, model);
   const auto is_of_models = [&](const at::Tensor& parameter) {
     return of_models.contains(parameter.unsafeGetTensorImpl()) || has_divided_gradient(parameter);
   };
@@ -58,29 +62,38 @@ void check_trains_models(const StepModels& models, const Several<torch::optim::O
     const auto parameters = parameters_of(*optimizer);
     const bool may_be_empty = parameters.empty() && has_divided_gradients(models);
     if (!may_be_empty && std::none_of(parameters.begin(), parameters.end(), is_of_models)) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("train step: expected optimizers of the models' parameters, got ",
-                      plural(parameters.size(), "parameter"), " in optimizer ", place,
-                      ", of which the models have none; make it of the model that this step trains"));
+      throw Error(
+          ErrorCode::invalid_argument,
+          cat("train step: expected optimizers of the models' parameters, got ",
+              plural(parameters.size(), "parameter"),
+              " in optimizer ",
+              place,
+              ", of which the models have none; make it of the model that this step trains"));
     }
     ++place;
   }
 }
 
 void check_reduced(const StepModels& models, const std::vector<at::Tensor>& parameters, int ranks) {
-  if (ranks == 1) return;
+  if (ranks == 1)
+    return;
   ParameterSet wrapped;
   for (const StepModel& model : models)
-    if (model.reducer() != nullptr) insert_parameters(wrapped, model);
+    if (model.reducer() != nullptr)
+      insert_parameters(wrapped, model);
   for (const at::Tensor& parameter : parameters) {
-    if (!parameter.requires_grad() || wrapped.contains(parameter.unsafeGetTensorImpl())) continue;
-    if (has_divided_gradient(parameter) || LiveReducer::any_has(parameter)) continue;
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("train step: expected gradients that are averaged over the ", ranks, " ranks, got ",
-            name_in(models, parameter),
-            ", which no wrapped model has; wrap its model in DistributedDataParallel and pass that, or set "
-            ".unreduced if another part averages, or each rank is to train alone"));
+    if (!parameter.requires_grad() || wrapped.contains(parameter.unsafeGetTensorImpl()))
+      continue;
+    if (has_divided_gradient(parameter) || LiveReducer::any_has(parameter))
+      continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("train step: expected gradients that are averaged over the ",
+                    ranks,
+                    " ranks, got ",
+                    name_in(models, parameter),
+                    ", which no wrapped model has; wrap its model in DistributedDataParallel and "
+                    "pass that, or set "
+                    ".unreduced if another part averages, or each rank is to train alone"));
   }
 }
 

@@ -1,5 +1,5 @@
-// What a TrainStep is made of must fit together: its optimizers train its models, each weight once, and
-// somebody averages the gradients over the ranks. Used only by step.cc.
+// What a TrainStep is made of must fit together: its optimizers train its models, each weight once,
+// and somebody averages the gradients over the ranks. Used only by step.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,10 +16,11 @@ namespace muster {
 void check_each_once(const StepModels& models, const Several<torch::optim::Optimizer>& optimizers);
 
 // Throws: invalid_argument for an optimizer with nothing of the models.
-void check_trains_models(const StepModels& models, const Several<torch::optim::Optimizer>& optimizers);
+void check_trains_models(const StepModels& models,
+                         const Several<torch::optim::Optimizer>& optimizers);
 
-// Throws: invalid_argument in a job of several `ranks` for a parameter whose gradient no wrapped or sharded
-// model reduces.
+// Throws: invalid_argument in a job of several `ranks` for a parameter whose gradient no wrapped or
+// sharded model reduces.
 void check_reduced(const StepModels& models, const std::vector<at::Tensor>& parameters, int ranks);
 
 }  // namespace muster

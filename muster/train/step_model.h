@@ -1,5 +1,5 @@
-// A model as a training step sees it: its parameters by name and, if it is wrapped, what reduces its
-// gradients. Made from a DistributedDataParallel, a module, or a module holder. Used by step.h.
+// A model as a training step sees it: its parameters by name and, if it is wrapped, what reduces
+// its gradients. Made from a DistributedDataParallel, a module, or a module holder. Used by step.h.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -17,7 +17,8 @@ namespace muster {
 class StepModel {
  public:
   template <class Module>
-  StepModel(DistributedDataParallel<Module>& model) : module_(&*model.module()), reducer_(&model.reducer()) {}
+  StepModel(DistributedDataParallel<Module>& model)
+      : module_(&*model.module()), reducer_(&model.reducer()) {}
   StepModel(torch::nn::Module& module) : module_(&module) {}
   template <class Impl>
   StepModel(const torch::nn::ModuleHolder<Impl>& holder) : module_(holder.ptr().get()) {}

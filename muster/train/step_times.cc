@@ -10,7 +10,8 @@ StepTimes::StepTimes() {
 
 CategorySeconds StepTimes::since_last() {
   const Activity* const activity = Activity::get();
-  if (activity == nullptr) return {};
+  if (activity == nullptr)
+    return {};
   const auto now_ns = activity->totals();
   CategorySeconds seconds = {};
   for (size_t i = 0; i < seconds.size(); ++i)

@@ -29,12 +29,15 @@ SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine) {
     std::vector<int64_t> of_rank(bytes.size() / sizeof(int64_t));
     std::memcpy(of_rank.data(), bytes.data(), of_rank.size() * sizeof(int64_t));
     const auto position = StreamPosition::from_values(of_rank);
-    if (workers == 0) workers = position.left.size();
+    if (workers == 0)
+      workers = position.left.size();
     if (position.left.size() != workers) {
-      throw Error(ErrorCode::failed_precondition,
-                  cat("checkpoints: expected stream loaders with the same number of workers on every rank, "
-                      "got others on rank 0 and rank ",
-                      position.rank, "; their parts would overlap: give every rank the same number"));
+      throw Error(
+          ErrorCode::failed_precondition,
+          cat("checkpoints: expected stream loaders with the same number of workers on every rank, "
+              "got others on rank 0 and rank ",
+              position.rank,
+              "; their parts would overlap: give every rank the same number"));
     }
     all.push_back(std::ssize(of_rank));
     all.insert(all.end(), of_rank.begin(), of_rank.end());
@@ -48,8 +51,11 @@ std::vector<StreamPosition> positions_of_ranks(const std::string& owner, const S
   const at::Tensor all = state.tensor(owner, kPositions).contiguous();
   const auto refuse = [&](const std::string& got) {
     throw Error(ErrorCode::invalid_argument,
-                cat("checkpoints: expected the positions of all ranks in the stream of '", owner, "', got ",
-                    got, "; take the loader out, or begin anew"));
+                cat("checkpoints: expected the positions of all ranks in the stream of '",
+                    owner,
+                    "', got ",
+                    got,
+                    "; take the loader out, or begin anew"));
   };
   if (all.dim() != 1 || all.scalar_type() != at::kLong)
     refuse(cat(c10::toString(all.scalar_type()), " [", join(all.sizes(), ", "), "]"));

@@ -11,16 +11,16 @@
 
 namespace muster {
 
-// Collective: yes; every rank gets all ranks' positions. Throws: failed_precondition, on every rank, if the
-// loaders have different numbers of workers.
+// Collective: yes; every rank gets all ranks' positions. Throws: failed_precondition, on every
+// rank, if the loaders have different numbers of workers.
 SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine);
 
-// Those of all ranks that saved. `owner` is the part's name, for messages. Throws: invalid_argument if the
-// state holds something else.
+// Those of all ranks that saved. `owner` is the part's name, for messages. Throws: invalid_argument
+// if the state holds something else.
 std::vector<StreamPosition> positions_of_ranks(const std::string& owner, const SavedState& state);
 
-// For all ranks, as in a manifest: the epoch of the rank that is furthest behind, and the examples of their
-// epochs.
+// For all ranks, as in a manifest: the epoch of the rank that is furthest behind, and the examples
+// of their epochs.
 TrainingPosition place_in_streams(const SavedState& state);
 
 }  // namespace muster

@@ -20,7 +20,8 @@ namespace {
 enum WireType { kVarint = 0, kEightBytes = 1, kBytes = 2, kFourBytes = 5 };
 
 void put_varint(std::string& out, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
+  for (; value >= 0x80; value >>= 7)
+    out += static_cast<char>(value | 0x80);
   out += static_cast<char>(value);
 }
 
@@ -44,7 +45,8 @@ std::array<uint32_t, 256> make_crc32c_table() {
   std::array<uint32_t, 256> table{};
   for (uint32_t i = 0; i < 256; ++i) {
     uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ ((crc & 1) != 0 ? 0x82f63b78U : 0);
+    for (int bit = 0; bit < 8; ++bit)
+      crc = crc >> 1 ^ ((crc & 1) != 0 ? 0x82f63b78U : 0);
     table[i] = crc;
   }
   return table;
@@ -54,7 +56,8 @@ std::array<uint32_t, 256> make_crc32c_table() {
 uint32_t masked_crc32c(const std::string& bytes) {
   static const auto table = make_crc32c_table();
   uint32_t crc = ~0U;
-  for (const char byte : bytes) crc = table[(crc ^ static_cast<uint8_t>(byte)) & 0xff] ^ crc >> 8;
+  for (const char byte : bytes)
+    crc = table[(crc ^ static_cast<uint8_t>(byte)) & 0xff] ^ crc >> 8;
   crc = ~crc;
   return (crc >> 15 | crc << 17) + 0xa282ead8U;
 }
@@ -78,8 +81,14 @@ std::string event_file_name() {
   static std::atomic<int> files = 0;
   char host[256] = "localhost";
   ::gethostname(host, sizeof(host) - 1);
-  return cat("events.out.tfevents.", static_cast<int64_t>(seconds_since_1970()), ".", host, ".", ::getpid(),
-             ".", files++);
+  return cat("events.out.tfevents.",
+             static_cast<int64_t>(seconds_since_1970()),
+             ".",
+             host,
+             ".",
+             ::getpid(),
+             ".",
+             files++);
 }
 
 std::string record_of(const std::string& event) {
@@ -96,7 +105,8 @@ std::string record_of(const std::string& event) {
 
 EventFile::EventFile(const std::string& folder) : path_(folder + "/" + event_file_name()) {
   file_ = Fd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
-  if (!file_.valid()) fail_errno(cat("tensorboard: cannot make '", path_, "'"), errno);
+  if (!file_.valid())
+    fail_errno(cat("tensorboard: cannot make '", path_, "'"), errno);
   std::string event = begin_event(0);
   put_bytes(event, 3, "brain.Event:2");  // file_version, without which readers stop
   unwritten_ = record_of(event);

@@ -1,5 +1,5 @@
-// Writes scalars for TensorBoard: an event file (TFRecords of hand-encoded protobuf messages, without
-// dependencies). Called by metrics.h; can be used on its own.
+// Writes scalars for TensorBoard: an event file (TFRecords of hand-encoded protobuf messages,
+// without dependencies). Called by metrics.h; can be used on its own.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,8 @@ namespace muster {
 
 namespace {
 
-// Enough against chance; nobody here wants to deceive. Four lanes, as one multiplication waits for another.
+// Enough against chance; nobody here wants to deceive. Four lanes, as one multiplication waits for
+// another.
 uint64_t hash_of(const void* data, size_t bytes, uint64_t seed) {
   constexpr uint64_t kPrime = 0x9E3779B185EBCA87;
   uint64_t lanes[4] = {seed, seed ^ kPrime, ~seed, seed + kPrime};
@@ -33,23 +34,27 @@ uint64_t hash_of(const void* data, size_t bytes, uint64_t seed) {
     mix();
   }
   std::memset(words, 0, sizeof(words));
-  if (left > 0) std::memcpy(words, at, left);
+  if (left > 0)
+    std::memcpy(words, at, left);
   mix();
   uint64_t all = bytes;
-  for (const uint64_t lane : lanes) all = (all ^ lane) * kPrime;
+  for (const uint64_t lane : lanes)
+    all = (all ^ lane) * kPrime;
   return all ^ (all >> 32);
 }
 
 // Of name, type, shape and content.
 uint64_t hash_of(const std::string& name, const at::Tensor& tensor) {
   const at::Tensor here = tensor.detach().cpu().contiguous();
-  const std::string kind = cat(name, " ", c10::toString(here.scalar_type()), " ", join(here.sizes(), ","));
+  const std::string kind =
+      cat(name, " ", c10::toString(here.scalar_type()), " ", join(here.sizes(), ","));
   return hash_of(here.data_ptr(), here.nbytes(), hash_of(kind.data(), kind.size(), 0));
 }
 
 std::set<uint64_t> hashes_in(const std::string& bytes) {
   std::vector<uint64_t> hashes(bytes.size() / sizeof(uint64_t));
-  if (!hashes.empty()) std::memcpy(hashes.data(), bytes.data(), hashes.size() * sizeof(uint64_t));
+  if (!hashes.empty())
+    std::memcpy(hashes.data(), bytes.data(), hashes.size() * sizeof(uint64_t));
   return {hashes.begin(), hashes.end()};
 }
 
@@ -59,8 +64,8 @@ std::set<uint64_t> unlike(const std::vector<std::string>& by_rank) {
   const std::set<uint64_t> first = hashes_in(by_rank[0]);
   for (size_t rank = 1; rank < by_rank.size(); ++rank) {
     const std::set<uint64_t> other = hashes_in(by_rank[rank]);
-    std::set_difference(first.begin(), first.end(), other.begin(), other.end(),
-                        std::inserter(found, found.end()));
+    std::set_difference(
+        first.begin(), first.end(), other.begin(), other.end(), std::inserter(found, found.end()));
   }
   return found;
 }
@@ -78,7 +83,8 @@ NamedTensors tensors_of(const SafetensorsHeader& header, const std::string& byte
   for (const auto& [name, entry] : header.tensors) {
     const at::Tensor tensor = at::empty(entry.shape, scalar_type_of(entry));
     const std::string_view elements = reader.take(tensor.nbytes());
-    if (!elements.empty()) std::memcpy(tensor.data_ptr(), elements.data(), elements.size());
+    if (!elements.empty())
+      std::memcpy(tensor.data_ptr(), elements.data(), elements.size());
     tensors.emplace(name, tensor);
   }
   return tensors;
@@ -88,21 +94,27 @@ NamedTensors tensors_of(const SafetensorsHeader& header, const std::string& byte
 
 NamedTensors tensors_unlike_rank0(ProcessGroup& group, const NamedTensors& mine) {
   std::vector<uint64_t> hashes;
-  for (const auto& [name, tensor] : mine) hashes.push_back(hash_of(name, tensor));
+  for (const auto& [name, tensor] : mine)
+    hashes.push_back(hash_of(name, tensor));
   const auto by_rank = group.all_gather_bytes(
-      {reinterpret_cast<const char*>(hashes.data()), hashes.size() * sizeof(uint64_t)}, "kept tensors");
+      {reinterpret_cast<const char*>(hashes.data()), hashes.size() * sizeof(uint64_t)},
+      "kept tensors");
   const std::set<uint64_t> wanted = unlike(by_rank);
-  if (wanted.empty()) return {};
+  if (wanted.empty())
+    return {};
   NamedTensors given;
   if (group.rank() == 0) {
     size_t i = 0;
     for (const auto& [name, tensor] : mine)
-      if (wanted.contains(hashes[i++])) given.emplace(name, tensor.detach().cpu().contiguous());
+      if (wanted.contains(hashes[i++]))
+        given.emplace(name, tensor.detach().cpu().contiguous());
   }
   const SafetensorsHead head = make_safetensors_head(given);
   std::string json = head.json, bytes = bytes_of_all(given);
-  for (std::string* text : {&json, &bytes}) group.broadcast_bytes(*text, 0);
-  if (group.rank() == 0) return {};
+  for (std::string* text : {&json, &bytes})
+    group.broadcast_bytes(*text, 0);
+  if (group.rank() == 0)
+    return {};
   return tensors_of(parse_safetensors_header(json, bytes.size(), "rank 0's tensors"), bytes);
 }
 

@@ -19,13 +19,14 @@
 
 namespace {
 
-// What PyTorch's own backends raise when communication fails; it is a RuntimeError. A wrong call is one
-// alone.
+// What PyTorch's own backends raise when communication fails; it is a RuntimeError. A wrong call is
+// one alone.
 void raise(const muster::Error& error) {
   namespace py = pybind11;
   const bool wrong_call = error.code() == muster::ErrorCode::invalid_argument;
-  const py::object type = wrong_call ? py::reinterpret_borrow<py::object>(PyExc_RuntimeError)
-                                     : py::module_::import("torch.distributed").attr("DistBackendError");
+  const py::object type = wrong_call
+                              ? py::reinterpret_borrow<py::object>(PyExc_RuntimeError)
+                              : py::module_::import("torch.distributed").attr("DistBackendError");
   PyErr_SetString(type.ptr(), error.what());
 }
 
@@ -34,14 +35,16 @@ void raise(const muster::Error& error) {
 PYBIND11_MODULE(_backend, module) {
   pybind11::register_exception_translator([](std::exception_ptr raised) {
     try {
-      if (raised) std::rethrow_exception(raised);
+      if (raised)
+        std::rethrow_exception(raised);
     } catch (const muster::Error& error) {
       raise(error);
     }
   });
   muster::open_own_activity();
   muster::describe_late_ranks(/*names_are_the_jobs=*/false);
-  // Where this process's stack is written on request, and the signal that requests it; nothing without a run.
+  // Where this process's stack is written on request, and the signal that requests it; nothing
+  // without a run.
   module.def("stack_file", []() -> std::optional<std::string> {
     const muster::Activity* const activity = muster::Activity::get();
     return activity == nullptr ? std::nullopt : std::optional(muster::stack_path(activity->path()));
@@ -53,17 +56,25 @@ PYBIND11_MODULE(_backend, module) {
   module.def("host_identity", &muster::host_identity);
   module.def(
       "make_shm",
-      [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-         std::chrono::milliseconds timeout) { return muster::make_shm(store, rank, size, timeout); },
+      [](const c10::intrusive_ptr<c10d::Store>& store,
+         int rank,
+         int size,
+         std::chrono::milliseconds timeout) {
+        return muster::make_shm(store, rank, size, timeout);
+      },
       pybind11::call_guard<pybind11::gil_scoped_release>());
-  module.def("over_gloo",
-             [](const c10::intrusive_ptr<c10d::Backend>& gloo) -> c10::intrusive_ptr<c10d::Backend> {
-               return c10::make_intrusive<muster::OverGloo>(gloo);
-             });
+  module.def(
+      "over_gloo",
+      [](const c10::intrusive_ptr<c10d::Backend>& gloo) -> c10::intrusive_ptr<c10d::Backend> {
+        return c10::make_intrusive<muster::OverGloo>(gloo);
+      });
   module.def(
       "make_hierarchical",
-      [](const c10::intrusive_ptr<c10d::Store>& store, int rank, const std::vector<std::string>& hosts,
-         std::chrono::milliseconds timeout, const muster::NetworkBackend& network) {
+      [](const c10::intrusive_ptr<c10d::Store>& store,
+         int rank,
+         const std::vector<std::string>& hosts,
+         std::chrono::milliseconds timeout,
+         const muster::NetworkBackend& network) {
         return muster::make_hierarchical(store, rank, hosts, timeout, network);
       },
       pybind11::call_guard<pybind11::gil_scoped_release>());

@@ -101,9 +101,10 @@ TEST_F(FdTest, FilesAreReplacedWholeAndReadWhole) {
 }
 
 TEST_F(FdTest, ErrorsNameThePath) {
-  for (const auto& attempt : std::vector<std::function<void()>>{[&] { read_file(dir_ + "/absent"); },
-                                                                [&] { write_file(dir_ + "/absent/f", ""); },
-                                                                [&] { read_file(dir_); }}) {
+  for (const auto& attempt :
+       std::vector<std::function<void()>>{[&] { read_file(dir_ + "/absent"); },
+                                          [&] { write_file(dir_ + "/absent/f", ""); },
+                                          [&] { read_file(dir_); }}) {
     try {
       attempt();
       ADD_FAILURE();

@@ -39,7 +39,8 @@ class FolderOwner : public testing::Test {
 };
 
 TEST_F(FolderOwner, AnothersFolderIsRefused) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can give a folder away";
   fs::create_directories(in("runs/a"));
   EXPECT_EQ(refusal_of(in("runs")), "");
   EXPECT_EQ(refusal_of(in("absent/a")), "");
@@ -54,7 +55,8 @@ TEST_F(FolderOwner, AnothersFolderIsRefused) {
 }
 
 TEST_F(FolderOwner, WhoeverHasTheFolderAboveIsTrusted) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can give a folder away";
   fs::create_directories(in("project/runs"));
   give_away("project");
   give_away("project/runs");
@@ -62,7 +64,8 @@ TEST_F(FolderOwner, WhoeverHasTheFolderAboveIsTrusted) {
 }
 
 TEST_F(FolderOwner, AnothersLinkIsRefused) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a link away";
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can give a link away";
   fs::create_directory(in("mine"));
   fs::create_directory_symlink(in("mine"), in("runs"));
   EXPECT_EQ(refusal_of(in("runs")), "");
@@ -81,7 +84,8 @@ TEST_F(FolderOwner, FoldersAreMadeThroughNoLink) {
 }
 
 TEST_F(FolderOwner, AFolderThatAnotherHasMadeThereIsRefused) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can give a folder away";
   fs::create_directory(in("logs"));
   give_away("logs");
   EXPECT_THROW(make_folder_below(scratch_.path(), "logs/0"), Error);

@@ -34,7 +34,9 @@ TEST(Log, LevelsMayBeInCapitals) {
 
 TEST(Log, AnUnknownLevelIsSaidOnceAndSilencesNothing) {
   const std::string first = shown("verbose");
-  EXPECT_THAT(first, HasSubstr("MUSTER_LOG_LEVEL: expected debug, info, warn, error or off, got 'verbose'"));
+  EXPECT_THAT(
+      first,
+      HasSubstr("MUSTER_LOG_LEVEL: expected debug, info, warn, error or off, got 'verbose'"));
   EXPECT_THAT(first, HasSubstr("[test] info: two\n[test] error: three\n"));
   EXPECT_EQ(shown("verbose"), "[test] info: two\n[test] error: three\n");
 }

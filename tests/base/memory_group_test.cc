@@ -27,7 +27,8 @@ TEST(MemoryGroup, VersionTwo) {
 TEST(MemoryGroup, VersionOneGoesFirst) {
   const ScratchFolder root;
   root.write("proc/self/cgroup", "9:name=systemd:/\n5:cpu,memory:/b\n0::/\n");
-  root.write("sys/fs/cgroup/memory/b/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n");
+  root.write("sys/fs/cgroup/memory/b/memory.oom_control",
+             "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n");
   root.write("sys/fs/cgroup/memory/b/memory.limit_in_bytes", "9223372036854771712\n");
   EXPECT_EQ(count_oom_kills(root.path()), 7);
   EXPECT_FALSE(group_memory_limit(root.path()));

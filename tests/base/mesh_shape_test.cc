@@ -52,7 +52,8 @@ TEST(MeshShape, GroupsPartitionTheRanks) {
       std::vector<int> seen(static_cast<size_t>(shape.num_ranks()));
       for (const auto& group : shape.groups({axis.name})) {
         EXPECT_EQ(std::ssize(group), axis.size);
-        for (const int rank : group) ++seen[static_cast<size_t>(rank)];
+        for (const int rank : group)
+          ++seen[static_cast<size_t>(rank)];
       }
       EXPECT_THAT(seen, ::testing::Each(1));
     }
@@ -68,13 +69,16 @@ TEST(MeshShape, WrongOnesAreRefused) {
   EXPECT_THAT(failure_of("dp"), HasSubstr("expected NAME=SIZE for each axis, got 'dp'"));
   EXPECT_THAT(failure_of("dp=two"), HasSubstr("got 'dp=two'"));
   EXPECT_THAT(failure_of("dp=2,"), HasSubstr("got ''"));
-  EXPECT_THAT(failure_of("dp=0"), HasSubstr("sizes of at least 1, and one -1 for the rest, got dp=0"));
+  EXPECT_THAT(failure_of("dp=0"),
+              HasSubstr("sizes of at least 1, and one -1 for the rest, got dp=0"));
   EXPECT_THAT(failure_of("dp=-1,tp=-1", 4), HasSubstr("got tp=-1"));
   EXPECT_THAT(failure_of("d p=2"), HasSubstr("letters, digits and _ in an axis' name, got 'd p'"));
   EXPECT_THAT(failure_of("dp=2,dp=2"), HasSubstr("each axis once, got 'dp' twice"));
-  EXPECT_THAT(failure_of("dp=2,tp=2", 8), HasSubstr("the 8 ranks there are, got dp=2,tp=2, which are 4"));
+  EXPECT_THAT(failure_of("dp=2,tp=2", 8),
+              HasSubstr("the 8 ranks there are, got dp=2,tp=2, which are 4"));
   EXPECT_THAT(failure_of("dp=-1,tp=3", 8), HasSubstr("product divides 8 ranks, got 3 without dp"));
-  EXPECT_THAT(failure_of("dp=-1,tp=3"), HasSubstr("where the number of ranks is not known, got dp=-1"));
+  EXPECT_THAT(failure_of("dp=-1,tp=3"),
+              HasSubstr("where the number of ranks is not known, got dp=-1"));
   EXPECT_THAT(failure_of("dp=100000,tp=100000"), HasSubstr("at most 1000000 ranks"));
   EXPECT_THROW(parse_mesh("dp=2").axis("tp"), Error);
 }

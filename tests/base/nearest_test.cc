@@ -5,7 +5,8 @@
 namespace muster {
 namespace {
 
-const std::vector<std::string_view> kKeys = {"retries", "time_limit", "env", "need-gpus", "need-cpus"};
+const std::vector<std::string_view> kKeys = {
+    "retries", "time_limit", "env", "need-gpus", "need-cpus"};
 
 TEST(Nearest, ASlipOfTheHand) {
   EXPECT_EQ(nearest_name("timelimit", kKeys), "time_limit");

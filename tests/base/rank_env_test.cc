@@ -31,7 +31,8 @@ class RankEnvTest : public testing::Test {
   }
 
   static void set(const Environment& vars) {
-    for (const auto& [name, value] : vars) ::setenv(name.c_str(), value.c_str(), 1);
+    for (const auto& [name, value] : vars)
+      ::setenv(name.c_str(), value.c_str(), 1);
   }
   static std::string refusal(const Environment& vars) {
     ::clearenv();
@@ -116,11 +117,23 @@ TEST_F(RankEnvTest, WhatALauncherWritesARankReads) {
 
 TEST_F(RankEnvTest, WritesTorchrunsWholeContract) {
   const Environment vars = to_environment(full_env());
-  for (const char* name :
-       {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME",
-        "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT",
-        "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE",
-        "TORCHELASTIC_USE_AGENT_STORE", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}) {
+  for (const char* name : {"RANK",
+                           "LOCAL_RANK",
+                           "WORLD_SIZE",
+                           "LOCAL_WORLD_SIZE",
+                           "GROUP_RANK",
+                           "GROUP_WORLD_SIZE",
+                           "ROLE_NAME",
+                           "ROLE_RANK",
+                           "ROLE_WORLD_SIZE",
+                           "MASTER_ADDR",
+                           "MASTER_PORT",
+                           "TORCHELASTIC_RESTART_COUNT",
+                           "TORCHELASTIC_MAX_RESTARTS",
+                           "TORCHELASTIC_RUN_ID",
+                           "TORCHELASTIC_ERROR_FILE",
+                           "TORCHELASTIC_USE_AGENT_STORE",
+                           "TORCH_NCCL_ASYNC_ERROR_HANDLING"}) {
     EXPECT_TRUE(vars.contains(name)) << name;
   }
   EXPECT_EQ(vars.at("TORCHELASTIC_USE_AGENT_STORE"), "False");
@@ -188,14 +201,16 @@ TEST_P(RankEnvSources, AreRead) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Launchers, RankEnvSources,
+    Launchers,
+    RankEnvSources,
     testing::Values(
-        SourceCase{"torchrun",
-                   {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}},
-                   3,
-                   4,
-                   1,
-                   2},
+        SourceCase{
+            "torchrun",
+            {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}},
+            3,
+            4,
+            1,
+            2},
         SourceCase{"Open MPI",
                    {{"OMPI_COMM_WORLD_RANK", "3"},
                     {"OMPI_COMM_WORLD_SIZE", "4"},
@@ -206,7 +221,10 @@ INSTANTIATE_TEST_SUITE_P(
                    1,
                    2},
         SourceCase{"PMI",
-                   {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}},
+                   {{"PMI_RANK", "3"},
+                    {"PMI_SIZE", "4"},
+                    {"MPI_LOCALRANKID", "1"},
+                    {"MPI_LOCALNRANKS", "2"}},
                    3,
                    4,
                    1,
@@ -220,7 +238,8 @@ INSTANTIATE_TEST_SUITE_P(
                    4,
                    1,
                    2},
-        SourceCase{"Kubernetes", {{"JOB_COMPLETION_INDEX", "0"}, {"JOB_COMPLETIONS", "1"}}, 0, 1, 0, 1}),
+        SourceCase{
+            "Kubernetes", {{"JOB_COMPLETION_INDEX", "0"}, {"JOB_COMPLETIONS", "1"}}, 0, 1, 0, 1}),
     [](const auto& info) {
       std::string name = info.param.name;
       std::erase(name, ' ');
@@ -248,7 +267,8 @@ TEST_F(RankEnvTest, ABatchScriptIsNoRank) {
 }
 
 TEST_F(RankEnvTest, AnInteractiveShellOfSlurmIsNoRank) {
-  const Environment shell = {{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}};
+  const Environment shell = {
+      {"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}};
   set(shell);
   set({{"SLURM_STEP_ID", "4294967290"}});
   EXPECT_FALSE(inside_srun_step()) << "salloc's shell";
@@ -297,14 +317,16 @@ TEST_F(RankEnvTest, ContradictionsAreRefusedWithBothValues) {
   EXPECT_THAT(refusal({{"RANK", "0"}, {"WORLD_SIZE", "0"}}), HasSubstr("WORLD_SIZE"));
   EXPECT_THAT(refusal({{"RANK", "0"}}), HasSubstr("WORLD_SIZE is not"));
   EXPECT_THAT(refusal({{"WORLD_SIZE", "2"}}), HasSubstr("RANK is not"));
-  EXPECT_THAT(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}}),
-              AllOf(HasSubstr("LOCAL_RANK=2"), HasSubstr("LOCAL_WORLD_SIZE=2")));
+  EXPECT_THAT(
+      refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}}),
+      AllOf(HasSubstr("LOCAL_RANK=2"), HasSubstr("LOCAL_WORLD_SIZE=2")));
   EXPECT_THAT(refusal({{"OMPI_COMM_WORLD_RANK", "9"}, {"OMPI_COMM_WORLD_SIZE", "2"}}),
               AllOf(HasSubstr("Open MPI"), HasSubstr("OMPI_COMM_WORLD_RANK=9")));
 }
 
 TEST_F(RankEnvTest, WhatIsNoNumberIsNamed) {
-  EXPECT_THAT(refusal({{"RANK", "one"}, {"WORLD_SIZE", "2"}}), AllOf(HasSubstr("RANK"), HasSubstr("'one'")));
+  EXPECT_THAT(refusal({{"RANK", "one"}, {"WORLD_SIZE", "2"}}),
+              AllOf(HasSubstr("RANK"), HasSubstr("'one'")));
   EXPECT_THAT(refusal({{"RANK", "0"}, {"WORLD_SIZE", "99999999999"}}), HasSubstr("WORLD_SIZE"));
   EXPECT_THAT(refusal({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_PORT", "29500x"}}),
               HasSubstr("MASTER_PORT"));

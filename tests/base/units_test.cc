@@ -21,8 +21,19 @@ TEST(ParseBytes, ReadsSizesAsPeopleWriteThem) {
 }
 
 TEST(ParseBytes, RefusesTheRest) {
-  for (const char* text : {"", "GiB", "-1", "-1GiB", "1e3", "12 parsecs", "1gib", "1 GiB x", "nan", "inf",
-                           "1,5MB", "99999999999TiB", "0x10"}) {
+  for (const char* text : {"",
+                           "GiB",
+                           "-1",
+                           "-1GiB",
+                           "1e3",
+                           "12 parsecs",
+                           "1gib",
+                           "1 GiB x",
+                           "nan",
+                           "inf",
+                           "1,5MB",
+                           "99999999999TiB",
+                           "0x10"}) {
     try {
       parse_bytes(text);
       ADD_FAILURE() << text;
@@ -63,9 +74,9 @@ TEST(ParseDuration, NamesTheSettingAlone) {
     parse_duration("soon", "MUSTER_COLLECTIVE_TIMEOUT");
     ADD_FAILURE();
   } catch (const Error& error) {
-    EXPECT_EQ(
-        error.message(),
-        "MUSTER_COLLECTIVE_TIMEOUT: expected a time such as 30s, 250ms, 5m or 1h30m, got 'soon'; correct it");
+    EXPECT_EQ(error.message(),
+              "MUSTER_COLLECTIVE_TIMEOUT: expected a time such as 30s, 250ms, 5m or 1h30m, got "
+              "'soon'; correct it");
   }
 }
 

@@ -31,8 +31,10 @@ class Checkpoint : public ::testing::Test {
 TEST_F(Checkpoint, KeepsPositionAndUserTexts) {
   const TrainingPosition position{
       .step = 12, .epoch = 1, .batch = 2, .epoch_samples = 64, .samples_seen = 1502};
-  const auto path = save_checkpoint({.directory = folder_ / "checkpoints", .user = {{"lr_phase", "warm-up"}}},
-                                    {*model_}, position);
+  const auto path =
+      save_checkpoint({.directory = folder_ / "checkpoints", .user = {{"lr_phase", "warm-up"}}},
+                      {*model_},
+                      position);
   EXPECT_EQ(path, folder_ / "checkpoints/step-12");
   EXPECT_THAT(test::names_in(path), ElementsAre("manifest.json", "model.safetensors"));
   const auto manifest = nlohmann::json::parse(test::get_file(path + "/manifest.json"));
@@ -57,7 +59,8 @@ TEST_F(Checkpoint, KeepsTheLastOnes) {
   EXPECT_THAT(test::names_in(folder_.path()), ElementsAre("step-4", "step-5"));
   for (int step = 6; step <= 8; ++step)
     save_checkpoint({.directory = folder_.path(), .keep_last = 0}, {*model_}, {.step = step});
-  EXPECT_THAT(test::names_in(folder_.path()), ElementsAre("step-4", "step-5", "step-6", "step-7", "step-8"));
+  EXPECT_THAT(test::names_in(folder_.path()),
+              ElementsAre("step-4", "step-5", "step-6", "step-7", "step-8"));
 }
 
 TEST_F(Checkpoint, TheLastSavedIsTheNewestWhateverItsStep) {
@@ -99,8 +102,9 @@ TEST_F(Checkpoint, RefusesAnotherModelAndChangesNothing) {
 TEST_F(Checkpoint, ModelWithoutOptimizer) {
   torch::optim::Adam optimizer(model_->parameters());
   save_checkpoint({.directory = folder_ / "without"}, {*model_}, {.step = 1});
-  EXPECT_THAT(message_of([&] { load_latest_checkpoint(folder_ / "without", {*model_, &optimizer}); }),
-              HasSubstr("saved without its optimizer"));
+  EXPECT_THAT(
+      message_of([&] { load_latest_checkpoint(folder_ / "without", {*model_, &optimizer}); }),
+      HasSubstr("saved without its optimizer"));
   save_checkpoint({.directory = folder_ / "with"}, {*model_, &optimizer}, {.step = 1});
   EXPECT_TRUE(load_latest_checkpoint(folder_ / "with", {*model_}));
 }
@@ -115,9 +119,10 @@ TEST_F(Checkpoint, RefusesBadArguments) {
 TEST_F(Checkpoint, PythonReadsTheModel) {
   test::fill(*model_, 3);
   const auto path = save_checkpoint({.directory = folder_.path()}, {*model_}, {.step = 1});
-  const auto output =
-      test::run_python("tests/checkpoint/python_safetensors.py", "read " + path + "/model.safetensors");
-  if (!output) GTEST_SKIP() << "no Python with safetensors in .deps";
+  const auto output = test::run_python("tests/checkpoint/python_safetensors.py",
+                                       "read " + path + "/model.safetensors");
+  if (!output)
+    GTEST_SKIP() << "no Python with safetensors in .deps";
   const auto seen = nlohmann::json::parse(*output)["tensors"];
   EXPECT_EQ(seen["first.weight"]["shape"], (std::vector<int64_t>{8, 4}));
   EXPECT_EQ(seen["first.bias"]["values"], std::vector<double>(8, 3.0));
@@ -132,8 +137,10 @@ TEST_F(Checkpoint, OtherRanksGetAllFromRankZero) {
     const auto directory = peers.rank() == 0 ? folder_.path() : "/nowhere";
     TORCH_CHECK(!load_latest_checkpoint(directory, {*model, &optimizer}, peers));
     test::train(model, optimizer, 1, 3);
-    if (peers.rank() != 0) test::fill(*model, 99);
-    const auto path = save_checkpoint({.directory = directory}, {*model, &optimizer}, {.step = 3}, peers);
+    if (peers.rank() != 0)
+      test::fill(*model, 99);
+    const auto path =
+        save_checkpoint({.directory = directory}, {*model, &optimizer}, {.step = 3}, peers);
     TORCH_CHECK(path == folder_ / "step-3");
 
     SmallModel resumed;
@@ -147,7 +154,8 @@ TEST_F(Checkpoint, OtherRanksGetAllFromRankZero) {
     }
     // All ranks went on alike.
     auto sum = torch::zeros({1});
-    for (const auto& tensor : test::copies(*resumed)) sum += tensor.to(torch::kFloat32).sum();
+    for (const auto& tensor : test::copies(*resumed))
+      sum += tensor.to(torch::kFloat32).sum();
     auto zeros = sum.clone();
     peers.share(zeros);
     TORCH_CHECK(torch::equal(sum, zeros));

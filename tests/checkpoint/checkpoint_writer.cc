@@ -1,6 +1,6 @@
-// checkpoint_writer FOLDER [LIMIT]: goes on from the newest checkpoint and saves a next step again and again,
-// every tensor filled with the step's number; says "saved N" after each. With LIMIT, the kernel kills it when
-// a file grows to that many bytes.
+// checkpoint_writer FOLDER [LIMIT]: goes on from the newest checkpoint and saves a next step again
+// and again, every tensor filled with the step's number; says "saved N" after each. With LIMIT, the
+// kernel kills it when a file grows to that many bytes.
 #include <sys/resource.h>
 #include <torch/torch.h>
 
@@ -11,7 +11,8 @@
 #include "tests/checkpoint/model.h"
 
 int main(int argc, char** argv) {
-  if (argc < 2) return 2;
+  if (argc < 2)
+    return 2;
   const rlimit no_core{0, 0};
   ::setrlimit(RLIMIT_CORE, &no_core);
   try {

@@ -30,20 +30,24 @@ class Writer {
  public:
   explicit Writer(std::vector<std::string> arguments) {
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2 failed");
+    if (::pipe2(ends, O_CLOEXEC) != 0)
+      throw std::runtime_error("pipe2 failed");
     out_.reset(ends[0]);
     const Fd write_end(ends[1]);
     arguments.insert(arguments.begin(), CHECKPOINT_WRITER);
     std::vector<char*> argv;
     argv.reserve(arguments.size() + 1);
-    for (auto& argument : arguments) argv.push_back(argument.data());
+    for (auto& argument : arguments)
+      argv.push_back(argument.data());
     argv.push_back(nullptr);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, write_end.get(), STDOUT_FILENO);
-    const int error = ::posix_spawn(&pid_, CHECKPOINT_WRITER, &actions, nullptr, argv.data(), environ);
+    const int error =
+        ::posix_spawn(&pid_, CHECKPOINT_WRITER, &actions, nullptr, argv.data(), environ);
     posix_spawn_file_actions_destroy(&actions);
-    if (error != 0) throw std::runtime_error("posix_spawn failed");
+    if (error != 0)
+      throw std::runtime_error("posix_spawn failed");
   }
   ~Writer() { kill(); }
 
@@ -57,13 +61,15 @@ class Writer {
       }
       char buffer[256];
       const ssize_t n = ::read(out_.get(), buffer, sizeof(buffer));
-      if (n <= 0) return -1;
+      if (n <= 0)
+        return -1;
       text_.append(buffer, static_cast<size_t>(n));
     }
   }
 
   void kill() {
-    if (pid_ <= 0) return;
+    if (pid_ <= 0)
+      return;
     ::kill(pid_, SIGKILL);
     wait();
   }
@@ -84,8 +90,10 @@ int64_t loaded_step(const std::string& folder) {
   auto model = test::big_model();
   ::testing::internal::CaptureStderr();
   const auto loaded = load_latest_checkpoint(folder, {*model});
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "a killed save must leave no damaged checkpoint";
-  if (!loaded) return 0;
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "")
+      << "a killed save must leave no damaged checkpoint";
+  if (!loaded)
+    return 0;
   EXPECT_EQ(test::filled_with(*model), static_cast<double>(loaded->position.step));
   return loaded->position.step;
 }
@@ -99,7 +107,8 @@ void save_step(const std::string& folder, int step) {
 std::vector<std::string> leftovers(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder))
-    if (entry.path().filename().string().find(".tmp-") != std::string::npos) names.push_back(entry.path());
+    if (entry.path().filename().string().find(".tmp-") != std::string::npos)
+      names.push_back(entry.path());
   return names;
 }
 
@@ -111,13 +120,15 @@ TEST(KilledSave, AtAnyMomentTheLastGoodOneLoads) {
   for (int round = 0; round < 12 && interrupted < 3; ++round) {
     Writer writer({folder.path()});
     int64_t said = 0;
-    for (unsigned saves = 1 + random() % 2; saves > 0; --saves) said = writer.next_saved();
+    for (unsigned saves = 1 + random() % 2; saves > 0; --saves)
+      said = writer.next_saved();
     ASSERT_GT(said, last);
     // Somewhere in the next save: at a random moment, or as soon as its folder is there.
     if (round % 2 == 0) {
       ::poll(nullptr, 0, static_cast<int>(random() % 12));
     } else {
-      while (leftovers(folder.path()).empty()) std::this_thread::yield();
+      while (leftovers(folder.path()).empty())
+        std::this_thread::yield();
     }
     writer.kill();
     interrupted += leftovers(folder.path()).empty() ? 0 : 1;
@@ -170,7 +181,8 @@ class SmallDisk {
     mounted_ = ::mount("muster-test", path.c_str(), "tmpfs", 0, "size=6m") == 0;
   }
   ~SmallDisk() {
-    if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);
+    if (mounted_)
+      ::umount2(path_.c_str(), MNT_DETACH);
   }
   bool mounted() const { return mounted_; }
 
@@ -182,7 +194,8 @@ class SmallDisk {
 TEST(FullDisk, TooLittleSpaceIsSeenBeforeAnythingIsWritten) {
   const test::TempFolder folder;
   const SmallDisk disk(folder.path());
-  if (!disk.mounted()) GTEST_SKIP() << "mounting a tmpfs is not permitted";
+  if (!disk.mounted())
+    GTEST_SKIP() << "mounting a tmpfs is not permitted";
   save_step(folder.path(), 1);
   save_step(folder.path(), 2);
   try {

@@ -28,7 +28,8 @@ class Damage : public ::testing::Test {
     ::testing::internal::CaptureStderr();
     const auto loaded = load_latest_checkpoint(folder_.path(), {*model_, &optimizer_});
     warnings_ = ::testing::internal::GetCapturedStderr();
-    if (!loaded) return -1;
+    if (!loaded)
+      return -1;
     EXPECT_EQ(test::filled_with(*model_), static_cast<double>(loaded->position.step));
     return loaded->position.step;
   }
@@ -72,7 +73,8 @@ TEST_F(Damage, FallsBackFromEveryDamagedFile) {
 }
 
 TEST_F(Damage, ShardsOfMixedStepsAreRefused) {
-  fs::copy_file(file(1, "model.safetensors"), file(2, "model.safetensors"),
+  fs::copy_file(file(1, "model.safetensors"),
+                file(2, "model.safetensors"),
                 fs::copy_options::overwrite_existing);
   EXPECT_EQ(loaded_step(), 1);
   EXPECT_THAT(warnings_, HasSubstr("model.safetensors"));
@@ -87,9 +89,13 @@ TEST_F(Damage, ARenamedCheckpointIsRefused) {
 TEST_F(Damage, NoneWholeIsAnErrorThatSaysWhyForEach) {
   fs::resize_file(file(1, "model.safetensors"), 100);
   fs::remove(file(2, "manifest.json"));
-  const auto message = message_of([&] { load_latest_checkpoint(folder_.path(), {*model_, &optimizer_}); });
-  EXPECT_THAT(message, AllOf(HasSubstr("step-1: "), HasSubstr("got 100"), HasSubstr("step-2: "),
-                             HasSubstr("manifest.json")));
+  const auto message =
+      message_of([&] { load_latest_checkpoint(folder_.path(), {*model_, &optimizer_}); });
+  EXPECT_THAT(message,
+              AllOf(HasSubstr("step-1: "),
+                    HasSubstr("got 100"),
+                    HasSubstr("step-2: "),
+                    HasSubstr("manifest.json")));
 }
 
 TEST_F(Damage, NoneAtAllIsNotAnError) {
@@ -110,10 +116,12 @@ TEST_F(Damage, AChosenCheckpointHasNoFallback) {
 TEST_F(Damage, DamagedOnesAreReplacedAndNotCountedAsKept) {
   fs::resize_file(file(2, "model.safetensors"), 100);
   test::fill(*model_, 3);
-  save_checkpoint({.directory = folder_.path(), .keep_last = 2}, {*model_, &optimizer_}, {.step = 3});
+  save_checkpoint(
+      {.directory = folder_.path(), .keep_last = 2}, {*model_, &optimizer_}, {.step = 3});
   EXPECT_TRUE(fs::exists(folder_ / "step-1"));
   test::fill(*model_, 2);
-  save_checkpoint({.directory = folder_.path(), .keep_last = 2}, {*model_, &optimizer_}, {.step = 2});
+  save_checkpoint(
+      {.directory = folder_.path(), .keep_last = 2}, {*model_, &optimizer_}, {.step = 2});
   EXPECT_FALSE(fs::exists(folder_ / "step-1"));
   fs::remove_all(folder_ / "step-3");
   EXPECT_EQ(loaded_step(), 2);

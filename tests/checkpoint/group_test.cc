@@ -28,9 +28,11 @@ TEST_P(OverAGroup, RanksResumeAlikeFromRankZerosDisk) {
     const auto loaded = load_latest_checkpoint(directory, {*resumed, &other}, group);
     TORCH_CHECK(loaded && loaded->world_size == size);
     test::train(resumed, other, 4, 6);
-    if (group.rank() == 0) test::train(model, optimizer, 4, 6);
+    if (group.rank() == 0)
+      test::train(model, optimizer, 4, 6);
     auto expected = test::copies(*model);  // of rank 0, after the broadcasts
-    for (auto& tensor : expected) group.broadcast(tensor, 0);
+    for (auto& tensor : expected)
+      group.broadcast(tensor, 0);
     TORCH_CHECK(test::same(expected, test::copies(*resumed)));
   });
 }

@@ -42,9 +42,11 @@ class LoadWeights : public ::testing::Test {
 };
 
 TEST_F(LoadWeights, ByTheSameNamesWhateverTheTypeOfFloat) {
-  put("net.safetensors", {{"weight", weight_.to(torch::kBFloat16)}, {"bias", bias_.to(torch::kDouble)}});
+  put("net.safetensors",
+      {{"weight", weight_.to(torch::kBFloat16)}, {"bias", bias_.to(torch::kDouble)}});
   auto net = filled_linear(1);
-  EXPECT_THAT(load_weights(*net, folder_ / "net.safetensors").loaded, ElementsAre("weight", "bias"));
+  EXPECT_THAT(load_weights(*net, folder_ / "net.safetensors").loaded,
+              ElementsAre("weight", "bias"));
   EXPECT_EQ(test::filled_with(*net), 5);
   EXPECT_EQ(net->weight.scalar_type(), torch::kFloat);
 }
@@ -52,9 +54,10 @@ TEST_F(LoadWeights, ByTheSameNamesWhateverTheTypeOfFloat) {
 TEST_F(LoadWeights, NamesAreMappedAndLeftOut) {
   put("net.safetensors", {{"fc.weight", weight_}, {"fc.bias", bias_}, {"old.scale", bias_}});
   auto net = filled_linear(1);
-  const auto loaded = load_weights(*net, folder_ / "net.safetensors", {.name = [](const std::string& name) {
-    return name.starts_with("fc.") ? name.substr(3) : std::string();
-  }});
+  const auto loaded =
+      load_weights(*net, folder_ / "net.safetensors", {.name = [](const std::string& name) {
+        return name.starts_with("fc.") ? name.substr(3) : std::string();
+      }});
   EXPECT_TRUE(loaded.unexpected.empty());
   EXPECT_EQ(test::filled_with(*net), 5);
 }
@@ -81,11 +84,13 @@ TEST_F(LoadWeights, WhatDoesNotFitIsNamedAndChangesNothing) {
   put("other.safetensors", {{"a", bias_}});
   EXPECT_THAT(refusal(folder_ / "other.safetensors", {.partial = true}),
               HasSubstr("got none of their names"));
-  EXPECT_THAT(refusal(folder_ / "more.safetensors", {.name = [](const std::string&) { return "bias"; }}),
-              HasSubstr("'bias' for 'bias' and 'more'"));
+  EXPECT_THAT(
+      refusal(folder_ / "more.safetensors", {.name = [](const std::string&) { return "bias"; }}),
+      HasSubstr("'bias' for 'bias' and 'more'"));
   EXPECT_THAT(refusal(folder_ / "nowhere"), HasSubstr("cannot find"));
   EXPECT_THAT(refusal(folder_.path()), HasSubstr("or model.safetensors in"));
-  test::put_file(folder_ / "cut.safetensors", test::get_file(folder_ / "half.safetensors").substr(0, 90));
+  test::put_file(folder_ / "cut.safetensors",
+                 test::get_file(folder_ / "half.safetensors").substr(0, 90));
   EXPECT_NE(refusal(folder_ / "cut.safetensors"), "");
 }
 
@@ -99,11 +104,15 @@ TEST_F(LoadWeights, AFolderWithAnIndexAsHubsHaveIt) {
   auto net = filled_linear(1);
   EXPECT_EQ(load_weights(*net, folder_.path()).loaded.size(), 2U);
   EXPECT_EQ(test::filled_with(*net), 5);
-  for (const char* wrong :
-       {R"({"weight_map": {"weight": "../../etc/passwd"}})", R"({"weight_map": {"weight": 1}})",
-        R"({"weight_map": {}})", "[", "", R"({"weight_map": {"a": "/etc/passwd"}})"}) {
+  for (const char* wrong : {R"({"weight_map": {"weight": "../../etc/passwd"}})",
+                            R"({"weight_map": {"weight": 1}})",
+                            R"({"weight_map": {}})",
+                            "[",
+                            "",
+                            R"({"weight_map": {"a": "/etc/passwd"}})"}) {
     write_file(index, wrong);
-    EXPECT_THAT(refusal(folder_.path()), HasSubstr("expected 'weight_map' with names of files beside it"))
+    EXPECT_THAT(refusal(folder_.path()),
+                HasSubstr("expected 'weight_map' with names of files beside it"))
         << wrong;
   }
 }
@@ -128,7 +137,8 @@ TEST_F(LoadWeights, ATiedTensorNeedsOneOfItsNames) {
   EXPECT_THAT(loaded.loaded, ElementsAre("table.weight", "head.weight"));
   EXPECT_TRUE(loaded.missing.empty());
   EXPECT_TRUE(torch::equal(net.head->weight, table)) << "'head.tied' is the table";
-  put("both.safetensors", {{"table.weight", table}, {"head.weight", untied}, {"head.tied", untied}});
+  put("both.safetensors",
+      {{"table.weight", table}, {"head.weight", untied}, {"head.tied", untied}});
   EXPECT_THAT(message_of([&] { load_weights(net, folder_ / "both.safetensors"); }),
               HasSubstr("another as 'head.tied' than under its other name"));
 }
@@ -148,7 +158,8 @@ TEST_F(LoadWeights, AreMadeOfOthersWhereAsked) {
   const auto joined = torch::arange(18, torch::kFloat).view({3, 6});  // of two layers, transposed
   put("conv1d.safetensors", {{"attn.weight", joined}, {"b", bias_}});
   const auto second = [&](const std::string& name, const WeightReader& file) -> at::Tensor {
-    if (name == "weight") return file("attn.weight").chunk(3, 1)[1].t();
+    if (name == "weight")
+      return file("attn.weight").chunk(3, 1)[1].t();
     return {};
   };
   const LoadWeightsOptions options{
@@ -169,24 +180,32 @@ TEST_F(LoadWeights, AreMadeOfOthersWhereAsked) {
   };
   EXPECT_THAT(refusal(folder_ / "conv1d.safetensors", wrong),
               HasSubstr("expected 'weight' of shape [2, 3], as in the model, in"));
-  wrong.make = [](const std::string&, const WeightReader& file) { return file("nothing"); };
+  wrong.make = [](const std::string&, const WeightReader& file) {
+    return file("nothing");
+  };
   EXPECT_THAT(refusal(folder_ / "conv1d.safetensors", wrong),
               HasSubstr("expected 'nothing', for which .make asks"));
 }
 
 TEST_F(LoadWeights, QuantizedNumbersAreRefusedWithoutTheirScale) {
   const auto int8 = torch::full({2, 3}, 100, torch::kChar);
-  put("int8.safetensors", {{"weight", int8}, {"weight_scale", torch::full({1}, 0.05)}, {"bias", bias_}});
-  EXPECT_THAT(refusal(folder_ / "int8.safetensors", {.partial = true}),
-              HasSubstr("I8[2, 3] 'weight', which is quantized; multiply it with its scale by .make"));
-  put("fp8.safetensors", {{"weight", weight_.to(torch::kFloat8_e4m3fn)},
-                          {"weight_scale_inv", torch::ones({1})},
-                          {"bias", bias_}});
-  EXPECT_THAT(refusal(folder_ / "fp8.safetensors", {.partial = true}), HasSubstr("which is quantized"));
+  put("int8.safetensors",
+      {{"weight", int8}, {"weight_scale", torch::full({1}, 0.05)}, {"bias", bias_}});
+  EXPECT_THAT(
+      refusal(folder_ / "int8.safetensors", {.partial = true}),
+      HasSubstr("I8[2, 3] 'weight', which is quantized; multiply it with its scale by .make"));
+  put("fp8.safetensors",
+      {{"weight", weight_.to(torch::kFloat8_e4m3fn)},
+       {"weight_scale_inv", torch::ones({1})},
+       {"bias", bias_}});
+  EXPECT_THAT(refusal(folder_ / "fp8.safetensors", {.partial = true}),
+              HasSubstr("which is quantized"));
   auto net = filled_linear(1);
-  load_weights(*net, folder_ / "int8.safetensors",
+  load_weights(*net,
+               folder_ / "int8.safetensors",
                {.make = [](const std::string& name, const WeightReader& file) {
-                 return name == "weight" ? file(name).to(torch::kFloat) * file("weight_scale") : at::Tensor();
+                 return name == "weight" ? file(name).to(torch::kFloat) * file("weight_scale")
+                                         : at::Tensor();
                }});
   EXPECT_NEAR(net->weight.min().item<double>(), 5, 1e-5);
   put("plain.safetensors", {{"weight", weight_.to(torch::kFloat8_e5m2)}, {"bias", bias_}});
@@ -203,21 +222,24 @@ TEST_F(LoadWeights, TensorsOfFourBitsDoNotBlockTheOthers) {
   const uint64_t size = json.size();
   const std::vector<float> values(8, 5.0F);
   std::string file(reinterpret_cast<const char*>(&size), 8);
-  file += json + std::string(reinterpret_cast<const char*>(values.data()), 32) + std::string(3, '\x21') +
-          "\x80\x7f";
+  file += json + std::string(reinterpret_cast<const char*>(values.data()), 32) +
+          std::string(3, '\x21') + "\x80\x7f";
   test::put_file(folder_ / "mx.safetensors", file);
   auto net = filled_linear(1);
   EXPECT_THAT(load_weights(*net, folder_ / "mx.safetensors", {.partial = true}).unexpected,
               ElementsAre("experts", "scales"));
   EXPECT_EQ(test::filled_with(*net), 5);
   EXPECT_THAT(refusal(folder_ / "mx.safetensors",
-                      {.make = [](const std::string&, const WeightReader& file) { return file("experts"); }}),
+                      {.make = [](const std::string&,
+                                  const WeightReader& file) { return file("experts"); }}),
               HasSubstr("elements that LibTorch computes with, got F4[3, 2]"));
   at::Tensor scales;
-  load_weights(*net, folder_ / "mx.safetensors",
+  load_weights(*net,
+               folder_ / "mx.safetensors",
                {.make =
                     [&](const std::string& name, const WeightReader& file) {
-                      if (name == "bias") scales = file("scales").to(torch::kFloat);
+                      if (name == "bias")
+                        scales = file("scales").to(torch::kFloat);
                       return at::Tensor();
                     },
                 .partial = true});

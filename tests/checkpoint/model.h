@@ -26,35 +26,41 @@ TORCH_MODULE(SmallModel);
 // About 2 MB in several tensors.
 inline torch::nn::Sequential big_model() {
   torch::nn::Sequential model;
-  for (int i = 0; i < 4; ++i) model->push_back(torch::nn::Linear(350, 350));
+  for (int i = 0; i < 4; ++i)
+    model->push_back(torch::nn::Linear(350, 350));
   return model;
 }
 
 inline void fill(torch::nn::Module& model, double value) {
   const torch::NoGradGuard no_grad;
-  for (auto& parameter : model.parameters()) parameter.fill_(value);
+  for (auto& parameter : model.parameters())
+    parameter.fill_(value);
 }
 
 // The one value that all parameters have; NaN when they have several.
 inline double filled_with(const torch::nn::Module& model) {
   const double value = model.parameters().front().flatten()[0].item<double>();
   for (const auto& parameter : model.parameters())
-    if (!(parameter == value).all().item<bool>()) return std::nan("");
+    if (!(parameter == value).all().item<bool>())
+      return std::nan("");
   return value;
 }
 
 inline std::vector<torch::Tensor> copies(const torch::nn::Module& model) {
   std::vector<torch::Tensor> tensors;
   for (const auto& list : {model.parameters(), model.buffers()})
-    for (const auto& tensor : list) tensors.push_back(tensor.detach().clone());
+    for (const auto& tensor : list)
+      tensors.push_back(tensor.detach().clone());
   return tensors;
 }
 
 // Equal bit for bit.
 inline bool same(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
-  if (a.size() != b.size()) return false;
+  if (a.size() != b.size())
+    return false;
   for (size_t i = 0; i < a.size(); ++i)
-    if (!torch::equal(a[i], b[i])) return false;
+    if (!torch::equal(a[i], b[i]))
+      return false;
   return true;
 }
 

@@ -23,10 +23,19 @@ TensorEntries entries_of(const torch::nn::Module& model) {
 
 TEST(ModelState, NamesParametersThenBuffersAsPyTorchDoes) {
   std::vector<std::string> names;
-  for (const auto& [name, tensor] : model_tensors(*test::SmallModel())) names.push_back(name);
+  for (const auto& [name, tensor] : model_tensors(*test::SmallModel()))
+    names.push_back(name);
   EXPECT_THAT(names,
-              ElementsAre("unused", "first.weight", "first.bias", "norm.weight", "norm.bias", "last.weight",
-                          "last.bias", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"));
+              ElementsAre("unused",
+                          "first.weight",
+                          "first.bias",
+                          "norm.weight",
+                          "norm.bias",
+                          "last.weight",
+                          "last.bias",
+                          "norm.running_mean",
+                          "norm.running_var",
+                          "norm.num_batches_tracked"));
 }
 
 TEST(ModelState, NamesTheFirstDifference) {
@@ -37,12 +46,15 @@ TEST(ModelState, NamesTheFirstDifference) {
     return message_of([&] { check_model(*model, entries, "step-3"); });
   };
 
-  EXPECT_THAT(refusal(entries_of(*test::SmallModel(16))),
-              AllOf(HasSubstr("F32[8, 4] 'first.weight'"), HasSubstr("got F32[16, 4]"), HasSubstr("step-3")));
+  EXPECT_THAT(
+      refusal(entries_of(*test::SmallModel(16))),
+      AllOf(
+          HasSubstr("F32[8, 4] 'first.weight'"), HasSubstr("got F32[16, 4]"), HasSubstr("step-3")));
   auto entries = good;
   entries.erase("norm.bias");
   entries.erase("last.bias");
-  EXPECT_THAT(refusal(entries), AllOf(HasSubstr("'norm.bias'"), HasSubstr("no tensor of that name")));
+  EXPECT_THAT(refusal(entries),
+              AllOf(HasSubstr("'norm.bias'"), HasSubstr("no tensor of that name")));
   entries = good;
   entries["more.weight"] = {};
   EXPECT_THAT(refusal(entries), HasSubstr("'more.weight' as well"));

@@ -24,7 +24,8 @@ Maker maker(const Options& options) {
     std::vector<torch::optim::OptimizerParamGroup> groups;
     groups.emplace_back(model->first->parameters(), std::make_unique<Options>(options));
     auto rest = model->last->parameters();
-    for (const auto& parameter : model->norm->parameters()) rest.push_back(parameter);
+    for (const auto& parameter : model->norm->parameters())
+      rest.push_back(parameter);
     rest.push_back(model->unused);
     groups.emplace_back(rest, std::make_unique<Options>(second));
     return std::make_unique<Optimizer>(groups, options);
@@ -49,13 +50,15 @@ std::vector<Case> cases() {
       {"AdamW", maker<AdamW>(AdamWOptions(0.01).weight_decay(0.05))},
       {"Rmsprop", maker<RMSprop>(RMSpropOptions(0.01))},
       {"RmspropAll", maker<RMSprop>(RMSpropOptions(0.01).momentum(0.5).centered(true).alpha(0.9))},
-      {"Adagrad", maker<Adagrad>(AdagradOptions(0.05).lr_decay(0.01).initial_accumulator_value(0.1))},
+      {"Adagrad",
+       maker<Adagrad>(AdagradOptions(0.05).lr_decay(0.01).initial_accumulator_value(0.1))},
   };
 }
 
 class EachOptimizer : public ::testing::TestWithParam<Case> {};
 
-// Saved in the middle and gone on with from the files, training ends with the same bits as in one go.
+// Saved in the middle and gone on with from the files, training ends with the same bits as in one
+// go.
 TEST_P(EachOptimizer, ResumedEqualsUninterruptedBitForBit) {
   const test::TempFolder folder;
   torch::manual_seed(1);
@@ -67,10 +70,12 @@ TEST_P(EachOptimizer, ResumedEqualsUninterruptedBitForBit) {
 
   SmallModel other;
   const auto resumed = GetParam().make(other);
-  for (auto& group : resumed->param_groups()) group.options().set_lr(123);  // the saved one comes back
+  for (auto& group : resumed->param_groups())
+    group.options().set_lr(123);  // the saved one comes back
   test::train(other, *resumed, 90, 92);
   ASSERT_TRUE(load_latest_checkpoint(folder.path(), {*other, resumed.get()}));
-  EXPECT_EQ(resumed->param_groups()[1].options().get_lr(), optimizer->param_groups()[1].options().get_lr());
+  EXPECT_EQ(resumed->param_groups()[1].options().get_lr(),
+            optimizer->param_groups()[1].options().get_lr());
   test::train(other, *resumed, 6, 10);
   EXPECT_TRUE(test::same(test::copies(*model), test::copies(*other)));
 }
@@ -82,7 +87,8 @@ TEST_P(EachOptimizer, ASavedBeginningIsABeginning) {
   const auto optimizer = GetParam().make(model);
   const auto snapshot = snapshot_optimizer(*model, *optimizer);
   auto saved = snapshot;
-  for (auto& [name, tensor] : saved.tensors) tensor = tensor.clone();
+  for (auto& [name, tensor] : saved.tensors)
+    tensor = tensor.clone();
   const auto start = test::copies(*model);
   test::train(model, *optimizer, 1, 3);
   const auto expected = test::copies(*model);
@@ -91,14 +97,16 @@ TEST_P(EachOptimizer, ASavedBeginningIsABeginning) {
   const auto tensors = model_tensors(*model);
   {
     const torch::NoGradGuard no_grad;
-    for (size_t i = 0; i < tensors.size(); ++i) tensors[i].second.copy_(start[i]);
+    for (size_t i = 0; i < tensors.size(); ++i)
+      tensors[i].second.copy_(start[i]);
   }
   test::train(model, *optimizer, 1, 3);
   EXPECT_TRUE(test::same(test::copies(*model), expected));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EachOptimizer, ::testing::ValuesIn(cases()),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, EachOptimizer, ::testing::ValuesIn(cases()), [](const auto& info) {
+  return info.param.name;
+});
 
 class OptimizerState : public ::testing::Test {
  protected:
@@ -140,11 +148,13 @@ TEST(LbfgsState, ResumedEqualsUninterruptedBitForBit) {
     for (const int before : {0, 1, 3}) {
       torch::optim::LBFGSOptions options(0.3);
       options.max_iter(4).history_size(3);
-      if (searches) options.line_search_fn("strong_wolfe");
+      if (searches)
+        options.line_search_fn("strong_wolfe");
       torch::nn::Linear net(3, 2), other(3, 2);
       test::fill(*net, 0.1);
       torch::optim::LBFGS optimizer(net->parameters(), options), resumed(other->parameters(), 1);
-      for (int step = 0; step < before; ++step) lbfgs_step(net, optimizer, step);
+      for (int step = 0; step < before; ++step)
+        lbfgs_step(net, optimizer, step);
       const test::TempFolder folder;
       save_checkpoint({.directory = folder.path()}, {*net, &optimizer}, {.step = before});
       load_latest_checkpoint(folder.path(), {*other, &resumed});
@@ -178,7 +188,8 @@ TEST_F(OptimizerState, IsNamedByParameter) {
   EXPECT_TRUE(snapshot_.tensors.contains("first.weight.exp_avg"));
   EXPECT_EQ(snapshot_.tensors.at("last.bias.step").item<int64_t>(), 2);
   EXPECT_FALSE(snapshot_.tensors.contains("unused.exp_avg"));
-  EXPECT_THAT(snapshot_.description, AllOf(HasSubstr(R"("kind":"Adam")"), HasSubstr(R"("lr":0.01)")));
+  EXPECT_THAT(snapshot_.description,
+              AllOf(HasSubstr(R"("kind":"Adam")"), HasSubstr(R"("lr":0.01)")));
 }
 
 TEST_F(OptimizerState, RefusesAnotherKind) {
@@ -198,7 +209,8 @@ TEST_F(OptimizerState, RefusesAWrongShapeNamingBoth) {
   snapshot_.tensors["first.weight.exp_avg"] = torch::zeros({8, 4}, torch::kFloat64);
   EXPECT_THAT(refusal(adam_), HasSubstr("got F64[8, 4]"));
   snapshot_.tensors.erase("first.weight.exp_avg");
-  EXPECT_THAT(refusal(adam_), AllOf(HasSubstr("'first.weight.exp_avg'"), HasSubstr("no such tensor")));
+  EXPECT_THAT(refusal(adam_),
+              AllOf(HasSubstr("'first.weight.exp_avg'"), HasSubstr("no such tensor")));
 }
 
 TEST_F(OptimizerState, RefusesWhatDoesNotBelong) {
@@ -218,11 +230,13 @@ TEST_F(OptimizerState, RefusesOtherGroups) {
       torch::optim::OptimizerParamGroup(model_->last->parameters())});
   EXPECT_THAT(refusal(two), HasSubstr("2 parameter group(s), got 1"));
   torch::optim::Adam foreign(SmallModel()->parameters());
-  EXPECT_THAT(message_of([&] { snapshot_optimizer(*model_, foreign); }), HasSubstr("does not name"));
+  EXPECT_THAT(message_of([&] { snapshot_optimizer(*model_, foreign); }),
+              HasSubstr("does not name"));
 }
 
 TEST_F(OptimizerState, RefusesADamagedDescription) {
-  for (const char* text : {"", "[]", "{}", R"({"kind":"Adam"})", R"({"kind":"Adam","groups":[3]})"}) {
+  for (const char* text :
+       {"", "[]", "{}", R"({"kind":"Adam"})", R"({"kind":"Adam","groups":[3]})"}) {
     snapshot_.description = text;
     EXPECT_THROW(restore_optimizer(*model_, adam_, snapshot_), Error) << text;
   }

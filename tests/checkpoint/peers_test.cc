@@ -52,21 +52,26 @@ TEST(Peers, EveryRankGetsRankZerosError) {
   });
   EXPECT_THAT(thrown, ElementsAre("disk full", "disk full (rank 0)", "disk full (rank 0)"));
   EXPECT_THAT(
-      on_ranks(2, [](const Peers& peers) { peers.on_rank0([] { throw std::runtime_error("odd"); }); }),
+      on_ranks(2,
+               [](const Peers& peers) { peers.on_rank0([] { throw std::runtime_error("odd"); }); }),
       Each(HasSubstr("odd")));
-  EXPECT_EQ(
-      on_ranks(2, [](const Peers& peers) { peers.on_rank0([] { TORCH_CHECK(false, "shapes differ"); }); })[1],
-      "shapes differ (rank 0)")
+  EXPECT_EQ(on_ranks(2,
+                     [](const Peers& peers) {
+                       peers.on_rank0([] { TORCH_CHECK(false, "shapes differ"); });
+                     })[1],
+            "shapes differ (rank 0)")
       << "without LibTorch's stack";
 }
 
 TEST(Peers, OneRanksFailureIsEverybodys) {
   const auto thrown = on_ranks(3, [](const Peers& peers) {
     peers.together([&] {
-      if (peers.rank() == 1) throw Error(ErrorCode::invalid_argument, "model differs");
+      if (peers.rank() == 1)
+        throw Error(ErrorCode::invalid_argument, "model differs");
     });
   });
-  EXPECT_THAT(thrown, ElementsAre("model differs (rank 1)", "model differs", "model differs (rank 1)"));
+  EXPECT_THAT(thrown,
+              ElementsAre("model differs (rank 1)", "model differs", "model differs (rank 1)"));
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ inline std::string safetensors_bytes(const std::map<std::string, RawTensor>& ten
   SafetensorsHeader header;
   std::string data;
   for (const auto& [name, tensor] : tensors) {
-    header.tensors[name] = {tensor.dtype, tensor.shape, data.size(), data.size() + tensor.bytes.size()};
+    header.tensors[name] = {
+        tensor.dtype, tensor.shape, data.size(), data.size() + tensor.bytes.size()};
     data += tensor.bytes;
   }
   const std::string json = format_safetensors_header(header);
@@ -32,12 +33,14 @@ inline std::string safetensors_bytes(const std::map<std::string, RawTensor>& ten
   return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + json + data;
 }
 
-inline void put_safetensors(const std::string& path, const std::map<std::string, RawTensor>& tensors) {
+inline void put_safetensors(const std::string& path,
+                            const std::map<std::string, RawTensor>& tensors) {
   write_file(path, safetensors_bytes(tensors));
 }
 
 // A folder whose manifest says step `step` and knows one file, by whatever name.
-inline void put_checkpoint(const std::string& folder, int64_t step,
+inline void put_checkpoint(const std::string& folder,
+                           int64_t step,
                            const std::map<std::string, RawTensor>& tensors,
                            const std::string& file = kModelFile,
                            const std::string& optimizer = R"({"kind":"AdamW"})") {

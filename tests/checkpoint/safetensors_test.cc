@@ -40,7 +40,8 @@ torch::Tensor zeros_and_ones() {
 
 NamedTensors one_of_each() {
   NamedTensors tensors;
-  for (const auto& [name, dtype] : kDtypes) tensors[name] = zeros_and_ones().to(dtype);
+  for (const auto& [name, dtype] : kDtypes)
+    tensors[name] = zeros_and_ones().to(dtype);
   tensors["scalar"] = torch::scalar_tensor(7, torch::kInt64);
   tensors["empty"] = torch::zeros({0, 5});
   return tensors;
@@ -78,13 +79,15 @@ TEST_F(Safetensors, TensorsAreAligned) {
   write_safetensors(folder_.path(), "file", one_of_each());
   const auto head = SafetensorsFile(folder_ / "file").head();
   EXPECT_EQ((8 + head.json.size()) % 8, 0U);
-  for (const auto& [name, entry] : parse_safetensors_header(head.json, head.data_bytes, "x").tensors)
+  for (const auto& [name, entry] :
+       parse_safetensors_header(head.json, head.data_bytes, "x").tensors)
     EXPECT_EQ(entry.begin % safetensors_element_size(entry.dtype), 0U) << name;
 }
 
 TEST_F(Safetensors, StridesAndSharedMemoryAreWrittenAsValues) {
   const auto base = torch::arange(12, torch::kFloat32).view({3, 4});
-  write_safetensors(folder_.path(), "file", {{"t", base.t()}, {"column", base.select(1, 2)}, {"base", base}});
+  write_safetensors(
+      folder_.path(), "file", {{"t", base.t()}, {"column", base.select(1, 2)}, {"base", base}});
   const auto tensors = read_safetensors(folder_ / "file").tensors;
   EXPECT_TRUE(torch::equal(tensors.at("t"), base.t()));
   EXPECT_TRUE(torch::equal(tensors.at("column"), base.select(1, 2)));
@@ -93,13 +96,16 @@ TEST_F(Safetensors, StridesAndSharedMemoryAreWrittenAsValues) {
 TEST_F(Safetensors, SpecialValuesKeepTheirBits) {
   const auto bits = torch::tensor({0x7fc01234, 0x7f800000, -2147483647 - 1, 1}, torch::kInt32);
   write_safetensors(folder_.path(), "file", {{"x", bits.view(torch::kFloat32)}});
-  EXPECT_TRUE(torch::equal(read_safetensors(folder_ / "file").tensors.at("x").view(torch::kInt32), bits));
+  EXPECT_TRUE(
+      torch::equal(read_safetensors(folder_ / "file").tensors.at("x").view(torch::kInt32), bits));
 }
 
 TEST_F(Safetensors, PythonReadsOurs) {
   write_safetensors(folder_.path(), "file", one_of_each(), {{"format", "pt"}, {"note", "ü"}});
-  const auto output = test::run_python("tests/checkpoint/python_safetensors.py", "read " + folder_ / "file");
-  if (!output) GTEST_SKIP() << "no Python with safetensors in .deps";
+  const auto output =
+      test::run_python("tests/checkpoint/python_safetensors.py", "read " + folder_ / "file");
+  if (!output)
+    GTEST_SKIP() << "no Python with safetensors in .deps";
   const auto seen = nlohmann::json::parse(*output);
   EXPECT_EQ(seen["metadata"]["note"], "ü");
   EXPECT_EQ(seen["tensors"].size(), kDtypes.size() + 2);
@@ -131,8 +137,8 @@ TEST_F(Safetensors, RefusesWhatItCannotWrite) {
 }
 
 TEST_F(Safetensors, RefusesEveryTruncationAndAnyTail) {
-  write_safetensors(folder_.path(), "file",
-                    {{"a", torch::ones({3})}, {"b", torch::zeros({2}, torch::kInt64)}});
+  write_safetensors(
+      folder_.path(), "file", {{"a", torch::ones({3})}, {"b", torch::zeros({2}, torch::kInt64)}});
   const auto whole = test::get_file(folder_ / "file");
   for (size_t size = 0; size < whole.size(); ++size) {
     test::put_file(folder_ / "cut", whole.substr(0, size));
@@ -147,7 +153,8 @@ TEST_F(Safetensors, RefusesAHeadBeyondTheFileOrTheLimit) {
     test::put_file(folder_ / "file", bytes);
     return message_of([&] { read_safetensors(folder_ / "file"); });
   };
-  EXPECT_THAT(refusal(std::string(8, '\xff') + "{}"), HasSubstr("a header of 18446744073709551615 bytes"));
+  EXPECT_THAT(refusal(std::string(8, '\xff') + "{}"),
+              HasSubstr("a header of 18446744073709551615 bytes"));
   EXPECT_THAT(refusal(std::string("\x03\0\0\0\0\0\0\0{}", 10)), HasSubstr("a header of 3 bytes"));
   EXPECT_THAT(refusal(""), HasSubstr("only 0 bytes"));
   // 100 000 001 bytes, all there.

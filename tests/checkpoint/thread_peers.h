@@ -20,17 +20,22 @@ inline std::vector<std::string> on_ranks(int size, const std::function<void(cons
   std::vector<std::string> thrown(static_cast<size_t>(size));
   const auto rank_main = [&](int rank) {
     const Peers peers(
-        rank, size,
+        rank,
+        size,
         [&, rank](std::string& bytes, int root) {
-          if (rank == root) shared_bytes = &bytes;
+          if (rank == root)
+            shared_bytes = &bytes;
           meet.arrive_and_wait();
-          if (rank != root) bytes = *shared_bytes;
+          if (rank != root)
+            bytes = *shared_bytes;
           meet.arrive_and_wait();
         },
         [&, rank](at::Tensor tensor, int root) {
-          if (rank == root) shared_tensor = tensor;
+          if (rank == root)
+            shared_tensor = tensor;
           meet.arrive_and_wait();
-          if (rank != root) tensor.copy_(shared_tensor);
+          if (rank != root)
+            tensor.copy_(shared_tensor);
           meet.arrive_and_wait();
         });
     try {
@@ -41,7 +46,8 @@ inline std::vector<std::string> on_ranks(int size, const std::function<void(cons
   };
   std::vector<std::jthread> threads;
   threads.reserve(thrown.size());
-  for (int rank = 0; rank < size; ++rank) threads.emplace_back(rank_main, rank);
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back(rank_main, rank);
   threads.clear();
   return thrown;
 }

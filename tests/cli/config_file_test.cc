@@ -52,8 +52,10 @@ TEST_F(ConfigFile, EveryKindOfValue) {
   EXPECT_THAT(arguments("wait = \"5m\""), ElementsAre("--wait=5m"));
   EXPECT_THAT(arguments("scale = 1000000.5"), ElementsAre("--scale", "1000000.5"));
   EXPECT_THAT(arguments("scale = \"\""), ElementsAre("--scale", "")) << "and not the next flag";
-  EXPECT_THAT(arguments("rank-memory = [\"40GiB\", \"20GiB\"]"), ElementsAre("--rank-memory", "40GiB,20GiB"));
-  EXPECT_THAT(arguments("[env]\nA = \"x=y z\"\nB = 1"), ElementsAre("--env", "A=x=y z", "--env", "B=1"));
+  EXPECT_THAT(arguments("rank-memory = [\"40GiB\", \"20GiB\"]"),
+              ElementsAre("--rank-memory", "40GiB,20GiB"));
+  EXPECT_THAT(arguments("[env]\nA = \"x=y z\"\nB = 1"),
+              ElementsAre("--env", "A=x=y z", "--env", "B=1"));
   EXPECT_THAT(arguments("env = [\"A=1\", \"B=2\"]"), ElementsAre("--env", "A=1", "--env", "B=2"));
 }
 
@@ -87,7 +89,8 @@ TEST_F(ConfigFile, WhatNoReaderSurvives) {
   EXPECT_THAT(error_in("[\u00e9]"), HasSubstr("expected ASCII outside quotes and comments"));
   EXPECT_THAT(error_in("a = \u0259"), HasSubstr("line 1, column 5"));
   std::string nested = "a";
-  for (int i = 0; i < 400'000; ++i) nested += ".a";
+  for (int i = 0; i < 400'000; ++i)
+    nested += ".a";
   EXPECT_THAT(error_in(nested + " = 1"), HasSubstr("expected plain keys, got one of many dots"));
   EXPECT_THAT(error_in("[" + nested + "]"), HasSubstr("expected plain keys"));
   EXPECT_THAT(error_in("a = " + std::string(100'000, '[')), HasSubstr("expected TOML"));

@@ -1,5 +1,5 @@
-// The real program on a machine with two GPUs that a stand-in for the driver's library invents: which device
-// each rank is told, plans that are executed, and leases between jobs.
+// The real program on a machine with two GPUs that a stand-in for the driver's library invents:
+// which device each rank is told, plans that are executed, and leases between jobs.
 #include <gmock/gmock.h>
 #include <sched.h>
 #include <signal.h>
@@ -26,13 +26,15 @@ class TwoGpus : public testing::Test {
  protected:
   TwoGpus() {
     const auto gpu = [](const char* uuid, const char* pci) {
-      return cat("|uuid=", uuid, ",name=Test GPU,total=8589934592,free=8589934592,cc=9.0,pci=", pci);
+      return cat(
+          "|uuid=", uuid, ",name=Test GPU,total=8589934592,free=8589934592,cc=9.0,pci=", pci);
     };
-    settings_.environment = {{"MUSTER_NVML_LIBRARY", FAKE_NVML_LIBRARY},
-                             {"FAKE_NVML", cat("version=550.54", gpu(kFirst, "00000000:01:00.0"),
-                                               gpu(kSecond, "00000000:02:00.0"))},
-                             {"CUDA_VISIBLE_DEVICES", "0,1"},
-                             {"MUSTER_RUNTIME_DIR", folder_.path()}};
+    settings_.environment = {
+        {"MUSTER_NVML_LIBRARY", FAKE_NVML_LIBRARY},
+        {"FAKE_NVML",
+         cat("version=550.54", gpu(kFirst, "00000000:01:00.0"), gpu(kSecond, "00000000:02:00.0"))},
+        {"CUDA_VISIBLE_DEVICES", "0,1"},
+        {"MUSTER_RUNTIME_DIR", folder_.path()}};
   }
 
   Ran run(std::vector<std::string> args) { return muster(std::move(args), folder_, settings_); }
@@ -47,37 +49,44 @@ class TwoGpus : public testing::Test {
   ProgramSettings settings_;
 };
 
-constexpr const char* kTell = "echo $LOCAL_RANK $MUSTER_DEVICE $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER";
+constexpr const char* kTell =
+    "echo $LOCAL_RANK $MUSTER_DEVICE $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER";
 
 TEST_F(TwoGpus, RanksSeeTheJobsGpusInTheirOrder) {
   const Ran ran = run(sh({"--map", "1,0"}, kTell));
   EXPECT_EQ(ran.code, 0) << ran.err;
   const std::string both = cat(kSecond, ",", kFirst);
-  EXPECT_THAT(ran.out, AllOf(HasSubstr(cat("[0] 0 ", kSecond, " ", both, " PCI_BUS_ID\n")),
-                             HasSubstr(cat("[1] 1 ", kFirst, " ", both, " PCI_BUS_ID\n"))));
+  EXPECT_THAT(ran.out,
+              AllOf(HasSubstr(cat("[0] 0 ", kSecond, " ", both, " PCI_BUS_ID\n")),
+                    HasSubstr(cat("[1] 1 ", kFirst, " ", both, " PCI_BUS_ID\n"))));
   EXPECT_THAT(ran.err, HasSubstr("list: place 1 of --map 1,0"));
 }
 
 TEST_F(TwoGpus, AGivenPlanIsExecuted) {
-  const Ran plan = run({"plan", "--map-command", "echo 1; echo 0", "--visibility", "own", "--json"});
+  const Ran plan =
+      run({"plan", "--map-command", "echo 1; echo 0", "--visibility", "own", "--json"});
   ASSERT_EQ(plan.code, 0) << plan.err;
   folder_.write("plan.json", plan.out);
-  const Ran ran = run(sh({"-q", "--plan", "plan.json"}, "echo $MUSTER_LOCAL_RANK $CUDA_VISIBLE_DEVICES"));
+  const Ran ran =
+      run(sh({"-q", "--plan", "plan.json"}, "echo $MUSTER_LOCAL_RANK $CUDA_VISIBLE_DEVICES"));
   EXPECT_EQ(ran.code, 0) << ran.err;
-  EXPECT_THAT(ran.out,
-              AllOf(HasSubstr(cat("[0] 0 ", kSecond, "\n")), HasSubstr(cat("[1] 1 ", kFirst, "\n"))));
+  EXPECT_THAT(
+      ran.out,
+      AllOf(HasSubstr(cat("[0] 0 ", kSecond, "\n")), HasSubstr(cat("[1] 1 ", kFirst, "\n"))));
   EXPECT_EQ(json::parse(read_file(folder_.path() + "/out/plan.json")), json::parse(plan.out));
 }
 
 TEST_F(TwoGpus, APlanOfAnotherMachineIsRefused) {
   std::string text = run({"plan", "--json"}).out;
-  for (size_t at = 0; (at = text.find("GPU-bbbb", at)) != std::string::npos;) text.replace(at, 8, "GPU-cccc");
+  for (size_t at = 0; (at = text.find("GPU-bbbb", at)) != std::string::npos;)
+    text.replace(at, 8, "GPU-cccc");
   folder_.write("plan.json", text);
   const Ran ran = run(sh({"--plan", "plan.json"}, "echo started"));
   EXPECT_EQ(ran.code, 2);
   EXPECT_EQ(ran.out, "");
   EXPECT_THAT(ran.err, AllOf(HasSubstr("GPU-cccc"), HasSubstr("(rank 1)")));
-  EXPECT_THAT(run(sh({"--plan", "plan.json", "--gpus", "0"}, "true")).err, HasSubstr("no --gpus beside it"));
+  EXPECT_THAT(run(sh({"--plan", "plan.json", "--gpus", "0"}, "true")).err,
+              HasSubstr("no --gpus beside it"));
 }
 
 // Of a rank with several GPUs, each.
@@ -100,8 +109,11 @@ TEST_F(TwoGpus, APlanWithMoreDevicesThatAreNotHereIsRefused) {
   plan["ranks"][0]["device"].erase("vendor");
   other = more;
   other["id"] = other["uuid"] = "GPU-cccccccc-0000-4000-8000-000000000002";
-  EXPECT_THAT(result_of(other), AllOf(HasSubstr("expected a GPU of host"), HasSubstr("GPU-cccc"),
-                                      HasSubstr("(rank 0)"), Not(HasSubstr("started"))));
+  EXPECT_THAT(result_of(other),
+              AllOf(HasSubstr("expected a GPU of host"),
+                    HasSubstr("GPU-cccc"),
+                    HasSubstr("(rank 0)"),
+                    Not(HasSubstr("started"))));
   settings_.environment["FAKE_NVML"] += ",memory_code=15";  // the second is lost
   EXPECT_THAT(result_of(more),
               AllOf(HasSubstr("expected a GPU that can be used"), Not(HasSubstr("started"))));
@@ -111,9 +123,17 @@ TEST_F(TwoGpus, APlanWithMoreDevicesThatAreNotHereIsRefused) {
 class Holder {
  public:
   Holder(const ScratchFolder& folder, const ProgramSettings& settings)
-      : program_({"run", "-q", "--gpus", "0", "--run-dir", "holder", "sh", "-c",
+      : program_({"run",
+                  "-q",
+                  "--gpus",
+                  "0",
+                  "--run-dir",
+                  "holder",
+                  "sh",
+                  "-c",
                   "echo ready; while :; do sleep 0.05; done"},
-                 folder, settings) {
+                 folder,
+                 settings) {
     program_.read_until("ready");
   }
   void end() {
@@ -156,10 +176,12 @@ TEST_F(TwoGpus, AJobOfALoginAndOneOfCronDoNotGetTheSameGpu) {
 class OthersProcess {
  public:
   OthersProcess() {
-    if (::geteuid() != 0) return;
+    if (::geteuid() != 0)
+      return;
     pid_ = ::fork();
     if (pid_ == 0) {
-      if (::setuid(kNobody) != 0) ::_exit(1);
+      if (::setuid(kNobody) != 0)
+        ::_exit(1);
       ::pause();
       ::_exit(0);
     }
@@ -167,12 +189,14 @@ class OthersProcess {
       struct stat info = {};
       return ::stat(cat("/proc/", pid_).c_str(), &info) == 0 ? info.st_uid : 0;
     };
-    while (owner() != kNobody) ::sched_yield();
+    while (owner() != kNobody)
+      ::sched_yield();
   }
   OthersProcess(const OthersProcess&) = delete;
   OthersProcess& operator=(const OthersProcess&) = delete;
   ~OthersProcess() {
-    if (pid_ == 1) return;
+    if (pid_ == 1)
+      return;
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
@@ -223,7 +247,8 @@ TEST_F(TwoGpus, WaitsForAGpu) {
   Fd write_end(ends[1]);
   ProgramSettings settings = settings_;
   settings.stderr_fd = write_end.get();
-  Program waiter(sh({"-q", "--gpus", "0", "--wait=60s"}, "echo got $MUSTER_DEVICE"), folder_, settings);
+  Program waiter(
+      sh({"-q", "--gpus", "0", "--wait=60s"}, "echo got $MUSTER_DEVICE"), folder_, settings);
   write_end.reset();
   char buffer[4096];
   const ssize_t n = ::read(log.get(), buffer, sizeof(buffer));
@@ -259,8 +284,9 @@ needs = { cpus = 1 }
   EXPECT_THAT(log("gpu-1"), testing::StartsWith(cat(kFirst, " ", kFirst, " [")));
   EXPECT_THAT(log("gpu-1"), Not(HasSubstr("[]")));
   EXPECT_THAT(log("gpu-2"), HasSubstr(cat(kSecond, " ", kSecond)));
-  EXPECT_THAT(log("ddp"), AllOf(HasSubstr(cat("rank 0 ", kFirst, " ", kFirst, ",", kSecond)),
-                                HasSubstr(cat("rank 1 ", kSecond, " ", kFirst, ",", kSecond))));
+  EXPECT_THAT(log("ddp"),
+              AllOf(HasSubstr(cat("rank 0 ", kFirst, " ", kFirst, ",", kSecond)),
+                    HasSubstr(cat("rank 1 ", kSecond, " ", kFirst, ",", kSecond))));
   EXPECT_EQ(log("cpu"), "none: .\n");
 }
 
@@ -279,8 +305,9 @@ on = "0"
               testing::ElementsAre(testing::StartsWith("GPU 0 is held by job ")));
   const Ran in_vain = run({"tasks", "s.toml", "--wait", "50ms", "--run-dir", "vain"});
   EXPECT_EQ(in_vain.code, 1);
-  EXPECT_THAT(in_vain.err,
-              AllOf(HasSubstr("some GPUs are held, and left to their holders"), HasSubstr("held by job ")));
+  EXPECT_THAT(
+      in_vain.err,
+      AllOf(HasSubstr("some GPUs are held, and left to their holders"), HasSubstr("held by job ")));
   Program tasks({"tasks", "s.toml", "--run-dir", "out"}, folder_, settings_);
   holder.end();
   EXPECT_EQ(tasks.finish().code, 0);
@@ -306,8 +333,11 @@ TEST_F(TwoGpus, WhatRunsElsewhereThanAskedIsNeverQuiet) {
   const Ran hidden = run(sh({"-q", "-n", "1"}, "echo $MUSTER_DEVICE"));
   EXPECT_EQ(hidden.code, 0) << hidden.err;
   EXPECT_EQ(hidden.out, "cpu:0\n");
-  EXPECT_THAT(hidden.err, AllOf(HasSubstr("CUDA_VISIBLE_DEVICES='0,0' shows 0 of 2 GPUs"), HasSubstr("twice"),
-                                HasSubstr("1 rank on CPU slots"), Not(HasSubstr("rank  host"))));
+  EXPECT_THAT(hidden.err,
+              AllOf(HasSubstr("CUDA_VISIBLE_DEVICES='0,0' shows 0 of 2 GPUs"),
+                    HasSubstr("twice"),
+                    HasSubstr("1 rank on CPU slots"),
+                    Not(HasSubstr("rank  host"))));
   settings_.environment["CUDA_VISIBLE_DEVICES"] = "";
   EXPECT_EQ(run(sh({"-q", "-n", "1"}, "true")).err, "") << "hidden on purpose";
   settings_.environment["CUDA_VISIBLE_DEVICES"] = "0,1";
@@ -317,29 +347,35 @@ TEST_F(TwoGpus, WhatRunsElsewhereThanAskedIsNeverQuiet) {
 }
 
 TEST_F(TwoGpus, AMapCommandIsToldTheRanksAndTheGpus) {
-  const Ran ran = run(sh({"-n", "1", "--map-command",
-                          "echo $MUSTER_MAP_RANKS $MUSTER_MAP_GPUS on $MUSTER_MAP_HOST >>told; echo 1"},
-                         "echo $MUSTER_DEVICE"));
+  const Ran ran =
+      run(sh({"-n",
+              "1",
+              "--map-command",
+              "echo $MUSTER_MAP_RANKS $MUSTER_MAP_GPUS on $MUSTER_MAP_HOST >>told; echo 1"},
+             "echo $MUSTER_DEVICE"));
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(ran.out, cat(kSecond, "\n"));
   const std::string told = read_file(folder_.path() + "/told");
   EXPECT_THAT(told, testing::StartsWith("1 0,1 on "));
   EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << "it is asked once";
-  EXPECT_THAT(run({"plan", "--map", "0", "--map-command", "echo 1"}).err, HasSubstr("expected one of"));
+  EXPECT_THAT(run({"plan", "--map", "0", "--map-command", "echo 1"}).err,
+              HasSubstr("expected one of"));
 }
 
 TEST_F(TwoGpus, APlanCountsThePrograms) {
   for (const char* const command : {"plan", "run"}) {
     std::vector<std::string> args = {command, "-n", "1", "./server", ":", "-n", "1", "./worker"};
-    if (command == std::string("run")) args.insert(args.begin() + 1, "--dry-run");
+    if (command == std::string("run"))
+      args.insert(args.begin() + 1, "--dry-run");
     const Ran ran = run(args);
     EXPECT_EQ(ran.code, 0) << ran.err;
     EXPECT_THAT(ran.out, AllOf(HasSubstr("GPU 0"), HasSubstr("GPU 1"))) << command;
   }
   const Ran after = run({"plan", "train.py", "--gpus", "1", "--epochs", "3"});
   EXPECT_EQ(after.code, 0) << after.err;
-  EXPECT_THAT(after.err, AllOf(HasSubstr("--gpus after 'train.py' is taken for the program's own"),
-                               Not(HasSubstr("--epochs"))));
+  EXPECT_THAT(after.err,
+              AllOf(HasSubstr("--gpus after 'train.py' is taken for the program's own"),
+                    Not(HasSubstr("--epochs"))));
   EXPECT_EQ(run({"plan", "--gpus", "1", "train.py", "--epochs", "3"}).err, "");
 }
 
@@ -363,7 +399,8 @@ TEST_F(TwoGpus, TasksOnCpusBecauseOfAWrongMaskAreNeverQuiet) {
 }
 
 TEST_F(TwoGpus, WhatCannotBeWaitedForIsRefused) {
-  EXPECT_THAT(run(sh({"--no-lease", "--wait=1m"}, "true")).err, HasSubstr("--wait: expected no --no-lease"));
+  EXPECT_THAT(run(sh({"--no-lease", "--wait=1m"}, "true")).err,
+              HasSubstr("--wait: expected no --no-lease"));
 }
 
 }  // namespace

@@ -41,9 +41,9 @@ class DoctorTest : public testing::Test {
     facts_.shm_writable = true;
     facts_.lease_folder = "/run/user/1/muster";
     facts_.environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID";
-    root_.write(
-        "proc/driver/nvidia/version",
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Release Build  (1)\nGCC version: 12.2\n");
+    root_.write("proc/driver/nvidia/version",
+                "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Release Build  "
+                "(1)\nGCC version: 12.2\n");
     limits("1048576", "1048576", "unlimited");
     root_.write("proc/self/cgroup", "0::/job\n");
     root_.write("sys/fs/cgroup/job/cgroup.controllers", "cpu memory pids\n");
@@ -58,12 +58,21 @@ class DoctorTest : public testing::Test {
   void limits(const std::string& files, const std::string& processes, const std::string& locked) {
     root_.write("proc/self/limits",
                 cat("Limit                     Soft Limit           Hard Limit           Units\n",
-                    "Max processes             ", processes, "    1048576     processes\n",
-                    "Max open files            ", files, "    1048576     files\n",
-                    "Max locked memory         ", locked, "    unlimited     bytes\n"));
+                    "Max processes             ",
+                    processes,
+                    "    1048576     processes\n",
+                    "Max open files            ",
+                    files,
+                    "    1048576     files\n",
+                    "Max locked memory         ",
+                    locked,
+                    "    unlimited     bytes\n"));
   }
 
-  void process(int pid, int parent, const std::string& name, const std::string& environment,
+  void process(int pid,
+               int parent,
+               const std::string& name,
+               const std::string& environment,
                const std::string& command = "") {
     const std::string folder = cat("proc/", pid, "/");
     root_.write(folder + "status", cat("Name:\t", name, "\nState:\tS\nPPid:\t", parent, "\n"));
@@ -137,7 +146,8 @@ TEST_F(DoctorTest, GpuHealthAndUse) {
   process(4711, 1, "train", "");
   gpu(1).processes = {{4711, 5}, {4712, 5}};
   gpu(0).memory_free_bytes = gpu(0).memory_total_bytes / 2;
-  EXPECT_RESULT(check_gpu_busy(facts_), warn,
+  EXPECT_RESULT(check_gpu_busy(facts_),
+                warn,
                 "GPU 0: 40.0 GiB used by processes not shown; GPU 1: 4711 (train), 4712");
   facts_.host.gpus.clear();
   EXPECT_RESULT(check_gpu_busy(facts_), skipped, "no GPU");
@@ -267,7 +277,8 @@ TEST_F(DoctorTest, Orphans) {
   EXPECT_RESULT(check_orphans(facts_), ok, "no process");
   process(201, 1, "train", std::string("TORCHELASTIC_RUN_ID=none\0MUSTER_RUN_DIR=/runs/x", 48));
   process(202, 201, "loader", std::string("TORCHELASTIC_RUN_ID=none\0MUSTER_RUN_DIR=/runs/x", 48));
-  EXPECT_RESULT(check_orphans(facts_), warn, "left-over processes of job /runs/x: 201 (train), 202 (loader)");
+  EXPECT_RESULT(
+      check_orphans(facts_), warn, "left-over processes of job /runs/x: 201 (train), 202 (loader)");
   EXPECT_EQ(check_orphans(facts_).fix, "kill 201 202");
   facts_.user += 1;
   EXPECT_RESULT(check_orphans(facts_), ok, "no process");
@@ -286,7 +297,8 @@ TEST_F(DoctorTest, OrphansInAContainer) {
 
 TEST_F(DoctorTest, Leases) {
   EXPECT_RESULT(check_leases(facts_), ok, "none held (/run/user/1/muster)");
-  facts_.leases[gpu(1).uuid] = {{.units = 1000, .note = LeaseNote{.pid = 12, .job = "j"}, .alive = true}};
+  facts_.leases[gpu(1).uuid] = {
+      {.units = 1000, .note = LeaseNote{.pid = 12, .job = "j"}, .alive = true}};
   EXPECT_RESULT(check_leases(facts_), ok, "GPU 1: job j (pid 12)");
   facts_.leases[gpu(1).uuid][0].alive = false;
   EXPECT_RESULT(check_leases(facts_), warn, "which has ended");
@@ -295,7 +307,8 @@ TEST_F(DoctorTest, Leases) {
 }
 
 TEST_F(DoctorTest, Torch) {
-  EXPECT_RESULT(check_torch(facts_), ok, "2.15.0+cu130 (" + root_.path() + "/opt/venv/lib/python3.11");
+  EXPECT_RESULT(
+      check_torch(facts_), ok, "2.15.0+cu130 (" + root_.path() + "/opt/venv/lib/python3.11");
   root_.write("libtorch/build-version", "2.9.1+cpu\n");
   facts_.environment["TORCH"] = root_.path() + "/libtorch";
   EXPECT_RESULT(check_torch(facts_), warn, "2.9.1+cpu");
@@ -305,9 +318,9 @@ TEST_F(DoctorTest, Torch) {
   root_.write("usr/lib/python3.12/dist-packages/torch/version.py", "__version__ = '2.12.0'\n");
   facts_.environment["PATH"] = "/usr/bin:/bin";
   EXPECT_RESULT(check_torch(facts_), ok, "2.12.0");
-  root_.write(
-      "opt/muster/lib/muster/libtorch/torch/include/torch/headeronly/version.h",
-      "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 14\n#define TORCH_VERSION_PATCH 1\n");
+  root_.write("opt/muster/lib/muster/libtorch/torch/include/torch/headeronly/version.h",
+              "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 14\n#define "
+              "TORCH_VERSION_PATCH 1\n");
   facts_.environment["PATH"] = "/opt/muster/bin:/usr/bin";
   EXPECT_RESULT(check_torch(facts_), ok, "2.14.1");
   facts_.python_answer = "2.11.0 /x y/torch";
@@ -345,7 +358,8 @@ TEST(DoctorCommand, ThisMachine) {
   app.parse("doctor --master localhost");
   const std::string text = testing::internal::GetCapturedStdout();
   EXPECT_TRUE(exit_code == 0 || exit_code == 1) << text;
-  for (const Check& check : doctor_checks()) EXPECT_THAT(text, HasSubstr(cat(" ", check.name, "  ")));
+  for (const Check& check : doctor_checks())
+    EXPECT_THAT(text, HasSubstr(cat(" ", check.name, "  ")));
   EXPECT_THAT(text, HasSubstr("to localhost from 127.0.0.1 (lo)"));
   EXPECT_THAT(app.get_subcommand("doctor")->help(), HasSubstr("muster doctor --master node1"));
 }
@@ -358,7 +372,8 @@ TEST(DoctorCommand, AsksAPython) {
   ::chmod(bad.c_str(), 0700);
   EXPECT_RESULT(check_torch(look_at_this_machine({.python = good})), ok, "2.15.0 (/x/torch)");
   EXPECT_RESULT(check_torch(look_at_this_machine({.python = bad})), fail, "import torch failed");
-  EXPECT_RESULT(check_torch(look_at_this_machine({.python = "/nowhere/python"})), fail, "/nowhere/python");
+  EXPECT_RESULT(
+      check_torch(look_at_this_machine({.python = "/nowhere/python"})), fail, "/nowhere/python");
 }
 
 }  // namespace

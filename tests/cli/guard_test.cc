@@ -21,14 +21,18 @@ std::vector<Fd> pidfds(const std::string& text) {
   std::vector<Fd> fds;
   for (const std::string& line : split(text, '\n')) {
     const size_t at = line.find("pid ");
-    if (at == std::string::npos) continue;
-    fds.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, std::stoi(line.substr(at + 4)), 0)));
+    if (at == std::string::npos)
+      continue;
+    fds.emplace_back(
+        static_cast<int>(::syscall(SYS_pidfd_open, std::stoi(line.substr(at + 4)), 0)));
   }
   return fds;
 }
 
-// Two ranks that say their pids and then sleep, with a handler for SIGTERM and SIGINT when `script` has one.
-std::vector<std::string> sleepers(const std::string& script, std::vector<std::string> flags = {},
+// Two ranks that say their pids and then sleep, with a handler for SIGTERM and SIGINT when `script`
+// has one.
+std::vector<std::string> sleepers(const std::string& script,
+                                  std::vector<std::string> flags = {},
                                   const std::string& run_dir = "out") {
   std::vector<std::string> args = {"run", "-q", "-n", "2", "--run-dir", run_dir};
   args.insert(args.end(), flags.begin(), flags.end());
@@ -38,8 +42,8 @@ std::vector<std::string> sleepers(const std::string& script, std::vector<std::st
   return args;
 }
 
-// For what is to end at once: long after the longest pause of a loaded machine, long before the waits that
-// these tests must not meet.
+// For what is to end at once: long after the longest pause of a loaded machine, long before the
+// waits that these tests must not meet.
 constexpr milliseconds kSoon{20'000};
 
 void wait_until_ready(Program& program) {
@@ -59,23 +63,29 @@ TEST_P(GuardSignal, StopsEverythingAndIsTheExitCode) {
   const Ran ran = program.finish();
   EXPECT_EQ(ran.code, 128 + GetParam());
   EXPECT_THAT(ran.err, HasSubstr(cat("stopped by ", signal_name(GetParam()))));
-  for (const Fd& rank : ranks) EXPECT_TRUE(ends_within(rank, milliseconds(0)));
+  for (const Fd& rank : ranks)
+    EXPECT_TRUE(ends_within(rank, milliseconds(0)));
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out/failure.json"));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GuardSignal, testing::Values(SIGTERM, SIGINT, SIGHUP, SIGQUIT),
+INSTANTIATE_TEST_SUITE_P(All,
+                         GuardSignal,
+                         testing::Values(SIGTERM, SIGINT, SIGHUP, SIGQUIT),
                          [](const auto& info) { return signal_name(info.param); });
 
-// A control group with 256 MiB of memory below this process's own; its path is empty where none can be made.
+// A control group with 256 MiB of memory below this process's own; its path is empty where none can
+// be made.
 class SmallGroup {
  public:
   SmallGroup() {
     for (const char* mount : {"/sys/fs/cgroup/memory", "/sys/fs/cgroup"}) {
       const std::string path = cat(mount, "/muster-test-", ::getpid());
-      if (::mkdir(path.c_str(), 0755) != 0) continue;
+      if (::mkdir(path.c_str(), 0755) != 0)
+        continue;
       path_ = path;
       for (const char* limit : {"/memory.limit_in_bytes", "/memory.max"}) {
-        if (std::ofstream(path + limit) << "268435456" << std::flush) return;
+        if (std::ofstream(path + limit) << "268435456" << std::flush)
+          return;
       }
       ::rmdir(path.c_str());
       path_.clear();
@@ -84,7 +94,8 @@ class SmallGroup {
   SmallGroup(const SmallGroup&) = delete;
   SmallGroup& operator=(const SmallGroup&) = delete;
   ~SmallGroup() {
-    if (!path_.empty()) ::rmdir(path_.c_str());
+    if (!path_.empty())
+      ::rmdir(path_.c_str());
   }
   const std::string& path() const { return path_; }
 
@@ -97,22 +108,27 @@ TEST(Guard, AnOutOfMemoryKillIsSaidToBeOne) {
   GTEST_SKIP() << "the launcher itself needs more than the control group has";
 #endif
   const SmallGroup group;
-  if (group.path().empty()) GTEST_SKIP() << "no control group with a memory limit can be made here";
+  if (group.path().empty())
+    GTEST_SKIP() << "no control group with a memory limit can be made here";
   const ScratchFolder folder;
   ProgramSettings settings;
   const std::string launcher = settings.program;
   settings.program = "sh";
   // `tail` keeps the whole of a line that never ends.
-  const Ran ran = muster(
-      {"-c", cat("echo $$ >", group.path(), "/cgroup.procs && exec ", launcher,
-                 " run -q -n 2 --run-dir out sh -c '[ $RANK = 0 ] && exec sleep 60; exec tail /dev/zero'")},
-      folder, settings);
+  const Ran ran = muster({"-c",
+                          cat("echo $$ >",
+                              group.path(),
+                              "/cgroup.procs && exec ",
+                              launcher,
+                              " run -q -n 2 --run-dir out sh -c '[ $RANK = 0 ] && exec sleep 60; "
+                              "exec tail /dev/zero'")},
+                         folder,
+                         settings);
   EXPECT_EQ(ran.code, 128 + SIGKILL) << ran.err;
-  EXPECT_THAT(
-      ran.err,
-      HasSubstr(
-          "rank 1 failed first: killed by SIGKILL: out of memory (the kernel ended 1 process of this control "
-          "group meanwhile, whose limit is 256.0 MiB)"));
+  EXPECT_THAT(ran.err,
+              HasSubstr("rank 1 failed first: killed by SIGKILL: out of memory (the kernel ended 1 "
+                        "process of this control "
+                        "group meanwhile, whose limit is 256.0 MiB)"));
 }
 
 // With a runtime folder of their own, so that other jobs of the tester are not seen, or ended.
@@ -128,14 +144,18 @@ TEST(Jobs, AreListedAndEndedByTheirId) {
   EXPECT_EQ(muster({"ps"}, folder, settings).out, "no job of yours runs on this host\n");
   Program first(sleepers("", {"--rdzv-backend", "c10d", "--rdzv-id", "first"}), folder, settings);
   Program second(sleepers("trap 'echo saved$RANK; exit 0' TERM; ",
-                          {"--rdzv-backend", "c10d", "--rdzv-id", "second"}, "second"),
-                 folder, settings);
+                          {"--rdzv-backend", "c10d", "--rdzv-id", "second"},
+                          "second"),
+                 folder,
+                 settings);
   wait_until_ready(first);
   wait_until_ready(second);
   const std::string list = muster({"ps"}, folder, settings).out;
-  EXPECT_THAT(list, testing::AllOf(testing::ContainsRegex(cat("first +", first.pid(), " ")),
-                                   testing::ContainsRegex(cat("second +", second.pid(), " ")),
-                                   HasSubstr("cpu:0 cpu:1"), HasSubstr("sh -c")));
+  EXPECT_THAT(list,
+              testing::AllOf(testing::ContainsRegex(cat("first +", first.pid(), " ")),
+                             testing::ContainsRegex(cat("second +", second.pid(), " ")),
+                             HasSubstr("cpu:0 cpu:1"),
+                             HasSubstr("sh -c")));
   EXPECT_THAT(muster({"ps", "--json"}, folder, settings).out, HasSubstr("\"num_ranks\": 2"));
   const Ran stop = muster({"stop", "sec"}, folder, settings);
   EXPECT_EQ(stop.code, 0) << stop.err;
@@ -160,7 +180,8 @@ TEST(Jobs, OneThatDoesNotEndIsKilledWithAllItHas) {
   EXPECT_THAT(in_vain.out, HasSubstr(cat("still runs after 50ms; muster stop --kill ", job.pid())));
   EXPECT_EQ(muster({"stop", "--kill", cat(job.pid())}, folder, settings).code, 0);
   EXPECT_EQ(job.finish().code, 128 + SIGKILL);
-  for (const Fd& rank : ranks) EXPECT_TRUE(ends_within(rank, kSoon));
+  for (const Fd& rank : ranks)
+    EXPECT_TRUE(ends_within(rank, kSoon));
 }
 
 TEST(Guard, RanksGetTheSignalAndTimeToSave) {
@@ -181,7 +202,8 @@ TEST(Guard, WhoIgnoresTheSignalIsKilledAfterTheGrace) {
   const auto ranks = pidfds(program.read_until("ready1"));
   ::kill(program.pid(), SIGTERM);
   EXPECT_EQ(program.finish().code, 128 + SIGTERM);
-  for (const Fd& rank : ranks) EXPECT_TRUE(ends_within(rank, milliseconds(0)));
+  for (const Fd& rank : ranks)
+    EXPECT_TRUE(ends_within(rank, milliseconds(0)));
 }
 
 TEST(Guard, SecondInterruptDoesNotWait) {
@@ -200,8 +222,11 @@ std::vector<std::string> wrapped(const std::string& script, std::vector<std::str
   std::vector<std::string> args = {"run", "-q", "-n", "1", "--run-dir", "out"};
   args.insert(args.end(), flags.begin(), flags.end());
   args.insert(args.end(),
-              {"sh", "-c",
-               cat("sh -c \"", script, "echo pid \\$\\$; echo ready; while :; do sleep 0.05; done\"; true")});
+              {"sh",
+               "-c",
+               cat("sh -c \"",
+                   script,
+                   "echo pid \\$\\$; echo ready; while :; do sleep 0.05; done\"; true")});
   return args;
 }
 
@@ -242,7 +267,8 @@ TEST(Guard, AProgramBehindAWrapperHearsAnInterrupt) {
 TEST(Guard, AnInterruptShortensTheGraceOfWhatIsBehindAWrapper) {
   const ScratchFolder folder;
   // The wrapper goes at once; what is behind it is asked then.
-  Program program(wrapped("trap '' INT; trap 'echo not yet' TERM; ", {"--shutdown-timeout", "1h"}), folder);
+  Program program(wrapped("trap '' INT; trap 'echo not yet' TERM; ", {"--shutdown-timeout", "1h"}),
+                  folder);
   const auto pids = pidfds(program.read_until("ready"));
   ASSERT_EQ(pids.size(), 1U);
   ::kill(program.pid(), SIGTERM);
@@ -255,7 +281,12 @@ TEST(Guard, AnInterruptShortensTheGraceOfWhatIsBehindAWrapper) {
 TEST(Guard, WhatIsBehindAWrapperDiesWithTheLauncher) {
   for (const char* session : {"", "setsid "}) {
     const ScratchFolder folder;
-    Program program({"run", "-q", "-n", "2", "sh", "-c",
+    Program program({"run",
+                     "-q",
+                     "-n",
+                     "2",
+                     "sh",
+                     "-c",
                      cat(session,
                          "sh -c 'trap \"\" TERM HUP; echo pid $$; echo ready$RANK; "
                          "while :; do sleep 0.05; done'; true")},
@@ -266,7 +297,8 @@ TEST(Guard, WhatIsBehindAWrapperDiesWithTheLauncher) {
     ::kill(program.pid(), SIGKILL);
     for (const Fd& pid : programs) {
       EXPECT_TRUE(ends_within(pid, kSoon)) << session;
-      ::syscall(SYS_pidfd_send_signal, pid.get(), SIGKILL, nullptr, 0);  // leave nothing when this fails
+      ::syscall(
+          SYS_pidfd_send_signal, pid.get(), SIGKILL, nullptr, 0);  // leave nothing when this fails
     }
     program.finish();
   }
@@ -276,27 +308,41 @@ TEST(Guard, WhatIsBehindAWrapperDiesWithTheLauncher) {
 TEST(Guard, WhatARankHasStartedDiesWithALauncherThatStillStarts) {
   for (int round = 0; round < 3; ++round) {
     const ScratchFolder folder;
-    Program program(
-        {"run", "-q", "-n", "32", "sh", "-c",
-         "[ $RANK = 0 ] || exec sleep 1000; "
-         "setsid sh -c 'echo $$ >part; mv part pid; exec sleep 1000' & until [ -e pid ]; do :; done; "
-         "kill -KILL $PPID; exec sleep 1000"},
-        folder);
+    Program program({"run",
+                     "-q",
+                     "-n",
+                     "32",
+                     "sh",
+                     "-c",
+                     "[ $RANK = 0 ] || exec sleep 1000; "
+                     "setsid sh -c 'echo $$ >part; mv part pid; exec sleep 1000' & until [ -e pid "
+                     "]; do :; done; "
+                     "kill -KILL $PPID; exec sleep 1000"},
+                    folder);
     program.finish();
     const pid_t left = std::stoi(read_file(folder.path() + "/pid"));
     const Fd pid(static_cast<int>(::syscall(SYS_pidfd_open, left, 0)));
     EXPECT_TRUE(!pid.valid() || ends_within(pid, kSoon));
-    if (pid.valid()) ::syscall(SYS_pidfd_send_signal, pid.get(), SIGKILL, nullptr, 0);
+    if (pid.valid())
+      ::syscall(SYS_pidfd_send_signal, pid.get(), SIGKILL, nullptr, 0);
   }
 }
 
 TEST(Guard, AStopSignalAtTheEndOfAnAttemptForbidsTheNext) {
   const ScratchFolder folder;
   // More than the pipe to us holds: the launcher is busy with the rest when the rank has ended.
-  Program program({"run", "-q", "-n", "1", "--max-restarts", "3", "sh", "-c",
-                   "head -c 300000 /dev/zero; echo attempt >> attempts; echo $$ > pid.part; mv pid.part pid; "
-                   "exit 9"},
-                  folder);
+  Program program(
+      {"run",
+       "-q",
+       "-n",
+       "1",
+       "--max-restarts",
+       "3",
+       "sh",
+       "-c",
+       "head -c 300000 /dev/zero; echo attempt >> attempts; echo $$ > pid.part; mv pid.part pid; "
+       "exit 9"},
+      folder);
   // A reader that took nothing for 5 s would have the launcher go on.
   Deadline next_page(milliseconds(500));
   const auto wait = [&] {
@@ -306,9 +352,11 @@ TEST(Guard, AStopSignalAtTheEndOfAnAttemptForbidsTheNext) {
     }
     ::sched_yield();
   };
-  while (!std::filesystem::exists(folder.path() + "/pid")) wait();
+  while (!std::filesystem::exists(folder.path() + "/pid"))
+    wait();
   const int rank = std::stoi(read_file(folder.path() + "/pid"));
-  while (::kill(rank, 0) == 0) wait();  // until it is no zombie either
+  while (::kill(rank, 0) == 0)
+    wait();  // until it is no zombie either
   ::kill(program.pid(), SIGTERM);
   const Ran ran = program.finish();
   EXPECT_EQ(ran.code, 9);
@@ -323,18 +371,25 @@ TEST(Guard, RanksDieWithTheLauncher) {
   const auto ranks = pidfds(program.read_until("ready1"));
   ASSERT_EQ(ranks.size(), 2U);
   ::kill(program.pid(), SIGKILL);
-  for (const Fd& rank : ranks) EXPECT_TRUE(ends_within(rank, kSoon));
+  for (const Fd& rank : ranks)
+    EXPECT_TRUE(ends_within(rank, kSoon));
   program.finish();
 }
 
 TEST(Guard, GrandchildrenGoToo) {
   const ScratchFolder folder;
   for (const char* end : {"exit 0", "exit 1"}) {
-    Program program({"run", "-q", "-n", "2", "sh", "-c",
+    Program program({"run",
+                     "-q",
+                     "-n",
+                     "2",
+                     "sh",
+                     "-c",
                      cat("setsid sleep 1000 & echo pid $!; (sleep 1000 & echo pid $!); ", end)},
                     folder);
     const Ran ran = program.finish();
-    for (const Fd& pid : pidfds(ran.out)) EXPECT_TRUE(ends_within(pid, milliseconds(500))) << ran.out;
+    for (const Fd& pid : pidfds(ran.out))
+      EXPECT_TRUE(ends_within(pid, milliseconds(500))) << ran.out;
   }
 }
 
@@ -342,7 +397,8 @@ TEST(Guard, NamesTheCauseAmongDeathsThatFollowAtOnce) {
   const ScratchFolder folder;
   // Rank 0 and 1 exit with 1 the moment that rank 2 dies.
   const std::string script =
-      "if [ $RANK = 2 ]; then exec 3> gate0 4> gate1; kill -KILL $$; fi; read x < gate$RANK; exit 1";
+      "if [ $RANK = 2 ]; then exec 3> gate0 4> gate1; kill -KILL $$; fi; read x < gate$RANK; exit "
+      "1";
   for (int round = 0; round < 5; ++round) {
     for (const char* gate : {"/gate0", "/gate1"}) {
       ::unlink((folder.path() + gate).c_str());
@@ -357,7 +413,8 @@ TEST(Guard, NamesTheCauseAmongDeathsThatFollowAtOnce) {
 TEST(Guard, NohupIsHonoured) {
   const ScratchFolder folder;
   Program program = from_shell(
-      "trap '' HUP; exec \"$0\" run -q -n 1 sh -c 'echo ready; until [ -e go ]; do sleep 0.02; done'",
+      "trap '' HUP; exec \"$0\" run -q -n 1 sh -c 'echo ready; until [ -e go ]; do sleep 0.02; "
+      "done'",
       folder);
   program.read_until("ready");
   ::kill(program.pid(), SIGHUP);

@@ -30,8 +30,8 @@ TEST(LeftTrace, ReportMakesOneOfIt) {
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("run/trace.json, 1 events of 1 rank"));
   EXPECT_THAT(read_file(run_dir + "/trace.json"), HasSubstr("\"left\""));
-  EXPECT_TRUE(
-      std::filesystem::exists(event_path(run_dir, 0, 0)));  // a copy: ranks of other hosts may still write
+  EXPECT_TRUE(std::filesystem::exists(
+      event_path(run_dir, 0, 0)));  // a copy: ranks of other hosts may still write
 }
 
 TEST(LeftTrace, ReportSaysWhereThereIsNone) {
@@ -57,8 +57,10 @@ TEST(LeftTrace, AJobThatRunsKeepsItsEvents) {
   const ScratchFolder folder;
   ProgramSettings settings;
   settings.environment = {{"MUSTER_RUNTIME_DIR", folder.path()}};
-  Program program({"run", "-q", "-n", "1", "--run-dir", "run", "sh", "-c", "echo up; exec sleep 1000"},
-                  folder, settings);
+  Program program(
+      {"run", "-q", "-n", "1", "--run-dir", "run", "sh", "-c", "echo up; exec sleep 1000"},
+      folder,
+      settings);
   program.read_until("up");
   leave_events(folder.path() + "/run");
   const Ran ran = muster({"report", "--trace", "run"}, folder, settings);

@@ -19,11 +19,15 @@ constexpr std::chrono::seconds kBound{20};
 int port_said_by(Program& job) {
   const std::string out = job.read_until(";");
   return static_cast<int>(
-      parse_int(out.substr(out.find("port ") + 5, out.find(';') - out.find("port ") - 5)).value_or(0));
+      parse_int(out.substr(out.find("port ") + 5, out.find(';') - out.find("port ") - 5))
+          .value_or(0));
 }
 
 std::string refusal_at(int port, pid_t stranger) {
-  return cat("MASTER_PORT ", port, ": expected a rank of this job to listen there, got process ", stranger,
+  return cat("MASTER_PORT ",
+             port,
+             ": expected a rank of this job to listen there, got process ",
+             stranger,
              " (");
 }
 
@@ -38,19 +42,24 @@ while seen not in open("err").read(): pass
 )";
 
 TEST(MasterPort, AStrangerThatListensThereEndsTheJob) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can become another user";
   const ScratchFolder folder;
   Program job(sh({"-n", "2", "-q", "--run-dir", "out", "--max-restarts", "3"},
                  "[ $RANK != 0 ] || echo \"port $MASTER_PORT;\"; exec sleep 1000"),
-              folder, {.timeout = kBound});
+              folder,
+              {.timeout = kBound});
   const int port = port_said_by(job);
   const Stranger stranger(port);
   const Ran ran = job.finish();
   EXPECT_EQ(ran.code, 1);
-  EXPECT_THAT(ran.err, AllOf(HasSubstr(refusal_at(port, stranger.pid())),
-                             HasSubstr(") of uid 65534 (nobody); "), HasSubstr("start again"),
-                             ContainsRegex("ranks (0, 1|1, 0): ended by muster \\(SIGKILL\\)"),
-                             Not(HasSubstr("restart 1")), Not(HasSubstr("failed first"))));
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr(refusal_at(port, stranger.pid())),
+                    HasSubstr(") of uid 65534 (nobody); "),
+                    HasSubstr("start again"),
+                    ContainsRegex("ranks (0, 1|1, 0): ended by muster \\(SIGKILL\\)"),
+                    Not(HasSubstr("restart 1")),
+                    Not(HasSubstr("failed first"))));
   const auto failure = failure_of(folder);
   EXPECT_EQ(failure["exit_code"], 1);
   EXPECT_TRUE(failure["first"].is_null());
@@ -60,40 +69,49 @@ TEST(MasterPort, AStrangerThatListensThereEndsTheJob) {
 
 // What the stranger has done to the rank is not the cause.
 TEST(MasterPort, ARankThatFailsOfTheStrangerIsNotBlamed) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can become another user";
   const ScratchFolder folder;
   Program job(sh({"-n", "1", "-q", "--max-restarts", "3"},
                  "echo \"port $MASTER_PORT;\"; until [ -e go ]; do :; done; exit 98"),
-              folder, {.timeout = kBound});
+              folder,
+              {.timeout = kBound});
   const int port = port_said_by(job);
   // It may be seen before the rank fails, or after.
   const Stranger stranger(port);
   folder.write("go", "");
   const Ran ran = job.finish();
   EXPECT_EQ(ran.code, 1);
-  EXPECT_THAT(ran.err, AllOf(HasSubstr(refusal_at(port, stranger.pid())), Not(HasSubstr("failed:")),
-                             Not(HasSubstr("restart 1"))));
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr(refusal_at(port, stranger.pid())),
+                    Not(HasSubstr("failed:")),
+                    Not(HasSubstr("restart 1"))));
 }
 
 TEST(MasterPort, RanksOfTheJobAreLeftInPeace) {
   const ScratchFolder folder;
   folder.write("listen.py", kListens);
-  const Fd err(::open((folder.path() + "/err").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  const Ran ran =
-      muster({"run", "-n", "2", "-q", "python3", "listen.py"}, folder,
-             {.environment = {{"MUSTER_LOG_LEVEL", "debug"}}, .timeout = kBound, .stderr_fd = err.get()});
+  const Fd err(
+      ::open((folder.path() + "/err").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  const Ran ran = muster(
+      {"run", "-n", "2", "-q", "python3", "listen.py"},
+      folder,
+      {.environment = {{"MUSTER_LOG_LEVEL", "debug"}}, .timeout = kBound, .stderr_fd = err.get()});
   EXPECT_EQ(ran.code, 0) << read_file(folder.path() + "/err");
 }
 
 TEST(MasterPort, ARankOfAnotherUserIsOfTheJobToo) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can become another user";
   const ScratchFolder folder;
   std::filesystem::permissions(folder.path(), std::filesystem::perms::all);
   folder.write("listen.py", kListens);
-  const Fd err(::open((folder.path() + "/err").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  const Ran ran =
-      muster({"run", "-n", "2", "-q", "python3", "listen.py", "65534"}, folder,
-             {.environment = {{"MUSTER_LOG_LEVEL", "debug"}}, .timeout = kBound, .stderr_fd = err.get()});
+  const Fd err(
+      ::open((folder.path() + "/err").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  const Ran ran = muster(
+      {"run", "-n", "2", "-q", "python3", "listen.py", "65534"},
+      folder,
+      {.environment = {{"MUSTER_LOG_LEVEL", "debug"}}, .timeout = kBound, .stderr_fd = err.get()});
   EXPECT_EQ(ran.code, 0) << read_file(folder.path() + "/err");
 }
 

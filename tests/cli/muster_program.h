@@ -1,5 +1,5 @@
-// Runs the real `muster` program for a test: arguments and environment in, exit code and output out. It sees
-// no GPU and nothing of the tester's environment.
+// Runs the real `muster` program for a test: arguments and environment in, exit code and output
+// out. It sees no GPU and nothing of the tester's environment.
 #pragma once
 
 #include <fcntl.h>
@@ -42,7 +42,9 @@ struct ProgramSettings {
 class Program {
  public:
   Program(std::vector<std::string> args, const ScratchFolder& folder, ProgramSettings settings = {})
-      : settings_(std::move(settings)), err_(std::tmpfile(), ::fclose), deadline_(settings_.timeout) {
+      : settings_(std::move(settings)),
+        err_(std::tmpfile(), ::fclose),
+        deadline_(settings_.timeout) {
     int ends[2];
     EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
     out_ = Fd(ends[0]);
@@ -53,15 +55,17 @@ class Program {
     Environment variables = {{"PATH", get_env("PATH").value_or("/usr/bin:/bin")},
                              {"HOME", folder.path()},
                              {"CUDA_VISIBLE_DEVICES", ""}};
-    for (const auto& [name, value] : settings_.environment) variables[name] = value;
+    for (const auto& [name, value] : settings_.environment)
+      variables[name] = value;
     args.insert(args.begin(), settings_.program);
-    child_ = spawn_child({.argv = std::move(args),
-                          .environment = std::move(variables),
-                          .working_directory = folder.path(),
-                          .stdin_fd = ::fileno(input.get()),
-                          .stdout_fd = settings_.stdout_fd >= 0 ? settings_.stdout_fd : write_end.get(),
-                          .stderr_fd = settings_.stderr_fd >= 0 ? settings_.stderr_fd : ::fileno(err_.get()),
-                          .inherit_fds = {}});
+    child_ = spawn_child(
+        {.argv = std::move(args),
+         .environment = std::move(variables),
+         .working_directory = folder.path(),
+         .stdin_fd = ::fileno(input.get()),
+         .stdout_fd = settings_.stdout_fd >= 0 ? settings_.stdout_fd : write_end.get(),
+         .stderr_fd = settings_.stderr_fd >= 0 ? settings_.stderr_fd : ::fileno(err_.get()),
+         .inherit_fds = {}});
   }
 
   pid_t pid() const { return child_.pid; }
@@ -74,8 +78,8 @@ class Program {
     return ran_.out;
   }
 
-  // Takes a page of its standard output, if there is one, and leaves the rest: a reader that is slow, but has
-  // not stopped.
+  // Takes a page of its standard output, if there is one, and leaves the rest: a reader that is
+  // slow, but has not stopped.
   void read_a_page() { read_some(4096, std::chrono::milliseconds(0)); }
 
   Ran finish() {
@@ -101,10 +105,12 @@ class Program {
 
   bool read_some(size_t most, std::chrono::milliseconds patience) {
     pollfd poll = {.fd = out_.get(), .events = POLLIN, .revents = 0};
-    if (::poll(&poll, 1, static_cast<int>(patience.count())) != 1) return false;
+    if (::poll(&poll, 1, static_cast<int>(patience.count())) != 1)
+      return false;
     char buffer[65536];
     const ssize_t n = ::read(out_.get(), buffer, std::min(most, sizeof(buffer)));
-    if (n > 0) ran_.out.append(buffer, static_cast<size_t>(n));
+    if (n > 0)
+      ran_.out.append(buffer, static_cast<size_t>(n));
     return n > 0;
   }
 
@@ -134,13 +140,16 @@ inline nlohmann::json failure_of(const ScratchFolder& folder) {
 }
 
 // Start to end.
-inline Ran muster(std::vector<std::string> args, const ScratchFolder& folder, ProgramSettings settings = {}) {
+inline Ran muster(std::vector<std::string> args,
+                  const ScratchFolder& folder,
+                  ProgramSettings settings = {}) {
   return Program(std::move(args), folder, std::move(settings)).finish();
 }
 
 // True when the process is gone within `limit`.
 inline bool ends_within(const Fd& pidfd, std::chrono::milliseconds limit) {
-  if (!pidfd.valid()) return true;
+  if (!pidfd.valid())
+    return true;
   pollfd poll = {.fd = pidfd.get(), .events = POLLIN, .revents = 0};
   return ::poll(&poll, 1, static_cast<int>(limit.count())) == 1;
 }

@@ -28,7 +28,8 @@ struct TwoGpus {
       RankPlan rank;
       rank.rank = rank.local_rank = i;
       rank.host = "box";
-      rank.device = {.kind = DeviceAssignment::Kind::cuda, .uuid = shared ? GpuUuid{"GPU-a"} : gpu.uuid};
+      rank.device = {.kind = DeviceAssignment::Kind::cuda,
+                     .uuid = shared ? GpuUuid{"GPU-a"} : gpu.uuid};
       plan.ranks.push_back(rank);
     }
     inventory.hosts.push_back(host);
@@ -40,7 +41,8 @@ int64_t device_bytes(const PlanModelFlags& flags, const TwoGpus& job) {
   return nlohmann::json::parse(json)["device_bytes"];
 }
 
-std::string plan_refusal(const PlanModelFlags& flags, const Inventory& inventory = {},
+std::string plan_refusal(const PlanModelFlags& flags,
+                         const Inventory& inventory = {},
                          const Plan& plan = {}) {
   try {
     to_about_model(flags, false)(inventory, plan);
@@ -60,9 +62,14 @@ TEST(PlanModel, TheSmallestGpuCountsAndItsSharers) {
 TEST(PlanModel, ATableOfWays) {
   const TwoGpus job;
   const std::string table = to_about_model({.model = kSizes}, false)(job.inventory, job.plan);
-  for (const char* part :
-       {"model: 108928 parameters, fp32, AdamW, 2 × 8 tokens", "8.0 GiB", "\nDDP ", "\nZeRO-2 ",
-        "\nfully sharded ", "\ntensor parallel ", "\npipeline 1F1B ", "most layers"})
+  for (const char* part : {"model: 108928 parameters, fp32, AdamW, 2 × 8 tokens",
+                           "8.0 GiB",
+                           "\nDDP ",
+                           "\nZeRO-2 ",
+                           "\nfully sharded ",
+                           "\ntensor parallel ",
+                           "\npipeline 1F1B ",
+                           "most layers"})
     EXPECT_THAT(table, HasSubstr(part));
 }
 
@@ -75,7 +82,8 @@ TEST(PlanModel, ThePlansJsonCanStillBeRun) {
 }
 
 TEST(PlanModel, WhatSaysNothingIsRefused) {
-  EXPECT_THAT(plan_refusal({.model = "layers"}), HasSubstr("--model: expected NAME=VALUE, got 'layers'"));
+  EXPECT_THAT(plan_refusal({.model = "layers"}),
+              HasSubstr("--model: expected NAME=VALUE, got 'layers'"));
   EXPECT_THAT(plan_refusal({.device_memory = "3GiB"}), HasSubstr("expected --model beside it"));
   for (const char* bad : {"x", "0", "-1", "2000000GiB"})
     EXPECT_THAT(plan_refusal({.model = kSizes, .device_memory = bad}),

@@ -1,6 +1,6 @@
-// Python programs under the real `muster run`: the environment is torchrun's own (asked of torchrun itself),
-// DDP scripts run unchanged, exceptions reach the failure card. Needs PyTorch: MUSTER_TEST_PYTHON, or the one
-// in .deps.
+// Python programs under the real `muster run`: the environment is torchrun's own (asked of torchrun
+// itself), DDP scripts run unchanged, exceptions reach the failure card. Needs PyTorch:
+// MUSTER_TEST_PYTHON, or the one in .deps.
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
@@ -22,7 +22,8 @@ std::string torch_python() {
   const ScratchFolder folder;
   ProgramSettings settings;
   settings.program = python;
-  const char* const is_there = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))";
+  const char* const is_there =
+      "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))";
   try {
     return Program({"-c", is_there}, folder, settings).finish().code == 0 ? python : "";
   } catch (const Error&) {
@@ -32,23 +33,30 @@ std::string torch_python() {
 
 #define NEED_TORCH(python)                   \
   const std::string python = torch_python(); \
-  if (python.empty()) GTEST_SKIP() << "no Python with PyTorch here"
+  if (python.empty())                        \
+  GTEST_SKIP() << "no Python with PyTorch here"
 
 constexpr const char* kDumpScript = R"(import json, os
 with open(os.environ["DUMP_TO"] + os.environ["RANK"], "w") as file:
     json.dump(dict(os.environ), file)
 )";
 
-// These differ by design, or are free to: ports, ids and paths, threads, and who serves PyTorch's store.
-const char* const kFree[] = {"MASTER_PORT",     "TORCHELASTIC_RUN_ID",          "TORCHELASTIC_ERROR_FILE",
-                             "OMP_NUM_THREADS", "TORCHELASTIC_USE_AGENT_STORE", "CUDA_VISIBLE_DEVICES",
+// These differ by design, or are free to: ports, ids and paths, threads, and who serves PyTorch's
+// store.
+const char* const kFree[] = {"MASTER_PORT",
+                             "TORCHELASTIC_RUN_ID",
+                             "TORCHELASTIC_ERROR_FILE",
+                             "OMP_NUM_THREADS",
+                             "TORCHELASTIC_USE_AGENT_STORE",
+                             "CUDA_VISIBLE_DEVICES",
                              "DUMP_TO"};
 
 void compare_environments(const ScratchFolder& folder) {
   int num_ranks = 0;
   for (;; ++num_ranks) {
     const std::string their_file = cat(folder.path(), "/theirs", num_ranks);
-    if (!std::filesystem::exists(their_file)) break;
+    if (!std::filesystem::exists(their_file))
+      break;
     const json want = json::parse(read_file(their_file));
     const json have = json::parse(read_file(cat(folder.path(), "/ours", num_ranks)));
     for (const auto& [name, value] : want.items()) {
@@ -100,15 +108,19 @@ TEST(TorchrunEnvironmentOfTwoHosts, IsMustersToo) {
   const PortReservation port(0);  // held for both, one after the other
   ProgramSettings settings;
   settings.environment = {{"PYTHON_EXEC", python}, {"MUSTER_RUNTIME_DIR", ""}};
-  const auto run_both = [&](const std::string& program, const std::vector<std::string>& first_words) {
+  const auto run_both = [&](const std::string& program,
+                            const std::vector<std::string>& first_words) {
     settings.program = program;
     std::vector<std::unique_ptr<Program>> nodes;
     for (int node = 0; node < 2; ++node) {
       std::vector<std::string> args = first_words;
-      for (const std::string& flag :
-           {std::string("--nnodes=2"), cat("--node-rank=", node), std::string("--nproc-per-node=2"),
-            std::string("--master-addr=127.0.0.1"), cat("--master-port=", port.port()),
-            std::string("--max-restarts=1"), script})
+      for (const std::string& flag : {std::string("--nnodes=2"),
+                                      cat("--node-rank=", node),
+                                      std::string("--nproc-per-node=2"),
+                                      std::string("--master-addr=127.0.0.1"),
+                                      cat("--master-port=", port.port()),
+                                      std::string("--max-restarts=1"),
+                                      script})
         args.push_back(flag);
       nodes.push_back(std::make_unique<Program>(args, folder, settings));
     }
@@ -124,13 +136,16 @@ TEST(TorchrunEnvironmentOfTwoHosts, IsMustersToo) {
   compare_environments(folder);
 }
 
-INSTANTIATE_TEST_SUITE_P(Grid, TorchrunEnvironment,
-                         testing::Values(std::vector<std::string>{"--nproc-per-node=2"},
-                                         std::vector<std::string>{"--standalone", "--nproc_per_node=3",
-                                                                  "--max_restarts=2", "--role=trainer"},
-                                         std::vector<std::string>{
-                                             "--nproc-per-node=1", "--virtual-local-rank",
-                                             "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0",
+INSTANTIATE_TEST_SUITE_P(
+    Grid,
+    TorchrunEnvironment,
+    testing::Values(std::vector<std::string>{"--nproc-per-node=2"},
+                    std::vector<std::string>{
+                        "--standalone", "--nproc_per_node=3", "--max_restarts=2", "--role=trainer"},
+                    std::vector<std::string>{"--nproc-per-node=1",
+                                             "--virtual-local-rank",
+                                             "--rdzv-backend=c10d",
+                                             "--rdzv-endpoint=localhost:0",
                                              "--rdzv-id=j7"}));
 
 TEST(Python, DdpScriptRunsUnchanged) {
@@ -191,7 +206,8 @@ main()
 )");
   ProgramSettings settings;
   settings.environment = {{"PYTHON_EXEC", python}};
-  const Ran ran = Program({"run", "-q", "-n", "2", "--run-dir", "out", script}, folder, settings).finish();
+  const Ran ran =
+      Program({"run", "-q", "-n", "2", "--run-dir", "out", script}, folder, settings).finish();
   EXPECT_EQ(ran.code, 1);
   EXPECT_THAT(ran.err, HasSubstr("rank 1 failed first: exit code 1"));
   EXPECT_THAT(ran.err, HasSubstr("error     ValueError: the batch is bad"));
@@ -206,7 +222,8 @@ TEST(Python, ScriptsAndModules) {
   folder.write("pkg/__init__.py", "");
   folder.write("pkg/hello.py", "import sys; print('hello', sys.argv[1:], __name__)\n");
   const Ran module = muster({"run", "-q", "-n", "1", "-m", "pkg.hello", "--x"}, folder);
-  if (module.code == 127) GTEST_SKIP() << "no python3 here";
+  if (module.code == 127)
+    GTEST_SKIP() << "no python3 here";
   EXPECT_EQ(module.out, "hello ['--x'] __main__\n") << module.err;
   EXPECT_EQ(muster({"run", "-q", "-n", "1", "pkg/hello.py", "-n", "2"}, folder).out,
             "hello ['-n', '2'] __main__\n");

@@ -45,14 +45,17 @@ TEST(RunOptions, NprocPerNode) {
   for (const char* bad : {"0", "-1", "two", "1.5", "2x", "99999999999", "xpu"}) {
     EXPECT_THAT(
         refusal([&](RunFlags& f) { f.nproc_per_node = bad; }),
-        HasSubstr(cat("--nproc-per-node: expected a number from 1, auto, cpu or gpu, got '", bad, "'")));
+        HasSubstr(
+            cat("--nproc-per-node: expected a number from 1, auto, cpu or gpu, got '", bad, "'")));
   }
 }
 
 TEST(RunOptions, WhatTorchrunHasAndMusterDoesNot) {
-  EXPECT_THAT(refusal([](RunFlags& f) { f.nproc_per_node = "xpu"; }), HasSubstr("NVIDIA GPUs only"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.nproc_per_node = "xpu"; }),
+              HasSubstr("NVIDIA GPUs only"));
   EXPECT_THAT(refusal([](RunFlags& f) { f.logs_specs = "mine"; }), HasSubstr("--logs-specs"));
-  EXPECT_THAT(refusal([](RunFlags& f) { f.print_completion = "zsh"; }), HasSubstr("--print-completion"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.print_completion = "zsh"; }),
+              HasSubstr("--print-completion"));
   RunFlags flags;
   flags.logs_specs = "default";
   flags.duplicate_stdout_filters = flags.duplicate_stderr_filters = "apple,orange";
@@ -82,8 +85,10 @@ TEST(RunOptions, OneHostNeedsNoRendezvous) {
   EXPECT_THAT(refusal([](RunFlags& f) { f.nnodes = "0"; }), HasSubstr("MIN:MAX"));
   EXPECT_THAT(refusal([](RunFlags& f) { f.nnodes = "1:2:3"; }), HasSubstr("MIN:MAX"));
   EXPECT_THAT(refusal([](RunFlags& f) { f.node_rank = 1; }), HasSubstr("--node-rank"));
-  EXPECT_THAT(refusal([](RunFlags& f) { f.rdzv_backend = "zookeeper"; }), HasSubstr("--rdzv-backend"));
-  EXPECT_THAT(refusal([](RunFlags& f) { f.ssh = "ssh -p 22"; }), HasSubstr("--ssh: expected --hosts"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.rdzv_backend = "zookeeper"; }),
+              HasSubstr("--rdzv-backend"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.ssh = "ssh -p 22"; }),
+              HasSubstr("--ssh: expected --hosts"));
   EXPECT_THAT(refusal([](RunFlags& f) { f.remote_muster = "/bin/muster"; }),
               HasSubstr("--remote-muster: expected --hosts"));
 }
@@ -98,7 +103,8 @@ RunFlags several_hosts() {
 
 TEST(RunOptions, SeveralHosts) {
   RunFlags flags = several_hosts();
-  flags.rdzv_conf = "join_timeout=20, last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=4";
+  flags.rdzv_conf =
+      "join_timeout=20, last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=4";
   flags.node_rank = 3;
   const auto cluster = to_cluster_options(flags);
   ASSERT_TRUE(cluster);
@@ -169,8 +175,10 @@ TEST(RunOptions, SeveralHostsBadFlags) {
   EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_endpoint = "a:99999"; }), HasSubstr("a:99999"));
   EXPECT_THAT(bad([](RunFlags& f) { f.node_rank = 4; }), HasSubstr("0 to 3"));
   EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "join_timeout"; }), HasSubstr("NAME=VALUE"));
-  EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "join_timeout=soon"; }), HasSubstr("join_timeout"));
-  EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "keep_alive_interval=0.1"; }), HasSubstr("4 s or more"));
+  EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "join_timeout=soon"; }),
+              HasSubstr("join_timeout"));
+  EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "keep_alive_interval=0.1"; }),
+              HasSubstr("4 s or more"));
   EXPECT_THAT(bad([](RunFlags& f) { f.standalone = true; }), HasSubstr("--standalone"));
   EXPECT_THAT(bad([](RunFlags& f) { f.inventory = "x.json"; }), HasSubstr("--inventory"));
   EXPECT_THAT(bad([](RunFlags& f) { f.wait = "forever"; }), HasSubstr("--wait"));
@@ -199,7 +207,8 @@ TEST(RunOptions, WhereRankZeroListens) {
   flags.rdzv_backend = "c10d";
   EXPECT_EQ(place(flags), ":0 job");
   EXPECT_THAT(refusal([](RunFlags& f) { f.master_port = 0; }), HasSubstr("--master-port"));
-  EXPECT_THAT(refusal([](RunFlags& f) { f.rdzv_endpoint = "host:x"; }), HasSubstr("--rdzv-endpoint"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.rdzv_endpoint = "host:x"; }),
+              HasSubstr("--rdzv-endpoint"));
 }
 
 TEST(RunOptions, PlacementFlags) {
@@ -233,7 +242,8 @@ TEST(RunOptions, TimesAndSignals) {
   EXPECT_THAT(options_of(flags).stop_signals, ElementsAre(SIGTERM, SIGUSR1));
   EXPECT_THAT(refusal([](RunFlags& f) { f.signals_to_handle = "SIGTERM,SIGKILL"; }),
               HasSubstr("got 'SIGKILL'"));
-  EXPECT_THAT(refusal([](RunFlags& f) { f.shutdown_timeout = "soon"; }), HasSubstr("a time such as"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.shutdown_timeout = "soon"; }),
+              HasSubstr("a time such as"));
   ::setenv("MUSTER_COLLECTIVE_TIMEOUT", "soon", 1);
   EXPECT_THAT(refusal([](RunFlags&) {}), HasSubstr("MUSTER_COLLECTIVE_TIMEOUT: expected a time"));
   ::unsetenv("MUSTER_COLLECTIVE_TIMEOUT");

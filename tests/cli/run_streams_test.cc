@@ -1,4 +1,5 @@
-// The streams of the real program and of its ranks: what fills them, and readers that leave or stop.
+// The streams of the real program and of its ranks: what fills them, and readers that leave or
+// stop.
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
@@ -24,7 +25,12 @@ TEST(Run, AnEndlessLineIsPassedInPieces) {
   ASSERT_EQ(muster(sh({"-q", "-n", "2"}, "echo x"), folder).code, 0);
   const long before = peak_memory_of_children();
   // 100 MB with no newline, on a console that is read all the time.
-  Program program({"run", "-q", "-n", "2", "sh", "-c",
+  Program program({"run",
+                   "-q",
+                   "-n",
+                   "2",
+                   "sh",
+                   "-c",
                    "[ $RANK = 1 ] && exit 0; head -c 100000000 /dev/zero | tr '\\0' x"},
                   folder);
   const Ran ran = program.finish();
@@ -50,7 +56,8 @@ TEST(Run, AFullDiskUnderTheConsoleEndsNobody) {
   const Fd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   ProgramSettings settings;
   settings.stdout_fd = full.get();
-  const Ran ran = muster({"run", "-q", "-n", "1", "head", "-c", "1000000", "/dev/zero"}, folder, settings);
+  const Ran ran =
+      muster({"run", "-q", "-n", "1", "head", "-c", "1000000", "/dev/zero"}, folder, settings);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("cannot write to standard output: No space left on device"));
   EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << "said once";
@@ -60,8 +67,9 @@ TEST(Run, AFullDiskUnderTheConsoleEndsNobody) {
 TEST(Run, AFileThatMayGrowNoFurtherIsAsAFullDisk) {
   const ScratchFolder folder;
   const Ran ran =
-      from_shell("ulimit -f 8; \"$0\" run -q -n 1 sh -c 'head -c 1000000 /dev/zero; exit 3' >out; echo $?",
-                 folder)
+      from_shell(
+          "ulimit -f 8; \"$0\" run -q -n 1 sh -c 'head -c 1000000 /dev/zero; exit 3' >out; echo $?",
+          folder)
           .finish();
   EXPECT_EQ(ran.out, "3\n") << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("cannot write to standard output: File too large"));
@@ -110,8 +118,8 @@ TEST(Run, AReaderOfStandardErrorThatHasStoppedIsNotWaitedForForEver) {
     ProgramSettings settings;
     settings.stderr_fd = pipe->fd();
     const std::string run_dir = cat("out", programs.size());
-    programs.push_back(
-        std::make_unique<Program>(sh({"-n", "2", "-q", "--run-dir", run_dir}, "exit 7"), folder, settings));
+    programs.push_back(std::make_unique<Program>(
+        sh({"-n", "2", "-q", "--run-dir", run_dir}, "exit 7"), folder, settings));
   }
   for (size_t i = 0; i < programs.size(); ++i) {
     EXPECT_EQ(programs[i]->finish().code, 7);
@@ -141,11 +149,11 @@ TEST(Run, AWorkingFolderThatIsGoneIsAnErrorInALine) {
 TEST(Run, TheReportHasTheTimeOfTheFailure) {
   const ScratchFolder folder;
   // Rank 0 takes its time to end after it was told that rank 1 has failed.
-  const Ran ran =
-      muster(sh({"-n", "2", "--run-dir", "out"},
-                "[ $RANK = 1 ] && { until [ -e ready ]; do :; done; date +%s > failed; exit 7; }; "
-                "trap 'date +%s > told; sleep 2.2; exit 0' TERM; : > ready; while :; do sleep 0.01; done"),
-             folder);
+  const Ran ran = muster(
+      sh({"-n", "2", "--run-dir", "out"},
+         "[ $RANK = 1 ] && { until [ -e ready ]; do :; done; date +%s > failed; exit 7; }; "
+         "trap 'date +%s > told; sleep 2.2; exit 0' TERM; : > ready; while :; do sleep 0.01; done"),
+      folder);
   EXPECT_EQ(ran.code, 7);
   std::tm time = {};
   const std::string text = failure_of(folder)["time"];

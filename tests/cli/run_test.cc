@@ -26,8 +26,8 @@ std::vector<std::string> sorted_lines(const std::string& text) {
 
 TEST(Run, OneRankPerCpuSlotWithPrefixes) {
   const ScratchFolder folder;
-  const Ran ran =
-      muster(sh({"--cpu-slots", "3"}, "echo I am $RANK of $WORLD_SIZE; echo err $RANK >&2"), folder);
+  const Ran ran = muster(
+      sh({"--cpu-slots", "3"}, "echo I am $RANK of $WORLD_SIZE; echo err $RANK >&2"), folder);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(sorted_lines(ran.out),
             (std::vector<std::string>{"[0] I am 0 of 3", "[1] I am 1 of 3", "[2] I am 2 of 3"}));
@@ -44,8 +44,10 @@ TEST(Devices, WithoutHwlocCoresAreAsSysTellsOfThem) {
   ASSERT_EQ(ran.code, 0) << ran.err;
   const json host = json::parse(ran.out)["hosts"][0];
   EXPECT_FALSE(host["cores"].empty());
-  EXPECT_THAT(host["notes"][0], HasSubstr("install hwloc's library (Debian: libhwloc15); until then"));
-  EXPECT_THAT(muster({"devices"}, folder, without).out, HasSubstr("\nnote: CPU topology: expected libhwloc"));
+  EXPECT_THAT(host["notes"][0],
+              HasSubstr("install hwloc's library (Debian: libhwloc15); until then"));
+  EXPECT_THAT(muster({"devices"}, folder, without).out,
+              HasSubstr("\nnote: CPU topology: expected libhwloc"));
   const json whole = json::parse(muster({"devices", "--json"}, folder).out)["hosts"][0];
   EXPECT_FALSE(whole.contains("notes")) << "with hwloc there is nothing to note";
   EXPECT_EQ(whole["num_cores"], host["num_cores"]);
@@ -65,7 +67,8 @@ std::vector<std::string> runs_in(const ScratchFolder& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder.path() + "/runs")) {
     const std::string name = entry.path().filename();
-    names.push_back(entry.is_symlink() ? name + " -> " + fs::read_symlink(entry.path()).string() : name);
+    names.push_back(entry.is_symlink() ? name + " -> " + fs::read_symlink(entry.path()).string()
+                                       : name);
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -83,12 +86,16 @@ TEST(Run, LeavesAFolderOnlyWhereThereIsSomethingInIt) {
   EXPECT_EQ(muster({"run", "-q", "-n", "1", "./no-program"}, folder).code, 126);
   EXPECT_THAT(runs_in(folder), testing::IsEmpty());
 
-  EXPECT_EQ(muster(sh({"-q", "-n", "1", "--rdzv-id", "b"}, "echo 1 > runs/latest/result"), folder).code, 0);
+  EXPECT_EQ(
+      muster(sh({"-q", "-n", "1", "--rdzv-id", "b"}, "echo 1 > runs/latest/result"), folder).code,
+      0);
   EXPECT_EQ(muster(sh({"-q", "-n", "1", "--rdzv-id", "c"}, "exit 3"), folder).code, 3);
   EXPECT_THAT(runs_in(folder), testing::ElementsAre("b", "c", "latest -> c"));
-  const Ran again = muster(sh({"-q", "-n", "1", "--run-dir", "runs/latest"}, "echo $MUSTER_RUN_DIR"), folder);
+  const Ran again =
+      muster(sh({"-q", "-n", "1", "--run-dir", "runs/latest"}, "echo $MUSTER_RUN_DIR"), folder);
   EXPECT_THAT(again.out, testing::EndsWith("/runs/c\n"));
-  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/runs/c/plan.json")) << "it was there before";
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/runs/c/plan.json"))
+      << "it was there before";
 }
 
 TEST(Run, ATimeLimitEndsTheJobAsSigtermWould) {
@@ -100,11 +107,13 @@ TEST(Run, ATimeLimitEndsTheJobAsSigtermWould) {
   };
   // A machine that was busy with something else when the ranks began gets a longer limit.
   for (const std::string limit : {"1", "5", "25"}) {
-    const Ran ran = muster(sh({"-q", "-n", "2", "--timeout", limit, "--run-dir", "out"}, script), folder);
+    const Ran ran =
+        muster(sh({"-q", "-n", "2", "--timeout", limit, "--run-dir", "out"}, script), folder);
     EXPECT_EQ(ran.code, 124);
     EXPECT_THAT(ran.err, HasSubstr(cat("the time limit of ", limit, ".0s (--timeout) is over")));
     const bool were_up = testing::Value(ran.out, are_both("up"));
-    if (!were_up && limit != "25") continue;
+    if (!were_up && limit != "25")
+      continue;
     EXPECT_THAT(ran.out, testing::AllOf(are_both("up"), are_both("saved")));
     break;
   }
@@ -136,21 +145,37 @@ TEST(Run, ATimeLimitThatIsNotReachedIsNothing) {
 
 TEST(Run, ATimeLimitCountsRestartsToo) {
   const ScratchFolder folder;
-  const Ran ran = muster(
-      sh({"-q", "-n", "1", "--timeout", "500ms", "--max-restarts", "1000000"}, "sleep 0.01; exit 1"), folder);
+  const Ran ran = muster(sh({"-q", "-n", "1", "--timeout", "500ms", "--max-restarts", "1000000"},
+                            "sleep 0.01; exit 1"),
+                         folder);
   EXPECT_EQ(ran.code, 124) << ran.err;
 }
 
 TEST(Run, RanksRunInTheirFolderWithTheirVariables) {
   const ScratchFolder folder;
-  const std::string program = folder.write("bin/tell", "#!/bin/sh\npwd; echo $COLOUR-$EMPTY-$PRESENT\n");
+  const std::string program =
+      folder.write("bin/tell", "#!/bin/sh\npwd; echo $COLOUR-$EMPTY-$PRESENT\n");
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   folder.write("work/file", "");
   ProgramSettings settings;
   settings.environment = {{"PRESENT", "here"}, {"COLOUR", "grey"}};
-  const Ran ran = muster({"run", "-q", "-n", "1", "--run-dir", "out", "--workdir", "work", "--env",
-                          "COLOUR=a=b c", "--env", "EMPTY=", "--env", "PRESENT", "bin/tell"},
-                         folder, settings);
+  const Ran ran = muster({"run",
+                          "-q",
+                          "-n",
+                          "1",
+                          "--run-dir",
+                          "out",
+                          "--workdir",
+                          "work",
+                          "--env",
+                          "COLOUR=a=b c",
+                          "--env",
+                          "EMPTY=",
+                          "--env",
+                          "PRESENT",
+                          "bin/tell"},
+                         folder,
+                         settings);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(ran.out, cat(folder.path(), "/work\na=b c--here\n"));
   EXPECT_TRUE(std::filesystem::exists(folder.path() + "/out/plan.json"));
@@ -158,7 +183,8 @@ TEST(Run, RanksRunInTheirFolderWithTheirVariables) {
 
 TEST(Run, DifferentProgramsByRank) {
   const ScratchFolder folder;
-  const char* const tell = "echo $0 $RANK/$WORLD_SIZE $LOCAL_RANK $ROLE_NAME $ROLE_RANK/$ROLE_WORLD_SIZE";
+  const char* const tell =
+      "echo $0 $RANK/$WORLD_SIZE $LOCAL_RANK $ROLE_NAME $ROLE_RANK/$ROLE_WORLD_SIZE";
   const Ran ran = muster({"run",
                           "-q",
                           "-n",
@@ -187,38 +213,47 @@ TEST(Run, DifferentProgramsByRank) {
                          folder);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(sorted_lines(ran.out),
-            (std::vector<std::string>{"[0] server 0/4 0 ps 0/2", "[1] worker 1/4 1 default 0/2",
-                                      "[2] worker 2/4 2 default 1/2", "[3] backup 3/4 3 ps 1/2"}));
+            (std::vector<std::string>{"[0] server 0/4 0 ps 0/2",
+                                      "[1] worker 1/4 1 default 0/2",
+                                      "[2] worker 2/4 2 default 1/2",
+                                      "[3] backup 3/4 3 ps 1/2"}));
 }
 
 TEST(Run, FlagsFromAFileAndTheTypedOnesWin) {
   const ScratchFolder folder;
-  folder.write("flags.toml", "quiet = true\nnproc-per-node = 2\nrole = \"filed\"\n[env]\nCOLOUR = \"red\"\n");
-  const Ran ran =
-      muster(sh({"--config", "flags.toml", "-n", "1"}, "echo $WORLD_SIZE $ROLE_NAME $COLOUR"), folder);
+  folder.write("flags.toml",
+               "quiet = true\nnproc-per-node = 2\nrole = \"filed\"\n[env]\nCOLOUR = \"red\"\n");
+  const Ran ran = muster(
+      sh({"--config", "flags.toml", "-n", "1"}, "echo $WORLD_SIZE $ROLE_NAME $COLOUR"), folder);
   EXPECT_EQ(ran.out, "1 filed red\n") << ran.err;
   folder.write("wrong.toml", "nproc = 2\n");
   const Ran wrong = muster(sh({"--config", "wrong.toml"}, "true"), folder);
   EXPECT_EQ(wrong.code, 2);
-  EXPECT_THAT(wrong.err, HasSubstr("wrong.toml: expected a flag of muster run, got 'nproc'; did you mean "
-                                   "'nproc-per-node'? (line 1, column 1)"));
+  EXPECT_THAT(wrong.err,
+              HasSubstr("wrong.toml: expected a flag of muster run, got 'nproc'; did you mean "
+                        "'nproc-per-node'? (line 1, column 1)"));
 }
 
 TEST(Run, ProgramsFlagsAreTheProgramsOwn) {
   const ScratchFolder folder;
   const Ran ran =
-      muster({"run", "-q", "-n", "1", "printf", "%s,", "--help", "-n", "3", "--", "--version", ""}, folder);
+      muster({"run", "-q", "-n", "1", "printf", "%s,", "--help", "-n", "3", "--", "--version", ""},
+             folder);
   EXPECT_EQ(ran.out, "--help,-n,3,--,--version,,");
 }
 
 TEST(Run, TakesTorchrunsSpellingsAndVariables) {
   const ScratchFolder folder;
   const std::string script = "echo $WORLD_SIZE $ROLE_NAME $TORCHELASTIC_MAX_RESTARTS";
-  EXPECT_EQ(muster(sh({"-q", "--nproc_per_node=1", "--role=a_b", "--max_restarts", "4"}, script), folder).out,
-            "1 a_b 4\n");
+  EXPECT_EQ(
+      muster(sh({"-q", "--nproc_per_node=1", "--role=a_b", "--max_restarts", "4"}, script), folder)
+          .out,
+      "1 a_b 4\n");
   ProgramSettings settings;
-  settings.environment = {
-      {"PET_NPROC_PER_NODE", "1"}, {"PET_ROLE", "pet"}, {"PET_STANDALONE", "1"}, {"PET_NO_PYTHON", "0"}};
+  settings.environment = {{"PET_NPROC_PER_NODE", "1"},
+                          {"PET_ROLE", "pet"},
+                          {"PET_STANDALONE", "1"},
+                          {"PET_NO_PYTHON", "0"}};
   EXPECT_EQ(muster(sh({"-q"}, script), folder, settings).out, "1 pet 0\n");
   EXPECT_EQ(muster(sh({"-q", "--role", "flag"}, script), folder, settings).out, "1 flag 0\n");
 }
@@ -233,9 +268,9 @@ TEST(Run, StandardInputGoesToRankZeroOnly) {
 
 TEST(Run, ExitCodeOfTheFirstFailure) {
   const ScratchFolder folder;
-  const Ran ran =
-      muster(sh({"-n", "2", "--run-dir", "out"}, "[ $RANK = 0 ] && exec sleep 1000; echo oh no >&2; exit 7"),
-             folder);
+  const Ran ran = muster(sh({"-n", "2", "--run-dir", "out"},
+                            "[ $RANK = 0 ] && exec sleep 1000; echo oh no >&2; exit 7"),
+                         folder);
   EXPECT_EQ(ran.code, 7);
   EXPECT_THAT(ran.err, HasSubstr("rank 1 failed first: exit code 7"));
   EXPECT_THAT(ran.err, HasSubstr("[1] oh no\n[muster] rank 1"));
@@ -251,28 +286,35 @@ TEST(Run, SignalDeathsAre128Plus) {
   const ScratchFolder folder;
   EXPECT_EQ(muster(sh({"-n", "2"}, "[ $RANK = 1 ] && kill -SEGV $$; exec sleep 1000"), folder).code,
             128 + SIGSEGV);
-  const Ran killed = muster(sh({"-n", "2"}, "[ $RANK = 0 ] && kill -KILL $$; exec sleep 1000"), folder);
+  const Ran killed =
+      muster(sh({"-n", "2"}, "[ $RANK = 0 ] && kill -KILL $$; exec sleep 1000"), folder);
   EXPECT_EQ(killed.code, 128 + SIGKILL);
   EXPECT_THAT(killed.err, HasSubstr("rank 0 failed first: killed by SIGKILL"));
 }
 
 TEST(Run, ARankMayEndEarly) {
   const ScratchFolder folder;
-  const Ran ran = muster(sh({"-q", "-n", "2"}, "[ $RANK = 0 ] && exec true; echo still here"), folder);
+  const Ran ran =
+      muster(sh({"-q", "-n", "2"}, "[ $RANK = 0 ] && exec true; echo still here"), folder);
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.out, "[1] still here\n");
 }
 
 TEST(Run, HostsOfAnInventoryAreSimulatedTogether) {
   const ScratchFolder folder;
-  const std::string fleet = folder.write(
-      "fleet.toml",
-      "[[host]]\nname = \"a\"\ngpus = \"1xH100-80GB\"\n[[host]]\nname = \"b\"\ngpus = \"2xA100-40GB\"\n");
-  const Ran ran =
-      muster({"run", "--inventory", fleet, "sh", "-c",
-              "echo $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, host $GROUP_RANK of "
-              "$GROUP_WORLD_SIZE, $MUSTER_SIMULATED $MUSTER_DEVICE"},
-             folder);
+  const std::string fleet =
+      folder.write("fleet.toml",
+                   "[[host]]\nname = \"a\"\ngpus = \"1xH100-80GB\"\n[[host]]\nname = \"b\"\ngpus = "
+                   "\"2xA100-40GB\"\n");
+  const Ran ran = muster(
+      {"run",
+       "--inventory",
+       fleet,
+       "sh",
+       "-c",
+       "echo $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, host $GROUP_RANK of "
+       "$GROUP_WORLD_SIZE, $MUSTER_SIMULATED $MUSTER_DEVICE"},
+      folder);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("[0@a] 0 of 3, local 0 of 1, host 0 of 2, 1 GPU-"));
   EXPECT_THAT(ran.out, HasSubstr("[2@b] 2 of 3, local 1 of 2, host 1 of 2, 1 GPU-"));
@@ -281,9 +323,10 @@ TEST(Run, HostsOfAnInventoryAreSimulatedTogether) {
 
 TEST(Run, WritesThePlanAndLogs) {
   const ScratchFolder folder;
-  const Ran ran = muster(sh({"-q", "-n", "2", "--run-dir", "out", "--tee", "0:3", "--redirects", "1:1"},
-                            "echo out $RANK; echo err $RANK >&2"),
-                         folder);
+  const Ran ran =
+      muster(sh({"-q", "-n", "2", "--run-dir", "out", "--tee", "0:3", "--redirects", "1:1"},
+                "echo out $RANK; echo err $RANK >&2"),
+             folder);
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(json::parse(read_file(folder.path() + "/out/plan.json"))["schema"], "muster.plan/1");
   EXPECT_EQ(read_file(folder.path() + "/out/logs/0/0.out"), "out 0\n");
@@ -295,7 +338,8 @@ TEST(Run, WritesThePlanAndLogs) {
 
 TEST(Run, LastLinesOfARedirectedErrorStream) {
   const ScratchFolder folder;
-  const Ran ran = muster(sh({"-n", "1", "--redirects", "3"}, "echo the reason >&2; exit 4"), folder);
+  const Ran ran =
+      muster(sh({"-n", "1", "--redirects", "3"}, "echo the reason >&2; exit 4"), folder);
   EXPECT_EQ(ran.code, 4);
   EXPECT_THAT(ran.err, HasSubstr("    | the reason\n"));
   EXPECT_THAT(ran.err, HasSubstr("/logs/0/0.err"));
@@ -313,13 +357,15 @@ TEST(Run, RestartsTheWholeGroup) {
   const std::string script =
       "echo $RANK attempt $TORCHELASTIC_RESTART_COUNT/$MUSTER_ATTEMPT port $MASTER_PORT; "
       "[ $TORCHELASTIC_RESTART_COUNT = 2 ] && exit 0; [ $RANK = 1 ] && exit 9; exec sleep 1000";
-  const Ran ran = muster(sh({"-q", "-n", "2", "--max-restarts", "3", "--run-dir", "out"}, script), folder);
+  const Ran ran =
+      muster(sh({"-q", "-n", "2", "--max-restarts", "3", "--run-dir", "out"}, script), folder);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("[0] 0 attempt 2/2"));
   EXPECT_THAT(ran.out, Not(HasSubstr("attempt 3")));
   EXPECT_THAT(ran.err, HasSubstr("restart 2 of 3"));
   std::set<std::string> ports;
-  for (const std::string& line : split(trim(ran.out), '\n')) ports.insert(line.substr(line.rfind(' ')));
+  for (const std::string& line : split(trim(ran.out), '\n'))
+    ports.insert(line.substr(line.rfind(' ')));
   EXPECT_EQ(ports.size(), 1U) << "the port stays the same";
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out/failure.json"));
 }
@@ -344,7 +390,8 @@ TEST(Run, SecretIsReadableByEveryRankAndNowhereElse) {
   EXPECT_THAT(ran.out, HasSubstr("[0] 64\n"));
   EXPECT_THAT(ran.out, HasSubstr("[1] 64\n"));
   for (const std::string& line : split(ran.out, '\n')) {
-    EXPECT_FALSE(line.find_first_not_of("0123456789abcdef", line.rfind('=') + 1) == std::string::npos &&
+    EXPECT_FALSE(line.find_first_not_of("0123456789abcdef", line.rfind('=') + 1) ==
+                     std::string::npos &&
                  line.size() - line.rfind('=') > 64)
         << line;
   }
@@ -352,11 +399,13 @@ TEST(Run, SecretIsReadableByEveryRankAndNowhereElse) {
 
 TEST(Run, MoreRanksThanTheSoftLimitOfOpenFilesAllows) {
   const ScratchFolder folder;
-  const Ran ran = from_shell("ulimit -Sn 64; exec \"$0\" run -q -n 40 sh -c 'ulimit -Sn'", folder).finish();
+  const Ran ran =
+      from_shell("ulimit -Sn 64; exec \"$0\" run -q -n 40 sh -c 'ulimit -Sn'", folder).finish();
   EXPECT_EQ(ran.code, 0) << ran.err;
   const auto lines = sorted_lines(ran.out);
   EXPECT_EQ(lines.size(), 40U);
-  for (const std::string& line : lines) EXPECT_TRUE(line.ends_with("] 64")) << line;
+  for (const std::string& line : lines)
+    EXPECT_TRUE(line.ends_with("] 64")) << line;
 }
 
 TEST(Run, SimulatedMachine) {
@@ -366,9 +415,10 @@ TEST(Run, SimulatedMachine) {
       {"index":0,"uuid":"GPU-1","model":"A"},{"index":1,"uuid":"GPU-2","model":"A"}]}]})");
   ProgramSettings settings;
   settings.environment = {{"CUDA_VISIBLE_DEVICES", "7"}};
-  const Ran ran =
-      muster(sh({"--inventory", box}, "echo $MUSTER_SIMULATED $MUSTER_DEVICE $CUDA_VISIBLE_DEVICES"), folder,
-             settings);
+  const Ran ran = muster(
+      sh({"--inventory", box}, "echo $MUSTER_SIMULATED $MUSTER_DEVICE $CUDA_VISIBLE_DEVICES"),
+      folder,
+      settings);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(sorted_lines(ran.out), (std::vector<std::string>{"[0] 1 GPU-1 7", "[1] 1 GPU-2 7"}));
   EXPECT_THAT(ran.err, HasSubstr("simulated"));
@@ -381,7 +431,8 @@ TEST(Plan, TableAndJsonWithoutStartingAnything) {
   EXPECT_THAT(table.out, HasSubstr("rank  host"));
   const Ran as_json = muster({"plan", "-n", "3", "--json"}, folder);
   EXPECT_EQ(json::parse(as_json.out)["ranks"].size(), 3U);
-  EXPECT_EQ(muster({"run", "--dry-run", "--json", "-n", "3", "no-such-program"}, folder).out, as_json.out);
+  EXPECT_EQ(muster({"run", "--dry-run", "--json", "-n", "3", "no-such-program"}, folder).out,
+            as_json.out);
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/runs"));
 }
 
@@ -395,24 +446,28 @@ TEST(Program, VersionHelpAndSecret) {
   const Ran secret = muster({"secret"}, folder);
   EXPECT_EQ(secret.out.size(), 65U);
   EXPECT_NE(secret.out, muster({"secret"}, folder).out);
-  EXPECT_THAT(muster({"run", "--map", "", "x"}, folder).err, HasSubstr("--map: expected GPU indices"));
+  EXPECT_THAT(muster({"run", "--map", "", "x"}, folder).err,
+              HasSubstr("--map: expected GPU indices"));
   EXPECT_THAT(muster({"frobnicate"}, folder).err, HasSubstr("got 'frobnicate'"));
 }
 
 TEST(Run, StartedAgainInAFolderItKeepsTheLogsBefore) {
   const ScratchFolder folder;
   const auto start = [&](const char* word, int ranks) {
-    return muster(
-               sh({"-q", "-n", cat(ranks), "--run-dir", "out", "--tee", "3"}, cat("echo ", word, " $RANK")),
-               folder)
+    return muster(sh({"-q", "-n", cat(ranks), "--run-dir", "out", "--tee", "3"},
+                     cat("echo ", word, " $RANK")),
+                  folder)
         .code;
   };
   ASSERT_EQ(start("first", 2), 0);
   ASSERT_EQ(start("second", 1), 0);
   ASSERT_EQ(start("third", 1), 0);
-  const auto log = [&](const std::string& name) { return read_file(cat(folder.path(), "/out/logs/", name)); };
+  const auto log = [&](const std::string& name) {
+    return read_file(cat(folder.path(), "/out/logs/", name));
+  };
   EXPECT_EQ(log("0/0.out"), "third 0\n");
-  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out/logs/0/1.out")) << "it is of another start";
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out/logs/0/1.out"))
+      << "it is of another start";
   EXPECT_EQ(log("earlier-1/0/0.out"), "first 0\n");
   EXPECT_EQ(log("earlier-1/0/1.out"), "first 1\n");
   EXPECT_EQ(log("earlier-2/0/0.out"), "second 0\n");
@@ -431,8 +486,9 @@ TEST(Run, TwoJobsAtOnceDoNotWriteIntoOneFolder) {
     const Ran second = muster(sh(flags, "echo there"), folder);
     EXPECT_EQ(second.code, 1);
     EXPECT_EQ(second.out, "");
-    EXPECT_THAT(second.err, testing::AllOf(HasSubstr("expected no job that still writes there"),
-                                           HasSubstr(cat("process ", first.pid(), " on "))));
+    EXPECT_THAT(second.err,
+                testing::AllOf(HasSubstr("expected no job that still writes there"),
+                               HasSubstr(cat("process ", first.pid(), " on "))));
     folder.write("go", "");
     EXPECT_EQ(first.finish().code, 0);
     EXPECT_EQ(muster(sh(flags, "true"), folder).code, 0);
@@ -442,10 +498,11 @@ TEST(Run, TwoJobsAtOnceDoNotWriteIntoOneFolder) {
 TEST(Run, LogsElsewhereAreLockedAndKeptToo) {
   const ScratchFolder folder;
   const auto flags = [](const char* run_dir) {
-    return std::vector<std::string>{"-q",  "-n",        "1",    "--run-dir", run_dir, "--rdzv-id",
-                                    "job", "--log-dir", "logs", "-r",        "3"};
+    return std::vector<std::string>{
+        "-q", "-n", "1", "--run-dir", run_dir, "--rdzv-id", "job", "--log-dir", "logs", "-r", "3"};
   };
-  Program first(sh(flags("a/out"), "echo first; echo >here; while [ ! -e go ]; do sleep 0.01; done"), folder);
+  Program first(
+      sh(flags("a/out"), "echo first; echo >here; while [ ! -e go ]; do sleep 0.01; done"), folder);
   ASSERT_TRUE(appears(folder.path() + "/here"));
   EXPECT_THAT(muster(sh(flags("b/out"), "true"), folder).err, HasSubstr("logs/job'"));
   folder.write("go", "");
@@ -457,9 +514,10 @@ TEST(Run, LogsElsewhereAreLockedAndKeptToo) {
 
 TEST(Run, OutputFlagsForRanksThatAreNotThereAreRefused) {
   const ScratchFolder folder;
-  for (const std::vector<std::string>& flag : {std::vector<std::string>{"--local-ranks-filter", "0,5"},
-                                               {"--redirects", "0:1,5:3"},
-                                               {"--tee", "5:3"}}) {
+  for (const std::vector<std::string>& flag :
+       {std::vector<std::string>{"--local-ranks-filter", "0,5"},
+        {"--redirects", "0:1,5:3"},
+        {"--tee", "5:3"}}) {
     std::vector<std::string> flags = {"-q", "-n", "2"};
     flags.insert(flags.end(), flag.begin(), flag.end());
     const Ran ran = muster(sh(flags, "echo started"), folder);
@@ -485,23 +543,29 @@ TEST(Run, AProgressBarDoesNotFillTheCard) {
 
 TEST(Run, AHostDiscoveryThatDoesNotEndIsGivenUp) {
   const ScratchFolder folder;
-  const Ran ran = muster(sh({"--host-discovery", "echo a; sleep 1000", "--nnodes", "1:2", "--rdzv-conf",
+  const Ran ran = muster(sh({"--host-discovery",
+                             "echo a; sleep 1000",
+                             "--nnodes",
+                             "1:2",
+                             "--rdzv-conf",
                              "join_timeout=1,last_call_timeout=0"},
                             "true"),
                          folder);
   EXPECT_EQ(ran.code, 1);
-  EXPECT_THAT(ran.err, HasSubstr("--host-discovery: expected 'echo a; sleep 1000' to end within 1.0s"));
+  EXPECT_THAT(ran.err,
+              HasSubstr("--host-discovery: expected 'echo a; sleep 1000' to end within 1.0s"));
 }
 
 TEST(Run, HostsOfOneJobShareItsFolderAndNoOtherJobComesIn) {
   const ScratchFolder folder;
   const auto flags = [](const char* tee) {
-    return std::vector<std::string>{"-q",    "--hosts", "localhost:1,127.0.0.1:1", "--run-dir", "out",
-                                    "--tee", tee};
+    return std::vector<std::string>{
+        "-q", "--hosts", "localhost:1,127.0.0.1:1", "--run-dir", "out", "--tee", tee};
   };
   ASSERT_EQ(muster(sh(flags("3"), "echo first $RANK"), folder).code, 0);
-  Program second(sh(flags("3"), "echo second $RANK; echo >here$RANK; while [ ! -e go ]; do sleep 0.01; done"),
-                 folder);
+  Program second(
+      sh(flags("3"), "echo second $RANK; echo >here$RANK; while [ ! -e go ]; do sleep 0.01; done"),
+      folder);
   ASSERT_TRUE(appears(folder.path() + "/here0") && appears(folder.path() + "/here1"));
   const Ran other = muster(sh(flags("0"), "echo other"), folder);
   EXPECT_EQ(other.code, 1);
@@ -524,9 +588,12 @@ std::string process_state(const std::string& pid) {
 
 bool all_reach(const std::vector<std::string>& pids, bool stopped) {
   const Deadline deadline(std::chrono::seconds(30));
-  const auto is_so = [&](const std::string& pid) { return (process_state(pid) == "T") == stopped; };
+  const auto is_so = [&](const std::string& pid) {
+    return (process_state(pid) == "T") == stopped;
+  };
   while (!std::all_of(pids.begin(), pids.end(), is_so)) {
-    if (deadline.passed()) return false;
+    if (deadline.passed())
+      return false;
     ::usleep(2'000);
   }
   return true;
@@ -534,7 +601,8 @@ bool all_reach(const std::vector<std::string>& pids, bool stopped) {
 
 TEST(Run, CtrlZStopsAJobOfOneHostUntilItGoesOn) {
   const ScratchFolder folder;
-  Program program(sh({"-q", "-n", "2"}, "echo $$ >new$RANK; mv new$RANK pid$RANK; exec sleep 1000"), folder);
+  Program program(sh({"-q", "-n", "2"}, "echo $$ >new$RANK; mv new$RANK pid$RANK; exec sleep 1000"),
+                  folder);
   ASSERT_TRUE(appears(folder.path() + "/pid0") && appears(folder.path() + "/pid1"));
   std::vector<std::string> pids = {cat(program.pid())};
   for (const char* const rank : {"0", "1"})

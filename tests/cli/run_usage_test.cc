@@ -1,4 +1,5 @@
-// How the real program tells wrong usage of `muster run`, and what else keeps ranks from being started.
+// How the real program tells wrong usage of `muster run`, and what else keeps ranks from being
+// started.
 #include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -18,11 +19,19 @@ TEST(Run, WordsThatAreNoNumbersAndNamesThatNobodyReads) {
   const Ran ran = muster({"run", "--master-port", "22x", "true"}, folder);
   EXPECT_EQ(ran.code, 2);
   EXPECT_THAT(ran.err, HasSubstr("--master-port: expected PORT, a number, got '22x'"));
-  const Ran dry = muster({"run", "--dry-run", "--nnodes", "2", "--rdzv-endpoint", "127.0.0.1", "--rdzv-conf",
-                          "join_timeot=3,is_host=1", "true"},
+  const Ran dry = muster({"run",
+                          "--dry-run",
+                          "--nnodes",
+                          "2",
+                          "--rdzv-endpoint",
+                          "127.0.0.1",
+                          "--rdzv-conf",
+                          "join_timeot=3,is_host=1",
+                          "true"},
                          folder);
   EXPECT_EQ(dry.code, 0) << dry.err;
-  EXPECT_THAT(dry.err, AllOf(HasSubstr("'join_timeot' is not a known name"), Not(HasSubstr("'is_host'"))));
+  EXPECT_THAT(dry.err,
+              AllOf(HasSubstr("'join_timeot' is not a known name"), Not(HasSubstr("'is_host'"))));
 }
 
 TEST(Run, HelpOfACommandIsWhatItsFlagPrints) {
@@ -49,16 +58,19 @@ TEST(Run, EveryProgramSaysHowManyRanksItHas) {
   refused({"-n", "1", "true", ":", "true"}, "expected a number of ranks for each program");
   refused({"-n", "1", "true", ":"}, "got no program");
   refused({"-n", "1", "true", ":", "-n", "1", "--gpus", "0", "true"}, "--gpus");
-  EXPECT_EQ(muster({"run", "-q", "-n", "1", "true", ":", "-n", "1", "no-such-program"}, folder).code, 127);
+  EXPECT_EQ(
+      muster({"run", "-q", "-n", "1", "true", ":", "-n", "1", "no-such-program"}, folder).code,
+      127);
 }
 
 TEST(Run, WrongFoldersAndVariablesAreNamed) {
   const ScratchFolder folder;
-  const auto refused = [&](const std::string& flag, const std::string& value, const std::string& why) {
-    const Ran ran = muster(sh({"-q", flag, value}, "true"), folder);
-    EXPECT_EQ(ran.code, 2) << flag;
-    EXPECT_THAT(ran.err, testing::AllOf(HasSubstr(flag), HasSubstr(why)));
-  };
+  const auto refused =
+      [&](const std::string& flag, const std::string& value, const std::string& why) {
+        const Ran ran = muster(sh({"-q", flag, value}, "true"), folder);
+        EXPECT_EQ(ran.code, 2) << flag;
+        EXPECT_THAT(ran.err, testing::AllOf(HasSubstr(flag), HasSubstr(why)));
+      };
   refused("--workdir", "nowhere", "got 'nowhere'");
   refused("--env", "=x", "expected NAME=VALUE");
   refused("--env", "BAD NAME=x", "expected NAME=VALUE with a name of letters");
@@ -73,7 +85,8 @@ TEST(Run, EndlessFilesAreAnErrorInALine) {
     const std::string file = flag == std::string("--map") ? "@/dev/zero" : "/dev/zero";
     const Ran ran = muster({"run", flag, file, "true"}, folder);
     EXPECT_EQ(ran.code, 2) << flag << ran.err;
-    EXPECT_THAT(ran.err, HasSubstr("expected a file of at most 64 MiB as '/dev/zero', got more")) << flag;
+    EXPECT_THAT(ran.err, HasSubstr("expected a file of at most 64 MiB as '/dev/zero', got more"))
+        << flag;
   }
   EXPECT_THAT(muster({"run", "--config", "/dev/zero", "true"}, folder).err,
               HasSubstr("--config /dev/zero: expected at most 1 MiB, got more"));
@@ -90,7 +103,8 @@ TEST(Run, NotFoundAndNotExecutable) {
   const Ran not_executable = muster({"run", folder.write("data", "text")}, folder);
   EXPECT_EQ(not_executable.code, 126);
   EXPECT_THAT(not_executable.err, HasSubstr("chmod +x"));
-  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/runs")) << "nothing was started, so nothing written";
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/runs"))
+      << "nothing was started, so nothing written";
 }
 
 TEST(Run, BadUsageIsOneLineAndTwo) {
@@ -123,7 +137,8 @@ TEST(Run, BadUsageIsOneLineAndTwo) {
   for (const auto& args : bad) {
     const Ran ran = muster(args, folder);
     EXPECT_EQ(ran.code, 2) << join(args, " ") << "\n" << ran.err;
-    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << join(args, " ") << "\n" << ran.err;
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << join(args, " ") << "\n"
+                                                                   << ran.err;
     EXPECT_EQ(ran.out, "") << join(args, " ");
   }
 }
@@ -135,8 +150,10 @@ TEST(Program, AMistypedFlagOrCommandGetsASuggestion) {
   };
   const std::vector<Case> cases = {
       {{"run", "--max-restart", "3", "true"},
-       "muster run: expected a flag of muster run, got '--max-restart'; did you mean '--max-restarts'?\n"},
-      {{"run", "--nproc_per_nod=2", "true"}, "got '--nproc-per-nod'; did you mean '--nproc-per-node'?\n"},
+       "muster run: expected a flag of muster run, got '--max-restart'; did you mean "
+       "'--max-restarts'?\n"},
+      {{"run", "--nproc_per_nod=2", "true"},
+       "got '--nproc-per-nod'; did you mean '--nproc-per-node'?\n"},
       {{"plan", "--polcy", "fastest"}, "got '--polcy'; did you mean '--policy'?\n"},
       {{"devices", "--jsn"}, "got '--jsn'; did you mean '--json'?\n"},
       {{"tasks", "--need_gpus", "1", "q.toml"}, "got '--need_gpus'; did you mean '--need-gpus'?\n"},
@@ -144,12 +161,15 @@ TEST(Program, AMistypedFlagOrCommandGetsASuggestion) {
       {{"ps", "--jso"}, "did you mean '--json'?\n"},
       {{"stop", "--al"}, "did you mean '--all'?\n"},
       {{"doctor", "--jsno"}, "did you mean '--json'?\n"},
-      {{"--versoin"}, "muster: expected a flag of muster, got '--versoin'; did you mean '--version'?\n"},
+      {{"--versoin"},
+       "muster: expected a flag of muster, got '--versoin'; did you mean '--version'?\n"},
       {{"secret", "--quite-another"}, "got '--quite-another'; see muster secret --help\n"},
       {{"rnu", "true"}, "got 'rnu'; did you mean 'run'?\n"},
       {{"checkpoint", "lss"},
-       "muster checkpoint: expected ls, show, verify, diff or export, got 'lss'; did you mean 'ls'?\n"},
-      {{"checkpoint"}, "expected ls, show, verify, diff or export, got none; see muster checkpoint --help\n"},
+       "muster checkpoint: expected ls, show, verify, diff or export, got 'lss'; did you mean "
+       "'ls'?\n"},
+      {{"checkpoint"},
+       "expected ls, show, verify, diff or export, got none; see muster checkpoint --help\n"},
   };
   const ScratchFolder folder;
   for (const Case& one : cases) {

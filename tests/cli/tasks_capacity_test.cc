@@ -1,5 +1,5 @@
-// `muster tasks` by the real program, over random sets of tasks: what its journal says that ran at any moment
-// fits into the machine.
+// `muster tasks` by the real program, over random sets of tasks: what its journal says that ran at
+// any moment fits into the machine.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -27,10 +27,13 @@ class RandomSpec {
   std::string text() {
     std::string spec;
     for (int i = 0; i < kNumTasks; ++i) {
-      spec += cat("[[task]]\nname = \"t", i, "\"\nargv = [\"sleep\", \"0.0", between(0, 2), "\"]\n");
+      spec +=
+          cat("[[task]]\nname = \"t", i, "\"\nargv = [\"sleep\", \"0.0", between(0, 2), "\"]\n");
       spec += cat("needs = [", need(), between(0, 2) == 0 ? cat(", ", need()) : "", "]\n");
-      if (between(0, 3) == 0) spec += cat("priority = ", between(-2, 2), "\n");
-      if (i > 0 && between(0, 3) == 0) spec += cat("after = [\"t", between(0, i - 1), "\"]\n");
+      if (between(0, 3) == 0)
+        spec += cat("priority = ", between(-2, 2), "\n");
+      if (i > 0 && between(0, 3) == 0)
+        spec += cat("after = [\"t", between(0, i - 1), "\"]\n");
     }
     return spec;
   }
@@ -68,7 +71,8 @@ TakenThen taken_at(double moment, const JournalState& state) {
   TakenThen taken;
   for (size_t i = 0; i < state.results.size(); ++i) {
     const TaskAttempt& attempt = state.results[i].attempts.back();
-    if (attempt.began > moment || *attempt.ended <= moment) continue;
+    if (attempt.began > moment || *attempt.ended <= moment)
+      continue;
     ++taken.num_tasks;
     taken.cpus += state.taken[i].cpus;
     for (const std::string& device : attempt.devices) {
@@ -93,10 +97,12 @@ class TasksCapacity : public testing::Test {
  protected:
   JournalState run(unsigned seed) {
     folder_.write("s.toml", RandomSpec(seed).text());
-    folder_.write("box.toml",
-                  cat("[[host]]\nname = \"box\"\ngpus = \"4xA100-40GB\"\ncores = ", kNumCores, "\n"));
+    folder_.write(
+        "box.toml",
+        cat("[[host]]\nname = \"box\"\ngpus = \"4xA100-40GB\"\ncores = ", kNumCores, "\n"));
     const Inventory box = read_inventory(folder_.path() + "/box.toml");
-    for (const Gpu& gpu : box.hosts.at(0).gpus) capacity_[gpu.uuid.value] = gpu.memory_total_bytes;
+    for (const Gpu& gpu : box.hosts.at(0).gpus)
+      capacity_[gpu.uuid.value] = gpu.memory_total_bytes;
     const std::string run_dir = cat(folder_.path(), "/run-", seed);
     const Ran ran =
         muster({"tasks", "s.toml", "-q", "--inventory", "box.toml", "--run-dir", run_dir}, folder_);
@@ -125,13 +131,15 @@ TEST_F(TasksCapacity, NothingIsOverItsCapacityAtAnyMomentOfARealRun) {
     for (size_t i = 0; i < tasks_.size(); ++i) {  // what is taken grows at starts alone
       const TaskAttempt& attempt = state.results[i].attempts[0];
       expect_a_need_was_met(tasks_[i], attempt, state.taken[i]);
-      for (const std::string& name : tasks_[i].after) EXPECT_GE(attempt.began, ended.at(name));
+      for (const std::string& name : tasks_[i].after)
+        EXPECT_GE(attempt.began, ended.at(name));
       const TakenThen taken = taken_at(attempt.began, state);
       EXPECT_LE(taken.cpus, kNumCores) << "as " << tasks_[i].name << " began";
       for (const auto& [device, fraction] : taken.fractions) {
         EXPECT_LE(fraction, 1 + kRounding) << device << " as " << tasks_[i].name << " began";
         EXPECT_LE(taken.memory.at(device), capacity_.at(device));
-        if (attempt.gpu_fraction < 1) most_of_a_shared_gpu = std::max(most_of_a_shared_gpu, fraction);
+        if (attempt.gpu_fraction < 1)
+          most_of_a_shared_gpu = std::max(most_of_a_shared_gpu, fraction);
       }
       most_tasks = std::max(most_tasks, taken.num_tasks);
       most_cpus = std::max(most_cpus, taken.cpus);

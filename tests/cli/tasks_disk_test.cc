@@ -1,5 +1,5 @@
-// What `muster tasks` has on the disk, and when: a library tells of each fsync and fdatasync, and holds them
-// back as a slow disk does.
+// What `muster tasks` has on the disk, and when: a library tells of each fsync and fdatasync, and
+// holds them back as a slow disk does.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -22,14 +22,17 @@ class TasksDisk : public testing::Test {
                              {"SYNC_HOLD", folder_.path() + "/hold"}};
   }
 
-  bool there(const char* name) const { return std::filesystem::exists(cat(folder_.path(), "/", name)); }
+  bool there(const char* name) const {
+    return std::filesystem::exists(cat(folder_.path(), "/", name));
+  }
   std::string told() const { return read_file(folder_.path() + "/told"); }
 
   // Until the disk is asked for something that it holds back.
   bool is_held() const {
     const Deadline deadline(std::chrono::seconds(60));
     while (!there("told") || told().find("held ") == std::string::npos) {
-      if (deadline.passed()) return false;
+      if (deadline.passed())
+        return false;
       ::usleep(2'000);
     }
     return true;
@@ -40,8 +43,9 @@ class TasksDisk : public testing::Test {
 };
 
 TEST_F(TasksDisk, ATaskBeginsWhenTheEndBeforeItIsOnTheDisk) {
-  folder_.write("s.toml",
-                task_table("a", "touch hold") + task_table("b", "touch begun", "after = [\"a\"]\n"));
+  folder_.write(
+      "s.toml",
+      task_table("a", "touch hold") + task_table("b", "touch begun", "after = [\"a\"]\n"));
   Program program({"tasks", "s.toml", "--cpus", "2", "--run-dir", "run"}, folder_, settings_);
   ASSERT_TRUE(is_held()) << "a's end was handed to the disk";
   ::usleep(300'000);
@@ -61,8 +65,10 @@ TEST_F(TasksDisk, NothingBeginsBeforeTheRunItselfIsOnTheDisk) {
   std::filesystem::remove(folder_.path() + "/hold");
   EXPECT_EQ(program.finish().code, 0);
   const std::string run = std::filesystem::canonical(folder_.path() + "/run");
-  EXPECT_THAT(in_order(told(), {cat(" ", run, "/tasks.json\n"), cat("fsync ", run, "\n"),
-                                cat("fdatasync ", run, "/journal\n")}),
+  EXPECT_THAT(in_order(told(),
+                       {cat(" ", run, "/tasks.json\n"),
+                        cat("fsync ", run, "\n"),
+                        cat("fdatasync ", run, "/journal\n")}),
               testing::IsEmpty())
       << told();
 }

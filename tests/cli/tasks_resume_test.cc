@@ -28,7 +28,8 @@ TEST(TasksResume, OneInterruptDrainsAndTwoEnd) {
     const ScratchFolder folder;
     folder.write(
         "s.toml",
-        task_table("first", "echo yes >began; while [ ! -e go ]; do sleep 0.01; done; echo yes >ended") +
+        task_table("first",
+                   "echo yes >began; while [ ! -e go ]; do sleep 0.01; done; echo yes >ended") +
             task_table("second", "true", "after = [\"first\"]\n"));
     Program program({"tasks", "s.toml", "--run-dir", "run"}, folder);
     ASSERT_TRUE(appears(folder.path() + "/began"));
@@ -37,13 +38,15 @@ TEST(TasksResume, OneInterruptDrainsAndTwoEnd) {
       ::usleep(20'000);  // two signals that are pending at once are one
       ::kill(program.pid(), SIGINT);
     } else {
-      // What is told to the journal's readers comes before the end: nothing new has started by then.
+      // What is told to the journal's readers comes before the end: nothing new has started by
+      // then.
       folder.write("go", "");
     }
     const Ran ran = program.finish();
     EXPECT_EQ(ran.code, 128 + SIGINT) << ran.err;
     EXPECT_EQ(fs::exists(folder.path() + "/ended"), signals == 1);
-    const std::vector<Task> tasks = task_file_of(read_file(folder.path() + "/run/tasks.json"), "t").tasks;
+    const std::vector<Task> tasks =
+        task_file_of(read_file(folder.path() + "/run/tasks.json"), "t").tasks;
     const JournalState state = read_journal(folder.path() + "/run", tasks);
     EXPECT_EQ(state.results[0].state, signals == 1 ? TaskState::done : TaskState::waiting);
     EXPECT_EQ(state.results[1].state, TaskState::waiting);
@@ -55,8 +58,9 @@ TEST(TasksResume, OneInterruptDrainsAndTwoEnd) {
 
 TEST(TasksResume, ExitCode75IsStartedAgainWithoutARetry) {
   const ScratchFolder folder;
-  folder.write("s.toml", task_table("saves", "[ $MUSTER_ATTEMPT = 1 ] || exit 75") +
-                             task_table("after it", "true", "after = [\"saves\"]\n"));
+  folder.write("s.toml",
+               task_table("saves", "[ $MUSTER_ATTEMPT = 1 ] || exit 75") +
+                   task_table("after it", "true", "after = [\"saves\"]\n"));
   const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run", "--json"}, folder);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("(exit code 75), and is to be started again"));
@@ -72,16 +76,19 @@ TEST(TasksResume, ATaskThatStopsWhenItsRunIsEndedHasNotFailed) {
   for (const std::string limit : {"", "1s", "slurm-1s"}) {
     const bool by_limit = !limit.empty();
     const ScratchFolder folder;
-    folder.write("s.toml", task_table("saves",
-                                      "[ ! -e began ] || exit 0\n"
-                                      "trap 'exit 75' TERM; echo yes >began; while :; do sleep 0.01; done"));
+    folder.write("s.toml",
+                 task_table("saves",
+                            "[ ! -e began ] || exit 0\n"
+                            "trap 'exit 75' TERM; echo yes >began; while :; do sleep 0.01; done"));
     std::vector<std::string> words = {"tasks", "s.toml", "--run-dir", "run", "--json"};
-    if (by_limit) words.insert(words.end(), {"--time-limit", limit});
+    if (by_limit)
+      words.insert(words.end(), {"--time-limit", limit});
     ProgramSettings settings;
     settings.environment = {{"SLURM_JOB_END_TIME", cat(std::time(nullptr) + 3)}};
     Program program(words, folder, settings);
     ASSERT_TRUE(appears(folder.path() + "/began"));
-    if (!by_limit) ::kill(program.pid(), SIGTERM);
+    if (!by_limit)
+      ::kill(program.pid(), SIGTERM);
     const Ran ran = program.finish();
     EXPECT_EQ(ran.code, by_limit ? 124 : 128 + SIGTERM) << ran.err;
     EXPECT_EQ(json::parse(ran.out)["tasks"][0]["state"], "skipped");
@@ -93,8 +100,9 @@ TEST(TasksResume, ARunIsListedExplainedAndStopped) {
   const ScratchFolder folder;
   ProgramSettings settings;
   settings.environment = {{"MUSTER_RUNTIME_DIR", folder.path()}};
-  folder.write("s.toml", task_table("holds it", "echo yes >began; sleep 1000") +
-                             task_table("waits", "true", "needs = { cpus = 1 }\n"));
+  folder.write("s.toml",
+               task_table("holds it", "echo yes >began; sleep 1000") +
+                   task_table("waits", "true", "needs = { cpus = 1 }\n"));
   Program program({"tasks", "s.toml", "--cpus", "1", "--run-dir", "run"}, folder, settings);
   ASSERT_TRUE(appears(folder.path() + "/began"));
   EXPECT_THAT(muster({"ps"}, folder, settings).out, HasSubstr("tasks s.toml"));
@@ -112,7 +120,8 @@ TEST(TasksResume, ARunIsListedExplainedAndStopped) {
   EXPECT_EQ(program.finish().code, 128 + SIGTERM);
 }
 
-// A task in its pause, of a run that goes on in another process; then what is told when that has ended.
+// A task in its pause, of a run that goes on in another process; then what is told when that has
+// ended.
 TEST(TasksResume, APauseAndAnEndAreExplainedFromElsewhere) {
   const ScratchFolder folder;
   const auto spec = [&](const char* pause) {
@@ -130,7 +139,8 @@ TEST(TasksResume, APauseAndAnEndAreExplainedFromElsewhere) {
   do {
     told = explain("bad");
   } while (told.find("failed") == std::string::npos && !deadline.passed());
-  EXPECT_THAT(told, testing::MatchesRegex("bad failed 1 time and starts again in (1h|59m[0-9.]+s)\n"));
+  EXPECT_THAT(told,
+              testing::MatchesRegex("bad failed 1 time and starts again in (1h|59m[0-9.]+s)\n"));
   EXPECT_EQ(explain("next"), "next waits for bad (waiting)\n");
   ::kill(program.pid(), SIGTERM);
   program.finish();
@@ -138,9 +148,10 @@ TEST(TasksResume, APauseAndAnEndAreExplainedFromElsewhere) {
   folder.write("go", "");
   folder.write("s.toml", spec("1ms"));
   EXPECT_EQ(muster({"tasks", "s.toml", "--cpus", "4", "--run-dir", "run"}, folder).code, 1);
-  EXPECT_THAT(explain("bad"), testing::MatchesRegex("no run goes on there\nbad is failed: exit code 7\n"
-                                                    "if it went on now, with --resume alone:\n"
-                                                    "bad would start first, on the CPU of .*\n"));
+  EXPECT_THAT(explain("bad"),
+              testing::MatchesRegex("no run goes on there\nbad is failed: exit code 7\n"
+                                    "if it went on now, with --resume alone:\n"
+                                    "bad would start first, on the CPU of .*\n"));
   EXPECT_EQ(explain("next"),
             "no run goes on there\nnext is skipped: after bad, which failed\n"
             "if it went on now, with --resume alone:\nnext waits for bad (running)\n");
@@ -160,8 +171,9 @@ TEST(TasksResume, OfARunThatIsDoneNothingStarts) {
 // Two tasks that run when the runner is killed, on two CPUs, and are done by a second run.
 TEST(TasksResume, WhatDiedWithTheRunIsToldAsLost) {
   const ScratchFolder folder;
-  folder.write("s.toml",
-               task_table("a{i}", "echo >began-{i}; test -e go || sleep 1000", "each = { i = [1, 2] }\n"));
+  folder.write(
+      "s.toml",
+      task_table("a{i}", "echo >began-{i}; test -e go || sleep 1000", "each = { i = [1, 2] }\n"));
   Program program({"tasks", "s.toml", "--cpus", "2", "--run-dir", "run"}, folder);
   ASSERT_TRUE(appears(folder.path() + "/began-1") && appears(folder.path() + "/began-2"));
   ::kill(program.pid(), SIGKILL);
@@ -180,15 +192,20 @@ TEST(TasksResume, WhatDiedWithTheRunIsToldAsLost) {
     EXPECT_EQ(attempts[1]["exit_code"], 0);
   }
   const std::string page = read_file(folder.path() + "/t.html");
-  EXPECT_THAT(page, AllOf(HasSubstr("lost with its run or host</title>"), HasSubstr("CPU 1<"),
-                          Not(HasSubstr("CPU 2<")), Not(HasSubstr("\nrunning</title>"))));
+  EXPECT_THAT(page,
+              AllOf(HasSubstr("lost with its run or host</title>"),
+                    HasSubstr("CPU 1<"),
+                    Not(HasSubstr("CPU 2<")),
+                    Not(HasSubstr("\nrunning</title>"))));
 }
 
 // A file system that takes no more bytes is here a process that may write none into a file.
 TEST(TasksResume, ARunWhoseJournalIsFullEndsAndCanBeResumed) {
   const ScratchFolder folder;
   const auto within = [&](int blocks) {
-    return from_shell(cat("trap '' XFSZ; ulimit -f ", blocks, "; exec \"$0\" tasks --run-dir run ",
+    return from_shell(cat("trap '' XFSZ; ulimit -f ",
+                          blocks,
+                          "; exec \"$0\" tasks --run-dir run ",
                           "--sweep a=1..200 --need-cpus 1 -- echo {a}"),
                       folder)
         .finish();
@@ -204,8 +221,8 @@ TEST(TasksResume, ARunWhoseJournalIsFullEndsAndCanBeResumed) {
   EXPECT_EQ(resumed.code, 0) << resumed.err;
   const auto result = nlohmann::json::parse(resumed.out);
   const auto& tasks = result.at("tasks");
-  const auto done =
-      std::count_if(tasks.begin(), tasks.end(), [](const auto& task) { return task.at("state") == "done"; });
+  const auto done = std::count_if(
+      tasks.begin(), tasks.end(), [](const auto& task) { return task.at("state") == "done"; });
   EXPECT_EQ(done, 200);
 }
 
@@ -218,14 +235,15 @@ size_t lines_in(const std::string& path) {
   return static_cast<size_t>(std::count(std::istreambuf_iterator<char>(file), {}, '\n'));
 }
 
-// Kills the runner at random moments, and goes on each time: nothing is lost, and what the journal has as
-// done does not run again.
+// Kills the runner at random moments, and goes on each time: nothing is lost, and what the journal
+// has as done does not run again.
 void kill_and_resume(unsigned seed, int num_tasks, int kills) {
   std::mt19937 random(seed);
   const ScratchFolder folder;
-  folder.write("s.toml",
-               task_table("t{i}", kCountingScript, cat("each = { i = \"1..", num_tasks, "\" }\n")) +
-                   task_table("last", kCountingScript, cat("after = [\"t", num_tasks, "\", \"t1\"]\n")));
+  folder.write(
+      "s.toml",
+      task_table("t{i}", kCountingScript, cat("each = { i = \"1..", num_tasks, "\" }\n")) +
+          task_table("last", kCountingScript, cat("after = [\"t", num_tasks, "\", \"t1\"]\n")));
   const std::string run = folder.path() + "/run";
   const auto count = [&](const char* what, const std::string& name) {
     return lines_in(cat(folder.path(), "/", what, "-", name));
@@ -239,19 +257,22 @@ void kill_and_resume(unsigned seed, int num_tasks, int kills) {
       ::kill(program.pid(), SIGKILL);
     }
     const Ran ran = program.finish();
-    ASSERT_TRUE(ran.code == 0 || (kill < kills && ran.code == 128 + SIGKILL)) << ran.code << ran.err;
+    ASSERT_TRUE(ran.code == 0 || (kill < kills && ran.code == 128 + SIGKILL))
+        << ran.code << ran.err;
     if (!fs::exists(run + "/tasks.json")) {  // it had not begun yet: begin anew
       fs::remove_all(run);
       continue;
     }
     args = {"tasks", "-q", "--resume", "run"};
     const std::vector<Task> tasks = task_file_of(read_file(run + "/tasks.json"), "t").tasks;
-    if (!fs::exists(run + "/journal")) continue;
+    if (!fs::exists(run + "/journal"))
+      continue;
     const JournalState state = read_journal(run, tasks);
     for (size_t i = 0; i < state.results.size(); ++i) {
       const std::string& name = tasks[i].name;
       const auto& attempts = state.results[i].attempts;
-      for (size_t a = 0; a < attempts.size(); ++a) EXPECT_EQ(attempts[a].attempt, static_cast<int>(a));
+      for (size_t a = 0; a < attempts.size(); ++a)
+        EXPECT_EQ(attempts[a].attempt, static_cast<int>(a));
       if (state.results[i].state != TaskState::done) {
         EXPECT_NE(ran.code, 0) << name << " was lost";
         continue;
@@ -260,7 +281,8 @@ void kill_and_resume(unsigned seed, int num_tasks, int kills) {
       const size_t begun = begun_when_done.emplace(name, count("began", name)).first->second;
       EXPECT_EQ(count("began", name), begun) << name << " was done and ran again";
     }
-    if (ran.code == 0) return;
+    if (ran.code == 0)
+      return;
   }
   FAIL() << "the last run was to come to its end";
 }
@@ -271,17 +293,21 @@ TEST(TasksResume, KilledAtAnyMomentARunGoesOn) {
   for (unsigned round = 0; round < rounds.value_or(6); ++round) {
     SCOPED_TRACE(cat("round ", round));
     kill_and_resume(1'000 + round, rounds ? 40 : 12, rounds ? 12 : 5);
-    if (HasFatalFailure()) return;
+    if (HasFatalFailure())
+      return;
   }
 }
 
-// What an attempt has saved the next one finds, and so does a resumed run: of a task, and of its ranks.
+// What an attempt has saved the next one finds, and so does a resumed run: of a task, and of its
+// ranks.
 TEST(TasksResume, ATasksFolderLastsOverAttempts) {
   const ScratchFolder folder;
   const std::string count = "echo x >>$DIR/tries; test $(wc -l <$DIR/tries) -ge 3";
-  folder.write("s.toml", task_table("one", "DIR=$MUSTER_TASK_DIR; " + count, "retries = 1\n") +
-                             task_table("ranks", "DIR=$MUSTER_RUN_DIR; [ $RANK = 1 ] && exit; " + count,
-                                        "retries = 1\nranks = 2\n"));
+  folder.write("s.toml",
+               task_table("one", "DIR=$MUSTER_TASK_DIR; " + count, "retries = 1\n") +
+                   task_table("ranks",
+                              "DIR=$MUSTER_RUN_DIR; [ $RANK = 1 ] && exit; " + count,
+                              "retries = 1\nranks = 2\n"));
   EXPECT_EQ(muster({"tasks", "s.toml", "--run-dir", "run"}, folder).code, 1);
   const Ran ran = muster({"tasks", "--resume", "run"}, folder);
   EXPECT_EQ(ran.code, 0) << ran.err;
@@ -302,8 +328,9 @@ TEST(TasksResume, ByTheLinkToTheNewestRun) {
 
 TEST(TasksResume, TheThirdInterruptKills) {
   const ScratchFolder folder;
-  folder.write("s.toml",
-               task_table("stays", "trap 'touch asked' TERM; touch began; while :; do sleep 0.01; done"));
+  folder.write(
+      "s.toml",
+      task_table("stays", "trap 'touch asked' TERM; touch began; while :; do sleep 0.01; done"));
   Program program({"tasks", "s.toml", "--run-dir", "run", "--shutdown-timeout", "10m"}, folder);
   ASSERT_TRUE(appears(folder.path() + "/began"));
   ::kill(program.pid(), SIGINT);

@@ -1,5 +1,5 @@
-// `muster tasks` by the real program: what tasks get and leave, and what is told of it. How runs go on is
-// tasks_resume_test.cc's part.
+// `muster tasks` by the real program: what tasks get and leave, and what is told of it. How runs go
+// on is tasks_resume_test.cc's part.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -39,28 +39,36 @@ TEST(Tasks, RunInTheirOrderAndEndInATable) {
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_THAT(again.err, Not(HasSubstr("started")));
   const json results = json::parse(again.out);
-  for (const json& task : results["tasks"]) EXPECT_EQ(task["attempts"].size(), 1U);
+  for (const json& task : results["tasks"])
+    EXPECT_EQ(task["attempts"].size(), 1U);
   EXPECT_THAT(muster({"tasks", "s.toml", "--run-dir", "run"}, folder).err,
               HasSubstr("resume it with --resume"));
   std::filesystem::remove(folder.path() + "/run/journal");
-  EXPECT_THAT(muster({"tasks", "--resume", "run"}, folder).err, HasSubstr("expected the records of the run"));
+  EXPECT_THAT(muster({"tasks", "--resume", "run"}, folder).err,
+              HasSubstr("expected the records of the run"));
   folder.write("other.toml", task_table("prepare", "true"));
-  EXPECT_THAT(muster({"tasks", "other.toml", "--resume", "run"}, folder).err, HasSubstr("got others"));
+  EXPECT_THAT(muster({"tasks", "other.toml", "--resume", "run"}, folder).err,
+              HasSubstr("got others"));
 }
 
 TEST(Tasks, AFailureIsToldTriedAgainAndSkipsWhatDependsOnIt) {
   const ScratchFolder folder;
-  folder.write("s.toml", task_table("flaky", "echo try $MUSTER_ATTEMPT; [ $MUSTER_ATTEMPT = 1 ]",
-                                    "retries = 1\nback_off = \"10ms\"\n") +
-                             task_table("bad", "echo the disk is on fire; exit 3") +
-                             task_table("next", "true", "after = [\"bad\"]\n") + task_table("none", "true"));
+  folder.write("s.toml",
+               task_table("flaky",
+                          "echo try $MUSTER_ATTEMPT; [ $MUSTER_ATTEMPT = 1 ]",
+                          "retries = 1\nback_off = \"10ms\"\n") +
+                   task_table("bad", "echo the disk is on fire; exit 3") +
+                   task_table("next", "true", "after = [\"bad\"]\n") + task_table("none", "true"));
   std::string spec = read_file(folder.path() + "/s.toml");
   const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run"}, folder);
   EXPECT_EQ(ran.code, 1);
-  EXPECT_THAT(ran.err, AllOf(HasSubstr("bad failed: exit code 3"), HasSubstr("| the disk is on fire"),
-                             HasSubstr("next skipped: after bad, which failed")));
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr("bad failed: exit code 3"),
+                    HasSubstr("| the disk is on fire"),
+                    HasSubstr("next skipped: after bad, which failed")));
   EXPECT_EQ(log_of_task(folder, "flaky", 1), "try 1\n");
-  const Ran fast = muster({"tasks", "s.toml", "--run-dir", "fast", "--fail-fast", "--jobs", "1"}, folder);
+  const Ran fast =
+      muster({"tasks", "s.toml", "--run-dir", "fast", "--fail-fast", "--jobs", "1"}, folder);
   EXPECT_EQ(fast.code, 1);
   EXPECT_THAT(fast.err, HasSubstr("bad failed (--fail-fast)"));
   EXPECT_THAT(muster({"tasks", "s.toml", "--explain", "next"}, folder).out,
@@ -72,28 +80,33 @@ TEST(Tasks, AFailureIsToldTriedAgainAndSkipsWhatDependsOnIt) {
 TEST(Tasks, AProgramThatIsNotThereIsAFailureWithItsName) {
   const ScratchFolder folder;
   const Ran ran = muster(
-      {"tasks", "--sweep", "x=1..2", "--run-dir", "run", "--need-cpus", "1", "--", "./absent-{x}"}, folder);
+      {"tasks", "--sweep", "x=1..2", "--run-dir", "run", "--need-cpus", "1", "--", "./absent-{x}"},
+      folder);
   EXPECT_EQ(ran.code, 1);
   EXPECT_THAT(ran.err, HasSubstr("cannot start './absent-2'"));
 }
 
 TEST(Tasks, ATimeLimitEndsATaskWithAllThatItStarted) {
   const ScratchFolder folder;
-  folder.write("s.toml", task_table("slow", "setsid sleep 1000 & echo $! >pid; sleep 1000",
-                                    "time_limit = \"300ms\"\n"));
+  folder.write(
+      "s.toml",
+      task_table(
+          "slow", "setsid sleep 1000 & echo $! >pid; sleep 1000", "time_limit = \"300ms\"\n"));
   const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run"}, folder);
   EXPECT_EQ(ran.code, 1);
   EXPECT_THAT(ran.err, HasSubstr("its time limit of 300ms is over"));
   EXPECT_EQ(::kill(std::stoi(read_file(folder.path() + "/pid")), 0), -1);
-  const Ran whole = muster({"tasks", "s.toml", "--run-dir", "whole", "--time-limit", "50ms"}, folder);
+  const Ran whole =
+      muster({"tasks", "s.toml", "--run-dir", "whole", "--time-limit", "50ms"}, folder);
   EXPECT_EQ(whole.code, 124);
 }
 
 TEST(Tasks, WriteToNoLogThroughALink) {
   const ScratchFolder folder;
   const std::string precious = folder.write("precious", "text");
-  folder.write("s.toml", task_table("first", "mkdir run/logs/a; ln -s $PWD/precious run/logs/a/0.log") +
-                             task_table("a", "echo yes", "after = [\"first\"]\n"));
+  folder.write("s.toml",
+               task_table("first", "mkdir run/logs/a; ln -s $PWD/precious run/logs/a/0.log") +
+                   task_table("a", "echo yes", "after = [\"first\"]\n"));
   const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run"}, folder);
   EXPECT_EQ(ran.code, 1) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("is no link, got '"));
@@ -103,15 +116,18 @@ TEST(Tasks, WriteToNoLogThroughALink) {
 // As Python prints it, and as muster's own programs do.
 TEST(Tasks, AResultThatIsNoNumberIsAFailureUnlessItIsAllowed) {
   const ScratchFolder folder;
-  folder.write("s.toml", task_table("python", "echo '{{\"loss\": NaN, \"epochs\": 3}}'; exit 0") +
-                             task_table("cpp", "echo '{{\"loss\":\"NaN\"}}'; exit 0") +
-                             task_table("fine", "echo '{{\"loss\": 0.5, \"best\": null}}'; exit 0"));
+  folder.write("s.toml",
+               task_table("python", "echo '{{\"loss\": NaN, \"epochs\": 3}}'; exit 0") +
+                   task_table("cpp", "echo '{{\"loss\":\"NaN\"}}'; exit 0") +
+                   task_table("fine", "echo '{{\"loss\": 0.5, \"best\": null}}'; exit 0"));
   const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run", "--html", "r.html"}, folder);
   EXPECT_EQ(ran.code, 1);
-  EXPECT_THAT(ran.err,
-              HasSubstr("python failed: its result's loss is NaN; --allow-nan takes that for done\n"));
-  EXPECT_THAT(ran.out,
-              AllOf(HasSubstr("python  failed"), HasSubstr("cpp     failed"), HasSubstr("fine    done")));
+  EXPECT_THAT(
+      ran.err,
+      HasSubstr("python failed: its result's loss is NaN; --allow-nan takes that for done\n"));
+  EXPECT_THAT(
+      ran.out,
+      AllOf(HasSubstr("python  failed"), HasSubstr("cpp     failed"), HasSubstr("fine    done")));
   EXPECT_THAT(read_file(folder.path() + "/r.html"), HasSubstr("loss is NaN"));
   const Ran allowed = muster({"tasks", "--resume", "run", "--allow-nan", "--csv", "r.csv"}, folder);
   EXPECT_EQ(allowed.code, 0) << allowed.err;
@@ -121,8 +137,10 @@ TEST(Tasks, AResultThatIsNoNumberIsAFailureUnlessItIsAllowed) {
 // Its number is one and the same wherever it is told.
 TEST(Tasks, TheSecondStartIsRestartOne) {
   const ScratchFolder folder;
-  folder.write("s.toml",
-               task_table("a", "echo variable $MUSTER_ATTEMPT; exit 3", "retries = 1\nback_off = \"1ms\"\n"));
+  folder.write(
+      "s.toml",
+      task_table(
+          "a", "echo variable $MUSTER_ATTEMPT; exit 3", "retries = 1\nback_off = \"1ms\"\n"));
   const Ran ran =
       muster({"tasks", "s.toml", "--run-dir", "run", "--csv", "r.csv", "--html", "r.html"}, folder);
   EXPECT_EQ(ran.code, 1);
@@ -140,8 +158,10 @@ TEST(Tasks, TheSecondStartIsRestartOne) {
 
 TEST(Tasks, RanksAreAJobOfTheLauncher) {
   const ScratchFolder folder;
-  folder.write("s.toml", task_table("ddp", "echo rank $RANK of $WORLD_SIZE in $MUSTER_TASK",
-                                    "ranks = 2\nneeds = { cpus = 2 }\n"));
+  folder.write("s.toml",
+               task_table("ddp",
+                          "echo rank $RANK of $WORLD_SIZE in $MUSTER_TASK",
+                          "ranks = 2\nneeds = { cpus = 2 }\n"));
   const Ran ran = muster({"tasks", "s.toml", "--cpus", "2", "--run-dir", "run"}, folder);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(log_of_task(folder, "ddp"),
@@ -151,13 +171,16 @@ TEST(Tasks, RanksAreAJobOfTheLauncher) {
 // A sweep over a machine of two GPUs that is not there: two halves share one of them.
 TEST(Tasks, ASweepOverASimulatedMachine) {
   const ScratchFolder folder;
-  folder.write("box.toml", "[[host]]\nname = \"box\"\ngpus = \"2xA100-40GB\"\nnvlink = \"all\"\ncores = 8\n");
+  folder.write("box.toml",
+               "[[host]]\nname = \"box\"\ngpus = \"2xA100-40GB\"\nnvlink = \"all\"\ncores = 8\n");
   const std::string tell =
-      "echo \"$MUSTER_SIMULATED [$CUDA_VISIBLE_DEVICES] $MUSTER_DEVICE\"; echo '{\"score\": 0.{x}}'";
+      "echo \"$MUSTER_SIMULATED [$CUDA_VISIBLE_DEVICES] $MUSTER_DEVICE\"; echo '{\"score\": "
+      "0.{x}}'";
   const auto sweep = [&](std::vector<std::string> flags) {
     flags.insert(flags.begin(), {"tasks", "--inventory", "box.toml", "--sweep", "x=1..3"});
-    flags.insert(flags.end(),
-                 {"--", "sh", "-c", tell.substr(0, tell.find("echo '")) + "echo '{{\"score\": 0.{x}}}'"});
+    flags.insert(
+        flags.end(),
+        {"--", "sh", "-c", tell.substr(0, tell.find("echo '")) + "echo '{{\"score\": 0.{x}}}'"});
     return muster(flags, folder);
   };
   const Ran first = sweep({"--need-gpus", "0.5", "--dry-run"});
@@ -172,10 +195,23 @@ TEST(Tasks, ASweepOverASimulatedMachine) {
 // Its CPUs are no more there than its GPUs are.
 TEST(Tasks, ASimulatedMachinesCpusBindNobody) {
   const ScratchFolder folder;
-  folder.write("box.toml", "[[host]]\nname = \"box\"\ngpus = \"2xA100-40GB\"\nnuma = 2\ncores = 4096\n");
+  folder.write("box.toml",
+               "[[host]]\nname = \"box\"\ngpus = \"2xA100-40GB\"\nnuma = 2\ncores = 4096\n");
   for (const char* const binding : {"node", "exclusive"}) {
-    const Ran ran = muster({"tasks", "--inventory", "box.toml", "--sweep", "x=1..4", "--need-gpus", "1",
-                            "--numa-binding", binding, "--run-dir", binding, "--", "echo", "ran {x}"},
+    const Ran ran = muster({"tasks",
+                            "--inventory",
+                            "box.toml",
+                            "--sweep",
+                            "x=1..4",
+                            "--need-gpus",
+                            "1",
+                            "--numa-binding",
+                            binding,
+                            "--run-dir",
+                            binding,
+                            "--",
+                            "echo",
+                            "ran {x}"},
                            folder);
     EXPECT_EQ(ran.code, 0) << ran.err;
   }
@@ -190,12 +226,14 @@ TEST(Tasks, ResultsGoIntoAFileThatIsReplacedOrAPipe) {
   EXPECT_THAT(read_file(folder.path() + "/old.csv"), HasSubstr("name,"));
   // The table comes first, so that a file that fails after all costs no more than itself.
   const Ran pipe = muster({"tasks", "s.toml", "--run-dir", "pipe", "--csv", "/dev/stdout"}, folder);
-  EXPECT_THAT(in_order(pipe.out, {"restarts", "one", "done", "name,state", "one,done"}), testing::IsEmpty());
+  EXPECT_THAT(in_order(pipe.out, {"restarts", "one", "done", "name,state", "one,done"}),
+              testing::IsEmpty());
 }
 
 TEST(Tasks, AProgressBarDoesNotFillTheCard) {
   const ScratchFolder folder;
-  folder.write("s.toml", task_table("bar", "seq 9000 | tr '\\n' '\\r'; printf 'broken\\r'; exit 3"));
+  folder.write("s.toml",
+               task_table("bar", "seq 9000 | tr '\\n' '\\r'; printf 'broken\\r'; exit 3"));
   const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run"}, folder);
   EXPECT_EQ(ran.code, 1);
   EXPECT_LT(ran.err.size(), 2000U);
@@ -206,22 +244,30 @@ TEST(Tasks, AStartThatFindsNoDescriptorsWaits) {
   const ScratchFolder folder;
   ProgramSettings settings;
   settings.program = "/bin/sh";
-  const Ran ran =
-      muster({"-c", cat("ulimit -n 40; exec '", MUSTER_BINARY_DIR,
-                        "/bin/muster' tasks --cpus 60 --run-dir run --json --sweep i=1..40 -- sleep 0.3")},
-             folder, settings);
+  const Ran ran = muster(
+      {"-c",
+       cat("ulimit -n 40; exec '",
+           MUSTER_BINARY_DIR,
+           "/bin/muster' tasks --cpus 60 --run-dir run --json --sweep i=1..40 -- sleep 0.3")},
+      folder,
+      settings);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("Too many open files"));
-  for (const json& task : json::parse(ran.out)["tasks"]) EXPECT_EQ(task["attempts"].size(), 1U);
+  for (const json& task : json::parse(ran.out)["tasks"])
+    EXPECT_EQ(task["attempts"].size(), 1U);
 }
 
 TEST(Tasks, ARemovedFolderIsAnErrorInALine) {
   const ScratchFolder folder;
-  for (const char* const command :
-       {"tasks --sweep i=1 -- echo {i}", "tasks --resume run", "tasks --dry-run --sweep i=1 -- echo {i}",
-        "run -n 1 true", "run --hosts localhost:1 true", "report"}) {
+  for (const char* const command : {"tasks --sweep i=1 -- echo {i}",
+                                    "tasks --resume run",
+                                    "tasks --dry-run --sweep i=1 -- echo {i}",
+                                    "run -n 1 true",
+                                    "run --hosts localhost:1 true",
+                                    "report"}) {
     const Ran ran =
-        from_shell(cat("mkdir gone; cd gone; rmdir ../gone; exec \"$0\" ", command), folder).finish();
+        from_shell(cat("mkdir gone; cd gone; rmdir ../gone; exec \"$0\" ", command), folder)
+            .finish();
     EXPECT_EQ(ran.code, 1) << command;
     EXPECT_THAT(ran.err, HasSubstr("change to one that exists")) << command;
     EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << command << ": " << ran.err;
@@ -232,10 +278,12 @@ TEST(Tasks, LineEndsOfWindowsAreNamed) {
   const ScratchFolder folder;
   std::filesystem::permissions(folder.write("t.sh", "#!/bin/sh\r\ntrue\r\n"),
                                std::filesystem::perms::owner_all);
-  for (const Ran& ran : {muster({"tasks", "--run-dir", "run", "--sweep", "i=1", "--", "./t.sh"}, folder),
-                         muster({"run", "-n", "1", "./t.sh"}, folder)}) {
+  for (const Ran& ran :
+       {muster({"tasks", "--run-dir", "run", "--sweep", "i=1", "--", "./t.sh"}, folder),
+        muster({"run", "-n", "1", "./t.sh"}, folder)}) {
     EXPECT_NE(ran.code, 0);
-    EXPECT_THAT(ran.err, AllOf(HasSubstr("its lines end as on Windows"), HasSubstr("'/bin/sh\\r'")));
+    EXPECT_THAT(ran.err,
+                AllOf(HasSubstr("its lines end as on Windows"), HasSubstr("'/bin/sh\\r'")));
   }
 }
 
@@ -244,10 +292,11 @@ TEST(Tasks, PythonFilesRunAsUnderRun) {
   folder.write("t.py", "print('ran')\n");  // cannot be executed, and names no interpreter
   std::filesystem::create_directory(folder.path() + "/below");
   folder.write("below/u.py", "print('below')\n");
-  folder.write("s.toml",
-               cat("[[task]]\nname = \"t\"\nargv = [\"t.py\"]\nneeds = { cpus = 1 }\n",
-                   "[[task]]\nname = \"u\"\nargv = [\"u.py\"]\ndir = \"below\"\nneeds = { cpus = 1 }\n",
-                   "[[task]]\nname = \"two\"\nranks = 2\nargv = [\"t.py\"]\nneeds = { cpus = 2 }\n"));
+  folder.write(
+      "s.toml",
+      cat("[[task]]\nname = \"t\"\nargv = [\"t.py\"]\nneeds = { cpus = 1 }\n",
+          "[[task]]\nname = \"u\"\nargv = [\"u.py\"]\ndir = \"below\"\nneeds = { cpus = 1 }\n",
+          "[[task]]\nname = \"two\"\nranks = 2\nargv = [\"t.py\"]\nneeds = { cpus = 2 }\n"));
   const Ran ran = muster({"tasks", "s.toml", "--cpus", "4", "--run-dir", "run"}, folder);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(log_of_task(folder, "t"), "ran\n");

@@ -1,5 +1,5 @@
-// `muster tasks` by the real program: how wrong usage is told, before anything starts; what is shown, and
-// what is handed to Slurm, instead of a run.
+// `muster tasks` by the real program: how wrong usage is told, before anything starts; what is
+// shown, and what is handed to Slurm, instead of a run.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -41,7 +41,8 @@ class TasksUsage : public testing::Test {
   void expect_refused(const std::vector<std::string>& args, const std::string& text) const {
     const Ran ran = tasks(args);
     EXPECT_EQ(ran.code, 2) << join(args, " ") << "\n" << ran.err;
-    EXPECT_THAT(ran.err, AllOf(testing::StartsWith("muster tasks: "), HasSubstr(text))) << join(args, " ");
+    EXPECT_THAT(ran.err, AllOf(testing::StartsWith("muster tasks: "), HasSubstr(text)))
+        << join(args, " ");
     EXPECT_FALSE(exists("began") || exists("runs")) << join(args, " ");
   }
 
@@ -51,13 +52,17 @@ class TasksUsage : public testing::Test {
 };
 
 TEST_F(TasksUsage, ASweepThatTheCommandDoesNotUseIsWarnedOf) {
-  const Ran ran = tasks({"--inventory", "box.toml", "--dry-run", "--sweep", "lr=1,2", "--", "./train"});
+  const Ran ran =
+      tasks({"--inventory", "box.toml", "--dry-run", "--sweep", "lr=1,2", "--", "./train"});
   EXPECT_EQ(ran.code, 0);
   EXPECT_THAT(
       ran.err,
-      HasSubstr("--sweep lr: the command has no {lr}, so tasks that differ in it alone run the same"));
-  EXPECT_EQ(tasks({"--inventory", "box.toml", "--dry-run", "--sweep", "lr=1,2", "--", "./train", "{lr}"}).err,
-            "");
+      HasSubstr(
+          "--sweep lr: the command has no {lr}, so tasks that differ in it alone run the same"));
+  EXPECT_EQ(
+      tasks({"--inventory", "box.toml", "--dry-run", "--sweep", "lr=1,2", "--", "./train", "{lr}"})
+          .err,
+      "");
 }
 
 TEST_F(TasksUsage, NeedsThatCannotBeMetAreToldWithTheirPlace) {
@@ -67,14 +72,20 @@ TEST_F(TasksUsage, NeedsThatCannotBeMetAreToldWithTheirPlace) {
     const char* error;
   };
   const std::vector<Case> cases = {
-      {"on = \"7\"", {}, "q.toml:4:7: task a: on = '7': expected the index of a GPU that can be used, got 7"},
-      {"on = \"host9:0\"", {}, "q.toml:4:7: task a: on = 'host9:0': expected a host of the job (box)"},
+      {"on = \"7\"",
+       {},
+       "q.toml:4:7: task a: on = '7': expected the index of a GPU that can be used, got 7"},
+      {"on = \"host9:0\"",
+       {},
+       "q.toml:4:7: task a: on = 'host9:0': expected a host of the job (box)"},
       {"on = \"model=H100\"", {}, "q.toml:4:6: task a: expected needs that a host can meet ("},
       {"on = \"!0,!1,!2,!3\"", {}, "q.toml:4:6: task a: expected needs that a host can meet ("},
       {"ranks = 8", {}, "q.toml:4:9: task a: expected needs that a host can meet ("},
       {"needs = { gpus = 3 }", {"--gpus", "0-1"}, "q.toml:4:9: task a: expected needs"},
       {"needs = { cpus = 2 }", {"--cpus", "1"}, "q.toml:4:9: task a: expected needs"},
-      {"needs = { model = \"h100\" }", {"--gpus", "model=A100"}, "q.toml:4:9: task a: expected needs"},
+      {"needs = { model = \"h100\" }",
+       {"--gpus", "model=A100"},
+       "q.toml:4:9: task a: expected needs"},
   };
   for (const Case& one : cases) {
     folder_.write("q.toml", spec(one.line));
@@ -85,9 +96,17 @@ TEST_F(TasksUsage, NeedsThatCannotBeMetAreToldWithTheirPlace) {
     EXPECT_THAT(ran.err, HasSubstr(cat("\n  ", one.line, "\n  "))) << "the line itself";
     EXPECT_THAT(ran.err, HasSubstr("; ")) << "a next step";
   }
-  expect_refused(
-      {"--inventory", "box.toml", "--sweep", "x=1,2", "--need-gpus", "9", "--", "touch", "began", "{x}"},
-      "--need-gpus 9: task x=1 and 1 more: expected needs");
+  expect_refused({"--inventory",
+                  "box.toml",
+                  "--sweep",
+                  "x=1,2",
+                  "--need-gpus",
+                  "9",
+                  "--",
+                  "touch",
+                  "began",
+                  "{x}"},
+                 "--need-gpus 9: task x=1 and 1 more: expected needs");
 }
 
 TEST_F(TasksUsage, ARunThatGoesOnElsewhereKnowsWhereItsTasksStand) {
@@ -95,8 +114,9 @@ TEST_F(TasksUsage, ARunThatGoesOnElsewhereKnowsWhereItsTasksStand) {
   folder_.write("big.toml", spec("needs = { gpus = 2 }"));
   expect_refused({"big.toml", "--inventory", "one.toml", "--run-dir", "none"},
                  "big.toml:4:9: task a: expected needs that a host can meet (");
-  EXPECT_THAT(tasks({"big.toml", "--inventory", "one.toml"}).err,
-              HasSubstr("one.toml has 1 GPU and 8 CPUs), got 2 GPUs: the most that a host has is 1"));
+  EXPECT_THAT(
+      tasks({"big.toml", "--inventory", "one.toml"}).err,
+      HasSubstr("one.toml has 1 GPU and 8 CPUs), got 2 GPUs: the most that a host has is 1"));
   EXPECT_FALSE(exists("none"));
   ASSERT_EQ(tasks({"big.toml", "--inventory", "box.toml", "--run-dir", "run"}).code, 0);
   EXPECT_THAT(tasks({"--resume", "run", "--inventory", "one.toml"}).err,
@@ -104,21 +124,29 @@ TEST_F(TasksUsage, ARunThatGoesOnElsewhereKnowsWhereItsTasksStand) {
 }
 
 TEST_F(TasksUsage, AFlagTakesOneValueAndLeavesTheSpec) {
-  const Ran ran = tasks(
-      {"--submit", "slurm", "--dry-run", "--sbatch=--partition=gpu", "--sbatch", "--account=a", "ok.toml"});
+  const Ran ran = tasks({"--submit",
+                         "slurm",
+                         "--dry-run",
+                         "--sbatch=--partition=gpu",
+                         "--sbatch",
+                         "--account=a",
+                         "ok.toml"});
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("sbatch --partition=gpu --account=a "));
-  expect_refused({"--sweep", "lr=1,2", "ok.toml"},
-                 "expected a spec file or --sweep … -- CMD, got both (ok.toml and --sweep lr=1,2); ");
+  expect_refused(
+      {"--sweep", "lr=1,2", "ok.toml"},
+      "expected a spec file or --sweep … -- CMD, got both (ok.toml and --sweep lr=1,2); ");
   expect_refused({"ok.toml", "--", "touch", "began"}, "got both (ok.toml and a command); ");
-  expect_refused({"--sweep", "lr=1,2"}, "--sweep: expected a command after --, got none; as --sweep");
+  expect_refused({"--sweep", "lr=1,2"},
+                 "--sweep: expected a command after --, got none; as --sweep");
 }
 
 TEST_F(TasksUsage, FlagsOfASweepAreNotDroppedWithASpec) {
-  const std::vector<std::pair<std::string, std::string>> flags = {{"--retries", "retries = N"},
-                                                                  {"--need-gpus", "needs = { gpus = N }"},
-                                                                  {"--need-memory", "memory = "},
-                                                                  {"--need-cpus", "needs = { cpus = N }"}};
+  const std::vector<std::pair<std::string, std::string>> flags = {
+      {"--retries", "retries = N"},
+      {"--need-gpus", "needs = { gpus = N }"},
+      {"--need-memory", "memory = "},
+      {"--need-cpus", "needs = { cpus = N }"}};
   for (const auto& [flag, key] : flags) {
     const std::string value = flag == "--need-memory" ? "1GiB" : "0";
     expect_refused({flag, value, "ok.toml"},
@@ -127,13 +155,15 @@ TEST_F(TasksUsage, FlagsOfASweepAreNotDroppedWithASpec) {
   }
   ASSERT_EQ(tasks({"ok.toml", "--run-dir", "run"}).code, 0);
   fs::remove(folder_.path() + "/began");
-  expect_refused({"--retries", "2", "--resume", "run"}, "--retries and --resume: expected one of them");
+  expect_refused({"--retries", "2", "--resume", "run"},
+                 "--retries and --resume: expected one of them");
 }
 
 TEST_F(TasksUsage, WhatIsShownIsShownAsJsonToo) {
-  folder_.write("two.toml", spec("needs = { gpus = 2 }") + "[[task]]\nname = \"b\"\nargv = [\"true\"]\n" +
-                                "needs = [{ gpus = 4 }, { cpus = 3 }]\n" +
-                                "[[task]]\nname = \"c\"\nargv = [\"true\"]\nafter = [\"a\"]\n");
+  folder_.write("two.toml",
+                spec("needs = { gpus = 2 }") + "[[task]]\nname = \"b\"\nargv = [\"true\"]\n" +
+                    "needs = [{ gpus = 4 }, { cpus = 3 }]\n" +
+                    "[[task]]\nname = \"c\"\nargv = [\"true\"]\nafter = [\"a\"]\n");
   const Ran dry = tasks({"two.toml", "--inventory", "box.toml", "--dry-run", "--json"});
   ASSERT_EQ(dry.code, 0) << dry.err;
   const json first = json::parse(dry.out);
@@ -165,7 +195,8 @@ TEST_F(TasksUsage, EmptyValuesAreNoValues) {
     expect_refused({"ok.toml", flag, ""}, cat(flag, ": expected a folder, got ''; "));
   for (const char* const flag : {"--csv", "--html", "--inventory", "--hostfile"})
     expect_refused({"ok.toml", flag, ""}, cat(flag, ": expected a file, got ''; "));
-  for (const char* const flag : {"--gpus", "--hosts", "--wait", "--time-limit", "--explain", "--submit"})
+  for (const char* const flag :
+       {"--gpus", "--hosts", "--wait", "--time-limit", "--explain", "--submit"})
     expect_refused({"ok.toml", flag, ""}, cat(flag, ": expected "));
   expect_refused({""}, "SPEC: expected a spec file, got ''");
 }
@@ -180,16 +211,20 @@ TEST_F(TasksUsage, NumbersThatAreNone) {
                  "--cpus: expected a whole number of at most 2147483647, got '99999999999'");
   expect_refused({"--retries", "-1", "--sweep", "x=1", "--", "true"},
                  "--retries: expected a whole number of at least 0, got '-1'");
-  for (const auto& [flag, value] : {std::pair("--need-gpus", "nan"), std::pair("--need-gpus", "x"),
-                                    std::pair("--need-cpus", "0"), std::pair("--need-memory", "x")})
+  for (const auto& [flag, value] : {std::pair("--need-gpus", "nan"),
+                                    std::pair("--need-gpus", "x"),
+                                    std::pair("--need-cpus", "0"),
+                                    std::pair("--need-memory", "x")})
     expect_refused({flag, value, "--sweep", "x=1", "--", "true"}, cat(flag, ": expected "));
   EXPECT_THAT(muster({"run", "--cpu-slots", "0", "true"}, folder_).err,
               HasSubstr("muster run: --cpu-slots: expected a whole number of at least 1, got '0'"));
 }
 
 TEST_F(TasksUsage, TimesThatAreNone) {
-  for (const auto& [flag, text] : {std::pair("--time-limit", "0"), std::pair("--time-limit", "0s"),
-                                   std::pair("--wait", "soon"), std::pair("--shutdown-timeout", "x")}) {
+  for (const auto& [flag, text] : {std::pair("--time-limit", "0"),
+                                   std::pair("--time-limit", "0s"),
+                                   std::pair("--wait", "soon"),
+                                   std::pair("--shutdown-timeout", "x")}) {
     expect_refused({"ok.toml", flag, text}, cat(flag, ": "));
     expect_refused({"ok.toml", flag, text}, cat("got '", text, "'"));
   }
@@ -201,21 +236,25 @@ TEST_F(TasksUsage, WaysToOtherHostsWithoutHosts) {
 }
 
 TEST_F(TasksUsage, FilesAndFoldersThatCannotBeUsed) {
-  expect_refused(
-      {"absent.toml"},
-      "muster tasks: expected a file of tasks, got 'absent.toml', which is not there; correct the path\n");
+  expect_refused({"absent.toml"},
+                 "muster tasks: expected a file of tasks, got 'absent.toml', which is not there; "
+                 "correct the path\n");
   for (const char* const flag : {"--csv", "--html"}) {
-    expect_refused({"ok.toml", flag, "absent/r"}, cat(flag, ": expected a file that can be written, got '"));
-    expect_refused({"ok.toml", flag, "absent/r"}, "absent/r': No such file or directory; give another");
+    expect_refused({"ok.toml", flag, "absent/r"},
+                   cat(flag, ": expected a file that can be written, got '"));
+    expect_refused({"ok.toml", flag, "absent/r"},
+                   "absent/r': No such file or directory; give another");
     expect_refused({"ok.toml", flag, "."}, "Is a directory");
   }
   expect_refused({"ok.toml", "--inventory", "nof"}, "--inventory: cannot open");
-  expect_refused({"ok.toml", "--inventory", "nof"}, "nof': No such file or directory; correct the path");
+  expect_refused({"ok.toml", "--inventory", "nof"},
+                 "nof': No such file or directory; correct the path");
   expect_refused({"ok.toml", "--hostfile", "nof"},
                  "--hostfile: cannot open 'nof': No such file or directory; correct the path");
   expect_refused({"ok.toml", "--run-dir", "ok.toml/run"},
                  "--run-dir: expected a folder that can be made, got '");
-  expect_refused({"ok.toml", "--run-dir", "ok.toml"}, "--run-dir: expected a folder that can be made, got '");
+  expect_refused({"ok.toml", "--run-dir", "ok.toml"},
+                 "--run-dir: expected a folder that can be made, got '");
   ASSERT_EQ(tasks({"ok.toml", "--run-dir", "run"}).code, 0);
   fs::remove(folder_.path() + "/began");
   expect_refused({"ok.toml", "--run-dir", "run"},
@@ -223,9 +262,10 @@ TEST_F(TasksUsage, FilesAndFoldersThatCannotBeUsed) {
 }
 
 TEST_F(TasksUsage, ARunThatGoesOnKeepsItsFolder) {
-  folder_.write("long.toml",
-                "[[task]]\nname = \"a\"\nargv = [\"sh\", \"-c\", \"echo up >&2; exec cat fifo\"]\n" +
-                    std::string("needs = { cpus = 1 }\n"));
+  folder_.write(
+      "long.toml",
+      "[[task]]\nname = \"a\"\nargv = [\"sh\", \"-c\", \"echo up >&2; exec cat fifo\"]\n" +
+          std::string("needs = { cpus = 1 }\n"));
   ASSERT_EQ(::mkfifo((folder_.path() + "/fifo").c_str(), 0600), 0);
   Program first({"tasks", "long.toml", "--run-dir", "run"}, folder_);
   // The task holds the other end: opening this one waits until it runs.
@@ -236,24 +276,28 @@ TEST_F(TasksUsage, ARunThatGoesOnKeepsItsFolder) {
 }
 
 TEST_F(TasksUsage, MoreCpusThanThereAreAreSaid) {
-  const Ran ran = tasks({"ok.toml", "--inventory", "box.toml", "--cpus", "999999", "--run-dir", "run"});
+  const Ran ran =
+      tasks({"ok.toml", "--inventory", "box.toml", "--cpus", "999999", "--run-dir", "run"});
   EXPECT_EQ(ran.code, 0) << ran.err;
-  EXPECT_THAT(ran.err, AllOf(HasSubstr("--cpus 999999: "),
-                             HasSubstr("box.toml has 16 CPUs, which that many tasks will share")));
-  EXPECT_THAT(tasks({"ok.toml", "--inventory", "box.toml", "--cpus", "16", "--run-dir", "other"}).err,
-              Not(HasSubstr("--cpus")));
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr("--cpus 999999: "),
+                    HasSubstr("box.toml has 16 CPUs, which that many tasks will share")));
+  EXPECT_THAT(
+      tasks({"ok.toml", "--inventory", "box.toml", "--cpus", "16", "--run-dir", "other"}).err,
+      Not(HasSubstr("--cpus")));
 }
 
 // Where sbatch says that it was called.
 class TasksSubmit : public TasksUsage {
  protected:
   TasksSubmit() {
-    const std::string sbatch =
-        folder_.write("bin/sbatch", "#!/bin/sh\necho called >>called\necho $((40 + $(wc -l <called)))\n");
+    const std::string sbatch = folder_.write(
+        "bin/sbatch", "#!/bin/sh\necho called >>called\necho $((40 + $(wc -l <called)))\n");
     fs::permissions(sbatch, fs::perms::owner_all);
     settings_.environment = {{"PATH", folder_.path() + "/bin:/usr/bin:/bin"}};
-    folder_.write("s.toml", task_table("a{i}", "true", "each = { i = \"1..9\" }\n") +
-                                task_table("last", "true", "after = [\"a*\"]\n"));
+    folder_.write("s.toml",
+                  task_table("a{i}", "true", "each = { i = \"1..9\" }\n") +
+                      task_table("last", "true", "after = [\"a*\"]\n"));
   }
 
   Ran submit(const std::vector<std::string>& more = {}) const {
@@ -269,11 +313,15 @@ class TasksSubmit : public TasksUsage {
 TEST_F(TasksSubmit, ADryRunSubmitsNothing) {
   const Ran dry = submit({"--dry-run", "--sbatch=--partition=gpu"});
   EXPECT_EQ(dry.code, 0) << dry.err;
-  EXPECT_THAT(
-      in_order(dry.out, {"# JOB0: a1, a2, a3, a4, a5 and 4 more\nsbatch --partition=gpu", "--array=0-8",
-                         "run/slurm/0.sh\n    #!/bin/sh\n", "--exec-element", "# JOB1: last\n",
-                         "--dependency=afterok:JOB0 ", "10 tasks as 2 jobs; nothing was submitted"}),
-      testing::IsEmpty())
+  EXPECT_THAT(in_order(dry.out,
+                       {"# JOB0: a1, a2, a3, a4, a5 and 4 more\nsbatch --partition=gpu",
+                        "--array=0-8",
+                        "run/slurm/0.sh\n    #!/bin/sh\n",
+                        "--exec-element",
+                        "# JOB1: last\n",
+                        "--dependency=afterok:JOB0 ",
+                        "10 tasks as 2 jobs; nothing was submitted"}),
+              testing::IsEmpty())
       << dry.out;
   EXPECT_FALSE(exists("run") || exists("called"));
 }
@@ -296,8 +344,9 @@ TEST_F(TasksSubmit, WhatIsSlurmsIsRefused) {
   for (const auto& flag : refused) {
     const Ran ran = submit(flag);
     EXPECT_EQ(ran.code, 2);
-    EXPECT_THAT(ran.err,
-                HasSubstr(cat("--submit slurm and ", flag[0], ": expected one of them, got both; ")));
+    EXPECT_THAT(
+        ran.err,
+        HasSubstr(cat("--submit slurm and ", flag[0], ": expected one of them, got both; ")));
   }
   EXPECT_FALSE(exists("run") || exists("called"));
 }
@@ -308,9 +357,10 @@ TEST_F(TasksSubmit, ASecondOneKeepsTheBooksOfTheFirst) {
   const std::string calls = read_file(folder_.path() + "/called");
   const Ran again = submit();
   EXPECT_EQ(again.code, 2);
-  EXPECT_THAT(again.err,
-              AllOf(HasSubstr("--run-dir: expected a folder that nothing was submitted from, got '"),
-                    HasSubstr("/run', of jobs 41, 42; see squeue, and give another folder")));
+  EXPECT_THAT(
+      again.err,
+      AllOf(HasSubstr("--run-dir: expected a folder that nothing was submitted from, got '"),
+            HasSubstr("/run', of jobs 41, 42; see squeue, and give another folder")));
   EXPECT_EQ(read_file(folder_.path() + "/run/slurm/jobs.json"), books);
   EXPECT_EQ(read_file(folder_.path() + "/called"), calls);
 }

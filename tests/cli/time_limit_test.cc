@@ -48,7 +48,8 @@ TEST_F(TimeLimit, IsADurationOrTheEndOfTheSlurmJob) {
 
 TEST_F(TimeLimit, WhatIsNoneIsRefused) {
   EXPECT_THAT(refusal("0"), HasSubstr("a time above 0"));
-  EXPECT_THAT(refusal("slurm"), AllOf(HasSubstr("expected SLURM_JOB_END_TIME"), HasSubstr("squeue")));
+  EXPECT_THAT(refusal("slurm"),
+              AllOf(HasSubstr("expected SLURM_JOB_END_TIME"), HasSubstr("squeue")));
   end_in(seconds(40));
   EXPECT_THAT(refusal("slurm"), HasSubstr("expected more than 1m"));
   EXPECT_EQ(refusal("slurm-10s"), "accepted");

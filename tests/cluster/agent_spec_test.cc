@@ -19,8 +19,11 @@ TEST(AgentSpec, IsReadBackAsItWas) {
   spec.launch.local_ranks_filter = {0, 2};
   spec.launch.replaces = true;
   spec.launch.rejoin_within = std::chrono::milliseconds(1'500);
-  spec.cluster = {
-      .min_hosts = 2, .max_hosts = 5, .node_rank = 3, .endpoint = "10.0.0.1:4711", .host_name = "b"};
+  spec.cluster = {.min_hosts = 2,
+                  .max_hosts = 5,
+                  .node_rank = 3,
+                  .endpoint = "10.0.0.1:4711",
+                  .host_name = "b"};
   spec.cluster.secret = Secret::make();
   spec.environment = {{"NCCL_DEBUG", "INFO"}};
   spec.folder = "/work/\x80";
@@ -57,9 +60,11 @@ TEST(EnvironmentToSend, IsWhatSteersProgramsAndNoSecrets) {
                                                 {"NCCL_x;y", "1"},
                                                 {"LD_PRELOAD", "evil.so"}});
   EXPECT_THAT(sent,
-              testing::ElementsAre(testing::Pair("CUDA_LAUNCH_BLOCKING", "1"), testing::Pair("LC_ALL", "C"),
+              testing::ElementsAre(testing::Pair("CUDA_LAUNCH_BLOCKING", "1"),
+                                   testing::Pair("LC_ALL", "C"),
                                    testing::Pair("MUSTER_LOG_LEVEL", "debug"),
-                                   testing::Pair("NCCL_DEBUG", "INFO"), testing::Pair("PATH", "/bin")));
+                                   testing::Pair("NCCL_DEBUG", "INFO"),
+                                   testing::Pair("PATH", "/bin")));
 }
 
 }  // namespace

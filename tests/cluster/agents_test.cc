@@ -1,5 +1,6 @@
-// Several agents of one job through the real program: each stands for a host. They share this machine, so
-// addresses are loopback's; tests/cluster/hosts.py has hosts with networks of their own.
+// Several agents of one job through the real program: each stands for a host. They share this
+// machine, so addresses are loopback's; tests/cluster/hosts.py has hosts with networks of their
+// own.
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -21,7 +22,8 @@ using testing::HasSubstr;
 using testing::Not;
 using Args = std::vector<std::string>;
 
-// A host that is only slow is not given up: every end that these tests bring about is told by a connection's.
+// A host that is only slow is not given up: every end that these tests bring about is told by a
+// connection's.
 constexpr const char* kPatient = "keep_alive_interval=60,keep_alive_max_attempt=10";
 
 class Agents : public testing::Test {
@@ -46,7 +48,9 @@ class Agents : public testing::Test {
     return std::make_unique<Program>(args, folder_, settings());
   }
 
-  std::unique_ptr<Program> node(int rank, const Args& program, Args more = {},
+  std::unique_ptr<Program> node(int rank,
+                                const Args& program,
+                                Args more = {},
                                 const std::string& nnodes = "2") {
     Args flags = {"--nnodes", nnodes, "--node-rank", cat(rank), "-n", "1"};
     flags.insert(flags.end(), more.begin(), more.end());
@@ -54,8 +58,14 @@ class Agents : public testing::Test {
   }
 
   std::unique_ptr<Program> elastic(const Args& program, Args more = {}) {
-    Args flags = {"--nnodes", "1:3", "--rdzv-backend", "c10d",
-                  "-n",       "1",   "--rdzv-conf",    cat("last_call_timeout=0,", kPatient)};
+    Args flags = {"--nnodes",
+                  "1:3",
+                  "--rdzv-backend",
+                  "c10d",
+                  "-n",
+                  "1",
+                  "--rdzv-conf",
+                  cat("last_call_timeout=0,", kPatient)};
     flags.insert(flags.end(), more.begin(), more.end());
     return start(flags, program);
   }
@@ -78,9 +88,14 @@ TEST_F(Agents, HostsWithDifferentNumbersOfGpusAreOneJob) {
     std::string text = "version=550.54";
     std::string visible;
     for (int gpu = 0; gpu < count; ++gpu) {
-      text += cat("|uuid=GPU-", host, "000000", gpu,
+      text += cat("|uuid=GPU-",
+                  host,
+                  "000000",
+                  gpu,
                   "-0000-4000-8000-000000000000,name=Test GPU,total=8589934592",
-                  ",free=8589934592,cc=9.0,pci=00000000:0", gpu + 1, ":00.0");
+                  ",free=8589934592,cc=9.0,pci=00000000:0",
+                  gpu + 1,
+                  ":00.0");
       visible += cat(gpu == 0 ? "" : ",", gpu);
     }
     of_host.environment["MUSTER_NVML_LIBRARY"] = FAKE_NVML_LIBRARY;
@@ -89,7 +104,8 @@ TEST_F(Agents, HostsWithDifferentNumbersOfGpusAreOneJob) {
     return of_host;
   };
   const auto agent = [&](int rank, const ProgramSettings& of_host) {
-    Args args = {"run", "--rdzv-endpoint", endpoint(), "-q", "--nnodes", "2", "--node-rank", cat(rank)};
+    Args args = {
+        "run", "--rdzv-endpoint", endpoint(), "-q", "--nnodes", "2", "--node-rank", cat(rank)};
     for (const std::string& word :
          shell("echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE on $MUSTER_DEVICE"))
       args.push_back(word);
@@ -101,8 +117,9 @@ TEST_F(Agents, HostsWithDifferentNumbersOfGpusAreOneJob) {
   const Ran second = b->finish();
   EXPECT_EQ(first.code, 0) << first.err;
   EXPECT_EQ(second.code, 0) << second.err;
-  EXPECT_THAT(first.out, AllOf(HasSubstr("0 of 3, 0 of 2 on GPU-00000000-"),
-                               HasSubstr("1 of 3, 1 of 2 on GPU-00000001-")));
+  EXPECT_THAT(first.out,
+              AllOf(HasSubstr("0 of 3, 0 of 2 on GPU-00000000-"),
+                    HasSubstr("1 of 3, 1 of 2 on GPU-00000001-")));
   EXPECT_THAT(second.out, HasSubstr("2 of 3, 0 of 1 on GPU-10000000-"));
 }
 
@@ -114,60 +131,73 @@ TEST_F(Agents, HostsWithDifferentNumbersOfRanksAreOneJob) {
   EXPECT_EQ(first.code, 0) << first.err;
   EXPECT_EQ(second.code, 0) << second.err;
   EXPECT_THAT(first.out, HasSubstr("0 of 3, local 0 of 1, host 0 of 2, role 0 of 3, 127.0.0.1"));
-  EXPECT_THAT(second.out, AllOf(HasSubstr("1 of 3, local 0 of 2, host 1 of 2, role 1 of 3"),
-                                HasSubstr("2 of 3, local 1 of 2, host 1 of 2, role 2 of 3")));
+  EXPECT_THAT(second.out,
+              AllOf(HasSubstr("1 of 3, local 0 of 2, host 1 of 2, role 1 of 3"),
+                    HasSubstr("2 of 3, local 1 of 2, host 1 of 2, role 2 of 3")));
 }
 
 TEST_F(Agents, AFailureIsToldOnEveryHost) {
   // Rank 1 fails only when rank 0 runs, else that one need not be started any more.
   const Args program = shell(
-      "[ $RANK = 1 ] && { until [ -e up ]; do sleep 0.02; done; echo no such luck >&2; exit 7; }; : > up; "
+      "[ $RANK = 1 ] && { until [ -e up ]; do sleep 0.02; done; echo no such luck >&2; exit 7; }; "
+      ": > up; "
       "sleep 60");
   auto b = node(1, program, {"--run-dir", "b"});
   auto a = node(0, program, {"--run-dir", "a"});
   for (Program* agent : {a.get(), b.get()}) {
     const Ran ran = agent->finish();
     EXPECT_EQ(ran.code, 7);
-    EXPECT_THAT(ran.err, AllOf(HasSubstr("rank 1 failed first: exit code 7"), HasSubstr("no such luck"),
-                               HasSubstr("rank 0: ended by muster")));
+    EXPECT_THAT(ran.err,
+                AllOf(HasSubstr("rank 1 failed first: exit code 7"),
+                      HasSubstr("no such luck"),
+                      HasSubstr("rank 0: ended by muster")));
   }
   for (const char* run : {"a", "b"}) {
-    const auto report = nlohmann::json::parse(read_file(cat(folder_.path(), "/", run, "/failure.json")));
+    const auto report =
+        nlohmann::json::parse(read_file(cat(folder_.path(), "/", run, "/failure.json")));
     EXPECT_EQ(report["first"]["rank"], 1) << run;
   }
 }
 
 // At the port that the host of rank 0 holds; nobody uses those of the others.
 TEST_F(Agents, AStrangerAtTheMasterPortEndsTheJobOnEveryHost) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can become another user";
   const Args program = shell("echo \"port $MASTER_PORT;\"; exec sleep 1000");
   auto b = node(1, program, {"--max-restarts", "3"});
   auto a = node(0, program, {"--max-restarts", "3"});
   const std::string out = b->read_until(";");
   a->read_until(";");
   const size_t at = out.find("port ") + 5;
-  const Stranger stranger(static_cast<int>(parse_int(out.substr(at, out.find(';') - at)).value_or(0)));
+  const Stranger stranger(
+      static_cast<int>(parse_int(out.substr(at, out.find(';') - at)).value_or(0)));
   for (Program* agent : {a.get(), b.get()}) {
     const Ran ran = agent->finish();
     EXPECT_EQ(ran.code, 1);
-    EXPECT_THAT(ran.err, AllOf(HasSubstr(cat("expected a rank of this job to listen there, got process ",
-                                             stranger.pid(), " (")),
-                               Not(HasSubstr("failed first")), Not(HasSubstr("restart 1"))));
+    EXPECT_THAT(ran.err,
+                AllOf(HasSubstr(cat("expected a rank of this job to listen there, got process ",
+                                    stranger.pid(),
+                                    " (")),
+                      Not(HasSubstr("failed first")),
+                      Not(HasSubstr("restart 1"))));
   }
 }
 
 TEST_F(Agents, AllRanksStartAgainWithinTheBudget) {
   // Rank 0 fails only when rank 1 has spoken, else that one may be ended before it could.
   const Args program = shell(
-      "echo attempt $MUSTER_ATTEMPT restart $TORCHELASTIC_RESTART_COUNT; [ $MUSTER_ATTEMPT = 1 ] && exit 0; "
-      "[ $RANK = 1 ] && { : > spoken; sleep 60; }; until [ -e spoken ]; do sleep 0.02; done; exit 9");
+      "echo attempt $MUSTER_ATTEMPT restart $TORCHELASTIC_RESTART_COUNT; [ $MUSTER_ATTEMPT = 1 ] "
+      "&& exit 0; "
+      "[ $RANK = 1 ] && { : > spoken; sleep 60; }; until [ -e spoken ]; do sleep 0.02; done; exit "
+      "9");
   auto b = node(1, program, {"--max-restarts", "1"});
   auto a = node(0, program, {"--max-restarts", "1"});
   const Ran first = a->finish();
   const Ran second = b->finish();
   EXPECT_EQ(first.code, 0) << first.err;
   EXPECT_EQ(second.code, 0) << second.err;
-  EXPECT_THAT(second.out, AllOf(HasSubstr("attempt 0 restart 0"), HasSubstr("attempt 1 restart 1")));
+  EXPECT_THAT(second.out,
+              AllOf(HasSubstr("attempt 0 restart 0"), HasSubstr("attempt 1 restart 1")));
   EXPECT_THAT(first.err, HasSubstr("starting all ranks again (restart 1 of 1)"));
 }
 
@@ -214,14 +244,28 @@ TEST_F(Agents, SigtermToOneHostEndsAFixedJob) {
 
 // A host that stopped would be given up by the others.
 TEST_F(Agents, CtrlZStopsNothingAndSaysSo) {
-  const Args program = shell("echo up $RANK; until grep -q 'Ctrl-Z) has no effect' err; do :; done");
-  const Fd err(::open((folder_.path() + "/err").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  const Args program =
+      shell("echo up $RANK; until grep -q 'Ctrl-Z) has no effect' err; do :; done");
+  const Fd err(
+      ::open((folder_.path() + "/err").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   ProgramSettings of_first = settings();
   of_first.stderr_fd = err.get();
   auto b = node(1, program);
-  Program a({"run", "--rdzv-endpoint", endpoint(), "-q", "--nnodes", "2", "--node-rank", "0", "-n", "1", "sh",
-             "-c", program.back()},
-            folder_, of_first);
+  Program a({"run",
+             "--rdzv-endpoint",
+             endpoint(),
+             "-q",
+             "--nnodes",
+             "2",
+             "--node-rank",
+             "0",
+             "-n",
+             "1",
+             "sh",
+             "-c",
+             program.back()},
+            folder_,
+            of_first);
   a.read_until("up 0");
   b->read_until("up 1");
   ::kill(a.pid(), SIGTSTP);
@@ -232,7 +276,8 @@ TEST_F(Agents, CtrlZStopsNothingAndSaysSo) {
 TEST_F(Agents, AnElasticJobShrinksAndGrows) {
   const Args program = shell(
       "echo world $WORLD_SIZE attempt $MUSTER_ATTEMPT restarts $TORCHELASTIC_RESTART_COUNT; "
-      "[ $WORLD_SIZE = 2 ] && [ -e done ] && exit 0; sleep 300 & trap 'kill $!; exit 1' TERM; wait");
+      "[ $WORLD_SIZE = 2 ] && [ -e done ] && exit 0; sleep 300 & trap 'kill $!; exit 1' TERM; "
+      "wait");
   auto a = elastic(program);
   a->read_until("world 1 attempt 0");
   auto b = elastic(program);
@@ -277,12 +322,14 @@ TEST_F(Agents, KubernetesVariablesSayEverything) {
       in_pod.environment["PET_MASTER_ADDR"] = "127.0.0.1";
       in_pod.environment["PET_MASTER_PORT"] = cat(port_.port());
       in_pod.environment[indexed ? "JOB_COMPLETION_INDEX" : "PET_NODE_RANK"] = cat(pod);
-      pods.push_back(std::make_unique<Program>(Args{"run", "-q", "sh", "-c", kSay}, folder_, in_pod));
+      pods.push_back(
+          std::make_unique<Program>(Args{"run", "-q", "sh", "-c", kSay}, folder_, in_pod));
     }
     for (int pod = 0; pod < 2; ++pod) {
       const Ran ran = pods[static_cast<size_t>(pod)]->finish();
       EXPECT_EQ(ran.code, 0) << ran.err;
-      EXPECT_THAT(ran.out, HasSubstr(cat(pod, " of 2, local 0 of 1, host ", pod, " of 2"))) << indexed;
+      EXPECT_THAT(ran.out, HasSubstr(cat(pod, " of 2, local 0 of 1, host ", pod, " of 2")))
+          << indexed;
     }
   }
 }
@@ -292,7 +339,8 @@ TEST_F(Agents, TheMissingHostIsNamed) {
   auto a = node(0, {"true"}, {"--rdzv-conf", "join_timeout=5"});
   const Ran ran = a->finish();
   EXPECT_EQ(ran.code, 1);
-  EXPECT_THAT(ran.err, AllOf(HasSubstr("expected 2 hosts within 5.0s"), HasSubstr("missing: node rank 1")));
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr("expected 2 hosts within 5.0s"), HasSubstr("missing: node rank 1")));
 }
 
 TEST_F(Agents, TheSecondHostWithANumberIsRefused) {
@@ -300,7 +348,8 @@ TEST_F(Agents, TheSecondHostWithANumberIsRefused) {
   auto b = node(1, {"true"}, {}, "3");
   auto c = node(1, {"true"}, {}, "3");
   // Whichever of the two came second.
-  pollfd ends[2] = {{.fd = -1, .events = POLLIN, .revents = 0}, {.fd = -1, .events = POLLIN, .revents = 0}};
+  pollfd ends[2] = {{.fd = -1, .events = POLLIN, .revents = 0},
+                    {.fd = -1, .events = POLLIN, .revents = 0}};
   const Fd b_end(static_cast<int>(::syscall(SYS_pidfd_open, b->pid(), 0)));
   const Fd c_end(static_cast<int>(::syscall(SYS_pidfd_open, c->pid(), 0)));
   ends[0].fd = b_end.get();

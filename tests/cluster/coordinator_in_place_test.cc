@@ -15,7 +15,8 @@ using testing::SizeIs;
 
 CoordinatorRules in_place(CoordinatorRules rules) {
   rules.replaces = true;
-  if (rules.max_hosts == 3) rules.last_call = milliseconds(0);
+  if (rules.max_hosts == 3)
+    rules.last_call = milliseconds(0);
   return rules;
 }
 
@@ -160,7 +161,8 @@ TEST(CoordinatorInPlace, NobodyGoesOnWhereAHostsRanksHaveEnded) {
               testing::Contains(HasSubstr("the ranks of host a (10.0.0.a) have ended already")));
 }
 
-// A host that leaves by a signal: its ranks were killed, or they have stopped, and all others with them.
+// A host that leaves by a signal: its ranks were killed, or they have stopped, and all others with
+// them.
 TEST(CoordinatorInPlace, AHostThatLeavesIsDoneWithout) {
   TwoHosts world(between(1, 2));
   const auto orders = world.report({.kind = Report::Kind::ended,

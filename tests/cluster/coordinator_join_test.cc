@@ -1,4 +1,5 @@
-// The coordinator's decisions about hosts: those that join, are refused or missing, leave or are lost.
+// The coordinator's decisions about hosts: those that join, are refused or missing, leave or are
+// lost.
 #include "muster/cluster/coordinator.h"
 
 #include <gmock/gmock.h>
@@ -93,7 +94,8 @@ TEST(Coordinator, AHostThatWasToldAnotherSizeIsRefusedWithBoth) {
   facts.min_hosts = facts.max_hosts = 3;
   const auto orders = world.report({.kind = Report::Kind::join, .from = "id-a", .facts = facts});
   ASSERT_THAT(orders, SizeIs(1));
-  EXPECT_THAT(orders[0].reason, testing::AllOf(HasSubstr("got 3 on host a"), HasSubstr("and 2 on")));
+  EXPECT_THAT(orders[0].reason,
+              testing::AllOf(HasSubstr("got 3 on host a"), HasSubstr("and 2 on")));
 }
 
 TEST(Coordinator, AHostThatWasGivenUpIsToldInCaseItLives) {
@@ -158,8 +160,11 @@ TEST(Coordinator, AReportThatIsToldAgainCountsOnce) {
                        .exits = {failure_of(0, "a", 1)}};
   EXPECT_THAT(world.report(failing), SizeIs(1));
   EXPECT_THAT(world.report(failing), IsEmpty());
-  const Report ended{
-      .kind = Report::Kind::ended, .from = "id-a", .number = 2, .round = 1, .exits = {failure_of(0, "a", 1)}};
+  const Report ended{.kind = Report::Kind::ended,
+                     .from = "id-a",
+                     .number = 2,
+                     .round = 1,
+                     .exits = {failure_of(0, "a", 1)}};
   const auto orders = world.report(ended);
   ASSERT_THAT(orders, SizeIs(1));
   EXPECT_EQ(orders[0].restart_count, 1);
@@ -170,8 +175,11 @@ TEST(Coordinator, AnElasticJobDoesWithoutAHostThatCannotStart) {
   World world(between(1, 2));
   world.join("a");
   world.join("b");
-  world.report(
-      {.kind = Report::Kind::ended, .from = "id-b", .round = 1, .error = "GPU 0 is leased", .exit_code = 1});
+  world.report({.kind = Report::Kind::ended,
+                .from = "id-b",
+                .round = 1,
+                .error = "GPU 0 is leased",
+                .exit_code = 1});
   const auto orders = world.end("a", 1);
   ASSERT_THAT(orders, SizeIs(1));
   EXPECT_EQ(orders[0].kind, Kind::start);
@@ -200,8 +208,10 @@ TEST(Coordinator, AHostThatCannotStartIsSetAsideAsOneThatFails) {
     ASSERT_THAT(joined, SizeIs(1));
     EXPECT_EQ(joined[0].kind, failures == 1 ? Kind::stop : Kind::refuse);
     if (failures == 2) {
-      EXPECT_THAT(joined[0].reason,
-                  HasSubstr("host b is set aside: its ranks have failed, or could not be started, 2 times"));
+      EXPECT_THAT(
+          joined[0].reason,
+          HasSubstr(
+              "host b is set aside: its ranks have failed, or could not be started, 2 times"));
     }
     const auto both = world.end("a", round + 1);
     round += 2;
@@ -220,8 +230,11 @@ TEST(Coordinator, AllFailuresOfAHostCountTogether) {
   World world(rules);
   world.join("a");
   world.join("b");
-  world.report(
-      {.kind = Report::Kind::ended, .from = "id-b", .round = 1, .error = "GPU 0 is leased", .exit_code = 1});
+  world.report({.kind = Report::Kind::ended,
+                .from = "id-b",
+                .round = 1,
+                .error = "GPU 0 is leased",
+                .exit_code = 1});
   world.end("a", 1);
   world.join("b");
   world.end("a", 2);
@@ -229,7 +242,8 @@ TEST(Coordinator, AllFailuresOfAHostCountTogether) {
   world.end("b", 3, {failure_of(1, "b", 1)});
   const auto orders = world.end("a", 3);
   const std::string text =
-      "host b is set aside: its ranks have failed, or could not be started, 2 times (--max-host-failures)";
+      "host b is set aside: its ranks have failed, or could not be started, 2 times "
+      "(--max-host-failures)";
   EXPECT_THAT(world.said(), testing::Contains(text));
   ASSERT_FALSE(orders.empty());
   EXPECT_EQ(orders[0].kind, Kind::refuse);
@@ -247,7 +261,8 @@ TEST(Coordinator, AHostThatKeepsFailingIsSetAside) {
     world.end("b", round, {failure_of(1, "b", 1)});
     auto orders = world.end("a", round);
     if (orders.empty() || orders.back().kind != Kind::start) {
-      for (const Order& order : world.after(seconds(2))) orders.push_back(order);
+      for (const Order& order : world.after(seconds(2)))
+        orders.push_back(order);
     }
     ASSERT_FALSE(orders.empty());
     EXPECT_EQ(orders.back().hosts.size(), round == 1 ? 2U : 1U);
@@ -264,8 +279,8 @@ TEST(Coordinator, AHostThatLeavesEndsAFixedJobAndShrinksAnElasticOne) {
     World world(elastic ? between(1, 2) : fixed(2));
     world.join("a");
     world.join("b");
-    const auto stop =
-        world.report({.kind = Report::Kind::ended, .from = "id-b", .round = 1, .stopped_by = SIGTERM});
+    const auto stop = world.report(
+        {.kind = Report::Kind::ended, .from = "id-b", .round = 1, .stopped_by = SIGTERM});
     ASSERT_THAT(stop, SizeIs(1));
     const auto orders = world.end("a", 1);
     ASSERT_THAT(orders, SizeIs(1));
@@ -292,10 +307,14 @@ TEST(Coordinator, AHostThatCannotStartEndsTheJobWithItsReason) {
   World world(fixed(2));
   world.join("a");
   world.join("b");
-  world.report(
-      {.kind = Report::Kind::ended, .from = "id-b", .round = 1, .error = "GPU 0 is leased", .exit_code = 1});
+  world.report({.kind = Report::Kind::ended,
+                .from = "id-b",
+                .round = 1,
+                .error = "GPU 0 is leased",
+                .exit_code = 1});
   const auto orders = world.end("a", 1);
-  EXPECT_THAT(orders.at(0).reason, testing::AllOf(HasSubstr("host b"), HasSubstr("GPU 0 is leased")));
+  EXPECT_THAT(orders.at(0).reason,
+              testing::AllOf(HasSubstr("host b"), HasSubstr("GPU 0 is leased")));
 }
 
 }  // namespace

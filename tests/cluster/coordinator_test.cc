@@ -70,7 +70,8 @@ TEST(Coordinator, AFailureStopsAllAndIsTheExitCode) {
   EXPECT_EQ(orders[0].kind, Kind::finish);
   EXPECT_EQ(orders[0].exit_code, 3);
   ASSERT_THAT(orders[0].exits, SizeIs(2));
-  EXPECT_THAT(orders[0].exits[0].last_lines, ElementsAre("why")) << "what was told in a hurry is completed";
+  EXPECT_THAT(orders[0].exits[0].last_lines, ElementsAre("why"))
+      << "what was told in a hurry is completed";
 }
 
 TEST(Coordinator, TheRankThatWasKilledIsTheCauseWhoeverReportedFirst) {
@@ -96,7 +97,8 @@ TEST(Coordinator, RestartsAllWithinOneBudget) {
     world.fail("a", round, failure_of(0, "a", 1));
     world.end("a", round, {failure_of(0, "a", 1)});
     auto orders = world.end("b", round);
-    if (orders.empty()) orders = world.after(seconds(2));
+    if (orders.empty())
+      orders = world.after(seconds(2));
     ASSERT_THAT(orders, SizeIs(1)) << round;
     EXPECT_EQ(orders[0].kind, Kind::start);
     EXPECT_EQ(orders[0].round, round + 1);
@@ -174,7 +176,8 @@ TEST(Coordinator, GoesOnWhereAnotherWasLost) {
   for (const char* name : {"a", "b", "c"})
     second.coordinator().replay(
         Report{.kind = Report::Kind::join, .from = cat("id-", name), .facts = facts_of(name)});
-  for (const Order& order : log) second.coordinator().replay(order);
+  for (const Order& order : log)
+    second.coordinator().replay(order);
   EXPECT_EQ(second.lose("a").at(0).kind, Kind::stop);
   second.end("b", 1);
   const auto orders = second.end("c", 1);
@@ -195,7 +198,8 @@ TEST(Coordinator, OneThatTakesOverKnowsWhoIsSetAsideAndHowOldTheJobIs) {
     HostFacts facts = facts_of(name);
     facts.min_hosts = 1;
     facts.max_hosts = 3;
-    second.coordinator().replay(Report{.kind = Report::Kind::join, .from = cat("id-", name), .facts = facts});
+    second.coordinator().replay(
+        Report{.kind = Report::Kind::join, .from = cat("id-", name), .facts = facts});
   }
   second.coordinator().replay(started);
   const auto orders = second.coordinator().resume(Clock::time_point(), seconds(40));

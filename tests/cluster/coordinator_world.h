@@ -1,4 +1,5 @@
-// A coordinator for tests, with a clock of its own and no store, and hosts that join it, fail and are lost.
+// A coordinator for tests, with a clock of its own and no store, and hosts that join it, fail and
+// are lost.
 #pragma once
 
 #include <chrono>
@@ -23,7 +24,8 @@ inline HostFacts facts_of(const std::string& name, std::optional<int> node_rank 
 }
 
 inline WorkerExit failure_of(int rank, const std::string& host, int exit_code, int signal = 0) {
-  return {.rank = rank, .host = host, .exit_code = exit_code, .signal = signal, .cause = "it failed"};
+  return {
+      .rank = rank, .host = host, .exit_code = exit_code, .signal = signal, .cause = "it failed"};
 }
 
 class World {
@@ -31,11 +33,14 @@ class World {
   explicit World(CoordinatorRules rules)
       : rules_(rules),
         coordinator_(
-            std::move(rules), [this](const std::vector<HostFacts>& hosts) { return plan_for(hosts); },
-            [this](const std::string& line) { said_.push_back(line); }, now_) {}
+            std::move(rules),
+            [this](const std::vector<HostFacts>& hosts) { return plan_for(hosts); },
+            [this](const std::string& line) { said_.push_back(line); },
+            now_) {}
 
   std::vector<Order> join(const std::string& name, std::optional<int> node_rank = {}) {
-    return report({.kind = Report::Kind::join, .from = "id-" + name, .facts = facts_of(name, node_rank)});
+    return report(
+        {.kind = Report::Kind::join, .from = "id-" + name, .facts = facts_of(name, node_rank)});
   }
   std::vector<Order> report(Report report) {
     if (report.facts && report.facts->max_hosts == 1) {
@@ -54,11 +59,14 @@ class World {
     return report({.kind = Report::Kind::join, .from = id, .facts = again});
   }
   std::vector<Order> fail(const std::string& name, int round, const WorkerExit& exit) {
-    return report({.kind = Report::Kind::failing, .from = "id-" + name, .round = round, .exits = {exit}});
+    return report(
+        {.kind = Report::Kind::failing, .from = "id-" + name, .round = round, .exits = {exit}});
   }
   std::vector<Order> end(const std::string& name, int round, std::vector<WorkerExit> exits = {}) {
-    return report(
-        {.kind = Report::Kind::ended, .from = "id-" + name, .round = round, .exits = std::move(exits)});
+    return report({.kind = Report::Kind::ended,
+                   .from = "id-" + name,
+                   .round = round,
+                   .exits = std::move(exits)});
   }
   // Without the word to the lost host itself, in case it lives.
   std::vector<Order> lose(const std::string& name) {
@@ -76,7 +84,8 @@ class World {
 
  private:
   Plan plan_for(const std::vector<HostFacts>& hosts) const {
-    if (!refusal.empty()) throw Error(ErrorCode::invalid_argument, refusal);
+    if (!refusal.empty())
+      throw Error(ErrorCode::invalid_argument, refusal);
     Inventory inventory{.source = "test"};
     Request request;
     for (const HostFacts& host : hosts) {
@@ -93,7 +102,8 @@ class World {
 };
 
 inline CoordinatorRules fixed(int hosts, int max_restarts = 0) {
-  return {.min_hosts = hosts, .max_hosts = hosts, .max_restarts = max_restarts, .run_folder = "job"};
+  return {
+      .min_hosts = hosts, .max_hosts = hosts, .max_restarts = max_restarts, .run_folder = "job"};
 }
 
 inline CoordinatorRules between(int low, int high, int max_restarts = 0) {

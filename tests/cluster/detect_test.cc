@@ -23,7 +23,8 @@ class Detect : public testing::Test {
     }
   }
   void TearDown() override {
-    for (const std::string& name : names_) ::unsetenv(name.c_str());
+    for (const std::string& name : names_)
+      ::unsetenv(name.c_str());
   }
   std::string refusal() {
     try {
@@ -64,7 +65,10 @@ TEST_F(Detect, AnSrunStepWithOneTaskANode) {
 }
 
 TEST_F(Detect, ABatchScriptIsNoStep) {
-  set({{"SLURM_JOB_ID", "42"}, {"SLURM_PROCID", "0"}, {"SLURM_JOB_NUM_NODES", "3"}, {"SLURM_NTASKS", "3"}});
+  set({{"SLURM_JOB_ID", "42"},
+       {"SLURM_PROCID", "0"},
+       {"SLURM_JOB_NUM_NODES", "3"},
+       {"SLURM_NTASKS", "3"}});
   EXPECT_EQ(refusal(), "nothing");
 }
 

@@ -26,7 +26,8 @@ TEST(HostRendezvous, SomebodyElsesAddressIsNotServedHere) {
   EXPECT_EQ(address_to_serve("127.0.0.1"), "127.0.0.1");
   EXPECT_EQ(address_to_serve("localhost"), "127.0.0.1");
   EXPECT_EQ(address_to_serve("192.0.2.77"), "") << "an address of documentation, nobody's";
-  EXPECT_THAT(why_not([] { address_to_serve("no-such-host.invalid"); }), HasSubstr("no-such-host.invalid"));
+  EXPECT_THAT(why_not([] { address_to_serve("no-such-host.invalid"); }),
+              HasSubstr("no-such-host.invalid"));
 }
 
 TEST(HostRendezvous, OffLoopbackASecretIsNeeded) {

@@ -31,18 +31,35 @@ TEST(HostList, NamesWithAndWithoutNumbers) {
 }
 
 TEST(HostList, WhatCannotBeAHostIsRefused) {
-  for (const char* text : {"", "a,", "a:0", "a:-1", "a:many", "-oProxyCommand=x", "a;b", "a b", "$(x)",
-                           "[fe80::1", "[::1]x4", "[::1]4", "[a]:2", "[]", "::1:70000", "a:b:2", "a:1:2"}) {
-    EXPECT_THAT(refusal_of([&] { parse_host_list(text, "--hosts"); }), HasSubstr("--hosts: expected"))
+  for (const char* text : {"",
+                           "a,",
+                           "a:0",
+                           "a:-1",
+                           "a:many",
+                           "-oProxyCommand=x",
+                           "a;b",
+                           "a b",
+                           "$(x)",
+                           "[fe80::1",
+                           "[::1]x4",
+                           "[::1]4",
+                           "[a]:2",
+                           "[]",
+                           "::1:70000",
+                           "a:b:2",
+                           "a:1:2"}) {
+    EXPECT_THAT(refusal_of([&] { parse_host_list(text, "--hosts"); }),
+                HasSubstr("--hosts: expected"))
         << text;
   }
   EXPECT_THAT(refusal_of([] { parse_host_list("a,b,a:2", "--hosts"); }), HasSubstr("'a' again"));
 }
 
 TEST(Hostfile, TheFormsOfMpirunAndDeepSpeed) {
-  const auto hosts =
-      parse_hostfile("# all of them\n\na slots=4\n b:2 # mpich\nc\tslots=1 max_slots=8\nd\na slots=2\n", "f");
-  EXPECT_THAT(hosts, ElementsAre(HostSpec{"a", 6}, HostSpec{"b", 2}, HostSpec{"c", 1}, HostSpec{"d", {}}));
+  const auto hosts = parse_hostfile(
+      "# all of them\n\na slots=4\n b:2 # mpich\nc\tslots=1 max_slots=8\nd\na slots=2\n", "f");
+  EXPECT_THAT(hosts,
+              ElementsAre(HostSpec{"a", 6}, HostSpec{"b", 2}, HostSpec{"c", 1}, HostSpec{"d", {}}));
 }
 
 TEST(Hostfile, AsEditorsOfOtherSystemsWriteIt) {
@@ -57,14 +74,16 @@ TEST(Hostfile, AsEditorsOfOtherSystemsWriteIt) {
 TEST(Hostfile, AHundredThousandHosts) {
   constexpr int kHosts = 100'000;
   std::string text;
-  for (int i = 0; i < kHosts; ++i) text += cat("host", i, " slots=8\n");
+  for (int i = 0; i < kHosts; ++i)
+    text += cat("host", i, " slots=8\n");
   const auto hosts = parse_hostfile(text + text, "f");
   ASSERT_EQ(hosts.size(), kHosts);
   EXPECT_EQ(hosts.back(), (HostSpec{"host99999", 16}));
 }
 
 TEST(Hostfile, ErrorsNameTheLine) {
-  EXPECT_THAT(refusal_of([] { parse_hostfile("a\nb slots=x\n", "my.txt"); }), HasSubstr("my.txt:2"));
+  EXPECT_THAT(refusal_of([] { parse_hostfile("a\nb slots=x\n", "my.txt"); }),
+              HasSubstr("my.txt:2"));
   EXPECT_THAT(refusal_of([] { parse_hostfile("a\nb gpus=2\n", "my.txt"); }), HasSubstr("'gpus=2'"));
   EXPECT_THAT(refusal_of([] { parse_hostfile("# nothing\n", "my.txt"); }), HasSubstr("got none"));
 }

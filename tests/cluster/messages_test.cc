@@ -21,19 +21,20 @@ TEST(Messages, AReportIsReadBackAsItWas) {
                            .muster_version = "0.1.0",
                            .masks = {.cuda = "", .rocr = std::nullopt, .hip = "1"},
                            .host = gpu_host(1, 8)};
-  report.exits = {{.rank = 3,
-                   .local_rank = 1,
-                   .host = "b",
-                   .device = "GPU-1",
-                   .pid = 99,
-                   .signal = SIGSEGV,
-                   .cause = "killed",
-                   .message = "m",
-                   .stack = "s",
-                   .last_lines = {"one", "two"},
-                   .stderr_log = "/log",
-                   .after = std::chrono::milliseconds(1500),
-                   .at = std::chrono::system_clock::time_point(std::chrono::milliseconds(1234567))}};
+  report.exits = {
+      {.rank = 3,
+       .local_rank = 1,
+       .host = "b",
+       .device = "GPU-1",
+       .pid = 99,
+       .signal = SIGSEGV,
+       .cause = "killed",
+       .message = "m",
+       .stack = "s",
+       .last_lines = {"one", "two"},
+       .stderr_log = "/log",
+       .after = std::chrono::milliseconds(1500),
+       .at = std::chrono::system_clock::time_point(std::chrono::milliseconds(1234567))}};
   report.stopped_by = SIGTERM;
   report.error = "e";
   report.exit_code = 5;

@@ -20,9 +20,23 @@ TEST(SlurmNodes, ListsAreExpanded) {
 }
 
 TEST(SlurmNodes, OtherListsAreRefused) {
-  for (const char* const text :
-       {"", ",", "a,", "a[", "a[1", "a]", "a[]", "a[x]", "a[3-1]", "a[1-]", "a[1-2-3]", "-w", "a b", "a;b",
-        "a[1-999999999]", "a[1-9999]b[1-9999]", "a[12345678901]"})
+  for (const char* const text : {"",
+                                 ",",
+                                 "a,",
+                                 "a[",
+                                 "a[1",
+                                 "a]",
+                                 "a[]",
+                                 "a[x]",
+                                 "a[3-1]",
+                                 "a[1-]",
+                                 "a[1-2-3]",
+                                 "-w",
+                                 "a b",
+                                 "a;b",
+                                 "a[1-999999999]",
+                                 "a[1-9999]b[1-9999]",
+                                 "a[12345678901]"})
     EXPECT_THROW(parse_slurm_nodes(text), Error) << text;
 }
 
@@ -42,7 +56,8 @@ class SlurmEnvironment : public ::testing::Test {
     set("SLURMD_NODENAME", "n2");
   }
   void TearDown() override {
-    for (const std::string& name : names_) ::unsetenv(name.c_str());
+    for (const std::string& name : names_)
+      ::unsetenv(name.c_str());
   }
   void set(const std::string& name, const std::string& value) {
     names_.push_back(name);

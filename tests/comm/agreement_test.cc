@@ -69,8 +69,8 @@ TEST_F(TwoRanks, SeeBothSidesOfACallThatIsNewToOneOnly) {
   }
 }
 
-// Of a rank's two threads, one is stuck in a call that the other rank does not make, and one waits in a later
-// one.
+// Of a rank's two threads, one is stuck in a call that the other rank does not make, and one waits
+// in a later one.
 TEST_F(TwoRanks, AStuckCallIsToldWhileALaterOneWaits) {
   both([&](int who) { rank(who).before(0, "all_reduce", kPatience); });
   Agreement stuck(store_, 0, 2, false);
@@ -82,7 +82,8 @@ TEST_F(TwoRanks, AStuckCallIsToldWhileALaterOneWaits) {
       later = failure.message();
     }
   });
-  while (!store_->check({"call/2/0"})) std::this_thread::yield();
+  while (!store_->check({"call/2/0"}))
+    std::this_thread::yield();
   stuck.look_again(1, "all_reduce");
   try {
     rank(1).before(1, "barrier", kPatience);

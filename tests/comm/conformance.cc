@@ -17,27 +17,32 @@ namespace {
 // What rank `rank` holds before an operation: small whole numbers, exact in every type.
 at::Tensor values(int rank, at::ScalarType type, at::IntArrayRef shape = {3, 4}) {
   int64_t count = 1;
-  for (const int64_t extent : shape) count *= extent;
+  for (const int64_t extent : shape)
+    count *= extent;
   return ((torch::arange(count, torch::kLong) % 3) + rank % 3 + 1).reshape(shape).to(type);
 }
 
-at::Tensor reduced(int size, at::ScalarType type,
+at::Tensor reduced(int size,
+                   at::ScalarType type,
                    const std::function<at::Tensor(at::Tensor, at::Tensor)>& combine) {
   at::Tensor result = values(0, type);
-  for (int rank = 1; rank < size; ++rank) result = combine(result, values(rank, type)).to(type);
+  for (int rank = 1; rank < size; ++rank)
+    result = combine(result, values(rank, type)).to(type);
   return result;
 }
 
-const std::vector<at::ScalarType> kNumbers = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
-                                              at::kInt,   at::kLong,   at::kByte, at::kChar};
+const std::vector<at::ScalarType> kNumbers = {
+    at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong, at::kByte, at::kChar};
 
 void all_reduce_every_type(ProcessGroup& group) {
   for (const auto type : kNumbers) {
-    const auto check = [&](ReduceOp op, const char* name,
+    const auto check = [&](ReduceOp op,
+                           const char* name,
                            const std::function<at::Tensor(at::Tensor, at::Tensor)>& combine) {
       auto tensor = values(group.rank(), type).to(group.device());
       group.all_reduce(tensor, op);
-      expect_equal(tensor, reduced(group.size(), type, combine), cat(name, " ", c10::toString(type)));
+      expect_equal(
+          tensor, reduced(group.size(), type, combine), cat(name, " ", c10::toString(type)));
     };
     check(ReduceOp::sum, "sum", [](auto a, auto b) { return a + b; });
     check(ReduceOp::product, "product", [](auto a, auto b) { return a * b; });
@@ -55,13 +60,16 @@ void all_reduce_average(ProcessGroup& group) {
 }
 
 void all_reduce_bits(ProcessGroup& group) {
-  if (group.backend() == "nccl") return;  // NCCL has no bit operations
+  if (group.backend() == "nccl")
+    return;  // NCCL has no bit operations
   for (const auto type : {at::kInt, at::kLong, at::kByte}) {
-    const auto check = [&](ReduceOp op, const char* name,
+    const auto check = [&](ReduceOp op,
+                           const char* name,
                            const std::function<at::Tensor(at::Tensor, at::Tensor)>& combine) {
       auto tensor = values(group.rank(), type).to(group.device());
       group.all_reduce(tensor, op);
-      expect_equal(tensor, reduced(group.size(), type, combine), cat(name, " ", c10::toString(type)));
+      expect_equal(
+          tensor, reduced(group.size(), type, combine), cat(name, " ", c10::toString(type)));
     };
     check(ReduceOp::band, "band", [](auto a, auto b) { return a & b; });
     check(ReduceOp::bor, "bor", [](auto a, auto b) { return a | b; });
@@ -74,7 +82,9 @@ void reduce_to_every_root(ProcessGroup& group) {
     auto tensor = values(group.rank(), at::kFloat).to(group.device());
     group.reduce(tensor, root);
     if (group.rank() == root) {
-      expect_equal(tensor, reduced(group.size(), at::kFloat, [](auto a, auto b) { return a + b; }), "reduce");
+      expect_equal(tensor,
+                   reduced(group.size(), at::kFloat, [](auto a, auto b) { return a + b; }),
+                   "reduce");
     }
   }
 }
@@ -94,23 +104,28 @@ void all_gather_joins(ProcessGroup& group) {
   group.all_gather(output, values(group.rank(), at::kFloat).to(group.device()));
   std::vector<at::Tensor> expected;
   expected.reserve(static_cast<size_t>(group.size()));
-  for (int rank = 0; rank < group.size(); ++rank) expected.push_back(values(rank, at::kFloat));
+  for (int rank = 0; rank < group.size(); ++rank)
+    expected.push_back(values(rank, at::kFloat));
   expect_equal(output, torch::cat(expected), "all_gather");
 }
 
 void reduce_scatter_splits(ProcessGroup& group) {
   const int64_t rows = group.size();
-  const auto input_of = [&](int rank) { return values(rank, at::kFloat, {rows, 5}); };
+  const auto input_of = [&](int rank) {
+    return values(rank, at::kFloat, {rows, 5});
+  };
   auto output = torch::zeros({1, 5}, group.device());
   group.reduce_scatter(output, input_of(group.rank()).to(group.device()));
   auto sum = torch::zeros({rows, 5});
-  for (int rank = 0; rank < group.size(); ++rank) sum += input_of(rank);
+  for (int rank = 0; rank < group.size(); ++rank)
+    sum += input_of(rank);
   expect_equal(output, sum.slice(0, group.rank(), group.rank() + 1), "reduce_scatter");
 }
 
 void all_to_all_equal_parts(ProcessGroup& group) {
   const int64_t size = group.size();
-  auto input = (torch::arange(size * 2) + 100 * group.rank()).reshape({size * 2}).to(group.device());
+  auto input =
+      (torch::arange(size * 2) + 100 * group.rank()).reshape({size * 2}).to(group.device());
   auto output = torch::zeros({size * 2}, input.options());
   group.all_to_all(output, input);
   std::vector<at::Tensor> expected;
@@ -129,7 +144,8 @@ void all_to_all_with_splits(ProcessGroup& group) {
     output_splits.push_back(rank + 1);
     expected.push_back(torch::full({rank + 1, 2}, rank));
   }
-  auto input = torch::full({size * (group.rank() + 1), 2}, group.rank(), torch::kLong).to(group.device());
+  auto input =
+      torch::full({size * (group.rank() + 1), 2}, group.rank(), torch::kLong).to(group.device());
   auto output = torch::zeros({size * (size + 1) / 2, 2}, input.options());
   group.all_to_all(output, input, output_splits, input_splits);
   expect_equal(output, torch::cat(expected), "all_to_all with splits");
@@ -137,8 +153,8 @@ void all_to_all_with_splits(ProcessGroup& group) {
 
 void gather_and_scatter(ProcessGroup& group) {
   for (int root = 0; root < group.size(); ++root) {
-    auto all =
-        group.rank() == root ? torch::zeros({int64_t{3} * group.size(), 4}, group.device()) : at::Tensor();
+    auto all = group.rank() == root ? torch::zeros({int64_t{3} * group.size(), 4}, group.device())
+                                    : at::Tensor();
     group.gather(all, values(group.rank(), at::kFloat).to(group.device()), root);
     if (group.rank() == root) {
       for (int rank = 0; rank < group.size(); ++rank) {
@@ -152,7 +168,8 @@ void gather_and_scatter(ProcessGroup& group) {
 }
 
 void send_and_receive_around_the_ring(ProcessGroup& group) {
-  if (group.size() == 1) return;
+  if (group.size() == 1)
+    return;
   const int next = (group.rank() + 1) % group.size();
   const int before = (group.rank() + group.size() - 1) % group.size();
   auto received = torch::zeros({3, 4}, group.device());
@@ -184,8 +201,10 @@ void many_in_flight(ProcessGroup& group) {
   }
   auto behind = torch::full({3}, 2, torch::kFloat).to(group.device());
   group.all_reduce(behind);  // whose caller waits, while the others are under way
-  expect_equal(behind, torch::full({3}, 2.0F * static_cast<float>(group.size())), "behind those in flight");
-  for (auto& work : works) work.wait();
+  expect_equal(
+      behind, torch::full({3}, 2.0F * static_cast<float>(group.size())), "behind those in flight");
+  for (auto& work : works)
+    work.wait();
   for (int i = 0; i < 16; ++i) {
     const int ranks = group.size() * (group.size() - 1) / 2;  // 0 + 1 + … of every rank's number
     const auto sum = static_cast<float>(ranks + i * group.size());
@@ -199,7 +218,8 @@ void large_and_tiny(ProcessGroup& group) {
     const auto place = torch::arange(count, at::kFloat).remainder(101);
     auto large = (place + group.rank()).to(group.device());
     group.all_reduce(large);
-    expect_equal(large, place * group.size() + group.size() * (group.size() - 1) / 2,
+    expect_equal(large,
+                 place * group.size() + group.size() * (group.size() - 1) / 2,
                  cat(count, " elements"));
   }
   auto scalar = torch::tensor(1.0F).to(group.device());
@@ -221,13 +241,15 @@ void bytes(ProcessGroup& group) {
 }
 
 void barriers(ProcessGroup& group) {
-  for (int i = 0; i < 3; ++i) group.barrier();
+  for (int i = 0; i < 3; ++i)
+    group.barrier();
 }
 
 void sub_groups(ProcessGroup& group) {
   // Even and odd ranks work at the same time; then a group in another order; then one of one.
   std::vector<int> even, odd;
-  for (int rank = 0; rank < group.size(); ++rank) (rank % 2 == 0 ? even : odd).push_back(rank);
+  for (int rank = 0; rank < group.size(); ++rank)
+    (rank % 2 == 0 ? even : odd).push_back(rank);
   auto evens = group.new_group(even);
   auto odds = odd.empty() ? std::nullopt : group.new_group(odd);
   expect(evens.has_value() == (group.rank() % 2 == 0), "membership");
@@ -236,13 +258,15 @@ void sub_groups(ProcessGroup& group) {
   auto tensor = torch::tensor({static_cast<float>(group.rank())}).to(group.device());
   mine->all_reduce(tensor);
   float sum = 0;
-  for (const int rank : members) sum += static_cast<float>(rank);
+  for (const int rank : members)
+    sum += static_cast<float>(rank);
   expect_equal(tensor, torch::tensor({sum}), "all_reduce in a sub-group");
   expect(mine->parent_rank(mine->rank()) == group.rank(), "parent_rank");
   mine->shutdown();
 
   std::vector<int> backwards;
-  for (int rank = group.size() - 1; rank >= 0; --rank) backwards.push_back(rank);
+  for (int rank = group.size() - 1; rank >= 0; --rank)
+    backwards.push_back(rank);
   auto reversed = group.new_group(backwards);
   expect(reversed->rank() == group.size() - 1 - group.rank(), "order of ranks");
   auto first = torch::tensor({group.rank()}).to(group.device());
@@ -254,19 +278,27 @@ void sub_groups(ProcessGroup& group) {
 
 void bad_arguments(ProcessGroup& group) {
   const auto good = torch::ones({4}, group.device());
-  expect_error(ErrorCode::invalid_argument, "an undefined one", [&] { group.all_reduce(at::Tensor()); });
-  expect_error(ErrorCode::invalid_argument, cat("got ", group.size()),
-               [&] { group.broadcast(good, group.size()); });
+  expect_error(
+      ErrorCode::invalid_argument, "an undefined one", [&] { group.all_reduce(at::Tensor()); });
+  expect_error(ErrorCode::invalid_argument, cat("got ", group.size()), [&] {
+    group.broadcast(good, group.size());
+  });
   expect_error(ErrorCode::invalid_argument, "got -1", [&] { group.reduce(good, -1); });
-  expect_error(ErrorCode::invalid_argument, "another rank", [&] { group.send(good, group.rank()); });
-  expect_error(ErrorCode::invalid_argument, "expected output to hold",
-               [&] { group.all_gather(torch::ones({4 * group.size() + 1}, group.device()), good); });
-  expect_error(ErrorCode::invalid_argument, "a tensor on",
-               [&] { group.all_reduce(torch::ones({2}, torch::kMeta)); });
-  expect_error(ErrorCode::invalid_argument, "a dense tensor",
-               [&] { group.all_reduce(torch::eye(3).to_sparse()); });
+  expect_error(
+      ErrorCode::invalid_argument, "another rank", [&] { group.send(good, group.rank()); });
+  expect_error(ErrorCode::invalid_argument, "expected output to hold", [&] {
+    group.all_gather(torch::ones({4 * group.size() + 1}, group.device()), good);
+  });
+  expect_error(ErrorCode::invalid_argument, "a tensor on", [&] {
+    group.all_reduce(torch::ones({2}, torch::kMeta));
+  });
+  expect_error(ErrorCode::invalid_argument, "a dense tensor", [&] {
+    group.all_reduce(torch::eye(3).to_sparse());
+  });
   expect_error(ErrorCode::invalid_argument, "splits", [&] {
-    group.all_to_all(torch::ones({group.size()}), torch::ones({group.size()}), {},
+    group.all_to_all(torch::ones({group.size()}),
+                     torch::ones({group.size()}),
+                     {},
                      std::vector<int64_t>(static_cast<size_t>(group.size()), 2));
   });
   auto after = torch::ones({4}, group.device());
@@ -281,34 +313,42 @@ void works_outlive_their_groups(ProcessGroup& group) {
   const bool late = group.rank() == group.size() - 1;
   const auto size = static_cast<float>(group.size());
   for (const bool is_shut_down : {true, false}) {
-    if (!is_shut_down && group.backend() == "mpi") break;  // a group that is let go ends the use of MPI
+    if (!is_shut_down && group.backend() == "mpi")
+      break;  // a group that is let go ends the use of MPI
     auto own = group.new_group(all);
     auto tensor = torch::ones({4}, group.device());
     own->all_reduce(tensor);  // so that the next one is compared with nobody before it begins
     std::optional<Work> work;
-    if (!late) work = own->all_reduce_async(tensor);
-    if (!late && !is_shut_down) own.reset();
+    if (!late)
+      work = own->all_reduce_async(tensor);
+    if (!late && !is_shut_down)
+      own.reset();
     group.barrier();
-    if (late) work = own->all_reduce_async(tensor);
-    if (is_shut_down) own->shutdown();
+    if (late)
+      work = own->all_reduce_async(tensor);
+    if (is_shut_down)
+      own->shutdown();
     own.reset();
     work->wait();
     expect_equal(tensor, torch::full({4}, size * size), "of a group that is gone");
   }
 }
 
-// Calls with a time limit of their own, in groups of the check's own: what runs into its limit ends its
-// group. (Over MPI it ends the use of MPI.)
+// Calls with a time limit of their own, in groups of the check's own: what runs into its limit ends
+// its group. (Over MPI it ends the use of MPI.)
 void own_time_limits(ProcessGroup& group) {
   const ProcessGroup patient = group.with_timeout(std::chrono::minutes(2));
   auto sum = torch::ones({3}, group.device());
   ProcessGroup(patient).all_reduce(sum);
-  expect_equal(sum, torch::full({3}, static_cast<float>(group.size())), "with a limit that is kept");
+  expect_equal(
+      sum, torch::full({3}, static_cast<float>(group.size())), "with a limit that is kept");
   expect(patient.rank() == group.rank() && patient.traffic().calls == group.traffic().calls,
          "expected a value of the same group");
-  expect_error(ErrorCode::invalid_argument, "more than 0 ms",
-               [&] { (void)group.with_timeout(std::chrono::seconds(0)); });
-  if (group.size() == 1 || group.backend() == "mpi" || group.backend() == "nccl") return;
+  expect_error(ErrorCode::invalid_argument, "more than 0 ms", [&] {
+    (void)group.with_timeout(std::chrono::seconds(0));
+  });
+  if (group.size() == 1 || group.backend() == "mpi" || group.backend() == "nccl")
+    return;
 
   std::vector<int> all(static_cast<size_t>(group.size()));
   std::iota(all.begin(), all.end(), 0);

@@ -1,6 +1,6 @@
-// The conformance suite as a program: ranks as processes, on their own devices (NCCL when every rank has a
-// GPU), and there on a stream that is not the default one, as programs that overlap work have it. With names:
-// those checks alone.
+// The conformance suite as a program: ranks as processes, on their own devices (NCCL when every
+// rank has a GPU), and there on a stream that is not the default one, as programs that overlap work
+// have it. With names: those checks alone.
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -16,10 +16,12 @@ int main(int argc, char** argv) {
   return muster::run(argc, argv, [&](muster::Context& ctx) {
     c10::OptionalStreamGuard stream;
     if (ctx.device().is_cuda())
-      stream.reset_stream(c10::impl::VirtualGuardImpl(c10::kCUDA).getStreamFromGlobalPool(ctx.device()));
+      stream.reset_stream(
+          c10::impl::VirtualGuardImpl(c10::kCUDA).getStreamFromGlobalPool(ctx.device()));
     int held = 0;
     for (const auto& check : muster::testing::conformance_checks()) {
-      if (!names.empty() && !names.contains(check.name)) continue;
+      if (!names.empty() && !names.contains(check.name))
+        continue;
       check.body(ctx.process_group());
       ++held;
     }

@@ -13,11 +13,15 @@
 namespace muster::testing {
 
 inline void expect(bool right, const std::string& what) {
-  if (!right) throw std::runtime_error("conformance: " + what);
+  if (!right)
+    throw std::runtime_error("conformance: " + what);
 }
 
-inline void expect_equal(const at::Tensor& got, const at::Tensor& expected, const std::string& what) {
-  if (got.cpu().equal(expected)) return;
+inline void expect_equal(const at::Tensor& got,
+                         const at::Tensor& expected,
+                         const std::string& what) {
+  if (got.cpu().equal(expected))
+    return;
   std::ostringstream text;
   text << "conformance: " << what << ": expected\n" << expected << "\ngot\n" << got.cpu();
   throw std::runtime_error(text.str());
@@ -29,7 +33,12 @@ void expect_error(ErrorCode code, const std::string& part, Body&& body) {
     body();
   } catch (const Error& error) {
     expect(error.code() == code && error.message().find(part) != std::string::npos,
-           cat("expected an error with '", part, "', got ", to_string(error.code()), ": ", error.message()));
+           cat("expected an error with '",
+               part,
+               "', got ",
+               to_string(error.code()),
+               ": ",
+               error.message()));
     return;
   }
   throw std::runtime_error(cat("conformance: expected an error with '", part, "', got none"));

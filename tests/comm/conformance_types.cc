@@ -42,8 +42,10 @@ enum class Layout { in_order, by_columns, between_others };
 constexpr Layout kLayouts[] = {Layout::in_order, Layout::by_columns, Layout::between_others};
 
 at::Tensor room(Layout layout, int64_t rows, at::TensorOptions options) {
-  if (layout == Layout::by_columns) return at::zeros({6, rows}, options).t();
-  if (layout == Layout::between_others) return at::zeros({rows, 12}, options).slice(1, 0, 12, 2);
+  if (layout == Layout::by_columns)
+    return at::zeros({6, rows}, options).t();
+  if (layout == Layout::between_others)
+    return at::zeros({rows, 12}, options).slice(1, 0, 12, 2);
   return at::zeros({rows, 6}, options);
 }
 
@@ -75,24 +77,30 @@ struct Row {
 
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }
-  at::Tensor mine(int64_t rows = 4) const { return placed(bits(rank(), rows, type), layout, group.device()); }
+  at::Tensor mine(int64_t rows = 4) const {
+    return placed(bits(rank(), rows, type), layout, group.device());
+  }
   at::Tensor empty(int64_t rows = 4) const {
     return room(layout, rows, at::TensorOptions(type).device(group.device()));
   }
   at::Tensor of_all(int64_t rows = 4) const {
     Tensors all;
-    for (int other = 0; other < size(); ++other) all.push_back(bits(other, rows, type).view(at::kByte));
+    for (int other = 0; other < size(); ++other)
+      all.push_back(bits(other, rows, type).view(at::kByte));
     return torch::cat(all).view(type);
   }
   // What each rank sends to this one, where all send their rows of `bits` in order.
   at::Tensor sent_here() const {
     Tensors parts;
     for (int other = 0; other < size(); ++other)
-      parts.push_back(bits(other, 2 * size(), type).slice(0, 2 * rank(), 2 * rank() + 2).view(at::kByte));
+      parts.push_back(
+          bits(other, 2 * size(), type).slice(0, 2 * rank(), 2 * rank() + 2).view(at::kByte));
     return torch::cat(parts).view(type);
   }
   void expect(const at::Tensor& got, const at::Tensor& expected, const std::string& call) const {
-    expect_bits(got, expected, cat(call, " of ", c10::toString(type), ", layout ", static_cast<int>(layout)));
+    expect_bits(got,
+                expected,
+                cat(call, " of ", c10::toString(type), ", layout ", static_cast<int>(layout)));
   }
 };
 
@@ -107,15 +115,18 @@ void move_by_group(const Row& row) {
   row.expect(all, row.of_all(), "all_gather");
   at::Tensor gathered = row.rank() == root ? row.empty(int64_t{4} * row.size()) : at::Tensor();
   group.gather(gathered, row.mine(), root);
-  if (row.rank() == root) row.expect(gathered, row.of_all(), "gather");
+  if (row.rank() == root)
+    row.expect(gathered, row.of_all(), "gather");
   at::Tensor part = row.empty();
   group.scatter(part, gathered, root);
   row.expect(part, bits(row.rank(), 4, row.type), "scatter");
   at::Tensor from_all = row.empty(int64_t{2} * row.size());
   group.all_to_all(from_all, row.mine(int64_t{2} * row.size()));
   row.expect(from_all, row.sent_here(), "all_to_all");
-  if (row.size() == 1) return;
-  const int next = (row.rank() + 1) % row.size(), before = (row.rank() + row.size() - 1) % row.size();
+  if (row.size() == 1)
+    return;
+  const int next = (row.rank() + 1) % row.size(),
+            before = (row.rank() + row.size() - 1) % row.size();
   at::Tensor received = row.empty();
   auto sending = group.send_async(row.mine(), next, 7);
   group.recv(received, before, 7);
@@ -125,7 +136,8 @@ void move_by_group(const Row& row) {
 
 Tensors parts_for_all(const Row& row) {
   Tensors parts;
-  for (int other = 0; other < row.size(); ++other) parts.push_back(row.empty());
+  for (int other = 0; other < row.size(); ++other)
+    parts.push_back(row.empty());
   return parts;
 }
 
@@ -141,7 +153,8 @@ void move_by_c10d(const Row& row) {
   for (int other = 0; other < row.size(); ++other)
     row.expect(lists[0][static_cast<size_t>(other)], bits(other, 4, row.type), "c10d's allgather");
   const Tensors gathered = lists[0];
-  if (row.rank() != root) lists.clear();
+  if (row.rank() != root)
+    lists.clear();
   group.gather(lists, mine, {.rootRank = root})->wait();
   if (row.rank() == root) {
     for (int other = 0; other < row.size(); ++other)
@@ -151,19 +164,23 @@ void move_by_c10d(const Row& row) {
   group.scatter(part, lists, {.rootRank = root})->wait();
   row.expect(part[0], bits(row.rank(), 4, row.type), "c10d's scatter");
   Tensors from = parts_for_all(row), to;
-  for (int other = 0; other < row.size(); ++other) to.push_back(row.mine());
+  for (int other = 0; other < row.size(); ++other)
+    to.push_back(row.mine());
   group.alltoall(from, to)->wait();
   for (int other = 0; other < row.size(); ++other)
     row.expect(from[static_cast<size_t>(other)], bits(other, 4, row.type), "c10d's alltoall");
   at::Tensor input = row.mine(int64_t{2} * row.size()), output = row.empty(int64_t{2} * row.size());
   std::vector<int64_t> equal_parts;
-  all_to_all_single(group, output, input, equal_parts, equal_parts, c10d::AllToAllOptions())->wait();
+  all_to_all_single(group, output, input, equal_parts, equal_parts, c10d::AllToAllOptions())
+      ->wait();
   row.expect(output, row.sent_here(), "c10d's alltoall_base");
   at::Tensor all = row.empty(int64_t{4} * row.size());
   all_gather_single(group, all, mine[0], c10d::AllgatherOptions())->wait();
   row.expect(all, row.of_all(), "c10d's _allgather_base");
-  if (row.size() == 1) return;
-  const int next = (row.rank() + 1) % row.size(), before = (row.rank() + row.size() - 1) % row.size();
+  if (row.size() == 1)
+    return;
+  const int next = (row.rank() + 1) % row.size(),
+            before = (row.rank() + row.size() - 1) % row.size();
   Tensors received{row.empty()};
   auto sending = group.send(mine, next, 9);
   group.recv(received, before, 9)->wait();
@@ -179,9 +196,11 @@ bool is_pytorchs(const ProcessGroup& group) {
 // Small whole numbers, of which every type has the sums and products; of bool, both.
 at::Tensor numbers(int rank, at::ScalarType type, int64_t rows) {
   const at::Tensor all = torch::arange(rows * 6).reshape({rows, 6});
-  if (type == at::kBool) return (all + rank).remainder(2).to(type);
+  if (type == at::kBool)
+    return (all + rank).remainder(2).to(type);
   const at::Tensor small = all.remainder(3) + rank % 3 + 1;
-  if (!c10::isComplexType(type)) return small.to(type);
+  if (!c10::isComplexType(type))
+    return small.to(type);
   return torch::complex(small.to(at::kDouble), (small * 2 - 3).to(at::kDouble)).to(type);
 }
 
@@ -210,9 +229,10 @@ const std::vector<Operation>& operations() {
 }
 
 bool has(at::ScalarType type, ReduceOp op) {
-  const bool whole = type == at::kBool || type == at::kByte || type == at::kChar || type == at::kShort ||
-                     type == at::kInt || type == at::kLong;
-  const bool real = type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16;
+  const bool whole = type == at::kBool || type == at::kByte || type == at::kChar ||
+                     type == at::kShort || type == at::kInt || type == at::kLong;
+  const bool real =
+      type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16;
   const bool complex = type == at::kComplexFloat || type == at::kComplexDouble;
   switch (op) {
     case ReduceOp::sum:
@@ -236,62 +256,80 @@ at::Tensor expected_of(const Row& row, const Operation& operation, int64_t rows)
 }
 
 // Means are compared within rounding, all else exactly.
-void expect_numbers(const Row& row, const at::Tensor& got, const at::Tensor& expected,
+void expect_numbers(const Row& row,
+                    const at::Tensor& got,
+                    const at::Tensor& expected,
                     const std::string& what) {
-  const bool right =
-      what.starts_with("avg") ? at::allclose(got.cpu(), expected, 1e-2, 1e-6) : got.cpu().equal(expected);
-  expect(right, cat(what, " of ", c10::toString(row.type), ", layout ", static_cast<int>(row.layout)));
+  const bool right = what.starts_with("avg") ? at::allclose(got.cpu(), expected, 1e-2, 1e-6)
+                                             : got.cpu().equal(expected);
+  expect(right,
+         cat(what, " of ", c10::toString(row.type), ", layout ", static_cast<int>(row.layout)));
 }
 
 void reduce(const Row& row, const Operation& operation) {
   const c10::Device device = row.group.device();
   const int64_t rows = row.size();
-  const auto given = [&] { return placed(numbers(row.rank(), row.type, rows), row.layout, device); };
+  const auto given = [&] {
+    return placed(numbers(row.rank(), row.type, rows), row.layout, device);
+  };
   const at::Tensor expected = expected_of(row, operation, rows);
   at::Tensor everywhere = given();
   row.group.all_reduce(everywhere, operation.op);
   expect_numbers(row, everywhere, expected, cat(operation.name, ": all_reduce"));
   at::Tensor at_root = given();
   row.group.reduce(at_root, row.size() - 1, operation.op);
-  if (row.rank() == row.size() - 1) expect_numbers(row, at_root, expected, cat(operation.name, ": reduce"));
+  if (row.rank() == row.size() - 1)
+    expect_numbers(row, at_root, expected, cat(operation.name, ": reduce"));
   at::Tensor part = row.empty(1);
   row.group.reduce_scatter(part, given(), operation.op);
-  expect_numbers(row, part, expected.slice(0, row.rank(), row.rank() + 1),
+  expect_numbers(row,
+                 part,
+                 expected.slice(0, row.rank(), row.rank() + 1),
                  cat(operation.name, ": reduce_scatter"));
 }
 
 void expect_refused(const Row& row, const Operation& operation) {
   const std::string says = cat("got ", operation.name);
-  expect_error(ErrorCode::invalid_argument, says, [&] { row.group.all_reduce(row.empty(), operation.op); });
-  expect_error(ErrorCode::invalid_argument, says, [&] { row.group.reduce(row.empty(), 0, operation.op); });
-  expect_error(ErrorCode::invalid_argument, says,
-               [&] { row.group.reduce_scatter(row.empty(1), row.empty(row.size()), operation.op); });
+  expect_error(
+      ErrorCode::invalid_argument, says, [&] { row.group.all_reduce(row.empty(), operation.op); });
+  expect_error(
+      ErrorCode::invalid_argument, says, [&] { row.group.reduce(row.empty(), 0, operation.op); });
+  expect_error(ErrorCode::invalid_argument, says, [&] {
+    row.group.reduce_scatter(row.empty(1), row.empty(row.size()), operation.op);
+  });
 }
 
 }  // namespace
 
 void every_type_is_moved(ProcessGroup& group) {
   for (const at::ScalarType type : kAllTypes)
-    for (const Layout layout : kLayouts) move_by_group({group, type, layout});
+    for (const Layout layout : kLayouts)
+      move_by_group({group, type, layout});
 }
 
 void every_type_is_moved_by_c10d(ProcessGroup& group) {
-  if (is_pytorchs(group)) return;
+  if (is_pytorchs(group))
+    return;
   for (const at::ScalarType type : kAllTypes)
-    for (const Layout layout : kLayouts) move_by_c10d({group, type, layout});
+    for (const Layout layout : kLayouts)
+      move_by_c10d({group, type, layout});
 }
 
 void every_type_is_reduced_or_refused(ProcessGroup& group) {
-  if (is_pytorchs(group)) return;
+  if (is_pytorchs(group))
+    return;
   for (const at::ScalarType type : kAllTypes) {
     for (const Operation& operation : operations()) {
-      const bool also_here = c10::isComplexType(type) && operation.op == ReduceOp::product;  // in memory, MPI
-      if (also_here) continue;
+      const bool also_here =
+          c10::isComplexType(type) && operation.op == ReduceOp::product;  // in memory, MPI
+      if (also_here)
+        continue;
       if (!has(type, operation.op)) {
         expect_refused({group, type, Layout::in_order}, operation);
         continue;
       }
-      for (const Layout layout : kLayouts) reduce({group, type, layout}, operation);
+      for (const Layout layout : kLayouts)
+        reduce({group, type, layout}, operation);
     }
   }
 }
@@ -306,8 +344,10 @@ struct Lazy {
 const std::vector<Lazy>& lazies() {
   static const std::vector<Lazy> all = {
       {"conjugated", [](const at::Tensor& complex) { return complex.conj(); }},
-      {"negated", [](const at::Tensor& complex) { return at::imag(complex.conj()).slice(1, 0, 6); }},
-      {"conjugated and transposed", [](const at::Tensor& complex) { return complex.t().conj().t(); }}};
+      {"negated",
+       [](const at::Tensor& complex) { return at::imag(complex.conj()).slice(1, 0, 6); }},
+      {"conjugated and transposed",
+       [](const at::Tensor& complex) { return complex.t().conj().t(); }}};
   return all;
 }
 
@@ -330,11 +370,13 @@ struct LazyCase {
   at::Tensor input(int64_t rows) const { return lazy_of(lazy, rank(), rows, group.device()); }
   at::Tensor output(int64_t rows) const {
     const at::Tensor tensor = input(rows);
-    return lazy_outputs || rank() == root() ? tensor : tensor.resolve_conj().resolve_neg().contiguous();
+    return lazy_outputs || rank() == root() ? tensor
+                                            : tensor.resolve_conj().resolve_neg().contiguous();
   }
   Tensors of_all(int64_t rows) const {
     Tensors all;
-    for (int other = 0; other < size(); ++other) all.push_back(plain_of(lazy, other, rows));
+    for (int other = 0; other < size(); ++other)
+      all.push_back(plain_of(lazy, other, rows));
     return all;
   }
   void check(const at::Tensor& got, const at::Tensor& expected, const char* call) const {
@@ -350,7 +392,8 @@ void reduce_lazy(const LazyCase& lazy) {
   lazy.check(tensor, sum, "all_reduce");
   tensor = lazy.output(4);
   lazy.group.reduce(tensor, lazy.root());
-  if (lazy.rank() == lazy.root()) lazy.check(tensor, sum, "reduce");
+  if (lazy.rank() == lazy.root())
+    lazy.check(tensor, sum, "reduce");
   const int64_t rows = int64_t{4} * lazy.size();
   tensor = lazy.output(4);
   lazy.group.reduce_scatter(tensor, lazy.input(rows));
@@ -369,7 +412,8 @@ void move_lazy(const LazyCase& lazy) {
   lazy.check(tensor, torch::cat(all), "all_gather");
   tensor = lazy.output(int64_t{4} * lazy.size());
   lazy.group.gather(tensor, lazy.input(4), root);
-  if (rank == root) lazy.check(tensor, torch::cat(all), "gather");
+  if (rank == root)
+    lazy.check(tensor, torch::cat(all), "gather");
   at::Tensor part = lazy.output(4);
   lazy.group.scatter(part, rank == root ? tensor : at::Tensor(), root);
   lazy.check(part, all[static_cast<size_t>(rank)], "scatter");
@@ -382,7 +426,8 @@ void move_lazy(const LazyCase& lazy) {
 }
 
 void send_lazy(const LazyCase& lazy) {
-  if (lazy.size() == 1) return;
+  if (lazy.size() == 1)
+    return;
   const int before = (lazy.rank() + lazy.size() - 1) % lazy.size();
   at::Tensor received = lazy.output(4);
   auto sending = lazy.group.send_async(lazy.input(4), (lazy.rank() + 1) % lazy.size(), 7);
@@ -391,8 +436,8 @@ void send_lazy(const LazyCase& lazy) {
   lazy.check(received, plain_of(lazy.lazy, before, 4), "send and recv");
 }
 
-// Of the backend itself: LibTorch's dispatcher, which is before it in c10d's group, gives it copies of lazy
-// tensors, and lets go of what is written to them.
+// Of the backend itself: LibTorch's dispatcher, which is before it in c10d's group, gives it copies
+// of lazy tensors, and lets go of what is written to them.
 void check_lazy_by_backend(ProcessGroup& group, const Lazy& lazy) {
   c10d::Backend& backend = *group.c10d()->getBackend(group.device().type());
   const int size = group.size(), rank = group.rank();
@@ -400,18 +445,23 @@ void check_lazy_by_backend(ProcessGroup& group, const Lazy& lazy) {
     expect(got.cpu().resolve_conj().resolve_neg().equal(expected),
            cat(call, " of a tensor that is ", lazy.name));
   };
-  const auto mine = [&] { return lazy_of(lazy, rank, 4, group.device()); };
+  const auto mine = [&] {
+    return lazy_of(lazy, rank, 4, group.device());
+  };
   Tensors one{mine()};
   backend.allreduce(one)->wait();
   at::Tensor sum = plain_of(lazy, 0, 4);
-  for (int other = 1; other < size; ++other) sum = sum + plain_of(lazy, other, 4);
+  for (int other = 1; other < size; ++other)
+    sum = sum + plain_of(lazy, other, 4);
   check(one[0], sum, "the backend's allreduce");
   std::vector<Tensors> lists(1);
-  for (int other = 0; other < size; ++other) lists[0].push_back(mine());
+  for (int other = 0; other < size; ++other)
+    lists[0].push_back(mine());
   one = {mine()};
   backend.allgather(lists, one)->wait();
   for (int other = 0; other < size; ++other)
-    check(lists[0][static_cast<size_t>(other)], plain_of(lazy, other, 4), "the backend's allgather");
+    check(
+        lists[0][static_cast<size_t>(other)], plain_of(lazy, other, 4), "the backend's allgather");
   Tensors from, to;
   for (int other = 0; other < size; ++other) {
     from.push_back(mine());
@@ -422,7 +472,8 @@ void check_lazy_by_backend(ProcessGroup& group, const Lazy& lazy) {
     check(from[static_cast<size_t>(other)], plain_of(lazy, other, 4), "the backend's alltoall");
   Tensors part{mine()};
   std::vector<Tensors> parts(1);
-  for (int other = 0; other < size; ++other) parts[0].push_back(mine());
+  for (int other = 0; other < size; ++other)
+    parts[0].push_back(mine());
   backend.reduce_scatter(part, parts)->wait();
   check(part[0], sum, "the backend's reduce_scatter");
 }
@@ -437,7 +488,8 @@ void lazy_tensors(ProcessGroup& group) {
       move_lazy(one);
       send_lazy(one);
     }
-    if (!is_pytorchs(group)) check_lazy_by_backend(group, lazy);
+    if (!is_pytorchs(group))
+      check_lazy_by_backend(group, lazy);
   }
 }
 

@@ -35,14 +35,16 @@ std::shared_ptr<Work::State> operation_of_gpu(std::vector<int> ranks) {
 class Process {
  public:
   Process() : pid_(::fork()) {
-    while (pid_ == 0) ::pause();
+    while (pid_ == 0)
+      ::pause();
   }
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
   ~Process() { kill(); }
   int pid() const { return pid_; }
   void kill() {
-    if (pid_ > 0) ::kill(pid_, SIGKILL), ::waitpid(pid_, nullptr, 0);
+    if (pid_ > 0)
+      ::kill(pid_, SIGKILL), ::waitpid(pid_, nullptr, 0);
     pid_ = 0;
   }
 
@@ -66,7 +68,8 @@ TEST_F(LateWatchTest, AnEndedRankOfTheGroupIsNamedWithinSeconds) {
   watch.add_of_gpu(operation_of_gpu({0, 1}));
   one_.kill();
   ASSERT_EQ(said_in_time_.wait_for(std::chrono::seconds(20)), std::future_status::ready);
-  EXPECT_EQ(said_in_time_.get(), cat("all_reduce #12 on rank 0 of 3: rank 1 (process ", pid, ") has ended"));
+  EXPECT_EQ(said_in_time_.get(),
+            cat("all_reduce #12 on rank 0 of 3: rank 1 (process ", pid, ") has ended"));
 }
 
 TEST_F(LateWatchTest, ARankOutsideOfTheGroupMayEnd) {
@@ -89,8 +92,9 @@ TEST_F(LateWatchTest, ARankThatMakesADifferentCallIsShown) {
   LateWatch watch([&](const std::string& what) { said_.set_value(what); });
   watch.add_of_gpu(state);
   ASSERT_EQ(said_in_time_.wait_for(std::chrono::seconds(20)), std::future_status::ready);
-  EXPECT_THAT(said_in_time_.get(), ::testing::AllOf(::testing::HasSubstr("barrier"),
-                                                    ::testing::HasSubstr("all_reduce sum Float [4]")));
+  EXPECT_THAT(said_in_time_.get(),
+              ::testing::AllOf(::testing::HasSubstr("barrier"),
+                               ::testing::HasSubstr("all_reduce sum Float [4]")));
 }
 
 TEST_F(LateWatchTest, OfAGpusOperationsTheNewestAloneIsKept) {
@@ -101,7 +105,8 @@ TEST_F(LateWatchTest, OfAGpusOperationsTheNewestAloneIsKept) {
   EXPECT_FALSE(seen.expired());
   watch.add_of_gpu(operation_of_gpu({0, 1}));
   const Deadline deadline(std::chrono::seconds(20));
-  while (!seen.expired() && !deadline.passed()) std::this_thread::yield();
+  while (!seen.expired() && !deadline.passed())
+    std::this_thread::yield();
   EXPECT_TRUE(seen.expired());
 }
 

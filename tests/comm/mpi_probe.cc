@@ -1,5 +1,5 @@
-// What the conformance suite does not ask of a backend over MPI: calls of c10d itself, and failures. A
-// program of ranks: `mpi_probe CASE` under an mpirun.
+// What the conformance suite does not ask of a backend over MPI: calls of c10d itself, and
+// failures. A program of ranks: `mpi_probe CASE` under an mpirun.
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -22,7 +22,8 @@ using muster::ProcessGroup;
 using Tensors = std::vector<at::Tensor>;
 
 void require(bool right, const std::string& what) {
-  if (!right) throw std::runtime_error(what);
+  if (!right)
+    throw std::runtime_error(what);
 }
 
 template <class Body>
@@ -31,8 +32,11 @@ void require_error(ErrorCode code, const std::vector<std::string>& parts, Body&&
     body();
   } catch (const Error& error) {
     bool right = error.code() == code;
-    for (const std::string& part : parts) right = right && error.message().find(part) != std::string::npos;
-    require(right, muster::cat("unexpected error: ", muster::to_string(error.code()), ": ", error.message()));
+    for (const std::string& part : parts)
+      right = right && error.message().find(part) != std::string::npos;
+    require(
+        right,
+        muster::cat("unexpected error: ", muster::to_string(error.code()), ": ", error.message()));
     return;
   }
   throw std::runtime_error("expected an error, got none");
@@ -41,23 +45,28 @@ void require_error(ErrorCode code, const std::vector<std::string>& parts, Body&&
 void types(ProcessGroup& group) {
   const auto n = static_cast<double>(group.size());
   for (const auto type : {at::kHalf, at::kBFloat16}) {
-    // Added as float and rounded once: of three ranks, 1 + step + step is 1 where every addition is rounded.
+    // Added as float and rounded once: of three ranks, 1 + step + step is 1 where every addition is
+    // rounded.
     const double step = type == at::kHalf ? 0x1p-11 : 0x1p-8;
     auto tensor = torch::full({5}, group.rank() == 0 ? 1.0 : step).to(type);
     group.all_reduce(tensor);
-    require(tensor.equal(torch::full({5}, 1 + (n - 1) * step).to(type)), "a half type is rounded once");
+    require(tensor.equal(torch::full({5}, 1 + (n - 1) * step).to(type)),
+            "a half type is rounded once");
     auto mean = torch::full({5}, group.rank() + 1).to(type);
     group.all_reduce(mean, muster::ReduceOp::avg);
     require(mean.equal(torch::full({5}, (n + 1) / 2).to(type)), "the mean of a half type");
     auto rows = torch::full({group.size(), 3}, group.rank() + 1).to(type);
     auto part = torch::zeros({1, 3}).to(type);
     group.reduce_scatter(part, rows);
-    require(part.equal(torch::full({1, 3}, n * (n + 1) / 2).to(type)), "reduce_scatter of a half type");
+    require(part.equal(torch::full({1, 3}, n * (n + 1) / 2).to(type)),
+            "reduce_scatter of a half type");
   }
-  auto complex = torch::complex(torch::ones({3}), torch::full({3}, static_cast<float>(group.rank())));
+  auto complex =
+      torch::complex(torch::ones({3}), torch::full({3}, static_cast<float>(group.rank())));
   group.all_reduce(complex);
   const auto turns = static_cast<float>(n * (n - 1) / 2);
-  require(complex.equal(torch::complex(torch::full({3}, static_cast<float>(n)), torch::full({3}, turns))),
+  require(complex.equal(
+              torch::complex(torch::full({3}, static_cast<float>(n)), torch::full({3}, turns))),
           "complex");
   auto any = torch::zeros({2}, at::kBool);
   any[0] = group.rank() == group.size() - 1;
@@ -77,12 +86,14 @@ void lists(ProcessGroup& group) {
   auto& c10d = *group.c10d();
   Tensors mine{torch::full({2}, rank)};
   std::vector<Tensors> all(1);
-  for (int i = 0; i < size; ++i) all[0].push_back(torch::zeros({2}, at::kLong));
+  for (int i = 0; i < size; ++i)
+    all[0].push_back(torch::zeros({2}, at::kLong));
   c10d.allgather(all, mine)->wait();
   for (int i = 0; i < size; ++i)
     require(all[0][static_cast<size_t>(i)].equal(torch::full({2}, i)), "all_gather into a list");
   std::vector<Tensors> parts(1);
-  for (int i = 0; i < size; ++i) parts[0].push_back(torch::full({3}, i + rank, at::kFloat));
+  for (int i = 0; i < size; ++i)
+    parts[0].push_back(torch::full({3}, i + rank, at::kFloat));
   Tensors part{torch::zeros({3})};
   c10d.reduce_scatter(part, parts)->wait();
   require(part[0].equal(torch::full({3}, static_cast<float>(size * rank + size * (size - 1) / 2))),
@@ -111,12 +122,14 @@ void messages(ProcessGroup& group) {
     }
     require(std::ssize(seen) == group.size() - 1, "every rank's message came once");
     auto small = torch::zeros({2}, at::kLong);
-    require_error(ErrorCode::invalid_argument, {"recv", "16 bytes", "one size"},
-                  [&] { group.recv(small, 1, 4); });
+    require_error(ErrorCode::invalid_argument, {"recv", "16 bytes", "one size"}, [&] {
+      group.recv(small, 1, 4);
+    });
   } else {
     Tensors sent{torch::full({2}, group.rank())};
     c10d.send(sent, 0, 3)->wait();
-    if (group.rank() == 1) group.send(torch::zeros({3}, at::kLong), 0, 4);
+    if (group.rank() == 1)
+      group.send(torch::zeros({3}, at::kLong), 0, 4);
   }
   auto after = torch::ones({2});
   group.all_reduce(after);
@@ -127,36 +140,42 @@ void messages(ProcessGroup& group) {
 void late(muster::InitOptions options) {
   options.timeout = std::chrono::milliseconds(5000);  // MPI_Init_thread alone may take one second
   ProcessGroup group = muster::init_process_group(options);
-  if (group.rank() > 0) return group.store()->wait({"over"});
+  if (group.rank() > 0)
+    return group.store()->wait({"over"});
   auto tensor = torch::zeros({2});
   const std::string name = muster::cat("recv from 1 (tag 0) on rank 0 of ", group.size());
   require_error(ErrorCode::timeout, {name, "5000 ms"}, [&] { group.recv(tensor, 1); });
   Tensors tensors{tensor};
-  require_error(ErrorCode::timeout, {name, "this group is over"},
-                [&] { group.c10d()->allreduce(tensors)->wait(); });
+  require_error(ErrorCode::timeout, {name, "this group is over"}, [&] {
+    group.c10d()->allreduce(tensors)->wait();
+  });
   std::cout << "mpi_probe: late holds" << std::endl;
   group.store()->set("over", "");
 }
 
-// The same of a collective with a limit of its own, which names the rank. Then the process ends, and does not
-// wait for what MPI still has under way.
+// The same of a collective with a limit of its own, which names the rank. Then the process ends,
+// and does not wait for what MPI still has under way.
 void limited(const muster::InitOptions& options) {
   ProcessGroup group = muster::init_process_group(options);
   auto tensor = torch::ones({2});
   group.all_reduce(tensor);
-  if (group.rank() > 0) return group.store()->wait({"over"});
-  require_error(ErrorCode::timeout, {"missing rank(s) 1", "500ms"},
-                [&] { group.with_timeout(std::chrono::milliseconds(500)).all_reduce(tensor); });
+  if (group.rank() > 0)
+    return group.store()->wait({"over"});
+  require_error(ErrorCode::timeout, {"missing rank(s) 1", "500ms"}, [&] {
+    group.with_timeout(std::chrono::milliseconds(500)).all_reduce(tensor);
+  });
   require_error(ErrorCode::failed_precondition, {"given up"}, [&] { group.all_reduce(tensor); });
   std::cout << "mpi_probe: limited holds" << std::endl;
   group.store()->set("over", "");
 }
 
-// Rank 0 waits for a rank that fails: the launcher sees that it left without a word to MPI, and ends the job.
+// Rank 0 waits for a rank that fails: the launcher sees that it left without a word to MPI, and
+// ends the job.
 void dies(ProcessGroup& group) {
   auto tensor = torch::ones({2});
   group.all_reduce(tensor);
-  if (group.rank() == 1) throw std::runtime_error("no space left");
+  if (group.rank() == 1)
+    throw std::runtime_error("no space left");
   group.all_reduce(tensor);
 }
 
@@ -171,13 +190,17 @@ void large(ProcessGroup& group) {
   right(tensor, 2, "broadcast of more than 1 GiB");
   group.all_reduce(tensor);
   right(tensor, 2 * group.size(), "all_reduce of more than 1 GiB");
-  if (group.rank() == 0) group.send(tensor.fill_(9), 1);
-  if (group.rank() == 1) group.recv(tensor, 0);
-  if (group.rank() < 2) right(tensor, 9, "a message of more than 1 GiB");
+  if (group.rank() == 0)
+    group.send(tensor.fill_(9), 1);
+  if (group.rank() == 1)
+    group.recv(tensor, 0);
+  if (group.rank() < 2)
+    right(tensor, 9, "a message of more than 1 GiB");
   auto part = tensor.slice(0, 0, (count + 1) / 2).fill_(group.rank());
   auto all = torch::empty({group.size(), part.size(0)}, at::kChar);
   group.all_gather(all, part);
-  for (int rank = 0; rank < group.size(); ++rank) right(all[rank], rank, "all_gather of more than 1 GiB");
+  for (int rank = 0; rank < group.size(); ++rank)
+    right(all[rank], rank, "all_gather of more than 1 GiB");
   auto sum = torch::empty({1, part.size(0)}, at::kChar);
   group.reduce_scatter(sum, all);
   right(sum, group.size() * group.rank(), "reduce_scatter of more than 1 GiB");
@@ -191,7 +214,8 @@ void renumbered(muster::InitOptions options, const std::string& folder) {
   options.init_method = "file://" + folder + "/store";
   require_error(
       ErrorCode::invalid_argument,
-      {muster::cat("expected rank 0 of ", told->world_size, " to be process 0 of ", told->world_size),
+      {muster::cat(
+           "expected rank 0 of ", told->world_size, " to be process 0 of ", told->world_size),
        muster::cat("got process ", told->world_size - 1, " of ", told->world_size)},
       [&] { muster::init_process_group(options); });
 }
@@ -202,7 +226,8 @@ void dropped(ProcessGroup& group) {
   std::iota(ranks.begin(), ranks.end(), 0);
   for (int round = 0; round < 20; ++round) {
     auto part = group.new_group(ranks);
-    for (int call = 0; call < 20; ++call) (void)part->all_reduce_async(torch::ones({1000}));
+    for (int call = 0; call < 20; ++call)
+      (void)part->all_reduce_async(torch::ones({1000}));
   }
   auto sum = torch::ones({1});
   group.all_reduce(sum);
@@ -210,20 +235,23 @@ void dropped(ProcessGroup& group) {
           "the group that stayed is as good as before");
 }
 
-// One process that no MPI launcher has started: no world of its own is made in silence. Then one that was,
-// without the library.
+// One process that no MPI launcher has started: no world of its own is made in silence. Then one
+// that was, without the library.
 void alone(muster::InitOptions options, const std::string& folder) {
   ::setenv("RANK", "0", 1);
   ::setenv("WORLD_SIZE", "1", 1);
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_ID"}) ::unsetenv(name);
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_ID"})
+    ::unsetenv(name);
   options.backend = "mpi";
   options.init_method = "file://" + folder + "/first";
-  require_error(ErrorCode::failed_precondition, {"an MPI launcher has started", "mpirun -n 4 PROGRAM"},
+  require_error(ErrorCode::failed_precondition,
+                {"an MPI launcher has started", "mpirun -n 4 PROGRAM"},
                 [&] { muster::init_process_group(options); });
   ::setenv("PMI_RANK", "0", 1);
   ::setenv("MUSTER_MPI_LIBRARY", "/nowhere/libmuster_mpi_mpich.so", 1);
   options.init_method = "file://" + folder + "/second";
-  require_error(ErrorCode::unavailable, {"expected a usable library", "/nowhere/libmuster_mpi_mpich.so"},
+  require_error(ErrorCode::unavailable,
+                {"expected a usable library", "/nowhere/libmuster_mpi_mpich.so"},
                 [&] { muster::init_process_group(options); });
 }
 
@@ -241,9 +269,12 @@ int main(int argc, char** argv) try {
   } else if (which == "alone") {
     alone(options, argv[2]);
   } else {
-    const std::map<std::string, void (*)(ProcessGroup&)> cases = {
-        {"types", types}, {"lists", lists}, {"messages", messages},
-        {"dies", dies},   {"large", large}, {"dropped", dropped}};
+    const std::map<std::string, void (*)(ProcessGroup&)> cases = {{"types", types},
+                                                                  {"lists", lists},
+                                                                  {"messages", messages},
+                                                                  {"dies", dies},
+                                                                  {"large", large},
+                                                                  {"dropped", dropped}};
     ProcessGroup group = muster::init_process_group(options);
     cases.at(which)(group);
     group.shutdown();

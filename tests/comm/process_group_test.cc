@@ -1,4 +1,5 @@
-// The conformance suite over every backend with ranks as threads, and what happens when ranks do not agree.
+// The conformance suite over every backend with ranks as threads, and what happens when ranks do
+// not agree.
 #include "muster/comm/process_group.h"
 
 #include <gmock/gmock.h>
@@ -24,19 +25,22 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-class Conformance : public ::testing::TestWithParam<std::tuple<const char*, int>> {};  // backend, world size
+class Conformance : public ::testing::TestWithParam<std::tuple<const char*, int>> {
+};  // backend, world size
 
 TEST_P(Conformance, Holds) {
   const auto& [backend, world_size] = GetParam();
   for (const ConformanceCheck& check : conformance_checks()) {
     SCOPED_TRACE(check.name);
-    EXPECT_NO_THROW(
-        run_ranks(world_size, check.body, {.backend = backend, .timeout = std::chrono::seconds(60)}));
+    EXPECT_NO_THROW(run_ranks(
+        world_size, check.body, {.backend = backend, .timeout = std::chrono::seconds(60)}));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(ThreadRanks, Conformance,
-                         ::testing::Combine(::testing::Values("gloo", "shm"), ::testing::Values(1, 2, 3, 4)),
+INSTANTIATE_TEST_SUITE_P(ThreadRanks,
+                         Conformance,
+                         ::testing::Combine(::testing::Values("gloo", "shm"),
+                                            ::testing::Values(1, 2, 3, 4)),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param)) + "_" +
                                   std::to_string(std::get<1>(info.param));
@@ -44,7 +48,8 @@ INSTANTIATE_TEST_SUITE_P(ThreadRanks, Conformance,
 
 ErrorCode code_of(const std::exception_ptr& failure) {
   try {
-    if (failure) std::rethrow_exception(failure);
+    if (failure)
+      std::rethrow_exception(failure);
   } catch (const Error& error) {
     return error.code();
   } catch (...) {
@@ -59,7 +64,9 @@ class EveryBackend : public ::testing::TestWithParam<const char*> {
   void TearDown() override { ::unsetenv("MUSTER_BACKEND"); }
 };
 
-INSTANTIATE_TEST_SUITE_P(ThreadRanks, EveryBackend, ::testing::Values("gloo", "shm"),
+INSTANTIATE_TEST_SUITE_P(ThreadRanks,
+                         EveryBackend,
+                         ::testing::Values("gloo", "shm"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Of equal operations it does not matter which thread's comes first.
@@ -69,7 +76,8 @@ TEST_P(EveryBackend, TwoThreadsMayUseOneGroup) {
       for (int call = 0; call < 200; ++call) {
         auto tensor = torch::full({3}, group.rank() + 1.0);
         group.all_reduce(tensor);
-        if (!tensor.equal(torch::full({3}, 3.0))) throw std::runtime_error(cat("call ", call));
+        if (!tensor.equal(torch::full({3}, 3.0)))
+          throw std::runtime_error(cat("call ", call));
       }
     };
     std::exception_ptr failure;
@@ -82,7 +90,8 @@ TEST_P(EveryBackend, TwoThreadsMayUseOneGroup) {
     });
     reduce_often();
     other.join();
-    if (failure) std::rethrow_exception(failure);
+    if (failure)
+      std::rethrow_exception(failure);
   });
 }
 
@@ -96,7 +105,8 @@ TEST(ShmBackend, ShutdownMayMeetCallsOfAnotherThread) {
                         std::thread other([&] {
                           try {
                             for (int call = 0;; ++call) {
-                              if (call == 1) begun.set_value();
+                              if (call == 1)
+                                begun.set_value();
                               auto tensor = torch::ones({3});
                               call % 2 == 0 ? group.all_reduce(tensor)
                                             : group.all_reduce_async(tensor).wait();
@@ -107,7 +117,8 @@ TEST(ShmBackend, ShutdownMayMeetCallsOfAnotherThread) {
                         });
                         begun.get_future().wait_for(std::chrono::seconds(10));
                         try {
-                          if (round % 2 == 0) group.c10d()->getBackend(c10::kCPU)->shutdown();
+                          if (round % 2 == 0)
+                            group.c10d()->getBackend(c10::kCPU)->shutdown();
                           group.shutdown();
                         } catch (const Error&) {
                         }
@@ -123,8 +134,10 @@ TEST_P(EveryBackend, ShapesThatDifferShowBothSides) {
       2, [](ProcessGroup& group) { group.all_reduce(torch::ones({group.rank() == 0 ? 4 : 5})); });
   for (const auto& failure : failures) {
     EXPECT_EQ(code_of(failure), ErrorCode::invalid_argument);
-    EXPECT_NE(message_of(failure).find("all_reduce sum Float [4]"), std::string::npos) << message_of(failure);
-    EXPECT_NE(message_of(failure).find("all_reduce sum Float [5]"), std::string::npos) << message_of(failure);
+    EXPECT_NE(message_of(failure).find("all_reduce sum Float [4]"), std::string::npos)
+        << message_of(failure);
+    EXPECT_NE(message_of(failure).find("all_reduce sum Float [5]"), std::string::npos)
+        << message_of(failure);
   }
 }
 
@@ -162,7 +175,8 @@ TEST_P(EveryBackend, OperationsInAnotherOrderAreFoundEvenWhenAllAreKnown) {
   EXPECT_GE(told, 1);
 }
 
-// Over Gloo what was given up stays under way, and a barrier would wait for it. In memory nothing does.
+// Over Gloo what was given up stays under way, and a barrier would wait for it. In memory nothing
+// does.
 TEST_P(EveryBackend, AfterAMismatchThatWasCaughtTheNextCallWorksOrIsAnError) {
   for (const bool both_are_known : {true, false}) {
     const auto failures = failures_of_ranks(
@@ -170,7 +184,8 @@ TEST_P(EveryBackend, AfterAMismatchThatWasCaughtTheNextCallWorksOrIsAnError) {
         [&](ProcessGroup& group) {
           auto a = torch::ones({4}), b = torch::ones({6});
           group.all_reduce(a);
-          if (both_are_known) group.broadcast(b, 0);
+          if (both_are_known)
+            group.broadcast(b, 0);
           EXPECT_THROW(group.rank() == 0 ? group.broadcast(b, 0) : group.all_reduce(a), Error);
           group.store()->set(cat("caught/", group.rank()), "");
           group.store()->wait({"caught/0", "caught/1"});
@@ -194,7 +209,8 @@ TEST_P(EveryBackend, AForkedChildIsTold) {
     auto known = torch::ones({4});
     group.all_reduce(known);
     std::optional<Work> under_way;
-    if (group.rank() == 0) under_way = group.all_reduce_async(known);
+    if (group.rank() == 0)
+      under_way = group.all_reduce_async(known);
     const pid_t child = ::fork();
     if (child == 0) {
       const auto is_told = [](const std::function<void()>& call) {
@@ -211,13 +227,15 @@ TEST_P(EveryBackend, AForkedChildIsTold) {
       all = all && is_told([&] { group.send(known, 1 - group.rank()); });
       all = all && is_told([&] { group.new_group({0}); });
       all = all && is_told([&] { group.shutdown(); });
-      if (under_way) all = all && is_told([&] { under_way->wait(); });
+      if (under_way)
+        all = all && is_told([&] { under_way->wait(); });
       ::_exit(all ? 0 : 1);
     }
     int status = 0;
     EXPECT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);
-    if (!under_way) under_way = group.all_reduce_async(known);
+    if (!under_way)
+      under_way = group.all_reduce_async(known);
     under_way->wait();
     EXPECT_TRUE(known.equal(torch::full({4}, 4.0F)));
   });
@@ -229,8 +247,8 @@ TEST_P(EveryBackend, ARankThatDoesNotComeIsNamed) {
                                             auto tensor = torch::ones({4});
                                             group.all_reduce(tensor);
                                             if (group.rank() == 1) {
-                                              // Keeps its connections, but does not call, until the others
-                                              // have given up.
+                                              // Keeps its connections, but does not call, until the
+                                              // others have given up.
                                               group.store()->wait({"gave up/0", "gave up/2"});
                                               return;
                                             }
@@ -250,8 +268,8 @@ TEST_P(EveryBackend, ARankThatDoesNotComeIsNamed) {
   }
 }
 
-// Longer than the time after which a collective looks at the other ranks: Gloo's timed wait for a message
-// would close all connections then.
+// Longer than the time after which a collective looks at the other ranks: Gloo's timed wait for a
+// message would close all connections then.
 TEST_P(EveryBackend, ASenderMayComeLate) {
   run_ranks(2,
             [](ProcessGroup& group) {
@@ -281,7 +299,8 @@ TEST_P(EveryBackend, ARankThatLeftIsFoundInEveryCollective) {
     const auto failures = failures_of_ranks(2,
                                             [&](ProcessGroup& group) {
                                               collective(group);
-                                              if (group.rank() == 0) collective(group);
+                                              if (group.rank() == 0)
+                                                collective(group);
                                             },
                                             {.timeout = std::chrono::seconds(60)});
     EXPECT_EQ(code_of(failures[0]), ErrorCode::peer_failed) << message_of(failures[0]);
@@ -300,12 +319,14 @@ TEST_P(EveryBackend, AnotherOneMayFollowOverTheSameStore) {
         group.all_reduce(tensor);
         EXPECT_EQ(tensor[0].item<float>(), 3);
         auto pair = group.new_group({0, 2});
-        if (pair) pair->all_reduce(tensor);
+        if (pair)
+          pair->all_reduce(tensor);
         group.shutdown();
       }
     });
   }
-  for (auto& rank : ranks) rank.join();
+  for (auto& rank : ranks)
+    rank.join();
 }
 
 TEST_P(EveryBackend, RefusesRowsThatDoNotFit) {
@@ -349,10 +370,11 @@ TEST(Shm, MoreTypesThanGloo) {
     auto shorts = torch::full({5}, group.rank() + 1, torch::kShort);
     group.all_reduce(shorts, ReduceOp::max);
     EXPECT_TRUE(shorts.equal(torch::full({5}, 2, torch::kShort)));
-    auto complex =
-        torch::full({5}, c10::complex<float>(1, static_cast<float>(group.rank())), torch::kComplexFloat);
+    auto complex = torch::full(
+        {5}, c10::complex<float>(1, static_cast<float>(group.rank())), torch::kComplexFloat);
     group.all_reduce(complex, ReduceOp::avg);
-    EXPECT_TRUE(complex.equal(torch::full({5}, c10::complex<float>(1, 0.5F), torch::kComplexFloat)));
+    EXPECT_TRUE(
+        complex.equal(torch::full({5}, c10::complex<float>(1, 0.5F), torch::kComplexFloat)));
     EXPECT_THROW(group.all_reduce(flags, ReduceOp::avg), Error);
     group.barrier();
   });
@@ -379,7 +401,8 @@ TEST(Shm, WhatAnOperationsEndCallsMayUseTheGroup) {
 TEST(Shm, ATimeoutEndsEveryRanksOperations) {
   const auto failures = failures_of_ranks(2,
                                           [](ProcessGroup& group) {
-                                            auto a = torch::ones({100'000}), b = torch::ones({100'000});
+                                            auto a = torch::ones({100'000}),
+                                                 b = torch::ones({100'000});
                                             if (group.rank() == 1) {
                                               group.store()->wait({"gave up"});
                                               group.all_reduce(a);
@@ -422,7 +445,8 @@ TEST(Shm, AnotherThreadMayAbortItWhileItIsShutDown) {
   for (const char* name : {"shm", "shm+gloo"}) {
     const auto failures = failures_of_ranks(2,
                                             [](ProcessGroup& group) {
-                                              const auto backend = group.c10d()->getDefaultBackend();
+                                              const auto backend =
+                                                  group.c10d()->getDefaultBackend();
                                               group.store()->set(cat("made/", group.rank()), "");
                                               group.store()->wait({"made/0", "made/1"});
                                               std::thread watchdog([&] { backend->abort(); });
@@ -430,13 +454,15 @@ TEST(Shm, AnotherThreadMayAbortItWhileItIsShutDown) {
                                               watchdog.join();
                                             },
                                             {.backend = name, .timeout = std::chrono::seconds(60)});
-    for (const auto& failure : failures) EXPECT_FALSE(failure) << name << ": " << message_of(failure);
+    for (const auto& failure : failures)
+      EXPECT_FALSE(failure) << name << ": " << message_of(failure);
   }
 }
 
 TEST(Shm, TensorsOfAnyLayoutInAnyMode) {
   run_ranks(2, [](ProcessGroup& group) {
-    auto leaf = torch::ones({2, 3, 4, 4}).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_();
+    auto leaf =
+        torch::ones({2, 3, 4, 4}).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_();
     std::vector<at::Tensor> tensors{leaf};
     c10d::BroadcastOptions options;
     {
@@ -456,8 +482,8 @@ TEST(Shm, SparseTensorsAreSummed) {
     const int64_t rank = group.rank();
     // Rank 0 has nothing, rank 1 rows 0 and 1, rank 2 rows 0, 1, 2, 3.
     const auto rows = torch::arange(2 * rank).unsqueeze(0);
-    auto tensor =
-        torch::sparse_coo_tensor(rows, torch::full({2 * rank, 3}, static_cast<float>(rank)), {5, 3});
+    auto tensor = torch::sparse_coo_tensor(
+        rows, torch::full({2 * rank, 3}, static_cast<float>(rank)), {5, 3});
     std::vector<at::Tensor> tensors{tensor};
     group.c10d()->allreduce(tensors)->wait();
     auto expected = torch::zeros({5, 3});

@@ -19,7 +19,8 @@ TEST_P(TrafficTest, IsWhatARankPutsIn) {
               Traffic before;
               const auto since_then = [&] {
                 const Traffic now = group.traffic();
-                const std::pair<int64_t, int64_t> more(now.calls - before.calls, now.bytes - before.bytes);
+                const std::pair<int64_t, int64_t> more(now.calls - before.calls,
+                                                       now.bytes - before.bytes);
                 before = now;
                 return more;
               };
@@ -43,8 +44,10 @@ TEST_P(TrafficTest, IsWhatARankPutsIn) {
               EXPECT_EQ(since_then(), Counted(1, 24));
               group.scatter(part.clone(), whole, 0);
               EXPECT_EQ(since_then(), first ? Counted(1, 72) : Counted(0, 0));
-              if (first) group.send(part, 1);
-              if (group.rank() == 1) group.recv(part.clone(), 0);
+              if (first)
+                group.send(part, 1);
+              if (group.rank() == 1)
+                group.recv(part.clone(), 0);
               EXPECT_EQ(since_then(), first ? Counted(1, 24) : Counted(0, 0));
               group.barrier();
               EXPECT_EQ(since_then(), Counted(0, 0));

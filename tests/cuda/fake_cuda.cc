@@ -1,6 +1,7 @@
-// A stand-in for the library muster_cuda, so that what happens to devices is tested with no GPU: as many GPUs
-// as FAKE_CUDA lists by UUID, or those of them that CUDA_VISIBLE_DEVICES shows. It says each device that is
-// made current on standard error. Their memory is that of fake_gpu.cc, and their NCCL shared memory.
+// A stand-in for the library muster_cuda, so that what happens to devices is tested with no GPU: as
+// many GPUs as FAKE_CUDA lists by UUID, or those of them that CUDA_VISIBLE_DEVICES shows. It says
+// each device that is made current on standard error. Their memory is that of fake_gpu.cc, and
+// their NCCL shared memory.
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -19,8 +20,8 @@
 
 namespace {
 
-// As NCCL has it: wait() does not block the host, the future has its value at once, and sums are over when
-// all ranks have come.
+// As NCCL has it: wait() does not block the host, the future has its value at once, and sums are
+// over when all ranks have come.
 class WorkOfAGpu : public c10d::Work {
  public:
   WorkOfAGpu(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors)
@@ -34,8 +35,8 @@ class WorkOfAGpu : public c10d::Work {
     const c10::StreamGuard on_its_own(
         c10::impl::VirtualGuardImpl(c10::kCUDA).getStreamFromGlobalPool(gpu(), false));
     muster::testing::let_current_stream_wait(work_, gpu());
-    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
-                                                           std::vector<c10::Device>{gpu()});
+    auto future = c10::make_intrusive<c10::ivalue::Future>(
+        c10::ListType::create(c10::TensorType::get()), std::vector<c10::Device>{gpu()});
     future->markCompleted(c10::IValue(tensors_));
     return future;
   }
@@ -55,15 +56,18 @@ class AsOnAGpu : public muster::ForwardingBackend {
     asynchronous.asyncOp = true;
     muster::CallRecord none;
     const muster::OuterRecord hidden(none);  // NCCL writes nothing down itself
-    return c10::make_intrusive<WorkOfAGpu>(ForwardingBackend::allreduce(tensors, asynchronous), tensors);
+    return c10::make_intrusive<WorkOfAGpu>(ForwardingBackend::allreduce(tensors, asynchronous),
+                                           tensors);
   }
   void abort() override { std::fprintf(stderr, "nccl: aborted\n"); }
 };
 
 std::vector<std::string> uuids() {
-  const std::vector<std::string> all = muster::split(muster::get_env("FAKE_CUDA").value_or(""), ',');
+  const std::vector<std::string> all =
+      muster::split(muster::get_env("FAKE_CUDA").value_or(""), ',');
   const char* mask = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (mask == nullptr) return all;
+  if (mask == nullptr)
+    return all;
   std::vector<std::string> seen;
   for (const std::string& entry : muster::split(mask, ',')) {
     const auto index = muster::parse_int(entry);
@@ -79,11 +83,16 @@ void set_device(int ordinal) {
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                             const muster::NcclGroup& group) {
-  std::fprintf(stderr, "nccl: rank %d of %s%s%s, of the job's ranks %s\n", group.rank, group.name.c_str(),
-               group.parent ? ", split" : "", group.options.high_priority_stream ? ", high priority" : "",
+  std::fprintf(stderr,
+               "nccl: rank %d of %s%s%s, of the job's ranks %s\n",
+               group.rank,
+               group.name.c_str(),
+               group.parent ? ", split" : "",
+               group.options.high_priority_stream ? ", high priority" : "",
                muster::join(group.ranks_of_job, ",").c_str());
   auto backend = muster::make_shm(store, group.rank, group.size, group.timeout);
-  if (muster::get_env("FAKE_NCCL_WAITS")) return c10::make_intrusive<AsOnAGpu>(std::move(backend));
+  if (muster::get_env("FAKE_NCCL_WAITS"))
+    return c10::make_intrusive<AsOnAGpu>(std::move(backend));
   return backend;
 }
 

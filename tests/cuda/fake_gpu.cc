@@ -1,8 +1,8 @@
-// GPUs for LibTorch that are memory of this host, so that what is done with tensors on GPUs is tested with
-// none. They are as hard on their user as true ones: their memory is out of the host's reach but by a copy of
-// LibTorch's, and it is used on the stream that it was made on or has been recorded on, any other being an
-// error. All operations but copies are LibTorch's own on the CPU. Registered when the library is loaded, as
-// LibTorch's CUDA part is.
+// GPUs for LibTorch that are memory of this host, so that what is done with tensors on GPUs is
+// tested with none. They are as hard on their user as true ones: their memory is out of the host's
+// reach but by a copy of LibTorch's, and it is used on the stream that it was made on or has been
+// recorded on, any other being an error. All operations but copies are LibTorch's own on the CPU.
+// Registered when the library is loaded, as LibTorch's CUDA part is.
 #include "tests/cuda/fake_gpu.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -49,8 +49,8 @@ constexpr c10::DeviceIndex kMaxGpus = 8;
 thread_local c10::DeviceIndex current_gpu = 0;
 thread_local std::array<c10::StreamId, kMaxGpus> current_streams{};
 
-// A block of a GPU's memory: two views of the same pages, of which LibTorch is given the one that nobody may
-// touch.
+// A block of a GPU's memory: two views of the same pages, of which LibTorch is given the one that
+// nobody may touch.
 class Block {
  public:
   explicit Block(size_t bytes)
@@ -80,7 +80,8 @@ class Block {
  private:
   std::byte* map(int file, int protection) const {
     void* const at = ::mmap(nullptr, bytes_, protection, MAP_SHARED, file, 0);
-    if (at == MAP_FAILED) fail_errno("fake GPU: mmap", errno);
+    if (at == MAP_FAILED)
+      fail_errno("fake GPU: mmap", errno);
     return static_cast<std::byte*>(at);
   }
 
@@ -108,9 +109,13 @@ class GpuMemory : public c10::Allocator {
   std::byte* pages(const void* at, c10::StreamId stream) {
     const std::lock_guard lock(mutex_);
     Block& block = block_of(at);
-    if (block.streams().contains(stream)) return block.pages(at);
-    throw Error(ErrorCode::internal, cat("fake GPU: expected memory to be used on its stream(s) ",
-                                         join(block.streams(), ", "), ", got stream ", stream));
+    if (block.streams().contains(stream))
+      return block.pages(at);
+    throw Error(ErrorCode::internal,
+                cat("fake GPU: expected memory to be used on its stream(s) ",
+                    join(block.streams(), ", "),
+                    ", got stream ",
+                    stream));
   }
 
   void record(const void* at, c10::StreamId stream) {
@@ -120,7 +125,9 @@ class GpuMemory : public c10::Allocator {
 
  private:
   Block& block_of(const void* at) {
-    return *std::prev(blocks_.upper_bound(const_cast<std::byte*>(static_cast<const std::byte*>(at))))->second;
+    return *std::prev(
+                blocks_.upper_bound(const_cast<std::byte*>(static_cast<const std::byte*>(at))))
+                ->second;
   }
   static void free(void* address);
 
@@ -140,18 +147,23 @@ void GpuMemory::free(void* address) {
 
 // The tensor as the copy engine has it: on the host.
 at::Tensor reached(const at::Tensor& tensor) {
-  if (!tensor.is_cuda()) return tensor;
+  if (!tensor.is_cuda())
+    return tensor;
   const c10::StreamId stream = current_streams.at(static_cast<size_t>(tensor.device().index()));
   std::byte* const begin = gpu_memory().pages(tensor.storage().data(), stream);
-  return at::from_blob(begin + tensor.storage_offset() * tensor.itemsize(), tensor.sizes(), tensor.strides(),
+  return at::from_blob(begin + tensor.storage_offset() * tensor.itemsize(),
+                       tensor.sizes(),
+                       tensor.strides(),
                        tensor.options().device(at::kCPU));
 }
 
 // Conjugated and negated as the tensor is.
 at::Tensor values_of(const at::Tensor& tensor) {
   at::Tensor found = reached(tensor);
-  if (tensor.is_conj() != found.is_conj()) found = found.conj();
-  if (tensor.is_neg() != found.is_neg()) found = found._neg_view();
+  if (tensor.is_conj() != found.is_conj())
+    found = found.conj();
+  if (tensor.is_neg() != found.is_neg())
+    found = found._neg_view();
   return found;
 }
 
@@ -161,23 +173,35 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& from, bool /*non_blocking*
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
-  if (to.sizes() != from.sizes()) to.resize_(from.sizes());
+  if (to.sizes() != from.sizes())
+    to.resize_(from.sizes());
   return to.copy_(from);
 }
 
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::CUDA);
 
-at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> type, std::optional<at::Layout>,
-                 std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+at::Tensor empty(at::IntArrayRef size,
+                 std::optional<at::ScalarType> type,
+                 std::optional<at::Layout>,
+                 std::optional<at::Device>,
+                 std::optional<bool>,
+                 std::optional<at::MemoryFormat> format) {
   return at::detail::empty_generic(size, &gpu_memory(), kKeys, c10::dtype_or_default(type), format);
 }
 
-at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> type,
-                         std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>) {
-  return at::detail::empty_strided_generic(size, stride, &gpu_memory(), kKeys, c10::dtype_or_default(type));
+at::Tensor empty_strided(at::IntArrayRef size,
+                         at::IntArrayRef stride,
+                         std::optional<at::ScalarType> type,
+                         std::optional<at::Layout>,
+                         std::optional<at::Device>,
+                         std::optional<bool>) {
+  return at::detail::empty_strided_generic(
+      size, stride, &gpu_memory(), kKeys, c10::dtype_or_default(type));
 }
 
-at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride,
+at::Tensor as_strided(const at::Tensor& self,
+                      at::IntArrayRef size,
+                      at::IntArrayRef stride,
                       std::optional<int64_t> offset) {
   return at::native::as_strided_tensorimpl(self, size, stride, offset);
 }
@@ -190,7 +214,8 @@ c10::Stream stream(at::Device device, c10::StreamId id) {
   return c10::Stream(c10::Stream::UNSAFE, device, id);
 }
 
-// What the streams of all GPUs have been made to wait for. An event on one is over when all of that is.
+// What the streams of all GPUs have been made to wait for. An event on one is over when all of that
+// is.
 using Waits = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
 class StreamWaits {
@@ -225,7 +250,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   at::Device getDevice() const override { return {at::kCUDA, current_gpu}; }
   void setDevice(at::Device device) const override { current_gpu = device.index(); }
-  void uncheckedSetDevice(at::Device device) const noexcept override { current_gpu = device.index(); }
+  void uncheckedSetDevice(at::Device device) const noexcept override {
+    current_gpu = device.index();
+  }
   at::DeviceIndex deviceCount() const noexcept override {
     return static_cast<at::DeviceIndex>(num_fake_gpus());
   }
@@ -234,7 +261,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return stream(device, current_streams.at(static_cast<size_t>(device.index())));
   }
   c10::Stream getDefaultStream(at::Device device) const override { return stream(device, 0); }
-  c10::Stream getNewStream(at::Device device, int) const override { return getStreamFromGlobalPool(device); }
+  c10::Stream getNewStream(at::Device device, int) const override {
+    return getStreamFromGlobalPool(device);
+  }
   c10::Stream getStreamFromGlobalPool(at::Device device, bool = false) const override {
     static std::atomic<c10::StreamId> made = 0;
     return stream(device, ++made);
@@ -246,20 +275,27 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& stream) const override {
-    if (memory.get() != nullptr) gpu_memory().record(memory.get(), stream.id());
+    if (memory.get() != nullptr)
+      gpu_memory().record(memory.get(), stream.id());
   }
 
   // All has been done when a call returns, but what a stream waits for.
-  void record(void** event, const c10::Stream& stream, at::DeviceIndex, c10::EventFlag) const override {
-    if (*event == nullptr) *event = new Waits;
+  void record(void** event,
+              const c10::Stream& stream,
+              at::DeviceIndex,
+              c10::EventFlag) const override {
+    if (*event == nullptr)
+      *event = new Waits;
     *static_cast<Waits*>(*event) = stream_waits().of(stream);
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (event != nullptr) stream_waits().add(stream, *static_cast<Waits*>(event));
+    if (event != nullptr)
+      stream_waits().add(stream, *static_cast<Waits*>(event));
   }
   bool queryEvent(void* event) const override {
     const auto& waits = *static_cast<Waits*>(event);
-    return std::all_of(waits.begin(), waits.end(), [](const auto& work) { return work->isCompleted(); });
+    return std::all_of(
+        waits.begin(), waits.end(), [](const auto& work) { return work->isCompleted(); });
   }
   void destroyEvent(void* event, at::DeviceIndex) const noexcept override {
     delete static_cast<Waits*>(event);
@@ -277,7 +313,9 @@ struct Hooks : at::CUDAHooksInterface {
   bool isAvailable() const override { return true; }
   bool hasCUDA() const override { return true; }
   bool hasPrimaryContext(at::DeviceIndex) const override { return true; }
-  at::DeviceIndex deviceCount() const override { return static_cast<at::DeviceIndex>(num_fake_gpus()); }
+  at::DeviceIndex deviceCount() const override {
+    return static_cast<at::DeviceIndex>(num_fake_gpus());
+  }
   int getNumGPUs() const override { return num_fake_gpus(); }
   void deviceSynchronize(at::DeviceIndex) const override {}
   at::DeviceIndex current_device() const override { return current_gpu; }
@@ -286,7 +324,9 @@ struct Hooks : at::CUDAHooksInterface {
     static const at::Generator generator = at::detail::createCPUGenerator();
     return generator;
   }
-  at::Generator getNewGenerator(at::DeviceIndex) const override { return at::detail::createCPUGenerator(); }
+  at::Generator getNewGenerator(at::DeviceIndex) const override {
+    return at::detail::createCPUGenerator();
+  }
   at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetDefaultCPUAllocator(); }
   bool isPinnedPtr(const void*) const override { return true; }
 };

@@ -15,7 +15,8 @@ using ::testing::HasSubstr;
 
 std::string cifar_record(const std::string& labels, int first_pixel) {
   std::string record = labels;
-  for (int i = 0; i < 3072; ++i) record += static_cast<char>((first_pixel + i / 1024) % 256);
+  for (int i = 0; i < 3072; ++i)
+    record += static_cast<char>((first_pixel + i / 1024) % 256);
   return record;
 }
 
@@ -44,7 +45,9 @@ TEST(Cifar, ReadsTheHundredClassesAndTheTwentyKinds) {
 
 TEST(Cifar, NamesFileAndRecord) {
   const test::TempFolder folder;
-  const auto refusal = [&] { return message_of([&] { read_cifar10(folder.path()); }); };
+  const auto refusal = [&] {
+    return message_of([&] { read_cifar10(folder.path()); });
+  };
   EXPECT_THAT(refusal(), HasSubstr("data_batch_1.bin"));
   test::put_file(folder / "data_batch_1.bin", cifar_record("\3", 255));
   EXPECT_THAT(refusal(), HasSubstr("test_batch.bin"));

@@ -25,14 +25,19 @@ struct Text {
   std::string text;
   static std::vector<std::string> collate(const std::vector<Text>& examples) {
     std::vector<std::string> texts;
-    for (const auto& example : examples) texts.push_back(example.text);
+    for (const auto& example : examples)
+      texts.push_back(example.text);
     return texts;
   }
 };
 
 Picture picture(int64_t label, int64_t boxes, int64_t words) {
-  Picture made{.pixels = torch::full({3, 2}, label), .label = torch::tensor(label), .boxes = {}, .words = {}};
-  for (int64_t i = 0; i < boxes; ++i) made.boxes.push_back({torch::full({4}, i)});
+  Picture made{.pixels = torch::full({3, 2}, label),
+               .label = torch::tensor(label),
+               .boxes = {},
+               .words = {}};
+  for (int64_t i = 0; i < boxes; ++i)
+    made.boxes.push_back({torch::full({4}, i)});
   made.words.values = torch::arange(1, words + 1);
   return made;
 }
@@ -62,8 +67,8 @@ TEST(Collate, JoinsStructsFieldByField) {
 }
 
 TEST(Collate, PacksEndToEnd) {
-  const Packed batch =
-      collate(std::vector<Packed>{{torch::arange(2), {}}, {torch::arange(0), {}}, {torch::arange(3), {}}});
+  const Packed batch = collate(
+      std::vector<Packed>{{torch::arange(2), {}}, {torch::arange(0), {}}, {torch::arange(3), {}}});
   EXPECT_TRUE(torch::equal(batch.values, torch::tensor({0, 1, 0, 1, 2})));
   EXPECT_TRUE(torch::equal(batch.offsets, torch::tensor({0, 2, 2, 5})));
 }
@@ -74,15 +79,18 @@ TEST(Collate, LetsATypeJoinItself) {
 
 TEST(Collate, NamesTheExampleThatDiffers) {
   EXPECT_THAT(
-      message_of(
-          [] { collate(std::vector{torch::zeros({2, 3}), torch::zeros({2, 3}), torch::zeros({2, 4})}); }),
-      HasSubstr("got [2, 3] Float in a batch's first example and [2, 4] Float in example 2; resize them"));
+      message_of([] {
+        collate(std::vector{torch::zeros({2, 3}), torch::zeros({2, 3}), torch::zeros({2, 4})});
+      }),
+      HasSubstr("got [2, 3] Float in a batch's first example and [2, 4] Float in example 2; resize "
+                "them"));
   EXPECT_THAT(message_of([] { collate(std::vector{torch::zeros(2), torch::Tensor()}); }),
               HasSubstr("undefined in example 1"));
-  EXPECT_THAT(message_of([] {
-                collate(std::vector<Padded>{{torch::zeros({2, 3}), {}}, {torch::zeros({5, 4}), {}}});
-              }),
-              HasSubstr("of one shape and type but for their length, got [2, 3] Float"));
+  EXPECT_THAT(
+      message_of([] {
+        collate(std::vector<Padded>{{torch::zeros({2, 3}), {}}, {torch::zeros({5, 4}), {}}});
+      }),
+      HasSubstr("of one shape and type but for their length, got [2, 3] Float"));
 }
 
 TEST(Collate, FindsEveryTensorOfABatch) {

@@ -36,9 +36,10 @@ TEST_F(Csv, ReadsNumbersWithAndWithoutHeader) {
   const auto expected = torch::tensor({{1.0F, -2.5F}, {300.0F, 0.25F}});
   EXPECT_TRUE(torch::equal(features("1,-2.5\n3e2,.25\n"), expected));
   EXPECT_TRUE(torch::equal(features("a,b\r\n1,-2.5\r\n3e2,.25"), expected));
-  EXPECT_TRUE(torch::equal(features("1;-2.5\n300; 0.25 \n", {.format = {.separator = ';'}}), expected));
   EXPECT_TRUE(
-      torch::equal(features("2000,2001\n1,-2.5\n300,0.25\n", {.format = {.header = true}}), expected));
+      torch::equal(features("1;-2.5\n300; 0.25 \n", {.format = {.separator = ';'}}), expected));
+  EXPECT_TRUE(torch::equal(features("2000,2001\n1,-2.5\n300,0.25\n", {.format = {.header = true}}),
+                           expected));
 }
 
 TEST_F(Csv, ReadsGzip) {
@@ -63,8 +64,8 @@ TEST_F(Csv, TakesTheLastColumnAsTheLabel) {
 }
 
 TEST_F(Csv, TakesAValueForWhatIsMissingWhereAsked) {
-  EXPECT_TRUE(
-      torch::equal(features("1,,3\n", {.format = {.missing = -1.0}}), torch::tensor({{1.0F, -1.0F, 3.0F}})));
+  EXPECT_TRUE(torch::equal(features("1,,3\n", {.format = {.missing = -1.0}}),
+                           torch::tensor({{1.0F, -1.0F, 3.0F}})));
   EXPECT_THAT(refusal("1,,3\n"),
               AllOf(HasSubstr("a.csv' line 1"), HasSubstr("column 1"), HasSubstr("got nothing")));
 }
@@ -72,11 +73,13 @@ TEST_F(Csv, TakesAValueForWhatIsMissingWhereAsked) {
 TEST_F(Csv, NamesLineAndColumn) {
   EXPECT_THAT(refusal("a,b\n1,2\n3,x\n"),
               AllOf(HasSubstr("line 3"), HasSubstr("column 1 (b)"), HasSubstr("'x'")));
-  EXPECT_THAT(refusal("1,2\n3\n"), AllOf(HasSubstr("expected 2 columns"), HasSubstr("line 2, got 1 column")));
+  EXPECT_THAT(refusal("1,2\n3\n"),
+              AllOf(HasSubstr("expected 2 columns"), HasSubstr("line 2, got 1 column")));
   EXPECT_THAT(refusal("1,2\n\n3,4\n"), HasSubstr("line 2, got 1 column"));
   EXPECT_THAT(refusal("1,nan\n", {.format = {.header = false}}), HasSubstr("'nan'"));
   EXPECT_THAT(refusal("1,1e999\n", {.format = {.header = false}}), HasSubstr("'1e999'"));
-  EXPECT_THAT(refusal("1,2\n1,\"2\n3,4\n"), AllOf(HasSubstr("a quote that ends in '"), HasSubstr("line 2")));
+  EXPECT_THAT(refusal("1,2\n1,\"2\n3,4\n"),
+              AllOf(HasSubstr("a quote that ends in '"), HasSubstr("line 2")));
   EXPECT_THAT(refusal("1,\"2\"3\n"), HasSubstr("a separator after a quote"));
   EXPECT_THAT(refusal("1,0.5\n"), AllOf(HasSubstr("whole numbers as classes"), HasSubstr("row 0")));
   EXPECT_THAT(refusal(""), HasSubstr("an empty file"));
@@ -87,9 +90,10 @@ TEST_F(Csv, QuotedFieldsMayHaveQuotesAndEndsOfLines) {
   const std::string text =
       "name,\"the \"\"real\"\" height\",note\nann,1.5,\"says \"\"hi\"\",\r\nand goes\"\n"
       "\"bob, jr\",\"1.75\",5\" wide\n";
-  EXPECT_TRUE(
-      torch::equal(features(text, {.features = {"the \"real\" height"}}), torch::tensor({{1.5F}, {1.75F}})));
-  EXPECT_THAT(refusal(text + "eve,x,\n", {.features = {1}, .label = 1}), HasSubstr("line 5, got 'x'"))
+  EXPECT_TRUE(torch::equal(features(text, {.features = {"the \"real\" height"}}),
+                           torch::tensor({{1.5F}, {1.75F}})));
+  EXPECT_THAT(refusal(text + "eve,x,\n", {.features = {1}, .label = 1}),
+              HasSubstr("line 5, got 'x'"))
       << "a row's line counts those within quotes";
 }
 
@@ -106,14 +110,15 @@ TEST_F(Csv, SaysWhereAHeaderIsNotClear) {
     EXPECT_THAT(message_of([&] { rows(text); }), not_clear) << text;
     EXPECT_EQ(rows(text, true) + 1, rows(text, false)) << text;
   }
-  EXPECT_EQ(features("0,1,2\n5,6,7\n", {.features = {"1"}}).item<float>(), 6) << "asked for by name";
+  EXPECT_EQ(features("0,1,2\n5,6,7\n", {.features = {"1"}}).item<float>(), 6)
+      << "asked for by name";
 }
 
 TEST_F(Csv, TakesWhatPandasTakesForMissing) {
   for (const char* missing : {"", "NA", "nan", "NaN", "null", "None", "<NA>", "#N/A", "\"\""}) {
     const std::string text = std::string("1,") + missing + ",3\n";
-    EXPECT_TRUE(
-        torch::equal(features(text, {.format = {.missing = -1.0}}), torch::tensor({{1.0F, -1.0F, 3.0F}})));
+    EXPECT_TRUE(torch::equal(features(text, {.format = {.missing = -1.0}}),
+                             torch::tensor({{1.0F, -1.0F, 3.0F}})));
     EXPECT_THAT(refusal(text), HasSubstr(".missing gives such fields a value"));
   }
   EXPECT_TRUE(features("1,NA\n", {.format = {.missing = NAN}})[0][1].isnan().item<bool>());
@@ -129,12 +134,13 @@ TEST_F(Csv, ClassesMayBeTexts) {
   const std::string text = "width,species\n1,versicolor\n2,setosa\n3,versicolor\n";
   EXPECT_THAT(refusal(text), HasSubstr("'versicolor'"));
   const std::string path = put(text);
-  const CsvOptions options{.label = "species", .class_names = csv_classes(path, {.label = "species"})};
+  const CsvOptions options{.label = "species",
+                           .class_names = csv_classes(path, {.label = "species"})};
   EXPECT_THAT(options.class_names, ::testing::ElementsAre("setosa", "versicolor"));
   EXPECT_TRUE(torch::equal(read_csv_dataset(path, options).labels(), torch::tensor({1, 0, 1})));
-  EXPECT_THAT(
-      refusal(text + "4,virginica\n", options),
-      AllOf(HasSubstr("one of the 2 classes in column 1 (species)"), HasSubstr("line 5, got 'virginica'")));
+  EXPECT_THAT(refusal(text + "4,virginica\n", options),
+              AllOf(HasSubstr("one of the 2 classes in column 1 (species)"),
+                    HasSubstr("line 5, got 'virginica'")));
   for (const std::string missing : {"", "NA"}) {
     const std::string without = put(text + "4," + missing + "\n");
     EXPECT_EQ(csv_classes(without, {.label = "species"}).size(), 2) << "no class of its own";
@@ -146,7 +152,8 @@ TEST_F(Csv, ClassesMayBeTexts) {
 // Tables that Python's csv module has written, with texts of every kind in the columns between.
 TEST_F(Csv, ReadsWhatPythonWrites) {
   const auto numbers = test::run_python("tests/data/csv_files.py", "'" + folder_.path() + "'");
-  if (!numbers) GTEST_SKIP() << "no Python with PyTorch";
+  if (!numbers)
+    GTEST_SKIP() << "no Python with PyTorch";
   std::istringstream lines(*numbers);
   std::string name;
   int tables = 0;
@@ -164,8 +171,10 @@ TEST_F(Csv, ReadsWhatPythonWrites) {
 }
 
 TEST_F(Csv, NamesTheColumnsThereAre) {
-  EXPECT_THAT(refusal("a,b\n1,2\n", {.label = "c"}), AllOf(HasSubstr("columns a, b"), HasSubstr("got 'c'")));
-  EXPECT_THAT(refusal("1,2\n", {.format = {.header = false}, .label = "c"}), HasSubstr("no header"));
+  EXPECT_THAT(refusal("a,b\n1,2\n", {.label = "c"}),
+              AllOf(HasSubstr("columns a, b"), HasSubstr("got 'c'")));
+  EXPECT_THAT(refusal("1,2\n", {.format = {.header = false}, .label = "c"}),
+              HasSubstr("no header"));
   EXPECT_THAT(refusal("a,b,a\n1,2,3\n", {.label = "a"}), HasSubstr("one column 'a'"));
   EXPECT_THAT(refusal("1,2\n", {.label = 2}), HasSubstr("from 0 to 1"));
   EXPECT_THAT(refusal("1,2\n", {.max_bytes = 3}), HasSubstr("at most"));

@@ -20,8 +20,10 @@ TEST(TensorDataset, HoldsFeaturesAndLabels) {
 TEST(TensorDataset, RefusesWhatDoesNotBelongTogether) {
   EXPECT_THAT(message_of([] { TensorDataset(torch::zeros({3, 2}), torch::arange(4)); }),
               HasSubstr("3 features and 4 labels"));
-  EXPECT_THAT(message_of([] { TensorDataset(torch::Tensor(), torch::arange(4)); }), HasSubstr("undefined"));
-  EXPECT_THAT(message_of([] { TensorDataset(torch::tensor(1.0), torch::tensor(1)); }), HasSubstr("scalar"));
+  EXPECT_THAT(message_of([] { TensorDataset(torch::Tensor(), torch::arange(4)); }),
+              HasSubstr("undefined"));
+  EXPECT_THAT(message_of([] { TensorDataset(torch::tensor(1.0), torch::tensor(1)); }),
+              HasSubstr("scalar"));
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ const char* const kDigits = MUSTER_SOURCE_DIR "/data/digits.csv.gz";
 
 std::string line(int pixel, int label) {
   std::string text;
-  for (int i = 0; i < 64; ++i) text += std::to_string(pixel) + ",";
+  for (int i = 0; i < 64; ++i)
+    text += std::to_string(pixel) + ",";
   return text + std::to_string(label) + "\n";
 }
 
@@ -49,7 +50,8 @@ TEST(Digits, ReadsTheRepositorysFile) {
 TEST(Digits, SplitsByRowNumber) {
   const test::TempFolder folder;
   std::string text;
-  for (int i = 0; i < 10; ++i) text += line(i, i);
+  for (int i = 0; i < 10; ++i)
+    text += line(i, i);
   test::put_file(folder / "d", text.substr(0, text.size() - 1));  // no last newline
   const auto [train, test] = read_digits(folder / "d");
   EXPECT_TRUE(torch::equal(train.labels(), torch::tensor({0, 1, 2, 3, 5, 6, 7, 8})));
@@ -74,12 +76,14 @@ TEST(Digits, NamesFileAndLineOfWhatIsWrong) {
 }
 
 TEST(Digits, NamesAFileOfTheWrongKind) {
-  EXPECT_THAT(refusal_of("<!DOCTYPE html>\n"), AllOf(HasSubstr("line 1"), HasSubstr("<!DOCTYPE html>")));
+  EXPECT_THAT(refusal_of("<!DOCTYPE html>\n"),
+              AllOf(HasSubstr("line 1"), HasSubstr("<!DOCTYPE html>")));
   EXPECT_THAT(refusal_of(std::string("\x7f"
                                      "ELF\x02\0\0",
                                      7)),
               HasSubstr("'\\x7fELF\\x02\\x00\\x00'"));
-  EXPECT_THAT(message_of([] { read_digits("/nowhere/digits.csv.gz"); }), HasSubstr("/nowhere/digits.csv.gz"));
+  EXPECT_THAT(message_of([] { read_digits("/nowhere/digits.csv.gz"); }),
+              HasSubstr("/nowhere/digits.csv.gz"));
 }
 
 TEST(Digits, RefusesATruncatedFile) {

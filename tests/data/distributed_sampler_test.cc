@@ -19,7 +19,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-std::vector<int64_t> indices_of(int64_t length, const SamplerOptions& options, int64_t epoch = 0,
+std::vector<int64_t> indices_of(int64_t length,
+                                const SamplerOptions& options,
+                                int64_t epoch = 0,
                                 int64_t consumed = 0) {
   DistributedSampler sampler(length, options);
   sampler.set_epoch(epoch, consumed);
@@ -28,16 +30,18 @@ std::vector<int64_t> indices_of(int64_t length, const SamplerOptions& options, i
 
 TEST(DistributedSampler, EqualsPyTorchIndexForIndex) {
   const auto output = test::run_python("tests/data/pytorch_sampler.py");
-  if (!output) GTEST_SKIP() << "no Python with PyTorch in .deps";
+  if (!output)
+    GTEST_SKIP() << "no Python with PyTorch in .deps";
   std::istringstream lines(*output);
   int compared = 0;
   for (std::string line; std::getline(lines, line); ++compared) {
     const auto expected = nlohmann::json::parse(line);
-    DistributedSampler sampler(expected["n"], {.num_replicas = expected["replicas"],
-                                               .rank = expected["rank"],
-                                               .shuffle = expected["shuffle"],
-                                               .seed = expected["seed"],
-                                               .drop_last = expected["drop_last"]});
+    DistributedSampler sampler(expected["n"],
+                               {.num_replicas = expected["replicas"],
+                                .rank = expected["rank"],
+                                .shuffle = expected["shuffle"],
+                                .seed = expected["seed"],
+                                .drop_last = expected["drop_last"]});
     sampler.set_epoch(expected["epoch"]);
     ASSERT_EQ(sampler.num_samples(), expected["size"].get<int64_t>()) << line;
     ASSERT_EQ(sampler.indices(), expected["indices"].get<std::vector<int64_t>>()) << line;
@@ -47,20 +51,23 @@ TEST(DistributedSampler, EqualsPyTorchIndexForIndex) {
 
 // The same without Python: what PyTorch 2.15 gave.
 TEST(DistributedSampler, EqualsRecordedPyTorch) {
-  EXPECT_THAT(indices_of(10, {.num_replicas = 3, .rank = 1, .seed = 7}, 2), ElementsAre(5, 6, 1, 0));
+  EXPECT_THAT(indices_of(10, {.num_replicas = 3, .rank = 1, .seed = 7}, 2),
+              ElementsAre(5, 6, 1, 0));
   EXPECT_THAT(indices_of(10, {.num_replicas = 3, .rank = 2, .seed = 7, .drop_last = true}, 2),
               ElementsAre(8, 2, 4));
 }
 
 TEST(DistributedSampler, WithoutShuffleStrides) {
-  EXPECT_THAT(indices_of(7, {.num_replicas = 3, .rank = 1, .shuffle = false}), ElementsAre(1, 4, 0));
+  EXPECT_THAT(indices_of(7, {.num_replicas = 3, .rank = 1, .shuffle = false}),
+              ElementsAre(1, 4, 0));
   EXPECT_THAT(indices_of(7, {.num_replicas = 3, .rank = 1, .shuffle = false, .drop_last = true}),
               ElementsAre(1, 4));
 }
 
 TEST(DistributedSampler, PadsEvenWhenRanksExceedSamplesSeveralTimes) {
   for (int rank = 0; rank < 7; ++rank)
-    EXPECT_THAT(indices_of(2, {.num_replicas = 7, .rank = rank, .shuffle = false}), ElementsAre(rank % 2));
+    EXPECT_THAT(indices_of(2, {.num_replicas = 7, .rank = rank, .shuffle = false}),
+                ElementsAre(rank % 2));
 }
 
 TEST(DistributedSampler, DropLastWithFewerSamplesThanRanksIsEmptyAsInPyTorch) {
@@ -104,7 +111,8 @@ TEST(DistributedSampler, WarnsOnceOfASecondEpochWithoutSetEpoch) {
   ::testing::internal::CaptureStderr();
   sampler.indices();
   EXPECT_TRUE(sampler.epoch_repeated());
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), AllOf(HasSubstr("epoch 1"), HasSubstr("set_epoch")));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("epoch 1"), HasSubstr("set_epoch")));
   ::testing::internal::CaptureStderr();
   sampler.indices();
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
@@ -119,7 +127,8 @@ TEST(DistributedSampler, DoesNotWarnInOrder) {
 
 TEST(DistributedSampler, RefusesBadArguments) {
   const auto make = [](int64_t length, int replicas, int rank) {
-    return message_of([&] { DistributedSampler(length, {.num_replicas = replicas, .rank = rank}); });
+    return message_of(
+        [&] { DistributedSampler(length, {.num_replicas = replicas, .rank = rank}); });
   };
   EXPECT_THAT(make(0, 1, 0), HasSubstr("at least 1 sample, got length 0"));
   EXPECT_THAT(make(-3, 1, 0), HasSubstr("got length -3"));
@@ -137,19 +146,20 @@ TEST(DistributedSampler, ThePlaceInAnEpochIsThatOfTheSameData) {
   sampler.set_epoch(2, 400, 500);
   EXPECT_EQ(sampler.num_samples(), 50);
   EXPECT_NO_THROW(sampler.set_epoch(2, 0, 1438)) << "an epoch from its beginning";
-  EXPECT_THAT(
-      message_of([&] { sampler.set_epoch(2, 400, 1438); }),
-      HasSubstr(
-          "expected the data set of 1438 samples, of which epoch 2 has used 400, got one of 500; give"));
+  EXPECT_THAT(message_of([&] { sampler.set_epoch(2, 400, 1438); }),
+              HasSubstr("expected the data set of 1438 samples, of which epoch 2 has used 400, got "
+                        "one of 500; give"));
   ::testing::internal::CaptureStderr();
   sampler.set_epoch(2, 501);  // what was repeated to fill the last batch
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   ::testing::internal::CaptureStderr();
   sampler.set_epoch(2, 900);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("the position says that epoch 2 has used 900 samples, but the data set has only 500, "
-                        "so nothing of the "
-                        "epoch is left"));
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      HasSubstr(
+          "the position says that epoch 2 has used 900 samples, but the data set has only 500, "
+          "so nothing of the "
+          "epoch is left"));
 }
 
 // Going on in an epoch with another number of ranks: no sample twice, none lost.
@@ -161,13 +171,16 @@ TEST(DistributedSampler, ResumesWithAnotherNumberOfRanks) {
       std::vector<int> seen(kLength);
       for (int rank = 0; rank < before; ++rank) {
         const auto mine = indices_of(kLength, {.num_replicas = before, .rank = rank, .seed = 3}, 4);
-        for (int64_t i = 0; i < kSteps; ++i) ++seen[mine[i]];
+        for (int64_t i = 0; i < kSteps; ++i)
+          ++seen[mine[i]];
       }
       const int64_t consumed = kSteps * before;
       int64_t padded = 0;
       for (int rank = 0; rank < after; ++rank) {
-        const auto rest = indices_of(kLength, {.num_replicas = after, .rank = rank, .seed = 3}, 4, consumed);
-        for (const auto index : rest) ++seen[index];
+        const auto rest =
+            indices_of(kLength, {.num_replicas = after, .rank = rank, .seed = 3}, 4, consumed);
+        for (const auto index : rest)
+          ++seen[index];
         padded += static_cast<int64_t>(rest.size());
       }
       padded -= kLength - consumed;
@@ -190,7 +203,9 @@ TEST(DistributedSampler, ResumingWithTheSameRanksIsTheRestOfTheEpoch) {
 }
 
 // Every rank's samples of one global batch after another, joined in rank order.
-std::vector<int64_t> joined_batches(int64_t length, SamplerOptions options, int64_t epoch,
+std::vector<int64_t> joined_batches(int64_t length,
+                                    SamplerOptions options,
+                                    int64_t epoch,
                                     int64_t consumed = 0) {
   std::vector<DistributedSampler> ranks;
   std::vector<std::vector<int64_t>> indices;
@@ -211,19 +226,22 @@ std::vector<int64_t> joined_batches(int64_t length, SamplerOptions options, int6
     }
     EXPECT_EQ(std::ssize(joined) - before, ranks[0].global_samples(batch));
   }
-  for (size_t rank = 0; rank < ranks.size(); ++rank) EXPECT_EQ(taken[rank], std::ssize(indices[rank]));
+  for (size_t rank = 0; rank < ranks.size(); ++rank)
+    EXPECT_EQ(taken[rank], std::ssize(indices[rank]));
   return joined;
 }
 
 TEST(DistributedSampler, SharesOfAGlobalBatchAreTheOrderOfOneProcess) {
-  for (const std::vector<int64_t>& shares : {std::vector<int64_t>{1}, {3, 1}, {1, 1, 8}, {2, 5, 1, 4}}) {
+  for (const std::vector<int64_t>& shares :
+       {std::vector<int64_t>{1}, {3, 1}, {1, 1, 8}, {2, 5, 1, 4}}) {
     for (const int64_t length : {13, 100, 1438}) {
       const auto whole = indices_of(length, {.seed = 7}, 2);
       auto joined = joined_batches(length, {.seed = 7, .shares = shares}, 2);
       // Nothing is repeated, except in a last batch with fewer samples than ranks.
       ASSERT_GE(std::ssize(joined), length);
       ASSERT_LT(std::ssize(joined), length + std::ssize(shares));
-      for (size_t i = 0; i < joined.size(); ++i) EXPECT_EQ(joined[i], whole[i % whole.size()]);
+      for (size_t i = 0; i < joined.size(); ++i)
+        EXPECT_EQ(joined[i], whole[i % whole.size()]);
       const int64_t global = std::accumulate(shares.begin(), shares.end(), int64_t{0});
       joined = joined_batches(length, {.seed = 7, .drop_last = true, .shares = shares}, 2);
       EXPECT_EQ(std::ssize(joined), length / global * global);
@@ -253,7 +271,8 @@ TEST(SamplerIdentity, IsPrintedAndSurvivesTravelling) {
   sampler.set_epoch(2, 40);
   const auto identity = sampler.identity();
   EXPECT_EQ(to_string(identity),
-            "shuffled(1438) num_replicas=4 rank=1 seed=-5 epoch=2 length=1438 shuffle=true drop_last=true "
+            "shuffled(1438) num_replicas=4 rank=1 seed=-5 epoch=2 length=1438 shuffle=true "
+            "drop_last=true "
             "consumed=40");
   EXPECT_EQ(SamplerIdentity::from_bytes(identity.to_bytes()), identity);
   EXPECT_THAT(message_of([] { SamplerIdentity::from_bytes("short"); }), HasSubstr("got 5"));
@@ -281,12 +300,15 @@ TEST(SamplerIdentity, ComparisonNamesTheFirstDifference) {
   other.clear();
   for (const std::vector<int64_t>& shares : {std::vector<int64_t>{2, 3, 5}, {4, 3, 3}, {2, 3, 5}})
     other.push_back(
-        DistributedSampler(100, {.num_replicas = 3, .rank = static_cast<int>(other.size()), .shares = shares})
+        DistributedSampler(
+            100, {.num_replicas = 3, .rank = static_cast<int>(other.size()), .shares = shares})
             .identity());
-  EXPECT_THAT(message_of([&] { check_samplers_agree(other); }),
-              HasSubstr("rank 1's to begin at 4 of the global batch, where those before it end at 2"));
+  EXPECT_THAT(
+      message_of([&] { check_samplers_agree(other); }),
+      HasSubstr("rank 1's to begin at 4 of the global batch, where those before it end at 2"));
   other.assign(ranks.begin(), ranks.begin() + 2);
-  EXPECT_THAT(message_of([&] { check_samplers_agree(other); }), HasSubstr("expected num_replicas=2"));
+  EXPECT_THAT(message_of([&] { check_samplers_agree(other); }),
+              HasSubstr("expected num_replicas=2"));
 }
 
 TEST(SamplerIdentity, FirstEpochCheckIsCalledOnce) {

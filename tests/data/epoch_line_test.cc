@@ -13,7 +13,10 @@ using ::testing::ElementsAre;
 // Epochs of `size` batches, up to and with epoch `last`.
 EpochBatches epochs_of(int64_t size, int64_t last, int64_t epoch = 0) {
   EpochBatches batches{.size = size, .epoch = epoch};
-  if (epoch < last) batches.next = [=] { return epochs_of(size, last, epoch + 1); };
+  if (epoch < last)
+    batches.next = [=] {
+      return epochs_of(size, last, epoch + 1);
+    };
   return batches;
 }
 
@@ -22,7 +25,8 @@ std::vector<std::pair<int64_t, int64_t>> places_of(EpochLine& line) {
   std::vector<std::pair<int64_t, int64_t>> places;
   for (int64_t number = 0;; ++number) {
     const auto place = line.at(number);
-    if (!place.epoch) return places;
+    if (!place.epoch)
+      return places;
     places.emplace_back(place.epoch->epoch, place.batch);
   }
 }
@@ -44,7 +48,9 @@ TEST(EpochLine, EndsBeforeAnEpochWithoutABatch) {
   EpochBatches first{.size = 0};  // the rest of an epoch may be empty
   first.next = [] {
     EpochBatches second{.size = 1, .epoch = 1};
-    second.next = [] { return EpochBatches{.size = 0, .epoch = 2}; };
+    second.next = [] {
+      return EpochBatches{.size = 0, .epoch = 2};
+    };
     return second;
   };
   EpochLine line(std::move(first), 100, 1);

@@ -45,7 +45,8 @@ TEST(Generator, HasTheDistributionsItSays) {
   EXPECT_LT(low, 0.001);
   EXPECT_LT(high, 1);
   EXPECT_GT(high, 0.999);
-  for (const int count : dice) EXPECT_NEAR(count, kDraws / 6.0, 400);
+  for (const int count : dice)
+    EXPECT_NEAR(count, kDraws / 6.0, 400);
 }
 
 TEST(Generator, RefusesAnEmptyRange) {

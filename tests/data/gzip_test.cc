@@ -17,7 +17,8 @@ constexpr uint64_t kEnough = 1 << 24;
 
 std::string sample(size_t size) {
   std::string text;
-  for (size_t i = 0; text.size() < size; ++i) text += std::to_string(i * i) + ",";
+  for (size_t i = 0; text.size() < size; ++i)
+    text += std::to_string(i * i) + ",";
   return text.substr(0, size);
 }
 
@@ -27,7 +28,8 @@ TEST(Gzip, UnpacksAnySize) {
 }
 
 TEST(Gzip, UnpacksSeveralMembers) {
-  EXPECT_EQ(gunzip(test::gzip("one ") + test::gzip("") + test::gzip("two"), kEnough, "x"), "one two");
+  EXPECT_EQ(gunzip(test::gzip("one ") + test::gzip("") + test::gzip("two"), kEnough, "x"),
+            "one two");
 }
 
 TEST(Gzip, RefusesEveryTruncation) {
@@ -50,7 +52,8 @@ TEST(Gzip, BoundsWhatItUnpacks) {
   // NOLINTNEXTLINE(bugprone-string-constructor): a bomb is large
   const auto bomb = test::gzip(std::string(50'000'000, 'a'));
   EXPECT_LT(bomb.size(), 100'000U);
-  EXPECT_THAT(message_of([&] { gunzip(bomb, 1 << 20, "bomb"); }), HasSubstr("at most 1.0 MiB in 'bomb'"));
+  EXPECT_THAT(message_of([&] { gunzip(bomb, 1 << 20, "bomb"); }),
+              HasSubstr("at most 1.0 MiB in 'bomb'"));
   EXPECT_EQ(gunzip(test::gzip("abcd"), 4, "x"), "abcd");
   EXPECT_THROW(gunzip(test::gzip("abcde"), 4, "x"), Error);
 }
@@ -61,10 +64,13 @@ TEST(ReadDataFile, TellsGzipByContentAndRefusesOtherThings) {
   test::put_file(folder / "b.gz", "plain");
   EXPECT_EQ(read_data_file(folder / "a", kEnough), "text");
   EXPECT_EQ(read_data_file(folder / "b.gz", kEnough), "plain");
-  EXPECT_THAT(message_of([&] { read_data_file(folder / "none", kEnough); }), HasSubstr("No such file"));
-  EXPECT_THAT(message_of([&] { read_data_file(folder.path(), kEnough); }), HasSubstr("got a folder"));
+  EXPECT_THAT(message_of([&] { read_data_file(folder / "none", kEnough); }),
+              HasSubstr("No such file"));
+  EXPECT_THAT(message_of([&] { read_data_file(folder.path(), kEnough); }),
+              HasSubstr("got a folder"));
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
-  EXPECT_THAT(message_of([&] { read_data_file(folder / "pipe", kEnough); }), HasSubstr("special file"));
+  EXPECT_THAT(message_of([&] { read_data_file(folder / "pipe", kEnough); }),
+              HasSubstr("special file"));
   EXPECT_THROW(read_data_file(folder / "b.gz", 4), Error);
 }
 

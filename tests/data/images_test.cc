@@ -27,10 +27,12 @@ using ::testing::HasSubstr;
 
 // [3, height, width], of 1 channel repeated.
 at::Tensor tensor_of_picture(const test::Picture& picture) {
-  auto pixels = torch::tensor(std::vector<int>(picture.bytes.begin(), picture.bytes.end()), torch::kByte)
-                    .view({picture.height, picture.width, picture.channels})
-                    .permute({2, 0, 1});
-  if (picture.channels < 3) return pixels.narrow(0, 0, 1).expand({3, -1, -1}).contiguous();
+  auto pixels =
+      torch::tensor(std::vector<int>(picture.bytes.begin(), picture.bytes.end()), torch::kByte)
+          .view({picture.height, picture.width, picture.channels})
+          .permute({2, 0, 1});
+  if (picture.channels < 3)
+    return pixels.narrow(0, 0, 1).expand({3, -1, -1}).contiguous();
   return pixels.narrow(0, 0, 3).contiguous();
 }
 
@@ -49,29 +51,32 @@ TEST(Images, ReadsEveryKindOfPng) {
     for (const int bits : {8, 16})
       for (const bool interlaced : {false, true})
         EXPECT_TRUE(torch::equal(
-            decode_image(png_of(picture, bits, interlaced), "p", {.narrow_16_bits = true}), expected))
+            decode_image(png_of(picture, bits, interlaced), "p", {.narrow_16_bits = true}),
+            expected))
             << channels << " channels, " << bits << " bits";
     EXPECT_THAT(refusal_of_image(png_of(picture, 16)),
                 HasSubstr("8 bits a channel in 'x/y.img', got a PNG of 16"));
   }
 }
 
-// With an APP1 marker behind the first two bytes, in which number i of the directory is the orientation.
+// With an APP1 marker behind the first two bytes, in which number i of the directory is the
+// orientation.
 std::string held(const std::string& jpeg, int orientation, bool little) {
   const auto number = [&](int value, int bytes) {
     std::string text;
-    for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> 8 * (little ? i : bytes - 1 - i));
+    for (int i = 0; i < bytes; ++i)
+      text += static_cast<char>(value >> 8 * (little ? i : bytes - 1 - i));
     return text;
   };
   const auto entry = [&](int tag, int value) {
     return number(tag, 2) + number(3, 2) + number(1, 4) + number(value, 2) + number(0, 2);
   };
   const std::string exif = std::string("Exif\0\0", 6) + (little ? "II" : "MM") + number(42, 2) +
-                           number(8, 4) + number(2, 2) + entry(0x100, 7) + entry(0x112, orientation) +
-                           number(0, 4);
+                           number(8, 4) + number(2, 2) + entry(0x100, 7) +
+                           entry(0x112, orientation) + number(0, 4);
   const size_t size = exif.size() + 2;
-  return jpeg.substr(0, 2) + "\xff\xe1" + static_cast<char>(size >> 8) + static_cast<char>(size) + exif +
-         jpeg.substr(2);
+  return jpeg.substr(0, 2) + "\xff\xe1" + static_cast<char>(size >> 8) + static_cast<char>(size) +
+         exif + jpeg.substr(2);
 }
 
 TEST(Images, AreTurnedAsTheCameraWasHeld) {
@@ -152,10 +157,13 @@ TEST(Images, DecodesLargeJpegsSmaller) {
 
 TEST(Images, RefusesWhatIsCutOrDamaged) {
   const auto picture = some_picture(64, 64);
-  const std::string files[] = {jpeg_of(picture), jpeg_of(picture, {.progressive = true}), png_of(picture),
+  const std::string files[] = {jpeg_of(picture),
+                               jpeg_of(picture, {.progressive = true}),
+                               png_of(picture),
                                png_of(picture, 8, true)};
   for (const std::string& file : files) {
-    for (const size_t keep : {file.size() - 30, file.size() / 2, file.size() / 5, size_t{20}, size_t{4}})
+    for (const size_t keep :
+         {file.size() - 30, file.size() / 2, file.size() / 5, size_t{20}, size_t{4}})
       EXPECT_THAT(refusal_of_image(file.substr(0, keep)),
                   HasSubstr("expected a whole JPEG or PNG in 'x/y.img'"));
   }
@@ -173,18 +181,22 @@ TEST(Images, RefusesMorePixelsThanAllowed) {
 }
 
 // At every edge of blocks (8 and 16 pixels), and at those of the picture.
-void expect_parts_of_whole(const std::string& file, const ImageOptions& options, const std::string& what) {
+void expect_parts_of_whole(const std::string& file,
+                           const ImageOptions& options,
+                           const std::string& what) {
   const EncodedImage image(file, "p", options);
   const auto whole = image.decode();
   ASSERT_EQ(whole.sizes(), (std::vector<int64_t>{3, image.height(), image.width()})) << what;
   Generator rng(1, 0, 0);
   for (int i = 0; i < 60; ++i) {
-    ImagePart part{.height = 1 + rng.integer(image.height()), .width = 1 + rng.integer(image.width())};
+    ImagePart part{.height = 1 + rng.integer(image.height()),
+                   .width = 1 + rng.integer(image.width())};
     part.top = rng.integer(image.height() - part.height + 1);
     part.left = rng.integer(image.width() - part.width + 1);
     const auto expected = transform::crop(whole, part.top, part.left, part.height, part.width);
     ASSERT_TRUE(torch::equal(image.decode(part), expected))
-        << what << ": " << part.width << "x" << part.height << " from " << part.left << ", " << part.top;
+        << what << ": " << part.width << "x" << part.height << " from " << part.left << ", "
+        << part.top;
   }
 }
 
@@ -192,7 +204,8 @@ TEST(EncodedImages, HasThePixelsOfTheWholeHoweverTheCameraWasHeld) {
   for (const int orientation : {2, 3, 4, 5, 6, 7, 8})
     for (const bool progressive : {false, true})
       expect_parts_of_whole(
-          held(jpeg_of(noisy_picture(41, 57), {.progressive = progressive}), orientation, true), {},
+          held(jpeg_of(noisy_picture(41, 57), {.progressive = progressive}), orientation, true),
+          {},
           "orientation " + std::to_string(orientation));
 }
 
@@ -201,10 +214,11 @@ TEST(EncodedImages, HasThePixelsOfTheWholeInEveryPart) {
     for (const bool progressive : {false, true})
       for (const auto& [across, down] :
            std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}, {4, 2}, {2, 4}})
-        expect_parts_of_whole(
-            jpeg_of(noisy_picture(81, 107), {.progressive = progressive, .across = across, .down = down}),
-            {.min_side = side},
-            std::to_string(across) + "x" + std::to_string(down) + (progressive ? " progressive" : ""));
+        expect_parts_of_whole(jpeg_of(noisy_picture(81, 107),
+                                      {.progressive = progressive, .across = across, .down = down}),
+                              {.min_side = side},
+                              std::to_string(across) + "x" + std::to_string(down) +
+                                  (progressive ? " progressive" : ""));
   expect_parts_of_whole(jpeg_of(noisy_picture(81, 107, 1)), {}, "grey");
   expect_parts_of_whole(jpeg_of(noisy_picture(81, 107, 4), {.cmyk = true}), {}, "CMYK");
   expect_parts_of_whole(png_of(noisy_picture(33, 47)), {}, "PNG");
@@ -214,11 +228,15 @@ TEST(EncodedImages, HasThePixelsOfTheWholeInEveryPart) {
 TEST(EncodedImages, RefusesWhatIsNotWithin) {
   for (const auto& file : {jpeg_of(some_picture(40, 61)), png_of(some_picture(40, 61))}) {
     const EncodedImage image(file, "x/y.img");
-    for (const ImagePart& part : std::vector<ImagePart>{
-             {.top = -1, .height = 2, .width = 2}, {.left = 60, .height = 2, .width = 2}, {.width = 5}})
-      EXPECT_THAT(message_of([&] { image.decode(part); }), HasSubstr("lies within 'x/y.img' (61x40)"));
-    EXPECT_THAT(message_of([&] { EncodedImage(file, "p", {.max_pixels = 2439}); }), HasSubstr("61x40"));
-    EXPECT_THAT(message_of([&] { EncodedImage(file.substr(0, 20), "p"); }), HasSubstr("a whole JPEG or PNG"));
+    for (const ImagePart& part : std::vector<ImagePart>{{.top = -1, .height = 2, .width = 2},
+                                                        {.left = 60, .height = 2, .width = 2},
+                                                        {.width = 5}})
+      EXPECT_THAT(message_of([&] { image.decode(part); }),
+                  HasSubstr("lies within 'x/y.img' (61x40)"));
+    EXPECT_THAT(message_of([&] { EncodedImage(file, "p", {.max_pixels = 2439}); }),
+                HasSubstr("61x40"));
+    EXPECT_THAT(message_of([&] { EncodedImage(file.substr(0, 20), "p"); }),
+                HasSubstr("a whole JPEG or PNG"));
   }
   EXPECT_THAT(message_of([&] { EncodedImage("<html>", "p"); }), HasSubstr("'<html>'"));
 }
@@ -229,7 +247,8 @@ TEST(EncodedImages, SeesDamageInWhatItReads) {
   const auto whole = decode_image(file, "p");
   const auto half = file.substr(0, file.size() / 2);
   const EncodedImage image(half, "x/y.img");
-  EXPECT_TRUE(torch::equal(image.decode({.height = 40, .width = 30}), transform::crop(whole, 0, 0, 40, 30)));
+  EXPECT_TRUE(torch::equal(image.decode({.height = 40, .width = 30}),
+                           transform::crop(whole, 0, 0, 40, 30)));
   EXPECT_THAT(message_of([&] { image.decode({.top = 140, .left = 3, .height = 20, .width = 30}); }),
               HasSubstr("whole JPEG or PNG in 'x/y.img'"));
   EXPECT_THAT(message_of([&] { image.decode(); }), HasSubstr("whole JPEG or PNG in 'x/y.img'"));
@@ -239,8 +258,10 @@ TEST(EncodedImages, AreTransformedAsDecodedOnes) {
   const auto file = jpeg_of(noisy_picture(120, 90));
   const EncodedImage encoded(file, "p");
   const auto decoded = encoded.decode();
-  EXPECT_TRUE(torch::equal(transform::crop(encoded, 3, 5, 70, 40), transform::crop(decoded, 3, 5, 70, 40)));
-  EXPECT_TRUE(torch::equal(transform::center_crop(encoded, 31, 60), transform::center_crop(decoded, 31, 60)));
+  EXPECT_TRUE(
+      torch::equal(transform::crop(encoded, 3, 5, 70, 40), transform::crop(decoded, 3, 5, 70, 40)));
+  EXPECT_TRUE(torch::equal(transform::center_crop(encoded, 31, 60),
+                           transform::center_crop(decoded, 31, 60)));
   for (int64_t i = 0; i < 40; ++i) {
     Generator one(0, 0, i);
     Generator other(0, 0, i);
@@ -250,7 +271,8 @@ TEST(EncodedImages, AreTransformedAsDecodedOnes) {
   }
   EXPECT_THAT(message_of([&] { transform::crop(encoded, 0, 60, 10, 31); }),
               HasSubstr("lie within the image"));
-  EXPECT_THAT(message_of([&] { transform::center_crop(encoded, 121, 3); }), HasSubstr("at least 121x3"));
+  EXPECT_THAT(message_of([&] { transform::center_crop(encoded, 121, 3); }),
+              HasSubstr("at least 121x3"));
 }
 
 // Pixel for pixel, where that Python has Pillow.
@@ -268,12 +290,15 @@ TEST(Images, DecodesAsPillow) {
   add("e.png", png_of(some_picture(33, 47, 4)));
   add("f.png", png_of(some_picture(33, 47, 1), 8, true));
   const auto sums = test::run_python("tests/data/pillow_sums.py", folder.path());
-  if (!sums) GTEST_SKIP() << "that Python has no Pillow";
+  if (!sums)
+    GTEST_SKIP() << "that Python has no Pillow";
   std::string ours;
   for (const std::string& name : names) {
-    const auto pixels = read_image(folder / name).permute({1, 2, 0}).contiguous().to(torch::kLong).flatten();
+    const auto pixels =
+        read_image(folder / name).permute({1, 2, 0}).contiguous().to(torch::kLong).flatten();
     ours += name + " " +
-            std::to_string((pixels * torch::arange(1, pixels.numel() + 1)).sum().item<int64_t>()) + "\n";
+            std::to_string((pixels * torch::arange(1, pixels.numel() + 1)).sum().item<int64_t>()) +
+            "\n";
   }
   EXPECT_EQ(*sums, ours);
 }
@@ -310,7 +335,8 @@ TEST_F(ImageFolders, SortsClassesAndPictures) {
 
 TEST_F(ImageFolders, GivesTheTransformTheSamplesOwnChance) {
   put("a/1.png", small_);
-  const ImageFolder images(folder_.path(), {.transform = [](const at::Tensor& image, Generator& rng) {
+  const ImageFolder images(folder_.path(),
+                           {.transform = [](const at::Tensor& image, Generator& rng) {
                              return image.to(torch::kFloat) * rng.uniform();
                            }});
   Generator one(0, 0, 0);
@@ -323,10 +349,12 @@ TEST_F(ImageFolders, GivesTheTransformTheSamplesOwnChance) {
 
 TEST_F(ImageFolders, GivesTheTransformTheEncodedPictureWhereItTakesThat) {
   put("a/1.jpg", jpeg_of(noisy_picture(60, 60)));
-  const ImageFolder of_decoded(folder_.path(), {.transform = [](const at::Tensor& image, Generator& rng) {
+  const ImageFolder of_decoded(folder_.path(),
+                               {.transform = [](const at::Tensor& image, Generator& rng) {
                                  return transform::random_resized_crop(image, 16, 16, rng);
                                }});
-  const ImageFolder of_encoded(folder_.path(), {.transform = [](const EncodedImage& image, Generator& rng) {
+  const ImageFolder of_encoded(folder_.path(),
+                               {.transform = [](const EncodedImage& image, Generator& rng) {
                                  return transform::random_resized_crop(image, 16, 16, rng);
                                }});
   Generator one(0, 0, 0);
@@ -336,14 +364,16 @@ TEST_F(ImageFolders, GivesTheTransformTheEncodedPictureWhereItTakesThat) {
 
 TEST_F(ImageFolders, NamesWhatIsWrong) {
   EXPECT_THAT(message_of([&] { ImageFolder(folder_ / "nowhere"); }), HasSubstr("nowhere"));
-  EXPECT_THAT(message_of([&] { ImageFolder(folder_.path()); }), HasSubstr("a sub-folder for each class"));
+  EXPECT_THAT(message_of([&] { ImageFolder(folder_.path()); }),
+              HasSubstr("a sub-folder for each class"));
   put("a/1.png", small_);
   put("b/notes.txt", "");
   EXPECT_THAT(message_of([&] { ImageFolder(folder_.path()); }), HasSubstr("of the class 'b'"));
   put("b/2.jpg", jpeg_of(some_picture(40, 40)).substr(0, 700));
   DataLoader loader(ImageFolder(folder_.path()), {});
   EXPECT_THAT(message_of([&] {
-                for (const auto& batch : loader) (void)batch;
+                for (const auto& batch : loader)
+                  (void)batch;
               }),
               AllOf(HasSubstr("sample 1"), HasSubstr("b/2.jpg"), HasSubstr("libjpeg says")));
 }

@@ -42,7 +42,8 @@ struct Watched : Numbers {
   // False: they did not come.
   bool wait_for(int count) const {
     std::unique_lock lock(reads->mutex);
-    return reads->more.wait_for(lock, std::chrono::seconds(60), [&] { return reads->all >= count; });
+    return reads->more.wait_for(
+        lock, std::chrono::seconds(60), [&] { return reads->all >= count; });
   }
   std::shared_ptr<Reads> reads = std::make_shared<Reads>();
 };
@@ -56,7 +57,8 @@ TEST(LoaderAhead, WorkersGoOnIntoTheNextEpochs) {
   EXPECT_EQ(loader.position().step, 1);
   EXPECT_EQ(loader.position().epoch, 0);
   EXPECT_EQ(loader.epoch(), 0);
-  for (const auto& [sample, times] : watched->reads->of_sample) EXPECT_GE(times, 2) << sample;
+  for (const auto& [sample, times] : watched->reads->of_sample)
+    EXPECT_GE(times, 2) << sample;
 }
 
 TEST(LoaderAhead, NothingIsReadAfterTheLastStep) {
@@ -73,7 +75,8 @@ TEST(LoaderAhead, NothingIsReadAfterTheLastStep) {
 // Epochs of 3 batches and 2 steps, several of which lie ahead.
 TEST(LoaderAhead, EpochsReadAheadAreTheSame) {
   const auto make = [](int workers) {
-    return DataLoader(numbers(10), sampler_of(10, {.num_replicas = 2, .rank = 1}),
+    return DataLoader(numbers(10),
+                      sampler_of(10, {.num_replicas = 2, .rank = 1}),
                       {.batch_size = 2, .accumulate = 2, .workers = workers, .ahead = workers * 6});
   };
   auto whole = make(0);
@@ -83,7 +86,8 @@ TEST(LoaderAhead, EpochsReadAheadAreTheSame) {
     auto seen = run_through(first.steps(stop));
     auto second = make(1);
     second.restore(first.position());
-    for (const auto& sample : run_through(second.steps(12))) seen.push_back(sample);
+    for (const auto& sample : run_through(second.steps(12)))
+      seen.push_back(sample);
     ASSERT_EQ(seen, all) << stop;
     EXPECT_EQ(second.position(), whole.position());
     EXPECT_EQ(second.epoch(), whole.epoch());
@@ -94,7 +98,8 @@ TEST(LoaderAhead, WhatWasReadAheadUnderOtherSharesIsLeft) {
   for (int64_t change = 1; change < 9; ++change) {  // epochs end after steps 3, 6 and 9
     std::vector<std::vector<std::pair<int64_t, double>>> seen;
     for (const int workers : {0, 2}) {
-      DataLoader loader(numbers(24), sampler_of(24, {.num_replicas = 2, .rank = 1, .shares = {4, 4}}),
+      DataLoader loader(numbers(24),
+                        sampler_of(24, {.num_replicas = 2, .rank = 1, .shares = {4, 4}}),
                         {.batch_size = 4, .workers = workers, .ahead = workers * 4});
       auto& mine = seen.emplace_back();
       for (const auto& batch : loader.steps(10)) {
@@ -102,7 +107,8 @@ TEST(LoaderAhead, WhatWasReadAheadUnderOtherSharesIsLeft) {
         (void)static_cast<double>(batch.weight);
         for (int64_t i = 0; i < batch.size(); ++i)
           mine.emplace_back(batch.index[i].item<int64_t>(), batch.noise[i].item<double>());
-        if (loader.position().step == change) loader.set_shares({2, 6});
+        if (loader.position().step == change)
+          loader.set_shares({2, 6});
       }
     }
     EXPECT_EQ(seen[0], seen[1]) << change;
@@ -116,7 +122,8 @@ TEST(LoaderAhead, ASamplerThatIsPutElsewhereLeadsThereAfterTheEpoch) {
     std::vector<std::pair<int64_t, double>> seen;
     for (const auto& batch : loader.steps(8)) {
       seen.emplace_back(batch.index.item<int64_t>(), batch.noise.item<double>());
-      if (loader.position().step == 4) sampler.set_epoch(7);
+      if (loader.position().step == 4)
+        sampler.set_epoch(7);
     }
     DataLoader other(numbers(4), sampler_of(4), {});
     other.set_epoch(7);
@@ -130,7 +137,8 @@ TEST(LoaderAhead, ABadSampleOfTheNextEpochDoesNotEndThisOne) {
   loader.restore({.epoch = 0, .consumed = 3, .dataset_size = 4, .step = 3});
   int batches = 0;
   EXPECT_THAT(message_of([&] {
-                for ([[maybe_unused]] const auto& batch : loader.steps(100)) ++batches;
+                for ([[maybe_unused]] const auto& batch : loader.steps(100))
+                  ++batches;
               }),
               HasSubstr("sample 2 (worker 0)"));
   EXPECT_EQ(batches, 3);

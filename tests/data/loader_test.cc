@@ -24,13 +24,15 @@ std::vector<int64_t> labels_of(DataLoader<TensorDataset>& loader) {
   const torch::NoGradGuard no_grad;
   std::vector<int64_t> labels;
   for (const auto& batch : loader)
-    for (int64_t i = 0; i < batch.size(); ++i) labels.push_back(batch.labels[i].item<int64_t>());
+    for (int64_t i = 0; i < batch.size(); ++i)
+      labels.push_back(batch.labels[i].item<int64_t>());
   return labels;
 }
 
 std::vector<int64_t> sizes_of(DataLoader<TensorDataset>& loader) {
   std::vector<int64_t> sizes;
-  for (const auto& batch : loader) sizes.push_back(batch.size());
+  for (const auto& batch : loader)
+    sizes.push_back(batch.size());
   return sizes;
 }
 
@@ -74,7 +76,8 @@ TEST(DataLoader, FollowsTheSamplerThroughEpochs) {
 TEST(DataLoader, StartsAgainAfterAnEarlyBreak) {
   DataLoader loader(counted(6), {.batch_size = 2});
   for (const auto& batch : loader)
-    if (batch.labels[0].item<int64_t>() == 2) break;
+    if (batch.labels[0].item<int64_t>() == 2)
+      break;
   EXPECT_THAT(labels_of(loader), ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
@@ -83,12 +86,14 @@ TEST(DataLoader, AnExceptionDoesNotLeaveTheEpoch) {
   DataLoader loader(counted(6), {.batch_size = 2});
   try {
     for (const auto& batch : loader)
-      if (batch.labels[0].item<int64_t>() == 2) throw std::runtime_error("out of memory");
+      if (batch.labels[0].item<int64_t>() == 2)
+        throw std::runtime_error("out of memory");
   } catch (const std::runtime_error&) {
     EXPECT_EQ(loader.position().epoch, 0);
     EXPECT_EQ(loader.position().consumed, 4);
   }
-  for ([[maybe_unused]] const auto& batch : loader) break;
+  for ([[maybe_unused]] const auto& batch : loader)
+    break;
   EXPECT_EQ(loader.position().epoch, 2);
   EXPECT_EQ(loader.position().consumed, 0);
 }
@@ -97,7 +102,8 @@ TEST(DataLoader, NestedIterationsAreIndependent) {
   DataLoader loader(counted(4), {.batch_size = 2});
   int batches = 0;
   for ([[maybe_unused]] const auto& outer : loader)
-    for ([[maybe_unused]] const auto& inner : loader) ++batches;
+    for ([[maybe_unused]] const auto& inner : loader)
+      ++batches;
   EXPECT_EQ(batches, 4);
 }
 
@@ -120,7 +126,8 @@ TEST(DataLoader, BatchesOutliveTheLoader) {
   std::vector<DataLoader<TensorDataset>::Batch> kept;
   {
     DataLoader loader(counted(4), {.batch_size = 2});
-    for (auto&& batch : loader) kept.push_back(batch);
+    for (auto&& batch : loader)
+      kept.push_back(batch);
   }
   EXPECT_TRUE(torch::equal(kept[1].labels, torch::tensor({2, 3})));
 }
@@ -134,7 +141,8 @@ TEST(DataLoader, WeightsOfAStepSumToOneAndTheLastStepIsFlushed) {
         double sum = 0;
         for (const auto& batch : loader) {
           sum += batch.weight;
-          if (!batch.last) continue;
+          if (!batch.last)
+            continue;
           EXPECT_NEAR(sum, 1, 1e-12);
           sum = 0;
         }
@@ -145,19 +153,23 @@ TEST(DataLoader, WeightsOfAStepSumToOneAndTheLastStepIsFlushed) {
 }
 
 TEST(DataLoader, TakesTheShareOfItsRank) {
-  DistributedSampler sampler(10, {.num_replicas = 2, .rank = 1, .shuffle = false, .shares = {1, 3}});
+  DistributedSampler sampler(10,
+                             {.num_replicas = 2, .rank = 1, .shuffle = false, .shares = {1, 3}});
   DataLoader loader(counted(10), sampler, {.batch_size = 3});
   EXPECT_THAT(labels_of(loader), ElementsAre(1, 2, 3, 5, 6, 7, 9));
   std::vector<double> weights;
-  for (const auto& batch : loader) weights.push_back(batch.weight);
+  for (const auto& batch : loader)
+    weights.push_back(batch.weight);
   EXPECT_THAT(weights, ElementsAre(1.5, 1.5, 1.0));
   EXPECT_THAT(message_of([&] { DataLoader(counted(10), sampler, {.batch_size = 2}); }),
               HasSubstr("expected batch_size 3, this rank's share of the global batch of 4"));
 }
 
 TEST(DataLoader, RefusesBadArguments) {
-  EXPECT_THAT(message_of([] { DataLoader(counted(4), {.accumulate = 0}); }), HasSubstr("accumulate 0"));
-  EXPECT_THAT(message_of([] { DataLoader(counted(4), {.batch_size = 0}); }), HasSubstr("at least 1, got 0"));
+  EXPECT_THAT(message_of([] { DataLoader(counted(4), {.accumulate = 0}); }),
+              HasSubstr("accumulate 0"));
+  EXPECT_THAT(message_of([] { DataLoader(counted(4), {.batch_size = 0}); }),
+              HasSubstr("at least 1, got 0"));
   DistributedSampler sampler(5, {});
   EXPECT_THAT(message_of([&] { DataLoader(counted(4), sampler, {}); }),
               HasSubstr("for 4 samples, got one for 5"));
@@ -165,14 +177,16 @@ TEST(DataLoader, RefusesBadArguments) {
 }
 
 TEST(DataLoaderOnAGpu, PutsBatchesThere) {
-  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
+  if (!torch::cuda::is_available())
+    GTEST_SKIP() << "no GPU";
   for (const bool pin : {true, false}) {
-    DataLoader loader(counted(7),
-                      {.batch_size = 3, .device = torch::Device(torch::kCUDA, 0), .pin_memory = pin});
+    DataLoader loader(
+        counted(7), {.batch_size = 3, .device = torch::Device(torch::kCUDA, 0), .pin_memory = pin});
     std::vector<int64_t> seen;
     for (const auto& batch : loader) {
       EXPECT_TRUE(batch.features.is_cuda());
-      EXPECT_TRUE(torch::equal(batch.features.squeeze(1).cpu(), batch.labels.cpu().to(torch::kFloat32) * 10));
+      EXPECT_TRUE(torch::equal(batch.features.squeeze(1).cpu(),
+                               batch.labels.cpu().to(torch::kFloat32) * 10));
       seen.push_back(batch.size());
     }
     EXPECT_THAT(seen, ElementsAre(3, 3, 1));

@@ -37,26 +37,32 @@ size_t threads_of_this_process() {
 TEST(LoaderWorkers, BatchesAreTheSameWhateverTheWorkers) {
   std::vector<std::vector<std::pair<int64_t, double>>> seen;
   for (const int workers : {0, 1, 2, 5}) {
-    DataLoader loader(numbers(103), sampler_of(103, {.seed = 4}), {.batch_size = 7, .workers = workers});
+    DataLoader loader(
+        numbers(103), sampler_of(103, {.seed = 4}), {.batch_size = 7, .workers = workers});
     seen.push_back(run_through(loader));
     EXPECT_EQ(loader.stats().batches, 15);
     EXPECT_EQ(loader.stats().samples, 103);
   }
-  for (const auto& other : seen) EXPECT_EQ(other, seen.front());
+  for (const auto& other : seen)
+    EXPECT_EQ(other, seen.front());
   EXPECT_EQ(seen.front().size(), 103);
 }
 
 TEST(LoaderWorkers, ASamplesChanceIsItsOwnOnEveryNumberOfRanks) {
   std::map<int64_t, double> alone;
   DataLoader one(numbers(20), sampler_of(20), {.batch_size = 20});
-  for (const auto& [index, noise] : run_through(one)) alone[index] = noise;
+  for (const auto& [index, noise] : run_through(one))
+    alone[index] = noise;
   for (int rank = 0; rank < 2; ++rank) {
-    DataLoader part(numbers(20), sampler_of(20, {.num_replicas = 2, .rank = rank}),
+    DataLoader part(numbers(20),
+                    sampler_of(20, {.num_replicas = 2, .rank = rank}),
                     {.batch_size = 3, .workers = 2});
-    for (const auto& [index, noise] : run_through(part)) EXPECT_EQ(alone[index], noise);
+    for (const auto& [index, noise] : run_through(part))
+      EXPECT_EQ(alone[index], noise);
   }
   one.set_epoch(1);
-  for (const auto& [index, noise] : run_through(one)) EXPECT_NE(alone[index], noise);
+  for (const auto& [index, noise] : run_through(one))
+    EXPECT_NE(alone[index], noise);
 }
 
 TEST(LoaderWorkers, NoWorkerSurvivesABreakOrAnException) {
@@ -67,8 +73,9 @@ TEST(LoaderWorkers, NoWorkerSurvivesABreakOrAnException) {
     break;
   }
   EXPECT_EQ(threads_of_this_process(), before);
-  EXPECT_THROW(for ([[maybe_unused]] const auto& batch : loader) throw std::runtime_error("the user's"),
-               std::runtime_error);
+  EXPECT_THROW(
+      for ([[maybe_unused]] const auto& batch : loader) throw std::runtime_error("the user's"),
+      std::runtime_error);
   EXPECT_EQ(threads_of_this_process(), before);
 }
 
@@ -84,7 +91,8 @@ TEST(LoaderWorkers, NotMoreIsMadeAheadThanAskedFor) {
   const Counting counting(1000);
   DataLoader<Counting> loader(counting, {.workers = 2, .ahead = 5});
   auto it = loader.begin();
-  while (*counting.asked < 6) std::this_thread::yield();  // one handed out, five ahead
+  while (*counting.asked < 6)
+    std::this_thread::yield();  // one handed out, five ahead
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(*counting.asked, 6);
 }
@@ -94,11 +102,13 @@ TEST(LoaderWorkers, AnExceptionNamesTheSampleAndTheWorkerAndKeepsItsCause) {
     DataLoader loader(numbers(20, {13}), {.batch_size = 4, .workers = workers});
     int batches = 0;
     try {
-      for ([[maybe_unused]] const auto& batch : loader) ++batches;
+      for ([[maybe_unused]] const auto& batch : loader)
+        ++batches;
       FAIL() << "expected an error";
     } catch (const Error& error) {
-      EXPECT_THAT(error.what(),
-                  HasSubstr(workers == 0 ? "data loader: sample 13: cut short" : "sample 13 (worker "));
+      EXPECT_THAT(
+          error.what(),
+          HasSubstr(workers == 0 ? "data loader: sample 13: cut short" : "sample 13 (worker "));
       EXPECT_THROW(std::rethrow_if_nested(error), std::runtime_error);
     }
     EXPECT_EQ(batches, 3) << "those before come first";
@@ -118,7 +128,8 @@ TEST(LoaderWorkers, BadSamplesAreLeftOutAndCounted) {
 // 33 samples in batches of 16 a rank: the last batch of rank 0 is sample 32 alone.
 TEST(LoaderWorkers, ABatchOfBadSamplesAloneIsReplacedByTheNextOnes) {
   for (const int workers : {0, 2}) {
-    DataLoader loader(numbers(33, {0, 32}), sampler_of(33, {.num_replicas = 2, .shuffle = false}),
+    DataLoader loader(numbers(33, {0, 32}),
+                      sampler_of(33, {.num_replicas = 2, .shuffle = false}),
                       {.batch_size = 16, .workers = workers, .skip_bad = true});
     std::vector<int64_t> samples, rows;
     for (const auto& batch : loader.steps(4)) {
@@ -133,8 +144,9 @@ TEST(LoaderWorkers, ABatchOfBadSamplesAloneIsReplacedByTheNextOnes) {
     EXPECT_EQ(run_through(loader).size(), 15) << "nor does evaluation see it";
   }
   DataLoader hopeless(numbers(4, {0, 1, 2, 3}), {.batch_size = 2, .skip_bad = true});
-  EXPECT_THAT(message_of([&] { run_through(hopeless); }),
-              HasSubstr("batch of samples 0 … 1: expected a sample that can be read, got none of 4"));
+  EXPECT_THAT(
+      message_of([&] { run_through(hopeless); }),
+      HasSubstr("batch of samples 0 … 1: expected a sample that can be read, got none of 4"));
 }
 
 // LibTorch's errors carry the frames of its stack.
@@ -147,8 +159,9 @@ TEST(LoaderWorkers, AnErrorOfLibTorchIsOneLine) {
   };
   DataLoader loader(Shapeless(), {.workers = 1});
   const std::string message = message_of([&] { loader.begin(); });
-  EXPECT_THAT(message, AllOf(HasSubstr("sample 0 (worker 0): "),
-                             HasSubstr("mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)")));
+  EXPECT_THAT(message,
+              AllOf(HasSubstr("sample 0 (worker 0): "),
+                    HasSubstr("mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)")));
   EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   DataLoader skips(Shapeless(), {.skip_bad = true});
   EXPECT_EQ(message_of([&] { skips.begin(); }).find('\n'), std::string::npos);
@@ -158,8 +171,10 @@ TEST(LoaderWorkers, AnErrorOfLibTorchIsOneLine) {
 struct Tables {
   ~Tables() {
     are_there = false;
-    if (!are_used) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // a worker that is at them notices
+    if (!are_used)
+      return;
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(200));  // a worker that is at them notices
   }
   std::atomic<bool> are_there = true;
   std::atomic<bool> are_used = false;
@@ -172,7 +187,8 @@ struct Computing : Dataset<torch::Tensor> {
     g_tables.are_used = true;
     for (int i = 0; i < (index == 0 ? 0 : 30); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      if (!g_tables.are_there) std::abort();
+      if (!g_tables.are_there)
+        std::abort();
     }
     return torch::zeros({1});
   }
@@ -182,13 +198,15 @@ TEST(LoaderWorkersDeathTest, WorkersEndBeforeWhatTheyComputeWith) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto leave = [](DataLoaderOptions options) {
     DataLoader loader(Computing(), options);
-    for (const auto& batch : loader) std::exit(batch.size() == 1 ? 0 : 1);
+    for (const auto& batch : loader)
+      std::exit(batch.size() == 1 ? 0 : 1);
   };
   EXPECT_EXIT(leave({.workers = 4}), ::testing::ExitedWithCode(0), "");
   const auto leave_late = [] {
     DataLoader loader(Computing(), {.workers = 4, .timeout = std::chrono::milliseconds(1)});
     try {
-      for (const auto& batch : loader) (void)batch;
+      for (const auto& batch : loader)
+        (void)batch;
     } catch (const Error&) {  // the workers are left behind
       std::exit(0);
     }
@@ -210,7 +228,8 @@ TEST(LoaderWorkers, AWorkerThatHangsIsNamed) {
     explicit Hanging(std::shared_future<void> end) : end_(std::move(end)) {}
     int64_t size() const override { return 4; }
     torch::Tensor get(int64_t index, Generator&) const override {
-      if (index == 1) end_.wait();
+      if (index == 1)
+        end_.wait();
       return torch::tensor(index);
     }
     std::shared_future<void> end_;
@@ -232,14 +251,15 @@ TEST(LoaderWorkers, ShapesThatDifferAreSaidWithTheSamples) {
     torch::Tensor get(int64_t index, Generator&) const override { return torch::zeros({index}); }
   };
   DataLoader loader(Uneven(), {.batch_size = 4, .workers = 1});
-  EXPECT_THAT(
-      message_of([&] { loader.begin(); }),
-      AllOf(HasSubstr("batch of samples 0 … 3 (worker 0): collate:"), HasSubstr("[1] Float in example 1")));
+  EXPECT_THAT(message_of([&] { loader.begin(); }),
+              AllOf(HasSubstr("batch of samples 0 … 3 (worker 0): collate:"),
+                    HasSubstr("[1] Float in example 1")));
 }
 
 TEST(LoaderSteps, GoOverEpochsAndResumeWhereTheyWere) {
   const auto make = [](int ranks, int rank, int workers) {
-    return DataLoader(numbers(50), sampler_of(50, {.num_replicas = ranks, .rank = rank, .seed = 8}),
+    return DataLoader(numbers(50),
+                      sampler_of(50, {.num_replicas = ranks, .rank = rank, .seed = 8}),
                       {.batch_size = 2, .accumulate = 2, .workers = workers});
   };
   auto whole = make(2, 1, 0);
@@ -250,7 +270,8 @@ TEST(LoaderSteps, GoOverEpochsAndResumeWhereTheyWere) {
     auto seen = run_through(first.steps(stop));
     auto second = make(2, 1, 1);
     second.restore(first.position());
-    for (const auto& sample : run_through(second.steps(20))) seen.push_back(sample);
+    for (const auto& sample : run_through(second.steps(20)))
+      seen.push_back(sample);
     ASSERT_EQ(seen, all) << stop;
     EXPECT_EQ(second.position(), whole.position());
   }
@@ -262,11 +283,14 @@ TEST(LoaderSteps, AnEpochGoesOnWithOtherRanksWithoutASampleLostOrRepeated) {
   for (const int ranks : {4, 3, 1}) {
     DataPosition after;
     for (int rank = 0; rank < ranks; ++rank) {
-      DataLoader loader(numbers(100), sampler_of(100, {.num_replicas = ranks, .rank = rank, .pad = false}),
+      DataLoader loader(numbers(100),
+                        sampler_of(100, {.num_replicas = ranks, .rank = rank, .pad = false}),
                         {.batch_size = 3});
       loader.restore(position);
-      const auto seen = ranks == 1 ? run_through(loader) : run_through(loader.steps(position.step + 2));
-      for (const auto& [index, noise] : seen) used.insert(index);
+      const auto seen =
+          ranks == 1 ? run_through(loader) : run_through(loader.steps(position.step + 2));
+      for (const auto& [index, noise] : seen)
+        used.insert(index);
       after = loader.position();
     }
     position = after;
@@ -275,21 +299,23 @@ TEST(LoaderSteps, AnEpochGoesOnWithOtherRanksWithoutASampleLostOrRepeated) {
   EXPECT_EQ(std::set<int64_t>(used.begin(), used.end()).size(), 100);
 }
 
-// An epoch of 10 batches of which a loop takes 4: what comes next is the same with a stop between and
-// without.
+// An epoch of 10 batches of which a loop takes 4: what comes next is the same with a stop between
+// and without.
 TEST(LoaderSteps, AnEpochThatWasLeftIsOverAfterAResumeToo) {
   const auto some = [](DataLoader<Numbers>& loader) {
     std::vector<std::pair<int64_t, double>> seen;
     const torch::NoGradGuard no_grad;
     for (const auto& batch : loader) {
       seen.emplace_back(batch.index[0].item<int64_t>(), batch.noise[0].item<double>());
-      if (seen.size() == 4) break;
+      if (seen.size() == 4)
+        break;
     }
     return seen;
   };
   for (const int workers : {0, 2}) {
     for (const int64_t accumulate : {1, 3}) {
-      const DataLoaderOptions options{.batch_size = 2, .accumulate = accumulate, .workers = workers};
+      const DataLoaderOptions options{
+          .batch_size = 2, .accumulate = accumulate, .workers = workers};
       DataLoader whole(numbers(20), sampler_of(20), options);
       some(whole);
       EXPECT_EQ(whole.position().epoch, 1);
@@ -315,7 +341,8 @@ TEST(LoaderSteps, ALoopOverAnEpochGoesOnWhereStepsEnded) {
   EXPECT_EQ(run_through(whole).size(), 20);
 }
 
-// A position that was saved within the loop stays one within the epoch, and restore() within a loop holds.
+// A position that was saved within the loop stays one within the epoch, and restore() within a loop
+// holds.
 TEST(LoaderSteps, APlaceWithinALoopIsWithinTheEpoch) {
   DataLoader loader(numbers(20), sampler_of(20), {.batch_size = 2});
   DataPosition within;
@@ -349,14 +376,17 @@ TEST(LoaderSteps, AnEpochThatIsLeftSinceTheJobStopsGoesOn) {
 // Rank 0 has 4 samples of 7, rank 1 has 3: rank 1 would be in an epoch of its own.
 TEST(LoaderSteps, TrainingOnUnequalNumbersOfBatchesIsAnErrorOnEveryRank) {
   const auto loader_of = [](int rank) {
-    return DataLoader(numbers(7), sampler_of(7, {.num_replicas = 2, .rank = rank, .pad = false}), {});
+    return DataLoader(
+        numbers(7), sampler_of(7, {.num_replicas = 2, .rank = rank, .pad = false}), {});
   };
   for (const int rank : {0, 1}) {
     auto loader = loader_of(rank);
     const auto train = [&](auto&& batches) {
-      for (const auto& batch : batches) (void)static_cast<double>(batch.weight);
+      for (const auto& batch : batches)
+        (void)static_cast<double>(batch.weight);
     };
-    const auto refusal = HasSubstr("as many batches on every rank, got 4 on some and 3 on others in epoch 0");
+    const auto refusal =
+        HasSubstr("as many batches on every rank, got 4 on some and 3 on others in epoch 0");
     EXPECT_THAT(message_of([&] { train(loader.steps(6)); }), refusal);
     EXPECT_THAT(message_of([&] { train(loader.steps(4)); }), refusal);
     EXPECT_THAT(message_of([&] { train(loader); }), refusal);
@@ -366,7 +396,8 @@ TEST(LoaderSteps, TrainingOnUnequalNumbersOfBatchesIsAnErrorOnEveryRank) {
     const UnevenInputs allowed;
     EXPECT_NO_THROW(train(joined));
   }
-  for (const int rank : {0, 1}) EXPECT_EQ(run_through(loader_of(rank)).size(), 4 - rank) << "evaluation";
+  for (const int rank : {0, 1})
+    EXPECT_EQ(run_through(loader_of(rank)).size(), 4 - rank) << "evaluation";
 }
 
 TEST(LoaderSteps, InPartsAreTheSame) {
@@ -375,16 +406,19 @@ TEST(LoaderSteps, InPartsAreTheSame) {
   const auto all = run_through(whole.steps(19));
   std::vector<std::pair<int64_t, double>> seen;
   for (const int64_t until : {3, 3, 8, 19})
-    for (const auto& sample : run_through(parts.steps(until))) seen.push_back(sample);
+    for (const auto& sample : run_through(parts.steps(until)))
+      seen.push_back(sample);
   EXPECT_EQ(seen, all);
 }
 
 TEST(LoaderSteps, EpochsCountThemselves) {
   DataLoader loader(numbers(6), sampler_of(6), {.batch_size = 2});
   std::set<std::vector<std::pair<int64_t, double>>> epochs;
-  while (loader.epoch() < 4) epochs.insert(run_through(loader));
+  while (loader.epoch() < 4)
+    epochs.insert(run_through(loader));
   EXPECT_EQ(epochs.size(), 4);
-  for ([[maybe_unused]] const auto& batch : loader) break;
+  for ([[maybe_unused]] const auto& batch : loader)
+    break;
   EXPECT_EQ(loader.epoch(), 5);
   loader.restore({.epoch = 2, .consumed = 2, .dataset_size = 6, .step = 7});
   EXPECT_EQ(loader.epoch(), 2);
@@ -401,7 +435,8 @@ TEST(LoaderSteps, ARestOfAnEpochWithoutBatchesIsPassedOverOnce) {
   DataLoader some(numbers(10), sampler_of(10), {.batch_size = 4, .drop_last = true});
   some.restore({.epoch = 0, .consumed = 8, .dataset_size = 10, .step = 2});
   EXPECT_EQ(run_through(some.steps(4)).size(), 8);
-  DataLoader none(numbers(10), sampler_of(10, {.num_replicas = 4}), {.batch_size = 4, .drop_last = true});
+  DataLoader none(
+      numbers(10), sampler_of(10, {.num_replicas = 4}), {.batch_size = 4, .drop_last = true});
   none.restore({.epoch = 0, .consumed = 4, .dataset_size = 10, .step = 1});
   EXPECT_THAT(message_of([&] { run_through(none.steps(3)); }),
               HasSubstr("expected an epoch with at least 1 batch"));
@@ -430,7 +465,8 @@ TEST(LoaderSteps, EpochsCountThemselvesWithASamplerOfOnesOwnToo) {
   DistributedSampler sampler(6, {});
   DataLoader loader(Numbers(6), sampler, {.batch_size = 2});
   std::set<std::vector<std::pair<int64_t, double>>> epochs;
-  while (loader.epoch() < 3) epochs.insert(run_through(loader));
+  while (loader.epoch() < 3)
+    epochs.insert(run_through(loader));
   EXPECT_EQ(epochs.size(), 3);
   sampler.set_epoch(1);
   EXPECT_TRUE(epochs.contains(run_through(loader)));
@@ -446,10 +482,12 @@ TEST(LoaderWorkers, ASampleThatIsDrawnAgainHasOtherChance) {
       auto sampler = std::make_shared<DistributedSampler>(
           weighted(weights, 12), SamplerOptions{.num_replicas = ranks, .rank = rank});
       DataLoader loader(numbers(8), sampler, {.batch_size = 3, .workers = 1});
-      for (const auto& [index, noise] : run_through(loader)) seen.insert(noise);
+      for (const auto& [index, noise] : run_through(loader))
+        seen.insert(noise);
     }
     EXPECT_EQ(seen.size(), 12);
-    if (ranks == 1) alone = seen;
+    if (ranks == 1)
+      alone = seen;
     EXPECT_EQ(seen, alone);
   }
 }
@@ -460,18 +498,22 @@ TEST(LoaderWeights, OfUnpaddedStepsOfSeveralBatches) {
     for (int64_t size = 1; size < 30; ++size) {
       std::map<int64_t, double> sums;  // of each step, over ranks
       for (int rank = 0; rank < 2; ++rank) {
-        auto sampler = sampler_of(size, {.num_replicas = 2, .rank = rank, .pad = false, .shares = shares});
-        DataLoader loader(
-            numbers(size), sampler,
-            {.batch_size = shares.empty() ? 4 : shares[static_cast<size_t>(rank)], .accumulate = 2});
+        auto sampler =
+            sampler_of(size, {.num_replicas = 2, .rank = rank, .pad = false, .shares = shares});
+        DataLoader loader(numbers(size),
+                          sampler,
+                          {.batch_size = shares.empty() ? 4 : shares[static_cast<size_t>(rank)],
+                           .accumulate = 2});
         int64_t step = 0;
         const torch::NoGradGuard no_grad;
         for (const auto& batch : loader) {
           sums[step] += batch.weight / 2;
-          if (batch.last) ++step;
+          if (batch.last)
+            ++step;
         }
       }
-      for (const auto& [step, sum] : sums) EXPECT_NEAR(sum, 1, 1e-12) << size << " samples, step " << step;
+      for (const auto& [step, sum] : sums)
+        EXPECT_NEAR(sum, 1, 1e-12) << size << " samples, step " << step;
     }
   }
 }
@@ -479,11 +521,13 @@ TEST(LoaderWeights, OfUnpaddedStepsOfSeveralBatches) {
 TEST(LoaderWeights, AForgottenWeightIsFound) {
   DataLoader loader(numbers(8), {.batch_size = 2, .accumulate = 2});
   const auto forget = [&] {
-    for (const auto& batch : loader) (void)batch.index;
+    for (const auto& batch : loader)
+      (void)batch.index;
   };
   EXPECT_THAT(message_of(forget),
               HasSubstr("the loss of batch 0 to be multiplied with batch.weight, 0.5, got"));
-  for (const auto& batch : loader) (void)(batch.noise * batch.weight);
+  for (const auto& batch : loader)
+    (void)(batch.noise * batch.weight);
   const torch::NoGradGuard no_grad;
   forget();
 }
@@ -491,7 +535,8 @@ TEST(LoaderWeights, AForgottenWeightIsFound) {
 TEST(LoaderWeights, OfUnpaddedBatchesAreThoseOfTheJoinedBatch) {
   double sum = 0;
   for (int rank = 0; rank < 3; ++rank) {
-    DataLoader loader(numbers(10), sampler_of(10, {.num_replicas = 3, .rank = rank, .pad = false}),
+    DataLoader loader(numbers(10),
+                      sampler_of(10, {.num_replicas = 3, .rank = rank, .pad = false}),
                       {.batch_size = 4});
     const torch::NoGradGuard no_grad;
     for (const auto& batch : loader) {

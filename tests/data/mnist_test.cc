@@ -15,19 +15,22 @@ using ::testing::HasSubstr;
 
 std::string number(uint32_t value) {
   std::string bytes;
-  for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(value >> shift & 255);
+  for (int shift = 24; shift >= 0; shift -= 8)
+    bytes += static_cast<char>(value >> shift & 255);
   return bytes;
 }
 
 std::string images(uint32_t count, uint32_t side = 28) {
   std::string bytes = number(0x803) + number(count) + number(side) + number(side);
-  for (uint32_t i = 0; i < count * side * side; ++i) bytes += static_cast<char>(i % 256);
+  for (uint32_t i = 0; i < count * side * side; ++i)
+    bytes += static_cast<char>(i % 256);
   return bytes;
 }
 
 std::string labels(uint32_t count) {
   std::string bytes = number(0x801) + number(count);
-  for (uint32_t i = 0; i < count; ++i) bytes += static_cast<char>(i % 10);
+  for (uint32_t i = 0; i < count; ++i)
+    bytes += static_cast<char>(i % 10);
   return bytes;
 }
 
@@ -39,7 +42,9 @@ class Mnist : public ::testing::Test {
     put("t10k-images-idx3-ubyte", images(5));
     put("t10k-labels-idx1-ubyte", labels(5));
   }
-  void put(const std::string& name, const std::string& bytes) { test::put_file(folder_ / name, bytes); }
+  void put(const std::string& name, const std::string& bytes) {
+    test::put_file(folder_ / name, bytes);
+  }
   void remove(const std::string& name) { std::filesystem::remove(folder_ / name); }
   std::string refusal() {
     return message_of([&] { read_mnist(folder_.path()); });
@@ -99,7 +104,8 @@ TEST_F(Mnist, RefusesWhatIsCutOrTooLong) {
 TEST_F(Mnist, RefusesImpossibleSizes) {
   put("train-images-idx3-ubyte", number(0x803) + number(0xffffffff) + number(4096) + number(4096));
   EXPECT_THAT(refusal(), HasSubstr("cut short"));
-  put("train-images-idx3-ubyte", number(0x803) + number(1) + number(0xffffffff) + number(0xffffffff));
+  put("train-images-idx3-ubyte",
+      number(0x803) + number(1) + number(0xffffffff) + number(0xffffffff));
   EXPECT_THAT(refusal(), HasSubstr("4294967295"));
   put("train-images-idx3-ubyte", number(0x803) + number(1) + number(0) + number(28));
   EXPECT_THAT(refusal(), HasSubstr("rows and columns"));

@@ -25,7 +25,8 @@ inline Picture some_picture(int height, int width, int channels = 3) {
   for (int y = 0; y < height; ++y)
     for (int x = 0; x < width; ++x)
       for (int c = 0; c < channels; ++c)
-        picture.bytes.push_back(static_cast<unsigned char>((y * (3 + c) + x * 2 + 40 * c) / 2 % 256));
+        picture.bytes.push_back(
+            static_cast<unsigned char>((y * (3 + c) + x * 2 + 40 * c) / 2 % 256));
   return picture;
 }
 
@@ -65,9 +66,11 @@ inline std::string jpeg_of(const Picture& picture, const JpegKind& kind = {}) {
     jpeg.comp_info[0].h_samp_factor = kind.across;
     jpeg.comp_info[0].v_samp_factor = kind.down;
   }
-  if (kind.progressive) jpeg_simple_progression(&jpeg);
+  if (kind.progressive)
+    jpeg_simple_progression(&jpeg);
   jpeg_start_compress(&jpeg, TRUE);
-  const size_t row_bytes = static_cast<size_t>(picture.width) * static_cast<size_t>(picture.channels);
+  const size_t row_bytes =
+      static_cast<size_t>(picture.width) * static_cast<size_t>(picture.channels);
   while (jpeg.next_scanline < jpeg.image_height) {
     auto* row = const_cast<unsigned char*>(picture.bytes.data() + row_bytes * jpeg.next_scanline);
     jpeg_write_scanlines(&jpeg, &row, 1);
@@ -81,26 +84,36 @@ inline std::string jpeg_of(const Picture& picture, const JpegKind& kind = {}) {
 
 // 1 to 4 channels; `bits` 8 or 16 (each byte twice).
 inline std::string png_of(const Picture& picture, int bits = 8, bool interlaced = false) {
-  const int types[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB,
-                       PNG_COLOR_TYPE_RGBA};
+  const int types[] = {
+      PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGBA};
   png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
   png_infop info = png_create_info_struct(png);
   std::string out;
   png_set_write_fn(
-      png, &out,
+      png,
+      &out,
       [](png_structp from, png_bytep data, size_t size) {
-        static_cast<std::string*>(png_get_io_ptr(from))->append(reinterpret_cast<char*>(data), size);
+        static_cast<std::string*>(png_get_io_ptr(from))
+            ->append(reinterpret_cast<char*>(data), size);
       },
       [](png_structp) {});
-  png_set_IHDR(png, info, static_cast<png_uint_32>(picture.width), static_cast<png_uint_32>(picture.height),
-               bits, types[picture.channels - 1], interlaced ? PNG_INTERLACE_ADAM7 : PNG_INTERLACE_NONE,
-               PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+  png_set_IHDR(png,
+               info,
+               static_cast<png_uint_32>(picture.width),
+               static_cast<png_uint_32>(picture.height),
+               bits,
+               types[picture.channels - 1],
+               interlaced ? PNG_INTERLACE_ADAM7 : PNG_INTERLACE_NONE,
+               PNG_COMPRESSION_TYPE_DEFAULT,
+               PNG_FILTER_TYPE_DEFAULT);
   std::vector<unsigned char> wide;
   for (const unsigned char byte : picture.bytes)
-    for (int i = 0; i < bits / 8; ++i) wide.push_back(byte);
+    for (int i = 0; i < bits / 8; ++i)
+      wide.push_back(byte);
   std::vector<png_bytep> rows;
   const size_t row_bytes = wide.size() / static_cast<size_t>(picture.height);
-  for (int y = 0; y < picture.height; ++y) rows.push_back(wide.data() + row_bytes * static_cast<size_t>(y));
+  for (int y = 0; y < picture.height; ++y)
+    rows.push_back(wide.data() + row_bytes * static_cast<size_t>(y));
   png_write_info(png, info);
   png_write_image(png, rows.data());
   png_write_end(png, info);

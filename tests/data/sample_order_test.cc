@@ -24,17 +24,20 @@ using ::testing::HasSubstr;
 std::vector<int64_t> all_of(const SampleOrder& order, int64_t seed, int64_t epoch) {
   const auto at = order.epoch(seed, epoch);
   std::vector<int64_t> samples;
-  for (int64_t i = 0; i < order.samples; ++i) samples.push_back(at(i));
+  for (int64_t i = 0; i < order.samples; ++i)
+    samples.push_back(at(i));
   return samples;
 }
 
 void expect_permutation(std::vector<int64_t> samples) {
   std::sort(samples.begin(), samples.end());
-  for (size_t i = 0; i < samples.size(); ++i) ASSERT_EQ(samples[i], static_cast<int64_t>(i));
+  for (size_t i = 0; i < samples.size(); ++i)
+    ASSERT_EQ(samples[i], static_cast<int64_t>(i));
 }
 
 TEST(SampleOrder, PseudoShuffledIsAPermutationOfEverySize) {
-  for (int64_t size = 1; size <= 300; ++size) expect_permutation(all_of(pseudo_shuffled(size), 1, size));
+  for (int64_t size = 1; size <= 300; ++size)
+    expect_permutation(all_of(pseudo_shuffled(size), 1, size));
   expect_permutation(all_of(pseudo_shuffled(100'003), 7, 0));
   EXPECT_NE(all_of(pseudo_shuffled(50), 0, 0), all_of(pseudo_shuffled(50), 0, 1));
   EXPECT_NE(all_of(pseudo_shuffled(50), 0, 0), all_of(pseudo_shuffled(50), 1, 0));
@@ -46,10 +49,12 @@ TEST(SampleOrder, PseudoShuffledIsEven) {
   std::vector<std::vector<int>> seen(kSize, std::vector<int>(kSize));
   for (int64_t epoch = 0; epoch < kEpochs; ++epoch) {
     const auto samples = all_of(pseudo_shuffled(kSize), 5, epoch);
-    for (size_t i = 0; i < samples.size(); ++i) ++seen[i][static_cast<size_t>(samples[i])];
+    for (size_t i = 0; i < samples.size(); ++i)
+      ++seen[i][static_cast<size_t>(samples[i])];
   }
   for (const auto& row : seen)
-    for (const int count : row) EXPECT_NEAR(count, kEpochs / kSize, 200);
+    for (const int count : row)
+      EXPECT_NEAR(count, kEpochs / kSize, 200);
 }
 
 // The least of some times: other programs may have the processor meanwhile.
@@ -57,7 +62,8 @@ TEST(SampleOrder, ABillionSamplesBeginWithinAMillisecond) {
   auto least = std::chrono::steady_clock::duration::max();
   for (int64_t seed = 0; seed < 20; ++seed) {
     const auto start = std::chrono::steady_clock::now();
-    DistributedSampler sampler(pseudo_shuffled(1'000'000'000), {.num_replicas = 8, .rank = 3, .seed = seed});
+    DistributedSampler sampler(pseudo_shuffled(1'000'000'000),
+                               {.num_replicas = 8, .rank = 3, .seed = seed});
     const auto epoch = sampler.start();
     const int64_t first = epoch.sample(0), last = epoch.sample(epoch.size - 1);
     least = std::min(least, std::chrono::steady_clock::now() - start);
@@ -67,7 +73,8 @@ TEST(SampleOrder, ABillionSamplesBeginWithinAMillisecond) {
   EXPECT_LT(least, std::chrono::milliseconds(1));
 }
 
-// Whatever the size, ranks, shares and the places where a job is resumed with other ranks: every sample once.
+// Whatever the size, ranks, shares and the places where a job is resumed with other ranks: every
+// sample once.
 TEST(SampleOrder, EverySampleOnceOverRanksSharesAndRestarts) {
   std::mt19937 random(11);
   const auto between = [&](int64_t a, int64_t b) {
@@ -84,18 +91,21 @@ TEST(SampleOrder, EverySampleOnceOverRanksSharesAndRestarts) {
       const auto ranks = static_cast<int>(between(1, 5));
       std::vector<int64_t> shares;
       if (between(0, 1) == 1)
-        for (int i = 0; i < ranks; ++i) shares.push_back(between(1, 4));
+        for (int i = 0; i < ranks; ++i)
+          shares.push_back(between(1, 4));
       const int64_t even = between(1, 4), batches = between(0, 5);
       int64_t after = consumed;
       for (int rank = 0; rank < ranks; ++rank) {
         auto sampler = std::make_shared<DistributedSampler>(
             order,
-            SamplerOptions{.num_replicas = ranks, .rank = rank, .seed = 3, .pad = false, .shares = shares});
+            SamplerOptions{
+                .num_replicas = ranks, .rank = rank, .seed = 3, .pad = false, .shares = shares});
         sampler->set_epoch(2, consumed, size);
         auto cut = batches_of(sampler, shares.empty() ? even : shares[static_cast<size_t>(rank)]);
         const auto epoch = cut->start();
         for (int64_t batch = 0; batch < epoch.size && (is_last || batch < batches); ++batch) {
-          for (const int64_t sample : epoch.samples(batch)) used.insert(sample);
+          for (const int64_t sample : epoch.samples(batch))
+            used.insert(sample);
           after = std::max(after, epoch.consumed_after(batch));
         }
       }
@@ -109,10 +119,12 @@ TEST(SampleOrder, EverySampleOnceOverRanksSharesAndRestarts) {
 TEST(SampleOrder, WeightedIsPyTorchs) {
   const std::vector<double> weights{0.1, 0.9, 0.4, 0, 3, 0.3};
   const auto output = test::run_python("tests/data/pytorch_weighted.py");
-  if (!output) GTEST_SKIP() << "no Python with PyTorch";
+  if (!output)
+    GTEST_SKIP() << "no Python with PyTorch";
   for (const auto& line : nlohmann::json::parse(*output)) {
     const auto order = weighted(weights, line["samples"], line["replacement"]);
-    EXPECT_EQ(all_of(order, line["seed"], line["epoch"]), line["indices"].get<std::vector<int64_t>>());
+    EXPECT_EQ(all_of(order, line["seed"], line["epoch"]),
+              line["indices"].get<std::vector<int64_t>>());
   }
 }
 
@@ -132,18 +144,21 @@ TEST(SampleOrder, RanksShareOneWeightedDraw) {
 }
 
 TEST(SampleOrder, ClassesAreBalanced) {
-  const auto labels = torch::cat({torch::zeros(900), torch::ones(90), torch::full({10}, 2)}).to(torch::kLong);
+  const auto labels =
+      torch::cat({torch::zeros(900), torch::ones(90), torch::full({10}, 2)}).to(torch::kLong);
   std::vector<int> counts(3);
   for (const int64_t sample : all_of(class_balanced(labels, 30000), 1, 0))
     ++counts[static_cast<size_t>(labels[sample].item<int64_t>())];
-  for (const int count : counts) EXPECT_NEAR(count, 10000, 300);
+  for (const int count : counts)
+    EXPECT_NEAR(count, 10000, 300);
   EXPECT_EQ(class_balanced(labels).samples, 1000);
 }
 
 TEST(SampleOrder, BucketsHaveLikeLengths) {
   std::mt19937 random(5);
   std::vector<int64_t> lengths(1000);
-  for (auto& length : lengths) length = 1 + static_cast<int64_t>(random() % 100);
+  for (auto& length : lengths)
+    length = 1 + static_cast<int64_t>(random() % 100);
   const auto padding = [&](const std::vector<int64_t>& samples) {
     int64_t wasted = 0;
     for (size_t begin = 0; begin < samples.size(); begin += 10) {
@@ -165,32 +180,37 @@ TEST(SampleOrder, BucketsHaveLikeLengths) {
 TEST(SampleOrder, RefusesWhatCannotBeDrawn) {
   EXPECT_THAT(message_of([] { weighted({1, -1}, 2); }), HasSubstr("got -1 for sample 1"));
   EXPECT_THAT(message_of([] { weighted({1, NAN}, 2); }), HasSubstr("for sample 1"));
-  EXPECT_THAT(message_of([] { weighted({0, 0}, 2); }), HasSubstr("2 weights, none of them above 0"));
+  EXPECT_THAT(message_of([] { weighted({0, 0}, 2); }),
+              HasSubstr("2 weights, none of them above 0"));
   EXPECT_THAT(message_of([] { weighted({1, 1, 0}, 3, false); }), HasSubstr("1 to 2 samples"));
   EXPECT_THAT(message_of([] { pseudo_shuffled(0); }), HasSubstr("at least 1 sample"));
   EXPECT_THAT(message_of([] { class_balanced(torch::zeros({2})); }), HasSubstr("int64"));
-  EXPECT_THAT(message_of([] { bucketed(in_order(3), {1, 2}, 1, 1); }), HasSubstr("expected 3 lengths"));
+  EXPECT_THAT(message_of([] { bucketed(in_order(3), {1, 2}, 1, 1); }),
+              HasSubstr("expected 3 lengths"));
 }
 
 TEST(SampleOrder, RanksWithOtherWeightsAreFound) {
   DistributedSampler one(weighted({1, 2}, 4), {.num_replicas = 2, .rank = 0});
   DistributedSampler other(weighted({1, 3}, 4), {.num_replicas = 2, .rank = 1});
-  EXPECT_THAT(
-      message_of([&] { check_samplers_agree({one.identity(), other.identity()}); }),
-      AllOf(HasSubstr("expected the same order on every rank, got weighted(2 numbers "),
-            HasSubstr("\n  rank 0: weighted(2 numbers "), HasSubstr("\n  rank 1: weighted(2 numbers ")));
+  EXPECT_THAT(message_of([&] { check_samplers_agree({one.identity(), other.identity()}); }),
+              AllOf(HasSubstr("expected the same order on every rank, got weighted(2 numbers "),
+                    HasSubstr("\n  rank 0: weighted(2 numbers "),
+                    HasSubstr("\n  rank 1: weighted(2 numbers ")));
 }
 
 TEST(CostBalanced, EverySampleOnceAndLikeWork) {
   std::mt19937 random(2);
   std::vector<double> costs(997);
-  for (auto& cost : costs) cost = 1 + static_cast<double>(random() % 1000);
+  for (auto& cost : costs)
+    cost = 1 + static_cast<double>(random() % 1000);
   for (const int ranks : {1, 2, 3, 8}) {
     std::multiset<int64_t> used;
     std::vector<std::vector<double>> work(static_cast<size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank) {
-      const auto cut = cost_balanced(pseudo_shuffled(997), costs,
-                                     {.num_replicas = ranks, .rank = rank, .global_batch = 64, .seed = 1});
+      const auto cut =
+          cost_balanced(pseudo_shuffled(997),
+                        costs,
+                        {.num_replicas = ranks, .rank = rank, .global_batch = 64, .seed = 1});
       const auto epoch = cut->start();
       ASSERT_EQ(epoch.size, 16);
       for (int64_t batch = 0; batch < epoch.size; ++batch) {
@@ -226,12 +246,13 @@ TEST(CostBalanced, GoesOnWithOtherRanks) {
   for (const int ranks : {4, 3}) {
     int64_t after = 0;
     for (int rank = 0; rank < ranks; ++rank) {
-      const auto cut =
-          cost_balanced(shuffled(100), costs, {.num_replicas = ranks, .rank = rank, .global_batch = 12});
+      const auto cut = cost_balanced(
+          shuffled(100), costs, {.num_replicas = ranks, .rank = rank, .global_batch = 12});
       cut->set_epoch(0, consumed, 100);
       const auto epoch = cut->start();
       for (int64_t batch = 0; batch < (ranks == 4 ? 3 : epoch.size); ++batch) {
-        for (const int64_t sample : epoch.samples(batch)) used.insert(sample);
+        for (const int64_t sample : epoch.samples(batch))
+          used.insert(sample);
         after = epoch.consumed_after(batch);
       }
     }
@@ -244,7 +265,8 @@ TEST(CostBalanced, GoesOnWithOtherRanks) {
 TEST(CostBalanced, EqualCostsAreEqualCounts) {
   for (const double cost : {0.0, 1.0}) {
     for (int rank = 0; rank < 2; ++rank) {
-      const auto cut = cost_balanced(in_order(8), std::vector<double>(8, cost),
+      const auto cut = cost_balanced(in_order(8),
+                                     std::vector<double>(8, cost),
                                      {.num_replicas = 2, .rank = rank, .global_batch = 8});
       EXPECT_EQ(cut->start().count(0), 4);
     }
@@ -252,10 +274,14 @@ TEST(CostBalanced, EqualCostsAreEqualCounts) {
 }
 
 TEST(CostBalanced, RefusesBadArguments) {
-  EXPECT_THAT(message_of([] { cost_balanced(in_order(3), {1, 2}, {}); }), HasSubstr("expected 3 costs"));
-  EXPECT_THAT(message_of([] { cost_balanced(in_order(2), {1, 2}, {.num_replicas = 2, .rank = 2}); }),
-              HasSubstr("rank 2"));
-  EXPECT_THAT(message_of([] { cost_balanced(in_order(2), {1, 2}, {.num_replicas = 2, .global_batch = 1}); }),
+  EXPECT_THAT(message_of([] { cost_balanced(in_order(3), {1, 2}, {}); }),
+              HasSubstr("expected 3 costs"));
+  EXPECT_THAT(
+      message_of([] { cost_balanced(in_order(2), {1, 2}, {.num_replicas = 2, .rank = 2}); }),
+      HasSubstr("rank 2"));
+  EXPECT_THAT(message_of([] {
+                cost_balanced(in_order(2), {1, 2}, {.num_replicas = 2, .global_batch = 1});
+              }),
               HasSubstr("global_batch 1"));
 }
 
@@ -268,7 +294,8 @@ TEST(SampleOrder, WeightsMayBeMoreThanTwoToThe24) {
   const auto drawn = [&](int64_t samples, bool replacement, int64_t epoch) {
     const auto epoch_order = weighted(weights, samples, replacement).epoch(7, epoch);
     std::vector<int64_t> all;
-    for (int64_t i = 0; i < samples; ++i) all.push_back(epoch_order(i));
+    for (int64_t i = 0; i < samples; ++i)
+      all.push_back(epoch_order(i));
     return all;
   };
   const auto often = drawn(4000, true, 0);

@@ -18,7 +18,8 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Part p of n gives p, p + n, p + 2n, … below `size`, plus 1000 × epoch; those of `bad` cannot be read.
+// Part p of n gives p, p + n, p + 2n, … below `size`, plus 1000 × epoch; those of `bad` cannot be
+// read.
 struct Counting : Stream<int64_t> {
   int64_t size = 20;
   std::set<int64_t> bad = {};
@@ -27,9 +28,11 @@ struct Counting : Stream<int64_t> {
     Reader(const Counting& stream, const StreamPart& part)
         : size(stream.size), bad(stream.bad), part(part), at(part.part) {}
     std::optional<int64_t> next() override {
-      if (at >= size) return std::nullopt;
+      if (at >= size)
+        return std::nullopt;
       const int64_t number = std::exchange(at, at + part.parts);
-      if (bad.contains(number)) throw std::runtime_error("number " + std::to_string(number) + " is bad");
+      if (bad.contains(number))
+        throw std::runtime_error("number " + std::to_string(number) + " is bad");
       return number + 1000 * part.epoch;
     }
     int64_t size;
@@ -67,8 +70,13 @@ static_assert(!StreamGivesSteps<const StreamLoader<Counting>&>);
 
 TEST(StreamLoader, TakesBatchesFromTheWorkersInTurn) {
   StreamLoader loader(Counting(11), {.batch_size = 2, .workers = 2});
-  EXPECT_THAT(batches_from(loader), ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3), ElementsAre(4, 6),
-                                                ElementsAre(5, 7), ElementsAre(8, 10), ElementsAre(9)));
+  EXPECT_THAT(batches_from(loader),
+              ElementsAre(ElementsAre(0, 2),
+                          ElementsAre(1, 3),
+                          ElementsAre(4, 6),
+                          ElementsAre(5, 7),
+                          ElementsAre(8, 10),
+                          ElementsAre(9)));
   EXPECT_EQ(loader.batches_of_last_epoch(), 6);
   EXPECT_EQ(loader.stats().samples, 11);
   EXPECT_THAT(batches_from(loader).front(), ElementsAre(1000, 1002));  // the next epoch
@@ -78,8 +86,10 @@ TEST(StreamLoader, GivesRanksAndWorkersPartsOfTheirOwn) {
   for (const int workers : {0, 1, 3}) {
     std::multiset<int64_t> seen;
     for (int64_t rank = 0; rank < 2; ++rank) {
-      StreamLoader loader(Counting(23), {.batch_size = 2, .workers = workers, .rank = rank, .ranks = 2});
-      for (const auto& batch : batches_from(loader)) seen.insert(batch.begin(), batch.end());
+      StreamLoader loader(Counting(23),
+                          {.batch_size = 2, .workers = workers, .rank = rank, .ranks = 2});
+      for (const auto& batch : batches_from(loader))
+        seen.insert(batch.begin(), batch.end());
     }
     EXPECT_EQ(seen.size(), 23U);
     EXPECT_EQ(std::set<int64_t>(seen.begin(), seen.end()).size(), 23U);
@@ -141,7 +151,8 @@ TEST(StreamLoader, LeftEarlyGoesOnAfterTheLastWholeStep) {
   int batches = 0;
   for (const auto& batch : loader) {
     (void)static_cast<double>(batch.weight);
-    if (++batches == 3) break;  // in the midst of a step
+    if (++batches == 3)
+      break;  // in the midst of a step
   }
   EXPECT_THAT(list_of_batch(*loader.begin()), ElementsAre(4, 5));
   loader.set_epoch(2);
@@ -149,7 +160,8 @@ TEST(StreamLoader, LeftEarlyGoesOnAfterTheLastWholeStep) {
 }
 
 TEST(StreamLoader, RefusesAPositionOfAnotherJob) {
-  const StreamLoaderOptions options{.batch_size = 2, .workers = 2, .seed = 3, .rank = 1, .ranks = 2};
+  const StreamLoaderOptions options{
+      .batch_size = 2, .workers = 2, .seed = 3, .rank = 1, .ranks = 2};
   StreamLoader saved(Counting(20), options);
   const auto refusal = [&](const auto& change) {
     auto other = options;
@@ -159,7 +171,8 @@ TEST(StreamLoader, RefusesAPositionOfAnotherJob) {
   };
   EXPECT_THAT(refusal([](auto& o) { o.ranks = 4; }),
               AllOf(HasSubstr("number of ranks"), HasSubstr("2, got 4")));
-  EXPECT_THAT(refusal([](auto& o) { o.rank = 0; }), HasSubstr("the rank of the saved position, 1, got 0"));
+  EXPECT_THAT(refusal([](auto& o) { o.rank = 0; }),
+              HasSubstr("the rank of the saved position, 1, got 0"));
   EXPECT_THAT(refusal([](auto& o) { o.workers = 3; }),
               HasSubstr("number of workers of the saved position, 2, got 3"));
   EXPECT_THAT(refusal([](auto& o) { o.seed = 4; }), HasSubstr("seed"));
@@ -168,7 +181,8 @@ TEST(StreamLoader, RefusesAPositionOfAnotherJob) {
 TEST(StreamLoader, RefusesNumbersThatAreNoPosition) {
   const auto good = StreamPosition{}.values();
   EXPECT_EQ(StreamPosition::from_values(good), StreamPosition{});
-  EXPECT_THAT(message_of([] { StreamPosition::from_values({1, 2, 3}); }), HasSubstr("got [1, 2, 3]; give"));
+  EXPECT_THAT(message_of([] { StreamPosition::from_values({1, 2, 3}); }),
+              HasSubstr("got [1, 2, 3]; give"));
   const auto with = [&](size_t i, int64_t value) {
     auto numbers = good;
     numbers[i] = value;
@@ -177,12 +191,15 @@ TEST(StreamLoader, RefusesNumbersThatAreNoPosition) {
   constexpr size_t kSeed = 3, kWorkers = 7, kPartsOfAWorker = 8;
   EXPECT_EQ(StreamPosition::from_values(with(kSeed, -1)).seed, -1);
   for (size_t i = 0; i < good.size(); ++i) {
-    if (i == kSeed) continue;
-    EXPECT_THAT(message_of([&] { StreamPosition::from_values(with(i, -1)); }), HasSubstr("-1")) << i;
+    if (i == kSeed)
+      continue;
+    EXPECT_THAT(message_of([&] { StreamPosition::from_values(with(i, -1)); }), HasSubstr("-1"))
+        << i;
   }
   for (const size_t i : {kWorkers, kPartsOfAWorker}) {
     for (const int64_t value : {int64_t{0}, int64_t{2}, int64_t{1} << 60})
-      EXPECT_THAT(message_of([&] { StreamPosition::from_values(with(i, value)); }), HasSubstr("position"))
+      EXPECT_THAT(message_of([&] { StreamPosition::from_values(with(i, value)); }),
+                  HasSubstr("position"))
           << i;
   }
   auto longer = good;
@@ -190,7 +207,8 @@ TEST(StreamLoader, RefusesNumbersThatAreNoPosition) {
   EXPECT_THAT(message_of([&] { StreamPosition::from_values(longer); }), HasSubstr("position"));
 }
 
-// One after the other, what ranks read of a stream: some steps, then with other numbers of ranks and workers.
+// One after the other, what ranks read of a stream: some steps, then with other numbers of ranks
+// and workers.
 struct Group {
   int64_t ranks = 1;
   int workers = 0;
@@ -202,7 +220,7 @@ struct Group {
 struct ReadByGroups {
   std::multiset<int64_t> seen;
   std::vector<std::vector<int64_t>> batches;  // by group, of each rank
-  int64_t epoch = 0;                          // the last one begun, of which the last group reads all
+  int64_t epoch = 0;  // the last one begun, of which the last group reads all
 };
 
 ReadByGroups read_by(const Counting& stream, const std::vector<Group>& groups) {
@@ -212,18 +230,23 @@ ReadByGroups read_by(const Counting& stream, const std::vector<Group>& groups) {
     std::vector<StreamPosition> after;
     all.batches.emplace_back();
     for (int64_t rank = 0; rank < group.ranks; ++rank) {
-      StreamLoader loader(stream, {.batch_size = group.batch_size,
-                                   .accumulate = group.accumulate,
-                                   .workers = group.workers,
-                                   .skip_bad = true,
-                                   .seed = 3,
-                                   .rank = rank,
-                                   .ranks = group.ranks});
-      if (!positions.empty()) loader.restore(positions);
-      if (group.steps < 0) all.epoch = loader.position().epoch;
-      const auto batches = group.steps < 0 ? batches_from(loader)
-                                           : batches_from(loader.steps(loader.position().step + group.steps));
-      for (const auto& batch : batches) all.seen.insert(batch.begin(), batch.end());
+      StreamLoader loader(stream,
+                          {.batch_size = group.batch_size,
+                           .accumulate = group.accumulate,
+                           .workers = group.workers,
+                           .skip_bad = true,
+                           .seed = 3,
+                           .rank = rank,
+                           .ranks = group.ranks});
+      if (!positions.empty())
+        loader.restore(positions);
+      if (group.steps < 0)
+        all.epoch = loader.position().epoch;
+      const auto batches = group.steps < 0
+                               ? batches_from(loader)
+                               : batches_from(loader.steps(loader.position().step + group.steps));
+      for (const auto& batch : batches)
+        all.seen.insert(batch.begin(), batch.end());
       all.batches.back().push_back(std::ssize(batches));
       after.push_back(StreamPosition::from_values(loader.position().values()));
     }
@@ -237,22 +260,24 @@ TEST(StreamLoader, DividesWhatIsLeftOverOtherRanksAndWorkers) {
   for (const int64_t steps : {0, 1, 2, 5, 9, 12, 13, 14, 20, 30}) {
     for (const auto& [ranks, workers] : {std::pair{4, 0}, {2, 2}, {3, 1}, {1, 0}, {1, 3}, {8, 1}}) {
       for (const auto& [then, then_workers] : {std::pair{3, 0}, {2, 1}, {5, 2}, {1, 0}}) {
-        const auto read = read_by(
-            Counting(97, bad), {{ranks, workers, steps}, {then, then_workers, 2, 3, 2}, {ranks + 6, 1, -1}});
+        const auto read =
+            read_by(Counting(97, bad),
+                    {{ranks, workers, steps}, {then, then_workers, 2, 3, 2}, {ranks + 6, 1, -1}});
         std::multiset<int64_t> wanted;
         for (int64_t number = 0; number < 97; ++number) {
           for (int64_t epoch = 0; epoch <= read.epoch && !bad.contains(number); ++epoch)
             wanted.insert(number + 1000 * epoch);
         }
-        ASSERT_EQ(read.seen, wanted) << ranks << " × " << workers << ", after " << steps << " steps " << then
-                                     << " × " << then_workers;
+        ASSERT_EQ(read.seen, wanted) << ranks << " × " << workers << ", after " << steps
+                                     << " steps " << then << " × " << then_workers;
       }
     }
   }
 }
 
 TEST(StreamLoader, DividesEvenly) {
-  // 240 examples are left, four parts of 60: a part and a third of the fourth for each of three ranks.
+  // 240 examples are left, four parts of 60: a part and a third of the fourth for each of three
+  // ranks.
   const auto read = read_by(Counting(320), {{4, 0, 10}, {3, 0, -1}});
   EXPECT_THAT(read.batches[1], ElementsAre(40, 40, 40));
   // A rank joins: 300 examples of two parts.
@@ -272,7 +297,8 @@ TEST(StreamLoader, CountsTheExamplesOfAnEpochOverAllRanks) {
   batches_from(saved.steps(3));  // 0 2, 3 4, 5 6; 1 is bad
   int64_t examples = 0;
   for (int64_t rank = 0; rank < 3; ++rank) {
-    StreamLoader loader(Counting(20, {1}), {.batch_size = 2, .skip_bad = true, .rank = rank, .ranks = 3});
+    StreamLoader loader(Counting(20, {1}),
+                        {.batch_size = 2, .skip_bad = true, .rank = rank, .ranks = 3});
     loader.restore(std::vector{saved.position()});
     EXPECT_EQ(loader.position().step, 3);
     examples += loader.position().examples;
@@ -286,12 +312,14 @@ TEST(StreamLoader, RefusesPositionsThatAreNotOfOneGroup) {
   const StreamPosition mine = loader.position();
   EXPECT_THAT(message_of([&] { loader.restore(std::vector{mine, mine}); }),
               HasSubstr("got that of rank 1 of 2 as number 0 of 2"));
-  EXPECT_THAT(message_of([&] { loader.restore(std::vector<StreamPosition>{}); }), HasSubstr("got none"));
+  EXPECT_THAT(message_of([&] { loader.restore(std::vector<StreamPosition>{}); }),
+              HasSubstr("got none"));
   auto far = std::vector{mine, mine};
   far[0].rank = 0;
   far[1].epoch = 5000;
   StreamLoader alone(Counting(20), {.batch_size = 2, .seed = 3});
-  EXPECT_THAT(message_of([&] { alone.restore(far); }), HasSubstr("got epoch 0 of rank 0 and 5000 of rank 1"));
+  EXPECT_THAT(message_of([&] { alone.restore(far); }),
+              HasSubstr("got epoch 0 of rank 0 and 5000 of rank 1"));
   StreamPosition other = StreamLoader(Counting(20), {.batch_size = 2, .seed = 4}).position();
   EXPECT_THAT(message_of([&] { loader.restore(std::vector{other}); }),
               HasSubstr("the seed of the saved position, 4, got 3"));
@@ -305,10 +333,12 @@ TEST(StreamLoader, NamesPartAndPlaceOfAnError) {
 
 TEST(StreamLoader, CountsWhatItLeavesOut) {
   StreamLoader loader(Counting(8, {1, 2, 5}), {.batch_size = 2, .skip_bad = true});
-  EXPECT_THAT(batches_from(loader), ElementsAre(ElementsAre(0, 3), ElementsAre(4, 6), ElementsAre(7)));
+  EXPECT_THAT(batches_from(loader),
+              ElementsAre(ElementsAre(0, 3), ElementsAre(4, 6), ElementsAre(7)));
   EXPECT_EQ(loader.stats().bad_samples, 3);
   std::set<int64_t> all_bad;
-  for (int64_t i = 0; i < 5000; ++i) all_bad.insert(i);
+  for (int64_t i = 0; i < 5000; ++i)
+    all_bad.insert(i);
   StreamLoader hopeless(Counting(5000, all_bad), {.skip_bad = true});
   EXPECT_THAT(message_of([&] { batches_from(hopeless); }), HasSubstr("number 1000 is bad"));
 }

@@ -12,7 +12,9 @@ inline std::string tar_of(const std::vector<std::pair<std::string, std::string>>
   std::string out;
   for (const auto& [name, content] : files) {
     std::string header(512, '\0');
-    const auto put = [&](size_t at, const std::string& text) { header.replace(at, text.size(), text); };
+    const auto put = [&](size_t at, const std::string& text) {
+      header.replace(at, text.size(), text);
+    };
     char size[12];
     std::snprintf(size, sizeof(size), "%011zo", content.size());
     put(0, name);
@@ -23,11 +25,13 @@ inline std::string tar_of(const std::vector<std::pair<std::string, std::string>>
     put(136, "00000000000");
     put(148, "        ");
     put(156, "0");
-    put(257, std::string("ustar\0"
-                         "00",
-                         8));
+    put(257,
+        std::string("ustar\0"
+                    "00",
+                    8));
     unsigned sum = 0;
-    for (const char c : header) sum += static_cast<unsigned char>(c);
+    for (const char c : header)
+      sum += static_cast<unsigned char>(c);
     char checksum[8];
     std::snprintf(checksum, sizeof(checksum), "%06o", sum);
     put(148, std::string(checksum, 7) + " ");

@@ -20,7 +20,8 @@ using ::testing::HasSubstr;
 template <class Token>
 std::string token_bytes(int count, Token first = 0) {
   std::vector<Token> tokens(static_cast<size_t>(count));
-  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<Token>(first + i);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<Token>(first + i);
   return {reinterpret_cast<char*>(tokens.data()), tokens.size() * sizeof(Token)};
 }
 
@@ -58,13 +59,14 @@ TEST(Tokens, GivesWindowsThatBeginAnywhere) {
 
 TEST(Tokens, RefusesFilesThatDoNotFit) {
   const test::TempFolder folder;
-  const auto refusal = [&](const std::string& bytes, int64_t context, const TokenFileOptions& options = {}) {
-    test::put_file(folder / "a.bin", bytes);
-    return message_of([&] {
-      Generator rng(0, 0, 0);
-      TokenFile(folder / "a.bin", TokenType::uint16, context, options).get(0, rng);
-    });
-  };
+  const auto refusal =
+      [&](const std::string& bytes, int64_t context, const TokenFileOptions& options = {}) {
+        test::put_file(folder / "a.bin", bytes);
+        return message_of([&] {
+          Generator rng(0, 0, 0);
+          TokenFile(folder / "a.bin", TokenType::uint16, context, options).get(0, rng);
+        });
+      };
   EXPECT_THAT(refusal("abc", 1),
               AllOf(HasSubstr("a.bin"), HasSubstr("of 2 bytes"), HasSubstr("got 3 bytes")));
   EXPECT_THAT(refusal("", 1), HasSubstr("more than 1 tokens"));

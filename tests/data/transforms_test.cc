@@ -29,8 +29,8 @@ at::Tensor interleaved(const at::Tensor& image) {
 }
 
 int64_t sum_of_bits(const at::Tensor& image) {
-  const auto bits =
-      image.scalar_type() == torch::kByte ? image.contiguous() : image.contiguous().view(torch::kInt);
+  const auto bits = image.scalar_type() == torch::kByte ? image.contiguous()
+                                                        : image.contiguous().view(torch::kInt);
   return (bits.to(torch::kLong).flatten() * torch::arange(1, bits.numel() + 1) % 1000003)
       .sum()
       .item<int64_t>();
@@ -38,7 +38,8 @@ int64_t sum_of_bits(const at::Tensor& image) {
 
 TEST(Transforms, ResizesAsPyTorch) {
   const auto printed = test::run_python("tests/data/pytorch_resize.py");
-  if (!printed) GTEST_SKIP() << "no Python with PyTorch";
+  if (!printed)
+    GTEST_SKIP() << "no Python with PyTorch";
   std::string ours;
   std::string interleaved_ones;
   for (const auto& [height, width, to_height, to_width] :
@@ -72,15 +73,20 @@ TEST(Transforms, ResizesToOneColumn) {
 }
 
 TEST(Transforms, ResizesTheShorterSide) {
-  EXPECT_EQ(transform::resize_shorter(bytes_picture(40, 60), 20).sizes(), (std::vector<int64_t>{3, 20, 30}));
-  EXPECT_EQ(transform::resize_shorter(bytes_picture(75, 50), 33).sizes(), (std::vector<int64_t>{3, 49, 33}));
-  EXPECT_EQ(transform::resize_shorter(bytes_picture(20, 20), 20).sizes(), (std::vector<int64_t>{3, 20, 20}));
+  EXPECT_EQ(transform::resize_shorter(bytes_picture(40, 60), 20).sizes(),
+            (std::vector<int64_t>{3, 20, 30}));
+  EXPECT_EQ(transform::resize_shorter(bytes_picture(75, 50), 33).sizes(),
+            (std::vector<int64_t>{3, 49, 33}));
+  EXPECT_EQ(transform::resize_shorter(bytes_picture(20, 20), 20).sizes(),
+            (std::vector<int64_t>{3, 20, 20}));
 }
 
 TEST(Transforms, CutsParts) {
   const auto image = bytes_picture(10, 12);
-  EXPECT_TRUE(torch::equal(transform::crop(image, 2, 3, 4, 5), image.slice(1, 2, 6).slice(2, 3, 8)));
-  EXPECT_TRUE(torch::equal(transform::center_crop(image, 4, 4), image.slice(1, 3, 7).slice(2, 4, 8)));
+  EXPECT_TRUE(
+      torch::equal(transform::crop(image, 2, 3, 4, 5), image.slice(1, 2, 6).slice(2, 3, 8)));
+  EXPECT_TRUE(
+      torch::equal(transform::center_crop(image, 4, 4), image.slice(1, 3, 7).slice(2, 4, 8)));
   EXPECT_TRUE(torch::equal(transform::flip(image), image.flip(2)));
 }
 
@@ -115,9 +121,10 @@ TEST(Transforms, CutsPartsOfRandomSize) {
   Generator rng(0, 0, 0);
   EXPECT_EQ(transform::random_resized_crop(bytes_picture(2, 100), 4, 4, rng).sizes(),
             (std::vector<int64_t>{3, 4, 4}));
-  EXPECT_TRUE(torch::equal(
-      transform::random_resized_crop(image, 60, 80, rng, {.scale = {1, 1}, .ratio = {80.0 / 60, 80.0 / 60}}),
-      image));
+  EXPECT_TRUE(
+      torch::equal(transform::random_resized_crop(
+                       image, 60, 80, rng, {.scale = {1, 1}, .ratio = {80.0 / 60, 80.0 / 60}}),
+                   image));
 }
 
 TEST(Transforms, FlipsAsOftenAsAsked) {
@@ -133,7 +140,8 @@ TEST(Transforms, FlipsAsOftenAsAsked) {
 TEST(Transforms, NormalizesAsThreeOperations) {
   const auto image = bytes_picture(16, 17);
   const auto mean = torch::tensor(transform::kImageNetMean, torch::kFloat).view({3, 1, 1});
-  const auto deviation = torch::tensor(transform::kImageNetDeviation, torch::kFloat).view({3, 1, 1});
+  const auto deviation =
+      torch::tensor(transform::kImageNetDeviation, torch::kFloat).view({3, 1, 1});
   const auto expected = (image.to(torch::kFloat) / 255 - mean) / deviation;
   const auto ours = [](const at::Tensor& x) {
     return transform::normalize(x, transform::kImageNetMean, transform::kImageNetDeviation);
@@ -170,27 +178,32 @@ TEST(Transforms, ChangesBrightnessAndContrast) {
   EXPECT_TRUE(torch::allclose(transform::brightness(floats, 1.5), (floats * 1.5).clamp(0, 1)));
   Generator rng(0, 0, 0);
   EXPECT_TRUE(torch::equal(transform::color_jitter(bytes, rng, {}), bytes));
-  EXPECT_FALSE(
-      torch::equal(transform::color_jitter(bytes, rng, {.brightness = 0.4, .contrast = 0.4}), bytes));
+  EXPECT_FALSE(torch::equal(
+      transform::color_jitter(bytes, rng, {.brightness = 0.4, .contrast = 0.4}), bytes));
 }
 
 TEST(Transforms, SaysWhatItExpected) {
   const auto image = bytes_picture(10, 12);
   Generator rng(0, 0, 0);
-  EXPECT_THAT(
-      message_of([&] { transform::crop(image, 8, 0, 4, 4); }),
-      AllOf(HasSubstr("transform: crop"), HasSubstr("4x4 from (8, 0)"), HasSubstr("height 10 and width 12")));
-  EXPECT_THAT(message_of([&] { transform::crop(image, 0, INT64_MAX, 1, 1); }), HasSubstr("lie within"));
-  EXPECT_THAT(message_of([&] { transform::center_crop(image, 20, 4); }), HasSubstr("at least 20x4"));
+  EXPECT_THAT(message_of([&] { transform::crop(image, 8, 0, 4, 4); }),
+              AllOf(HasSubstr("transform: crop"),
+                    HasSubstr("4x4 from (8, 0)"),
+                    HasSubstr("height 10 and width 12")));
+  EXPECT_THAT(message_of([&] { transform::crop(image, 0, INT64_MAX, 1, 1); }),
+              HasSubstr("lie within"));
+  EXPECT_THAT(message_of([&] { transform::center_crop(image, 20, 4); }),
+              HasSubstr("at least 20x4"));
   EXPECT_THAT(message_of([&] { transform::random_crop(image, 15, 4, rng, 2); }),
               HasSubstr("15x4 with padding 2"));
-  EXPECT_THAT(message_of([&] { transform::resize(image[0], 4, 4); }), HasSubstr("got [10, 12] Byte on cpu"));
+  EXPECT_THAT(message_of([&] { transform::resize(image[0], 4, 4); }),
+              HasSubstr("got [10, 12] Byte on cpu"));
   EXPECT_THAT(message_of([&] { transform::resize(image, 0, 4); }), HasSubstr("at least 1"));
   EXPECT_THAT(message_of([&] { transform::flip(image.to(torch::kLong)); }), HasSubstr("Long"));
   EXPECT_THAT(message_of([&] { transform::flip({}); }), HasSubstr("undefined"));
   EXPECT_THAT(message_of([&] { transform::normalize(image, {0.5}, {0.5}); }),
               HasSubstr("each of 3 channels"));
-  EXPECT_THAT(message_of([&] { transform::normalize(image, {0, 0, 0}, {1, 0, 1}); }), HasSubstr("above 0"));
+  EXPECT_THAT(message_of([&] { transform::normalize(image, {0, 0, 0}, {1, 0, 1}); }),
+              HasSubstr("above 0"));
 }
 
 TEST(MixUp, MixesEachWithTheOneBefore) {
@@ -202,8 +215,8 @@ TEST(MixUp, MixesEachWithTheOneBefore) {
     const auto mixed = transform::mix_up(images, labels, 3, 0.8, rng);
     const double lambda = mixed.targets[1][1].item<double>();
     lambdas += lambda;
-    ASSERT_TRUE(
-        torch::allclose(mixed.images, images * lambda + images.roll(1, 0) * (1 - lambda), 1e-4, 1e-5));
+    ASSERT_TRUE(torch::allclose(
+        mixed.images, images * lambda + images.roll(1, 0) * (1 - lambda), 1e-4, 1e-5));
     ASSERT_TRUE(torch::allclose(mixed.targets.sum(1), torch::ones({4})));
   }
   EXPECT_NEAR(lambdas / 200, 0.5, 0.08);
@@ -229,7 +242,8 @@ TEST(MixUp, SaysWhatItExpected) {
   Generator rng(0, 0, 0);
   EXPECT_THAT(message_of([&] { transform::mix_up(images, labels, 5, 1, rng); }),
               HasSubstr("labels from 0 to 4, got 5"));
-  EXPECT_THAT(message_of([&] { transform::mix_up(images, labels, 6, 0, rng); }), HasSubstr("alpha above 0"));
+  EXPECT_THAT(message_of([&] { transform::mix_up(images, labels, 6, 0, rng); }),
+              HasSubstr("alpha above 0"));
   EXPECT_THAT(message_of([&] { transform::cut_mix(images[0], labels, 6, 1, rng); }),
               HasSubstr("[3, 4, 4] Float"));
   EXPECT_THAT(message_of([&] { transform::cut_mix(images, labels[0], 6, 1, rng); }),

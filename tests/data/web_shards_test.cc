@@ -35,7 +35,8 @@ class WebShardsTest : public ::testing::Test {
       std::vector<std::pair<std::string, std::string>> files;
       for (int i = 0; i < samples; ++i) {
         files.emplace_back(sample_key(s, i) + ".cls", std::to_string(s * samples + i));
-        files.emplace_back(sample_key(s, i) + ".seg.TXT", std::string(static_cast<size_t>(i) * 300, 'x'));
+        files.emplace_back(sample_key(s, i) + ".seg.TXT",
+                           std::string(static_cast<size_t>(i) * 300, 'x'));
       }
       names.push_back(folder_ / ("shard-" + std::to_string(s) + ".tar"));
       test::put_file(names.back(), tar_of(files));
@@ -45,11 +46,13 @@ class WebShardsTest : public ::testing::Test {
 
   static std::vector<std::string> keys(WebSampleReader& reader) {
     std::vector<std::string> found;
-    while (const auto sample = reader.next()) found.push_back(sample->key);
+    while (const auto sample = reader.next())
+      found.push_back(sample->key);
     return found;
   }
   static std::vector<std::string> keys_of(const std::vector<std::string>& shards,
-                                          const WebShardsOptions& options, const StreamPart& part = {}) {
+                                          const WebShardsOptions& options,
+                                          const StreamPart& part = {}) {
     WebSampleReader reader(shards, options, part);
     return keys(reader);
   }
@@ -58,8 +61,9 @@ class WebShardsTest : public ::testing::Test {
 };
 
 TEST_F(WebShardsTest, GroupsFilesByKey) {
-  test::put_file(folder_ / "a.tar",
-                 tar_of({{"x/1.jpg", "j1"}, {"x/1.cls", "7"}, {"x.y/2.jpg", "j2"}, {"x/3.txt", "p"}}));
+  test::put_file(
+      folder_ / "a.tar",
+      tar_of({{"x/1.jpg", "j1"}, {"x/1.cls", "7"}, {"x.y/2.jpg", "j2"}, {"x/3.txt", "p"}}));
   WebSampleReader reader(shards_of(folder_.path()), {}, {});
   const auto first = *reader.next();
   EXPECT_EQ(first.key, "x/1");
@@ -76,15 +80,16 @@ TEST_F(WebShardsTest, GroupsFilesByKey) {
 
 // What macOS and people put beside the samples.
 TEST_F(WebShardsTest, LeavesOutWhatIsOfNoSample) {
-  test::put_file(folder_ / "a.tar", tar_of({{"README", "r"},
-                                            {"._1.jpg", "m"},
-                                            {"1.jpg", "one"},
-                                            {"x/.DS_Store", "d"},
-                                            {"1.cls", "7"},
-                                            {"__index__.txt__", "i"},
-                                            {"x/._2.jpg", "m"},
-                                            {"x/2.jpg", "two"},
-                                            {"LICENSE", "l"}}));
+  test::put_file(folder_ / "a.tar",
+                 tar_of({{"README", "r"},
+                         {"._1.jpg", "m"},
+                         {"1.jpg", "one"},
+                         {"x/.DS_Store", "d"},
+                         {"1.cls", "7"},
+                         {"__index__.txt__", "i"},
+                         {"x/._2.jpg", "m"},
+                         {"x/2.jpg", "two"},
+                         {"LICENSE", "l"}}));
   WebSampleReader reader({folder_ / "a.tar"}, {}, {});
   const auto first = *reader.next();
   EXPECT_EQ(first.file("jpg"), "one");
@@ -97,13 +102,14 @@ TEST_F(WebShardsTest, LeavesOutWhatIsOfNoSample) {
 }
 
 TEST_F(WebShardsTest, RefusesASampleThatHasAFileTwice) {
-  test::put_file(folder_ / "a.tar", tar_of({{"1.jpg", "a"},
-                                            {"1.cls", "0"},
-                                            {"1.jpg", "b"},
-                                            {"1.cls", "1"},
-                                            {"2.jpg", "c"},
-                                            {"3.a.jpg", "d"},
-                                            {"3.b.jpg", "e"}}));
+  test::put_file(folder_ / "a.tar",
+                 tar_of({{"1.jpg", "a"},
+                         {"1.cls", "0"},
+                         {"1.jpg", "b"},
+                         {"1.cls", "1"},
+                         {"2.jpg", "c"},
+                         {"3.a.jpg", "d"},
+                         {"3.b.jpg", "e"}}));
   for (const bool skips : {false, true}) {
     WebSampleReader reader({folder_ / "a.tar"}, {}, {});
     if (skips) {
@@ -131,8 +137,9 @@ TEST_F(WebShardsTest, GivesEachPartShardsOfItsOwn) {
   for (const bool shuffle : {false, true}) {
     std::multiset<std::string> seen;
     for (int64_t part = 0; part < 3; ++part)
-      for (const auto& key :
-           keys_of(shards, {.shuffle_shards = shuffle, .shuffle_buffer = 2}, {.part = part, .parts = 3}))
+      for (const auto& key : keys_of(shards,
+                                     {.shuffle_shards = shuffle, .shuffle_buffer = 2},
+                                     {.part = part, .parts = 3}))
         seen.insert(key);
     EXPECT_EQ(seen.size(), 21U);
     EXPECT_EQ(std::set<std::string>(seen.begin(), seen.end()).size(), 21U);
@@ -159,7 +166,8 @@ TEST_F(WebShardsTest, SkipsAsItReads) {
     uint64_t largest;
     int64_t errors;
   };
-  for (const Case& c : {Case{0, 1U << 20, 1}, Case{5, 1U << 20, 1}, Case{0, 500, 3}, Case{5, 500, 3}}) {
+  for (const Case& c :
+       {Case{0, 1U << 20, 1}, Case{5, 1U << 20, 1}, Case{0, 500, 3}, Case{5, 500, 3}}) {
     const WebShardsOptions options{
         .shuffle_shards = false, .shuffle_buffer = c.buffer, .max_sample_bytes = c.largest};
     const auto read = [&](WebSampleReader& reader) {
@@ -167,7 +175,8 @@ TEST_F(WebShardsTest, SkipsAsItReads) {
       while (true) {
         try {
           const auto sample = reader.next();
-          if (!sample) return seen;
+          if (!sample)
+            return seen;
           seen.push_back(sample->key + sample->file("cls"));
         } catch (const Error& error) {
           seen.push_back("error");
@@ -180,8 +189,9 @@ TEST_F(WebShardsTest, SkipsAsItReads) {
     for (size_t count = 0; count <= all.size() + 1; ++count) {
       WebSampleReader rest(shards, options, {});
       rest.skip(static_cast<int64_t>(count));
-      EXPECT_EQ(read(rest), std::vector<std::string>(
-                                all.begin() + static_cast<int64_t>(std::min(count, all.size())), all.end()));
+      EXPECT_EQ(read(rest),
+                std::vector<std::string>(
+                    all.begin() + static_cast<int64_t>(std::min(count, all.size())), all.end()));
     }
   }
 }
@@ -212,13 +222,15 @@ TEST_F(WebShardsTest, OtherRanksReadWhatIsLeftOnce) {
     std::vector<StreamPosition> positions;
     for (int64_t rank = 0; rank < 2; ++rank) {
       StreamLoader loader(
-          stream, {.batch_size = 3, .workers = 2, .skip_bad = true, .seed = 5, .rank = rank, .ranks = 2});
+          stream,
+          {.batch_size = 3, .workers = 2, .skip_bad = true, .seed = 5, .rank = rank, .ranks = 2});
       read(loader.steps(3));
       positions.push_back(loader.position());
     }
     for (int64_t rank = 0; rank < 3; ++rank) {
       StreamLoader loader(
-          stream, {.batch_size = 2, .workers = 2, .skip_bad = true, .seed = 5, .rank = rank, .ranks = 3});
+          stream,
+          {.batch_size = 2, .workers = 2, .skip_bad = true, .seed = 5, .rank = rank, .ranks = 3});
       loader.restore(positions);
       read(loader);
     }
@@ -242,12 +254,14 @@ TEST_F(WebShardsTest, NamesShardAndSampleOfWhatIsCutShort) {
   EXPECT_THAT(message_of([&] { reader.next(); }), HasSubstr("expected a whole tar archive"));
   test::put_file(shards[0], whole);
   WebSampleReader bounded(shards, {.max_sample_bytes = 500}, {});
-  EXPECT_THAT(message_of([&] { keys(bounded); }), AllOf(HasSubstr("more than"), HasSubstr("s0/2.seg.TXT")));
+  EXPECT_THAT(message_of([&] { keys(bounded); }),
+              AllOf(HasSubstr("more than"), HasSubstr("s0/2.seg.TXT")));
 }
 
 TEST(ArchiveLibrary, NamesThePackageWhereItIsMissing) {
-  EXPECT_THAT(message_of([] { ArchiveLibrary("libarchive.so.0"); }),
-              AllOf(HasSubstr("expected libarchive.so.0 to read shards"), HasSubstr("libarchive13")));
+  EXPECT_THAT(
+      message_of([] { ArchiveLibrary("libarchive.so.0"); }),
+      AllOf(HasSubstr("expected libarchive.so.0 to read shards"), HasSubstr("libarchive13")));
   EXPECT_THAT(message_of([] { ArchiveLibrary("libc.so.6"); }),
               AllOf(HasSubstr("no function archive_read_new"), HasSubstr("libarchive13")));
 }
@@ -257,8 +271,10 @@ TEST_F(WebShardsTest, FindsShards) {
   EXPECT_EQ(shards_of(folder_ / "shard-{0..2}.tar").size(), 3U);
   EXPECT_EQ(shards_of(folder_.path()).size(), 3U);
   EXPECT_THAT(shards_of(folder_ / "shard-1.tar"), ElementsAre(folder_ / "shard-1.tar"));
-  EXPECT_THAT(message_of([&] { shards_of(folder_ / "shard-{0..3}.tar"); }), HasSubstr("shard-3.tar"));
-  EXPECT_THAT(message_of([&] { shards_of(folder_ / "shard-{000..002}.tar"); }), HasSubstr("shard-000.tar"));
+  EXPECT_THAT(message_of([&] { shards_of(folder_ / "shard-{0..3}.tar"); }),
+              HasSubstr("shard-3.tar"));
+  EXPECT_THAT(message_of([&] { shards_of(folder_ / "shard-{000..002}.tar"); }),
+              HasSubstr("shard-000.tar"));
   for (const char* wrong : {"a{2..1}", "a{0..}", "a{0..1", "a{x..y}", "a{0..99999999999}"})
     EXPECT_THAT(message_of([&] { shards_of(wrong); }), HasSubstr("{000..127}"));
   EXPECT_THAT(message_of([&] { shards_of("/nowhere/a.tar"); }), HasSubstr("/nowhere/a.tar"));
@@ -271,17 +287,21 @@ TEST_F(WebShardsTest, DecodesWithTheSamplesOwnChance) {
   });
   std::map<std::string, double> alone;
   const auto one = stream.open({});
-  while (const auto example = one->next()) alone.insert(*example);
+  while (const auto example = one->next())
+    alone.insert(*example);
   EXPECT_EQ(alone.size(), 12U);
   for (int64_t part = 0; part < 2; ++part) {
     const auto reader = stream.open({.part = part, .parts = 2});
-    while (const auto example = reader->next()) EXPECT_EQ(alone[example->first], example->second);
+    while (const auto example = reader->next())
+      EXPECT_EQ(alone[example->first], example->second);
   }
   const WebShards failing(
-      shards, [](const WebSample&, Generator&) -> int64_t { throw std::runtime_error("no good"); },
+      shards,
+      [](const WebSample&, Generator&) -> int64_t { throw std::runtime_error("no good"); },
       {.shuffle_shards = false});
-  EXPECT_THAT(message_of([&] { failing.open({})->next(); }),
-              AllOf(HasSubstr("sample 's0/0' of '"), HasSubstr("shard-0.tar"), HasSubstr("no good")));
+  EXPECT_THAT(
+      message_of([&] { failing.open({})->next(); }),
+      AllOf(HasSubstr("sample 's0/0' of '"), HasSubstr("shard-0.tar"), HasSubstr("no good")));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What users change while they train: which parameters are trained, which branch is used, and whether a
-// backward takes place at all. Ranks must stay together, or be told.
+// What users change while they train: which parameters are trained, which branch is used, and
+// whether a backward takes place at all. Ranks must stay together, or be told.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -27,10 +27,12 @@ TEST_P(ChangingModel, UnfreezingAfterWrappingIsReduced) {
       2,
       [](ProcessGroup& group) {
         auto net = two_layers();
-        for (auto& parameter : net[0]->parameters()) parameter.set_requires_grad(false);
+        for (auto& parameter : net[0]->parameters())
+          parameter.set_requires_grad(false);
         DistributedDataParallel model(net, group);
         model(batch_of(group.rank())).sum().backward();
-        for (auto& parameter : net[0]->parameters()) parameter.set_requires_grad(true);
+        for (auto& parameter : net[0]->parameters())
+          parameter.set_requires_grad(true);
         for (int step = 1; step < 4; ++step) {
           drop_gradients(*net);
           model(batch_of(group.rank(), step)).sum().backward();
@@ -69,7 +71,8 @@ TEST_P(ChangingModel, AFrozenParameterRegisteredAfterWrappingIsRankZeros) {
         DistributedDataParallel model(net, group);
         torch::nn::Linear head(2, 2);
         head->weight.set_data(torch::full({2, 2}, static_cast<float>(group.rank() + 1)));
-        for (auto& parameter : head->parameters()) parameter.set_requires_grad(false);
+        for (auto& parameter : head->parameters())
+          parameter.set_requires_grad(false);
         net->push_back(head);
         model(batch_of(group.rank())).sum().backward();
         EXPECT_EQ(head->weight[0][0].item<float>(), 1);
@@ -109,7 +112,8 @@ TEST_P(ChangingModel, FrozenDifferentlyOnTheRanksIsAnErrorOnBoth) {
       },
       over());
   for (const auto& failure : failures) {
-    EXPECT_THAT(message_of(failure), AllOf(HasSubstr("(frozen)"), Not(HasSubstr("expected every rank"))));
+    EXPECT_THAT(message_of(failure),
+                AllOf(HasSubstr("(frozen)"), Not(HasSubstr("expected every rank"))));
   }
 }
 
@@ -136,8 +140,9 @@ TEST_P(ChangingModel, FrozenOnOneRankOnlyIsAnErrorOnBoth) {
       if (frozen_after == 1) {
         EXPECT_THAT(other, HasSubstr("expected every rank before its buckets are built anew"));
       } else {
-        EXPECT_THAT(other, AnyOf(HasSubstr("expected every rank at the end of a backward"),
-                                 HasSubstr("first rank that failed has the cause")));
+        EXPECT_THAT(other,
+                    AnyOf(HasSubstr("expected every rank at the end of a backward"),
+                          HasSubstr("first rank that failed has the cause")));
       }
     }
   }
@@ -155,7 +160,8 @@ TEST_P(ChangingModel, GradientsOfWhatWasFrozenAreNotAppliedLocally) {
           const auto guard = model.no_sync();
           model(batch_of(group.rank())).sum().backward();
         }
-        for (auto& parameter : net[0]->parameters()) parameter.set_requires_grad(false);
+        for (auto& parameter : net[0]->parameters())
+          parameter.set_requires_grad(false);
         model(batch_of(group.rank())).sum().backward();
         optimizer.step();
         EXPECT_FALSE(net[0]->as<torch::nn::Linear>()->weight.grad().defined());
@@ -175,7 +181,8 @@ TEST_P(ChangingModel, ADiscriminatorThatIsFrozenWhileItsGeneratorTrains) {
           DistributedDataParallel make(generator, group, options);
           DistributedDataParallel judge(discriminator, group, options);
           const auto train_judge = [&](bool on) {
-            for (auto& parameter : discriminator->parameters()) parameter.set_requires_grad(on);
+            for (auto& parameter : discriminator->parameters())
+              parameter.set_requires_grad(on);
           };
           for (int step = 0; step < 4; ++step) {
             drop_gradients(*generator);
@@ -198,13 +205,15 @@ TEST_P(ChangingModel, TwoForwardsOfAModelWithBuffersBeforeOneBackward) {
   run_ranks(
       2,
       [](ProcessGroup& group) {
-        torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4),
-                                  torch::nn::Linear(4, 1));
+        torch::nn::Sequential net(
+            torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 1));
         DistributedDataParallel model(net, group);
         for (int step = 0; step < 3; ++step) {
           const auto real = (torch::arange(12).view({4, 3}) * (1.5 + group.rank() + step)).sin();
           const auto fake = real.cos();
-          const auto loss = [&](auto& of) { return (of->forward(real) - of->forward(fake)).square().mean(); };
+          const auto loss = [&](auto& of) {
+            return (of->forward(real) - of->forward(fake)).square().mean();
+          };
           const auto mean = mean_gradients(group, loss(net), net->parameters());
           auto* wrapped = &model;
           loss(wrapped).backward();
@@ -215,7 +224,9 @@ TEST_P(ChangingModel, TwoForwardsOfAModelWithBuffersBeforeOneBackward) {
       over());
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, ChangingModel, ::testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Over,
+                         ChangingModel,
+                         ::testing::Values("shm", "gloo"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Every rank fails after some of its buckets are under way.
@@ -233,7 +244,8 @@ TEST(ChangingModels, AnExceptionInBackwardLeavesNothingToTheNextStep) {
     EXPECT_THROW(model(batch_of(group.rank())).sum().backward(), std::runtime_error);
     first->weight.remove_hook(hook);
     const auto loss = model(batch_of(group.rank())).sum();
-    for (const auto& parameter : net->parameters()) EXPECT_FALSE(parameter.grad().defined());
+    for (const auto& parameter : net->parameters())
+      EXPECT_FALSE(parameter.grad().defined());
     loss.backward();
     EXPECT_TRUE(same_everywhere(group, net->parameters()));
   });
@@ -250,14 +262,18 @@ TEST(ChangingModels, NoSyncAfterABackwardThatHasFailed) {
           model(batch_of(group.rank(), step)).sum().backward();
           drop_gradients(*net);
         }
-        const auto fail = [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("on the way"); };
+        const auto fail = [](const at::Tensor&) -> at::Tensor {
+          throw std::runtime_error("on the way");
+        };
         const auto output = model(batch_of(group.rank()));
         auto& weight = net[0]->as<torch::nn::Linear>()->weight;
         const auto hook = some_ready ? weight.register_hook(fail) : output.register_hook(fail);
         EXPECT_THROW(output.sum().backward(), std::runtime_error);
-        if (some_ready) weight.remove_hook(hook);
+        if (some_ready)
+          weight.remove_hook(hook);
         const auto sum = [&](auto& of) {
-          return of->forward(batch_of(group.rank())).sum() + of->forward(batch_of(group.rank(), 1)).sum();
+          return of->forward(batch_of(group.rank())).sum() +
+                 of->forward(batch_of(group.rank(), 1)).sum();
         };
         const auto mean = mean_gradients(group, sum(net), net->parameters());
         {
@@ -282,15 +298,18 @@ TEST(ChangingModels, StridesAreComparedWithTheRestOfTheModel) {
     DistributedDataParallel model(net, group);
   });
   for (const auto& failure : failures) {
-    EXPECT_THAT(message_of(failure), AllOf(HasSubstr("weight: Float [4, 3, 3, 3]' on rank 0"),
-                                           HasSubstr("strides [27, 1, 9, 3]")));
+    EXPECT_THAT(message_of(failure),
+                AllOf(HasSubstr("weight: Float [4, 3, 3, 3]' on rank 0"),
+                      HasSubstr("strides [27, 1, 9, 3]")));
   }
 }
 
 // Returns one of its parameters as it is, beside its result.
 struct ReturnsALeafImpl : torch::nn::Module {
   ReturnsALeafImpl() { register_module("layer", layer); }
-  std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x) { return {layer(x), layer->weight}; }
+  std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x) {
+    return {layer(x), layer->weight};
+  }
   torch::nn::Linear layer{3, 3};
 };
 TORCH_MODULE(ReturnsALeaf);
@@ -299,7 +318,8 @@ TEST(ChangingModels, ALeafThatForwardReturnsGathersNoHooks) {
   run_ranks(1, [](ProcessGroup& group) {
     ReturnsALeaf net;
     DistributedDataParallel model(net, group);
-    for (int step = 0; step < 3; ++step) model(batch_of(0)).first.sum().backward();
+    for (int step = 0; step < 3; ++step)
+      model(batch_of(0)).first.sum().backward();
     EXPECT_TRUE(torch::autograd::impl::hooks(net->layer->weight).empty());
   });
 }

@@ -24,8 +24,8 @@ TEST(DataParallel, TrainsAsOneDevice) {
   DataParallel model(several, kThreeSlots);
   torch::optim::SGD a(one->parameters(), 0.1), b(several->parameters(), 0.1);
   for (int step = 0; step < 5; ++step) {
-    const auto x =
-        torch::randn({step == 4 ? 2 : 8, 4}).requires_grad_();  // the last batch is for two of three
+    const auto x = torch::randn({step == 4 ? 2 : 8, 4})
+                       .requires_grad_();  // the last batch is for two of three
     auto same = x.detach().clone().requires_grad_();
     a.zero_grad();
     b.zero_grad();
@@ -35,7 +35,8 @@ TEST(DataParallel, TrainsAsOneDevice) {
     got.square().sum().backward();
     EXPECT_TRUE(same.grad().allclose(x.grad(), 1e-5, 1e-6));
     for (size_t i = 0; i < one->parameters().size(); ++i)
-      EXPECT_TRUE(several->parameters()[i].grad().allclose(one->parameters()[i].grad(), 1e-5, 1e-6)) << i;
+      EXPECT_TRUE(several->parameters()[i].grad().allclose(one->parameters()[i].grad(), 1e-5, 1e-6))
+          << i;
     a.step();
     b.step();
   }
@@ -47,7 +48,8 @@ TEST(DataParallel, FollowsFrozenParametersModesAndNoGrad) {
   DataParallel model(net, kThreeSlots);
   const auto x = torch::randn({6, 4});
   model(x).sum().backward();
-  for (auto& parameter : net->parameters()) parameter.mutable_grad().reset();
+  for (auto& parameter : net->parameters())
+    parameter.mutable_grad().reset();
   net->parameters()[0].set_requires_grad(false);
   model(x).sum().backward();
   EXPECT_FALSE(net->parameters()[0].grad().defined());
@@ -66,7 +68,8 @@ struct TwoResultsImpl : torch::nn::Cloneable<TwoResultsImpl> {
   }
   TwoResultsImpl() { TwoResultsImpl::reset(); }
   std::pair<at::Tensor, std::vector<at::Tensor>> forward(const at::Tensor& x, double scale) {
-    if (x.size(1) != 4) throw std::runtime_error("four columns");
+    if (x.size(1) != 4)
+      throw std::runtime_error("four columns");
     return {drop(norm(x)) * scale, {x.sum(), x.sum(1)}};
   }
   torch::nn::BatchNorm1d norm{nullptr};

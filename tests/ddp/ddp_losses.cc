@@ -1,5 +1,5 @@
-// Trains a fixed model on fixed data for 20 steps and writes each rank's losses as hexadecimal floats;
-// ddp_losses.py does the same in Python.
+// Trains a fixed model on fixed data for 20 steps and writes each rank's losses as hexadecimal
+// floats; ddp_losses.py does the same in Python.
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -14,7 +14,9 @@ struct NetImpl : torch::nn::Module {
     register_module("fc2", fc2);
     register_module("fc3", fc3);
   }
-  torch::Tensor forward(torch::Tensor x) { return fc3(torch::relu(fc2(torch::relu(norm(fc1(x)))))); }
+  torch::Tensor forward(torch::Tensor x) {
+    return fc3(torch::relu(fc2(torch::relu(norm(fc1(x))))));
+  }
   torch::nn::Linear fc1{64, 700};
   torch::nn::BatchNorm1d norm{700};
   torch::nn::Linear fc2{700, 500};
@@ -34,7 +36,8 @@ int main(int argc, char** argv) {
     torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
     const std::string path = muster::cat(muster::test::twin_folder(), "/ours-", ctx.rank());
     FILE* file = std::fopen(path.c_str(), "w");
-    if (file == nullptr) throw std::runtime_error("cannot write " + path);
+    if (file == nullptr)
+      throw std::runtime_error("cannot write " + path);
     for (int step = 0; step < 20; ++step) {
       const int64_t begin = (step * ctx.world_size() + ctx.rank()) * 16 % 1184;
       optimizer.zero_grad();

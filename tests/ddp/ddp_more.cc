@@ -1,6 +1,6 @@
-// More training runs, a line each, `name: the losses' bits, and the sum of all parameters at the end`: every
-// optimizer, parameters that are ignored, a scripted module, a plain list, and ranks with uneven inputs.
-// ddp_more.py has the same in Python; compare_more.py compares.
+// More training runs, a line each, `name: the losses' bits, and the sum of all parameters at the
+// end`: every optimizer, parameters that are ignored, a scripted module, a plain list, and ranks
+// with uneven inputs. ddp_more.py has the same in Python; compare_more.py compares.
 #include <muster/muster.h>
 #include <torch/script.h>
 #include <torch/torch.h>
@@ -35,7 +35,8 @@ torch::nn::Sequential runs_net(torch::Device device, bool norm = false) {
   torch::manual_seed(11);
   torch::nn::Sequential net;
   net->push_back(torch::nn::Linear(12, 16));
-  if (norm) net->push_back(torch::nn::BatchNorm1d(16));
+  if (norm)
+    net->push_back(torch::nn::BatchNorm1d(16));
   net->push_back(torch::nn::Tanh());
   net->push_back(torch::nn::Linear(16, 5));
   net->to(device);
@@ -101,7 +102,9 @@ std::string ignoring(muster::ProcessGroup& group, const Data& data) {
   return line.with(model.parameters());
 }
 
-std::string scripted(muster::ProcessGroup& group, const Data& data, const muster::DdpOptions& options) {
+std::string scripted(muster::ProcessGroup& group,
+                     const Data& data,
+                     const muster::DdpOptions& options) {
   auto script = torch::jit::load(muster::cat(muster::test::twin_folder(), "/script.pt"));
   script.to(group.device());
   muster::DistributedDataParallel model(script, group, options);
@@ -110,7 +113,8 @@ std::string scripted(muster::ProcessGroup& group, const Data& data, const muster
   for (int step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
     const auto output = model(data.x(step, group)).toTuple();
-    const auto loss = torch::cross_entropy_loss(output->elements()[0].toTensor(), data.y(step, group));
+    const auto loss =
+        torch::cross_entropy_loss(output->elements()[0].toTensor(), data.y(step, group));
     loss.backward();
     optimizer.step();
     line.add(loss);
@@ -127,7 +131,8 @@ std::string plain_list(muster::ProcessGroup& group, const Data& data) {
   Line line;
   for (int step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
-    const auto output = reducer.forward([&] { return torch::tanh(data.x(step, group).mm(a)).mm(b); });
+    const auto output =
+        reducer.forward([&] { return torch::tanh(data.x(step, group).mm(a)).mm(b); });
     const auto loss = torch::cross_entropy_loss(output, data.y(step, group));
     loss.backward();
     optimizer.step();
@@ -155,10 +160,12 @@ std::string uneven(muster::ProcessGroup& group, const Data& data, const Uneven& 
         for (int step = 0; step < inputs; ++step) {
           const bool local = of.accumulates && step % 2 == 0;
           const auto guard = model.no_sync_if(local);
-          const auto loss = torch::cross_entropy_loss(model(data.x(step, group)), data.y(step, group));
+          const auto loss =
+              torch::cross_entropy_loss(model(data.x(step, group)), data.y(step, group));
           loss.backward();
           line.add(loss);
-          if (local) continue;
+          if (local)
+            continue;
           optimizer.step();
           optimizer.zero_grad();
         }
@@ -179,7 +186,9 @@ Run optimizer_run(Options options) {
 }
 
 Run uneven_run(Uneven of) {
-  return [of](auto& group, const auto& data) { return uneven(group, data, of); };
+  return [of](auto& group, const auto& data) {
+    return uneven(group, data, of);
+  };
 }
 
 std::vector<std::pair<std::string, Run>> runs() {
@@ -195,7 +204,9 @@ std::vector<std::pair<std::string, Run>> runs() {
       {"ignored", ignoring},
       {"script", [](auto& group, const auto& data) { return scripted(group, data, {}); }},
       {"script unused",
-       [](auto& group, const auto& data) { return scripted(group, data, {.find_unused_parameters = true}); }},
+       [](auto& group, const auto& data) {
+         return scripted(group, data, {.find_unused_parameters = true});
+       }},
       {"script static",
        [](auto& group, const auto& data) { return scripted(group, data, {.static_graph = true}); }},
       {"list", plain_list},
@@ -223,7 +234,8 @@ int main(int argc, char** argv) {
     data.labels = torch::randint(5, {200}).to(ctx.device());
     const std::string path = muster::cat(muster::test::twin_folder(), "/ours-", ctx.rank());
     FILE* file = std::fopen(path.c_str(), "w");
-    if (file == nullptr) throw std::runtime_error("cannot write " + path);
+    if (file == nullptr)
+      throw std::runtime_error("cannot write " + path);
     for (const auto& [name, run] : runs()) {
       std::fprintf(file, "%s: %s\n", name.c_str(), run(ctx.process_group(), data).c_str());
       std::fflush(file);

@@ -1,6 +1,6 @@
-// A table of training runs, model × option, each of a few steps: what DistributedDataParallel does with each.
-// A line each, `row column: the losses' bits, and the sum of all parameters at the end`. ddp_table.py has the
-// same rows and columns in Python; compare_table.py compares.
+// A table of training runs, model × option, each of a few steps: what DistributedDataParallel does
+// with each. A line each, `row column: the losses' bits, and the sum of all parameters at the end`.
+// ddp_table.py has the same rows and columns in Python; compare_table.py compares.
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -33,7 +33,8 @@ struct Mlp : torch::nn::Module {
   void wrapped(const muster::ProcessGroup& /*group*/, const muster::DdpOptions& /*options*/) {}
   static int pick(int /*step*/, int /*rank*/) { return 0; }
   void set_requires_grad(bool on) {
-    for (auto& parameter : parameters()) parameter.set_requires_grad(on);
+    for (auto& parameter : parameters())
+      parameter.set_requires_grad(on);
   }
   Linear a{12, 16}, b{16, 5};
 };
@@ -82,18 +83,21 @@ struct Shared : torch::nn::Module {
 
 struct Frozen : Mlp {
   Frozen() {
-    for (auto& parameter : a->parameters()) parameter.set_requires_grad(false);
+    for (auto& parameter : a->parameters())
+      parameter.set_requires_grad(false);
   }
 };
 
 // Frozen after it was wrapped, for two steps.
 struct Freezing : Mlp {
   void before(int step) {
-    for (auto& parameter : a->parameters()) parameter.set_requires_grad(step != 2 && step != 3);
+    for (auto& parameter : a->parameters())
+      parameter.set_requires_grad(step != 2 && step != 3);
   }
 };
 
-// Nothing is trained for two steps, but gradients flow through: a discriminator while its generator trains.
+// Nothing is trained for two steps, but gradients flow through: a discriminator while its generator
+// trains.
 struct FrozenWhole : Mlp {
   void before(int step) { set_requires_grad(step != 2 && step != 3); }
   Tensor forward(Tensor x, int pick) { return Mlp::forward(x.set_requires_grad(true), pick); }
@@ -126,7 +130,9 @@ struct Nested : TwoOutputs {
 
 // tanh(layer(input)), computed again in backward in a graph of its own.
 struct Recomputed : torch::autograd::Function<Recomputed> {
-  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& input, Linear layer) {
+  static Tensor forward(torch::autograd::AutogradContext* context,
+                        const Tensor& input,
+                        Linear layer) {
     context->save_for_backward({input});
     context->saved_data["layer"] = reinterpret_cast<int64_t>(layer.get());
     return torch::tanh(layer->forward(input));
@@ -143,7 +149,9 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
 };
 
 struct Checkpointed : Mlp {
-  Tensor forward(Tensor x, int /*pick*/) { return b(Recomputed::apply(x.set_requires_grad(true), a)); }
+  Tensor forward(Tensor x, int /*pick*/) {
+    return b(Recomputed::apply(x.set_requires_grad(true), a));
+  }
 };
 
 struct CheckpointedTwice : Mlp {
@@ -218,11 +226,11 @@ std::string train(muster::ProcessGroup& all, const Data& data, const Case& of) {
     Tensor loss;
     for (int micro = 0; micro < (of.accumulate ? 2 : 1); ++micro) {
       const auto guard = model.no_sync_if(of.accumulate && micro == 0);
-      const int64_t begin =
-          ((step + micro) * group.size() + group.rank()) * kBatch % (data.features.size(0) - kBatch);
+      const int64_t begin = ((step + micro) * group.size() + group.rank()) * kBatch %
+                            (data.features.size(0) - kBatch);
       const auto x = data.features.slice(0, begin, begin + kBatch).clone();
-      loss =
-          net->loss(model(x, Net::pick(step, group.rank())), x, data.labels.slice(0, begin, begin + kBatch));
+      loss = net->loss(
+          model(x, Net::pick(step, group.rank())), x, data.labels.slice(0, begin, begin + kBatch));
       loss.backward();
     }
     if (std::is_same_v<Net, Evaluated> && group.rank() == 0) {
@@ -230,7 +238,8 @@ std::string train(muster::ProcessGroup& all, const Data& data, const Case& of) {
       net->forward(data.features.slice(0, 0, kBatch), 0);
     }
     optimizer.step();
-    for (auto& parameter : net->parameters()) parameter.mutable_grad().reset();
+    for (auto& parameter : net->parameters())
+      parameter.mutable_grad().reset();
     char bits[16];
     std::snprintf(bits, sizeof bits, "%08x ", std::bit_cast<uint32_t>(loss.item<float>()));
     line += bits;
@@ -284,7 +293,8 @@ int main(int argc, char** argv) {
     data.labels = torch::randint(5, {200}).to(ctx.device());
     const std::string path = muster::cat(muster::test::twin_folder(), "/ours-", ctx.rank());
     FILE* file = std::fopen(path.c_str(), "w");
-    if (file == nullptr) throw std::runtime_error("cannot write " + path);
+    if (file == nullptr)
+      throw std::runtime_error("cannot write " + path);
     for (const auto& [row, run] : kRows) {
       for (const auto& [column, options] : kColumns) {
         std::string result;

@@ -1,5 +1,5 @@
-// What DistributedDataParallel adds to its group's traffic(): its gradients, as the Reducer and hooks send
-// them.
+// What DistributedDataParallel adds to its group's traffic(): its gradients, as the Reducer and
+// hooks send them.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -23,12 +23,17 @@ StepTraffic traffic_of_step(ProcessGroup& group, DdpOptions options, bool reduce
   options.check_steps = false;
   torch::nn::Sequential net(torch::nn::Linear(10, 20), torch::nn::Linear(20, 5));
   DistributedDataParallel ddp(net, group, options);
-  const auto step = [&] { ddp.forward(torch::ones({4, 10})).sum().backward(); };
-  for (int i = 0; i < 2; ++i) step();
+  const auto step = [&] {
+    ddp.forward(torch::ones({4, 10})).sum().backward();
+  };
+  for (int i = 0; i < 2; ++i)
+    step();
   std::optional<NoSync> local;
-  if (!reduces) local.emplace(ddp.reducer(), true);
+  if (!reduces)
+    local.emplace(ddp.reducer(), true);
   const Traffic before = group.traffic();
-  for (int i = 0; i < 3; ++i) step();
+  for (int i = 0; i < 3; ++i)
+    step();
   const Traffic after = group.traffic();
   EXPECT_EQ((after.bytes - before.bytes) % 3, 0);
   return {.calls = (after.calls - before.calls) / 3, .bytes = (after.bytes - before.bytes) / 3};

@@ -31,7 +31,8 @@ torch::nn::Sequential make_net(uint64_t seed) {
 std::vector<torch::nn::Sequential> nets_of(int world_size) {
   std::vector<torch::nn::Sequential> nets;
   nets.reserve(static_cast<size_t>(world_size));
-  for (int rank = 0; rank < world_size; ++rank) nets.push_back(make_net(10 + static_cast<uint64_t>(rank)));
+  for (int rank = 0; rank < world_size; ++rank)
+    nets.push_back(make_net(10 + static_cast<uint64_t>(rank)));
   return nets;
 }
 
@@ -53,11 +54,13 @@ std::vector<at::Tensor> joined_gradients(const Data& data) {
   auto net = make_net(10);
   mean_loss(net->forward(data.features), data.labels).backward();
   std::vector<at::Tensor> gradients;
-  for (const auto& parameter : net->parameters()) gradients.push_back(parameter.grad().clone());
+  for (const auto& parameter : net->parameters())
+    gradients.push_back(parameter.grad().clone());
   return gradients;
 }
 
-void expect_close(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& expected) {
+void expect_close(const std::vector<at::Tensor>& parameters,
+                  const std::vector<at::Tensor>& expected) {
   ASSERT_EQ(parameters.size(), expected.size());
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_TRUE(parameters[i].grad().allclose(expected[i], 1e-5, 1e-7)) << "parameter " << i;
@@ -83,14 +86,15 @@ TEST_P(Ddp, GradientsEqualOneProcessOnTheJoinedBatch) {
       const auto labels = data.labels.slice(0, group.rank() * share, (group.rank() + 1) * share);
       mean_loss(model(mine), labels).backward();
       expect_close(model.parameters(), expected);
-      for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+      for (auto& parameter : model.parameters())
+        parameter.mutable_grad().reset();
     }
   });
 }
 
 TEST_P(Ddp, MicroBatchesWithOneReductionEqualTheJoinedBatch) {
-  // 11 samples a rank in micro-batches of 2, three to a step: windows of 6 and of 5, the last micro-batch
-  // alone.
+  // 11 samples a rank in micro-batches of 2, three to a step: windows of 6 and of 5, the last
+  // micro-batch alone.
   const int64_t share = 11, micro = 2, accumulate = 3;
   const Data data = make_data(share * world_size());
   const auto nets = nets_of(world_size());
@@ -105,28 +109,33 @@ TEST_P(Ddp, MicroBatchesWithOneReductionEqualTheJoinedBatch) {
   }
   run_ranks(world_size(), [&](ProcessGroup& group) {
     DistributedDataParallel model(nets[static_cast<size_t>(group.rank())], group, options());
-    const TensorDataset mine(data.features.slice(0, group.rank() * share, (group.rank() + 1) * share),
-                             data.labels.slice(0, group.rank() * share, (group.rank() + 1) * share));
+    const TensorDataset mine(
+        data.features.slice(0, group.rank() * share, (group.rank() + 1) * share),
+        data.labels.slice(0, group.rank() * share, (group.rank() + 1) * share));
     DataLoader loader(mine, {.batch_size = micro, .accumulate = accumulate});
     for (int epoch = 0; epoch < 2; ++epoch) {
       size_t windows = 0;
       for (const auto& batch : loader) {
         const auto guard = model.no_sync_if(!batch.last);
         (mean_loss(model(batch.features), batch.labels) * batch.weight).backward();
-        if (!batch.last) continue;
+        if (!batch.last)
+          continue;
         expect_close(model.parameters(), expected.at(windows++));
-        for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+        for (auto& parameter : model.parameters())
+          parameter.mutable_grad().reset();
       }
       EXPECT_EQ(windows, 2U);
     }
   });
 }
 
-// Rank r takes r + 1 samples of every global batch, as the faster devices would; a last one is smaller.
+// Rank r takes r + 1 samples of every global batch, as the faster devices would; a last one is
+// smaller.
 TEST_P(Ddp, UnequalSharesEqualOneProcessOnTheGlobalBatch) {
   std::vector<int64_t> shares;
   shares.reserve(static_cast<size_t>(world_size()));
-  for (int rank = 0; rank < world_size(); ++rank) shares.push_back(rank + 1);
+  for (int rank = 0; rank < world_size(); ++rank)
+    shares.push_back(rank + 1);
   const auto global = std::accumulate(shares.begin(), shares.end(), int64_t{0});
   const int64_t length = 5 * global + std::max<int64_t>(1, global - 1);
   const Data data = make_data(length);
@@ -141,16 +150,20 @@ TEST_P(Ddp, UnequalSharesEqualOneProcessOnTheGlobalBatch) {
     run_ranks(world_size(), [&](ProcessGroup& group) {
       DistributedDataParallel model(nets[static_cast<size_t>(group.rank())], group, options());
       DistributedSampler sampler(
-          length, {.num_replicas = world_size(), .rank = group.rank(), .shuffle = false, .shares = shares});
-      DataLoader loader(TensorDataset(data.features, data.labels), sampler,
+          length,
+          {.num_replicas = world_size(), .rank = group.rank(), .shuffle = false, .shares = shares});
+      DataLoader loader(TensorDataset(data.features, data.labels),
+                        sampler,
                         {.batch_size = group.rank() + 1, .accumulate = accumulate});
       size_t steps = 0;
       for (const auto& batch : loader) {
         const auto guard = model.no_sync_if(!batch.last);
         (mean_loss(model(batch.features), batch.labels) * batch.weight).backward();
-        if (!batch.last) continue;
+        if (!batch.last)
+          continue;
         expect_close(model.parameters(), expected.at(steps++));
-        for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+        for (auto& parameter : model.parameters())
+          parameter.mutable_grad().reset();
       }
       EXPECT_EQ(steps, expected.size());
     });
@@ -169,14 +182,17 @@ TEST_P(Ddp, ZeroGradWorksBothWays) {
       EXPECT_NO_THROW(optimizer.zero_grad(to_none));
       for (const auto& parameter : model.parameters()) {
         EXPECT_EQ(parameter.grad().defined(), !to_none);
-        if (to_none) continue;
+        if (to_none)
+          continue;
         EXPECT_EQ(parameter.grad().abs().sum().item<float>(), 0);
       }
     }
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Ddp, ::testing::Combine(::testing::Values(1, 2, 4), ::testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(Ranks,
+                         Ddp,
+                         ::testing::Combine(::testing::Values(1, 2, 4), ::testing::Bool()),
                          [](const auto& info) {
                            return std::to_string(std::get<0>(info.param)) +
                                   (std::get<1>(info.param) ? "_views" : "_copies");
@@ -196,18 +212,27 @@ TEST(DdpConstruction, BroadcastsRankZerosParametersAndBuffers) {
     EXPECT_EQ(model.module()->running_mean.sum().item<float>(), 8);
     // Statistics drift apart in training; each forward starts from rank 0's.
     model(torch::ones({3, 4}) * group.rank()).sum().backward();
-    const auto before = group.all_gather_bytes(std::to_string(model.module()->running_mean[0].item<float>()));
+    const auto before =
+        group.all_gather_bytes(std::to_string(model.module()->running_mean[0].item<float>()));
     EXPECT_NE(before[0], before[1]);
     model(torch::zeros({3, 4}));
-    const auto after = group.all_gather_bytes(std::to_string(model.module()->running_mean[0].item<float>()));
+    const auto after =
+        group.all_gather_bytes(std::to_string(model.module()->running_mean[0].item<float>()));
     EXPECT_EQ(after[0], after[1]);
   });
 }
 
 struct AllBuffersImpl : torch::nn::Module {
   explicit AllBuffersImpl(int value) {
-    for (const auto type : {at::kShort, at::kBool, at::kUInt16, at::kUInt32, at::kUInt64, at::kComplexFloat,
-                            at::kComplexDouble, at::kFloat8_e5m2, at::kFloat8_e4m3fn})
+    for (const auto type : {at::kShort,
+                            at::kBool,
+                            at::kUInt16,
+                            at::kUInt32,
+                            at::kUInt64,
+                            at::kComplexFloat,
+                            at::kComplexDouble,
+                            at::kFloat8_e5m2,
+                            at::kFloat8_e4m3fn})
       register_buffer(c10::toString(type), torch::full({3}, value).to(type));
   }
   at::Tensor forward(const at::Tensor& x) { return (w * x).sum(); }
@@ -222,11 +247,13 @@ TEST(DdpConstruction, BuffersOfEveryTypeAreBroadcast) {
                 AllBuffers net(group.rank());
                 const auto expect_rank_zeros = [&] {
                   for (const auto& buffer : net->named_buffers())
-                    EXPECT_TRUE(buffer.value().view(at::kByte).eq(0).all().item<bool>()) << buffer.key();
+                    EXPECT_TRUE(buffer.value().view(at::kByte).eq(0).all().item<bool>())
+                        << buffer.key();
                 };
                 DistributedDataParallel model(net, group);
                 expect_rank_zeros();
-                for (at::Tensor& buffer : net->buffers()) buffer.view(at::kByte).fill_(group.rank());
+                for (at::Tensor& buffer : net->buffers())
+                  buffer.view(at::kByte).fill_(group.rank());
                 model(torch::ones({2}));
                 expect_rank_zeros();
               },
@@ -235,11 +262,14 @@ TEST(DdpConstruction, BuffersOfEveryTypeAreBroadcast) {
 }
 
 TEST(DdpConstruction, DifferentModelsNameTheFirstDifference) {
-  const auto check = [](torch::nn::Sequential a, torch::nn::Sequential b,
+  const auto check = [](torch::nn::Sequential a,
+                        torch::nn::Sequential b,
                         const ::testing::Matcher<std::string>& message) {
-    const auto failures = failures_of_ranks(
-        2, [&](ProcessGroup& group) { DistributedDataParallel model(group.rank() == 0 ? a : b, group); });
-    for (const auto& failure : failures) EXPECT_THAT(message_of(failure), message);
+    const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
+      DistributedDataParallel model(group.rank() == 0 ? a : b, group);
+    });
+    for (const auto& failure : failures)
+      EXPECT_THAT(message_of(failure), message);
   };
   const auto net = [](std::vector<int64_t> sizes) {
     torch::nn::Sequential layers;
@@ -247,8 +277,11 @@ TEST(DdpConstruction, DifferentModelsNameTheFirstDifference) {
       layers->push_back(torch::nn::Linear(sizes[i], sizes[i + 1]));
     return layers;
   };
-  check(net({4, 5, 6}), net({4, 5, 7}),
-        AllOf(HasSubstr("1.weight: Float [6, 5]"), HasSubstr("1.weight: Float [7, 5]"), HasSubstr("rank 1")));
+  check(net({4, 5, 6}),
+        net({4, 5, 7}),
+        AllOf(HasSubstr("1.weight: Float [6, 5]"),
+              HasSubstr("1.weight: Float [7, 5]"),
+              HasSubstr("rank 1")));
   check(net({4, 5}), net({4, 5, 6}), AllOf(HasSubstr("nothing on rank 0"), HasSubstr("1.weight")));
   auto frozen = net({4, 5});
   frozen->parameters()[0].set_requires_grad(false);

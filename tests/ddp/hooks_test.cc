@@ -1,5 +1,5 @@
-// Hooks beside DDP's own checks: failures have names and are recovered from, what hooks remember follows the
-// parameters and can be saved. That their gradients are Python's, hook_table.cc shows.
+// Hooks beside DDP's own checks: failures have names and are recovered from, what hooks remember
+// follows the parameters and can be saved. That their gradients are Python's, hook_table.cc shows.
 #include "muster/ddp/hooks.h"
 
 #include <gmock/gmock.h>
@@ -25,20 +25,26 @@ class HookTest : public ::testing::TestWithParam<const char*> {
 };
 
 std::vector<Hook> one_of_each() {
-  return {plain_average(),         fp16_compression(),
-          bf16_compression(),      power_sgd({.start_step = 1, .min_compression_rate = 0.1}),
-          top_k({.density = 0.4}), quantized_8bit({.block = 4})};
+  return {plain_average(),
+          fp16_compression(),
+          bf16_compression(),
+          power_sgd({.start_step = 1, .min_compression_rate = 0.1}),
+          top_k({.density = 0.4}),
+          quantized_8bit({.block = 4})};
 }
 
 Hook mean_of_all(int64_t* calls = nullptr) {
   return [calls](GradientBucket bucket) {
-    if (calls != nullptr) ++*calls;
+    if (calls != nullptr)
+      ++*calls;
     bucket.group.all_reduce(bucket.tensor);
     return bucket.tensor.div_(bucket.group.size());
   };
 }
 
-void train_some_steps(ProcessGroup& group, DistributedDataParallel<torch::nn::Sequential>& model, int from,
+void train_some_steps(ProcessGroup& group,
+                      DistributedDataParallel<torch::nn::Sequential>& model,
+                      int from,
                       int to) {
   torch::optim::SGD optimizer(model.parameters(), 1e-5);
   for (int step = from; step < to; ++step) {
@@ -61,9 +67,10 @@ TEST_P(HookTest, EveryHookLeavesTheSameGradientsOnAllRanks) {
 }
 
 TEST_P(HookTest, OptionsOfTheReducerHoldWithAHook) {
-  for (const DdpOptions& options :
-       {DdpOptions{.find_unused_parameters = true}, DdpOptions{.gradient_as_bucket_view = false},
-        DdpOptions{.static_graph = true}, DdpOptions{.bucket_cap_mb = 0.00001}}) {
+  for (const DdpOptions& options : {DdpOptions{.find_unused_parameters = true},
+                                    DdpOptions{.gradient_as_bucket_view = false},
+                                    DdpOptions{.static_graph = true},
+                                    DdpOptions{.bucket_cap_mb = 0.00001}}) {
     run_ranks(2,
               [&](ProcessGroup& group) {
                 DdpOptions with_hook = options;
@@ -82,7 +89,9 @@ TEST_P(HookTest, OptionsOfTheReducerHoldWithAHook) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, HookTest, ::testing::Values("gloo", "shm"),
+INSTANTIATE_TEST_SUITE_P(Backends,
+                         HookTest,
+                         ::testing::Values("gloo", "shm"),
                          [](const auto& info) { return std::string(info.param); });
 
 // A matrix and a vector of complex numbers.
@@ -91,7 +100,9 @@ struct ComplexNetImpl : torch::nn::Module {
     w = register_parameter("w", torch::ones({6, 4}, torch::kComplexDouble));
     b = register_parameter("b", torch::ones({6}, torch::kComplexDouble));
   }
-  at::Tensor forward(const at::Tensor& x) { return torch::abs(torch::matmul(w, x) + b).pow(2).sum(); }
+  at::Tensor forward(const at::Tensor& x) {
+    return torch::abs(torch::matmul(w, x) + b).pow(2).sum();
+  }
   at::Tensor w, b;
 };
 TORCH_MODULE(ComplexNet);
@@ -101,10 +112,13 @@ at::Tensor complex_input(int rank) {
   return torch::complex(real, real.flip(0) * 2 - 3 * rank);
 }
 
-// What a hook does to all numbers of a bucket, it does to the real and imaginary parts of complex ones.
+// What a hook does to all numbers of a bucket, it does to the real and imaginary parts of complex
+// ones.
 TEST_P(HookTest, ComplexGradientsAreReducedWhole) {
   const std::vector<std::function<Hook()>> exact = {
-      plain_average, [] { return mean_of_all(); }, [] { return top_k({.density = 1}); },
+      plain_average,
+      [] { return mean_of_all(); },
+      [] { return top_k({.density = 1}); },
       [] { return power_sgd({.matrix_rank = 8, .start_step = 0, .min_compression_rate = 0}); },
       [] { return power_sgd({.matrix_rank = 8, .start_step = 0, .min_compression_rate = 1e9}); }};
   for (size_t which = 0; which < exact.size(); ++which) {
@@ -113,8 +127,8 @@ TEST_P(HookTest, ComplexGradientsAreReducedWhole) {
                 ComplexNet net;
                 DistributedDataParallel model(net, group, {.hook = exact[which]()});
                 for (int step = 0; step < 3; ++step) {
-                  const auto expected =
-                      mean_gradients(group, net->forward(complex_input(group.rank())), net->parameters());
+                  const auto expected = mean_gradients(
+                      group, net->forward(complex_input(group.rank())), net->parameters());
                   model(complex_input(group.rank())).backward();
                   for (size_t i = 0; i < expected.size(); ++i) {
                     EXPECT_TRUE(at::allclose(net->parameters()[i].grad(), expected[i], 1e-9))
@@ -140,7 +154,8 @@ TEST_P(HookTest, AComplexBucketIsGivenAsRealNumbers) {
             const at::Tensor& gradient = bucket.gradients[i];
             EXPECT_TRUE(gradient.sizes().equals(torch::view_as_real(bucket.parameters[i]).sizes()));
             EXPECT_TRUE(gradient.is_alias_of(bucket.tensor));
-            EXPECT_TRUE(gradient.view(-1).equal(bucket.tensor.slice(0, numbers, numbers + gradient.numel())));
+            EXPECT_TRUE(gradient.view(-1).equal(
+                bucket.tensor.slice(0, numbers, numbers + gradient.numel())));
             numbers += gradient.numel();
           }
           EXPECT_EQ(numbers, bucket.tensor.numel());
@@ -148,7 +163,8 @@ TEST_P(HookTest, AComplexBucketIsGivenAsRealNumbers) {
           return bucket.tensor;
         };
         DistributedDataParallel model(net, group, {.hook = looks});
-        for (int step = 0; step < 2; ++step) model(complex_input(group.rank())).backward();
+        for (int step = 0; step < 2; ++step)
+          model(complex_input(group.rank())).backward();
       },
       {.backend = GetParam()});
 }
@@ -222,10 +238,15 @@ TEST(Hooks, FailuresComeOutOfBackwardWithNamesAndTheNextStepIsRight) {
       const Hook hook = [&](GradientBucket bucket) -> Reduction {
         bucket.group.all_reduce(bucket.tensor);
         bucket.tensor.div_(2);
-        if (step != 1) return bucket.tensor;
-        if (how == Fails::at_once) throw std::runtime_error("no luck");
-        if (how == Fails::other_shape) return bucket.tensor.slice(0, 1);
-        return []() -> at::Tensor { throw std::runtime_error("no luck"); };
+        if (step != 1)
+          return bucket.tensor;
+        if (how == Fails::at_once)
+          throw std::runtime_error("no luck");
+        if (how == Fails::other_shape)
+          return bucket.tensor.slice(0, 1);
+        return []() -> at::Tensor {
+          throw std::runtime_error("no luck");
+        };
       };
       auto net = two_layers();
       DistributedDataParallel model(net, group, {.hook = hook});
@@ -234,14 +255,18 @@ TEST(Hooks, FailuresComeOutOfBackwardWithNamesAndTheNextStepIsRight) {
             mean_gradients(group, net->forward(batch_of(group.rank())).sum(), net->parameters());
         const auto loss = model(batch_of(group.rank())).sum();
         if (step == 1) {
-          const auto text = HasSubstr(
-              how == Fails::other_shape ? "expected a tensor like the bucket's, Float [" : "no luck");
+          const auto text =
+              HasSubstr(how == Fails::other_shape ? "expected a tensor like the bucket's, Float ["
+                                                  : "no luck");
           try {
             loss.backward();
             ADD_FAILURE() << "no error";
           } catch (const Error& error) {
-            EXPECT_THAT(error.message(), AllOf(HasSubstr("hook a function, bucket 0 ("),
-                                               HasSubstr("1.weight"), HasSubstr("rank"), text));
+            EXPECT_THAT(error.message(),
+                        AllOf(HasSubstr("hook a function, bucket 0 ("),
+                              HasSubstr("1.weight"),
+                              HasSubstr("rank"),
+                              text));
           }
           continue;
         }
@@ -276,12 +301,15 @@ TEST(Hooks, TheStepCheckHolds) {
     DistributedDataParallel model(two_layers(), group, {.hook = fp16_compression()});
     for (int step = 0; step < 2; ++step) {
       const auto loss = model(batch_of(group.rank())).sum();
-      if (step == 0 && group.rank() == 1) continue;  // skips a backward
+      if (step == 0 && group.rank() == 1)
+        continue;  // skips a backward
       loss.backward();
     }
-    if (group.rank() == 1) model(batch_of(1)).sum().backward();
+    if (group.rank() == 1)
+      model(batch_of(1)).sum().backward();
   });
-  for (const auto& failure : failures) EXPECT_THAT(message_of(failure), HasSubstr("DistributedDataParallel"));
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure), HasSubstr("DistributedDataParallel"));
 }
 
 TEST(Hooks, WhatIsRememberedFollowsFrozenParameters) {
@@ -320,7 +348,8 @@ TEST(Hooks, AStateGoesOnWhereItWasSaved) {
       train_some_steps(group, second, 3, 6);
       // A new Reducer's first buckets have another order: other memory, and other last bits.
       for (size_t i = 0; i < net->parameters().size(); ++i)
-        EXPECT_TRUE(net->parameters()[i].allclose(other->parameters()[i], 1e-5, 1e-6)) << which << " " << i;
+        EXPECT_TRUE(net->parameters()[i].allclose(other->parameters()[i], 1e-5, 1e-6))
+            << which << " " << i;
       EXPECT_EQ(resumed.state().numbers, whole.state().numbers);
     });
   }
@@ -341,7 +370,8 @@ TEST(Hooks, RefusesAStateOfAnother) {
 
 TEST(Hooks, RanksWithDifferentHooksAreRefusedByName) {
   const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
-    const Hook hook = group.rank() == 0 ? power_sgd({.matrix_rank = 2}) : power_sgd({.matrix_rank = 4});
+    const Hook hook =
+        group.rank() == 0 ? power_sgd({.matrix_rank = 2}) : power_sgd({.matrix_rank = 4});
     DistributedDataParallel model(two_layers(), group, {.hook = hook});
   });
   for (const auto& failure : failures)
@@ -367,8 +397,8 @@ TEST(Hooks, OneThatRemembersBelongsToOneModel) {
 TEST(Hooks, TwoModelsInOneLoopHaveEachItsOwn) {
   run_ranks(2, [](ProcessGroup& group) {
     DistributedDataParallel first(two_layers(), group, {.hook = top_k({.density = 0.5})});
-    DistributedDataParallel second(two_layers(), group,
-                                   {.hook = power_sgd({.start_step = 1, .min_compression_rate = 0.1})});
+    DistributedDataParallel second(
+        two_layers(), group, {.hook = power_sgd({.start_step = 1, .min_compression_rate = 0.1})});
     for (int step = 0; step < 4; ++step) {
       const auto x = batch_of(group.rank(), step);
       (first(x).square().mean() + second(x).square().mean()).backward();
@@ -420,7 +450,8 @@ TEST(Hooks, NanStaysNan) {
     run_ranks(2, [&](ProcessGroup& group) {
       auto net = two_layers();
       DistributedDataParallel model(net, group, {.hook = one_of_each()[which]});
-      const auto x = group.rank() == 1 ? batch_of(1) * std::numeric_limits<float>::quiet_NaN() : batch_of(0);
+      const auto x =
+          group.rank() == 1 ? batch_of(1) * std::numeric_limits<float>::quiet_NaN() : batch_of(0);
       model(x).sum().backward();
       EXPECT_TRUE(net->parameters()[0].grad().isnan().any().item<bool>()) << which;
     });

@@ -1,5 +1,5 @@
-// Uneven inputs, and parameters that are compared, ignored, scripted or given as a list. That the numbers are
-// Python's, ddp_more.cc shows.
+// Uneven inputs, and parameters that are compared, ignored, scripted or given as a list. That the
+// numbers are Python's, ddp_more.cc shows.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/script.h>
@@ -39,7 +39,8 @@ void run_uneven_steps(ProcessGroup& group, DistributedDataParallel<torch::nn::Se
 
 bool same_parameters(ProcessGroup& group, const torch::nn::Module& net) {
   std::string mine;
-  for (const auto& parameter : net.parameters()) mine += std::to_string(hash_of_bits(parameter)) + " ";
+  for (const auto& parameter : net.parameters())
+    mine += std::to_string(hash_of_bits(parameter)) + " ";
   const auto all = group.all_gather_bytes(mine);
   return std::all_of(all.begin(), all.end(), [&](const auto& other) { return other == all[0]; });
 }
@@ -89,7 +90,8 @@ TEST_P(JoinTest, ARankWithoutAnyInputShadowsFromTheStart) {
         auto net = two_layers();
         DistributedDataParallel model(net, group, {.find_unused_parameters = true});
         const auto result = model.join([&] {
-          if (group.rank() == 0) return;
+          if (group.rank() == 0)
+            return;
           for (int step = 0; step < 3; ++step) {
             drop_gradients(*net);
             model(batch_of(1, step)).sum().backward();
@@ -110,19 +112,21 @@ TEST_P(JoinTest, StopTogetherEndsAllAtTheFirstThatIsThrough) {
         int steps = 0;
         const auto result = model.join(
             [&] {
-              for (; steps < 2 + group.rank(); ++steps) model(batch_of(group.rank())).sum().backward();
+              for (; steps < 2 + group.rank(); ++steps)
+                model(batch_of(group.rank())).sum().backward();
             },
             {.stop_together = true});
         EXPECT_TRUE(result.stopped);
         EXPECT_EQ(steps, 2);
-        const auto even =
-            model.join([&] { model(batch_of(group.rank())).sum().backward(); }, {.stop_together = true});
+        const auto even = model.join([&] { model(batch_of(group.rank())).sum().backward(); },
+                                     {.stop_together = true});
         EXPECT_FALSE(even.stopped);
       },
       backend());
 }
 
-// A rank that shadows takes no steps: without the last rank's state the next epoch's steps are its own.
+// A rank that shadows takes no steps: without the last rank's state the next epoch's steps are its
+// own.
 TEST_P(JoinTest, OptimizersGoOnWithTheLastRanksState) {
   for (const bool adam : {false, true}) {
     run_ranks(
@@ -134,8 +138,8 @@ TEST_P(JoinTest, OptimizersGoOnWithTheLastRanksState) {
           if (adam) {
             optimizer = std::make_unique<torch::optim::Adam>(model.parameters(), 0.01);
           } else {
-            optimizer = std::make_unique<torch::optim::SGD>(model.parameters(),
-                                                            torch::optim::SGDOptions(1e-4).momentum(0.9));
+            optimizer = std::make_unique<torch::optim::SGD>(
+                model.parameters(), torch::optim::SGDOptions(1e-4).momentum(0.9));
           }
           for (int epoch = 0; epoch < 2; ++epoch) {
             const int inputs =
@@ -165,7 +169,9 @@ TEST_P(JoinTest, OptimizersGoOnWithTheLastRanksState) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, JoinTest, ::testing::Values("gloo", "shm"),
+INSTANTIATE_TEST_SUITE_P(Backends,
+                         JoinTest,
+                         ::testing::Values("gloo", "shm"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(Join, RefusesWhatItCannotShadow) {
@@ -176,11 +182,14 @@ TEST(Join, RefusesWhatItCannotShadow) {
       model.join([&] { body(model, group); });
     })[1]);
   };
-  EXPECT_THAT(refusal({.static_graph = true}, [](auto&, auto&) {}), HasSubstr("got a static graph"));
-  EXPECT_THAT(refusal({}, [](auto& model, auto&) { model.join([] {}); }), HasSubstr("inside of it"));
+  EXPECT_THAT(refusal({.static_graph = true}, [](auto&, auto&) {}),
+              HasSubstr("got a static graph"));
+  EXPECT_THAT(refusal({}, [](auto& model, auto&) { model.join([] {}); }),
+              HasSubstr("inside of it"));
   EXPECT_THAT(refusal({},
                       [](auto& model, auto& group) {
-                        if (group.rank() == 0) return;
+                        if (group.rank() == 0)
+                          return;
                         model(batch_of(1)).sum().backward();
                         model.parameters()[0].set_requires_grad(false);
                         model(batch_of(1)).sum().backward();
@@ -194,7 +203,8 @@ TEST(Join, RefusesWhatItCannotShadow) {
               HasSubstr("forwards of one kind"));
   EXPECT_THAT(refusal({},
                       [](auto&, auto& group) {
-                        if (group.rank() == 1) throw std::runtime_error("mine");
+                        if (group.rank() == 1)
+                          throw std::runtime_error("mine");
                       }),
               HasSubstr("mine"));
 }
@@ -206,14 +216,16 @@ TEST(Join, RefusesStatisticsOfAllRanks) {
       convert_sync_batch_norm(*net, group);
       DistributedDataParallel model(net, group);
       const auto train = [&](int steps) {
-        for (int step = 0; step < steps; ++step) model(torch::rand({4, 3})).square().mean().backward();
+        for (int step = 0; step < steps; ++step)
+          model(torch::rand({4, 3})).square().mean().backward();
       };
       train(1);
       EXPECT_TRUE(model.join([&] { train(2 + group.rank()); }, {.stop_together = true}).stopped);
       model.join([&] { train(group.rank() == 0 ? inputs_of_rank_0 : 4); });
     });
-    EXPECT_THAT(message_of(failures[1]),
-                AllOf(HasSubstr("sync_batch_norm: expected to be outside of join()"), HasSubstr("rank 1")));
+    EXPECT_THAT(
+        message_of(failures[1]),
+        AllOf(HasSubstr("sync_batch_norm: expected to be outside of join()"), HasSubstr("rank 1")));
     EXPECT_NE(message_of(failures[0]), "");
   }
 }
@@ -224,14 +236,16 @@ TEST(VerifyEvery, NamesTheFirstParameterAndTheRanks) {
     DistributedDataParallel model(net, group, {.verify_every = 2});
     for (int step = 0; step < 4; ++step) {
       model(batch_of(group.rank())).sum().backward();
-      if (step != 0 || group.rank() != 1) continue;
+      if (step != 0 || group.rank() != 1)
+        continue;
       const torch::NoGradGuard no_grad;
       net->parameters()[2].view(-1)[3] += 1e-7;  // seen by the second forward
     }
   });
   for (const auto& failure : failures)
-    EXPECT_THAT(message_of(failure),
-                AllOf(HasSubstr("parameter '1.weight' on rank 1 ("), HasSubstr("before forward 2")));
+    EXPECT_THAT(
+        message_of(failure),
+        AllOf(HasSubstr("parameter '1.weight' on rank 1 ("), HasSubstr("before forward 2")));
 }
 
 TEST(VerifyEvery, LooksAtBuffersWhereAsked) {
@@ -240,7 +254,8 @@ TEST(VerifyEvery, LooksAtBuffersWhereAsked) {
       torch::nn::BatchNorm1d net(3);
       DistributedDataParallel model(
           net, group, {.broadcast_buffers = false, .verify_every = 1, .verify_buffers = buffers});
-      for (int step = 0; step < 2; ++step) model(torch::rand({4, 3}) + group.rank()).sum().backward();
+      for (int step = 0; step < 2; ++step)
+        model(torch::rand({4, 3}) + group.rank()).sum().backward();
     });
   };
   EXPECT_EQ(message_of(train(false)[0]), "");
@@ -264,9 +279,11 @@ TEST(IgnoredParameters, StayEachRanksOwn) {
     auto net = two_layers();
     {
       const torch::NoGradGuard no_grad;
-      for (auto& parameter : net->parameters()) parameter.fill_(1 + group.rank());
+      for (auto& parameter : net->parameters())
+        parameter.fill_(1 + group.rank());
     }
-    DistributedDataParallel model(net, group, {.ignored_parameters = {"0.weight", net->parameters()[1]}});
+    DistributedDataParallel model(
+        net, group, {.ignored_parameters = {"0.weight", net->parameters()[1]}});
     EXPECT_EQ(net->parameters()[0][0][0].item<float>(), 1 + group.rank());
     EXPECT_EQ(net->parameters()[1][0].item<float>(), 1 + group.rank());
     EXPECT_EQ(net->parameters()[2][0][0].item<float>(), 1);
@@ -283,8 +300,8 @@ TEST(IgnoredParameters, StayEachRanksOwn) {
 TEST(ScriptModules, AreReducedAndTheirOutputsFound) {
   run_ranks(2, [](ProcessGroup& group) {
     torch::jit::Module script("net");
-    script.register_parameter("w", torch::full({3}, 1.F + static_cast<float>(group.rank())).requires_grad_(),
-                              false);
+    script.register_parameter(
+        "w", torch::full({3}, 1.F + static_cast<float>(group.rank())).requires_grad_(), false);
     script.register_parameter("v", torch::ones({3}).requires_grad_(), false);
     script.define(R"(
 def forward(self, x: Tensor):
@@ -297,10 +314,12 @@ def forward(self, x: Tensor):
         const auto output = model(torch::ones({3}) * (1 + group.rank())).toGenericDict();
         const auto pair = output.at("a").toTuple();
         auto loss = pair->elements()[0].toTensor().sum();
-        if (!unused) loss = loss + pair->elements()[1].toTensorList().get(0).sum();
+        if (!unused)
+          loss = loss + pair->elements()[1].toTensorList().get(0).sum();
         loss.backward();
         EXPECT_EQ(script.attr("w").toTensor().grad()[0].item<float>(), 1.5);
-        for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+        for (auto& parameter : model.parameters())
+          parameter.mutable_grad().reset();
       }
     }
     EXPECT_TRUE(script.is_training());
@@ -317,7 +336,8 @@ TEST_P(JoinTest, ComplexParametersAreReduced) {
         for (int step = 0; step < 3; ++step) {
           const c10::complex<float> factor(1, 2 + 2 * static_cast<float>(group.rank()));
           reducer.forward([&] { return at::real((w * factor).sum()) + v.sum(); }).backward();
-          EXPECT_TRUE(w.grad().equal(torch::full({600}, c10::complex<float>(1, -3), torch::kComplexFloat)))
+          EXPECT_TRUE(
+              w.grad().equal(torch::full({600}, c10::complex<float>(1, -3), torch::kComplexFloat)))
               << step << " " << w.grad()[0];
           EXPECT_TRUE(v.grad().equal(torch::ones({5})));
           w.mutable_grad().reset();

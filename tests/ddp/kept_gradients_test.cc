@@ -1,5 +1,5 @@
-// Gradients that a program keeps over zero_grad(), as PCGrad and GradNorm do, stay as they were, although
-// they came in the memory of the Reducer's buckets.
+// Gradients that a program keeps over zero_grad(), as PCGrad and GradNorm do, stay as they were,
+// although they came in the memory of the Reducer's buckets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -32,17 +32,20 @@ const std::vector<Keeping>& keepings() {
 
 std::vector<at::Tensor> kept_of(const torch::nn::Module& net, const Keeping& keeping) {
   std::vector<at::Tensor> kept;
-  for (const at::Tensor& parameter : net.parameters()) kept.push_back(keeping.keep(parameter.grad()));
+  for (const at::Tensor& parameter : net.parameters())
+    kept.push_back(keeping.keep(parameter.grad()));
   return kept;
 }
 
 std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> copies;
-  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.clone());
+  for (const at::Tensor& tensor : tensors)
+    copies.push_back(tensor.clone());
   return copies;
 }
 
-void expect_same(const std::vector<at::Tensor>& kept, const std::vector<at::Tensor>& copies,
+void expect_same(const std::vector<at::Tensor>& kept,
+                 const std::vector<at::Tensor>& copies,
                  const std::string& what) {
   for (size_t i = 0; i < kept.size(); ++i)
     EXPECT_TRUE(kept[i].equal(copies[i])) << what << ", parameter " << i;
@@ -76,7 +79,8 @@ TEST_P(KeptGradients, StayAsTheyWere) {
               const auto loss = square_loss(model(batch_of(group.rank(), step)));
               drop_gradients(*net);  // where many programs have zero_grad()
               loss.backward();
-              EXPECT_TRUE(same_everywhere(group, net->parameters())) << keeping.name << ", step " << step;
+              EXPECT_TRUE(same_everywhere(group, net->parameters()))
+                  << keeping.name << ", step " << step;
               const auto now = kept_of(*net, keeping);
               const auto copied = copies_of(now);
               kept.insert(kept.end(), now.begin(), now.end());
@@ -89,7 +93,9 @@ TEST_P(KeptGradients, StayAsTheyWere) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, KeptGradients, ::testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Over,
+                         KeptGradients,
+                         ::testing::Values("shm", "gloo"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Adds up without zero_grad(): what is kept follows, as it does in one process.
@@ -98,17 +104,20 @@ TEST(KeptGradients, OfParametersThatStillHaveThemFollow) {
   for (int step = 0; step < 4; ++step)
     square_loss(alone->forward(torch::cat({batch_of(0, step), batch_of(1, step)}))).backward();
   std::vector<at::Tensor> expected;
-  for (const at::Tensor& parameter : alone->parameters()) expected.push_back(parameter.grad());
+  for (const at::Tensor& parameter : alone->parameters())
+    expected.push_back(parameter.grad());
   run_ranks(2, [&](ProcessGroup& group) {
     auto net = two_layers();
     DistributedDataParallel model(net, group);
     std::vector<at::Tensor> kept;
     for (int step = 0; step < 4; ++step) {
       square_loss(model(batch_of(group.rank(), step))).backward();
-      if (step == 1) kept = kept_of(*net, keepings()[1]);  // in the buckets that stay
+      if (step == 1)
+        kept = kept_of(*net, keepings()[1]);  // in the buckets that stay
     }
     expect_gradients(net->parameters(), expected);
-    for (size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(kept[i].allclose(expected[i], 1e-5, 1e-6)) << i;
+    for (size_t i = 0; i < kept.size(); ++i)
+      EXPECT_TRUE(kept[i].allclose(expected[i], 1e-5, 1e-6)) << i;
   });
 }
 
@@ -123,7 +132,8 @@ TEST(KeptGradients, AreZeroedInPlaceAsInOneProcess) {
     }
     const auto kept = kept_of(*net, keepings()[0]);
     net->zero_grad(/*set_to_none=*/false);
-    for (const at::Tensor& gradient : kept) EXPECT_EQ(gradient.abs().sum().item<float>(), 0);
+    for (const at::Tensor& gradient : kept)
+      EXPECT_EQ(gradient.abs().sum().item<float>(), 0);
   });
 }
 
@@ -140,7 +150,8 @@ void project(const torch::nn::Module& net, const std::function<void(int task)>& 
     const auto &a = of_tasks[0][i], &b = of_tasks[1][i];
     const auto product = (a * b).sum();
     const auto conflict = product.clamp_max(0);
-    parameters[i].mutable_grad() = a - conflict / b.square().sum() * b + b - conflict / a.square().sum() * a;
+    parameters[i].mutable_grad() =
+        a - conflict / b.square().sum() * b + b - conflict / a.square().sum() * a;
   }
 }
 
@@ -149,7 +160,8 @@ at::Tensor loss_of_task(const at::Tensor& output, int task) {
 }
 
 TEST(KeptGradients, OfTwoTasksAreProjectedAsInOneProcess) {
-  const auto train = [](torch::nn::Sequential& net, auto& model,
+  const auto train = [](torch::nn::Sequential& net,
+                        auto& model,
                         const std::function<at::Tensor(int)>& batch) {
     torch::optim::SGD optimizer(net->parameters(), 0.01);
     for (int step = 0; step < 4; ++step) {
@@ -164,7 +176,9 @@ TEST(KeptGradients, OfTwoTasksAreProjectedAsInOneProcess) {
       parameter.copy_(torch::sin(torch::arange(parameter.numel())).view_as(parameter));
     return net;
   };
-  const auto share = [](int rank, int step) { return torch::cos(batch_of(rank, step)); };
+  const auto share = [](int rank, int step) {
+    return torch::cos(batch_of(rank, step));
+  };
   auto alone = start();
   train(alone, alone, [&](int step) { return torch::cat({share(0, step), share(1, step)}); });
   run_ranks(2, [&](ProcessGroup& group) {
@@ -173,7 +187,8 @@ TEST(KeptGradients, OfTwoTasksAreProjectedAsInOneProcess) {
     auto* wrapped = &model;
     train(net, wrapped, [&](int step) { return share(group.rank(), step); });
     const auto expected = alone->parameters(), got = net->parameters();
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(got[i].allclose(expected[i], 1e-5, 1e-6)) << i;
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_TRUE(got[i].allclose(expected[i], 1e-5, 1e-6)) << i;
   });
 }
 

@@ -1,5 +1,6 @@
-// Values that a program puts into a wrapped model: torch::load and others give its parameters other memory,
-// another type for a while, or other gradient accumulators. Training goes on as that of one process.
+// Values that a program puts into a wrapped model: torch::load and others give its parameters other
+// memory, another type for a while, or other gradient accumulators. Training goes on as that of one
+// process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -24,7 +25,8 @@ struct LoadedNetImpl : torch::nn::Module {
     register_module("first", first);
     register_module("second", second);
     const torch::NoGradGuard no_grad;
-    for (auto& parameter : parameters()) parameter.fill_(value += 0.01);
+    for (auto& parameter : parameters())
+      parameter.fill_(value += 0.01);
   }
   at::Tensor forward(const at::Tensor& x) { return second(torch::tanh(first(x))); }
   torch::nn::Linear first{3, 4}, second{4, 2};
@@ -53,7 +55,8 @@ void copy_values(LoadedNet& net) {
   const torch::NoGradGuard no_grad;
   const auto values = LoadedNet(0.1)->parameters();
   auto parameters = net->parameters();
-  for (size_t i = 0; i < values.size(); ++i) parameters[i].copy_(values[i]);
+  for (size_t i = 0; i < values.size(); ++i)
+    parameters[i].copy_(values[i]);
 }
 
 // A way to put the values of LoadedNet(0.1) into a net.
@@ -69,7 +72,8 @@ const std::vector<Way>& ways() {
        [](LoadedNet& net) {
          const auto values = LoadedNet(0.1)->parameters();
          auto parameters = net->parameters();
-         for (size_t i = 0; i < values.size(); ++i) load_from(saved(values[i].detach()), parameters[i]);
+         for (size_t i = 0; i < values.size(); ++i)
+           load_from(saved(values[i].detach()), parameters[i]);
        }},
       {"torch::load of one parameter",
        [](LoadedNet& net) {
@@ -91,7 +95,8 @@ const std::vector<Way>& ways() {
        [](LoadedNet& net) {
          const auto values = LoadedNet(0.1)->parameters();
          auto parameters = net->parameters();
-         for (size_t i = 0; i < values.size(); ++i) parameters[i].set_data(values[i].detach().clone());
+         for (size_t i = 0; i < values.size(); ++i)
+           parameters[i].set_data(values[i].detach().clone());
        }},
       {"set_",
        [](LoadedNet& net) {
@@ -138,7 +143,8 @@ using Batch = std::function<at::Tensor(int step)>;
 template <class Model>
 void train_loaded(LoadedNet& net, Model& model, const Way& way, const Batch& batch) {
   for (int step = 0; step < 5; ++step) {
-    if (step == 2) way.put(net);
+    if (step == 2)
+      way.put(net);
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     optimizer.zero_grad();
     square_loss(model->forward(batch(step))).backward();
@@ -200,22 +206,25 @@ TEST_P(LoadedModel, OnOneRankOnlyIsAnErrorOnBoth) {
           LoadedNet net;
           DistributedDataParallel model(net, group);
           for (int step = 0; step < 5; ++step) {
-            if (step == 3 && group.rank() == rank_that_loads) load_values(net);
+            if (step == 3 && group.rank() == rank_that_loads)
+              load_values(net);
             drop_gradients(*net);
             square_loss(model(share_of(group.rank(), step))).backward();
           }
         },
         over());
-    EXPECT_THAT(message_of(failures[static_cast<size_t>(rank_that_loads)]),
-                AllOf(HasSubstr("expected every rank where parameters have changed"), HasSubstr("load")));
+    EXPECT_THAT(
+        message_of(failures[static_cast<size_t>(rank_that_loads)]),
+        AllOf(HasSubstr("expected every rank where parameters have changed"), HasSubstr("load")));
     EXPECT_THAT(message_of(failures[static_cast<size_t>(1 - rank_that_loads)]),
                 AnyOf(HasSubstr("expected every rank at the end of a backward"),
                       HasSubstr("first rank that failed has the cause")));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, LoadedModel, ::testing::Values("shm", "gloo"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Over, LoadedModel, ::testing::Values("shm", "gloo"), [](const auto& info) {
+  return std::string(info.param);
+});
 
 TEST(LoadedModels, OtherValuesOnOtherRanksBecomeRankZeros) {
   run_ranks(2, [](ProcessGroup& group) {
@@ -235,7 +244,8 @@ TEST(LoadedModels, MicroBatchesInsideNoSyncAreReducedWithTheLast) {
     drop_gradients(*net);
     load_values(net);
     const auto mean = mean_gradients(
-        group, square_loss(same(share_of(group.rank(), 1))) + square_loss(same(share_of(group.rank(), 2))),
+        group,
+        square_loss(same(share_of(group.rank(), 1))) + square_loss(same(share_of(group.rank(), 2))),
         same->parameters());
     {
       const auto guard = model.no_sync();
@@ -258,21 +268,26 @@ TEST(LoadedModels, AListOfTensorsIsReducedToo) {
 
 TEST(LoadedModels, FrozenWhileTheyAreLoadedAndUnfrozenAfterwards) {
   for (const Kind& kind : kinds()) {
-    if (kind.options.static_graph) continue;
+    if (kind.options.static_graph)
+      continue;
     run_ranks(2, [&](ProcessGroup& group) {
       LoadedNet net;
       DistributedDataParallel model(net, group, kind.options);
       const auto train_first = [&](bool on) {
-        for (auto& parameter : net->first->parameters()) parameter.set_requires_grad(on);
+        for (auto& parameter : net->first->parameters())
+          parameter.set_requires_grad(on);
       };
       for (int step = 0; step < 4; ++step) {
-        if (step == 1) train_first(false);
-        if (step == 2) load_values(net);
-        if (step == 3) train_first(true);
+        if (step == 1)
+          train_first(false);
+        if (step == 2)
+          load_values(net);
+        if (step == 3)
+          train_first(true);
         drop_gradients(*net);
         square_loss(model(share_of(group.rank(), step))).backward();
-        EXPECT_TRUE(
-            same_everywhere(group, step == 0 || step == 3 ? net->parameters() : net->second->parameters()))
+        EXPECT_TRUE(same_everywhere(
+            group, step == 0 || step == 3 ? net->parameters() : net->second->parameters()))
             << kind.name << ", step " << step;
       }
     });
@@ -303,8 +318,11 @@ void expect_refused(const std::function<void()>& backward, const char* what) {
     backward();
     ADD_FAILURE() << "a gradient that stays local must not pass: " << what;
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("'layer.weight'"), HasSubstr("stay local"),
-                                    HasSubstr("torch::load"), HasSubstr("before forward")));
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("'layer.weight'"),
+                      HasSubstr("stay local"),
+                      HasSubstr("torch::load"),
+                      HasSubstr("before forward")));
   }
 }
 
@@ -339,7 +357,9 @@ struct ConvNetImpl : torch::nn::Module {
     conv->bias.fill_(0.1);
   }
   at::Tensor forward(const at::Tensor& x) { return torch::tanh(conv(x)); }
-  void lay_out(at::MemoryFormat format) { conv->weight.set_data(conv->weight.detach().contiguous(format)); }
+  void lay_out(at::MemoryFormat format) {
+    conv->weight.set_data(conv->weight.detach().contiguous(format));
+  }
   torch::nn::Conv2d conv{torch::nn::Conv2dOptions(3, 4, 3)};
 };
 TORCH_MODULE(ConvNet);
@@ -361,7 +381,8 @@ TEST(LoadedModels, ALayoutThatAllRanksChangeIsTrainedAsInOneProcess) {
       ConvNet net;
       DistributedDataParallel model(net, group);
       for (int step = 0; step < 4; ++step) {
-        if (step == changed_at) net->lay_out(at::MemoryFormat::ChannelsLast);
+        if (step == changed_at)
+          net->lay_out(at::MemoryFormat::ChannelsLast);
         drop_gradients(*net);
         square_loss(model(picture_of(group.rank(), step))).backward();
         expect_gradients({net->conv->weight}, {expected[static_cast<size_t>(step)]});
@@ -376,12 +397,14 @@ TEST(LoadedModels, ALayoutThatOneRankChangesIsAnErrorOnBoth) {
       ConvNet net;
       DistributedDataParallel model(net, group);
       for (int step = 0; step < 5; ++step) {
-        if (step == changed_at && group.rank() == 1) net->lay_out(at::MemoryFormat::ChannelsLast);
+        if (step == changed_at && group.rank() == 1)
+          net->lay_out(at::MemoryFormat::ChannelsLast);
         drop_gradients(*net);
         square_loss(model(picture_of(group.rank(), step))).backward();
       }
     });
-    EXPECT_THAT(message_of(failures[1]), HasSubstr("expected every rank where parameters have changed"))
+    EXPECT_THAT(message_of(failures[1]),
+                HasSubstr("expected every rank where parameters have changed"))
         << changed_at;
     EXPECT_NE(message_of(failures[0]), "") << changed_at;
   }

@@ -13,7 +13,9 @@ namespace {
 TEST(SharedParameters, TwoWrappedModelsMayShareAnEncoder) {
   run_ranks(2, [](ProcessGroup& group) {
     torch::nn::Linear encoder(3, 3), first(3, 2), second(3, 2);
-    const auto with = [&](const torch::nn::Linear& head) { return torch::nn::Sequential(encoder, head); };
+    const auto with = [&](const torch::nn::Linear& head) {
+      return torch::nn::Sequential(encoder, head);
+    };
     DistributedDataParallel one(with(first), group), other(with(second), group);
     for (int step = 0; step < 3; ++step) {
       for (auto* model : {&one, &other}) {
@@ -29,7 +31,9 @@ TEST(SharedParameters, TwoWrappedModelsMayShareAnEncoder) {
 TEST(SharedParameters, TwoWrappedModelsWithAnEncoderInOneBackward) {
   run_ranks(2, [](ProcessGroup& group) {
     torch::nn::Linear encoder(3, 3), first(3, 2), second(3, 2);
-    const auto with = [&](const torch::nn::Linear& head) { return torch::nn::Sequential(encoder, head); };
+    const auto with = [&](const torch::nn::Linear& head) {
+      return torch::nn::Sequential(encoder, head);
+    };
     DistributedDataParallel one(with(first), group);
     one(batch_of(group.rank())).sum().backward();  // its buckets are there before the other's
     drop_gradients(*one.module());
@@ -37,8 +41,8 @@ TEST(SharedParameters, TwoWrappedModelsWithAnEncoderInOneBackward) {
     for (int step = 0; step < 3; ++step) {
       const auto x = batch_of(group.rank(), step);
       const auto weights = {encoder->weight, first->weight, second->weight};
-      const auto mean =
-          mean_gradients(group, one.module()->forward(x).sum() + other.module()->forward(x).sum(), weights);
+      const auto mean = mean_gradients(
+          group, one.module()->forward(x).sum() + other.module()->forward(x).sum(), weights);
       (one(x).sum() + other(x).sum()).backward();
       expect_gradients(weights, mean);
       drop_gradients(*one.module());

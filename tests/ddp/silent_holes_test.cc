@@ -1,5 +1,5 @@
-// The ways in which plain use of c10d::Reducer leaves gradients unreduced without a word. Each test shows the
-// hole in plain use first, then that DistributedDataParallel throws or reduces.
+// The ways in which plain use of c10d::Reducer leaves gradients unreduced without a word. Each test
+// shows the hole in plain use first, then that DistributedDataParallel throws or reduces.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -23,9 +23,12 @@ struct TwoLayersImpl : torch::nn::Module {
     register_module("used", used);
     register_module("sometimes", sometimes);
     const torch::NoGradGuard no_grad;
-    for (auto& parameter : parameters()) parameter.fill_(0.5);
+    for (auto& parameter : parameters())
+      parameter.fill_(0.5);
   }
-  torch::Tensor forward(const torch::Tensor& x, bool both) { return both ? sometimes(used(x)) : used(x); }
+  torch::Tensor forward(const torch::Tensor& x, bool both) {
+    return both ? sometimes(used(x)) : used(x);
+  }
   torch::nn::Linear used{3, 3};
   torch::nn::Linear sometimes{3, 3};
 };
@@ -46,11 +49,21 @@ at::Tensor mean_gradient(int world_size, bool both) {
   return sum / world_size;
 }
 
-std::unique_ptr<c10d::Reducer> plain_reducer(const std::vector<at::Tensor>& parameters, ProcessGroup& group) {
+std::unique_ptr<c10d::Reducer> plain_reducer(const std::vector<at::Tensor>& parameters,
+                                             ProcessGroup& group) {
   auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(parameters, {1 << 30}));
-  return std::make_unique<c10d::Reducer>(
-      parameters, buckets, group.c10d(), std::vector<bool>(parameters.size(), false), 1 << 25, false, true,
-      std::unordered_map<size_t, std::string>{}, 1 << 20, false, false, std::vector<int64_t>{});
+  return std::make_unique<c10d::Reducer>(parameters,
+                                         buckets,
+                                         group.c10d(),
+                                         std::vector<bool>(parameters.size(), false),
+                                         1 << 25,
+                                         false,
+                                         true,
+                                         std::unordered_map<size_t, std::string>{},
+                                         1 << 20,
+                                         false,
+                                         false,
+                                         std::vector<int64_t>{});
 }
 
 bool reduced(const at::Tensor& gradient, const at::Tensor& mean) {
@@ -66,7 +79,8 @@ TEST(SilentHoles, UnusedParameters) {
     const auto output = net->forward(input_of(group.rank()), false);
     reducer->prepare_for_backward({});
     EXPECT_NO_THROW(output.sum().backward());
-    EXPECT_FALSE(reduced(net->used->weight.grad(), mean)) << "the hole is gone: plain use reduces now";
+    EXPECT_FALSE(reduced(net->used->weight.grad(), mean))
+        << "the hole is gone: plain use reduces now";
   });
   run_ranks(2, [&](ProcessGroup& group) {
     DistributedDataParallel model(TwoLayers(), group);
@@ -75,8 +89,10 @@ TEST(SilentHoles, UnusedParameters) {
       output.sum().backward();
       ADD_FAILURE() << "backward must not pass";
     } catch (const Error& error) {
-      EXPECT_THAT(error.what(), AllOf(HasSubstr("sometimes.weight, sometimes.bias"), HasSubstr("2 of 4"),
-                                      HasSubstr("find_unused_parameters")));
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr("sometimes.weight, sometimes.bias"),
+                        HasSubstr("2 of 4"),
+                        HasSubstr("find_unused_parameters")));
     }
   });
 }
@@ -88,7 +104,8 @@ TEST(SilentHoles, UnusedParametersAreReducedWhenAskedFor) {
     for (int step = 0; step < 3; ++step) {
       model(input_of(group.rank()), false).sum().backward();
       EXPECT_TRUE(reduced(model.module()->used->weight.grad(), mean));
-      for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+      for (auto& parameter : model.parameters())
+        parameter.mutable_grad().reset();
     }
   });
 }
@@ -104,20 +121,22 @@ TEST(SilentHoles, StaticGraphsFirstBackward) {
     reducer->prepare_for_backward({});
     output.sum().backward();
     EXPECT_NO_THROW(reducer->check_finalized());
-    EXPECT_FALSE(reduced(net->used->weight.grad(), mean)) << "the hole is gone: plain use reduces now";
+    EXPECT_FALSE(reduced(net->used->weight.grad(), mean))
+        << "the hole is gone: plain use reduces now";
   });
   run_ranks(2, [&](ProcessGroup& group) {
     DistributedDataParallel model(TwoLayers(), group, {.static_graph = true});
     for (int step = 0; step < 3; ++step) {
       model(input_of(group.rank()), true).sum().backward();
       EXPECT_TRUE(reduced(model.module()->used->weight.grad(), mean)) << "step " << step;
-      for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+      for (auto& parameter : model.parameters())
+        parameter.mutable_grad().reset();
     }
   });
 }
 
-// A first window of several micro-batches would be learnt as a graph that gives each gradient several times,
-// and no later window would be reduced.
+// A first window of several micro-batches would be learnt as a graph that gives each gradient
+// several times, and no later window would be reduced.
 TEST(SilentHoles, StaticGraphsFirstBackwardInsideNoSync) {
   const auto mean = mean_gradient(2, true);
   run_ranks(2, [&](ProcessGroup& group) {
@@ -133,7 +152,8 @@ TEST(SilentHoles, StaticGraphsFirstBackwardInsideNoSync) {
       }
       (model(input_of(group.rank()), true).sum() / (window > 0 ? 2 : 1)).backward();
       EXPECT_TRUE(reduced(model.module()->used->weight.grad(), mean)) << "window " << window;
-      for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+      for (auto& parameter : model.parameters())
+        parameter.mutable_grad().reset();
     }
   });
 }
@@ -148,7 +168,8 @@ TEST(SilentHoles, StaticGraphAfterAnExceptionInItsFirstBackward) {
     EXPECT_THROW(hidden.sum().backward(), std::exception);
     model.module()->used->bias.remove_hook(hook);
     for (int step = 0; step < 3; ++step) {
-      for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+      for (auto& parameter : model.parameters())
+        parameter.mutable_grad().reset();
       model(input_of(group.rank()), true).sum().backward();
       EXPECT_TRUE(reduced(model.module()->used->weight.grad(), mean)) << "step " << step;
     }
@@ -158,7 +179,8 @@ TEST(SilentHoles, StaticGraphAfterAnExceptionInItsFirstBackward) {
 // Computes its layer's forward again in backward, in a graph of its own, as checkpointing does.
 class Recomputed : public torch::autograd::Function<Recomputed> {
  public:
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
+  static at::Tensor forward(torch::autograd::AutogradContext* context,
+                            const at::Tensor& input,
                             torch::nn::Linear layer) {
     context->save_for_backward({input});
     context->saved_data["layer"] = reinterpret_cast<int64_t>(layer.get());
@@ -177,7 +199,9 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
 
 struct CheckpointedImpl : torch::nn::Module {
   CheckpointedImpl() { register_module("net", net); }
-  torch::Tensor forward(const torch::Tensor& x) { return Recomputed::apply(net->used(x), net->sometimes); }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return Recomputed::apply(net->used(x), net->sometimes);
+  }
   TwoLayers net;
 };
 TORCH_MODULE(Checkpointed);
@@ -188,7 +212,8 @@ TEST(SilentHoles, GradientsFromABackwardInside) {
     run_ranks(2, [&](ProcessGroup& group) {
       DistributedDataParallel model(Checkpointed(), group, {.static_graph = static_graph});
       for (int step = 0; step < 3; ++step) {
-        for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+        for (auto& parameter : model.parameters())
+          parameter.mutable_grad().reset();
         model(input_of(group.rank())).sum().backward();
         EXPECT_TRUE(reduced(model.module()->net->used->weight.grad(), mean))
             << "step " << step << (static_graph ? ", static graph" : "");
@@ -197,7 +222,8 @@ TEST(SilentHoles, GradientsFromABackwardInside) {
   }
 }
 
-// The Reducer itself says "Expected to mark a variable ready only once" and names a function of Python's.
+// The Reducer itself says "Expected to mark a variable ready only once" and names a function of
+// Python's.
 TEST(SilentHoles, GradientsFromABackwardInsideDoNotGoWithUnusedParameters) {
   run_ranks(2, [&](ProcessGroup& group) {
     DistributedDataParallel model(Checkpointed(), group, {.find_unused_parameters = true});
@@ -205,8 +231,11 @@ TEST(SilentHoles, GradientsFromABackwardInsideDoNotGoWithUnusedParameters) {
       model(input_of(group.rank())).sum().backward();
       ADD_FAILURE() << "backward must not pass";
     } catch (const Error& error) {
-      EXPECT_THAT(error.what(), AllOf(HasSubstr("'net.sometimes."), HasSubstr("checkpointed activations"),
-                                      HasSubstr("set static_graph"), Not(HasSubstr("_set_static_graph"))));
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr("'net.sometimes."),
+                        HasSubstr("checkpointed activations"),
+                        HasSubstr("set static_graph"),
+                        Not(HasSubstr("_set_static_graph"))));
     }
   });
 }
@@ -217,9 +246,11 @@ TEST(SilentHoles, GradientsFromABackwardInsideGoWithUnusedParametersInAStaticGra
   run_ranks(2, [&](ProcessGroup& group) {
     Checkpointed net;
     net->register_module("never", torch::nn::Linear(3, 3));
-    DistributedDataParallel model(net, group, {.find_unused_parameters = true, .static_graph = true});
+    DistributedDataParallel model(
+        net, group, {.find_unused_parameters = true, .static_graph = true});
     for (int step = 0; step < 3; ++step) {
-      for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+      for (auto& parameter : model.parameters())
+        parameter.mutable_grad().reset();
       model(input_of(group.rank())).sum().backward();
       EXPECT_TRUE(reduced(net->net->used->weight.grad(), mean)) << "step " << step;
     }
@@ -267,7 +298,8 @@ TEST(SilentHoles, ASecondBackwardAfterOneForward) {
     const auto loss = net->forward(input_of(group.rank()), true).sum();
     reducer->prepare_for_backward({});
     loss.backward({}, /*retain_graph=*/true);
-    for (auto& parameter : net->parameters()) parameter.mutable_grad().reset();
+    for (auto& parameter : net->parameters())
+      parameter.mutable_grad().reset();
     EXPECT_NO_THROW(loss.backward());
     EXPECT_FALSE(reduced(net->used->weight.grad(), mean_gradient(2, true)))
         << "the hole is gone: plain use reduces now";
@@ -311,7 +343,8 @@ TEST(SilentHoles, AForwardThatWentPastTheWrapperAfterALocalOne) {
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), AllOf(HasSubstr("no forward"), HasSubstr("stay local")));
     }
-    for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+    for (auto& parameter : model.parameters())
+      parameter.mutable_grad().reset();
     model(input_of(group.rank()), true).sum().backward();
     EXPECT_TRUE(reduced(model.module()->used->weight.grad(), mean_gradient(2, true)));
   });
@@ -340,7 +373,8 @@ TEST(SilentHoles, ABackwardAfterAnotherGraphThatThrew) {
       const auto output = model(input, true);
       bool fails = true;
       output.register_hook([&](const at::Tensor&) {
-        if (fails) throw std::runtime_error("on the way");
+        if (fails)
+          throw std::runtime_error("on the way");
       });
       EXPECT_THROW(torch::autograd::grad({output.sum()}, {input}, {}, /*retain_graph=*/true),
                    std::runtime_error);
@@ -359,8 +393,8 @@ TEST(SilentHoles, ABackwardAgainAfterOneThatThrew) {
     DistributedDataParallel model(TwoLayers(), group, {.static_graph = true});
     const auto loss = model(input_of(group.rank()), true).sum();
     auto& weight = model.module()->used->weight;
-    const auto hook =
-        weight.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("on the way"); });
+    const auto hook = weight.register_hook(
+        [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("on the way"); });
     EXPECT_THROW(loss.backward({}, /*retain_graph=*/true), std::runtime_error);
     weight.remove_hook(hook);
     EXPECT_THROW(loss.backward(), Error);
@@ -368,9 +402,11 @@ TEST(SilentHoles, ABackwardAgainAfterOneThatThrew) {
 }
 
 TEST(SilentHoles, OnlyParametersThatShouldHaveComeAreNamed) {
-  const auto message_of_backward = [](const at::Tensor& loss, const std::vector<at::Tensor>& inputs) {
+  const auto message_of_backward = [](const at::Tensor& loss,
+                                      const std::vector<at::Tensor>& inputs) {
     try {
-      loss.backward({}, false, false, inputs.empty() ? std::nullopt : std::optional<at::TensorList>(inputs));
+      loss.backward(
+          {}, false, false, inputs.empty() ? std::nullopt : std::optional<at::TensorList>(inputs));
     } catch (const Error& error) {
       return std::string(error.what());
     }
@@ -381,15 +417,16 @@ TEST(SilentHoles, OnlyParametersThatShouldHaveComeAreNamed) {
     net->register_module("never", torch::nn::Linear(3, 3));
     DistributedDataParallel learnt(net, group, {.static_graph = true});
     learnt(input_of(group.rank()), true).sum().backward();
-    EXPECT_THAT(
-        message_of_backward(learnt(input_of(group.rank()), false).sum(), {}),
-        AllOf(HasSubstr("got none for sometimes.weight, sometimes.bias (2 of 4"), Not(HasSubstr("never"))));
+    EXPECT_THAT(message_of_backward(learnt(input_of(group.rank()), false).sum(), {}),
+                AllOf(HasSubstr("got none for sometimes.weight, sometimes.bias (2 of 4"),
+                      Not(HasSubstr("never"))));
   });
   run_ranks(2, [&](ProcessGroup& group) {
     TwoLayers net;
     DistributedDataParallel finds(net, group, {.find_unused_parameters = true});
-    EXPECT_THAT(message_of_backward(finds(input_of(group.rank()), false).sum(), {net->used->weight}),
-                HasSubstr("got none for one or more of used.bias, sometimes.weight, sometimes.bias"));
+    EXPECT_THAT(
+        message_of_backward(finds(input_of(group.rank()), false).sum(), {net->used->weight}),
+        HasSubstr("got none for one or more of used.bias, sometimes.weight, sometimes.bias"));
   });
 }
 
@@ -399,7 +436,8 @@ TEST(SilentHoles, TrainingGoesOnAfterAnExceptionInBackward) {
     DistributedDataParallel model(TwoLayers(), group);
     EXPECT_THROW(model(input_of(group.rank()), false).sum().backward(), Error);
     for (int step = 0; step < 2; ++step) {
-      for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+      for (auto& parameter : model.parameters())
+        parameter.mutable_grad().reset();
       model(input_of(group.rank()), true).sum().backward();
       EXPECT_TRUE(reduced(model.module()->used->weight.grad(), mean)) << "step " << step;
     }

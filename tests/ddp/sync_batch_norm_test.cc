@@ -1,4 +1,5 @@
-// Normalisation over all ranks is BatchNorm's over the joined batch: outputs, running statistics, gradients.
+// Normalisation over all ranks is BatchNorm's over the joined batch: outputs, running statistics,
+// gradients.
 #include "muster/ddp/sync_batch_norm.h"
 
 #include <gmock/gmock.h>
@@ -26,14 +27,16 @@ struct NormCase {
 at::Tensor joined_input(const NormCase& of) {
   torch::manual_seed(4);
   std::vector<int64_t> sizes{0};
-  for (const auto count : of.samples) sizes[0] += count;
+  for (const auto count : of.samples)
+    sizes[0] += count;
   sizes.insert(sizes.end(), of.shape.begin(), of.shape.end());
   return (torch::randn(sizes, torch::kDouble) * 3 + 5).to(of.type);
 }
 
 at::Tensor part_of(const at::Tensor& all, const NormCase& of, int rank) {
   int64_t begin = 0;
-  for (int i = 0; i < rank; ++i) begin += of.samples[static_cast<size_t>(i)];
+  for (int i = 0; i < rank; ++i)
+    begin += of.samples[static_cast<size_t>(i)];
   return all.slice(0, begin, begin + of.samples[static_cast<size_t>(rank)]).clone();
 }
 
@@ -47,17 +50,21 @@ TORCH_MODULE(AnyNorm);
 template <class Norm>
 void set_parameters(Norm& norm, at::ScalarType type) {
   norm->to(type);
-  if (!norm->weight.defined()) return;
+  if (!norm->weight.defined())
+    return;
   const torch::NoGradGuard no_grad;
   norm->weight.copy_(torch::linspace(0.5, 2, norm->weight.numel()));
   norm->bias.copy_(torch::linspace(-1, 1, norm->bias.numel()));
 }
 
-void expect_near(const at::Tensor& ours, const at::Tensor& expected, at::ScalarType type,
+void expect_near(const at::Tensor& ours,
+                 const at::Tensor& expected,
+                 at::ScalarType type,
                  const std::string& what) {
   const double bound = type == at::kDouble ? 1e-11 : 2e-5;
   ASSERT_EQ(ours.sizes(), expected.sizes()) << what;
-  EXPECT_TRUE(ours.allclose(expected, bound, bound)) << what << ": " << (ours - expected).abs().max();
+  EXPECT_TRUE(ours.allclose(expected, bound, bound))
+      << what << ": " << (ours - expected).abs().max();
 }
 
 void expect_as_joined(const NormCase& of, const std::string& name) {
@@ -78,7 +85,10 @@ void expect_as_joined(const NormCase& of, const std::string& name) {
       wanted.backward(slopes);
       got.backward(part_of(slopes, of, group.rank()));
       expect_near(got, part_of(wanted, of, group.rank()), of.type, name + " output");
-      expect_near(mine.grad(), part_of(whole.grad(), of, group.rank()), of.type, name + " input's gradient");
+      expect_near(mine.grad(),
+                  part_of(whole.grad(), of, group.rank()),
+                  of.type,
+                  name + " input's gradient");
     }
     if (norm->running_mean.defined()) {
       expect_near(norm->running_mean, one->running_mean, of.type, name + " running mean");
@@ -93,7 +103,9 @@ void expect_as_joined(const NormCase& of, const std::string& name) {
     }
     norm->eval();
     one->eval();
-    expect_near(norm(part_of(all, of, group.rank())), part_of(one(all), of, group.rank()), of.type,
+    expect_near(norm(part_of(all, of, group.rank())),
+                part_of(one(all), of, group.rank()),
+                of.type,
                 name + " eval");
   });
 }
@@ -109,7 +121,8 @@ TEST(SyncBatchNorm, IsBatchNormOverTheJoinedBatch) {
     expect_as_joined({{4}, {3, 0, 2}, Options(4), type}, name + " no samples on rank 1");
     expect_as_joined({{4}, {1, 1}, Options(4), type}, name + " one sample a rank");
     expect_as_joined({{4}, {3, 2}, Options(4).momentum(std::nullopt), type}, name + " cumulative");
-    expect_as_joined({{4}, {3, 2}, Options(4).momentum(0.7).eps(0.1), type}, name + " momentum and eps");
+    expect_as_joined({{4}, {3, 2}, Options(4).momentum(0.7).eps(0.1), type},
+                     name + " momentum and eps");
     expect_as_joined({{4}, {3, 2}, Options(4).affine(false), type}, name + " not affine");
     expect_as_joined({{4}, {3}, Options(4), type}, name + " one rank");
   }
@@ -119,7 +132,9 @@ TEST(SyncBatchNorm, IsBatchNormOverTheJoinedBatch) {
 TEST(SyncBatchNorm, NeedsNeitherAWeightNorABias) {
   const auto all = torch::randn({6, 4, 3}, torch::kDouble);
   const auto slopes = torch::rand_like(all);
-  const auto share = [](const at::Tensor& of, int rank) { return of.slice(0, rank * 3, rank * 3 + 3); };
+  const auto share = [](const at::Tensor& of, int rank) {
+    return of.slice(0, rank * 3, rank * 3 + 3);
+  };
   for (const bool has_weight : {false, true}) {
     for (const bool has_bias : {false, true}) {
       const auto values = [](bool has) {
@@ -133,8 +148,10 @@ TEST(SyncBatchNorm, NeedsNeitherAWeightNorABias) {
         const SyncBatchNormTensors tensors{.weight = values(has_weight), .bias = values(has_bias)};
         sync_batch_norm(mine, tensors, 0.1, 1e-5, group).backward(share(slopes, group.rank()));
         expect_near(mine.grad(), share(whole.grad(), group.rank()), at::kDouble, "input");
-        for (const auto& [own, expected] : {std::pair(tensors.weight, weight), {tensors.bias, bias}}) {
-          if (!own.defined()) continue;
+        for (const auto& [own, expected] :
+             {std::pair(tensors.weight, weight), {tensors.bias, bias}}) {
+          if (!own.defined())
+            continue;
           auto sum = own.grad().clone();
           group.all_reduce(sum);
           expect_near(sum, expected.grad(), at::kDouble, "weight or bias");
@@ -161,9 +178,12 @@ TEST(SyncBatchNorm, AConvertedNormNeedsNeitherAWeightNorABias) {
       convert_sync_batch_norm(*norm, group);
       auto mine = all.slice(0, group.rank() * 3, group.rank() * 3 + 3).clone().requires_grad_();
       norm(mine).pow(3).sum().backward();
-      expect_near(mine.grad(), whole.grad().slice(0, group.rank() * 3, group.rank() * 3 + 3), at::kDouble,
+      expect_near(mine.grad(),
+                  whole.grad().slice(0, group.rank() * 3, group.rank() * 3 + 3),
+                  at::kDouble,
                   "input");
-      if (!affine) return;
+      if (!affine)
+        return;
       auto sum = norm->weight.grad().clone();
       group.all_reduce(sum);
       expect_near(sum, one->weight.grad(), at::kDouble, "weight");
@@ -193,7 +213,8 @@ TEST(SyncBatchNorm, TakesHalves) {
     const auto expected = one(both.to(torch::kFloat));
     run_ranks(2, [&](ProcessGroup& group) {
       SyncBatchNorm norm(torch::nn::BatchNormOptions(3), group);
-      auto x = both.slice(0, group.rank() * 3, group.rank() * 3 + 3).detach().clone().requires_grad_();
+      auto x =
+          both.slice(0, group.rank() * 3, group.rank() * 3 + 3).detach().clone().requires_grad_();
       const auto y = norm(x);
       EXPECT_EQ(y.scalar_type(), type);
       const auto wanted = expected.slice(0, group.rank() * 3, group.rank() * 3 + 3);
@@ -206,7 +227,8 @@ TEST(SyncBatchNorm, TakesHalves) {
 }
 
 struct BlockImpl : torch::nn::Module {
-  explicit BlockImpl(int64_t channels) : conv(torch::nn::Conv2dOptions(1, channels, 3)), norm(channels) {
+  explicit BlockImpl(int64_t channels)
+      : conv(torch::nn::Conv2dOptions(1, channels, 3)), norm(channels) {
     register_module("conv", conv);
     register_module("norm", norm);
   }
@@ -236,7 +258,8 @@ TEST(ConvertSyncBatchNorm, TypedMembersAndSequentialsTrainAsOneProcessOnTheJoine
   torch::manual_seed(8);
   const auto x = torch::randn({12, 1, 4, 4}), y = torch::randint(5, {12});
   auto one = seeded_nested_norms();
-  std::vector<NestedNorms> nets{seeded_nested_norms(), seeded_nested_norms(), seeded_nested_norms()};
+  std::vector<NestedNorms> nets{
+      seeded_nested_norms(), seeded_nested_norms(), seeded_nested_norms()};
   torch::optim::SGD optimizer(one->parameters(), 0.1);
   for (int step = 0; step < 4; ++step) {
     optimizer.zero_grad();
@@ -269,7 +292,8 @@ TEST(ConvertSyncBatchNorm, LeavesOthersEvalAndCopiesAlone) {
     const auto x = torch::randn({4, 3}) + group.rank();
     const auto is_local = [&](torch::nn::BatchNorm1dImpl& module) {
       torch::nn::BatchNorm1d plain(3);
-      if (!module.is_training()) plain->eval();
+      if (!module.is_training())
+        plain->eval();
       return module.forward(x).allclose(plain(x), 1e-6, 1e-6);
     };
     auto copy = std::dynamic_pointer_cast<torch::nn::BatchNorm1dImpl>(net->clone());
@@ -287,8 +311,8 @@ TEST(ConvertSyncBatchNorm, LeavesOthersEvalAndCopiesAlone) {
 
 TEST(ConvertSyncBatchNorm, NamesWhatItCannotKnow) {
   run_ranks(1, [](ProcessGroup& group) {
-    torch::nn::Sequential net(
-        torch::nn::BatchNorm1d(torch::nn::BatchNormOptions(3).affine(false).track_running_stats(false)));
+    torch::nn::Sequential net(torch::nn::BatchNorm1d(
+        torch::nn::BatchNormOptions(3).affine(false).track_running_stats(false)));
     try {
       convert_sync_batch_norm(*net, group);
       ADD_FAILURE() << "no error";
@@ -305,12 +329,14 @@ TEST(SyncBatchNorm, RefusesOnAllRanksWhatHasNoVariance) {
     SyncBatchNorm norm(torch::nn::BatchNormOptions(3), group);
     norm(torch::ones({group.rank(), 3}));
   });
-  for (const auto& failure : failures) EXPECT_THAT(message_of(failure), HasSubstr("two values of a channel"));
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure), HasSubstr("two values of a channel"));
   run_ranks(1, [](ProcessGroup& group) {
     SyncBatchNorm norm(torch::nn::BatchNormOptions(3), group);
     EXPECT_THROW(norm(torch::ones({3})), Error);
     auto x = torch::randn({4, 3}).requires_grad_();
-    EXPECT_THROW(torch::autograd::grad({norm(x).square().sum()}, {x}, {}, {}, /*create_graph=*/true), Error);
+    EXPECT_THROW(
+        torch::autograd::grad({norm(x).square().sum()}, {x}, {}, {}, /*create_graph=*/true), Error);
   });
 }
 

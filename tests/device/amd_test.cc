@@ -13,14 +13,17 @@ using testing::IsEmpty;
 
 constexpr uint64_t kGpuSimds = 440;
 
-// A machine with a CPU node and GPUs, as amdgpu and amdkfd show it. Numbers are made up, names are theirs.
+// A machine with a CPU node and GPUs, as amdgpu and amdkfd show it. Numbers are made up, names are
+// theirs.
 class Amd : public testing::Test {
  protected:
   Amd() { add_kfd_node(root_, 0, 0, {{"cpu_cores_count", 64}, {"simd_count", 0}}); }
 
   // location: bus, device and function as PCI packs them.
   void add_gpu(int node, uint64_t unique_id, uint64_t bus, uint64_t domain = 0) {
-    add_kfd_node(root_, node, 1000 + static_cast<uint64_t>(node),
+    add_kfd_node(root_,
+                 node,
+                 1000 + static_cast<uint64_t>(node),
                  {{"simd_count", kGpuSimds},
                   {"location_id", bus << 8},
                   {"domain", domain},
@@ -105,8 +108,10 @@ TEST_F(Amd, WithFewFiles) {
   add_gpu(1, 0, 0x03, 1);
   root_.write("sys/class/kfd/kfd/topology/nodes/1/mem_banks/0/properties",
               "heap_type 1\nsize_in_bytes 1000\n");
-  root_.write("sys/class/kfd/kfd/topology/nodes/1/mem_banks/1/properties", "heap_type 2\nsize_in_bytes 24\n");
-  root_.write("sys/class/kfd/kfd/topology/nodes/1/mem_banks/2/properties", "heap_type 4\nsize_in_bytes 9\n");
+  root_.write("sys/class/kfd/kfd/topology/nodes/1/mem_banks/1/properties",
+              "heap_type 2\nsize_in_bytes 24\n");
+  root_.write("sys/class/kfd/kfd/topology/nodes/1/mem_banks/2/properties",
+              "heap_type 4\nsize_in_bytes 9\n");
   const Gpu gpu = probe(GpuDetail::full).gpus.at(0);
   EXPECT_EQ(gpu.uuid.value, "GPU-pci-0001:03:00.0") << "no unique id";
   EXPECT_EQ(gpu.model, "AMD GPU 0x740c");
@@ -128,15 +133,18 @@ TEST_F(Amd, OrderIsThatOfNodesByNumber) {
   add_gpu(2, 0x2, 0x22);
   add_gpu(3, 0x3, 0x11);
   std::vector<std::string> uuids;
-  for (const Gpu& gpu : probe().gpus) uuids.push_back(cat(gpu.index.value, " ", gpu.uuid.value));
-  EXPECT_THAT(uuids,
-              ElementsAre("0 GPU-0000000000000002", "1 GPU-0000000000000003", "2 GPU-000000000000000a"));
+  for (const Gpu& gpu : probe().gpus)
+    uuids.push_back(cat(gpu.index.value, " ", gpu.uuid.value));
+  EXPECT_THAT(
+      uuids,
+      ElementsAre("0 GPU-0000000000000002", "1 GPU-0000000000000003", "2 GPU-000000000000000a"));
 }
 
 TEST_F(Amd, ErrorsAreItsHealth) {
   add_gpu(1, 5, 0x03);
   add_pci_device(root_, "pci0000:00/0000:00:01.0/0000:03:00.0", 0, "0-3");
-  root_.write("sys/devices/pci0000:00/0000:00:01.0/0000:03:00.0/ras/umc_err_count", "ue: 2\nce: 0\n");
+  root_.write("sys/devices/pci0000:00/0000:00:01.0/0000:03:00.0/ras/umc_err_count",
+              "ue: 2\nce: 0\n");
   add_gpu(2, 5, 0x04);
   const AmdReport report = probe();
   EXPECT_EQ(report.gpus.at(0).health, "2 uncorrected memory errors since the driver loaded");
@@ -170,12 +178,14 @@ TEST_F(Amd, InfinityFabricLinks) {
   for (int node = 1; node <= 4; ++node)
     add_gpu(node, static_cast<uint64_t>(node), static_cast<uint64_t>(node));
   link(1, 0, 0, {{"type", 2}});
-  link(1, 1, 2, {{"type", 11}, {"weight", 15}, {"min_bandwidth", 50000}, {"max_bandwidth", 200000}});
+  link(
+      1, 1, 2, {{"type", 11}, {"weight", 15}, {"min_bandwidth", 50000}, {"max_bandwidth", 200000}});
   link(1, 2, 3, {{"type", 11}, {"weight", 15}});
   link(1, 3, 4, {{"type", 11}, {"weight", 30}, {"min_bandwidth", 50000}, {"max_bandwidth", 0}});
   std::vector<std::string> first;
   const AmdReport report = probe(GpuDetail::placement, true);
-  for (const Link& link : report.links.at(0)) first.push_back(to_string(link));
+  for (const Link& link : report.links.at(0))
+    first.push_back(to_string(link));
   EXPECT_THAT(first, ElementsAre("X", "XGMI4", "XGMI1", "?"));
   EXPECT_EQ(to_string(report.links[1][0]), "XGMI4") << "told on one side, true on both";
   EXPECT_THAT(probe().links, IsEmpty());

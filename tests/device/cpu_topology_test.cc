@@ -16,8 +16,8 @@ namespace {
 
 using testing::ElementsAre;
 
-// Linux's files of two sockets with one NUMA node each; each has two cores of two threads and, where wanted,
-// one last-level cache a core.
+// Linux's files of two sockets with one NUMA node each; each has two cores of two threads and,
+// where wanted, one last-level cache a core.
 void write_machine(const ScratchFolder& root, bool with_l3) {
   for (int cpu = 0; cpu < 8; ++cpu) {
     const int core = cpu % 4;
@@ -37,7 +37,8 @@ void write_machine(const ScratchFolder& root, bool with_l3) {
     root.write(folder + "/topology/core_cpus", mask(threads));
     root.write(folder + "/topology/core_siblings", mask(package));
     root.write(folder + "/topology/package_cpus", mask(package));
-    if (!with_l3) continue;
+    if (!with_l3)
+      continue;
     root.write(folder + "/cache/index0/level", "3\n");
     root.write(folder + "/cache/index0/type", "Unified\n");
     root.write(folder + "/cache/index0/size", "32768K\n");
@@ -56,7 +57,8 @@ void write_machine(const ScratchFolder& root, bool with_l3) {
 }
 
 std::vector<CpuCore> cores_of(const ScratchFolder& root) {
-  const ScopedEnv fs_root("HWLOC_FSROOT", root.path().c_str());  // hwloc's own way to another machine
+  const ScopedEnv fs_root("HWLOC_FSROOT",
+                          root.path().c_str());  // hwloc's own way to another machine
   const ScopedEnv components("HWLOC_COMPONENTS", "linux,stop");
   return read_cpu_cores();
 }
@@ -64,15 +66,21 @@ std::vector<CpuCore> cores_of(const ScratchFolder& root) {
 TEST(CpuTopology, SocketsNodesAndThreads) {
   const ScratchFolder root;
   write_machine(root, true);
-  EXPECT_THAT(cores_of(root), ElementsAre(CpuCore{{0, 4}, 0, 0, 0}, CpuCore{{1, 5}, 0, 0, 1},
-                                          CpuCore{{2, 6}, 1, 1, 2}, CpuCore{{3, 7}, 1, 1, 3}));
+  EXPECT_THAT(cores_of(root),
+              ElementsAre(CpuCore{{0, 4}, 0, 0, 0},
+                          CpuCore{{1, 5}, 0, 0, 1},
+                          CpuCore{{2, 6}, 1, 1, 2},
+                          CpuCore{{3, 7}, 1, 1, 3}));
 }
 
 TEST(CpuTopology, WithoutLastLevelCacheASocketIsOneComplex) {
   const ScratchFolder root;
   write_machine(root, false);
-  EXPECT_THAT(cores_of(root), ElementsAre(CpuCore{{0, 4}, 0, 0, 0}, CpuCore{{1, 5}, 0, 0, 0},
-                                          CpuCore{{2, 6}, 1, 1, 1}, CpuCore{{3, 7}, 1, 1, 1}));
+  EXPECT_THAT(cores_of(root),
+              ElementsAre(CpuCore{{0, 4}, 0, 0, 0},
+                          CpuCore{{1, 5}, 0, 0, 0},
+                          CpuCore{{2, 6}, 1, 1, 1},
+                          CpuCore{{3, 7}, 1, 1, 1}));
 }
 
 TEST(SysCores, AreWhatHwlocFinds) {
@@ -85,16 +93,19 @@ TEST(SysCores, AreWhatHwlocFinds) {
 
 TEST(SysCores, OfThisMachineAreThoseOfHwloc) {
   std::set<std::vector<int>> by_hwloc;
-  for (const CpuCore& core : read_cpu_cores()) by_hwloc.insert(core.cpus);
+  for (const CpuCore& core : read_cpu_cores())
+    by_hwloc.insert(core.cpus);
   std::set<std::vector<int>> by_sys;
-  for (const CpuCore& core : read_sys_cores("", usable_cpus())) by_sys.insert(core.cpus);
+  for (const CpuCore& core : read_sys_cores("", usable_cpus()))
+    by_sys.insert(core.cpus);
   EXPECT_EQ(by_sys, by_hwloc);
 }
 
 TEST(SysCores, OnlyCpusThatAreAskedFor) {
   const ScratchFolder root;
   write_machine(root, true);
-  EXPECT_THAT(read_sys_cores(root.path(), {5, 2}), ElementsAre(CpuCore{{5}, 0, 0, 0}, CpuCore{{2}, 1, 1, 1}));
+  EXPECT_THAT(read_sys_cores(root.path(), {5, 2}),
+              ElementsAre(CpuCore{{5}, 0, 0, 0}, CpuCore{{2}, 1, 1, 1}));
 }
 
 TEST(SysCores, WithoutFilesACpuIsACore) {
@@ -107,10 +118,12 @@ TEST(CpuTopology, ThisMachineHasTheCpusOfTheAffinityMask) {
   ASSERT_EQ(sched_getaffinity(0, sizeof(mask), &mask), 0);
   std::set<int> expected;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &mask)) expected.insert(cpu);
+    if (CPU_ISSET(cpu, &mask))
+      expected.insert(cpu);
   }
   std::set<int> found;
-  for (const CpuCore& core : read_cpu_cores()) found.insert(core.cpus.begin(), core.cpus.end());
+  for (const CpuCore& core : read_cpu_cores())
+    found.insert(core.cpus.begin(), core.cpus.end());
   EXPECT_EQ(found, expected);
 }
 

@@ -77,9 +77,11 @@ Host full_host() {
                   .ecc_uncorrected_errors = 0,
                   .near_cpus = "0-3"};
   host.gpus[1] = {.index = {1}, .uuid = {"GPU-b"}, .model = "M", .mig_enabled = true};
-  host.gpus[1].mig = {{.uuid = {"MIG-1"}, .profile = "1g.10gb", .memory_total_bytes = 10ULL << 30}, {}};
+  host.gpus[1].mig = {{.uuid = {"MIG-1"}, .profile = "1g.10gb", .memory_total_bytes = 10ULL << 30},
+                      {}};
   host.nics = {{.name = "mlx5_0", .pci = {"0000:05:00.0"}}};
-  host.gpu_links = {{{LinkKind::self}, {LinkKind::nvlink, 12}}, {{LinkKind::nvlink, 12}, {LinkKind::self}}};
+  host.gpu_links = {{{LinkKind::self}, {LinkKind::nvlink, 12}},
+                    {{LinkKind::nvlink, 12}, {LinkKind::self}}};
   host.nic_links = {{{LinkKind::pix}}, {{LinkKind::sys}}};
   host.cores = {{{0, 4}, 0, 0, 0}, {{1, 5}, 0, 0, 0}, {{2, 6}, 1, 1, 1}, {{3, 7}, 1, 1, 1}};
   return host;
@@ -109,8 +111,9 @@ CPU: 8 cores, 2 slots (ranks started where no GPU is used; MUSTER_CPU_SLOTS chan
 }
 
 TEST(DevicesText, LeasesHaveAColumn) {
-  const std::string text = devices_text(
-      {.hosts = {full_host()}}, {.leases = true, .holders = {{"GPU-a", "job 7"}, {"MIG-1", "job 8"}}});
+  const std::string text =
+      devices_text({.hosts = {full_host()}},
+                   {.leases = true, .holders = {{"GPU-a", "job 7"}, {"MIG-1", "job 8"}}});
   EXPECT_THAT(text, HasSubstr("processes  leased by\n"));
   EXPECT_THAT(text, HasSubstr("-          job 7\n"));
   EXPECT_THAT(text, HasSubstr("job 8\n"));
@@ -119,7 +122,8 @@ TEST(DevicesText, LeasesHaveAColumn) {
 TEST(DevicesText, HostileNamesDoNotReachTheTerminal) {
   Host host = full_host();
   host.name = host.gpus[0].model = host.nics[0].name = host.driver_version = "\x1b[2Jx";
-  EXPECT_THAT(devices_text({.source = "\x1b", .simulated = true, .hosts = {host}}), Not(HasSubstr("\x1b")));
+  EXPECT_THAT(devices_text({.source = "\x1b", .simulated = true, .hosts = {host}}),
+              Not(HasSubstr("\x1b")));
 }
 
 TEST(DevicesCommand, ShowsWhoHoldsALease) {
@@ -128,7 +132,8 @@ TEST(DevicesCommand, ShowsWhoHoldsALease) {
   const ScopedEnv library("MUSTER_NVML_LIBRARY", FAKE_NVML_LIBRARY);
   const ScopedEnv machine("FAKE_NVML", "version=570.1|uuid=GPU-7777,name=Test");
   EXPECT_THAT(run("devices"), Not(HasSubstr("job j42")));
-  const auto lease = LeaseFolder().try_take({"GPU-7777"}, kWholeGpu, {.job = "j42", .program = "train"});
+  const auto lease =
+      LeaseFolder().try_take({"GPU-7777"}, kWholeGpu, {.job = "j42", .program = "train"});
   ASSERT_TRUE(lease);
   EXPECT_THAT(run("devices"), HasSubstr("j42"));
 }
@@ -136,7 +141,8 @@ TEST(DevicesCommand, ShowsWhoHoldsALease) {
 TEST(DevicesCommand, AnotherMachinesSysfs) {
   const ScopedEnv library("MUSTER_NVML_LIBRARY", nullptr);
   const ScratchFolder root;
-  add_kfd_node(root, 1, 1, {{"simd_count", 1}, {"unique_id", 0xabc}, {"gfx_target_version", 90402}});
+  add_kfd_node(
+      root, 1, 1, {{"simd_count", 1}, {"unique_id", 0xabc}, {"gfx_target_version", 90402}});
   root.write("sys/module/amdgpu/version", "6.7.0\n");
   const std::string text = run("devices --sysroot " + root.path());
   EXPECT_THAT(text, HasSubstr(", amdgpu driver 6.7.0\n"));
@@ -171,7 +177,8 @@ TEST(Watch, InterruptEndsIt) {
   const Fd out(::open((folder.path() + "/out").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
   watch(out.get(),
         [&] {
-          if (++calls == 3) pthread_kill(pthread_self(), SIGINT);  // as Ctrl-C: seen at the next wait
+          if (++calls == 3)
+            pthread_kill(pthread_self(), SIGINT);  // as Ctrl-C: seen at the next wait
           return text;
         },
         {.interval = std::chrono::milliseconds(1)});
@@ -194,7 +201,8 @@ TEST(DevicesCommand, DrawsAPicture) {
   Plan plan{.policy = "sequential"};
   plan.ranks = {
       {.host = "box",
-       .device = {.kind = DeviceAssignment::Kind::cuda, .uuid = {"GPU-1111"}, .model = "Test 80GB"}}};
+       .device = {
+           .kind = DeviceAssignment::Kind::cuda, .uuid = {"GPU-1111"}, .model = "Test 80GB"}}};
   const std::string plan_file = folder.write("plan.json", plan_to_json(plan));
   run("devices --inventory " + box + " --plan " + plan_file + " --svg " + svg);
   EXPECT_NE(read_file(svg), plain);
@@ -204,12 +212,14 @@ TEST(DevicesCommand, DrawsAPicture) {
 TEST(DevicesCommand, JsonIsReadBack) {
   const ScratchFolder folder;
   const std::string path = folder.write("box.json", kBox);
-  EXPECT_EQ(inventory_from_json(run("devices --json --inventory " + path), path), read_inventory(path));
+  EXPECT_EQ(inventory_from_json(run("devices --json --inventory " + path), path),
+            read_inventory(path));
 }
 
 TEST(DevicesCommand, ThisMachineThroughNvml) {
   const ScopedEnv library("MUSTER_NVML_LIBRARY", FAKE_NVML_LIBRARY);
-  const ScopedEnv machine("FAKE_NVML", "version=570.1|uuid=GPU-7777,name=Test,util=55,temp=60|handle=15");
+  const ScopedEnv machine("FAKE_NVML",
+                          "version=570.1|uuid=GPU-7777,name=Test,util=55,temp=60|handle=15");
   const std::string text = run("devices");
   EXPECT_THAT(text, HasSubstr("GPU-7777"));
   EXPECT_THAT(text, HasSubstr("55 %"));
@@ -220,7 +230,8 @@ TEST(DevicesCommand, ThisMachineThroughNvml) {
 
 TEST(DevicesCommand, SaysWhyThereIsNoGpu) {
   const ScopedEnv library("MUSTER_NVML_LIBRARY", "/nowhere/libnvidia-ml.so.1");
-  EXPECT_THAT(run("devices"), HasSubstr("\nno GPU: NVML: cannot load /nowhere/libnvidia-ml.so.1: "));
+  EXPECT_THAT(run("devices"),
+              HasSubstr("\nno GPU: NVML: cannot load /nowhere/libnvidia-ml.so.1: "));
 }
 
 TEST(DevicesCommand, ErrorsLeaveAsTheyAre) {
@@ -233,7 +244,8 @@ TEST(DevicesCommand, HelpHasExamples) {
   CLI::App app("muster");
   int exit_code = 0;
   add_devices(app, &exit_code);
-  EXPECT_THAT(app.get_subcommand("devices")->help(), HasSubstr("muster devices --inventory box.json"));
+  EXPECT_THAT(app.get_subcommand("devices")->help(),
+              HasSubstr("muster devices --inventory box.json"));
 }
 
 }  // namespace

@@ -1,13 +1,15 @@
-// A stand-in for libnvidia-ml.so.1, so that the true dlopen path is tested with no GPU. Its machine stands in
-// the environment variable FAKE_NVML, or, read at each nvmlInit, in the file that it names (@FILE): sections
-// joined by '|', the first of the driver, then one a device; each is key=value joined by ','. Codes are
-// NVML's return codes.
+// A stand-in for libnvidia-ml.so.1, so that the true dlopen path is tested with no GPU. Its machine
+// stands in the environment variable FAKE_NVML, or, read at each nvmlInit, in the file that it
+// names (@FILE): sections joined by '|', the first of the driver, then one a device; each is
+// key=value joined by ','. Codes are NVML's return codes.
 //   driver:  version, init (code), count (code)
-//   device:  handle, uuid_code, memory_code, pcie_code (codes); uuid, name, pci, total, free, util, temp,
+//   device:  handle, uuid_code, memory_code, pcie_code (codes); uuid, name, pci, total, free, util,
+//   temp,
 //            power, power_limit, cc (9.0), ecc, retiring, remapping, pcie_gen, pcie_width, affinity
-//            (hexadecimal), procs (pid:bytes joined by '/'), mig (the mode: 0, 1), migs (instances joined by
-//            ';', each uuid:name:MiB:GPU slices:compute slices, or nothing for a hole), links (NVLinks joined
-//            by '/':
+//            (hexadecimal), procs (pid:bytes joined by '/'), mig (the mode: 0, 1), migs (instances
+//            joined by
+//            ';', each uuid:name:MiB:GPU slices:compute slices, or nothing for a hole), links
+//            (NVLinks joined by '/':
 //            @N to GPU N, s to a switch, - not active), topo (levels to each GPU joined by ':')
 // The declarations are independent of nvml_api.h: a wrong layout there shows here.
 #include <cstdio>
@@ -40,7 +42,8 @@ int activity_calls = 0;
 std::vector<std::string> pieces(const std::string& text, char separator) {
   std::vector<std::string> all;
   std::stringstream stream(text);
-  for (std::string piece; std::getline(stream, piece, separator);) all.push_back(piece);
+  for (std::string piece; std::getline(stream, piece, separator);)
+    all.push_back(piece);
   return all;
 }
 
@@ -51,9 +54,12 @@ void load_instances(Section& device) {
     const auto fields = pieces(text, ':');
     Section instance;
     if (fields.size() == 5) {
-      instance = {
-          {"uuid", fields[0]}, {"mib", fields[2]}, {"gpu_slices", fields[3]}, {"cpu_slices", fields[4]}};
-      if (!fields[1].empty()) instance["name"] = fields[1];
+      instance = {{"uuid", fields[0]},
+                  {"mib", fields[2]},
+                  {"gpu_slices", fields[3]},
+                  {"cpu_slices", fields[4]}};
+      if (!fields[1].empty())
+        instance["name"] = fields[1];
     }
     instances.push_back(instance);
   }
@@ -78,7 +84,8 @@ void load() {
     load_instances(section);
     machine.push_back(section);
   }
-  if (machine.empty()) machine.emplace_back();
+  if (machine.empty())
+    machine.emplace_back();
 }
 
 int code(const Section& section, const char* key) {
@@ -88,13 +95,14 @@ int code(const Section& section, const char* key) {
 
 bool copy(const Section& section, const char* key, char* out, size_t size) {
   const auto found = section.find(key);
-  if (found == section.end() || found->second.size() >= size) return false;
+  if (found == section.end() || found->second.size() >= size)
+    return false;
   std::memcpy(out, found->second.c_str(), found->second.size() + 1);
   return true;
 }
 
-// A handle points at the device's place here, which is its section's number in `machine`; from kInstances on,
-// at an instance's.
+// A handle points at the device's place here, which is its section's number in `machine`; from
+// kInstances on, at an instance's.
 constexpr size_t kInstances = 128;
 char places[256];
 
@@ -106,7 +114,8 @@ const Section& device_of(void* device) {
 int property(void* device, const char* key, unsigned* out) {
   const auto& section = device_of(device);
   const auto found = section.find(key);
-  if (found == section.end()) return not_supported;
+  if (found == section.end())
+    return not_supported;
   *out = static_cast<unsigned>(std::atoi(found->second.c_str()));
   return success;
 }
@@ -124,7 +133,8 @@ int list_processes(void* device, unsigned* count, Process* out) {
   const auto all = pieces(found == section.end() ? "" : found->second, '/');
   const unsigned room = *count;
   *count = static_cast<unsigned>(all.size());
-  if (room < all.size()) return insufficient_size;
+  if (room < all.size())
+    return insufficient_size;
   for (size_t i = 0; i < all.size(); ++i) {
     const auto pair = pieces(all[i], ':');
     out[i].pid = static_cast<unsigned>(std::stoul(pair.at(0)));
@@ -136,19 +146,23 @@ int list_processes(void* device, unsigned* count, Process* out) {
 int init() {
   load();
   const int result = code(machine[0], "init");
-  if (result == success) ++open_sessions;
+  if (result == success)
+    ++open_sessions;
   return result;
 }
 
 int count(unsigned* out) {
-  if (open_sessions == 0) return uninitialized;
+  if (open_sessions == 0)
+    return uninitialized;
   *out = static_cast<unsigned>(machine.size() - 1);
   return code(machine[0], "count");
 }
 
 int handle(unsigned index, void** device) {
-  if (open_sessions == 0) return uninitialized;
-  if (index + 1 >= machine.size()) return invalid_argument;
+  if (open_sessions == 0)
+    return uninitialized;
+  if (index + 1 >= machine.size())
+    return invalid_argument;
   *device = places + index + 1;
   return code(machine[index + 1], "handle");
 }
@@ -174,7 +188,8 @@ int nvmlSystemGetDriverVersion(char* out, unsigned size) {
 }
 
 int nvmlDeviceGetUUID(void* device, char* out, unsigned size) {
-  if (const int result = code(device_of(device), "uuid_code")) return result;
+  if (const int result = code(device_of(device), "uuid_code"))
+    return result;
   return copy(device_of(device), "uuid", out, size) ? success : not_supported;
 }
 
@@ -187,8 +202,10 @@ struct Memory {
 };
 int nvmlDeviceGetMemoryInfo(void* device, Memory* out) {
   const auto& section = device_of(device);
-  if (const int result = code(section, "memory_code")) return result;
-  if (!section.contains("total")) return not_supported;
+  if (const int result = code(section, "memory_code"))
+    return result;
+  if (!section.contains("total"))
+    return not_supported;
   out->total = std::stoull(section.at("total"));
   out->free = std::stoull(section.at("free"));
   out->used = out->total - out->free;
@@ -251,28 +268,32 @@ int nvmlDeviceGetPciInfo_v3(void* device, PciInfo* out) {
 
 int nvmlDeviceGetTotalEccErrors(void* device, int type, int counter, unsigned long long* out) {
   const auto& section = device_of(device);
-  if (!section.contains("ecc")) return not_supported;
+  if (!section.contains("ecc"))
+    return not_supported;
   *out = type == 1 && counter == 0 ? std::stoull(section.at("ecc")) : 1'000'000;
   return success;
 }
 
 int nvmlDeviceGetRetiredPagesPendingStatus(void* device, int* out) {
   const auto& section = device_of(device);
-  if (!section.contains("retiring")) return not_supported;
+  if (!section.contains("retiring"))
+    return not_supported;
   *out = code(section, "retiring");
   return success;
 }
-int nvmlDeviceGetRemappedRows(void* device, unsigned* corrected, unsigned* uncorrected, unsigned* pending,
-                              unsigned* failed) {
+int nvmlDeviceGetRemappedRows(
+    void* device, unsigned* corrected, unsigned* uncorrected, unsigned* pending, unsigned* failed) {
   const auto& section = device_of(device);
-  if (!section.contains("remapping")) return not_supported;
+  if (!section.contains("remapping"))
+    return not_supported;
   *corrected = *uncorrected = *failed = 0;
   *pending = static_cast<unsigned>(code(section, "remapping"));
   return success;
 }
 
 int nvmlDeviceGetMaxPcieLinkGeneration(void* device, unsigned* out) {
-  if (const int result = code(device_of(device), "pcie_code")) return result;
+  if (const int result = code(device_of(device), "pcie_code"))
+    return result;
   return property(device, "pcie_gen", out);
 }
 int nvmlDeviceGetMaxPcieLinkWidth(void* device, unsigned* out) {
@@ -284,7 +305,8 @@ int nvmlDeviceGetPowerManagementLimit(void* device, unsigned* out) {
 
 int nvmlDeviceGetCpuAffinity(void* device, unsigned words, unsigned long* out) {
   const auto& section = device_of(device);
-  if (!section.contains("affinity") || words == 0) return not_supported;
+  if (!section.contains("affinity") || words == 0)
+    return not_supported;
   std::memset(out, 0, words * sizeof(*out));
   out[0] = std::stoul(section.at("affinity"), nullptr, 16);
   return success;
@@ -300,9 +322,11 @@ int nvmlDeviceGetMaxMigDeviceCount(void*, unsigned* out) {
 }
 int nvmlDeviceGetMigDeviceHandleByIndex(void* device, unsigned index, void** out) {
   const auto& section = device_of(device);
-  if (index >= pieces(section.at("migs"), ';').size()) return not_found;
+  if (index >= pieces(section.at("migs"), ';').size())
+    return not_found;
   const size_t at = std::stoul(section.at("first_mig")) + index;
-  if (instances.at(at).empty()) return not_found;
+  if (instances.at(at).empty())
+    return not_found;
   *out = places + kInstances + at;
   return success;
 }
@@ -313,7 +337,8 @@ struct Attributes {
 };
 int nvmlDeviceGetAttributes_v2(void* device, Attributes* out) {
   const auto& section = device_of(device);
-  if (!section.contains("mib")) return not_supported;
+  if (!section.contains("mib"))
+    return not_supported;
   *out = {};
   out->memorySizeMB = std::stoull(section.at("mib"));
   out->gpuInstanceSliceCount = static_cast<unsigned>(std::stoul(section.at("gpu_slices")));
@@ -323,9 +348,11 @@ int nvmlDeviceGetAttributes_v2(void* device, Attributes* out) {
 
 int nvmlDeviceGetNvLinkState(void* device, unsigned link, int* active) {
   const auto& section = device_of(device);
-  if (!section.contains("links")) return not_supported;
+  if (!section.contains("links"))
+    return not_supported;
   const auto all = pieces(section.at("links"), '/');
-  if (link >= all.size()) return invalid_argument;
+  if (link >= all.size())
+    return invalid_argument;
   *active = all[link] == "-" ? 0 : 1;
   return success;
 }
@@ -336,16 +363,18 @@ int nvmlDeviceGetNvLinkRemoteDeviceType(void* device, unsigned link, int* type) 
 }
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(void* device, unsigned link, PciInfo* out) {
   const auto end = pieces(device_of(device).at("links"), '/').at(link);
-  if (end[0] != '@') return not_supported;
+  if (end[0] != '@')
+    return not_supported;
   return copy(machine.at(std::stoul(end.substr(1)) + 1), "pci", out->busId, sizeof(out->busId))
              ? success
              : not_supported;
 }
 int nvmlDeviceGetTopologyCommonAncestor(void* a, void* b, int* level) {
   const auto& section = device_of(a);
-  if (!section.contains("topo")) return not_supported;
-  *level =
-      std::stoi(pieces(section.at("topo"), ':').at(static_cast<size_t>(static_cast<char*>(b) - places) - 1));
+  if (!section.contains("topo"))
+    return not_supported;
+  *level = std::stoi(
+      pieces(section.at("topo"), ':').at(static_cast<size_t>(static_cast<char*>(b) - places) - 1));
   return success;
 }
 

@@ -38,19 +38,25 @@ Inventory two_hosts() {
   Gpu lost;
   lost.index = {1};
   lost.health = "GPU is lost";
-  Host a{
-      .name = "a",
-      .num_cores = 64,
-      .cpu_slots = 4,
-      .cores = {{.cpus = {0, 4}}, {.cpus = {1, 5}}, {.cpus = {2, 6}, .numa_node = 1, .socket = 1, .l3 = 1}},
-      .gpus = {gpu, lost},
-      .nics = {{.name = "mlx5_0", .pci = {"0000:3c:00.0"}, .numa_node = 1}, {.name = "mlx5_1"}},
-      .gpu_links = {{{LinkKind::self, 0}, {LinkKind::xgmi, 4}}, {{LinkKind::xgmi, 4}, {LinkKind::self, 0}}},
-      .nic_links = {{{LinkKind::pix, 0}, {}}, {{LinkKind::sys, 0}, {LinkKind::node, 0}}},
-      .driver_version = "570.1",
-      .gpu_note = {}};
-  Host b{
-      .name = "b", .num_cores = 2, .cpu_slots = 2, .gpus = {}, .driver_version = {}, .gpu_note = "no driver"};
+  Host a{.name = "a",
+         .num_cores = 64,
+         .cpu_slots = 4,
+         .cores = {{.cpus = {0, 4}},
+                   {.cpus = {1, 5}},
+                   {.cpus = {2, 6}, .numa_node = 1, .socket = 1, .l3 = 1}},
+         .gpus = {gpu, lost},
+         .nics = {{.name = "mlx5_0", .pci = {"0000:3c:00.0"}, .numa_node = 1}, {.name = "mlx5_1"}},
+         .gpu_links = {{{LinkKind::self, 0}, {LinkKind::xgmi, 4}},
+                       {{LinkKind::xgmi, 4}, {LinkKind::self, 0}}},
+         .nic_links = {{{LinkKind::pix, 0}, {}}, {{LinkKind::sys, 0}, {LinkKind::node, 0}}},
+         .driver_version = "570.1",
+         .gpu_note = {}};
+  Host b{.name = "b",
+         .num_cores = 2,
+         .cpu_slots = 2,
+         .gpus = {},
+         .driver_version = {},
+         .gpu_note = "no driver"};
   return {.source = "box.json", .simulated = true, .hosts = {a, b}};
 }
 
@@ -82,14 +88,16 @@ TEST(InventoryJson, RoundTripOfALiveMachineIsSimulated) {
 }
 
 TEST(InventoryJson, FewMembersAreEnough) {
-  const auto inventory = inventory_from_json(with_gpu(cat(kGoodGpu, R"(,"memory_total_bytes":100)")), "f");
+  const auto inventory =
+      inventory_from_json(with_gpu(cat(kGoodGpu, R"(,"memory_total_bytes":100)")), "f");
   const Host& host = inventory.hosts.at(0);
   EXPECT_EQ(host.cpu_slots, 2);
   EXPECT_EQ(host.gpus.at(0).memory_free_bytes, 100) << "free when nothing else is said";
   EXPECT_EQ(host.gpus.at(0).health, kHealthy);
   EXPECT_TRUE(inventory.simulated);
   EXPECT_EQ(inventory.source, "f");
-  const auto bare = inventory_from_json(R"({"schema":"muster.devices/1","hosts":[{"name":"a"}]})", "f");
+  const auto bare =
+      inventory_from_json(R"({"schema":"muster.devices/1","hosts":[{"name":"a"}]})", "f");
   EXPECT_EQ(bare.hosts.at(0).gpu_note, "the inventory lists none");
 }
 
@@ -114,7 +122,8 @@ TEST(InventoryJson, ErrorsNameTheMember) {
       {R"({"schema":"muster.devices/1","hosts":[]})", "at least one host"},
       {R"({"schema":"muster.devices/1","hosts":[3]})", "expected an object at hosts[0], got 3"},
       {R"({"schema":"muster.devices/1","hosts":[{"name":""}]})", "at hosts[0].name"},
-      {R"({"schema":"muster.devices/1","hosts":[{"name":7}]})", "expected text at hosts[0].name, got 7"},
+      {R"({"schema":"muster.devices/1","hosts":[{"name":7}]})",
+       "expected text at hosts[0].name, got 7"},
       {R"({"schema":"muster.devices/1","hosts":[{"name":"a","colour":1}]})",
        "at hosts[0].colour, got an unknown"},
       {R"({"schema":"muster.devices/1","hosts":[{"name":"a","\u001b[2J":1}]})",
@@ -131,13 +140,15 @@ TEST(InventoryJson, ErrorsNameTheMember) {
        "index, got 18446744073709551615"},
       {with_gpu(cat(kGoodGpu, R"(,"memory_free_bytes":1)")), "at most memory_total_bytes, 0"},
       {with_gpu(cat(kGoodGpu, R"(,"power_watts":"hot")")), "expected a number"},
-      {with_gpu(cat(kGoodGpu, R"(,"processes":[{"pid":0}])")), "at hosts[0].gpus[0].processes[0].pid, got 0"},
+      {with_gpu(cat(kGoodGpu, R"(,"processes":[{"pid":0}])")),
+       "at hosts[0].gpus[0].processes[0].pid, got 0"},
       {with_gpu(cat(kGoodGpu, "},{", kGoodGpu)), "each index once at hosts[0].gpus, got 0 twice"},
       {with_gpu(cat(kGoodGpu, R"(},{"index":1,"uuid":"GPU-1","model":"A")")),
        "each UUID once at hosts[0].gpus, got GPU-1 twice"},
       {with_gpu(cat(kGoodGpu, R"(,"vendor":"x")")),
        "expected nvidia or amd at hosts[0].gpus[0].vendor, got 'x'"},
-      {with_gpu(cat(kGoodGpu, R"(,"near_cpus":"5-1")")), "at hosts[0].gpus[0].near_cpus, got '5-1'"},
+      {with_gpu(cat(kGoodGpu, R"(,"near_cpus":"5-1")")),
+       "at hosts[0].gpus[0].near_cpus, got '5-1'"},
       {with_gpu(cat(kGoodGpu, R"(,"mig":[{"uuid":"GPU-2"}])")),
        "at hosts[0].gpus[0].mig[0].uuid, got 'GPU-2'"},
       {with_gpu(cat(kGoodGpu, R"(,"pcie_width":0)")), "at hosts[0].gpus[0].pcie_width, got 0"},
@@ -159,8 +170,8 @@ TEST(InventoryJson, NestingIsBounded) {
 }
 
 TEST(InventoryJson, SameMemberInDifferentObjectsIsFine) {
-  EXPECT_EQ(inventory_error_of(
-                with_gpu(R"("index":0,"uuid":"GPU-1","model":"A"},{"index":1,"uuid":"GPU-2","model":"A")")),
+  EXPECT_EQ(inventory_error_of(with_gpu(
+                R"("index":0,"uuid":"GPU-1","model":"A"},{"index":1,"uuid":"GPU-2","model":"A")")),
             "no error");
 }
 

@@ -12,7 +12,8 @@ inline std::vector<std::string> link_rows(const std::vector<std::vector<Link>>& 
   std::vector<std::string> rows;
   for (const auto& row : links) {
     rows.emplace_back();
-    for (const Link& link : row) rows.back() += (rows.back().empty() ? "" : " ") + to_string(link);
+    for (const Link& link : row)
+      rows.back() += (rows.back().empty() ? "" : " ") + to_string(link);
   }
   return rows;
 }

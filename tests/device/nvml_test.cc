@@ -18,7 +18,8 @@ using testing::StartsWith;
 constexpr const char* kTwoGpus =
     "version=570.86.15"
     "|uuid=GPU-11111111-aaaa-4bbb-8ccc-000000000001,name=NVIDIA Test 80GB,pci=00000000:3B:00.0,"
-    "total=85899345920,free=85000000000,util=37,temp=41,power=123456,power_limit=700000,cc=9.0,ecc=0,pcie_"
+    "total=85899345920,free=85000000000,util=37,temp=41,power=123456,power_limit=700000,cc=9.0,ecc="
+    "0,pcie_"
     "gen=5,"
     "pcie_width=16,affinity=ff,procs=100:2000/101:none"
     "|uuid=GPU-22222222-aaaa-4bbb-8ccc-000000000002,name=NVIDIA Test 80GB,pci=00010000:C1:00.0,"
@@ -26,7 +27,8 @@ constexpr const char* kTwoGpus =
 
 NvmlReport probe(const char* machine, NvmlOptions options = {}) {
   const ScopedEnv env("FAKE_NVML", machine);
-  if (options.library.empty()) options.library = FAKE_NVML_LIBRARY;
+  if (options.library.empty())
+    options.library = FAKE_NVML_LIBRARY;
   return probe_nvml(options);
 }
 
@@ -89,14 +91,16 @@ TEST(Nvml, AsksForActivityOnlyWhenWanted) {
 
 TEST(Nvml, OldDriverWithoutNewerFunctions) {
   const auto report = probe(
-      "version=418.40|uuid=GPU-33333333-aaaa-4bbb-8ccc-000000000003,name=Old,pci=0000:AF:00.0,total=100,free="
+      "version=418.40|uuid=GPU-33333333-aaaa-4bbb-8ccc-000000000003,name=Old,pci=0000:AF:00.0,"
+      "total=100,free="
       "60,"
       "procs=7:70/8:80/9:90",
       {.detail = GpuDetail::full, .library = FAKE_NVML_OLD_LIBRARY});
   ASSERT_EQ(report.gpus.size(), 1);
   EXPECT_EQ(report.gpus[0].pci.value, "0000:af:00.0");
   EXPECT_EQ(report.gpus[0].health, kHealthy);
-  EXPECT_THAT(report.gpus[0].processes, ElementsAre(GpuProcess{7, 70}, GpuProcess{8, 80}, GpuProcess{9, 90}));
+  EXPECT_THAT(report.gpus[0].processes,
+              ElementsAre(GpuProcess{7, 70}, GpuProcess{8, 80}, GpuProcess{9, 90}));
 }
 
 TEST(Nvml, OldDriverNamesErrorsByNumber) {
@@ -106,7 +110,8 @@ TEST(Nvml, OldDriverNamesErrorsByNumber) {
 
 TEST(Nvml, MoreProcessesThanTheFirstGuess) {
   std::string machine = "version=1|uuid=GPU-1,procs=1:1";
-  for (int pid = 2; pid <= 90; ++pid) machine += "/" + std::to_string(pid) + ":1";
+  for (int pid = 2; pid <= 90; ++pid)
+    machine += "/" + std::to_string(pid) + ":1";
   const auto report = probe(machine.c_str(), {.detail = GpuDetail::full});
   ASSERT_EQ(report.gpus.at(0).processes.size(), 90);
   EXPECT_EQ(report.gpus[0].processes[89].pid, 90);
@@ -158,9 +163,10 @@ TEST(NvmlMig, Instances) {
   EXPECT_TRUE(split.mig_enabled);
   EXPECT_EQ(split.health, kHealthy);
   constexpr uint64_t kMiB = 1 << 20;
-  EXPECT_THAT(split.mig, ElementsAre(MigInstance{{"MIG-a"}, "3g.20gb", 19968 * kMiB},
-                                     MigInstance{{"MIG-b"}, "1g.5gb", 4864 * kMiB},
-                                     MigInstance{{"MIG-c"}, "1c.2g.10gb", 9856 * kMiB}));
+  EXPECT_THAT(split.mig,
+              ElementsAre(MigInstance{{"MIG-a"}, "3g.20gb", 19968 * kMiB},
+                          MigInstance{{"MIG-b"}, "1g.5gb", 4864 * kMiB},
+                          MigInstance{{"MIG-c"}, "1c.2g.10gb", 9856 * kMiB}));
   EXPECT_FALSE(report.gpus.at(1).mig_enabled);
   EXPECT_THAT(report.gpus.at(1).mig, IsEmpty());
 }
@@ -171,7 +177,8 @@ TEST(NvmlMig, ProfileByAttributes) {
       "version=1|uuid=GPU-1,total=150754820096,free=0,mig=1,"
       "migs=MIG-a::16384:1:1;MIG-b::71424:3:3;MIG-c::143360:7:7");
   std::vector<std::string> profiles;
-  for (const MigInstance& instance : report.gpus.at(0).mig) profiles.push_back(instance.profile);
+  for (const MigInstance& instance : report.gpus.at(0).mig)
+    profiles.push_back(instance.profile);
   EXPECT_THAT(profiles, ElementsAre("1g.18gb", "3g.71gb", "7g.141gb"));
 }
 
@@ -203,10 +210,10 @@ TEST(NvmlLinks, SwitchesJoinEveryPair) {
 TEST(NvmlLinks, LostGpuAndOldDriver) {
   EXPECT_THAT(link_rows(probe("version=1|handle=15|uuid=GPU-1,topo=0:0", {.links = true}).links),
               ElementsAre("X ?", "? X"));
-  EXPECT_THAT(
-      link_rows(
-          probe("version=1|uuid=GPU-0|uuid=GPU-1", {.library = FAKE_NVML_OLD_LIBRARY, .links = true}).links),
-      ElementsAre("X ?", "? X"));
+  EXPECT_THAT(link_rows(probe("version=1|uuid=GPU-0|uuid=GPU-1",
+                              {.library = FAKE_NVML_OLD_LIBRARY, .links = true})
+                            .links),
+              ElementsAre("X ?", "? X"));
 }
 
 TEST(Nvml, NoDriverIsANote) {
@@ -230,7 +237,8 @@ TEST(Nvml, LibraryThatIsNoNvmlIsANote) {
 
 TEST(Nvml, DriverThatDoesNotStart) {
   EXPECT_EQ(probe("init=9").note, "the NVIDIA driver does not answer: Driver Not Loaded");
-  EXPECT_EQ(probe("count=999").note, "the NVIDIA driver does not say how many GPUs it has: Unknown Error");
+  EXPECT_EQ(probe("count=999").note,
+            "the NVIDIA driver does not say how many GPUs it has: Unknown Error");
   EXPECT_EQ(probe("version=570.1").note, "NVIDIA driver 570.1 is loaded, but has no GPU");
 }
 

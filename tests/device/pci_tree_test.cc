@@ -11,16 +11,20 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// Two sockets. Under the first host bridge a switch with another one below it; a second bridge; a second
-// socket.
+// Two sockets. Under the first host bridge a switch with another one below it; a second bridge; a
+// second socket.
 class PciTree : public testing::Test {
  protected:
   PciTree() {
-    add_pci_device(root_, "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0", 0, "0-3");
-    add_pci_device(root_, "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0", 0, "0-3");
-    add_pci_device(root_,
-                   "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:02.0/0000:05:00.0/0000:06:00.0/0000:07:00.0",
-                   0, "0-3");
+    add_pci_device(
+        root_, "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0", 0, "0-3");
+    add_pci_device(
+        root_, "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0", 0, "0-3");
+    add_pci_device(
+        root_,
+        "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:02.0/0000:05:00.0/0000:06:00.0/0000:07:00.0",
+        0,
+        "0-3");
     add_pci_device(root_, "pci0000:00/0000:00:02.0/0000:08:00.0", 0, "0-3");
     add_pci_device(root_, "pci0000:40/0000:40:01.0/0000:41:00.0", 0, "0-3");
     add_pci_device(root_, "pci0000:80/0000:80:01.0/0000:81:00.0", 1, "4-7");
@@ -28,7 +32,8 @@ class PciTree : public testing::Test {
   }
 
   std::string link(const char* a, const char* b) {
-    return to_string(pci_link(find_pci_place(root_.path(), {a}), find_pci_place(root_.path(), {b})));
+    return to_string(
+        pci_link(find_pci_place(root_.path(), {a}), find_pci_place(root_.path(), {b})));
   }
 
   ScratchFolder root_;
@@ -49,12 +54,14 @@ TEST_F(PciTree, LinksByWhatIsBetween) {
   EXPECT_EQ(link("0000:03:00.0", "0000:08:00.0"), "PHB");
   EXPECT_EQ(link("0000:03:00.0", "0000:41:00.0"), "NODE");
   EXPECT_EQ(link("0000:03:00.0", "0000:81:00.0"), "SYS");
-  EXPECT_EQ(link("0000:03:00.0", "0000:c1:00.0"), "SYS") << "a node that nobody tells is taken as far";
+  EXPECT_EQ(link("0000:03:00.0", "0000:c1:00.0"), "SYS")
+      << "a node that nobody tells is taken as far";
 }
 
 TEST_F(PciTree, UnknownAndHostileAddresses) {
   EXPECT_EQ(link("0000:03:00.0", "0000:99:00.0"), "?");
-  for (const char* const bad : {"", "..", "0000:03:00.0/../0000:81:00.0", "zzzz:03:00.0", "0000:03:00"}) {
+  for (const char* const bad :
+       {"", "..", "0000:03:00.0/../0000:81:00.0", "zzzz:03:00.0", "0000:03:00"}) {
     EXPECT_THAT(find_pci_place(root_.path(), {bad}).path, IsEmpty()) << bad;
   }
   root_.write("sys/devices/pci0000:00/0000:00:02.0/0000:08:00.0/local_cpulist", "none of them\n");
@@ -72,7 +79,8 @@ TEST_F(PciTree, NetworkCards) {
   root_.write("sys/devices/virtual/net/lo/x", "");
   root_.link("sys/class/net/lo", "sys/devices/virtual/net/lo");
   EXPECT_THAT(find_nics(root_.path()),
-              ElementsAre(Nic{"mlx5_0", {"0000:08:00.0"}, 0}, Nic{"mlx5_1", {"0000:81:00.0"}, 1},
+              ElementsAre(Nic{"mlx5_0", {"0000:08:00.0"}, 0},
+                          Nic{"mlx5_1", {"0000:81:00.0"}, 1},
                           Nic{"eth0", {"0000:41:00.0"}, 0}));
   EXPECT_THAT(find_nics("/nowhere"), IsEmpty());
 }

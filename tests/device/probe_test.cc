@@ -74,7 +74,9 @@ class MixedMachine : public testing::Test {
     add_pci_device(root_, "pci0000:80/0000:80:02.0/0000:82:00.1", 1, "4-7");
     add_nic(root_, "infiniband", "mlx5_0", "pci0000:80/0000:80:02.0/0000:82:00.1");
     for (uint64_t i = 1; i <= 2; ++i) {
-      add_kfd_node(root_, static_cast<int>(i), i,
+      add_kfd_node(root_,
+                   static_cast<int>(i),
+                   i,
                    {{"simd_count", 440}, {"location_id", (0x80 + i) << 8}, {"unique_id", i}});
     }
   }
@@ -88,10 +90,14 @@ TEST_F(MixedMachine, AmdComesAfterNvidiaAndGoesOnCounting) {
   const Host host = probe_this_machine(options_).hosts.at(0);
   std::vector<std::string> gpus;
   for (const Gpu& gpu : host.gpus) {
-    gpus.push_back(cat(gpu.index.value, gpu.vendor == Vendor::amd ? " amd " : " nvidia ", gpu.pci.value));
+    gpus.push_back(
+        cat(gpu.index.value, gpu.vendor == Vendor::amd ? " amd " : " nvidia ", gpu.pci.value));
   }
-  EXPECT_THAT(gpus, testing::ElementsAre("0 nvidia 0000:01:00.0", "1 nvidia 0000:02:00.0",
-                                         "2 amd 0000:81:00.0", "3 amd 0000:82:00.0"));
+  EXPECT_THAT(gpus,
+              testing::ElementsAre("0 nvidia 0000:01:00.0",
+                                   "1 nvidia 0000:02:00.0",
+                                   "2 amd 0000:81:00.0",
+                                   "3 amd 0000:82:00.0"));
   EXPECT_EQ(host.driver_version, "570.1");
   EXPECT_EQ(host.gpu_note, "");
   EXPECT_EQ(host.gpus[3].near_cpus, "4-7");
@@ -104,8 +110,9 @@ TEST_F(MixedMachine, LinksOfDriversAndOfPci) {
   add_kfd_link(root_, 1, 0, {{"type", 11}, {"weight", 15}, {"node_to", 2}});
   options_.links = true;
   const Host host = probe_this_machine(options_).hosts.at(0);
-  EXPECT_THAT(link_rows(host.gpu_links),
-              testing::ElementsAre("X NV2 SYS SYS", "NV2 X SYS SYS", "SYS SYS X XGMI1", "SYS SYS XGMI1 X"));
+  EXPECT_THAT(
+      link_rows(host.gpu_links),
+      testing::ElementsAre("X NV2 SYS SYS", "NV2 X SYS SYS", "SYS SYS X XGMI1", "SYS SYS XGMI1 X"));
   EXPECT_THAT(host.nics, testing::ElementsAre(Nic{"mlx5_0", {"0000:82:00.1"}, 1}));
   EXPECT_THAT(link_rows(host.nic_links), testing::ElementsAre("SYS", "SYS", "PHB", "PIX"));
 }
@@ -122,7 +129,8 @@ TEST_F(MixedMachine, AmdAlone) {
   EXPECT_THAT(link_rows(host.gpu_links), testing::ElementsAre("X PHB", "PHB X"));
 }
 
-// As most virtual machines and single-socket machines are: the firmware names no node for any device.
+// As most virtual machines and single-socket machines are: the firmware names no node for any
+// device.
 TEST(Probe, WithOneNumaNodeEveryDeviceIsOnIt) {
   const ScopedEnv machine("FAKE_NVML", "version=570.1|uuid=GPU-n0,name=A,pci=00000000:01:00.0");
   const ScratchFolder root;
@@ -131,9 +139,11 @@ TEST(Probe, WithOneNumaNodeEveryDeviceIsOnIt) {
   add_nic(root, "net", "eth0", "pci0000:00/0000:00:02.0/0000:02:00.0");
   ProbeOptions options{.links = true, .sysroot = root.path()};
   options.nvml.library = FAKE_NVML_LIBRARY;
-  EXPECT_EQ(probe_this_machine(options).hosts[0].gpus.at(0).numa_node, std::nullopt) << "no CPUs to be seen";
+  EXPECT_EQ(probe_this_machine(options).hosts[0].gpus.at(0).numa_node, std::nullopt)
+      << "no CPUs to be seen";
   root.write("sys/devices/system/cpu/online", "0-3\n");
-  EXPECT_EQ(probe_this_machine(options).hosts[0].gpus.at(0).numa_node, 0) << "a kernel without NUMA";
+  EXPECT_EQ(probe_this_machine(options).hosts[0].gpus.at(0).numa_node, 0)
+      << "a kernel without NUMA";
   root.write("sys/devices/system/node/online", "3-4\n");
   root.write("sys/devices/system/node/has_cpu", "3\n");
   const Host one = probe_this_machine(options).hosts[0];
@@ -148,10 +158,10 @@ TEST(Probe, SaysWhyNeitherVendorHasAGpu) {
   const ScratchFolder root;
   add_kfd_node(root, 0, 0, {{"simd_count", 0}});
   const Host host = probe_this_machine({.links = true, .sysroot = root.path()}).hosts.at(0);
-  EXPECT_EQ(
-      host.gpu_note,
-      "no NVIDIA driver is loaded (no /dev/nvidiactl); AMD's driver is loaded, but shows this process no "
-      "GPU");
+  EXPECT_EQ(host.gpu_note,
+            "no NVIDIA driver is loaded (no /dev/nvidiactl); AMD's driver is loaded, but shows "
+            "this process no "
+            "GPU");
 }
 
 TEST(Probe, CoresWhenAskedFor) {

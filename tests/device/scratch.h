@@ -1,5 +1,5 @@
-// What the tests of device/ need of the outside world: a folder of their own, and environment variables and
-// an affinity that are put back.
+// What the tests of device/ need of the outside world: a folder of their own, and environment
+// variables and an affinity that are put back.
 #pragma once
 
 #include <sched.h>
@@ -48,7 +48,8 @@ class ScratchFolder {
 class ScopedEnv {
  public:
   ScopedEnv(const char* name, const char* value) : name_(name) {
-    if (const char* const old = std::getenv(name)) old_ = old;
+    if (const char* const old = std::getenv(name))
+      old_ = old;
     set(value);
   }
   ~ScopedEnv() { set(old_ ? old_->c_str() : nullptr); }
@@ -56,7 +57,9 @@ class ScopedEnv {
   ScopedEnv& operator=(const ScopedEnv&) = delete;
 
  private:
-  void set(const char* value) const { value != nullptr ? setenv(name_, value, 1) : unsetenv(name_); }
+  void set(const char* value) const {
+    value != nullptr ? setenv(name_, value, 1) : unsetenv(name_);
+  }
 
   const char* name_;
   std::optional<std::string> old_;
@@ -67,7 +70,8 @@ class OnOneCpu {
  public:
   OnOneCpu() {
     sched_getaffinity(0, sizeof(before_), &before_);
-    while (!CPU_ISSET(cpu_, &before_)) ++cpu_;
+    while (!CPU_ISSET(cpu_, &before_))
+      ++cpu_;
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(cpu_, &one);

@@ -12,9 +12,10 @@ namespace {
 using testing::HasSubstr;
 using Kind = VisibleEntry::Kind;
 
-const char* const kUuids[] = {
-    "GPU-aa11c0de-0000-4000-8000-000000000000", "GPU-aa22c0de-0000-4000-8000-000000000001",
-    "GPU-bb33c0de-0000-4000-8000-000000000002", "GPU-cc44c0de-0000-4000-8000-000000000003"};
+const char* const kUuids[] = {"GPU-aa11c0de-0000-4000-8000-000000000000",
+                              "GPU-aa22c0de-0000-4000-8000-000000000001",
+                              "GPU-bb33c0de-0000-4000-8000-000000000002",
+                              "GPU-cc44c0de-0000-4000-8000-000000000003"};
 
 std::vector<Gpu> machine(size_t num_gpus = 4) {
   std::vector<Gpu> gpus(num_gpus);
@@ -41,7 +42,8 @@ TEST_P(VisibleDevicesGrid, AsCudaReadsIt) {
   EXPECT_EQ(visible_devices(machine(), GetParam().text).gpus, GetParam().visible);
 }
 
-INSTANTIATE_TEST_SUITE_P(Indices, VisibleDevicesGrid,
+INSTANTIATE_TEST_SUITE_P(Indices,
+                         VisibleDevicesGrid,
                          testing::ValuesIn(std::vector<Case>{
                              {"0", {0}},
                              {"3", {3}},
@@ -52,7 +54,8 @@ INSTANTIATE_TEST_SUITE_P(Indices, VisibleDevicesGrid,
                              {"01,2", {1, 2}},
                          }));
 
-INSTANTIATE_TEST_SUITE_P(NoDevices, VisibleDevicesGrid,
+INSTANTIATE_TEST_SUITE_P(NoDevices,
+                         VisibleDevicesGrid,
                          testing::ValuesIn(std::vector<Case>{
                              {"", {}},
                              {"-1", {}},
@@ -66,7 +69,8 @@ INSTANTIATE_TEST_SUITE_P(NoDevices, VisibleDevicesGrid,
                              {"one,two,3", {}},
                          }));
 
-INSTANTIATE_TEST_SUITE_P(CutAtTheFirstInvalid, VisibleDevicesGrid,
+INSTANTIATE_TEST_SUITE_P(CutAtTheFirstInvalid,
+                         VisibleDevicesGrid,
                          testing::ValuesIn(std::vector<Case>{
                              {"0,2,-1,1", {0, 2}},
                              {"0,4,1", {0}},
@@ -81,7 +85,8 @@ INSTANTIATE_TEST_SUITE_P(CutAtTheFirstInvalid, VisibleDevicesGrid,
                              {"1,+,2", {1}},
                          }));
 
-INSTANTIATE_TEST_SUITE_P(NumbersLikeStrtol, VisibleDevicesGrid,
+INSTANTIATE_TEST_SUITE_P(NumbersLikeStrtol,
+                         VisibleDevicesGrid,
                          testing::ValuesIn(std::vector<Case>{
                              {"1gpu2,2ampere", {1, 2}},
                              {"0 1", {0}},
@@ -94,7 +99,8 @@ INSTANTIATE_TEST_SUITE_P(NumbersLikeStrtol, VisibleDevicesGrid,
                              {"0-2", {0}},
                          }));
 
-INSTANTIATE_TEST_SUITE_P(Uuids, VisibleDevicesGrid,
+INSTANTIATE_TEST_SUITE_P(Uuids,
+                         VisibleDevicesGrid,
                          testing::ValuesIn(std::vector<Case>{
                              {"GPU-bb33c0de-0000-4000-8000-000000000002", {2}},
                              {"GPU-bb33c0de,GPU-aa11", {2, 0}},
@@ -111,7 +117,8 @@ INSTANTIATE_TEST_SUITE_P(Uuids, VisibleDevicesGrid,
                              {"GPU-cc ,GPU-bb", {}},
                          }));
 
-INSTANTIATE_TEST_SUITE_P(KindsDoNotMix, VisibleDevicesGrid,
+INSTANTIATE_TEST_SUITE_P(KindsDoNotMix,
+                         VisibleDevicesGrid,
                          testing::ValuesIn(std::vector<Case>{
                              {"GPU-bb,0", {2}},
                              {"GPU-bb,0,GPU-cc", {2}},
@@ -121,14 +128,16 @@ INSTANTIATE_TEST_SUITE_P(KindsDoNotMix, VisibleDevicesGrid,
                              {"GPU-bb,MIG-aaaa", {2}},
                          }));
 
-INSTANTIATE_TEST_SUITE_P(MigOfOtherMachines, VisibleDevicesGrid,
+INSTANTIATE_TEST_SUITE_P(MigOfOtherMachines,
+                         VisibleDevicesGrid,
                          testing::ValuesIn(std::vector<Case>{
                              {"MIG-89c850dc-e4ea-5b8f-9a26-000000000000", {}},
                              {"MIG-GPU-aa11c0de-0000-4000-8000-000000000000/1/0", {}},
                              {"MIG-89c850dc,0", {}},
                          }));
 
-INSTANTIATE_TEST_SUITE_P(Duplicates, VisibleDevicesGrid,
+INSTANTIATE_TEST_SUITE_P(Duplicates,
+                         VisibleDevicesGrid,
                          testing::ValuesIn(std::vector<Case>{
                              {"0,0", {}},
                              {"0,1,2,1", {}},
@@ -160,7 +169,8 @@ TEST(VisibleDevices, SaysWhatWasCutAndWhy) {
             "entry 2, '7', hides itself and all entries after it: there is no such GPU");
   EXPECT_THAT(visible_devices(machine(), "GPU-aa").remark, HasSubstr("several GPUs"));
   EXPECT_THAT(visible_devices(machine(), "MIG-1").remark, HasSubstr("MIG"));
-  EXPECT_EQ(visible_devices(machine(), "2,2").remark, "entry 2, '2', names a GPU twice, which hides all");
+  EXPECT_EQ(visible_devices(machine(), "2,2").remark,
+            "entry 2, '2', names a GPU twice, which hides all");
 }
 
 TEST(VisibleDevices, TellsIndicesFromUuids) {
@@ -204,7 +214,8 @@ TEST(VisibleMigInstances, SaysWhatWasCut) {
 // NVIDIA's GPU 0, then three of AMD's.
 std::vector<Gpu> rocm_machine() {
   auto gpus = machine();
-  const char* const uuids[] = {"", "GPU-00d1badd00d5ca1e", "GPU-00d1f00df00df00d", "GPU-pci-0000:03:00.0"};
+  const char* const uuids[] = {
+      "", "GPU-00d1badd00d5ca1e", "GPU-00d1f00df00df00d", "GPU-pci-0000:03:00.0"};
   for (size_t i = 1; i < gpus.size(); ++i) {
     gpus[i].vendor = Vendor::amd;
     gpus[i].uuid.value = uuids[i];
@@ -238,13 +249,15 @@ TEST_P(VisibleRocmDevicesGrid, AsRocmReadsThem) {
     return text != nullptr ? std::optional<std::string>(text) : std::nullopt;
   };
   const RocmCase& each = GetParam();
-  EXPECT_EQ(visible_rocm_devices(rocm_machine(),
-                                 {.cuda = mask(each.cuda), .rocr = mask(each.rocr), .hip = mask(each.hip)})
-                .gpus,
-            each.visible);
+  EXPECT_EQ(
+      visible_rocm_devices(
+          rocm_machine(), {.cuda = mask(each.cuda), .rocr = mask(each.rocr), .hip = mask(each.hip)})
+          .gpus,
+      each.visible);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rocr, VisibleRocmDevicesGrid,
+INSTANTIATE_TEST_SUITE_P(Rocr,
+                         VisibleRocmDevicesGrid,
                          testing::ValuesIn(std::vector<RocmCase>{
                              {nullptr, nullptr, nullptr, {1, 2, 3}},
                              {"", nullptr, nullptr, {}},
@@ -264,7 +277,8 @@ INSTANTIATE_TEST_SUITE_P(Rocr, VisibleRocmDevicesGrid,
                              {"GPU-pci-0000:03:00.0", nullptr, nullptr, {}},
                          }));
 
-INSTANTIATE_TEST_SUITE_P(HipAfterRocr, VisibleRocmDevicesGrid,
+INSTANTIATE_TEST_SUITE_P(HipAfterRocr,
+                         VisibleRocmDevicesGrid,
                          testing::ValuesIn(std::vector<RocmCase>{
                              {nullptr, "2,0", nullptr, {3, 1}},
                              {nullptr, "0,0,1", nullptr, {1, 2}},
@@ -284,19 +298,21 @@ INSTANTIATE_TEST_SUITE_P(HipAfterRocr, VisibleRocmDevicesGrid,
                          }));
 
 TEST(VisibleRocmDevices, SaysWhatWasCutAndWhy) {
-  EXPECT_EQ(visible_rocm_devices(rocm_machine(), {.cuda = "0,x", .rocr = "0,7"}).remark,
-            "ROCR_VISIBLE_DEVICES: '7' hides itself and all entries after it: there is no such GPU; "
-            "CUDA_VISIBLE_DEVICES: 'x' hides itself and all entries after it: there is no such GPU");
+  EXPECT_EQ(
+      visible_rocm_devices(rocm_machine(), {.cuda = "0,x", .rocr = "0,7"}).remark,
+      "ROCR_VISIBLE_DEVICES: '7' hides itself and all entries after it: there is no such GPU; "
+      "CUDA_VISIBLE_DEVICES: 'x' hides itself and all entries after it: there is no such GPU");
   EXPECT_EQ(visible_rocm_devices(rocm_machine(), {.rocr = "1,1"}).remark,
             "ROCR_VISIBLE_DEVICES: '1' hides itself and all entries after it: it was named before");
 }
 
 TEST(ParseVisibleDevices, KeepsTheKindsOfEntries) {
+  EXPECT_EQ(parse_visible_devices("0, 3x,y,4"),
+            (std::vector<VisibleEntry>{
+                {Kind::index, 0, "0"}, {Kind::index, 3, " 3x"}, {Kind::invalid, -1, "y"}}));
   EXPECT_EQ(
-      parse_visible_devices("0, 3x,y,4"),
-      (std::vector<VisibleEntry>{{Kind::index, 0, "0"}, {Kind::index, 3, " 3x"}, {Kind::invalid, -1, "y"}}));
-  EXPECT_EQ(parse_visible_devices("MIG-a,MIG-GPU-b/1/2"),
-            (std::vector<VisibleEntry>{{Kind::mig, -1, "MIG-a"}, {Kind::mig, -1, "MIG-GPU-b/1/2"}}));
+      parse_visible_devices("MIG-a,MIG-GPU-b/1/2"),
+      (std::vector<VisibleEntry>{{Kind::mig, -1, "MIG-a"}, {Kind::mig, -1, "MIG-GPU-b/1/2"}}));
   EXPECT_EQ(parse_visible_devices("GPU-a,5"),
             (std::vector<VisibleEntry>{{Kind::gpu_uuid, -1, "GPU-a"}, {Kind::invalid, -1, "5"}}));
   EXPECT_TRUE(parse_visible_devices("").empty());

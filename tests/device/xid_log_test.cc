@@ -20,14 +20,15 @@ constexpr const char* kLog =
     "3,5,500,-;NVRM: Xid (PCI:0000:3b:00";
 
 TEST(XidLog, RecordsOfTheDriverAreRead) {
-  EXPECT_THAT(
-      xid_errors_in(kLog),
-      ElementsAre(
-          XidError{.pci = {"0000:3b:00.0"},
-                   .number = 79,
-                   .text = "pid=1234, GPU has fallen off the bus.",
-                   .at_microseconds = 200},
-          XidError{.pci = {"0001:c1:00.0"}, .number = 31, .text = "MMU ?[31mfault", .at_microseconds = 300}));
+  EXPECT_THAT(xid_errors_in(kLog),
+              ElementsAre(XidError{.pci = {"0000:3b:00.0"},
+                                   .number = 79,
+                                   .text = "pid=1234, GPU has fallen off the bus.",
+                                   .at_microseconds = 200},
+                          XidError{.pci = {"0001:c1:00.0"},
+                                   .number = 31,
+                                   .text = "MMU ?[31mfault",
+                                   .at_microseconds = 300}));
 }
 
 TEST(XidLog, OnlyWhatCameSinceThen) {
@@ -41,7 +42,8 @@ TEST(XidLog, OnlyWhatCameSinceThen) {
 TEST(XidLog, WhatAProgramCausesIsNoBadHardware) {
   EXPECT_TRUE(is_of_hardware({.number = 79}));
   EXPECT_TRUE(is_of_hardware({.number = 48}));
-  for (const int number : {13, 31, 43, 45}) EXPECT_FALSE(is_of_hardware({.number = number}));
+  for (const int number : {13, 31, 43, 45})
+    EXPECT_FALSE(is_of_hardware({.number = number}));
 }
 
 }  // namespace

@@ -9,7 +9,8 @@ namespace {
 
 TEST(SvgCanvas, IsADocumentWithWhatWasDrawn) {
   SvgCanvas canvas;
-  canvas.box({.x = 1, .y = 2, .width = 30, .height = 4}, {.fill = "#eee", .radius = 3}, "gpu", "GPU <0>");
+  canvas.box(
+      {.x = 1, .y = 2, .width = 30, .height = 4}, {.fill = "#eee", .radius = 3}, "gpu", "GPU <0>");
   canvas.path("M0 0H9", {.stroke = "#000", .stroke_width = 1.5, .dashes = "4 3"});
   canvas.text(5, 9, "a & b", {.size = 12, .bold = true, .align = SvgAlign::right});
   pugi::xml_document document;

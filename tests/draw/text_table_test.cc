@@ -6,7 +6,8 @@ namespace muster {
 namespace {
 
 TEST(TextTable, AlignsLeftAndRight) {
-  EXPECT_EQ(format_table({{"n", true}, {"name"}, {"x", true}}, {{"1", "a", "10"}, {"100", "long name", ""}}),
+  EXPECT_EQ(format_table({{"n", true}, {"name"}, {"x", true}},
+                         {{"1", "a", "10"}, {"100", "long name", ""}}),
             "  n  name        x\n"
             "  1  a          10\n"
             "100  long name\n");
@@ -17,7 +18,8 @@ TEST(TextTable, NoRows) {
 }
 
 TEST(TextTable, Utf8CountsCharacters) {
-  EXPECT_EQ(format_table({{"a"}, {"b"}}, {{"\xc3\xbc", "x"}, {"yy", "z"}}), "a   b\n\xc3\xbc   x\nyy  z\n");
+  EXPECT_EQ(format_table({{"a"}, {"b"}}, {{"\xc3\xbc", "x"}, {"yy", "z"}}),
+            "a   b\n\xc3\xbc   x\nyy  z\n");
 }
 
 TEST(TextTable, ControlCharactersAreShown) {

@@ -67,7 +67,8 @@ TEST(Gpt, TheSeedDecidesTheWeights) {
   const auto one = small_gpt()->parameters();
   const auto same = small_gpt()->parameters();
   ASSERT_EQ(one.size(), same.size());
-  for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(torch::equal(one[i], same[i]));
+  for (size_t i = 0; i < one.size(); ++i)
+    EXPECT_TRUE(torch::equal(one[i], same[i]));
 }
 
 TEST(Gpt, EveryParameterLearns) {
@@ -86,8 +87,9 @@ TEST(Gpt, EveryParameterLearns) {
 TEST(Gpt, ImpossibleSizesAreRefused) {
   GptOptions options = kSmall;
   options.heads = 3;
-  EXPECT_EQ(refused_sizes(options),
-            "gpt: expected a width that the heads divide, got width 16 and 3 heads; change one of them");
+  EXPECT_EQ(
+      refused_sizes(options),
+      "gpt: expected a width that the heads divide, got width 16 and 3 heads; change one of them");
   options = kSmall;
   options.vocabulary = 0;
   EXPECT_THAT(refused_sizes(options), HasSubstr("got vocabulary 0,"));
@@ -143,7 +145,8 @@ TEST_F(GptText, ItsCharactersAreNumberedAndTheLastTenthValidates) {
 
 TEST_F(GptText, OneThatIsTooShortOrLacksACharacterIsRefused) {
   EXPECT_EQ(refusal_of("", 4),
-            cat("text: expected at least 50 characters in '", path_,
+            cat("text: expected at least 50 characters in '",
+                path_,
                 "' for a context of 4, got 0; give a longer --text or a smaller --context"));
   EXPECT_THAT(refusal_of(std::string(49, 'z'), 4), HasSubstr("got 49;"));
   EXPECT_THAT(refusal_of(std::string(50, 'z'), 4),
@@ -164,7 +167,8 @@ TEST(GptWindows, AFewAreSpreadEvenlyWithinTheText) {
   EXPECT_EQ(windows.size(), 5);
   const auto starts = windows.get_batch(torch::arange(5), false).tokens.select(1, 0);
   EXPECT_TRUE(torch::equal(starts, torch::tensor({0, 19, 38, 57, 76})));
-  EXPECT_EQ(Windows(torch::arange(100, torch::kByte), 8, 1024).size(), 12) << "no more than fit side by side";
+  EXPECT_EQ(Windows(torch::arange(100, torch::kByte), 8, 1024).size(), 12)
+      << "no more than fit side by side";
 }
 
 }  // namespace

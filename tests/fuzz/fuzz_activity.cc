@@ -14,7 +14,8 @@ namespace muster {
 namespace {
 
 void check_text(const std::string& text, size_t most) {
-  if (text.size() > most || printable(text) != text) std::abort();
+  if (text.size() > most || printable(text) != text)
+    std::abort();
 }
 
 void check_view(const ActivityView& view) {
@@ -27,18 +28,23 @@ void check_view(const ActivityView& view) {
       view.threads.size() > kActivityThreads)
     std::abort();
   for (const ThreadView& thread : view.threads) {
-    if (thread.spans.empty() || thread.spans.size() > kActivityDepth || thread.deeper < 0) std::abort();
-    for (const SpanView& span : thread.spans) check_text(span.name, sizeof(ActivitySpan::name));
+    if (thread.spans.empty() || thread.spans.size() > kActivityDepth || thread.deeper < 0)
+      std::abort();
+    for (const SpanView& span : thread.spans)
+      check_text(span.name, sizeof(ActivitySpan::name));
   }
   for (size_t i = 0; i < view.calls.size(); ++i) {
-    if (i > 0 && view.calls[i].number <= view.calls[i - 1].number) std::abort();
+    if (i > 0 && view.calls[i].number <= view.calls[i - 1].number)
+      std::abort();
     check_text(view.calls[i].text(), 200);
   }
   view.totals_at(view.opened_ns);
   check_text(describe_rank(view, ProcessState::unknown, view.opened_ns), 2000);
   ActivityView other = view;
-  if (!other.calls.empty()) other.calls.pop_back();
-  for (const Divergence& divergence : compare_activity({view, other})) check_text(divergence.text(), 2000);
+  if (!other.calls.empty())
+    other.calls.pop_back();
+  for (const Divergence& divergence : compare_activity({view, other}))
+    check_text(divergence.text(), 2000);
   if (const auto breakdown = breakdown_of({view, other}, view.opened_ns)) {
     breakdown->lines();
     breakdown->json();
@@ -47,7 +53,8 @@ void check_view(const ActivityView& view) {
 
 }  // namespace
 
-// A file has one length, at which libFuzzer would not arrive: what it gives lies over one that is right.
+// A file has one length, at which libFuzzer would not arrive: what it gives lies over one that is
+// right.
 void fuzz_activity(const std::string& text) {
   answer_or_error([&] { check_view(parse_activity(text, "fuzz")); });
   ActivityLayout file = {};
@@ -56,7 +63,8 @@ void fuzz_activity(const std::string& text) {
   file.header.bytes = sizeof(file);
   file.header.world_size = 2;
   std::string bytes(reinterpret_cast<const char*>(&file), sizeof(file));
-  for (size_t at = offsetof(ActivityHeader, rank); !text.empty() && at < bytes.size(); at += text.size())
+  for (size_t at = offsetof(ActivityHeader, rank); !text.empty() && at < bytes.size();
+       at += text.size())
     bytes.replace(at, std::min(text.size(), bytes.size() - at), text, 0, bytes.size() - at);
   answer_or_error([&] { check_view(parse_activity(bytes, "fuzz")); });
 }

@@ -16,7 +16,8 @@ void fuzz_cifar(const std::string& text) {
       std::vector<int64_t> labels(count, -1);
       read_cifar_records(text, kind, "fuzz", pixels.data(), labels.data());
       for (const int64_t label : labels)
-        if (label < 0 || label >= kind.classes) std::abort();
+        if (label < 0 || label >= kind.classes)
+          std::abort();
       if (count * kind.size() != text.size() || pixels.back() != static_cast<uint8_t>(text.back()))
         std::abort();
     });

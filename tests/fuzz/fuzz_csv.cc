@@ -11,8 +11,10 @@ void fuzz_csv(const std::string& text) {
   answer_or_error([&] {
     const CsvText csv(text, name, {.missing = 0.0});
     std::vector<int64_t> columns;
-    for (int64_t column = 0; column < csv.columns(); ++column) columns.push_back(column);
-    if (csv.values(columns).size() % columns.size() != 0) std::abort();
+    for (int64_t column = 0; column < csv.columns(); ++column)
+      columns.push_back(column);
+    if (csv.values(columns).size() % columns.size() != 0)
+      std::abort();
     csv.find(CsvColumn(text.substr(0, 4)));
   });
 }

@@ -24,7 +24,9 @@ struct FuzzedPixels {
 };
 
 // A part of a picture that can be decoded has the pixels of the whole.
-void check_image_part(const std::string& text, const ImageOptions& options, const FuzzedPixels& whole) {
+void check_image_part(const std::string& text,
+                      const ImageOptions& options,
+                      const FuzzedPixels& whole) {
   const auto seed = static_cast<int64_t>(text.size());
   ImagePart part{.top = seed % whole.height, .left = seed / 3 % whole.width};
   part.height = 1 + seed / 5 % (whole.height - part.top);
@@ -34,7 +36,8 @@ void check_image_part(const std::string& text, const ImageOptions& options, cons
   for (int64_t i = 0; i < std::ssize(cut.bytes); ++i) {
     const int64_t row = i / (3 * part.width);
     const int64_t at = ((part.top + row) * whole.width + part.left) * 3 + i % (3 * part.width);
-    if (cut.bytes[static_cast<size_t>(i)] != whole.bytes[static_cast<size_t>(at)]) std::abort();
+    if (cut.bytes[static_cast<size_t>(i)] != whole.bytes[static_cast<size_t>(at)])
+      std::abort();
   }
 }
 
@@ -49,11 +52,14 @@ void fuzz_image(const std::string& text) {
       decode_image(text, "fuzz", options, whole.place());
       is_whole = true;
     });
-    if (is_whole) check_image_part(text, options, whole);
+    if (is_whole)
+      check_image_part(text, options, whole);
     FuzzedPixels corner;  // of a damaged one, too
     answer_or_error([&] {
       const ImageSize size = size_of_image(text, "fuzz", options);
-      decode_image_part(text, "fuzz", options,
+      decode_image_part(text,
+                        "fuzz",
+                        options,
                         {.top = size.height / 2, .left = size.width / 2, .height = 1, .width = 1},
                         corner.place());
     });

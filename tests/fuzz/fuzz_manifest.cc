@@ -16,8 +16,10 @@ void check_manifest(const Manifest& manifest) {
   if (manifest.position.step < 0 || manifest.position.samples_seen < 0 || manifest.world_size < 1)
     std::abort();
   for (const WrittenFile& file : manifest.files) {
-    if (file.name.empty() || file.name[0] == '.' || file.name.find('/') != std::string::npos) std::abort();
-    if (manifest.find(file.name) != &file) std::abort();
+    if (file.name.empty() || file.name[0] == '.' || file.name.find('/') != std::string::npos)
+      std::abort();
+    if (manifest.find(file.name) != &file)
+      std::abort();
   }
   const Manifest again = parse_manifest(format_manifest(manifest), "fuzz");
   if (again.position != manifest.position || again.files.size() != manifest.files.size() ||
@@ -27,9 +29,11 @@ void check_manifest(const Manifest& manifest) {
 
 // With the checksum that belongs to it, which a fuzzer cannot guess.
 std::string with_checksum(const std::string& text) {
-  if (nests_too_deep(text)) return text;
+  if (nests_too_deep(text))
+    return text;
   auto document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!document.is_object()) return text;
+  if (!document.is_object())
+    return text;
   document["schema"] = "muster.checkpoint/1";
   document.erase("sha256");
   const std::string content = document.dump();
@@ -46,7 +50,8 @@ void check_pieces_text(const std::string& text) {
     std::abort();
   for (const auto& [name, record] : records) {
     const int64_t total = element_count(record.shape);
-    if (total < 0 || element_count(record.elements) < 0) std::abort();
+    if (total < 0 || element_count(record.elements) < 0)
+      std::abort();
     if (wrong_elements(record.elements, total).empty() && element_count(record.elements) > total)
       std::abort();
   }

@@ -5,7 +5,8 @@ namespace muster {
 
 void fuzz_nccl(const std::string& text) {
   answer_or_error([&] {
-    check_inventory({.source = "fuzz", .simulated = true, .hosts = nccl_topology_hosts(text, "fuzz")});
+    check_inventory(
+        {.source = "fuzz", .simulated = true, .hosts = nccl_topology_hosts(text, "fuzz")});
   });
 }
 

@@ -15,7 +15,8 @@ template <class Message>
 void check_same(const Message& message, const std::string& text) {
   std::string written;
   encode(message, written);
-  if (written != text) std::abort();
+  if (written != text)
+    std::abort();
 }
 
 void read_frames(std::string_view bytes) {
@@ -26,7 +27,8 @@ void read_frames(std::string_view bytes) {
 }
 
 void read_records(std::string_view bytes) {
-  while (const auto record = take_record(bytes)) decode_header(record->value);
+  while (const auto record = take_record(bytes))
+    decode_header(record->value);
 }
 
 }  // namespace

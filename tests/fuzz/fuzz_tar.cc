@@ -10,7 +10,8 @@ void fuzz_tar(const std::string& text) {
   answer_or_error([&] {
     TarReader tar(text, "fuzz");
     for (int files = 0; files < kMostFiles && tar.next(); ++files)
-      if (files % 2 == 0 && tar.read(1 << 20).size() > 1 << 20) std::abort();
+      if (files % 2 == 0 && tar.read(1 << 20).size() > 1 << 20)
+        std::abort();
   });
 }
 

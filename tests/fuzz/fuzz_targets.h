@@ -1,9 +1,9 @@
-// What is fed with anything: one function a parser. Each returns when the parser took the text or refused it
-// with a muster::Error, and aborts or throws when the parser did anything else. Run by libFuzzer
-// (libfuzzer_main.cc) and over the corpus by every `make test` (replay_main.cc).
+// What is fed with anything: one function a parser. Each returns when the parser took the text or
+// refused it with a muster::Error, and aborts or throws when the parser did anything else. Run by
+// libFuzzer (libfuzzer_main.cc) and over the corpus by every `make test` (replay_main.cc).
 //
-// To add one: fuzz_<name>.cc with `fuzz_<name>`, here, in CMakeLists.txt, and corpus/<name>/ with a few
-// files.
+// To add one: fuzz_<name>.cc with `fuzz_<name>`, here, in CMakeLists.txt, and corpus/<name>/ with a
+// few files.
 #pragma once
 
 #include <string>

@@ -12,7 +12,8 @@ bool counts_far(const std::string& text) {
   for (size_t at = 0; (at = text.find("..", at)) != std::string::npos;) {
     at += 2;
     const size_t end = std::min(text.find_first_not_of("-0123456789", at), text.size());
-    if (end - at > kMaxRangeDigits) return true;
+    if (end - at > kMaxRangeDigits)
+      return true;
   }
   return false;
 }
@@ -20,7 +21,8 @@ bool counts_far(const std::string& text) {
 }  // namespace
 
 void fuzz_tasks(const std::string& text) {
-  if (counts_far(text)) return;
+  if (counts_far(text))
+    return;
   answer_or_error([&] { tasks_of_text(text, "fuzz"); });
 }
 

@@ -17,24 +17,29 @@ template <class Token>
 void check_tokens(const std::string& file, TokenType type, int64_t begin, int64_t count) {
   answer_or_error([&] {
     std::vector<int64_t> values(kRoom, -1);
-    if (count_tokens(file, type, "fuzz") > kRoom) return;
+    if (count_tokens(file, type, "fuzz") > kRoom)
+      return;
     const int64_t largest = read_tokens(file, type, "fuzz", begin, count, values.data());
     bool has_largest = count == 0 && largest == 0;
     for (int64_t i = 0; i < count; ++i) {
       Token token = 0;
-      std::memcpy(&token, file.data() + static_cast<size_t>(begin + i) * sizeof(Token), sizeof(Token));
+      std::memcpy(
+          &token, file.data() + static_cast<size_t>(begin + i) * sizeof(Token), sizeof(Token));
       const int64_t value = values[static_cast<size_t>(i)];
-      if (value != static_cast<int64_t>(token) || value > largest) std::abort();
+      if (value != static_cast<int64_t>(token) || value > largest)
+        std::abort();
       has_largest = has_largest || value == largest;
     }
-    if (!has_largest || values[static_cast<size_t>(count)] != -1) std::abort();
+    if (!has_largest || values[static_cast<size_t>(count)] != -1)
+      std::abort();
   });
 }
 
 }  // namespace
 
 void fuzz_tokens(const std::string& text) {
-  if (text.size() < kAsked) return;
+  if (text.size() < kAsked)
+    return;
   int64_t asked[2];
   std::memcpy(asked, text.data(), kAsked);
   const std::string file = text.substr(kAsked);

@@ -9,7 +9,8 @@ void fuzz_toml(const std::string& text) {
   try {
     parse_toml(text);
   } catch (const TomlError& error) {
-    if (error.line < 1 || error.expected.empty()) std::abort();
+    if (error.line < 1 || error.expected.empty())
+      std::abort();
   }
 }
 

@@ -5,7 +5,8 @@ namespace muster {
 
 void fuzz_topo(const std::string& text) {
   answer_or_error([&] {
-    check_inventory({.source = "fuzz", .simulated = true, .hosts = {nvidia_smi_topo_host(text, "fuzz")}});
+    check_inventory(
+        {.source = "fuzz", .simulated = true, .hosts = {nvidia_smi_topo_host(text, "fuzz")}});
   });
 }
 

@@ -48,7 +48,8 @@ int replay(const Target& target, const char* folder) {
     std::printf("%s\n", entry.path().filename().c_str());
     std::fflush(stdout);  // the last line names the file that was too much
     target.run(text);
-    for (size_t i = 0; i < kCuts; ++i) target.run(text.substr(0, text.size() * i / kCuts));
+    for (size_t i = 0; i < kCuts; ++i)
+      target.run(text.substr(0, text.size() * i / kCuts));
     ++files;
   }
   std::printf("%d files\n", files);
@@ -59,7 +60,8 @@ int replay(const Target& target, const char* folder) {
 
 int main(int argc, char** argv) {
   for (const Target& target : kTargets) {
-    if (argc == 3 && target.name == std::string(argv[1])) return replay(target, argv[2]);
+    if (argc == 3 && target.name == std::string(argv[1]))
+      return replay(target, argv[2]);
   }
   std::fputs("usage: fuzz_replay TARGET FOLDER\n", stderr);
   return 2;

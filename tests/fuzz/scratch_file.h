@@ -16,7 +16,8 @@ namespace muster {
 class ScratchFile {
  public:
   explicit ScratchFile(const std::string& bytes) : fd_(::memfd_create("fuzz", MFD_CLOEXEC)) {
-    if (!fd_.valid()) std::abort();
+    if (!fd_.valid())
+      std::abort();
     write_all(fd_.get(), bytes);
   }
   std::string path() const { return cat("/proc/self/fd/", fd_.get()); }

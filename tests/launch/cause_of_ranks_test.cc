@@ -23,13 +23,14 @@ WorkerExit failed(int rank, int exit_code, int signal = 0, milliseconds at = mil
 
 std::vector<int> ranks_of(const std::vector<WorkerExit>& exits) {
   std::vector<int> ranks;
-  for (const WorkerExit& exit : exits) ranks.push_back(exit.rank);
+  for (const WorkerExit& exit : exits)
+    ranks.push_back(exit.rank);
   return ranks;
 }
 
 TEST(CauseOfRanks, ComesFirstAndTheOthersKeepTheirOrder) {
-  std::vector<WorkerExit> exits = {failed(4, 0), failed(2, 1), failed(0, 1), failed(3, 0, SIGABRT),
-                                   failed(1, 1)};
+  std::vector<WorkerExit> exits = {
+      failed(4, 0), failed(2, 1), failed(0, 1), failed(3, 0, SIGABRT), failed(1, 1)};
   put_cause_first(exits);
   EXPECT_THAT(ranks_of(exits), ElementsAre(4, 3, 2, 0, 1));
   EXPECT_EQ(first_failure(exits)->rank, 3);
@@ -43,7 +44,8 @@ TEST(CauseOfRanks, WhatMusterEndedIsNone) {
 }
 
 TEST(CauseOfRanks, WhereAFailureEndsNobodyItIsTheMomentThatCounts) {
-  std::vector<WorkerExit> exits = {failed(2, 1), failed(1, 0, SIGABRT, milliseconds(20)),
+  std::vector<WorkerExit> exits = {failed(2, 1),
+                                   failed(1, 0, SIGABRT, milliseconds(20)),
                                    failed(0, 0, SIGKILL, milliseconds(5'000))};
   put_cause_first(exits, true);
   EXPECT_THAT(ranks_of(exits), ElementsAre(1, 2, 0));
@@ -54,13 +56,15 @@ TEST(CauseOfRanks, WhereAFailureEndsNobodyItIsTheMomentThatCounts) {
 // For the hosts of a job, failures are told without their last lines.
 TEST(CauseOfRanks, IsFoundWithoutTheWords) {
   std::vector<WorkerExit> exits;
-  for (int rank = 0; rank < 7; ++rank) exits.push_back(failed(rank, 1));
+  for (int rank = 0; rank < 7; ++rank)
+    exits.push_back(failed(rank, 1));
   for (WorkerExit& exit : exits)
     exit.last_lines = {"[gloo/transport/tcp/pair.cc:5] Connection closed by peer [::1]:7"};
   exits.push_back(failed(7, 1));
   exits = brief(exits);
   ASSERT_TRUE(exits[6].last_lines.empty());
-  for (WorkerExit& exit : exits) exit = worker_exit_from_json(to_json(exit));
+  for (WorkerExit& exit : exits)
+    exit = worker_exit_from_json(to_json(exit));
   put_cause_first(exits);
   EXPECT_EQ(exits[0].rank, 7);
 }

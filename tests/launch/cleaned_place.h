@@ -1,4 +1,5 @@
-// A folder that systemd-tmpfiles clears of old files, as it does with /tmp: everything in it is old enough.
+// A folder that systemd-tmpfiles clears of old files, as it does with /tmp: everything in it is old
+// enough.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -59,7 +59,8 @@ TEST(ErrorFile, HasFactsBesideWords) {
   const ScratchFolder folder;
   const auto read = [&](const std::string& facts) {
     return read_error_file(folder.write(
-        "error.json", cat(R"({"message": {"message": "m", "extraInfo": {"muster": )", facts, "}}}")));
+        "error.json",
+        cat(R"({"message": {"message": "m", "extraInfo": {"muster": )", facts, "}}}")));
   };
   const auto lost = read(R"({"code": "peer_failed", "lost_ranks": [3, 1], "left_early": true})");
   EXPECT_EQ(lost->facts.code, "peer_failed");
@@ -69,10 +70,13 @@ TEST(ErrorFile, HasFactsBesideWords) {
   EXPECT_EQ(killed->facts.signal, "SIGSEGV");
   EXPECT_THAT(killed->facts.said, testing::ElementsAre("head", "  #0 f"));
   for (const char* wrong :
-       {"7", "[]", R"({"code": 7, "lost_ranks": 7, "left_early": 7, "signal": [], "said": 3})",
+       {"7",
+        "[]",
+        R"({"code": 7, "lost_ranks": 7, "left_early": 7, "signal": [], "said": 3})",
         R"({"lost_ranks": ["x", -1, 99999999999, 1.5], "said": [7]})"}) {
     const auto facts = read(wrong)->facts;
-    EXPECT_TRUE(facts.code.empty() && facts.lost_ranks.empty() && facts.said.empty() && !facts.left_early)
+    EXPECT_TRUE(facts.code.empty() && facts.lost_ranks.empty() && facts.said.empty() &&
+                !facts.left_early)
         << wrong;
   }
 }
@@ -107,8 +111,8 @@ TEST(FailureCard, SaysWhatWellKnownFailuresMean) {
 }
 
 TEST(FailureCard, NamesTheFirstAndTheConsequences) {
-  std::vector<WorkerExit> exits = {ended(2, 0), ended(1, 3), ended(0, 0, SIGTERM, SIGTERM),
-                                   ended(3, 0, SIGTERM, SIGTERM)};
+  std::vector<WorkerExit> exits = {
+      ended(2, 0), ended(1, 3), ended(0, 0, SIGTERM, SIGTERM), ended(3, 0, SIGTERM, SIGTERM)};
   exits[1].last_lines = {"something", "went wrong"};
   const std::string card = failure_card(exits, context());
   EXPECT_THAT(card, HasSubstr("[muster] rank 1 failed first: exit code 3\n"));
@@ -131,8 +135,9 @@ TEST(FailureCard, SaysWhichRankLeftTheOthersPath) {
                         .where = "it was in tokenize"}};
   EXPECT_THAT(
       failure_card(exits, apart),
-      HasSubstr("  apart     rank 2 left the common path first: it never began all_reduce #2 f32[4] of "
-                "world, which rank(s) 0, 1 began; it was in tokenize\n  then"));
+      HasSubstr(
+          "  apart     rank 2 left the common path first: it never began all_reduce #2 f32[4] of "
+          "world, which rank(s) 0, 1 began; it was in tokenize\n  then"));
   const auto json = nlohmann::json::parse(failure_json(exits, apart));
   EXPECT_EQ(json["divergences"][0]["kind"], "never_began");
   EXPECT_EQ(json["divergences"][0]["ranks"], nlohmann::json({2}));
@@ -148,7 +153,8 @@ TEST(FailureCard, NamesGpusThatHaveGoneBadAndWhatHasFailedBefore) {
   now.attempts = {{.attempt = 0, .exits = {ended(1, 0, SIGKILL), ended(0, 0, SIGTERM, SIGTERM)}},
                   {.attempt = 1, .in_place = true, .exits = {ended(2, 3)}},
                   {.attempt = 2, .exits = {ended(0, 1)}}};
-  EXPECT_THAT(failure_card({ended(0, 1)}, now), HasSubstr("  GPU       GPU 1 (GPU-b): GPU is lost\n"));
+  EXPECT_THAT(failure_card({ended(0, 1)}, now),
+              HasSubstr("  GPU       GPU 1 (GPU-b): GPU is lost\n"));
   const auto json = nlohmann::json::parse(failure_json({ended(0, 1)}, now));
   EXPECT_EQ(json["bad_gpus"][0]["uuid"], "GPU-b");
   ASSERT_EQ(json["earlier"].size(), 2U);
@@ -184,8 +190,10 @@ TEST(FailureCard, SaysNothingTwice) {
   std::vector<WorkerExit> exits = {ended(0, 1)};
   exits[0].last_lines = {"loading", "the disk is full"};
   exits[0].lines_in_sight = true;
-  EXPECT_THAT(failure_card(exits, context()), Not(HasSubstr("disk is full"))) << "it stands right above";
-  EXPECT_THAT(failure_card(exits, context()), HasSubstr("its last lines of standard error are above"));
+  EXPECT_THAT(failure_card(exits, context()), Not(HasSubstr("disk is full")))
+      << "it stands right above";
+  EXPECT_THAT(failure_card(exits, context()),
+              HasSubstr("its last lines of standard error are above"));
 
   exits[0].lines_in_sight = false;
   exits[0].message = "io: the disk is full";
@@ -203,14 +211,16 @@ TEST(FailureCard, SaysNothingTwice) {
 
 TEST(FailureCard, BeginsAStackOfCppWithTheInnermostCalls) {
   std::vector<WorkerExit> exits = {ended(0, 1)};
-  for (int i = 0; i < 50; ++i) exits[0].stack += cat("  #", i, " f", i, "\n");
+  for (int i = 0; i < 50; ++i)
+    exits[0].stack += cat("  #", i, " f", i, "\n");
   EXPECT_THAT(failure_card(exits, context()), HasSubstr("#0 f0\n"));
   EXPECT_THAT(failure_card(exits, context()), Not(HasSubstr("#49 f49")));
 }
 
 TEST(FailureCard, HasAllOfAMessageBesideAStackOfCpp) {
   std::vector<WorkerExit> exits = {ended(0, 1)};
-  exits[0].message = "torch::jit::Error: the following operation failed\nRuntimeError: shapes differ";
+  exits[0].message =
+      "torch::jit::Error: the following operation failed\nRuntimeError: shapes differ";
   exits[0].stack = "  #0 f\n  #1 main\n";
   EXPECT_THAT(failure_card(exits, context()),
               HasSubstr("    | RuntimeError: shapes differ\n  stack\n    |   #0 f\n"));
@@ -225,7 +235,8 @@ TEST(FailureCard, HasTheLastLinesBesideTheStackOfASignal) {
 }
 
 TEST(FailureCard, NamesTheErrorsOfTheOthers) {
-  std::vector<WorkerExit> exits = {ended(1, 1), ended(0, 1), ended(2, 1), ended(3, 0, SIGTERM, SIGTERM)};
+  std::vector<WorkerExit> exits = {
+      ended(1, 1), ended(0, 1), ended(2, 1), ended(3, 0, SIGTERM, SIGTERM)};
   exits[0].message = exits[1].message = "io: no such file";
   exits[2].message = "io: the disk is full\nwith more";
   const std::string card = failure_card(exits, context());
@@ -235,11 +246,14 @@ TEST(FailureCard, NamesTheErrorsOfTheOthers) {
 }
 
 TEST(FailureCard, NamesARankThatEndedWellWhileOthersWaitedForIt) {
-  std::vector<WorkerExit> exits = {ended(2, 0), ended(1, 0), ended(0, 1), ended(3, 0, SIGTERM, SIGTERM)};
-  exits[2].message = "peer_failed: all_reduce #3 on rank 0 of 4: rank 1 (process 101) ended; see there";
+  std::vector<WorkerExit> exits = {
+      ended(2, 0), ended(1, 0), ended(0, 1), ended(3, 0, SIGTERM, SIGTERM)};
+  exits[2].message =
+      "peer_failed: all_reduce #3 on rank 0 of 4: rank 1 (process 101) ended; see there";
   exits[2].facts = {.code = "peer_failed", .lost_ranks = {1}};
   const std::string card = failure_card(exits, context());
-  EXPECT_THAT(card, HasSubstr("[muster] rank 1 ended first: exit code 0, while others waited for it\n"));
+  EXPECT_THAT(card,
+              HasSubstr("[muster] rank 1 ended first: exit code 0, while others waited for it\n"));
   EXPECT_THAT(card, HasSubstr("  error     rank 0: peer_failed: all_reduce #3"));
   EXPECT_THAT(card, HasSubstr("rank 0: exit code 1\n")) << "the error is told once";
   EXPECT_EQ(first_failure(exits)->shell_code(), 1) << "the job failed";
@@ -249,8 +263,10 @@ TEST(FailureCard, NamesARankThatEndedWellWhileOthersWaitedForIt) {
 
   exits[2].message = "RuntimeError: it lost another";
   exits[2].facts = {};
-  exits[2].last_lines = {"[gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:4711"};
-  EXPECT_THAT(failure_card(exits, context()), HasSubstr("rank 2 ended first")) << "the first that did";
+  exits[2].last_lines = {
+      "[gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:4711"};
+  EXPECT_THAT(failure_card(exits, context()), HasSubstr("rank 2 ended first"))
+      << "the first that did";
   exits[0].at = exits[1].at = exits[2].at + std::chrono::seconds(1);
   EXPECT_THAT(failure_card(exits, context()),
               HasSubstr("rank 0 failed of the loss of another rank: exit code 1"))
@@ -264,10 +280,12 @@ TEST(FailureCard, NamesARankThatReturnedEarlyHoweverItEnded) {
   std::vector<WorkerExit> exits = {ended(0, 1), ended(1, 0, SIGTERM, SIGTERM)};
   exits[0].message = "peer_failed: collective #3: rank 1 left the group";
   exits[0].facts.code = "peer_failed";
-  exits[1].message = "invalid_argument: rank 1 returned from its function while others did not: shutdown #3";
+  exits[1].message =
+      "invalid_argument: rank 1 returned from its function while others did not: shutdown #3";
   exits[1].facts = {.code = "invalid_argument", .left_early = true};
   const std::string card = failure_card(exits, context());
-  EXPECT_THAT(card, HasSubstr("rank 1 failed first: it returned from its function, while others waited"));
+  EXPECT_THAT(card,
+              HasSubstr("rank 1 failed first: it returned from its function, while others waited"));
   EXPECT_THAT(card, HasSubstr("  error     invalid_argument: rank 1 returned"));
   EXPECT_THAT(card, HasSubstr("rank 0: exit code 1, peer_failed: collective #3"));
   EXPECT_EQ(first_failure(exits)->shell_code(), 1);
@@ -286,18 +304,22 @@ TEST(FailureCard, NamesNoCauseThatIsNotKnown) {
   exits[0].facts = {.code = "peer_failed", .lost_ranks = {1}};
   const std::string card = failure_card(exits, context());
   EXPECT_THAT(card, HasSubstr("[muster] rank 0 failed of the loss of another rank: exit code 1\n"));
-  EXPECT_THAT(card,
-              HasSubstr("  cause     not known: it lost rank 1, and no failure of another kind had come when "
-                        "muster ended rank 1; see what these did\n"));
+  EXPECT_THAT(
+      card,
+      HasSubstr(
+          "  cause     not known: it lost rank 1, and no failure of another kind had come when "
+          "muster ended rank 1; see what these did\n"));
   EXPECT_THAT(card, Not(HasSubstr("failed first")));
   EXPECT_THAT(failure_json(exits, context()), HasSubstr("\"doubt\": \"not known: it lost rank 1"));
 }
 
 TEST(FailureCard, SaysWhoEndedAlikeInTheSameMoment) {
-  std::vector<WorkerExit> exits = {ended(2, 1), ended(0, 1), ended(3, 1), ended(1, 0, SIGTERM, SIGTERM)};
-  EXPECT_THAT(failure_card(exits, context()), HasSubstr("  cause     not certain: ranks 0, 3 ended alike in "
-                                                        "the same moment, and said no more; or they lost "
-                                                        "rank 1, which muster ended then\n"));
+  std::vector<WorkerExit> exits = {
+      ended(2, 1), ended(0, 1), ended(3, 1), ended(1, 0, SIGTERM, SIGTERM)};
+  EXPECT_THAT(failure_card(exits, context()),
+              HasSubstr("  cause     not certain: ranks 0, 3 ended alike in "
+                        "the same moment, and said no more; or they lost "
+                        "rank 1, which muster ended then\n"));
   exits[0].message = exits[1].message = exits[2].message = "ValueError: bad batch";
   EXPECT_THAT(failure_card(exits, context()), Not(HasSubstr("not certain")));
 }
@@ -312,7 +334,8 @@ TEST(FirstFailure, SkipsThoseThatMusterEnded) {
 }
 
 TEST(FirstFailure, IsNoneThatMusterKilledWhateverItReported) {
-  std::vector<WorkerExit> exits = {ended(1, 1), ended(0, 0, SIGTERM, SIGTERM), ended(2, 1, 0, SIGTERM)};
+  std::vector<WorkerExit> exits = {
+      ended(1, 1), ended(0, 0, SIGTERM, SIGTERM), ended(2, 1, 0, SIGTERM)};
   exits[0].message = "peer_failed: all_reduce #3";
   exits[0].facts.code = "peer_failed";
   exits[1].message = "SignalException: got SIGTERM";

@@ -46,7 +46,8 @@ TEST(FolderLock, ItsHoldersEndSetsItFree) {
   }
   EXPECT_TRUE(FolderLock(folder.path(), "b").is_new_start());
   EXPECT_TRUE(FolderLock(folder.path(), "a").is_new_start());
-  EXPECT_FALSE(FolderLock(folder.path(), "a").is_new_start()) << "an agent that comes back to its job";
+  EXPECT_FALSE(FolderLock(folder.path(), "a").is_new_start())
+      << "an agent that comes back to its job";
 }
 
 TEST(FolderLock, TheFirstIsAloneUntilItShares) {

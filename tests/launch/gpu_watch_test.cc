@@ -70,12 +70,14 @@ TEST(GpuWatch, AGpuThatIsLostOrGoneIsNamed) {
 TEST(GpuWatch, ARepairThatWaitsForAResetIsOne) {
   Host now = host_of_gpus(3);
   now.gpus[1].repair_pending = true;
-  EXPECT_THAT(gone_bad(now), HasSubstr("GPU 1 (GPU-1): rows or pages of its memory are to be replaced"));
+  EXPECT_THAT(gone_bad(now),
+              HasSubstr("GPU 1 (GPU-1): rows or pages of its memory are to be replaced"));
 }
 
 TEST(GpuWatch, TheKernelsLogCountsWhereItIsAboutTheHardware) {
-  const std::vector<XidError> xids = {{.pci = {"0000:00:00.0"}, .number = 31, .text = "MMU fault"},
-                                      {.pci = {"0000:01:00.0"}, .number = 79, .text = "fallen off the bus"}};
+  const std::vector<XidError> xids = {
+      {.pci = {"0000:00:00.0"}, .number = 31, .text = "MMU fault"},
+      {.pci = {"0000:01:00.0"}, .number = 79, .text = "fallen off the bus"}};
   EXPECT_EQ(gone_bad(host_of_gpus(3), xids),
             "GPU 1 (GPU-1): Xid 79 in the kernel's log (fallen off the bus)");
 }

@@ -54,7 +54,8 @@ TEST(JobRegistry, ListsWhatIsRegisteredAndNoMore) {
 
 TEST(JobRegistry, WhatClearsOldFilesAwayLeavesARunningJobsAlone) {
   const CleanedPlace place;
-  if (!place.has_cleaner()) GTEST_SKIP() << "systemd-tmpfiles is not installed";
+  if (!place.has_cleaner())
+    GTEST_SKIP() << "systemd-tmpfiles is not installed";
   const std::string folder = place.path() + "/runtime";
   const JobRegistration job(job_note("a"), folder);
   place.clean();

@@ -34,7 +34,8 @@ std::function<Plan(const BusyGpus&)> any(int count, int total) {
   return [=](const BusyGpus& busy) {
     std::vector<int> gpus;
     for (int gpu = 0; gpu < total && static_cast<int>(gpus.size()) < count; ++gpu) {
-      if (!busy.contains(GpuUuid{cat("GPU-", gpu)})) gpus.push_back(gpu);
+      if (!busy.contains(GpuUuid{cat("GPU-", gpu)}))
+        gpus.push_back(gpu);
     }
     if (static_cast<int>(gpus.size()) < count) {
       throw Error(ErrorCode::unavailable,
@@ -46,7 +47,8 @@ std::function<Plan(const BusyGpus&)> any(int count, int total) {
 
 std::vector<std::string> names(const std::vector<Lease>& leases) {
   std::vector<std::string> names;
-  for (const Lease& lease : leases) names.push_back(lease.gpu().value);
+  for (const Lease& lease : leases)
+    names.push_back(lease.gpu().value);
   return names;
 }
 
@@ -91,7 +93,8 @@ TEST_F(LeasePlanTest, CertainGpusAreNotReplaced) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::unavailable);
-    EXPECT_THAT(error.what(), HasSubstr("expected free GPUs, got GPU-1 held by job 4f2a (train, pid "));
+    EXPECT_THAT(error.what(),
+                HasSubstr("expected free GPUs, got GPU-1 held by job 4f2a (train, pid "));
     EXPECT_THAT(error.what(), HasSubstr("--wait"));
   }
   EXPECT_THAT(folder().holders({"GPU-0"}), IsEmpty());
@@ -137,7 +140,8 @@ TEST_F(LeasePlanTest, WaitsUntilTheHolderEnds) {
 
 TEST_F(LeasePlanTest, WaitsOnlySoLong) {
   const auto busy = folder().try_take({"GPU-0"});
-  const LeasePlanOptions options{.wait = std::chrono::milliseconds(3), .poll = std::chrono::milliseconds(1)};
+  const LeasePlanOptions options{.wait = std::chrono::milliseconds(3),
+                                 .poll = std::chrono::milliseconds(1)};
   try {
     plan_with_leases(folder(), any(1, 1), {}, options);
     FAIL();
@@ -149,11 +153,13 @@ TEST_F(LeasePlanTest, WaitsOnlySoLong) {
 // A planner that repeats a busy GPU whatever it is told must not be asked for ever.
 TEST_F(LeasePlanTest, AStubbornPlannerEnds) {
   const auto busy = folder().try_take({"GPU-0"});
-  EXPECT_THROW(plan_with_leases(folder(), [](const BusyGpus&) { return plan_of({0}); }, {}, {.replan = true}),
+  EXPECT_THROW(plan_with_leases(
+                   folder(), [](const BusyGpus&) { return plan_of({0}); }, {}, {.replan = true}),
                Error);
 }
 
-// Six launchers at once, each wanting any two of eight GPUs: four get two each, no GPU is had twice.
+// Six launchers at once, each wanting any two of eight GPUs: four get two each, no GPU is had
+// twice.
 TEST_F(LeasePlanTest, LaunchersAtOnceGetDifferentGpus) {
   const auto launch = [&] {
     static std::vector<Lease> kept;
@@ -172,12 +178,14 @@ TEST_F(LeasePlanTest, LaunchersAtOnceGetDifferentGpus) {
     const std::string line = process->line();
     refused += line == "none" ? 1 : 0;
     if (line != "none") {
-      for (const std::string& gpu : split(line, ' ')) gpus.push_back(gpu);
+      for (const std::string& gpu : split(line, ' '))
+        gpus.push_back(gpu);
     }
   }
   EXPECT_EQ(refused, 2);
-  EXPECT_THAT(gpus, testing::UnorderedElementsAre("GPU-0", "GPU-1", "GPU-2", "GPU-3", "GPU-4", "GPU-5",
-                                                  "GPU-6", "GPU-7"));
+  EXPECT_THAT(gpus,
+              testing::UnorderedElementsAre(
+                  "GPU-0", "GPU-1", "GPU-2", "GPU-3", "GPU-4", "GPU-5", "GPU-6", "GPU-7"));
 }
 
 TEST(WithoutBusy, BusyGpusAreLeftOutWithTheReason) {

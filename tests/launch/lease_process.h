@@ -1,4 +1,5 @@
-// A process of its own that takes leases, for the tests of leases: forked, told to go, and killed or let end.
+// A process of its own that takes leases, for the tests of leases: forked, told to go, and killed
+// or let end.
 #pragma once
 
 #include <fcntl.h>
@@ -16,12 +17,13 @@ namespace muster {
 
 class LeaseProcess {
  public:
-  // Runs `work` in a child; what it returns is the first line. The child then lives, with all that `work`
-  // keeps open, until it is killed or this object ends.
+  // Runs `work` in a child; what it returns is the first line. The child then lives, with all that
+  // `work` keeps open, until it is killed or this object ends.
   explicit LeaseProcess(const std::function<std::string()>& work) {
     int up[2];
     int down[2];
-    if (::pipe2(up, O_CLOEXEC) != 0 || ::pipe2(down, O_CLOEXEC) != 0) std::abort();
+    if (::pipe2(up, O_CLOEXEC) != 0 || ::pipe2(down, O_CLOEXEC) != 0)
+      std::abort();
     pid_ = ::fork();
     if (pid_ == 0) {
       ::close(up[0]);
@@ -46,12 +48,14 @@ class LeaseProcess {
   std::string line() {
     std::string text;
     char c = 0;
-    while (::read(from_child_.get(), &c, 1) == 1 && c != '\n') text += c;
+    while (::read(from_child_.get(), &c, 1) == 1 && c != '\n')
+      text += c;
     return text;
   }
 
   void kill() {
-    if (pid_ <= 0) return;
+    if (pid_ <= 0)
+      return;
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
     pid_ = -1;

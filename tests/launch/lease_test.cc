@@ -74,8 +74,10 @@ TEST_F(LeaseTest, FolderAndFilesAreTheUsersAlone) {
 TEST_F(LeaseTest, HoldersAreNamed) {
   const LeaseFolder leases = folder();
   EXPECT_THAT(leases.holders(kA), IsEmpty());
-  const LeaseNote note{
-      .job = "4f2a", .program = "train\x1b[2J", .since_seconds = 12, .memory_bytes = uint64_t{1} << 30};
+  const LeaseNote note{.job = "4f2a",
+                       .program = "train\x1b[2J",
+                       .since_seconds = 12,
+                       .memory_bytes = uint64_t{1} << 30};
   auto lease = leases.try_take(kA, kWholeGpu, note);
   auto holders = leases.holders(kA);
   ASSERT_THAT(holders, SizeIs(1));
@@ -85,7 +87,8 @@ TEST_F(LeaseTest, HoldersAreNamed) {
   EXPECT_EQ(holders[0].note->pid, ::getpid());
   EXPECT_EQ(holders[0].note->job, "4f2a");
   EXPECT_EQ(holders[0].note->memory_bytes, uint64_t{1} << 30);
-  EXPECT_THAT(describe(holders[0]), HasSubstr(cat("job 4f2a (train?[2J, pid ", ::getpid(), ") since ")));
+  EXPECT_THAT(describe(holders[0]),
+              HasSubstr(cat("job 4f2a (train?[2J, pid ", ::getpid(), ") since ")));
   EXPECT_THAT(describe(holders[0]), HasSubstr("1.0 GiB reserved"));
   lease.reset();
   EXPECT_THAT(leases.holders(kA), IsEmpty());
@@ -111,13 +114,15 @@ TEST_F(LeaseTest, SharesFillAGpu) {
 TEST_F(LeaseTest, AShareTakesSeveralGaps) {
   const LeaseFolder leases = folder();
   std::vector<std::optional<Lease>> quarters;
-  for (const char* job : {"1", "2", "3", "4"}) quarters.push_back(leases.try_take(kA, 250, {.job = job}));
+  for (const char* job : {"1", "2", "3", "4"})
+    quarters.push_back(leases.try_take(kA, 250, {.job = job}));
   quarters[0].reset();
   quarters[2].reset();
   const auto half = leases.try_take(kA, 400, {.job = "half"});
   ASSERT_TRUE(half);
   std::map<std::string, int> units;
-  for (const LeaseHolder& holder : leases.holders(kA)) units[holder.note->job] += holder.units;
+  for (const LeaseHolder& holder : leases.holders(kA))
+    units[holder.note->job] += holder.units;
   EXPECT_EQ(units, (std::map<std::string, int>{{"half", 400}, {"2", 250}, {"4", 250}}));
   EXPECT_THAT(leases.holders(kA), SizeIs(3));
   EXPECT_FALSE(leases.try_take(kA, 101));
@@ -154,8 +159,8 @@ TEST_F(LeaseTest, AKilledHolderHoldsNothing) {
   EXPECT_TRUE(leases.try_take(kA));  // the file and its note are still there: neither matters
 }
 
-// A launcher that is killed while its rank lives on: the rank inherited the descriptor, so it holds the
-// lease.
+// A launcher that is killed while its rank lives on: the rank inherited the descriptor, so it holds
+// the lease.
 TEST_F(LeaseTest, SurvivingRanksHoldIt) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
@@ -166,7 +171,8 @@ TEST_F(LeaseTest, SurvivingRanksHoldIt) {
     if (::fork() == 0) {
       write_end.reset();
       char end = 0;
-      [[maybe_unused]] const ssize_t n = ::read(read_end.get(), &end, 1);  // until the test lets it end
+      [[maybe_unused]] const ssize_t n =
+          ::read(read_end.get(), &end, 1);  // until the test lets it end
       ::_exit(0);
     }
     return std::string(lease ? "taken" : "refused");
@@ -181,7 +187,8 @@ TEST_F(LeaseTest, SurvivingRanksHoldIt) {
               HasSubstr("which has ended; a process that it started still holds the lease"));
   read_end.reset();
   write_end.reset();
-  while (!leases.holders(kA).empty()) ::sched_yield();  // the rank is no child of this process
+  while (!leases.holders(kA).empty())
+    ::sched_yield();  // the rank is no child of this process
   EXPECT_TRUE(leases.try_take(kA));
 }
 
@@ -199,7 +206,8 @@ TEST_F(LeaseTest, InheritedByDescriptorAlone) {
 TEST_F(LeaseTest, AJobInsideAJobUsesItsLease) {
   const auto outer = folder().try_take(kA);
   const auto foreign = folder().try_take(kB);
-  const LeaseFolder inner({.folder = path(), .inherited = cat("0,x,", outer->fd(), ",999999999999")});
+  const LeaseFolder inner(
+      {.folder = path(), .inherited = cat("0,x,", outer->fd(), ",999999999999")});
   const auto again = inner.try_take(kA);
   ASSERT_TRUE(again);
   EXPECT_NE(again->fd(), outer->fd());
@@ -227,8 +235,17 @@ TEST_F(LeaseTest, TwoLaunchersGetDifferentGpus) {
 
 TEST_F(LeaseTest, UuidsAreNoPaths) {
   const LeaseFolder leases = folder();
-  for (const char* bad : {"", "GPU-", "gpu-aaaa", "GPU-../../etc/passwd", "GPU-a/b", "/GPU-a", "GPU-a b",
-                          "GPU-a\n", "GPU-a_b", "MIG-a/1/0", "taking"}) {
+  for (const char* bad : {"",
+                          "GPU-",
+                          "gpu-aaaa",
+                          "GPU-../../etc/passwd",
+                          "GPU-a/b",
+                          "/GPU-a",
+                          "GPU-a b",
+                          "GPU-a\n",
+                          "GPU-a_b",
+                          "MIG-a/1/0",
+                          "taking"}) {
     EXPECT_THROW(leases.try_take({bad}), Error) << bad;
     EXPECT_THROW(leases.try_take_all({{GpuUuid{bad}}}), Error) << bad;
   }
@@ -287,7 +304,8 @@ TEST_F(LeaseTest, AFolderOpenToOthersIsRefused) {
 }
 
 TEST_F(LeaseTest, AnothersFolderIsRefused) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can give a folder away";
   fs::create_directory(path());
   fs::permissions(path(), fs::perms::owner_all);
   ASSERT_EQ(::chown(path().c_str(), 12345, 12345), 0);
@@ -301,8 +319,8 @@ TEST_F(LeaseTest, LookingMakesNothing) {
   EXPECT_THROW(leases.try_take(kA), Error);
 }
 
-// The lock is the lease: where nothing can be written, it is held all the same. (A limit on file sizes stands
-// in for a full disk; it is the child's alone.)
+// The lock is the lease: where nothing can be written, it is held all the same. (A limit on file
+// sizes stands in for a full disk; it is the child's alone.)
 TEST_F(LeaseTest, AFullDiskTakesOnlyTheNote) {
   LeaseProcess holder([&] {
     ::signal(SIGXFSZ, SIG_IGN);
@@ -357,7 +375,8 @@ TEST(LeaseNote, RoundTripAndNoise) {
   for (const char* noise : {"", "{", "[]", "7", R"({"schema":"other"})", "\xff\xfe"}) {
     EXPECT_FALSE(lease_note_from_bytes(noise)) << noise;
   }
-  EXPECT_TRUE(lease_note_from_bytes(R"({"schema":"muster.lease/1","pid":"x","since_seconds":1.5})"));
+  EXPECT_TRUE(
+      lease_note_from_bytes(R"({"schema":"muster.lease/1","pid":"x","since_seconds":1.5})"));
 }
 
 TEST(RuntimeFolder, DoesNotDependOnTheLogin) {
@@ -379,13 +398,16 @@ TEST(RuntimeFolder, IsNoPlaceThatAnotherHasTaken) {
   const std::vector<std::string> places = {"/nowhere/at/all", first.path(), second.path()};
   const std::string name = cat("/muster-", ::geteuid());
   EXPECT_EQ(choose_runtime_folder(places), first.path() + name);
-  ASSERT_EQ(::symlink(second.path().c_str(), (first.path() + name).c_str()), 0);  // a stranger's, say
+  ASSERT_EQ(::symlink(second.path().c_str(), (first.path() + name).c_str()),
+            0);  // a stranger's, say
   EXPECT_EQ(choose_runtime_folder(places), second.path() + name);
   open_runtime_folder(second.path() + name, true);
   ASSERT_EQ(::unlink((first.path() + name).c_str()), 0);
-  EXPECT_EQ(choose_runtime_folder(places), second.path() + name) << "where this user's jobs are already";
+  EXPECT_EQ(choose_runtime_folder(places), second.path() + name)
+      << "where this user's jobs are already";
   open_runtime_folder(first.path() + name, true);
-  if (::geteuid() != 0) return;  // only root can give a folder away
+  if (::geteuid() != 0)
+    return;  // only root can give a folder away
   EXPECT_EQ(choose_runtime_folder(places), first.path() + name);
   ASSERT_EQ(::chown((first.path() + name).c_str(), 65534, 65534), 0);
   EXPECT_EQ(choose_runtime_folder(places), second.path() + name);
@@ -393,7 +415,8 @@ TEST(RuntimeFolder, IsNoPlaceThatAnotherHasTaken) {
 
 TEST_F(LeaseTest, WhatClearsOldFilesAwayLeavesALeaseAlone) {
   const CleanedPlace place;
-  if (!place.has_cleaner()) GTEST_SKIP() << "systemd-tmpfiles is not installed";
+  if (!place.has_cleaner())
+    GTEST_SKIP() << "systemd-tmpfiles is not installed";
   const LeaseFolder folder({.folder = place.path() + "/muster"});
   const auto lease = folder.try_take(kA);
   ASSERT_TRUE(lease);
@@ -405,7 +428,8 @@ TEST_F(LeaseTest, WhatClearsOldFilesAwayLeavesALeaseAlone) {
 // Of a job whose launcher was killed there is only the rank's descriptor.
 TEST_F(LeaseTest, WhatClearsOldFilesAwayLeavesAnOrphansLeaseAlone) {
   const CleanedPlace place;
-  if (!place.has_cleaner()) GTEST_SKIP() << "systemd-tmpfiles is not installed";
+  if (!place.has_cleaner())
+    GTEST_SKIP() << "systemd-tmpfiles is not installed";
   const std::string folder = place.path() + "/muster";
   auto lease = LeaseFolder({.folder = folder}).try_take(kA);
   const LeaseProcess rank([&] { return std::string("here"); });
@@ -417,7 +441,8 @@ TEST_F(LeaseTest, WhatClearsOldFilesAwayLeavesAnOrphansLeaseAlone) {
 // What an earlier version of muster has left there has another mode.
 TEST_F(LeaseTest, WhatClearsOldFilesAwayLeavesALeaseOnAnOldFileAlone) {
   const CleanedPlace place;
-  if (!place.has_cleaner()) GTEST_SKIP() << "systemd-tmpfiles is not installed";
+  if (!place.has_cleaner())
+    GTEST_SKIP() << "systemd-tmpfiles is not installed";
   const std::string folder = place.path() + "/muster";
   LeaseFolder({.folder = folder}).try_take(kA);
   fs::permissions(folder + "/gpu-aaaa", fs::perms::owner_read | fs::perms::owner_write);

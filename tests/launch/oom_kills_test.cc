@@ -27,8 +27,10 @@ TEST(OomKills, ExplainAsManyEndsAsTheKernelTells) {
   const OomKills kills([&] { return count; });
   EXPECT_THAT(cause_of(kills), HasSubstr("sent by another process"));
   count = 5;
-  EXPECT_THAT(cause_of(kills), StartsWith("killed by SIGKILL: out of memory (the kernel ended 1 process of"));
-  EXPECT_THAT(cause_of(kills, 2), HasSubstr("sent by another process")) << "which of the two, nobody knows";
+  EXPECT_THAT(cause_of(kills),
+              StartsWith("killed by SIGKILL: out of memory (the kernel ended 1 process of"));
+  EXPECT_THAT(cause_of(kills, 2), HasSubstr("sent by another process"))
+      << "which of the two, nobody knows";
   count = 6;
   EXPECT_THAT(cause_of(kills, 2),
               StartsWith("killed by SIGKILL: out of memory (the kernel ended 2 processes"));

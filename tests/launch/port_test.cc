@@ -20,12 +20,14 @@ using testing::HasSubstr;
 Fd bound(int port, bool reuse) {
   Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
-  if (reuse) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (reuse)
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) return {};
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
+    return {};
   return fd;
 }
 
@@ -71,8 +73,9 @@ TEST(PortReservation, NamesTheListener) {
   const Fd listener = bound(0, true);
   ASSERT_EQ(::listen(listener.get(), 1), 0);
   const std::string text = refusal(port_of(listener));
-  EXPECT_THAT(text,
-              HasSubstr(cat("got ", port_of(listener), ", which is in use by process ", ::getpid(), " (")));
+  EXPECT_THAT(
+      text,
+      HasSubstr(cat("got ", port_of(listener), ", which is in use by process ", ::getpid(), " (")));
 }
 
 TEST(PortReservation, TwoJobsDoNotShareOne) {
@@ -80,7 +83,8 @@ TEST(PortReservation, TwoJobsDoNotShareOne) {
   EXPECT_THAT(refusal(first.port()), HasSubstr("in use"));
 }
 
-// The remains of closed connections keep an ordinary bind out for a minute, but not a restarted job.
+// The remains of closed connections keep an ordinary bind out for a minute, but not a restarted
+// job.
 TEST(PortReservation, TakesAPortWithOldConnections) {
   Fd listener = bound(0, true);
   const int port = port_of(listener);
@@ -90,7 +94,8 @@ TEST(PortReservation, TakesAPortWithOldConnections) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+            0);
   Fd server(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   server.reset();  // who closes first keeps the TIME_WAIT
   client.reset();

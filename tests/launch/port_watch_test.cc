@@ -1,4 +1,5 @@
-// Who is a stranger at MASTER_PORT: for tests that run as root, which alone can become somebody else.
+// Who is a stranger at MASTER_PORT: for tests that run as root, which alone can become somebody
+// else.
 #include "muster/launch/port_watch.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +27,8 @@ bool is_strange(uid_t listener) {
   const Stranger other(port, listener);
   const pid_t launcher = ::fork();
   if (launcher == 0) {
-    if (::setuid(kUser) != 0) ::_exit(2);
+    if (::setuid(kUser) != 0)
+      ::_exit(2);
     bool strange = false;
     EventLoop loop;
     const PortWatch watch(loop, port, [&](const std::string& /*text*/) { strange = true; });
@@ -39,14 +41,16 @@ bool is_strange(uid_t listener) {
 }
 
 TEST(PortWatch, AnotherUserIsAStranger) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can become another user";
   EXPECT_TRUE(is_strange(kNobody));
   EXPECT_FALSE(is_strange(kUser));
 }
 
 // A rank that a daemon has started, as docker's does.
 TEST(PortWatch, RootIsNone) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can become another user";
   EXPECT_FALSE(is_strange(0));
 }
 

@@ -50,9 +50,11 @@ TEST(Restarts, TheTimeLimitEndsThePause) {
   GroupResult result = failed_group();
   Restarts restarts(9);
   const auto start = Clock::now();
-  for (int quick = 0; quick < 9; ++quick) restarts.wait(result, processes, Clock::now(), start);
+  for (int quick = 0; quick < 9; ++quick)
+    restarts.wait(result, processes, Clock::now(), start);
   EXPECT_TRUE(result.timed_out);
-  EXPECT_LT(Clock::now() - start, seconds(60)) << "the pauses are 0 + 1 + 2 + 4 + 8 + 16 + 32 + 60 + 60 s";
+  EXPECT_LT(Clock::now() - start, seconds(60))
+      << "the pauses are 0 + 1 + 2 + 4 + 8 + 16 + 32 + 60 + 60 s";
 }
 
 TEST(Restarts, ASignalEndsThePause) {

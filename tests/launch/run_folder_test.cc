@@ -34,7 +34,8 @@ class RunFolder : public testing::Test {
 
   // Sets the time at which the folder changed last, `seconds` from now.
   static void set_age(const std::string& name, int seconds) {
-    fs::last_write_time("runs/" + name, fs::file_time_type::clock::now() - std::chrono::seconds(seconds));
+    fs::last_write_time("runs/" + name,
+                        fs::file_time_type::clock::now() - std::chrono::seconds(seconds));
   }
 
   const fs::path before_ = fs::current_path();
@@ -53,7 +54,8 @@ TEST_F(RunFolder, LatestPointsToTheNewest) {
 }
 
 TEST_F(RunFolder, IsNoneInAnothersRuns) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can give a folder away";
   fs::create_directory("runs");
   ASSERT_EQ(::chown("runs", 12345, 12345), 0);
   EXPECT_THROW(make_run_folder(run("a")), Error);
@@ -129,7 +131,8 @@ TEST_F(RunFolder, RunsThatBeginAndEndAtOnceAgree) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::thread& thread : threads)
+    thread.join();
   EXPECT_EQ(latest(), "kept");
   EXPECT_EQ(std::distance(fs::directory_iterator("runs"), fs::directory_iterator()), 2);
 }

@@ -43,8 +43,10 @@ TEST(RunRecordJson, ComesBackAsItWas) {
                              .ended = 103.25,
                              .exit_code = 9,
                              .outcome = "failed"});
-  record.launches[0].attempts.push_back(
-      {.attempt = 1, .began = 101, .ended = 102, .exits = {{.rank = 3, .host = "n0", .signal = SIGKILL}}});
+  record.launches[0].attempts.push_back({.attempt = 1,
+                                         .began = 101,
+                                         .ended = 102,
+                                         .exits = {{.rank = 3, .host = "n0", .signal = SIGKILL}}});
   record.machine = Inventory{.source = "this machine", .hosts = {{.name = "n0", .num_cores = 12}}};
   const RunRecord read = run_record_from_json(run_record_to_json(record), "run.json");
   ASSERT_EQ(read.launches.size(), 1U);
@@ -66,7 +68,10 @@ TEST(RunRecordJson, ComesBackAsItWas) {
 
 TEST(RunRecordJson, OtherJsonIsRefused) {
   for (const std::string text :
-       {"", "[]", "{}", R"({"schema":"muster.run/2","launches":[]})",
+       {"",
+        "[]",
+        "{}",
+        R"({"schema":"muster.run/2","launches":[]})",
         R"({"schema":"muster.run/1","launches":[{"argv":3,"attempts":[]}]})",
         R"({"schema":"muster.run/1","launches":[{"argv":[],"attempts":[{"exits":5}]}]})"}) {
     try {

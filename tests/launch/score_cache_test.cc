@@ -16,7 +16,9 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Pair;
 
-MeasuredScore measured(const std::string& device, double score, const std::string& model = "M",
+MeasuredScore measured(const std::string& device,
+                       double score,
+                       const std::string& model = "M",
                        const std::string& driver = "550") {
   return {.device = device,
           .host = "n0",
@@ -39,7 +41,8 @@ TEST(ScoreCache, ComesBackAsItWasAdded) {
   const std::string path = folder.path() + "/deep/scores.json";
   EXPECT_THAT(read_score_cache(path), IsEmpty()) << "no file yet";
   const std::vector<MeasuredScore> scores = {measured(test_uuid(0, 0), 1234.5), measured("cpu", 3)};
-  for (const MeasuredScore& score : scores) add_to_score_cache(path, score);
+  for (const MeasuredScore& score : scores)
+    add_to_score_cache(path, score);
   EXPECT_EQ(read_score_cache(path), scores);
 }
 
@@ -50,12 +53,16 @@ TEST(ScoreCache, ANewScoreTakesTheOldOnesPlace) {
   half.dtype = "bfloat16";
   MeasuredScore elsewhere = measured("cpu", 5);
   elsewhere.host = "n1";
-  for (const MeasuredScore& score :
-       {measured(test_uuid(0, 0), 1), half, measured("cpu", 3), elsewhere, measured(test_uuid(0, 0), 2)}) {
+  for (const MeasuredScore& score : {measured(test_uuid(0, 0), 1),
+                                     half,
+                                     measured("cpu", 3),
+                                     elsewhere,
+                                     measured(test_uuid(0, 0), 2)}) {
     add_to_score_cache(path, score);
   }
   EXPECT_EQ(read_score_cache(path),
-            (std::vector<MeasuredScore>{half, measured("cpu", 3), elsewhere, measured(test_uuid(0, 0), 2)}));
+            (std::vector<MeasuredScore>{
+                half, measured("cpu", 3), elsewhere, measured(test_uuid(0, 0), 2)}));
 }
 
 TEST(ScoreCache, DamageIsNamed) {
@@ -73,7 +80,8 @@ TEST(ScoreCache, DamageIsNamed) {
     }
     return "no error";
   };
-  EXPECT_THAT(error_with("3.0", "-3.0"), HasSubstr("expected a number above 0 at devices[0].score, got -3"));
+  EXPECT_THAT(error_with("3.0", "-3.0"),
+              HasSubstr("expected a number above 0 at devices[0].score, got -3"));
   EXPECT_THAT(error_with("muster.scores/1", "muster.scores/9"), HasSubstr("muster.scores/9"));
   EXPECT_THAT(error_with("{", "["), HasSubstr(path));
 }
@@ -81,7 +89,8 @@ TEST(ScoreCache, DamageIsNamed) {
 TEST(ScoreCache, GoesByUuidAndDriver) {
   const std::vector<MeasuredScore> scores = {measured(test_uuid(0, 0), 100)};
   EXPECT_THAT(measured_scores(scores, two_gpus()), ElementsAre(Pair(test_uuid(0, 0), 100)));
-  EXPECT_THAT(measured_scores(scores, two_gpus("560")), IsEmpty()) << "another driver, another speed";
+  EXPECT_THAT(measured_scores(scores, two_gpus("560")), IsEmpty())
+      << "another driver, another speed";
   EXPECT_FALSE(cover_all(measured_scores(scores, two_gpus()), two_gpus(), false));
 }
 
@@ -101,7 +110,8 @@ TEST(ScoreCache, ACpuSlotIsItsHostsAndOfOneSize) {
   const std::vector<MeasuredScore> cpu = {measured("cpu", 7)};
   EXPECT_THAT(measured_scores(cpu, two_gpus()), ElementsAre(Pair("n0:cpu", 7)));
   EXPECT_TRUE(cover_all(measured_scores(cpu, {.source = "test", .hosts = {gpu_host(0, 0)}}),
-                        {.source = "test", .hosts = {gpu_host(0, 0)}}, true));
+                        {.source = "test", .hosts = {gpu_host(0, 0)}},
+                        true));
   Inventory other = two_gpus();
   other.hosts[0].name = "n1";
   EXPECT_THAT(measured_scores(cpu, other), IsEmpty());

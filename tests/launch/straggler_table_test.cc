@@ -7,8 +7,11 @@ namespace {
 
 // Of ten steps: other, compute, communication, data, checkpoint, in seconds.
 RankTimes rank_with(int rank, const char* host, std::array<double, kActivityCategories> seconds) {
-  return {
-      .rank = rank, .host = host, .device = rank == 10 ? "GPU 1" : "GPU 0", .steps = 10, .seconds = seconds};
+  return {.rank = rank,
+          .host = host,
+          .device = rank == 10 ? "GPU 1" : "GPU 0",
+          .steps = 10,
+          .seconds = seconds};
 }
 
 Breakdown with_straggler() {
@@ -20,11 +23,12 @@ Breakdown with_straggler() {
 }
 
 TEST(StragglerTable, TheSlowestRankComesFirst) {
-  EXPECT_EQ(straggler_table(with_straggler()),
-            "rank  host    device  own time of a step  compute     data  checkpoint  waits for others\n"
-            "  10  node-b  GPU 1               170 ms   120 ms  40.0 ms     10.0 ms           0.00 ms\n"
-            "   0  a       GPU 0              60.0 ms  50.0 ms  10.0 ms     0.00 ms            110 ms\n"
-            "   2  a       GPU 0              50.0 ms  50.0 ms  0.00 ms     0.00 ms            120 ms\n");
+  EXPECT_EQ(
+      straggler_table(with_straggler()),
+      "rank  host    device  own time of a step  compute     data  checkpoint  waits for others\n"
+      "  10  node-b  GPU 1               170 ms   120 ms  40.0 ms     10.0 ms           0.00 ms\n"
+      "   0  a       GPU 0              60.0 ms  50.0 ms  10.0 ms     0.00 ms            110 ms\n"
+      "   2  a       GPU 0              50.0 ms  50.0 ms  0.00 ms     0.00 ms            120 ms\n");
 }
 
 TEST(StragglerTable, SaysHowManyAreLeftOut) {

@@ -33,7 +33,8 @@ struct Listening {
 Listening listening_on(int family, bool ipv6_only = false) {
   Listening socket{.fd = Fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0))};
   const int only = ipv6_only ? 1 : 0;
-  if (family == AF_INET6) ::setsockopt(socket.fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only));
+  if (family == AF_INET6)
+    ::setsockopt(socket.fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only));
   sockaddr_storage address = {};
   address.ss_family = static_cast<sa_family_t>(family);
   socklen_t size = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
@@ -41,7 +42,8 @@ Listening listening_on(int family, bool ipv6_only = false) {
   EXPECT_EQ(::listen(socket.fd.get(), 1), 0);
   size = sizeof(address);
   EXPECT_EQ(::getsockname(socket.fd.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
-  socket.port = ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);  // at the same place in both
+  socket.port =
+      ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);  // at the same place in both
   struct stat status = {};
   ::fstat(socket.fd.get(), &status);
   socket.inode = status.st_ino;
@@ -81,7 +83,8 @@ TEST(TcpListeners, WhoIsOnlyBoundDoesNotListen) {
 }
 
 TEST(TcpListeners, OfAnotherUserHaveItsId) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can become another user";
   Listening socket = listening_on(AF_INET);
   const int port = socket.port;
   socket.fd.reset();
@@ -89,7 +92,8 @@ TEST(TcpListeners, OfAnotherUserHaveItsId) {
   const auto found = TcpListeners().on(port);
   ASSERT_TRUE(found && found->size() == 1);
   EXPECT_EQ(found->front().uid, kNobody);
-  EXPECT_EQ(process_with_socket(found->front().inode).find(cat("process ", stranger.pid(), " (")), 0U);
+  EXPECT_EQ(process_with_socket(found->front().inode).find(cat("process ", stranger.pid(), " (")),
+            0U);
 }
 
 // As a container's seccomp profile: no sockets of netlink.
@@ -110,26 +114,30 @@ bool forbid_netlink() {
 TEST(TcpListeners, AreFoundInProcWhereNetlinkIsForbidden) {
   const pid_t child = ::fork();
   if (child == 0) {
-    if (!forbid_netlink()) ::_exit(77);
+    if (!forbid_netlink())
+      ::_exit(77);
     TcpListeners listeners;
     expect_found(listeners);
     ::_exit(testing::Test::HasFailure() ? 1 : 0);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "no seccomp here";
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+    GTEST_SKIP() << "no seccomp here";
   EXPECT_EQ(status, 0);
 }
 
 TEST(TcpTable, ReadsWhatTheKernelWrites) {
   const ScratchFolder root;
   EXPECT_FALSE(tcp_table(root.path())) << "no /proc";
-  root.write(
-      "proc/net/tcp",
-      "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-      "   0: 0100007F:733D 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1004        0 4711 1 x\n"
-      "   1: 00000000:0016 00000000:0000 06 00000000:00000000 00:00000000 00000000     0        0 0 1 x\n"
-      "   2: damaged\n   3: 00000000:zz 0:0 0A 0:0 0:0 0 0 0 1 1 x\n");
+  root.write("proc/net/tcp",
+             "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  "
+             "timeout inode\n"
+             "   0: 0100007F:733D 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1004    "
+             "    0 4711 1 x\n"
+             "   1: 00000000:0016 00000000:0000 06 00000000:00000000 00:00000000 00000000     0    "
+             "    0 0 1 x\n"
+             "   2: damaged\n   3: 00000000:zz 0:0 0A 0:0 0:0 0 0 0 1 1 x\n");
   const auto table = tcp_table(root.path());
   ASSERT_TRUE(table && table->size() == 2);
   EXPECT_EQ(table->at(0).port, 29501);

@@ -40,7 +40,8 @@ class StderrTo {
   Fd before_;
 };
 
-std::vector<WorkerSpec> shells(const std::vector<std::string>& scripts, const ScratchFolder& folder) {
+std::vector<WorkerSpec> shells(const std::vector<std::string>& scripts,
+                               const ScratchFolder& folder) {
   std::vector<WorkerSpec> specs;
   for (const std::string& script : scripts) {
     WorkerSpec spec;
@@ -54,7 +55,8 @@ std::vector<WorkerSpec> shells(const std::vector<std::string>& scripts, const Sc
   return specs;
 }
 
-// What run_workers says when rank 1 ends with `code` at once and rank 0 goes on until `until` is true.
+// What run_workers says when rank 1 ends with `code` at once and rank 0 goes on until `until` is
+// true.
 std::string said(const std::string& until, int code, milliseconds early_end_after) {
   const ScratchFolder folder;
   {
@@ -93,12 +95,13 @@ TEST(RunWorkers, AwaitsTheRankThatALostConnectionIsTheConsequenceOf) {
   {
     const StderrTo caught(folder.path() + "/err");
     ProcessSet processes;
-    const auto specs = shells({"echo $$ > part; mv part pid; echo 'RuntimeError: "
-                               "[/gloo/transport/tcp/pair.cc:5] Connection closed by "
-                               "peer [127.0.0.1]:7' >&2; kill -ABRT $$",
-                               "until [ -e pid ]; do :; done; while [ -e /proc/$(cat pid)/exe ]; do :; done; "
-                               "for i in $(seq 100); do sh -c :; done; exit 5"},
-                              folder);
+    const auto specs =
+        shells({"echo $$ > part; mv part pid; echo 'RuntimeError: "
+                "[/gloo/transport/tcp/pair.cc:5] Connection closed by "
+                "peer [127.0.0.1]:7' >&2; kill -ABRT $$",
+                "until [ -e pid ]; do :; done; while [ -e /proc/$(cat pid)/exe ]; do :; done; "
+                "for i in $(seq 100); do sh -c :; done; exit 5"},
+               folder);
     result = run_workers(processes, specs, {}, {});
   }
   const WorkerExit* first = first_failure(result.exits);
@@ -115,10 +118,11 @@ TEST(RunWorkers, NamesNoCauseThatTakesTooLongToEnd) {
   {
     const StderrTo caught(folder.path() + "/err");
     ProcessSet processes;
-    const auto specs = shells({"echo 'RuntimeError: [/gloo/transport/tcp/pair.cc:5] Connection closed by "
-                               "peer [127.0.0.1]:7' >&2; exit 1",
-                               "trap 'exit 3' TERM; while :; do sleep 0.01; done"},
-                              folder);
+    const auto specs =
+        shells({"echo 'RuntimeError: [/gloo/transport/tcp/pair.cc:5] Connection closed by "
+                "peer [127.0.0.1]:7' >&2; exit 1",
+                "trap 'exit 3' TERM; while :; do sleep 0.01; done"},
+               folder);
     result = run_workers(processes, specs, {}, {});
   }
   const WorkerExit* first = first_failure(result.exits);
@@ -128,10 +132,11 @@ TEST(RunWorkers, NamesNoCauseThatTakesTooLongToEnd) {
   EXPECT_THAT(doubt_about(result.exits, *first), HasSubstr("when muster ended rank 1"));
 }
 
-// A launcher of its own, so that the stranger is none of its descendants. Its rank fails a moment after that
-// has begun to listen, and before the launcher looks again by itself.
+// A launcher of its own, so that the stranger is none of its descendants. Its rank fails a moment
+// after that has begun to listen, and before the launcher looks again by itself.
 TEST(RunWorkers, ARankThatFailsOfAStrangerIsNotToldOf) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can become another user";
   const ScratchFolder folder;
   const PortReservation port(0);
   const pid_t launcher = ::fork();
@@ -139,12 +144,14 @@ TEST(RunWorkers, ARankThatFailsOfAStrangerIsNotToldOf) {
     bool told = false;
     ProcessSet processes;
     const auto specs = shells({"sleep 1; touch up; until [ -e go ]; do :; done; exit 98"}, folder);
-    const GroupResult result =
-        run_workers(processes, specs, {},
-                    {.master_port = port.port(), .on_failure = [&](const WorkerExit&) { told = true; }});
+    const GroupResult result = run_workers(
+        processes, specs, {}, {.master_port = port.port(), .on_failure = [&](const WorkerExit&) {
+                                 told = true;
+                               }});
     ::_exit(result.fault.empty() ? 1 : told ? 2 : 0);
   }
-  while (!std::filesystem::exists(folder.path() + "/up")) ::usleep(1'000);
+  while (!std::filesystem::exists(folder.path() + "/up"))
+    ::usleep(1'000);
   const Stranger stranger(port.port());
   folder.write("go", "");
   int status = 0;
@@ -186,17 +193,21 @@ TEST(RunWorkers, StartsOthersInPlaceOfRanksThatFail) {
                      .pause = milliseconds(left.size())});
     return true;
   };
-  replacing.announce = [&](const std::string& process, const NextGeneration& next, const WorkerSpec& spec) {
-    told.push_back(cat(process, " is rank ", spec.rank, " of ", next.number));
+  replacing.announce =
+      [&](const std::string& process, const NextGeneration& next, const WorkerSpec& spec) {
+        told.push_back(cat(process, " is rank ", spec.rank, " of ", next.number));
+      };
+  replacing.has_come = [](const std::string&, int) {
+    return true;
   };
-  replacing.has_come = [](const std::string&, int) { return true; };
   ProcessSet processes;
   const auto specs = shells({"until [ -e replaced ]; do :; done", "kill -KILL $$"}, folder);
   const GroupResult result = run_workers(processes, specs, {}, {.replacing = &replacing});
   EXPECT_THAT(left, testing::ElementsAre(std::set<int>{0}, std::set<int>{0}));
   EXPECT_THAT(told, testing::ElementsAre("0/0 is rank 0 of 1", "0/0 is rank 0 of 2"));
   ASSERT_EQ(result.exits.size(), 2u) << "those that were replaced are not among them";
-  for (const WorkerExit& exit : result.exits) EXPECT_FALSE(exit.failed());
+  for (const WorkerExit& exit : result.exits)
+    EXPECT_FALSE(exit.failed());
 }
 
 size_t num_open_files() {
@@ -205,7 +216,8 @@ size_t num_open_files() {
 }
 
 std::vector<WorkerSpec> unseen(std::vector<WorkerSpec> specs) {
-  for (WorkerSpec& spec : specs) spec.err.console = false;
+  for (WorkerSpec& spec : specs)
+    spec.err.console = false;
   return specs;
 }
 
@@ -223,14 +235,20 @@ TEST(RunWorkers, KeepsNothingOfRanksThatWereReplaced) {
     bytes.push_back(::mallinfo2().uordblks);
     children.push_back(own_children().size());
     const bool is_last = files.size() == kReplaced;
-    const char* const next = is_last ? "touch replaced" : "head -c 250000 /dev/zero >&2; kill -KILL $$";
-    replacing.go_on({.number = static_cast<int>(files.size()), .specs = unseen(shells({"", next}, folder))});
+    const char* const next =
+        is_last ? "touch replaced" : "head -c 250000 /dev/zero >&2; kill -KILL $$";
+    replacing.go_on(
+        {.number = static_cast<int>(files.size()), .specs = unseen(shells({"", next}, folder))});
     return true;
   };
-  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {};
-  replacing.has_come = [](const std::string&, int) { return true; };
+  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {
+  };
+  replacing.has_come = [](const std::string&, int) {
+    return true;
+  };
   ProcessSet processes;
-  const auto specs = unseen(shells({"until [ -e replaced ]; do sleep 0.01; done", "kill -KILL $$"}, folder));
+  const auto specs =
+      unseen(shells({"until [ -e replaced ]; do sleep 0.01; done", "kill -KILL $$"}, folder));
   const GroupResult result = run_workers(processes, specs, {}, {.replacing = &replacing});
   ASSERT_EQ(files.size(), kReplaced);
   EXPECT_EQ(result.exits.size(), 2U);
@@ -239,8 +257,8 @@ TEST(RunWorkers, KeepsNothingOfRanksThatWereReplaced) {
   EXPECT_LE(bytes.back(), bytes[kSettled] + 500'000) << "one has up to 200 kB of output";
 }
 
-// The last process has died when it is decided that all go on: as another rank, which is then what is told of
-// its end.
+// The last process has died when it is decided that all go on: as another rank, which is then what
+// is told of its end.
 TEST(RunWorkers, WaitsForADecisionWhenNobodyRuns) {
   const ScratchFolder folder;
   ProcessSet processes;
@@ -248,7 +266,8 @@ TEST(RunWorkers, WaitsForADecisionWhenNobodyRuns) {
   int asked = 0;
   replacing.replace = [&](const RankFailures& failures) {
     EXPECT_EQ(failures.failed.at(0).rank, asked == 0 ? 0 : 5);
-    if (++asked == 2) return false;
+    if (++asked == 2)
+      return false;
     processes.loop().call_at(Clock::now() + milliseconds(50), [&] {
       auto specs = shells({"exit 9"}, folder);
       specs[0].rank = 5;
@@ -256,8 +275,11 @@ TEST(RunWorkers, WaitsForADecisionWhenNobodyRuns) {
     });
     return true;
   };
-  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {};
-  replacing.has_come = [](const std::string&, int) { return true; };
+  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {
+  };
+  replacing.has_come = [](const std::string&, int) {
+    return true;
+  };
   const GroupResult result =
       run_workers(processes, shells({"kill -KILL $$"}, folder), {}, {.replacing = &replacing});
   EXPECT_EQ(asked, 2);
@@ -269,7 +291,9 @@ TEST(RunWorkers, WaitsForADecisionWhenNobodyRuns) {
 TEST(RunWorkers, EndsAllWhereARankIsNotReplaced) {
   const ScratchFolder folder;
   Replacing replacing;
-  replacing.replace = [](const RankFailures&) { return false; };
+  replacing.replace = [](const RankFailures&) {
+    return false;
+  };
   ProcessSet processes;
   const auto specs = shells({"exec sleep 100", "exit 4"}, folder);
   const GroupResult result = run_workers(processes, specs, {}, {.replacing = &replacing});
@@ -285,12 +309,16 @@ TEST(RunWorkers, EndsARankThatDoesNotComeBack) {
   replacing.patience = milliseconds(10);
   replacing.replace = [&](const RankFailures& failures) {
     causes.push_back(failures.failed.at(0).cause);
-    if (causes.size() == 2) return false;
+    if (causes.size() == 2)
+      return false;
     replacing.go_on({.number = 1, .specs = shells({"", "exec sleep 100"}, folder)});
     return true;
   };
-  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {};
-  replacing.has_come = [](const std::string&, int) { return false; };
+  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {
+  };
+  replacing.has_come = [](const std::string&, int) {
+    return false;
+  };
   ProcessSet processes;
   const auto specs = shells({"exec sleep 100", "kill -KILL $$"}, folder);
   run_workers(processes, specs, {}, {.replacing = &replacing});
@@ -307,11 +335,15 @@ TEST(RunWorkers, AwaitsARankThatIsSaving) {
     replacing.go_on({.number = 1, .specs = shells({"", "touch saved"}, folder)});
     return true;
   };
-  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {};
+  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {
+  };
   int looks = 0;
-  replacing.is_saving = [&](const std::string&) { return ++looks < 4; };
+  replacing.is_saving = [&](const std::string&) {
+    return ++looks < 4;
+  };
   replacing.has_come = [&](const std::string&, int) {
-    if (looks == 3) folder.write("go", "");
+    if (looks == 3)
+      folder.write("go", "");
     return looks == 3;
   };
   GroupResult result;
@@ -321,25 +353,33 @@ TEST(RunWorkers, AwaitsARankThatIsSaving) {
     const auto specs = shells({"until [ -e go ]; do :; done", "kill -KILL $$"}, folder);
     result = run_workers(processes, specs, {}, {.replacing = &replacing});
   }
-  for (const WorkerExit& exit : result.exits) EXPECT_FALSE(exit.failed());
+  for (const WorkerExit& exit : result.exits)
+    EXPECT_FALSE(exit.failed());
   EXPECT_EQ(read_file(folder.path() + "/err"),
             "[muster] info: rank 0 is saving a checkpoint; the others wait for it\n");
 }
 
-// Rank 1 dies, and rank 0, which had done all its work, ends well before it hears of a new generation.
+// Rank 1 dies, and rank 0, which had done all its work, ends well before it hears of a new
+// generation.
 TEST(RunWorkers, EndsAllWhereARankHadEndedBeforeItCouldComeBack) {
   for (const milliseconds pause : {milliseconds(0), milliseconds(60'000)}) {
     const ScratchFolder folder;
     Replacing replacing;
     std::string given_up;
     replacing.replace = [&](const RankFailures&) {
-      replacing.go_on({.number = 1, .specs = shells({"", "exec sleep 100"}, folder), .pause = pause});
+      replacing.go_on(
+          {.number = 1, .specs = shells({"", "exec sleep 100"}, folder), .pause = pause});
       folder.write("told", "");
       return true;
     };
-    replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {};
-    replacing.has_come = [](const std::string&, int) { return false; };
-    replacing.on_given_up = [&](const std::string& why) { given_up = why; };
+    replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {
+    };
+    replacing.has_come = [](const std::string&, int) {
+      return false;
+    };
+    replacing.on_given_up = [&](const std::string& why) {
+      given_up = why;
+    };
     ProcessSet processes;
     const auto specs = shells({"until [ -e told ]; do :; done", "kill -KILL $$"}, folder);
     const GroupResult result = run_workers(processes, specs, {}, {.replacing = &replacing});
@@ -369,31 +409,37 @@ TEST(RunWorkers, LooksUpNoSourceLinesBeforeTheOthersAreTold) {
   const std::string crash =
       R"(printf '{"message":{"message":"SIGSEGV","extraInfo":{"muster":{"signal":"SIGSEGV","said":)"
       R"(["its stack:","  #0 /bin/sh(+0x10) inner"]}}}}' >logs/0.error.json; kill -SEGV $$)";
-  const GroupResult result =
-      run_workers(processes, shells({crash, "exec sleep 100"}, folder), {}, {.replacing = &replacing});
+  const GroupResult result = run_workers(
+      processes, shells({crash, "exec sleep 100"}, folder), {}, {.replacing = &replacing});
   EXPECT_FALSE(looked_before);
   EXPECT_EQ(stack, "  #0 /bin/sh(+0x10) inner");
   EXPECT_EQ(result.exits.at(0).stack, "  #0 inner (sh+0x10)");
   EXPECT_TRUE(std::filesystem::exists(folder.path() + "/looked"));
 }
 
-// Rank 1 dies; then `ask` has the job stop while another process is to follow on it after the pause. That may
-// not listen to signals yet: it is started at once, and told when another has ended of the stop.
-GroupResult stop_while_coming_together(milliseconds pause, const std::function<void()>& ask,
+// Rank 1 dies; then `ask` has the job stop while another process is to follow on it after the
+// pause. That may not listen to signals yet: it is started at once, and told when another has ended
+// of the stop.
+GroupResult stop_while_coming_together(milliseconds pause,
+                                       const std::function<void()>& ask,
                                        std::optional<Clock::time_point> until) {
   const ScratchFolder folder;
   Replacing replacing;
   ProcessSet processes;
   const std::string wait = "while :; do sleep 0.01; done";
   replacing.replace = [&](const RankFailures&) {
-    replacing.go_on({.number = 1,
-                     .specs = shells({"", cat("trap 'exit 75' TERM; touch listens; ", wait)}, folder),
-                     .pause = pause});
+    replacing.go_on(
+        {.number = 1,
+         .specs = shells({"", cat("trap 'exit 75' TERM; touch listens; ", wait)}, folder),
+         .pause = pause});
     ask();
     return true;
   };
-  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {};
-  replacing.has_come = [](const std::string&, int) { return true; };
+  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {
+  };
+  replacing.has_come = [](const std::string&, int) {
+    return true;
+  };
   const auto specs =
       shells({cat("trap 'until [ -e listens ]; do :; done; exit 75' TERM; touch ready; ", wait),
               "until [ -e ready ]; do :; done; kill -KILL $$"},
@@ -414,7 +460,8 @@ TEST(RunWorkers, AStopLetsTheRanksComeTogetherFirst) {
 TEST(RunWorkers, SoDoesTheTimeLimit) {
   const auto until = Clock::now() + milliseconds(3'000);
   const auto pass_time = [&] {
-    while (Clock::now() < until) ::usleep(1'000);
+    while (Clock::now() < until)
+      ::usleep(1'000);
   };
   const GroupResult result = stop_while_coming_together(milliseconds(60'000), pass_time, until);
   EXPECT_TRUE(result.timed_out);

@@ -28,7 +28,8 @@ RankPlan gpu_rank(int rank, const std::string& uuid, int ordinal) {
 
 Plan cpu_plan(int ranks) {
   Plan plan;
-  for (int rank = 0; rank < ranks; ++rank) plan.ranks.push_back(cpu_rank(rank));
+  for (int rank = 0; rank < ranks; ++rank)
+    plan.ranks.push_back(cpu_rank(rank));
   return plan;
 }
 
@@ -99,8 +100,12 @@ TEST(WorkerSpec, WholeContractOfOneRank) {
 
 TEST(WorkerSpec, KeepsWhatTheUserSet) {
   JobFacts facts = job();
-  facts.environment = {{"OMP_NUM_THREADS", "5"},  {"MUSTER_BACKEND", "gloo"}, {"RANK", "77"},
-                       {"MUSTER_SIMULATED", "1"}, {"MUSTER_LEASE_FD", "4"},   {"MUSTER_TTY", "1"}};
+  facts.environment = {{"OMP_NUM_THREADS", "5"},
+                       {"MUSTER_BACKEND", "gloo"},
+                       {"RANK", "77"},
+                       {"MUSTER_SIMULATED", "1"},
+                       {"MUSTER_LEASE_FD", "4"},
+                       {"MUSTER_TTY", "1"}};
   const Environment variables = make_worker_specs(cpu_plan(1), options(), facts, 0)[0].environment;
   EXPECT_EQ(variables.at("OMP_NUM_THREADS"), "5");
   EXPECT_EQ(variables.at("MUSTER_BACKEND"), "gloo");
@@ -109,7 +114,8 @@ TEST(WorkerSpec, KeepsWhatTheUserSet) {
   EXPECT_EQ(variables.count("MUSTER_LEASE_FD"), 0U);
   EXPECT_EQ(variables.count("MUSTER_TTY"), 0U) << "it speaks of an outer job's terminal";
   facts.on_terminal = true;
-  EXPECT_EQ(make_worker_specs(cpu_plan(1), options(), facts, 0)[0].environment.at("MUSTER_TTY"), "1");
+  EXPECT_EQ(make_worker_specs(cpu_plan(1), options(), facts, 0)[0].environment.at("MUSTER_TTY"),
+            "1");
 }
 
 TEST(WorkerSpec, RanksWhoseStandardErrorHasAFileSayTheirErrorsThere) {
@@ -126,7 +132,8 @@ TEST(WorkerSpec, RanksOfSeveralHostsTalkOverTheInterfaceToTheMaster) {
   plan.ranks[1].host_index = 1;
   JobFacts facts = job();
   facts.interface = "eth1";
-  EXPECT_EQ(make_worker_specs(cpu_plan(2), options(), facts, 0)[0].environment.count("GLOO_SOCKET_IFNAME"),
+  EXPECT_EQ(make_worker_specs(cpu_plan(2), options(), facts, 0)[0].environment.count(
+                "GLOO_SOCKET_IFNAME"),
             0U)
       << "one host: loopback will do";
   Environment variables = make_worker_specs(plan, options(), facts, 0)[0].environment;
@@ -139,7 +146,9 @@ TEST(WorkerSpec, RanksOfSeveralHostsTalkOverTheInterfaceToTheMaster) {
 }
 
 TEST(WorkerSpec, AtLeastOneThread) {
-  EXPECT_EQ(make_worker_specs(cpu_plan(64), options(), job(), 0)[5].environment.at("OMP_NUM_THREADS"), "1");
+  EXPECT_EQ(
+      make_worker_specs(cpu_plan(64), options(), job(), 0)[5].environment.at("OMP_NUM_THREADS"),
+      "1");
 }
 
 TEST(WorkerSpec, ShowsTheJobsGpusInLocalRankOrder) {
@@ -163,10 +172,14 @@ TEST(WorkerSpec, OwnGpuIsOrdinalZeroForScriptsToo) {
 
 TEST(WorkerSpec, CpuRankBesideGpuRanksSeesNoGpu) {
   Plan plan = cpu_plan(2);
-  EXPECT_EQ(make_worker_specs(plan, options(), job(), 0)[1].environment.count("CUDA_VISIBLE_DEVICES"), 0U);
+  EXPECT_EQ(
+      make_worker_specs(plan, options(), job(), 0)[1].environment.count("CUDA_VISIBLE_DEVICES"),
+      0U);
   plan.ranks[0] = gpu_rank(0, "GPU-b", 0);
-  EXPECT_EQ(make_worker_specs(plan, options(), job(), 0)[0].environment.at("CUDA_VISIBLE_DEVICES"), "GPU-b");
-  EXPECT_EQ(make_worker_specs(plan, options(), job(), 0)[1].environment.at("CUDA_VISIBLE_DEVICES"), "");
+  EXPECT_EQ(make_worker_specs(plan, options(), job(), 0)[0].environment.at("CUDA_VISIBLE_DEVICES"),
+            "GPU-b");
+  EXPECT_EQ(make_worker_specs(plan, options(), job(), 0)[1].environment.at("CUDA_VISIBLE_DEVICES"),
+            "");
 }
 
 TEST(WorkerSpec, SimulatedSetsNoCudaVariable) {
@@ -206,7 +219,8 @@ TEST(WorkerSpec, Prefixes) {
   EXPECT_EQ(make_worker_specs(cpu_plan(2), options(), job(), 0)[1].prefix, "[1] ");
   LaunchOptions launch = options();
   launch.line_prefix = "${hostname}:${rank}/$local_rank $$ ${other} ${role_name}: ";
-  EXPECT_EQ(make_worker_specs(cpu_plan(2), launch, job(), 0)[1].prefix, "box:1/1 $ ${other} default: ");
+  EXPECT_EQ(make_worker_specs(cpu_plan(2), launch, job(), 0)[1].prefix,
+            "box:1/1 $ ${other} default: ");
 }
 
 TEST(StreamBits, TorchrunsForms) {

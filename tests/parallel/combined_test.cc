@@ -22,15 +22,16 @@ struct Layers {
   torch::nn::Linear up{nullptr}, down{nullptr};
 };
 
-// The same on every rank, whatever it keeps of them. Ranks are threads, and torch's generator is theirs
-// together.
+// The same on every rank, whatever it keeps of them. Ranks are threads, and torch's generator is
+// theirs together.
 std::vector<Layers> whole_layers() {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   torch::manual_seed(5);
   std::vector<Layers> layers;
   for (int64_t i = 0; i < kBlocks; ++i)
-    layers.push_back({torch::nn::Linear(kWidth, 2 * kWidth), torch::nn::Linear(2 * kWidth, kWidth)});
+    layers.push_back(
+        {torch::nn::Linear(kWidth, 2 * kWidth), torch::nn::Linear(2 * kWidth, kWidth)});
   return layers;
 }
 
@@ -73,12 +74,14 @@ at::Tensor batch_of_step(int64_t step, const char* what) {
 
 std::vector<double> losses_of_one_process() {
   torch::nn::Sequential net;
-  for (const Layers& layers : whole_layers()) net->push_back(WholeBlock(layers));
+  for (const Layers& layers : whole_layers())
+    net->push_back(WholeBlock(layers));
   torch::optim::AdamW optimizer(net->parameters(), 1e-2);
   std::vector<double> losses;
   for (int64_t step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
-    const auto loss = torch::mse_loss(net->forward(batch_of_step(step, "x")), batch_of_step(step, "y"));
+    const auto loss =
+        torch::mse_loss(net->forward(batch_of_step(step, "x")), batch_of_step(step, "y"));
     loss.backward();
     optimizer.step();
     losses.push_back(loss.item<double>());
@@ -101,12 +104,17 @@ struct Shape {
   int dp, pp, tp;
 };
 class MeshOf : public ::testing::TestWithParam<Shape> {};
-INSTANTIATE_TEST_SUITE_P(All, MeshOf,
-                         ::testing::Values(Shape{2, 1, 2}, Shape{2, 2, 1}, Shape{1, 2, 2}, Shape{2, 2, 2},
+INSTANTIATE_TEST_SUITE_P(All,
+                         MeshOf,
+                         ::testing::Values(Shape{2, 1, 2},
+                                           Shape{2, 2, 1},
+                                           Shape{1, 2, 2},
+                                           Shape{2, 2, 2},
                                            Shape{1, 4, 2}),
                          [](const auto& shape) {
                            return "dp" + std::to_string(shape.param.dp) + "pp" +
-                                  std::to_string(shape.param.pp) + "tp" + std::to_string(shape.param.tp);
+                                  std::to_string(shape.param.pp) + "tp" +
+                                  std::to_string(shape.param.tp);
                          });
 
 TEST_P(MeshOf, PipelinesOfDividedLayersTrainAsOneProcess) {
@@ -116,11 +124,12 @@ TEST_P(MeshOf, PipelinesOfDividedLayersTrainAsOneProcess) {
     at::set_num_threads(1);
     Mesh mesh(group, {{"dp", dp}, {"pp", pp}, {"tp", tp}});
     const int64_t count = kBlocks / pp;
-    Pipeline pipeline(
-        {blocks(mesh.rank("pp") * count, count, mesh.group("tp"))}, mesh.group("pp"),
-        {.schedule = one_f_one_b(pp, kMicroBatches),
-         .loss = [](const at::Tensor& y, const at::Tensor& target) { return torch::mse_loss(y, target); },
-         .share_loss = true});
+    Pipeline pipeline({blocks(mesh.rank("pp") * count, count, mesh.group("tp"))},
+                      mesh.group("pp"),
+                      {.schedule = one_f_one_b(pp, kMicroBatches),
+                       .loss = [](const at::Tensor& y,
+                                  const at::Tensor& target) { return torch::mse_loss(y, target); },
+                       .share_loss = true});
     pipeline.average_over(mesh.group("dp"));
     torch::optim::AdamW optimizer(pipeline.parameters(), 1e-2);
     for (int64_t step = 0; step < kSteps; ++step) {
@@ -128,7 +137,8 @@ TEST_P(MeshOf, PipelinesOfDividedLayersTrainAsOneProcess) {
       const auto loss =
           pipeline.step(own(batch_of_step(step, "x"), mesh), own(batch_of_step(step, "y"), mesh));
       optimizer.step();
-      EXPECT_NEAR(mean_over(mesh.group("dp"), loss), expected[static_cast<size_t>(step)], kBound) << step;
+      EXPECT_NEAR(mean_over(mesh.group("dp"), loss), expected[static_cast<size_t>(step)], kBound)
+          << step;
     }
   });
 }
@@ -143,11 +153,12 @@ TEST(Combined, DistributedDataParallelOverDividedLayersTrainsAsOneProcess) {
     torch::optim::AdamW optimizer(net->parameters(), 1e-2);
     for (int64_t step = 0; step < kSteps; ++step) {
       optimizer.zero_grad();
-      const auto loss =
-          torch::mse_loss(model(own(batch_of_step(step, "x"), mesh)), own(batch_of_step(step, "y"), mesh));
+      const auto loss = torch::mse_loss(model(own(batch_of_step(step, "x"), mesh)),
+                                        own(batch_of_step(step, "y"), mesh));
       loss.backward();
       optimizer.step();
-      EXPECT_NEAR(mean_over(mesh.group("dp"), loss), expected[static_cast<size_t>(step)], kBound) << step;
+      EXPECT_NEAR(mean_over(mesh.group("dp"), loss), expected[static_cast<size_t>(step)], kBound)
+          << step;
     }
   });
 }

@@ -1,5 +1,5 @@
-// Trains a fixed model of 4 stages for 20 steps by each schedule, and writes the losses as hexadecimal
-// floats; pipeline_losses.py does the same with torch.distributed.pipelining.
+// Trains a fixed model of 4 stages for 20 steps by each schedule, and writes the losses as
+// hexadecimal floats; pipeline_losses.py does the same with torch.distributed.pipelining.
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -32,10 +32,12 @@ void train(muster::Context& ctx) {
   for (const auto& schedule : {muster::gpipe(ctx.world_size(), kMicroBatches),
                                muster::one_f_one_b(ctx.world_size(), kMicroBatches)}) {
     const auto stages = muster::cut_into_stages(whole_model(), muster::cut_at(7, {2, 4, 6}));
-    muster::Pipeline pipeline({stages[static_cast<size_t>(ctx.rank())]}, ctx.process_group(),
-                              {.schedule = schedule, .loss = [](const at::Tensor& x, const at::Tensor& y) {
-                                 return torch::cross_entropy_loss(x, y);
-                               }});
+    muster::Pipeline pipeline(
+        {stages[static_cast<size_t>(ctx.rank())]},
+        ctx.process_group(),
+        {.schedule = schedule, .loss = [](const at::Tensor& x, const at::Tensor& y) {
+           return torch::cross_entropy_loss(x, y);
+         }});
     torch::optim::SGD optimizer(pipeline.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     torch::manual_seed(3);
     for (int step = 0; step < 20; ++step) {

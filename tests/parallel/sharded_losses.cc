@@ -1,4 +1,5 @@
-// Trainings whose state is divided over the ranks; sharded_losses.py does the same by PyTorch's own.
+// Trainings whose state is divided over the ranks; sharded_losses.py does the same by PyTorch's
+// own.
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -34,7 +35,9 @@ struct Training {
   torch::Tensor features, labels;
   FILE* file;
 
-  void run(const std::string& name, const Loss& model, Optimizer& optimizer,
+  void run(const std::string& name,
+           const Loss& model,
+           Optimizer& optimizer,
            const std::function<void()>& clip = {}) {
     std::fprintf(file, "%s:", name.c_str());
     for (int64_t step = 0; step < kSteps; ++step) {
@@ -43,7 +46,8 @@ struct Training {
       const auto output = model(features.narrow(0, begin, kBatch)).to(at::kFloat);
       const auto loss = torch::cross_entropy_loss(output, labels.narrow(0, begin, kBatch));
       loss.backward();
-      if (clip) clip();
+      if (clip)
+        clip();
       optimizer.step();
       std::fprintf(file, " %.9g", loss.item<float>());
     }
@@ -51,7 +55,8 @@ struct Training {
   }
 
   template <class Kind>
-  void zero(const std::string& name, const typename muster::detail::OptionsOfOptimizer<Kind>::type& options) {
+  void zero(const std::string& name,
+            const typename muster::detail::OptionsOfOptimizer<Kind>::type& options) {
     auto net = make_net();
     muster::DistributedDataParallel model(net, group);
     muster::ShardedOptimizer<Kind> optimizer(net->parameters(), options, group);
@@ -64,8 +69,11 @@ struct Training {
 
   template <class Options>
   void full(const std::string& name,
-            const std::function<std::unique_ptr<Optimizer>(std::vector<torch::Tensor>, const Options&)>& make,
-            const Options& options, double clip = 0, const muster::FullyShardedOptions& sharding = {}) {
+            const std::function<std::unique_ptr<Optimizer>(std::vector<torch::Tensor>,
+                                                           const Options&)>& make,
+            const Options& options,
+            double clip = 0,
+            const muster::FullyShardedOptions& sharding = {}) {
     muster::FullySharded sharded(group, sharding);
     auto net = make_net();
     std::vector<muster::FullyShardedModule<Layer>> layers;
@@ -75,26 +83,34 @@ struct Training {
     const auto type = sharding.compute_dtype.value_or(at::kFloat);
     run(
         "full " + name,
-        [&](const auto& x) { return layers[2](torch::tanh(layers[1](torch::tanh(layers[0](x.to(type)))))); },
-        *optimizer, clip > 0 ? std::function<void()>([&] { sharded.clip_grad_norm(clip); }) : nullptr);
+        [&](const auto& x) {
+          return layers[2](torch::tanh(layers[1](torch::tanh(layers[0](x.to(type))))));
+        },
+        *optimizer,
+        clip > 0 ? std::function<void()>([&] { sharded.clip_grad_norm(clip); }) : nullptr);
   }
 
   template <class Kind>
-  void both(const std::string& name, const typename muster::detail::OptionsOfOptimizer<Kind>::type& options) {
+  void both(const std::string& name,
+            const typename muster::detail::OptionsOfOptimizer<Kind>::type& options) {
     zero<Kind>(name, options);
     fully<Kind>(name, options);
   }
 
   template <class Kind>
-  void fully(const std::string& name, const typename muster::detail::OptionsOfOptimizer<Kind>::type& options,
-             double clip = 0, const muster::FullyShardedOptions& sharding = {}) {
+  void fully(const std::string& name,
+             const typename muster::detail::OptionsOfOptimizer<Kind>::type& options,
+             double clip = 0,
+             const muster::FullyShardedOptions& sharding = {}) {
     using Options = typename muster::detail::OptionsOfOptimizer<Kind>::type;
     full<Options>(
         name,
         [](std::vector<torch::Tensor> parameters, const Options& o) {
           return std::make_unique<Kind>(std::move(parameters), o);
         },
-        options, clip, sharding);
+        options,
+        clip,
+        sharding);
   }
 };
 
@@ -108,7 +124,8 @@ int main(int argc, char** argv) {
     const auto labels = torch::randint(7, {200});
     const std::string path = muster::cat(muster::test::twin_folder(), "/ours-", ctx.rank());
     FILE* file = std::fopen(path.c_str(), "w");
-    if (file == nullptr) throw std::runtime_error("cannot write " + path);
+    if (file == nullptr)
+      throw std::runtime_error("cannot write " + path);
     Training training{ctx.process_group(), features, labels, file};
     training.both<SGD>("sgd", SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
     training.both<Adam>("adam", AdamOptions(0.01));
@@ -116,8 +133,8 @@ int main(int argc, char** argv) {
     training.both<Adagrad>("adagrad", AdagradOptions(0.05));
     training.both<RMSprop>("rmsprop", RMSpropOptions(0.01));
     training.fully<SGD>("clipped", SGDOptions(0.1), 0.1);
-    training.fully<SGD>("bf16", SGDOptions(0.1), 0,
-                        {.compute_dtype = at::kBFloat16, .reduce_dtype = at::kFloat});
+    training.fully<SGD>(
+        "bf16", SGDOptions(0.1), 0, {.compute_dtype = at::kBFloat16, .reduce_dtype = at::kFloat});
     std::fclose(file);
   });
 }

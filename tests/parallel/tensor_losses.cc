@@ -1,5 +1,5 @@
-// Trains a divided MLP on fixed data for 25 steps of AdamW and writes each rank's losses; tensor_losses.py
-// does the same by torch.distributed.tensor.parallel.
+// Trains a divided MLP on fixed data for 25 steps of AdamW and writes each rank's losses;
+// tensor_losses.py does the same by torch.distributed.tensor.parallel.
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -16,11 +16,13 @@ int main(int argc, char** argv) {
     auto first = muster::column_parallel(up, ctx.process_group());
     auto second = muster::row_parallel(down, ctx.process_group());
     std::vector<torch::Tensor> parameters = first->parameters();
-    for (const auto& parameter : second->parameters()) parameters.push_back(parameter);
+    for (const auto& parameter : second->parameters())
+      parameters.push_back(parameter);
     torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(0.01).weight_decay(0.01));
     const std::string path = muster::cat(muster::test::twin_folder(), "/ours-", ctx.rank());
     FILE* file = std::fopen(path.c_str(), "w");
-    if (file == nullptr) throw std::runtime_error("cannot write " + path);
+    if (file == nullptr)
+      throw std::runtime_error("cannot write " + path);
     for (int64_t step = 0; step < 25; ++step) {
       const int64_t begin = step % 4 * 32;  // the same four batches: there is something to learn
       optimizer.zero_grad();

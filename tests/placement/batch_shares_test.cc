@@ -35,10 +35,10 @@ TEST(BatchShares, AtLeastOneEach) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_STREQ(
-        error.what(),
-        "--global-batch: expected at least one sample for each of 4 ranks, got 3; give a larger batch or "
-        "fewer ranks");
+    EXPECT_STREQ(error.what(),
+                 "--global-batch: expected at least one sample for each of 4 ranks, got 3; give a "
+                 "larger batch or "
+                 "fewer ranks");
   }
 }
 

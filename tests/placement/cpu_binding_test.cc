@@ -13,8 +13,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Two sockets of two NUMA nodes with three cores each; thread t of core c is CPU c + 12 t. The first two
-// cores of each node share a cache, the third has its own. GPU i is on node i / 2.
+// Two sockets of two NUMA nodes with three cores each; thread t of core c is CPU c + 12 t. The
+// first two cores of each node share a cache, the third has its own. GPU i is on node i / 2.
 Host two_sockets(int num_gpus = 8) {
   Host host = gpu_host(0, num_gpus);
   for (int core = 0; core < 12; ++core) {
@@ -24,7 +24,8 @@ Host two_sockets(int num_gpus = 8) {
                           .socket = node / 2,
                           .l3 = 2 * node + (core % 3 == 2 ? 1 : 0)});
   }
-  for (int i = 0; i < num_gpus; ++i) host.gpus[static_cast<size_t>(i)].numa_node = i / 2;
+  for (int i = 0; i < num_gpus; ++i)
+    host.gpus[static_cast<size_t>(i)].numa_node = i / 2;
   return host;
 }
 
@@ -34,7 +35,8 @@ Plan bound_plan(const Host& host, NumaBinding binding, const std::string& gpus =
 
 std::vector<std::string> cpus(const Plan& plan) {
   std::vector<std::string> all;
-  for (const RankPlan& rank : plan.ranks) all.push_back(rank.cpus + (rank.bind_cpus ? "" : " unbound"));
+  for (const RankPlan& rank : plan.ranks)
+    all.push_back(rank.cpus + (rank.bind_cpus ? "" : " unbound"));
   return all;
 }
 
@@ -68,7 +70,8 @@ TEST(CpuBinding, CoreComplexIsOneCacheEachTheLargestFirst) {
   EXPECT_THAT(cpus(bound_plan(two_sockets(), NumaBinding::core_complex, "0,1,2")),
               ElementsAre("0-1,12-13", "2,14", "3-4,15-16"));
   Host host = two_sockets(3);
-  for (Gpu& gpu : host.gpus) gpu.numa_node = 0;
+  for (Gpu& gpu : host.gpus)
+    gpu.numa_node = 0;
   EXPECT_THAT(cpus(bound_plan(host, NumaBinding::core_complex)),
               ElementsAre("0-1,12-13", "2,14", "0-1,12-13"));
 }
@@ -76,10 +79,12 @@ TEST(CpuBinding, CoreComplexIsOneCacheEachTheLargestFirst) {
 TEST(CpuBinding, NoneNamesWhatIsNear) {
   Host host = two_sockets(4);
   host.gpus[0].near_cpus = "0-5";
-  EXPECT_THAT(cpus(bound_plan(host, NumaBinding::none)),
-              ElementsAre("0-5 unbound", "0-2,12-14 unbound", "3-5,15-17 unbound", "3-5,15-17 unbound"));
+  EXPECT_THAT(
+      cpus(bound_plan(host, NumaBinding::none)),
+      ElementsAre("0-5 unbound", "0-2,12-14 unbound", "3-5,15-17 unbound", "3-5,15-17 unbound"));
   host.cores.clear();
-  EXPECT_THAT(cpus(bound_plan(host, NumaBinding::none, "0,1")), ElementsAre("0-5 unbound", " unbound"));
+  EXPECT_THAT(cpus(bound_plan(host, NumaBinding::none, "0,1")),
+              ElementsAre("0-5 unbound", " unbound"));
 }
 
 TEST(CpuBinding, OnlyCpusThatThereAre) {
@@ -93,25 +98,30 @@ TEST(CpuBinding, WhatIsNotKnownIsAnError) {
   Host host = two_sockets(2);
   host.gpus[1].numa_node.reset();
   EXPECT_EQ(binding_error(host, NumaBinding::node),
-            "--numa-binding node: expected to know the GPU's NUMA node, got none (rank 1, GPU 1 of host n0); "
+            "--numa-binding node: expected to know the GPU's NUMA node, got none (rank 1, GPU 1 of "
+            "host n0); "
             "--numa-binding none leaves ranks unbound");
   host = two_sockets(2);
   host.cores.clear();
-  EXPECT_THAT(binding_error(host, NumaBinding::exclusive), HasSubstr("to know the host's cores, got none"));
+  EXPECT_THAT(binding_error(host, NumaBinding::exclusive),
+              HasSubstr("to know the host's cores, got none"));
   host = two_sockets(2);
   host.gpus[0].numa_node = 9;
   EXPECT_THAT(binding_error(host, NumaBinding::socket),
               HasSubstr("usable CPUs on NUMA node 9, got none (rank 0"));
   host = two_sockets(4);
-  for (Gpu& gpu : host.gpus) gpu.numa_node = 0;
+  for (Gpu& gpu : host.gpus)
+    gpu.numa_node = 0;
   EXPECT_THAT(binding_error(host, NumaBinding::exclusive),
               HasSubstr("a core for each of 4 ranks on NUMA node 0, got 3"));
 }
 
-// As most virtual machines and single-socket machines are: the devices name no node, and there is one.
+// As most virtual machines and single-socket machines are: the devices name no node, and there is
+// one.
 TEST(CpuBinding, OneNodeIsEveryGpusNode) {
   Host host = gpu_host(0, 2);
-  for (int core = 0; core < 4; ++core) host.cores.push_back({.cpus = {core}, .numa_node = 1});
+  for (int core = 0; core < 4; ++core)
+    host.cores.push_back({.cpus = {core}, .numa_node = 1});
   EXPECT_THAT(cpus(bound_plan(host, NumaBinding::node)), ElementsAre("0-3", "0-3"));
   EXPECT_THAT(cpus(bound_plan(host, NumaBinding::exclusive)), ElementsAre("0-1", "2-3"));
   EXPECT_THAT(cpus(bound_plan(host, NumaBinding::socket)), ElementsAre("0-3", "0-3"));
@@ -119,13 +129,14 @@ TEST(CpuBinding, OneNodeIsEveryGpusNode) {
   EXPECT_THAT(cpus(bound_plan(host, NumaBinding::none)), ElementsAre("0-3 unbound", "0-3 unbound"));
   EXPECT_EQ(bound_plan(host, NumaBinding::none).ranks[1].numa_node, 1);
   host.cores[3].numa_node = 0;
-  EXPECT_THAT(binding_error(host, NumaBinding::node), HasSubstr("to know the GPU's NUMA node, got none"));
+  EXPECT_THAT(binding_error(host, NumaBinding::node),
+              HasSubstr("to know the GPU's NUMA node, got none"));
 }
 
 TEST(CpuBinding, CpuRanksAreLeftAlone) {
-  const Plan plan =
-      muster::plan({.source = "test", .hosts = {two_sockets(1)}},
-                   {.nproc_per_node = 2, .numa_binding = NumaBinding::node, .surplus = Surplus::cpu});
+  const Plan plan = muster::plan(
+      {.source = "test", .hosts = {two_sockets(1)}},
+      {.nproc_per_node = 2, .numa_binding = NumaBinding::node, .surplus = Surplus::cpu});
   EXPECT_THAT(cpus(plan), ElementsAre("0-2,12-14", " unbound"));
   EXPECT_THAT(plan.notes, testing::Contains(HasSubstr("bound to no CPUs")));
   EXPECT_THROW(muster::plan(machine({0}), {.numa_binding = NumaBinding::node}), Error);

@@ -15,7 +15,12 @@ inline constexpr uint64_t kGiB = uint64_t{1} << 30;
 // UUIDs differ by host and GPU: "GPU-0a030000-…" is GPU 3 of host 10.
 inline std::string test_uuid(int host, int gpu) {
   char text[64];
-  std::snprintf(text, sizeof(text), "GPU-%02x%02x%04x-0000-4000-8000-%012x", host & 0xff, gpu, host >> 8,
+  std::snprintf(text,
+                sizeof(text),
+                "GPU-%02x%02x%04x-0000-4000-8000-%012x",
+                host & 0xff,
+                gpu,
+                host >> 8,
                 host);
   return text;
 }
@@ -31,7 +36,8 @@ inline Host gpu_host(int number, int num_gpus, const std::string& model = "Test 
     gpu.model = model;
     host.gpus.push_back(gpu);
   }
-  if (num_gpus == 0) host.gpu_note = "no driver";
+  if (num_gpus == 0)
+    host.gpu_note = "no driver";
   return host;
 }
 

@@ -21,7 +21,8 @@ using testing::IsEmpty;
 // GPU 0 whole, GPU 1 split into 3g, 2g and 1g, each with its memory.
 Host split_host() {
   Host host = gpu_host(0, 2, "NVIDIA A100-SXM4-40GB");
-  for (Gpu& gpu : host.gpus) gpu.memory_total_bytes = gpu.memory_free_bytes = 40 * kGiB;
+  for (Gpu& gpu : host.gpus)
+    gpu.memory_total_bytes = gpu.memory_free_bytes = 40 * kGiB;
   host.gpus[1].mig_enabled = true;
   host.gpus[1].mig = {{{"MIG-aaaa0000-0000-5000-8000-000000000001"}, "3g.20gb", 20 * kGiB},
                       {{"MIG-aaab0000-0000-5000-8000-000000000002"}, "2g.10gb", 10 * kGiB},
@@ -35,7 +36,8 @@ Plan mig_plan(const Request& request, const Host& host = split_host()) {
 
 std::vector<std::string> device_ids(const Plan& plan) {
   std::vector<std::string> all;
-  for (const RankPlan& rank : plan.ranks) all.push_back(rank.device.id().substr(0, 8));
+  for (const RankPlan& rank : plan.ranks)
+    all.push_back(rank.device.id().substr(0, 8));
   return all;
 }
 
@@ -67,15 +69,18 @@ TEST(Mig, EachRankSeesItsInstanceAlone) {
   EXPECT_THAT(plan.notes,
               ElementsAre("a process can use only one MIG instance: each rank sees only its own"));
   EXPECT_EQ(mig_plan({.gpus = "0"}).visibility, Visibility::job) << "no instance, no change";
-  EXPECT_THAT(mig_error({.visibility = Visibility::all}), HasSubstr("--visibility all: expected whole GPUs"));
+  EXPECT_THAT(mig_error({.visibility = Visibility::all}),
+              HasSubstr("--visibility all: expected whole GPUs"));
 }
 
 TEST(Mig, Selection) {
   EXPECT_THAT(device_ids(mig_plan({.gpus = "1"})), ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
-  EXPECT_THAT(device_ids(mig_plan({.gpus = "GPU-0001"})), ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
+  EXPECT_THAT(device_ids(mig_plan({.gpus = "GPU-0001"})),
+              ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
   EXPECT_THAT(device_ids(mig_plan({.gpus = "MIG-B,0,MIG-aaaa"})),
               ElementsAre("MIG-bbbb", "GPU-0000", "MIG-aaaa"));
-  EXPECT_THAT(device_ids(mig_plan({.gpus = "!MIG-aaab"})), ElementsAre("GPU-0000", "MIG-aaaa", "MIG-bbbb"));
+  EXPECT_THAT(device_ids(mig_plan({.gpus = "!MIG-aaab"})),
+              ElementsAre("GPU-0000", "MIG-aaaa", "MIG-bbbb"));
   EXPECT_THAT(device_ids(mig_plan({.gpus = "!1"})), ElementsAre("GPU-0000"));
   EXPECT_THAT(device_ids(mig_plan({.gpus = "mem<20GiB"})), ElementsAre("MIG-aaab", "MIG-bbbb"));
   EXPECT_THAT(device_ids(mig_plan({.gpus = "model=mig 1g"})), ElementsAre("MIG-bbbb"));
@@ -83,11 +88,13 @@ TEST(Mig, Selection) {
   EXPECT_THAT(mig_error({.gpus = "MIG-c"}),
               HasSubstr("the UUID of a MIG instance that can be used, got MIG-c; host "
                         "n0 has GPUs 0, 1 (3 MIG instances)"));
-  EXPECT_THAT(mig_error({.gpus = "1,MIG-bbbb"}), HasSubstr("each GPU once, got MIG-bbbb0000 of GPU 1 again"));
+  EXPECT_THAT(mig_error({.gpus = "1,MIG-bbbb"}),
+              HasSubstr("each GPU once, got MIG-bbbb0000 of GPU 1 again"));
 }
 
 TEST(Mig, AnIndexInAMapIsTheNextInstance) {
-  EXPECT_THAT(device_ids(mig_plan({.map = {1, 0, 1}})), ElementsAre("MIG-aaaa", "GPU-0000", "MIG-aaab"));
+  EXPECT_THAT(device_ids(mig_plan({.map = {1, 0, 1}})),
+              ElementsAre("MIG-aaaa", "GPU-0000", "MIG-aaab"));
   EXPECT_THAT(mig_error({.map = {1, 1, 1, 1}}), HasSubstr("a GPU of its own for each rank"));
 }
 
@@ -96,7 +103,8 @@ TEST(Mig, MemoryIsItsOwn) {
               ElementsAre("MIG-aaab", "MIG-bbbb", "MIG-aaaa", "GPU-0000"));
   Host host = split_host();
   host.gpus[1].memory_free_bytes = 38 * kGiB;
-  EXPECT_EQ(free_memory_bytes(host, {1, {}, 2}), 3 * kGiB) << "at least so much: nobody knows whose it is";
+  EXPECT_EQ(free_memory_bytes(host, {1, {}, 2}), 3 * kGiB)
+      << "at least so much: nobody knows whose it is";
 }
 
 TEST(Mig, ScoresGoByInstanceOrItsModel) {
@@ -122,14 +130,16 @@ TEST(Mig, InheritedMaskOfInstances) {
               ElementsAre("MIG-bbbb", "MIG-aaaa"));
   const Plan cut = mig_plan({.masks = {.cuda = "MIG-bbbb,MIG-none,MIG-aaaa"}});
   EXPECT_THAT(device_ids(cut), ElementsAre("MIG-bbbb"));
-  EXPECT_THAT(cut.notes, Contains(HasSubstr("shows 1 of 3 MIG instances (entry 2, 'MIG-none', hides")));
+  EXPECT_THAT(cut.notes,
+              Contains(HasSubstr("shows 1 of 3 MIG instances (entry 2, 'MIG-none', hides")));
   EXPECT_THAT(usable_gpus(split_host(), {.cuda = "MIG-bbbb,MIG-bbbb"}).gpus, IsEmpty());
   EXPECT_THAT(device_ids(mig_plan({.masks = {.cuda = "1"}})),
               ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
 }
 
 TEST(Mig, TopologyWantsWholeGpus) {
-  EXPECT_THAT(mig_error({.policy = "topology"}), HasSubstr("expected whole GPUs, got MIG instances"));
+  EXPECT_THAT(mig_error({.policy = "topology"}),
+              HasSubstr("expected whole GPUs, got MIG instances"));
 }
 
 TEST(Mig, Table) {

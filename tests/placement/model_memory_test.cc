@@ -11,7 +11,8 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr const char* kGpt2 = "layers=12,width=768,heads=12,context=1024,vocabulary=50257,batch=8,tied=1";
+constexpr const char* kGpt2 =
+    "layers=12,width=768,heads=12,context=1024,vocabulary=50257,batch=8,tied=1";
 
 std::string refusal_of_model(const std::string& text) {
   try {
@@ -25,23 +26,23 @@ std::string refusal_of_model(const std::string& text) {
 
 ModelDivision division_named(const std::string& name, int ranks, const MeshShape& mesh = {}) {
   for (const ModelDivision& division : model_divisions(ranks, mesh))
-    if (division.name == name) return division;
+    if (division.name == name)
+      return division;
   throw Error(ErrorCode::invalid_argument, "no way " + name);
 }
 
 TEST(ModelMemory, ReadsTheSizes) {
-  EXPECT_EQ(
-      parse_model(
-          "layers=2,width=64,heads=4,context=8,vocabulary=65,batch=6,precision=bf16,tied=1,micro_batches=3"),
-      (ModelSizes{.layers = 2,
-                  .width = 64,
-                  .heads = 4,
-                  .context = 8,
-                  .vocabulary = 65,
-                  .batch = 6,
-                  .tied = true,
-                  .bf16 = true,
-                  .micro_batches = 3}));
+  EXPECT_EQ(parse_model("layers=2,width=64,heads=4,context=8,vocabulary=65,batch=6,precision=bf16,"
+                        "tied=1,micro_batches=3"),
+            (ModelSizes{.layers = 2,
+                        .width = 64,
+                        .heads = 4,
+                        .context = 8,
+                        .vocabulary = 65,
+                        .batch = 6,
+                        .tied = true,
+                        .bf16 = true,
+                        .micro_batches = 3}));
 }
 
 TEST(ModelMemory, RefusesWhatIsNoModel) {
@@ -84,7 +85,8 @@ TEST(ModelMemory, ShardingDividesWhatItsNameSays) {
 }
 
 TEST(ModelMemory, TheFirstStageHoldsMostMicroBatches) {
-  const ModelSizes model = parse_model("layers=8,width=64,heads=4,context=256,vocabulary=65,batch=16");
+  const ModelSizes model =
+      parse_model("layers=8,width=64,heads=4,context=256,vocabulary=65,batch=16");
   const auto activations = [&](int64_t micro_batches) {
     ModelSizes changed = model;
     changed.micro_batches = micro_batches;

@@ -75,8 +75,10 @@ Plan full_plan() {
 TEST(PlanJson, WhatIsKnownBesides) {
   const std::string text = plan_to_json(full_plan());
   EXPECT_THAT(text, HasSubstr("\"global_batch\": 5,\n"));
-  EXPECT_THAT(text, HasSubstr("\"pci\":\"0000:01:00.0\"},\"numa_node\":1,\"cpus\":\"1,3\",\"bind_cpus\":true,"
-                              "\"batch_share\":2,\"reason\""));
+  EXPECT_THAT(
+      text,
+      HasSubstr("\"pci\":\"0000:01:00.0\"},\"numa_node\":1,\"cpus\":\"1,3\",\"bind_cpus\":true,"
+                "\"batch_share\":2,\"reason\""));
   EXPECT_EQ(plan_from_json(text, "plan.json"), full_plan());
 }
 
@@ -93,15 +95,18 @@ TEST(PlanJson, ErrorsInWhatIsKnownBesides) {
               HasSubstr("sum of all shares at global_batch"));
   EXPECT_THAT(error_with("\"batch_share\":2,", ""), HasSubstr("shares of at least 1"));
   EXPECT_THAT(error_with("\"global_batch\": 5,", ""), HasSubstr("at ranks[0].batch_share, got 3"));
-  EXPECT_THAT(error_with("\"cpus\":\"1,3\"", "\"cpus\":\"1-x\""), HasSubstr("at ranks[1].cpus, got '1-x'"));
+  EXPECT_THAT(error_with("\"cpus\":\"1,3\"", "\"cpus\":\"1-x\""),
+              HasSubstr("at ranks[1].cpus, got '1-x'"));
   EXPECT_THAT(error_with("\"cpus\":\"1,3\",", ""), HasSubstr("at ranks[1].bind_cpus"));
-  EXPECT_THAT(error_with("\"numa_node\":1", "\"numa_node\":-1"), HasSubstr("at ranks[1].numa_node, got -1"));
+  EXPECT_THAT(error_with("\"numa_node\":1", "\"numa_node\":-1"),
+              HasSubstr("at ranks[1].numa_node, got -1"));
 }
 
 TEST(PlanJson, MoreDevicesAreOfTheKindOfTheFirst) {
   const auto error_with = [](DeviceAssignment more, bool on_cpu) {
     Plan plan = full_plan();
-    if (on_cpu) plan.ranks[1].device = {};
+    if (on_cpu)
+      plan.ranks[1].device = {};
     plan.ranks[1].more_devices = {std::move(more)};
     return plan_json_error(plan_to_json(plan));
   };
@@ -109,15 +114,17 @@ TEST(PlanJson, MoreDevicesAreOfTheKindOfTheFirst) {
   EXPECT_THAT(error_with({}, false), HasSubstr("at ranks[1].more_devices, got cpu:0 beside GPU-"));
   EXPECT_THAT(error_with(gpu, true), HasSubstr("at ranks[1].more_devices, got GPU-"));
   gpu.vendor = Vendor::amd;
-  EXPECT_THAT(error_with(gpu, false), HasSubstr("expected GPUs of the vendor of `device` at ranks[1]"));
+  EXPECT_THAT(error_with(gpu, false),
+              HasSubstr("expected GPUs of the vendor of `device` at ranks[1]"));
 }
 
 // As version 0.1.0 wrote it.
 TEST(PlanJson, OlderFilesAreStillRead) {
-  const Plan plan = plan_from_json(R"({"schema": "muster.plan/1", "policy": "sequential", "visibility": "job",
+  const Plan plan =
+      plan_from_json(R"({"schema": "muster.plan/1", "policy": "sequential", "visibility": "job",
     "ranks": [{"rank":0,"local_rank":0,"host_index":0,"host":"a","device":{"id":"GPU-1","kind":"cuda","uuid":"GPU-1",
     "index":0,"model":"m","ordinal":0},"reason":"r"}]})",
-                                   "old.json");
+                     "old.json");
   EXPECT_EQ(plan.global_batch, 0);
   EXPECT_EQ(plan.ranks[0].batch_share, 0);
   EXPECT_FALSE(plan.ranks[0].bind_cpus);
@@ -126,7 +133,8 @@ TEST(PlanJson, OlderFilesAreStillRead) {
 TEST(PlanJson, BytesThatAreNoUtf8DoNotSpoilIt) {
   Plan plan = mixed_plan();
   plan.ranks[0].reason = "\xff\xfe";
-  EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").ranks[0].reason, "\xef\xbf\xbd\xef\xbf\xbd");
+  EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").ranks[0].reason,
+            "\xef\xbf\xbd\xef\xbf\xbd");
 }
 
 TEST(PlanJson, ErrorsNameTheMember) {
@@ -135,9 +143,11 @@ TEST(PlanJson, ErrorsNameTheMember) {
       {changed("muster.plan/1", "muster.plan/9"), "at schema"},
       {changed("\"policy\": \"sequential\",", ""), "at policy, got nothing"},
       {changed("\"job\"", "\"some\""), "at visibility, got 'some'"},
-      {changed("\"simulated\": false", "\"simulated\": 0"), "expected true or false at simulated, got 0"},
+      {changed("\"simulated\": false", "\"simulated\": 0"),
+       "expected true or false at simulated, got 0"},
       {changed("\"world_size\": 4", "\"world_size\": 5"), "at world_size"},
-      {changed("{\"rank\":1", "{\"rank\":2"), "expected an integer from 1 to 1 at ranks[1].rank, got 2"},
+      {changed("{\"rank\":1", "{\"rank\":2"),
+       "expected an integer from 1 to 1 at ranks[1].rank, got 2"},
       {changed("\"local_rank\":1", "\"local_rank\":0"), "at ranks[1].local_rank, got 0"},
       {changed("\"host_index\":1", "\"host_index\":-1"), "at ranks[2].host_index"},
       {changed("\"host\":\"n0\"", "\"host\":\"n9\""), "at ranks[1].host, got 'n0'"},
@@ -148,9 +158,11 @@ TEST(PlanJson, ErrorsNameTheMember) {
       {changed("\"kind\":\"cpu\"", "\"kind\":\"cpu\",\"speed\":1"),
        "at ranks[3].device.speed, got an unknown member"},
       {changed("\"notes\": [", "\"notes\": [3,"), "expected a list of texts at notes"},
-      {R"({"schema":"muster.plan/1","policy":"p","visibility":"job","ranks":[]})", "at least one rank"},
+      {R"({"schema":"muster.plan/1","policy":"p","visibility":"job","ranks":[]})",
+       "at least one rank"},
   };
-  for (const auto& [text, expected] : cases) EXPECT_THAT(plan_json_error(text), HasSubstr(expected)) << text;
+  for (const auto& [text, expected] : cases)
+    EXPECT_THAT(plan_json_error(text), HasSubstr(expected)) << text;
 }
 
 TEST(PlanJson, Warnings) {

@@ -55,8 +55,9 @@ TEST(PlanTable, CpusAndShares) {
   Inventory inventory = machine({2});
   inventory.hosts[0].gpus[1].numa_node = 1;
   inventory.hosts[0].gpus[1].near_cpus = "4-7";
-  EXPECT_EQ(plan_table(muster::plan(inventory, {.global_batch = 65})),
-            R"(rank  host  local  device                         ordinal  NUMA  near CPUs  share  why
+  EXPECT_EQ(
+      plan_table(muster::plan(inventory, {.global_batch = 65})),
+      R"(rank  host  local  device                         ordinal  NUMA  near CPUs  share  why
    0  n0        0  GPU 0  GPU-00000000  Test GPU        0     -  -             33  sequential: 1 of 2 GPUs
    1  n0        1  GPU 1  GPU-00010000  Test GPU        1     1  4-7           32  sequential: 2 of 2 GPUs
 )");

@@ -11,7 +11,8 @@ namespace muster {
 namespace {
 
 TEST(Plan, NamesOfVisibilitiesAndSurplusRules) {
-  for (const auto value : {Visibility::job, Visibility::own, Visibility::own_first, Visibility::all}) {
+  for (const auto value :
+       {Visibility::job, Visibility::own, Visibility::own_first, Visibility::all}) {
     EXPECT_EQ(parse_visibility(to_string(value)), value);
   }
   EXPECT_STREQ(to_string(Visibility::own_first), "own-first");

@@ -25,13 +25,18 @@ int below(Random& random, int limit) {
 }
 
 void randomize_gpu(Random& random, int host, Gpu& gpu) {
-  if (below(random, 8) == 0) gpu.health = "GPU is lost";
-  if (below(random, 5) == 0) gpu.model = "Other GPU";
-  if (below(random, 4) > 0) gpu.numa_node = below(random, 2);
+  if (below(random, 8) == 0)
+    gpu.health = "GPU is lost";
+  if (below(random, 5) == 0)
+    gpu.model = "Other GPU";
+  if (below(random, 4) > 0)
+    gpu.numa_node = below(random, 2);
   gpu.memory_total_bytes = (8 + static_cast<uint64_t>(below(random, 72))) * kGiB;
   gpu.memory_free_bytes = gpu.memory_total_bytes / (1 + static_cast<uint64_t>(below(random, 3)));
-  if (below(random, 4) == 0) gpu.processes = {{.pid = 1, .used_memory_bytes = kGiB}};
-  if (below(random, 10) > 0) return;
+  if (below(random, 4) == 0)
+    gpu.processes = {{.pid = 1, .used_memory_bytes = kGiB}};
+  if (below(random, 10) > 0)
+    return;
   gpu.mig_enabled = true;
   for (int i = below(random, 4); i > 0; --i) {
     const std::string uuid = cat("MIG", test_uuid(host, gpu.index.value).substr(3), "-", i);
@@ -60,15 +65,19 @@ void add_links(Random& random, Host& host) {
 
 Inventory random_inventory(Random& random) {
   std::vector<int> counts(1 + static_cast<size_t>(below(random, 4)));
-  for (int& count : counts) count = below(random, 4) == 0 ? 0 : below(random, 9);
+  for (int& count : counts)
+    count = below(random, 4) == 0 ? 0 : below(random, 9);
   Inventory inventory = machine(counts);
   for (size_t i = 0; i < inventory.hosts.size(); ++i) {
     Host& host = inventory.hosts[i];
     host.cpu_slots = 1 + below(random, 4);
-    for (Gpu& gpu : host.gpus) randomize_gpu(random, static_cast<int>(i), gpu);
+    for (Gpu& gpu : host.gpus)
+      randomize_gpu(random, static_cast<int>(i), gpu);
     std::shuffle(host.gpus.begin(), host.gpus.end(), random);
-    if (below(random, 3) > 0) add_cores(random, host);
-    if (below(random, 3) > 0) add_links(random, host);
+    if (below(random, 3) > 0)
+      add_cores(random, host);
+    if (below(random, 3) > 0)
+      add_links(random, host);
   }
   return inventory;
 }
@@ -81,20 +90,32 @@ std::string random_list(Random& random) {
 }
 
 std::string random_selection(Random& random) {
-  constexpr const char* kSelections[] = {"idle",       "free:1",     "free:2,!0",    "fastest:2",
-                                         "!1",         "mem>=30GiB", "free<20GB,!3", "model=test",
-                                         "0-1,free:1", "n0:0;n1:!0", "all,model=ot", "fastest:1,0"};
-  return below(random, 2) == 0 ? random_list(random) : kSelections[below(random, std::size(kSelections))];
+  constexpr const char* kSelections[] = {"idle",
+                                         "free:1",
+                                         "free:2,!0",
+                                         "fastest:2",
+                                         "!1",
+                                         "mem>=30GiB",
+                                         "free<20GB,!3",
+                                         "model=test",
+                                         "0-1,free:1",
+                                         "n0:0;n1:!0",
+                                         "all,model=ot",
+                                         "fastest:1,0"};
+  return below(random, 2) == 0 ? random_list(random)
+                               : kSelections[below(random, std::size(kSelections))];
 }
 
 // What is asked of memory, speed and CPUs.
 void randomize_needs(Random& random, Request& request) {
   const auto policy = static_cast<size_t>(below(random, 20));
-  if (policy < policies().size()) request.policy = policies()[policy].name;
+  if (policy < policies().size())
+    request.policy = policies()[policy].name;
   if (request.policy == "mesh")
     request.mesh = below(random, 2) == 0 ? parse_axes("dp=-1") : parse_axes("dp=-1,tp=2");
   if (below(random, 3) == 0) {
-    request.scores = {{"Test GPU", 1 + below(random, 9)}, {"Other GPU", 2.5}, {"1", 4}, {"cpu", 0.5}};
+    request.scores = {
+        {"Test GPU", 1 + below(random, 9)}, {"Other GPU", 2.5}, {"1", 4}, {"cpu", 0.5}};
     request.scores["Test GPU MIG 1g.10gb"] = request.scores["Other GPU MIG 1g.10gb"] = 0.25;
   }
   if (below(random, 4) == 0) {
@@ -102,21 +123,28 @@ void randomize_needs(Random& random, Request& request) {
       request.rank_memory_bytes.push_back(static_cast<uint64_t>(below(random, 40)) * kGiB);
     }
   }
-  if (below(random, 2) == 0) request.global_batch = below(random, 200);
-  if (below(random, 6) == 0) request.numa_binding = static_cast<NumaBinding>(below(random, 5));
+  if (below(random, 2) == 0)
+    request.global_batch = below(random, 200);
+  if (below(random, 6) == 0)
+    request.numa_binding = static_cast<NumaBinding>(below(random, 5));
 }
 
 Request random_request(Random& random) {
   Request request;
-  if (below(random, 2) == 0) request.nproc_per_node = 1 + below(random, 12);
-  if (below(random, 3) == 0) request.gpus = random_selection(random);
-  if (below(random, 4) == 0) request.masks.cuda = random_list(random);
+  if (below(random, 2) == 0)
+    request.nproc_per_node = 1 + below(random, 12);
+  if (below(random, 3) == 0)
+    request.gpus = random_selection(random);
+  if (below(random, 4) == 0)
+    request.masks.cuda = random_list(random);
   if (below(random, 5) == 0) {
-    for (int i = 0; i < 3; ++i) request.map.push_back(below(random, 4));
+    for (int i = 0; i < 3; ++i)
+      request.map.push_back(below(random, 4));
   } else {
     randomize_needs(random, request);
   }
-  if (below(random, 8) == 0) request.hosts = {{"n1", {}}, {"n0", 1}};
+  if (below(random, 8) == 0)
+    request.hosts = {{"n1", {}}, {"n0", 1}};
   request.cpu_only = below(random, 12) == 0;
   request.gpu_only = below(random, 12) == 0;
   request.surplus = static_cast<Surplus>(below(random, 4));
@@ -125,8 +153,9 @@ Request random_request(Random& random) {
 }
 
 const Host& host_of(const Inventory& inventory, const RankPlan& rank) {
-  return *std::find_if(inventory.hosts.begin(), inventory.hosts.end(),
-                       [&](const Host& host) { return host.name == rank.host; });
+  return *std::find_if(inventory.hosts.begin(), inventory.hosts.end(), [&](const Host& host) {
+    return host.name == rank.host;
+  });
 }
 
 void check_numbering(const Plan& plan) {
@@ -151,45 +180,54 @@ struct Device {
 
 Device device_of(const Inventory& inventory, const RankPlan& rank) {
   for (const Gpu& gpu : host_of(inventory, rank).gpus) {
-    if (gpu.uuid == rank.device.uuid) return {&gpu};
+    if (gpu.uuid == rank.device.uuid)
+      return {&gpu};
     for (const MigInstance& instance : gpu.mig) {
-      if (instance.uuid == rank.device.uuid) return {&gpu, &instance};
+      if (instance.uuid == rank.device.uuid)
+        return {&gpu, &instance};
     }
   }
   return {};
 }
 
-// Every device is a healthy GPU of its host or a CPU slot, and used once unless sharing was asked for.
+// Every device is a healthy GPU of its host or a CPU slot, and used once unless sharing was asked
+// for.
 void check_devices(const Inventory& inventory, const Request& request, const Plan& plan) {
   std::set<std::string> used;
   for (const RankPlan& rank : plan.ranks) {
     const bool fresh = used.insert(cat(rank.host_index, " ", rank.device.id())).second;
     const bool cuda = rank.device.kind == DeviceAssignment::Kind::cuda;
     ASSERT_TRUE(fresh || (cuda && request.surplus == Surplus::share)) << rank.device.id();
-    if (!cuda) continue;
+    if (!cuda)
+      continue;
     ASSERT_FALSE(request.cpu_only);
     const Device device = device_of(inventory, rank);
     ASSERT_NE(device.gpu, nullptr);
     ASSERT_EQ(device.gpu->index, rank.device.index);
     ASSERT_EQ(device.gpu->health, kHealthy);
-    ASSERT_EQ(device.gpu->mig_enabled, device.instance != nullptr) << "a split GPU by its instances only";
+    ASSERT_EQ(device.gpu->mig_enabled, device.instance != nullptr)
+        << "a split GPU by its instances only";
   }
 }
 
 // The ranks of a device need no more together than it has free.
 void check_memory(const Inventory& inventory, const Request& request, const Plan& plan) {
-  if (request.rank_memory_bytes.empty()) return;
+  if (request.rank_memory_bytes.empty())
+    return;
   std::map<std::string, uint64_t> needed;
   for (const RankPlan& rank : plan.ranks) {
-    if (rank.device.kind == DeviceAssignment::Kind::cpu) continue;
-    const auto at = std::min(static_cast<size_t>(rank.local_rank), request.rank_memory_bytes.size() - 1);
+    if (rank.device.kind == DeviceAssignment::Kind::cpu)
+      continue;
+    const auto at =
+        std::min(static_cast<size_t>(rank.local_rank), request.rank_memory_bytes.size() - 1);
     const uint64_t sum = needed[cat(rank.host, rank.device.id())] += request.rank_memory_bytes[at];
     const Device device = device_of(inventory, rank);
     const Gpu& gpu = *device.gpu;
     uint64_t free = gpu.memory_free_bytes;
     if (device.instance != nullptr) {
       const uint64_t used = gpu.memory_total_bytes - free;
-      free = device.instance->memory_total_bytes - std::min(used, device.instance->memory_total_bytes);
+      free =
+          device.instance->memory_total_bytes - std::min(used, device.instance->memory_total_bytes);
     }
     ASSERT_LE(sum, free);
   }
@@ -209,8 +247,10 @@ void check_cpus(const Inventory& inventory, const Request& request, const Plan& 
   std::set<std::string> taken;
   for (const RankPlan& rank : plan.ranks) {
     ASSERT_EQ(rank.bind_cpus,
-              request.numa_binding != NumaBinding::none && rank.device.kind == DeviceAssignment::Kind::cuda);
-    if (!rank.bind_cpus) continue;
+              request.numa_binding != NumaBinding::none &&
+                  rank.device.kind == DeviceAssignment::Kind::cuda);
+    if (!rank.bind_cpus)
+      continue;
     ASSERT_NE(rank.cpus, "");
     std::set<int> there;
     for (const CpuCore& core : host_of(inventory, rank).cores)
@@ -240,13 +280,15 @@ void check_ordinals(const Inventory& inventory, const Request& request, const Pl
       continue;
     }
     std::vector<int> all(gpus.size());
-    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
+    for (size_t i = 0; i < all.size(); ++i)
+      all[i] = static_cast<int>(i);
     const std::string effective = mask ? *mask : request.masks.cuda.value_or(join(all, ","));
     const auto visible = visible_devices(gpus, effective);
     const auto ordinal = static_cast<size_t>(rank.device.ordinal.value);
     ASSERT_LT(ordinal, visible.gpus.size());
     ASSERT_EQ(gpus[visible.gpus[ordinal]].uuid, rank.device.uuid);
-    if (plan.visibility != Visibility::job) continue;
+    if (plan.visibility != Visibility::job)
+      continue;
     ASSERT_EQ(rank.device.ordinal.value, rank.local_rank);
   }
 }
@@ -264,7 +306,8 @@ TEST(PlannerProperties, HoldOnRandomMachines) {
     try {
       plan = muster::plan(inventory, request);
     } catch (const Error& error) {
-      ASSERT_TRUE(error.code() == ErrorCode::invalid_argument || error.code() == ErrorCode::unavailable);
+      ASSERT_TRUE(error.code() == ErrorCode::invalid_argument ||
+                  error.code() == ErrorCode::unavailable);
       ++refused;
       continue;
     }
@@ -278,10 +321,12 @@ TEST(PlannerProperties, HoldOnRandomMachines) {
     check_cpus(inventory, request, plan);
     ASSERT_EQ(muster::plan(inventory, request), plan) << "the same request gives the same plan";
     ASSERT_EQ(plan_from_json(plan_to_json(plan), "test"), plan);
-    if (HasFatalFailure()) return;
+    if (HasFatalFailure())
+      return;
   }
   EXPECT_GT(planned, 600) << "the requests are not all nonsense";
-  for (const Policy& policy : policies()) EXPECT_GT(by_policy[policy.name], 5) << policy.name;
+  for (const Policy& policy : policies())
+    EXPECT_GT(by_policy[policy.name], 5) << policy.name;
   EXPECT_GT(refused, 100);
 }
 

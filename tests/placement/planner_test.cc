@@ -15,7 +15,8 @@ using testing::IsEmpty;
 
 std::vector<int> local_ranks(const Plan& plan) {
   std::vector<int> all;
-  for (const RankPlan& rank : plan.ranks) all.push_back(rank.local_rank);
+  for (const RankPlan& rank : plan.ranks)
+    all.push_back(rank.local_rank);
   return all;
 }
 
@@ -31,7 +32,8 @@ TEST(Planner, OneRankPerGpu) {
 }
 
 TEST(Planner, AsManyRanksAsAsked) {
-  EXPECT_THAT(devices(muster::plan(machine({4}), {.nproc_per_node = 2})), ElementsAre("n0:0", "n0:1"));
+  EXPECT_THAT(devices(muster::plan(machine({4}), {.nproc_per_node = 2})),
+              ElementsAre("n0:0", "n0:1"));
 }
 
 TEST(Planner, Selection) {
@@ -55,10 +57,12 @@ TEST(Planner, ListNumbersTheRanksWhenNothingElseDoes) {
 
 TEST(Planner, HostsWithDifferentCounts) {
   const Plan plan = muster::plan(machine({2, 1, 5}), {});
-  EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:1", "n1:0", "n2:0", "n2:1", "n2:2", "n2:3", "n2:4"));
+  EXPECT_THAT(devices(plan),
+              ElementsAre("n0:0", "n0:1", "n1:0", "n2:0", "n2:1", "n2:2", "n2:3", "n2:4"));
   EXPECT_THAT(local_ranks(plan), ElementsAre(0, 1, 0, 0, 1, 2, 3, 4));
   EXPECT_THAT(ordinals(plan), ElementsAre(0, 1, 0, 0, 1, 2, 3, 4));
-  for (size_t i = 0; i < plan.ranks.size(); ++i) EXPECT_EQ(plan.ranks[i].rank, static_cast<int>(i));
+  for (size_t i = 0; i < plan.ranks.size(); ++i)
+    EXPECT_EQ(plan.ranks[i].rank, static_cast<int>(i));
   EXPECT_EQ(visible(plan, 2), test_uuid(1, 0));
 }
 
@@ -71,14 +75,17 @@ TEST(Planner, IdsAreEachHostsOwn) {
 TEST(Planner, HostsWithoutGpusAmongOthers) {
   const Plan plan = muster::plan(machine({2, 0, 2}), {});
   EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:1", "n2:0", "n2:1"));
-  EXPECT_THAT(plan.notes,
-              ElementsAre("host n1: no GPU (no driver): no rank there, since other hosts have GPUs"));
+  EXPECT_THAT(
+      plan.notes,
+      ElementsAre("host n1: no GPU (no driver): no rank there, since other hosts have GPUs"));
   EXPECT_THAT(error_of(machine({2, 0}), {.nproc_per_node = 2}),
               HasSubstr("at most 0 ranks on host n1 (0 GPUs)"));
-  EXPECT_THAT(devices(muster::plan(machine({2, 0}), {.nproc_per_node = 2, .surplus = Surplus::cpu})),
-              ElementsAre("n0:0", "n0:1", "n1:cpu0", "n1:cpu1"));
-  EXPECT_THAT(devices(muster::plan(machine({2, 0}), {.nproc_per_node = 2, .surplus = Surplus::drop})),
-              ElementsAre("n0:0", "n0:1"));
+  EXPECT_THAT(
+      devices(muster::plan(machine({2, 0}), {.nproc_per_node = 2, .surplus = Surplus::cpu})),
+      ElementsAre("n0:0", "n0:1", "n1:cpu0", "n1:cpu1"));
+  EXPECT_THAT(
+      devices(muster::plan(machine({2, 0}), {.nproc_per_node = 2, .surplus = Surplus::drop})),
+      ElementsAre("n0:0", "n0:1"));
   EXPECT_THAT(error_of(machine({2, 0}), {.nproc_per_node = 2, .surplus = Surplus::share}),
               HasSubstr("host n1"));
 }
@@ -86,8 +93,9 @@ TEST(Planner, HostsWithoutGpusAmongOthers) {
 TEST(Planner, CpuSlotsWithoutGpus) {
   const Plan plan = muster::plan(machine({0}), {});
   EXPECT_THAT(devices(plan), ElementsAre("n0:cpu0", "n0:cpu1"));
-  EXPECT_THAT(plan.notes, ElementsAre("no GPU (no driver): 2 CPU slots, one rank each; --cpu-slots N or "
-                                      "MUSTER_CPU_SLOTS=N changes how many"));
+  EXPECT_THAT(plan.notes,
+              ElementsAre("no GPU (no driver): 2 CPU slots, one rank each; --cpu-slots N or "
+                          "MUSTER_CPU_SLOTS=N changes how many"));
   EXPECT_EQ(plan.ranks[1].device.id(), "cpu:1");
   EXPECT_EQ(plan.ranks[1].reason, "no GPU: CPU slot 1");
   EXPECT_EQ(visible(plan, 0), "untouched");
@@ -104,22 +112,27 @@ TEST(Planner, CpuOnlyIgnoresGpus) {
   const Plan plan = muster::plan(machine({4}), {.cpu_only = true, .masks = {.cuda = "9"}});
   EXPECT_THAT(devices(plan), ElementsAre("n0:cpu0", "n0:cpu1"));
   EXPECT_EQ(plan.ranks[0].reason, "CPU asked for: CPU slot 0");
-  EXPECT_THAT(error_of(machine({4}), {.cpu_only = true, .gpus = "0"}), HasSubstr("got both (--gpus 0)"));
+  EXPECT_THAT(error_of(machine({4}), {.cpu_only = true, .gpus = "0"}),
+              HasSubstr("got both (--gpus 0)"));
   EXPECT_THAT(error_of(machine({4}), {.cpu_only = true, .gpu_only = true}), HasSubstr("got both"));
-  EXPECT_THAT(error_of(machine({4}), {.cpu_only = true, .map = {1}}), HasSubstr("got both (--map)"));
+  EXPECT_THAT(error_of(machine({4}), {.cpu_only = true, .map = {1}}),
+              HasSubstr("got both (--map)"));
 }
 
 TEST(Planner, GpusAskedForWhereThereAreNone) {
   EXPECT_EQ(error_of(machine({0}), {.gpu_only = true}, ErrorCode::unavailable),
-            "--nproc-per-node gpu: expected a GPU that can be used, got none: host n0 has no usable GPU: no "
+            "--nproc-per-node gpu: expected a GPU that can be used, got none: host n0 has no "
+            "usable GPU: no "
             "driver; "
             "--nproc-per-node cpu runs on CPU slots");
   EXPECT_THAT(error_of(machine({0}), {.gpus = "0"}, ErrorCode::unavailable),
               HasSubstr("--gpus 0: expected a GPU"));
-  EXPECT_THAT(error_of(machine({0}), {.gpus = "all"}, ErrorCode::unavailable), HasSubstr("no driver"));
+  EXPECT_THAT(error_of(machine({0}), {.gpus = "all"}, ErrorCode::unavailable),
+              HasSubstr("no driver"));
   EXPECT_THAT(error_of(machine({0}), {.map = {0}}, ErrorCode::unavailable),
               HasSubstr("--map: expected a GPU"));
-  EXPECT_THAT(error_of(machine({2, 0}), {.gpu_only = true}, ErrorCode::unavailable), HasSubstr("host n1"));
+  EXPECT_THAT(error_of(machine({2, 0}), {.gpu_only = true}, ErrorCode::unavailable),
+              HasSubstr("host n1"));
 }
 
 TEST(Planner, NothingAskedFor) {
@@ -131,26 +144,26 @@ TEST(Planner, NothingAskedFor) {
 }
 
 TEST(Planner, BadPolicy) {
-  EXPECT_THAT(
-      error_of(machine({2}), {.policy = "x"}),
-      HasSubstr(
-          "expected one of sequential, list, fastest, memory, topology, spread, pack, numa, mesh, got 'x'"));
+  EXPECT_THAT(error_of(machine({2}), {.policy = "x"}),
+              HasSubstr("expected one of sequential, list, fastest, memory, topology, spread, "
+                        "pack, numa, mesh, got 'x'"));
   EXPECT_THAT(error_of(machine({2}), {.policy = "sequential", .map = {1, 0}}),
               HasSubstr("--map: expected policy list"));
   EXPECT_THAT(error_of(machine({2}), {.policy = "list"}), HasSubstr("give --map"));
   EXPECT_THAT(error_of(machine({2}), {.nproc_per_node = 1, .map = {1, 0}}),
               HasSubstr("expected 1 GPU index"));
   EXPECT_THAT(error_of(machine({2}), {.map = {0, 2}}), HasSubstr("got 2 at place 2"));
-  EXPECT_EQ(
-      error_of(machine({2}), {.map = {0, 0}}),
-      "--policy list: expected a GPU of its own for each rank, got GPU 0 for local ranks 0 and 1 of host n0; "
-      "--surplus share allows it");
+  EXPECT_EQ(error_of(machine({2}), {.map = {0, 0}}),
+            "--policy list: expected a GPU of its own for each rank, got GPU 0 for local ranks 0 "
+            "and 1 of host n0; "
+            "--surplus share allows it");
 }
 
 // Four ranks on a host of two GPUs, by each surplus rule.
 TEST(Planner, SurplusError) {
   EXPECT_EQ(error_of(machine({2}), {.nproc_per_node = 4}),
-            "--nproc-per-node: expected at most 2 ranks on host n0 (2 GPUs), got 4; give --nproc-per-node 2 "
+            "--nproc-per-node: expected at most 2 ranks on host n0 (2 GPUs), got 4; give "
+            "--nproc-per-node 2 "
             "or less, "
             "or say what the others get: --surplus cpu, drop or share");
 }
@@ -158,7 +171,8 @@ TEST(Planner, SurplusError) {
 TEST(Planner, SurplusCpu) {
   const Plan plan = muster::plan(machine({2}), {.nproc_per_node = 4, .surplus = Surplus::cpu});
   EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:1", "n0:cpu0", "n0:cpu1"));
-  EXPECT_THAT(plan.notes, ElementsAre("4 ranks asked for, 2 GPUs: the other 2 on CPU slots (--surplus cpu)"));
+  EXPECT_THAT(plan.notes,
+              ElementsAre("4 ranks asked for, 2 GPUs: the other 2 on CPU slots (--surplus cpu)"));
   EXPECT_EQ(plan.ranks[2].reason, "surplus: 2 GPUs taken; CPU slot 0");
   EXPECT_EQ(visible(plan, 3), "") << "a CPU rank must not take a GPU of the others";
 }
@@ -176,7 +190,8 @@ TEST(Planner, SurplusShare) {
   EXPECT_THAT(ordinals(plan), ElementsAre(0, 0, 0, 0, 0));
   EXPECT_EQ(visible(plan, 3), test_uuid(0, 1));
   EXPECT_EQ(plan.ranks[3].reason, "sequential: 2 of 2 GPUs; shared by 2 ranks");
-  EXPECT_THAT(plan.notes, ElementsAre("5 ranks share 2 GPUs (--surplus share), each sees its own GPU alone"));
+  EXPECT_THAT(plan.notes,
+              ElementsAre("5 ranks share 2 GPUs (--surplus share), each sees its own GPU alone"));
 }
 
 TEST(Planner, SharingByList) {
@@ -217,7 +232,8 @@ TEST(Planner, AllGpusUnhealthyIsNoCpuJob) {
 TEST(Planner, SameNoteOfManyHostsIsOne) {
   EXPECT_THAT(muster::plan(machine({0, 0, 0, 0, 0, 0}), {}).notes,
               ElementsAre(HasSubstr("every host: no GPU")));
-  EXPECT_THAT(muster::plan(machine({1, 0, 0}), {}).notes, ElementsAre(HasSubstr("hosts n1, n2: no GPU")));
+  EXPECT_THAT(muster::plan(machine({1, 0, 0}), {}).notes,
+              ElementsAre(HasSubstr("hosts n1, n2: no GPU")));
   EXPECT_THAT(muster::plan(machine({1, 0, 0, 0, 0, 0}), {}).notes,
               ElementsAre(HasSubstr("hosts n1, n2 and 3 more: no GPU")));
 }
@@ -225,13 +241,16 @@ TEST(Planner, SameNoteOfManyHostsIsOne) {
 TEST(Planner, ListByAFunctionHostByHost) {
   const Plan plan = muster::plan(machine({3, 2}), {.choose = [](const Host&, int num_ranks) {
                                    std::vector<int> down;
-                                   for (int i = num_ranks; i-- > 0;) down.push_back(i);
+                                   for (int i = num_ranks; i-- > 0;)
+                                     down.push_back(i);
                                    return down;
                                  }});
   EXPECT_THAT(devices(plan), ElementsAre("n0:2", "n0:1", "n0:0", "n1:1", "n1:0"));
   EXPECT_EQ(plan.policy, "list");
   EXPECT_EQ(plan.ranks[0].reason, "list: place 1 of what Request::choose gave");
-  const auto choose = [](const Host&, int) { return std::vector<int>{0, 0}; };
+  const auto choose = [](const Host&, int) {
+    return std::vector<int>{0, 0};
+  };
   EXPECT_THAT(error_of(machine({2}), {.map = {0}, .choose = choose}), HasSubstr("got both"));
   EXPECT_THAT(error_of(machine({2}), {.choose = choose}),
               HasSubstr("Request::choose: expected a GPU of its own"));
@@ -239,12 +258,14 @@ TEST(Planner, ListByAFunctionHostByHost) {
 
 TEST(Planner, HostsChosenAndOrdered) {
   const Inventory inventory = machine({2, 4, 1});
-  const Plan plan = muster::plan(inventory, {.hosts = {{.name = "n1", .nproc = 3}, {.name = "n0"}}});
+  const Plan plan =
+      muster::plan(inventory, {.hosts = {{.name = "n1", .nproc = 3}, {.name = "n0"}}});
   EXPECT_THAT(devices(plan), ElementsAre("n1:0", "n1:1", "n1:2", "n0:0", "n0:1"));
   EXPECT_EQ(plan.ranks[0].host_index, 0);
   EXPECT_EQ(plan.ranks[3].host_index, 1) << "the place among the job's hosts";
   EXPECT_EQ(ranks_on_host(plan, 1).first, 3);
-  const Plan some = muster::plan(inventory, {.nproc_per_node = 1, .hosts = {{"n1", 2}, {"n2", {}}}});
+  const Plan some =
+      muster::plan(inventory, {.nproc_per_node = 1, .hosts = {{"n1", 2}, {"n2", {}}}});
   EXPECT_THAT(devices(some), ElementsAre("n1:0", "n1:1", "n2:0"));
 }
 
@@ -254,7 +275,8 @@ TEST(Planner, BadHosts) {
             "--hosts: expected hosts of test (n0, n1, n2), got 'n7'");
   EXPECT_THAT(error_of(inventory, {.hosts = {{"n1", 1}, {"n1", 1}}}),
               HasSubstr("each host once, got 'n1' again"));
-  EXPECT_THAT(error_of(inventory, {.hosts = {{"n1", 0}}}), HasSubstr("at least 1 rank, got 0 (host n1)"));
+  EXPECT_THAT(error_of(inventory, {.hosts = {{"n1", 0}}}),
+              HasSubstr("at least 1 rank, got 0 (host n1)"));
   EXPECT_THAT(error_of(machine(std::vector<int>(20, 1)), {.hosts = {{"x", {}}}}),
               HasSubstr("n7 and 12 more), got 'x'"));
 }
@@ -276,12 +298,13 @@ TEST(Planner, FiltersThatLeaveNothing) {
   inventory.hosts[1].gpus[1].model = "NVIDIA H100";
   const Plan plan = muster::plan(inventory, {.gpus = "model=h100"});
   EXPECT_THAT(devices(plan), ElementsAre("n1:1"));
-  EXPECT_THAT(plan.notes,
-              ElementsAre("host n0: no GPU (none fits --gpus model=h100): no rank there, since other "
-                          "hosts have GPUs"));
   EXPECT_THAT(
-      error_of(inventory, {.gpus = "model=B200"}, ErrorCode::unavailable),
-      HasSubstr("--gpus model=B200: expected at least one GPU, got none that fits: host n0 has GPUs 0, 1"));
+      plan.notes,
+      ElementsAre("host n0: no GPU (none fits --gpus model=h100): no rank there, since other "
+                  "hosts have GPUs"));
+  EXPECT_THAT(error_of(inventory, {.gpus = "model=B200"}, ErrorCode::unavailable),
+              HasSubstr("--gpus model=B200: expected at least one GPU, got none that fits: host n0 "
+                        "has GPUs 0, 1"));
 }
 
 TEST(Planner, PoliciesThatNeedGpusAreNoCpuJob) {
@@ -320,7 +343,8 @@ TEST(Planner, RanksThatAreNotWhereTheyWereAskedForAreAWarning) {
   EXPECT_THAT(warnings(two, {.masks = {.cuda = "0,0"}}),
               ElementsAre(HasSubstr("twice"), HasSubstr("CPU slots")))
       << "the GPUs are hidden by mistake";
-  EXPECT_THAT(warnings(two, {.masks = {.cuda = "0,9"}}), ElementsAre(HasSubstr("shows 1 of 2 GPUs")));
+  EXPECT_THAT(warnings(two, {.masks = {.cuda = "0,9"}}),
+              ElementsAre(HasSubstr("shows 1 of 2 GPUs")));
   for (const char* const on_purpose : {"", "-1", "NoDevFiles", "1,0", "1"})
     EXPECT_THAT(warnings(two, {.masks = {.cuda = on_purpose}}), IsEmpty()) << on_purpose;
   Inventory sick = two;
@@ -336,10 +360,14 @@ TEST(Planner, RanksThatAreNotWhereTheyWereAskedForAreAWarning) {
 
 TEST(Planner, GpusThatAreNamedAndNotUsedAreAWarning) {
   const Inventory eight = machine({8});
-  const auto warnings = [&](Request request) { return muster::plan(eight, request).warnings; };
+  const auto warnings = [&](Request request) {
+    return muster::plan(eight, request).warnings;
+  };
   EXPECT_THAT(warnings({.nproc_per_node = 1, .gpus = "2,4"}),
-              ElementsAre(HasSubstr("GPU 4 of --gpus 2,4 is not used: 1 rank with 1 GPU; --gpus-per-rank")));
-  EXPECT_THAT(warnings({.nproc_per_node = 2, .gpus = "2-4,6"}), ElementsAre(HasSubstr("GPU 4, GPU 6 of")));
+              ElementsAre(HasSubstr(
+                  "GPU 4 of --gpus 2,4 is not used: 1 rank with 1 GPU; --gpus-per-rank")));
+  EXPECT_THAT(warnings({.nproc_per_node = 2, .gpus = "2-4,6"}),
+              ElementsAre(HasSubstr("GPU 4, GPU 6 of")));
   EXPECT_THAT(warnings({.nproc_per_node = 2, .gpus = "2,4"}), IsEmpty());
   EXPECT_THAT(warnings({.nproc_per_node = 1, .gpus = "!3"}), IsEmpty()) << "GPUs to choose from";
   EXPECT_THAT(warnings({.nproc_per_node = 1}), IsEmpty());
@@ -367,10 +395,11 @@ TEST(Planner, ScoresAreUsedOrRefused) {
 TEST(Planner, AMapForTheHostIsToldWhatThereIs) {
   std::vector<std::string> told;
   Request request{.nproc_per_node = 1, .gpus = "2-3,0"};
-  request.map_of = [&](const Host& host, const std::vector<int>& gpus, std::optional<int> num_ranks) {
-    told.push_back(cat(host.name, " ", join(gpus, ","), " ", num_ranks.value_or(-1)));
-    return std::vector<int>{3};
-  };
+  request.map_of =
+      [&](const Host& host, const std::vector<int>& gpus, std::optional<int> num_ranks) {
+        told.push_back(cat(host.name, " ", join(gpus, ","), " ", num_ranks.value_or(-1)));
+        return std::vector<int>{3};
+      };
   EXPECT_THAT(devices(muster::plan(machine({4}), request)), ElementsAre("n0:3"));
   EXPECT_THAT(told, testing::Each(testing::Eq("n0 2,3,0 1")));
   request.nproc_per_node = {};
@@ -380,12 +409,14 @@ TEST(Planner, AMapForTheHostIsToldWhatThereIs) {
 
 TEST(Planner, ReasonsOfLongListsStayShort) {
   Request request{.gpus = "", .surplus = Surplus::share};
-  for (int i = 0; i < 1000; ++i) request.map.push_back(i % 4);
+  for (int i = 0; i < 1000; ++i)
+    request.map.push_back(i % 4);
   const Plan plan = muster::plan(machine({4}), request);
   EXPECT_EQ(plan.ranks.size(), 1000U);
   EXPECT_LT(plan.ranks[999].reason.size(), 100U) << plan.ranks[999].reason;
   std::string all = "0";
-  for (int i = 1; i < 500; ++i) all += cat(",", i);
+  for (int i = 1; i < 500; ++i)
+    all += cat(",", i);
   EXPECT_LT(muster::plan(machine({500}), {.gpus = all}).ranks[1].reason.size(), 150U);
 }
 
@@ -399,7 +430,8 @@ TEST(Planner, SeveralGpusForEachRank) {
   EXPECT_EQ(plan.ranks[1].device.ordinal.value, 0);
   EXPECT_EQ(plan.ranks[1].more_devices[2].ordinal.value, 3);
   EXPECT_THAT(plan.notes, IsEmpty());
-  const Plan named = muster::plan(machine({8}), {.nproc_per_node = 1, .gpus = "2,4", .gpus_per_rank = 2});
+  const Plan named =
+      muster::plan(machine({8}), {.nproc_per_node = 1, .gpus = "2,4", .gpus_per_rank = 2});
   EXPECT_EQ(visible(named, 0), cat(test_uuid(0, 2), ",", test_uuid(0, 4)));
   EXPECT_THAT(named.warnings, IsEmpty());
   EXPECT_THAT(muster::plan(machine({8}), {.gpus = "0-4", .gpus_per_rank = 2}).warnings,

@@ -34,16 +34,19 @@ TEST(Planner, VisibilityOwnFirst) {
   EXPECT_THAT(ordinals(plan), ElementsAre(0, 0, 0));
   EXPECT_EQ(visible(plan, 1), cat(test_uuid(0, 1), ",", test_uuid(0, 0), ",", test_uuid(0, 2)));
   const Plan shared = muster::plan(
-      machine({2}), {.nproc_per_node = 4, .surplus = Surplus::share, .visibility = Visibility::own_first});
+      machine({2}),
+      {.nproc_per_node = 4, .surplus = Surplus::share, .visibility = Visibility::own_first});
   EXPECT_EQ(shared.visibility, Visibility::own_first) << "what was asked for stands";
   EXPECT_EQ(visible(shared, 3), cat(test_uuid(0, 1), ",", test_uuid(0, 0))) << "no UUID twice";
 }
 
 TEST(Planner, VisibilityAll) {
   const Plan plan = muster::plan(machine({4}), {.gpus = "3,1", .visibility = Visibility::all});
-  EXPECT_THAT(ordinals(plan), ElementsAre(3, 1)) << "as a process with an untouched environment counts";
+  EXPECT_THAT(ordinals(plan), ElementsAre(3, 1))
+      << "as a process with an untouched environment counts";
   EXPECT_EQ(visible(plan, 0), "untouched");
-  const Plan masked = muster::plan(machine({4}), {.visibility = Visibility::all, .masks = {.cuda = "3,1"}});
+  const Plan masked =
+      muster::plan(machine({4}), {.visibility = Visibility::all, .masks = {.cuda = "3,1"}});
   EXPECT_THAT(devices(masked), ElementsAre("n0:3", "n0:1"));
   EXPECT_THAT(ordinals(masked), ElementsAre(0, 1));
 }
@@ -63,10 +66,12 @@ TEST(Planner, InheritedMaskIsOuter) {
 TEST(Planner, MaskThatHidesEverything) {
   const Plan plan = muster::plan(machine({4}), {.masks = {.cuda = ""}});
   EXPECT_THAT(devices(plan), ElementsAre("n0:cpu0", "n0:cpu1"));
-  EXPECT_THAT(plan.notes, ElementsAre("CUDA_VISIBLE_DEVICES='' shows 0 of 4 GPUs",
-                                      HasSubstr("no GPU (all hidden by CUDA_VISIBLE_DEVICES): 2 CPU slots")));
-  EXPECT_THAT(error_of(machine({4}), {.gpu_only = true, .masks = {.cuda = "-1"}}, ErrorCode::unavailable),
-              HasSubstr("CUDA_VISIBLE_DEVICES='-1' shows 0 of 4 GPUs"));
+  EXPECT_THAT(plan.notes,
+              ElementsAre("CUDA_VISIBLE_DEVICES='' shows 0 of 4 GPUs",
+                          HasSubstr("no GPU (all hidden by CUDA_VISIBLE_DEVICES): 2 CPU slots")));
+  EXPECT_THAT(
+      error_of(machine({4}), {.gpu_only = true, .masks = {.cuda = "-1"}}, ErrorCode::unavailable),
+      HasSubstr("CUDA_VISIBLE_DEVICES='-1' shows 0 of 4 GPUs"));
 }
 
 TEST(Planner, SimulatedPlansTouchNoCudaVariable) {
@@ -79,13 +84,14 @@ TEST(Planner, SimulatedPlansTouchNoCudaVariable) {
 
 TEST(Planner, AmdGpusAreShownByTheirOwnVariable) {
   const Plan plan = muster::plan(with_amd(0, 2), {});
-  const VisibilityVariables expected = {{"ROCR_VISIBLE_DEVICES", cat(test_uuid(0, 0), ",", test_uuid(0, 1))},
-                                        {"HIP_VISIBLE_DEVICES", std::nullopt},
-                                        {"CUDA_VISIBLE_DEVICES", ""}};
+  const VisibilityVariables expected = {
+      {"ROCR_VISIBLE_DEVICES", cat(test_uuid(0, 0), ",", test_uuid(0, 1))},
+      {"HIP_VISIBLE_DEVICES", std::nullopt},
+      {"CUDA_VISIBLE_DEVICES", ""}};
   EXPECT_EQ(visibility_variables(plan, plan.ranks[1]), expected);
-  EXPECT_THAT(
-      visibility_variables(muster::plan(with_amd(0, 2), {.visibility = Visibility::all}), plan.ranks[0]),
-      IsEmpty());
+  EXPECT_THAT(visibility_variables(muster::plan(with_amd(0, 2), {.visibility = Visibility::all}),
+                                   plan.ranks[0]),
+              IsEmpty());
 }
 
 TEST(Planner, AmdGpusWithoutAnIdGoByTheirNumber) {

@@ -17,14 +17,16 @@ inline std::vector<std::string> devices(const Plan& plan) {
   std::vector<std::string> all;
   for (const RankPlan& rank : plan.ranks) {
     const bool cpu = rank.device.kind == DeviceAssignment::Kind::cpu;
-    all.push_back(cat(rank.host, ":", cpu ? cat("cpu", rank.device.cpu_slot) : cat(rank.device.index.value)));
+    all.push_back(
+        cat(rank.host, ":", cpu ? cat("cpu", rank.device.cpu_slot) : cat(rank.device.index.value)));
   }
   return all;
 }
 
 inline std::vector<int> ordinals(const Plan& plan) {
   std::vector<int> all;
-  for (const RankPlan& rank : plan.ranks) all.push_back(rank.device.ordinal.value);
+  for (const RankPlan& rank : plan.ranks)
+    all.push_back(rank.device.ordinal.value);
   return all;
 }
 
@@ -34,7 +36,8 @@ inline std::string visible(const Plan& plan, size_t rank) {
   return found == variables.end() ? "untouched" : found->second.value_or("unset");
 }
 
-inline std::string error_of(const Inventory& inventory, const Request& request,
+inline std::string error_of(const Inventory& inventory,
+                            const Request& request,
                             ErrorCode code = ErrorCode::invalid_argument) {
   try {
     muster::plan(inventory, request);

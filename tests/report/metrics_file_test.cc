@@ -20,7 +20,8 @@ MetricsFile read_text(const std::string& text, const MetricsLimits& limits = {})
 
 TEST(MetricsFile, EveryNumberIsASeries) {
   const MetricsFile file = read_text(
-      "{\"step\":1,\"loss\":2.5,\"name\":\"a\",\"memory\":{\"peak\":7}}\n{\"step\":3,\"loss\":1.5,\"memory\":"
+      "{\"step\":1,\"loss\":2.5,\"name\":\"a\",\"memory\":{\"peak\":7}}\n{\"step\":3,\"loss\":1.5,"
+      "\"memory\":"
       "{\"peak\":9}}\n");
   ASSERT_EQ(file.series.size(), 2U);
   EXPECT_TRUE(file.has_steps);
@@ -34,8 +35,8 @@ TEST(MetricsFile, EveryNumberIsASeries) {
 
 TEST(MetricsFile, BrokenLinesAreCountedAndNoError) {
   const std::string deep = std::string(100'000, '[');
-  const MetricsFile file =
-      read_text(cat("{\"step\":1,\"loss\":1}\nnonsense\n[1]\n", deep, "\n\n{\"step\":2,\"loss\":2}\n{\"st"));
+  const MetricsFile file = read_text(
+      cat("{\"step\":1,\"loss\":1}\nnonsense\n[1]\n", deep, "\n\n{\"step\":2,\"loss\":2}\n{\"st"));
   EXPECT_EQ(file.num_lines, 7);
   EXPECT_EQ(file.num_broken, 4);
   EXPECT_EQ(file.first_broken, 2);
@@ -43,7 +44,8 @@ TEST(MetricsFile, BrokenLinesAreCountedAndNoError) {
 }
 
 TEST(MetricsFile, NullsAreCountedAndInfinitiesToo) {
-  const MetricsFile file = read_text("{\"loss\":null}\n{\"loss\":1}\n{\"loss\":\"NaN\"}\n{\"loss\":1e999}\n");
+  const MetricsFile file =
+      read_text("{\"loss\":null}\n{\"loss\":1}\n{\"loss\":\"NaN\"}\n{\"loss\":1e999}\n");
   EXPECT_FALSE(file.has_steps);
   EXPECT_EQ(file.series.at(0).num_values, 1);
   EXPECT_EQ(file.series.at(0).points.at(0).step, 2) << "without steps it is the line's number";
@@ -52,7 +54,8 @@ TEST(MetricsFile, NullsAreCountedAndInfinitiesToo) {
 
 TEST(MetricsFile, ALongSeriesIsThinnedEvenlyAndKeepsItsExtremes) {
   std::string text;
-  for (int i = 1; i <= 10'000; ++i) text += cat("{\"step\":", i, ",\"x\":", i == 4321 ? 1000 : i % 7, "}\n");
+  for (int i = 1; i <= 10'000; ++i)
+    text += cat("{\"step\":", i, ",\"x\":", i == 4321 ? 1000 : i % 7, "}\n");
   const MetricsFile file = read_text(text, {.points = 100});
   const Series& series = file.series.at(0);
   EXPECT_LE(series.points.size(), 100U);
@@ -72,26 +75,30 @@ TEST(MetricsFile, ALongSeriesIsThinnedEvenlyAndKeepsItsExtremes) {
 }
 
 TEST(MetricsFile, StepsThatBeginAgainAreAnotherPart) {
-  const MetricsFile file = read_text("{\"step\":1,\"x\":1}\n{\"step\":2,\"x\":1}\n{\"step\":1,\"x\":1}\n");
+  const MetricsFile file =
+      read_text("{\"step\":1,\"x\":1}\n{\"step\":2,\"x\":1}\n{\"step\":1,\"x\":1}\n");
   EXPECT_EQ(file.series.at(0).points.at(1).part, 0);
   EXPECT_EQ(file.series.at(0).points.at(2).part, 1);
 }
 
 TEST(MetricsFile, AlternatingStepsStayWithinTheLimit) {
   std::string text;
-  for (int i = 0; i < 1000; ++i) text += cat("{\"step\":", 1000 - i, ",\"x\":1}\n");
+  for (int i = 0; i < 1000; ++i)
+    text += cat("{\"step\":", 1000 - i, ",\"x\":1}\n");
   EXPECT_LE(read_text(text, {.points = 50}).series.at(0).points.size(), 50U);
 }
 
 TEST(MetricsFile, WhatIsTooMuchIsLeftOutAndSaid) {
   std::string text = "{";
-  for (int i = 0; i < 10; ++i) text += cat(i == 0 ? "" : ",", "\"n", i, "\":", i);
+  for (int i = 0; i < 10; ++i)
+    text += cat(i == 0 ? "" : ",", "\"n", i, "\":", i);
   const MetricsFile file = read_text(text + "}\n", {.series = 4});
   EXPECT_EQ(file.series.size(), 4U);
   EXPECT_EQ(file.series_left_out, 6U);
   EXPECT_TRUE(read_text(std::string(300'000, '\n'), {.bytes = 1000}).cut);
-  EXPECT_EQ(
-      read_text(cat("{\"x\":\"", std::string(5000, 'y'), "\"}\n{\"x\":1}\n"), {.line = 1000}).num_broken, 1);
+  EXPECT_EQ(read_text(cat("{\"x\":\"", std::string(5000, 'y'), "\"}\n{\"x\":1}\n"), {.line = 1000})
+                .num_broken,
+            1);
 }
 
 TEST(MetricsFile, NoFileIsNoError) {
@@ -100,7 +107,8 @@ TEST(MetricsFile, NoFileIsNoError) {
 
 TEST(MetricsFile, ThinnedHasAtMostSoMany) {
   std::vector<SeriesPoint> points;
-  for (int i = 0; i < 1000; ++i) points.push_back({static_cast<double>(i), 1, 1, 1, 1, 0});
+  for (int i = 0; i < 1000; ++i)
+    points.push_back({static_cast<double>(i), 1, 1, 1, 1, 0});
   const auto fewer = thinned(points, 300);
   EXPECT_EQ(fewer.size(), 250U);
   EXPECT_EQ(fewer.back().step, 999);

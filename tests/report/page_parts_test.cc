@@ -34,11 +34,13 @@ TEST(ReportNumbers, TicksAreAtRoundNumbers) {
   EXPECT_THAT(ticks_of(3, 3, 5), ElementsAre(3)) << "a range of nothing";
   EXPECT_LE(ticks_of(0.9, 0.9000000000000001, 5).size(), 6U) << "doubles beside each other";
   EXPECT_LE(ticks_of(0.9999999999999999, 1, 5).size(), 6U);
-  for (const double most : {1e-300, 1e-9, 7.0, 1e300}) EXPECT_LE(ticks_of(0, most, 5).size(), 6U) << most;
+  for (const double most : {1e-300, 1e-9, 7.0, 1e300})
+    EXPECT_LE(ticks_of(0, most, 5).size(), 6U) << most;
 }
 
 TEST(ReportTable, EscapesAndSaysWhatIsLeftOut) {
-  const std::string html = html_table({{"<a>"}, {"empty"}}, {{"x & y", ""}, {"2", ""}, {"3", ""}}, 2);
+  const std::string html =
+      html_table({{"<a>"}, {"empty"}}, {{"x & y", ""}, {"2", ""}, {"3", ""}}, 2);
   EXPECT_THAT(html, HasSubstr("&lt;a&gt;"));
   EXPECT_THAT(html, HasSubstr("x &amp; y"));
   EXPECT_THAT(html, HasSubstr("1 more row is in the JSON"));
@@ -59,8 +61,10 @@ Series series_of(const std::string& name, std::initializer_list<double> values) 
 }
 
 TEST(ReportCharts, RelatedSeriesShareAChartAndLossesComeFirst) {
-  const std::vector<Series> all = {series_of("epoch", {1}), series_of("test_accuracy", {1}),
-                                   series_of("val_loss", {1}), series_of("loss", {1}),
+  const std::vector<Series> all = {series_of("epoch", {1}),
+                                   series_of("test_accuracy", {1}),
+                                   series_of("val_loss", {1}),
+                                   series_of("loss", {1}),
                                    series_of("nothing", {})};
   const auto charts = charts_of(all);
   ASSERT_EQ(charts.size(), 3U);
@@ -72,8 +76,8 @@ TEST(ReportCharts, RelatedSeriesShareAChartAndLossesComeFirst) {
 }
 
 TEST(ReportCharts, WhereTimeWentIsOneChart) {
-  const std::vector<Series> all = {series_of("time/compute", {1}), series_of("time/data", {1}),
-                                   series_of("time/epoch", {1})};
+  const std::vector<Series> all = {
+      series_of("time/compute", {1}), series_of("time/data", {1}), series_of("time/epoch", {1})};
   const auto charts = charts_of(all);
   ASSERT_EQ(charts.size(), 2U);
   EXPECT_EQ(charts[0].size(), 2U);
@@ -81,8 +85,12 @@ TEST(ReportCharts, WhereTimeWentIsOneChart) {
 }
 
 TEST(ReportCharts, AreDrawnOfAnyNumbers) {
-  for (const auto& values :
-       {std::initializer_list<double>{5}, {0, 0, 0}, {1e-9, 1e9}, {-3, 3}, {1e308, -1e308}, {5e-324, 1}}) {
+  for (const auto& values : {std::initializer_list<double>{5},
+                             {0, 0, 0},
+                             {1e-9, 1e9},
+                             {-3, 3},
+                             {1e308, -1e308},
+                             {5e-324, 1}}) {
     const Series series = series_of("<b>", values);
     const std::string svg = line_chart({&series}, "step");
     EXPECT_THAT(svg, HasSubstr("class=\"curve k1\""));
@@ -95,7 +103,9 @@ TEST(ReportCharts, AreDrawnOfAnyNumbers) {
 
 TEST(BestTasks, ByTheNameOfTheField) {
   const std::vector<Task> tasks = {{.name = "a"}, {.name = "b"}, {.name = "c"}};
-  const auto done = [](const char* json) { return TaskResult{.state = TaskState::done, .last_json = json}; };
+  const auto done = [](const char* json) {
+    return TaskResult{.state = TaskState::done, .last_json = json};
+  };
   std::vector<TaskResult> results = {done(R"({"loss":1,"acc":0.5,"n":1,"same":4,"text":"x"})"),
                                      done(R"({"loss":3,"acc":0.9,"n":5,"same":4,"text":"y"})"),
                                      done(R"({"loss":0.1,"acc":0.99,"n":9,"same":4})")};

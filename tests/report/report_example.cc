@@ -6,7 +6,8 @@
 #include "tests/report/run_folder_example.h"
 
 int main(int argc, char** argv) {
-  if (argc < 2) return 2;
+  if (argc < 2)
+    return 2;
   muster::write_example_run(argv[1], {.fails = argc > 2 && std::string_view(argv[2]) == "fails"});
   return 0;
 }

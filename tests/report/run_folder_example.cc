@@ -38,7 +38,8 @@ Inventory example_machine() {
       gpu.numa_node = gpu.index.value / 2;
     }
     host.gpu_links.assign(4, std::vector<Link>(4, {LinkKind::nvlink, 4}));
-    for (size_t i = 0; i < 4; ++i) host.gpu_links[i][i] = {LinkKind::self, 0};
+    for (size_t i = 0; i < 4; ++i)
+      host.gpu_links[i][i] = {LinkKind::self, 0};
   }
   return inventory;
 }
@@ -61,11 +62,13 @@ std::vector<WorkerExit> example_exits(double began, double seconds, bool good) {
     }
     exits.push_back(exit);
   }
-  if (good) return exits;
+  if (good)
+    return exits;
   std::swap(exits[0], exits[5]);
   exits[0].exit_code = 1;
   exits[0].cause = "exit code 1";
-  exits[0].message = cat("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB; see ", kMarkup);
+  exits[0].message =
+      cat("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB; see ", kMarkup);
   exits[0].stack = "#0 train(muster::Context&) at train.cc:88\n#1 main at train.cc:120\n";
   exits[0].last_lines = {cat("loading ", kMarkup), "RuntimeError: CUDA out of memory."};
   return exits;
@@ -92,10 +95,11 @@ RunRecord example_record(const ExampleFacts& facts) {
   const double ends[] = {29.5, 74, 329.8};
   for (int i = 0; i < 3; ++i) {
     const double began = facts.began + begins[i];
-    launch.attempts.push_back({.attempt = i,
-                               .began = began,
-                               .ended = facts.began + ends[i],
-                               .exits = example_exits(began, ends[i] - begins[i], i == 2 && !facts.fails)});
+    launch.attempts.push_back(
+        {.attempt = i,
+         .began = began,
+         .ended = facts.began + ends[i],
+         .exits = example_exits(began, ends[i] - begins[i], i == 2 && !facts.fails)});
   }
   record.launches.push_back(std::move(launch));
   return record;
@@ -103,23 +107,39 @@ RunRecord example_record(const ExampleFacts& facts) {
 
 std::string example_metrics(int num_steps) {
   std::mt19937 random(5);
-  const auto noise = [&] { return static_cast<double>(random() % 1000) / 1000 - 0.5; };
+  const auto noise = [&] {
+    return static_cast<double>(random() % 1000) / 1000 - 0.5;
+  };
   std::string text;
   for (int step = 1; step <= num_steps; ++step) {
     const double part = static_cast<double>(step) / num_steps;
     const double loss = 2.3 * std::exp(-6 * part) + 0.05 + 0.06 * noise();
-    text += cat("{\"step\":", step, ",\"loss\":", step % 997 == 0 ? std::string("null") : cat(loss),
-                ",\"samples_per_second\":", 41'000 + 3000 * noise(), ",\"lr\":", 0.1 * (1 - part) + 1e-4);
+    text += cat("{\"step\":",
+                step,
+                ",\"loss\":",
+                step % 997 == 0 ? std::string("null") : cat(loss),
+                ",\"samples_per_second\":",
+                41'000 + 3000 * noise(),
+                ",\"lr\":",
+                0.1 * (1 - part) + 1e-4);
     if (step % 100 == 0)
-      text += cat(",\"validation_loss\":", loss * 1.15 + 0.02,
-                  ",\"test_accuracy\":", 1 - 0.9 * std::exp(-5 * part), ",\"", kMarkup, "\":", step);
+      text += cat(",\"validation_loss\":",
+                  loss * 1.15 + 0.02,
+                  ",\"test_accuracy\":",
+                  1 - 0.9 * std::exp(-5 * part),
+                  ",\"",
+                  kMarkup,
+                  "\":",
+                  step);
     text += "}\n";
-    if (step == 10) text += "{\"step\":10,\"loss\":\n";
+    if (step == 10)
+      text += "{\"step\":10,\"loss\":\n";
   }
   return text;
 }
 
-void put_span(ActivityThread& thread, uint32_t at, const char* name, Category category, int64_t begin) {
+void put_span(
+    ActivityThread& thread, uint32_t at, const char* name, Category category, int64_t begin) {
   put_text(thread.spans[at].name, sizeof(thread.spans[at].name), name);
   thread.spans[at].begin_ns = begin;
   thread.spans[at].category = static_cast<uint32_t>(category);
@@ -132,7 +152,8 @@ void put_calls(ActivityLayout& file, int rank, bool fails) {
     ActivityCall& call = file.ring[(number - 1) % kActivityCalls];
     call.head = call.tail = number;
     const auto back = static_cast<int64_t>(num_calls - number + 1);
-    const int64_t late = rank == 6 ? 11'000'000 : (rank * 7 + static_cast<int64_t>(number) * 3) % 5 * 400'000;
+    const int64_t late =
+        rank == 6 ? 11'000'000 : (rank * 7 + static_cast<int64_t>(number) * 3) % 5 * 400'000;
     call.begin_ns = kOpened + kLasts - back * 25'000'000 + late;
     call.end_ns = kOpened + kLasts - back * 25'000'000 + 16'000'000;
     call.sequence = static_cast<int64_t>(number);
@@ -145,7 +166,8 @@ void put_calls(ActivityLayout& file, int rank, bool fails) {
   }
   file.header.calls = num_calls;
   ActivityCall& last = file.ring[(num_calls - 1) % kActivityCalls];
-  if (!fails) return;
+  if (!fails)
+    return;
   if (rank == 5) {
     last.head = last.tail = 0;
   } else {
@@ -181,7 +203,8 @@ std::string example_activity(int rank, double began, bool fails) {
   header.totals_ns[static_cast<size_t>(Category::communication)] = (62 - wait) * kSecond;
   header.totals_ns[static_cast<size_t>(Category::checkpoint)] = (rank == 0 ? 14 : 6) * kSecond;
   header.totals_ns[static_cast<size_t>(Category::other)] = 4 * kSecond;
-  header.totals_ns[static_cast<size_t>(Category::compute)] = (240 - 62 - (rank == 0 ? 14 : 6) - 4) * kSecond;
+  header.totals_ns[static_cast<size_t>(Category::compute)] =
+      (240 - 62 - (rank == 0 ? 14 : 6) - 4) * kSecond;
   put_calls(*file, rank, fails);
   if (fails) {
     ActivityThread& thread = file->threads[0];
@@ -189,7 +212,11 @@ std::string example_activity(int rank, double began, bool fails) {
     thread.owner = 77;
     thread.depth = 2;
     put_span(thread, 0, "step", Category::compute, kOpened + kLasts - kSecond);
-    put_span(thread, 1, rank == 5 ? kMarkup : "backward", Category::compute, kOpened + kLasts - kSecond / 2);
+    put_span(thread,
+             1,
+             rank == 5 ? kMarkup : "backward",
+             Category::compute,
+             kOpened + kLasts - kSecond / 2);
   }
   return {reinterpret_cast<const char*>(file.get()), sizeof(ActivityLayout)};
 }
@@ -205,7 +232,8 @@ void write_example_run(const std::string& folder, const ExampleFacts& facts) {
   write_file(folder + "/metrics.jsonl.replaced", "{\"step\":1,\"replaced\":1}\n");
   for (int rank = 0; rank < kRanks; ++rank)
     write_file(cat(folder, "/activity/2/", rank), example_activity(rank, facts.began, facts.fails));
-  if (!facts.fails) return;
+  if (!facts.fails)
+    return;
   FailureContext context{
       .run_id = "4f2a-example", .run_dir = folder, .attempt = 2, .restarts = 2, .max_restarts = 2};
   context.time = "2023-11-14T22:18:49+0000";

@@ -1,5 +1,5 @@
-// The folder of a job with eight ranks on two hosts that failed twice: curves with gaps, activity files, and
-// names that would be markup. What it holds is the same each time.
+// The folder of a job with eight ranks on two hosts that failed twice: curves with gaps, activity
+// files, and names that would be markup. What it holds is the same each time.
 #pragma once
 
 #include <string>

@@ -50,7 +50,8 @@ TEST(TopRows, ComeBackAsTheyWere) {
 TEST(TopRows, RefuseWhatIsNone) {
   for (const std::string bytes : {"", "x", "[1]", R"([{"rank":"x"}])"})
     EXPECT_THROW(unpack_top_rows(bytes), Error) << bytes;
-  EXPECT_THROW(unpack_top_rows(std::string(size_t{8} << 20, '[')), Error) << "it would overflow the stack";
+  EXPECT_THROW(unpack_top_rows(std::string(size_t{8} << 20, '[')), Error)
+      << "it would overflow the stack";
   TopRank hostile = rank_of_b();
   hostile.state = "run\033[2Jning";
   EXPECT_EQ(unpack_top_rows(pack_top_rows({hostile})).at(0).state, "run?[2Jning");
@@ -64,8 +65,9 @@ TEST(HostSamples, AreReadWhileTheyAreFresh) {
   write_host_sample(folder.path(), 2, "nonsense");
   EXPECT_THAT(ranks_of_other_hosts(folder.path(), problems), SizeIs(1));
   EXPECT_THAT(problems, ElementsAre(HasSubstr("hosts/2.sample")));
-  std::filesystem::last_write_time(hosts_folder(folder.path()) + "/1.sample",
-                                   std::filesystem::file_time_type::clock::now() - std::chrono::seconds(11));
+  std::filesystem::last_write_time(
+      hosts_folder(folder.path()) + "/1.sample",
+      std::filesystem::file_time_type::clock::now() - std::chrono::seconds(11));
   EXPECT_THAT(ranks_of_other_hosts(folder.path(), problems), IsEmpty());
 }
 

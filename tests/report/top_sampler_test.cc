@@ -58,7 +58,8 @@ TEST_F(TopSamplerTest, AStepIsTimedFromTheLastLookOn) {
 
 TEST_F(TopSamplerTest, ALossThatIsNoNumberIsShown) {
   Activity rank(activity_path(folder_.path(), 0, 0), {.rank = 0, .device = "cpu:0"});
-  Activity other(activity_path(folder_.path(), 0, 1), {.rank = 1, .world_size = 2, .device = "cpu:1"});
+  Activity other(activity_path(folder_.path(), 0, 1),
+                 {.rank = 1, .world_size = 2, .device = "cpu:1"});
   rank.note_loss(std::nan(""));
   other.note_loss(HUGE_VAL);
   const TopView view = TopSampler(folder_.path(), std::nullopt).sample();
@@ -82,7 +83,8 @@ TEST(TopText, SamplesOfAllAreThoseOfTheRanksSeen) {
 }
 
 TEST_F(TopSamplerTest, WhatARankIsInAndHasCalled) {
-  Activity rank(activity_path(folder_.path(), 0, 3), {.rank = 3, .world_size = 4, .device = "cpu:0"});
+  Activity rank(activity_path(folder_.path(), 0, 3),
+                {.rank = 3, .world_size = 4, .device = "cpu:0"});
   const int64_t sizes[] = {1000};
   const uint64_t ended = rank.begin_call({.group = "world",
                                           .operation = "all_reduce",
@@ -118,7 +120,8 @@ TEST(TopText, ShowsWhatIsKnownAndEscapesLabels) {
   EXPECT_THAT(table, HasSubstr("the ranks of far"));
   EXPECT_THAT(top_prometheus(view),
               HasSubstr(R"(muster_rank_up{run="q\"uote",rank="0",host="h\\",device=""} 1.0)"));
-  EXPECT_THAT(top_prometheus(view), Not(HasSubstr("muster_rank_step"))) << "what is not known is not there";
+  EXPECT_THAT(top_prometheus(view), Not(HasSubstr("muster_rank_step")))
+      << "what is not known is not there";
 }
 
 }  // namespace

@@ -49,14 +49,16 @@ TEST(Context, SamplersThatDifferAreRefusedOnEveryRank) {
     Context ctx = context_of(group);
     ctx.sampler(30, {.seed = group.rank() == 2 ? 6 : 5}).indices();
   });
-  for (const auto& failure : failures) EXPECT_THAT(message_of(failure), ::testing::HasSubstr("seed"));
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure), ::testing::HasSubstr("seed"));
 }
 
 struct Sevens : Stream<int64_t> {
   struct Reader : StreamReader<int64_t> {
     explicit Reader(const StreamPart& part) : at(part.part), step(part.parts) {}
     std::optional<int64_t> next() override {
-      if (at >= 24) return std::nullopt;
+      if (at >= 24)
+        return std::nullopt;
       return std::exchange(at, at + step);
     }
     int64_t at, step;
@@ -72,13 +74,15 @@ TEST(Context, LoadersOfStreamsShareTheDataOut) {
     auto loader = ctx.loader(Sevens(), {.batch_size = 8});
     const torch::NoGradGuard no_grad;
     auto all = torch::empty({24}, torch::kLong);
-    for (const auto& batch : loader) group.all_gather(all, batch);
+    for (const auto& batch : loader)
+      group.all_gather(all, batch);
     EXPECT_TRUE(torch::equal(std::get<0>(all.sort()), torch::arange(24)));
   });
 }
 
 void train_on(auto& loader) {
-  for (const auto& batch : loader) (void)static_cast<double>(batch.weight);
+  for (const auto& batch : loader)
+    (void)static_cast<double>(batch.weight);
 }
 
 TensorDataset twelve() {
@@ -89,16 +93,19 @@ TensorDataset twelve() {
 TEST(Context, UnequalNumbersOfBatchesAreTrainedOnInsideOfJoin) {
   run_ranks(2, [](ProcessGroup& group) {
     Context ctx = context_of(group);
-    auto loader = ctx.loader(TensorDataset(torch::ones({7, 1}), torch::zeros({7})), {}, {.pad = false});
+    auto loader =
+        ctx.loader(TensorDataset(torch::ones({7, 1}), torch::zeros({7})), {}, {.pad = false});
     DistributedDataParallel model(torch::nn::Linear(1, 1), group);
     const auto train = [&] {
-      for (const auto& batch : loader) (model(batch.features).sum() * batch.weight).backward();
+      for (const auto& batch : loader)
+        (model(batch.features).sum() * batch.weight).backward();
     };
     try {
       train();
       ADD_FAILURE() << "trained on unequal numbers";
     } catch (const Error& error) {
-      EXPECT_THAT(error.message(), HasSubstr("as many batches on every rank, got 4 on some and 3 on others"));
+      EXPECT_THAT(error.message(),
+                  HasSubstr("as many batches on every rank, got 4 on some and 3 on others"));
     }
     EXPECT_EQ(model.join(train).shadowed, group.rank());
   });
@@ -119,8 +126,8 @@ TEST(OwnLoaders, OverAllRanksAreComparedInTraining) {
 TEST(OwnLoaders, OfStreamsAreComparedInTraining) {
   const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
     const OwnLoaders rules(check_of_own_loaders(group));
-    StreamLoader loader(Sevens(),
-                        {.batch_size = 2, .workers = 1 + group.rank(), .rank = group.rank(), .ranks = 2});
+    StreamLoader loader(
+        Sevens(), {.batch_size = 2, .workers = 1 + group.rank(), .rank = group.rank(), .ranks = 2});
     train_on(loader);
   });
   for (const auto& failure : failures)
@@ -150,7 +157,8 @@ TEST(OwnLoaders, ThatEvaluateAreLeftAlone) {
   run_ranks(2, [](ProcessGroup& group) {
     const OwnLoaders rules(check_of_own_loaders(group));
     const torch::NoGradGuard no_grad;
-    if (group.rank() == 1) return;
+    if (group.rank() == 1)
+      return;
     DistributedSampler sampler(12, {.num_replicas = 2, .rank = 0});
     DataLoader loader(twelve(), sampler, {.batch_size = 2});
     train_on(loader);
@@ -193,7 +201,11 @@ TEST(Context, AGlobalBatchIsNotDealtOverOneAxis) {
     RankEnv env;
     env.rank = group.rank();
     env.world_size = group.size();
-    Context ctx({.env = env, .assignment = {}, .device = c10::kCPU, .group = group, .batch_shares = {5, 3}});
+    Context ctx({.env = env,
+                 .assignment = {},
+                 .device = c10::kCPU,
+                 .group = group,
+                 .batch_shares = {5, 3}});
     Mesh mesh = ctx.mesh({{"dp", 1}, {"tp", 2}});
     ctx.sampler(shuffled(30), mesh.group("dp"));
   });
@@ -224,15 +236,17 @@ TEST(Context, OrdersAreToldInWordsOnEveryRank) {
     ctx.sampler(group.rank() == 0 ? shuffled(30) : pseudo_shuffled(30)).indices();
   });
   for (const auto& failure : failures) {
-    EXPECT_THAT(message_of(failure), AllOf(HasSubstr("\n  rank 0: shuffled(30) num_replicas=2"),
-                                           HasSubstr("\n  rank 1: pseudo_shuffled(30) num_replicas=2")));
+    EXPECT_THAT(message_of(failure),
+                AllOf(HasSubstr("\n  rank 0: shuffled(30) num_replicas=2"),
+                      HasSubstr("\n  rank 1: pseudo_shuffled(30) num_replicas=2")));
   }
 }
 
 TEST(Context, CostsThatDifferAreRefusedOnEveryRank) {
   const auto start = [](ProcessGroup& group, double last_cost, int64_t global_batch) {
     Context ctx = context_of(group);
-    const auto sampler = ctx.cost_balanced(shuffled(4), {1, 2, 3, last_cost}, {.global_batch = global_batch});
+    const auto sampler =
+        ctx.cost_balanced(shuffled(4), {1, 2, 3, last_cost}, {.global_batch = global_batch});
     sampler->start();
     sampler->set_epoch(1);
     sampler->start();

@@ -1,7 +1,8 @@
-// Trains a model that is divided over ranks, or whose optimizer's state is, with averages of its weights, and
-// kills a rank after a step.
+// Trains a model that is divided over ranks, or whose optimizer's state is, with averages of its
+// weights, and kills a rank after a step.
 //
-//   elastic_divided_probe full|zero [--in-memory] [--kill RANK@STEP[/GENERATION]]… [--kill-keeping RANK@STEP]
+//   elastic_divided_probe full|zero [--in-memory] [--kill RANK@STEP[/GENERATION]]… [--kill-keeping
+//   RANK@STEP]
 //
 // --kill-keeping: while the others keep the step. Prints as elastic_probe does.
 #include <muster/muster.h>
@@ -41,7 +42,8 @@ struct DividedOptions {
 
 // "2@7/1"
 RankKill rank_kill_of(const std::string& text) {
-  RankKill kill{.rank = std::atoi(text.c_str()), .step = std::atoll(text.c_str() + text.find('@') + 1)};
+  RankKill kill{.rank = std::atoi(text.c_str()),
+                .step = std::atoll(text.c_str() + text.find('@') + 1)};
   if (const size_t slash = text.find('/'); slash != std::string::npos)
     kill.generation = std::atoi(text.c_str() + slash + 1);
   return kill;
@@ -53,7 +55,8 @@ double seconds_now() {
 
 void die_at(const std::vector<RankKill>& kills, muster::Context& ctx, int64_t step) {
   for (const RankKill& kill : kills) {
-    if (kill.rank != ctx.rank() || kill.step != step || kill.generation != ctx.env().attempt) continue;
+    if (kill.rank != ctx.rank() || kill.step != step || kill.generation != ctx.env().attempt)
+      continue;
     std::printf("killed at %.6f\n", seconds_now());
     std::fflush(stdout);
     std::raise(SIGKILL);
@@ -83,10 +86,15 @@ TORCH_MODULE(DividedNet);
 using Adam = torch::optim::AdamW;
 
 template <class Forward, class Add>
-void train_divided(muster::Context& ctx, const DividedOptions& options, muster::TrainStep& step,
-                   muster::Ema& ema, const Forward& forward, const Add& add) {
+void train_divided(muster::Context& ctx,
+                   const DividedOptions& options,
+                   muster::TrainStep& step,
+                   muster::Ema& ema,
+                   const Forward& forward,
+                   const Add& add) {
   const auto x = torch::randn({72, 5}, at::detail::createCPUGenerator(2));
-  auto data = ctx.loader(muster::TensorDataset(x, x.sum(1).gt(0).to(torch::kLong)), {.batch_size = 4});
+  auto data =
+      ctx.loader(muster::TensorDataset(x, x.sum(1).gt(0).to(torch::kLong)), {.batch_size = 4});
   torch::manual_seed(static_cast<uint64_t>(100 + ctx.rank()));
   muster::Checkpoints checkpoints(ctx, {.every = 5, .in_memory_of_neighbours = options.in_memory});
   DyingPart dying{options, ctx};
@@ -98,19 +106,26 @@ void train_divided(muster::Context& ctx, const DividedOptions& options, muster::
     ema.update();
     const int64_t done = dying.step = data.position().step;
     die_at(options.kills, ctx, done);
-    if (checkpoints.save_or_stop(done)) return;
-    if (ctx.is_main()) std::printf("step %ld at %.6f\n", static_cast<long>(done), seconds_now());
+    if (checkpoints.save_or_stop(done))
+      return;
+    if (ctx.is_main())
+      std::printf("step %ld at %.6f\n", static_cast<long>(done), seconds_now());
     std::fflush(stdout);
   }
   checkpoints.finish();
 }
 
 // `optimizer` has this rank's part.
-void print_end(muster::Context& ctx, torch::nn::Module& net, torch::optim::Optimizer& optimizer,
+void print_end(muster::Context& ctx,
+               torch::nn::Module& net,
+               torch::optim::Optimizer& optimizer,
                const muster::Ema& ema) {
   std::vector<at::Tensor> all = joined(net.parameters(), moments_of(optimizer));
-  for (const auto& [name, average] : ema.averages()) all.push_back(average);
-  std::printf("end rank %d state %s next random %a\n", ctx.rank(), digest_of(all).c_str(),
+  for (const auto& [name, average] : ema.averages())
+    all.push_back(average);
+  std::printf("end rank %d state %s next random %a\n",
+              ctx.rank(),
+              digest_of(all).c_str(),
               torch::rand({1}).item<double>());
 }
 
@@ -128,20 +143,31 @@ void train_one_way(muster::Context& ctx, const DividedOptions& options) {
     muster::TrainStep step(net, optimizer, {.group = group});
     muster::Ema ema(sharded.pieces(*net), 0.9);
     train_divided(
-        ctx, options, step, ema, [&](const torch::Tensor& x) { return model(x); },
+        ctx,
+        options,
+        step,
+        ema,
+        [&](const torch::Tensor& x) { return model(x); },
         [&](muster::Checkpoints& checkpoints) {
-          checkpoints.add("model", sharded.pieces(*net)).add("optimizer", optimizer, sharded.pieces(*net));
+          checkpoints.add("model", sharded.pieces(*net))
+              .add("optimizer", optimizer, sharded.pieces(*net));
         });
     const auto whole = sharded.whole_parameters();
     return print_end(ctx, *net, optimizer, ema);
   }
-  muster::ShardedOptimizer<Adam> optimizer(net->parameters(), torch::optim::AdamWOptions(0.01), group,
+  muster::ShardedOptimizer<Adam> optimizer(net->parameters(),
+                                           torch::optim::AdamWOptions(0.01),
+                                           group,
                                            muster::ShardedOptimizerOptions{});
   muster::DistributedDataParallel model(net.ptr(), group, {.find_unused_parameters = true});
   muster::TrainStep step(model, optimizer, {.group = group});
   muster::Ema ema(*net, 0.9);
   train_divided(
-      ctx, options, step, ema, [&](const torch::Tensor& x) { return model(x); },
+      ctx,
+      options,
+      step,
+      ema,
+      [&](const torch::Tensor& x) { return model(x); },
       [&](muster::Checkpoints& checkpoints) {
         checkpoints.add("model", net).add("optimizer", optimizer, optimizer.pieces(*net));
       });
@@ -152,12 +178,16 @@ void train_one_way(muster::Context& ctx, const DividedOptions& options) {
 
 int main(int argc, char** argv) {
   DividedOptions options;
-  if (argc > 1) options.way = argv[1];
+  if (argc > 1)
+    options.way = argv[1];
   for (int i = 2; i < argc; ++i) {
     const std::string flag = argv[i];
-    if (flag == "--in-memory") options.in_memory = true;
-    if (flag == "--kill") options.kills.push_back(rank_kill_of(argv[++i]));
-    if (flag == "--kill-keeping") options.kills_keeping.push_back(rank_kill_of(argv[++i]));
+    if (flag == "--in-memory")
+      options.in_memory = true;
+    if (flag == "--kill")
+      options.kills.push_back(rank_kill_of(argv[++i]));
+    if (flag == "--kill-keeping")
+      options.kills_keeping.push_back(rank_kill_of(argv[++i]));
   }
   return muster::run(argc, argv, [&](muster::Context& ctx) { train_one_way(ctx, options); });
 }

@@ -1,19 +1,22 @@
-// Trains with dropout on the CPU, and kills ranks at chosen steps. A kill has a rank, a step, a generation
-// and a place; it happens once, as a process of another generation is another.
+// Trains with dropout on the CPU, and kills ranks at chosen steps. A kill has a rank, a step, a
+// generation and a place; it happens once, as a process of another generation is another.
 //
 //   elastic_probe [--steps N] [--every N] [--background] [--keep N] [--samples FOLDER] [--divided]
-//                 [--kill RANK@STEP[/GENERATION | /*][:PLACE]]… [--throw RANK@STEP | all@STEP] [--hang
-//                 RANK@STEP] [--kill-host RANK@STEP] [--stay all@STEP] [--crash RANK@STEP] [--slow
-//                 RANK@STEP]
+//                 [--kill RANK@STEP[/GENERATION | /*][:PLACE]]… [--throw RANK@STEP | all@STEP]
+//                 [--hang RANK@STEP] [--kill-host RANK@STEP] [--stay all@STEP] [--crash RANK@STEP]
+//                 [--slow RANK@STEP]
 //
-// --crash is a kill by SIGSEGV, in a function of that name; --slow takes 5 s to tell what is to be kept.
-// --kill-host kills the launcher of the rank's host, and so all ranks there; at --stay the ranks meet again
-// and again after the step, until they are interrupted; with the place `go` until the file `go` is there.
+// --crash is a kill by SIGSEGV, in a function of that name; --slow takes 5 s to tell what is to be
+// kept.
+// --kill-host kills the launcher of the rank's host, and so all ranks there; at --stay the ranks
+// meet again and again after the step, until they are interrupted; with the place `go` until the
+// file `go` is there.
 //
-// PLACE: step (after the step, before it is kept: the default), backward, keep (while others keep it), save
-// (while rank 0 writes), restore (before the ranks compare what they have), join (before the group is made,
-// in the generation), exit (after the function and its last barrier; the others end once the next generation
-// is told). Prints a line for each process and call, `begin`, and one at the end, `end`, with bits.
+// PLACE: step (after the step, before it is kept: the default), backward, keep (while others keep
+// it), save (while rank 0 writes), restore (before the ranks compare what they have), join (before
+// the group is made, in the generation), exit (after the function and its last barrier; the others
+// end once the next generation is told). Prints a line for each process and call, `begin`, and one
+// at the end, `end`, with bits.
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -73,11 +76,15 @@ Kill kill_of(std::string text) {
   return kill;
 }
 
-bool is_here(const std::vector<Kill>& kills, muster::Context& ctx, int64_t step, const char* place) {
+bool is_here(const std::vector<Kill>& kills,
+             muster::Context& ctx,
+             int64_t step,
+             const char* place) {
   for (const Kill& kill : kills) {
     const bool is_rank = kill.rank < 0 || kill.rank == ctx.rank();
     const bool is_now = kill.generation == kAnyGeneration || kill.generation == ctx.env().attempt;
-    if (is_rank && is_now && kill.step == step && kill.place == place) return true;
+    if (is_rank && is_now && kill.step == step && kill.place == place)
+      return true;
   }
   return false;
 }
@@ -101,18 +108,21 @@ void die() {
 void kill_host() {
   std::ofstream("killed") << std::fixed << "killed at " << now() << std::endl;
   ::kill(::getppid(), SIGKILL);
-  for (;;) ::pause();
+  for (;;)
+    ::pause();
 }
 
 void wait_for_go(muster::Context& ctx) {
   for (std::string is_there; is_there.empty();) {
-    if (ctx.rank() == 0 && std::ifstream("go")) is_there = "yes";
+    if (ctx.rank() == 0 && std::ifstream("go"))
+      is_there = "yes";
     ctx.process_group().broadcast_bytes(is_there, 0);
   }
 }
 
 void die_if_here(const Plan& plan, muster::Context& ctx, int64_t step, const char* place) {
-  if (is_here(plan.kills, ctx, step, place)) die();
+  if (is_here(plan.kills, ctx, step, place))
+    die();
 }
 
 // Whoever asks it for its state dies in the midst of it, after some collectives of the others.
@@ -122,16 +132,22 @@ struct DeadlyPart {
   int64_t step = 0;
   muster::SavedState state() const {
     die_if_here(plan, ctx, step, "keep");
-    if (is_here(plan.slow, ctx, step, "step")) std::this_thread::sleep_for(std::chrono::seconds(5));
+    if (is_here(plan.slow, ctx, step, "step"))
+      std::this_thread::sleep_for(std::chrono::seconds(5));
     return {};
   }
   void load_state(const muster::SavedState&) {}
 };
 
-void note_samples(const Plan& plan, muster::Context& ctx, int64_t step, const std::vector<int64_t>& samples) {
-  if (plan.samples.empty()) return;
+void note_samples(const Plan& plan,
+                  muster::Context& ctx,
+                  int64_t step,
+                  const std::vector<int64_t>& samples) {
+  if (plan.samples.empty())
+    return;
   std::ofstream file(plan.samples + "/" + std::to_string(ctx.rank()), std::ios::app);
-  for (const int64_t sample : samples) file << ctx.env().attempt << " " << step << " " << sample << "\n";
+  for (const int64_t sample : samples)
+    file << ctx.env().attempt << " " << step << " " << sample << "\n";
 }
 
 void train_and_print(muster::Context& ctx, const Plan& plan) {
@@ -139,7 +155,9 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
   std::printf("begin rank %d pid %d generation %d\n", ctx.rank(), ::getpid(), ctx.env().attempt);
   std::fflush(stdout);
   ctx.seed_all(1);
-  torch::nn::Sequential net(torch::nn::Linear(4, 16), torch::nn::Dropout(0.5), torch::nn::BatchNorm1d(16),
+  torch::nn::Sequential net(torch::nn::Linear(4, 16),
+                            torch::nn::Dropout(0.5),
+                            torch::nn::BatchNorm1d(16),
                             torch::nn::Linear(16, 2));
   torch::optim::AdamW optimizer(net->parameters(), 0.01);
   muster::Schedule schedule(optimizer, muster::rate::cosine({.steps = plan.steps}));
@@ -161,9 +179,10 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
   checkpoints.add("schedule", schedule).add("data", data).add("ema", ema).add("deadly", deadly);
   die_if_here(plan, ctx, 0, "restore");
   checkpoints.restore();
-  // Without this the Reducer lays the gradients out anew after the first step that it sees, and Gloo, whose
-  // sums depend on a number's place, gives other last bits then.
-  muster::DistributedDataParallel model(net.ptr(), ctx.process_group(), {.find_unused_parameters = true});
+  // Without this the Reducer lays the gradients out anew after the first step that it sees, and
+  // Gloo, whose sums depend on a number's place, gives other last bits then.
+  muster::DistributedDataParallel model(
+      net.ptr(), ctx.process_group(), {.find_unused_parameters = true});
   muster::TrainStep step(model, optimizer, {.schedule = &schedule});
   for (const auto& batch : data.steps(plan.steps)) {
     const int64_t done = data.position().step;
@@ -181,35 +200,52 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
     ema.update();
     deadly.step = done;
     die_if_here(plan, ctx, done, "step");
-    if (is_here(plan.host_kills, ctx, done, "step")) kill_host();
-    if (is_here(plan.crashes, ctx, done, "step")) crash();
-    if (is_here(plan.throws, ctx, done, "step")) throw std::runtime_error("a bug of its own");
-    if (is_here(plan.hangs, ctx, done, "step")) ::pause();
+    if (is_here(plan.host_kills, ctx, done, "step"))
+      kill_host();
+    if (is_here(plan.crashes, ctx, done, "step"))
+      crash();
+    if (is_here(plan.throws, ctx, done, "step"))
+      throw std::runtime_error("a bug of its own");
+    if (is_here(plan.hangs, ctx, done, "step"))
+      ::pause();
     note_samples(plan, ctx, done, samples);
-    if (checkpoints.save_or_stop(done)) return;
-    if (ctx.rank() == 0) std::printf("step %ld at %.6f\n", static_cast<long>(done), now());
+    if (checkpoints.save_or_stop(done))
+      return;
+    if (ctx.rank() == 0)
+      std::printf("step %ld at %.6f\n", static_cast<long>(done), now());
     std::fflush(stdout);
     die_if_here(plan, ctx, done, "save");
-    while (is_here(plan.stays, ctx, done, "step")) ctx.process_group().barrier();
-    if (is_here(plan.stays, ctx, done, "go")) wait_for_go(ctx);
+    while (is_here(plan.stays, ctx, done, "step"))
+      ctx.process_group().barrier();
+    if (is_here(plan.stays, ctx, done, "go"))
+      wait_for_go(ctx);
   }
   checkpoints.finish();
   auto trained = joined(net->parameters(), moments_of(optimizer));
   // Which rank's running statistics a divided checkpoint has is not said.
-  if (!plan.divided) trained = joined(trained, net->buffers());
+  if (!plan.divided)
+    trained = joined(trained, net->buffers());
   const std::string state = digest_of(trained);
   const auto averages = ema.swap();
-  std::printf("end rank %d state %s averages %s next random %a\n", ctx.rank(), state.c_str(),
-              digest_of(net->parameters()).c_str(), torch::rand({1}).item<double>());
+  std::printf("end rank %d state %s averages %s next random %a\n",
+              ctx.rank(),
+              state.c_str(),
+              digest_of(net->parameters()).c_str(),
+              torch::rand({1}).item<double>());
 }
 
-// Of a kill at the very end: the others end after the next generation has been told, which has a folder then.
+// Of a kill at the very end: the others end after the next generation has been told, which has a
+// folder then.
 void end_if_here(const Plan& plan, const muster::RankEnv& rank) {
   for (const Kill& kill : plan.kills) {
-    if (kill.place != "exit" || kill.generation != rank.attempt) continue;
-    if (kill.rank == rank.rank) die();
-    const auto next = std::filesystem::path(rank.run_dir) / "logs" / std::to_string(rank.attempt + 1);
-    while (!std::filesystem::exists(next)) ::usleep(1'000);
+    if (kill.place != "exit" || kill.generation != rank.attempt)
+      continue;
+    if (kill.rank == rank.rank)
+      die();
+    const auto next =
+        std::filesystem::path(rank.run_dir) / "logs" / std::to_string(rank.attempt + 1);
+    while (!std::filesystem::exists(next))
+      ::usleep(1'000);
   }
 }
 
@@ -219,20 +255,35 @@ int main(int argc, char** argv) {
   Plan plan;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    const auto value = [&] { return std::string(argv[++i]); };
-    if (flag == "--steps") plan.steps = std::stoll(value());
-    if (flag == "--every") plan.every = std::stoll(value());
-    if (flag == "--keep") plan.keep = std::stoll(value());
-    if (flag == "--background") plan.background = true;
-    if (flag == "--divided") plan.divided = true;
-    if (flag == "--samples") plan.samples = value();
-    if (flag == "--kill") plan.kills.push_back(kill_of(value()));
-    if (flag == "--throw") plan.throws.push_back(kill_of(value()));
-    if (flag == "--kill-host") plan.host_kills.push_back(kill_of(value()));
-    if (flag == "--stay") plan.stays.push_back(kill_of(value()));
-    if (flag == "--crash") plan.crashes.push_back(kill_of(value()));
-    if (flag == "--slow") plan.slow.push_back(kill_of(value()));
-    if (flag == "--hang") plan.hangs.push_back(kill_of(value()));
+    const auto value = [&] {
+      return std::string(argv[++i]);
+    };
+    if (flag == "--steps")
+      plan.steps = std::stoll(value());
+    if (flag == "--every")
+      plan.every = std::stoll(value());
+    if (flag == "--keep")
+      plan.keep = std::stoll(value());
+    if (flag == "--background")
+      plan.background = true;
+    if (flag == "--divided")
+      plan.divided = true;
+    if (flag == "--samples")
+      plan.samples = value();
+    if (flag == "--kill")
+      plan.kills.push_back(kill_of(value()));
+    if (flag == "--throw")
+      plan.throws.push_back(kill_of(value()));
+    if (flag == "--kill-host")
+      plan.host_kills.push_back(kill_of(value()));
+    if (flag == "--stay")
+      plan.stays.push_back(kill_of(value()));
+    if (flag == "--crash")
+      plan.crashes.push_back(kill_of(value()));
+    if (flag == "--slow")
+      plan.slow.push_back(kill_of(value()));
+    if (flag == "--hang")
+      plan.hangs.push_back(kill_of(value()));
   }
   // Before the ranks of the generation have met.
   const auto rank = muster::rank_env_from_environment();
@@ -240,7 +291,9 @@ int main(int argc, char** argv) {
     if (rank && kill.place == "join" && kill.rank == rank->rank && kill.generation == rank->attempt)
       std::raise(SIGKILL);
   }
-  const int code = muster::run(argc, argv, [&](muster::Context& ctx) { train_and_print(ctx, plan); });
-  if (rank) end_if_here(plan, *rank);
+  const int code =
+      muster::run(argc, argv, [&](muster::Context& ctx) { train_and_print(ctx, plan); });
+  if (rank)
+    end_if_here(plan, *rank);
   return code;
 }

@@ -1,5 +1,5 @@
-// What Kineto tells of the CPU stands for what it tells of GPUs: names, and times on the clock of the
-// activity files.
+// What Kineto tells of the CPU stands for what it tells of GPUs: names, and times on the clock of
+// the activity files.
 #include "muster/run/kernel_trace.h"
 
 #include <gmock/gmock.h>
@@ -21,8 +21,8 @@ namespace {
 constexpr int64_t kClockSlack = 5'000'000;
 
 const ProfiledSpan* span_named(const std::vector<ProfiledSpan>& spans, const std::string& name) {
-  const auto found =
-      std::find_if(spans.begin(), spans.end(), [&](const ProfiledSpan& span) { return span.name == name; });
+  const auto found = std::find_if(
+      spans.begin(), spans.end(), [&](const ProfiledSpan& span) { return span.name == name; });
   return found == spans.end() ? nullptr : &*found;
 }
 
@@ -49,11 +49,12 @@ TEST(KernelTrace, EachStreamOfAGpuIsATrack) {
   header.world_size = 1;
   {
     TraceEventFile events(path, header);
-    add_kernels({{.name = "gemm", .gpu = 0, .stream = 7, .begin_ns = 1'000'000, .end_ns = 3'000'000},
-                 {.name = "aten::mm", .gpu = {}, .stream = 0, .begin_ns = 0, .end_ns = 1},
-                 {.name = "copy", .gpu = 0, .stream = 20, .begin_ns = 2'000'000, .end_ns = 4'000'000},
-                 {.name = "relu", .gpu = 0, .stream = 7, .begin_ns = 3'000'000, .end_ns = 3'500'000}},
-                events);
+    add_kernels(
+        {{.name = "gemm", .gpu = 0, .stream = 7, .begin_ns = 1'000'000, .end_ns = 3'000'000},
+         {.name = "aten::mm", .gpu = {}, .stream = 0, .begin_ns = 0, .end_ns = 1},
+         {.name = "copy", .gpu = 0, .stream = 20, .begin_ns = 2'000'000, .end_ns = 4'000'000},
+         {.name = "relu", .gpu = 0, .stream = 7, .begin_ns = 3'000'000, .end_ns = 3'500'000}},
+        events);
   }
   ASSERT_TRUE(merge_trace(folder.path()));
   std::map<std::string, double> length;
@@ -61,13 +62,17 @@ TEST(KernelTrace, EachStreamOfAGpuIsATrack) {
   std::map<int64_t, std::string> name_of_track;
   const auto trace = nlohmann::json::parse(read_file(folder / "trace.json"));
   for (const auto& event : trace["traceEvents"]) {
-    if (event["name"] == "thread_name") name_of_track[event["tid"]] = event["args"]["name"];
-    if (event["ph"] != "X") continue;
+    if (event["name"] == "thread_name")
+      name_of_track[event["tid"]] = event["args"]["name"];
+    if (event["ph"] != "X")
+      continue;
     length[event["name"]] = event["dur"];
     track[event["name"]] = event["tid"];
   }
-  EXPECT_THAT(length, ::testing::ElementsAre(::testing::Pair("copy", 2000), ::testing::Pair("gemm", 2000),
-                                             ::testing::Pair("relu", 500)))
+  EXPECT_THAT(length,
+              ::testing::ElementsAre(::testing::Pair("copy", 2000),
+                                     ::testing::Pair("gemm", 2000),
+                                     ::testing::Pair("relu", 500)))
       << "operators of the CPU are traced otherwise";
   EXPECT_EQ(name_of_track[track["gemm"]], "GPU 0 stream 7");
   EXPECT_EQ(name_of_track[track["copy"]], "GPU 0 stream 20");
@@ -75,7 +80,8 @@ TEST(KernelTrace, EachStreamOfAGpuIsATrack) {
 }
 
 TEST(KernelTraceOnAGpu, SeesKernels) {
-  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
+  if (!torch::cuda::is_available())
+    GTEST_SKIP() << "no GPU";
   const auto a = torch::rand({256, 256}, torch::kCUDA);
   torch::mm(a, a);
   torch::cuda::synchronize();
@@ -85,8 +91,8 @@ TEST(KernelTraceOnAGpu, SeesKernels) {
   torch::cuda::synchronize();
   const int64_t after = activity_now();
   const auto spans = end_profile();
-  const auto kernel =
-      std::find_if(spans.begin(), spans.end(), [](const ProfiledSpan& span) { return span.gpu == 0; });
+  const auto kernel = std::find_if(
+      spans.begin(), spans.end(), [](const ProfiledSpan& span) { return span.gpu == 0; });
   ASSERT_NE(kernel, spans.end());
   EXPECT_GE(kernel->begin_ns, before - kClockSlack);
   EXPECT_LE(kernel->end_ns, after + kClockSlack);

@@ -20,7 +20,9 @@ using ::testing::IsEmpty;
 
 // What LibTorch's CUDA part registers when it is loaded, without a GPU.
 struct RangesSeen : torch::profiler::impl::ProfilerStubs {
-  void record(c10::DeviceIndex*, torch::profiler::impl::ProfilerVoidEventStub*, int64_t*) const override {}
+  void record(c10::DeviceIndex*,
+              torch::profiler::impl::ProfilerVoidEventStub*,
+              int64_t*) const override {}
   float elapsed(const torch::profiler::impl::ProfilerVoidEventStub*,
                 const torch::profiler::impl::ProfilerVoidEventStub*) const override {
     return 0;
@@ -48,7 +50,8 @@ class NvtxRanges : public ::testing::Test {
   }
   void TearDown() override {
     Activity::set_span_hooks(nullptr, nullptr);
-    torch::profiler::impl::registerCUDAMethods(const_cast<torch::profiler::impl::ProfilerStubs*>(before_));
+    torch::profiler::impl::registerCUDAMethods(
+        const_cast<torch::profiler::impl::ProfilerStubs*>(before_));
     activity_.reset();
     std::filesystem::remove_all(folder_);
   }

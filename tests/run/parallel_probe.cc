@@ -1,8 +1,10 @@
-// A training with models divided over four ranks, of which failures_test.py has one killed in mid-step.
+// A training with models divided over four ranks, of which failures_test.py has one killed in
+// mid-step.
 //
-//   parallel_probe pipeline|stages|sharded|tensor VICTIM    the victim kills itself in the forward of step 3;
-//                                                           the others say what they were told: "rank <n>
-//                                                           told: <error>"
+//   parallel_probe pipeline|stages|sharded|tensor VICTIM    the victim kills itself in the forward
+//   of step 3;
+//                                                           the others say what they were told:
+//                                                           "rank <n> told: <error>"
 #include <signal.h>
 #include <torch/torch.h>
 
@@ -28,7 +30,8 @@ constexpr int64_t kProbeWidth = 16;
 struct MortalImpl : torch::nn::Module {
   MortalImpl(bool victim, int forwards) : left(victim ? forwards : -1) {}
   at::Tensor forward(const at::Tensor& x) {
-    if (left > 0 && --left == 0) ::raise(SIGKILL);
+    if (left > 0 && --left == 0)
+      ::raise(SIGKILL);
     return x;
   }
   int left;
@@ -46,13 +49,16 @@ torch::nn::Sequential layers(bool victim, int forwards_a_step) {
 
 void step_of_a_pipeline(muster::Mesh& mesh, bool victim) {
   const int stages = mesh.size("pp");
-  muster::Pipeline pipeline(
-      {layers(victim, 4)}, mesh.group("pp"),
-      {.schedule = muster::one_f_one_b(stages, 4),
-       .loss = [](const at::Tensor& y, const at::Tensor& target) { return torch::mse_loss(y, target); }});
+  muster::Pipeline pipeline({layers(victim, 4)},
+                            mesh.group("pp"),
+                            {.schedule = muster::one_f_one_b(stages, 4),
+                             .loss = [](const at::Tensor& y, const at::Tensor& target) {
+                               return torch::mse_loss(y, target);
+                             }});
   pipeline.average_over(mesh.group("dp"));
   const auto x = torch::ones({8, kProbeWidth});
-  for (;;) pipeline.step(x, x);
+  for (;;)
+    pipeline.step(x, x);
 }
 
 void step_of_shards(muster::ProcessGroup& group, bool victim) {
@@ -60,7 +66,8 @@ void step_of_shards(muster::ProcessGroup& group, bool victim) {
   std::vector<muster::FullyShardedModule<torch::nn::Sequential>> blocks;
   blocks.push_back(sharded.wrap(layers(victim, 1)));
   blocks.push_back(sharded.wrap(layers(false, 1)));
-  for (;;) blocks[1](blocks[0](torch::ones({4, kProbeWidth}))).sum().backward();
+  for (;;)
+    blocks[1](blocks[0](torch::ones({4, kProbeWidth}))).sum().backward();
 }
 
 void step_of_divided_layers(muster::Mesh& mesh, bool victim) {
@@ -70,17 +77,20 @@ void step_of_divided_layers(muster::Mesh& mesh, bool victim) {
   net->push_back(Mortal(victim, 3));
   net->push_back(muster::row_parallel(down, mesh.group("tp")));
   muster::DistributedDataParallel model(net, mesh.group("dp"));
-  for (;;) model(torch::ones({4, kProbeWidth})).sum().backward();
+  for (;;)
+    model(torch::ones({4, kProbeWidth})).sum().backward();
 }
 
 void train_divided(muster::Context& ctx, const std::string& piece, bool victim) {
   at::set_num_threads(1);
   torch::manual_seed(3);
-  if (piece == "sharded") return step_of_shards(ctx.process_group(), victim);
+  if (piece == "sharded")
+    return step_of_shards(ctx.process_group(), victim);
   muster::Mesh mesh = piece == "stages"     ? ctx.mesh({{"dp", 1}, {"pp", 4}})
                       : piece == "pipeline" ? ctx.mesh({{"dp", 2}, {"pp", 2}})
                                             : ctx.mesh({{"dp", 2}, {"tp", 2}});
-  if (piece == "tensor") return step_of_divided_layers(mesh, victim);
+  if (piece == "tensor")
+    return step_of_divided_layers(mesh, victim);
   step_of_a_pipeline(mesh, victim);
 }
 

@@ -82,9 +82,10 @@ RankEnv started(int local_rank) {
 }
 
 TEST(RankDevice, TheVisibleGpuOfTheLocalRank) {
-  const auto device = [](int local_rank, const VisibilityMasks& masks, Surplus surplus = Surplus::error) {
-    return device_by_local_rank(started(local_rank), two_gpus(), masks, surplus).value();
-  };
+  const auto device =
+      [](int local_rank, const VisibilityMasks& masks, Surplus surplus = Surplus::error) {
+        return device_by_local_rank(started(local_rank), two_gpus(), masks, surplus).value();
+      };
   EXPECT_EQ(device(1, {}).device, c10::Device(c10::kCUDA, 1));
   EXPECT_EQ(device(1, {.cuda = "1,0"}).assignment.device.uuid.value, "GPU-a");
   EXPECT_EQ(device(2, {.cuda = "1"}).device, c10::Device(c10::kCUDA, 0)) << "a GPU of its own";
@@ -120,9 +121,11 @@ TEST(RankDevice, OfMigInstancesTheFirst) {
   Inventory split = two_gpus();
   split.hosts[0].gpus.pop_back();
   split.hosts[0].gpus[0].mig_enabled = true;
-  split.hosts[0].gpus[0].mig = {{.uuid = {"MIG-a"}, .profile = "1g"}, {.uuid = {"MIG-b"}, .profile = "1g"}};
-  EXPECT_EQ(device_by_local_rank(started(0), split, {}, Surplus::error)->assignment.device.uuid.value,
-            "MIG-a");
+  split.hosts[0].gpus[0].mig = {{.uuid = {"MIG-a"}, .profile = "1g"},
+                                {.uuid = {"MIG-b"}, .profile = "1g"}};
+  EXPECT_EQ(
+      device_by_local_rank(started(0), split, {}, Surplus::error)->assignment.device.uuid.value,
+      "MIG-a");
   EXPECT_THROW(device_by_local_rank(started(1), split, {}, Surplus::error), Error);
   EXPECT_EQ(device_by_local_rank(started(1), split, {.cuda = "MIG-b"}, Surplus::error)
                 ->assignment.device.uuid.value,

@@ -1,7 +1,7 @@
 // A training with a parameter server, for failures_test.py to kill parts of.
 //
-//   server_probe STEPS SERVERS STALENESS    says "worker <rank> pid <pid> step <n> loss <loss>" every 10
-//   steps
+//   server_probe STEPS SERVERS STALENESS    says "worker <rank> pid <pid> step <n> loss <loss>"
+//   every 10 steps
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -45,7 +45,8 @@ void train(muster::Context& ctx, int64_t steps, const muster::ParameterServerOpt
     client.push();
     loss = error.item<double>();
     if (step % 10 == 0)
-      say(muster::cat("worker ", group.rank(), " pid ", ::getpid(), " step ", step, " loss ", loss));
+      say(muster::cat(
+          "worker ", group.rank(), " pid ", ::getpid(), " step ", step, " loss ", loss));
   }
   client.finish();
   say(muster::cat("worker ", group.rank(), " done loss ", loss));
@@ -55,6 +56,8 @@ void train(muster::Context& ctx, int64_t steps, const muster::ParameterServerOpt
 
 int main(int argc, char** argv) {
   return muster::run(argc, argv, [&](muster::Context& ctx) {
-    train(ctx, std::atoll(argv[1]), {.servers = std::atoi(argv[2]), .staleness = std::atoll(argv[3])});
+    train(ctx,
+          std::atoll(argv[1]),
+          {.servers = std::atoi(argv[2]), .staleness = std::atoll(argv[3])});
   });
 }

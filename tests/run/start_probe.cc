@@ -39,14 +39,18 @@ int train_by_flags(int argc, char** argv) {
 int train_then_test(int argc, char** argv) {
   const auto say = [](const char* what) {
     return [what](muster::Context& ctx) {
-      if (what == std::string("exits")) std::exit(3);
+      if (what == std::string("exits"))
+        std::exit(3);
       std::cout << "rank " << ctx.rank() << " of " << ctx.world_size() << " " << what << std::endl;
-      if (what == std::string("fails") && ctx.rank() == 0) throw std::runtime_error("as asked");
+      if (what == std::string("fails") && ctx.rank() == 0)
+        throw std::runtime_error("as asked");
     };
   };
   const int trained = muster::run({.nproc = 2}, argc, argv, say(argc > 2 ? argv[2] : "trains"));
-  if (argc > 3) return muster::run({.nproc = 1}, argc, argv, say(argv[3]));
-  return muster::run({.nproc = 1}, argc, argv, say(trained == 0 ? "tests" : "tests what has failed"));
+  if (argc > 3)
+    return muster::run({.nproc = 1}, argc, argv, say(argv[3]));
+  return muster::run(
+      {.nproc = 1}, argc, argv, say(trained == 0 ? "tests" : "tests what has failed"));
 }
 
 int train_then_tasks(int argc, char** argv) {
@@ -65,9 +69,11 @@ int train_then_tasks(int argc, char** argv) {
 int train_under_a_title(int argc, char** argv) {
   std::vector<std::string> kept(argv, argv + argc);
   std::vector<char*> moved;
-  for (std::string& argument : kept) moved.push_back(argument.data());
+  for (std::string& argument : kept)
+    moved.push_back(argument.data());
   moved.push_back(nullptr);
-  std::memset(argv[0], 't', static_cast<size_t>(argv[argc - 1] + std::strlen(argv[argc - 1]) - argv[0]));
+  std::memset(
+      argv[0], 't', static_cast<size_t>(argv[argc - 1] + std::strlen(argv[argc - 1]) - argv[0]));
   return muster::run(argc, moved.data(), [&](muster::Context& ctx) {
     std::cout << "rank " << ctx.rank() << " has " << kept.size() << " arguments" << std::endl;
   });
@@ -94,18 +100,24 @@ int train_in_rounds(int argc, char** argv) {
   const auto train = [](muster::Context& ctx) {
     std::cout << "rank " << ctx.rank() << " trains" << std::endl;
   };
-  if (std::getenv("RANK") != nullptr) return muster::run(argc, argv, train);
+  if (std::getenv("RANK") != nullptr)
+    return muster::run(argc, argv, train);
   int failures = 0;
-  for (int round = 0; round < 2; ++round) failures += muster::run(argc, argv, train) != 0 ? 1 : 0;
+  for (int round = 0; round < 2; ++round)
+    failures += muster::run(argc, argv, train) != 0 ? 1 : 0;
   return failures;
 }
 
 int main(int argc, char** argv) {
-  const std::map<std::string, int (*)(int, char**)> programs = {
-      {"flags", train_by_flags},      {"twice", train_then_test},  {"tasks", train_then_tasks},
-      {"title", train_under_a_title}, {"rounds", train_in_rounds}, {"replaced", be_replaced}};
+  const std::map<std::string, int (*)(int, char**)> programs = {{"flags", train_by_flags},
+                                                                {"twice", train_then_test},
+                                                                {"tasks", train_then_tasks},
+                                                                {"title", train_under_a_title},
+                                                                {"rounds", train_in_rounds},
+                                                                {"replaced", be_replaced}};
   const auto found = programs.find(argc > 1 ? argv[1] : "");
-  if (found != programs.end()) return found->second(argc, argv);
+  if (found != programs.end())
+    return found->second(argc, argv);
   std::cerr << "start_probe: no program '" << (argc > 1 ? argv[1] : "") << "'" << std::endl;
   return 2;
 }

@@ -40,9 +40,11 @@ void results(muster::TaskSet& tasks) {
 }
 
 void failures(muster::TaskSet& tasks) {
-  tasks.add<TaskMode::process>("throws", {}, [](TaskContext&) { throw std::runtime_error("no such file"); });
+  tasks.add<TaskMode::process>(
+      "throws", {}, [](TaskContext&) { throw std::runtime_error("no such file"); });
   tasks.add<TaskMode::process>("crashes", {}, [](TaskContext&) {
-    ::signal(SIGSEGV, SIG_DFL);  // a sanitizer that the program is built with would end it in its own way
+    ::signal(SIGSEGV,
+             SIG_DFL);  // a sanitizer that the program is built with would end it in its own way
     ::raise(SIGSEGV);
   });
   tasks.add<TaskMode::process>("leaves", {}, [](TaskContext&) { ::_exit(3); });
@@ -57,7 +59,8 @@ void failures(muster::TaskSet& tasks) {
 // The child learns of the other's failure through memory that both have.
 void stop(muster::TaskSet& tasks) {
   const auto asked = tasks.add<TaskMode::process>("long", {}, [](TaskContext& task) {
-    while (!task.stop_requested()) ::usleep(1000);
+    while (!task.stop_requested())
+      ::usleep(1000);
     return std::string("was asked to stop");
   });
   tasks.add<TaskMode::process>("bad", {}, [](TaskContext&) { throw std::runtime_error("broken"); });
@@ -110,34 +113,44 @@ void groups(muster::TaskSet& tasks) {
   const auto here = tasks.add("here", {}, [](TaskContext&) { return ::getpid(); });
   const auto three = tasks.add_group("three", {.ranks = 3, .devices = "cpu"}, [](Context& rank) {
     const double sum = sum_of_ranks(rank);
-    std::cout << "rank " << rank.rank() << " of " << rank.world_size() << " has " << sum << std::endl;
-    if (rank.is_main()) std::ofstream("three-ran").put('\n');
+    std::cout << "rank " << rank.rank() << " of " << rank.world_size() << " has " << sum
+              << std::endl;
+    if (rank.is_main())
+      std::ofstream("three-ran").put('\n');
     return std::to_string(rank.rank()) + " says " + std::to_string(static_cast<int>(sum));
   });
   // Would fit beside "two", but "three" came first.
-  const auto late = tasks.add("late", {}, [](TaskContext&) { return ::access("three-ran", F_OK) == 0; });
-  const auto apart = tasks.add<TaskMode::process>("apart", {}, [](TaskContext&) { return ::getpid(); });
+  const auto late =
+      tasks.add("late", {}, [](TaskContext&) { return ::access("three-ran", F_OK) == 0; });
+  const auto apart =
+      tasks.add<TaskMode::process>("apart", {}, [](TaskContext&) { return ::getpid(); });
   const auto all = tasks.add_group("all", {}, [](Context& rank) { return rank.world_size(); });
   const auto nothing = tasks.add_group("nothing", {.ranks = 1}, [](Context&) {});
   tasks.run();
   nothing.result();
-  std::cout << "two " << two.result() << " three " << three.result() << " all " << all.result() << " apart "
-            << (apart.result() != parent) << " here " << (here.result() == parent) << " late "
-            << late.result() << std::endl;
+  std::cout << "two " << two.result() << " three " << three.result() << " all " << all.result()
+            << " apart " << (apart.result() != parent) << " here " << (here.result() == parent)
+            << " late " << late.result() << std::endl;
 }
 
 [[noreturn]] void wait_for_ever() {
-  for (;;) ::pause();
+  for (;;)
+    ::pause();
 }
 
-// Rank 1 fails; rank 0, which has started a process of its own in a session of its own, would never end.
+// Rank 1 fails; rank 0, which has started a process of its own in a session of its own, would never
+// end.
 void group_fails(muster::TaskSet& tasks, const std::string& how) {
   tasks.add_group("bad", {.ranks = 2}, [how](Context& rank) {
-    if (rank.rank() == 0 && std::system("setsid sleep 1000 &") != 0) std::abort();
+    if (rank.rank() == 0 && std::system("setsid sleep 1000 &") != 0)
+      std::abort();
     rank.process_group().barrier();
-    if (rank.rank() == 0) wait_for_ever();
-    if (how == "throw") throw std::runtime_error("the disk is full");
-    if (how == "exit") ::_exit(3);
+    if (rank.rank() == 0)
+      wait_for_ever();
+    if (how == "throw")
+      throw std::runtime_error("the disk is full");
+    if (how == "exit")
+      ::_exit(3);
     ::raise(SIGKILL);
   });
   const auto good = tasks.add("good", {}, [](TaskContext&) { return 1; });
@@ -151,17 +164,21 @@ void group_fails(muster::TaskSet& tasks, const std::string& how) {
 // Ends only when the set ends it, or somebody this program.
 void group_waits(muster::TaskSet& tasks, bool fail) {
   const auto meeting = [](Context& rank) {
-    if (rank.rank() == 0 && std::system("setsid sleep 1000 &") != 0) std::abort();
+    if (rank.rank() == 0 && std::system("setsid sleep 1000 &") != 0)
+      std::abort();
     rank.process_group().barrier();
-    if (rank.rank() == 0) std::ofstream("up").put('\n');
+    if (rank.rank() == 0)
+      std::ofstream("up").put('\n');
     wait_for_ever();
   };
   tasks.add_group("long", {.ranks = 2}, meeting);
   const auto break_then = [](TaskContext&) {
-    while (::access("up", F_OK) != 0) ::usleep(1000);
+    while (::access("up", F_OK) != 0)
+      ::usleep(1000);
     throw std::runtime_error("broken");
   };
-  if (fail) tasks.add("bad", {}, break_then);
+  if (fail)
+    tasks.add("bad", {}, break_then);
   try {
     tasks.run();
   } catch (const muster::Error& error) {
@@ -170,12 +187,15 @@ void group_waits(muster::TaskSet& tasks, bool fail) {
 }
 
 void group_on_gpus(muster::TaskSet& tasks, bool allow_cpu) {
-  const auto where = tasks.add_group(
-      "where", {.ranks = 2, .devices = "1,0", .allow_cpu = allow_cpu, .backend = "gloo"}, [](Context& rank) {
-        const char* mask = std::getenv("CUDA_VISIBLE_DEVICES");
-        std::cout << "rank " << rank.rank() << " " << rank.device().str() << " is "
-                  << rank.assignment().device.id() << " of " << (mask == nullptr ? "all" : mask) << std::endl;
-      });
+  const auto where =
+      tasks.add_group("where",
+                      {.ranks = 2, .devices = "1,0", .allow_cpu = allow_cpu, .backend = "gloo"},
+                      [](Context& rank) {
+                        const char* mask = std::getenv("CUDA_VISIBLE_DEVICES");
+                        std::cout << "rank " << rank.rank() << " " << rank.device().str() << " is "
+                                  << rank.assignment().device.id() << " of "
+                                  << (mask == nullptr ? "all" : mask) << std::endl;
+                      });
   try {
     tasks.run();
     where.result();
@@ -186,15 +206,17 @@ void group_on_gpus(muster::TaskSet& tasks, bool allow_cpu) {
 
 // What the command says to a thread, to a process and to a rank, each on GPU 0.
 void command(muster::TaskSet& tasks, const std::string& text) {
-  const auto ask = [text](auto&) { return WEXITSTATUS(std::system(text.c_str())); };
+  const auto ask = [text](auto&) {
+    return WEXITSTATUS(std::system(text.c_str()));
+  };
   const muster::TaskOptions first{.device = "0"};
   const auto thread = tasks.add("thread", first, ask);
   const auto process = tasks.add<TaskMode::process>("process", first, ask);
   const auto rank = tasks.add_group("rank", {.ranks = 1, .devices = "0", .backend = "gloo"}, ask);
   try {
     tasks.run();
-    std::cout << "thread " << thread.result() << " process " << process.result() << " rank " << rank.result()
-              << std::endl;
+    std::cout << "thread " << thread.result() << " process " << process.result() << " rank "
+              << rank.result() << std::endl;
   } catch (const muster::Error& error) {
     std::cout << error.message() << std::endl;
   }
@@ -210,9 +232,12 @@ void any(muster::TaskSet& tasks) {
 muster::TaskSetOptions options_for(const std::string& what) {
   muster::TaskSetOptions options;
   options.fail_fast = what == "stop" || what == "group-stop";
-  if (what == "groups" || what == "group-stop") options.cpu_slots = 3;
-  if (what == "share") options.lease = false;
-  if (what == "wait") options.wait = std::chrono::minutes(2);
+  if (what == "groups" || what == "group-stop")
+    options.cpu_slots = 3;
+  if (what == "share")
+    options.lease = false;
+  if (what == "wait")
+    options.wait = std::chrono::minutes(2);
   return options;
 }
 
@@ -222,17 +247,28 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   const std::string how = argc > 2 ? argv[2] : "";
   muster::TaskSet tasks(argc, argv, options_for(what));
-  if (what == "results") results(tasks);
-  if (what == "failures") failures(tasks);
-  if (what == "stop") stop(tasks);
-  if (what == "gpus") gpus(tasks);
-  if (what == "other") other(tasks);
-  if (what == "groups") groups(tasks);
-  if (what == "group-fails") group_fails(tasks, how);
-  if (what == "group-waits" || what == "group-stop") group_waits(tasks, what == "group-stop");
-  if (what == "group-gpus") group_on_gpus(tasks, how == "or-cpu");
-  if (what == "command" || what == "share" || what == "wait") command(tasks, how);
-  if (what == "any") any(tasks);
+  if (what == "results")
+    results(tasks);
+  if (what == "failures")
+    failures(tasks);
+  if (what == "stop")
+    stop(tasks);
+  if (what == "gpus")
+    gpus(tasks);
+  if (what == "other")
+    other(tasks);
+  if (what == "groups")
+    groups(tasks);
+  if (what == "group-fails")
+    group_fails(tasks, how);
+  if (what == "group-waits" || what == "group-stop")
+    group_waits(tasks, what == "group-stop");
+  if (what == "group-gpus")
+    group_on_gpus(tasks, how == "or-cpu");
+  if (what == "command" || what == "share" || what == "wait")
+    command(tasks, how);
+  if (what == "any")
+    any(tasks);
   show(tasks);
   return 0;
 }

@@ -38,9 +38,12 @@ class TaskSetTest : public ::testing::Test {
       gpus += (i == 0 ? "" : ", ") + std::string(R"({"index": )") + std::to_string(i) +
               R"(, "uuid": "GPU-0000000)" + std::to_string(i) + R"(", "model": "M"})";
     }
-    const std::string path = ::testing::TempDir() + "muster-task-set-" + std::to_string(::getpid()) + ".json";
-    write_file(path, R"({"schema": "muster.devices/1", "hosts": [{"name": "h", "cpu_slots": 2, "gpus": [)" +
-                         gpus + "]}]}");
+    const std::string path =
+        ::testing::TempDir() + "muster-task-set-" + std::to_string(::getpid()) + ".json";
+    write_file(
+        path,
+        R"({"schema": "muster.devices/1", "hosts": [{"name": "h", "cpu_slots": 2, "gpus": [)" +
+            gpus + "]}]}");
     ::setenv("MUSTER_INVENTORY", path.c_str(), 1);
   }
 };
@@ -60,9 +63,11 @@ TEST_F(TaskSetTest, EveryTaskHasItsDeviceAndItsResult) {
   const auto sum = tasks.add("sum", {.device = "1"}, [](TaskContext& task) {
     return torch::ones({4}, task.device()).sum().item<double>();
   });
-  const auto place = tasks.add("place", {.device = "GPU-00000000"},
-                               [](TaskContext& task) { return task.name() + " on " + task.place(); });
-  const auto tensor = tasks.add("tensor", {.device = "cpu"}, [](TaskContext&) { return torch::arange(3); });
+  const auto place = tasks.add("place", {.device = "GPU-00000000"}, [](TaskContext& task) {
+    return task.name() + " on " + task.place();
+  });
+  const auto tensor =
+      tasks.add("tensor", {.device = "cpu"}, [](TaskContext&) { return torch::arange(3); });
   const auto nothing = tasks.add("nothing", {}, [](TaskContext&) {});
   tasks.run();
   EXPECT_EQ(sum.result(), 4);
@@ -72,13 +77,15 @@ TEST_F(TaskSetTest, EveryTaskHasItsDeviceAndItsResult) {
   EXPECT_EQ(tasks.outcomes()[0].place, "GPU 1");
   EXPECT_EQ(tasks.outcomes()[2].place, "CPU slot 0");
   EXPECT_EQ(tasks.outcomes()[2].instead, "") << "it had asked for the CPU";
-  for (const TaskOutcome& outcome : tasks.outcomes()) EXPECT_EQ(outcome.state, TaskOutcome::State::done);
+  for (const TaskOutcome& outcome : tasks.outcomes())
+    EXPECT_EQ(outcome.state, TaskOutcome::State::done);
 }
 
 TEST_F(TaskSetTest, AFunctionNeedNotBeCopyableAndTheHandleOutlivesTheSet) {
   auto handle = [] {
     TaskSet tasks;
-    auto added = tasks.add("one", {}, [box = std::make_unique<int>(7)](TaskContext&) { return *box; });
+    auto added =
+        tasks.add("one", {}, [box = std::make_unique<int>(7)](TaskContext&) { return *box; });
     tasks.run();
     return added;
   }();
@@ -89,7 +96,8 @@ TEST_F(TaskSetTest, TasksThatFailAreAllNamedAndTheOthersGoOn) {
   TaskSet tasks;
   const auto a =
       tasks.add("a", {}, [](TaskContext&) -> int { throw std::runtime_error("the disk is full"); });
-  const auto b = tasks.add("b", {}, [](TaskContext&) -> int { throw std::out_of_range("no such row"); });
+  const auto b =
+      tasks.add("b", {}, [](TaskContext&) -> int { throw std::out_of_range("no such row"); });
   const auto c = tasks.add("c", {}, [](TaskContext&) { return 3; });
   const std::string message = error_of_run(tasks);
   EXPECT_THAT(message, HasSubstr("got 2 that failed"));
@@ -166,7 +174,8 @@ TEST_F(TaskSetTest, FailFastAsksTheOthersToStopAndStartsNothingMore) {
   const auto asked = tasks.add("long", {}, [&](TaskContext& task) {
     EXPECT_FALSE(task.stop_requested());
     both_run.arrive_and_wait();
-    while (!task.stop_requested()) std::this_thread::yield();
+    while (!task.stop_requested())
+      std::this_thread::yield();
     return true;
   });
   const auto never = tasks.add("never", {}, [](TaskContext&) { return 1; });
@@ -194,12 +203,15 @@ TEST_F(TaskSetTest, AWrongDeviceIsAnErrorBeforeAnythingStarts) {
 TEST_F(TaskSetTest, WithoutTheDeviceTheCpuWhereAllowed) {
   use_machine(1);
   TaskSet tasks;
-  const auto device = tasks.add("b", {.device = "1", .allow_cpu = true},
-                                [](TaskContext& task) { return task.device().str(); });
-  const auto has = tasks.add("a", {.device = "0", .allow_cpu = true}, [](TaskContext&) { return 1; });
+  const auto device = tasks.add("b", {.device = "1", .allow_cpu = true}, [](TaskContext& task) {
+    return task.device().str();
+  });
+  const auto has =
+      tasks.add("a", {.device = "0", .allow_cpu = true}, [](TaskContext&) { return 1; });
   ::testing::internal::CaptureStderr();
   tasks.run();
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("on the CPU: task 'b': device '1'"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("on the CPU: task 'b': device '1'"));
   EXPECT_EQ(device.result(), "cpu");
   EXPECT_EQ(tasks.outcomes()[0].place, "CPU slot 0");
   EXPECT_THAT(tasks.outcomes()[0].instead, HasSubstr("1"));
@@ -208,7 +220,8 @@ TEST_F(TaskSetTest, WithoutTheDeviceTheCpuWhereAllowed) {
 
   TaskSet unreadable;  // wrong on every machine, so it is no missing device
   unreadable.add("c", {.device = "GPU 1", .allow_cpu = true}, [](TaskContext&) {});
-  EXPECT_THAT(error_of_run(unreadable), HasSubstr("task 'c': device 'GPU 1': expected an index (3)"));
+  EXPECT_THAT(error_of_run(unreadable),
+              HasSubstr("task 'c': device 'GPU 1': expected an index (3)"));
 }
 
 TEST_F(TaskSetTest, NamesAreUniqueAndASetRunsOnce) {
@@ -255,11 +268,13 @@ std::string error_with_group(const TaskGroupOptions& options) {
 
 TEST_F(TaskSetTest, AGroupThatDoesNotFitIsAnErrorBeforeAnythingStarts) {
   use_machine(2);
-  EXPECT_THAT(error_with_group({.ranks = 0}), HasSubstr("task 'bad': expected 1 rank or more, got 0"));
+  EXPECT_THAT(error_with_group({.ranks = 0}),
+              HasSubstr("task 'bad': expected 1 rank or more, got 0"));
   EXPECT_THAT(
       error_with_group({.ranks = 3}),
-      HasSubstr("task 'bad': expected a GPU for each of 3 ranks, got 2; host h has GPUs 0, 1; ask for "
-                "fewer ranks"));
+      HasSubstr(
+          "task 'bad': expected a GPU for each of 3 ranks, got 2; host h has GPUs 0, 1; ask for "
+          "fewer ranks"));
   EXPECT_THAT(error_with_group({.ranks = 2, .devices = "1"}),
               HasSubstr("expected a GPU for each of 2 ranks, got 1 by '1'"));
   EXPECT_THAT(error_with_group({.ranks = 2, .devices = "1,7"}), HasSubstr("'1,7'"));

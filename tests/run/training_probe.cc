@@ -1,5 +1,5 @@
-// Small trainings in which something is wrong, for the rows of tests/faults: what the first argument says.
-// Each rank prints what it has at the end.
+// Small trainings in which something is wrong, for the rows of tests/faults: what the first
+// argument says. Each rank prints what it has at the end.
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -26,13 +26,20 @@ TORCH_MODULE(TwoHeads);
 
 double weights_of(const std::vector<torch::Tensor>& parameters) {
   double sum = 0;
-  for (const auto& tensor : parameters) sum += tensor.to(torch::kDouble).abs().sum().item<double>();
+  for (const auto& tensor : parameters)
+    sum += tensor.to(torch::kDouble).abs().sum().item<double>();
   return sum;
 }
 
-void say(muster::Context& ctx, const std::vector<torch::Tensor>& parameters, int64_t steps, int64_t skipped) {
-  std::printf("rank %d weights %a steps %lld skipped %lld\n", ctx.rank(), weights_of(parameters),
-              static_cast<long long>(steps), static_cast<long long>(skipped));
+void say(muster::Context& ctx,
+         const std::vector<torch::Tensor>& parameters,
+         int64_t steps,
+         int64_t skipped) {
+  std::printf("rank %d weights %a steps %lld skipped %lld\n",
+              ctx.rank(),
+              weights_of(parameters),
+              static_cast<long long>(steps),
+              static_cast<long long>(skipped));
 }
 
 torch::Tensor input_of_rank(muster::Context& ctx, int step) {
@@ -57,8 +64,10 @@ void train_unevenly(muster::Context& ctx) {
 
 void train_one_head(muster::Context& ctx, bool find_unused) {
   TwoHeads net;
-  muster::DistributedDataParallel model(net, ctx.process_group(), {.find_unused_parameters = find_unused});
-  for (int step = 0; step < 3; ++step) model(input_of_rank(ctx, step), false).sum().backward();
+  muster::DistributedDataParallel model(
+      net, ctx.process_group(), {.find_unused_parameters = find_unused});
+  for (int step = 0; step < 3; ++step)
+    model(input_of_rank(ctx, step), false).sum().backward();
   say(ctx, net->parameters(), 3, 0);
 }
 
@@ -79,16 +88,22 @@ void train_with_nan(muster::Context& ctx, muster::OnNonfinite what_then) {
 void train_wrongly(const std::string& what, muster::Context& ctx) {
   at::set_num_threads(1);
   ctx.seed_all(1);
-  if (what == "uneven") return train_unevenly(ctx);
-  if (what == "unused") return train_one_head(ctx, false);
-  if (what == "unused allowed") return train_one_head(ctx, true);
-  if (what == "nan") return train_with_nan(ctx, muster::OnNonfinite::stop);
-  if (what == "nan skipped") return train_with_nan(ctx, muster::OnNonfinite::skip);
+  if (what == "uneven")
+    return train_unevenly(ctx);
+  if (what == "unused")
+    return train_one_head(ctx, false);
+  if (what == "unused allowed")
+    return train_one_head(ctx, true);
+  if (what == "nan")
+    return train_with_nan(ctx, muster::OnNonfinite::stop);
+  if (what == "nan skipped")
+    return train_with_nan(ctx, muster::OnNonfinite::skip);
   throw std::invalid_argument("training_probe: unknown '" + what + "'");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return muster::run(argc, argv, [&](muster::Context& ctx) { train_wrongly(argc > 1 ? argv[1] : "", ctx); });
+  return muster::run(
+      argc, argv, [&](muster::Context& ctx) { train_wrongly(argc > 1 ? argv[1] : "", ctx); });
 }

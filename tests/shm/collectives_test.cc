@@ -1,5 +1,5 @@
-// Every collective at sizes on both sides of every limit, for teams that fit the machine and that do not,
-// against what it means.
+// Every collective at sizes on both sides of every limit, for teams that fit the machine and that
+// do not, against what it means.
 #include "muster/shm/collectives.h"
 
 #include <gmock/gmock.h>
@@ -19,12 +19,14 @@ constexpr uint64_t kCounts[] = {0, 1, 5, 100, 1024, 1025, 3333, 32768, 32769, 10
 
 std::vector<int64_t> values(int rank, uint64_t count, int64_t salt = 0) {
   std::vector<int64_t> made(count);
-  for (uint64_t i = 0; i < count; ++i) made[i] = static_cast<int64_t>(i * 7 + 1) * (rank + 1) + salt;
+  for (uint64_t i = 0; i < count; ++i)
+    made[i] = static_cast<int64_t>(i * 7 + 1) * (rank + 1) + salt;
   return made;
 }
 
 Part part_of(std::vector<int64_t>& values) {
-  return {.data = reinterpret_cast<std::byte*>(values.data()), .bytes = values.size() * sizeof(int64_t)};
+  return {.data = reinterpret_cast<std::byte*>(values.data()),
+          .bytes = values.size() * sizeof(int64_t)};
 }
 
 void run(Collectives& collectives, const Request& request) {
@@ -42,17 +44,23 @@ TEST_P(Sizes, AllReduceAndReduce) {
       auto expected = values(0, count);
       for (int rank = 1; rank < n; ++rank) {
         const auto theirs = values(rank, count);
-        for (uint64_t i = 0; i < count; ++i) expected[i] += theirs[i];
+        for (uint64_t i = 0; i < count; ++i)
+          expected[i] += theirs[i];
       }
       auto mine = values(team.rank(), count);
-      run(collectives, {.kind = Kind::all_reduce, .type = Type::i64, .count = count, .out = {part_of(mine)}});
+      run(collectives,
+          {.kind = Kind::all_reduce, .type = Type::i64, .count = count, .out = {part_of(mine)}});
       ASSERT_EQ(mine, expected) << count;
       const int root = static_cast<int>(count) % n;
       auto in = values(team.rank(), count);
       std::vector<int64_t> out(count);
-      Request request{
-          .kind = Kind::reduce, .type = Type::i64, .root = root, .count = count, .in = {part_of(in)}};
-      if (team.rank() == root) request.out = {part_of(out)};
+      Request request{.kind = Kind::reduce,
+                      .type = Type::i64,
+                      .root = root,
+                      .count = count,
+                      .in = {part_of(in)}};
+      if (team.rank() == root)
+        request.out = {part_of(out)};
       run(collectives, request);
       ASSERT_EQ(in, values(team.rank(), count)) << "the input is left alone";
       if (team.rank() == root) {
@@ -69,15 +77,18 @@ TEST_P(Sizes, ReduceScatter) {
     for (const uint64_t count : kCounts) {
       std::vector<std::vector<int64_t>> in;
       Request request{.kind = Kind::reduce_scatter, .type = Type::i64, .count = count};
-      for (int to = 0; to < n; ++to) in.push_back(values(team.rank(), count, to * 1000));
-      for (auto& part : in) request.in.push_back(part_of(part));
+      for (int to = 0; to < n; ++to)
+        in.push_back(values(team.rank(), count, to * 1000));
+      for (auto& part : in)
+        request.in.push_back(part_of(part));
       std::vector<int64_t> out(count);
       request.out = {part_of(out)};
       run(collectives, request);
       std::vector<int64_t> expected(count);
       for (int rank = 0; rank < n; ++rank) {
         const auto theirs = values(rank, count, team.rank() * 1000);
-        for (uint64_t i = 0; i < count; ++i) expected[i] += theirs[i];
+        for (uint64_t i = 0; i < count; ++i)
+          expected[i] += theirs[i];
       }
       ASSERT_EQ(out, expected) << count;
     }
@@ -93,26 +104,39 @@ TEST_P(Sizes, BroadcastGatherScatter) {
       const bool at_root = team.rank() == root;
       auto one = values(team.rank(), count);
       run(collectives,
-          {.kind = Kind::broadcast, .type = Type::i64, .root = root, .count = count, .out = {part_of(one)}});
+          {.kind = Kind::broadcast,
+           .type = Type::i64,
+           .root = root,
+           .count = count,
+           .out = {part_of(one)}});
       ASSERT_EQ(one, values(root, count)) << count;
 
       std::vector<std::vector<int64_t>> all(static_cast<size_t>(n), std::vector<int64_t>(count));
       auto mine = values(team.rank(), count);
-      Request gather{
-          .kind = Kind::gather, .type = Type::i64, .root = root, .count = count, .in = {part_of(mine)}};
+      Request gather{.kind = Kind::gather,
+                     .type = Type::i64,
+                     .root = root,
+                     .count = count,
+                     .in = {part_of(mine)}};
       if (at_root)
-        for (auto& part : all) gather.out.push_back(part_of(part));
+        for (auto& part : all)
+          gather.out.push_back(part_of(part));
       run(collectives, gather);
       for (int rank = 0; rank < n && at_root; ++rank)
         ASSERT_EQ(all[static_cast<size_t>(rank)], values(rank, count));
 
       std::vector<std::vector<int64_t>> dealt;
       std::vector<int64_t> got(count);
-      Request scatter{
-          .kind = Kind::scatter, .type = Type::i64, .root = root, .count = count, .out = {part_of(got)}};
-      for (int to = 0; to < n; ++to) dealt.push_back(values(to, count, 5));
+      Request scatter{.kind = Kind::scatter,
+                      .type = Type::i64,
+                      .root = root,
+                      .count = count,
+                      .out = {part_of(got)}};
+      for (int to = 0; to < n; ++to)
+        dealt.push_back(values(to, count, 5));
       if (at_root)
-        for (auto& part : dealt) scatter.in.push_back(part_of(part));
+        for (auto& part : dealt)
+          scatter.in.push_back(part_of(part));
       run(collectives, scatter);
       ASSERT_EQ(got, values(team.rank(), count, 5)) << count;
     }
@@ -126,25 +150,32 @@ TEST_P(Sizes, AllGatherAndAllToAll) {
     for (const uint64_t count : kCounts) {
       std::vector<std::vector<int64_t>> all(static_cast<size_t>(n), std::vector<int64_t>(count));
       auto mine = values(team.rank(), count);
-      Request gather{.kind = Kind::all_gather, .type = Type::i64, .count = count, .in = {part_of(mine)}};
-      for (auto& part : all) gather.out.push_back(part_of(part));
+      Request gather{
+          .kind = Kind::all_gather, .type = Type::i64, .count = count, .in = {part_of(mine)}};
+      for (auto& part : all)
+        gather.out.push_back(part_of(part));
       run(collectives, gather);
       for (int rank = 0; rank < n; ++rank)
         ASSERT_EQ(all[static_cast<size_t>(rank)], values(rank, count)) << count;
 
       // Rank r sends count + r + to elements to rank `to`.
-      const auto amount = [&](int from, int to) { return count + static_cast<uint64_t>(from + to); };
+      const auto amount = [&](int from, int to) {
+        return count + static_cast<uint64_t>(from + to);
+      };
       std::vector<std::vector<int64_t>> sent, got;
       Request exchange{.kind = Kind::all_to_all, .type = Type::i64};
       for (int peer = 0; peer < n; ++peer) {
         sent.push_back(values(team.rank(), amount(team.rank(), peer), peer));
         got.emplace_back(amount(peer, team.rank()));
       }
-      for (auto& part : sent) exchange.in.push_back(part_of(part));
-      for (auto& part : got) exchange.out.push_back(part_of(part));
+      for (auto& part : sent)
+        exchange.in.push_back(part_of(part));
+      for (auto& part : got)
+        exchange.out.push_back(part_of(part));
       run(collectives, exchange);
       for (int peer = 0; peer < n; ++peer)
-        ASSERT_EQ(got[static_cast<size_t>(peer)], values(peer, amount(peer, team.rank()), team.rank()))
+        ASSERT_EQ(got[static_cast<size_t>(peer)],
+                  values(peer, amount(peer, team.rank()), team.rank()))
             << count;
     }
   });
@@ -160,13 +191,15 @@ TEST_P(Sizes, AllReduceInPlace) {
       auto* const data = reinterpret_cast<float*>(team.at(offset));
       for (uint64_t i = 0; i < count; ++i)
         data[i] = static_cast<float>(i % 1000) + static_cast<float>(team.rank());
-      run(collectives, {.kind = Kind::all_reduce,
-                        .op = Op::avg,
-                        .type = Type::f32,
-                        .count = count,
-                        .out = {{.data = team.at(offset), .bytes = count * sizeof(float)}}});
+      run(collectives,
+          {.kind = Kind::all_reduce,
+           .op = Op::avg,
+           .type = Type::f32,
+           .count = count,
+           .out = {{.data = team.at(offset), .bytes = count * sizeof(float)}}});
       const float middle = static_cast<float>(team.size() - 1) / 2;
-      for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(data[i], static_cast<float>(i % 1000) + middle) << i;
+      for (uint64_t i = 0; i < count; ++i)
+        ASSERT_EQ(data[i], static_cast<float>(i % 1000) + middle) << i;
     }
   });
 }
@@ -178,11 +211,12 @@ TEST_P(Sizes, ManyOfAllSizesInARow) {
     for (int i = 0; i < 300; ++i) {
       const uint64_t count = random() % (random() % 4 == 0 ? 60'000 : 600);
       auto mine = values(team.rank(), count, i);
-      run(collectives, {.kind = Kind::all_reduce,
-                        .op = Op::max,
-                        .type = Type::i64,
-                        .count = count,
-                        .out = {part_of(mine)}});
+      run(collectives,
+          {.kind = Kind::all_reduce,
+           .op = Op::max,
+           .type = Type::i64,
+           .count = count,
+           .out = {part_of(mine)}});
       ASSERT_EQ(mine, values(team.size() - 1, count, i)) << i;
     }
   });
@@ -193,51 +227,62 @@ INSTANTIATE_TEST_SUITE_P(Teams, Sizes, testing::Values(1, 2, 3, 5, 8));
 TEST(Collectives, CallsThatDifferAreShownOnEveryRank) {
   run_ranks(3, [](Team& team) {
     Collectives collectives(team);
-    const auto expect = [&](const Request& request, const std::string& one, const std::string& other) {
-      try {
-        run(collectives, request);
-        FAIL() << "no error";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-        EXPECT_THAT(error.message(), HasSubstr(one));
-        EXPECT_THAT(error.message(), HasSubstr(other));
-      }
-    };
+    const auto expect =
+        [&](const Request& request, const std::string& one, const std::string& other) {
+          try {
+            run(collectives, request);
+            FAIL() << "no error";
+          } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+            EXPECT_THAT(error.message(), HasSubstr(one));
+            EXPECT_THAT(error.message(), HasSubstr(other));
+          }
+        };
     std::vector<int64_t> data(4000);
     const bool odd = team.rank() == 1;
     const uint64_t count = odd ? 3 : 4;
     expect({.kind = Kind::all_reduce, .type = Type::i64, .count = count, .out = {part_of(data)}},
-           "'all_reduce sum Long, 3 elements' on rank 1", "'all_reduce sum Long, 4 elements' on rank");
-    expect({.kind = Kind::all_reduce, .type = Type::i64, .count = odd ? 4000U : 1U, .out = {part_of(data)}},
-           "4000 elements", "1 elements");
+           "'all_reduce sum Long, 3 elements' on rank 1",
+           "'all_reduce sum Long, 4 elements' on rank");
+    expect({.kind = Kind::all_reduce,
+            .type = Type::i64,
+            .count = odd ? 4000U : 1U,
+            .out = {part_of(data)}},
+           "4000 elements",
+           "1 elements");
     expect({.kind = odd ? Kind::broadcast : Kind::all_reduce,
             .type = Type::i64,
             .count = 4,
             .out = {part_of(data)}},
-           "broadcast from 0", "all_reduce sum");
+           "broadcast from 0",
+           "all_reduce sum");
     expect({.kind = Kind::all_reduce,
             .op = odd ? Op::max : Op::sum,
             .type = Type::i64,
             .count = 4,
             .out = {part_of(data)}},
-           "all_reduce max", "all_reduce sum");
+           "all_reduce max",
+           "all_reduce sum");
     expect({.kind = Kind::all_reduce,
             .type = odd ? Type::f64 : Type::i64,
             .count = 4,
             .out = {part_of(data)},
             .num_dims = 2,
             .dims = {2, 2}},
-           "Double [2, 2]", "Long [2, 2]");
+           "Double [2, 2]",
+           "Long [2, 2]");
     expect({.kind = Kind::all_reduce,
             .type = Type::i64,
             .count = 4,
             .out = {part_of(data)},
             .num_dims = odd ? 1 : 2,
             .dims = {odd ? 4 : 2, odd ? 0 : 2}},
-           "[4]", "[2, 2]");
+           "[4]",
+           "[2, 2]");
     // The team is as good as before.
     std::vector<int64_t> one{1};
-    run(collectives, {.kind = Kind::all_reduce, .type = Type::i64, .count = 1, .out = {part_of(one)}});
+    run(collectives,
+        {.kind = Kind::all_reduce, .type = Type::i64, .count = 1, .out = {part_of(one)}});
     EXPECT_EQ(one[0], 3);
   });
 }
@@ -246,8 +291,10 @@ TEST(Collectives, SplitsThatDoNotFitAreShownOnEveryRank) {
   run_ranks(2, [](Team& team) {
     Collectives collectives(team);
     std::vector<int64_t> data(4);
-    const Part two{.data = part_of(data).data, .bytes = 16}, one{.data = part_of(data).data, .bytes = 8};
-    const Request request{.kind = Kind::all_to_all, .type = Type::i64, .in = {one, two}, .out = {one, one}};
+    const Part two{.data = part_of(data).data, .bytes = 16},
+        one{.data = part_of(data).data, .bytes = 8};
+    const Request request{
+        .kind = Kind::all_to_all, .type = Type::i64, .in = {one, two}, .out = {one, one}};
     try {
       run(collectives, request);
       FAIL() << "no error";
@@ -262,18 +309,22 @@ TEST(Collectives, WhatTheTypeDoesNotHaveIsRefusedBeforeAnythingIsSaid) {
   run_ranks(2, [](Team& team) {
     Collectives collectives(team);
     std::vector<int64_t> data{1};
-    EXPECT_THROW(
-        collectives.begin(
-            {.kind = Kind::all_reduce, .op = Op::avg, .type = Type::i64, .count = 1, .out = {part_of(data)}}),
-        Error);
-    run(collectives, {.kind = Kind::all_reduce, .type = Type::i64, .count = 1, .out = {part_of(data)}});
+    EXPECT_THROW(collectives.begin({.kind = Kind::all_reduce,
+                                    .op = Op::avg,
+                                    .type = Type::i64,
+                                    .count = 1,
+                                    .out = {part_of(data)}}),
+                 Error);
+    run(collectives,
+        {.kind = Kind::all_reduce, .type = Type::i64, .count = 1, .out = {part_of(data)}});
     EXPECT_EQ(data[0], 2);
   });
 }
 
 TEST(Collectives, RanksThatArePartOfAGroupHaveItsNumbersInMessages) {
   const auto body = [](Team& team) {
-    if (team.rank() == 1) return;  // leaves
+    if (team.rank() == 1)
+      return;  // leaves
     Collectives collectives(team);
     try {
       run(collectives, {.kind = Kind::barrier});
@@ -290,7 +341,8 @@ TEST(Collectives, ARankThatHasGivenUpBeginsNothing) {
   run_ranks(2, [](Team& team) {
     Collectives collectives(team);
     std::vector<int64_t> data{1};
-    const Request request{.kind = Kind::all_reduce, .type = Type::i64, .count = 1, .out = {part_of(data)}};
+    const Request request{
+        .kind = Kind::all_reduce, .type = Type::i64, .count = 1, .out = {part_of(data)}};
     run(collectives, request);
     if (team.rank() == 0) {
       team.give_up();

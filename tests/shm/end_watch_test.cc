@@ -18,13 +18,15 @@ class Sleeper {
  public:
   Sleeper() : pid_(::fork()) {
     if (pid_ == 0) {
-      for (;;) ::pause();
+      for (;;)
+        ::pause();
     }
   }
   ~Sleeper() { end(); }
   pid_t pid() const { return pid_; }
   void end() {
-    if (std::exchange(ended_, true)) return;
+    if (std::exchange(ended_, true))
+      return;
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
@@ -93,7 +95,8 @@ TEST(EndWatch, AForkedChildLeavesItsParentsAlone) {
   if (child == 0) {
     ::alarm(20);
     const auto own = EndWatch::of_this_process();
-    if (own == watch) ::_exit(2);
+    if (own == watch)
+      ::_exit(2);
     watch->forget(*watcher);
     watch.reset();
     ::_exit(0);

@@ -16,26 +16,38 @@ using testing::HasSubstr;
 
 constexpr std::chrono::seconds kPatience{20};
 
-std::future<int> send(Mailbox& box, int to, int tag, std::vector<int>& data,
+std::future<int> send(Mailbox& box,
+                      int to,
+                      int tag,
+                      std::vector<int>& data,
                       std::chrono::milliseconds timeout = kPatience) {
   auto promise = std::make_shared<std::promise<int>>();
   auto future = promise->get_future();
-  box.send(to, tag, {.data = reinterpret_cast<std::byte*>(data.data()), .bytes = data.size() * sizeof(int)},
-           timeout, [promise](int peer, const std::exception_ptr& error) {
+  box.send(to,
+           tag,
+           {.data = reinterpret_cast<std::byte*>(data.data()), .bytes = data.size() * sizeof(int)},
+           timeout,
+           [promise](int peer, const std::exception_ptr& error) {
              error ? promise->set_exception(error) : promise->set_value(peer);
            });
   return future;
 }
 
-std::future<int> receive(Mailbox& box, int from, int tag, std::vector<int>& data,
+std::future<int> receive(Mailbox& box,
+                         int from,
+                         int tag,
+                         std::vector<int>& data,
                          std::chrono::milliseconds timeout = kPatience) {
   auto promise = std::make_shared<std::promise<int>>();
   auto future = promise->get_future();
-  box.receive(from, tag,
-              {.data = reinterpret_cast<std::byte*>(data.data()), .bytes = data.size() * sizeof(int)},
-              timeout, [promise](int peer, const std::exception_ptr& error) {
-                error ? promise->set_exception(error) : promise->set_value(peer);
-              });
+  box.receive(
+      from,
+      tag,
+      {.data = reinterpret_cast<std::byte*>(data.data()), .bytes = data.size() * sizeof(int)},
+      timeout,
+      [promise](int peer, const std::exception_ptr& error) {
+        error ? promise->set_exception(error) : promise->set_value(peer);
+      });
   return future;
 }
 
@@ -124,7 +136,8 @@ TEST(Mailbox, SizesThatDifferAreAnError) {
       send(box, 1, 0, data).get();
     } else {
       auto wrong = receive(box, 0, 0, data);
-      EXPECT_THAT(message_error_of(wrong), HasSubstr("expected 12 bytes from rank 0 with tag 0, got 16"));
+      EXPECT_THAT(message_error_of(wrong),
+                  HasSubstr("expected 12 bytes from rank 0 with tag 0, got 16"));
       receive(box, 0, 0, data).get();  // the next message is whole
     }
     team.arrive();
@@ -134,7 +147,8 @@ TEST(Mailbox, SizesThatDifferAreAnError) {
 
 TEST(Mailbox, WhoLeftOrIsLateIsNamed) {
   run_ranks(3, [](Team& team) {
-    if (team.rank() == 2) return;
+    if (team.rank() == 2)
+      return;
     Mailbox box(team);
     if (team.rank() == 0) {
       std::vector<int> data(3);
@@ -151,8 +165,8 @@ TEST(Mailbox, WhoLeftOrIsLateIsNamed) {
   });
 }
 
-// The receiver's time is over when half of the message has come; the message stays whole for whoever asks
-// next.
+// The receiver's time is over when half of the message has come; the message stays whole for
+// whoever asks next.
 TEST(Mailbox, AMessageWhoseReceiverGaveUpIsWholeForTheNext) {
   run_ranks(2, [](Team& team) {
     constexpr size_t kNumbers = 100'000;  // more than a channel holds
@@ -196,10 +210,12 @@ TEST(Mailbox, OneThatGivesUpFailsAtOnce) {
     Mailbox box(team);
     std::vector<int> data(3);
     auto waiting = receive(box, team.rank() == 0 ? 1 : kAnySource, 0, data);
-    if (team.rank() == 0) team.give_up();
+    if (team.rank() == 0)
+      team.give_up();
     const std::string error = message_error_of(waiting);
-    EXPECT_THAT(error,
-                testing::AnyOf(HasSubstr("this rank has given up"), HasSubstr("no other rank is left")));
+    EXPECT_THAT(
+        error,
+        testing::AnyOf(HasSubstr("this rank has given up"), HasSubstr("no other rank is left")));
   });
 }
 

@@ -20,7 +20,8 @@ constexpr int kTeams = 16;
 constexpr rlim_t kDescriptors = 1024;
 constexpr std::chrono::minutes kLimit{3};
 
-// What the ranks, processes, have in common: a word of rank 0's for each team, and how many have come.
+// What the ranks, processes, have in common: a word of rank 0's for each team, and how many have
+// come.
 struct TeamBoard {
   struct Word {
     std::atomic<uint32_t> is_there;
@@ -38,7 +39,8 @@ Exchange exchange_by(TeamBoard::Word& word) {
               },
           .get =
               [&word](const std::string&) {
-                while (word.is_there.load() == 0) ::usleep(1000);
+                while (word.is_there.load() == 0)
+                  ::usleep(1000);
                 return std::string(word.text);
               }};
 }
@@ -48,10 +50,12 @@ size_t open_descriptors() {
   return static_cast<size_t>(std::distance(begin(files), end(files)));
 }
 
-// Makes its teams, then waits with all for one that is killed meanwhile. What went wrong; empty: nothing.
+// Makes its teams, then waits with all for one that is killed meanwhile. What went wrong; empty:
+// nothing.
 std::string life_of(int rank, TeamBoard& board) {
   const rlimit limit{.rlim_cur = kDescriptors, .rlim_max = kDescriptors};
-  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return "setrlimit";
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0)
+    return "setrlimit";
   std::vector<std::unique_ptr<Team>> teams;
   for (TeamBoard::Word& word : board.words)
     teams.push_back(std::make_unique<Team>(exchange_by(word), rank, kRanks, kLimit));
@@ -59,14 +63,16 @@ std::string life_of(int rank, TeamBoard& board) {
     return cat("has ", open_descriptors(), " descriptors open");
   ++board.ready;
   if (rank == kRanks - 1)
-    for (;;) ::pause();
+    for (;;)
+      ::pause();
   for (const auto& team : teams) {
     team->arrive();
     try {
       team->wait_for_all({"barrier", 1}, Deadline(kLimit));
       return "did not see the last rank end";
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::peer_failed) return error.message();
+      if (error.code() != ErrorCode::peer_failed)
+        return error.message();
     }
   }
   return "";
@@ -74,7 +80,8 @@ std::string life_of(int rank, TeamBoard& board) {
 
 TEST(ManyTeams, SixtyFourRanksHaveSixteenTeamsWithAThousandDescriptors) {
 #ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the thread sanitizer leaves no room for the addresses of sixteen teams of 64 ranks";
+  GTEST_SKIP()
+      << "the thread sanitizer leaves no room for the addresses of sixteen teams of 64 ranks";
 #endif
   void* const memory =
       ::mmap(nullptr, sizeof(TeamBoard), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -83,28 +90,32 @@ TEST(ManyTeams, SixtyFourRanksHaveSixteenTeamsWithAThousandDescriptors) {
   std::vector<pid_t> ranks;
   for (int rank = 0; rank < kRanks; ++rank) {
     ranks.push_back(::fork());
-    if (ranks.back() != 0) continue;
+    if (ranks.back() != 0)
+      continue;
     std::string wrong;
     try {
       wrong = life_of(rank, board);
     } catch (const std::exception& error) {
       wrong = error.what();
     }
-    if (!wrong.empty()) std::fprintf(stderr, "rank %d: %s\n", rank, wrong.c_str());
+    if (!wrong.empty())
+      std::fprintf(stderr, "rank %d: %s\n", rank, wrong.c_str());
     ::_exit(wrong.empty() ? 0 : 1);
   }
   const Deadline deadline(kLimit);
   while (board.ready.load() < kRanks && !deadline.passed()) {
     ::usleep(1000);
     siginfo_t ended{};  // too early, and why is said then
-    if (::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0) break;
+    if (::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0)
+      break;
   }
   EXPECT_EQ(board.ready.load(), kRanks);
   ::kill(ranks.back(), SIGKILL);
   for (int rank = 0; rank < kRanks; ++rank) {
     int status = -1;
     ::waitpid(ranks[static_cast<size_t>(rank)], &status, 0);
-    if (rank == kRanks - 1) continue;
+    if (rank == kRanks - 1)
+      continue;
     EXPECT_EQ(status, 0) << "rank " << rank;
   }
   ::munmap(memory, sizeof(TeamBoard));

@@ -49,7 +49,8 @@ TEST(Meet, RanksShareMemoryThatNobodyElseCanName) {
 
 TEST(Meet, MissingRanksAreNamed) {
   ThreadExchange store;
-  const std::string error = error_of([&] { meet(store.exchange(), 0, 4, std::chrono::milliseconds(50)); });
+  const std::string error =
+      error_of([&] { meet(store.exchange(), 0, 4, std::chrono::milliseconds(50)); });
   EXPECT_THAT(error, HasSubstr("missing rank(s) 1, 2, 3"));
 }
 
@@ -61,18 +62,21 @@ std::string warning_of(const RankNames& names) {
   run_ranks(
       2,
       [](Team& team) {
-        if (team.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        if (team.rank() == 1)
+          std::this_thread::sleep_for(std::chrono::milliseconds(500));
         team.arrive();
         team.wait_for_all({"all_reduce", 3}, Deadline(std::chrono::milliseconds(800)));
       },
-      std::chrono::seconds(20), names);
+      std::chrono::seconds(20),
+      names);
   return told;
 }
 
 TEST(Meet, LateRanksMayWaitForAnotherHostThemselves) {
   EXPECT_THAT(warning_of({}), AllOf(HasSubstr("rank(s) 1;"), Not(HasSubstr("host"))));
   EXPECT_THAT(warning_of({.ranks = {2, 3}, .size = 4, .of_one_host = true}),
-              AllOf(HasSubstr("all_reduce #3 on rank 2 of 4"), HasSubstr("rank(s) 3;"),
+              AllOf(HasSubstr("all_reduce #3 on rank 2 of 4"),
+                    HasSubstr("rank(s) 3;"),
                     HasSubstr("or whether they wait for another host themselves")));
 }
 
@@ -113,7 +117,8 @@ Fd called(const std::string& name) {
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) socket.reset();
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0)
+    socket.reset();
   return socket;
 }
 
@@ -124,7 +129,8 @@ TEST(Meet, CallersThatSayNothingHoldUpNobody) {
   std::thread second([&] {
     const std::string name = store.exchange().get("shm");
     std::vector<Fd> silent;
-    for (int i = 0; i < 100; ++i) silent.push_back(called(name));
+    for (int i = 0; i < 100; ++i)
+      silent.push_back(called(name));
     const Met met = meet(store.exchange(), 1, 2, std::chrono::seconds(60));
     EXPECT_EQ(met.layout.size, 2);
   });
@@ -143,10 +149,12 @@ TEST(Meet, AFloodOfCallersDoesNotPutOffTheDeadline) {
     std::vector<Fd> silent;
     while (!over && seconds_since(start) < 30) {
       Fd caller = called(name);
-      if (silent.size() < 64) silent.push_back(std::move(caller));
+      if (silent.size() < 64)
+        silent.push_back(std::move(caller));
     }
   });
-  const std::string error = error_of([&] { meet(store.exchange(), 0, 2, std::chrono::milliseconds(200)); });
+  const std::string error =
+      error_of([&] { meet(store.exchange(), 0, 2, std::chrono::milliseconds(200)); });
   const double took = seconds_since(start);
   over = true;
   flood.join();
@@ -185,9 +193,12 @@ TEST(Meet, NoDescriptorLeftIsAnError) {
 
 TEST(Meet, WhatIsNoNameOfASocketIsRefused) {
   const std::string digits(32, 'a');
-  for (const std::string& name :
-       {std::string(), std::string(5000, 'a'), "muster-" + digits + std::string(100, 'a'),
-        "muster-" + std::string(32, 'g'), "master-" + digits, std::string(39, '\0')}) {
+  for (const std::string& name : {std::string(),
+                                  std::string(5000, 'a'),
+                                  "muster-" + digits + std::string(100, 'a'),
+                                  "muster-" + std::string(32, 'g'),
+                                  "master-" + digits,
+                                  std::string(39, '\0')}) {
     ThreadExchange store;
     store.exchange().set("shm", name);
     EXPECT_THAT(error_of([&] { meet(store.exchange(), 1, 2, std::chrono::seconds(10)); }),
@@ -196,7 +207,8 @@ TEST(Meet, WhatIsNoNameOfASocketIsRefused) {
   }
 }
 
-// Answers one caller as rank 0 does, and says that the memory, of a page, has arenas of so many bytes.
+// Answers one caller as rank 0 does, and says that the memory, of a page, has arenas of so many
+// bytes.
 void answer_with_a_page(int listener, uint64_t stage_bytes, uint64_t arena_bytes) {
   const Fd caller(::accept(listener, nullptr, nullptr));
   int32_t rank = 0;
@@ -251,14 +263,16 @@ TEST(Meet, WhereRankZeroIsNotThatIsSaid) {
 TEST(Team, WhoDoesNotComeIsNamed) {
   run_ranks(3, [](Team& team) {
     if (team.rank() == 1) {
-      const std::string why = error_of([&] { team.wait_for_all({"x"}, Deadline(std::chrono::seconds(10))); });
+      const std::string why =
+          error_of([&] { team.wait_for_all({"x"}, Deadline(std::chrono::seconds(10))); });
       EXPECT_EQ(why, "no error") << "this rank is at its last step";
       return;
     }
     team.arrive();
     const std::string error =
         error_of([&] { team.wait_for_all({"all_reduce #7"}, Deadline(std::chrono::seconds(10))); });
-    EXPECT_THAT(error, testing::AnyOf(HasSubstr("rank 1 left the group"), HasSubstr("failed before")));
+    EXPECT_THAT(error,
+                testing::AnyOf(HasSubstr("rank 1 left the group"), HasSubstr("failed before")));
     EXPECT_THAT(error, HasSubstr("all_reduce #7 on rank"));
   });
 }
@@ -271,8 +285,10 @@ TEST(Team, WhoDiedIsNamedAlsoByWhoSeesAnotherLeaveForIt) {
       team.line(2).state = RankState::dead;
       return;
     }
-    while (team.line(2).state.load() != RankState::dead) std::this_thread::yield();
-    if (team.rank() == 1) return;
+    while (team.line(2).state.load() != RankState::dead)
+      std::this_thread::yield();
+    if (team.rank() == 1)
+      return;
     team.arrive();
     const std::string error =
         error_of([&] { team.wait_for_all({"barrier #1"}, Deadline(std::chrono::seconds(10))); });
@@ -284,12 +300,13 @@ TEST(Team, ADeadlineNamesWhoIsLate) {
   std::atomic<bool> over{false};
   run_ranks(2, [&](Team& team) {
     if (team.rank() == 1) {
-      while (!over) std::this_thread::yield();
+      while (!over)
+        std::this_thread::yield();
       return;
     }
     team.arrive();
-    const std::string error =
-        error_of([&] { team.wait_for_all({"barrier #1"}, Deadline(std::chrono::milliseconds(30))); });
+    const std::string error = error_of(
+        [&] { team.wait_for_all({"barrier #1"}, Deadline(std::chrono::milliseconds(30))); });
     over = true;
     EXPECT_THAT(error, HasSubstr("missing rank(s) 1"));
   });
@@ -302,21 +319,24 @@ TEST(Team, ARankThatIsKilledIsNamedAtOnce) {
   const pid_t child = ::fork();
   if (child == 0) {
     char name[64] = {};
-    if (::read(pipes[0], name, sizeof(name)) <= 0) ::_exit(1);
+    if (::read(pipes[0], name, sizeof(name)) <= 0)
+      ::_exit(1);
     const Exchange exchange{.set = [](const std::string&, const std::string&) {},
                             .get = [&](const std::string&) { return std::string(name); }};
     Team team(exchange, 1, 2, std::chrono::seconds(10));
     ::pause();
   }
-  const Exchange exchange{
-      .set = [&](const std::string&,
-                 const std::string& value) { (void)!::write(pipes[1], value.data(), value.size()); },
-      .get = [](const std::string&) { return std::string(); }};
+  const Exchange exchange{.set =
+                              [&](const std::string&, const std::string& value) {
+                                (void)!::write(pipes[1], value.data(), value.size());
+                              },
+                          .get = [](const std::string&) { return std::string(); }};
   Team team(exchange, 0, 2, std::chrono::seconds(10));
   team.arrive();
   Clock::time_point killed;
   std::thread killer([&] {
-    while (team.line(0).waits_for.load() == 0) std::this_thread::yield();  // it sleeps
+    while (team.line(0).waits_for.load() == 0)
+      std::this_thread::yield();  // it sleeps
     killed = Clock::now();
     ::kill(child, SIGKILL);
   });
@@ -326,7 +346,8 @@ TEST(Team, ARankThatIsKilledIsNamedAtOnce) {
   killer.join();
   ::waitpid(child, nullptr, 0);
   EXPECT_THAT(error, HasSubstr(cat("rank 1 (process ", child, ") ended")));
-  EXPECT_LT(took, 20) << "not at the deadline; on a machine with nothing else to do it is milliseconds";
+  EXPECT_LT(took, 20)
+      << "not at the deadline; on a machine with nothing else to do it is milliseconds";
   ::close(pipes[0]);
   ::close(pipes[1]);
 }

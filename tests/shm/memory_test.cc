@@ -53,8 +53,10 @@ TEST(SharedMemory, IsLeftOutOfCoreDumps) {
   begin << std::hex << reinterpret_cast<uintptr_t>(memory.data()) << '-';
   bool found = false;
   for (std::string line; std::getline(maps, line);) {
-    if (line.starts_with(begin.str())) found = true;
-    if (!found || !line.starts_with("VmFlags:")) continue;
+    if (line.starts_with(begin.str()))
+      found = true;
+    if (!found || !line.starts_with("VmFlags:"))
+      continue;
     EXPECT_NE(line.find(" dd"), std::string::npos) << line;
     return;
   }
@@ -76,18 +78,20 @@ TEST(SharedMemory, MoreThanThereIsIsAnError) {
     FAIL() << "16 TiB were reserved";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::unavailable);
-    EXPECT_NE(error.message().find("expected 16.0 TiB to be free"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("expected 16.0 TiB to be free"), std::string::npos)
+        << error.message();
   }
 }
 
-// A control group of at most so many bytes, of version 1 or 2; none where this process may not make one.
+// A control group of at most so many bytes, of version 1 or 2; none where this process may not make
+// one.
 class LimitedGroup {
  public:
   explicit LimitedGroup(size_t bytes) {
     const bool v1 = std::filesystem::exists("/sys/fs/cgroup/memory");
     folder_ = cat(v1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup", "/muster-test-", ::getpid());
-    exists_ =
-        ::mkdir(folder_.c_str(), 0755) == 0 && put(v1 ? "memory.limit_in_bytes" : "memory.max", cat(bytes));
+    exists_ = ::mkdir(folder_.c_str(), 0755) == 0 &&
+              put(v1 ? "memory.limit_in_bytes" : "memory.max", cat(bytes));
   }
   LimitedGroup(const LimitedGroup&) = delete;
   LimitedGroup& operator=(const LimitedGroup&) = delete;
@@ -99,15 +103,16 @@ class LimitedGroup {
  private:
   bool put(const char* file, const std::string& text) const {
     const Fd fd(::open(cat(folder_, "/", file).c_str(), O_WRONLY | O_CLOEXEC));
-    return fd.valid() && ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    return fd.valid() &&
+           ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
   }
 
   std::string folder_;
   bool exists_ = false;
 };
 
-// Six ranks at once, each of which wants two thirds of what there is: the kernel would not refuse the second,
-// it would kill somebody.
+// Six ranks at once, each of which wants two thirds of what there is: the kernel would not refuse
+// the second, it would kill somebody.
 TEST(SharedMemory, RanksOfOneControlGroupDoNotTakeTheSameMemory) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "a sanitizer's own memory would count";
@@ -115,7 +120,8 @@ TEST(SharedMemory, RanksOfOneControlGroupDoNotTakeTheSameMemory) {
   constexpr size_t kEach = size_t{64} << 20;
   constexpr int kRanks = 6;
   const LimitedGroup group(kEach * 3 / 2);
-  if (!group.exists()) GTEST_SKIP() << "no memory control group can be made here";
+  if (!group.exists())
+    GTEST_SKIP() << "no memory control group can be made here";
   {
     SharedMemory memory = SharedMemory::make(kEach * kRanks);
     int ready[2];
@@ -125,10 +131,12 @@ TEST(SharedMemory, RanksOfOneControlGroupDoNotTakeTheSameMemory) {
     std::vector<pid_t> ranks;
     for (int rank = 0; rank < kRanks; ++rank) {
       ranks.push_back(::fork());
-      if (ranks.back() != 0) continue;
+      if (ranks.back() != 0)
+        continue;
       ::close(go[1]);
       char none = 0;
-      if (!group.enter() || ::write(ready[1], "x", 1) != 1 || ::read(go[0], &none, 1) != 0) ::_exit(9);
+      if (!group.enter() || ::write(ready[1], "x", 1) != 1 || ::read(go[0], &none, 1) != 0)
+        ::_exit(9);
       try {
         memory.reserve(kEach * static_cast<size_t>(rank), kEach);
       } catch (const Error&) {

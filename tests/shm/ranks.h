@@ -32,9 +32,10 @@ class ThreadExchange {
             .get =
                 [this](const std::string& key) {
                   std::unique_lock lock(mutex_);
-                  const bool there = changed_.wait_for(lock, std::chrono::seconds(20),
-                                                       [&] { return values_.contains(key); });
-                  if (!there) throw Error(ErrorCode::timeout, "no " + key);
+                  const bool there = changed_.wait_for(
+                      lock, std::chrono::seconds(20), [&] { return values_.contains(key); });
+                  if (!there)
+                    throw Error(ErrorCode::timeout, "no " + key);
                   return values_[key];
                 }};
   }
@@ -46,7 +47,8 @@ class ThreadExchange {
 };
 
 // Runs `body` once a rank, each with its team. Rethrows the first rank's exception.
-inline void run_ranks(int size, const std::function<void(Team&)>& body,
+inline void run_ranks(int size,
+                      const std::function<void(Team&)>& body,
                       std::chrono::milliseconds timeout = std::chrono::seconds(20),
                       const RankNames& names = {}) {
   ThreadExchange store;
@@ -62,9 +64,11 @@ inline void run_ranks(int size, const std::function<void(Team&)>& body,
       }
     });
   }
-  for (auto& thread : threads) thread.join();
+  for (auto& thread : threads)
+    thread.join();
   for (const auto& error : errors)
-    if (error) std::rethrow_exception(error);
+    if (error)
+      std::rethrow_exception(error);
 }
 
 }  // namespace muster::shm

@@ -19,14 +19,19 @@ namespace {
 constexpr const char* kSets[] = {"plain", "avx2", "avx512"};
 constexpr size_t kElements[] = {1, 7, 64, 2047, 2048, 2049, 5000};
 
-std::vector<std::vector<std::byte>> random_sources(Type type, int sources, size_t count, uint32_t seed) {
+std::vector<std::vector<std::byte>> random_sources(Type type,
+                                                   int sources,
+                                                   size_t count,
+                                                   uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<std::vector<std::byte>> all(static_cast<size_t>(sources));
   for (auto& source : all) {
     source.resize(count * size_of(type));
     for (size_t i = 0; i < count; ++i) {
       std::byte* const at = source.data() + i * size_of(type);
-      const auto put = [&](auto value) { std::memcpy(at, &value, sizeof(value)); };
+      const auto put = [&](auto value) {
+        std::memcpy(at, &value, sizeof(value));
+      };
       const float real = std::normal_distribution<float>()(random);
       if (type == Type::f64)
         put(static_cast<double>(real));
@@ -39,16 +44,19 @@ std::vector<std::vector<std::byte>> random_sources(Type type, int sources, size_
       else if (type == Type::boolean)
         put(static_cast<uint8_t>(random() & 1));
       else
-        for (size_t k = 0; k < size_of(type); ++k) at[k] = static_cast<std::byte>(random());
+        for (size_t k = 0; k < size_of(type); ++k)
+          at[k] = static_cast<std::byte>(random());
     }
   }
   return all;
 }
 
-std::vector<std::byte> reduced_by(Reduce reduce, const std::vector<std::vector<std::byte>>& sources,
+std::vector<std::byte> reduced_by(Reduce reduce,
+                                  const std::vector<std::vector<std::byte>>& sources,
                                   size_t count) {
   std::vector<const void*> in;
-  for (const auto& source : sources) in.push_back(source.data());
+  for (const auto& source : sources)
+    in.push_back(source.data());
   std::vector<std::byte> out(sources[0].size());
   reduce(out.data(), in.data(), static_cast<int>(in.size()), count);
   return out;
@@ -61,12 +69,14 @@ TEST(Reduce, EverySetOfInstructionsGivesTheSameBits) {
       std::cout << "not on this processor: " << set << "\n";
       continue;
     }
-    for (auto type = Type::f64; type < Type::other; type = static_cast<Type>(static_cast<int>(type) + 1)) {
+    for (auto type = Type::f64; type < Type::other;
+         type = static_cast<Type>(static_cast<int>(type) + 1)) {
       for (auto op = Op::sum; op <= Op::bxor; op = static_cast<Op>(static_cast<int>(op) + 1)) {
         const Reduce plain = reduce_for(type, op, "plain");
         const Reduce other = reduce_for(type, op, set);
         ASSERT_EQ(plain == nullptr, other == nullptr);
-        if (plain == nullptr) continue;
+        if (plain == nullptr)
+          continue;
         for (const size_t count : kElements) {
           for (const int sources : {1, 2, 3, 8}) {
             const auto in = random_sources(type, sources, count, static_cast<uint32_t>(count));
@@ -77,13 +87,15 @@ TEST(Reduce, EverySetOfInstructionsGivesTheSameBits) {
                 for (size_t i = 0; i < count; ++i) {
                   uint16_t bits;
                   std::memcpy(&bits, bytes->data() + 2 * i, 2);
-                  const bool nan = type == Type::f16 ? (bits & 0x7fff) > 0x7c00 : (bits & 0x7fff) > 0x7f80;
-                  if (nan) std::memset(bytes->data() + 2 * i, 0xff, 2);
+                  const bool nan =
+                      type == Type::f16 ? (bits & 0x7fff) > 0x7c00 : (bits & 0x7fff) > 0x7f80;
+                  if (nan)
+                    std::memset(bytes->data() + 2 * i, 0xff, 2);
                 }
               }
             }
-            ASSERT_EQ(expected, got) << set << " " << to_string(type) << " " << to_string(op) << " " << count
-                                     << " of " << sources;
+            ASSERT_EQ(expected, got) << set << " " << to_string(type) << " " << to_string(op) << " "
+                                     << count << " of " << sources;
           }
         }
       }
@@ -91,7 +103,8 @@ TEST(Reduce, EverySetOfInstructionsGivesTheSameBits) {
   }
 }
 
-// One thread flushes numbers this small to zero, as torch::set_flush_denormal asks for; another does not.
+// One thread flushes numbers this small to zero, as torch::set_flush_denormal asks for; another
+// does not.
 TEST(Reduce, IsTheSameWhateverTheThreadDoesWithDenormals) {
 #if defined(__x86_64__)
   const std::vector<float> tiny(100, 1e-40F);
@@ -99,7 +112,8 @@ TEST(Reduce, IsTheSameWhateverTheThreadDoesWithDenormals) {
   for (const char* set : kSets) {
     for (const Op op : {Op::sum, Op::avg, Op::max}) {
       const Reduce reduce = reduce_for(Type::f32, op, set);
-      if (reduce == nullptr) continue;
+      if (reduce == nullptr)
+        continue;
       for (const int sources : {2, 3}) {
         std::vector<float> kept(tiny.size()), flushed(tiny.size());
         reduce(kept.data(), in, sources, kept.size());
@@ -123,7 +137,8 @@ TEST(Reduce, SumsInRankOrder) {
   float out[2];
   for (const char* set : kSets) {
     const Reduce reduce = reduce_for(Type::f32, Op::sum, set);
-    if (reduce == nullptr) continue;
+    if (reduce == nullptr)
+      continue;
     reduce(out, in, 3, 2);
     EXPECT_EQ(out[0], 1e-3F) << set << ": (1e8 - 1e8) + 1e-3, in this order";
     EXPECT_EQ(out[1], 6.0F);
@@ -145,7 +160,8 @@ TEST(Reduce, HalvesAreAddedAsFloats) {
   const void* in[] = {&big, &one, &one};
   for (const char* set : kSets) {
     const Reduce reduce = reduce_for(Type::f16, Op::sum, set);
-    if (reduce == nullptr) continue;
+    if (reduce == nullptr)
+      continue;
     uint16_t out = 0;
     reduce(&out, in, 3, 1);
     EXPECT_EQ(out, 0x6801) << set << ": 2050";
@@ -155,12 +171,14 @@ TEST(Reduce, HalvesAreAddedAsFloats) {
 // Every half to float and back, by the definition of the format.
 TEST(Reduce, EveryHalfIsItself) {
   std::vector<uint16_t> all(65536), out(65536);
-  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+  for (size_t i = 0; i < all.size(); ++i)
+    all[i] = static_cast<uint16_t>(i);
   const void* in[] = {all.data()};
   for (const char* set : kSets) {
     for (const Type type : {Type::f16, Type::bf16}) {
       const Reduce reduce = reduce_for(type, Op::sum, set);
-      if (reduce == nullptr) continue;
+      if (reduce == nullptr)
+        continue;
       reduce(out.data(), in, 1, all.size());
       const uint32_t infinity = type == Type::f16 ? 0x7c00 : 0x7f80;
       for (uint32_t i = 0; i < 65536; ++i) {

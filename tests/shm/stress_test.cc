@@ -1,5 +1,6 @@
-// Random operations, types and sizes, each checked against what it means, in groups that overlap too; then
-// ranks that are killed at random moments. MUSTER_STRESS_SECONDS: how long each of the two parts goes on.
+// Random operations, types and sizes, each checked against what it means, in groups that overlap
+// too; then ranks that are killed at random moments. MUSTER_STRESS_SECONDS: how long each of the
+// two parts goes on.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -22,9 +23,15 @@ double stress_seconds() {
   return static_cast<double>(get_env_int("MUSTER_STRESS_SECONDS").value_or(15));
 }
 
-constexpr Kind kKinds[] = {Kind::all_reduce, Kind::reduce,         Kind::broadcast,
-                           Kind::all_gather, Kind::reduce_scatter, Kind::gather,
-                           Kind::scatter,    Kind::all_to_all,     Kind::barrier};
+constexpr Kind kKinds[] = {Kind::all_reduce,
+                           Kind::reduce,
+                           Kind::broadcast,
+                           Kind::all_gather,
+                           Kind::reduce_scatter,
+                           Kind::gather,
+                           Kind::scatter,
+                           Kind::all_to_all,
+                           Kind::barrier};
 
 // One operation: the same on every rank, as it comes from the same generator.
 struct Drawn {
@@ -55,8 +62,8 @@ Drawn draw(std::mt19937& random, int ranks) {
 // What `rank` gives to `to`. Bytes small enough to be finite numbers of every type.
 std::vector<std::byte> given(const Drawn& drawn, int rank, int to) {
   std::vector<std::byte> bytes(drawn.count * size_of(drawn.type));
-  uint64_t state =
-      drawn.seed * 2654435761U + static_cast<uint64_t>(rank) * 97 + static_cast<uint64_t>(to) * 131 + 1;
+  uint64_t state = drawn.seed * 2654435761U + static_cast<uint64_t>(rank) * 97 +
+                   static_cast<uint64_t>(to) * 131 + 1;
   for (std::byte& byte : bytes) {
     state = state * 6364136223846793005U + 1442695040888963407U;
     byte = static_cast<std::byte>(state >> 60);  // 0 to 15
@@ -69,10 +76,13 @@ std::vector<std::byte> reduced_in_order(const Drawn& drawn, int ranks, int to) {
   std::vector<const void*> in;
   sources.reserve(static_cast<size_t>(ranks));
   in.reserve(static_cast<size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) sources.push_back(given(drawn, rank, to));
-  for (const auto& source : sources) in.push_back(source.data());
+  for (int rank = 0; rank < ranks; ++rank)
+    sources.push_back(given(drawn, rank, to));
+  for (const auto& source : sources)
+    in.push_back(source.data());
   std::vector<std::byte> out(drawn.count * size_of(drawn.type));
-  if (drawn.count != 0) reduce_for(drawn.type, drawn.op, "plain")(out.data(), in.data(), ranks, drawn.count);
+  if (drawn.count != 0)
+    reduce_for(drawn.type, drawn.op, "plain")(out.data(), in.data(), ranks, drawn.count);
   return out;
 }
 
@@ -85,11 +95,15 @@ void run_drawn(Collectives& collectives, Arena& arena, const Drawn& drawn, int r
   };
   std::vector<std::vector<std::byte>> in, out;
   std::shared_ptr<std::byte> shared;
-  Request request{
-      .kind = drawn.kind, .op = drawn.op, .type = drawn.type, .root = drawn.root, .count = drawn.count};
+  Request request{.kind = drawn.kind,
+                  .op = drawn.op,
+                  .type = drawn.type,
+                  .root = drawn.root,
+                  .count = drawn.count};
   std::vector<std::vector<std::byte>> expected;
   const bool reduces_one = drawn.kind == Kind::all_reduce || drawn.kind == Kind::reduce;
-  if (drawn.kind == Kind::barrier) request.count = 0;
+  if (drawn.kind == Kind::barrier)
+    request.count = 0;
   if (reduces_one || drawn.kind == Kind::broadcast) {
     out.push_back(given(drawn, rank, 0));
     if (drawn.kind == Kind::all_reduce && drawn.in_arena) {
@@ -100,11 +114,13 @@ void run_drawn(Collectives& collectives, Arena& arena, const Drawn& drawn, int r
     if (drawn.kind == Kind::reduce) {
       in.push_back(out[0]);
       request.in = {part(in[0])};
-      if (!at_root) request.out.clear();
+      if (!at_root)
+        request.out.clear();
     }
-    expected.push_back(!reduces_one                                ? given(drawn, drawn.root, 0)
-                       : drawn.kind == Kind::all_reduce || at_root ? reduced_in_order(drawn, ranks, 0)
-                                                                   : out[0]);
+    expected.push_back(!reduces_one ? given(drawn, drawn.root, 0)
+                       : drawn.kind == Kind::all_reduce || at_root
+                           ? reduced_in_order(drawn, ranks, 0)
+                           : out[0]);
   } else if (drawn.kind == Kind::all_gather || drawn.kind == Kind::gather) {
     in.push_back(given(drawn, rank, 0));
     request.in = {part(in[0])};
@@ -112,11 +128,13 @@ void run_drawn(Collectives& collectives, Arena& arena, const Drawn& drawn, int r
       out.emplace_back(bytes);
       expected.push_back(given(drawn, from, 0));
     }
-    for (auto& one : out) request.out.push_back(part(one));
+    for (auto& one : out)
+      request.out.push_back(part(one));
   } else if (drawn.kind == Kind::reduce_scatter || drawn.kind == Kind::scatter) {
     for (int to = 0; to < ranks && (drawn.kind == Kind::reduce_scatter || at_root); ++to)
       in.push_back(given(drawn, rank, to));
-    for (auto& one : in) request.in.push_back(part(one));
+    for (auto& one : in)
+      request.in.push_back(part(one));
     out.emplace_back(bytes);
     request.out = {part(out[0])};
     expected.push_back(drawn.kind == Kind::scatter ? given(drawn, drawn.root, rank)
@@ -127,16 +145,26 @@ void run_drawn(Collectives& collectives, Arena& arena, const Drawn& drawn, int r
       out.emplace_back(bytes);
       expected.push_back(given(drawn, peer, rank));
     }
-    for (auto& one : in) request.in.push_back(part(one));
-    for (auto& one : out) request.out.push_back(part(one));
+    for (auto& one : in)
+      request.in.push_back(part(one));
+    for (auto& one : out)
+      request.out.push_back(part(one));
   }
   collectives.begin(request);
   collectives.finish(request, Deadline(std::chrono::seconds(20)));
-  if (shared) std::copy_n(shared.get(), bytes, out[0].begin());
+  if (shared)
+    std::copy_n(shared.get(), bytes, out[0].begin());
   if (out != expected) {
     throw Error(ErrorCode::internal,
-                cat(to_string(drawn.kind), " ", to_string(drawn.op), " ", to_string(drawn.type), " of ",
-                    drawn.count, ": wrong on rank ", rank));
+                cat(to_string(drawn.kind),
+                    " ",
+                    to_string(drawn.op),
+                    " ",
+                    to_string(drawn.type),
+                    " of ",
+                    drawn.count,
+                    ": wrong on rank ",
+                    rank));
   }
 }
 
@@ -170,7 +198,8 @@ TEST(Stress, RandomOperationsAreRight) {
       std::mt19937 random(seed);
       const auto begun = Clock::now();
       do {
-        for (int i = 0; i < 50; ++i) all.run(draw(random, ranks));
+        for (int i = 0; i < 50; ++i)
+          all.run(draw(random, ranks));
         operations += 50;
       } while (all.goes_on(seconds_since(begun) < stress_seconds() / 4));
     });
@@ -178,22 +207,28 @@ TEST(Stress, RandomOperationsAreRight) {
   }
 }
 
-// Ranks that are in a smaller group too, of every second rank or of the first and the last half, run what
-// that group draws between what all of them run. The groups drift apart and meet again.
+// Ranks that are in a smaller group too, of every second rank or of the first and the last half,
+// run what that group draws between what all of them run. The groups drift apart and meet again.
 TEST(Stress, SubgroupsBesideTheWholeAreRight) {
   constexpr int kRanks = 5;
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(cat("seed ", seed));
   std::map<int, ThreadExchange> meetings;  // by the smaller group
-  for (int group = 0; group < 4; ++group) meetings[group];
+  for (int group = 0; group < 4; ++group)
+    meetings[group];
   std::atomic<int64_t> operations{0};
   run_ranks(kRanks, [&](Team& team) {
     const int rank = team.rank();
-    const auto size_of_group = [](int group) { return group == 0 || group == 3 ? 3 : 2; };
+    const auto size_of_group = [](int group) {
+      return group == 0 || group == 3 ? 3 : 2;
+    };
     const int parity = rank % 2;        // group 0: 0 2 4; group 1: 1 3
     const int half = rank < 2 ? 2 : 3;  // group 2: 0 1; group 3: 2 3 4
-    Team second(meetings.at(parity).exchange(), rank / 2, size_of_group(parity), std::chrono::seconds(20));
-    Team third(meetings.at(half).exchange(), half == 2 ? rank : rank - 2, size_of_group(half),
+    Team second(
+        meetings.at(parity).exchange(), rank / 2, size_of_group(parity), std::chrono::seconds(20));
+    Team third(meetings.at(half).exchange(),
+               half == 2 ? rank : rank - 2,
+               size_of_group(half),
                std::chrono::seconds(20));
     Member all{team}, of_parity{second}, of_half{third};
     std::mt19937 random(seed);
@@ -203,9 +238,11 @@ TEST(Stress, SubgroupsBesideTheWholeAreRight) {
     do {
       for (int i = 0; i < 20; ++i) {
         const uint32_t often = random() % 4;  // as all draw it
-        for (uint32_t j = 0; j < often; ++j) of_parity.run(draw(parity_random, second.size()));
+        for (uint32_t j = 0; j < often; ++j)
+          of_parity.run(draw(parity_random, second.size()));
         all.run(draw(random, kRanks));
-        for (uint32_t j = 0; j < often; ++j) of_half.run(draw(half_random, third.size()));
+        for (uint32_t j = 0; j < often; ++j)
+          of_half.run(draw(half_random, third.size()));
         operations += 1 + 2 * often;
       }
     } while (all.goes_on(seconds_since(begun) < stress_seconds() / 4));
@@ -235,7 +272,8 @@ int64_t now_ns() {
                               },
                           .get =
                               [&](const std::string&) {
-                                while (board.named == 0) std::this_thread::yield();
+                                while (board.named == 0)
+                                  std::this_thread::yield();
                                 return std::string(board.name);
                               }};
   try {
@@ -250,12 +288,15 @@ int64_t now_ns() {
   } catch (const Error& error) {
     const int64_t took = now_ns() - board.killed_at.load();
     const bool right = error.code() == ErrorCode::peer_failed && board.killed_at.load() != 0;
-    if (right && error.message().find("ended") != std::string::npos) ++board.told;
-    if (!right) ++board.wrong;
+    if (right && error.message().find("ended") != std::string::npos)
+      ++board.told;
+    if (!right)
+      ++board.wrong;
     int64_t slowest = board.slowest.load();
     while (took > slowest && !board.slowest.compare_exchange_weak(slowest, took)) {
     }
-    if (!right) std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
+    if (!right)
+      std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
   }
   ::_exit(0);
 }
@@ -266,38 +307,41 @@ TEST(Stress, WhoeverIsKilledAndWheneverTheOthersAreTold) {
   int rounds = 0;
   int64_t slowest = 0;
   do {
-    auto* const board =
-        new (::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
-            Board{};
+    auto* const board = new (::mmap(
+        nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Board{};
     const int ranks = 2 + static_cast<int>(random() % 3);
     const uint32_t seed = random();
     std::vector<pid_t> pids;
     for (int rank = 0; rank < ranks; ++rank) {
       const pid_t pid = ::fork();
-      if (pid == 0) be_rank(*board, rank, ranks, seed);
+      if (pid == 0)
+        be_rank(*board, rank, ranks, seed);
       pids.push_back(pid);
     }
-    // All have met when the first operation is done: who does not come to the rendezvous is missed at its
-    // deadline alone.
+    // All have met when the first operation is done: who does not come to the rendezvous is missed
+    // at its deadline alone.
     const int64_t until = 1 + static_cast<int64_t>(random() % 200);
-    while (board->operations.load() < until && board->wrong == 0) std::this_thread::yield();
+    while (board->operations.load() < until && board->wrong == 0)
+      std::this_thread::yield();
     const size_t victim = random() % pids.size();
     board->killed_at = now_ns();
     ::kill(pids[victim], SIGKILL);
-    for (const pid_t pid : pids) ::waitpid(pid, nullptr, 0);
+    for (const pid_t pid : pids)
+      ::waitpid(pid, nullptr, 0);
     ASSERT_EQ(board->wrong.load(), 0) << "seed " << seed;
     // A rank that was still meeting the others has another message.
     if (until > ranks) {
-      EXPECT_EQ(board->told.load(), ranks - 1) << "seed " << seed << ", rank " << victim << " of " << ranks;
+      EXPECT_EQ(board->told.load(), ranks - 1)
+          << "seed " << seed << ", rank " << victim << " of " << ranks;
     }
     slowest = std::max(slowest, board->slowest.load());
     ::munmap(board, sizeof(Board));
     ++rounds;
   } while (seconds_since(begun) < stress_seconds());
-  std::cout << rounds << " kills; the slowest survivor knew after " << static_cast<double>(slowest) / 1e6
-            << " ms\n";
-  EXPECT_LT(slowest, int64_t{15'000'000'000})
-      << "200 ms is the aim; a loaded machine may take longer to run it at all; the deadline is 20 s";
+  std::cout << rounds << " kills; the slowest survivor knew after "
+            << static_cast<double>(slowest) / 1e6 << " ms\n";
+  EXPECT_LT(slowest, int64_t{15'000'000'000}) << "200 ms is the aim; a loaded machine may take "
+                                                 "longer to run it at all; the deadline is 20 s";
 }
 
 }  // namespace

@@ -36,12 +36,14 @@ TEST(FileRecord, CutOrChangedItIsNone) {
 }
 
 TEST(FileRecord, ReadsItsOwnHeadersOnly) {
-  const auto header = decode_header(encode_header({.world_size = 4, .generation = 2, .boot_id = "b-1"}));
+  const auto header =
+      decode_header(encode_header({.world_size = 4, .generation = 2, .boot_id = "b-1"}));
   ASSERT_TRUE(header);
   EXPECT_EQ(header->world_size, 4);
   EXPECT_EQ(header->generation, 2);
   EXPECT_EQ(header->boot_id, "b-1");
-  for (const std::string text : {"", "4", "4 2", "0 2 b", "-1 2 b", "x 2 b", "4 2 b c", "99999999999 2 b"})
+  for (const std::string text :
+       {"", "4", "4 2", "0 2 b", "-1 2 b", "x 2 b", "4 2 b c", "99999999999 2 b"})
     EXPECT_FALSE(decode_header(text)) << text;
 }
 

@@ -47,11 +47,13 @@ TEST_F(FileStoreTest, ServesProcesses) {
   for (int rank = 0; rank < kRanks; ++rank) {
     ranks.push_back(std::make_unique<ChildProcess>([&](const auto& say) {
       FileStore store(options(rank, kRanks));
-      for (int i = 0; i < kAdds; ++i) store.add("n", 1);
+      for (int i = 0; i < kAdds; ++i)
+        store.add("n", 1);
       store.set(cat("rank/", rank), cat("from ", rank));
       const std::string neighbour = store.get(cat("rank/", (rank + 1) % kRanks), kLong);
       // Nobody leaves before all have read: the last one out takes the keys along.
-      if (store.add("done", 1) == kRanks) store.set("all done", "");
+      if (store.add("done", 1) == kRanks)
+        store.set("all done", "");
       store.wait({"all done"}, kLong);
       say(cat(neighbour, " ", store.add("n", 0), " ", store.num_joined()));
     }));
@@ -75,7 +77,8 @@ TEST_F(FileStoreTest, TheLeftoverOfAKilledRunIsStartedAnewWithAWarning) {
   testing::internal::CaptureStderr();
   FileStore store(options(0, 3, "the next job"));
   const std::string warning = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(warning, testing::AllOf(HasSubstr(path_), HasSubstr("'job'"), HasSubstr("left over")));
+  EXPECT_THAT(warning,
+              testing::AllOf(HasSubstr(path_), HasSubstr("'job'"), HasSubstr("left over")));
   EXPECT_FALSE(store.check({"stale"}));
   EXPECT_EQ(store.num_joined(), 1);
   FileStore second(options(1, 3, "the next job"));
@@ -91,15 +94,18 @@ TEST_F(FileStoreTest, StaleKeysAreNotReadWhileOneOfTheFailedRunStillLives) {
   const pid_t dead = rank1.pid();
   rank1.kill();
   EXPECT_THAT(refusal(options(1)),
-              testing::AllOf(HasSubstr(cat("pid ", dead)), HasSubstr(cat("pid ", rank0.pid())),
+              testing::AllOf(HasSubstr(cat("pid ", dead)),
+                             HasSubstr(cat("pid ", rank0.pid())),
                              HasSubstr(cat("pid ", ::getpid()))));
 }
 
 TEST_F(FileStoreTest, ASecondMemberOfARankIsRefusedAndBothAreNamed) {
   auto rank0 = member(0);
   rank0.hear();
-  EXPECT_THAT(refusal(options(0)), testing::AllOf(HasSubstr("rank 0"), HasSubstr(cat("pid ", rank0.pid())),
-                                                  HasSubstr(cat("pid ", ::getpid()))));
+  EXPECT_THAT(refusal(options(0)),
+              testing::AllOf(HasSubstr("rank 0"),
+                             HasSubstr(cat("pid ", rank0.pid())),
+                             HasSubstr(cat("pid ", ::getpid()))));
   FileStore rank1(options(1));
   EXPECT_TRUE(rank1.check({"stale"}));  // the first member goes on
   EXPECT_EQ(rank1.num_joined(), 2);
@@ -108,9 +114,11 @@ TEST_F(FileStoreTest, ASecondMemberOfARankIsRefusedAndBothAreNamed) {
 TEST_F(FileStoreTest, TwoJobsOfOneFileAreToldApart) {
   auto rank0 = member(0, 2, "job A");
   rank0.hear();
-  EXPECT_THAT(refusal(options(1, 2, "job B")), testing::AllOf(HasSubstr("'job A'"), HasSubstr("'job B'"),
-                                                              HasSubstr(cat("pid ", rank0.pid()))));
-  EXPECT_THAT(refusal(options(1, 4, "job A")), testing::AllOf(HasSubstr("2 ("), HasSubstr("and 4")));
+  EXPECT_THAT(refusal(options(1, 2, "job B")),
+              testing::AllOf(
+                  HasSubstr("'job A'"), HasSubstr("'job B'"), HasSubstr(cat("pid ", rank0.pid()))));
+  EXPECT_THAT(refusal(options(1, 4, "job A")),
+              testing::AllOf(HasSubstr("2 ("), HasSubstr("and 4")));
 }
 
 TEST_F(FileStoreTest, ATornRecordIsIgnoredAndOverwritten) {
@@ -131,7 +139,8 @@ TEST_F(FileStoreTest, AWriterKilledAtAnyMomentLeavesAUsableStore) {
     ChildProcess writer([&](const auto& say) {
       FileStore store(options(1));
       say("joined");
-      for (int64_t i = 0;; ++i) store.set("k", std::string(static_cast<size_t>(i % 5000), 'x'));
+      for (int64_t i = 0;; ++i)
+        store.set("k", std::string(static_cast<size_t>(i % 5000), 'x'));
     });
     writer.hear();
     rank0.get("k", kLong);
@@ -158,8 +167,9 @@ TEST_F(FileStoreTest, AFileCutInItsHeaderIsStartedAnew) {
 
 TEST_F(FileStoreTest, AFileOfAnotherBootProvesNothingAndIsRefused) {
   const FileHeader header{.world_size = 2, .generation = 1, .boot_id = "another-boot"};
-  write_file(path_, std::string(kFileMagic) +
-                        encode_record({FileRecord::Kind::header, "old job", encode_header(header)}));
+  write_file(path_,
+             std::string(kFileMagic) +
+                 encode_record({FileRecord::Kind::header, "old job", encode_header(header)}));
   EXPECT_THAT(refusal(options(0)), testing::AllOf(HasSubstr("'old job'"), HasSubstr("remove it")));
 }
 
@@ -167,9 +177,11 @@ TEST_F(FileStoreTest, AFileRemovedOrCutWhileInUseIsAnError) {
   FileStore rank0(options(0)), rank1(options(1));
   rank0.set("k", "v");
   ASSERT_EQ(::truncate(path_.c_str(), 3), 0);
-  EXPECT_THAT(error_of(ErrorCode::failed_precondition, [&] { rank0.set("k", "w"); }), HasSubstr("cut"));
+  EXPECT_THAT(error_of(ErrorCode::failed_precondition, [&] { rank0.set("k", "w"); }),
+              HasSubstr("cut"));
   ::unlink(path_.c_str());
-  EXPECT_THAT(error_of(ErrorCode::failed_precondition, [&] { rank1.get("k", kLong); }), HasSubstr("removed"));
+  EXPECT_THAT(error_of(ErrorCode::failed_precondition, [&] { rank1.get("k", kLong); }),
+              HasSubstr("removed"));
 }
 
 TEST_F(FileStoreTest, AStoppedHolderOfTheLockIsATimeoutNotAHang) {

@@ -20,9 +20,11 @@ TEST(Frame, OpensWhatWasClosedInOrder) {
   FrameReader reader(kKey);
   std::string bytes;
   const std::vector<std::string> bodies = {"first", "", std::string(100'000, 'x'), "last"};
-  for (const auto& body : bodies) bytes += frame(writer, body);
+  for (const auto& body : bodies)
+    bytes += frame(writer, body);
   std::string_view rest = bytes;
-  for (const auto& body : bodies) EXPECT_TRUE(reader.take(rest) == body);
+  for (const auto& body : bodies)
+    EXPECT_TRUE(reader.take(rest) == body);
   EXPECT_TRUE(rest.empty());
   EXPECT_FALSE(reader.take(rest));
 }

@@ -13,8 +13,10 @@ using namespace store_test;
 TEST(Generations, EachProcessHearsWhyAndWhatItIsThere) {
   MemoryStore store;
   const std::string first = process_name(0, 2), second = process_name(1, 2);
-  announce_generation(store, first, {.number = 2, .why = "rank 1: killed", .variables = {{"RANK", "0"}}});
-  announce_generation(store, second, {.number = 2, .why = "rank 1: killed", .variables = {{"RANK", "1"}}});
+  announce_generation(
+      store, first, {.number = 2, .why = "rank 1: killed", .variables = {{"RANK", "0"}}});
+  announce_generation(
+      store, second, {.number = 2, .why = "rank 1: killed", .variables = {{"RANK", "1"}}});
   const auto heard = wait_for_generation(store, first, 2, kLong);
   ASSERT_TRUE(heard);
   EXPECT_EQ(heard->number, 2);

@@ -17,7 +17,8 @@ class KeyServiceTest : public testing::Test {
   }
   std::vector<KeyService::Client> answered() const {
     std::vector<KeyService::Client> clients;
-    for (const auto& [client, reply] : answers_) clients.push_back(client);
+    for (const auto& [client, reply] : answers_)
+      clients.push_back(client);
     return clients;
   }
   StoreRequest wait_for(std::vector<std::string> keys, int64_t ms = 60'000) const {
@@ -74,8 +75,9 @@ TEST_F(KeyServiceTest, ForgetsWaitersThatHaveGone) {
 }
 
 TEST_F(KeyServiceTest, SaysForAClientThatHasGoneWhatItWanted) {
-  EXPECT_EQ(ask(1, {.operation = Operation::append_when_lost, .keys = {"log"}, .value = "1 has gone"}),
-            Clients{1});
+  EXPECT_EQ(
+      ask(1, {.operation = Operation::append_when_lost, .keys = {"log"}, .value = "1 has gone"}),
+      Clients{1});
   ask(2, wait_for({"log/1"}));
   answers_.clear();
   service_.lose(1, KeyService::Loss::ended, answers_);

@@ -48,7 +48,8 @@ TEST(Secret, SurvivesBeingWrittenInHexadecimal) {
 
 TEST(Secret, RefusesOtherTextWithoutShowingIt) {
   const std::string digits(64, 'a');
-  for (const std::string& text : {std::string(), digits.substr(1), digits + "a", digits.substr(1) + "g"}) {
+  for (const std::string& text :
+       {std::string(), digits.substr(1), digits + "a", digits.substr(1) + "g"}) {
     const auto message = error_of(ErrorCode::invalid_argument, [&] { Secret::from_hex(text); });
     EXPECT_THAT(message, Not(HasSubstr("aaaa")));
   }
@@ -57,7 +58,8 @@ TEST(Secret, RefusesOtherTextWithoutShowingIt) {
 TEST(Secret, IsReadFromAMemfdByManyReadersAndChangedByNone) {
   const Secret secret = Secret::make();
   const Fd fd = secret.to_memfd();
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Secret::from_fd(fd.get()).bytes() == secret.bytes());
+  for (int i = 0; i < 3; ++i)
+    EXPECT_TRUE(Secret::from_fd(fd.get()).bytes() == secret.bytes());
   EXPECT_EQ(::lseek(fd.get(), 0, SEEK_CUR), 64);  // where writing left it
   EXPECT_LT(::write(fd.get(), "x", 1), 0);
   EXPECT_TRUE((::fcntl(fd.get(), F_GETFD) & FD_CLOEXEC) != 0);
@@ -88,7 +90,8 @@ TEST(Secret, IsReadFromAPrivateFileOnly) {
     EXPECT_THAT(error_of(ErrorCode::failed_precondition, [&] { Secret::from_file(path); }),
                 testing::AllOf(HasSubstr(path), HasSubstr("0600"), Not(HasSubstr(secret.hex()))));
   }
-  EXPECT_THAT(error_of(ErrorCode::io, [&] { Secret::from_file(dir.file("absent")); }), HasSubstr("absent"));
+  EXPECT_THAT(error_of(ErrorCode::io, [&] { Secret::from_file(dir.file("absent")); }),
+              HasSubstr("absent"));
   error_of(ErrorCode::failed_precondition, [&] { Secret::from_file(dir.file(".")); });
 }
 
@@ -104,7 +107,8 @@ TEST(Secret, ComesFromTheEnvironment) {
   ::setenv("MUSTER_SECRET_FD", std::to_string(fd.get()).c_str(), 1);
   EXPECT_TRUE(Secret::from_environment()->bytes() == in_fd.bytes());
   ::setenv("MUSTER_SECRET_FD", "-3", 1);
-  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [] { Secret::from_environment(); }), HasSubstr("-3"));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [] { Secret::from_environment(); }),
+              HasSubstr("-3"));
 }
 
 }  // namespace

@@ -18,30 +18,34 @@ TEST(Socket, TellsLoopbackFromTheRest) {
 
 TEST(Socket, NamesAddressesAlikeAtBothEnds) {
   const Deadline soon(kLong);
-  EXPECT_EQ(to_string(resolve({.host = "::ffff:127.0.0.1", .port = 80}, soon).front()), "127.0.0.1:80");
+  EXPECT_EQ(to_string(resolve({.host = "::ffff:127.0.0.1", .port = 80}, soon).front()),
+            "127.0.0.1:80");
   EXPECT_EQ(to_string(resolve({.host = "::1", .port = 80}, soon).front()), "[::1]:80");
 }
 
 TEST(Socket, AHostThatDoesNotResolveIsNamed) {
-  EXPECT_THAT(
-      error_of(
-          ErrorCode::unavailable,
-          [] { resolve({.host = "no-such-host.invalid", .port = 1}, Deadline(std::chrono::seconds(5))); }),
-      HasSubstr("'no-such-host.invalid'"));
+  EXPECT_THAT(error_of(ErrorCode::unavailable,
+                       [] {
+                         resolve({.host = "no-such-host.invalid", .port = 1},
+                                 Deadline(std::chrono::seconds(5)));
+                       }),
+              HasSubstr("'no-such-host.invalid'"));
 }
 
 TEST(Socket, WhereNobodyListensIsNamedAtOnceOrAtTheDeadline) {
   Endpoint endpoint;
   listen_on(endpoint, Deadline(kLong)).reset();  // its port is free again
   for (const IfRefused if_refused : {IfRefused::fail, IfRefused::retry}) {
-    EXPECT_THAT(error_of(ErrorCode::unavailable,
-                         [&] { connect_to(endpoint, if_refused, Deadline(std::chrono::milliseconds(50))); }),
-                HasSubstr(to_string(endpoint)));
+    EXPECT_THAT(
+        error_of(
+            ErrorCode::unavailable,
+            [&] { connect_to(endpoint, if_refused, Deadline(std::chrono::milliseconds(50))); }),
+        HasSubstr(to_string(endpoint)));
   }
   const Endpoint nowhere{.kind = Endpoint::Kind::unix_socket, .path = "/nonexistent/socket"};
-  EXPECT_THAT(
-      error_of(ErrorCode::unavailable, [&] { connect_to(nowhere, IfRefused::fail, Deadline(kLong)); }),
-      HasSubstr("/nonexistent/socket"));
+  EXPECT_THAT(error_of(ErrorCode::unavailable,
+                       [&] { connect_to(nowhere, IfRefused::fail, Deadline(kLong)); }),
+              HasSubstr("/nonexistent/socket"));
 }
 
 }  // namespace

@@ -36,8 +36,8 @@ class MemoryWorld final : public World {
 class FileWorld final : public World {
  public:
   std::shared_ptr<Store> open() override {
-    return std::make_shared<FileStore>(
-        FileStoreOptions{.path = dir_.file("store"), .job = "job", .rank = next_rank_++, .world_size = 100});
+    return std::make_shared<FileStore>(FileStoreOptions{
+        .path = dir_.file("store"), .job = "job", .rank = next_rank_++, .world_size = 100});
   }
 
  private:
@@ -49,7 +49,9 @@ class ServerWorld final : public World {
  public:
   explicit ServerWorld(const std::string& endpoint)
       : server_({.endpoint = parse_endpoint(endpoint), .secret = secret_}) {}
-  std::shared_ptr<Store> open() override { return open_store(to_string(server_.endpoint()), secret_, kLong); }
+  std::shared_ptr<Store> open() override {
+    return open_store(to_string(server_.endpoint()), secret_, kLong);
+  }
 
  private:
   Secret secret_ = Secret::make();
@@ -69,8 +71,8 @@ class UnixWorld final : public World {
 class EtcdWorld final : public World {
  public:
   std::shared_ptr<Store> open() override {
-    return std::make_shared<EtcdStore>(
-        EtcdStoreOptions{.http = {.urls = {get_env("MUSTER_TEST_ETCD").value_or("")}}, .job = job_});
+    return std::make_shared<EtcdStore>(EtcdStoreOptions{
+        .http = {.urls = {get_env("MUSTER_TEST_ETCD").value_or("")}}, .job = job_});
   }
   ~EtcdWorld() override {
     EtcdStore({.http = {.urls = {*get_env("MUSTER_TEST_ETCD")}}, .job = job_}).remove_all();
@@ -81,10 +83,14 @@ class EtcdWorld final : public World {
 };
 
 std::unique_ptr<World> make_world(const std::string& kind) {
-  if (kind == "etcd") return std::make_unique<EtcdWorld>();
-  if (kind == "memory") return std::make_unique<MemoryWorld>();
-  if (kind == "file") return std::make_unique<FileWorld>();
-  if (kind == "unix") return std::make_unique<UnixWorld>();
+  if (kind == "etcd")
+    return std::make_unique<EtcdWorld>();
+  if (kind == "memory")
+    return std::make_unique<MemoryWorld>();
+  if (kind == "file")
+    return std::make_unique<FileWorld>();
+  if (kind == "unix")
+    return std::make_unique<UnixWorld>();
   return std::make_unique<ServerWorld>("tcp://127.0.0.1:0");
 }
 
@@ -96,17 +102,21 @@ class StoreConformance : public testing::TestWithParam<const char*> {
 
 std::vector<const char*> kinds_of_world() {
   std::vector<const char*> kinds = {"memory", "file", "tcp", "unix"};
-  if (get_env("MUSTER_TEST_ETCD")) kinds.push_back("etcd");
+  if (get_env("MUSTER_TEST_ETCD"))
+    kinds.push_back("etcd");
   return kinds;
 }
 
-INSTANTIATE_TEST_SUITE_P(Stores, StoreConformance, testing::ValuesIn(kinds_of_world()),
+INSTANTIATE_TEST_SUITE_P(Stores,
+                         StoreConformance,
+                         testing::ValuesIn(kinds_of_world()),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(StoreConformance, GivesBackWhatWasSet) {
   const std::string every_byte = [] {
     std::string bytes;
-    for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
+    for (int i = 0; i < 256; ++i)
+      bytes += static_cast<char>(i);
     return bytes;
   }();
   store_->set("key", "value");
@@ -127,16 +137,16 @@ TEST_P(StoreConformance, HoldsLargeValuesAndRefusesLargerOnes) {
   const std::string large(in_etcd ? EtcdStore::kMaxValueBytes : size_t{10} << 20, 'x');
   store_->set("large", large);
   EXPECT_TRUE(store_->get("large", kLong) == large);
-  EXPECT_THAT(
-      error_of(ErrorCode::invalid_argument, [&] { store_->set("k", std::string(kMaxValueBytes + 1, 'x')); }),
-      HasSubstr("64.0 MiB"));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument,
+                       [&] { store_->set("k", std::string(kMaxValueBytes + 1, 'x')); }),
+              HasSubstr("64.0 MiB"));
   if (in_etcd) {
     EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { store_->set("k", large + "x"); }),
                 HasSubstr("1.0 MiB"));
   }
-  EXPECT_THAT(
-      error_of(ErrorCode::invalid_argument, [&] { store_->set(std::string(kMaxKeyBytes + 1, 'k'), ""); }),
-      HasSubstr("8.0 KiB"));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument,
+                       [&] { store_->set(std::string(kMaxKeyBytes + 1, 'k'), ""); }),
+              HasSubstr("8.0 KiB"));
   EXPECT_FALSE(store_->check({"k"}));
 }
 
@@ -152,7 +162,8 @@ TEST_P(StoreConformance, AddsToCounters) {
 TEST_P(StoreConformance, RefusesToAddToWhatIsNoNumber) {
   for (const std::string value : {"", "abc", "1.5", "9 ", "99999999999999999999"}) {
     store_->set("text", value);
-    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { store_->add("text", 1); }), HasSubstr("text',"));
+    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { store_->add("text", 1); }),
+                HasSubstr("text',"));
     EXPECT_EQ(store_->get("text", kLong), value);
   }
   store_->set("most", std::to_string(INT64_MAX));
@@ -161,7 +172,8 @@ TEST_P(StoreConformance, RefusesToAddToWhatIsNoNumber) {
 }
 
 TEST_P(StoreConformance, ComparesAndSets) {
-  EXPECT_EQ(store_->compare_set("k", "expected", "x"), "expected");  // absent, and not expected to be
+  EXPECT_EQ(store_->compare_set("k", "expected", "x"),
+            "expected");  // absent, and not expected to be
   EXPECT_FALSE(store_->check({"k"}));
   EXPECT_EQ(store_->compare_set("k", "", "first"), "first");
   EXPECT_EQ(store_->compare_set("k", "", "second"), "first");
@@ -189,11 +201,14 @@ TEST_P(StoreConformance, NamesTheMissingKeysAtTheTimeout) {
   const auto shortly = std::chrono::milliseconds(20);
   EXPECT_THAT(error_of(ErrorCode::timeout, [&] { store_->get("rank\n7", shortly); }),
               testing::AllOf(HasSubstr("rank\\x0a7'"), HasSubstr("20ms")));
-  EXPECT_THAT(error_of(ErrorCode::timeout, [&] { store_->wait({"present", "rank/1", "rank/2"}, shortly); }),
-              testing::AllOf(HasSubstr("rank/1'"), HasSubstr("rank/2'"), Not(HasSubstr("present"))));
+  EXPECT_THAT(
+      error_of(ErrorCode::timeout, [&] { store_->wait({"present", "rank/1", "rank/2"}, shortly); }),
+      testing::AllOf(HasSubstr("rank/1'"), HasSubstr("rank/2'"), Not(HasSubstr("present"))));
   std::vector<std::string> many;
-  for (int i = 0; i < 30; ++i) many.push_back("k" + std::to_string(i));
-  EXPECT_THAT(error_of(ErrorCode::timeout, [&] { store_->wait(many, shortly); }), HasSubstr("and 22 more"));
+  for (int i = 0; i < 30; ++i)
+    many.push_back("k" + std::to_string(i));
+  EXPECT_THAT(error_of(ErrorCode::timeout, [&] { store_->wait(many, shortly); }),
+              HasSubstr("and 22 more"));
 }
 
 TEST_P(StoreConformance, AsksOnceWithoutATimeout) {
@@ -238,17 +253,20 @@ TEST_P(StoreConformance, CountsEveryAddOfManyClients) {
   constexpr int kClients = 16;
   constexpr int kAdds = 40;
   std::vector<std::shared_ptr<Store>> clients;
-  for (int i = 0; i < kClients; ++i) clients.push_back(world_->open());
+  for (int i = 0; i < kClients; ++i)
+    clients.push_back(world_->open());
   std::vector<std::thread> threads;
   for (const auto& client : clients) {
     threads.emplace_back([client] {
       for (int i = 0; i < kAdds; ++i) {
-        if (client->add("n", 1) == kClients * kAdds) client->set("all", "");
+        if (client->add("n", 1) == kClients * kAdds)
+          client->set("all", "");
       }
       client->get("all", kLong);
     });
   }
-  for (auto& thread : threads) thread.join();
+  for (auto& thread : threads)
+    thread.join();
   EXPECT_EQ(store_->add("n", 0), kClients * kAdds);
 }
 
@@ -265,7 +283,8 @@ TEST_P(StoreConformance, AppendsToALogWithoutGaps) {
       }
     });
   }
-  for (std::thread& writer : writers) writer.join();
+  for (std::thread& writer : writers)
+    writer.join();
   std::vector<int> next(kWriters, 0);
   for (int number = 1; number <= kWriters * kEntries; ++number) {
     const auto parts = split(store_->get(log_entry_key("log", number), kLong), ':');
@@ -280,10 +299,12 @@ TEST_P(StoreConformance, LetsOneOfManyCompareSetsWin) {
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&, i] {
       const std::string mine = std::to_string(i);
-      if (store_->compare_set("leader", "", mine) == mine) ++winners;
+      if (store_->compare_set("leader", "", mine) == mine)
+        ++winners;
     });
   }
-  for (auto& thread : threads) thread.join();
+  for (auto& thread : threads)
+    thread.join();
   EXPECT_EQ(winners, 1);
 }
 

@@ -1,5 +1,5 @@
-// What the store's tests share: a temporary folder, child processes, and a client that speaks the protocol by
-// hand in order to break it.
+// What the store's tests share: a temporary folder, child processes, and a client that speaks the
+// protocol by hand in order to break it.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -26,7 +26,8 @@
 
 namespace muster::store_test {
 
-constexpr auto kLong = std::chrono::milliseconds(30'000);  // longer than any wait that is to succeed
+constexpr auto kLong =
+    std::chrono::milliseconds(30'000);  // longer than any wait that is to succeed
 
 class TempDir {
  public:
@@ -46,14 +47,16 @@ class TempDir {
   std::string path_;
 };
 
-// A forked process that runs `body(say)`; what it says is heard by `hear`, one byte at a time in order.
+// A forked process that runs `body(say)`; what it says is heard by `hear`, one byte at a time in
+// order.
 class ChildProcess {
  public:
   using Say = std::function<void(const std::string&)>;
 
   explicit ChildProcess(const std::function<void(const Say&)>& body) {
     int ends[2];
-    if (::pipe(ends) != 0) throw std::runtime_error("pipe");
+    if (::pipe(ends) != 0)
+      throw std::runtime_error("pipe");
     pid_ = ::fork();
     if (pid_ == 0) {
       ::close(ends[0]);
@@ -70,7 +73,8 @@ class ChildProcess {
     from_.reset(ends[0]);
   }
   ~ChildProcess() {
-    if (pid_ > 0) kill();
+    if (pid_ > 0)
+      kill();
   }
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
@@ -79,7 +83,8 @@ class ChildProcess {
   std::string hear() {
     std::string line;
     char c = 0;
-    while (::read(from_.get(), &c, 1) == 1 && c != '\n') line += c;
+    while (::read(from_.get(), &c, 1) == 1 && c != '\n')
+      line += c;
     return line;
   }
   void kill() {
@@ -101,7 +106,8 @@ class ChildProcess {
 
 // Waits in a forked child until somebody kills it.
 [[noreturn]] inline void wait_to_be_killed() {
-  for (;;) ::pause();
+  for (;;)
+    ::pause();
 }
 
 // The message of the Error that `body` throws, whose code must be `code`.
@@ -126,7 +132,8 @@ class RawClient {
   void send(std::string_view bytes) const {
     while (!bytes.empty()) {
       const ssize_t n = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (n <= 0) return;  // the server may have had enough
+      if (n <= 0)
+        return;  // the server may have had enough
       bytes.remove_prefix(static_cast<size_t>(n));
     }
   }
@@ -136,7 +143,8 @@ class RawClient {
     size_t have = 0;
     while (have < size) {
       const ssize_t n = ::recv(fd_.get(), bytes.data() + have, size - have, 0);
-      if (n <= 0) break;
+      if (n <= 0)
+        break;
       have += static_cast<size_t>(n);
     }
     bytes.resize(have);
@@ -147,8 +155,10 @@ class RawClient {
     char byte = 0;
     pollfd waiting{fd_.get(), POLLIN, 0};
     for (;;) {
-      if (::poll(&waiting, 1, static_cast<int>(kLong.count())) <= 0) return false;
-      if (::recv(fd_.get(), &byte, 1, 0) <= 0) return true;
+      if (::poll(&waiting, 1, static_cast<int>(kLong.count())) <= 0)
+        return false;
+      if (::recv(fd_.get(), &byte, 1, 0) <= 0)
+        return true;
     }
   }
 
@@ -156,11 +166,12 @@ class RawClient {
   bool authenticate(const Secret& secret) {
     const std::string greeting = receive(kGreetingBytes);
     const std::string nonce = make_nonce();
-    const HandshakeFacts facts{.secret = secret,
-                               .job = "",
-                               .address = address_,
-                               .client_nonce = nonce,
-                               .server_nonce = std::string_view(greeting).substr(kGreetingWelcome.size())};
+    const HandshakeFacts facts{
+        .secret = secret,
+        .job = "",
+        .address = address_,
+        .client_nonce = nonce,
+        .server_nonce = std::string_view(greeting).substr(kGreetingWelcome.size())};
     send(nonce + make_proof(Side::client, facts));
     const bool in = receive(kProofBytes) == make_proof(Side::server, facts);
     writer.emplace(make_session_key(Side::client, facts));

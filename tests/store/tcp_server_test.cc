@@ -45,16 +45,18 @@ TEST_F(TcpServerTest, TakesAFreePortOnLoopbackAndListensNowhereElse) {
 
 TEST_F(TcpServerTest, APortInUseIsNamed) {
   start();
-  EXPECT_THAT(
-      error_of(ErrorCode::unavailable, [&] { TcpServer({.endpoint = endpoint_, .secret = secret_}); }),
-      HasSubstr(to_string(endpoint_)));
+  EXPECT_THAT(error_of(ErrorCode::unavailable,
+                       [&] { TcpServer({.endpoint = endpoint_, .secret = secret_}); }),
+              HasSubstr(to_string(endpoint_)));
   const Endpoint foreign{.host = "192.0.2.1", .port = 1};  // an address that no machine has
-  EXPECT_THAT(error_of(ErrorCode::unavailable, [&] { TcpServer({.endpoint = foreign, .secret = secret_}); }),
+  EXPECT_THAT(error_of(ErrorCode::unavailable,
+                       [&] { TcpServer({.endpoint = foreign, .secret = secret_}); }),
               HasSubstr("192.0.2.1:1"));
 }
 
 TEST_F(TcpServerTest, ServesWithoutASecretOnlyWhenTold) {
-  EXPECT_THAT(error_of(ErrorCode::failed_precondition, [] { TcpServer(); }), HasSubstr("--no-auth"));
+  EXPECT_THAT(error_of(ErrorCode::failed_precondition, [] { TcpServer(); }),
+              HasSubstr("--no-auth"));
   error_of(ErrorCode::invalid_argument, [&] { TcpServer({.secret = secret_, .no_auth = true}); });
   const TcpServer open_server({.no_auth = true});
   TcpStore store({.endpoint = open_server.endpoint()});
@@ -125,8 +127,9 @@ TEST_F(TcpServerTest, DropsAuthenticFramesThatMakeNoSense) {
     EXPECT_TRUE(client.closed());
   };
   broken_by([](RawClient& client) { client.send("\xff\xff\xff\xff"); });
-  broken_by(
-      [](RawClient& client) { client.send(client.frame({.operation = Operation{77}, .keys = {"k"}})); });
+  broken_by([](RawClient& client) {
+    client.send(client.frame({.operation = Operation{77}, .keys = {"k"}}));
+  });
   broken_by([](RawClient& client) {
     std::string bytes;
     client.writer->append(bytes, [](std::string& out) { out += "nonsense"; });
@@ -157,7 +160,8 @@ TEST_F(TcpServerTest, ReadsNoMoreThan64BytesOfAStranger) {
 
 TEST_F(TcpServerTest, SurvivesAPortScan) {
   start();
-  for (int i = 0; i < 100; ++i) RawClient{endpoint_};
+  for (int i = 0; i < 100; ++i)
+    RawClient{endpoint_};
   for (const std::string probe : {"GET / HTTP/1.0\r\n\r\n", "\n", "\x16\x03\x01"})
     RawClient(endpoint_).send(probe);
   expect_alive();
@@ -171,8 +175,12 @@ TEST_F(TcpServerTest, AProofServesOnce) {
   const std::string nonce = make_nonce();
   const std::string address = "127.0.0.1:" + std::to_string(endpoint_.port);
   const std::string proof =
-      nonce + make_proof(Side::client, {secret_, "", address, nonce,
-                                        std::string_view(greeting).substr(kGreetingWelcome.size())});
+      nonce + make_proof(Side::client,
+                         {secret_,
+                          "",
+                          address,
+                          nonce,
+                          std::string_view(greeting).substr(kGreetingWelcome.size())});
   RawClient thief(endpoint_);
   thief.receive(kGreetingBytes);
   thief.send(proof);
@@ -240,7 +248,8 @@ TEST_F(TcpServerTest, AUnixSocketIsPrivateAndItsLeftoverIsReplaced) {
   ASSERT_EQ(::stat(endpoint.path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 07777, 0600U);
   expect_alive();
-  EXPECT_THAT(error_of(ErrorCode::unavailable, [&] { TcpServer({.endpoint = endpoint, .secret = secret_}); }),
+  EXPECT_THAT(error_of(ErrorCode::unavailable,
+                       [&] { TcpServer({.endpoint = endpoint, .secret = secret_}); }),
               HasSubstr(endpoint.path));
   expect_alive();
   server_.reset();
@@ -250,13 +259,15 @@ TEST_F(TcpServerTest, AUnixSocketIsPrivateAndItsLeftoverIsReplaced) {
 size_t num_descriptors() {
   size_t count = 0;
   DIR* dir = ::opendir("/proc/self/fd");
-  while (::readdir(dir) != nullptr) ++count;
+  while (::readdir(dir) != nullptr)
+    ++count;
   ::closedir(dir);
   return count;
 }
 
 constexpr size_t kRoom = 12;
-constexpr auto kAWhile = std::chrono::seconds(5);  // more than a client needs that there is room for
+constexpr auto kAWhile =
+    std::chrono::seconds(5);  // more than a client needs that there is room for
 
 // A server whose process has room for few more descriptors than it needs itself.
 void serve_in_little_room(const Secret& secret, const ChildProcess::Say& say) {
@@ -270,7 +281,8 @@ void serve_in_little_room(const Secret& secret, const ChildProcess::Say& say) {
 TEST_F(TcpServerTest, StrangersThatHoldAllConnectionsLockNobodyOut) {
   start();
   std::vector<std::unique_ptr<RawClient>> crowd;
-  for (int i = 0; i < 200; ++i) crowd.push_back(std::make_unique<RawClient>(endpoint_));
+  for (int i = 0; i < 200; ++i)
+    crowd.push_back(std::make_unique<RawClient>(endpoint_));
   expect_alive();
   EXPECT_GE(server_->stats().dropped, 136U) << "64 at once";
 }
@@ -279,7 +291,8 @@ TEST_F(TcpServerTest, StrangersThatHoldAllDescriptorsLockNobodyOut) {
   ChildProcess child([&](const auto& say) { serve_in_little_room(secret_, say); });
   endpoint_ = parse_endpoint(child.hear());
   std::vector<std::unique_ptr<RawClient>> crowd;
-  for (size_t i = 0; i < 2 * kRoom; ++i) crowd.push_back(std::make_unique<RawClient>(endpoint_));
+  for (size_t i = 0; i < 2 * kRoom; ++i)
+    crowd.push_back(std::make_unique<RawClient>(endpoint_));
   EXPECT_EQ(open()->add("n", 1), 1);
 }
 
@@ -299,7 +312,8 @@ TEST_F(TcpServerTest, AtTheDescriptorLimitOneClientIsTurnedAwayAndTheOthersLive)
   EXPECT_THAT(refusal, HasSubstr("descriptor"));
   ASSERT_GE(inside.size(), 2U);
   error_of(ErrorCode::unavailable, [&] { open(kAWhile); });
-  for (const auto& store : inside) store->add("n", 1);
+  for (const auto& store : inside)
+    store->add("n", 1);
   const auto expected = static_cast<int64_t>(inside.size());
   inside.pop_back();
   EXPECT_EQ(open()->add("n", 0), expected) << "who asked again while there was no room";

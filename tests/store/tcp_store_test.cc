@@ -44,8 +44,10 @@ TEST(TcpStore, AnotherSecretOrJobIsRefusedClearly) {
     return error_of(ErrorCode::invalid_argument, [&] { TcpStore{options}; });
   };
   EXPECT_THAT(message({.secret = wrong, .job = "a"}),
-              testing::AllOf(HasSubstr("secret"), HasSubstr(to_string(server.endpoint())),
-                             Not(HasSubstr(secret.hex())), Not(HasSubstr(wrong.hex()))));
+              testing::AllOf(HasSubstr("secret"),
+                             HasSubstr(to_string(server.endpoint())),
+                             Not(HasSubstr(secret.hex())),
+                             Not(HasSubstr(wrong.hex()))));
   EXPECT_THAT(message({.job = "a"}), HasSubstr("(none)"));
   message({.secret = secret, .job = "b"});
   TcpStore right({.endpoint = server.endpoint(), .secret = secret, .job = "a"});
@@ -65,20 +67,23 @@ TEST(TcpStore, AServerThatDoesNotKnowTheSecretIsRefused) {
 
 TEST(TcpStore, AnotherProgramOrASilentOneIsNamed) {
   const OtherServer web("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
-  EXPECT_THAT(
-      error_of(ErrorCode::unavailable, [&] { open_store(to_string(web.endpoint()), Secret::make(), kLong); }),
-      testing::AllOf(HasSubstr("another program"), HasSubstr(to_string(web.endpoint()))));
+  EXPECT_THAT(error_of(ErrorCode::unavailable,
+                       [&] { open_store(to_string(web.endpoint()), Secret::make(), kLong); }),
+              testing::AllOf(HasSubstr("another program"), HasSubstr(to_string(web.endpoint()))));
   const OtherServer silent("");
-  EXPECT_THAT(
-      error_of(ErrorCode::timeout, [&] { open_store(to_string(silent.endpoint()), Secret::make(), kShort); }),
-      HasSubstr(to_string(silent.endpoint())));
+  EXPECT_THAT(error_of(ErrorCode::timeout,
+                       [&] { open_store(to_string(silent.endpoint()), Secret::make(), kShort); }),
+              HasSubstr(to_string(silent.endpoint())));
 }
 
 TEST(TcpStore, AHostThatDoesNotResolveIsNamed) {
-  EXPECT_THAT(
-      error_of(ErrorCode::unavailable,
-               [] { open_store("tcp://no-such-host.invalid:1", Secret::make(), std::chrono::seconds(5)); }),
-      HasSubstr("no-such-host.invalid"));
+  EXPECT_THAT(error_of(ErrorCode::unavailable,
+                       [] {
+                         open_store("tcp://no-such-host.invalid:1",
+                                    Secret::make(),
+                                    std::chrono::seconds(5));
+                       }),
+              HasSubstr("no-such-host.invalid"));
 }
 
 TEST(TcpStore, WaitsForAServerThatIsStarting) {
@@ -97,7 +102,8 @@ TEST(TcpStore, AServerThatHasGoneIsNamed) {
   const auto store = open_store(endpoint, secret, kLong);
   std::thread waiter([&] {
     store->set("waiting", "");
-    EXPECT_THAT(error_of(ErrorCode::unavailable, [&] { store->get("never", kLong); }), HasSubstr(endpoint));
+    EXPECT_THAT(error_of(ErrorCode::unavailable, [&] { store->get("never", kLong); }),
+                HasSubstr(endpoint));
   });
   store->get("waiting", kLong);
   server.reset();
@@ -119,7 +125,8 @@ TEST(TcpStore, AServerThatIsKilledIsNamedAndOneThatIsStoppedTimesOut) {
   ::kill(child.pid(), SIGSTOP);
   int status = 0;
   ::waitpid(child.pid(), &status, WUNTRACED);
-  EXPECT_THAT(error_of(ErrorCode::timeout, [&] { store.add("n", 1); }), HasSubstr(to_string(endpoint)));
+  EXPECT_THAT(error_of(ErrorCode::timeout, [&] { store.add("n", 1); }),
+              HasSubstr(to_string(endpoint)));
   ::kill(child.pid(), SIGCONT);
   EXPECT_EQ(store.get("k", kLong), "v");  // the broken connection was not used again
   child.kill();
@@ -145,11 +152,13 @@ TEST(TcpStore, ServesSixtyFourClientsAtOnce) {
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
       const auto store = open_store(to_string(server.endpoint()), secret, kLong);
-      for (int k = 0; k < kAdds; ++k) store->add("n", 1);
+      for (int k = 0; k < kAdds; ++k)
+        store->add("n", 1);
       store->add("finished", 1);
     });
   }
-  for (auto& thread : threads) thread.join();
+  for (auto& thread : threads)
+    thread.join();
   const auto store = open_store(to_string(server.endpoint()), secret, kLong);
   EXPECT_EQ(store->add("n", 0), kThreads * kAdds);
   EXPECT_EQ(server.stats().authenticated, kThreads + 1U);

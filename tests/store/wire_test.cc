@@ -38,7 +38,8 @@ TEST(Wire, RequestsAndRepliesSurvive) {
 }
 
 TEST(Wire, EveryCutAndEveryAdditionIsRefused) {
-  const std::string request = encoded(StoreRequest{.operation = Operation::wait, .keys = {"a", "bc"}});
+  const std::string request =
+      encoded(StoreRequest{.operation = Operation::wait, .keys = {"a", "bc"}});
   const std::string reply = encoded(StoreReply{.text = "value"});
   for (size_t size = 0; size < request.size(); ++size)
     error_of(ErrorCode::io, [&] { decode_request(std::string_view(request).substr(0, size)); });
@@ -50,7 +51,8 @@ TEST(Wire, EveryCutAndEveryAdditionIsRefused) {
 
 TEST(Wire, SenselessRequestsAreRefused) {
   for (const StoreRequest& request :
-       {StoreRequest{.operation = Operation{0}}, StoreRequest{.operation = Operation{99}},
+       {StoreRequest{.operation = Operation{0}},
+        StoreRequest{.operation = Operation{99}},
         StoreRequest{.operation = Operation::set},
         StoreRequest{.operation = Operation::get, .keys = {"a", "b"}},
         StoreRequest{.operation = Operation::num_keys, .keys = {"a"}},
@@ -66,7 +68,8 @@ TEST(Wire, RandomBytesAreRefusedOrDecodedNeverWorse) {
   std::mt19937 random(7);
   for (int i = 0; i < 20'000; ++i) {
     std::string bytes(random() % 64, '\0');
-    for (char& c : bytes) c = static_cast<char>(random() % 8);
+    for (char& c : bytes)
+      c = static_cast<char>(random() % 8);
     for (const auto& decode : {+[](std::string_view b) { (void)decode_request(b); },
                                +[](std::string_view b) { (void)decode_reply(b); }}) {
       try {

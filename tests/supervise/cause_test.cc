@@ -39,23 +39,28 @@ TEST(CauseAmong, OfExitCodesItIsTheOddOneOut) {
   EXPECT_EQ(found_after(std::vector<End>(7, code(1)), code(3)), 0U);
   EXPECT_EQ(found_after(std::vector<End>(7, code(3)), code(1)), 0U);
   EXPECT_EQ(found_after({code(1)}, code(3)), 0U) << "1 is the code of any error";
-  EXPECT_EQ(found_after({code(1), code(1), code(1), code(255)}, code(3)), 4U) << "two are odd: the first";
+  EXPECT_EQ(found_after({code(1), code(1), code(1), code(255)}, code(3)), 4U)
+      << "two are odd: the first";
 }
 
 TEST(CauseAmong, TheOddOneOutComesBeforeASignalThatManyHave) {
   EXPECT_EQ(found_after(std::vector<End>(7, signalled(SIGPIPE)), code(3)), 0U);
   EXPECT_EQ(found_after(std::vector<End>(7, signalled(SIGABRT)), code(1)), 0U);
-  EXPECT_EQ(found_after({code(1), signalled(SIGABRT)}, signalled(SIGABRT)), 2U) << "two are not many";
+  EXPECT_EQ(found_after({code(1), signalled(SIGABRT)}, signalled(SIGABRT)), 2U)
+      << "two are not many";
 }
 
 TEST(CauseAmong, WhoTellsAnErrorOfItsOwnComesBeforeWhoSaysNothing) {
-  EXPECT_EQ(found_after({signalled(SIGABRT), signalled(SIGPIPE), code(3)}, code(1, Account::own_error)), 0U);
+  EXPECT_EQ(
+      found_after({signalled(SIGABRT), signalled(SIGPIPE), code(3)}, code(1, Account::own_error)),
+      0U);
   EXPECT_EQ(found_after({code(1, Account::own_error)}, signalled(SIGKILL)), 0U);
 }
 
 TEST(CauseAmong, WhoHasLostAnotherIsTheLast) {
   EXPECT_EQ(
-      found_after({signalled(SIGABRT, Account::lost_peer), signalled(SIGSEGV, Account::lost_peer)}, code(1)),
+      found_after({signalled(SIGABRT, Account::lost_peer), signalled(SIGSEGV, Account::lost_peer)},
+                  code(1)),
       0U);
   EXPECT_EQ(found_after({code(3, Account::connection)}, code(1)), 0U);
   EXPECT_EQ(found_after({code(1, Account::lost_peer)}, code(1, Account::connection)), 0U);
@@ -70,7 +75,8 @@ TEST(CauseAmong, SaysWhatItDoesNotKnow) {
   EXPECT_THAT(alike.others, ElementsAre(2));
   EXPECT_FALSE(cause_among({code(1, Account::lost_peer), code(1, Account::lost_peer)}).is_known);
   EXPECT_THAT(cause_among({signalled(SIGKILL), signalled(SIGKILL)}).others, IsEmpty());
-  EXPECT_THAT(cause_among({code(1, Account::own_error), code(1, Account::own_error)}).others, IsEmpty());
+  EXPECT_THAT(cause_among({code(1, Account::own_error), code(1, Account::own_error)}).others,
+              IsEmpty());
 }
 
 }  // namespace

@@ -18,7 +18,9 @@ using testing::HasSubstr;
 
 const char* const kPath = "/usr/local/bin:/usr/bin:/bin";
 
-std::string write_program(const ScratchFolder& scratch, const std::string& name, const std::string& text) {
+std::string write_program(const ScratchFolder& scratch,
+                          const std::string& name,
+                          const std::string& text) {
   const std::string path = scratch.write(name, text);
   std::filesystem::permissions(path, std::filesystem::perms::owner_all);
   return path;
@@ -66,7 +68,8 @@ int spawn_error_code(const ChildOptions& options) {
 TEST(FindProgram, SearchesPathLikeAShell) {
   const ScratchFolder scratch;
   write_program(scratch, "tool", "#!/bin/sh\n");
-  EXPECT_EQ(find_program("tool", cat("/nowhere:", scratch.path(), ":/bin")), scratch.path() + "/tool");
+  EXPECT_EQ(find_program("tool", cat("/nowhere:", scratch.path(), ":/bin")),
+            scratch.path() + "/tool");
   EXPECT_EQ(find_program(scratch.path() + "/tool", ""), scratch.path() + "/tool");
 }
 
@@ -92,11 +95,14 @@ TEST(FindProgram, SaysWhyNot) {
 
 TEST(SpawnChild, TellsExecErrorsBeforeItReturns) {
   const ScratchFolder scratch;
-  EXPECT_EQ(spawn_error_code({.argv = {write_program(scratch, "no-interpreter", "#!/no/such/shell\n")}}),
-            127);
-  EXPECT_EQ(spawn_error_code({.argv = {write_program(scratch, "not-a-program", "plain text")}}), 126);
-  EXPECT_EQ(spawn_error_code({.argv = {"/bin/true"}, .environment = {}, .working_directory = "/no/such"}),
+  EXPECT_EQ(
+      spawn_error_code({.argv = {write_program(scratch, "no-interpreter", "#!/no/such/shell\n")}}),
+      127);
+  EXPECT_EQ(spawn_error_code({.argv = {write_program(scratch, "not-a-program", "plain text")}}),
             126);
+  EXPECT_EQ(
+      spawn_error_code({.argv = {"/bin/true"}, .environment = {}, .working_directory = "/no/such"}),
+      126);
 }
 
 TEST(SpawnChild, GivesExactlyTheArgumentsEnvironmentAndFolder) {
@@ -109,7 +115,8 @@ TEST(SpawnChild, GivesExactlyTheArgumentsEnvironmentAndFolder) {
   EXPECT_EQ(run_child(options).out, cat("ONLY=this\nand that", '\0', "PATH=", kPath, '\0'));
   options = {};
   options.working_directory = scratch.path();
-  EXPECT_EQ(run_shell("pwd -P", options).out, std::filesystem::canonical(scratch.path()).string() + "\n");
+  EXPECT_EQ(run_shell("pwd -P", options).out,
+            std::filesystem::canonical(scratch.path()).string() + "\n");
 }
 
 // A signal's disposition for as long as this lives.
@@ -133,8 +140,8 @@ constexpr uint64_t bit(int signal) {
   return uint64_t{1} << (signal - 1);
 }
 
-// The signals that `field` of /proc/self/status names in a new child, without the two (32 and 33) that the C
-// library keeps to itself: no program can set those.
+// The signals that `field` of /proc/self/status names in a new child, without the two (32 and 33)
+// that the C library keeps to itself: no program can set those.
 uint64_t child_signals(const std::string& field) {
   const std::string status = run_child({.argv = {"cat", "/proc/self/status"}}).out;
   const size_t at = status.find(cat(field, ":\t"));
@@ -173,11 +180,13 @@ TEST(SpawnChild, InheritsOnlyTheDescriptorsNamed) {
   const Fd other(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
   ChildOptions options;
   options.inherit_fds = {kept.get()};
-  const std::string listing =
-      run_shell(cat("[ -e /proc/self/fd/", kept.get(), " ] && echo kept; [ -e /proc/self/fd/", other.get(),
-                    " ] && echo leaked; readlink /proc/self/fd/0"),
-                options)
-          .out;
+  const std::string listing = run_shell(cat("[ -e /proc/self/fd/",
+                                            kept.get(),
+                                            " ] && echo kept; [ -e /proc/self/fd/",
+                                            other.get(),
+                                            " ] && echo leaked; readlink /proc/self/fd/0"),
+                                        options)
+                                  .out;
   EXPECT_EQ(listing, "kept\n/dev/null\n");
 }
 

@@ -22,7 +22,8 @@ class Collapse : public testing::Test {
 };
 
 TEST_F(Collapse, TheSameLineOfSeveralBecomesOne) {
-  for (const int rank : {2, 0, 1, 3, 7}) say(rank, "hello");
+  for (const int rank : {2, 0, 1, 3, 7})
+    say(rank, "hello");
   EXPECT_EQ(after(milliseconds(79)), "");
   EXPECT_EQ(after(milliseconds(1)), "[0-3,7] hello ×5\n");
   EXPECT_EQ(lines_.due(), std::nullopt);

@@ -13,7 +13,8 @@ class Live : public testing::Test {
   // Without what tells the terminal to cut long lines.
   std::string drawn(size_t rows = 24) const {
     const std::string all = lines_.draw(rows);
-    if (all.empty()) return all;
+    if (all.empty())
+      return all;
     EXPECT_TRUE(all.starts_with("\033[?7l") && all.ends_with("\033[?7h")) << all;
     return all.substr(5, all.size() - 10);
   }
@@ -22,7 +23,8 @@ class Live : public testing::Test {
 };
 
 TEST_F(Live, OneLineForAllThatShowTheSame) {
-  for (const int rank : {0, 1, 2, 3}) show(rank, "45%");
+  for (const int rank : {0, 1, 2, 3})
+    show(rank, "45%");
   EXPECT_EQ(drawn(), "[0-3] 45% ×4");
   show(2, "40%");
   EXPECT_EQ(drawn(), "[0,1,3] 45% ×3\n[2] 40%\r\033[1A") << "and back to where the first begins";
@@ -39,7 +41,8 @@ TEST_F(Live, WhatIsFinishedIsGone) {
 }
 
 TEST_F(Live, NoMoreLinesThanTheTerminalHas) {
-  for (int rank = 0; rank < 10; ++rank) show(rank, std::to_string(rank) + "%");
+  for (int rank = 0; rank < 10; ++rank)
+    show(rank, std::to_string(rank) + "%");
   EXPECT_EQ(drawn(3), "[0] 0%\n[1] 1%\n… and 8 more\r\033[2A");
   EXPECT_EQ(drawn(1), "… and 10 more");
   EXPECT_EQ(drawn(0), "");

@@ -90,7 +90,8 @@ TEST(Output, NeverMixesLinesOfStandardOutputAndErrorInOnePlace) {
 
 TEST(Output, PassesBytesUntouchedWithoutPrefix) {
   std::string bytes;
-  for (int i = 0; i < 1024; ++i) bytes += static_cast<char>(i);
+  for (int i = 0; i < 1024; ++i)
+    bytes += static_cast<char>(i);
   EXPECT_EQ(shown({bytes}, ""), bytes);
 }
 
@@ -112,7 +113,8 @@ TEST(Output, NeverMixesLinesOfTwoStreams) {
       write_all(one.child_end.get(), line + "\n");
       written = true;
     });
-    // The pipe holds less than the line, so it comes in pieces, with the other stream's lines between.
+    // The pipe holds less than the line, so it comes in pieces, with the other stream's lines
+    // between.
     while (!written) {
       write_all(two.child_end.get(), "short\n");
       loop.run_once(Clock::now() + milliseconds(1));
@@ -122,11 +124,14 @@ TEST(Output, NeverMixesLinesOfTwoStreams) {
   }
   size_t x_count = 0;
   for (const std::string& line : split(caught.text(), '\n')) {
-    if (line.empty()) continue;
+    if (line.empty())
+      continue;
     const bool short_line = line == "[1] short";
-    const bool piece = line.starts_with("[0] x") && line.find_first_not_of('x', 4) == std::string::npos;
+    const bool piece =
+        line.starts_with("[0] x") && line.find_first_not_of('x', 4) == std::string::npos;
     EXPECT_TRUE(short_line || piece) << line.substr(0, 80);
-    if (piece) x_count += line.size() - 4;
+    if (piece)
+      x_count += line.size() - 4;
   }
   EXPECT_EQ(x_count, 100'000U);
 }
@@ -135,8 +140,8 @@ TEST(Output, CopiesToAFileAndKeepsTheEnd) {
   const ScratchFolder scratch;
   EventLoop loop;
   Output output(loop);
-  const auto stream =
-      output.open({.console_fd = -1, .prefix = "[0] ", .file = scratch.path() + "/log", .tail_bytes = 64});
+  const auto stream = output.open(
+      {.console_fd = -1, .prefix = "[0] ", .file = scratch.path() + "/log", .tail_bytes = 64});
   std::string all;
   for (int i = 0; i < 1000; ++i) {
     const std::string line = cat("line ", i, "\n");
@@ -169,7 +174,8 @@ TEST(Output, KnowsWhoseLastLinesAreInSight) {
   EXPECT_FALSE(output.in_sight(unseen.id));
   say(second, "and so I end\n");
   EXPECT_TRUE(output.in_sight(first.id)) << "a line below it";
-  for (int i = 0; i < 100; ++i) say(second, cat("step ", i, " of the other\n"));
+  for (int i = 0; i < 100; ++i)
+    say(second, cat("step ", i, " of the other\n"));
   EXPECT_FALSE(output.in_sight(first.id));
   EXPECT_TRUE(output.in_sight(second.id));
   output.finish();
@@ -209,9 +215,12 @@ TEST(Console, LeavesTheSharedDescriptorBlocking) {
 TEST(Console, AsksForAPauseWhenTheReaderIsSlowAndLosesNothing) {
   const ConsolePipe pipe;
   EventLoop loop;
-  Console console(loop, pipe.write_end.get(), {.buffer_bytes = 1000, .stalled_after = milliseconds(60'000)});
+  Console console(
+      loop, pipe.write_end.get(), {.buffer_bytes = 1000, .stalled_after = milliseconds(60'000)});
   bool room = false;
-  console.on_room = [&] { room = true; };
+  console.on_room = [&] {
+    room = true;
+  };
   std::string sent;
   for (int i = 0; !console.full(); ++i) {
     const std::string text = cat("line ", i, "\n");
@@ -228,18 +237,23 @@ TEST(Console, AsksForAPauseWhenTheReaderIsSlowAndLosesNothing) {
   EXPECT_EQ(got, sent);
 }
 
-// Two ranks: one has paused at a full buffer, the other still writes while the reader takes some of it.
+// Two ranks: one has paused at a full buffer, the other still writes while the reader takes some of
+// it.
 TEST(Console, SaysThatThereIsRoomAlsoToThoseThatPausedFirst) {
   const ConsolePipe pipe;
   EventLoop loop;
   Console console(loop, pipe.write_end.get(), {.buffer_bytes = 400'000});
   bool room = false;
-  console.on_room = [&] { room = true; };
-  while (!console.full()) console.write(std::string(100'000, 'a'));
+  console.on_room = [&] {
+    room = true;
+  };
+  while (!console.full())
+    console.write(std::string(100'000, 'a'));
   while (console.full() && !room) {
     pipe.read_all();
     loop.run_once(Clock::now());
-    if (!room) console.write("b");  // less than full, more than half
+    if (!room)
+      console.write("b");  // less than full, more than half
   }
   EXPECT_TRUE(room) << "full was taken back without a word";
 }
@@ -259,8 +273,8 @@ TEST(Console, WaitsForAPipeAsForATerminalFromWhereOneStops) {
   EXPECT_GE(Clock::now() - stopped, milliseconds(200));
 }
 
-// Two streams of whole lines, all written before, whose reader begins late: a line that a full console cut in
-// two stays one.
+// Two streams of whole lines, all written before, whose reader begins late: a line that a full
+// console cut in two stays one.
 TEST(Output, CutsNoLineWhileItWaitsForTheReader) {
   constexpr int kLines = 37'000;
   const ConsolePipe pipe;
@@ -274,16 +288,20 @@ TEST(Output, CutsNoLineWhileItWaitsForTheReader) {
       const auto stream = output.open({.console_fd = 1, .prefix = prefix});
       ASSERT_GE(::fcntl(stream.child_end.get(), F_SETPIPE_SZ, 1 << 20), 1 << 20);
       std::string text;
-      for (int i = 0; i < kLines; ++i) text += "a line of 27 characters ...\n";
+      for (int i = 0; i < kLines; ++i)
+        text += "a line of 27 characters ...\n";
       write_all(stream.child_end.get(), text);
     }
-    const auto until = Clock::now() + milliseconds(300);  // three times what a quiet line is waited for
-    while (Clock::now() < until) loop.run_once(until);
+    const auto until =
+        Clock::now() + milliseconds(300);  // three times what a quiet line is waited for
+    while (Clock::now() < until)
+      loop.run_once(until);
     std::thread reader([&] {
       char buffer[65536];
       while (!got.ends_with("the end\n")) {
         const ssize_t n = ::read(pipe.read_end.get(), buffer, sizeof(buffer));
-        if (n <= 0) break;
+        if (n <= 0)
+          break;
         got.append(buffer, static_cast<size_t>(n));
       }
     });
@@ -294,16 +312,19 @@ TEST(Output, CutsNoLineWhileItWaitsForTheReader) {
   ::dup2(before.get(), STDOUT_FILENO);
   const auto lines = split(got, '\n');
   EXPECT_EQ(lines.size(), 2U * kLines + 2);  // "the end", and nothing after it
-  EXPECT_EQ(
-      std::count_if(lines.begin(), lines.end(),
-                    [](const std::string& line) { return line.ends_with("] a line of 27 characters ..."); }),
-      2 * kLines);
+  EXPECT_EQ(std::count_if(lines.begin(),
+                          lines.end(),
+                          [](const std::string& line) {
+                            return line.ends_with("] a line of 27 characters ...");
+                          }),
+            2 * kLines);
 }
 
 TEST(Console, LosesNothingOfAPipeWhoseReaderPauses) {
   const ConsolePipe pipe;
   EventLoop loop;
-  Console console(loop, pipe.write_end.get(), {.buffer_bytes = 1000, .stalled_after = milliseconds(1)});
+  Console console(
+      loop, pipe.write_end.get(), {.buffer_bytes = 1000, .stalled_after = milliseconds(1)});
   std::string sent;
   while (!console.full()) {
     sent += std::string(100, 'a');
@@ -318,7 +339,8 @@ TEST(Console, LosesNothingOfAPipeWhoseReaderPauses) {
     char buffer[65536];
     while (got.size() < sent.size()) {
       const ssize_t n = ::read(pipe.read_end.get(), buffer, sizeof(buffer));
-      if (n > 0) got.append(buffer, static_cast<size_t>(n));
+      if (n > 0)
+        got.append(buffer, static_cast<size_t>(n));
     }
   });
   console.flush();
@@ -329,10 +351,14 @@ TEST(Console, LosesNothingOfAPipeWhoseReaderPauses) {
 TEST(Console, SaysAtTheEndWhatWasLost) {
   const ConsolePipe pipe;
   EventLoop loop;
-  Console console(loop, pipe.write_end.get(),
-                  {.buffer_bytes = 1000, .stalled_after = milliseconds(20), .pipes_may_stall = true});
-  while (!console.full()) console.write(std::string(100, 'a'));
-  while (console.full()) loop.run_once(std::nullopt);
+  Console console(
+      loop,
+      pipe.write_end.get(),
+      {.buffer_bytes = 1000, .stalled_after = milliseconds(20), .pipes_may_stall = true});
+  while (!console.full())
+    console.write(std::string(100, 'a'));
+  while (console.full())
+    loop.run_once(std::nullopt);
   console.write(std::string(300, 'b'));
   std::string got = pipe.read_all();
   console.flush();
@@ -343,8 +369,10 @@ TEST(Console, SaysAtTheEndWhatWasLost) {
 TEST(Console, AJobThatIsStoppedWaitsForNoPipe) {
   const ConsolePipe pipe;
   EventLoop loop;
-  Console console(loop, pipe.write_end.get(), {.buffer_bytes = 1000, .stalled_after = milliseconds(20)});
-  while (!console.full()) console.write(std::string(100, 'a'));
+  Console console(
+      loop, pipe.write_end.get(), {.buffer_bytes = 1000, .stalled_after = milliseconds(20)});
+  while (!console.full())
+    console.write(std::string(100, 'a'));
   testing::internal::CaptureStderr();
   console.flush([] { return true; });
   EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("of output not shown"));
@@ -353,10 +381,14 @@ TEST(Console, AJobThatIsStoppedWaitsForNoPipe) {
 TEST(Console, GoesOnWithoutAReaderThatStoppedAndSaysWhatWasLost) {
   const ConsolePipe pipe;
   EventLoop loop;
-  Console console(loop, pipe.write_end.get(),
-                  {.buffer_bytes = 1000, .stalled_after = milliseconds(20), .pipes_may_stall = true});
-  while (!console.full()) console.write(std::string(100, 'a'));
-  while (console.full()) loop.run_once(std::nullopt);  // until it counts as stopped
+  Console console(
+      loop,
+      pipe.write_end.get(),
+      {.buffer_bytes = 1000, .stalled_after = milliseconds(20), .pipes_may_stall = true});
+  while (!console.full())
+    console.write(std::string(100, 'a'));
+  while (console.full())
+    loop.run_once(std::nullopt);  // until it counts as stopped
   console.write(std::string(300, 'b'));
   std::string got = pipe.read_all();
   loop.run_once(Clock::now() + milliseconds(10));
@@ -378,14 +410,16 @@ TEST(Console, DropsWhatAFullDiskRefusesAndGoesOnWhenThereIsRoom) {
   ::setrlimit(RLIMIT_FSIZE, &small);
   EventLoop loop;
   Console console(loop, file.get());
-  for (int i = 0; i < 3; ++i) console.write(std::string(100, 'a'));
+  for (int i = 0; i < 3; ++i)
+    console.write(std::string(100, 'a'));
   EXPECT_FALSE(console.closed());
   EXPECT_FALSE(console.full());
   ::setrlimit(RLIMIT_FSIZE, &limit);
   ::signal(SIGXFSZ, before);
   console.write("after\n");
   EXPECT_EQ(read_file(scratch.path() + "/console"),
-            cat(std::string(100, 'a'), "\n[muster] 200 B of output not shown here: File too large ",
+            cat(std::string(100, 'a'),
+                "\n[muster] 200 B of output not shown here: File too large ",
                 "(--tee 3 keeps it in files)\nafter\n"));
 }
 

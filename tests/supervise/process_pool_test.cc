@@ -30,13 +30,16 @@ ChildOptions pool_shell(const std::string& name, const std::string& script) {
 }
 
 ProcessPoolOptions marked() {
-  return {.mark = cat("MARK=", own_mark()), .child_variable = "NAME", .ask_leftovers = milliseconds(200)};
+  return {.mark = cat("MARK=", own_mark()),
+          .child_variable = "NAME",
+          .ask_leftovers = milliseconds(200)};
 }
 
 PoolExit wait_for_one(ProcessPool& pool) {
   for (;;) {
     auto exits = pool.wait(std::nullopt);
-    if (!exits.empty()) return exits.at(0);
+    if (!exits.empty())
+      return exits.at(0);
   }
 }
 
@@ -44,18 +47,22 @@ pid_t pid_in(const std::string& path) {
   for (;;) {
     std::ifstream file(path);
     std::string line;
-    if (std::getline(file, line) && !file.eof()) return static_cast<pid_t>(parse_int(line).value_or(-1));
+    if (std::getline(file, line) && !file.eof())
+      return static_cast<pid_t>(parse_int(line).value_or(-1));
   }
 }
 
 TEST(ProcessPool, TellsEachEndByItself) {
   ProcessPool pool(marked());
   std::map<int, PoolExit> ends;
-  for (int i = 0; i < 20; ++i) pool.spawn(i, cat(i), pool_shell(cat(i), cat("exit ", i)));
+  for (int i = 0; i < 20; ++i)
+    pool.spawn(i, cat(i), pool_shell(cat(i), cat("exit ", i)));
   while (pool.size() > 0) {
-    for (PoolExit& end : pool.wait(std::nullopt)) ends[end.exit.id] = end;
+    for (PoolExit& end : pool.wait(std::nullopt))
+      ends[end.exit.id] = end;
   }
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(ends[i].exit.exit_code, i);
+  for (int i = 0; i < 20; ++i)
+    EXPECT_EQ(ends[i].exit.exit_code, i);
   pool.spawn(7, "again", pool_shell("again", "kill -9 $$"));
   EXPECT_EQ(wait_for_one(pool).exit.signal, SIGKILL);
 }
@@ -65,10 +72,14 @@ TEST(ProcessPool, WhatAChildLeftEndsWithIt) {
   ProcessPool pool(marked());
   pool.spawn(1, "other", pool_shell("other", "sleep 1000"));
   // One in its group, one in a session of its own that ignores SIGTERM.
-  pool.spawn(2, "leaves",
-             pool_shell("leaves", cat("sleep 1000 & setsid sh -c \"trap '' TERM; echo \\$\\$ >",
-                                      folder.path(), "/p; while :; do sleep 0.05; done\" & while [ ! -s ",
-                                      folder.path(), "/p ]; do sleep 0.01; done")));
+  pool.spawn(2,
+             "leaves",
+             pool_shell("leaves",
+                        cat("sleep 1000 & setsid sh -c \"trap '' TERM; echo \\$\\$ >",
+                            folder.path(),
+                            "/p; while :; do sleep 0.05; done\" & while [ ! -s ",
+                            folder.path(),
+                            "/p ]; do sleep 0.01; done")));
   const PoolExit end = wait_for_one(pool);
   EXPECT_EQ(end.exit.id, 2);
   EXPECT_FALSE(end.killed.empty());
@@ -79,7 +90,10 @@ TEST(ProcessPool, WhatAChildLeftEndsWithIt) {
 // A session of its own and nothing of its parent's environment, as daemons have that clean up after
 // themselves.
 std::string leaves_a_daemon(const std::string& path) {
-  return cat("(env -i setsid sh -c 'echo $$ >", path, "; exec sleep 1000' &); while [ ! -s ", path,
+  return cat("(env -i setsid sh -c 'echo $$ >",
+             path,
+             "; exec sleep 1000' &); while [ ! -s ",
+             path,
              " ]; do sleep 0.01; done");
 }
 
@@ -125,7 +139,8 @@ TEST(ProcessPool, WhatWritesToAChildsOutputIsThatChilds) {
 TEST(ProcessPool, WhatIsOlderThanAChildIsNotThatChilds) {
   const ScratchFolder folder;
   ProcessPool pool(marked());
-  pool.spawn(1, "first", pool_shell("first", leaves_a_daemon(folder.path() + "/p") + "; exec sleep 1000"));
+  pool.spawn(
+      1, "first", pool_shell("first", leaves_a_daemon(folder.path() + "/p") + "; exec sleep 1000"));
   const pid_t daemon = pid_in(folder.path() + "/p");
   const uint64_t began = process_start_ticks(daemon);
   // In the kernel's ticks, which are long, several begin at the same time.
@@ -142,18 +157,25 @@ TEST(ProcessPool, EndsOneAndInsistsAfterTheGrace) {
   const ScratchFolder folder;
   ProcessPool pool(marked());
   pool.spawn(
-      1, "deaf",
-      pool_shell("deaf", cat("trap '' TERM; echo $$ >", folder.path(), "/p; while :; do sleep 0.05; done")));
-  pool.spawn(2, "polite",
-             pool_shell("polite", cat("trap 'exit 5' TERM; echo $$ >", folder.path(),
-                                      "/q; while :; do sleep 0.05; done")));
+      1,
+      "deaf",
+      pool_shell(
+          "deaf",
+          cat("trap '' TERM; echo $$ >", folder.path(), "/p; while :; do sleep 0.05; done")));
+  pool.spawn(
+      2,
+      "polite",
+      pool_shell(
+          "polite",
+          cat("trap 'exit 5' TERM; echo $$ >", folder.path(), "/q; while :; do sleep 0.05; done")));
   pid_in(folder.path() + "/p");
   pid_in(folder.path() + "/q");
   pool.end(1, milliseconds(50));
   pool.end(2, milliseconds(60'000));
   std::map<int, PoolExit> ends;
   while (pool.size() > 0) {
-    for (PoolExit& end : pool.wait(std::nullopt)) ends[end.exit.id] = end;
+    for (PoolExit& end : pool.wait(std::nullopt))
+      ends[end.exit.id] = end;
   }
   EXPECT_EQ(ends[1].exit.signal, SIGKILL);
   EXPECT_EQ(ends[1].exit.sent_signal, SIGKILL);
@@ -165,9 +187,12 @@ TEST(ProcessPool, NothingIsLeftWhenItIsDestroyed) {
   const ScratchFolder folder;
   {
     ProcessPool pool(marked());
-    pool.spawn(1, "a",
-               pool_shell("a", cat("env -i setsid sh -c 'echo $$ >", folder.path(),
-                                   "/p; sleep 1000' & sleep 1000")));
+    pool.spawn(
+        1,
+        "a",
+        pool_shell(
+            "a",
+            cat("env -i setsid sh -c 'echo $$ >", folder.path(), "/p; sleep 1000' & sleep 1000")));
     pid_in(folder.path() + "/p");
   }
   EXPECT_EQ(::kill(pid_in(folder.path() + "/p"), 0), -1);
@@ -178,7 +203,9 @@ TEST(ProcessPool, AChildThatIsAnothersAffairIsLetBe) {
   Child other;
   {
     auto options = marked();
-    options.is_foreign = [&](pid_t pid) { return pid == foreign; };
+    options.is_foreign = [&](pid_t pid) {
+      return pid == foreign;
+    };
     ProcessPool pool(std::move(options));
     other = spawn_child(pool_shell("a", "sleep 1000"));  // with a child's name and mark
     foreign = other.pid;
@@ -198,20 +225,27 @@ TEST(ProcessPool, NothingIsLeftWhenItIsKilled) {
   const pid_t guard = ::fork();
   if (guard == 0) {
     ProcessPool pool(marked());
-    for (int i = 0; i < 3; ++i) {  // the first two go before, so that their groups are forgotten again
-      pool.spawn(i, cat(i),
-                 pool_shell(cat(i), i < 2 ? "exit 0"
-                                          : cat("setsid sh -c 'echo $$ >", folder.path(),
-                                                "/p; sleep 1000' & sleep 1000")));
-      if (i < 2) wait_for_one(pool);
+    for (int i = 0; i < 3;
+         ++i) {  // the first two go before, so that their groups are forgotten again
+      pool.spawn(i,
+                 cat(i),
+                 pool_shell(cat(i),
+                            i < 2 ? "exit 0"
+                                  : cat("setsid sh -c 'echo $$ >",
+                                        folder.path(),
+                                        "/p; sleep 1000' & sleep 1000")));
+      if (i < 2)
+        wait_for_one(pool);
     }
-    for (;;) pool.wait(std::nullopt);
+    for (;;)
+      pool.wait(std::nullopt);
   }
   const pid_t left = pid_in(folder.path() + "/p");
   const Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, left, 0)));
   ::kill(guard, SIGKILL);
   ::waitpid(guard, nullptr, 0);
-  if (!pidfd.valid()) return;
+  if (!pidfd.valid())
+    return;
   EventLoop loop;
   bool gone = false;
   loop.watch_readable(pidfd.get(), [&] { gone = true; });

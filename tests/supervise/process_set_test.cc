@@ -27,14 +27,16 @@ ChildOptions shell(const std::string& script) {
 
 std::vector<int> ids(const WaitResult& result) {
   std::vector<int> list;
-  for (const ChildExit& exit : result.exits) list.push_back(exit.id);
+  for (const ChildExit& exit : result.exits)
+    list.push_back(exit.id);
   return list;
 }
 
 // True when the process ends, or is gone: nobody else would end it.
 bool ends_soon(pid_t pid) {
   const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!fd.valid()) return true;
+  if (!fd.valid())
+    return true;
   pollfd poll = {.fd = fd.get(), .events = POLLIN, .revents = 0};
   return ::poll(&poll, 1, 20'000) == 1;
 }
@@ -64,12 +66,28 @@ TEST(ProcessSet, TellsDeathsInTheirOrder) {
   const ScratchFolder scratch;
   // Each waits until the one before it is a zombie: dead, and not only about to be.
   const auto say = [&](const char* name) {
-    return cat("echo $$ > ", scratch.path(), "/", name, ".part; mv ", scratch.path(), "/", name, ".part ",
-               scratch.path(), "/", name);
+    return cat("echo $$ > ",
+               scratch.path(),
+               "/",
+               name,
+               ".part; mv ",
+               scratch.path(),
+               "/",
+               name,
+               ".part ",
+               scratch.path(),
+               "/",
+               name);
   };
   const auto after = [&](const char* name) {
-    return cat("until [ -e ", scratch.path(), "/", name,
-               " ]; do :; done; until grep -q '^State:.Z' /proc/$(cat ", scratch.path(), "/", name,
+    return cat("until [ -e ",
+               scratch.path(),
+               "/",
+               name,
+               " ]; do :; done; until grep -q '^State:.Z' /proc/$(cat ",
+               scratch.path(),
+               "/",
+               name,
                ")/status; do :; done; ");
   };
   ProcessSet set;
@@ -90,16 +108,18 @@ TEST(ProcessSet, FirstFailureEndsTheOthers) {
   EXPECT_EQ(result.exits[1].sent_signal, SIGTERM);
 }
 
-// Peers that die of the first one's death, at once, must not be taken for the cause. The last one waits for
-// another's death, so that the cause is not the last either.
+// Peers that die of the first one's death, at once, must not be taken for the cause. The last one
+// waits for another's death, so that the cause is not the last either.
 TEST(ProcessSet, NamesTheCauseNotItsConsequence) {
   const ScratchFolder scratch;
   int round = 0;
-  for (const char* end : {"kill -KILL $$", "kill -SEGV $$", "kill -ABRT $$", "kill -PIPE $$", "exit 3"}) {
+  for (const char* end :
+       {"kill -KILL $$", "kill -SEGV $$", "kill -ABRT $$", "kill -PIPE $$", "exit 3"}) {
     for (int peers : {1, 7, 1, 7}) {
       const std::string gate = make_gate(scratch, cat("gate", round++));
       ProcessSet set;
-      for (int id = 0; id < peers; ++id) set.spawn(id, shell(cat("exec 4< ", gate, "; read x <&4; exit 1")));
+      for (int id = 0; id < peers; ++id)
+        set.spawn(id, shell(cat("exec 4< ", gate, "; read x <&4; exit 1")));
       set.spawn(peers, shell(cat("exec 3> ", gate, "; ", end)));
       const WaitResult result = set.wait_all({});
       EXPECT_EQ(result.exits.at(0).id, peers) << end << " with " << peers;
@@ -107,8 +127,8 @@ TEST(ProcessSet, NamesTheCauseNotItsConsequence) {
   }
 }
 
-// One that is on its way out when the others are told to end: its first thread has ended, and the other does
-// when the sleeper is gone, which is long after anybody waits for the cause.
+// One that is on its way out when the others are told to end: its first thread has ended, and the
+// other does when the sleeper is gone, which is long after anybody waits for the cause.
 TEST(ProcessSet, NamesACauseThatIsDeadWhenTheOthersWereTold) {
   const ScratchFolder scratch;
   const std::string leaving =
@@ -128,8 +148,12 @@ TEST(ProcessSet, NamesACauseThatIsDeadWhenTheOthersWereTold) {
   ProcessSet set;
   set.spawn(0, shell(cat("until [ -e ", scratch.path(), "/leaves ]; do :; done; exit 1")));
   set.spawn(1,
-            {.argv = {"python3", "-c", leaving}, .environment = {{"PATH", "/usr/local/bin:/usr/bin:/bin"}}});
-  set.spawn(2, shell(cat("trap 'rm ", scratch.path(), "/lives; exit 0' TERM; while :; do sleep 0.01; done")));
+            {.argv = {"python3", "-c", leaving},
+             .environment = {{"PATH", "/usr/local/bin:/usr/bin:/bin"}}});
+  set.spawn(
+      2,
+      shell(
+          cat("trap 'rm ", scratch.path(), "/lives; exit 0' TERM; while :; do sleep 0.01; done")));
   const WaitResult result = set.wait_all({.account = [](const ChildExit& exit) {
     return exit.exit_code == 1 ? Account::lost_peer : Account::none;
   }});
@@ -145,18 +169,21 @@ TEST(ProcessSet, NamesTheCauseThatTakesItsTimeToEnd) {
   const std::string folder = cat("cd ", scratch.path(), "; ");
   ProcessSet set;
   set.spawn(0,
-            shell(folder + "until [ -e pid ]; do :; done; pid=$(cat pid); "
-                           "until [ $(awk '/VmRSS/ {print $2}' /proc/$pid/status) -gt 100000 ]; do :; done; "
-                           "kill -KILL $pid; while [ -e /proc/$pid/exe ]; do :; done; exit 1"));
-  set.spawn(1, shell(folder + "echo $$ > part; mv part pid; exec dd if=/dev/zero of=/dev/null bs=128M 2>&1"));
+            shell(folder +
+                  "until [ -e pid ]; do :; done; pid=$(cat pid); "
+                  "until [ $(awk '/VmRSS/ {print $2}' /proc/$pid/status) -gt 100000 ]; do :; done; "
+                  "kill -KILL $pid; while [ -e /proc/$pid/exe ]; do :; done; exit 1"));
+  set.spawn(1,
+            shell(folder +
+                  "echo $$ > part; mv part pid; exec dd if=/dev/zero of=/dev/null bs=128M 2>&1"));
   const WaitResult result = set.wait_all({});
   ASSERT_EQ(result.exits.size(), 2U);
   EXPECT_EQ(result.exits[0].id, 1);
   EXPECT_EQ(result.exits[0].signal, SIGKILL);
 }
 
-// A failure that reads as another's consequence, where that one does not end: the rest is stopped after a
-// while.
+// A failure that reads as another's consequence, where that one does not end: the rest is stopped
+// after a while.
 TEST(ProcessSet, AwaitsACauseNotForEver) {
   ProcessSet set;
   set.spawn(0, shell("exit 1"));
@@ -182,8 +209,8 @@ TEST(ProcessSet, KillsWhoIgnoresTheGrace) {
   const WaitResult result = set.wait_all({.stop_on_failure = true, .grace = milliseconds(200)});
   EXPECT_LT(seconds_since(start), 20)
       << "the grace is 200 ms, and 30 s unless it is said; the rest is for a busy machine";
-  const auto stubborn = std::find_if(result.exits.begin(), result.exits.end(),
-                                     [](const ChildExit& exit) { return exit.id == 0; });
+  const auto stubborn = std::find_if(
+      result.exits.begin(), result.exits.end(), [](const ChildExit& exit) { return exit.id == 0; });
   ASSERT_NE(stubborn, result.exits.end());
   EXPECT_EQ(stubborn->signal, SIGKILL);
   EXPECT_EQ(stubborn->sent_signal, SIGKILL);
@@ -194,15 +221,23 @@ TEST(ProcessSet, LeavesNoDescendant) {
   const std::string pids = scratch.path() + "/pids";
   ProcessSet set;
   // In the group; out of it in a session of its own; and twice removed, with its parents gone.
-  set.spawn(0, shell(cat("sleep 1000 & echo $! >> ", pids, "; setsid sh -c 'echo $$ >> ", pids,
-                         "; exec sleep 1000' & (setsid sh -c 'sleep 1000 & echo $! >> ", pids,
-                         "' &) ; while [ $(wc -l < ", pids, ") -lt 3 ]; do :; done; exit 0")));
+  set.spawn(0,
+            shell(cat("sleep 1000 & echo $! >> ",
+                      pids,
+                      "; setsid sh -c 'echo $$ >> ",
+                      pids,
+                      "; exec sleep 1000' & (setsid sh -c 'sleep 1000 & echo $! >> ",
+                      pids,
+                      "' &) ; while [ $(wc -l < ",
+                      pids,
+                      ") -lt 3 ]; do :; done; exit 0")));
   const WaitResult result = set.wait_all({});
   EXPECT_TRUE(result.survivors.empty());
   EXPECT_TRUE(result.killed.empty()) << "SIGTERM was enough";
   const auto lines = split(trim(read_file(pids)), '\n');
   ASSERT_EQ(lines.size(), 3U);
-  for (const std::string& pid : lines) EXPECT_TRUE(ends_soon(std::stoi(pid))) << pid;
+  for (const std::string& pid : lines)
+    EXPECT_TRUE(ends_soon(std::stoi(pid))) << pid;
 }
 
 TEST(ProcessSet, LeavesOthersChildrenAlone) {
@@ -251,7 +286,8 @@ TEST(ProcessSet, HearsSignalsWhateverThreadTheyComeTo) {
     ASSERT_EQ(result.exits.size(), 1U);
     EXPECT_EQ(result.exits[0].exit_code, 5);
     ::pthread_kill(thread.native_handle(), SIGINT);
-    while (set.stop_requested() == 0) ::sched_yield();
+    while (set.stop_requested() == 0)
+      ::sched_yield();
     EXPECT_EQ(set.stop_requested(), SIGINT);
   }
   write_end.reset();
@@ -259,7 +295,8 @@ TEST(ProcessSet, HearsSignalsWhateverThreadTheyComeTo) {
 }
 
 TEST(ProcessSet, GivesSignalsBackAtItsEnd) {
-  const auto handler = [](int) {};
+  const auto handler = [](int) {
+  };
   const auto before = ::signal(SIGTERM, handler);
   {
     const ProcessSet set;
@@ -299,7 +336,8 @@ TEST(ProcessSet, SecondInterruptKillsAtOnce) {
 
 TEST(ProcessSet, KillAllEndsEverything) {
   ProcessSet set;
-  for (int id = 0; id < 5; ++id) set.spawn(id, shell("trap '' TERM; sleep 1000"));
+  for (int id = 0; id < 5; ++id)
+    set.spawn(id, shell("trap '' TERM; sleep 1000"));
   EXPECT_EQ(set.kill_all().exits.size(), 5U);
 }
 

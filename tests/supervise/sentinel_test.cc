@@ -25,18 +25,20 @@ template <class Predicate>
 bool comes_true(Predicate predicate) {
   const Deadline deadline(std::chrono::seconds(60));
   while (!predicate()) {
-    if (deadline.passed()) return false;
+    if (deadline.passed())
+      return false;
     ::sched_yield();
   }
   return true;
 }
 
-// A process in the middle of exec, which spawn_child does not wait for the end of, has no environment to be
-// found by.
+// A process in the middle of exec, which spawn_child does not wait for the end of, has no
+// environment to be found by.
 Child sleeper(const std::string& value = "") {
   Child child = spawn_child(
       {.argv = {"sleep", "1000"},
-       .environment = {{"PATH", "/usr/local/bin:/usr/bin:/bin"}, {"SENTINEL_TEST", value}, {"LAST", "1"}}});
+       .environment = {
+           {"PATH", "/usr/local/bin:/usr/bin:/bin"}, {"SENTINEL_TEST", value}, {"LAST", "1"}}});
   EXPECT_TRUE(comes_true([&] { return !read_file(cat("/proc/", child.pid, "/environ")).empty(); }));
   return child;
 }
@@ -45,7 +47,8 @@ size_t num_open_files(pid_t pid) {
   std::error_code ignored;
   size_t count = 0;
   for (std::filesystem::directory_iterator file(cat("/proc/", pid, "/fd"), ignored), end;
-       !ignored && file != end; file.increment(ignored)) {
+       !ignored && file != end;
+       file.increment(ignored)) {
     ++count;
   }
   return count;
@@ -77,7 +80,8 @@ bool ends_with(const std::vector<std::string>& marks, const Child& child, bool i
   const pid_t launcher = ::fork();
   if (launcher == 0) {
     auto* const sentinel = new Sentinel(marks);
-    if (in_group) sentinel->guard(child.pid);
+    if (in_group)
+      sentinel->guard(child.pid);
     ::kill(::getpid(), SIGKILL);
   }
   ::waitpid(launcher, nullptr, 0);

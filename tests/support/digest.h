@@ -1,4 +1,5 @@
-// All bits of a training's state in one text, for programs that print it: a sum would miss what cancels out.
+// All bits of a training's state in one text, for programs that print it: a sum would miss what
+// cancels out.
 #pragma once
 
 #include <torch/torch.h>
@@ -28,7 +29,8 @@ inline std::vector<at::Tensor> moments_of(torch::optim::Optimizer& optimizer) {
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (found == optimizer.state().end()) continue;
+      if (found == optimizer.state().end())
+        continue;
       auto& state = dynamic_cast<torch::optim::AdamWParamState&>(*found->second);
       moments.push_back(state.exp_avg());
       moments.push_back(state.exp_avg_sq());
@@ -38,7 +40,8 @@ inline std::vector<at::Tensor> moments_of(torch::optim::Optimizer& optimizer) {
   return moments;
 }
 
-inline std::vector<at::Tensor> joined(std::vector<at::Tensor> tensors, const std::vector<at::Tensor>& more) {
+inline std::vector<at::Tensor> joined(std::vector<at::Tensor> tensors,
+                                      const std::vector<at::Tensor>& more) {
   tensors.insert(tensors.end(), more.begin(), more.end());
   return tensors;
 }

@@ -32,7 +32,8 @@ int64_t MemoryStore::add(const std::string& key, int64_t amount) {
   return sum;
 }
 
-std::string MemoryStore::compare_set(const std::string& key, const std::string& expected,
+std::string MemoryStore::compare_set(const std::string& key,
+                                     const std::string& expected,
                                      const std::string& desired) {
   check_limits("compare_set", key, expected);
   check_limits("compare_set", key, desired);
@@ -40,9 +41,11 @@ std::string MemoryStore::compare_set(const std::string& key, const std::string& 
   {
     const Lock lock(mutex_);
     comparison = table_.compare(key, expected, desired);
-    if (comparison.store) table_.set(key, desired);
+    if (comparison.store)
+      table_.set(key, desired);
   }
-  if (comparison.store) changed_.notify_all();
+  if (comparison.store)
+    changed_.notify_all();
   return comparison.result;
 }
 
@@ -69,10 +72,14 @@ int64_t MemoryStore::num_keys() {
   return table_.size();
 }
 
-void MemoryStore::wait_locked(Lock& lock, std::string_view operation, const std::vector<std::string>& keys,
+void MemoryStore::wait_locked(Lock& lock,
+                              std::string_view operation,
+                              const std::vector<std::string>& keys,
                               std::chrono::milliseconds timeout) {
   const auto until = Clock::now() + bounded_timeout(timeout);
-  const auto complete = [&] { return table_.first_missing(keys) == keys.size(); };
+  const auto complete = [&] {
+    return table_.first_missing(keys) == keys.size();
+  };
   if (!changed_.wait_until(lock, until, complete)) {
     throw missing_keys_error(operation, table_.describe_missing(keys), timeout, "in-process store");
   }

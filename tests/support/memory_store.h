@@ -14,7 +14,8 @@ class MemoryStore final : public Store {
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
   int64_t add(const std::string& key, int64_t amount) override;
-  std::string compare_set(const std::string& key, const std::string& expected,
+  std::string compare_set(const std::string& key,
+                          const std::string& expected,
                           const std::string& desired) override;
   bool check(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
@@ -23,7 +24,9 @@ class MemoryStore final : public Store {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  void wait_locked(Lock& lock, std::string_view operation, const std::vector<std::string>& keys,
+  void wait_locked(Lock& lock,
+                   std::string_view operation,
+                   const std::vector<std::string>& keys,
                    std::chrono::milliseconds timeout);
 
   std::mutex mutex_;

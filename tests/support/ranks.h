@@ -1,4 +1,5 @@
-// Ranks as threads of the test's process, over an in-process store: fast, and every rank's failure comes out.
+// Ranks as threads of the test's process, over an in-process store: fast, and every rank's failure
+// comes out.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -14,9 +15,10 @@
 namespace muster::testing {
 
 // What each rank threw, by rank; null where it returned.
-inline std::vector<std::exception_ptr> failures_of_ranks(int world_size,
-                                                         const std::function<void(ProcessGroup&)>& body,
-                                                         const InitOptions& options = {}) {
+inline std::vector<std::exception_ptr> failures_of_ranks(
+    int world_size,
+    const std::function<void(ProcessGroup&)>& body,
+    const InitOptions& options = {}) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::exception_ptr> failures(static_cast<size_t>(world_size));
   std::vector<std::thread> threads;
@@ -31,12 +33,14 @@ inline std::vector<std::exception_ptr> failures_of_ranks(int world_size,
       }
     });
   }
-  for (auto& thread : threads) thread.join();
+  for (auto& thread : threads)
+    thread.join();
   return failures;
 }
 
 // Runs `body` as every rank of a group and shuts the group down; throws the first rank's failure.
-inline void run_ranks(int world_size, const std::function<void(ProcessGroup&)>& body,
+inline void run_ranks(int world_size,
+                      const std::function<void(ProcessGroup&)>& body,
                       const InitOptions& options = {}) {
   const auto failures = failures_of_ranks(
       world_size,
@@ -46,12 +50,14 @@ inline void run_ranks(int world_size, const std::function<void(ProcessGroup&)>& 
       },
       options);
   for (const auto& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
+    if (failure)
+      std::rethrow_exception(failure);
   }
 }
 
 inline std::string message_of(const std::exception_ptr& failure) {
-  if (!failure) return "";
+  if (!failure)
+    return "";
   try {
     std::rethrow_exception(failure);
   } catch (const std::exception& error) {

@@ -1,6 +1,6 @@
-// To be preloaded: writes each fsync, fdatasync and rename of a program into the file RECORDED_SYNCS, a line
-// each, before it is done. While the file BLOCKED_SYNCS exists, fdatasync does not return: a disk that takes
-// nothing.
+// To be preloaded: writes each fsync, fdatasync and rename of a program into the file
+// RECORDED_SYNCS, a line each, before it is done. While the file BLOCKED_SYNCS exists, fdatasync
+// does not return: a disk that takes nothing.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -18,7 +18,8 @@ Function* next_function(const char* name) {
 
 void record(const std::string& line) {
   const char* const path = std::getenv("RECORDED_SYNCS");
-  if (path == nullptr) return;
+  if (path == nullptr)
+    return;
   const int file = ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   const std::string whole = line + "\n";
   (void)!::write(file, whole.data(), whole.size());
@@ -34,7 +35,8 @@ std::string path_of(int file) {
 
 void wait_while_blocked() {
   const char* const path = std::getenv("BLOCKED_SYNCS");
-  while (path != nullptr && ::access(path, F_OK) == 0) ::usleep(2000);
+  while (path != nullptr && ::access(path, F_OK) == 0)
+    ::usleep(2000);
 }
 
 }  // namespace
@@ -57,9 +59,10 @@ int rename(const char* from, const char* to) noexcept {
   return next_function<int(const char*, const char*)>("rename")(from, to);
 }
 
-int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
+int renameat2(
+    int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
   record(std::string("rename ") + from + " " + to);
-  return next_function<int(int, const char*, int, const char*, unsigned)>("renameat2")(from_folder, from,
-                                                                                       to_folder, to, flags);
+  return next_function<int(int, const char*, int, const char*, unsigned)>("renameat2")(
+      from_folder, from, to_folder, to, flags);
 }
 }

@@ -1,4 +1,5 @@
-// Another user's program at a port: for tests that run as root, which alone can become somebody else.
+// Another user's program at a port: for tests that run as root, which alone can become somebody
+// else.
 #pragma once
 
 #include <arpa/inet.h>
@@ -18,8 +19,8 @@ namespace muster {
 
 inline constexpr uid_t kNobody = 65534;
 
-// As user nobody: listens on `port` of every IPv4 address with SO_REUSEADDR, while this lives. `user`: as
-// whom instead.
+// As user nobody: listens on `port` of every IPv4 address with SO_REUSEADDR, while this lives.
+// `user`: as whom instead.
 class Stranger {
  public:
   explicit Stranger(int port, uid_t user = kNobody) {
@@ -30,7 +31,8 @@ class Stranger {
     pid_ = ::fork();
     if (pid_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (user == ::geteuid() || ::setuid(user) == 0) listen(port, write_end.get());
+      if (user == ::geteuid() || ::setuid(user) == 0)
+        listen(port, write_end.get());
       ::_exit(1);
     }
     write_end.reset();
@@ -58,7 +60,8 @@ class Stranger {
         ::listen(fd, 16) != 0)
       return;
     (void)!::write(ready, "x", 1);
-    for (;;) ::pause();
+    for (;;)
+      ::pause();
   }
 
   pid_t pid_ = -1;

@@ -5,7 +5,9 @@
 namespace muster {
 namespace {
 
-TaskAttempt ended_with(const Task& task, const ChildExit& exit, TaskEnd::Kind kind = TaskEnd::Kind::ended) {
+TaskAttempt ended_with(const Task& task,
+                       const ChildExit& exit,
+                       TaskEnd::Kind kind = TaskEnd::Kind::ended) {
   TaskEnd end{.kind = kind};
   end.exit.exit = exit;
   TaskAttempt attempt;
@@ -15,10 +17,13 @@ TaskAttempt ended_with(const Task& task, const ChildExit& exit, TaskEnd::Kind ki
 
 TEST(TakeExit, ASignalIsASignalWhoeverSaysIt) {
   EXPECT_EQ(ended_with({}, {.exit_code = 3}), (TaskAttempt{.exit_code = 3}));
-  EXPECT_EQ(ended_with({}, {.exit_code = 137}), (TaskAttempt{.exit_code = 137})) << "a program's own code";
+  EXPECT_EQ(ended_with({}, {.exit_code = 137}), (TaskAttempt{.exit_code = 137}))
+      << "a program's own code";
   EXPECT_EQ(ended_with({}, {.signal = 9}), (TaskAttempt{.signal = 9}));
-  EXPECT_EQ(ended_with({.ranks = 2}, {.exit_code = 137}), (TaskAttempt{.signal = 9})) << "of a rank";
-  EXPECT_EQ(ended_with({.ranks = 2}, {.exit_code = 255}), (TaskAttempt{.exit_code = 255})) << "no signal's";
+  EXPECT_EQ(ended_with({.ranks = 2}, {.exit_code = 137}), (TaskAttempt{.signal = 9}))
+      << "of a rank";
+  EXPECT_EQ(ended_with({.ranks = 2}, {.exit_code = 255}), (TaskAttempt{.exit_code = 255}))
+      << "no signal's";
   EXPECT_EQ(ended_with({}, {.exit_code = 1}, TaskEnd::Kind::lost), (TaskAttempt{.lost = true}));
 }
 
@@ -36,8 +41,9 @@ TEST(JudgeEnd, ExitCode75IsNoFailureAndCostsNoRetry) {
   EXPECT_EQ(result.state, TaskState::waiting);
   EXPECT_EQ(judged({.exit_code = 75}, {.draining = true}, result), AttemptEnd::stopped);
   EXPECT_EQ(result.state, TaskState::skipped) << "--resume starts it";
-  EXPECT_EQ(judged({.exit_code = 75}, {.interrupted = true, .ending = true, .why_ended = "why"}, result),
-            AttemptEnd::interrupted);
+  EXPECT_EQ(
+      judged({.exit_code = 75}, {.interrupted = true, .ending = true, .why_ended = "why"}, result),
+      AttemptEnd::interrupted);
   EXPECT_EQ(result.state, TaskState::skipped);
   EXPECT_EQ(result.reason, "why");
   EXPECT_EQ(judged({.exit_code = 76}, {}, result), AttemptEnd::failed);

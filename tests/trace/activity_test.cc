@@ -39,9 +39,9 @@ class ActivityTest : public testing::Test {
   }
 
   std::unique_ptr<Activity> open(int rank = 0, int world_size = 1) {
-    auto activity =
-        std::make_unique<Activity>(activity_path(folder_, 0, rank),
-                                   ActivityOwner{.rank = rank, .world_size = world_size, .device = "cpu:0"});
+    auto activity = std::make_unique<Activity>(
+        activity_path(folder_, 0, rank),
+        ActivityOwner{.rank = rank, .world_size = world_size, .device = "cpu:0"});
     Activity::set(activity.get());
     return activity;
   }
@@ -63,7 +63,8 @@ CallFacts call_facts(int64_t sequence, const std::vector<int64_t>& sizes) {
 TEST_F(ActivityTest, SaysWhoseItIs) {
   const auto activity = open(2, 4);
   EXPECT_EQ(view_of(*activity).libtorch, "") << "nobody has told";
-  activity->set_software({.libtorch = "2.15.0", .backend = "nccl", .device_name = std::string(100, 'n')});
+  activity->set_software(
+      {.libtorch = "2.15.0", .backend = "nccl", .device_name = std::string(100, 'n')});
   const ActivityView view = view_of(*activity);
   EXPECT_EQ(view.libtorch, "2.15.0");
   EXPECT_EQ(view.backend, "nccl");
@@ -78,7 +79,8 @@ TEST_F(ActivityTest, SaysWhoseItIs) {
   EXPECT_EQ(view.main(), nullptr);
   const int64_t unix_now = nanoseconds_of(CLOCK_REALTIME);
   EXPECT_NEAR(static_cast<double>(view.opened_ns + view.unix_minus_monotonic_ns),
-              static_cast<double>(unix_now), 60e9);
+              static_cast<double>(unix_now),
+              60e9);
 }
 
 TEST_F(ActivityTest, ALossThatIsNoNumberIsTold) {
@@ -118,11 +120,13 @@ TEST_F(ActivityTest, NamesTheSpansThatAThreadIsIn) {
 TEST_F(ActivityTest, DeepSpansAreCounted) {
   const auto activity = open();
   std::vector<std::unique_ptr<Span>> spans;
-  for (size_t i = 0; i < kActivityDepth + 3; ++i) spans.push_back(std::make_unique<Span>(cat(i).c_str()));
+  for (size_t i = 0; i < kActivityDepth + 3; ++i)
+    spans.push_back(std::make_unique<Span>(cat(i).c_str()));
   const ActivityView view = view_of(*activity);
   EXPECT_THAT(view.main()->spans, SizeIs(kActivityDepth));
   EXPECT_EQ(view.main()->deeper, 3);
-  while (!spans.empty()) spans.pop_back();
+  while (!spans.empty())
+    spans.pop_back();
   EXPECT_THAT(view_of(*activity).threads, IsEmpty());
 }
 
@@ -208,14 +212,16 @@ TEST_F(ActivityTest, TheLast1024CallsAreKept) {
   uint64_t first = 0;
   for (int64_t i = 0; i < 3000; ++i) {
     const uint64_t number = activity->begin_call(call_facts(i, {i}));
-    if (i == 0) first = number;
+    if (i == 0)
+      first = number;
   }
   activity->end_call(first, CallState::ended);  // its place is another's
   const ActivityView view = view_of(*activity);
   ASSERT_THAT(view.calls, SizeIs(kActivityCalls));
   EXPECT_EQ(view.calls.front().sequence, 3000 - 1024);
   EXPECT_EQ(view.calls.back().sequence, 2999);
-  EXPECT_TRUE(std::none_of(view.calls.begin(), view.calls.end(), [](const auto& c) { return c.end_ns; }));
+  EXPECT_TRUE(
+      std::none_of(view.calls.begin(), view.calls.end(), [](const auto& c) { return c.end_ns; }));
 }
 
 // A reader beside a writer of calls and two of spans sees whole records alone.
@@ -234,7 +240,8 @@ TEST_F(ActivityTest, RecordsAreWholeWhileTheyChange) {
   });
   for (const char* name : {"aaaaaaaa", "bbbbbbbb"}) {
     writers.emplace_back([&, name] {
-      while (!stop) const Span span(name);
+      while (!stop)
+        const Span span(name);
     });
   }
   bool whole = true;
@@ -246,7 +253,8 @@ TEST_F(ActivityTest, RecordsAreWholeWhileTheyChange) {
       whole = whole && (thread.spans[0].name == "aaaaaaaa" || thread.spans[0].name == "bbbbbbbb");
   }
   stop = true;
-  for (std::thread& writer : writers) writer.join();
+  for (std::thread& writer : writers)
+    writer.join();
   EXPECT_TRUE(whole);
 }
 
@@ -262,7 +270,8 @@ TEST_F(ActivityTest, IsWholeAfterSigkill) {
     activity->begin_call(call_facts(41, {1000}));
     activity->note_step(12);
     static_cast<void>(::write(ready[1], "x", 1));
-    for (;;) ::pause();
+    for (;;)
+      ::pause();
   }
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
@@ -341,7 +350,8 @@ TEST_F(ActivityTest, WhatAnEarlierJobHasLeftInTheFolderGoes) {
   const auto living = open(1, 2);
   open(2, 3);
   {
-    std::fstream other(activity_path(folder_, 0, 2), std::ios::in | std::ios::out | std::ios::binary);
+    std::fstream other(activity_path(folder_, 0, 2),
+                       std::ios::in | std::ios::out | std::ios::binary);
     other.seekp(offsetof(ActivityHeader, host));
     other << "elsewhere" << '\0';
   }
@@ -375,7 +385,8 @@ TEST_F(ActivityTest, WhatIsNoActivityFileIsRefused) {
   std::string other = good;
   ++other[offsetof(ActivityHeader, version)];
   EXPECT_THAT(error_of(other),
-              HasSubstr(cat("expected version ", kActivityVersion, ", got version ", kActivityVersion + 1)));
+              HasSubstr(cat(
+                  "expected version ", kActivityVersion, ", got version ", kActivityVersion + 1)));
   other = good;
   other[offsetof(ActivityHeader, rank)] = 1;
   EXPECT_THAT(error_of(other), HasSubstr("a rank below its world size, got rank 1 of 1"));

@@ -17,12 +17,17 @@ class ComparedRanks {
  public:
   explicit ComparedRanks(int size) {
     for (int rank = 0; rank < size; ++rank)
-      views.push_back({.rank = rank, .world_size = size, .unix_minus_monotonic_ns = rank * kHostsClock});
+      views.push_back(
+          {.rank = rank, .world_size = size, .unix_minus_monotonic_ns = rank * kHostsClock});
   }
 
   // At the time `at` of all hosts.
-  CallView& call(int rank, int64_t sequence, const std::string& what, int64_t at = 0,
-                 const std::string& operation = "all_reduce", const std::string& group = "world") {
+  CallView& call(int rank,
+                 int64_t sequence,
+                 const std::string& what,
+                 int64_t at = 0,
+                 const std::string& operation = "all_reduce",
+                 const std::string& group = "world") {
     ActivityView& view = views[static_cast<size_t>(rank)];
     view.calls.push_back({.number = ++view.num_calls,
                           .group = group,
@@ -35,7 +40,8 @@ class ComparedRanks {
     return view.calls.back();
   }
   void all(int64_t sequence, const std::string& what, int64_t at = 0) {
-    for (int rank = 0; rank < static_cast<int>(views.size()); ++rank) call(rank, sequence, what, at);
+    for (int rank = 0; rank < static_cast<int>(views.size()); ++rank)
+      call(rank, sequence, what, at);
   }
 
   std::vector<ActivityView> views;
@@ -43,7 +49,8 @@ class ComparedRanks {
 
 TEST(CompareActivity, RanksThatDidTheSame) {
   ComparedRanks ranks(3);
-  for (int i = 0; i < 5; ++i) ranks.all(i, "f32[4]");
+  for (int i = 0; i < 5; ++i)
+    ranks.all(i, "f32[4]");
   EXPECT_THAT(compare_activity(ranks.views), IsEmpty());
   EXPECT_THAT(compare_activity(std::vector<ActivityView>{}), IsEmpty());
 }
@@ -55,7 +62,8 @@ TEST(CompareActivity, OfAJobThatReplacedRanksTheNewestGeneration) {
     ranks.call(survivor, 0, "f32[4]", 5, "all_reduce", "world of generation 1");
   }
   ranks.call(1, 0, "f32[4]", 5, "all_reduce", "world of generation 1");
-  EXPECT_THAT(compare_activity(ranks.views), IsEmpty()) << "the replacement has no part in what was before";
+  EXPECT_THAT(compare_activity(ranks.views), IsEmpty())
+      << "the replacement has no part in what was before";
 
   ranks.call(0, 1, "f32[4]", 6, "all_reduce", "world of generation 1").end_ns.reset();
   ranks.call(2, 1, "f32[4]", 6, "all_reduce", "world of generation 1").end_ns.reset();
@@ -68,7 +76,8 @@ TEST(CompareActivity, OfAJobThatReplacedRanksTheNewestGeneration) {
 TEST(CompareActivity, ARankOfWhoseCallsTooFewAreKnownIsNotAccused) {
   ComparedRanks ranks(2);
   ranks.all(0, "f32[4]");
-  for (int i = 1; i <= 20; ++i) ranks.call(1, i, "f32[4]", i, "send", "other");
+  for (int i = 1; i <= 20; ++i)
+    ranks.call(1, i, "f32[4]", i, "send", "other");
   ranks.views[1].calls.erase(ranks.views[1].calls.begin(), ranks.views[1].calls.begin() + 5);
   EXPECT_THAT(compare_activity(ranks.views), IsEmpty()) << "it may have made the call";
 }
@@ -83,10 +92,10 @@ TEST(CompareActivity, ARankThatNeverBegan) {
   const auto found = compare_activity(ranks.views);
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_THAT(found[0].ranks, ElementsAre(2));
-  EXPECT_EQ(
-      found[0].text(),
-      "rank 2 left the common path first: it never began all_reduce #41 f32[1000] of world, which rank(s) 0, "
-      "1 began; it was in tokenize; last all_reduce #40 f32[1000]");
+  EXPECT_EQ(found[0].text(),
+            "rank 2 left the common path first: it never began all_reduce #41 f32[1000] of world, "
+            "which rank(s) 0, "
+            "1 began; it was in tokenize; last all_reduce #40 f32[1000]");
 }
 
 TEST(CompareActivity, ARankWithoutAnyCall) {
@@ -103,15 +112,17 @@ TEST(CompareActivity, AnotherShapeOrOperation) {
   ranks.call(1, 1, "f32[4]");
   ranks.call(2, 1, "f32[4]");
   ranks.all(2, "f32[4]");
-  EXPECT_EQ(compare_activity(ranks.views).at(0).text(),
-            "rank 0 left the common path first: it called all_reduce #1 f32[5] where rank(s) 1, 2 called "
-            "all_reduce #1 "
-            "f32[4] "
-            "of world");
+  EXPECT_EQ(
+      compare_activity(ranks.views).at(0).text(),
+      "rank 0 left the common path first: it called all_reduce #1 f32[5] where rank(s) 1, 2 called "
+      "all_reduce #1 "
+      "f32[4] "
+      "of world");
   ComparedRanks two(2);
   two.call(0, 1, "", 0, "barrier");
   two.call(1, 1, "f32[4]");
-  EXPECT_THAT(compare_activity(two.views).at(0).ranks, ElementsAre(1)) << "of two, rank 0 is the measure";
+  EXPECT_THAT(compare_activity(two.views).at(0).ranks, ElementsAre(1))
+      << "of two, rank 0 is the measure";
 }
 
 TEST(CompareActivity, PartsOfAnAllToAllMayDiffer) {
@@ -123,8 +134,10 @@ TEST(CompareActivity, PartsOfAnAllToAllMayDiffer) {
 
 TEST(CompareActivity, WhatAFileHoldsNoLongerIsNotCompared) {
   ComparedRanks ranks(2);
-  for (int i = 10; i < 14; ++i) ranks.call(0, i, "f32[4]");
-  for (int i = 12; i < 14; ++i) ranks.call(1, i, "f32[4]");
+  for (int i = 10; i < 14; ++i)
+    ranks.call(0, i, "f32[4]");
+  for (int i = 12; i < 14; ++i)
+    ranks.call(1, i, "f32[4]");
   ranks.views[1].num_calls = 1026;
   EXPECT_THAT(compare_activity(ranks.views), IsEmpty());
 }
@@ -143,7 +156,8 @@ TEST(CompareActivity, TheEarliestGroupIsFirst) {
   ComparedRanks ranks(3);
   ranks.call(0, 5, "f32[4]", 900);
   ranks.call(1, 5, "f32[4]", 900);
-  for (const int rank : {1, 2}) ranks.call(rank, 0, "f32[1]", 100, "all_reduce", "ranks 1,2");
+  for (const int rank : {1, 2})
+    ranks.call(rank, 0, "f32[1]", 100, "all_reduce", "ranks 1,2");
   ranks.call(2, 1, "f32[2]", 500, "all_reduce", "ranks 1,2");
   const auto found = compare_activity(ranks.views);
   ASSERT_THAT(found, SizeIs(2));

@@ -24,7 +24,8 @@ using testing::SizeIs;
 
 std::vector<int> ranks_of(const std::vector<ActivityFile>& files) {
   std::vector<int> ranks;
-  for (const ActivityFile& file : files) ranks.push_back(file.rank);
+  for (const ActivityFile& file : files)
+    ranks.push_back(file.rank);
   return ranks;
 }
 
@@ -39,7 +40,8 @@ class Copies : public testing::Test {
     for (int i = 1; i <= calls; ++i) {
       const uint64_t number =
           activity.begin_call({.group = "world", .operation = "all_reduce", .sequence = i});
-      if (i < calls) activity.end_call(number, CallState::ended);
+      if (i < calls)
+        activity.end_call(number, CallState::ended);
     }
   }
 
@@ -50,7 +52,8 @@ class Copies : public testing::Test {
 TEST_F(Copies, HaveTheLastCallsAndTheRestWhole) {
   write_rank(1, 3000);
   write_rank(2, 5);
-  for (const int rank : {1, 2}) unpack_activity(pack_activity(there_.path(), 0, rank), here_.path(), 0, rank);
+  for (const int rank : {1, 2})
+    unpack_activity(pack_activity(there_.path(), 0, rank), here_.path(), 0, rank);
   const auto files = activity_files(here_.path());
   ASSERT_THAT(ranks_of(files), ElementsAre(1, 2));
   for (const ActivityFile& file : files) {
@@ -70,11 +73,13 @@ TEST_F(Copies, HaveTheLastCallsAndTheRestWhole) {
   }
 }
 
-// A rank that went on in place keeps the file of its first attempt, under the names of the later ones.
+// A rank that went on in place keeps the file of its first attempt, under the names of the later
+// ones.
 TEST_F(Copies, AreOfTheAttemptThatTheirNameSays) {
   write_rank(1, 1, 0);
   std::filesystem::create_directories(there_.path() + "/activity/3");
-  std::filesystem::create_hard_link(activity_path(there_.path(), 0, 1), activity_path(there_.path(), 3, 1));
+  std::filesystem::create_hard_link(activity_path(there_.path(), 0, 1),
+                                    activity_path(there_.path(), 3, 1));
   unpack_activity(pack_activity(there_.path(), 3, 1), here_.path(), 3, 1);
   EXPECT_THAT(ranks_of(activity_files(here_.path(), 3)), ElementsAre(1));
   EXPECT_THAT(activity_files(here_.path(), 0), SizeIs(0));
@@ -99,7 +104,8 @@ TEST_F(Copies, AreOfOneLaunch) {
   EXPECT_THAT(activity_files(here_.path()), SizeIs(1));
   keep_copies_of_launch(here_.path(), "second");
   EXPECT_THAT(activity_files(here_.path()), SizeIs(0));
-  EXPECT_TRUE(std::filesystem::exists(hosts_folder(here_.path()) + "/mine")) << "nothing else is removed";
+  EXPECT_TRUE(std::filesystem::exists(hosts_folder(here_.path()) + "/mine"))
+      << "nothing else is removed";
 }
 
 TEST_F(Copies, RefuseWhatIsNone) {
@@ -119,7 +125,8 @@ class EventCopies : public Copies {
     header.rank = rank;
     header.world_size = 2;
     TraceEventFile file(event_path(run_dir, 0, rank), header);
-    for (int i = 0; i < spans; ++i) file.add_span(name, 1, 100, 5'000 + i, 9'500 + i);
+    for (int i = 0; i < spans; ++i)
+      file.add_span(name, 1, 100, 5'000 + i, 9'500 + i);
   }
 };
 
@@ -128,7 +135,8 @@ TEST_F(EventCopies, AreMergedWithThoseThatAreHere) {
   trace_rank(there_.path(), 1, "second", 1000);
   EXPECT_THAT(event_places(there_.path()), ElementsAre("0/1"));
   const std::string packed = pack_events(there_.path(), "0/1", size_t{1} << 20);
-  EXPECT_LT(packed.size(), 1010 * sizeof(TraceEvent) + sizeof(EventHeader)) << "what is not used is not sent";
+  EXPECT_LT(packed.size(), 1010 * sizeof(TraceEvent) + sizeof(EventHeader))
+      << "what is not used is not sent";
   unpack_events(packed, here_.path(), "0/1");
   const auto trace = merge_trace(here_.path());
   ASSERT_TRUE(trace);

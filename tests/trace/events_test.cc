@@ -29,7 +29,8 @@ class Events : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  std::unique_ptr<TraceEventFile> open(int rank, int64_t unix_minus_monotonic_ns = 0,
+  std::unique_ptr<TraceEventFile> open(int rank,
+                                       int64_t unix_minus_monotonic_ns = 0,
                                        const std::string& host = "box") {
     ActivityHeader header = {};
     header.rank = rank;
@@ -43,7 +44,8 @@ class Events : public testing::Test {
     std::vector<nlohmann::json> found;
     const auto trace = nlohmann::json::parse(read_file(folder_ + "/trace.json"));
     for (const auto& event : trace["traceEvents"])
-      if (event["ph"] == std::string(1, phase)) found.push_back(event);
+      if (event["ph"] == std::string(1, phase))
+        found.push_back(event);
     return found;
   }
 
@@ -90,7 +92,8 @@ TEST_F(Events, ClocksOfOtherHostsAreCorrected) {
   first->correct_clock(0, 0);
   near->correct_clock(-10, 0);
   far->correct_clock(-400'000, 7'000);
-  for (const auto* file : {&first, &near, &far}) (*file)->add_span("step", 1, 100, 1'000, 2'000);
+  for (const auto* file : {&first, &near, &far})
+    (*file)->add_span("step", 1, 100, 1'000, 2'000);
   EXPECT_EQ(merge_trace(folder_)->uncertainty_ns, 7'000);
   const auto spans = merged('X');
   EXPECT_EQ(spans.at(0)["ts"], 0);
@@ -111,14 +114,18 @@ TEST_F(Events, FilesGrowUnderSeveralThreads) {
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      for (int64_t i = 1; i <= kEach; ++i) file->add_span("short", 0, static_cast<uint32_t>(t), i, i + 1);
+      for (int64_t i = 1; i <= kEach; ++i)
+        file->add_span("short", 0, static_cast<uint32_t>(t), i, i + 1);
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::thread& thread : threads)
+    thread.join();
   EXPECT_EQ(merge_trace(folder_)->events, kThreads * kEach);
   std::map<int64_t, int64_t> of_thread;
-  for (const auto& span : merged('X')) ++of_thread[span["tid"].get<int64_t>()];
-  for (int t = 0; t < kThreads; ++t) EXPECT_EQ(of_thread[t], kEach);
+  for (const auto& span : merged('X'))
+    ++of_thread[span["tid"].get<int64_t>()];
+  for (int t = 0; t < kThreads; ++t)
+    EXPECT_EQ(of_thread[t], kEach);
 }
 
 TEST_F(Events, CallsBeginAndEndBesideThreads) {
@@ -150,7 +157,8 @@ TEST_F(Events, FilesThatAreNoneAreLeftOut) {
     cut->add_span("step", 1, 100, INT64_MAX, INT64_MIN);
     cut->add_span("step", 77, 100, INT64_MIN, INT64_MAX);
   }
-  std::filesystem::resize_file(event_path(folder_, 0, 3), sizeof(EventHeader) + 2 * sizeof(TraceEvent) + 5);
+  std::filesystem::resize_file(event_path(folder_, 0, 3),
+                               sizeof(EventHeader) + 2 * sizeof(TraceEvent) + 5);
   const auto trace = merge_trace(folder_);
   EXPECT_THAT(trace->ranks, ElementsAre(0, 3));
   EXPECT_EQ(trace->events, 3);

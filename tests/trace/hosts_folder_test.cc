@@ -38,8 +38,9 @@ TEST_F(HostsFolder, SamplesAreAskedForAWhile) {
   EXPECT_FALSE(are_other_hosts_asked(run_dir()));
   ask_other_hosts(run_dir());
   EXPECT_TRUE(are_other_hosts_asked(run_dir()));
-  std::filesystem::last_write_time(hosts_folder(run_dir()) + "/asked",
-                                   std::filesystem::file_time_type::clock::now() - std::chrono::seconds(6));
+  std::filesystem::last_write_time(
+      hosts_folder(run_dir()) + "/asked",
+      std::filesystem::file_time_type::clock::now() - std::chrono::seconds(6));
   EXPECT_FALSE(are_other_hosts_asked(run_dir()));
   ask_other_hosts(run_dir());
   EXPECT_TRUE(are_other_hosts_asked(run_dir()));
@@ -51,8 +52,9 @@ TEST_F(HostsFolder, SamplesAreReadWhileTheyAreFresh) {
   write_host_sample(run_dir(), 3, "another");
   ASSERT_THAT(fresh_host_samples(run_dir()), SizeIs(1));
   EXPECT_EQ(read_file(fresh_host_samples(run_dir())[0]), "another");
-  std::filesystem::last_write_time(hosts_folder(run_dir()) + "/3.sample",
-                                   std::filesystem::file_time_type::clock::now() - std::chrono::seconds(5));
+  std::filesystem::last_write_time(
+      hosts_folder(run_dir()) + "/3.sample",
+      std::filesystem::file_time_type::clock::now() - std::chrono::seconds(5));
   EXPECT_THAT(fresh_host_samples(run_dir()), IsEmpty());
 }
 

@@ -26,10 +26,10 @@ constexpr int64_t kSecond = 1'000'000'000;
 
 ActivityView late_view() {
   ActivityView view{.rank = 2, .world_size = 4, .main_thread = 7};
-  view.threads = {
-      {.thread = 7,
-       .name = "train",
-       .spans = {{.name = "step", .begin_ns = kSecond}, {.name = "tokenize", .begin_ns = 2 * kSecond}}}};
+  view.threads = {{.thread = 7,
+                   .name = "train",
+                   .spans = {{.name = "step", .begin_ns = kSecond},
+                             {.name = "tokenize", .begin_ns = 2 * kSecond}}}};
   view.calls = {{.number = 1,
                  .group = "world",
                  .operation = "all_reduce",
@@ -48,10 +48,10 @@ TEST(LateRank, IsDescribed) {
   view.threads.clear();
   view.calls[0].end_ns.reset();
   view.calls[0].group = "ranks 2,3";
-  EXPECT_EQ(
-      describe_rank(view, ProcessState::stopped, 23 * kSecond),
-      "rank 2: in nothing that muster knows of; under way: all_reduce #41 f32[1000] of ranks 2,3 for 23.0s; "
-      "its process is stopped (SIGSTOP, or a debugger)");
+  EXPECT_EQ(describe_rank(view, ProcessState::stopped, 23 * kSecond),
+            "rank 2: in nothing that muster knows of; under way: all_reduce #41 f32[1000] of ranks "
+            "2,3 for 23.0s; "
+            "its process is stopped (SIGSTOP, or a debugger)");
   view.calls.clear();
   view.closed_ns = 20 * kSecond;
   EXPECT_EQ(describe_rank(view, ProcessState::gone, 23 * kSecond),
@@ -67,7 +67,8 @@ class AskedRank : public testing::Test {
     folder_ = name;
   }
   void TearDown() override {
-    if (child_ > 0) end_child();
+    if (child_ > 0)
+      end_child();
     std::filesystem::remove_all(folder_);
   }
 
@@ -77,10 +78,13 @@ class AskedRank : public testing::Test {
     child_ = ::fork();
     if (child_ == 0) {
       auto* const activity = new Activity(path(), {});
-      if (answers) answer_stack_requests(*activity);
-      if (in_child_) in_child_();
+      if (answers)
+        answer_stack_requests(*activity);
+      if (in_child_)
+        in_child_();
       static_cast<void>(!::write(ready[1], "x", 1));
-      for (;;) ::pause();
+      for (;;)
+        ::pause();
     }
     char byte = 0;
     ASSERT_EQ(::read(ready[0], &byte, 1), 1);
@@ -102,7 +106,8 @@ class AskedRank : public testing::Test {
 TEST_F(AskedRank, SaysItsStack) {
   start(true);
   for (int i = 0; i < 2; ++i) {
-    const std::string stack = stack_of_rank(read_activity(path()), path(), std::chrono::seconds(30));
+    const std::string stack =
+        stack_of_rank(read_activity(path()), path(), std::chrono::seconds(30));
     EXPECT_THAT(stack, HasSubstr("#0 "));
     EXPECT_THAT(stack, HasSubstr("AskedRank"));  // the function that forked
     EXPECT_THAT(stack, ContainsRegex(" main [^\n]*$"));
@@ -113,7 +118,8 @@ std::atomic<int> g_threads_there = 0;
 
 [[noreturn]] void stay() {
   ++g_threads_there;
-  for (;;) ::pause();
+  for (;;)
+    ::pause();
 }
 
 // As LibTorch's function in which a thread waits for work.
@@ -136,12 +142,15 @@ TEST_F(AskedRank, SaysWhereABackwardIsThatItsMainThreadWaitsFor) {
     start_thread("pt_autograd_0", hook_that_hangs);
     start_thread("pt_autograd_1", ReadyQueue::pop);
     start_thread("another", hook_that_hangs);
-    while (g_threads_there < 3) std::this_thread::yield();
+    while (g_threads_there < 3)
+      std::this_thread::yield();
   };
   start(true);
   const std::string stack = stack_of_rank(read_activity(path()), path(), std::chrono::seconds(30));
   EXPECT_THAT(stack, HasSubstr("AskedRank"));
-  EXPECT_THAT(stack, ContainsRegex("\nthread pt_autograd_0:\n( +#[^\n]*\n)* +#[0-9]+ [^\n]*hook_that_hangs"));
+  EXPECT_THAT(
+      stack,
+      ContainsRegex("\nthread pt_autograd_0:\n( +#[^\n]*\n)* +#[0-9]+ [^\n]*hook_that_hangs"));
   EXPECT_THAT(stack, Not(HasSubstr("pt_autograd_1")));
   EXPECT_THAT(stack, Not(HasSubstr("another")));
 }

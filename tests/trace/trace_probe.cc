@@ -1,5 +1,5 @@
-// Ranks that do what the first argument says, for ranks_test.py, which reads what their activity files say:
-// `trace_probe read RUN_DIR` prints those, a line a fact.
+// Ranks that do what the first argument says, for ranks_test.py, which reads what their activity
+// files say: `trace_probe read RUN_DIR` prints those, a line a fact.
 #include <muster/muster.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -39,7 +39,8 @@ void stay_away(muster::Context& ctx) {
   for (int i = 0; i < 3; ++i) {
     if (i == 2 && ctx.rank() == ctx.world_size() - 1) {
       const muster::Span span("tokenize");
-      for (;;) ::pause();
+      for (;;)
+        ::pause();
     }
     ctx.process_group().all_reduce(sum);
   }
@@ -60,7 +61,8 @@ void steps(muster::Context& ctx) {
 void trace_later(muster::Context& ctx) {
   auto value = torch::ones({4});
   for (int i = 0; i < 10; ++i) {
-    if (i == 5) ctx.trace();
+    if (i == 5)
+      ctx.trace();
     const muster::Span span("step", muster::Category::compute);
     ctx.process_group().all_reduce(value);
   }
@@ -72,7 +74,8 @@ void slow(muster::Context& ctx) {
   auto value = torch::ones({4});
   muster::Metrics metrics(ctx, {.tensorboard = true});
   for (int i = 0; i < 25; ++i) {
-    if (i > 0) metrics.write_every(5, i);
+    if (i > 0)
+      metrics.write_every(5, i);
     const muster::Span span("step", muster::Category::compute);
     const auto until = muster::Clock::now() + std::chrono::milliseconds(ctx.rank() == 1 ? 8 : 1);
     while (muster::Clock::now() < until) {
@@ -95,48 +98,85 @@ void walk(muster::Context& ctx) {
 void messages(muster::Context& ctx) {
   auto tensor = torch::ones({2, 3});
   auto group = ctx.process_group().new_group({0, 1});
-  if (ctx.rank() == 0) group->send(tensor, 1, 7);
-  if (ctx.rank() == 1) group->recv(tensor, 0, 7);
-  if (group) group->all_reduce_async(tensor).wait();
+  if (ctx.rank() == 0)
+    group->send(tensor, 1, 7);
+  if (ctx.rank() == 1)
+    group->recv(tensor, 0, 7);
+  if (group)
+    group->all_reduce_async(tensor).wait();
 }
 
 void print_call(const muster::ActivityView& view, const muster::CallView& call) {
   const char* const state = !call.end_ns                                    ? "under way"
                             : call.state == muster::CallView::State::failed ? "failed"
                                                                             : "ended";
-  std::cout << cat("rank ", view.rank, " call [", call.group, "] ", call.text(), " bytes ", call.bytes, " ",
-                   state, "\n");
+  std::cout << cat("rank ",
+                   view.rank,
+                   " call [",
+                   call.group,
+                   "] ",
+                   call.text(),
+                   " bytes ",
+                   call.bytes,
+                   " ",
+                   state,
+                   "\n");
 }
 
 int read(const std::string& run_dir) {
   for (const auto& file : muster::activity_files(run_dir)) {
     const auto view = muster::read_activity(file.path);
-    std::cout << cat("rank ", view.rank, " of ", view.world_size, " step ", view.step, " samples ",
-                     view.samples, view.loss ? " has loss" : "", view.closed_ns ? " closed" : "", "\n");
+    std::cout << cat("rank ",
+                     view.rank,
+                     " of ",
+                     view.world_size,
+                     " step ",
+                     view.step,
+                     " samples ",
+                     view.samples,
+                     view.loss ? " has loss" : "",
+                     view.closed_ns ? " closed" : "",
+                     "\n");
     for (size_t i = 0; i < muster::kActivityCategories; ++i)
-      std::cout << cat("rank ", view.rank, " time ", to_string(static_cast<muster::Category>(i)), " ",
-                       view.totals_ns[i], "\n");
+      std::cout << cat("rank ",
+                       view.rank,
+                       " time ",
+                       to_string(static_cast<muster::Category>(i)),
+                       " ",
+                       view.totals_ns[i],
+                       "\n");
     if (const auto* const main = view.main())
-      for (const auto& span : main->spans) std::cout << cat("rank ", view.rank, " in ", span.name, "\n");
-    for (const auto& call : view.calls) print_call(view, call);
+      for (const auto& span : main->spans)
+        std::cout << cat("rank ", view.rank, " in ", span.name, "\n");
+    for (const auto& call : view.calls)
+      print_call(view, call);
   }
   return 0;
 }
 
 void probe(const std::string& what, muster::Context& ctx) {
-  if (what == "train") return train(ctx);
-  if (what == "stay away") return stay_away(ctx);
-  if (what == "walk") return walk(ctx);
-  if (what == "messages") return messages(ctx);
-  if (what == "steps") return steps(ctx);
-  if (what == "trace later") return trace_later(ctx);
-  if (what == "slow") return slow(ctx);
+  if (what == "train")
+    return train(ctx);
+  if (what == "stay away")
+    return stay_away(ctx);
+  if (what == "walk")
+    return walk(ctx);
+  if (what == "messages")
+    return messages(ctx);
+  if (what == "steps")
+    return steps(ctx);
+  if (what == "trace later")
+    return trace_later(ctx);
+  if (what == "slow")
+    return slow(ctx);
   throw std::invalid_argument("trace_probe: unknown '" + what + "'");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 3 && std::string(argv[1]) == "read") return read(argv[2]);
-  return muster::run(argc, argv, [&](muster::Context& ctx) { probe(argc > 1 ? argv[1] : "", ctx); });
+  if (argc == 3 && std::string(argv[1]) == "read")
+    return read(argv[2]);
+  return muster::run(
+      argc, argv, [&](muster::Context& ctx) { probe(argc > 1 ? argv[1] : "", ctx); });
 }

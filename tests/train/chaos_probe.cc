@@ -1,12 +1,12 @@
-// A training that is killed, stopped, starved and resumed by others: chaos_test.py does it. What it must end
-// with depends on nothing that happened to it.
+// A training that is killed, stopped, starved and resumed by others: chaos_test.py does it. What it
+// must end with depends on nothing that happened to it.
 //
 //   chaos_probe [--steps N] [--way plain|background|zero|full] [--resume] [--until N] [--pause MS]
 //
-// Each rank appends the samples of every step it has finished to `samples-<rank>` in the run's folder, and
-// its loss, with all bits, to `losses-<rank>`. A step that is taken again is written again. At the end rank 0
-// prints the sum of the weights and a digest of all that was trained. A file `last` in the run's folder moves
-// the end to the step that it names.
+// Each rank appends the samples of every step it has finished to `samples-<rank>` in the run's
+// folder, and its loss, with all bits, to `losses-<rank>`. A step that is taken again is written
+// again. At the end rank 0 prints the sum of the weights and a digest of all that was trained. A
+// file `last` in the run's folder moves the end to the step that it names.
 #include <fcntl.h>
 #include <muster/muster.h>
 #include <torch/torch.h>
@@ -49,7 +49,8 @@ muster::TensorDataset numbered_samples() {
 
 void append(const std::string& path, const std::string& line) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
-  if (file < 0 || ::write(file, line.data(), line.size()) != std::ssize(line)) std::abort();
+  if (file < 0 || ::write(file, line.data(), line.size()) != std::ssize(line))
+    std::abort();
   ::close(file);
 }
 
@@ -73,8 +74,11 @@ struct Training {
       model.emplace(sharded->wrap(net));
       optimizer = std::make_unique<Adam>(sharded->parameters(), 0.01);
     } else if (way == "zero") {
-      auto zero = std::make_unique<muster::ShardedOptimizer<Adam>>(
-          net->parameters(), torch::optim::AdamWOptions(0.01), group, muster::ShardedOptimizerOptions{});
+      auto zero =
+          std::make_unique<muster::ShardedOptimizer<Adam>>(net->parameters(),
+                                                           torch::optim::AdamWOptions(0.01),
+                                                           group,
+                                                           muster::ShardedOptimizerOptions{});
       zero_optimizer = zero.get();
       optimizer = std::move(zero);
     } else {
@@ -84,7 +88,8 @@ struct Training {
 
   void add_to(muster::Checkpoints& checkpoints) {
     if (way == "full") {
-      checkpoints.add("model", sharded->pieces(*net)).add("optimizer", *optimizer, sharded->pieces(*net));
+      checkpoints.add("model", sharded->pieces(*net))
+          .add("optimizer", *optimizer, sharded->pieces(*net));
     } else if (way == "zero") {
       checkpoints.add("model", net).add("optimizer", *zero_optimizer, zero_optimizer->pieces(*net));
     } else {
@@ -93,13 +98,17 @@ struct Training {
   }
 
   void begin(muster::Context& ctx) {
-    if (!sharded) replicated.emplace(net, ctx.process_group());
+    if (!sharded)
+      replicated.emplace(net, ctx.process_group());
     muster::TrainStepOptions options;
     options.group = ctx.process_group();
-    replicated ? step.emplace(*replicated, *optimizer, options) : step.emplace(net, *optimizer, options);
+    replicated ? step.emplace(*replicated, *optimizer, options)
+               : step.emplace(net, *optimizer, options);
   }
 
-  torch::Tensor forward(const torch::Tensor& x) { return replicated ? (*replicated)(x) : (*model)(x); }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return replicated ? (*replicated)(x) : (*model)(x);
+  }
 
   std::string way;
   Net net;
@@ -124,11 +133,12 @@ std::string hex(double number) {
   return text;
 }
 
-// The last step: as given, or as the file `last` says. The file is there some steps before, so that every
-// rank has read it when the step comes.
+// The last step: as given, or as the file `last` says. The file is there some steps before, so that
+// every rank has read it when the step comes.
 int64_t last_step(const muster::Context& ctx, const Options& options) {
   std::ifstream file(ctx.run_dir() + "/last");
-  if (int64_t step = 0; file >> step) return step;
+  if (int64_t step = 0; file >> step)
+    return step;
   return options.until > 0 ? options.until : options.steps;
 }
 
@@ -144,7 +154,8 @@ void train_in_chaos(muster::Context& ctx, const Options& options) {
   at::set_num_threads(1);
   ctx.seed_all(1);
   Training training(ctx, options);
-  auto data = ctx.loader(numbered_samples(), {.batch_size = kGlobalBatch / ctx.world_size(), .workers = 1},
+  auto data = ctx.loader(numbered_samples(),
+                         {.batch_size = kGlobalBatch / ctx.world_size(), .workers = 1},
                          {.seed = 5});
   muster::Checkpoints checkpoints(
       ctx, {.every = 2, .resume = options.resume, .background = options.way != "plain"});
@@ -154,14 +165,19 @@ void train_in_chaos(muster::Context& ctx, const Options& options) {
   training.begin(ctx);
   int64_t done = data.position().step;
   for (const auto& batch : data.steps(last_step(ctx, options))) {
-    const auto loss = (*training.step)(
-        batch, [&] { return torch::cross_entropy_loss(training.forward(batch.features), batch.labels); });
+    const auto loss = (*training.step)(batch, [&] {
+      return torch::cross_entropy_loss(training.forward(batch.features), batch.labels);
+    });
     done = data.position().step;
     write_down(ctx, done, samples_of(batch.features), loss.item<double>());
-    if (options.pause_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(options.pause_ms));
-    if (checkpoints.save_or_stop(done)) return;
-    if (ctx.is_main()) append(ctx.run_dir() + "/steps", muster::cat(done, '\n'));
-    if (done == last_step(ctx, options)) break;
+    if (options.pause_ms > 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(options.pause_ms));
+    if (checkpoints.save_or_stop(done))
+      return;
+    if (ctx.is_main())
+      append(ctx.run_dir() + "/steps", muster::cat(done, '\n'));
+    if (done == last_step(ctx, options))
+      break;
   }
   checkpoints.save(done);
   checkpoints.finish();
@@ -173,7 +189,8 @@ void train_in_chaos(muster::Context& ctx, const Options& options) {
       training.zero_optimizer != nullptr ? training.zero_optimizer->part() : *training.optimizer;
   const auto states = ctx.process_group().all_gather_bytes(
       digest_of(joined(training.net->parameters(), moments_of(optimizer))), "of states");
-  if (ctx.is_main()) std::printf("weights %a %s\n", sum, muster::join(states, "-").c_str());
+  if (ctx.is_main())
+    std::printf("weights %a %s\n", sum, muster::join(states, "-").c_str());
 }
 
 }  // namespace
@@ -181,13 +198,21 @@ void train_in_chaos(muster::Context& ctx, const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
-    const auto is = [&](const char* name) { return std::strcmp(argv[i], name) == 0; };
-    if (is("--resume")) options.resume = true;
-    if (i + 1 == argc) break;
-    if (is("--steps")) options.steps = std::atoll(argv[i + 1]);
-    if (is("--until")) options.until = std::atoll(argv[i + 1]);
-    if (is("--pause")) options.pause_ms = std::atoll(argv[i + 1]);
-    if (is("--way")) options.way = argv[i + 1];
+    const auto is = [&](const char* name) {
+      return std::strcmp(argv[i], name) == 0;
+    };
+    if (is("--resume"))
+      options.resume = true;
+    if (i + 1 == argc)
+      break;
+    if (is("--steps"))
+      options.steps = std::atoll(argv[i + 1]);
+    if (is("--until"))
+      options.until = std::atoll(argv[i + 1]);
+    if (is("--pause"))
+      options.pause_ms = std::atoll(argv[i + 1]);
+    if (is("--way"))
+      options.way = argv[i + 1];
   }
   return muster::run(argc, argv, [&](muster::Context& ctx) { train_in_chaos(ctx, options); });
 }

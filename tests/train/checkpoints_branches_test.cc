@@ -1,5 +1,5 @@
-// Which checkpoint a training goes on from, or back to, when its folder has branches and other launches'
-// ones.
+// Which checkpoint a training goes on from, or back to, when its folder has branches and other
+// launches' ones.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -19,7 +19,8 @@ using ::testing::HasSubstr;
 
 // A model whose only weight says of which save it is.
 struct Marked {
-  explicit Marked(ProcessGroup& group, const CheckpointsOptions& options) : checkpoints(group, options) {
+  explicit Marked(ProcessGroup& group, const CheckpointsOptions& options)
+      : checkpoints(group, options) {
     checkpoints.add("model", net);
   }
 
@@ -47,7 +48,8 @@ struct Marked {
 std::vector<std::string> kept(const std::string& folder) {
   std::vector<std::string> names;
   for (const SavedFolder& one : list_by_saving(folder))
-    names.push_back(std::string(one.is_abandoned ? "-" : "+") + one.path.substr(one.path.rfind('/') + 6));
+    names.push_back(std::string(one.is_abandoned ? "-" : "+") +
+                    one.path.substr(one.path.rfind('/') + 6));
   return names;
 }
 
@@ -61,13 +63,15 @@ class Branches : public ::testing::TestWithParam<bool> {
   test::TempFolder folder_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Writing, Branches, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "background" : "foreground"; });
+INSTANTIATE_TEST_SUITE_P(Writing, Branches, ::testing::Bool(), [](const auto& info) {
+  return info.param ? "background" : "foreground";
+});
 
 TEST_P(Branches, GoingBackTwiceComesToNoAbandonedStep) {
   run_ranks(1, [&](ProcessGroup& group) {
     Marked training(group, with({.keep_last = 0}));
-    for (const int64_t step : {10, 20, 30}) training.save(step);
+    for (const int64_t step : {10, 20, 30})
+      training.save(step);
     EXPECT_EQ(training.back_from(35, 15), 20);
     training.save(40);
     training.save(50);
@@ -80,7 +84,8 @@ TEST_P(Branches, AResumedTrainingKnowsWhatWasAbandonedBefore) {
   run_ranks(2, [&](ProcessGroup& group) {
     {
       Marked first(group, with({.keep_last = 0}));
-      for (const int64_t step : {10, 20, 30}) first.save(step);
+      for (const int64_t step : {10, 20, 30})
+        first.save(step);
       EXPECT_EQ(first.back_from(35, 15), 20);
       first.save(40);
     }
@@ -97,7 +102,8 @@ TEST_P(Branches, AReplacedStepIsOfTheNewBranch) {
   run_ranks(1, [&](ProcessGroup& group) {
     {
       Marked first(group, with({.keep_last = 0}));
-      for (const int64_t step : {10, 20, 30}) first.save(step);
+      for (const int64_t step : {10, 20, 30})
+        first.save(step);
     }
     {
       Marked second(group, with({.keep_last = 0, .resume_from = "step-10"}));
@@ -115,7 +121,8 @@ TEST_P(Branches, AbandonedOnesArePrunedBeforeTheAncestors) {
   run_ranks(1, [&](ProcessGroup& group) {
     {
       Marked first(group, with({}));
-      for (const int64_t step : {10, 20, 30}) first.save(step);
+      for (const int64_t step : {10, 20, 30})
+        first.save(step);
     }
     {
       Marked second(group, with({.resume_from = "step-10"}));
@@ -141,7 +148,8 @@ TEST_P(Branches, AnAbandonedOneIsBetterThanNone) {
       first.save(30);
     }
     for (const char* step : {"10", "30"})
-      std::ofstream(folder_ / ("step-" + std::string(step) + "/model.safetensors"), std::ios::app) << "x";
+      std::ofstream(folder_ / ("step-" + std::string(step) + "/model.safetensors"), std::ios::app)
+          << "x";
     ::testing::internal::CaptureStderr();
     Marked last(group, with({.resume = true}));
     EXPECT_TRUE(last.checkpoints.restore());
@@ -156,7 +164,8 @@ TEST_P(Branches, RanksThatStartAgainTakeTheirOwnLaunchsAlone) {
   run_ranks(1, [&](ProcessGroup& group) {
     {
       Marked first(group, with({.run_id = "J7", .launch = "first"}));
-      for (const int64_t step : {10, 20, 30}) first.save(step);
+      for (const int64_t step : {10, 20, 30})
+        first.save(step);
     }
     const auto restored = [&](CheckpointsOptions options) {
       options.run_id = "J7";
@@ -182,7 +191,8 @@ struct Own {
   explicit Own(int rank)
       : value(rank), name("rank " + std::to_string(rank)), tensor(torch::full({rank + 1}, rank)) {}
   SavedState state() const {
-    return {.numbers = {{"value", value}}, .tensors = {{"tensor", tensor}}, .texts = {{"name", name}}};
+    return {
+        .numbers = {{"value", value}}, .tensors = {{"tensor", tensor}}, .texts = {{"name", name}}};
   }
   void load_state(const SavedState& state) {
     value = state.number("own", "value");

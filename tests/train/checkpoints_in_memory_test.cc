@@ -1,5 +1,5 @@
-// What ranks keep of a training in memory: after going back, and of models that are divided over ranks, where
-// each rank's part lies in another one's memory too.
+// What ranks keep of a training in memory: after going back, and of models that are divided over
+// ranks, where each rank's part lies in another one's memory too.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -25,7 +25,8 @@ TEST(CheckpointsInMemory, WhatAnEarlierStateIsGoneBackToIsKept) {
       const at::NoGradGuard no_grad;
       net->weight.fill_(value);
     };
-    Checkpoints checkpoints(group, {.folder = folder.path(), .every = 2, .in_memory = 1, .run_id = "run"});
+    Checkpoints checkpoints(group,
+                            {.folder = folder.path(), .every = 2, .in_memory = 1, .run_id = "run"});
     checkpoints.add("model", net);
     for (int64_t step = 1; step <= 5; ++step) {
       become(static_cast<float>(step));
@@ -34,7 +35,8 @@ TEST(CheckpointsInMemory, WhatAnEarlierStateIsGoneBackToIsKept) {
     become(NAN);
     EXPECT_EQ(checkpoints.go_back(1), 4);
     become(100);  // of a step that is lost with the rank that dies in it
-    Checkpoints again(group, {.folder = folder.path(), .in_memory = 1, .run_id = "run", .attempt = 1});
+    Checkpoints again(group,
+                      {.folder = folder.path(), .in_memory = 1, .run_id = "run", .attempt = 1});
     again.add("model", net);
     ASSERT_TRUE(again.restore());
     EXPECT_EQ(net->weight.item<float>(), 4) << "not 5, which it had gone back from";
@@ -47,12 +49,15 @@ TEST(CheckpointsInMemory, WhatWasLeftByGoingBackStaysLeft) {
   run_ranks(2, [&](ProcessGroup& group) {
     torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
     Checkpoints checkpoints(
-        group, {.folder = folder.path(), .every = 2, .keep_last = 0, .in_memory = 1, .run_id = "run"});
+        group,
+        {.folder = folder.path(), .every = 2, .keep_last = 0, .in_memory = 1, .run_id = "run"});
     checkpoints.add("model", net);
-    for (int64_t step = 1; step <= 7; ++step) checkpoints.save_when_due(step);
+    for (int64_t step = 1; step <= 7; ++step)
+      checkpoints.save_when_due(step);
     EXPECT_EQ(checkpoints.go_back(4), 2);
     Checkpoints again(
-        group, {.folder = folder.path(), .keep_last = 0, .in_memory = 1, .run_id = "run", .attempt = 1});
+        group,
+        {.folder = folder.path(), .keep_last = 0, .in_memory = 1, .run_id = "run", .attempt = 1});
     again.add("model", net);
     ASSERT_TRUE(again.restore());
     EXPECT_EQ(again.go_back(1), 2) << "not 6, which the training had gone back from";
@@ -74,7 +79,8 @@ KeptState part_of_rank(int rank, int64_t step, int64_t goings_back = 0) {
                        {"mask", torch::tensor({true, false, rank == 1})}};
   state.image.optimizer =
       OptimizerSnapshot{.description = "{}", .tensors = {{"weight.step", torch::tensor(step)}}};
-  state.image.parts = {{"numbers/data/epoch", torch::full({}, static_cast<double>(step), torch::kDouble)}};
+  state.image.parts = {
+      {"numbers/data/epoch", torch::full({}, static_cast<double>(step), torch::kDouble)}};
   state.image.position.step = step;
   state.image.world_size = 3;
   state.rank = rank;
@@ -100,7 +106,8 @@ TEST(DividedStates, ALostRanksPartComesFromItsNeighbour) {
     run_ranks(3,
               [](ProcessGroup& group) {
                 DividedStates kept;
-                for (int64_t step = 1; step <= 4; ++step) kept.keep(part_of_rank(group.rank(), step), group);
+                for (int64_t step = 1; step <= 4; ++step)
+                  kept.keep(part_of_rank(group.rank(), step), group);
                 DividedStates none;
                 DividedStates& mine = group.rank() == 1 ? none : kept;
                 expect_part(mine.recover(group), group.rank(), 4);
@@ -148,7 +155,8 @@ TEST(CheckpointsInMemory, ADividedModelComesBackFromMemory) {
     torch::nn::Linear net(5, 3);
     {
       const at::NoGradGuard no_grad;  // ranks are threads, and torch's generator is theirs together
-      for (torch::Tensor& parameter : net->parameters()) parameter.fill_(0.1);
+      for (torch::Tensor& parameter : net->parameters())
+        parameter.fill_(0.1);
     }
     FullySharded sharded(group);
     auto model = sharded.wrap(net);
@@ -166,7 +174,8 @@ TEST(CheckpointsInMemory, ADividedModelComesBackFromMemory) {
                                 .attempt = attempt};
     };
     Checkpoints checkpoints(group, with(0));
-    checkpoints.add("model", sharded.pieces(*net)).add("optimizer", optimizer, sharded.pieces(*net));
+    checkpoints.add("model", sharded.pieces(*net))
+        .add("optimizer", optimizer, sharded.pieces(*net));
     train();
     checkpoints.save_when_due(1);
     train();

@@ -23,8 +23,9 @@ struct Program {
       : optimizer(net->parameters(), torch::optim::SGDOptions(lr).momentum(0.9)),
         schedule(optimizer, rate::exponential(0.5)),
         ema(*net, decay),
-        loader(TensorDataset(torch::arange(60).reshape({20, 3}).to(torch::kFloat), torch::zeros(20)),
-               {.batch_size = 2}) {}
+        loader(
+            TensorDataset(torch::arange(60).reshape({20, 3}).to(torch::kFloat), torch::zeros(20)),
+            {.batch_size = 2}) {}
 
   void run(int64_t until) {
     for (const auto& batch : loader.steps(until)) {
@@ -44,7 +45,9 @@ struct Program {
 };
 
 void add_all(Checkpoints& checkpoints, Program& program) {
-  checkpoints.add("model", program.net).add("optimizer", program.optimizer).add("schedule", program.schedule);
+  checkpoints.add("model", program.net)
+      .add("optimizer", program.optimizer)
+      .add("schedule", program.schedule);
   checkpoints.add("ema", program.ema).add("data", program.loader);
 }
 
@@ -65,13 +68,16 @@ TEST(CheckpointParts, AProgramCanDoWithoutAPart) {
     save_program(group, folder);
     Program program;
     const auto add_some = [&](Checkpoints& checkpoints) {
-      checkpoints.add("model", program.net).add("optimizer", program.optimizer).add("data", program.loader);
+      checkpoints.add("model", program.net)
+          .add("optimizer", program.optimizer)
+          .add("data", program.loader);
     };
     Checkpoints refused(group, {.folder = folder, .resume = true});
     add_some(refused);
     EXPECT_THAT(message_of_error([&] { refused.restore(); }), HasSubstr("or name it in leave_out"));
     EXPECT_EQ(program.loader.position().step, 0) << "nothing was loaded";
-    Checkpoints resumed(group, {.folder = folder, .resume = true, .leave_out = {"ema", "schedule"}});
+    Checkpoints resumed(group,
+                        {.folder = folder, .resume = true, .leave_out = {"ema", "schedule"}});
     add_some(resumed);
     EXPECT_TRUE(resumed.restore());
     EXPECT_EQ(program.loader.position().step, 4);
@@ -89,8 +95,10 @@ TEST(CheckpointParts, FreshOnesKeepTheStateThatTheyHave) {
     save_program(group, folder.path(), "first");
     Program program(0.1, 0.5);
     const auto average = program.ema.averages()[0].second.clone();
-    const CheckpointsOptions options{
-        .folder = folder.path(), .resume = true, .fresh = {"schedule", "ema", "data"}, .launch = "second"};
+    const CheckpointsOptions options{.folder = folder.path(),
+                                     .resume = true,
+                                     .fresh = {"schedule", "ema", "data"},
+                                     .launch = "second"};
     Checkpoints resumed(group, options);
     add_all(resumed, program);
     EXPECT_TRUE(resumed.restore());
@@ -103,7 +111,8 @@ TEST(CheckpointParts, FreshOnesKeepTheStateThatTheyHave) {
     program.run(3);
     resumed.save(7);
     EXPECT_EQ(resumed.go_back(1), 4);
-    EXPECT_EQ(program.schedule.steps(), 3) << "what is older than the fresh parts does not have them";
+    EXPECT_EQ(program.schedule.steps(), 3)
+        << "what is older than the fresh parts does not have them";
 
     // Ranks that are started again go on with what this launch has saved.
     Program again;
@@ -124,19 +133,27 @@ TEST(CheckpointParts, OnlyPartsCanBeFresh) {
     Program program;
     Checkpoints checkpoints(group, {.folder = folder.path(), .fresh = {"optimizer"}});
     add_all(checkpoints, program);
-    EXPECT_THAT(message_of_error([&] { checkpoints.restore(); }),
-                HasSubstr("expected fresh to name parts that are added, not models or optimizers, got 'opt"));
+    EXPECT_THAT(
+        message_of_error([&] { checkpoints.restore(); }),
+        HasSubstr(
+            "expected fresh to name parts that are added, not models or optimizers, got 'opt"));
   });
 }
 
 // What rank 0 says while a program with another learning rate resumes.
-std::string said_at_resume(ProcessGroup& group, const std::string& folder, Program& program,
-                           bool with_schedule, bool new_learning_rates) {
-  CheckpointsOptions options{.folder = folder, .resume = true, .new_learning_rates = new_learning_rates};
-  if (!with_schedule) options.leave_out = {"schedule"};
+std::string said_at_resume(ProcessGroup& group,
+                           const std::string& folder,
+                           Program& program,
+                           bool with_schedule,
+                           bool new_learning_rates) {
+  CheckpointsOptions options{
+      .folder = folder, .resume = true, .new_learning_rates = new_learning_rates};
+  if (!with_schedule)
+    options.leave_out = {"schedule"};
   Checkpoints checkpoints(group, options);
   checkpoints.add("model", program.net).add("optimizer", program.optimizer);
-  if (with_schedule) checkpoints.add("schedule", program.schedule);
+  if (with_schedule)
+    checkpoints.add("schedule", program.schedule);
   checkpoints.add("ema", program.ema).add("data", program.loader);
   ::testing::internal::CaptureStderr();
   checkpoints.restore();
@@ -148,22 +165,27 @@ TEST(CheckpointParts, ANewLearningRateIsTakenWhenAskedForAndSaidWhenNot) {
     const test::TempFolder folder;
     save_program(group, folder.path());  // 0.1 halved four times
     Program old(0.4);
-    EXPECT_THAT(said_at_resume(group, folder.path(), old, true, false),
-                HasSubstr("resume: 'schedule' goes on with the checkpoint's learning rate, 0.1; the program "
-                          "gave 0.4 (.new_learning_rates takes that)"));
+    EXPECT_THAT(
+        said_at_resume(group, folder.path(), old, true, false),
+        HasSubstr(
+            "resume: 'schedule' goes on with the checkpoint's learning rate, 0.1; the program "
+            "gave 0.4 (.new_learning_rates takes that)"));
     EXPECT_DOUBLE_EQ(old.schedule.lr(), 0.1 / 16);
     Program fresh(0.4);
-    EXPECT_THAT(said_at_resume(group, folder.path(), fresh, true, true), Not(HasSubstr("learning rate")));
-    EXPECT_DOUBLE_EQ(fresh.schedule.lr(), 0.4 / 16) << "the fifth step of the schedule from the new rate";
+    EXPECT_THAT(said_at_resume(group, folder.path(), fresh, true, true),
+                Not(HasSubstr("learning rate")));
+    EXPECT_DOUBLE_EQ(fresh.schedule.lr(), 0.4 / 16)
+        << "the fifth step of the schedule from the new rate";
     Program plain(0.4);
-    EXPECT_THAT(
-        said_at_resume(group, folder.path(), plain, false, false),
-        HasSubstr("'optimizer' goes on with the checkpoint's learning rate, 0.00625; the program gave 0.4"));
+    EXPECT_THAT(said_at_resume(group, folder.path(), plain, false, false),
+                HasSubstr("'optimizer' goes on with the checkpoint's learning rate, 0.00625; the "
+                          "program gave 0.4"));
     Program plain_fresh(0.4);
     said_at_resume(group, folder.path(), plain_fresh, false, true);
     EXPECT_DOUBLE_EQ(plain_fresh.schedule.lr(), 0.4);
     Program same;
-    EXPECT_THAT(said_at_resume(group, folder.path(), same, true, false), Not(HasSubstr("learning rate")));
+    EXPECT_THAT(said_at_resume(group, folder.path(), same, true, false),
+                Not(HasSubstr("learning rate")));
   });
 }
 
@@ -173,11 +195,14 @@ TEST(CheckpointParts, ANewLearningRateStaysWhenTrainingGoesBackToWhatItResumedFr
     save_program(group, folder.path());
     for (const bool with_schedule : {true, false}) {
       Program program(0.4);
-      CheckpointsOptions options{.folder = folder.path(), .resume = true, .new_learning_rates = true};
-      if (!with_schedule) options.leave_out = {"schedule"};
+      CheckpointsOptions options{
+          .folder = folder.path(), .resume = true, .new_learning_rates = true};
+      if (!with_schedule)
+        options.leave_out = {"schedule"};
       Checkpoints checkpoints(group, options);
       checkpoints.add("model", program.net).add("optimizer", program.optimizer);
-      if (with_schedule) checkpoints.add("schedule", program.schedule);
+      if (with_schedule)
+        checkpoints.add("schedule", program.schedule);
       checkpoints.add("ema", program.ema).add("data", program.loader);
       EXPECT_TRUE(checkpoints.restore());
       const double resumed = program.schedule.lr();
@@ -207,8 +232,10 @@ TEST(CheckpointParts, AnotherPrecisionIsRefusedBeforeAnythingIsLoaded) {
     Program program;
     const auto weight = program.net->weight.detach().clone();
     const auto said = message_of_error([&] { make(program, half, {.resume = true})->restore(); });
-    EXPECT_THAT(said,
-                HasSubstr("expected 'precision' to have been saved with the number 'scale', which it needs"));
+    EXPECT_THAT(
+        said,
+        HasSubstr(
+            "expected 'precision' to have been saved with the number 'scale', which it needs"));
     EXPECT_THAT(said, HasSubstr("or name it in fresh"));
     EXPECT_TRUE(program.net->weight.equal(weight));
     EXPECT_EQ(program.schedule.steps(), 0);

@@ -36,8 +36,9 @@ struct Trained {
         sgd(other->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
         schedule(adam, rate::exponential(0.9)),
         ema(*one, 0.5),
-        loader(TensorDataset(torch::arange(60).reshape({20, 3}).to(torch::kFloat), torch::zeros(20)),
-               {.batch_size = 3}) {}
+        loader(
+            TensorDataset(torch::arange(60).reshape({20, 3}).to(torch::kFloat), torch::zeros(20)),
+            {.batch_size = 3}) {}
 
   void run(int64_t until) {
     for (const auto& batch : loader.steps(until)) {
@@ -53,8 +54,10 @@ struct Trained {
 
   std::vector<torch::Tensor> values() const {
     std::vector<torch::Tensor> all = one->parameters();
-    for (const auto& tensor : other->parameters()) all.push_back(tensor);
-    for (const auto& [name, tensor] : ema.averages()) all.push_back(tensor);
+    for (const auto& tensor : other->parameters())
+      all.push_back(tensor);
+    for (const auto& [name, tensor] : ema.averages())
+      all.push_back(tensor);
     all.push_back(torch::tensor(schedule.lr()));
     return all;
   }
@@ -85,8 +88,9 @@ TEST(Checkpoints, EverythingGoesOnAsIfItHadNeverStopped) {
     first.run(5);
     EXPECT_EQ(saved.save_when_due(4), "");
     EXPECT_EQ(saved.save_when_due(5), folder / "step-5");
-    EXPECT_EQ(read_manifest(folder / "step-5").position,
-              (TrainingPosition{.step = 5, .epoch_samples = 15, .samples_seen = 15, .dataset_size = 20}));
+    EXPECT_EQ(
+        read_manifest(folder / "step-5").position,
+        (TrainingPosition{.step = 5, .epoch_samples = 15, .samples_seen = 15, .dataset_size = 20}));
 
     Trained second(2);
     Checkpoints resumed(group, {.folder = folder.path(), .resume = true});
@@ -95,11 +99,13 @@ TEST(Checkpoints, EverythingGoesOnAsIfItHadNeverStopped) {
     EXPECT_EQ(resumed.step(), 5);
     second.run(9);
     const auto expected = whole.values(), got = second.values();
-    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], got[i])) << i;
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_TRUE(torch::equal(expected[i], got[i])) << i;
     resumed.save(9);
-    EXPECT_EQ(read_manifest(folder / "step-9").position,
-              (TrainingPosition{
-                  .step = 9, .epoch = 1, .epoch_samples = 6, .samples_seen = 26, .dataset_size = 20}));
+    EXPECT_EQ(
+        read_manifest(folder / "step-9").position,
+        (TrainingPosition{
+            .step = 9, .epoch = 1, .epoch_samples = 6, .samples_seen = 26, .dataset_size = 20}));
   });
 }
 
@@ -174,16 +180,19 @@ TEST(Checkpoints, ATrainingRemovesItsOwnAlone) {
     test::TempFolder folder;
     const auto save = [&](const char* run, bool resume, const std::vector<int64_t>& steps) {
       torch::nn::Linear net(1, 1);
-      Checkpoints checkpoints(group,
-                              {.folder = folder.path(), .keep_last = 2, .resume = resume, .run_id = run});
+      Checkpoints checkpoints(
+          group, {.folder = folder.path(), .keep_last = 2, .resume = resume, .run_id = run});
       checkpoints.add("model", net);
       checkpoints.restore();
-      for (const int64_t step : steps) checkpoints.save(step);
+      for (const int64_t step : steps)
+        checkpoints.save(step);
       return test::names_in(folder.path());
     };
     EXPECT_THAT(save("b", false, {1, 2, 3, 4}), ElementsAre("step-3", "step-4"));
-    EXPECT_THAT(save("a", false, {10, 20, 30}), ElementsAre("step-20", "step-3", "step-30", "step-4"));
-    EXPECT_THAT(save("c", true, {40}), ElementsAre("step-3", "step-30", "step-4", "step-40")) << "a goes on";
+    EXPECT_THAT(save("a", false, {10, 20, 30}),
+                ElementsAre("step-20", "step-3", "step-30", "step-4"));
+    EXPECT_THAT(save("c", true, {40}), ElementsAre("step-3", "step-30", "step-4", "step-40"))
+        << "a goes on";
     EXPECT_THAT(save("d", true, {50, 60}), ElementsAre("step-3", "step-4", "step-50", "step-60"));
   });
 }
@@ -218,7 +227,8 @@ TEST(Checkpoints, ANewPartKeepsItsState) {
       Ema ema(*other, 0.9);
       const auto average = ema.averages().front().second.clone();
       SavedState old_epochs;
-      Checkpoints more(group, {.folder = folder.path(), .resume = true, .new_parts = {"ema", "epochs"}});
+      Checkpoints more(group,
+                       {.folder = folder.path(), .resume = true, .new_parts = {"ema", "epochs"}});
       more.add("model", other).add("ema", ema).add("epochs", old_epochs);
       EXPECT_TRUE(more.restore());
       EXPECT_TRUE(torch::equal(other->weight, net->weight));
@@ -239,7 +249,8 @@ TEST(Checkpoints, NewPartsAreParts) {
   run_ranks(1, [](ProcessGroup& group) {
     test::TempFolder folder;
     torch::nn::Linear net(2, 2);
-    Checkpoints checkpoints(group, {.folder = folder.path(), .resume = true, .new_parts = {"model"}});
+    Checkpoints checkpoints(group,
+                            {.folder = folder.path(), .resume = true, .new_parts = {"model"}});
     checkpoints.add("model", net);
     EXPECT_THAT(test::message_of([&] { checkpoints.restore(); }),
                 HasSubstr("not models or optimizers, got 'model'"));
@@ -268,7 +279,8 @@ struct CountingStream : Stream<int64_t> {
   struct Reader : StreamReader<int64_t> {
     explicit Reader(const StreamPart& part) : part(part), at(part.part) {}
     std::optional<int64_t> next() override {
-      if (at >= 41) return std::nullopt;
+      if (at >= 41)
+        return std::nullopt;
       return std::exchange(at, at + part.parts) + 1000 * part.epoch;
     }
     StreamPart part;
@@ -293,7 +305,8 @@ struct Streamed {
     std::vector<int64_t> seen;
     for (const auto& batch : loader.steps(until)) {
       (void)static_cast<double>(batch.weight);
-      for (int64_t i = 0; i < batch.numel(); ++i) seen.push_back(batch[i].template item<int64_t>());
+      for (int64_t i = 0; i < batch.numel(); ++i)
+        seen.push_back(batch[i].template item<int64_t>());
     }
     return seen;
   }
@@ -316,7 +329,8 @@ TEST(Checkpoints, EveryRanksPlaceInAStreamIsSaved) {
         Streamed second(group, folder.path(), true, workers);
         EXPECT_EQ(second.checkpoints.step(), stop);
         EXPECT_EQ(second.loader.position(), first.loader.position());
-        for (const int64_t number : second.run(30)) seen.push_back(number);
+        for (const int64_t number : second.run(30))
+          seen.push_back(number);
         EXPECT_EQ(seen, all) << workers << " workers, stopped after " << stop;
       });
     }
@@ -346,7 +360,8 @@ TEST(Checkpoints, OtherRanksReadWhatIsLeftOfAStream) {
   train(3, 0, 1);
   train(1, 0, 20);  // past the end of the first epoch
   ASSERT_EQ(epoch, 1);
-  for (int64_t number = 0; number < 41; ++number) EXPECT_EQ(seen.count(number), 1) << number;
+  for (int64_t number = 0; number < 41; ++number)
+    EXPECT_EQ(seen.count(number), 1) << number;
 }
 
 TEST(Checkpoints, StreamsWithDifferentWorkersAreNotSaved) {
@@ -358,8 +373,8 @@ TEST(Checkpoints, StreamsWithDifferentWorkersAreNotSaved) {
     EXPECT_THAT(message_of(failure), HasSubstr("got others on rank 0 and rank 1"));
 }
 
-// A training goes back to an older step: what it saves then wins over the later steps that it has left, and
-// these go first.
+// A training goes back to an older step: what it saves then wins over the later steps that it has
+// left, and these go first.
 TEST(Checkpoints, TheBranchThatLivesWins) {
   const test::TempFolder folder;
   run_ranks(2, [&](ProcessGroup& group) {
@@ -379,10 +394,12 @@ TEST(Checkpoints, TheBranchThatLivesWins) {
     {
       Checkpoints first(group, {.folder = folder.path(), .run_id = "first"});
       first.add("model", net);
-      for (const int64_t step : {10, 20, 30}) save(first, step);
+      for (const int64_t step : {10, 20, 30})
+        save(first, step);
     }
     {
-      Checkpoints second(group, {.folder = folder.path(), .resume_from = "step-10", .run_id = "second"});
+      Checkpoints second(group,
+                         {.folder = folder.path(), .resume_from = "step-10", .run_id = "second"});
       second.add("model", net);
       EXPECT_TRUE(second.restore());
       EXPECT_EQ(second.step(), 10);
@@ -391,19 +408,24 @@ TEST(Checkpoints, TheBranchThatLivesWins) {
     EXPECT_EQ(restored({.folder = folder.path(), .resume = true}), 15);
     EXPECT_EQ(restored({.folder = folder.path(), .resume_from = "step-30"}), 30);
     // Started again: its own, and before it has one where it was to begin.
-    EXPECT_EQ(restored({.folder = folder.path(), .resume_from = "step-10", .run_id = "second", .attempt = 1}),
-              15);
-    EXPECT_EQ(restored({.folder = folder.path(), .resume_from = "step-30", .run_id = "third", .attempt = 1}),
-              30);
+    EXPECT_EQ(
+        restored(
+            {.folder = folder.path(), .resume_from = "step-10", .run_id = "second", .attempt = 1}),
+        15);
+    EXPECT_EQ(
+        restored(
+            {.folder = folder.path(), .resume_from = "step-30", .run_id = "third", .attempt = 1}),
+        30);
     {
-      Checkpoints second(group,
-                         {.folder = folder.path(), .keep_last = 2, .resume = true, .run_id = "second"});
+      Checkpoints second(
+          group, {.folder = folder.path(), .keep_last = 2, .resume = true, .run_id = "second"});
       second.add("model", net);
       second.restore();
       save(second, 25);
     }
-    EXPECT_THAT(test::message_of([&] { restored({.folder = folder.path(), .resume_from = "step-10"}); }),
-                HasSubstr("expected one of step-25, step-15 in"));
+    EXPECT_THAT(
+        test::message_of([&] { restored({.folder = folder.path(), .resume_from = "step-10"}); }),
+        HasSubstr("expected one of step-25, step-15 in"));
   });
   EXPECT_EQ(read_manifest_alone(folder / "step-25").parent, "step-15");
 }
@@ -420,11 +442,15 @@ TEST(Checkpoints, GoesBackAfterAStepThatIsNotFinite) {
     features[14].fill_(std::numeric_limits<float>::infinity());  // the eighth batch
     DataLoader<TensorDataset> loader(TensorDataset(features, torch::zeros(24)), {.batch_size = 2});
     Checkpoints checkpoints(group, {.folder = folder.path(), .every = 2});
-    checkpoints.add("model", net).add("optimizer", optimizer).add("schedule", schedule).add("loader", loader);
+    checkpoints.add("model", net)
+        .add("optimizer", optimizer)
+        .add("schedule", schedule)
+        .add("loader", loader);
     int64_t returned_to = -1;
     std::map<int64_t, torch::Tensor> weights;
     std::map<int64_t, double> rates;
-    TrainStep step(net, optimizer,
+    TrainStep step(net,
+                   optimizer,
                    {.schedule = &schedule,
                     .on_nonfinite = OnNonfinite::go_back,
                     .go_back = [&] { returned_to = checkpoints.go_back(3); },
@@ -447,7 +473,10 @@ TEST(Checkpoints, GoesBackAfterAStepThatIsNotFinite) {
     EXPECT_EQ(step.steps(), 11);
     EXPECT_EQ(step.skipped(), 1);
     Checkpoints again(group, {.folder = folder.path(), .resume = true});
-    again.add("model", net).add("optimizer", optimizer).add("schedule", schedule).add("loader", loader);
+    again.add("model", net)
+        .add("optimizer", optimizer)
+        .add("schedule", schedule)
+        .add("loader", loader);
     EXPECT_TRUE(again.restore());
     EXPECT_EQ(again.step(), 12);
     EXPECT_EQ(again.go_back(2), 10) << "also before it has saved anything";
@@ -462,10 +491,16 @@ TEST(Checkpoints, GoingBackAgainAndAgainIsAnError) {
     torch::nn::Linear net(3, 1);
     torch::optim::SGD optimizer(net->parameters(), 0.01);
     int returns = 0;
-    TrainStep step(net, optimizer,
-                   {.on_nonfinite = OnNonfinite::go_back, .go_back = [&] { ++returns; }, .group = group});
-    const auto bad = [&] { step.run(1, true, [&] { return (net(torch::ones({1, 3})) / 0).sum(); }); };
-    const auto good = [&] { step.run(1, true, [&] { return net(torch::ones({1, 3})).sum(); }); };
+    TrainStep step(
+        net,
+        optimizer,
+        {.on_nonfinite = OnNonfinite::go_back, .go_back = [&] { ++returns; }, .group = group});
+    const auto bad = [&] {
+      step.run(1, true, [&] { return (net(torch::ones({1, 3})) / 0).sum(); });
+    };
+    const auto good = [&] {
+      step.run(1, true, [&] { return net(torch::ones({1, 3})).sum(); });
+    };
     bad();
     bad();
     good();
@@ -473,7 +508,8 @@ TEST(Checkpoints, GoingBackAgainAndAgainIsAnError) {
     bad();
     EXPECT_THAT(test::message_of(bad), HasSubstr("expected finite gradients"));
     EXPECT_EQ(returns, 4);
-    EXPECT_THAT(test::message_of([&] { TrainStep(net, optimizer, {.on_nonfinite = OnNonfinite::go_back}); }),
+    EXPECT_THAT(test::message_of(
+                    [&] { TrainStep(net, optimizer, {.on_nonfinite = OnNonfinite::go_back}); }),
                 HasSubstr("expected .go_back beside OnNonfinite::go_back"));
   });
 }
@@ -481,7 +517,8 @@ TEST(Checkpoints, GoingBackAgainAndAgainIsAnError) {
 TEST(Checkpoints, RefusesBadNamesAndOptions) {
   run_ranks(1, [](ProcessGroup& group) {
     torch::nn::Linear net(2, 2);
-    EXPECT_THAT(test::message_of([&] { Checkpoints(group, {}); }), HasSubstr("expected a folder, got none"));
+    EXPECT_THAT(test::message_of([&] { Checkpoints(group, {}); }),
+                HasSubstr("expected a folder, got none"));
     EXPECT_THAT(test::message_of([&] { Checkpoints(group, {.folder = "x", .every = -1}); }),
                 HasSubstr("got -1 and 3"));
     EXPECT_THAT(test::message_of([&] { Checkpoints(group, {.folder = "x", .in_memory = -1}); }),
@@ -491,7 +528,8 @@ TEST(Checkpoints, RefusesBadNamesAndOptions) {
     checkpoints.add("model", net);
     EXPECT_THAT(test::message_of([&] { checkpoints.add("model", net); }),
                 HasSubstr("'model', which another part has"));
-    EXPECT_THAT(test::message_of([&] { checkpoints.add("a/b", net); }), HasSubstr("without '/' and '.'"));
+    EXPECT_THAT(test::message_of([&] { checkpoints.add("a/b", net); }),
+                HasSubstr("without '/' and '.'"));
   });
 }
 

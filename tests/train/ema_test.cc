@@ -21,14 +21,17 @@ torch::nn::Sequential averaged_net() {
 std::vector<double> floats_of(const Ema& ema) {
   std::vector<double> all;
   for (const auto& [name, average] : ema.averages()) {
-    if (!average.is_floating_point()) continue;
+    if (!average.is_floating_point())
+      continue;
     const auto numbers = numbers_of(average);
     all.insert(all.end(), numbers.begin(), numbers.end());
   }
   return all;
 }
 
-void compare_averages(const Oracle& oracle, const std::string& name, double decay,
+void compare_averages(const Oracle& oracle,
+                      const std::string& name,
+                      double decay,
                       const EmaOptions& options) {
   torch::manual_seed(5);
   auto net = averaged_net();
@@ -40,9 +43,11 @@ void compare_averages(const Oracle& oracle, const std::string& name, double deca
     optimizer.step();
     optimizer.zero_grad();
     ema->update();
-    if (step != 10) continue;  // resumed by another process
+    if (step != 10)
+      continue;  // resumed by another process
     auto saved = ema->state();
-    for (auto& [key, tensor] : saved.tensors) tensor = tensor.clone();
+    for (auto& [key, tensor] : saved.tensors)
+      tensor = tensor.clone();
     ema = std::make_unique<Ema>(*net, decay, options);
     ema->load_state(saved);
   }
@@ -60,7 +65,8 @@ void compare_averages(const Oracle& oracle, const std::string& name, double deca
 
 TEST(Ema, AveragesArePythonsBits) {
   const auto oracle = ask_python("pytorch_ema.py");
-  if (!oracle) GTEST_SKIP() << "no Python with PyTorch in .deps";
+  if (!oracle)
+    GTEST_SKIP() << "no Python with PyTorch in .deps";
   compare_averages(*oracle, "ema_0.9", 0.9, {});
   compare_averages(*oracle, "ema_0.999_buffers", 0.999, {.buffers = EmaBuffers::average});
   compare_averages(*oracle, "ema_0.7_every_3", 0.7, {.every = 3});
@@ -119,7 +125,8 @@ TEST(Ema, FollowsAParameterThatGetsOtherMemory) {
   EXPECT_TRUE(ema.averages()[0].second.allclose(first + 1));
   net->to(torch::kDouble);
   EXPECT_EQ(message_of_error([&] { ema.update(); }),
-            "ema: expected 'weight' as it was averaged, Float [2, 2], got Double [2, 2]; make the Ema after "
+            "ema: expected 'weight' as it was averaged, Float [2, 2], got Double [2, 2]; make the "
+            "Ema after "
             "the model has its type, or load its state into a new one");
   EXPECT_TRUE(ema.averages()[0].second.allclose(first + 1));
   EXPECT_EQ(ema.updates(), 2);
@@ -138,8 +145,10 @@ TEST(Ema, WrongUseIsNamed) {
   const auto averages = ema.swap();
   EXPECT_THAT(message_of_error([&] { ema.update(); }),
               HasSubstr("no update while the model has the averages"));
-  EXPECT_THAT(message_of_error([&] { ema.state(); }), HasSubstr("no state while the model has the averages"));
-  EXPECT_THAT(message_of_error([&] { const auto second = ema.swap(); }), HasSubstr("no second swap"));
+  EXPECT_THAT(message_of_error([&] { ema.state(); }),
+              HasSubstr("no state while the model has the averages"));
+  EXPECT_THAT(message_of_error([&] { const auto second = ema.swap(); }),
+              HasSubstr("no second swap"));
 }
 
 }  // namespace

@@ -28,11 +28,12 @@ TEST(Evaluate, CountsEverySampleOnceWhateverTheRanks) {
       DataLoader loader(data, sampler, {.batch_size = 2});
       RankContext ctx{group};
       torch::nn::Identity net;
-      const double each =
-          evaluate(ctx, net, loader, [](auto& net, const auto& batch) { return net(batch.features); });
+      const double each = evaluate(
+          ctx, net, loader, [](auto& net, const auto& batch) { return net(batch.features); });
       EXPECT_DOUBLE_EQ(each, 5);
-      const double mean =
-          evaluate(ctx, net, loader, [](auto& net, const auto& batch) { return net(batch.features).mean(); });
+      const double mean = evaluate(ctx, net, loader, [](auto& net, const auto& batch) {
+        return net(batch.features).mean();
+      });
       EXPECT_DOUBLE_EQ(mean, 5);
     });
   }
@@ -40,7 +41,8 @@ TEST(Evaluate, CountsEverySampleOnceWhateverTheRanks) {
 
 TEST(Evaluate, AllRanksHaveRankZerosBuffersAndModulesTheirModes) {
   run_ranks(2, [](ProcessGroup& group) {
-    torch::nn::Sequential net(torch::nn::BatchNorm1d(2), torch::nn::Dropout(0.9), torch::nn::Dropout(0.9));
+    torch::nn::Sequential net(
+        torch::nn::BatchNorm1d(2), torch::nn::Dropout(0.9), torch::nn::Dropout(0.9));
     net[2]->eval();
     net->buffers()[0].fill_(group.rank() == 0 ? 3 : 7);
     {
@@ -83,13 +85,16 @@ TEST(Evaluate, WithoutASampleItIsNoNumber) {
 }
 
 // Numbers 0 to 49, whose mean is 24.5.
-std::string mean_of_numbers(ProcessGroup& group, SamplerOptions sampling, DataLoaderOptions loading) {
+std::string mean_of_numbers(ProcessGroup& group,
+                            SamplerOptions sampling,
+                            DataLoaderOptions loading) {
   const TensorDataset data(torch::arange(50).to(torch::kDouble), torch::arange(50));
   sampling.num_replicas = group.size();
   sampling.rank = group.rank();
   sampling.shuffle = false;
   DistributedSampler sampler(50, sampling);
-  if (!sampling.shares.empty()) loading.batch_size = sampling.shares[static_cast<size_t>(group.rank())];
+  if (!sampling.shares.empty())
+    loading.batch_size = sampling.shares[static_cast<size_t>(group.rank())];
   DataLoader loader(data, sampler, loading);
   RankContext ctx{group};
   torch::nn::Identity net;
@@ -105,14 +110,16 @@ TEST(Evaluate, SamplesThatAreLeftOutAreCounted) {
     run_ranks(ranks, [&](ProcessGroup& group) {
       EXPECT_EQ(mean_of_numbers(group, {.pad = false}, {.batch_size = 4}), "24.5");
       const int64_t whole_batches = int64_t{50 + ranks - 1} / ranks / 4 * 4 * ranks;
-      EXPECT_THAT(mean_of_numbers(group, {}, {.batch_size = 4, .drop_last = true}),
-                  HasSubstr(cat("each of 50 samples once, got ", whole_batches, " on all ranks together")));
+      EXPECT_THAT(
+          mean_of_numbers(group, {}, {.batch_size = 4, .drop_last = true}),
+          HasSubstr(cat("each of 50 samples once, got ", whole_batches, " on all ranks together")));
       const auto dropped = mean_of_numbers(group, {.drop_last = true}, {.batch_size = 4});
       if (50 % ranks == 0) {
         EXPECT_EQ(dropped, "24.5");
       } else {
         EXPECT_THAT(dropped, HasSubstr(cat("each of 50 samples once, got ", 50 / ranks * ranks)));
-        EXPECT_THAT(dropped, HasSubstr("leaves out none: no drop_last, in the loader or its sampler"));
+        EXPECT_THAT(dropped,
+                    HasSubstr("leaves out none: no drop_last, in the loader or its sampler"));
       }
     });
   }
@@ -128,7 +135,8 @@ struct SomeBad {
   using Example = LabelledExample;
   int64_t size() const { return 20; }
   Example get(int64_t index, Generator&) const {
-    if (index % 7 == 3) throw std::runtime_error("cannot be read");
+    if (index % 7 == 3)
+      throw std::runtime_error("cannot be read");
     return {torch::full({1}, static_cast<double>(index), torch::kDouble), torch::tensor(index)};
   }
 };
@@ -141,8 +149,8 @@ TEST(Evaluate, BadSamplesThatAreSkippedAreNoError) {
     RankContext ctx{group};
     torch::nn::Identity net;
     for (int pass = 0; pass < 2; ++pass) {
-      const double mean =
-          evaluate(ctx, net, loader, [](auto&, const auto& batch) { return batch.features.squeeze(1); });
+      const double mean = evaluate(
+          ctx, net, loader, [](auto&, const auto& batch) { return batch.features.squeeze(1); });
       EXPECT_DOUBLE_EQ(mean, (190 - 3 - 10 - 17) / 17.0);
     }
   });

@@ -1,5 +1,5 @@
-// Two models, each with its training step: what two ranks have trained equals one process on the joined
-// batches.
+// Two models, each with its training step: what two ranks have trained equals one process on the
+// joined batches.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -88,16 +88,19 @@ GanData rows_of(const GanData& data, const at::Tensor& rows) {
 // Micro-batches of one of two ranks, or those of both joined (rank -1), or all of the step in one.
 std::vector<MicroBatch> micro_batches(int step, int rank, bool in_one) {
   const auto all = gan_data(step, 2 * kMicroBatches * kMicroBatch);
-  if (in_one) return {{.data = all}};
+  if (in_one)
+    return {{.data = all}};
   std::vector<MicroBatch> found;
   for (int64_t i = 0; i < kMicroBatches; ++i) {
     const auto rows_of_rank = [&](int64_t of) {
       const int64_t begin = (of * kMicroBatches + i) * kMicroBatch;
       return torch::arange(begin, begin + kMicroBatch);
     };
-    const auto rows = rank >= 0 ? rows_of_rank(rank) : torch::cat({rows_of_rank(0), rows_of_rank(1)});
-    found.push_back(
-        {.data = rows_of(all, rows), .weight = 1.0 / kMicroBatches, .last = i + 1 == kMicroBatches});
+    const auto rows =
+        rank >= 0 ? rows_of_rank(rank) : torch::cat({rows_of_rank(0), rows_of_rank(1)});
+    found.push_back({.data = rows_of(all, rows),
+                     .weight = 1.0 / kMicroBatches,
+                     .last = i + 1 == kMicroBatches});
   }
   return found;
 }
@@ -116,12 +119,16 @@ at::Tensor dcgan_generator_loss(G& generator, D& discriminator, const GanData& d
   return torch::binary_cross_entropy_with_logits(logits, torch::ones_like(logits));
 }
 
-// The critic of WGAN-GP: the norm of its gradient at points between real and generated images is drawn to 1.
+// The critic of WGAN-GP: the norm of its gradient at points between real and generated images is
+// drawn to 1.
 template <class G, class D>
 at::Tensor wgan_critic_loss(G& generator, D& critic, const GanData& data) {
   const auto made = generator(data.noise).detach();
   auto between = (data.mix * data.real + (1 - data.mix) * made).requires_grad_(true);
-  const auto slope = torch::autograd::grad({critic(between).sum()}, {between}, {}, /*retain_graph=*/true,
+  const auto slope = torch::autograd::grad({critic(between).sum()},
+                                           {between},
+                                           {},
+                                           /*retain_graph=*/true,
                                            /*create_graph=*/true)[0];
   const auto penalty = (slope.flatten(1).norm(2, 1) - 1).square().mean();
   return critic(made).mean() - critic(data.real).mean() + 10 * penalty;
@@ -137,13 +144,19 @@ enum class GanKind { dcgan, wgan_gp };
 enum class GanOrder { one_after_the_other, alternating };
 
 template <class G, class D>
-std::vector<double> train_gan(GanKind kind, GanOrder order, G& generator, D& discriminator, int rank,
+std::vector<double> train_gan(GanKind kind,
+                              GanOrder order,
+                              G& generator,
+                              D& discriminator,
+                              int rank,
                               const std::vector<at::Tensor>& of_generator,
                               const std::vector<at::Tensor>& of_discriminator) {
-  torch::optim::Adam generator_optimizer(of_generator, torch::optim::AdamOptions(0.002).betas({0.5, 0.9}));
+  torch::optim::Adam generator_optimizer(of_generator,
+                                         torch::optim::AdamOptions(0.002).betas({0.5, 0.9}));
   torch::optim::Adam discriminator_optimizer(of_discriminator,
                                              torch::optim::AdamOptions(0.002).betas({0.5, 0.9}));
-  TrainStep generator_step(generator, generator_optimizer, {.clip_norm = 5.0, .frozen = {discriminator}});
+  TrainStep generator_step(
+      generator, generator_optimizer, {.clip_norm = 5.0, .frozen = {discriminator}});
   TrainStep discriminator_step(discriminator, discriminator_optimizer, {.frozen = {generator}});
   std::vector<double> losses;
   const auto train_discriminator = [&](const MicroBatch& batch) {
@@ -159,7 +172,8 @@ std::vector<double> train_gan(GanKind kind, GanOrder order, G& generator, D& dis
     });
   };
   for (int step = 0; step < 8; ++step) {
-    const auto batches = micro_batches(step, rank, rank < 0 && order == GanOrder::one_after_the_other);
+    const auto batches =
+        micro_batches(step, rank, rank < 0 && order == GanOrder::one_after_the_other);
     double of_discriminator_loss = 0, of_generator_loss = 0;
     for (const MicroBatch& batch : batches) {
       of_discriminator_loss += train_discriminator(batch).template item<double>() * batch.weight;
@@ -167,7 +181,8 @@ std::vector<double> train_gan(GanKind kind, GanOrder order, G& generator, D& dis
         of_generator_loss += train_generator(batch).template item<double>() * batch.weight;
     }
     for (const MicroBatch& batch : batches) {
-      if (order == GanOrder::alternating && !batch.last) continue;
+      if (order == GanOrder::alternating && !batch.last)
+        continue;
       of_generator_loss += train_generator(batch).template item<double>() * batch.weight;
     }
     losses.insert(losses.end(), {of_discriminator_loss, of_generator_loss});
@@ -187,7 +202,8 @@ std::vector<double> weights_of_gan(GanPair& pair) {
   return all;
 }
 
-// Sums of parts are rounded otherwise than the sum of all; Adam divides small numbers by small ones.
+// Sums of parts are rounded otherwise than the sum of all; Adam divides small numbers by small
+// ones.
 constexpr double kGanRounding = 1e-11;
 
 void compare_with_one_process(GanKind kind, GanOrder order, const char* name) {
@@ -197,16 +213,28 @@ void compare_with_one_process(GanKind kind, GanOrder order, const char* name) {
     GanPair pair = seeded_gan();
     DistributedDataParallel generator(pair.generator, group);
     DistributedDataParallel discriminator(pair.discriminator, group);
-    losses[static_cast<size_t>(group.rank())] = train_gan(kind, order, generator, discriminator, group.rank(),
-                                                          generator.parameters(), discriminator.parameters());
-    if (group.rank() == 0) weights = weights_of_gan(pair);
+    losses[static_cast<size_t>(group.rank())] = train_gan(kind,
+                                                          order,
+                                                          generator,
+                                                          discriminator,
+                                                          group.rank(),
+                                                          generator.parameters(),
+                                                          discriminator.parameters());
+    if (group.rank() == 0)
+      weights = weights_of_gan(pair);
   });
   GanPair pair = seeded_gan();
   const auto first = weights_of_gan(pair);
-  const auto expected = train_gan(kind, order, pair.generator, pair.discriminator, -1,
-                                  pair.generator->parameters(), pair.discriminator->parameters());
+  const auto expected = train_gan(kind,
+                                  order,
+                                  pair.generator,
+                                  pair.discriminator,
+                                  -1,
+                                  pair.generator->parameters(),
+                                  pair.discriminator->parameters());
   std::vector<double> mean;
-  for (size_t i = 0; i < expected.size(); ++i) mean.push_back((losses[0][i] + losses[1][i]) / 2);
+  for (size_t i = 0; i < expected.size(); ++i)
+    mean.push_back((losses[0][i] + losses[1][i]) / 2);
   const double of_losses = largest_difference(mean, expected);
   const double of_weights = largest_difference(weights, weights_of_gan(pair));
   std::cout << "  " << std::left << std::setw(22) << name

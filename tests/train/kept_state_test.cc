@@ -17,7 +17,8 @@ KeptState state_of_step(int64_t step, double value) {
   KeptState state;
   state.image.position.step = step;
   state.image.model = {{"weight", torch::full({3}, value)}, {"mean", torch::full({2}, value)}};
-  state.image.parts = {{"numbers/data/epoch", torch::scalar_tensor(value)}, {"empty", torch::empty({0})}};
+  state.image.parts = {{"numbers/data/epoch", torch::scalar_tensor(value)},
+                       {"empty", torch::empty({0})}};
   state.image.optimizer =
       OptimizerSnapshot{.description = "{}", .tensors = {{"weight.step", torch::tensor(7)}}};
   state.abandoned = {{.after = step, .until = step + 2}};
@@ -55,7 +56,8 @@ TEST(KeptStates, TheNewestGoesToAllThatHaveItNot) {
     run_ranks(4,
               [](ProcessGroup& group) {
                 KeptStates kept;
-                if (group.rank() == 1) kept.keep(state_of_step(4, 4));
+                if (group.rank() == 1)
+                  kept.keep(state_of_step(4, 4));
                 if (group.rank() >= 2) {
                   KeptState state = state_of_step(5, 5);
                   state.model_of_rank0 = {{"mean", torch::full({2}, 50.0)}};
@@ -85,7 +87,8 @@ TEST(TensorsUnlikeRank0, AreThoseThatDifferOnSomeRank) {
   run_ranks(3, [](ProcessGroup& group) {
     NamedTensors mine = {{"same", torch::arange(1000)}, {"also", torch::zeros({0})}};
     mine["other"] = torch::full({5}, group.rank() == 2 ? 1.0 : 0.0, torch::kDouble);
-    if (group.rank() == 0) mine["alone"] = torch::tensor({true, false});
+    if (group.rank() == 0)
+      mine["alone"] = torch::tensor({true, false});
     const NamedTensors given = tensors_unlike_rank0(group, mine);
     if (group.rank() == 0) {
       EXPECT_THAT(given, IsEmpty());
@@ -101,8 +104,10 @@ TEST(TensorsUnlikeRank0, SeesTheLastByte) {
   for (const int64_t size : {1, 7, 31, 32, 33, 64, 100}) {
     run_ranks(2, [&](ProcessGroup& group) {
       torch::Tensor bytes = torch::zeros({size}, torch::kByte);
-      if (group.rank() == 1) bytes[size - 1] = 1;
-      EXPECT_EQ(tensors_unlike_rank0(group, {{"bytes", bytes}}).size(), group.rank() == 1 ? 1u : 0u) << size;
+      if (group.rank() == 1)
+        bytes[size - 1] = 1;
+      EXPECT_EQ(tensors_unlike_rank0(group, {{"bytes", bytes}}).size(), group.rank() == 1 ? 1u : 0u)
+          << size;
     });
   }
 }

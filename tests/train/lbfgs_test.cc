@@ -1,4 +1,5 @@
-// LBFGS with LibTorch's own options over ranks with unequal data: it stops by the loss, so all need one loss.
+// LBFGS with LibTorch's own options over ranks with unequal data: it stops by the loss, so all need
+// one loss.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -13,7 +14,8 @@ namespace {
 constexpr int kRanks = 4;
 constexpr int64_t kRows = 12;
 
-// Rank r's rows are r + 1 times as large: near the end each rank's own loss changes by another amount.
+// Rank r's rows are r + 1 times as large: near the end each rank's own loss changes by another
+// amount.
 at::Tensor inputs_of_rank(int rank) {
   return fixed_data(kRows, static_cast<uint64_t>(10 + rank)) * (1 + rank);
 }
@@ -24,7 +26,8 @@ at::Tensor wanted(const at::Tensor& rows) {
 
 torch::optim::LBFGSOptions lbfgs_options(bool searches) {
   torch::optim::LBFGSOptions options(searches ? 1 : 0.5);
-  if (searches) options.line_search_fn("strong_wolfe");
+  if (searches)
+    options.line_search_fn("strong_wolfe");
   return options;
 }
 

@@ -26,7 +26,8 @@ using ::testing::HasSubstr;
 
 std::string folder_for_metrics() {
   std::string folder = ::testing::TempDir() + "muster-train-metrics-XXXXXX";
-  if (::mkdtemp(folder.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+  if (::mkdtemp(folder.data()) == nullptr)
+    throw std::runtime_error("mkdtemp failed");
   return folder;
 }
 
@@ -42,11 +43,13 @@ TEST(TrainMetrics, RanksWithDifferentNumbersOfSamplesCountByTheirSamples) {
       metrics.sum("tokens", torch::full({5}, group.rank() + 1));
       metrics.max("norm", torch::tensor({rank, -rank}));
       metrics.min("norm_least", -rank);
-      metrics.accuracy("top1", torch::tensor({{0.1, 0.9}, {0.8, 0.2}}),
+      metrics.accuracy("top1",
+                       torch::tensor({{0.1, 0.9}, {0.8, 0.2}}),
                        torch::tensor({group.rank() > 0, false}).to(torch::kLong));
       const auto values = metrics.write_every(2, step, {{"lr", 0.25}});
       ASSERT_EQ(values.has_value(), step % 2 == 0);
-      if (!values) continue;
+      if (!values)
+        continue;
       const auto last = static_cast<double>(step);
       EXPECT_DOUBLE_EQ((*values)["loss"], (0 * 1 + 1 * 2 + 2 * 3) / 6.0 + last - 0.5);
       EXPECT_DOUBLE_EQ((*values)["each"], 2);
@@ -57,12 +60,13 @@ TEST(TrainMetrics, RanksWithDifferentNumbersOfSamplesCountByTheirSamples) {
       EXPECT_DOUBLE_EQ((*values)["top1"], 5.0 / 6);
     }
   });
-  EXPECT_EQ(
-      read_file(folder + "/metrics.jsonl"),
-      "{\"step\":2,\"lr\":0.25,\"loss\":2.8333333333333335,\"each\":2,\"number\":2,\"tokens\":60,\"norm\":2,"
-      "\"norm_least\":-2,\"top1\":0.8333333333333334}\n"
-      "{\"step\":4,\"lr\":0.25,\"loss\":4.833333333333333,\"each\":2,\"number\":2,\"tokens\":60,\"norm\":2,"
-      "\"norm_least\":-2,\"top1\":0.8333333333333334}\n");
+  EXPECT_EQ(read_file(folder + "/metrics.jsonl"),
+            "{\"step\":2,\"lr\":0.25,\"loss\":2.8333333333333335,\"each\":2,\"number\":2,"
+            "\"tokens\":60,\"norm\":2,"
+            "\"norm_least\":-2,\"top1\":0.8333333333333334}\n"
+            "{\"step\":4,\"lr\":0.25,\"loss\":4.833333333333333,\"each\":2,\"number\":2,\"tokens\":"
+            "60,\"norm\":2,"
+            "\"norm_least\":-2,\"top1\":0.8333333333333334}\n");
 }
 
 TEST(TrainMetrics, AccuracyOfTheFirstK) {
@@ -86,15 +90,18 @@ TEST(TrainMetrics, NamesThatDifferAreAnErrorOnEveryRank) {
   const auto failures = failures_of_ranks(3, [](ProcessGroup& group) {
     Metrics metrics(group, {});
     metrics.mean("loss", 1.0, 1);
-    if (group.rank() == 2) metrics.max("extra", 1.0);
+    if (group.rank() == 2)
+      metrics.max("extra", 1.0);
     metrics.write(1);
   });
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(message_of(failures[static_cast<size_t>(rank)]),
-              cat("metrics: expected the same names on all ranks, got 'mean loss' on rank 0 and 'max extra, "
+              cat("metrics: expected the same names on all ranks, got 'mean loss' on rank 0 and "
+                  "'max extra, "
                   "mean loss' "
                   "on rank 2 (rank ",
-                  rank, "); add to the same metrics on every rank before they are written"));
+                  rank,
+                  "); add to the same metrics on every rank before they are written"));
   }
 }
 
@@ -102,18 +109,22 @@ TEST(TrainMetrics, WhatIsNotANumberIsSeen) {
   run_ranks(2, [](ProcessGroup& group) {
     Metrics metrics(group, {});
     metrics.mean("loss", torch::tensor(group.rank() == 1 ? NAN : 1.0), 1);
-    metrics.max("largest", torch::tensor({1.0, group.rank() == 0 ? static_cast<double>(NAN) : 2.0}));
+    metrics.max("largest",
+                torch::tensor({1.0, group.rank() == 0 ? static_cast<double>(NAN) : 2.0}));
     const auto values = metrics.write(1);
     EXPECT_TRUE(std::isnan(values["loss"]));
     EXPECT_TRUE(std::isnan(values["largest"]));
-    if (group.rank() == 0) metrics.mean("loss", 3.0, 1);  // nothing from the other rank in this time
+    if (group.rank() == 0)
+      metrics.mean("loss", 3.0, 1);  // nothing from the other rank in this time
     const auto later = metrics.write(2);
     EXPECT_EQ(later["loss"], 3);
     EXPECT_FALSE(later.contains("largest"));
-    EXPECT_THAT(message_of_error([&] { later["lss"]; }), HasSubstr("expected one of loss, got 'lss'"));
+    EXPECT_THAT(message_of_error([&] { later["lss"]; }),
+                HasSubstr("expected one of loss, got 'lss'"));
     EXPECT_THAT(message_of_error([&] { metrics.sum("loss", 1.0); }),
                 HasSubstr("expected 'loss' to be a mean as before, got a sum"));
-    EXPECT_THAT(message_of_error([&] { metrics.sum("step", 1.0); }), HasSubstr("that is not 'step'"));
+    EXPECT_THAT(message_of_error([&] { metrics.sum("step", 1.0); }),
+                HasSubstr("that is not 'step'"));
   });
 }
 
@@ -148,8 +159,9 @@ TEST(TrainMetrics, EachLineHasWhereItsTimeWent) {
   });
   Activity::set(nullptr);
   EXPECT_THAT(read_file(folder + "/metrics.jsonl"),
-              ::testing::MatchesRegex("\\{\"step\":1,\"loss\":1,\"time/other\":.*,\"time/compute\":.*,\"time/"
-                                      "communication\":.*,\"time/data\":0,\"time/checkpoint\":0\\}\n"));
+              ::testing::MatchesRegex(
+                  "\\{\"step\":1,\"loss\":1,\"time/other\":.*,\"time/compute\":.*,\"time/"
+                  "communication\":.*,\"time/data\":0,\"time/checkpoint\":0\\}\n"));
 }
 
 TEST(TrainMetrics, WhatIsNotWrittenYetIsSavedAndComesBackOnAnyNumberOfRanks) {
@@ -167,7 +179,8 @@ TEST(TrainMetrics, WhatIsNotWrittenYetIsSavedAndComesBackOnAnyNumberOfRanks) {
     add(metrics, group.rank(), 2);
     const SavedState state = metrics.state();
     EXPECT_EQ(metrics.write(2)["loss"], (2 * 1 + 3 * 2) / 3.0) << "saving takes nothing away";
-    if (group.rank() == 0) saved = state;
+    if (group.rank() == 0)
+      saved = state;
   });
   run_ranks(3, [&](ProcessGroup& group) {
     Metrics metrics(group, {});
@@ -189,25 +202,32 @@ TEST(TrainMetrics, WhatIsNotWrittenYetIsSavedAndComesBackOnAnyNumberOfRanks) {
 
 // Steps 1 to 4 of a training that saves after step 2, with lines numbered in another unit than the
 // checkpoints.
-void train_with_metrics(ProcessGroup& group, const std::string& folder, CheckpointsOptions options,
-                        int64_t line_a_step, double value, bool adds = true) {
+void train_with_metrics(ProcessGroup& group,
+                        const std::string& folder,
+                        CheckpointsOptions options,
+                        int64_t line_a_step,
+                        double value,
+                        bool adds = true) {
   torch::nn::Linear net(1, 1);
   Metrics metrics(group, {.folder = folder});
   options.folder = folder + "/checkpoints";
   Checkpoints checkpoints(group, options);
   checkpoints.add("model", net);
-  if (adds) checkpoints.add("metrics", metrics);
+  if (adds)
+    checkpoints.add("metrics", metrics);
   checkpoints.restore();
   for (int64_t step = checkpoints.step() + 1; step <= 4; ++step) {
     metrics.max("run", value);
     metrics.write(step * line_a_step);
-    if (step == 2) checkpoints.save(step);
+    if (step == 2)
+      checkpoints.save(step);
   }
 }
 
 std::string lines_of(const std::vector<std::pair<int64_t, int>>& lines) {
   std::string text;
-  for (const auto& [step, run] : lines) text += cat("{\"step\":", step, ",\"run\":", run, "}\n");
+  for (const auto& [step, run] : lines)
+    text += cat("{\"step\":", step, ",\"run\":", run, "}\n");
   return text;
 }
 
@@ -225,7 +245,8 @@ TEST(TrainMetrics, ARestoredTrainingMakesRoomForItsSteps) {
         });
         EXPECT_EQ(read_file(folder + "/metrics.jsonl"),
                   lines_of({{unit, 1}, {2 * unit, 1}, {3 * unit, 2}, {4 * unit, 2}}));
-        EXPECT_EQ(read_file(folder + "/metrics.jsonl.replaced"), lines_of({{3 * unit, 1}, {4 * unit, 1}}));
+        EXPECT_EQ(read_file(folder + "/metrics.jsonl.replaced"),
+                  lines_of({{3 * unit, 1}, {4 * unit, 1}}));
       }
     }
   }
@@ -239,23 +260,28 @@ TEST(TrainMetrics, WhatWasWrittenLastBeforeTheSaveIsWhereARestoredTrainingGoesOn
     train_with_metrics(group, folder, {}, 100, 1);
     train_with_metrics(group, folder, {.resume = true}, 130, 2);
   });
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("metrics: 2 lines after 200 moved to '"));
-  EXPECT_EQ(read_file(folder + "/metrics.jsonl"), lines_of({{100, 1}, {200, 1}, {390, 2}, {520, 2}}));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("metrics: 2 lines after 200 moved to '"));
+  EXPECT_EQ(read_file(folder + "/metrics.jsonl"),
+            lines_of({{100, 1}, {200, 1}, {390, 2}, {520, 2}}));
 }
 
 TEST(TrainMetrics, TwoTrainingsInOneProcessGoOnEachForItself) {
-  const std::string one = folder_for_metrics(), other = folder_for_metrics(), old = folder_for_metrics();
+  const std::string one = folder_for_metrics(), other = folder_for_metrics(),
+                    old = folder_for_metrics();
   run_ranks(2, [&](ProcessGroup& group) {
     train_with_metrics(group, one, {}, 1, 1);
     train_with_metrics(group, other, {}, 1000, 1);
     train_with_metrics(group, old, {}, 10, 1);
-    // The first goes on, the second in another unit, and the third begins again behind its old lines.
+    // The first goes on, the second in another unit, and the third begins again behind its old
+    // lines.
     train_with_metrics(group, one, {.resume = true}, 1, 2);
     train_with_metrics(group, other, {.resume = true}, 1000, 2);
     train_with_metrics(group, old, {}, 10, 2);
   });
   EXPECT_EQ(read_file(one + "/metrics.jsonl"), lines_of({{1, 1}, {2, 1}, {3, 2}, {4, 2}}));
-  EXPECT_EQ(read_file(other + "/metrics.jsonl"), lines_of({{1000, 1}, {2000, 1}, {3000, 2}, {4000, 2}}));
+  EXPECT_EQ(read_file(other + "/metrics.jsonl"),
+            lines_of({{1000, 1}, {2000, 1}, {3000, 2}, {4000, 2}}));
   EXPECT_EQ(read_file(old + "/metrics.jsonl"),
             lines_of({{10, 1}, {20, 1}, {30, 1}, {40, 1}, {10, 2}, {20, 2}, {30, 2}, {40, 2}}));
   EXPECT_FALSE(std::filesystem::exists(old + "/metrics.jsonl.replaced"));
@@ -274,7 +300,8 @@ TEST(TrainMetrics, AMeanOverNoSamplesCountsAsNothing) {
     const auto values = metrics.write(1);
     EXPECT_EQ(values["loss"], 3);
     EXPECT_EQ(values["number"], 3);
-    for (const char* name : {"each", "largest", "least"}) EXPECT_EQ(values[name], 1) << name;
+    for (const char* name : {"each", "largest", "least"})
+      EXPECT_EQ(values[name], 1) << name;
     EXPECT_FALSE(values.contains("nowhere"));
     EXPECT_THAT(message_of_error([&] { metrics.mean("loss", 1.0, -1); }),
                 HasSubstr("a count of 0 samples or more for 'loss', got -1"));
@@ -290,7 +317,8 @@ TEST(TrainMetrics, ExtraNumbersHaveNamesOfTheirOwn) {
       EXPECT_THAT(message_of_error([&] { metrics.write(7, {{name, 1.0}}); }),
                   HasSubstr(cat("got '", name, "', which the line has already")));
     }
-    EXPECT_THAT(message_of_error([&] { metrics.sum("time/data", 1.0); }), HasSubstr("a share of the time"));
+    EXPECT_THAT(message_of_error([&] { metrics.sum("time/data", 1.0); }),
+                HasSubstr("a share of the time"));
     metrics.write(7, {{"time/epoch", 2.0}});
   });
   EXPECT_EQ(read_file(folder + "/metrics.jsonl"), "{\"step\":7,\"time/epoch\":2,\"loss\":0.5}\n");
@@ -345,22 +373,27 @@ TEST(TrainMetrics, EventFilesHoldWhatWasWritten) {
   const std::string folder = folder_for_metrics();
   std::vector<double> losses, rates;
   run_ranks(1, [&](ProcessGroup& group) {
-    for (const int64_t begin : {0, 20}) {  // the first run goes to step 40, the second goes on after 20
+    for (const int64_t begin :
+         {0, 20}) {  // the first run goes to step 40, the second goes on after 20
       Metrics metrics(group, {.folder = folder, .tensorboard = true});
-      if (begin > 0) metrics.continue_after(begin);
+      if (begin > 0)
+        metrics.continue_after(begin);
       for (int64_t step = begin + 1; step <= 40; ++step) {
         metrics.mean("train/loss", 1.0 / static_cast<double>(step + begin), 1);
         metrics.write(step, {{"lr", 0.001 * static_cast<double>(step)}});
-        if (begin == 0 && step > 20) continue;
+        if (begin == 0 && step > 20)
+          continue;
         losses.push_back(static_cast<float>(1.0 / static_cast<double>(step + begin)));
         rates.push_back(static_cast<float>(0.001 * static_cast<double>(step)));
       }
     }
   });
   const auto oracle = ask_python("read_events.py", "'" + folder + "'");
-  if (!oracle) GTEST_SKIP() << "no Python with PyTorch in .deps";
+  if (!oracle)
+    GTEST_SKIP() << "no Python with PyTorch in .deps";
   std::cout << "  read by "
-            << (oracle->contains("tensorboard") ? "TensorBoard's own reader" : "a parser of this test's")
+            << (oracle->contains("tensorboard") ? "TensorBoard's own reader"
+                                                : "a parser of this test's")
             << "\n";
   expect_as_python(*oracle, "train/loss", losses);
   expect_as_python(*oracle, "lr", rates);

@@ -24,7 +24,8 @@ TEST(Metrics, ARunThatGoesOnHasEachStepOnce) {
   std::string folder = ::testing::TempDir() + "muster-metrics-XXXXXX";
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
   const std::string path = folder + "/metrics.jsonl";
-  const std::string first = "{\"step\":10,\"loss\":1}\n{\"note\":\"no step\"}\n{\"step\":20,\"loss\":0.5}\n";
+  const std::string first =
+      "{\"step\":10,\"loss\":1}\n{\"note\":\"no step\"}\n{\"step\":20,\"loss\":0.5}\n";
   const std::string later = "{\"step\":30,\"loss\":0.4}\n{\"note\":\"after 30\"}\n";
   write_file(path, first + later + "{\"step\":40,\"lo");  // it was killed
   MetricsWriter writer(path);
@@ -40,7 +41,8 @@ TEST(Metrics, ARunThatGoesOnHasEachStepOnce) {
 
 TEST(Metrics, AResultThatIsNoNumberSaysSo) {
   EXPECT_EQ(
-      to_json_line({{"epochs", 3}, {"loss", std::nan("")}, {"a", INFINITY}, {"b", -INFINITY}, {"c", 1e300}}),
+      to_json_line(
+          {{"epochs", 3}, {"loss", std::nan("")}, {"a", INFINITY}, {"b", -INFINITY}, {"c", 1e300}}),
       "{\"epochs\":3,\"loss\":\"NaN\",\"a\":\"Infinity\",\"b\":\"-Infinity\",\"c\":1e+300}");
 }
 
@@ -50,9 +52,9 @@ TEST(Metrics, ALossThatIsNoNumberIsAnError) {
     check_loss(std::nan(""), 7);
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
-    EXPECT_EQ(
-        error.message(),
-        "loss: expected a finite number, got NaN in step 7; lower the learning rate, or look at the data");
+    EXPECT_EQ(error.message(),
+              "loss: expected a finite number, got NaN in step 7; lower the learning rate, or look "
+              "at the data");
   }
 }
 

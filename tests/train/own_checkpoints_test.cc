@@ -1,5 +1,5 @@
-// Checkpoints of ranks that train alone for some steps: each goes on with its own model and optimizer, bit
-// for bit; other ranks begin with the mean.
+// Checkpoints of ranks that train alone for some steps: each goes on with its own model and
+// optimizer, bit for bit; other ranks begin with the mean.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -26,8 +26,11 @@ using torch::optim::AdamW;
 // A rank's training: its model, AdamW, and what meets the other ranks.
 template <class Meeting>
 struct OwnTraining {
-  OwnTraining(ProcessGroup& group, const std::function<Meeting(std::vector<at::Tensor>, ProcessGroup)>& meet)
-      : training(make()), adamw(training.net->parameters(), 0.01), meeting(meet(parameters(), group)) {}
+  OwnTraining(ProcessGroup& group,
+              const std::function<Meeting(std::vector<at::Tensor>, ProcessGroup)>& meet)
+      : training(make()),
+        adamw(training.net->parameters(), 0.01),
+        meeting(meet(parameters(), group)) {}
 
   static LocalTraining make() {
     static std::mutex mutex;  // torch::manual_seed is the process's
@@ -66,7 +69,10 @@ using Meet = std::function<Meeting(std::vector<at::Tensor>, ProcessGroup)>;
 
 // Training that is saved after `saved` of 11 steps, and another that goes on from there.
 template <class Meeting>
-void expect_same_bits(int ranks, int64_t saved, const Meet<Meeting>& meet, bool background = false) {
+void expect_same_bits(int ranks,
+                      int64_t saved,
+                      const Meet<Meeting>& meet,
+                      bool background = false) {
   const test::TempFolder folder;
   run_ranks(ranks, [&](ProcessGroup& group) {
     OwnTraining<Meeting> whole(group, meet), resumed(group, meet);
@@ -83,7 +89,8 @@ void expect_same_bits(int ranks, int64_t saved, const Meet<Meeting>& meet, bool 
     ASSERT_TRUE(checkpoints.restore());
     EXPECT_EQ(checkpoints.step(), saved);
     resumed.learn(group.rank(), saved, 11);
-    EXPECT_EQ(largest_difference(whole.parameters(), resumed.parameters()), 0) << "rank " << group.rank();
+    EXPECT_EQ(largest_difference(whole.parameters(), resumed.parameters()), 0)
+        << "rank " << group.rank();
   });
 }
 
@@ -92,7 +99,8 @@ const Meet<LocalSGD> kLocal = [](const std::vector<at::Tensor>& parameters, Proc
 };
 
 TEST(OwnCheckpoints, LocalSGDGoesOnBitForBitFromAnAverageAndFromBetweenTwo) {
-  for (const int64_t saved : {5, 6, 7}) expect_same_bits(3, saved, kLocal);
+  for (const int64_t saved : {5, 6, 7})
+    expect_same_bits(3, saved, kLocal);
   expect_same_bits(1, 6, kLocal);
   expect_same_bits(2, 6, kLocal, /*background=*/true);
 }
@@ -101,7 +109,8 @@ TEST(OwnCheckpoints, DiLoCoGoesOnBitForBit) {
   const Meet<DiLoCo> meet = [](const auto& parameters, auto group) {
     return DiLoCo(parameters, std::move(group), {.every = 3});
   };
-  for (const int64_t saved : {2, 3, 7}) expect_same_bits(3, saved, meet);
+  for (const int64_t saved : {2, 3, 7})
+    expect_same_bits(3, saved, meet);
 }
 
 TEST(OwnCheckpoints, GossipGoesOnBitForBit) {
@@ -118,8 +127,8 @@ OwnValues own_values(const torch::nn::Module& net, torch::optim::Optimizer& adam
   OwnValues values;
   for (const auto& item : net.named_parameters()) {
     values[item.key()] = item.value().detach().to(at::kDouble);
-    const auto& state =
-        static_cast<torch::optim::AdamWParamState&>(*adamw.state().at(item.value().unsafeGetTensorImpl()));
+    const auto& state = static_cast<torch::optim::AdamWParamState&>(
+        *adamw.state().at(item.value().unsafeGetTensorImpl()));
     values[item.key() + ".exp_avg"] = state.exp_avg().to(at::kDouble);
     values[item.key() + ".step"] = at::scalar_tensor(state.step(), at::kDouble);
   }
@@ -139,13 +148,15 @@ OwnValues means_of_three(const std::string& folder, int64_t steps) {
   });
   OwnValues means;
   for (const auto& [name, value] : of_ranks[0])
-    means[name] = ((value + of_ranks[1].at(name) + of_ranks[2].at(name)) / 3).to(at::kFloat).to(at::kDouble);
+    means[name] =
+        ((value + of_ranks[1].at(name) + of_ranks[2].at(name)) / 3).to(at::kFloat).to(at::kDouble);
   return means;
 }
 
 void expect_values(const OwnValues& values, const OwnValues& expected) {
   ASSERT_EQ(values.size(), expected.size());
-  for (const auto& [name, value] : expected) EXPECT_TRUE(torch::equal(values.at(name), value)) << name;
+  for (const auto& [name, value] : expected)
+    EXPECT_TRUE(torch::equal(values.at(name), value)) << name;
 }
 
 TEST(OwnCheckpoints, AnotherNumberOfRanksBeginsWithTheMean) {
@@ -208,9 +219,14 @@ TEST(OwnCheckpoints, OtherWaysGoOnFromTheMeanAndBack) {
 TEST(OwnCheckpoints, FilesOfRanks) {
   const test::TempFolder folder;
   means_of_three(folder.path(), 5);
-  for (const char* file : {"model-00000-of-00003", "optim-00000-of-00003", "own-00001-model",
-                           "own-00001-optim", "own-00002-model", "own-00002-optim"})
-    EXPECT_TRUE(std::filesystem::exists(folder / ("step-5/" + std::string(file) + ".safetensors"))) << file;
+  for (const char* file : {"model-00000-of-00003",
+                           "optim-00000-of-00003",
+                           "own-00001-model",
+                           "own-00001-optim",
+                           "own-00002-model",
+                           "own-00002-optim"})
+    EXPECT_TRUE(std::filesystem::exists(folder / ("step-5/" + std::string(file) + ".safetensors")))
+        << file;
   EXPECT_FALSE(std::filesystem::exists(folder / "step-5/model-00001-of-00003.safetensors"));
   EXPECT_FALSE(std::filesystem::exists(folder / "step-5/own-00000-model.safetensors"));
 }
@@ -223,7 +239,8 @@ TEST(OwnCheckpoints, LBFGSIsRefused) {
     Checkpoints checkpoints(group, own_options(folder.path()));
     const auto pieces = own_pieces(*training.net);
     checkpoints.add("model", pieces).add("optimizer", lbfgs, pieces);
-    EXPECT_THAT(test::message_of([&] { checkpoints.save(1); }), HasSubstr("got each rank's own '0.weight'"));
+    EXPECT_THAT(test::message_of([&] { checkpoints.save(1); }),
+                HasSubstr("got each rank's own '0.weight'"));
   });
 }
 

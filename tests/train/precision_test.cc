@@ -53,7 +53,8 @@ std::vector<double> losses_in(const std::string& type) {
 
 TEST(Precision, LossesAndScalesArePythons) {
   const auto oracle = ask_python("pytorch_precision.py");
-  if (!oracle) GTEST_SKIP() << "no Python with PyTorch in .deps";
+  if (!oracle)
+    GTEST_SKIP() << "no Python with PyTorch in .deps";
   auto first = torch::full({4}, 1.0, torch::requires_grad());
   auto second = torch::full({4}, 2.0, torch::requires_grad());
   torch::optim::SGD one({first}, 0.1);
@@ -63,8 +64,10 @@ TEST(Precision, LossesAndScalesArePythons) {
   const std::set<int> bad_first{0, 1, 9, 20, 21, 22}, bad_second{5, 21};
   for (int step = 0; step < 40; ++step) {
     precision.scale((first * second).sum()).backward();
-    if (bad_first.contains(step)) first.mutable_grad()[1] = INFINITY;
-    if (bad_second.contains(step)) second.mutable_grad()[2] = NAN;
+    if (bad_first.contains(step))
+      first.mutable_grad()[1] = INFINITY;
+    if (bad_second.contains(step))
+      second.mutable_grad()[2] = NAN;
     EXPECT_EQ(precision.step(one), !bad_first.contains(step)) << step;
     EXPECT_EQ(precision.step(other), !bad_second.contains(step)) << step;
     precision.update();
@@ -102,7 +105,8 @@ TEST(Precision, SparseGradientsAreDividedToo) {
   Precision precision(at::kCPU, {.type = "fp16", .init_scale = 16});
   precision.scale(table(torch::tensor({1, 3, 1})).sum()).backward();
   precision.unscale(optimizer);
-  const auto expected = torch::tensor({{0., 0.}, {2., 2.}, {0., 0.}, {1., 1.}, {0., 0.}}).to(torch::kFloat);
+  const auto expected =
+      torch::tensor({{0., 0.}, {2., 2.}, {0., 0.}, {1., 1.}, {0., 0.}}).to(torch::kFloat);
   EXPECT_TRUE(table->weight.grad().to_dense().equal(expected));
   table->weight.mutable_grad()._values()[0][0] = INFINITY;
   precision.update();
@@ -117,7 +121,8 @@ TEST(Precision, AutocastEndsWithItsScope) {
   const auto before = state();
   const Precision half(at::kCPU, "fp16"), brain(at::kCPU, "bf16"), full(at::kCPU, "fp32");
   const auto x = torch::ones({2, 2});
-  EXPECT_THROW(half.run([&]() -> at::Tensor { throw std::runtime_error("user's"); }), std::runtime_error);
+  EXPECT_THROW(half.run([&]() -> at::Tensor { throw std::runtime_error("user's"); }),
+               std::runtime_error);
   EXPECT_EQ(state(), before);
   {
     const auto outer = half.autocast();
@@ -132,7 +137,9 @@ TEST(Precision, AutocastEndsWithItsScope) {
 TEST(Precision, WeightsChangedBetweenScopesAreCastAnew) {
   const Precision precision(at::kCPU, "bf16");
   auto weight = torch::ones({2, 2}, torch::requires_grad());
-  const auto product = [&] { return precision.run([&] { return torch::mm(torch::ones({2, 2}), weight); }); };
+  const auto product = [&] {
+    return precision.run([&] { return torch::mm(torch::ones({2, 2}), weight); });
+  };
   EXPECT_EQ(product().sum().item<float>(), 8);
   {
     const torch::NoGradGuard no_grad;
@@ -153,9 +160,11 @@ TEST(Precision, AResumedRunHasTheSameScales) {
     optimizer.zero_grad();
     return by.scale_value();
   };
-  for (int step = 0; step < 5; ++step) train_one(precision);
+  for (int step = 0; step < 5; ++step)
+    train_one(precision);
   resumed.load_state(precision.state());
-  for (int step = 0; step < 5; ++step) EXPECT_EQ(train_one(precision), train_one(resumed)) << step;
+  for (int step = 0; step < 5; ++step)
+    EXPECT_EQ(train_one(precision), train_one(resumed)) << step;
   EXPECT_THAT(message_of_error([&] { resumed.load_state({}); }),
               HasSubstr("precision: expected a saved state with the number 'scale'"));
 }
@@ -175,7 +184,8 @@ TEST(Precision, TheScaleShrinksToOneAndThenBadGradientsAreAnError) {
         precision.update();
         ++skipped;
       } catch (const Error& error) {
-        EXPECT_THAT(error.what(), HasSubstr("with a loss scale of 1, which is the smallest, got NaN"));
+        EXPECT_THAT(error.what(),
+                    HasSubstr("with a loss scale of 1, which is the smallest, got NaN"));
         ++refused;
       }
       optimizer.zero_grad();
@@ -197,7 +207,8 @@ TEST(Precision, AScaleThatBeganBelowOneDoesNotShrink) {
   EXPECT_THROW(precision.update(), Error);
   EXPECT_FLOAT_EQ(static_cast<float>(precision.scale_value()), 0.1F);
   precision.load_state({.numbers = {{"scale", 0}, {"growth_tracker", 3}}});
-  EXPECT_FLOAT_EQ(static_cast<float>(precision.scale_value()), 0.1F) << "of a run that had no floor";
+  EXPECT_FLOAT_EQ(static_cast<float>(precision.scale_value()), 0.1F)
+      << "of a run that had no floor";
 }
 
 TEST(Precision, AllRanksLeaveOutAStepOrNone) {
@@ -207,7 +218,8 @@ TEST(Precision, AllRanksLeaveOutAStepOrNone) {
     Precision precision(at::kCPU, {.type = "fp16", .init_scale = 4, .group = group});
     for (int step = 0; step < 4; ++step) {
       precision.scale(weight.sum()).backward();
-      if (step == 1 && group.rank() == 2) weight.mutable_grad()[0] = INFINITY;
+      if (step == 1 && group.rank() == 2)
+        weight.mutable_grad()[0] = INFINITY;
       EXPECT_EQ(precision.step(optimizer), step != 1);
       precision.update();
       optimizer.zero_grad();
@@ -228,7 +240,8 @@ TEST(Precision, WrongUseIsNamed) {
   auto half = torch::ones({2}, torch::kHalf).requires_grad_(true);
   half.mutable_grad() = torch::ones({2}, torch::kHalf);
   Precision precision(at::kCPU, "fp16");
-  EXPECT_THAT(message_of_error([&] { precision.unscale({half}); }), HasSubstr("got a gradient of fp16"));
+  EXPECT_THAT(message_of_error([&] { precision.unscale({half}); }),
+              HasSubstr("got a gradient of fp16"));
 }
 
 }  // namespace

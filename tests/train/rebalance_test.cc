@@ -48,9 +48,11 @@ struct Points : Dataset<Point> {
   }
 };
 
-// The losses of global batches of 24 over more than an epoch. `rebalances`: rank 1 takes twice as long a
-// sample.
-std::vector<double> train(ProcessGroup& group, bool rebalances, std::vector<int64_t>* shares = nullptr) {
+// The losses of global batches of 24 over more than an epoch. `rebalances`: rank 1 takes twice as
+// long a sample.
+std::vector<double> train(ProcessGroup& group,
+                          bool rebalances,
+                          std::vector<int64_t>* shares = nullptr) {
   torch::nn::Sequential net(torch::nn::Linear(6, 5), torch::nn::Tanh(), torch::nn::Linear(5, 1));
   for (auto& parameter : net->parameters())
     parameter.data().copy_(torch::linspace(-0.5, 0.5, parameter.numel()).view_as(parameter));
@@ -67,7 +69,8 @@ std::vector<double> train(ProcessGroup& group, bool rebalances, std::vector<int6
     const auto output = model(batch.x);
     const auto start = Clock::now();
     if (rebalances)
-      std::this_thread::sleep_for(std::chrono::microseconds(400) * batch.samples * (1 + group.rank()));
+      std::this_thread::sleep_for(std::chrono::microseconds(400) * batch.samples *
+                                  (1 + group.rank()));
     const double seconds = seconds_since(start);
     const auto loss = torch::mse_loss(output, batch.y) * batch.weight;
     loss.backward();
@@ -76,13 +79,16 @@ std::vector<double> train(ProcessGroup& group, bool rebalances, std::vector<int6
     at::Tensor mean = loss.detach().to(at::kDouble) / 2;
     group.all_reduce(mean);
     losses.push_back(mean.item<double>());
-    if (rebalances && rebalance.step(seconds, batch.samples)) loader.set_shares(rebalance.shares());
+    if (rebalances && rebalance.step(seconds, batch.samples))
+      loader.set_shares(rebalance.shares());
   }
-  if (shares != nullptr) *shares = rebalance.shares();
+  if (shares != nullptr)
+    *shares = rebalance.shares();
   return losses;
 }
 
-// The ideal of two ranks, one half as fast: 16 and 8 of 24, of which the fast one's 16 make the time.
+// The ideal of two ranks, one half as fast: 16 and 8 of 24, of which the fast one's 16 make the
+// time.
 TEST(Rebalance, ASlowRankGetsLessAndTheLossesStay) {
   run_ranks(2, [](ProcessGroup& group) {
     const auto even = train(group, false);
@@ -101,12 +107,17 @@ TEST(Rebalance, ASlowRankGetsLessAndTheLossesStay) {
 
 struct Index : Dataset<at::Tensor> {
   int64_t size() const override { return 100; }
-  at::Tensor get(int64_t index, muster::Generator& /*rng*/) const override { return torch::tensor(index); }
+  at::Tensor get(int64_t index, muster::Generator& /*rng*/) const override {
+    return torch::tensor(index);
+  }
 };
 
 // Rank 1 says that it takes so many times as long a sample as rank 0.
 struct Driven {
-  Driven(ProcessGroup& group, const std::string& folder, bool resume, std::vector<int64_t> shares = {6, 6})
+  Driven(ProcessGroup& group,
+         const std::string& folder,
+         bool resume,
+         std::vector<int64_t> shares = {6, 6})
       : sampler(100, {.num_replicas = group.size(), .rank = group.rank(), .seed = 3}),
         loader(Index(), sampler, {.batch_size = 6, .workers = 1}),
         rebalance(group, std::move(shares), {.every = 4}),
@@ -122,7 +133,8 @@ struct Driven {
     for (const auto& batch : loader.steps(until)) {
       (void)static_cast<double>(batch.weight);
       seen.emplace_back();
-      for (int64_t i = 0; i < batch.numel(); ++i) seen.back().push_back(batch[i].template item<int64_t>());
+      for (int64_t i = 0; i < batch.numel(); ++i)
+        seen.back().push_back(batch[i].template item<int64_t>());
       // Slow at first, fast later on, with a step that nobody has measured.
       const int64_t step = loader.position().step;
       const double slow = step < 13 ? 2 : 0.2;
@@ -145,11 +157,13 @@ std::vector<std::vector<int64_t>> of_all_ranks(ProcessGroup& group,
   std::vector<std::vector<int64_t>> steps;
   for (const auto& samples : mine) {
     const at::Tensor used = at::zeros({100}, at::kLong);
-    for (const int64_t sample : samples) used[sample] += 1;
+    for (const int64_t sample : samples)
+      used[sample] += 1;
     group.all_reduce(used);
     steps.emplace_back();
     for (int64_t sample = 0; sample < 100; ++sample)
-      steps.back().insert(steps.back().end(), static_cast<size_t>(used[sample].item<int64_t>()), sample);
+      steps.back().insert(
+          steps.back().end(), static_cast<size_t>(used[sample].item<int64_t>()), sample);
   }
   return steps;
 }
@@ -168,7 +182,8 @@ TEST(Rebalance, AResumedRunHasTheSavedSharesAndTheGlobalBatchesOfACalmOne) {
       Driven second(group, folder.path(), true);
       EXPECT_EQ(second.rebalance.shares(), first.rebalance.shares());
       EXPECT_EQ(second.loader.position(), first.loader.position());
-      for (const auto& batch : second.run(group, 24)) seen.push_back(batch);
+      for (const auto& batch : second.run(group, 24))
+        seen.push_back(batch);
       EXPECT_EQ(of_all_ranks(group, seen), all) << "stopped after " << stop;
     });
   }
@@ -191,7 +206,8 @@ TEST(Rebalance, SavedSharesOfOtherRanksAreLeftAlone) {
 
 TEST(Rebalance, SharesOfAnotherSumAreRefused) {
   const auto data = std::make_shared<const Points>();
-  const auto sampler = std::make_shared<DistributedSampler>(data->size(), SamplerOptions{.num_replicas = 2});
+  const auto sampler =
+      std::make_shared<DistributedSampler>(data->size(), SamplerOptions{.num_replicas = 2});
   DataLoader loader(data, sampler, {.batch_size = 12});
   loader.set_shares({12, 11});
   EXPECT_THROW(loader.begin(), Error);

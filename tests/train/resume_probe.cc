@@ -1,7 +1,8 @@
 // Trains with dropout for 12 steps, saving every third, and prints what each rank has at the end.
 //
 //   resume_probe --kill-at N          in its first attempt rank 1 dies at once after step N
-//   resume_probe --stop-at N SIGNAL   after step N rank 1 sends its launcher the signal, and waits until it
+//   resume_probe --stop-at N SIGNAL   after step N rank 1 sends its launcher the signal, and waits
+//   until it
 //                                     has come here
 //   resume_probe --resume             goes on from the newest checkpoint
 #include <muster/muster.h>
@@ -28,12 +29,15 @@ struct Plan {
 void be_stopped(muster::Context& ctx, int signal) {
   ctx.stop_requested();
   ::kill(::getppid(), signal);
-  while (!ctx.stop_requested()) ::usleep(1000);
+  while (!ctx.stop_requested())
+    ::usleep(1000);
 }
 
 void train_and_print(muster::Context& ctx, const Plan& plan) {
   ctx.seed_all(1);
-  torch::nn::Sequential net(torch::nn::Linear(4, 16), torch::nn::Dropout(0.5), torch::nn::BatchNorm1d(16),
+  torch::nn::Sequential net(torch::nn::Linear(4, 16),
+                            torch::nn::Dropout(0.5),
+                            torch::nn::BatchNorm1d(16),
                             torch::nn::Linear(16, 2));
   torch::optim::AdamW optimizer(net->parameters(), 0.01);
   muster::Schedule schedule(optimizer, muster::rate::cosine({.steps = 12}));
@@ -52,27 +56,38 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
     const auto loss =
         step(batch, [&] { return torch::cross_entropy_loss(model(batch.features), batch.labels); });
     metrics.mean("loss", loss, static_cast<double>(batch.size()));
-    if (!batch.last) continue;
+    if (!batch.last)
+      continue;
     const int64_t done = data.position().step;
     metrics.write_every(5, done);
-    if (done == plan.stop_at && ctx.rank() == 1) be_stopped(ctx, plan.signal);
-    if (checkpoints.save_or_stop(done)) return;
-    if (done == plan.kill_at && ctx.rank() == 1 && ctx.env().attempt == 0) std::raise(SIGKILL);
+    if (done == plan.stop_at && ctx.rank() == 1)
+      be_stopped(ctx, plan.signal);
+    if (checkpoints.save_or_stop(done))
+      return;
+    if (done == plan.kill_at && ctx.rank() == 1 && ctx.env().attempt == 0)
+      std::raise(SIGKILL);
   }
   using namespace muster::testing;
   // The running statistics of the last step are each rank's own.
-  std::printf("rank %d state %s buffers %s next random %a\n", ctx.rank(),
+  std::printf("rank %d state %s buffers %s next random %a\n",
+              ctx.rank(),
               digest_of(joined(net->parameters(), moments_of(optimizer))).c_str(),
-              digest_of(net->buffers()).c_str(), torch::rand({1}).item<double>());
+              digest_of(net->buffers()).c_str(),
+              torch::rand({1}).item<double>());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   Plan plan;
-  const auto is = [&](const char* option) { return argc > 1 && std::strcmp(argv[1], option) == 0; };
-  if (is("--kill-at")) plan.kill_at = std::atoll(argv[2]);
-  if (is("--stop-at")) plan = {.stop_at = std::atoll(argv[2]), .signal = std::atoi(argv[3])};
-  if (is("--resume")) plan.resume = true;
+  const auto is = [&](const char* option) {
+    return argc > 1 && std::strcmp(argv[1], option) == 0;
+  };
+  if (is("--kill-at"))
+    plan.kill_at = std::atoll(argv[2]);
+  if (is("--stop-at"))
+    plan = {.stop_at = std::atoll(argv[2]), .signal = std::atoi(argv[3])};
+  if (is("--resume"))
+    plan.resume = true;
   return muster::run(argc, argv, [&](muster::Context& ctx) { train_and_print(ctx, plan); });
 }

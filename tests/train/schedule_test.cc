@@ -45,13 +45,14 @@ const std::optional<Oracle>& schedules_of_python() {
   return oracle;
 }
 
-// Rates by closed forms on both sides are the same bits, where std::pow and Python's ** are; what Python
-// multiplies step by step drifts from its own closed forms.
+// Rates by closed forms on both sides are the same bits, where std::pow and Python's ** are; what
+// Python multiplies step by step drifts from its own closed forms.
 constexpr double kRounding = 1e-12;
 
 TEST(Schedule, RatesArePythons) {
   const auto& oracle = schedules_of_python();
-  if (!oracle) GTEST_SKIP() << "no Python with PyTorch in .deps";
+  if (!oracle)
+    GTEST_SKIP() << "no Python with PyTorch in .deps";
   const std::vector<std::pair<std::string, Rate>> rates{
       {"constant", rate::constant(0.3, 9)},
       {"linear", rate::linear({.steps = 11, .from = 0.2, .to = 0.7})},
@@ -72,29 +73,36 @@ TEST(Schedule, RatesArePythons) {
                                          .final_div_factor = 500,
                                          .linear = linear,
                                          .three_phases = three});
-      expect_as_python(*oracle, cat("one_cycle_", linear ? "linear" : "cos", "_", three ? 3 : 2),
+      expect_as_python(*oracle,
+                       cat("one_cycle_", linear ? "linear" : "cos", "_", three ? 3 : 2),
                        rates_of(rate));
     }
   }
+  expect_as_python(*oracle, "lambda", rates_of(rate::lambda([](int64_t step) {
+    return 1 / std::pow(static_cast<double>(1 + step), 0.5);
+  })));
   expect_as_python(
-      *oracle, "lambda",
-      rates_of(rate::lambda([](int64_t step) { return 1 / std::pow(static_cast<double>(1 + step), 0.5); })));
-  expect_as_python(*oracle, "warmup_cosine", rates_of(rate::cosine({.steps = 40, .warmup = 8})), kRounding);
-  expect_as_python(
-      *oracle, "sequential",
-      rates_of(rate::sequential({rate::constant(0.5), rate::exponential(0.9), rate::step(4, 0.3)}, {7, 20})),
-      kRounding);
-  expect_as_python(*oracle, "chained",
-                   rates_of(rate::chained(
-                       {rate::constant(0.1, 5), rate::exponential(0.9), rate::multi_step({6, 30}, 0.5)})),
+      *oracle, "warmup_cosine", rates_of(rate::cosine({.steps = 40, .warmup = 8})), kRounding);
+  expect_as_python(*oracle,
+                   "sequential",
+                   rates_of(rate::sequential(
+                       {rate::constant(0.5), rate::exponential(0.9), rate::step(4, 0.3)}, {7, 20})),
                    kRounding);
+  expect_as_python(
+      *oracle,
+      "chained",
+      rates_of(rate::chained(
+          {rate::constant(0.1, 5), rate::exponential(0.9), rate::multi_step({6, 30}, 0.5)})),
+      kRounding);
 }
 
 TEST(Schedule, PlateausArePythons) {
   const auto& oracle = schedules_of_python();
-  if (!oracle) GTEST_SKIP() << "no Python with PyTorch in .deps";
-  const std::vector<double> metrics{5, 4, 3,   3, 3, 2.9999, 3, 3,   2,   2,   2,   2,   2,   2,   1,
-                                    1, 1, 1.5, 1, 1, 1,      1, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5};
+  if (!oracle)
+    GTEST_SKIP() << "no Python with PyTorch in .deps";
+  const std::vector<double> metrics{5, 4, 3,   3,   3,   2.9999, 3,   3,   2,   2,
+                                    2, 2, 2,   2,   1,   1,      1,   1.5, 1,   1,
+                                    1, 1, 0.5, 0.5, 0.5, 0.5,    0.5, 0.5, 0.5, 0.5};
   for (const bool larger : {false, true}) {
     for (const bool absolute : {false, true}) {
       const PlateauOptions options{.larger_is_better = larger,
@@ -117,15 +125,16 @@ TEST(Schedule, PlateausArePythons) {
         plateau->step(larger ? 1 - metrics[i] : metrics[i]);
         found.insert(found.end(), {plateau->lr(0), plateau->lr(1)});
       }
-      expect_as_python(*oracle, cat("plateau_", larger ? "max" : "min", "_", absolute ? "abs" : "rel"),
-                       found);
+      expect_as_python(
+          *oracle, cat("plateau_", larger ? "max" : "min", "_", absolute ? "abs" : "rel"), found);
     }
   }
 }
 
 TEST(Schedule, AResumedRunHasTheSameBits) {
   for (const Rate& rate : {rate::cosine({.steps = 30, .warmup = 5, .final_fraction = 0.1}),
-                           rate::exponential(0.93), rate::one_cycle({.steps = 40})}) {
+                           rate::exponential(0.93),
+                           rate::one_cycle({.steps = 40})}) {
     for (const int at : {0, 3, 17})
       EXPECT_EQ(rates_of(rate, at), rates_of(rate)) << rate.text << " at " << at;
   }
@@ -143,13 +152,15 @@ TEST(Schedule, ARateCanBePrintedAndStaysAtItsEnd) {
 }
 
 TEST(Schedule, WrongUseIsNamed) {
-  EXPECT_EQ(
-      message_of_error([] { rate::cosine({.steps = 5, .warmup = 5}); }),
-      "rate::cosine: expected more steps than those of the warm-up, got 5; look at the option of that name");
-  EXPECT_THAT(message_of_error([] { rate::sequential({rate::constant()}, {3}); }),
-              HasSubstr("expected a milestone between every two of its parts, got 1 part and 1 milestone"));
+  EXPECT_EQ(message_of_error([] { rate::cosine({.steps = 5, .warmup = 5}); }),
+            "rate::cosine: expected more steps than those of the warm-up, got 5; look at the "
+            "option of that name");
+  EXPECT_THAT(
+      message_of_error([] { rate::sequential({rate::constant()}, {3}); }),
+      HasSubstr("expected a milestone between every two of its parts, got 1 part and 1 milestone"));
   auto optimizer = two_groups();
-  EXPECT_THAT(message_of_error([&] { Plateau(*optimizer, {.factor = 1}); }), HasSubstr("below 1, got 1"));
+  EXPECT_THAT(message_of_error([&] { Plateau(*optimizer, {.factor = 1}); }),
+              HasSubstr("below 1, got 1"));
   Schedule schedule(*optimizer, rate::constant());
   auto saved = schedule.state();
   saved.numbers.erase("initial_lr.1");

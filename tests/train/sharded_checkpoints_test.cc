@@ -1,5 +1,5 @@
-// Checkpoints of models that are divided over ranks: each way of dividing loads what another has saved, bit
-// for bit, on another number of ranks.
+// Checkpoints of models that are divided over ranks: each way of dividing loads what another has
+// saved, bit for bit, on another number of ranks.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -59,8 +59,8 @@ const CheckpointsOptions in_folder(const std::string& folder) {
   return {.folder = folder, .keep_last = 0, .resume = true};
 }
 
-// Loads what is newest in the folder, if anything, and saves it as step `step`: as plain model, as model
-// divided over the ranks, as part of the layers.
+// Loads what is newest in the folder, if anything, and saves it as step `step`: as plain model, as
+// model divided over the ranks, as part of the layers.
 void pass_on_plain(ProcessGroup& group, const std::string& folder, int64_t step) {
   UpDown net = up_down(9);
   Adam optimizer(net->parameters(), 0.5);
@@ -87,9 +87,13 @@ void pass_on_fully_sharded(ProcessGroup& group, const std::string& folder, int64
   checkpoints.save(step);
 }
 
-void pass_on_sharded_optimizer(ProcessGroup& group, const std::string& folder, int64_t step, bool gradients) {
+void pass_on_sharded_optimizer(ProcessGroup& group,
+                               const std::string& folder,
+                               int64_t step,
+                               bool gradients) {
   UpDown net = up_down(9);
-  ShardedOptimizer<Adam> optimizer(net->parameters(), AdamOptions(0.5), group, {.gradients = gradients});
+  ShardedOptimizer<Adam> optimizer(
+      net->parameters(), AdamOptions(0.5), group, {.gradients = gradients});
   Checkpoints checkpoints(group, in_folder(folder));
   checkpoints.add("model", net).add("optimizer", optimizer, optimizer.pieces(*net));
   ASSERT_TRUE(checkpoints.restore());
@@ -101,7 +105,8 @@ void pass_on_divided_layers(ProcessGroup& group, const std::string& folder, int6
   DividedUpDown net(up_down(9), group);
   Adam optimizer(net->parameters(), 0.5);
   Checkpoints checkpoints(group, in_folder(folder));
-  checkpoints.add("model", parallel_pieces(*net)).add("optimizer", optimizer, parallel_pieces(*net));
+  checkpoints.add("model", parallel_pieces(*net))
+      .add("optimizer", optimizer, parallel_pieces(*net));
   ASSERT_TRUE(checkpoints.restore());
   checkpoints.save(step);
 }
@@ -123,10 +128,12 @@ void begin(const std::string& folder) {
   });
 }
 
-std::map<std::string, std::string> tensors_in(const std::string& step_folder, const std::string& kind) {
+std::map<std::string, std::string> tensors_in(const std::string& step_folder,
+                                              const std::string& kind) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(step_folder))
-    if (entry.path().filename().string().starts_with(kind)) files.push_back(entry.path());
+    if (entry.path().filename().string().starts_with(kind))
+      files.push_back(entry.path());
   const TensorSource source(files);
   EXPECT_TRUE(source.incomplete().empty()) << step_folder;
   std::map<std::string, std::string> tensors;
@@ -146,8 +153,12 @@ TEST(ShardedCheckpoints, EachWayGoesOnFromEveryOtherBitForBit) {
     int ranks;
     std::function<void(ProcessGroup&, const std::string&, int64_t)> pass_on;
   };
-  const auto zero1 = [](auto& g, const auto& f, int64_t s) { pass_on_sharded_optimizer(g, f, s, false); };
-  const auto zero2 = [](auto& g, const auto& f, int64_t s) { pass_on_sharded_optimizer(g, f, s, true); };
+  const auto zero1 = [](auto& g, const auto& f, int64_t s) {
+    pass_on_sharded_optimizer(g, f, s, false);
+  };
+  const auto zero2 = [](auto& g, const auto& f, int64_t s) {
+    pass_on_sharded_optimizer(g, f, s, true);
+  };
   const std::vector<Way> ways = {{4, pass_on_fully_sharded},
                                  {2, pass_on_divided_layers},
                                  {3, zero1},
@@ -165,14 +176,19 @@ TEST(ShardedCheckpoints, EachWayGoesOnFromEveryOtherBitForBit) {
     run_ranks(way.ranks, [&](ProcessGroup& group) { way.pass_on(group, folder.path(), step); });
     const std::string saved = folder / ("step-" + std::to_string(step));
     for (const char* kind : {"model", "optim"})
-      EXPECT_EQ(tensors_in(saved, kind), tensors_in(folder / "step-1", kind)) << kind << " of step " << step;
+      EXPECT_EQ(tensors_in(saved, kind), tensors_in(folder / "step-1", kind))
+          << kind << " of step " << step;
   }
   EXPECT_TRUE(std::filesystem::exists(folder / "step-12/model.safetensors"));
 }
 
 // One update with the weights as they are, then one with others: averages that are neither.
-void pass_on_averages(ProcessGroup& group, const std::string& folder, int64_t step,
-                      const TensorPieces& pieces, bool is_whole, UpDown net) {
+void pass_on_averages(ProcessGroup& group,
+                      const std::string& folder,
+                      int64_t step,
+                      const TensorPieces& pieces,
+                      bool is_whole,
+                      UpDown net) {
   Ema ema = is_whole ? Ema(*net, 0.75) : Ema(pieces, 0.75);
   Checkpoints checkpoints(group, in_folder(folder));
   if (is_whole) {
@@ -183,7 +199,8 @@ void pass_on_averages(ProcessGroup& group, const std::string& folder, int64_t st
   if (step == 1) {
     ema.update();
     const torch::NoGradGuard no_grad;
-    for (auto& parameter : net->parameters()) parameter.mul_(2).add_(1);
+    for (auto& parameter : net->parameters())
+      parameter.mul_(2).add_(1);
     net->seen.fill_(7);
     ema.update();
   } else {
@@ -225,13 +242,15 @@ TEST(ShardedCheckpoints, AveragesGoOnHoweverTheModelIsDivided) {
     run_ranks(way.ranks, [&](ProcessGroup& group) { way.pass_on(group, step); });
   }
   const auto first = tensors_in(folder / "step-1", "parts");
-  EXPECT_NE(first.at("tensors/ema/up.weight"), tensors_in(folder / "step-1", "model").at("up.weight"));
+  EXPECT_NE(first.at("tensors/ema/up.weight"),
+            tensors_in(folder / "step-1", "model").at("up.weight"));
   for (; step > 1; --step) {
     const std::string saved = folder / ("step-" + std::to_string(step));
     EXPECT_EQ(tensors_in(saved, "model"), tensors_in(folder / "step-1", "model")) << saved;
     const auto parts = tensors_in(saved, "parts");
     for (const auto& [name, bytes] : first) {
-      if (!name.starts_with("tensors/ema/")) continue;
+      if (!name.starts_with("tensors/ema/"))
+        continue;
       EXPECT_EQ(parts.at(name), bytes) << saved << " " << name;
     }
   }
@@ -248,12 +267,15 @@ TEST(ShardedCheckpoints, AnEmaIsOfTheParts) {
     wrap_layers(sharded, net);
     Ema ema(sharded.pieces(*net), 0.75), expected(*alone, 0.75);
     int64_t elements = 0;
-    for (const auto& piece : ema.pieces()) elements += piece.is_buffer ? 0 : piece.tensor.numel();
+    for (const auto& piece : ema.pieces())
+      elements += piece.is_buffer ? 0 : piece.tensor.numel();
     EXPECT_LT(elements, 40) << "a third of 83";
     for (int i = 0; i < 3; ++i) {
       const torch::NoGradGuard no_grad;
-      for (const at::Tensor& part : sharded.parameters()) part.mul_(1.5).add_(i);
-      for (const at::Tensor& parameter : alone->parameters()) parameter.mul_(1.5).add_(i);
+      for (const at::Tensor& part : sharded.parameters())
+        part.mul_(1.5).add_(i);
+      for (const at::Tensor& parameter : alone->parameters())
+        parameter.mul_(1.5).add_(i);
       ema.update();
       expected.update();
     }
@@ -334,7 +356,8 @@ TEST(ShardedCheckpoints, AveragesThatDoNotFitAreRefused) {
     Checkpoints saved(group, in_folder(folder.path())), resumed(group, in_folder(folder.path()));
     saved.add("model", pieces).add("ema", some).save(1);
     resumed.add("model", pieces).add("ema", all);
-    EXPECT_THAT(test::message_of([&] { resumed.restore(); }), HasSubstr("got no tensor of that name"));
+    EXPECT_THAT(test::message_of([&] { resumed.restore(); }),
+                HasSubstr("got no tensor of that name"));
     const auto whole = sharded.whole_parameters();
     Checkpoints undivided(group, in_folder(folder.path()));
     undivided.add("model", net).add("ema", all);
@@ -343,10 +366,13 @@ TEST(ShardedCheckpoints, AveragesThatDoNotFitAreRefused) {
   });
 }
 
-// Ranks that train alone for some steps: each gets its own averages back, other numbers of ranks their mean.
+// Ranks that train alone for some steps: each gets its own averages back, other numbers of ranks
+// their mean.
 TEST(ShardedCheckpoints, AveragesOfRanksThatTrainAloneAreTheirOwn) {
   const test::TempFolder folder;
-  const auto value_of = [](const Ema& ema) { return ema.averages()[0].second.flatten()[0].item<float>(); };
+  const auto value_of = [](const Ema& ema) {
+    return ema.averages()[0].second.flatten()[0].item<float>();
+  };
   const auto pass_on = [&](int ranks, int64_t step, const auto& check) {
     run_ranks(ranks, [&](ProcessGroup& group) {
       UpDown net = up_down(9);
@@ -356,14 +382,17 @@ TEST(ShardedCheckpoints, AveragesOfRanksThatTrainAloneAreTheirOwn) {
       checkpoints.restore();
       if (step == 1) {
         const torch::NoGradGuard no_grad;
-        for (auto& parameter : net->parameters()) parameter.fill_(group.rank());
+        for (auto& parameter : net->parameters())
+          parameter.fill_(group.rank());
         ema.update();
       }
       check(value_of(ema), group.rank());
       checkpoints.save(step);
     });
   };
-  const auto own = [](float value, int rank) { EXPECT_EQ(value, static_cast<float>(rank)); };
+  const auto own = [](float value, int rank) {
+    EXPECT_EQ(value, static_cast<float>(rank));
+  };
   pass_on(3, 1, own);
   pass_on(3, 2, own);
   pass_on(2, 3, [](float value, int) { EXPECT_EQ(value, 1.0F); });
@@ -382,7 +411,8 @@ TEST(ShardedCheckpoints, EveryRankWritesAndNobodyWritesWhatAnotherHas) {
   }
   EXPECT_LT(bytes, 5000U);  // 353 bytes of tensors, and four heads
   for (const auto& entry : std::filesystem::directory_iterator(folder / "step-2"))
-    EXPECT_FALSE(entry.path().filename().string().starts_with("rank-")) << "a record of the writing stays";
+    EXPECT_FALSE(entry.path().filename().string().starts_with("rank-"))
+        << "a record of the writing stays";
 }
 
 TEST(ShardedCheckpoints, ADamagedOneIsPassedOverOnEveryRank) {
@@ -434,31 +464,36 @@ TEST(ShardedCheckpoints, PiecesThatMakeNoWholeAreRefused) {
       Checkpoints checkpoints(group, in_folder(folder.path()));
       checkpoints.add("model", TensorPieces{piece(group.rank())});
       const std::string mine = test::message_of([&] { checkpoints.save(1); });
-      if (group.rank() == 1) message = mine;
+      if (group.rank() == 1)
+        message = mine;
     });
     return message;
   };
   const auto two = torch::zeros(2), three = torch::zeros(3);
-  EXPECT_THAT(save([&](int rank) { return slice_piece("x", {4}, 0, rank, two); }),
-              HasSubstr("pieces that do not overlap for 'x', got [0, 2) on rank 0 and [1, 3) on rank 1"));
+  EXPECT_THAT(
+      save([&](int rank) { return slice_piece("x", {4}, 0, rank, two); }),
+      HasSubstr("pieces that do not overlap for 'x', got [0, 2) on rank 0 and [1, 3) on rank 1"));
   EXPECT_THAT(save([&](int rank) { return slice_piece("x", {5}, 0, int64_t{2} * rank, two); }),
               HasSubstr("all of its 5 elements on the ranks together for 'x', got 4"));
   EXPECT_THAT(save([&](int rank) { return whole_piece("x", rank == 0 ? two : three); }),
               HasSubstr("F32[2] on rank 0 and F32[3] on rank 1"));
-  EXPECT_THAT(test::message_of([&] { save([&](int) { return slice_piece("x", {1}, 0, 0, two); }); }),
-              HasSubstr("element 2 of 1"));
+  EXPECT_THAT(
+      test::message_of([&] { save([&](int) { return slice_piece("x", {1}, 0, 0, two); }); }),
+      HasSubstr("element 2 of 1"));
   // As of two stages of a pipeline that name their layers alike.
-  EXPECT_THAT(save([&](int rank) {
-                TensorPiece piece = whole_piece("0.weight", two);
-                piece.owner = "stage " + std::to_string(rank);
-                return piece;
-              }),
-              HasSubstr("a unique name for each tensor for '0.weight', got it on stage 0 and on stage 1"));
+  EXPECT_THAT(
+      save([&](int rank) {
+        TensorPiece piece = whole_piece("0.weight", two);
+        piece.owner = "stage " + std::to_string(rank);
+        return piece;
+      }),
+      HasSubstr("a unique name for each tensor for '0.weight', got it on stage 0 and on stage 1"));
   run_ranks(1, [&](ProcessGroup& group) {
     Checkpoints checkpoints(group, in_folder(folder.path()));
     EXPECT_THAT(test::message_of([&] {
-                  checkpoints.add("model",
-                                  {slice_piece("x", {4}, 0, 0, two), slice_piece("x", {4}, 0, 2, two)});
+                  checkpoints.add(
+                      "model",
+                      {slice_piece("x", {4}, 0, 0, two), slice_piece("x", {4}, 0, 2, two)});
                 }),
                 HasSubstr("expected one piece on a rank as 'x', got two"));
   });
@@ -476,7 +511,8 @@ TEST(ShardedCheckpoints, BuffersAreThoseOfTheFirstRank) {
     checkpoints.add("model", whole_pieces(*norm));
     checkpoints.save(1);
     checkpoints.restore();
-    EXPECT_EQ(norm->running_mean.abs().max().item<double>() + norm->running_var.abs().max().item<double>(),
+    EXPECT_EQ(norm->running_mean.abs().max().item<double>() +
+                  norm->running_var.abs().max().item<double>(),
               0);
   });
 }
@@ -504,7 +540,8 @@ TEST(ShardedCheckpoints, AParameterWithoutElementsAndATiedOne) {
     auto model = sharded.wrap(net);
     Adam optimizer(sharded.parameters(), 0.5);
     Checkpoints checkpoints(group, in_folder(folder.path()));
-    checkpoints.add("model", sharded.pieces(*net)).add("optimizer", optimizer, sharded.pieces(*net));
+    checkpoints.add("model", sharded.pieces(*net))
+        .add("optimizer", optimizer, sharded.pieces(*net));
     checkpoints.save(1);
   });
   run_ranks(1, [&](ProcessGroup& group) {
@@ -512,7 +549,8 @@ TEST(ShardedCheckpoints, AParameterWithoutElementsAndATiedOne) {
     const auto expected = net->down->weight.detach().clone();
     {
       const torch::NoGradGuard no_grad;
-      for (auto& parameter : net->parameters()) parameter.zero_();
+      for (auto& parameter : net->parameters())
+        parameter.zero_();
     }
     Checkpoints checkpoints(group, in_folder(folder.path()));
     checkpoints.add("model", net);
@@ -521,7 +559,8 @@ TEST(ShardedCheckpoints, AParameterWithoutElementsAndATiedOne) {
     Checkpoints whole(group, in_folder(folder.path()));
     std::vector<torch::Tensor> with_elements;  // the others no optimizer of parts has
     for (const auto& parameter : distinct_parameters(*net))
-      if (parameter.numel() > 0) with_elements.push_back(parameter);
+      if (parameter.numel() > 0)
+        with_elements.push_back(parameter);
     Adam optimizer(with_elements, 0.5);
     whole.add("model", net).add("optimizer", optimizer);
     EXPECT_TRUE(whole.restore());
@@ -538,8 +577,9 @@ TEST(ShardedCheckpoints, ARankThatCannotWriteFailsAllAndLeavesNothing) {
       CheckpointsOptions options = in_folder(folder.path());
       options.background = background;
       Checkpoints checkpoints(group, options);
-      checkpoints.add("model",
-                      TensorPieces{whole_piece("x" + std::to_string(group.rank()), torch::zeros(2, type))});
+      checkpoints.add(
+          "model",
+          TensorPieces{whole_piece("x" + std::to_string(group.rank()), torch::zeros(2, type))});
       const std::string message = test::message_of([&] {
         checkpoints.save(1);
         checkpoints.finish();
@@ -558,8 +598,8 @@ TEST(ShardedCheckpoints, InTheBackgroundTheMomentOfTheSaveIsWritten) {
     options.background = true;
     {
       Checkpoints checkpoints(group, options);
-      checkpoints.add("model",
-                      TensorPieces{slice_piece("x", {3000}, 0, int64_t{1000} * group.rank(), values)});
+      checkpoints.add(
+          "model", TensorPieces{slice_piece("x", {3000}, 0, int64_t{1000} * group.rank(), values)});
       for (int64_t step = 1; step <= 5; ++step) {
         values.fill_(static_cast<double>(step));
         checkpoints.save(step);
@@ -568,7 +608,8 @@ TEST(ShardedCheckpoints, InTheBackgroundTheMomentOfTheSaveIsWritten) {
       checkpoints.finish();
     }
     Checkpoints checkpoints(group, options);
-    checkpoints.add("model", TensorPieces{slice_piece("x", {3000}, 0, int64_t{1000} * group.rank(), values)});
+    checkpoints.add(
+        "model", TensorPieces{slice_piece("x", {3000}, 0, int64_t{1000} * group.rank(), values)});
     EXPECT_TRUE(checkpoints.restore());
     EXPECT_TRUE(values.eq(5).all().item<bool>());
   });

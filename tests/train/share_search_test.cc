@@ -25,9 +25,11 @@ TEST(SharesBySpeed, TheSlowestRankIsReadyAsSoonAsCanBe) {
 // A rank's seconds for so many samples.
 using Cost = std::function<double(int64_t samples)>;
 
-std::vector<double> seconds_with(const std::vector<int64_t>& shares, const std::vector<Cost>& costs) {
+std::vector<double> seconds_with(const std::vector<int64_t>& shares,
+                                 const std::vector<Cost>& costs) {
   std::vector<double> seconds;
-  for (size_t rank = 0; rank < shares.size(); ++rank) seconds.push_back(costs[rank](shares[rank]));
+  for (size_t rank = 0; rank < shares.size(); ++rank)
+    seconds.push_back(costs[rank](shares[rank]));
   return seconds;
 }
 
@@ -37,7 +39,9 @@ double slowest(const std::vector<int64_t>& shares, const std::vector<Cost>& cost
 }
 
 Cost a_sample(double seconds) {
-  return [seconds](int64_t samples) { return seconds * static_cast<double>(samples); };
+  return [seconds](int64_t samples) {
+    return seconds * static_cast<double>(samples);
+  };
 }
 
 TEST(ShareSearch, TheIdealSharesAreFoundAtOnceAndKept) {
@@ -62,16 +66,19 @@ TEST(ShareSearch, AFixedPartOfEachStepDoesNotMisleadIt) {
   };
   const std::vector<Cost> costs{with_fixed_part(10, 1), with_fixed_part(30, 1)};
   ShareSearch search({24, 24}, 0.02);
-  for (int window = 0; window < 100; ++window) search.observe(seconds_with(search.shares(), costs));
+  for (int window = 0; window < 100; ++window)
+    search.observe(seconds_with(search.shares(), costs));
   EXPECT_LE(slowest(search.shares(), costs), 45);  // 44 with 34 and 14
 }
 
-// Fast with few samples and slow with many, as where a batch no longer fits a cache: what one window says is
-// wrong in the next. Predictions alone would go to and fro between 24 and 35 for ever.
+// Fast with few samples and slow with many, as where a batch no longer fits a cache: what one
+// window says is wrong in the next. Predictions alone would go to and fro between 24 and 35 for
+// ever.
 TEST(ShareSearch, WhereAPredictionProvesWrongItGoesBackAndTriesEverMoreSeldom) {
   const auto jumps = [](double each) {
-    return Cost(
-        [=](int64_t samples) { return each * static_cast<double>(samples) * (samples > 20 ? 2 : 1); });
+    return Cost([=](int64_t samples) {
+      return each * static_cast<double>(samples) * (samples > 20 ? 2 : 1);
+    });
   };
   const std::vector<Cost> costs{jumps(1), jumps(2)};
   ShareSearch search({24, 24}, 0.05);
@@ -82,7 +89,8 @@ TEST(ShareSearch, WhereAPredictionProvesWrongItGoesBackAndTriesEverMoreSeldom) {
     changes += search.observe(seconds_with(search.shares(), costs)) ? 1 : 0;
   }
   EXPECT_LE(changes, 40);
-  EXPECT_LE(sum / 200, 1.05 * 64);  // 32 and 16 take 64 and 32; no shares do better than 28 and 20: 56
+  EXPECT_LE(sum / 200,
+            1.05 * 64);  // 32 and 16 take 64 and 32; no shares do better than 28 and 20: 56
 }
 
 TEST(ShareSearch, NoiseCostsLittleAndAMachineThatChangesIsFollowed) {
@@ -91,11 +99,14 @@ TEST(ShareSearch, NoiseCostsLittleAndAMachineThatChangesIsFollowed) {
   ShareSearch search({24, 24}, 0.05);
   double slow = 2, sum = 0;
   for (int window = 0; window < 400; ++window) {
-    if (window == 200) slow = 0.5;
+    if (window == 200)
+      slow = 0.5;
     const std::vector<Cost> costs{a_sample(1), a_sample(slow)};
-    if (window % 200 >= 20) sum += slowest(search.shares(), costs) / (slow == 2 ? 32 : 16);
+    if (window % 200 >= 20)
+      sum += slowest(search.shares(), costs) / (slow == 2 ? 32 : 16);
     std::vector<double> seconds = seconds_with(search.shares(), costs);
-    for (double& time : seconds) time *= noise(random);
+    for (double& time : seconds)
+      time *= noise(random);
     search.observe(seconds);
   }
   EXPECT_LE(sum / 360, 1.05);

@@ -1,4 +1,5 @@
-// Models whose layers share a weight, with the list that LibTorch gives for them: it has the weight twice.
+// Models whose layers share a weight, with the list that LibTorch gives for them: it has the weight
+// twice.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -43,8 +44,10 @@ Tied with_gradients_of_one() {
   return net;
 }
 
-constexpr const char* kTwice = "got 'embedding.weight' twice, as LibTorch's net->parameters() has a weight";
-constexpr const char* kNextStep = "make the optimizer of model.parameters() or muster::distinct_parameters";
+constexpr const char* kTwice =
+    "got 'embedding.weight' twice, as LibTorch's net->parameters() has a weight";
+constexpr const char* kNextStep =
+    "make the optimizer of model.parameters() or muster::distinct_parameters";
 
 TEST(SharedWeights, LibTorchsListHasThemTwice) {
   EXPECT_EQ(Tied()->parameters().size(), 2U);
@@ -55,7 +58,8 @@ TEST(SharedWeights, TheNormCountsThemOnce) {
   for (const double norm_type : {1.0, 2.0}) {
     const Tied twice = with_gradients_of_one(), once = with_gradients_of_one();
     const auto got = clip_grad_norm(twice->parameters(), 1.0, norm_type);
-    const auto expected = torch::nn::utils::clip_grad_norm_(distinct_parameters(*once), 1.0, norm_type);
+    const auto expected =
+        torch::nn::utils::clip_grad_norm_(distinct_parameters(*once), 1.0, norm_type);
     EXPECT_EQ(got.item<double>(), expected) << norm_type;
     EXPECT_TRUE(twice->head->weight.grad().equal(once->head->weight.grad())) << norm_type;
   }
@@ -93,8 +97,10 @@ TEST(SharedWeights, OptimizersThatHaveThemTwiceAreRefused) {
 
 TEST(SharedWeights, TwoOptimizersOfOneStepMayNotBothHaveThem) {
   Tied net;
-  torch::optim::SGD of_embedding(net->embedding->parameters(), 0.1), of_head(net->head->parameters(), 0.1);
-  EXPECT_THAT(message_of_error([&] { TrainStep(net, {&of_embedding, &of_head}); }), HasSubstr(kTwice));
+  torch::optim::SGD of_embedding(net->embedding->parameters(), 0.1),
+      of_head(net->head->parameters(), 0.1);
+  EXPECT_THAT(message_of_error([&] { TrainStep(net, {&of_embedding, &of_head}); }),
+              HasSubstr(kTwice));
 }
 
 // A step, an average and a checkpoint of the right list, against a loop of one's own.
@@ -113,7 +119,8 @@ TEST(SharedWeights, AreTrainedOnceByTheRightList) {
     torch::optim::SGD optimizer(model.parameters(), 0.1);
     Ema ema(*net, 0.5);
     TrainStep step(model, optimizer, {.ema = &ema});
-    for (int i = 0; i < 3; ++i) step(OneBatch{}, [&] { return model(words).square().mean(); });
+    for (int i = 0; i < 3; ++i)
+      step(OneBatch{}, [&] { return model(words).square().mean(); });
     EXPECT_TRUE(torch::allclose(net->head->weight, plain->head->weight, 1e-6, 1e-7));
     EXPECT_EQ(ema.averages().size(), 2U);
     EXPECT_TRUE(ema.averages()[0].second.is_same(ema.averages()[1].second));

@@ -19,10 +19,12 @@ TEST(StepArguments, AModelThatNobodyReducesIsRefusedOnSeveralRanks) {
   run_ranks(2, [](ProcessGroup& group) {
     TwoLayers net;
     torch::optim::SGD optimizer(net->parameters(), 0.1);
-    EXPECT_THAT(message_of_error([&] { TrainStep(net, optimizer, {.group = group}); }),
-                HasSubstr("averaged over the 2 ranks, got 'fc1.weight', which no wrapped model has; wrap"));
-    EXPECT_EQ(message_of_error([&] { TrainStep(net, optimizer, {.group = group, .unreduced = true}); }),
-              "no error");
+    EXPECT_THAT(
+        message_of_error([&] { TrainStep(net, optimizer, {.group = group}); }),
+        HasSubstr("averaged over the 2 ranks, got 'fc1.weight', which no wrapped model has; wrap"));
+    EXPECT_EQ(
+        message_of_error([&] { TrainStep(net, optimizer, {.group = group, .unreduced = true}); }),
+        "no error");
   });
 }
 
@@ -33,7 +35,8 @@ TEST(StepArguments, ABareModelBesideAWrappedOneIsRefused) {
     torch::optim::SGD optimizer(model.parameters(), 0.1), other(bare->parameters(), 0.1);
     EXPECT_THAT(message_of_error([&] { TrainStep({model, bare}, {&optimizer, &other}); }),
                 HasSubstr("got 'fc1.weight', which no wrapped model has"));
-    for (auto& parameter : bare->parameters()) parameter.requires_grad_(false);
+    for (auto& parameter : bare->parameters())
+      parameter.requires_grad_(false);
     EXPECT_EQ(message_of_error([&] { TrainStep({model, bare}, {&optimizer, &other}); }), "no error")
         << "a frozen one drifts from nobody";
   });
@@ -49,9 +52,11 @@ TEST(StepArguments, AParameterOutsideOfTheModelsIsRefusedOnSeveralRanks) {
     torch::optim::SGD optimizer(parameters, 0.1);
     EXPECT_THAT(
         message_of_error([&] { TrainStep(model, optimizer); }),
-        HasSubstr("got a parameter of shape [1] that the models do not have, which no wrapped model"));
+        HasSubstr(
+            "got a parameter of shape [1] that the models do not have, which no wrapped model"));
     GradientReducer of_loss({{"temperature", parameters.back()}}, group);
-    EXPECT_EQ(message_of_error([&] { TrainStep(model, optimizer); }), "no error") << "now it is reduced too";
+    EXPECT_EQ(message_of_error([&] { TrainStep(model, optimizer); }), "no error")
+        << "now it is reduced too";
   });
 }
 
@@ -69,17 +74,20 @@ TEST(StepArguments, AnOptimizerOfAnotherModelIsRefused) {
   torch::optim::SGD optimizer(old->parameters(), 0.1), own(net->parameters(), 0.1);
   EXPECT_THAT(message_of_error([&] { TrainStep(net, optimizer); }),
               HasSubstr("got 4 parameters in optimizer 0, of which the models have none"));
-  EXPECT_THAT(message_of_error([&] { TrainStep(net, {&own, &optimizer}); }), HasSubstr("in optimizer 1"));
+  EXPECT_THAT(message_of_error([&] { TrainStep(net, {&own, &optimizer}); }),
+              HasSubstr("in optimizer 1"));
 }
 
 // Of 20 elements, rank 0 has 10 of the weight, and nothing of the bias.
 TEST(StepArguments, ARankMayHaveNoPieceOfWhatAnOptimizerSteps) {
   run_ranks(2, [](ProcessGroup& group) {
     torch::nn::Linear net(4, 4), other(4, 4);
-    for (const auto& parameter : net->parameters()) parameter.data().fill_(0.5);
+    for (const auto& parameter : net->parameters())
+      parameter.data().fill_(0.5);
     FullySharded sharded(group);
     auto model = sharded.wrap(net);
-    torch::optim::SGD of_weight(sharded.parameters({torch::optim::OptimizerParamGroup({net->weight})}), 0.1),
+    torch::optim::SGD of_weight(
+        sharded.parameters({torch::optim::OptimizerParamGroup({net->weight})}), 0.1),
         of_bias(sharded.parameters({torch::optim::OptimizerParamGroup({net->bias})}), 0.1);
     EXPECT_EQ(of_bias.param_groups()[0].params().empty(), group.rank() == 0);
     EXPECT_EQ(message_of_error([&] { TrainStep(net, {&of_weight, &of_bias}, {.group = group}); }),

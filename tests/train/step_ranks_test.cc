@@ -1,4 +1,5 @@
-// TrainStep with what DistributedDataParallel has besides: ignored parameters, join(), hooks that remember.
+// TrainStep with what DistributedDataParallel has besides: ignored parameters, join(), hooks that
+// remember.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -17,7 +18,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The norm of the shared gradients is every rank's; an ignored gradient, each rank's own, has one for itself.
+// The norm of the shared gradients is every rank's; an ignored gradient, each rank's own, has one
+// for itself.
 TEST(TrainStepOverRanks, IgnoredParametersAreClippedByTheirOwnNorm) {
   run_ranks(2, [](ProcessGroup& group) {
     auto net = seeded_layers();
@@ -26,9 +28,11 @@ TEST(TrainStepOverRanks, IgnoredParametersAreClippedByTheirOwnNorm) {
     constexpr double kMost = 0.01;
     TrainStep step(model, optimizer, {.clip_norm = kMost});
     for (int i = 0; i < 5; ++i) {
-      const auto own = net->fc1->weight.detach().clone(), shared = net->fc2->weight.detach().clone();
+      const auto own = net->fc1->weight.detach().clone(),
+                 shared = net->fc2->weight.detach().clone();
       const auto biases = torch::cat({net->fc1->bias, net->fc2->bias}).detach();
-      const auto data = fixed_data(4, static_cast<uint64_t>(10 * i + group.rank())) * (1 + 10 * group.rank());
+      const auto data =
+          fixed_data(4, static_cast<uint64_t>(10 * i + group.rank())) * (1 + 10 * group.rank());
       step(OneBatch{}, [&] { return model(data).square().mean(); });
       const auto change = (torch::cat({net->fc1->bias, net->fc2->bias}) - biases).square().sum() +
                           (net->fc2->weight - shared).square().sum();
@@ -64,16 +68,18 @@ TEST(TrainStepOverRanks, InsideOfJoinIsRefusedAtItsFirstStep) {
         DistributedDataParallel model(seeded_layers()->fc1, group);
         Precision precision(at::kCPU, half ? "fp16" : "fp32");
         torch::optim::SGD optimizer(model.parameters(), 0.1);
-        TrainStep step(
-            model, optimizer,
-            {.precision = &precision, .on_nonfinite = half ? OnNonfinite::ignore : OnNonfinite::stop});
+        TrainStep step(model,
+                       optimizer,
+                       {.precision = &precision,
+                        .on_nonfinite = half ? OnNonfinite::ignore : OnNonfinite::stop});
         const int inputs = group.rank() == 0 ? inputs_of_rank_0 : 5;
         model.join([&] {
           for (int i = 0; i < inputs; ++i)
             step(OneBatch{}, [&] { return model(fixed_data(2)).square().mean(); });
         });
       });
-      EXPECT_THAT(message_of(failures[1]), HasSubstr("train step: expected to be outside of join(), "));
+      EXPECT_THAT(message_of(failures[1]),
+                  HasSubstr("train step: expected to be outside of join(), "));
       EXPECT_THAT(message_of(failures[1]), HasSubstr("rank 1"));
       EXPECT_NE(message_of(failures[0]), "");
     }
@@ -86,7 +92,8 @@ TEST(TrainStepOverRanks, InsideOfJoinGoesWhereNobodyIsAsked) {
       auto net = seeded_layers();
       DistributedDataParallel model(net, group);
       torch::optim::SGD optimizer(model.parameters(), 0.1);
-      TrainStep step(model, optimizer, {.on_nonfinite = together ? OnNonfinite::stop : OnNonfinite::ignore});
+      TrainStep step(
+          model, optimizer, {.on_nonfinite = together ? OnNonfinite::stop : OnNonfinite::ignore});
       const auto result = model.join(
           [&] {
             for (int i = 0; i < 2 + group.rank(); ++i)
@@ -103,8 +110,8 @@ TEST(TrainStepOverRanks, InsideOfJoinGoesWhereNobodyIsAsked) {
 TEST(TrainStepOverRanks, AStepThatIsLeftOutLeavesHooksAsTheyWere) {
   for (const bool power : {false, true}) {
     run_ranks(2, [&](ProcessGroup& group) {
-      const Hook hook =
-          power ? power_sgd({.start_step = 0, .min_compression_rate = 0.1}) : top_k({.density = 0.2});
+      const Hook hook = power ? power_sgd({.start_step = 0, .min_compression_rate = 0.1})
+                              : top_k({.density = 0.2});
       auto net = seeded_layers();
       DistributedDataParallel model(net, group, {.bucket_cap_mb = 0.0001, .hook = hook});
       torch::optim::SGD optimizer(model.parameters(), 0.01);
@@ -112,16 +119,22 @@ TEST(TrainStepOverRanks, AStepThatIsLeftOutLeavesHooksAsTheyWere) {
       HookState before;
       for (int i = 0; i < 8; ++i) {
         const bool bad = i == 4;
-        if (bad) before = hook.state();
+        if (bad)
+          before = hook.state();
         const auto data = fixed_data(4, static_cast<uint64_t>(10 * i + group.rank()));
         // A gradient that is not finite in one parameter of one rank.
-        const auto factor = bad && group.rank() == 1 ? std::numeric_limits<double>::infinity() : 1.0;
-        step(OneBatch{}, [&] { return model(data).square().mean() + factor * net->fc2->bias.sum(); });
-        if (!bad) continue;
+        const auto factor =
+            bad && group.rank() == 1 ? std::numeric_limits<double>::infinity() : 1.0;
+        step(OneBatch{},
+             [&] { return model(data).square().mean() + factor * net->fc2->bias.sum(); });
+        if (!bad)
+          continue;
         const HookState after = hook.state();
         ASSERT_FALSE(before.own.empty());
-        for (const auto& [name, error] : before.own) EXPECT_TRUE(error.equal(after.own.at(name))) << name;
-        for (const auto& [name, q] : before.tensors) EXPECT_TRUE(q.equal(after.tensors.at(name))) << name;
+        for (const auto& [name, error] : before.own)
+          EXPECT_TRUE(error.equal(after.own.at(name))) << name;
+        for (const auto& [name, q] : before.tensors)
+          EXPECT_TRUE(q.equal(after.tensors.at(name))) << name;
       }
       EXPECT_EQ(step.skipped(), 1);
       EXPECT_EQ(step.steps(), 7);
@@ -129,8 +142,8 @@ TEST(TrainStepOverRanks, AStepThatIsLeftOutLeavesHooksAsTheyWere) {
   }
 }
 
-// What a hook keeps is in units of the loss scale of its step: over a scale that halves, all of a gradient
-// arrives.
+// What a hook keeps is in units of the loss scale of its step: over a scale that halves, all of a
+// gradient arrives.
 TEST(TrainStepOverRanks, HooksFollowTheLossScale) {
   run_ranks(2, [](ProcessGroup& group) {
     auto weight = torch::zeros({4}).requires_grad_(true);
@@ -167,8 +180,8 @@ TEST(TrainStepOverRanks, CheckpointsHaveWhatHooksRemember) {
               checkpoints(group, {.folder = folder, .resume = resume}) {
           for (auto& one : net->parameters())
             one.data().copy_(torch::linspace(-0.1, 0.1, one.numel()).view_as(one));
-          optimizer = std::make_unique<torch::optim::SGD>(net->parameters(),
-                                                          torch::optim::SGDOptions(0.01).momentum(0.9));
+          optimizer = std::make_unique<torch::optim::SGD>(
+              net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
           checkpoints.add("model", net).add("optimizer", *optimizer).add("hook", hook);
           checkpoints.restore();
         }
@@ -177,7 +190,8 @@ TEST(TrainStepOverRanks, CheckpointsHaveWhatHooksRemember) {
           TrainStep step(model, *optimizer);
           for (int i = from; i < until; ++i) {
             const auto data = torch::randn(
-                {4, 32}, at::detail::createCPUGenerator(static_cast<uint64_t>(10 * i + group.rank())));
+                {4, 32},
+                at::detail::createCPUGenerator(static_cast<uint64_t>(10 * i + group.rank())));
             step(OneBatch{}, [&] { return model(data).square().mean(); });
           }
           return weights_of(*net);
@@ -196,8 +210,10 @@ TEST(TrainStepOverRanks, CheckpointsHaveWhatHooksRemember) {
       const auto before = first.hook.state(), after = second.hook.state();
       EXPECT_EQ(before.numbers, after.numbers);
       ASSERT_FALSE(before.own.empty());
-      for (const auto& [name, error] : before.own) EXPECT_TRUE(error.equal(after.own.at(name))) << name;
-      for (const auto& [name, q] : before.tensors) EXPECT_TRUE(q.equal(after.tensors.at(name))) << name;
+      for (const auto& [name, error] : before.own)
+        EXPECT_TRUE(error.equal(after.own.at(name))) << name;
+      for (const auto& [name, q] : before.tensors)
+        EXPECT_TRUE(q.equal(after.tensors.at(name))) << name;
       EXPECT_EQ(second.run(group, 5, 10), whole);
     });
     // With another number of ranks the matrices are there, and errors begin anew.

@@ -95,8 +95,8 @@ TEST(TrainStep, ShowsTheStepsOfTheWholeTrainingAfterAResume) {
   EXPECT_GT(*read_activity(activity.path()).loss, 0);
 }
 
-// 23 samples for 2 ranks in batches of 3, 2 batches a step: the last step has one batch of 3, and shares
-// differ.
+// 23 samples for 2 ranks in batches of 3, 2 batches a step: the last step has one batch of 3, and
+// shares differ.
 TEST(TrainStep, UnevenAccumulationIsTheJoinedBatch) {
   const auto data = fixed_data(34);
   const TensorDataset dataset(data, torch::arange(34));
@@ -112,7 +112,8 @@ TEST(TrainStep, UnevenAccumulationIsTheJoinedBatch) {
     DistributedDataParallel model(net, group);
     torch::optim::Adam optimizer(model.parameters(), 0.01);
     TrainStep step(model, optimizer, {.clip_norm = 0.5});
-    DistributedSampler sampler(34, {.num_replicas = 2, .rank = group.rank(), .shuffle = true, .seed = 3});
+    DistributedSampler sampler(
+        34, {.num_replicas = 2, .rank = group.rank(), .shuffle = true, .seed = 3});
     DataLoader loader(dataset, sampler, {.batch_size = 3, .accumulate = 4});
     size_t number = 0;
     for (int epoch = 0; epoch < 3; ++epoch) {
@@ -121,14 +122,17 @@ TEST(TrainStep, UnevenAccumulationIsTheJoinedBatch) {
         const auto labels = numbers_of(batch.labels);
         {
           const std::lock_guard lock(mutex);
-          if (joined.size() <= number) joined.resize(number + 1);
+          if (joined.size() <= number)
+            joined.resize(number + 1);
           joined[number].insert(joined[number].end(), labels.begin(), labels.end());
         }
         step(batch, [&] { return model(batch.features).square().mean(); });
-        if (batch.last) ++number;
+        if (batch.last)
+          ++number;
       }
     }
-    if (group.rank() == 0) weights = weights_of(*net);
+    if (group.rank() == 0)
+      weights = weights_of(*net);
   });
   auto net = seeded_layers();
   torch::optim::Adam optimizer(net->parameters(), 0.01);
@@ -138,9 +142,9 @@ TEST(TrainStep, UnevenAccumulationIsTheJoinedBatch) {
     step(OneBatch{}, [&] { return net(rows).square().mean(); });
   }
   const double difference = largest_difference(weights, weights_of(*net));
-  std::cout << "  " << joined.size() << " steps of " << joined[0].size() << " and " << joined[1].size()
-            << " samples, 2 ranks against one: largest difference " << difference << " (bound "
-            << kDoubleRounding << ")\n";
+  std::cout << "  " << joined.size() << " steps of " << joined[0].size() << " and "
+            << joined[1].size() << " samples, 2 ranks against one: largest difference "
+            << difference << " (bound " << kDoubleRounding << ")\n";
   EXPECT_EQ(joined[0].size(), 24U);
   EXPECT_EQ(joined[1].size(), 10U);
   EXPECT_LE(difference, kDoubleRounding);
@@ -150,7 +154,8 @@ TEST(TrainStep, SeveralOptimizersAreOneStep) {
   auto net = seeded_layers(), other = seeded_layers();
   const auto data = fixed_data(16);
   torch::optim::SGD first(net->fc1->parameters(), 0.1), other_first(other->fc1->parameters(), 0.1);
-  torch::optim::Adam second(net->fc2->parameters(), 0.01), other_second(other->fc2->parameters(), 0.01);
+  torch::optim::Adam second(net->fc2->parameters(), 0.01),
+      other_second(other->fc2->parameters(), 0.01);
   TrainStep step(net, {&first, &second}, {.clip_norm = 0.1});
   for (int i = 0; i < 5; ++i) {
     step.run(1, true, [&] { return net(data).square().mean(); });
@@ -180,12 +185,17 @@ TEST(TrainStep, AStepThatIsNotFiniteIsLeftOutOnAllRanks) {
       torch::optim::SGD optimizer(net->parameters(), 0.1);
       Schedule schedule(optimizer, rate::exponential(0.5));
       // Not wrapped: each rank has its own gradients, and they must agree all the same.
-      TrainStepOptions options{
-          .schedule = &schedule, .on_nonfinite = OnNonfinite::skip, .group = group, .unreduced = true};
-      if (clips) options.clip_norm = 1000;
+      TrainStepOptions options{.schedule = &schedule,
+                               .on_nonfinite = OnNonfinite::skip,
+                               .group = group,
+                               .unreduced = true};
+      if (clips)
+        options.clip_norm = 1000;
       TrainStep step(net, optimizer, options);
       const auto before = weights_of(*net);
-      const auto bad = [&] { return net(torch::full({1, 2}, group.rank() == 1 ? INFINITY : 1.0F)).sum(); };
+      const auto bad = [&] {
+        return net(torch::full({1, 2}, group.rank() == 1 ? INFINITY : 1.0F)).sum();
+      };
       step(OneBatch{}, bad);
       EXPECT_EQ(weights_of(*net), before);
       EXPECT_EQ(step.skipped(), 1);
@@ -232,13 +242,16 @@ TEST(TrainStep, HalfPrecisionWithAccumulationOverRanks) {
     for (int i = 0; i < 10; ++i) {
       const float input = i == 4 && group.rank() == 1 ? 60000.F * 10 : 0.5F;  // too large for fp16
       for (const bool last : {false, true})
-        step(OneBatch{0.5, last}, [&] { return model(torch::full({3, 2}, input)).square().mean(); });
-      if (group.rank() == 0) scales.push_back(precision.scale_value());
+        step(OneBatch{0.5, last},
+             [&] { return model(torch::full({3, 2}, input)).square().mean(); });
+      if (group.rank() == 0)
+        scales.push_back(precision.scale_value());
     }
     EXPECT_EQ(step.steps(), 9);
     EXPECT_EQ(step.skipped(), 1);
   });
-  EXPECT_EQ(scales, (std::vector<double>{1024, 1024, 2048, 2048, 1024, 1024, 1024, 2048, 2048, 2048}));
+  EXPECT_EQ(scales,
+            (std::vector<double>{1024, 1024, 2048, 2048, 1024, 1024, 1024, 2048, 2048, 2048}));
 }
 
 // Without a floor the scale would become 0, gradients with it, and the next good step NaN.
@@ -254,8 +267,10 @@ TEST(TrainStep, BadStepsAtTheSmallestScaleAreAnError) {
       };
       int refused = 0;
       for (int i = 0; i < 200; ++i) {
-        const std::string said = message_of_error([&] { train_one(group.rank() == 1 ? NAN : 0.5F); });
-        if (said == "no error") continue;
+        const std::string said =
+            message_of_error([&] { train_one(group.rank() == 1 ? NAN : 0.5F); });
+        if (said == "no error")
+          continue;
         EXPECT_THAT(said, HasSubstr("expected finite gradients"));
         EXPECT_THAT(said, HasSubstr("a loss scale of 1 does not help"));
         ++refused;
@@ -300,10 +315,13 @@ TEST(TrainStep, AnErrorInTheLossBeginsAnotherStep) {
     DistributedDataParallel model(seeded_layers(), group);
     torch::optim::SGD optimizer(model.parameters(), 0.1);
     TrainStep step(model, optimizer);
-    const auto loss_of = [&] { return model(fixed_data(2)).square().mean(); };
+    const auto loss_of = [&] {
+      return model(fixed_data(2)).square().mean();
+    };
     step(OneBatch{0.5, false}, loss_of);
-    EXPECT_THROW(step(OneBatch{0.5, false}, [&]() -> at::Tensor { throw std::runtime_error("user's"); }),
-                 std::runtime_error);
+    EXPECT_THROW(
+        step(OneBatch{0.5, false}, [&]() -> at::Tensor { throw std::runtime_error("user's"); }),
+        std::runtime_error);
     EXPECT_FALSE(model.module()->fc1->weight.grad().defined());
     const auto before = weights_of(*model.module());
     step(OneBatch{}, loss_of);
@@ -327,11 +345,13 @@ TEST(TrainStep, WrongUseIsNamed) {
   // Another step's loss goes through the model between two micro-batches.
   TrainStep critic_step(critic, other);
   step(OneBatch{0.5, false}, [&] { return net(fixed_data(2)).mean(); });
-  critic_step(OneBatch{0.5, false}, [&] { return critic(net(fixed_data(2)).repeat({1, 2})).mean(); });
-  EXPECT_THAT(
-      message_of_error([&] { step(OneBatch{0.5, true}, [&] { return net(fixed_data(2)).mean(); }); }),
-      HasSubstr("expected the gradients that its last micro-batch left, got others (step 1); where another "
-                "step's loss goes through this model, name it in that step's .frozen"));
+  critic_step(OneBatch{0.5, false},
+              [&] { return critic(net(fixed_data(2)).repeat({1, 2})).mean(); });
+  EXPECT_THAT(message_of_error(
+                  [&] { step(OneBatch{0.5, true}, [&] { return net(fixed_data(2)).mean(); }); }),
+              HasSubstr("expected the gradients that its last micro-batch left, got others (step "
+                        "1); where another "
+                        "step's loss goes through this model, name it in that step's .frozen"));
 }
 
 TEST(TrainStep, TwoStepsWithOneScaleAreAnError) {
@@ -342,7 +362,8 @@ TEST(TrainStep, TwoStepsWithOneScaleAreAnError) {
   TrainStep critic_step(critic, other, {.precision = &precision});
   step(OneBatch{0.5, false}, [&] { return net(fixed_data(2)).mean(); });
   critic_step(OneBatch{}, [&] { return critic(fixed_data(2)).mean(); });
-  EXPECT_THAT(message_of_error([&] { step(OneBatch{0.5, true}, [&] { return net(fixed_data(2)).mean(); }); }),
+  EXPECT_THAT(message_of_error(
+                  [&] { step(OneBatch{0.5, true}, [&] { return net(fixed_data(2)).mean(); }); }),
               HasSubstr("give each TrainStep a Precision of its own"));
 }
 

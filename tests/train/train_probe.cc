@@ -32,7 +32,8 @@ muster::TensorDataset probe_data() {
 
 void print_numbers(const char* name, const muster::MetricValues& values) {
   std::printf("%s", name);
-  for (const auto& [metric, value] : values) std::printf(" %s=%a", metric.c_str(), value);
+  for (const auto& [metric, value] : values)
+    std::printf(" %s=%a", metric.c_str(), value);
   std::printf("\n");
 }
 
@@ -42,15 +43,19 @@ void train_probe(muster::Context& ctx, const std::string& type) {
   net->to(ctx.device());
   muster::DistributedDataParallel model(net, ctx.process_group());
   torch::optim::AdamW optimizer(model.parameters(), 0.01);
-  muster::Precision precision(ctx.device(), {.type = type, .init_scale = 1048576, .growth_interval = 4});
+  muster::Precision precision(ctx.device(),
+                              {.type = type, .init_scale = 1048576, .growth_interval = 4});
   muster::Schedule schedule(optimizer, muster::rate::cosine({.steps = 12, .warmup = 3}));
   muster::Ema ema(*net, 0.8);
   muster::Metrics metrics(ctx.process_group(), {});
-  muster::TrainStep step(model, optimizer,
-                         {.precision = &precision, .clip_norm = 0.5, .schedule = &schedule, .ema = &ema});
+  muster::TrainStep step(
+      model,
+      optimizer,
+      {.precision = &precision, .clip_norm = 0.5, .schedule = &schedule, .ema = &ema});
   const auto data = probe_data();
   auto sampler = ctx.sampler(data.size());
-  muster::DataLoader loader(data, sampler, {.batch_size = 4, .accumulate = 3, .device = ctx.device()});
+  muster::DataLoader loader(
+      data, sampler, {.batch_size = 4, .accumulate = 3, .device = ctx.device()});
   for (int epoch = 0; epoch < 3; ++epoch) {
     sampler.set_epoch(epoch);
     for (const auto& batch : loader) {
@@ -63,11 +68,14 @@ void train_probe(muster::Context& ctx, const std::string& type) {
       metrics.mean("loss", loss, static_cast<double>(batch.size()));
       metrics.accuracy("top2", logits, batch.labels, 2);
       metrics.max("least", logits);
-      if (!batch.last) continue;
-      if (step.grad_norm().defined()) metrics.min("norm", step.grad_norm());
+      if (!batch.last)
+        continue;
+      if (step.grad_norm().defined())
+        metrics.min("norm", step.grad_norm());
       metrics.sum("scale", precision.scale_value());
       const auto values = metrics.write(step.steps());
-      if (ctx.is_main()) print_numbers(type.c_str(), values);
+      if (ctx.is_main())
+        print_numbers(type.c_str(), values);
     }
   }
   const auto averages = ema.swap();
@@ -76,7 +84,8 @@ void train_probe(muster::Context& ctx, const std::string& type) {
   const auto averaged = net(data.features().to(ctx.device())).square().mean();
   last.mean("averaged", averaged, static_cast<double>(data.size()));
   const auto values = last.write(0);
-  if (ctx.is_main()) print_numbers(type.c_str(), values);
+  if (ctx.is_main())
+    print_numbers(type.c_str(), values);
 }
 
 // A step of a model that is not wrapped.
@@ -95,7 +104,9 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   return muster::run(argc, argv, [&](muster::Context& ctx) {
     at::set_num_threads(1);
-    if (!what.empty()) return train_bare(ctx, what == "unreduced");
-    for (const char* type : {"fp32", "bf16", "fp16"}) train_probe(ctx, type);
+    if (!what.empty())
+      return train_bare(ctx, what == "unreduced");
+    for (const char* type : {"fp32", "bf16", "fp16"})
+      train_probe(ctx, type);
   });
 }

@@ -1,4 +1,5 @@
-// Data parallel: every rank has the model, and gradients are averaged over the ranks during backward.
+// Data parallel: every rank has the model, and gradients are averaged over the ranks during
+// backward.
 #pragma once
 
 #include "way.h"

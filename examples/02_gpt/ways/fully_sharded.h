@@ -1,5 +1,5 @@
-// Data parallel, with parameters, gradients and the optimizer's state divided over the ranks (ZeRO-3, FSDP),
-// block by block (../sharded.h).
+// Data parallel, with parameters, gradients and the optimizer's state divided over the ranks
+// (ZeRO-3, FSDP), block by block (../sharded.h).
 #pragma once
 
 #include "../sharded.h"
@@ -12,9 +12,11 @@ class FullyShardedModel : public Way {
         net_(net),
         clip_(options.clip),
         sharded_(replicas_),
-        model_(sharded_.wrap(ShardedGpt(net, sharded_, ctx.device()))),  // what remains beside the blocks
-        optimizer_(sharded_.parameters(parameter_groups(muster::distinct_parameters(*net), options)),
-                   adamw(options)) {}
+        model_(sharded_.wrap(
+            ShardedGpt(net, sharded_, ctx.device()))),  // what remains beside the blocks
+        optimizer_(
+            sharded_.parameters(parameter_groups(muster::distinct_parameters(*net), options)),
+            adamw(options)) {}
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }
 
@@ -26,7 +28,9 @@ class FullyShardedModel : public Way {
   void begin(const muster::TrainStepOptions& options, int64_t /*steps_done*/) override {
     muster::TrainStepOptions step = options;
     step.group = replicas_;
-    step.clip = [this] { return sharded_.clip_grad_norm(clip_); };
+    step.clip = [this] {
+      return sharded_.clip_grad_norm(clip_);
+    };
     step_.emplace(model_.module(), optimizer_, step);
   }
 

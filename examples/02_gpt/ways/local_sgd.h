@@ -30,8 +30,10 @@ class LocalSteps : public Way {
   }
 
   torch::Tensor step(const TextBatch& batch) override {
-    const auto loss = (*step_)(batch, [&] { return next_token_loss(net_(batch.tokens), batch.targets); });
-    if (batch.last) local_.step();
+    const auto loss =
+        (*step_)(batch, [&] { return next_token_loss(net_(batch.tokens), batch.targets); });
+    if (batch.last)
+      local_.step();
     return loss;
   }
 

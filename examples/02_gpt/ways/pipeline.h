@@ -1,5 +1,5 @@
-// A pipeline along the mesh's axis pp: each of its ranks has some of the blocks (../stage.h), and a batch
-// goes through them in micro-batches. Data parallel along dp, tensor parallel along tp.
+// A pipeline along the mesh's axis pp: each of its ranks has some of the blocks (../stage.h), and a
+// batch goes through them in micro-batches. Data parallel along dp, tensor parallel along tp.
 #pragma once
 
 #include <cmath>
@@ -9,10 +9,12 @@
 
 inline muster::PipelineSchedule schedule_of(const Options& options) {
   const int micro_batches = static_cast<int>(options.micro_batches);
-  if (options.pipeline_schedule == "gpipe") return muster::gpipe(options.pp, micro_batches);
+  if (options.pipeline_schedule == "gpipe")
+    return muster::gpipe(options.pp, micro_batches);
   if (options.pipeline_schedule == "interleaved")
     return muster::interleaved(options.pp, micro_batches, options.stages_per_rank());
-  if (options.pipeline_schedule == "zero-bubble") return muster::zero_bubble(options.pp, micro_batches);
+  if (options.pipeline_schedule == "zero-bubble")
+    return muster::zero_bubble(options.pp, micro_batches);
   return muster::one_f_one_b(options.pp, micro_batches);
 }
 
@@ -35,18 +37,25 @@ class PipelineParallel : public Way {
     checkpoints.add("model", pieces).add("optimizer", optimizer_, pieces);
   }
 
-  void begin(const muster::TrainStepOptions& options, int64_t /*steps_done*/) override { step_ = options; }
+  void begin(const muster::TrainStepOptions& options, int64_t /*steps_done*/) override {
+    step_ = options;
+  }
 
-  // As TrainStep, but that backward is the pipeline's. Each batch of a step goes through the stages in turn.
+  // As TrainStep, but that backward is the pipeline's. Each batch of a step goes through the stages
+  // in turn.
   torch::Tensor step(const TextBatch& batch) override {
     muster::Precision& precision = *step_.precision;
     const double scale = precision.scale_value() * static_cast<double>(batch.weight);
-    const auto loss = pipeline_->step(batch.tokens, batch.targets, {.scale = scale, .reduce = batch.last});
-    if (!batch.last) return loss.detach();
+    const auto loss =
+        pipeline_->step(batch.tokens, batch.targets, {.scale = scale, .reduce = batch.last});
+    if (!batch.last)
+      return loss.detach();
     precision.unscale(pipeline_->parameters(), all_ranks_);
     const bool is_finite = !precision.found_nonfinite(pipeline_->parameters());
-    if (is_finite) take_step();
-    if (precision.scales()) precision.update();
+    if (is_finite)
+      take_step();
+    if (precision.scales())
+      precision.update();
     optimizer_.zero_grad();
     return loss.detach();
   }
@@ -61,13 +70,15 @@ class PipelineParallel : public Way {
     if (step_.on_nonfinite == muster::OnNonfinite::stop && !std::isfinite(norm))
       stop(muster::cat("the norm ", norm));
     optimizer_.step();
-    for (muster::Schedule* schedule : step_.schedule) schedule->step();
+    for (muster::Schedule* schedule : step_.schedule)
+      schedule->step();
   }
 
   [[noreturn]] static void stop(const std::string& got) {
     throw muster::Error(
         muster::ErrorCode::failed_precondition,
-        muster::cat("gpt: expected finite gradients, got ", got, "; lower --lr, or add --allow-nan"));
+        muster::cat(
+            "gpt: expected finite gradients, got ", got, "; lower --lr, or add --allow-nan"));
   }
 
   std::unique_ptr<muster::Pipeline> make_pipeline() {
@@ -77,21 +88,25 @@ class PipelineParallel : public Way {
     torch::Tensor tied;
     for (int number = mesh_.rank("pp"); number < schedule.stages; number += schedule.ranks) {
       GptStage stage = on_device(GptStage(model, number, schedule.stages), device_);
-      if (stage->tied_weight().defined()) tied = stage->tied_weight();
+      if (stage->tied_weight().defined())
+        tied = stage->tied_weight();
       stages.emplace_back(stage);
       stages.back().forward = [this, stage](const torch::Tensor& x) mutable {
         return step_.precision->run([&] { return stage->forward(x); });
       };
     }
     auto pipeline = std::make_unique<muster::Pipeline>(
-        stages, mesh_.group("pp"),
+        stages,
+        mesh_.group("pp"),
         muster::PipelineOptions{
             .schedule = schedule,
             .loss = [model](const auto& logits,
                             const auto& targets) mutable { return model->loss(logits, targets); },
             .share_loss = true});
-    if (options_.model.tied) pipeline->tie(tied);
-    if (options_.dp > 1) pipeline->average_over(replicas_);
+    if (options_.model.tied)
+      pipeline->tie(tied);
+    if (options_.dp > 1)
+      pipeline->average_over(replicas_);
     return pipeline;
   }
 

@@ -1,4 +1,5 @@
-// Data parallel, with the optimizer's state divided over the ranks (ZeRO-1), and the gradients too (ZeRO-2).
+// Data parallel, with the optimizer's state divided over the ranks (ZeRO-1), and the gradients too
+// (ZeRO-2).
 #pragma once
 
 #include "way.h"
@@ -10,7 +11,9 @@ class ShardedState : public Way {
         net_(on_device(std::move(net), ctx.device())),
         clip_(options.clip),
         divides_gradients_(options.shard == "zero2"),
-        optimizer_(parameter_groups(muster::distinct_parameters(*net_), options), adamw(options), replicas_,
+        optimizer_(parameter_groups(muster::distinct_parameters(*net_), options),
+                   adamw(options),
+                   replicas_,
                    {.gradients = divides_gradients_}) {}
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }
@@ -23,7 +26,9 @@ class ShardedState : public Way {
     muster::TrainStepOptions step = options;
     step.group = replicas_;
     if (divides_gradients_) {
-      step.clip = [this] { return optimizer_.clip_grad_norm(clip_); };
+      step.clip = [this] {
+        return optimizer_.clip_grad_norm(clip_);
+      };
       step_.emplace(net_, optimizer_, step);
     } else {
       step.clip_norm = clip_;

@@ -1,5 +1,5 @@
-// Tensor parallel along the mesh's axis tp: each of its ranks has a part of every layer (../parallel.h), and
-// all see the same samples. Data parallel along dp.
+// Tensor parallel along the mesh's axis tp: each of its ranks has a part of every layer
+// (../parallel.h), and all see the same samples. Data parallel along dp.
 #pragma once
 
 #include "../parallel.h"
@@ -14,8 +14,10 @@ class TensorParallel : public Way {
         clip_(options.clip),
         mesh_(std::move(mesh)),
         model_(on_device(
-            ParallelGpt(net_, mesh_.group("tp"), ParallelGptOptions{.sequence = options.sequence}), device_)),
-        optimizer_(parameter_groups(muster::distinct_parameters(*model_), options), adamw(options)) {}
+            ParallelGpt(net_, mesh_.group("tp"), ParallelGptOptions{.sequence = options.sequence}),
+            device_)),
+        optimizer_(parameter_groups(muster::distinct_parameters(*model_), options),
+                   adamw(options)) {}
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }
 
@@ -38,7 +40,8 @@ class TensorParallel : public Way {
   }
 
   torch::Tensor step(const TextBatch& batch) override {
-    return (*step_)(batch, [&] { return model_->loss((*replicated_)(batch.tokens), batch.targets); });
+    return (*step_)(batch,
+                    [&] { return model_->loss((*replicated_)(batch.tokens), batch.targets); });
   }
 
   std::shared_ptr<void> whole_model() override {

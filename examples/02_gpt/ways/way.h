@@ -1,5 +1,5 @@
-// What every way of sharing the training over the ranks gives to the training loop. Each other file of this
-// folder is one way.
+// What every way of sharing the training over the ranks gives to the training loop. Each other file
+// of this folder is one way.
 #pragma once
 
 #include <muster/muster.h>
@@ -26,7 +26,8 @@ class Way {
 
   // Of what this rank trains.
   virtual torch::optim::Optimizer& optimizer() = 0;
-  // The model and the optimizer, under the undivided model's names: what one way saves, another loads.
+  // The model and the optimizer, under the undivided model's names: what one way saves, another
+  // loads.
   virtual void add_to(muster::Checkpoints& checkpoints) = 0;
 
   // The model is as training begins with it, or goes on after some steps. Collective: yes.
@@ -34,8 +35,8 @@ class Way {
   // One micro-batch, and the step at the last. Returns its loss. Collective: as the way is.
   virtual torch::Tensor step(const TextBatch& batch) = 0;
 
-  // While the guard lives, every rank's device has the whole model as it was trained, in the Gpt that the way
-  // was made of. Collective: yes.
+  // While the guard lives, every rank's device has the whole model as it was trained, in the Gpt
+  // that the way was made of. Collective: yes.
   [[nodiscard]] virtual std::shared_ptr<void> whole_model() = 0;
 
  protected:
@@ -50,7 +51,8 @@ inline torch::optim::AdamWOptions adamw(const Options& options) {
 inline std::vector<torch::optim::OptimizerParamGroup> parameter_groups(
     const std::vector<torch::Tensor>& parameters, const Options& options) {
   std::vector<torch::Tensor> matrices, others;
-  for (const auto& parameter : parameters) (parameter.dim() < 2 ? others : matrices).push_back(parameter);
+  for (const auto& parameter : parameters)
+    (parameter.dim() < 2 ? others : matrices).push_back(parameter);
   const auto decay = [&](double value) {
     return std::make_unique<torch::optim::AdamWOptions>(adamw(options).weight_decay(value));
   };
@@ -67,10 +69,12 @@ Model on_device(Model model, const torch::Device& device) {
 }
 
 // `net` with these values, on the device until the guard's end, and then in host memory again.
-inline std::shared_ptr<void> whole_on_device(Gpt net, const muster::WholeParameters& values,
+inline std::shared_ptr<void> whole_on_device(Gpt net,
+                                             const muster::WholeParameters& values,
                                              const torch::Device& device) {
   const torch::NoGradGuard no_grad;
-  for (auto& parameter : net->named_parameters()) parameter.value().copy_(values.at(parameter.key()));
+  for (auto& parameter : net->named_parameters())
+    parameter.value().copy_(values.at(parameter.key()));
   net->to(device);
   return {nullptr, [net](void*) mutable { net->to(torch::kCPU); }};
 }

@@ -16,8 +16,10 @@ float from_half(uint16_t half) {
   const float sign = (half & 0x8000U) != 0 ? -1.0F : 1.0F;
   const int exponent = (half >> 10U) & 0x1f;
   const auto fraction = static_cast<float>(half & 0x3ffU);
-  if (exponent == 0x1f) return fraction == 0 ? sign * INFINITY : NAN;
-  if (exponent == 0) return sign * std::ldexp(fraction, -24);
+  if (exponent == 0x1f)
+    return fraction == 0 ? sign * INFINITY : NAN;
+  if (exponent == 0)
+    return sign * std::ldexp(fraction, -24);
   return sign * std::ldexp(fraction + 1024, exponent - 25);
 }
 
@@ -32,7 +34,8 @@ double distance(T a, T b) {
 // Of whole numbers without a loss: doubles do not have all of 64 bits.
 template <std::integral T>
 double distance(T a, T b) {
-  const auto low = static_cast<uint64_t>(std::min(a, b)), high = static_cast<uint64_t>(std::max(a, b));
+  const auto low = static_cast<uint64_t>(std::min(a, b)),
+             high = static_cast<uint64_t>(std::max(a, b));
   return static_cast<double>(high - low);
 }
 
@@ -44,13 +47,15 @@ struct Differences {
   template <class T, class Value>
   void add(const char* a, const char* b, uint64_t size, const Value& value) {
     for (uint64_t at = 0; at < size; at += sizeof(T)) {
-      if (std::memcmp(a + at, b + at, sizeof(T)) == 0) continue;
+      if (std::memcmp(a + at, b + at, sizeof(T)) == 0)
+        continue;
       ++count;
       T x, y;
       std::memcpy(&x, a + at, sizeof(T));
       std::memcpy(&y, b + at, sizeof(T));
       const double far = distance(value(x), value(y));
-      if (std::isnan(far) || far > largest) largest = std::isnan(largest) ? largest : far;
+      if (std::isnan(far) || far > largest)
+        largest = std::isnan(largest) ? largest : far;
     }
   }
   template <class T>
@@ -65,24 +70,40 @@ struct Differences {
   }
 };
 
-void add_piece(Differences& to, const std::string& dtype, const char* a, const char* b, uint64_t size) {
-  if (dtype == "F64") return to.add<double>(a, b, size);
-  if (dtype == "F32") return to.add<float>(a, b, size);
-  if (dtype == "F16") return to.add<uint16_t>(a, b, size, from_half);
-  if (dtype == "BF16") return to.add<uint16_t>(a, b, size, from_bfloat);
-  if (dtype == "I64") return to.add<int64_t>(a, b, size);
-  if (dtype == "U64") return to.add<uint64_t>(a, b, size);
-  if (dtype == "I32") return to.add<int32_t>(a, b, size);
-  if (dtype == "U32") return to.add<uint32_t>(a, b, size);
-  if (dtype == "I16") return to.add<int16_t>(a, b, size);
-  if (dtype == "U16") return to.add<uint16_t>(a, b, size);
-  if (dtype == "I8") return to.add<int8_t>(a, b, size);
-  if (dtype == "U8") return to.add<uint8_t>(a, b, size);
+void add_piece(
+    Differences& to, const std::string& dtype, const char* a, const char* b, uint64_t size) {
+  if (dtype == "F64")
+    return to.add<double>(a, b, size);
+  if (dtype == "F32")
+    return to.add<float>(a, b, size);
+  if (dtype == "F16")
+    return to.add<uint16_t>(a, b, size, from_half);
+  if (dtype == "BF16")
+    return to.add<uint16_t>(a, b, size, from_bfloat);
+  if (dtype == "I64")
+    return to.add<int64_t>(a, b, size);
+  if (dtype == "U64")
+    return to.add<uint64_t>(a, b, size);
+  if (dtype == "I32")
+    return to.add<int32_t>(a, b, size);
+  if (dtype == "U32")
+    return to.add<uint32_t>(a, b, size);
+  if (dtype == "I16")
+    return to.add<int16_t>(a, b, size);
+  if (dtype == "U16")
+    return to.add<uint16_t>(a, b, size);
+  if (dtype == "I8")
+    return to.add<int8_t>(a, b, size);
+  if (dtype == "U8")
+    return to.add<uint8_t>(a, b, size);
   to.add_bits(a, b, size, safetensors_element_size(dtype));
 }
 
-Differences compare_tensor(const std::string& name, const TensorEntry& kind, const TensorSource& first,
-                           const TensorSource& second, const std::function<void(size_t)>& on_bytes) {
+Differences compare_tensor(const std::string& name,
+                           const TensorEntry& kind,
+                           const TensorSource& first,
+                           const TensorSource& second,
+                           const std::function<void(size_t)>& on_bytes) {
   Differences found;
   const auto element = static_cast<int64_t>(safetensors_element_size(kind.dtype));
   const int64_t count = tensor_units(kind), at_once = kPieceBytes / element;
@@ -92,8 +113,10 @@ Differences compare_tensor(const std::string& name, const TensorEntry& kind, con
     const auto size = static_cast<size_t>(piece[0].length * element);
     first.read(name, piece, a.data());
     second.read(name, piece, b.data());
-    if (std::memcmp(a.data(), b.data(), size) != 0) add_piece(found, kind.dtype, a.data(), b.data(), size);
-    if (on_bytes) on_bytes(2 * size);
+    if (std::memcmp(a.data(), b.data(), size) != 0)
+      add_piece(found, kind.dtype, a.data(), b.data(), size);
+    if (on_bytes)
+      on_bytes(2 * size);
   }
   return found;
 }
@@ -113,14 +136,20 @@ const char* to_string(TensorDifference::Kind kind) {
   }
 }
 
-TensorsDifference compare_tensors(const TensorSource& first, const TensorSource& second,
+TensorsDifference compare_tensors(const TensorSource& first,
+                                  const TensorSource& second,
                                   const std::function<void(size_t)>& on_bytes) {
   using Kind = TensorDifference::Kind;
   TensorsDifference result;
-  const auto note = [&](const std::string& name, Kind kind, const std::string& a, const std::string& b) {
-    result.tensors.push_back(
-        {.name = name, .kind = kind, .first = a, .second = b, .different = 0, .largest = std::nullopt});
-  };
+  const auto note =
+      [&](const std::string& name, Kind kind, const std::string& a, const std::string& b) {
+        result.tensors.push_back({.name = name,
+                                  .kind = kind,
+                                  .first = a,
+                                  .second = b,
+                                  .different = 0,
+                                  .largest = std::nullopt});
+      };
   for (const auto& [name, tensor] : first.tensors()) {
     const auto found = second.tensors().find(name);
     const std::string mine = to_string(tensor.kind);
@@ -132,13 +161,15 @@ TensorsDifference compare_tensors(const TensorSource& first, const TensorSource&
                there.count > 0) {
       note(name, Kind::other_values, mine, mine);
       result.tensors.back().different = there.count;
-      if (!std::isnan(there.largest)) result.tensors.back().largest = there.largest;
+      if (!std::isnan(there.largest))
+        result.tensors.back().largest = there.largest;
     } else {
       ++result.equal;
     }
   }
   for (const auto& [name, tensor] : second.tensors())
-    if (!first.contains(name)) note(name, Kind::only_in_second, "", to_string(tensor.kind));
+    if (!first.contains(name))
+      note(name, Kind::only_in_second, "", to_string(tensor.kind));
   return result;
 }
 

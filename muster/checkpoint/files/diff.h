@@ -1,5 +1,5 @@
-// Compares two sets of tensors: files, or checkpoints written by several ranks. Called by `muster checkpoint
-// diff`; without LibTorch.
+// Compares two sets of tensors: files, or checkpoints written by several ranks. Called by `muster
+// checkpoint diff`; without LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +32,10 @@ struct TensorsDifference {
 // "only in A", "other type or shape", ...
 const char* to_string(TensorDifference::Kind kind);
 
-// Compares piece by piece; `on_bytes` gets the number of bytes read since its last call. Throws: io,
-// invalid_argument.
-TensorsDifference compare_tensors(const TensorSource& first, const TensorSource& second,
+// Compares piece by piece; `on_bytes` gets the number of bytes read since its last call. Throws:
+// io, invalid_argument.
+TensorsDifference compare_tensors(const TensorSource& first,
+                                  const TensorSource& second,
                                   const std::function<void(size_t)>& on_bytes = {});
 
 }  // namespace muster

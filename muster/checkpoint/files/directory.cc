@@ -30,9 +30,11 @@ constexpr std::string_view kTemporary = ".tmp-";
 
 // The step in "step-12", or nothing for any other name ("step-012", "step-12.tmp-…").
 std::optional<int64_t> step_in(const std::string& name) {
-  if (!name.starts_with(kPrefix)) return std::nullopt;
+  if (!name.starts_with(kPrefix))
+    return std::nullopt;
   const auto step = parse_int(std::string_view(name).substr(kPrefix.size()));
-  if (!step || *step < 0 || cat(kPrefix, *step) != name) return std::nullopt;
+  if (!step || *step < 0 || cat(kPrefix, *step) != name)
+    return std::nullopt;
   return step;
 }
 
@@ -59,7 +61,8 @@ std::vector<std::string> names_in(const std::string& directory) {
 void remove_all(const std::string& path) {
   std::error_code error;
   fs::remove_all(path, error);
-  if (error) log(LogLevel::warn, cat("checkpoint: cannot remove '", path, "': ", error.message()));
+  if (error)
+    log(LogLevel::warn, cat("checkpoint: cannot remove '", path, "': ", error.message()));
 }
 
 Fd open_folder(const std::string& path) {
@@ -76,9 +79,11 @@ bool is_still_at(const Fd& folder, const std::string& path) {
 
 // Swaps two names at once; where the file system cannot, moves the old one aside first.
 void replace(const std::string& path, const std::string& final_path) {
-  if (::renameat2(AT_FDCWD, path.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (::renameat2(AT_FDCWD, path.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0)
+    return;
   const std::string aside = temporary_path(final_path);
-  if (::rename(final_path.c_str(), aside.c_str()) != 0 || ::rename(path.c_str(), final_path.c_str()) != 0)
+  if (::rename(final_path.c_str(), aside.c_str()) != 0 ||
+      ::rename(path.c_str(), final_path.c_str()) != 0)
     fail_errno(cat("checkpoint: cannot replace '", final_path, "'"), errno);
   remove_all(aside);
 }
@@ -87,31 +92,38 @@ void replace(const std::string& path, const std::string& final_path) {
 
 bool is_checkpoint_name(const std::string& path) {
   const fs::path whole(path);
-  return step_in((whole.has_filename() ? whole : whole.parent_path()).filename().string()).has_value();
+  return step_in((whole.has_filename() ? whole : whole.parent_path()).filename().string())
+      .has_value();
 }
 
 std::vector<StepFolder> list_checkpoints(const std::string& directory) {
   std::vector<StepFolder> found;
   for (const auto& name : names_in(directory))
-    if (const auto step = step_in(name)) found.push_back({*step, cat(directory, "/", name)});
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
+    if (const auto step = step_in(name))
+      found.push_back({*step, cat(directory, "/", name)});
+  std::sort(
+      found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
   return found;
 }
 
 void make_directory(const std::string& directory) {
   std::error_code error;
   const bool created = fs::create_directories(directory, error);
-  if (error) fail_errno(cat("checkpoint: cannot make the folder '", directory, "'"), error.value());
-  if (created) sync_folder(fs::absolute(directory).lexically_normal().parent_path().string());
+  if (error)
+    fail_errno(cat("checkpoint: cannot make the folder '", directory, "'"), error.value());
+  if (created)
+    sync_folder(fs::absolute(directory).lexically_normal().parent_path().string());
 }
 
 void remove_leftovers(const std::string& directory) {
   for (const auto& name : names_in(directory)) {
-    if (!is_temporary(name)) continue;
+    if (!is_temporary(name))
+      continue;
     const std::string path = cat(directory, "/", name);
     const Fd folder = open_folder(path);
     // A living writer holds the lock; the kernel lets go of a dead one's.
-    if (!folder.valid() || ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    if (!folder.valid() || ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0)
+      continue;
     log(LogLevel::warn, cat("checkpoint: removing '", path, "', which an interrupted save left"));
     remove_all(path);
   }
@@ -132,29 +144,41 @@ void check_space(const std::string& directory, uint64_t bytes) {
   if (::statvfs(directory.c_str(), &info) != 0)
     fail_errno(cat("checkpoint: cannot ask for the space in '", directory, "'"), errno);
   const uint64_t free = static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
-  if (free >= bytes) return;
+  if (free >= bytes)
+    return;
   throw Error(ErrorCode::unavailable,
-              cat("checkpoint: expected ", format_bytes(bytes), " free in '", directory, "', got ",
-                  format_bytes(free), "; free some, or keep fewer checkpoints"));
+              cat("checkpoint: expected ",
+                  format_bytes(bytes),
+                  " free in '",
+                  directory,
+                  "', got ",
+                  format_bytes(free),
+                  "; free some, or keep fewer checkpoints"));
 }
 
 Staging::Staging(const std::string& directory, int64_t step)
     : directory_(directory), final_path_(cat(directory, "/", kPrefix, step)) {
   for (int tries = 0; tries < 16; ++tries) {
     path_ = temporary_path(final_path_);
-    if (::mkdir(path_.c_str(), 0755) != 0) fail_errno(cat("checkpoint: cannot make '", path_, "'"), errno);
+    if (::mkdir(path_.c_str(), 0755) != 0)
+      fail_errno(cat("checkpoint: cannot make '", path_, "'"), errno);
     lock_ = open_folder(path_);
     // Another job may clean up between our making and our locking: then we make another.
-    const bool taken = lock_.valid() && ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    if (lock_.valid() && !taken && is_still_at(lock_, path_)) return;
+    const bool taken =
+        lock_.valid() && ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (lock_.valid() && !taken && is_still_at(lock_, path_))
+      return;
   }
-  throw Error(ErrorCode::io,
-              cat("checkpoint: expected the folder that a save makes in '", directory,
-                  "' to stay, got it removed each time; see whether another program cleans up there"));
+  throw Error(
+      ErrorCode::io,
+      cat("checkpoint: expected the folder that a save makes in '",
+          directory,
+          "' to stay, got it removed each time; see whether another program cleans up there"));
 }
 
 Staging::~Staging() {
-  if (!published_) remove_all(path_);
+  if (!published_)
+    remove_all(path_);
 }
 
 std::string Staging::publish() {
@@ -167,7 +191,8 @@ std::string Staging::publish() {
   }
   published_ = true;
   sync_folder(directory_);
-  if (exists) remove_all(path_);  // what had the name before
+  if (exists)
+    remove_all(path_);  // what had the name before
   return final_path_;
 }
 

@@ -1,9 +1,10 @@
-// The folder of checkpoints: finds them, writes one under a temporary name and renames it in one step,
-// removes old ones and leftovers of killed writers. Called by checkpoint.h on rank 0; knows nothing of their
-// contents.
+// The folder of checkpoints: finds them, writes one under a temporary name and renames it in one
+// step, removes old ones and leftovers of killed writers. Called by checkpoint.h on rank 0; knows
+// nothing of their contents.
 //
 //   step-120/                   a checkpoint
-//   step-130.tmp-1f0c…/         one being written (its writer holds a lock on it), or left by a dead writer
+//   step-130.tmp-1f0c…/         one being written (its writer holds a lock on it), or left by a
+//   dead writer
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ std::vector<StepFolder> list_checkpoints(const std::string& directory);
 // Creates the folder (and its parents), durably. Throws: io.
 void make_directory(const std::string& directory);
 
-// Removes and logs folders of unfinished writes whose writer is dead. On a file system without locks they
-// stay.
+// Removes and logs folders of unfinished writes whose writer is dead. On a file system without
+// locks they stay.
 void remove_leftovers(const std::string& directory);
 
 // Removes a checkpoint such that a kill in between leaves no half of it.
@@ -49,8 +50,8 @@ class Staging {
 
   const std::string& path() const { return path_; }
 
-  // Renames it to its final name, durably, replacing a checkpoint of the same step. Returns the final path.
-  // Throws: io.
+  // Renames it to its final name, durably, replacing a checkpoint of the same step. Returns the
+  // final path. Throws: io.
   std::string publish();
 
  private:

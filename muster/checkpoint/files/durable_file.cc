@@ -15,7 +15,8 @@ DurableFile::DurableFile(const std::string& folder, const std::string& name)
     : path_(cat(folder, "/", name)),
       record_{.name = name, .bytes = 0, .sha256 = {}},
       fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644)) {
-  if (!fd_.valid()) fail_errno(cat("checkpoint: cannot create '", path_, "'"), errno);
+  if (!fd_.valid())
+    fail_errno(cat("checkpoint: cannot create '", path_, "'"), errno);
 }
 
 void DurableFile::write(const void* bytes, size_t size) {
@@ -24,8 +25,10 @@ void DurableFile::write(const void* bytes, size_t size) {
   for (size_t done = 0; done < size;) {
     const ssize_t n = ::write(fd_.get(), from + done, std::min(size - done, kPiece));
     if (n < 0) {
-      if (errno == EINTR) continue;
-      fail_errno(cat("checkpoint: cannot write to '", path_, "' after ", record_.bytes, " bytes"), errno);
+      if (errno == EINTR)
+        continue;
+      fail_errno(cat("checkpoint: cannot write to '", path_, "' after ", record_.bytes, " bytes"),
+                 errno);
     }
     hash_.update(from + done, static_cast<size_t>(n));
     done += static_cast<size_t>(n);
@@ -34,15 +37,18 @@ void DurableFile::write(const void* bytes, size_t size) {
 }
 
 WrittenFile DurableFile::finish() {
-  if (::fsync(fd_.get()) != 0) fail_errno(cat("checkpoint: cannot write '", path_, "' to the disk"), errno);
-  if (::close(fd_.release()) != 0) fail_errno(cat("checkpoint: cannot close '", path_, "'"), errno);
+  if (::fsync(fd_.get()) != 0)
+    fail_errno(cat("checkpoint: cannot write '", path_, "' to the disk"), errno);
+  if (::close(fd_.release()) != 0)
+    fail_errno(cat("checkpoint: cannot close '", path_, "'"), errno);
   record_.sha256 = hash_.hex();
   return record_;
 }
 
 void sync_folder(const std::string& folder) {
   const Fd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid()) fail_errno(cat("checkpoint: cannot open the folder '", folder, "'"), errno);
+  if (!fd.valid())
+    fail_errno(cat("checkpoint: cannot open the folder '", folder, "'"), errno);
   if (::fsync(fd.get()) != 0)
     fail_errno(cat("checkpoint: cannot write the folder '", folder, "' to the disk"), errno);
 }

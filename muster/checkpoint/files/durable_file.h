@@ -1,5 +1,5 @@
-// A new file that is on disk, not only in the page cache, when finish() returns; it computes its checksum
-// while writing. All files of a checkpoint are written by it.
+// A new file that is on disk, not only in the page cache, when finish() returns; it computes its
+// checksum while writing. All files of a checkpoint are written by it.
 #pragma once
 
 #include <cstdint>

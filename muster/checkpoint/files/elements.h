@@ -1,5 +1,6 @@
-// Which elements of a tensor a rank has, if tensors are divided over ranks: a flat range (sharded state), a
-// slice along a dimension (tensor parallelism), or several. Knows nothing of tensors and files.
+// Which elements of a tensor a rank has, if tensors are divided over ranks: a flat range (sharded
+// state), a slice along a dimension (tensor parallelism), or several. Knows nothing of tensors and
+// files.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +29,17 @@ int64_t element_count(const Elements& elements);
 
 // Of a tensor of this shape: all elements, and those from `begin` to `begin + length` along `dim`.
 Elements all_elements(const std::vector<int64_t>& shape);
-Elements slice_elements(const std::vector<int64_t>& shape, size_t dim, int64_t begin, int64_t length);
+Elements slice_elements(const std::vector<int64_t>& shape,
+                        size_t dim,
+                        int64_t begin,
+                        int64_t length);
 
-// Empty, or the reason why these cannot be elements of a tensor of `total` elements: runs must stay inside it
-// and must not overlap.
+// Empty, or the reason why these cannot be elements of a tensor of `total` elements: runs must stay
+// inside it and must not overlap.
 std::string wrong_elements(const Elements& elements, int64_t total);
 
-// Elements that two holders share: `length` elements, from `at_first` in one and from `at_second` in the
-// other.
+// Elements that two holders share: `length` elements, from `at_first` in one and from `at_second`
+// in the other.
 struct CommonElements {
   int64_t at_first = 0;
   int64_t at_second = 0;

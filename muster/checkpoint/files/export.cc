@@ -54,32 +54,43 @@ std::vector<ExportedTensor> laid_out(const TensorSource& source, const ExportOpt
   return tensors;
 }
 
-SafetensorsHeader exported_header(const std::vector<ExportedTensor>& tensors, const Metadata& metadata) {
+SafetensorsHeader exported_header(const std::vector<ExportedTensor>& tensors,
+                                  const Metadata& metadata) {
   SafetensorsHeader header{.tensors = {}, .metadata = metadata};
   for (const ExportedTensor& tensor : tensors) {
-    if (!tensor.to.empty() && header.tensors.emplace(tensor.to, tensor.entry).second) continue;
+    if (!tensor.to.empty() && header.tensors.emplace(tensor.to, tensor.entry).second)
+      continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("export: expected a unique name for each tensor, got '", shown_text(tensor.to), "' for '",
-                    shown_text(tensor.from), "'; choose another --prefix or --strip"));
+                cat("export: expected a unique name for each tensor, got '",
+                    shown_text(tensor.to),
+                    "' for '",
+                    shown_text(tensor.from),
+                    "'; choose another --prefix or --strip"));
   }
   return header;
 }
 
 void check_target(const std::string& path, bool replace) {
   struct stat info{};
-  if (::lstat(path.c_str(), &info) != 0) return;
-  if (replace && S_ISREG(info.st_mode)) return;
-  throw Error(ErrorCode::invalid_argument,
-              S_ISREG(info.st_mode)
-                  ? cat("export: expected a new file, got '", path, "', which exists; --force replaces it")
-                  : cat("export: expected a file, got '", path, "', which is something else; name another"));
+  if (::lstat(path.c_str(), &info) != 0)
+    return;
+  if (replace && S_ISREG(info.st_mode))
+    return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      S_ISREG(info.st_mode)
+          ? cat("export: expected a new file, got '", path, "', which exists; --force replaces it")
+          : cat("export: expected a file, got '",
+                path,
+                "', which is something else; name another"));
 }
 
 // A name for a file that is being written, which is removed again unless it was given its own.
 struct AsideFile {
   explicit AsideFile(const std::string& path) : name(name_aside(path)) {}
   ~AsideFile() {
-    if (!name.empty()) ::unlink(name.c_str());
+    if (!name.empty())
+      ::unlink(name.c_str());
   }
   AsideFile(const AsideFile&) = delete;
   AsideFile& operator=(const AsideFile&) = delete;
@@ -88,8 +99,10 @@ struct AsideFile {
   void publish(const std::string& path, bool replace) {
     const unsigned flags = replace ? 0 : RENAME_NOREPLACE;
     int result = ::renameat2(AT_FDCWD, name.c_str(), AT_FDCWD, path.c_str(), flags);
-    if (result != 0 && errno == EINVAL) result = ::link(name.c_str(), path.c_str());  // such a file system
-    if (result != 0) fail_errno(cat("export: cannot give the file its name '", path, "'"), errno);
+    if (result != 0 && errno == EINVAL)
+      result = ::link(name.c_str(), path.c_str());  // such a file system
+    if (result != 0)
+      fail_errno(cat("export: cannot give the file its name '", path, "'"), errno);
   }
 
   std::string name;
@@ -100,7 +113,9 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-void copy_tensor(const TensorSource& from, const ExportedTensor& tensor, DurableFile& to,
+void copy_tensor(const TensorSource& from,
+                 const ExportedTensor& tensor,
+                 DurableFile& to,
                  const std::function<void(size_t)>& on_bytes) {
   const auto element = static_cast<int64_t>(safetensors_element_size(tensor.entry.dtype));
   const int64_t count = tensor_units(tensor.entry), at_once = kCopiedAtOnce / element;
@@ -110,24 +125,34 @@ void copy_tensor(const TensorSource& from, const ExportedTensor& tensor, Durable
     piece.resize(static_cast<size_t>(length * element));
     from.read(tensor.from, {{.begin = at, .length = length}}, piece.data());
     to.write(piece);
-    if (on_bytes) on_bytes(piece.size());
+    if (on_bytes)
+      on_bytes(piece.size());
   }
 }
 
 }  // namespace
 
-size_t export_tensors(const TensorSource& from, const std::string& path, const ExportOptions& options,
+size_t export_tensors(const TensorSource& from,
+                      const std::string& path,
+                      const ExportOptions& options,
                       const std::function<void(size_t)>& on_bytes) {
   if (const auto holes = from.incomplete(); !holes.empty()) {
-    throw Error(ErrorCode::invalid_argument, cat("export: expected all of '", shown_text(holes[0]),
-                                                 "', got some of it; a rank's file is missing"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("export: expected all of '",
+                    shown_text(holes[0]),
+                    "', got some of it; a rank's file is missing"));
   }
   const std::vector<ExportedTensor> tensors = laid_out(from, options);
   const std::string json = format_safetensors_header(exported_header(tensors, from.metadata()));
-  const uint64_t head_bytes = json.size(), data_bytes = tensors.empty() ? 0 : tensors.back().entry.end;
+  const uint64_t head_bytes = json.size(),
+                 data_bytes = tensors.empty() ? 0 : tensors.back().entry.end;
   if (head_bytes > kMaxHeadBytes) {
-    throw Error(ErrorCode::invalid_argument, cat("export: expected a header of at most ", kMaxHeadBytes,
-                                                 " bytes, got ", head_bytes, "; choose shorter names"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("export: expected a header of at most ",
+                    kMaxHeadBytes,
+                    " bytes, got ",
+                    head_bytes,
+                    "; choose shorter names"));
   }
   check_target(path, options.replace);
   const std::string folder = folder_of(path);
@@ -137,7 +162,8 @@ size_t export_tensors(const TensorSource& from, const std::string& path, const E
   DurableFile file(folder, fs::path(aside.name).filename().string());
   file.write(&head_bytes, sizeof(head_bytes));
   file.write(json);
-  for (const ExportedTensor& tensor : tensors) copy_tensor(from, tensor, file, on_bytes);
+  for (const ExportedTensor& tensor : tensors)
+    copy_tensor(from, tensor, file, on_bytes);
   file.finish();
   aside.publish(path, options.replace);
   sync_folder(folder);

@@ -29,13 +29,14 @@ std::optional<Manifest> manifest_of(const std::string& path) {
 std::vector<Saved> all_saved(const std::string& directory) {
   std::vector<Saved> all;
   for (const StepFolder& folder : list_checkpoints(directory))
-    all.push_back(
-        {.folder = {.step = folder.step, .path = folder.path}, .manifest = manifest_of(folder.path)});
+    all.push_back({.folder = {.step = folder.step, .path = folder.path},
+                   .manifest = manifest_of(folder.path)});
   std::reverse(all.begin(), all.end());
   int64_t before = 0;
-  for (Saved& one : all) before = one.serial = one.manifest ? one.manifest->serial : before;
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Saved& a, const Saved& b) { return a.serial < b.serial; });
+  for (Saved& one : all)
+    before = one.serial = one.manifest ? one.manifest->serial : before;
+  std::stable_sort(
+      all.begin(), all.end(), [](const Saved& a, const Saved& b) { return a.serial < b.serial; });
   return all;
 }
 
@@ -52,46 +53,60 @@ std::vector<SavedFolder> list_by_saving(const std::string& directory, const IsOw
     one.folder.is_abandoned = newest != all.end() && is_in(newest->manifest->abandoned, one.serial);
     folders.push_back(one.folder);
   }
-  std::stable_partition(folders.begin(), folders.end(),
-                        [](const SavedFolder& one) { return !one.is_abandoned; });
+  std::stable_partition(
+      folders.begin(), folders.end(), [](const SavedFolder& one) { return !one.is_abandoned; });
   return folders;
 }
 
-std::vector<SavedFolder> list_by_saving(const std::string& directory, const std::string& only,
+std::vector<SavedFolder> list_by_saving(const std::string& directory,
+                                        const std::string& only,
                                         const IsOwn& is_own) {
   std::vector<SavedFolder> folders = list_by_saving(directory, is_own);
-  if (only.empty()) return folders;
+  if (only.empty())
+    return folders;
   std::vector<std::string> names;
   for (SavedFolder& folder : folders) {
     names.push_back(folder.path.substr(folder.path.rfind('/') + 1));
-    if (names.back() != only) continue;
+    if (names.back() != only)
+      continue;
     folder.is_abandoned = false;  // it is asked for
     return {std::move(folder)};
   }
   throw Error(ErrorCode::invalid_argument,
-              cat("checkpoint: expected one of ", names.empty() ? "none" : join(names, ", "), " in '",
-                  directory, "', got '", only, "'; see `muster checkpoint ls`"));
+              cat("checkpoint: expected one of ",
+                  names.empty() ? "none" : join(names, ", "),
+                  " in '",
+                  directory,
+                  "', got '",
+                  only,
+                  "'; see `muster checkpoint ls`"));
 }
 
 void warn_of_abandoned(const std::string& path) {
-  log(LogLevel::warn, cat("checkpoint: '", path,
-                          "' is of a branch that the training had abandoned; it is loaded because "
-                          "no checkpoint of the later branch is whole"));
+  log(LogLevel::warn,
+      cat("checkpoint: '",
+          path,
+          "' is of a branch that the training had abandoned; it is loaded because "
+          "no checkpoint of the later branch is whole"));
 }
 
 int64_t next_serial(const std::string& directory, const std::vector<SerialRange>& abandoned) {
   const std::vector<Saved> all = all_saved(directory);
   int64_t largest = all.empty() ? 0 : all.back().serial;
-  for (const SerialRange& range : abandoned) largest = std::max(largest, range.until);
+  for (const SerialRange& range : abandoned)
+    largest = std::max(largest, range.until);
   return largest + 1;
 }
 
-std::vector<SerialRange> abandoned_after(const std::vector<SerialRange>& abandoned, int64_t serial,
+std::vector<SerialRange> abandoned_after(const std::vector<SerialRange>& abandoned,
+                                         int64_t serial,
                                          int64_t last) {
   std::vector<SerialRange> ranges = abandoned;
-  std::erase_if(ranges,
-                [&](const SerialRange& range) { return range.after >= serial; });  // the new one has them
-  if (last > serial) ranges.push_back({.after = serial, .until = last});
+  std::erase_if(ranges, [&](const SerialRange& range) {
+    return range.after >= serial;
+  });  // the new one has them
+  if (last > serial)
+    ranges.push_back({.after = serial, .until = last});
   return ranges;
 }
 

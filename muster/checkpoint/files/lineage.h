@@ -1,6 +1,6 @@
-// The order in which a folder's checkpoints were saved. A training that goes back to an older step abandons
-// the later ones. They stay in the folder, but resuming and pruning prefer the current branch. Called by the
-// code that loads or removes checkpoints.
+// The order in which a folder's checkpoints were saved. A training that goes back to an older step
+// abandons the later ones. They stay in the folder, but resuming and pruning prefer the current
+// branch. Called by the code that loads or removes checkpoints.
 #pragma once
 
 #include <cstdint>
@@ -21,24 +21,27 @@ struct SavedFolder {
 
 using IsOwn = std::function<bool(const Manifest&)>;
 
-// The current branch comes first, then abandoned ones; in each, the newest comes first. The newest checkpoint
-// accepted by `is_own` (if given) says which are abandoned. A checkpoint with an unreadable manifest is
-// placed by its step. Throws: io if the folder cannot be read.
+// The current branch comes first, then abandoned ones; in each, the newest comes first. The newest
+// checkpoint accepted by `is_own` (if given) says which are abandoned. A checkpoint with an
+// unreadable manifest is placed by its step. Throws: io if the folder cannot be read.
 std::vector<SavedFolder> list_by_saving(const std::string& directory, const IsOwn& is_own = {});
 
 // The same, or only `only` if that is not empty. Throws: invalid_argument if it does not exist.
-std::vector<SavedFolder> list_by_saving(const std::string& directory, const std::string& only,
+std::vector<SavedFolder> list_by_saving(const std::string& directory,
+                                        const std::string& only,
                                         const IsOwn& is_own = {});
 
-// Warns that the checkpoint is of an abandoned branch, and is loaded because no later one is complete.
+// Warns that the checkpoint is of an abandoned branch, and is loaded because no later one is
+// complete.
 void warn_of_abandoned(const std::string& path);
 
 // The serial number of the next checkpoint, beyond all ranges.
 int64_t next_serial(const std::string& directory, const std::vector<SerialRange>& abandoned = {});
 
-// The ranges for a training that goes on from a checkpoint: the checkpoint's own, and everything saved after
-// it. `last` is the folder's newest serial number.
-std::vector<SerialRange> abandoned_after(const std::vector<SerialRange>& abandoned, int64_t serial,
+// The ranges for a training that goes on from a checkpoint: the checkpoint's own, and everything
+// saved after it. `last` is the folder's newest serial number.
+std::vector<SerialRange> abandoned_after(const std::vector<SerialRange>& abandoned,
+                                         int64_t serial,
                                          int64_t last);
 
 }  // namespace muster

@@ -33,7 +33,8 @@ uint64_t bytes_in(const std::string& folder) {
 int64_t written_at(const std::string& folder) {
   struct stat info{};
   const std::string manifest = cat(folder, "/", kManifestFile);
-  if (::lstat(manifest.c_str(), &info) != 0 && ::lstat(folder.c_str(), &info) != 0) return 0;
+  if (::lstat(manifest.c_str(), &info) != 0 && ::lstat(folder.c_str(), &info) != 0)
+    return 0;
   return info.st_mtim.tv_sec;
 }
 
@@ -41,8 +42,9 @@ int64_t written_at(const std::string& folder) {
 
 std::string checkpoints_folder(const std::string& folder) {
   if (!is_folder(folder)) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("expected a folder, got '", folder, "'; name a run's folder or its checkpoints/"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("expected a folder, got '", folder, "'; name a run's folder or its checkpoints/"));
   }
   const std::string inner = cat(folder, "/checkpoints");
   return list_checkpoints(folder).empty() && is_folder(inner) ? inner : folder;
@@ -65,16 +67,24 @@ std::vector<ListedCheckpoint> list_with_state(const std::string& directory) {
     row.problem = problem_of([&] {
       const Manifest manifest = read_manifest(path);
       row.world_size = manifest.world_size;
-      if (manifest.serial > 0) row.serial = manifest.serial;
+      if (manifest.serial > 0)
+        row.serial = manifest.serial;
       row.parent = manifest.parent;
       const auto& position = manifest.position;
-      if (position.epoch > 0 || position.epoch_samples > 0) row.epoch = position.epoch;
-      if (position.samples_seen > 0) row.samples_seen = position.samples_seen;
-      if (manifest.position.step == step) return;
-      throw Error(
-          ErrorCode::invalid_argument,
-          cat("checkpoint: expected step ", step, " in '", path, "', got a manifest of step ",
-              manifest.position.step, "; its folder was renamed, or has files of another checkpoint"));
+      if (position.epoch > 0 || position.epoch_samples > 0)
+        row.epoch = position.epoch;
+      if (position.samples_seen > 0)
+        row.samples_seen = position.samples_seen;
+      if (manifest.position.step == step)
+        return;
+      throw Error(ErrorCode::invalid_argument,
+                  cat("checkpoint: expected step ",
+                      step,
+                      " in '",
+                      path,
+                      "', got a manifest of step ",
+                      manifest.position.step,
+                      "; its folder was renamed, or has files of another checkpoint"));
     });
     listed.push_back(std::move(row));
   }

@@ -21,17 +21,25 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kSchema = "muster.checkpoint/1";
-constexpr const char* kChecksum = "sha256";  // of the manifest itself without this key, as compact JSON
+constexpr const char* kChecksum =
+    "sha256";  // of the manifest itself without this key, as compact JSON
 constexpr uint64_t kMaxManifestBytes = 64 << 20;
 constexpr int64_t kMaxSerial = int64_t{1} << 53;
 constexpr int64_t kMaxWorldSize = 1 << 24;
 constexpr size_t kMaxFiles = 1 << 18;  // four of each rank
 constexpr size_t kMaxRanges = 1 << 20;
 
-[[noreturn]] void refuse_manifest(const std::string& name, const std::string& expected,
+[[noreturn]] void refuse_manifest(const std::string& name,
+                                  const std::string& expected,
                                   const std::string& got) {
-  throw Error(ErrorCode::invalid_argument, cat("checkpoint: expected ", expected, " in '", name, "', got ",
-                                               shown_text(got), "; it is damaged, load another"));
+  throw Error(ErrorCode::invalid_argument,
+              cat("checkpoint: expected ",
+                  expected,
+                  " in '",
+                  name,
+                  "', got ",
+                  shown_text(got),
+                  "; it is damaged, load another"));
 }
 
 std::string checksum_of(const json& document) {
@@ -42,7 +50,8 @@ std::string checksum_of(const json& document) {
 }
 
 json parse(const std::string& text, const std::string& name) {
-  if (nests_too_deep(text)) refuse_manifest(name, "a manifest of a few levels", "one that nests deeper");
+  if (nests_too_deep(text))
+    refuse_manifest(name, "a manifest of a few levels", "one that nests deeper");
   auto document = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!document.is_object())
     refuse_manifest(name, "a JSON object", text.empty() ? "an empty file" : "something else");
@@ -64,13 +73,15 @@ int64_t count_in(const json& object, const char* key, const std::string& name) {
 
 std::string text_in(const json& object, const char* key, const std::string& name) {
   const auto value = object.value(key, json());
-  if (!value.is_string()) refuse_manifest(name, cat("a text as '", key, "'"), value.dump());
+  if (!value.is_string())
+    refuse_manifest(name, cat("a text as '", key, "'"), value.dump());
   return value.get<std::string>();
 }
 
 // A name that cannot lead out of the checkpoint's folder.
 bool is_plain_name(const std::string& name) {
-  constexpr const char* kAllowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+  constexpr const char* kAllowed =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
   return !name.empty() && name[0] != '.' && name.find_first_not_of(kAllowed) == std::string::npos;
 }
 
@@ -80,9 +91,11 @@ std::vector<SerialRange> ranges_in(const json& object, const char* key, const st
   const auto refuse = [&](const json& got) {
     refuse_manifest(name, cat("pairs of serial numbers as '", key, "'"), got.dump());
   };
-  if (!list.is_array() || list.size() > kMaxRanges) refuse(list);
+  if (!list.is_array() || list.size() > kMaxRanges)
+    refuse(list);
   for (const json& pair : list) {
-    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number_integer() || !pair[1].is_number_integer())
+    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number_integer() ||
+        !pair[1].is_number_integer())
       refuse(pair);
     ranges.push_back({.after = pair[0].get<int64_t>(), .until = pair[1].get<int64_t>()});
     if (ranges.back().after < 0 || ranges.back().until < ranges.back().after ||
@@ -94,21 +107,25 @@ std::vector<SerialRange> ranges_in(const json& object, const char* key, const st
 
 uint64_t size_of_file(const std::string& path) {
   struct stat info{};
-  if (::lstat(path.c_str(), &info) != 0) fail_errno(cat("checkpoint: cannot find '", path, "'"), errno);
-  if (!S_ISREG(info.st_mode)) refuse_manifest(path, "a plain file", "another thing");
+  if (::lstat(path.c_str(), &info) != 0)
+    fail_errno(cat("checkpoint: cannot find '", path, "'"), errno);
+  if (!S_ISREG(info.st_mode))
+    refuse_manifest(path, "a plain file", "another thing");
   return static_cast<uint64_t>(info.st_size);
 }
 
 }  // namespace
 
 bool is_in(const std::vector<SerialRange>& ranges, int64_t serial) {
-  return std::any_of(ranges.begin(), ranges.end(),
-                     [&](const SerialRange& range) { return serial > range.after && serial <= range.until; });
+  return std::any_of(ranges.begin(), ranges.end(), [&](const SerialRange& range) {
+    return serial > range.after && serial <= range.until;
+  });
 }
 
 const WrittenFile* Manifest::find(const std::string& file) const {
   for (const auto& record : files)
-    if (record.name == file) return &record;
+    if (record.name == file)
+      return &record;
   return nullptr;
 }
 
@@ -117,7 +134,8 @@ std::string format_manifest(const Manifest& manifest) {
   for (const auto& file : manifest.files)
     files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
   json abandoned = json::array();
-  for (const SerialRange& range : manifest.abandoned) abandoned.push_back({range.after, range.until});
+  for (const SerialRange& range : manifest.abandoned)
+    abandoned.push_back({range.after, range.until});
   const auto& position = manifest.position;
   json document = {{"schema", kSchema},
                    {"muster_version", version()},
@@ -133,13 +151,15 @@ std::string format_manifest(const Manifest& manifest) {
                    {"world_size", manifest.world_size},
                    {"files", std::move(files)},
                    {"user", manifest.user}};
-  if (!manifest.optimizer.empty()) document["optimizer"] = json::parse(manifest.optimizer);
+  if (!manifest.optimizer.empty())
+    document["optimizer"] = json::parse(manifest.optimizer);
   try {
     document[kChecksum] = checksum_of(document);
     return document.dump(2) + "\n";
   } catch (const json::exception&) {
-    throw Error(ErrorCode::invalid_argument,
-                "checkpoint: expected names and user texts in UTF-8, got other bytes; encode them first");
+    throw Error(
+        ErrorCode::invalid_argument,
+        "checkpoint: expected names and user texts in UTF-8, got other bytes; encode them first");
   }
 }
 
@@ -153,12 +173,16 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
                        .samples_seen = count_in(document, "samples_seen", name)};
   if (document.contains("dataset_size"))  // older ones have none
     manifest.position.dataset_size = count_in(document, "dataset_size", name);
-  if (document.contains("serial")) manifest.serial = count_in(document, "serial", name);
-  if (manifest.serial > kMaxSerial) refuse_manifest(name, "a serial number", cat(manifest.serial));
-  if (document.contains("parent")) manifest.parent = text_in(document, "parent", name);
+  if (document.contains("serial"))
+    manifest.serial = count_in(document, "serial", name);
+  if (manifest.serial > kMaxSerial)
+    refuse_manifest(name, "a serial number", cat(manifest.serial));
+  if (document.contains("parent"))
+    manifest.parent = text_in(document, "parent", name);
   manifest.abandoned = ranges_in(document, "abandoned", name);
   const auto world_size = count_in(document, "world_size", name);
-  if (world_size < 1 || world_size > kMaxWorldSize) refuse_manifest(name, "a world size", cat(world_size));
+  if (world_size < 1 || world_size > kMaxWorldSize)
+    refuse_manifest(name, "a world size", cat(world_size));
   manifest.world_size = static_cast<int>(world_size);
 
   const auto files = document.value("files", json());
@@ -166,7 +190,8 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
     refuse_manifest(name, cat("a list of files, at most ", kMaxFiles, ","), files.dump());
   std::set<std::string> names;
   for (const auto& file : files) {
-    if (!file.is_object()) refuse_manifest(name, "a file's record", file.dump());
+    if (!file.is_object())
+      refuse_manifest(name, "a file's record", file.dump());
     const auto file_name = text_in(file, "name", name);
     if (!is_plain_name(file_name) || !names.insert(file_name).second)
       refuse_manifest(name, "plain file names, each once", json(file_name).dump());
@@ -175,15 +200,19 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
                               .sha256 = text_in(file, "sha256", name)});
   }
   const auto user = document.value("user", json());
-  if (!user.is_object()) refuse_manifest(name, "texts by name as 'user'", user.dump());
-  for (const auto& item : user.items()) manifest.user[item.key()] = text_in(user, item.key().c_str(), name);
-  if (document.contains("optimizer")) manifest.optimizer = document["optimizer"].dump();
+  if (!user.is_object())
+    refuse_manifest(name, "texts by name as 'user'", user.dump());
+  for (const auto& item : user.items())
+    manifest.user[item.key()] = text_in(user, item.key().c_str(), name);
+  if (document.contains("optimizer"))
+    manifest.optimizer = document["optimizer"].dump();
   return manifest;
 }
 
 Manifest read_manifest_alone(const std::string& folder) {
   const std::string path = cat(folder, "/", kManifestFile);
-  if (size_of_file(path) > kMaxManifestBytes) refuse_manifest(path, "a manifest", "a file too large for one");
+  if (size_of_file(path) > kMaxManifestBytes)
+    refuse_manifest(path, "a manifest", "a file too large for one");
   return parse_manifest(read_small_file(path), path);
 }
 
@@ -193,7 +222,8 @@ void check_size(const std::string& folder, const WrittenFile& file) {
     refuse_manifest(path, cat(file.bytes, " bytes, as the manifest says,"), cat(bytes));
 }
 
-void check_content(const std::string& folder, const WrittenFile& file,
+void check_content(const std::string& folder,
+                   const WrittenFile& file,
                    const std::function<void(size_t)>& on_piece) {
   const std::string path = cat(folder, "/", file.name);
   if (sha256_of_file(path, on_piece) != file.sha256)
@@ -202,13 +232,15 @@ void check_content(const std::string& folder, const WrittenFile& file,
 
 Manifest read_manifest(const std::string& folder) {
   auto manifest = read_manifest_alone(folder);
-  for (const auto& file : manifest.files) check_size(folder, file);
+  for (const auto& file : manifest.files)
+    check_size(folder, file);
   return manifest;
 }
 
 Manifest verify_checkpoint(const std::string& folder) {
   auto manifest = read_manifest(folder);
-  for (const auto& file : manifest.files) check_content(folder, file);
+  for (const auto& file : manifest.files)
+    check_content(folder, file);
   return manifest;
 }
 

@@ -1,5 +1,5 @@
-// manifest.json: what a checkpoint is, and its files with their sizes and checksums. It is written last; a
-// folder that does not match its manifest is not a checkpoint.
+// manifest.json: what a checkpoint is, and its files with their sizes and checksums. It is written
+// last; a folder that does not match its manifest is not a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,13 @@ namespace muster {
 
 // The training position.
 struct TrainingPosition {
-  int64_t step = 0;           // optimizer steps done: the checkpoint's name
-  int64_t epoch = 0;          // the current epoch (or the next, if batch is 0)
-  int64_t batch = 0;          // batches of it that each rank has used; 0: not given by the program
-  int64_t epoch_samples = 0;  // samples of it used by all ranks together: for DistributedSampler::set_epoch
-  int64_t samples_seen = 0;   // by all ranks since the start of training
-  int64_t dataset_size = 0;   // samples of the dataset; 0: not given by the program
+  int64_t step = 0;   // optimizer steps done: the checkpoint's name
+  int64_t epoch = 0;  // the current epoch (or the next, if batch is 0)
+  int64_t batch = 0;  // batches of it that each rank has used; 0: not given by the program
+  int64_t epoch_samples =
+      0;  // samples of it used by all ranks together: for DistributedSampler::set_epoch
+  int64_t samples_seen = 0;  // by all ranks since the start of training
+  int64_t dataset_size = 0;  // samples of the dataset; 0: not given by the program
 
   bool operator==(const TrainingPosition&) const = default;
 };
@@ -36,11 +37,12 @@ bool is_in(const std::vector<SerialRange>& ranges, int64_t serial);
 
 struct Manifest {
   TrainingPosition position = {};
-  // How many were saved before it in this folder. (After going back, later saves may have smaller steps.)
+  // How many were saved before it in this folder. (After going back, later saves may have smaller
+  // steps.)
   int64_t serial = 0;
   std::string parent = {};  // "step-100": the checkpoint resumed from or saved before; empty: none
-  // The serial numbers of branches that the training abandoned by going back: they are not ancestors of this
-  // checkpoint, though saved before it.
+  // The serial numbers of branches that the training abandoned by going back: they are not
+  // ancestors of this checkpoint, though saved before it.
   std::vector<SerialRange> abandoned = {};
   int world_size = 1;
   std::vector<WrittenFile> files = {};
@@ -58,23 +60,25 @@ constexpr const char* kPartsFile = "parts.safetensors";
 // Throws: invalid_argument if a user text is not UTF-8.
 std::string format_manifest(const Manifest& manifest);
 
-// `name` appears in messages. Throws: invalid_argument if the text is not a complete manifest of schema
-// "muster.checkpoint/1", or was changed after it was written.
+// `name` appears in messages. Throws: invalid_argument if the text is not a complete manifest of
+// schema "muster.checkpoint/1", or was changed after it was written.
 Manifest parse_manifest(const std::string& text, const std::string& name);
 
-// Reads a checkpoint's manifest, then reads every file that it names and compares size and checksum. Throws:
-// io, invalid_argument.
+// Reads a checkpoint's manifest, then reads every file that it names and compares size and
+// checksum. Throws: io, invalid_argument.
 Manifest verify_checkpoint(const std::string& folder);
 
 // As verify_checkpoint, but compares only sizes, which is cheap enough for many checkpoints.
 Manifest read_manifest(const std::string& folder);
 
-// Reads only the manifest, without looking at the files that it names. Throws: io, invalid_argument.
+// Reads only the manifest, without looking at the files that it names. Throws: io,
+// invalid_argument.
 Manifest read_manifest_alone(const std::string& folder);
 
 // Compares one file with the manifest. Throws: io, invalid_argument.
 void check_size(const std::string& folder, const WrittenFile& file);
-void check_content(const std::string& folder, const WrittenFile& file,
+void check_content(const std::string& folder,
+                   const WrittenFile& file,
                    const std::function<void(size_t)>& on_piece = {});
 
 }  // namespace muster

@@ -27,22 +27,30 @@ struct OtherKind {
 };
 
 constexpr OtherKind kOtherKinds[] = {
-    {"PK\x03\x04", "what torch.save or torch::save writes (.pt, .bin)",
-     "load it by torch::load, or convert it: safetensors.torch.save_file(torch.load(path), …) in Python"},
-    {"\x80\x02", "a pickle, as an old torch.save writes (.pt, .bin)",
+    {"PK\x03\x04",
+     "what torch.save or torch::save writes (.pt, .bin)",
+     "load it by torch::load, or convert it: safetensors.torch.save_file(torch.load(path), …) in "
+     "Python"},
+    {"\x80\x02",
+     "a pickle, as an old torch.save writes (.pt, .bin)",
      "convert it: safetensors.torch.save_file(torch.load(path), …) in Python"},
     {"GGUF", "a GGUF file, whose weights are mostly quantized", "fetch the model as safetensors"},
-    {"version https://git-lfs", "Git LFS's pointer to the file", "fetch the file itself: git lfs pull"},
+    {"version https://git-lfs",
+     "Git LFS's pointer to the file",
+     "fetch the file itself: git lfs pull"},
     {"\x89HDF", "an HDF5 file (.h5), as Keras writes", "fetch the model as safetensors"},
     {"<", "a page of HTML or XML, perhaps a server's error", "fetch the file again"},
-    {"{", "JSON, such as an index or a configuration", "give the folder, or the .safetensors file itself"},
+    {"{",
+     "JSON, such as an index or a configuration",
+     "give the folder, or the .safetensors file itself"},
 };
 constexpr uint64_t kMostOfKind = 32;
 
 Fd open_safetensors(const std::string& path, uint64_t& bytes) {
   Fd fd = open_plain_file(path, "safetensors: ");
   struct stat info{};
-  if (::fstat(fd.get(), &info) != 0) fail_errno(cat("safetensors: cannot open '", path, "'"), errno);
+  if (::fstat(fd.get(), &info) != 0)
+    fail_errno(cat("safetensors: cannot open '", path, "'"), errno);
   bytes = static_cast<uint64_t>(info.st_size);
   return fd;
 }
@@ -52,7 +60,8 @@ Fd open_safetensors(const std::string& path, uint64_t& bytes) {
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   uint64_t file_bytes = 0;
   fd_ = open_safetensors(path, file_bytes);
-  if (file_bytes < kLengthBytes) refuse(cat("a file of only ", file_bytes, " bytes"));
+  if (file_bytes < kLengthBytes)
+    refuse(cat("a file of only ", file_bytes, " bytes"));
   uint64_t head_bytes = 0;
   read_exactly(&head_bytes, kLengthBytes, 0);
   if (head_bytes > kMaxHeadBytes || head_bytes > file_bytes - kLengthBytes) {
@@ -68,9 +77,15 @@ void SafetensorsFile::refuse_other_kind(uint64_t file_bytes) const {
   std::string begin(std::min<uint64_t>(file_bytes, kMostOfKind), '\0');
   read_exactly(begin.data(), begin.size(), 0);
   for (const OtherKind& other : kOtherKinds) {
-    if (!begin.starts_with(other.begins_with)) continue;
-    throw Error(ErrorCode::invalid_argument, cat("safetensors: expected a safetensors file at '", path_,
-                                                 "', got ", other.what, "; ", other.next));
+    if (!begin.starts_with(other.begins_with))
+      continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("safetensors: expected a safetensors file at '",
+                    path_,
+                    "', got ",
+                    other.what,
+                    "; ",
+                    other.next));
   }
 }
 
@@ -86,7 +101,8 @@ void SafetensorsFile::read_exactly(void* to, uint64_t size, uint64_t at) const {
   auto* out = static_cast<char*>(to);
   for (uint64_t done = 0; done < size;) {
     const ssize_t n = ::pread(fd_.get(), out + done, size - done, static_cast<off_t>(at + done));
-    if (n == 0) refuse("one that was cut short while it was read");
+    if (n == 0)
+      refuse("one that was cut short while it was read");
     if (n > 0) {
       done += static_cast<uint64_t>(n);
     } else if (errno != EINTR) {
@@ -96,8 +112,12 @@ void SafetensorsFile::read_exactly(void* to, uint64_t size, uint64_t at) const {
 }
 
 void SafetensorsFile::refuse(const std::string& got) const {
-  throw Error(ErrorCode::invalid_argument, cat("safetensors: expected a valid file in '", path_, "', got ",
-                                               got, "; it is damaged or of another kind"));
+  throw Error(ErrorCode::invalid_argument,
+              cat("safetensors: expected a valid file in '",
+                  path_,
+                  "', got ",
+                  got,
+                  "; it is damaged or of another kind"));
 }
 
 }  // namespace muster

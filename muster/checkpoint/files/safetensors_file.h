@@ -1,5 +1,5 @@
-// A safetensors file that is open to be read piece by piece; knows no tensor. Called by safetensors.h, and by
-// what looks at files without LibTorch.
+// A safetensors file that is open to be read piece by piece; knows no tensor. Called by
+// safetensors.h, and by what looks at files without LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ struct SafetensorsHead {
 
 class SafetensorsFile {
  public:
-  // Opens it and reads the head, without judging it. Throws: io; invalid_argument when it is cut short.
+  // Opens it and reads the head, without judging it. Throws: io; invalid_argument when it is cut
+  // short.
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return path_; }

@@ -20,19 +20,21 @@ constexpr const char* kMetadataKey = "__metadata__";
 constexpr size_t kMaxDimensions = 64;  // LibTorch's own limit
 
 constexpr std::array<std::pair<const char*, uint64_t>, 20> kElementBits = {{
-    {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},   {"I8", 8},    {"F8_E4M3", 8},
-    {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"U16", 16},    {"I16", 16},    {"F16", 16}, {"BF16", 16}, {"U32", 32},
-    {"I32", 32},    {"F32", 32},    {"U64", 64},    {"I64", 64},    {"F64", 64}, {"C64", 64},
+    {"BOOL", 8}, {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
+    {"I8", 8},   {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"U16", 16},
+    {"I16", 16}, {"F16", 16},    {"BF16", 16},   {"U32", 32},    {"I32", 32},
+    {"F32", 32}, {"U64", 64},    {"I64", 64},    {"F64", 64},    {"C64", 64},
 }};
 
 uint64_t element_bits(std::string_view dtype) {
   for (const auto& [name, bits] : kElementBits)
-    if (name == dtype) return bits;
+    if (name == dtype)
+      return bits;
   return 0;
 }
 
-// Takes the events of nlohmann's parser, whose documents silently keep the last of duplicate keys. Every
-// method answers false to stop; `problem` says why.
+// Takes the events of nlohmann's parser, whose documents silently keep the last of duplicate keys.
+// Every method answers false to stop; `problem` says why.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   SafetensorsHeader header;
@@ -47,7 +49,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool binary(binary_t&) override { return unexpected("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) override {
-    if (place_ == Place::shape && value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) &&
+    if (place_ == Place::shape &&
+        value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) &&
         entry_.shape.size() < kMaxDimensions) {
       entry_.shape.push_back(static_cast<int64_t>(value));
       return true;
@@ -64,7 +67,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       header.metadata[key_] = value;
       return true;
     }
-    if (place_ != Place::tensor || key_ != "dtype") return unexpected("a text");
+    if (place_ != Place::tensor || key_ != "dtype")
+      return unexpected("a text");
     if (safetensors_element_size(value) == 0)
       return stop(cat("tensor '", tensor_, "' has the unknown dtype '", value, "'"));
     entry_.dtype = value;
@@ -72,10 +76,13 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_object(size_t) override {
-    if (place_ == Place::outside) return move_to(Place::top);
-    if (place_ != Place::top) return unexpected("an object");
+    if (place_ == Place::outside)
+      return move_to(Place::top);
+    if (place_ != Place::top)
+      return unexpected("an object");
     keys_.clear();
-    if (tensor_ == kMetadataKey) return move_to(Place::metadata);
+    if (tensor_ == kMetadataKey)
+      return move_to(Place::metadata);
     entry_ = {};
     offsets_ = 0;
     return move_to(Place::tensor);
@@ -89,7 +96,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     }
     if (place_ == Place::tensor && value != "dtype" && value != "shape" && value != "data_offsets")
       return stop(cat("tensor '", tensor_, "' has the unknown key '", value, "'"));
-    return keys_.insert(value).second || stop(cat("the key '", value, "' twice in '", tensor_, "'"));
+    return keys_.insert(value).second ||
+           stop(cat("the key '", value, "' twice in '", tensor_, "'"));
   }
 
   bool end_object() override {
@@ -102,13 +110,17 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_array(size_t) override {
-    if (place_ == Place::tensor && key_ == "shape") return move_to(Place::shape);
-    if (place_ == Place::tensor && key_ == "data_offsets") return move_to(Place::offsets);
+    if (place_ == Place::tensor && key_ == "shape")
+      return move_to(Place::shape);
+    if (place_ == Place::tensor && key_ == "data_offsets")
+      return move_to(Place::offsets);
     return unexpected("an array");
   }
   bool end_array() override { return move_to(Place::tensor); }
 
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
+  bool parse_error(size_t position,
+                   const std::string&,
+                   const nlohmann::detail::exception&) override {
     return stop(cat("no valid JSON at byte ", position));
   }
 
@@ -157,12 +169,22 @@ std::string tiling_problem(const SafetensorsHeader& header, uint64_t data_bytes)
   std::vector<std::pair<std::string, const TensorEntry*>> by_place;
   for (const auto& [name, entry] : header.tensors) {
     const auto bits = bits_of(entry);
-    if (!bits) return cat("tensor '", name, "' whose size overflows");
-    if (*bits % 8 != 0) return cat("tensor '", name, "' ", to_string(entry), " of no whole number of bytes");
+    if (!bits)
+      return cat("tensor '", name, "' whose size overflows");
+    if (*bits % 8 != 0)
+      return cat("tensor '", name, "' ", to_string(entry), " of no whole number of bytes");
     const uint64_t size = *bits / 8;
     if (entry.begin > entry.end || entry.end - entry.begin != size) {
-      return cat("tensor '", name, "' ", to_string(entry), " of ", size, " bytes with the offsets ",
-                 entry.begin, " to ", entry.end);
+      return cat("tensor '",
+                 name,
+                 "' ",
+                 to_string(entry),
+                 " of ",
+                 size,
+                 " bytes with the offsets ",
+                 entry.begin,
+                 " to ",
+                 entry.end);
     }
     by_place.emplace_back(name, &entry);
   }
@@ -172,12 +194,17 @@ std::string tiling_problem(const SafetensorsHeader& header, uint64_t data_bytes)
   uint64_t at = 0;
   for (const auto& [name, entry] : by_place) {
     if (entry->begin != at) {
-      return cat(entry->begin < at ? "an overlap" : "a hole", " before tensor '", name, "' at byte ",
-                 entry->begin, " of the data");
+      return cat(entry->begin < at ? "an overlap" : "a hole",
+                 " before tensor '",
+                 name,
+                 "' at byte ",
+                 entry->begin,
+                 " of the data");
     }
     at = entry->end;
   }
-  if (at != data_bytes) return cat(data_bytes, " bytes of data where the tensors take ", at);
+  if (at != data_bytes)
+    return cat(data_bytes, " bytes of data where the tensors take ", at);
   return "";
 }
 
@@ -203,7 +230,8 @@ int64_t tensor_units(const TensorEntry& entry) {
   return static_cast<int64_t>(tensor_bytes(entry) / safetensors_element_size(entry.dtype));
 }
 
-SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes,
+SafetensorsHeader parse_safetensors_header(std::string_view json,
+                                           uint64_t data_bytes,
                                            const std::string& name) {
   HeaderReader reader;
   if (json.empty() || json.front() != '{') {
@@ -213,7 +241,10 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_
   }
   if (!reader.problem.empty()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("safetensors: expected a valid file in '", name, "', got ", shown_text(reader.problem),
+                cat("safetensors: expected a valid file in '",
+                    name,
+                    "', got ",
+                    shown_text(reader.problem),
                     "; it is damaged or of another kind"));
   }
   return std::move(reader.header);
@@ -221,12 +252,14 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_
 
 std::string format_safetensors_header(const SafetensorsHeader& header) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  if (!header.metadata.empty()) json[kMetadataKey] = header.metadata;
+  if (!header.metadata.empty())
+    json[kMetadataKey] = header.metadata;
   std::vector<std::pair<uint64_t, std::string>> by_place;
   for (const auto& [name, entry] : header.tensors) {
     if (name == kMetadataKey) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("safetensors: expected another tensor name than '", kMetadataKey,
+                  cat("safetensors: expected another tensor name than '",
+                      kMetadataKey,
                       "', which the format keeps for itself; rename it"));
     }
     by_place.emplace_back(entry.begin, name);
@@ -234,15 +267,17 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
   std::sort(by_place.begin(), by_place.end());
   for (const auto& [begin, name] : by_place) {
     const auto& entry = header.tensors.at(name);
-    json[name] = {{"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}};
+    json[name] = {
+        {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}};
   }
   try {
     std::string text = json.dump();
     text.append((8 - text.size() % 8) % 8, ' ');
     return text;
   } catch (const nlohmann::json::exception&) {
-    throw Error(ErrorCode::invalid_argument,
-                "safetensors: expected names and metadata in UTF-8, got other bytes; rename the tensor");
+    throw Error(
+        ErrorCode::invalid_argument,
+        "safetensors: expected names and metadata in UTF-8, got other bytes; rename the tensor");
   }
 }
 

@@ -49,15 +49,18 @@ std::string Sha256::hex() {
 
 std::string sha256_of_file(const std::string& path, const std::function<void(size_t)>& on_piece) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) fail_errno(cat("cannot open '", path, "'"), errno);
+  if (!fd.valid())
+    fail_errno(cat("cannot open '", path, "'"), errno);
   Sha256 hash;
   std::string buffer(1 << 20, '\0');
   for (;;) {
     const ssize_t n = ::read(fd.get(), buffer.data(), buffer.size());
-    if (n == 0) return hash.hex();
+    if (n == 0)
+      return hash.hex();
     if (n > 0) {
       hash.update(buffer.data(), static_cast<size_t>(n));
-      if (on_piece) on_piece(static_cast<size_t>(n));
+      if (on_piece)
+        on_piece(static_cast<size_t>(n));
     } else if (errno != EINTR) {
       fail_errno(cat("cannot read '", path, "'"), errno);
     }

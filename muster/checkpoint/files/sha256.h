@@ -26,6 +26,7 @@ class Sha256 {
 };
 
 // Of a whole file, read in pieces; `on_piece` gets the size of each. Throws: io.
-std::string sha256_of_file(const std::string& path, const std::function<void(size_t)>& on_piece = {});
+std::string sha256_of_file(const std::string& path,
+                           const std::function<void(size_t)>& on_piece = {});
 
 }  // namespace muster

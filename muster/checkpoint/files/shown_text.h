@@ -10,8 +10,10 @@ namespace muster {
 
 // Replaces control characters by '?', and shortens a longer text with "…".
 inline std::string shown_text(std::string_view text, size_t most = 300) {
-  if (text.size() <= most) return printable(text);
-  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80) --most;  // a whole character
+  if (text.size() <= most)
+    return printable(text);
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80)
+    --most;  // a whole character
   return printable(text.substr(0, most)) + "…";
 }
 

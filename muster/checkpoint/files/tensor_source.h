@@ -1,9 +1,9 @@
-// Named tensors in several safetensors files, whole or in pieces, read as if they were whole: any elements of
-// any tensor. What some ranks wrote can thus be read by ranks that divide it differently. Knows nothing of
-// LibTorch.
+// Named tensors in several safetensors files, whole or in pieces, read as if they were whole: any
+// elements of any tensor. What some ranks wrote can thus be read by ranks that divide it
+// differently. Knows nothing of LibTorch.
 //
-// A rank's file has its elements of each tensor as one flat tensor; the file's metadata lists them under
-// kPiecesKey. A tensor not listed there is whole, as in any safetensors file.
+// A rank's file has its elements of each tensor as one flat tensor; the file's metadata lists them
+// under kPiecesKey. A tensor not listed there is whole, as in any safetensors file.
 #pragma once
 
 #include <map>
@@ -44,8 +44,8 @@ struct StoredTensor {
 class TensorSource {
  public:
   TensorSource() = default;
-  // Reads the heads. Throws: io; invalid_argument for a malformed file, and for pieces that do not fit their
-  // tensor, overlap, or differ in their tensor's type or shape.
+  // Reads the heads. Throws: io; invalid_argument for a malformed file, and for pieces that do not
+  // fit their tensor, overlap, or differ in their tensor's type or shape.
   explicit TensorSource(const std::vector<std::string>& paths);
 
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
@@ -54,12 +54,13 @@ class TensorSource {
   // Of all files, without the entries about pieces.
   const Metadata& metadata() const { return metadata_; }
 
-  // Names of tensors whose pieces leave a hole, as after an interrupted save or if a file is missing.
+  // Names of tensors whose pieces leave a hole, as after an interrupted save or if a file is
+  // missing.
   std::vector<std::string> incomplete() const;
 
-  // Copies these elements, in their order, to `to`, which must be large enough. (Of F4 and F6, bytes in place
-  // of elements.) Throws: io; invalid_argument
-  // if there is no such tensor, or no piece has some of the elements.
+  // Copies these elements, in their order, to `to`, which must be large enough. (Of F4 and F6,
+  // bytes in place of elements.) Throws: io; invalid_argument if there is no such tensor, or no
+  // piece has some of the elements.
   void read(const std::string& name, const Elements& elements, void* to) const;
 
  private:

@@ -24,9 +24,11 @@ void verify_file(const std::string& folder, const WrittenFile& file, const OnByt
   const std::string path = cat(folder, "/", file.name);
   check_size(folder, file);
   check_content(folder, file, [&](size_t bytes) {
-    if (on_bytes) on_bytes(path, bytes);
+    if (on_bytes)
+      on_bytes(path, bytes);
   });
-  if (file.name.ends_with(".safetensors")) SafetensorsFile(path).header();
+  if (file.name.ends_with(".safetensors"))
+    SafetensorsFile(path).header();
 }
 
 std::vector<VerifiedFile> verify_manifest(const std::string& path, const OnBytesRead& on_bytes) {
@@ -54,14 +56,22 @@ using Tensors = std::set<std::string>;
 void verify_head(const std::string& path, const Tensors& promised) {
   const SafetensorsHeader header = SafetensorsFile(path).header();
   for (const std::string& tensor : promised) {
-    if (header.tensors.contains(tensor)) continue;
+    if (header.tensors.contains(tensor))
+      continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("checkpoint: expected '", shown_text(tensor), "' in '", path, "', as ", kWeightIndexFile,
+                cat("checkpoint: expected '",
+                    shown_text(tensor),
+                    "' in '",
+                    path,
+                    "', as ",
+                    kWeightIndexFile,
                     " says, got no such tensor; fetch the files again"));
   }
 }
 
-VerifiedFile verified_by_head(const std::string& folder, const std::string& name, const Tensors& promised) {
+VerifiedFile verified_by_head(const std::string& folder,
+                              const std::string& name,
+                              const Tensors& promised) {
   const std::string path = cat(folder, "/", name);
   return {.checkpoint = folder,
           .file = name,
@@ -73,20 +83,23 @@ VerifiedFile verified_by_head(const std::string& folder, const std::string& name
 std::vector<VerifiedFile> verify_index(const std::string& folder) {
   std::map<std::string, Tensors> promised;  // by file
   const std::string problem = problem_of([&] {
-    for (const auto& [tensor, file] : read_weight_index(folder)) promised[file].insert(tensor);
+    for (const auto& [tensor, file] : read_weight_index(folder))
+      promised[file].insert(tensor);
   });
   std::vector<VerifiedFile> rows = {{.checkpoint = folder,
                                      .file = kWeightIndexFile,
                                      .bytes = size_or_none(cat(folder, "/", kWeightIndexFile)),
                                      .has_checksum = false,
                                      .problem = problem}};
-  for (const auto& [file, tensors] : promised) rows.push_back(verified_by_head(folder, file, tensors));
+  for (const auto& [file, tensors] : promised)
+    rows.push_back(verified_by_head(folder, file, tensors));
   return rows;
 }
 
 // A checkpoint without its manifest is damaged, and no model of a hub.
 bool is_from_elsewhere(const std::string& folder) {
-  return has_plain_weights(folder) && !is_checkpoint_name(fs::absolute(folder).lexically_normal().string());
+  return has_plain_weights(folder) &&
+         !is_checkpoint_name(fs::absolute(folder).lexically_normal().string());
 }
 
 }  // namespace
@@ -99,8 +112,10 @@ std::vector<VerifiedFile> verify_files(const std::string& path, const OnBytesRea
              .has_checksum = false,
              .problem = problem_of([&] { verify_head(path, {}); })}};
   }
-  if (!is_from_elsewhere(path)) return verify_manifest(path, on_bytes);
-  if (fs::exists(cat(path, "/", kWeightIndexFile))) return verify_index(path);
+  if (!is_from_elsewhere(path))
+    return verify_manifest(path, on_bytes);
+  if (fs::exists(cat(path, "/", kWeightIndexFile)))
+    return verify_index(path);
   return {verified_by_head(path, kModelFile, {})};
 }
 

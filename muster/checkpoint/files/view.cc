@@ -25,15 +25,18 @@ constexpr uint64_t kMaxDescriptionBytes = 16 << 20;
 
 // What a manifest or a tensor of it says of one optimizer; empty when it does not.
 std::string kind_in(const std::string& description) {
-  if (nests_too_deep(description)) return "";
+  if (nests_too_deep(description))
+    return "";
   const auto parsed = json::parse(description, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) return "";
+  if (!parsed.is_object())
+    return "";
   const auto kind = parsed.value("kind", json());
   return kind.is_string() ? kind.get<std::string>() : "";
 }
 
 std::string text_of_tensor(const SafetensorsFile& file, const TensorEntry& entry) {
-  if (entry.dtype != "U8" || entry.end - entry.begin > kMaxDescriptionBytes) return "";
+  if (entry.dtype != "U8" || entry.end - entry.begin > kMaxDescriptionBytes)
+    return "";
   std::string text(entry.end - entry.begin, '\0');
   file.read(text.data(), text.size(), entry.begin);
   return text;
@@ -42,21 +45,28 @@ std::string text_of_tensor(const SafetensorsFile& file, const TensorEntry& entry
 // "net" of "tensors/net/description", as muster::Checkpoints saves several optimizers.
 std::string optimizer_part(const std::string& tensor) {
   constexpr std::string_view kBefore = "tensors/", kAfter = "/description";
-  if (!tensor.starts_with(kBefore) || !tensor.ends_with(kAfter)) return "";
-  if (tensor.size() <= kBefore.size() + kAfter.size()) return "";
+  if (!tensor.starts_with(kBefore) || !tensor.ends_with(kAfter))
+    return "";
+  if (tensor.size() <= kBefore.size() + kAfter.size())
+    return "";
   return tensor.substr(kBefore.size(), tensor.size() - kBefore.size() - kAfter.size());
 }
 
-// "model.safetensors" of "model-00001-of-00004.safetensors", which a rank has written, and of itself.
+// "model.safetensors" of "model-00001-of-00004.safetensors", which a rank has written, and of
+// itself.
 std::string set_of_file(const std::string& file) {
   constexpr std::string_view kNumbers = "-00000-of-00000";
-  if (!file.ends_with(kSuffix)) return file;
+  if (!file.ends_with(kSuffix))
+    return file;
   const size_t stem = file.size() - std::string_view(kSuffix).size();
-  if (stem <= kNumbers.size()) return file;
-  const std::string_view numbers = std::string_view(file).substr(stem - kNumbers.size(), kNumbers.size());
+  if (stem <= kNumbers.size())
+    return file;
+  const std::string_view numbers =
+      std::string_view(file).substr(stem - kNumbers.size(), kNumbers.size());
   for (size_t i = 0; i < kNumbers.size(); ++i) {
     const bool is_digit = numbers[i] >= '0' && numbers[i] <= '9';
-    if (kNumbers[i] == '0' ? !is_digit : numbers[i] != kNumbers[i]) return file;
+    if (kNumbers[i] == '0' ? !is_digit : numbers[i] != kNumbers[i])
+      return file;
   }
   return file.substr(0, stem - kNumbers.size()) + kSuffix;
 }
@@ -78,10 +88,12 @@ std::string problem_of(const std::function<void()>& work) {
 }
 
 CheckpointView view_checkpoint(const std::string& path) {
-  CheckpointView view{.path = path, .has_manifest = false, .manifest = {}, .files = {}, .promised = {}};
+  CheckpointView view{
+      .path = path, .has_manifest = false, .manifest = {}, .files = {}, .promised = {}};
   if (is_folder(path) && !exists_at(cat(path, "/", kManifestFile))) {  // from elsewhere
     if (exists_at(cat(path, "/", kWeightIndexFile)))
-      for (const auto& [tensor, file] : read_weight_index(path)) view.promised.push_back(tensor);
+      for (const auto& [tensor, file] : read_weight_index(path))
+        view.promised.push_back(tensor);
     for (const std::string& file : weight_files(path))
       view.files.push_back(
           {.name = fs::path(file).filename().string(), .path = file, .bytes = size_or_none(file)});
@@ -91,7 +103,8 @@ CheckpointView view_checkpoint(const std::string& path) {
     view.has_manifest = true;
     view.manifest = read_manifest(path);
     for (const auto& file : view.manifest.files)
-      view.files.push_back({.name = file.name, .path = cat(path, "/", file.name), .bytes = file.bytes});
+      view.files.push_back(
+          {.name = file.name, .path = cat(path, "/", file.name), .bytes = file.bytes});
     return view;
   }
   const SafetensorsFile file(path);
@@ -102,12 +115,17 @@ CheckpointView view_checkpoint(const std::string& path) {
 
 TensorSource TensorSet::open() const {
   std::vector<std::string> paths;
-  for (const ViewedFile& file : files) paths.push_back(file.path);
+  for (const ViewedFile& file : files)
+    paths.push_back(file.path);
   TensorSource source(paths);
   for (const std::string& tensor : promised) {
-    if (source.contains(tensor)) continue;
+    if (source.contains(tensor))
+      continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("checkpoint: expected '", shown_text(tensor), "', which ", kWeightIndexFile,
+                cat("checkpoint: expected '",
+                    shown_text(tensor),
+                    "', which ",
+                    kWeightIndexFile,
                     " names, in its files, got no such tensor; see `muster checkpoint verify`"));
   }
   return source;
@@ -120,10 +138,13 @@ std::vector<TensorSet> tensor_sets(const CheckpointView& view) {
   }
   std::vector<TensorSet> sets;
   for (const ViewedFile& file : view.files) {
-    if (!file.name.ends_with(kSuffix)) continue;
+    if (!file.name.ends_with(kSuffix))
+      continue;
     const std::string name = set_of_file(file.name);
-    auto found = std::find_if(sets.begin(), sets.end(), [&](const auto& set) { return set.name == name; });
-    if (found == sets.end()) found = sets.insert(sets.end(), TensorSet{.name = name, .files = {}});
+    auto found =
+        std::find_if(sets.begin(), sets.end(), [&](const auto& set) { return set.name == name; });
+    if (found == sets.end())
+      found = sets.insert(sets.end(), TensorSet{.name = name, .files = {}});
     found->files.push_back(file);
   }
   return sets;
@@ -132,12 +153,18 @@ std::vector<TensorSet> tensor_sets(const CheckpointView& view) {
 TensorSet chosen_set(const CheckpointView& view, const std::string& name) {
   std::vector<std::string> names;
   for (TensorSet& set : tensor_sets(view)) {
-    if (set.name == name || set.name == name + kSuffix) return std::move(set);
+    if (set.name == name || set.name == name + kSuffix)
+      return std::move(set);
     names.push_back(set.name);
   }
   throw Error(ErrorCode::invalid_argument,
-              cat("expected a file of '", view.path, "' (", join_first(names, ", ", 8), "), got '",
-                  shown_text(name), "'; correct it"));
+              cat("expected a file of '",
+                  view.path,
+                  "' (",
+                  join_first(names, ", ", 8),
+                  "), got '",
+                  shown_text(name),
+                  "'; correct it"));
 }
 
 TensorSet model_set(const CheckpointView& view) {
@@ -145,14 +172,17 @@ TensorSet model_set(const CheckpointView& view) {
 }
 
 std::string optimizer_kinds(const CheckpointView& view) {
-  if (!view.manifest.optimizer.empty()) return kind_in(view.manifest.optimizer);
-  if (view.manifest.find(kPartsFile) == nullptr) return "";
+  if (!view.manifest.optimizer.empty())
+    return kind_in(view.manifest.optimizer);
+  if (view.manifest.find(kPartsFile) == nullptr)
+    return "";
   const SafetensorsFile parts(cat(view.path, "/", kPartsFile));
   std::vector<std::string> kinds;
   for (const auto& [name, entry] : parts.header().tensors) {
     const std::string part = optimizer_part(name);
     const std::string kind = part.empty() ? "" : kind_in(text_of_tensor(parts, entry));
-    if (!kind.empty()) kinds.push_back(cat(part, ": ", kind));
+    if (!kind.empty())
+      kinds.push_back(cat(part, ": ", kind));
   }
   return join_first(kinds, ", ", 16);
 }

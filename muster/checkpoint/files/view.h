@@ -1,5 +1,5 @@
-// Checkpoints and safetensors files as a person who looks at them wants them: without LibTorch, and with
-// whatever is wrong with them as a text. Called by `muster checkpoint`.
+// Checkpoints and safetensors files as a person who looks at them wants them: without LibTorch, and
+// with whatever is wrong with them as a text. Called by `muster checkpoint`.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct CheckpointView {
   std::vector<std::string> promised = {};  // tensors that the index of a hub's folder names
 };
 
-// What lies at `path`: a checkpoint's folder, a safetensors file, or a folder of them (weight_files.h). Reads
-// the manifest and the sizes. Throws: io, invalid_argument.
+// What lies at `path`: a checkpoint's folder, a safetensors file, or a folder of them
+// (weight_files.h). Reads the manifest and the sizes. Throws: io, invalid_argument.
 CheckpointView view_checkpoint(const std::string& path);
 
 // Tensors that belong together, in one file or in those of the ranks that wrote them.
@@ -50,8 +50,8 @@ struct TensorSet {
 // In the manifest's order. Files without a manifest hold one model together.
 std::vector<TensorSet> tensor_sets(const CheckpointView& view);
 
-// The one that a person calls "model" or "model.safetensors". Throws: invalid_argument, which names those
-// that are there.
+// The one that a person calls "model" or "model.safetensors". Throws: invalid_argument, which names
+// those that are there.
 TensorSet chosen_set(const CheckpointView& view, const std::string& name);
 
 // The model's tensors. Throws: invalid_argument when there are none.

@@ -24,15 +24,20 @@ constexpr const char* kPickleIndexFile = "pytorch_model.bin.index.json";
 
 [[noreturn]] void refuse_index(const std::string& path, const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("checkpoint: expected 'weight_map' with names of files beside it in '", path, "', got ",
-                  shown_text(got), "; load the safetensors files one by one"));
+              cat("checkpoint: expected 'weight_map' with names of files beside it in '",
+                  path,
+                  "', got ",
+                  shown_text(got),
+                  "; load the safetensors files one by one"));
 }
 
 std::vector<std::string> indexed_files(const std::string& folder) {
   std::set<std::string> names;
-  for (const auto& [tensor, file] : read_weight_index(folder)) names.insert(file);
+  for (const auto& [tensor, file] : read_weight_index(folder))
+    names.insert(file);
   std::vector<std::string> files;
-  for (const std::string& name : names) files.push_back(cat(folder, "/", name));
+  for (const std::string& name : names)
+    files.push_back(cat(folder, "/", name));
   return files;
 }
 
@@ -40,9 +45,11 @@ std::vector<std::string> indexed_files(const std::string& folder) {
 
 std::map<std::string, std::string> read_weight_index(const std::string& folder) {
   const std::string path = cat(folder, "/", kWeightIndexFile), text = read_small_plain_file(path);
-  const json index = nests_too_deep(text) ? json() : json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json index =
+      nests_too_deep(text) ? json() : json::parse(text, nullptr, /*allow_exceptions=*/false);
   const json map = index.is_object() ? index.value("weight_map", json()) : json();
-  if (!map.is_object() || map.empty()) refuse_index(path, "something else");
+  if (!map.is_object() || map.empty())
+    refuse_index(path, "something else");
   std::map<std::string, std::string> files;
   for (const auto& item : map.items()) {
     const std::string name = item.value().is_string() ? item.value().get<std::string>() : "";
@@ -54,28 +61,41 @@ std::map<std::string, std::string> read_weight_index(const std::string& folder) 
 }
 
 bool has_plain_weights(const std::string& folder) {
-  if (exists_at(cat(folder, "/", kManifestFile))) return false;
+  if (exists_at(cat(folder, "/", kManifestFile)))
+    return false;
   return exists_at(cat(folder, "/", kWeightIndexFile)) || exists_at(cat(folder, "/", kModelFile));
 }
 
 std::vector<std::string> weight_files(const std::string& path) {
   struct stat info{};
-  if (::stat(path.c_str(), &info) != 0) fail_errno(cat("checkpoint: cannot find '", path, "'"), errno);
-  if (!S_ISDIR(info.st_mode)) return {path};
+  if (::stat(path.c_str(), &info) != 0)
+    fail_errno(cat("checkpoint: cannot find '", path, "'"), errno);
+  if (!S_ISDIR(info.st_mode))
+    return {path};
   if (exists_at(cat(path, "/", kManifestFile))) {
     std::vector<std::string> files;
-    for (const ViewedFile& file : model_set(view_checkpoint(path)).files) files.push_back(file.path);
+    for (const ViewedFile& file : model_set(view_checkpoint(path)).files)
+      files.push_back(file.path);
     return files;
   }
-  if (exists_at(cat(path, "/", kWeightIndexFile))) return indexed_files(path);
-  if (exists_at(cat(path, "/", kModelFile))) return {cat(path, "/", kModelFile)};
+  if (exists_at(cat(path, "/", kWeightIndexFile)))
+    return indexed_files(path);
+  if (exists_at(cat(path, "/", kModelFile)))
+    return {cat(path, "/", kModelFile)};
   const bool has_pickle =
       exists_at(cat(path, "/", kPickleFile)) || exists_at(cat(path, "/", kPickleIndexFile));
-  throw Error(ErrorCode::invalid_argument,
-              cat("checkpoint: expected a checkpoint, ", kWeightIndexFile, " or ", kModelFile, " in '", path,
-                  "', got ", has_pickle ? cat(kPickleFile, ", which torch.save has written") : "none of them",
-                  has_pickle ? "; convert it: safetensors.torch.save_file(torch.load(path), …) in Python"
-                             : "; name the safetensors file itself"));
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("checkpoint: expected a checkpoint, ",
+          kWeightIndexFile,
+          " or ",
+          kModelFile,
+          " in '",
+          path,
+          "', got ",
+          has_pickle ? cat(kPickleFile, ", which torch.save has written") : "none of them",
+          has_pickle ? "; convert it: safetensors.torch.save_file(torch.load(path), …) in Python"
+                     : "; name the safetensors file itself"));
 }
 
 }  // namespace muster

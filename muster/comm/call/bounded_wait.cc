@@ -6,16 +6,18 @@
 
 namespace muster {
 
-// c10d's timed wait throws a c10::Error both where the time runs out and for real failures, of which the work
-// says that it is completed.
+// c10d's timed wait throws a c10::Error both where the time runs out and for real failures, of
+// which the work says that it is completed.
 bool wait_for(c10d::Work& work, std::chrono::milliseconds time) {
   const Deadline slice(time);
   try {
     work.wait(time);
     return true;
   } catch (const std::exception&) {
-    if (!work.isCompleted() && slice.passed()) return false;
-    if (!work.isCompleted()) throw;
+    if (!work.isCompleted() && slice.passed())
+      return false;
+    if (!work.isCompleted())
+      throw;
   }
   work.wait();  // it may have ended well just after the time ran out; else this throws its failure
   return true;

@@ -15,7 +15,8 @@ constexpr std::chrono::milliseconds kToEnd{200};  // of a process that has close
 
 bool mentions(const std::string& text, std::initializer_list<const char*> words) {
   for (const char* word : words) {
-    if (text.find(word) != std::string::npos) return true;
+    if (text.find(word) != std::string::npos)
+      return true;
   }
   return false;
 }
@@ -24,25 +25,35 @@ bool mentions(const std::string& text, std::initializer_list<const char*> words)
 std::string in_short(const std::string& text) {
   std::string_view shown = text;
   const size_t source_end = shown.starts_with('[') ? shown.find("] ") : std::string_view::npos;
-  if (source_end != std::string_view::npos) shown.remove_prefix(source_end + 2);
+  if (source_end != std::string_view::npos)
+    shown.remove_prefix(source_end + 2);
   return std::string(trim(shown.substr(0, shown.find(" This is typically"))));
 }
 
 // A rank that has left for the sake of another is not the one to look at.
 std::string ended_beside(const Error& error) {
-  if (error.code() != ErrorCode::peer_failed || mentions(error.message(), {") ended"})) return "";
+  if (error.code() != ErrorCode::peer_failed || mentions(error.message(), {") ended"}))
+    return "";
   return ended_ranks({});
 }
 
-// Gloo reports everything as one exception type whose text tells; NCCL too. This is the one place that reads
-// texts.
+// Gloo reports everything as one exception type whose text tells; NCCL too. This is the one place
+// that reads texts.
 Error classify(const std::string& what, const std::string& text) {
-  if (mentions(text, {"closed by peer", "Connection reset", "Broken pipe", "remote process exited",
-                      "Socket closed"})) {
+  if (mentions(text,
+               {"closed by peer",
+                "Connection reset",
+                "Broken pipe",
+                "remote process exited",
+                "Socket closed"})) {
     const std::string ended = ended_ranks(kToEnd);
     return Error(ErrorCode::peer_failed,
-                 cat(what, ": ", ended.empty() ? "another rank ended or left the group" : ended + " ended",
-                     " (", in_short(text), "); the first rank that failed has the cause"));
+                 cat(what,
+                     ": ",
+                     ended.empty() ? "another rank ended or left the group" : ended + " ended",
+                     " (",
+                     in_short(text),
+                     "); the first rank that failed has the cause"));
   }
   if (mentions(text, {"imed out", "imeout"})) {
     return Error(ErrorCode::timeout,
@@ -55,7 +66,8 @@ Error classify(const std::string& what, const std::string& text) {
 
 std::string first_line(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
+  const std::string text =
+      torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
   return std::string(trim(std::string_view(text).substr(0, text.find('\n'))));
 }
 
@@ -64,7 +76,8 @@ void rethrow_translated(const std::string& what) {
     throw;
   } catch (const Error& error) {
     const std::string ended = ended_beside(error);
-    if (ended.empty()) throw;
+    if (ended.empty())
+      throw;
     throw Error(error.code(), cat(error.message(), "; ", ended, " ended"));
   } catch (const c10d::TimeoutError& error) {
     throw Error(ErrorCode::timeout, cat(what, ": ", first_line(error)));

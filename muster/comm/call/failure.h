@@ -8,8 +8,8 @@
 namespace muster {
 
 // Runs `body`; whatever it throws that is no muster::Error comes out as one: peer_failed for lost
-// connections, timeout for deadlines, unavailable for rendezvous failures, else backend_failed. The message
-// begins with `what`.
+// connections, timeout for deadlines, unavailable for rendezvous failures, else backend_failed. The
+// message begins with `what`.
 void translate_failures(const std::string& what, const std::function<void()>& body);
 
 // The same for a handler, of what it has caught: `what` is put together for a failure only.

@@ -37,13 +37,15 @@ void after_fork() {
 }
 void in_forked_child() {
   ++generation_of_process;
-  for (c10d::Backend* const backend : backends().alive) c10::raw::intrusive_ptr::incref(backend);
+  for (c10d::Backend* const backend : backends().alive)
+    c10::raw::intrusive_ptr::incref(backend);
   backends().mutex.unlock();
 }
 
 uint64_t watched_generation() {
   static const int registered = ::pthread_atfork(before_fork, after_fork, in_forked_child);
-  if (registered != 0) fail_errno("process group: pthread_atfork", registered);
+  if (registered != 0)
+    fail_errno("process group: pthread_atfork", registered);
   return generation_of_process.load(std::memory_order_relaxed);
 }
 
@@ -66,11 +68,14 @@ bool ForkMark::in_child() const {
 }
 
 void ForkMark::check(const char* operation) const {
-  if (!in_child()) return;
+  if (!in_child())
+    return;
   throw Error(
       ErrorCode::failed_precondition,
-      cat(operation, ": expected the process that made the group, got a child that it has forked (process ",
-          ::getpid(), "); leave communication to the parent, or make a group of the children's own"));
+      cat(operation,
+          ": expected the process that made the group, got a child that it has forked (process ",
+          ::getpid(),
+          "); leave communication to the parent, or make a group of the children's own"));
 }
 
 }  // namespace muster

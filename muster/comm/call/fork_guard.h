@@ -1,6 +1,7 @@
-// What a backend does in a child that its process has forked (a data loader's worker): nothing. The threads
-// that serve it are not there, and its descriptors and memory are the parent's: ending it would wait for the
-// first for ever, and end the parent's watch over the other ranks. So a child keeps it for good.
+// What a backend does in a child that its process has forked (a data loader's worker): nothing. The
+// threads that serve it are not there, and its descriptors and memory are the parent's: ending it
+// would wait for the first for ever, and end the parent's watch over the other ranks. So a child
+// keeps it for good.
 #pragma once
 
 #include <cstdint>

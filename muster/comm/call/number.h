@@ -1,6 +1,6 @@
-// A number that a thread's calls carry, which ranks compare where they compare calls: two that look alike
-// otherwise (of equal modules, one after the other) are two calls then. Set by what calls a group's
-// collectives; read by ProcessGroup and by backends that compare calls themselves.
+// A number that a thread's calls carry, which ranks compare where they compare calls: two that look
+// alike otherwise (of equal modules, one after the other) are two calls then. Set by what calls a
+// group's collectives; read by ProcessGroup and by backends that compare calls themselves.
 #pragma once
 
 #include <cstdint>

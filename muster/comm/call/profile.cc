@@ -12,9 +12,11 @@ bool profiler_looks_on() {
   return at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
 }
 
-std::function<void()> begin_event(const std::string& title, const std::vector<at::Tensor>& tensors) {
+std::function<void()> begin_event(const std::string& title,
+                                  const std::vector<at::Tensor>& tensors) {
   auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
-  if (!callbacks) return {};
+  if (!callbacks)
+    return {};
   const auto event = std::make_shared<at::RecordFunction>(std::move(*callbacks));
   event->_setAsync();
   const std::vector<c10::IValue> inputs(tensors.begin(), tensors.end());

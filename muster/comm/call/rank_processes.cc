@@ -22,19 +22,22 @@ struct KnownProcess {
 std::mutex g_mutex;
 std::vector<KnownProcess> g_known;
 
-// When it was started, in ticks since the machine was; empty where it has ended, waited for or not. Nothing
-// where that cannot be known now, as with too many open files.
+// When it was started, in ticks since the machine was; empty where it has ended, waited for or not.
+// Nothing where that cannot be known now, as with too many open files.
 std::optional<std::string> start_of(int pid) {
   errno = 0;
   std::ifstream file(cat("/proc/", pid, "/stat"));
-  if (!file.is_open() && errno != ENOENT) return std::nullopt;
+  if (!file.is_open() && errno != ENOENT)
+    return std::nullopt;
   std::string text;
   std::getline(file, text);
   const size_t name_end = text.rfind(')');  // the name may have spaces and parentheses
-  if (name_end == std::string::npos) return "";
+  if (name_end == std::string::npos)
+    return "";
   const auto fields = split(trim(std::string_view(text).substr(name_end + 1)), ' ');
   constexpr size_t kState = 0, kStart = 19;
-  if (fields.size() <= kStart || fields[kState] == "Z" || fields[kState] == "X") return "";
+  if (fields.size() <= kStart || fields[kState] == "Z" || fields[kState] == "X")
+    return "";
   return fields[kStart];
 }
 
@@ -54,14 +57,16 @@ void remember_rank_processes(const std::vector<RankProcess>& ranks) {
   const std::lock_guard lock(g_mutex);
   g_known.clear();
   for (const RankProcess& rank : ranks)
-    if (const auto started = start_of(rank.pid)) g_known.push_back({.process = rank, .started = *started});
+    if (const auto started = start_of(rank.pid))
+      g_known.push_back({.process = rank, .started = *started});
 }
 
 std::vector<RankProcess> ended_processes() {
   const std::lock_guard lock(g_mutex);
   std::vector<RankProcess> ended;
   for (const KnownProcess& known : g_known)
-    if (start_of(known.process.pid).value_or(known.started) != known.started) ended.push_back(known.process);
+    if (start_of(known.process.pid).value_or(known.started) != known.started)
+      ended.push_back(known.process);
   return ended;
 }
 
@@ -70,7 +75,8 @@ std::string ended_ranks(std::chrono::milliseconds patience) {
   const Deadline deadline(patience);
   for (;;) {
     std::string ended = names_of(ended_processes());
-    if (!ended.empty() || deadline.passed()) return ended;
+    if (!ended.empty() || deadline.passed())
+      return ended;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }

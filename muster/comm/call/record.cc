@@ -35,17 +35,25 @@ const char* short_type(at::ScalarType type) {
   }
 }
 
-CallRecord::CallRecord(const char* group, const char* operation, int64_t sequence, const at::Tensor* tensor,
-                       int peer, int tag) {
+CallRecord::CallRecord(const char* group,
+                       const char* operation,
+                       int64_t sequence,
+                       const at::Tensor* tensor,
+                       int peer,
+                       int tag) {
   Activity* const activity = Activity::get();
-  if (activity == nullptr) return;
-  CallFacts facts{.group = group, .operation = operation, .sequence = sequence, .peer = peer, .tag = tag};
+  if (activity == nullptr)
+    return;
+  CallFacts facts{
+      .group = group, .operation = operation, .sequence = sequence, .peer = peer, .tag = tag};
   if (tensor != nullptr && tensor->defined()) {
     facts.type = short_type(tensor->scalar_type());
     facts.sizes = tensor->sizes().data();
     facts.dimensions = tensor->sizes().size();
-    // Of a sparse one the entries that there are, which differ from rank to rank, are no facts of the call.
-    if (tensor->layout() == at::kStrided) facts.bytes = static_cast<int64_t>(tensor->nbytes());
+    // Of a sparse one the entries that there are, which differ from rank to rank, are no facts of
+    // the call.
+    if (tensor->layout() == at::kStrided)
+      facts.bytes = static_cast<int64_t>(tensor->nbytes());
   }
   number_ = activity->begin_call(facts);
 }

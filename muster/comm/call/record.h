@@ -1,7 +1,7 @@
-// A collective or message as the rank's activity file has it (muster/trace). It is written down where it is
-// called; who knows when it has ended ends it there: a HostOperation in whichever thread completes it, a Work
-// of other backends when its caller has waited for it. Called by ProcessGroup and the backends; nothing is
-// done where no file is open.
+// A collective or message as the rank's activity file has it (muster/trace). It is written down
+// where it is called; who knows when it has ended ends it there: a HostOperation in whichever
+// thread completes it, a Work of other backends when its caller has waited for it. Called by
+// ProcessGroup and the backends; nothing is done where no file is open.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,8 +20,12 @@ class CallRecord {
  public:
   CallRecord() = default;
   // Begins one. `tensor` may be null; `group` and `operation` are read now alone.
-  CallRecord(const char* group, const char* operation, int64_t sequence, const at::Tensor* tensor,
-             int peer = -1, int tag = 0);
+  CallRecord(const char* group,
+             const char* operation,
+             int64_t sequence,
+             const at::Tensor* tensor,
+             int peer = -1,
+             int tag = 0);
   CallRecord(CallRecord&& other) noexcept : number_(std::exchange(other.number_, 0)) {}
   CallRecord& operator=(CallRecord&& other) noexcept {
     number_ = std::exchange(other.number_, 0);
@@ -42,7 +46,8 @@ class CallRecord {
   uint64_t number_ = 0;
 };
 
-// While a record's call goes on in a backend: the backend takes that record, and writes down no other.
+// While a record's call goes on in a backend: the backend takes that record, and writes down no
+// other.
 class OuterRecord {
  public:
   explicit OuterRecord(CallRecord& record) : before_(std::exchange(current_, &record)) {}
@@ -58,22 +63,38 @@ class OuterRecord {
   static thread_local CallRecord* current_;
 };
 
-// The record of an operation that a backend begins: the one around it, or else one of its own, in the group
-// that c10d knows the backend by, and `suffix` where others count that group's operations too.
+// The record of an operation that a backend begins: the one around it, or else one of its own, in
+// the group that c10d knows the backend by, and `suffix` where others count that group's operations
+// too.
 template <class Backend>
-CallRecord backend_record(const Backend& backend, const char* suffix, const char* operation, int64_t sequence,
-                          const at::Tensor* tensor, int peer = -1, int tag = 0);
+CallRecord backend_record(const Backend& backend,
+                          const char* suffix,
+                          const char* operation,
+                          int64_t sequence,
+                          const at::Tensor* tensor,
+                          int peer = -1,
+                          int tag = 0);
 
 }  // namespace muster
 
 // Backends inside of another one have no name of a group, and write nothing down.
 template <class Backend>
-muster::CallRecord muster::backend_record(const Backend& backend, const char* suffix, const char* operation,
-                                          int64_t sequence, const at::Tensor* tensor, int peer, int tag) {
-  if (Activity::get() == nullptr) return {};
-  if (CallRecord* const outer = OuterRecord::here()) return std::move(*outer);
-  const std::string& name = backend.getGroupDesc().empty() ? backend.getGroupUid() : backend.getGroupDesc();
-  if (name.empty()) return {};
-  const std::string shown = name == "default_pg" ? "world" : name;  // as Python calls the group of all ranks
+muster::CallRecord muster::backend_record(const Backend& backend,
+                                          const char* suffix,
+                                          const char* operation,
+                                          int64_t sequence,
+                                          const at::Tensor* tensor,
+                                          int peer,
+                                          int tag) {
+  if (Activity::get() == nullptr)
+    return {};
+  if (CallRecord* const outer = OuterRecord::here())
+    return std::move(*outer);
+  const std::string& name =
+      backend.getGroupDesc().empty() ? backend.getGroupUid() : backend.getGroupDesc();
+  if (name.empty())
+    return {};
+  const std::string shown =
+      name == "default_pg" ? "world" : name;  // as Python calls the group of all ranks
   return CallRecord((shown + suffix).c_str(), operation, sequence, tensor, peer, tag);
 }

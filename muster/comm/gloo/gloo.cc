@@ -26,12 +26,14 @@ void choose_interface(c10d::ProcessGroupGloo::Options& options, const std::strin
         cat("gloo: expected a usable network interface, got ",
             get_env("GLOO_SOCKET_IFNAME") ? "GLOO_SOCKET_IFNAME=" + *get_env("GLOO_SOCKET_IFNAME")
                                           : "the route to '" + master_addr + "'",
-            " (", std::string(error.what()).substr(0, 200), "); set GLOO_SOCKET_IFNAME to one of `ip link`"));
+            " (",
+            std::string(error.what()).substr(0, 200),
+            "); set GLOO_SOCKET_IFNAME to one of `ip link`"));
   }
 }
 
-// Gloo writes to a socket whose peer may be dead, and the rank must outlive it. Its own threads are protected
-// since they were made; these calls write in the caller's.
+// Gloo writes to a socket whose peer may be dead, and the rank must outlive it. Its own threads are
+// protected since they were made; these calls write in the caller's.
 class Gloo : public c10d::ProcessGroupGloo {
  public:
   using c10d::ProcessGroupGloo::ProcessGroupGloo;
@@ -40,7 +42,9 @@ class Gloo : public c10d::ProcessGroupGloo {
     const NoSigpipe guard;
     return ProcessGroupGloo::send(tensors, to, tag);
   }
-  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int tag) override {
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors,
+                                      int from,
+                                      int tag) override {
     const NoSigpipe guard;
     return ProcessGroupGloo::recv(tensors, from, tag);
   }
@@ -56,7 +60,9 @@ class Gloo : public c10d::ProcessGroupGloo {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
+                                            int rank,
+                                            int size,
                                             std::chrono::milliseconds timeout,
                                             const std::string& master_addr) {
   const NoSigpipe guard;  // and in the threads that Gloo makes here

@@ -1,5 +1,5 @@
-// A backend that leaves everything to another one, for those that do one thing differently. c10d's callers
-// know the operations by these names in every version that is supported.
+// A backend that leaves everything to another one, for those that do one thing differently. c10d's
+// callers know the operations by these names in every version that is supported.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -20,7 +20,9 @@ class ForwardingBackend : public c10d::Backend {
 
   const std::string getBackendName() const override { return backend_->getBackendName(); }
   bool supportsCoalescing() const override { return backend_->supportsCoalescing(); }
-  bool supportsTensorAlloc(c10::DeviceIndex device) override { return backend_->supportsTensorAlloc(device); }
+  bool supportsTensorAlloc(c10::DeviceIndex device) override {
+    return backend_->supportsTensorAlloc(device);
+  }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override {
     return backend_->allocateTensor(size, options);
   }
@@ -36,7 +38,8 @@ class ForwardingBackend : public c10d::Backend {
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     return backend_->allreduce_sparse(tensors, options);
   }
-  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override {
     return backend_->allreduce_coalesced(tensors, options);
   }
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
@@ -45,56 +48,78 @@ class ForwardingBackend : public c10d::Backend {
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
     return backend_->reduce(tensors, options);
   }
-  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+  WorkPtr allgather(std::vector<Tensors>& outputs,
+                    Tensors& inputs,
                     const c10d::AllgatherOptions& options) override {
     return backend_->allgather(outputs, inputs, options);
   }
-  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs,
+                              Tensors& inputs,
                               const c10d::AllgatherOptions& options) override {
     return backend_->allgather_coalesced(outputs, inputs, options);
   }
-  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+  WorkPtr _allgather_base(at::Tensor& output,
+                          at::Tensor& input,
                           const c10d::AllgatherOptions& options) override {
     return backend_->_allgather_base(output, input, options);
   }
-  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs,
+                                          Tensors& inputs,
                                           const c10d::AllgatherOptions& options) override {
     return backend_->allgather_into_tensor_coalesced(outputs, inputs, options);
   }
-  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+  WorkPtr reduce_scatter(Tensors& outputs,
+                         std::vector<Tensors>& inputs,
                          const c10d::ReduceScatterOptions& options) override {
     return backend_->reduce_scatter(outputs, inputs, options);
   }
-  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+  WorkPtr _reduce_scatter_base(at::Tensor& output,
+                               at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
     return backend_->_reduce_scatter_base(output, input, options);
   }
-  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs,
+                                          Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) override {
     return backend_->reduce_scatter_tensor_coalesced(outputs, inputs, options);
   }
-  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+  WorkPtr gather(std::vector<Tensors>& outputs,
+                 Tensors& inputs,
                  const c10d::GatherOptions& options) override {
     return backend_->gather(outputs, inputs, options);
   }
-  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+  WorkPtr scatter(Tensors& outputs,
+                  std::vector<Tensors>& inputs,
                   const c10d::ScatterOptions& options) override {
     return backend_->scatter(outputs, inputs, options);
   }
-  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
-                        std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override {
+  WorkPtr alltoall_base(at::Tensor& output,
+                        at::Tensor& input,
+                        std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override {
     return backend_->alltoall_base(output, input, output_splits, input_splits, options);
   }
-  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
+  WorkPtr alltoall(Tensors& outputs,
+                   Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override {
     return backend_->alltoall(outputs, inputs, options);
   }
-  WorkPtr barrier(const c10d::BarrierOptions& options) override { return backend_->barrier(options); }
+  WorkPtr barrier(const c10d::BarrierOptions& options) override {
+    return backend_->barrier(options);
+  }
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
     backend_->monitoredBarrier(options, wait_all_ranks);
   }
-  WorkPtr send(Tensors& tensors, int to, int tag) override { return backend_->send(tensors, to, tag); }
-  WorkPtr recv(Tensors& tensors, int from, int tag) override { return backend_->recv(tensors, from, tag); }
-  WorkPtr recvAnysource(Tensors& tensors, int tag) override { return backend_->recvAnysource(tensors, tag); }
+  WorkPtr send(Tensors& tensors, int to, int tag) override {
+    return backend_->send(tensors, to, tag);
+  }
+  WorkPtr recv(Tensors& tensors, int from, int tag) override {
+    return backend_->recv(tensors, from, tag);
+  }
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
+    return backend_->recvAnysource(tensors, tag);
+  }
 
  protected:
   c10::intrusive_ptr<c10d::Backend> backend_;

@@ -19,13 +19,16 @@ namespace {
 
 using RedOp = c10d::ReduceOp::RedOpType;
 
-// The values that Gloo adds up for those of `type`. Of halves the sum, of which the mean is made, may be more
-// than their type has.
+// The values that Gloo adds up for those of `type`. Of halves the sum, of which the mean is made,
+// may be more than their type has.
 at::ScalarType type_of_numbers(at::ScalarType type, RedOp op) {
   const bool halves = type == at::kHalf || type == at::kBFloat16;
-  if (halves && op == RedOp::AVG) return at::kFloat;
-  if (type == at::kShort) return at::kInt;
-  if (type == at::kBool) return at::kByte;
+  if (halves && op == RedOp::AVG)
+    return at::kFloat;
+  if (type == at::kShort)
+    return at::kInt;
+  if (type == at::kBool)
+    return at::kByte;
   return type;
 }
 
@@ -46,26 +49,33 @@ c10d::ReduceOp op_of_bytes(shm::Op op) {
 }  // namespace
 
 void GlooCall::check(const at::Tensor& tensor) const {
-  if (tensor.defined() && tensor.layout() == at::kStrided) return;
+  if (tensor.defined() && tensor.layout() == at::kStrided)
+    return;
   throw Error(ErrorCode::invalid_argument,
-              cat(operation_, ": expected a dense tensor, got ",
+              cat(operation_,
+                  ": expected a dense tensor, got ",
                   tensor.defined() ? c10::str(tensor.layout()) : "an undefined one"));
 }
 
 void GlooCall::expect_one_type(const Tensors& tensors) const {
   for (const at::Tensor& tensor : tensors) {
     check(tensor);
-    if (tensor.scalar_type() == tensors[0].scalar_type()) continue;
+    if (tensor.scalar_type() == tensors[0].scalar_type())
+      continue;
     throw Error(ErrorCode::invalid_argument,
-                cat(operation_, ": expected tensors of one type, got ",
-                    c10::toString(tensors[0].scalar_type()), " and ", c10::toString(tensor.scalar_type())));
+                cat(operation_,
+                    ": expected tensors of one type, got ",
+                    c10::toString(tensors[0].scalar_type()),
+                    " and ",
+                    c10::toString(tensor.scalar_type())));
   }
 }
 
 void GlooCall::copy_back(const at::Tensor& from, const at::Tensor& to) {
   rest_.copies_.push_back({.from = from, .to = to.detach()});
   const c10::Device device = to.device();
-  if (!device.is_cpu()) rest_.stream_ = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  if (!device.is_cpu())
+    rest_.stream_ = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
 at::Tensor GlooCall::in(const at::Tensor& tensor) {
@@ -88,14 +98,16 @@ at::Tensor GlooCall::out(const at::Tensor& tensor, bool also_read) {
 GlooCall::Tensors GlooCall::in(const Tensors& tensors) {
   expect_one_type(tensors);
   Tensors found;
-  for (const at::Tensor& tensor : tensors) found.push_back(in(tensor));
+  for (const at::Tensor& tensor : tensors)
+    found.push_back(in(tensor));
   return found;
 }
 
 GlooCall::Tensors GlooCall::out(const Tensors& tensors, bool also_read) {
   expect_one_type(tensors);
   Tensors found;
-  for (const at::Tensor& tensor : tensors) found.push_back(out(tensor, also_read));
+  for (const at::Tensor& tensor : tensors)
+    found.push_back(out(tensor, also_read));
   return found;
 }
 
@@ -113,14 +125,16 @@ at::Tensor GlooCall::number_out(const at::Tensor& tensor, const c10d::ReduceOp& 
 GlooCall::Tensors GlooCall::numbers_out(const Tensors& tensors, const c10d::ReduceOp& op) {
   expect_one_type(tensors);
   Tensors found;
-  for (const at::Tensor& tensor : tensors) found.push_back(number_out(tensor, op));
+  for (const at::Tensor& tensor : tensors)
+    found.push_back(number_out(tensor, op));
   return found;
 }
 
 at::Tensor GlooCall::numbers_of(const Tensors& inputs, const c10d::ReduceOp& op) {
   expect_one_type(inputs);
   Tensors flat;
-  for (const at::Tensor& input : inputs) flat.push_back(plain(input.detach()).view(-1));
+  for (const at::Tensor& input : inputs)
+    flat.push_back(plain(input.detach()).view(-1));
   const at::Tensor all = at::cat(flat);
   const at::Tensor numbers = all.to(type_of_numbers(all.scalar_type(), op));
   return numbers.is_complex() ? at::view_as_real(numbers).view(-1) : numbers;
@@ -128,13 +142,18 @@ at::Tensor GlooCall::numbers_of(const Tensors& inputs, const c10d::ReduceOp& op)
 
 // Those that a type has, it has in shared memory too, but for the product of complex numbers.
 c10d::ReduceOp GlooCall::gloo_op(const Tensors& tensors, const c10d::ReduceOp& op) const {
-  if (tensors.empty() || !tensors[0].defined()) return op;
+  if (tensors.empty() || !tensors[0].defined())
+    return op;
   const at::ScalarType type = tensors[0].scalar_type();
   const shm::Op known = shm_op(op);
   const bool complex_product = c10::isComplexType(type) && known == shm::Op::product;
   if (complex_product || shm::reduce_for(shm_type(tensors[0]), known) == nullptr) {
-    throw Error(ErrorCode::invalid_argument, cat(operation_, ": expected an operation that ",
-                                                 c10::toString(type), " has, got ", shm::to_string(known)));
+    throw Error(ErrorCode::invalid_argument,
+                cat(operation_,
+                    ": expected an operation that ",
+                    c10::toString(type),
+                    " has, got ",
+                    shm::to_string(known)));
   }
   return type == at::kBool ? op_of_bytes(known) : op;
 }
@@ -152,8 +171,10 @@ void GlooCall::cut_out(const at::Tensor& numbers, int ranks, int rank, const at:
 
 void GlooCall::Rest::operator()() const {
   const at::NoGradGuard no_grad;
-  for (const Copy& copy : copies_) copy.to.copy_(copy.from);
-  if (!stream_) return;
+  for (const Copy& copy : copies_)
+    copy.to.copy_(copy.from);
+  if (!stream_)
+    return;
   const c10::impl::VirtualGuardImpl device(stream_->device_type());
   c10::Event copied(stream_->device_type());
   copied.record(device.getStream(stream_->device()));

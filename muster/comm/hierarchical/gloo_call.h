@@ -1,6 +1,6 @@
-// What Gloo is given for a call's tensors. It reads and writes memory whatever the strides are, leaves lazy
-// conjugations out, and knows few types: others it moves as bytes, and reduces as numbers that it knows.
-// Inside of comm/hierarchical.
+// What Gloo is given for a call's tensors. It reads and writes memory whatever the strides are,
+// leaves lazy conjugations out, and knows few types: others it moves as bytes, and reduces as
+// numbers that it knows. Inside of comm/hierarchical.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,20 +19,22 @@ class GlooCall {
   explicit GlooCall(const char* operation) : operation_(operation) {}
 
   // To be moved: what is read, and what is written (and read too, where `also_read`). Throws:
-  // invalid_argument for an undefined one, one that is not dense, and for lists of more than one type.
+  // invalid_argument for an undefined one, one that is not dense, and for lists of more than one
+  // type.
   at::Tensor in(const at::Tensor& tensor);
   at::Tensor out(const at::Tensor& tensor, bool also_read = false);
   Tensors in(const Tensors& tensors);
   Tensors out(const Tensors& tensors, bool also_read = false);
 
-  // To be reduced by gloo_op(): the tensors' values in place where Gloo knows their type, else a copy that is
-  // copied back; or the values of all inputs, one after the other, always a copy.
+  // To be reduced by gloo_op(): the tensors' values in place where Gloo knows their type, else a
+  // copy that is copied back; or the values of all inputs, one after the other, always a copy.
   Tensors numbers_out(const Tensors& tensors, const c10d::ReduceOp& op);
   at::Tensor numbers_of(const Tensors& inputs, const c10d::ReduceOp& op);
   // Throws: invalid_argument for an operation that the type has not.
   c10d::ReduceOp gloo_op(const Tensors& tensors, const c10d::ReduceOp& op) const;
 
-  // After the operation `output` becomes `from`, or of `ranks` equal parts of numbers the one of `rank`.
+  // After the operation `output` becomes `from`, or of `ranks` equal parts of numbers the one of
+  // `rank`.
   void written(const at::Tensor& from, const at::Tensor& output);
   void cut_out(const at::Tensor& numbers, int ranks, int rank, const at::Tensor& output);
 

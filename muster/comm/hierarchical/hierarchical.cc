@@ -32,7 +32,8 @@ using std::chrono::milliseconds;
 
 // Elements that are summed inside the host while those before them are on the network.
 constexpr int64_t kPieceBytes = 4 << 20;
-// Less than this for each goes through one rank of the host alone: another connection would cost more.
+// Less than this for each goes through one rank of the host alone: another connection would cost
+// more.
 constexpr int64_t kShareBytes = 64 << 10;
 
 // Where one rank stands among the hosts.
@@ -64,8 +65,10 @@ Place place_of(int rank, const std::vector<std::string>& hosts) {
     }
     ranks.push_back(other);
   }
-  const auto smallest = std::min_element(place.ranks_of_hosts.begin(), place.ranks_of_hosts.end(),
-                                         [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  const auto smallest = std::min_element(
+      place.ranks_of_hosts.begin(), place.ranks_of_hosts.end(), [](const auto& a, const auto& b) {
+        return a.size() < b.size();
+      });
   place.columns = static_cast<int>(smallest->size());
   place.even = place.columns * std::ssize(place.ranks_of_hosts) == place.num_ranks;
   return place;
@@ -73,13 +76,15 @@ Place place_of(int rank, const std::vector<std::string>& hosts) {
 
 constexpr milliseconds kNetworkLook{100};    // while the network is waited for
 constexpr std::chrono::seconds kToLetGo{5};  // of a network
-// Before the failure is told: a Gloo that Python has made needs the interpreter to go, which ends soon after.
+// Before the failure is told: a Gloo that Python has made needs the interpreter to go, which ends
+// soon after.
 constexpr std::chrono::seconds kToLetGoOfFailed{1};
 
-// Gloo's destructor waits for what is under way, for a host that has lost its power until the deadline. So it
-// runs in a thread of its own, which is left behind where that takes long.
+// Gloo's destructor waits for what is under way, for a host that has lost its power until the
+// deadline. So it runs in a thread of its own, which is left behind where that takes long.
 void let_go(c10::intrusive_ptr<c10d::Backend> network, milliseconds patience) {
-  if (!network) return;
+  if (!network)
+    return;
   auto gone = std::make_shared<std::promise<void>>();
   auto when_gone = gone->get_future();
   {
@@ -89,8 +94,11 @@ void let_go(c10::intrusive_ptr<c10d::Backend> network, milliseconds patience) {
       gone->set_value();
     }).detach();
   }
-  if (when_gone.wait_for(patience) == std::future_status::ready || patience.count() == 0) return;
-  warn("process group: a connection to another host does not close; it stays open until the process ends");
+  if (when_gone.wait_for(patience) == std::future_status::ready || patience.count() == 0)
+    return;
+  warn(
+      "process group: a connection to another host does not close; it stays open until the process "
+      "ends");
 }
 
 c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& store,
@@ -106,17 +114,24 @@ RankNames names_on_host(const RankNames& names, const Place& place) {
 
 class HierarchicalBackend : public OverGloo {
  public:
-  HierarchicalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, Place place,
-                      std::chrono::milliseconds timeout, const NetworkBackend& network,
+  HierarchicalBackend(const c10::intrusive_ptr<c10d::Store>& store,
+                      int rank,
+                      Place place,
+                      std::chrono::milliseconds timeout,
+                      const NetworkBackend& network,
                       const RankNames& names)
       : OverGloo(network(part_of(store, "all"), rank, place.num_ranks)),
         place_(std::move(place)),
         timeout_(countable(timeout)),
         names_(names_on_host(names, place_)),
-        inside_(make_shm(part_of(store, cat("host/", place_.host)), place_.local_rank,
-                         static_cast<int>(std::ssize(place_.neighbours())), timeout, names_)) {
+        inside_(make_shm(part_of(store, cat("host/", place_.host)),
+                         place_.local_rank,
+                         static_cast<int>(std::ssize(place_.neighbours())),
+                         timeout,
+                         names_)) {
     if (place_.local_rank < place_.columns) {
-      between_ = network(part_of(store, cat("column/", place_.local_rank)), static_cast<int>(place_.host),
+      between_ = network(part_of(store, cat("column/", place_.local_rank)),
+                         static_cast<int>(place_.host),
                          static_cast<int>(std::ssize(place_.ranks_of_hosts)));
     }
   }
@@ -126,7 +141,9 @@ class HierarchicalBackend : public OverGloo {
     let_go(std::move(backend_), kToLetGo);
   }
 
-  bool supportsTensorAlloc(c10::DeviceIndex device) override { return inside_->supportsTensorAlloc(device); }
+  bool supportsTensorAlloc(c10::DeviceIndex device) override {
+    return inside_->supportsTensorAlloc(device);
+  }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override {
     return inside_->allocateTensor(size, options);
   }
@@ -136,31 +153,37 @@ class HierarchicalBackend : public OverGloo {
     timeout_ = countable(timeout);
   }
   void abort() override {
-    if (fork().in_child()) return;
+    if (fork().in_child())
+      return;
     given_up_ = true;
     inside_->abort();
   }
   void shutdown() override {
-    if (fork().in_child()) return;
+    if (fork().in_child())
+      return;
     leave();
     ForwardingBackend::shutdown();
   }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    if (!goes_through_memory(tensors, options)) return OverGloo::allreduce(tensors, options);
+    if (!goes_through_memory(tensors, options))
+      return OverGloo::allreduce(tensors, options);
     fork().check("all_reduce");
     HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
     call.out(tensors[0], true);
-    return start(std::move(call), options.timeout,
+    return start(std::move(call),
+                 options.timeout,
                  [this, op = options.reduceOp](const HostCall& call, const Deadline& deadline) {
                    all_reduce(numbers_of(written(call)), op, deadline);
                  });
   }
 
-  // Behind what is under way, as Gloo's own: a rank that leaves after it has ended all that came before.
+  // Behind what is under way, as Gloo's own: a rank that leaves after it has ended all that came
+  // before.
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
     fork().check("barrier");
-    return start(HostCall("barrier", c10d::OpType::BARRIER), options.timeout,
+    return start(HostCall("barrier", c10d::OpType::BARRIER),
+                 options.timeout,
                  [this](const HostCall&, const Deadline& deadline) {
                    c10d::BarrierOptions of_all;
                    of_all.timeout = left(deadline);
@@ -168,22 +191,27 @@ class HierarchicalBackend : public OverGloo {
                  });
   }
 
-  // Of even hosts: each value crosses the network once, to one rank of each other host, which gives it to its
-  // neighbours.
-  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+  // Of even hosts: each value crosses the network once, to one rank of each other host, which gives
+  // it to its neighbours.
+  WorkPtr _allgather_base(at::Tensor& output,
+                          at::Tensor& input,
                           const c10d::AllgatherOptions& options) override {
-    if (!place_.even || !are_parts(output, input)) return OverGloo::_allgather_base(output, input, options);
+    if (!place_.even || !are_parts(output, input))
+      return OverGloo::_allgather_base(output, input, options);
     fork().check("all_gather");
     HostCall call("all_gather", c10d::OpType::_ALLGATHER_BASE);
     call.in(input);
     call.out(output);
-    return start(std::move(call), options.timeout,
-                 [this](const HostCall& call, const Deadline& deadline) { all_gather(call, deadline); });
+    return start(
+        std::move(call), options.timeout, [this](const HostCall& call, const Deadline& deadline) {
+          all_gather(call, deadline);
+        });
   }
 
-  // Summed inside of each host; then, of even hosts, each host's sums cross the network once, to the rank
-  // that they are for. Gloo's own is an all_reduce.
-  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+  // Summed inside of each host; then, of even hosts, each host's sums cross the network once, to
+  // the rank that they are for. Gloo's own is an all_reduce.
+  WorkPtr _reduce_scatter_base(at::Tensor& output,
+                               at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
     if (!are_parts(input, output) || !is_reduced_by_gloo(input, options.reduceOp))
       return OverGloo::_reduce_scatter_base(output, input, options);
@@ -191,7 +219,8 @@ class HierarchicalBackend : public OverGloo {
     HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
     call.in(input);
     call.out(output);
-    return start(std::move(call), options.timeout,
+    return start(std::move(call),
+                 options.timeout,
                  [this, op = options.reduceOp](const HostCall& call, const Deadline& deadline) {
                    reduce_scatter(call, op, deadline);
                  });
@@ -219,8 +248,8 @@ class HierarchicalBackend : public OverGloo {
       case at::kDouble:
       case at::kHalf:
       case at::kBFloat16:
-        return op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::MIN || op == c10d::ReduceOp::MAX ||
-               op == c10d::ReduceOp::PRODUCT || mean;
+        return op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::MIN ||
+               op == c10d::ReduceOp::MAX || op == c10d::ReduceOp::PRODUCT || mean;
       case at::kComplexFloat:
       case at::kComplexDouble:
         return op == c10d::ReduceOp::SUM || mean;
@@ -228,8 +257,8 @@ class HierarchicalBackend : public OverGloo {
       case at::kLong:
       case at::kByte:
       case at::kChar:
-        return op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::MIN || op == c10d::ReduceOp::MAX ||
-               op == c10d::ReduceOp::PRODUCT;
+        return op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::MIN ||
+               op == c10d::ReduceOp::MAX || op == c10d::ReduceOp::PRODUCT;
       default:
         return false;
     }
@@ -237,16 +266,16 @@ class HierarchicalBackend : public OverGloo {
 
   WorkPtr start(HostCall call, milliseconds asked, Collective collective) {
     call.show_event(getBackendName());
-    call.record =
-        backend_record(*this, " c10d", call.name, static_cast<int64_t>(sequence_), call.first_tensor());
+    call.record = backend_record(
+        *this, " c10d", call.name, static_cast<int64_t>(sequence_), call.first_tensor());
     auto operation = std::make_shared<HostOperation>(std::move(call));
     auto work = c10::make_intrusive<HostWork>(getRank(), sequence_++, operation);
     const Deadline deadline(timeout_of(asked, timeout_));
     try {
-      executor_.submit(
-          [this, operation, deadline, collective = std::move(collective)](const std::exception_ptr& broken) {
-            operation->end({.error = broken ? broken : failure_of(*operation, deadline, collective)});
-          });
+      executor_.submit([this, operation, deadline, collective = std::move(collective)](
+                           const std::exception_ptr& broken) {
+        operation->end({.error = broken ? broken : failure_of(*operation, deadline, collective)});
+      });
     } catch (...) {
       operation->end({.error = std::current_exception()});
       throw;
@@ -254,7 +283,8 @@ class HierarchicalBackend : public OverGloo {
     return work;
   }
 
-  std::exception_ptr failure_of(const HostOperation& operation, const Deadline& deadline,
+  std::exception_ptr failure_of(const HostOperation& operation,
+                                const Deadline& deadline,
                                 const Collective& collective) {
     try {
       const at::NoGradGuard no_grad;
@@ -286,8 +316,8 @@ class HierarchicalBackend : public OverGloo {
 
   void all_gather(const HostCall& call, const Deadline& deadline) {
     at::Tensor input = bytes_of(read(call));
-    at::Tensor column =
-        at::empty({hosts() * input.numel()}, input.options());  // from this rank's like, host by host
+    at::Tensor column = at::empty({hosts() * input.numel()},
+                                  input.options());  // from this rank's like, host by host
     c10d::AllgatherOptions options;
     options.timeout = left(deadline);
     wait_for_network(*between_->_allgather_base(column, input, options), deadline);
@@ -301,7 +331,8 @@ class HierarchicalBackend : public OverGloo {
   }
 
   void reduce_scatter(const HostCall& call, const c10d::ReduceOp& op, const Deadline& deadline) {
-    if (!place_.even) return reduce_and_cut(call, op, deadline);
+    if (!place_.even)
+      return reduce_and_cut(call, op, deadline);
     const at::Tensor given = numbers_of(read(call));
     const at::Tensor input = is_mean_of_halves(given, op) ? given.to(at::kFloat) : given;
     const bool mean = op == c10d::ReduceOp::AVG;
@@ -312,10 +343,13 @@ class HierarchicalBackend : public OverGloo {
     std::vector<int64_t> equal_parts;
     c10d::AllToAllOptions options;
     options.timeout = left(deadline);
-    wait_for_network(*between_->alltoall_base(received, sent, equal_parts, equal_parts, options), deadline);
+    wait_for_network(*between_->alltoall_base(received, sent, equal_parts, equal_parts, options),
+                     deadline);
     at::Tensor sum = theirs[0];
-    for (int64_t host = 1; host < hosts(); ++host) add(sum, theirs[host], op);
-    if (mean) sum.div_(getSize());
+    for (int64_t host = 1; host < hosts(); ++host)
+      add(sum, theirs[host], op);
+    if (mean)
+      sum.div_(getSize());
     numbers_of(written(call)).copy_(sum);
   }
 
@@ -326,7 +360,9 @@ class HierarchicalBackend : public OverGloo {
   }
 
   // For this rank's like on each host, host by host.
-  at::Tensor sums_of_this_host(const at::Tensor& input, const c10d::ReduceOp& op, const Deadline& deadline) {
+  at::Tensor sums_of_this_host(const at::Tensor& input,
+                               const c10d::ReduceOp& op,
+                               const Deadline& deadline) {
     at::Tensor sums = at::empty({hosts(), input.numel() / getSize()}, input.options());
     const auto rows = rows_of_hosts(input);
     c10d::ReduceScatterOptions options;
@@ -361,21 +397,25 @@ class HierarchicalBackend : public OverGloo {
     std::vector<Tensors> found;
     for (const auto& ranks : place_.ranks_of_hosts) {
       Tensors& rows = found.emplace_back();
-      for (const int rank : ranks) rows.push_back(parts[static_cast<size_t>(rank)]);
+      for (const int rank : ranks)
+        rows.push_back(parts[static_cast<size_t>(rank)]);
     }
     return found;
   }
 
   // The sum of halves, of which their mean is made, may be more than their type has.
   void all_reduce(const at::Tensor& flat, const c10d::ReduceOp& op, const Deadline& deadline) {
-    if (!is_mean_of_halves(flat, op)) return reduce_in_pieces(flat, op, deadline);
+    if (!is_mean_of_halves(flat, op))
+      return reduce_in_pieces(flat, op, deadline);
     const at::Tensor wide = flat.to(at::kFloat);
     reduce_in_pieces(wide, op, deadline);
     flat.copy_(wide);
   }
 
   // Pieces follow each other: one is on the network while the next is summed in memory.
-  void reduce_in_pieces(const at::Tensor& flat, const c10d::ReduceOp& op, const Deadline& deadline) {
+  void reduce_in_pieces(const at::Tensor& flat,
+                        const c10d::ReduceOp& op,
+                        const Deadline& deadline) {
     const bool mean = op == c10d::ReduceOp::AVG;
     const auto bytes = static_cast<int64_t>(flat.nbytes());
     const int64_t shares = std::clamp<int64_t>(bytes / kShareBytes, 1, place_.columns);
@@ -389,21 +429,26 @@ class HierarchicalBackend : public OverGloo {
       Tensors tensors{piece};
       inside_->allreduce(tensors, options)->wait();
       const auto parts = piece.tensor_split(shares);
-      if (place_.local_rank >= shares) continue;
+      if (place_.local_rank >= shares)
+        continue;
       tensors = {parts[static_cast<size_t>(place_.local_rank)]};
-      if (tensors[0].numel() > 0) on_network.push_back(between_->allreduce(tensors, options));
+      if (tensors[0].numel() > 0)
+        on_network.push_back(between_->allreduce(tensors, options));
     }
     for (size_t i = 0; i < pieces.size(); ++i) {
-      if (i < on_network.size()) wait_for_network(*on_network[i], deadline);
+      if (i < on_network.size())
+        wait_for_network(*on_network[i], deadline);
       const auto parts = pieces[i].tensor_split(shares);
       for (int64_t owner = 0; owner < shares; ++owner)
         give_to_neighbours(parts[static_cast<size_t>(owner)], owner, deadline);
     }
-    if (mean) flat.div_(getSize());
+    if (mean)
+      flat.div_(getSize());
   }
 
   void give_to_neighbours(const at::Tensor& part, int64_t owner, const Deadline& deadline) {
-    if (part.numel() == 0) return;
+    if (part.numel() == 0)
+      return;
     c10d::BroadcastOptions options;
     options.rootRank = owner;
     options.timeout = left(deadline);
@@ -418,16 +463,22 @@ class HierarchicalBackend : public OverGloo {
         throw Error(ErrorCode::failed_precondition,
                     "this rank has given up the group, after a failure or abort()");
       if (deadline.passed())
-        throw Error(ErrorCode::timeout, "the ranks of other hosts have not come in time; see what they do");
+        throw Error(ErrorCode::timeout,
+                    "the ranks of other hosts have not come in time; see what they do");
     }
   }
 
-  static milliseconds left(const Deadline& deadline) { return std::max(deadline.left(), milliseconds(1)); }
+  static milliseconds left(const Deadline& deadline) {
+    return std::max(deadline.left(), milliseconds(1));
+  }
 
   // Gloo's messages number the hosts.
   std::exception_ptr told_of_this_host(const char* collective, const std::exception& error) const {
-    const auto whose = cat(collective, " over hosts on ", names_.whose(place_.local_rank),
-                           "; this host has ranks ", join(names_.ranks, ", "));
+    const auto whose = cat(collective,
+                           " over hosts on ",
+                           names_.whose(place_.local_rank),
+                           "; this host has ranks ",
+                           join(names_.ranks, ", "));
     try {
       if (const auto* known = dynamic_cast<const Error*>(&error)) {
         throw Error(known->code(), cat(whose, ": ", known->message()));
@@ -446,7 +497,8 @@ class HierarchicalBackend : public OverGloo {
   }
 
   void leave() {
-    if (left_.exchange(true)) return;
+    if (left_.exchange(true))
+      return;
     executor_.leave();
     let_go(std::move(between_), kToLetGo);
     inside_->shutdown();
@@ -466,13 +518,16 @@ class HierarchicalBackend : public OverGloo {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_hierarchical(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+c10::intrusive_ptr<c10d::Backend> make_hierarchical(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    int rank,
                                                     const std::vector<std::string>& hosts,
                                                     std::chrono::milliseconds timeout,
-                                                    const NetworkBackend& network, RankNames names) {
-  if (names.ranks.empty()) names = RankNames::of_all(static_cast<int>(hosts.size()));
-  return c10::make_intrusive<HierarchicalBackend>(store, rank, place_of(rank, hosts), timeout, network,
-                                                  names);
+                                                    const NetworkBackend& network,
+                                                    RankNames names) {
+  if (names.ranks.empty())
+    names = RankNames::of_all(static_cast<int>(hosts.size()));
+  return c10::make_intrusive<HierarchicalBackend>(
+      store, rank, place_of(rank, hosts), timeout, network, names);
 }
 
 }  // namespace muster

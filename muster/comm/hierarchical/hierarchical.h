@@ -1,7 +1,7 @@
-// The backend of ranks on several hosts: messages and collectives by Gloo, but what training does at every
-// step goes through memory inside each host: all_reduce, and where all hosts have equally many ranks
-// all_gather and reduce_scatter. Over the network goes only what has been summed there, or what that host has
-// not got yet.
+// The backend of ranks on several hosts: messages and collectives by Gloo, but what training does
+// at every step goes through memory inside each host: all_reduce, and where all hosts have equally
+// many ranks all_gather and reduce_scatter. Over the network goes only what has been summed there,
+// or what that host has not got yet.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -24,11 +24,14 @@ namespace muster {
 using NetworkBackend = std::function<c10::intrusive_ptr<c10d::Backend>(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size)>;
 
-// Collective: over all ranks; `hosts` has the host_identity() of each. `names`: what messages call them. The
-// bits of a sum depend on which ranks share a host, and on nothing else. Throws: as make_shm and `network`.
-c10::intrusive_ptr<c10d::Backend> make_hierarchical(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+// Collective: over all ranks; `hosts` has the host_identity() of each. `names`: what messages call
+// them. The bits of a sum depend on which ranks share a host, and on nothing else. Throws: as
+// make_shm and `network`.
+c10::intrusive_ptr<c10d::Backend> make_hierarchical(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    int rank,
                                                     const std::vector<std::string>& hosts,
                                                     std::chrono::milliseconds timeout,
-                                                    const NetworkBackend& network, RankNames names = {});
+                                                    const NetworkBackend& network,
+                                                    RankNames names = {});
 
 }  // namespace muster

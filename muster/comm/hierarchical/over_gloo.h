@@ -1,6 +1,7 @@
-// PyTorch's Gloo with what muster's other backends have and Gloo has not: tensors of any layout and type,
-// all_to_all and reduce_scatter of lists, means of halves that do not overflow on the way, and, under
-// muster's name, a profiler's events. Base of hierarchical.cc; alone where no two ranks share a host.
+// PyTorch's Gloo with what muster's other backends have and Gloo has not: tensors of any layout and
+// type, all_to_all and reduce_scatter of lists, means of halves that do not overflow on the way,
+// and, under muster's name, a profiler's events. Base of hierarchical.cc; alone where no two ranks
+// share a host.
 #pragma once
 
 #include <string>
@@ -23,29 +24,45 @@ class OverGloo : public ForwardingBackend {
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
-  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override;
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
-  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+  WorkPtr allgather(std::vector<Tensors>& outputs,
+                    Tensors& inputs,
                     const c10d::AllgatherOptions& options) override;
-  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs,
+                              Tensors& inputs,
                               const c10d::AllgatherOptions& options) override;
-  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+  WorkPtr _allgather_base(at::Tensor& output,
+                          at::Tensor& input,
                           const c10d::AllgatherOptions& options) override;
-  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs,
+                                          Tensors& inputs,
                                           const c10d::AllgatherOptions& options) override;
-  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+  WorkPtr reduce_scatter(Tensors& outputs,
+                         std::vector<Tensors>& inputs,
                          const c10d::ReduceScatterOptions& options) override;
-  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+  WorkPtr _reduce_scatter_base(at::Tensor& output,
+                               at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override;
-  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs,
+                                          Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) override;
-  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
-  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+  WorkPtr gather(std::vector<Tensors>& outputs,
+                 Tensors& inputs,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs,
+                  std::vector<Tensors>& inputs,
                   const c10d::ScatterOptions& options) override;
-  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
-                        std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
-  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output,
+                        at::Tensor& input,
+                        std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs,
+                   Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
   WorkPtr send(Tensors& tensors, int to, int tag) override;
@@ -64,7 +81,9 @@ class OverGloo : public ForwardingBackend {
   WorkPtr call(const char* operation, const Tensors& shown, const Start& start);
   template <class Start>
   WorkPtr shown(const char* operation, const Tensors& tensors, const Start& start) const;
-  WorkPtr reduce_and_cut(GlooCall& call, const Tensors& inputs, const at::Tensor& output,
+  WorkPtr reduce_and_cut(GlooCall& call,
+                         const Tensors& inputs,
+                         const at::Tensor& output,
                          const c10d::ReduceScatterOptions& options);
 
   const std::string name_;

@@ -33,7 +33,10 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 class HostBackend : public c10d::Backend, public BlockingCollectives {
  public:
-  HostBackend(std::string name, int rank, int size, std::chrono::milliseconds timeout,
+  HostBackend(std::string name,
+              int rank,
+              int size,
+              std::chrono::milliseconds timeout,
               std::unique_ptr<Carrier> carrier)
       : Backend(rank, size),
         name_(std::move(name)),
@@ -62,14 +65,19 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
   // From any thread, beside shutdown() too, which ends by itself what is under way.
   void abort() override {
-    if (fork_.in_child()) return;
-    if (const Gate::Pass pass = gate_.enter()) carrier_->give_up();
+    if (fork_.in_child())
+      return;
+    if (const Gate::Pass pass = gate_.enter())
+      carrier_->give_up();
   }
   void shutdown() override {
-    if (fork_.in_child()) return;
+    if (fork_.in_child())
+      return;
     bool anybody_inside = false;
-    if (!gate_.close(&anybody_inside)) return;
-    if (anybody_inside) carrier_->give_up();
+    if (!gate_.close(&anybody_inside))
+      return;
+    if (anybody_inside)
+      carrier_->give_up();
     gate_.wait_until_empty();
     carrier_->leave();
   }
@@ -80,7 +88,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     return all_reduce(tensors, options);
   }
-  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override {
     return all_reduce(tensors, options);
   }
 
@@ -116,7 +125,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     request.root = root_of(call, options.rootRank);
     const Part part = call.out(tensor, true);
     request.in = {part};
-    if (request.root == getRank()) request.out = {part};
+    if (request.root == getRank())
+      request.out = {part};
     return start(std::move(call), {std::move(request)}, options.timeout, options.asyncOp);
   }
 
@@ -129,13 +139,17 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return start(std::move(call), {std::move(request)}, options.timeout, options.asyncOp);
   }
 
-  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+  WorkPtr allgather(std::vector<Tensors>& outputs,
+                    Tensors& inputs,
                     const c10d::AllgatherOptions& options) override {
     HostCall call("all_gather", c10d::OpType::ALLGATHER);
     return start_requests(
-        call, {all_gather_of(call, list_for_all(call, outputs, getSize()), call.one(inputs))}, options);
+        call,
+        {all_gather_of(call, list_for_all(call, outputs, getSize()), call.one(inputs))},
+        options);
   }
-  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs,
+                              Tensors& inputs,
                               const c10d::AllgatherOptions& options) override {
     HostCall call("all_gather", c10d::OpType::ALLGATHER_COALESCED);
     std::vector<Request> requests;
@@ -143,15 +157,18 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
       requests.push_back(all_gather_of(call, column(call, outputs, i, getSize()), inputs[i]));
     return start_requests(call, std::move(requests), options);
   }
-  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+  WorkPtr _allgather_base(at::Tensor& output,
+                          at::Tensor& input,
                           const c10d::AllgatherOptions& options) override {
     HostCall call("all_gather", c10d::OpType::_ALLGATHER_BASE);
     return start_requests(call, {all_gather_into(call, output, input, getSize())}, options);
   }
-  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs,
+                                          Tensors& inputs,
                                           const c10d::AllgatherOptions& options) override {
     HostCall call("all_gather", c10d::OpType::_ALLGATHER_BASE);
-    call.expect(outputs.size() == inputs.size(), "as many outputs as inputs",
+    call.expect(outputs.size() == inputs.size(),
+                "as many outputs as inputs",
                 cat(outputs.size(), " and ", inputs.size()));
     std::vector<Request> requests;
     for (size_t i = 0; i < inputs.size(); ++i)
@@ -159,12 +176,14 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return start_requests(call, std::move(requests), options);
   }
 
-  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+  WorkPtr reduce_scatter(Tensors& outputs,
+                         std::vector<Tensors>& inputs,
                          const c10d::ReduceScatterOptions& options) override {
     HostCall call("reduce_scatter", c10d::OpType::REDUCE_SCATTER);
     const at::Tensor& output = call.one(outputs);
     call.expect(inputs.size() == 1 && std::ssize(inputs[0]) == getSize(),
-                cat("one list of ", getSize(), " tensors"), cat(inputs.empty() ? 0 : inputs[0].size()));
+                cat("one list of ", getSize(), " tensors"),
+                cat(inputs.empty() ? 0 : inputs[0].size()));
     Request request = call.request(Kind::reduce_scatter, output);
     request.op = shm_op(options.reduceOp);
     for (const at::Tensor& input : inputs[0]) {
@@ -174,24 +193,29 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     request.out = {call.out(output)};
     return start_requests(call, {std::move(request)}, options);
   }
-  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+  WorkPtr _reduce_scatter_base(at::Tensor& output,
+                               at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
     HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
-    return start_requests(call, {reduce_scatter_into(call, output, input, options.reduceOp, getSize())},
-                          options);
+    return start_requests(
+        call, {reduce_scatter_into(call, output, input, options.reduceOp, getSize())}, options);
   }
-  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs,
+                                          Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) override {
     HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
-    call.expect(outputs.size() == inputs.size(), "as many outputs as inputs",
+    call.expect(outputs.size() == inputs.size(),
+                "as many outputs as inputs",
                 cat(outputs.size(), " and ", inputs.size()));
     std::vector<Request> requests;
     for (size_t i = 0; i < inputs.size(); ++i)
-      requests.push_back(reduce_scatter_into(call, outputs[i], inputs[i], options.reduceOp, getSize()));
+      requests.push_back(
+          reduce_scatter_into(call, outputs[i], inputs[i], options.reduceOp, getSize()));
     return start_requests(call, std::move(requests), options);
   }
 
-  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+  WorkPtr gather(std::vector<Tensors>& outputs,
+                 Tensors& inputs,
                  const c10d::GatherOptions& options) override {
     HostCall call("gather", c10d::OpType::GATHER);
     const at::Tensor& input = call.one(inputs);
@@ -207,7 +231,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return start_requests(call, {std::move(request)}, options);
   }
 
-  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+  WorkPtr scatter(Tensors& outputs,
+                  std::vector<Tensors>& inputs,
                   const c10d::ScatterOptions& options) override {
     HostCall call("scatter", c10d::OpType::SCATTER);
     const at::Tensor& output = call.one(outputs);
@@ -223,8 +248,11 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return start_requests(call, {std::move(request)}, options);
   }
 
-  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
-                        std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override {
+  WorkPtr alltoall_base(at::Tensor& output,
+                        at::Tensor& input,
+                        std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override {
     HostCall call("all_to_all", c10d::OpType::ALLTOALL_BASE);
     Request request{.kind = Kind::all_to_all, .type = shm_type(input)};
     call.expect(output.scalar_type() == input.scalar_type(), "one type", "two");
@@ -232,61 +260,88 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     request.out = call.rows(output, call.out(output), output_splits, getSize());
     return start_requests(call, {std::move(request)}, options);
   }
-  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
+  WorkPtr alltoall(Tensors& outputs,
+                   Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override {
     HostCall call("all_to_all", c10d::OpType::ALLTOALL);
     call.expect(std::ssize(outputs) == getSize() && std::ssize(inputs) == getSize(),
-                cat(getSize(), " tensors in and out"), cat(inputs.size(), " and ", outputs.size()));
+                cat(getSize(), " tensors in and out"),
+                cat(inputs.size(), " and ", outputs.size()));
     Request request{.kind = Kind::all_to_all, .type = shm_type(inputs[0])};
     for (const Tensors& list : {inputs, outputs}) {
       for (const at::Tensor& tensor : list) {
-        call.expect(
-            tensor.scalar_type() == inputs[0].scalar_type(), "one type",
-            cat(c10::toString(inputs[0].scalar_type()), " and ", c10::toString(tensor.scalar_type())));
+        call.expect(tensor.scalar_type() == inputs[0].scalar_type(),
+                    "one type",
+                    cat(c10::toString(inputs[0].scalar_type()),
+                        " and ",
+                        c10::toString(tensor.scalar_type())));
       }
     }
-    for (const at::Tensor& input : inputs) request.in.push_back(call.in(input));
-    for (const at::Tensor& output : outputs) request.out.push_back(call.out(output));
+    for (const at::Tensor& input : inputs)
+      request.in.push_back(call.in(input));
+    for (const at::Tensor& output : outputs)
+      request.out.push_back(call.out(output));
     return start_requests(call, {std::move(request)}, options);
   }
 
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
-    return start(HostCall("barrier", c10d::OpType::BARRIER), {Request{.kind = Kind::barrier}},
-                 options.timeout, options.asyncOp);
+    return start(HostCall("barrier", c10d::OpType::BARRIER),
+                 {Request{.kind = Kind::barrier}},
+                 options.timeout,
+                 options.asyncOp);
   }
 
   // As Gloo's, whose words tools look for.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
     const Gate::Pass pass = enter(HostCall("monitored_barrier", c10d::OpType::BARRIER));
-    if (!carrier_->has_own_tags()) return Backend::monitoredBarrier(options, wait_all_ranks);
+    if (!carrier_->has_own_tags())
+      return Backend::monitoredBarrier(options, wait_all_ranks);
     const auto number = static_cast<int>(monitored_++ % INT_MAX);
-    monitored_barrier(*carrier_, getRank(), getSize(), INT_MIN + number,
-                      timeout_of(options.timeout, timeout_), wait_all_ranks);
+    monitored_barrier(*carrier_,
+                      getRank(),
+                      getSize(),
+                      INT_MIN + number,
+                      timeout_of(options.timeout, timeout_),
+                      wait_all_ranks);
   }
 
   void leave_and_wait() override {
-    start(HostCall("shutdown", c10d::OpType::BARRIER), {Request{.kind = Kind::leave}}, timeout_, false)
+    start(HostCall("shutdown", c10d::OpType::BARRIER),
+          {Request{.kind = Kind::leave}},
+          timeout_,
+          false)
         ->wait();
   }
 
-  WorkPtr send(Tensors& tensors, int to, int tag) override { return send_within(tensors, to, tag, timeout_); }
-  WorkPtr send_within(Tensors& tensors, int to, int tag, std::chrono::milliseconds timeout) override {
+  WorkPtr send(Tensors& tensors, int to, int tag) override {
+    return send_within(tensors, to, tag, timeout_);
+  }
+  WorkPtr send_within(Tensors& tensors,
+                      int to,
+                      int tag,
+                      std::chrono::milliseconds timeout) override {
     HostCall call("send", c10d::OpType::SEND);
     check_peer(call, to);
     check_tag(call, tag);
     const Part part = call.in(call.one(tensors));
-    return start_message(std::move(call), to, tag,
-                         [&](auto done) { carrier_->send(to, tag, part, timeout, std::move(done)); });
+    return start_message(std::move(call), to, tag, [&](auto done) {
+      carrier_->send(to, tag, part, timeout, std::move(done));
+    });
   }
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
     return recv_within(tensors, from, tag, timeout_);
   }
-  WorkPtr recv_within(Tensors& tensors, int from, int tag, std::chrono::milliseconds timeout) override {
+  WorkPtr recv_within(Tensors& tensors,
+                      int from,
+                      int tag,
+                      std::chrono::milliseconds timeout) override {
     HostCall call("recv", c10d::OpType::RECV);
     check_peer(call, from);
     check_tag(call, tag);
     const Part part = call.out(call.one(tensors));
-    return start_message(std::move(call), from, tag,
-                         [&](auto done) { carrier_->receive(from, tag, part, timeout, std::move(done)); });
+    return start_message(std::move(call), from, tag, [&](auto done) {
+      carrier_->receive(from, tag, part, timeout, std::move(done));
+    });
   }
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
     HostCall call("recv", c10d::OpType::RECVANYSOURCE);
@@ -307,7 +362,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return static_cast<int>(root);
   }
   void check_peer(const HostCall& call, int peer) const {
-    call.expect(peer >= 0 && peer < getSize() && peer != getRank(), cat("another rank of ", getSize()),
+    call.expect(peer >= 0 && peer < getSize() && peer != getRank(),
+                cat("another rank of ", getSize()),
                 cat(peer));
   }
   // Those below 0 are the backend's own.
@@ -319,7 +375,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     HostCall call("all_reduce", c10d::OpType::_ALLREDUCE_SPARSE);
     call.outputs = {tensor};
     show_event(call);
-    call.expect(shm_op(options.reduceOp) == shm::Op::sum, "sum, for a sparse tensor", "another operation");
+    call.expect(
+        shm_op(options.reduceOp) == shm::Op::sum, "sum, for a sparse tensor", "another operation");
     c10d::AllgatherOptions gather;
     gather.timeout = options.timeout;
     gather.asyncOp = false;
@@ -332,7 +389,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   template <class Options>
   WorkPtr all_reduce(const Tensors& tensors, const Options& options) {
     HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
-    if (tensors.size() == 1 && tensors[0].is_sparse()) return all_reduce_sparse(tensors[0], options);
+    if (tensors.size() == 1 && tensors[0].is_sparse())
+      return all_reduce_sparse(tensors[0], options);
     std::vector<Request> requests;
     for (const at::Tensor& tensor : tensors) {
       Request request = call.request(Kind::all_reduce, tensor);
@@ -348,7 +406,9 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return start(std::move(call), std::move(requests), options.timeout, options.asyncOp);
   }
 
-  WorkPtr start(HostCall call, std::vector<Request> requests, std::chrono::milliseconds asked,
+  WorkPtr start(HostCall call,
+                std::vector<Request> requests,
+                std::chrono::milliseconds asked,
                 bool asynchronous) {
     const Gate::Pass pass = enter(call);
     show_event(call);
@@ -385,18 +445,23 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
   // "muster:all_reduce", where a profiler looks on, with the shapes of what goes in.
   void show_event(HostCall& call) const {
-    if (!call.end_event && profiler_looks_on()) call.show_event(name_);
+    if (!call.end_event && profiler_looks_on())
+      call.show_event(name_);
   }
 
   static Carrier::Done ending(std::shared_ptr<HostOperation> operation) {
-    return [operation = std::move(operation)](Ended ended) { operation->end(std::move(ended)); };
+    return [operation = std::move(operation)](Ended ended) {
+      operation->end(std::move(ended));
+    };
   }
 
   Gate::Pass enter(const HostCall& call) {
     fork_.check(call.name);
     Gate::Pass pass = gate_.enter();
-    if (pass) return pass;
-    throw Error(ErrorCode::failed_precondition, cat(call.name, ": the process group was shut down"));
+    if (pass)
+      return pass;
+    throw Error(ErrorCode::failed_precondition,
+                cat(call.name, ": the process group was shut down"));
   }
 
   const std::string name_;
@@ -410,7 +475,9 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_host_backend(std::string name, int rank, int size,
+c10::intrusive_ptr<c10d::Backend> make_host_backend(std::string name,
+                                                    int rank,
+                                                    int size,
                                                     std::chrono::milliseconds timeout,
                                                     std::unique_ptr<Carrier> carrier) {
   return c10::make_intrusive<HostBackend>(std::move(name), rank, size, timeout, std::move(carrier));

@@ -1,5 +1,6 @@
-// A c10d::Backend over a Carrier: checks the calls of c10d and turns their tensors into plain memory on the
-// host (call.h). What shared memory and MPI have in common; it does not know which of them carries.
+// A c10d::Backend over a Carrier: checks the calls of c10d and turns their tensors into plain
+// memory on the host (call.h). What shared memory and MPI have in common; it does not know which of
+// them carries.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,22 +29,29 @@ class BlockingCollectives {
   BlockingCollectives& operator=(const BlockingCollectives&) = delete;
   virtual ~BlockingCollectives() = default;
 
-  // As allreduce() and the wait() of its Work, which cost more than a small operation does; without either,
-  // where the caller's thread can do it. `tensor`: dense, contiguous, on the CPU.
+  // As allreduce() and the wait() of its Work, which cost more than a small operation does; without
+  // either, where the caller's thread can do it. `tensor`: dense, contiguous, on the CPU.
   virtual void all_reduce_and_wait(const at::Tensor& tensor, const c10d::ReduceOp& op) = 0;
 
   // As send() and recv(), with a time limit other than the backend's.
-  virtual c10::intrusive_ptr<c10d::Work> send_within(std::vector<at::Tensor>& tensors, int to, int tag,
+  virtual c10::intrusive_ptr<c10d::Work> send_within(std::vector<at::Tensor>& tensors,
+                                                     int to,
+                                                     int tag,
                                                      std::chrono::milliseconds timeout) = 0;
-  virtual c10::intrusive_ptr<c10d::Work> recv_within(std::vector<at::Tensor>& tensors, int from, int tag,
+  virtual c10::intrusive_ptr<c10d::Work> recv_within(std::vector<at::Tensor>& tensors,
+                                                     int from,
+                                                     int tag,
                                                      std::chrono::milliseconds timeout) = 0;
 
-  // A barrier for ranks that leave: one that meets another operation there is told that it left too early.
+  // A barrier for ranks that leave: one that meets another operation there is told that it left too
+  // early.
   virtual void leave_and_wait() = 0;
 };
 
 // CPU tensors; others are copied to the host and back. `name` is what getBackendName() says.
-c10::intrusive_ptr<c10d::Backend> make_host_backend(std::string name, int rank, int size,
+c10::intrusive_ptr<c10d::Backend> make_host_backend(std::string name,
+                                                    int rank,
+                                                    int size,
                                                     std::chrono::milliseconds timeout,
                                                     std::unique_ptr<Carrier> carrier);
 

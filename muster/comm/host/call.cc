@@ -64,8 +64,9 @@ shm::Op shm_op(const c10d::ReduceOp& op) {
     case c10d::ReduceOp::BXOR:
       return shm::Op::bxor;
     default:
-      throw Error(ErrorCode::invalid_argument,
-                  "reduce op: expected sum, avg, product, min, max or a bit operation, got another");
+      throw Error(
+          ErrorCode::invalid_argument,
+          "reduce op: expected sum, avg, product, min, max or a bit operation, got another");
   }
 }
 
@@ -75,10 +76,11 @@ shm::Part memory_of(const at::Tensor& tensor) {
 
 namespace {
 
-// Contiguous memory on the host for a tensor's values: for a GPU's, memory that it copies to and from at the
-// bus's speed.
+// Contiguous memory on the host for a tensor's values: for a GPU's, memory that it copies to and
+// from at the bus's speed.
 at::Tensor host_room_for(const at::Tensor& tensor) {
-  return at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(tensor.is_cuda()));
+  return at::empty(tensor.sizes(),
+                   tensor.options().device(at::kCPU).pinned_memory(tensor.is_cuda()));
 }
 
 at::Tensor on_host(const at::Tensor& tensor) {
@@ -88,12 +90,15 @@ at::Tensor on_host(const at::Tensor& tensor) {
 }  // namespace
 
 void HostCall::expect(bool right, const std::string& expected, const std::string& got) const {
-  if (!right) throw Error(ErrorCode::invalid_argument, cat(name, ": expected ", expected, ", got ", got));
+  if (!right)
+    throw Error(ErrorCode::invalid_argument, cat(name, ": expected ", expected, ", got ", got));
 }
 
 void HostCall::check(const at::Tensor& tensor) const {
-  if (!tensor.defined()) expect(false, "a dense tensor", "an undefined one");
-  if (tensor.layout() != at::kStrided) expect(false, "a dense tensor", c10::str(tensor.layout()));
+  if (!tensor.defined())
+    expect(false, "a dense tensor", "an undefined one");
+  if (tensor.layout() != at::kStrided)
+    expect(false, "a dense tensor", c10::str(tensor.layout()));
 }
 
 shm::Part HostCall::in(const at::Tensor& tensor) {
@@ -105,11 +110,13 @@ shm::Part HostCall::in(const at::Tensor& tensor) {
 shm::Part HostCall::out(const at::Tensor& tensor, bool also_read) {
   check(tensor);
   outputs.push_back(tensor);
-  if (tensor.is_cpu() && is_plain(tensor)) return memory_of(tensor);
+  if (tensor.is_cpu() && is_plain(tensor))
+    return memory_of(tensor);
   const at::Tensor memory = also_read ? on_host(tensor) : host_room_for(tensor);
   copies.push_back({.from = memory, .to = tensor.detach()});
   const c10::Device device = tensor.device();
-  if (!device.is_cpu()) stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  if (!device.is_cpu())
+    stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   return memory_of(memory);
 }
 
@@ -121,8 +128,10 @@ std::vector<shm::Part> HostCall::split(const shm::Part& whole, int ranks) const 
   return parts;
 }
 
-std::vector<shm::Part> HostCall::rows(const at::Tensor& tensor, const shm::Part& whole,
-                                      const std::vector<int64_t>& splits, int ranks) const {
+std::vector<shm::Part> HostCall::rows(const at::Tensor& tensor,
+                                      const shm::Part& whole,
+                                      const std::vector<int64_t>& splits,
+                                      int ranks) const {
   const int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
   if (splits.empty()) {
     expect(rows % ranks == 0, cat("rows that ", ranks, " ranks share"), cat(rows));
@@ -133,7 +142,8 @@ std::vector<shm::Part> HostCall::rows(const at::Tensor& tensor, const shm::Part&
     expect(split >= 0, "splits of at least 0", cat(split));
     sum += split;
   }
-  expect(std::ssize(splits) == ranks && sum == rows, cat("splits of ", rows, " rows for ", ranks, " ranks"),
+  expect(std::ssize(splits) == ranks && sum == rows,
+         cat("splits of ", rows, " rows for ", ranks, " ranks"),
          cat("[", join(splits, ", "), "]"));
   const size_t row = rows == 0 ? 0 : whole.bytes / static_cast<size_t>(rows);
   std::vector<shm::Part> parts;
@@ -170,7 +180,9 @@ shm::Request HostCall::request(shm::Kind kind, const at::Tensor& part) const {
   request.count = static_cast<uint64_t>(part.nbytes()) / size_of(request.type);
   request.number = CallNumber::here();
   request.num_dims = part.dim();
-  std::copy_n(part.sizes().begin(), std::min(part.sizes().size(), request.dims.size()), request.dims.begin());
+  std::copy_n(part.sizes().begin(),
+              std::min(part.sizes().size(), request.dims.size()),
+              request.dims.begin());
   return request;
 }
 

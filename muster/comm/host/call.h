@@ -33,19 +33,21 @@ class HostCall {
 
   HostCall(const char* name, c10d::OpType type) : name(name), type(type) {}
 
-  // The memory of a tensor that is read, or written (and read too, where `also_read`). Of one that lies
-  // elsewhere, or is not plain (plain_tensor.h), a copy that is. Throws: invalid_argument for one that is not
-  // dense.
+  // The memory of a tensor that is read, or written (and read too, where `also_read`). Of one that
+  // lies elsewhere, or is not plain (plain_tensor.h), a copy that is. Throws: invalid_argument for
+  // one that is not dense.
   shm::Part in(const at::Tensor& tensor);
   shm::Part out(const at::Tensor& tensor, bool also_read = false);
 
   // `whole` as equal parts, one a rank.
   std::vector<shm::Part> split(const shm::Part& whole, int ranks) const;
 
-  // The rows of `tensor`, whose memory is `whole`, that go to or come from each rank: as many as `splits`
-  // says, or equally many.
-  std::vector<shm::Part> rows(const at::Tensor& tensor, const shm::Part& whole,
-                              const std::vector<int64_t>& splits, int ranks) const;
+  // The rows of `tensor`, whose memory is `whole`, that go to or come from each rank: as many as
+  // `splits` says, or equally many.
+  std::vector<shm::Part> rows(const at::Tensor& tensor,
+                              const shm::Part& whole,
+                              const std::vector<int64_t>& splits,
+                              int ranks) const;
 
   // Throws: invalid_argument.
   void expect(bool right, const std::string& expected, const std::string& got) const;
@@ -60,11 +62,13 @@ class HostCall {
 
   const char* name;
   c10d::OpType type;
-  std::vector<at::Tensor> held;       // until the operation is over
-  std::vector<at::Tensor> outputs;    // as the caller gave them
-  std::vector<Copy> copies;           // to be made when it is over
-  std::optional<c10::Stream> stream;  // the caller's, where they go to a GPU: behind what uses its memory now
-  const at::Tensor* first_tensor() const {  // what goes in, or else comes out; nullptr where neither does
+  std::vector<at::Tensor> held;     // until the operation is over
+  std::vector<at::Tensor> outputs;  // as the caller gave them
+  std::vector<Copy> copies;         // to be made when it is over
+  std::optional<c10::Stream>
+      stream;  // the caller's, where they go to a GPU: behind what uses its memory now
+  const at::Tensor* first_tensor()
+      const {  // what goes in, or else comes out; nullptr where neither does
     const auto& known = held.empty() ? outputs : held;
     return known.empty() ? nullptr : known.data();
   }

@@ -1,5 +1,5 @@
-// What carries the operations of a HostBackend between the ranks: shared memory (comm/shm), MPI (comm/mpi).
-// It moves and reduces plain memory and knows no tensor.
+// What carries the operations of a HostBackend between the ranks: shared memory (comm/shm), MPI
+// (comm/mpi). It moves and reduces plain memory and knows no tensor.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,8 @@ class Carrier {
   struct Operation {
     std::vector<shm::Request> requests;
     std::chrono::milliseconds timeout{0};
-    bool asynchronous = true;  // false: the caller has nothing to do meanwhile, and may run it itself
+    bool asynchronous =
+        true;  // false: the caller has nothing to do meanwhile, and may run it itself
     Done done;
   };
 
@@ -37,15 +38,19 @@ class Carrier {
   Carrier& operator=(const Carrier&) = delete;
   virtual ~Carrier() = default;  // without leave(): gives up what is under way
 
-  // The memory stays the caller's until `done`. Throws: invalid_argument for an operation that cannot be;
-  // what an earlier one has broken the group with.
+  // The memory stays the caller's until `done`. Throws: invalid_argument for an operation that
+  // cannot be; what an earlier one has broken the group with.
   virtual void submit(Operation operation) = 0;
-  // As one that the caller waits for, in its own thread, until it is over; false where that is no way, or
-  // something else is under way. Throws: what `done` would be told too.
-  virtual bool run(const shm::Request& /*request*/, std::chrono::milliseconds /*timeout*/) { return false; }
-  virtual void send(int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) = 0;
+  // As one that the caller waits for, in its own thread, until it is over; false where that is no
+  // way, or something else is under way. Throws: what `done` would be told too.
+  virtual bool run(const shm::Request& /*request*/, std::chrono::milliseconds /*timeout*/) {
+    return false;
+  }
+  virtual void send(
+      int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) = 0;
   // `from` may be shm::kAnySource.
-  virtual void receive(int from, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) = 0;
+  virtual void receive(
+      int from, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) = 0;
 
   // Messages may have tags below 0, which are no caller's.
   virtual bool has_own_tags() const { return false; }
@@ -56,7 +61,8 @@ class Carrier {
 
   // Ends what is under way with a failure. From any thread.
   virtual void give_up() = 0;
-  // In good order, when all ranks have ended what they did. Nothing is asked of it afterwards but allocate().
+  // In good order, when all ranks have ended what they did. Nothing is asked of it afterwards but
+  // allocate().
   virtual void leave() = 0;
 };
 

@@ -10,9 +10,12 @@ namespace muster {
 std::string choose_host_backend(const std::vector<std::string>& hosts) {
   std::map<std::string, int> ranks_of;
   int most = 0;
-  for (const std::string& host : hosts) most = std::max(most, ++ranks_of[host]);
-  if (most > shm::kMaxRanks) return "gloo";
-  if (ranks_of.size() == 1) return "shm";
+  for (const std::string& host : hosts)
+    most = std::max(most, ++ranks_of[host]);
+  if (most > shm::kMaxRanks)
+    return "gloo";
+  if (ranks_of.size() == 1)
+    return "shm";
   return most > 1 ? "shm+gloo" : "gloo";
 }
 

@@ -30,7 +30,8 @@ std::exception_ptr make_copies(const HostCall& call) {
     const c10::OptionalStreamGuard stream(call.stream);
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView below;
-    for (const HostCall::Copy& copy : call.copies) copy.to.copy_(copy.from);
+    for (const HostCall::Copy& copy : call.copies)
+      copy.to.copy_(copy.from);
     return nullptr;
   } catch (...) {
     return std::current_exception();
@@ -40,8 +41,10 @@ std::exception_ptr make_copies(const HostCall& call) {
 }  // namespace
 
 void HostOperation::end(Ended ended) {
-  if (!ended.error && !call_.copies.empty()) ended.error = make_copies(call_);
-  if (call_.end_event) call_.end_event();
+  if (!ended.error && !call_.copies.empty())
+    ended.error = make_copies(call_);
+  if (call_.end_event)
+    call_.end_event();
   call_.record.end(ended.error != nullptr);
   HostCall gone(call_.name, call_.type);  // after the lock
   Future future;
@@ -57,7 +60,8 @@ void HostOperation::end(Ended ended) {
     lock.lock();
   }
   told_ = true;
-  if (left_) let_go(gone, future);
+  if (left_)
+    let_go(gone, future);
   changed_.notify_all();
 }
 
@@ -66,17 +70,21 @@ void HostOperation::leave() {
   HostCall gone(call_.name, call_.type);
   const std::lock_guard lock(mutex_);
   left_ = true;
-  if (told_) let_go(gone, future);
+  if (told_)
+    let_go(gone, future);
 }
 
 void HostOperation::let_go(HostCall& call, Future& future) {
-  if (!ended_.memory_in_use) std::swap(call, call_);
+  if (!ended_.memory_in_use)
+    std::swap(call, call_);
   std::swap(future, future_);
 }
 
 std::optional<Ended> HostOperation::wait(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
-  const auto told = [this] { return told_ || (known_ && ended_in_ == std::this_thread::get_id()); };
+  const auto told = [this] {
+    return told_ || (known_ && ended_in_ == std::this_thread::get_id());
+  };
   if (timeout == kNoTimeout) {
     changed_.wait(lock, told);
   } else if (!changed_.wait_for(lock, timeout, told)) {
@@ -97,10 +105,12 @@ Ended HostOperation::how() const {
 
 HostOperation::Future HostOperation::future() {
   std::unique_lock lock(mutex_);
-  if (future_) return future_;
+  if (future_)
+    return future_;
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   const Future future = future_;
-  if (!known_) return future;
+  if (!known_)
+    return future;
   lock.unlock();
   settle(*future);
   return future;
@@ -121,7 +131,8 @@ bool HostWork::wait(std::chrono::milliseconds asked) {
     throw Error(ErrorCode::timeout,
                 cat(operation_->call().name, ": Timed out waiting ", timeout.count(), "ms"));
   }
-  if (ended->error) std::rethrow_exception(ended->error);
+  if (ended->error)
+    std::rethrow_exception(ended->error);
   return true;
 }
 

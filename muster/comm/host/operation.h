@@ -19,9 +19,9 @@
 
 namespace muster {
 
-// Its tensors are let go by the caller's thread, not by the one that has ended it: to let go of a tensor that
-// Python has too needs the interpreter, which is no longer there for another thread once the caller, told of
-// the end, has ended the program.
+// Its tensors are let go by the caller's thread, not by the one that has ended it: to let go of a
+// tensor that Python has too needs the interpreter, which is no longer there for another thread
+// once the caller, told of the end, has ended the program.
 class HostOperation {
  public:
   using Future = c10::intrusive_ptr<c10::ivalue::Future>;
@@ -29,7 +29,9 @@ class HostOperation {
   explicit HostOperation(HostCall call) : call_(std::move(call)) {}
   HostOperation(const HostOperation&) = delete;
   HostOperation& operator=(const HostOperation&) = delete;
-  ~HostOperation() { call_.record.end(/*failed=*/true); }  // where nobody has ended it: it never began
+  ~HostOperation() {
+    call_.record.end(/*failed=*/true);
+  }  // where nobody has ended it: it never began
 
   const HostCall& call() const { return call_; }  // until the caller has left
 

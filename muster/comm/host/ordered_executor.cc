@@ -12,24 +12,30 @@ OrderedExecutor::OrderedExecutor(std::function<void()> give_up) : give_up_(std::
 
 void OrderedExecutor::submit(Operation operation) {
   std::unique_lock lock(mutex_);
-  if (broken_) std::rethrow_exception(broken_);
-  if (stop_) throw Error(ErrorCode::failed_precondition, "the process group was shut down");
+  if (broken_)
+    std::rethrow_exception(broken_);
+  if (stop_)
+    throw Error(ErrorCode::failed_precondition, "the process group was shut down");
   queue_.push_back(std::move(operation));
-  if (running_ && runner_ == std::this_thread::get_id()) return drain(lock);
+  if (running_ && runner_ == std::this_thread::get_id())
+    return drain(lock);
   changed_.notify_one();
 }
 
 void OrderedExecutor::break_group(const std::exception_ptr& error) {
   const std::lock_guard lock(mutex_);
-  if (!broken_) broken_ = error;
+  if (!broken_)
+    broken_ = error;
 }
 
 void OrderedExecutor::leave() {
   {
     const std::lock_guard lock(mutex_);
-    if (stop_) return;
+    if (stop_)
+      return;
     stop_ = true;
-    if (running_ || !queue_.empty()) give_up_();
+    if (running_ || !queue_.empty())
+      give_up_();
   }
   changed_.notify_all();
   thread_.join();
@@ -42,7 +48,8 @@ void OrderedExecutor::begin_turn() {
 
 void OrderedExecutor::end_turn() {
   running_ = false;
-  if (stop_ || !queue_.empty()) changed_.notify_one();
+  if (stop_ || !queue_.empty())
+    changed_.notify_one();
 }
 
 void OrderedExecutor::drain(std::unique_lock<std::mutex>& lock) {
@@ -61,7 +68,8 @@ void OrderedExecutor::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return !running_ && (stop_ || !queue_.empty()); });
-    if (queue_.empty()) return;
+    if (queue_.empty())
+      return;
     begin_turn();
     drain(lock);
     running_ = false;

@@ -1,6 +1,6 @@
-// The order in which a rank's operations of a group run: one at a time, as they were started. In the thread
-// of the executor, beside the caller's computation, or in the caller's own where nothing else is under way.
-// What breaks the group fails all that comes after it.
+// The order in which a rank's operations of a group run: one at a time, as they were started. In
+// the thread of the executor, beside the caller's computation, or in the caller's own where nothing
+// else is under way. What breaks the group fails all that comes after it.
 #pragma once
 
 #include <condition_variable>
@@ -24,13 +24,13 @@ class OrderedExecutor {
   OrderedExecutor& operator=(const OrderedExecutor&) = delete;
   ~OrderedExecutor() { leave(); }
 
-  // From within an operation it runs when that is over, in its thread. Throws: what has broken the group;
-  // failed_precondition after leave().
+  // From within an operation it runs when that is over, in its thread. Throws: what has broken the
+  // group; failed_precondition after leave().
   void submit(Operation operation);
 
-  // Runs `body` in this thread, unless something is under way: false then. What it returns, where that is an
-  // operation and not nullptr, comes before all that is started meanwhile, in the executor's thread. Throws:
-  // what has broken the group; what `body` throws.
+  // Runs `body` in this thread, unless something is under way: false then. What it returns, where
+  // that is an operation and not nullptr, comes before all that is started meanwhile, in the
+  // executor's thread. Throws: what has broken the group; what `body` throws.
   template <class Body>
   bool run_here(Body&& body);
 
@@ -59,8 +59,10 @@ class OrderedExecutor {
 template <class Body>
 bool OrderedExecutor::run_here(Body&& body) {
   std::unique_lock lock(mutex_);
-  if (broken_) std::rethrow_exception(broken_);
-  if (running_ || !queue_.empty()) return false;
+  if (broken_)
+    std::rethrow_exception(broken_);
+  if (running_ || !queue_.empty())
+    return false;
   begin_turn();
   lock.unlock();
   Operation rest;
@@ -71,10 +73,12 @@ bool OrderedExecutor::run_here(Body&& body) {
     thrown = std::current_exception();
   }
   lock.lock();
-  if (rest) queue_.push_front(std::move(rest));
+  if (rest)
+    queue_.push_front(std::move(rest));
   end_turn();
   lock.unlock();
-  if (thrown) std::rethrow_exception(thrown);
+  if (thrown)
+    std::rethrow_exception(thrown);
   return true;
 }
 

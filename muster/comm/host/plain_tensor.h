@@ -1,5 +1,5 @@
-// Tensors as the memory that a backend moves: their values one after the other, conjugated and negated where
-// that was left until they are read. Inside of comm.
+// Tensors as the memory that a backend moves: their values one after the other, conjugated and
+// negated where that was left until they are read. Inside of comm.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -11,7 +11,10 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 
 // `whole` has a part as long as `part` for every rank.
-void expect_parts(const HostCall& call, const char* name, const at::Tensor& whole, const at::Tensor& part,
+void expect_parts(const HostCall& call,
+                  const char* name,
+                  const at::Tensor& whole,
+                  const at::Tensor& part,
                   int ranks) {
   call.expect(whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * ranks,
               cat(name, " of ", ranks, " × ", part.numel(), " ", c10::toString(part.scalar_type())),
@@ -21,7 +24,8 @@ void expect_parts(const HostCall& call, const char* name, const at::Tensor& whol
 }  // namespace
 
 const Tensors& list_for_all(const HostCall& call, const std::vector<Tensors>& lists, int ranks) {
-  call.expect(lists.size() == 1 && std::ssize(lists[0]) == ranks, cat("one list of ", ranks, " tensors"),
+  call.expect(lists.size() == 1 && std::ssize(lists[0]) == ranks,
+              cat("one list of ", ranks, " tensors"),
               cat(lists.empty() ? 0 : lists[0].size()));
   return lists[0];
 }
@@ -46,7 +50,10 @@ shm::Request all_gather_of(HostCall& call, const Tensors& outputs, const at::Ten
   return request;
 }
 
-shm::Request all_gather_into(HostCall& call, const at::Tensor& output, const at::Tensor& input, int ranks) {
+shm::Request all_gather_into(HostCall& call,
+                             const at::Tensor& output,
+                             const at::Tensor& input,
+                             int ranks) {
   expect_parts(call, "an output", output, input, ranks);
   shm::Request request = call.request(shm::Kind::all_gather, input);
   request.in = {call.in(input)};
@@ -54,8 +61,11 @@ shm::Request all_gather_into(HostCall& call, const at::Tensor& output, const at:
   return request;
 }
 
-shm::Request reduce_scatter_into(HostCall& call, const at::Tensor& output, const at::Tensor& input,
-                                 const c10d::ReduceOp& op, int ranks) {
+shm::Request reduce_scatter_into(HostCall& call,
+                                 const at::Tensor& output,
+                                 const at::Tensor& input,
+                                 const c10d::ReduceOp& op,
+                                 int ranks) {
   expect_parts(call, "an input", input, output, ranks);
   shm::Request request = call.request(shm::Kind::reduce_scatter, output);
   request.op = shm_op(op);

@@ -1,5 +1,5 @@
-// Of the collectives with a part for every rank: what has to hold of their tensors, and the requests that
-// these become. Inside of comm/host.
+// Of the collectives with a part for every rank: what has to hold of their tensors, and the
+// requests that these become. Inside of comm/host.
 #pragma once
 
 #include <vector>
@@ -11,18 +11,29 @@ namespace muster {
 // All throw: invalid_argument where lists, types or lengths are not those of `ranks` ranks.
 
 const std::vector<at::Tensor>& list_for_all(const HostCall& call,
-                                            const std::vector<std::vector<at::Tensor>>& lists, int ranks);
+                                            const std::vector<std::vector<at::Tensor>>& lists,
+                                            int ranks);
 
 // The i-th tensor that comes from every rank.
-std::vector<at::Tensor> column(const HostCall& call, const std::vector<std::vector<at::Tensor>>& lists,
-                               size_t i, int ranks);
+std::vector<at::Tensor> column(const HostCall& call,
+                               const std::vector<std::vector<at::Tensor>>& lists,
+                               size_t i,
+                               int ranks);
 
 // `outputs`: one a rank.
-shm::Request all_gather_of(HostCall& call, const std::vector<at::Tensor>& outputs, const at::Tensor& input);
+shm::Request all_gather_of(HostCall& call,
+                           const std::vector<at::Tensor>& outputs,
+                           const at::Tensor& input);
 
 // The ranks' parts lie in one tensor.
-shm::Request all_gather_into(HostCall& call, const at::Tensor& output, const at::Tensor& input, int ranks);
-shm::Request reduce_scatter_into(HostCall& call, const at::Tensor& output, const at::Tensor& input,
-                                 const c10d::ReduceOp& op, int ranks);
+shm::Request all_gather_into(HostCall& call,
+                             const at::Tensor& output,
+                             const at::Tensor& input,
+                             int ranks);
+shm::Request reduce_scatter_into(HostCall& call,
+                                 const at::Tensor& output,
+                                 const at::Tensor& input,
+                                 const c10d::ReduceOp& op,
+                                 int ranks);
 
 }  // namespace muster

@@ -31,15 +31,18 @@ at::Tensor sparse_sum(const at::Tensor& tensor, int ranks, const AllGather& all_
   const at::Tensor mine = tensor.to(at::kCPU).coalesce();
   // How many entries each has, and the shape that all must have.
   auto facts = at::full({1, mine.dim() + 1}, mine._nnz(), at::kLong);
-  for (int64_t dim = 0; dim < mine.dim(); ++dim) facts[0][dim + 1] = mine.size(dim);
+  for (int64_t dim = 0; dim < mine.dim(); ++dim)
+    facts[0][dim + 1] = mine.size(dim);
   const at::Tensor counts = gathered(facts, 1, ranks, all_gather);
   if (!counts.slice(1, 1).eq(facts.slice(1, 1)).all().item<bool>()) {
     throw Error(ErrorCode::invalid_argument,
                 cat("all_reduce: expected the same shape on every rank, got other shapes than [",
-                    join(mine.sizes(), ", "), "]"));
+                    join(mine.sizes(), ", "),
+                    "]"));
   }
   const int64_t most = counts.select(1, 0).max().item<int64_t>();
-  if (most == 0) return mine;
+  if (most == 0)
+    return mine;
   const at::Tensor indices = gathered(mine.indices().t().contiguous(), most, ranks, all_gather);
   const at::Tensor values = gathered(mine.values(), most, ranks, all_gather);
   std::vector<at::Tensor> their_indices, their_values;
@@ -50,7 +53,8 @@ at::Tensor sparse_sum(const at::Tensor& tensor, int ranks, const AllGather& all_
     their_indices.push_back(indices.slice(0, first, first + count).t());
     their_values.push_back(values.slice(0, first, first + count).reshape(shape));
   }
-  const auto sum = at::sparse_coo_tensor(at::cat(their_indices, 1), at::cat(their_values), mine.sizes());
+  const auto sum =
+      at::sparse_coo_tensor(at::cat(their_indices, 1), at::cat(their_values), mine.sizes());
   return sum.coalesce();
 }
 

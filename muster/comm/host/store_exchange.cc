@@ -7,16 +7,18 @@
 
 namespace muster {
 
-shm::Exchange exchange_over(const c10::intrusive_ptr<c10d::Store>& given, int rank,
+shm::Exchange exchange_over(const c10::intrusive_ptr<c10d::Store>& given,
+                            int rank,
                             std::chrono::milliseconds timeout) {
   const int64_t generation = given->add(cat("generation/", rank), 1);
   const auto store = c10::make_intrusive<c10d::PrefixStore>(cat(generation), given);
-  return {.set = [store](const std::string& key, const std::string& value) { store->set(key, value); },
-          .get =
-              [store, timeout](const std::string& key) {
-                store->wait({key}, timeout);
-                return store->get_to_str(key);
-              }};
+  return {
+      .set = [store](const std::string& key, const std::string& value) { store->set(key, value); },
+      .get =
+          [store, timeout](const std::string& key) {
+            store->wait({key}, timeout);
+            return store->get_to_str(key);
+          }};
 }
 
 }  // namespace muster

@@ -13,8 +13,10 @@ class Store;
 
 namespace muster {
 
-// Through which a carrier's ranks meet. Of a store that is used again, nothing is read that was said before.
-shm::Exchange exchange_over(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+// Through which a carrier's ranks meet. Of a store that is used again, nothing is read that was
+// said before.
+shm::Exchange exchange_over(const c10::intrusive_ptr<c10d::Store>& store,
+                            int rank,
                             std::chrono::milliseconds timeout);
 
 }  // namespace muster

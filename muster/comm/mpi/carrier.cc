@@ -17,23 +17,27 @@ constexpr std::chrono::seconds kParting{10};
 
 class MpiCarrier : public Carrier {
  public:
-  MpiCarrier(Engine& engine, std::shared_ptr<Group> group) : engine_(engine), group_(std::move(group)) {
+  MpiCarrier(Engine& engine, std::shared_ptr<Group> group)
+      : engine_(engine), group_(std::move(group)) {
     engine_.opened();
   }
   ~MpiCarrier() override {
-    if (left_) return;
+    if (left_)
+      return;
     MpiCarrier::give_up();
     engine_.closed(false);
   }
 
   void submit(Operation operation) override {
-    for (const shm::Request& request : operation.requests) check_reduction(request);
+    for (const shm::Request& request : operation.requests)
+      check_reduction(request);
     const std::lock_guard lock(mutex_);  // numbers are given in the order of the calls
     ++sequence_;
     auto requests = std::make_shared<std::vector<shm::Request>>(std::move(operation.requests));
     const std::string name = cat(shm::to_string(requests->at(0).kind), " #", sequence_);
     post(
-        name, operation.timeout,
+        name,
+        operation.timeout,
         // Nothing of the carrier's, which may be gone when this runs.
         [requests, group = group_, &engine = engine_](Flight& flight) {
           for (const shm::Request& request : *requests)
@@ -42,26 +46,33 @@ class MpiCarrier : public Carrier {
         std::move(operation.done));
   }
 
-  void send(int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
+  void send(
+      int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
     check_tag("send", tag);
     post(
-        cat("send to ", to, " (tag ", tag, ")"), timeout,
+        cat("send to ", to, " (tag ", tag, ")"),
+        timeout,
         [=, comm = group_->communicators.messages](Flight& flight) {
           start_send(data, to, tag, comm, flight);
         },
         std::move(done));
   }
 
-  void receive(int from, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
+  void receive(
+      int from, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
     check_tag("recv", tag);
     const bool any = from == shm::kAnySource;
     if (any && data.bytes > kPieceBytes) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("recv: expected at most ", kPieceBytes, " bytes from any rank, got ", data.bytes,
+                  cat("recv: expected at most ",
+                      kPieceBytes,
+                      " bytes from any rank, got ",
+                      data.bytes,
                       "; name the rank, or send less at once"));
     }
     post(
-        cat("recv from ", any ? "any rank" : cat(from), " (tag ", tag, ")"), timeout,
+        cat("recv from ", any ? "any rank" : cat(from), " (tag ", tag, ")"),
+        timeout,
         [=, comm = group_->communicators.messages](Flight& flight) {
           start_receive(data, any ? MPI_ANY_SOURCE : from, tag, comm, flight);
         },
@@ -69,9 +80,10 @@ class MpiCarrier : public Carrier {
   }
 
   void give_up() override {
-    engine_.give_up(
-        group_, std::make_exception_ptr(Error(ErrorCode::failed_precondition,
-                                              cat("mpi: this rank (", where(), ") has given the group up"))));
+    engine_.give_up(group_,
+                    std::make_exception_ptr(
+                        Error(ErrorCode::failed_precondition,
+                              cat("mpi: this rank (", where(), ") has given the group up"))));
   }
 
   void leave() override {
@@ -79,7 +91,8 @@ class MpiCarrier : public Carrier {
     const auto in_good_order = std::make_shared<bool>(false);
     engine_.run_and_wait("MPI_Comm_free", kParting, [in_good_order, group = group_] {
       *in_good_order = group->under_way == 0;
-      if (!*in_good_order) return;
+      if (!*in_good_order)
+        return;
       check(MPI_Comm_free(&group->communicators.messages), "MPI_Comm_free");
       check(MPI_Comm_free(&group->communicators.collectives), "MPI_Comm_free");
     });
@@ -95,20 +108,30 @@ class MpiCarrier : public Carrier {
     using shm::Kind;
     const bool reduces = request.kind == Kind::all_reduce || request.kind == Kind::reduce ||
                          request.kind == Kind::reduce_scatter;
-    if (!reduces || shm::reduce_for(request.type, request.op) != nullptr) return;
+    if (!reduces || shm::reduce_for(request.type, request.op) != nullptr)
+      return;
     throw Error(ErrorCode::invalid_argument,
-                cat(shm::to_string(request.kind), ": expected an operation that ",
-                    shm::to_string(request.type), " has, got ", shm::to_string(request.op)));
+                cat(shm::to_string(request.kind),
+                    ": expected an operation that ",
+                    shm::to_string(request.type),
+                    " has, got ",
+                    shm::to_string(request.op)));
   }
 
   void check_tag(const char* operation, int tag) const {
-    if (tag >= 0 && tag <= engine_.world().highest_tag) return;
+    if (tag >= 0 && tag <= engine_.world().highest_tag)
+      return;
     throw Error(ErrorCode::invalid_argument,
-                cat(operation, ": expected a tag from 0 to ", engine_.world().highest_tag,
-                    " (the highest of this MPI), got ", tag));
+                cat(operation,
+                    ": expected a tag from 0 to ",
+                    engine_.world().highest_tag,
+                    " (the highest of this MPI), got ",
+                    tag));
   }
 
-  void post(const std::string& name, std::chrono::milliseconds timeout, std::function<void(Flight&)> start,
+  void post(const std::string& name,
+            std::chrono::milliseconds timeout,
+            std::function<void(Flight&)> start,
             Done done) {
     group_->rethrow_if_broken();
     engine_.post({.name = cat(name, " on ", where()),
@@ -134,7 +157,8 @@ struct Place {
 // "3 8"; none is what is no such text.
 Place place_from(const std::string& text) {
   const auto words = split(text, ' ');
-  if (words.size() != 2) return {};
+  if (words.size() != 2)
+    return {};
   return {.rank = static_cast<int>(parse_int(words[0]).value_or(-1)),
           .size = static_cast<int>(parse_int(words[1]).value_or(0))};
 }
@@ -148,7 +172,8 @@ std::vector<Place> tell_places(const MpiRendezvous& rendezvous, const Engine::Wo
   return places;
 }
 
-void check_places(const MpiRendezvous& rendezvous, const std::vector<Place>& places,
+void check_places(const MpiRendezvous& rendezvous,
+                  const std::vector<Place>& places,
                   const std::string& library) {
   std::set<int> distinct;
   for (int rank = 0; rank < rendezvous.size; ++rank) {
@@ -157,12 +182,24 @@ void check_places(const MpiRendezvous& rendezvous, const std::vector<Place>& pla
     const bool right = rendezvous.of_all_ranks
                            ? place.rank == rank && place.size == rendezvous.size
                            : place.size == places[0].size && distinct.insert(place.rank).second;
-    if (is_one && right) continue;
-    const std::string expected =
-        rendezvous.of_all_ranks ? cat("process ", rank, " of ", rendezvous.size) : "a process of its own";
+    if (is_one && right)
+      continue;
+    const std::string expected = rendezvous.of_all_ranks
+                                     ? cat("process ", rank, " of ", rendezvous.size)
+                                     : "a process of its own";
     throw Error(ErrorCode::invalid_argument,
-                cat("mpi: expected rank ", rank, " of ", rendezvous.size, " to be ", expected,
-                    " in MPI_COMM_WORLD, got process ", place.rank, " of ", place.size, " (", library,
+                cat("mpi: expected rank ",
+                    rank,
+                    " of ",
+                    rendezvous.size,
+                    " to be ",
+                    expected,
+                    " in MPI_COMM_WORLD, got process ",
+                    place.rank,
+                    " of ",
+                    place.size,
+                    " (",
+                    library,
                     "); start all ranks by one mpirun of that MPI, and let it number them"));
   }
 }
@@ -175,12 +212,14 @@ std::unique_ptr<Carrier> connect(const MpiRendezvous& rendezvous) {
   group->communicators.rank = rendezvous.rank;
   group->communicators.size = rendezvous.size;
   std::vector<int> ranks;
-  std::transform(places.begin(), places.end(), std::back_inserter(ranks),
-                 [](const Place& place) { return place.rank; });
+  std::transform(places.begin(), places.end(), std::back_inserter(ranks), [](const Place& place) {
+    return place.rank;
+  });
   engine.run_and_wait("MPI_Comm_create_group", rendezvous.timeout, [group, ranks] {
     MPI_Group world = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
     check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
-    check(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &members), "MPI_Group_incl");
+    check(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &members),
+          "MPI_Group_incl");
     for (MPI_Comm* made : {&group->communicators.collectives, &group->communicators.messages}) {
       check(MPI_Comm_create_group(MPI_COMM_WORLD, members, 0, made), "MPI_Comm_create_group");
       check(MPI_Comm_set_errhandler(*made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");

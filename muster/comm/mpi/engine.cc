@@ -22,19 +22,21 @@ namespace muster::mpi {
 
 namespace {
 
-// MPI moves data only while it is called. So it is asked without pause while something is likely to end soon,
-// then with short sleeps, and now and then when nothing is under way, because a peer may wait for what this
-// rank has sent.
+// MPI moves data only while it is called. So it is asked without pause while something is likely to
+// end soon, then with short sleeps, and now and then when nothing is under way, because a peer may
+// wait for what this rank has sent.
 constexpr std::chrono::microseconds kEager{20000};
 constexpr std::chrono::microseconds kNap{50};
 constexpr std::chrono::milliseconds kIdle{5};
 
-constexpr std::chrono::seconds kLastMoment{1};  // at exit, for a thread that may be stuck inside of MPI
+constexpr std::chrono::seconds kLastMoment{
+    1};  // at exit, for a thread that may be stuck inside of MPI
 
 std::string library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;
-  if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return "an unknown MPI";
+  if (MPI_Get_library_version(text, &length) != MPI_SUCCESS)
+    return "an unknown MPI";
   const std::string all(text, static_cast<size_t>(length));
   return all.substr(0, all.find_first_of(",\n"));
 }
@@ -46,7 +48,8 @@ std::exception_ptr failure_of(const std::string& operation) {
   } catch (const Error& error) {
     return std::make_exception_ptr(Error(error.code(), cat(operation, ": ", error.message())));
   } catch (const std::exception& error) {
-    return std::make_exception_ptr(Error(ErrorCode::backend_failed, cat(operation, ": ", error.what())));
+    return std::make_exception_ptr(
+        Error(ErrorCode::backend_failed, cat(operation, ": ", error.what())));
   }
 }
 
@@ -90,9 +93,11 @@ void Engine::get_ready() {
   check(MPI_Finalized(&is_over), "MPI_Finalized");
   if (is_over != 0) {
     throw Error(ErrorCode::failed_precondition,
-                "mpi: expected an MPI that can be used, got one that was finalised; make groups before that");
+                "mpi: expected an MPI that can be used, got one that was finalised; make groups "
+                "before that");
   }
-  if (!reductions_) initialise(is_there != 0);
+  if (!reductions_)
+    initialise(is_there != 0);
 }
 
 void Engine::initialise(bool by_the_program) {
@@ -100,10 +105,11 @@ void Engine::initialise(bool by_the_program) {
   if (by_the_program) {
     check(MPI_Query_thread(&level), "MPI_Query_thread");
     if (level < MPI_THREAD_MULTIPLE) {
-      throw Error(
-          ErrorCode::failed_precondition,
-          cat("mpi: expected the program's own MPI_Init_thread to give MPI_THREAD_MULTIPLE, got level ",
-              level, "; ask for it, or leave MPI to muster"));
+      throw Error(ErrorCode::failed_precondition,
+                  cat("mpi: expected the program's own MPI_Init_thread to give "
+                      "MPI_THREAD_MULTIPLE, got level ",
+                      level,
+                      "; ask for it, or leave MPI to muster"));
     }
   } else {
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread");
@@ -114,7 +120,8 @@ void Engine::initialise(bool by_the_program) {
   check(MPI_Comm_size(MPI_COMM_WORLD, &world_.size), "MPI_Comm_size");
   int* tag = nullptr;
   int found = 0;
-  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&tag), &found), "MPI_Comm_get_attr");
+  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&tag), &found),
+        "MPI_Comm_get_attr");
   world_.highest_tag = found != 0 ? *tag : 32767;
   world_.library = library_version();
   reductions_.emplace();
@@ -124,7 +131,9 @@ void Engine::end_at_exit() {
   std::unique_lock lock(mutex_);
   stop_ = true;
   changed_.notify_all();
-  const auto ended = [this] { return ended_; };
+  const auto ended = [this] {
+    return ended_;
+  };
   if (may_finalise()) {
     changed_.wait(lock, ended);  // for the other ranks, as MPI_Finalize does
   } else {
@@ -133,7 +142,8 @@ void Engine::end_at_exit() {
 }
 
 void Engine::closed(bool in_good_order) {
-  if (!in_good_order) spoiled_ = true;
+  if (!in_good_order)
+    spoiled_ = true;
   --groups_;
 }
 
@@ -145,15 +155,22 @@ void Engine::enqueue(std::function<void()> item) {
   changed_.notify_one();
 }
 
-void Engine::run_and_wait(const char* what, std::chrono::milliseconds timeout, std::function<void()> body) {
-  if (std::this_thread::get_id() == thread_.get_id()) return body();
+void Engine::run_and_wait(const char* what,
+                          std::chrono::milliseconds timeout,
+                          std::function<void()> body) {
+  if (std::this_thread::get_id() == thread_.get_id())
+    return body();
   const auto packaged = std::make_shared<std::packaged_task<void()>>(std::move(body));
   auto result = packaged->get_future();
   enqueue([packaged] { (*packaged)(); });
   if (result.wait_for(timeout) != std::future_status::ready) {
     spoiled_ = true;
-    throw Error(ErrorCode::timeout, cat("mpi: expected ", what, " to end within ", timeout.count(),
-                                        " ms, got no answer; see whether all ranks have called it"));
+    throw Error(ErrorCode::timeout,
+                cat("mpi: expected ",
+                    what,
+                    " to end within ",
+                    timeout.count(),
+                    " ms, got no answer; see whether all ranks have called it"));
   }
   result.get();
 }
@@ -171,7 +188,8 @@ void Engine::give_up(const std::shared_ptr<Group>& group, const std::exception_p
 
 void Engine::take_off(Operation operation) {
   const auto group = operation.group;
-  Airborne& airborne = flights_.emplace_back(Airborne{.operation = std::move(operation), .flight = {}});
+  Airborne& airborne =
+      flights_.emplace_back(Airborne{.operation = std::move(operation), .flight = {}});
   ++group->under_way;
   try {
     group->rethrow_if_broken();
@@ -184,15 +202,17 @@ void Engine::take_off(Operation operation) {
 // Says how it ended. A flight without a group has landed.
 void Engine::land(Airborne& airborne, const std::exception_ptr& error) {
   --std::exchange(airborne.operation.group, nullptr)->under_way;
-  airborne.operation.done(
-      {.source = airborne.flight.source(), .error = error, .memory_in_use = !airborne.flight.idle()});
+  airborne.operation.done({.source = airborne.flight.source(),
+                           .error = error,
+                           .memory_in_use = !airborne.flight.idle()});
 }
 
 // Lets go of what has landed, unless MPI may still use its memory, which `done` holds.
 void Engine::sweep() {
   for (auto at = flights_.begin(); at != flights_.end();) {
     const auto airborne = at++;
-    if (airborne->operation.group) continue;
+    if (airborne->operation.group)
+      continue;
     if (airborne->flight.idle()) {
       flights_.erase(airborne);
     } else {
@@ -206,10 +226,12 @@ void Engine::break_group(Group& group, const std::exception_ptr& error) {
   spoiled_ = true;
   {
     const std::lock_guard lock(group.mutex);
-    if (!group.broken) group.broken = error;
+    if (!group.broken)
+      group.broken = error;
   }
   for (Airborne& airborne : flights_)
-    if (airborne.operation.group.get() == &group) land(airborne, error);
+    if (airborne.operation.group.get() == &group)
+      land(airborne, error);
 }
 
 // True when it has ended.
@@ -221,10 +243,13 @@ bool Engine::poll_one(Airborne& airborne) {
       land(airborne, nullptr);
       return true;
     }
-    if (!operation.deadline.passed()) return false;
+    if (!operation.deadline.passed())
+      return false;
     throw Error(ErrorCode::timeout,
-                cat("expected its end within ", operation.timeout.count(),
-                    " ms, got none; see what the other ranks do, or give a longer timeout (MPI cannot end an "
+                cat("expected its end within ",
+                    operation.timeout.count(),
+                    " ms, got none; see what the other ranks do, or give a longer timeout (MPI "
+                    "cannot end an "
                     "operation: this group is over)"));
   } catch (...) {
     const auto why = failure_of(operation.name);
@@ -240,7 +265,8 @@ bool Engine::poll_one(Airborne& airborne) {
 bool Engine::poll() {
   bool moved = false;
   for (auto& airborne : flights_)
-    if (airborne.operation.group) moved = poll_one(airborne) || moved;
+    if (airborne.operation.group)
+      moved = poll_one(airborne) || moved;
   sweep();
   return moved;
 }
@@ -252,8 +278,11 @@ void Engine::keep_going() {
 
 // Until there may be something to do.
 void Engine::pause(std::unique_lock<std::mutex>& lock) {
-  const auto wanted = [this] { return stop_ || !work_items_.empty(); };
-  if (flights_.empty() && groups_ == 0) return changed_.wait(lock, wanted);
+  const auto wanted = [this] {
+    return stop_ || !work_items_.empty();
+  };
+  if (flights_.empty() && groups_ == 0)
+    return changed_.wait(lock, wanted);
   if (flights_.empty()) {
     changed_.wait_for(lock, kIdle, wanted);
     return;
@@ -270,14 +299,18 @@ void Engine::pause(std::unique_lock<std::mutex>& lock) {
 void Engine::run() {
   std::unique_lock lock(mutex_);
   while (!stop_ || !work_items_.empty()) {
-    if (work_items_.empty()) pause(lock);
+    if (work_items_.empty())
+      pause(lock);
     std::deque<std::function<void()>> items = std::exchange(work_items_, {});
     lock.unlock();
-    for (auto& item : items) item();
-    if (!items.empty()) moved_ = Clock::now();
+    for (auto& item : items)
+      item();
+    if (!items.empty())
+      moved_ = Clock::now();
     items.clear();  // what they hold goes before the lock is taken
     if (!flights_.empty()) {
-      if (poll()) moved_ = Clock::now();
+      if (poll())
+        moved_ = Clock::now();
     } else if (groups_ > 0 && reductions_) {
       keep_going();
     }

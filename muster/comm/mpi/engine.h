@@ -1,5 +1,6 @@
-// The thread that makes all of this process's calls of MPI: it initialises MPI, starts operations in the
-// order in which they are posted, asks after those under way, and finalises. One a process, because MPI is.
+// The thread that makes all of this process's calls of MPI: it initialises MPI, starts operations
+// in the order in which they are posted, asks after those under way, and finalises. One a process,
+// because MPI is.
 #pragma once
 
 #include <mpi.h>
@@ -31,7 +32,8 @@ struct Group {
 
   void rethrow_if_broken() {
     const std::lock_guard lock(mutex);
-    if (broken) std::rethrow_exception(broken);
+    if (broken)
+      std::rethrow_exception(broken);
   }
 };
 
@@ -52,23 +54,25 @@ class Engine {
     std::string library;  // "Open MPI v4.1.4"
   };
 
-  // Starts it, and MPI, at the first call. Throws: failed_precondition when the program's own MPI cannot be
-  // used; timeout; backend_failed.
+  // Starts it, and MPI, at the first call. Throws: failed_precondition when the program's own MPI
+  // cannot be used; timeout; backend_failed.
   static Engine& of_process(std::chrono::milliseconds timeout);
 
   const World& world() const { return world_; }
   const Reductions& reductions() const { return *reductions_; }
 
   // Runs `body` in the thread. Blocking: until it has run. Throws: what it throws; timeout.
-  void run_and_wait(const char* what, std::chrono::milliseconds timeout, std::function<void()> body);
+  void run_and_wait(const char* what,
+                    std::chrono::milliseconds timeout,
+                    std::function<void()> body);
 
   void post(Operation operation);
 
   // Ends what the group has under way with `error`, which all later operations get too.
   void give_up(const std::shared_ptr<Group>& group, const std::exception_ptr& error);
 
-  // The groups that there are: MPI is asked to go on as long as one is. One that was not left in good order
-  // keeps MPI from being finalised, which would wait for ranks that may have failed.
+  // The groups that there are: MPI is asked to go on as long as one is. One that was not left in
+  // good order keeps MPI from being finalised, which would wait for ranks that may have failed.
   void opened() { ++groups_; }
   void closed(bool in_good_order);
 

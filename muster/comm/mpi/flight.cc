@@ -11,21 +11,29 @@ namespace muster::mpi {
 bool Flight::test() {
   statuses_.resize(requests_.size());
   int over = 0;
-  const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &over, statuses_.data());
-  if (code != MPI_SUCCESS && class_of(code) != MPI_ERR_IN_STATUS) check(code, "MPI_Testall");
-  if (code == MPI_SUCCESS && over == 0) return false;
+  const int code =
+      MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &over, statuses_.data());
+  if (code != MPI_SUCCESS && class_of(code) != MPI_ERR_IN_STATUS)
+    check(code, "MPI_Testall");
+  if (code == MPI_SUCCESS && over == 0)
+    return false;
   for (size_t i = 0; i < requests_.size(); ++i) {
     const int own = code == MPI_SUCCESS ? MPI_SUCCESS : statuses_[i].MPI_ERROR;
-    if (own == MPI_ERR_PENDING) continue;
+    if (own == MPI_ERR_PENDING)
+      continue;
     if (own != MPI_SUCCESS && class_of(own) == MPI_ERR_TRUNCATE) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("expected a message of ", expected_[i],
+                  cat("expected a message of ",
+                      expected_[i],
                       " bytes, got a longer one; send and receive tensors of one size"));
     }
-    if (own != MPI_SUCCESS) check(own, "an operation of MPI");
-    if (expected_[i] != kNotAMessage) check_message(i, statuses_[i]);
+    if (own != MPI_SUCCESS)
+      check(own, "an operation of MPI");
+    if (expected_[i] != kNotAMessage)
+      check_message(i, statuses_[i]);
   }
-  for (const auto& action : at_end_) action();
+  for (const auto& action : at_end_)
+    action();
   return true;
 }
 
@@ -33,15 +41,22 @@ void Flight::check_message(size_t i, const MPI_Status& status) {
   int bytes = 0;
   check(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
   source_ = status.MPI_SOURCE;
-  if (static_cast<size_t>(bytes) == expected_[i]) return;
+  if (static_cast<size_t>(bytes) == expected_[i])
+    return;
   throw Error(ErrorCode::invalid_argument,
-              cat("expected a message of ", expected_[i], " bytes, got ", bytes, " from rank ", source_,
+              cat("expected a message of ",
+                  expected_[i],
+                  " bytes, got ",
+                  bytes,
+                  " from rank ",
+                  source_,
                   "; send and receive tensors of one size"));
 }
 
 bool Flight::idle() const {
-  return std::all_of(requests_.begin(), requests_.end(),
-                     [](const MPI_Request& request) { return request == MPI_REQUEST_NULL; });
+  return std::all_of(requests_.begin(), requests_.end(), [](const MPI_Request& request) {
+    return request == MPI_REQUEST_NULL;
+  });
 }
 
 }  // namespace muster::mpi

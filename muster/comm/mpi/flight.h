@@ -1,4 +1,5 @@
-// What is under way of one operation: MPI's requests, what each received must be, and what to do at the end.
+// What is under way of one operation: MPI's requests, what each received must be, and what to do at
+// the end.
 #pragma once
 
 #include <mpi.h>
@@ -9,8 +10,8 @@
 
 namespace muster::mpi {
 
-// MPI counts in int, and some of its implementations multiply that by the number of ranks or look into it
-// without care: more goes in pieces.
+// MPI counts in int, and some of its implementations multiply that by the number of ranks or look
+// into it without care: more goes in pieces.
 inline constexpr size_t kPieceBytes = size_t{1} << 30;
 
 class Flight {
@@ -28,8 +29,8 @@ class Flight {
   }
   void at_end(std::function<void()> action) { at_end_.push_back(std::move(action)); }
 
-  // Whether all is over; then the results are there. Throws: invalid_argument when a message has another size
-  // than its receive; what check() throws.
+  // Whether all is over; then the results are there. Throws: invalid_argument when a message has
+  // another size than its receive; what check() throws.
   bool test();
 
   // A failed one may still be using its memory.

@@ -16,42 +16,55 @@ namespace muster {
 
 namespace {
 
-// Which library to take, best first, by what the launcher has set: an MPI under another one's launcher would
-// start a world of its own in every process.
+// Which library to take, best first, by what the launcher has set: an MPI under another one's
+// launcher would start a world of its own in every process.
 std::vector<std::string> libraries_for_launcher() {
-  if (get_env("OMPI_COMM_WORLD_SIZE")) return {"muster_mpi_ompi", "muster_mpi"};
-  if (get_env("PMIX_RANK")) return {"muster_mpi_ompi", "muster_mpi_mpich", "muster_mpi"};
-  if (get_env("PMI_RANK") || get_env("PMI_ID")) return {"muster_mpi_mpich", "muster_mpi"};
+  if (get_env("OMPI_COMM_WORLD_SIZE"))
+    return {"muster_mpi_ompi", "muster_mpi"};
+  if (get_env("PMIX_RANK"))
+    return {"muster_mpi_ompi", "muster_mpi_mpich", "muster_mpi"};
+  if (get_env("PMI_RANK") || get_env("PMI_ID"))
+    return {"muster_mpi_mpich", "muster_mpi"};
   throw Error(ErrorCode::failed_precondition,
-              "mpi: expected a process that an MPI launcher has started (OMPI_COMM_WORLD_SIZE, PMIX_RANK or "
+              "mpi: expected a process that an MPI launcher has started (OMPI_COMM_WORLD_SIZE, "
+              "PMIX_RANK or "
               "PMI_RANK), got none; start it as `mpirun -n 4 PROGRAM`, or take another backend");
 }
 
 // Beside libmuster itself, wherever that was installed.
 std::string find_library() {
   const auto names = libraries_for_launcher();
-  if (const auto path = get_env("MUSTER_MPI_LIBRARY")) return *path;
+  if (const auto path = get_env("MUSTER_MPI_LIBRARY"))
+    return *path;
   Dl_info self{};
   ::dladdr(reinterpret_cast<void*>(&make_mpi), &self);
   const std::string libmuster = self.dli_fname != nullptr ? self.dli_fname : "";
   const std::string folder = libmuster.substr(0, libmuster.find_last_of('/') + 1);
   for (const std::string& name : names) {
     std::string path = cat(folder, "lib", name, ".so");
-    if (::access(path.c_str(), F_OK) == 0) return path;
+    if (::access(path.c_str(), F_OK) == 0)
+      return path;
   }
-  throw Error(ErrorCode::unavailable,
-              cat("mpi: expected the library ", join(names, " or "), " in ", folder,
-                  ", got none; install the MPI of this launcher with its headers (libopenmpi-dev or "
-                  "libmpich-dev) and build muster with -DMUSTER_MPI=ON"));
+  throw Error(
+      ErrorCode::unavailable,
+      cat("mpi: expected the library ",
+          join(names, " or "),
+          " in ",
+          folder,
+          ", got none; install the MPI of this launcher with its headers (libopenmpi-dev or "
+          "libmpich-dev) and build muster with -DMUSTER_MPI=ON"));
 }
 
 const MpiPlugin& load_mpi_plugin() {
   const std::string path = find_library();
-  // Global: an MPI's own plugins look for it. It stays loaded: MPI can be initialised once a process.
+  // Global: an MPI's own plugins look for it. It stays loaded: MPI can be initialised once a
+  // process.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
   if (library == nullptr) {
-    throw Error(ErrorCode::unavailable, cat("mpi: expected a usable library, got: ", ::dlerror(),
-                                            "; check that this host has the MPI that muster was built with"));
+    throw Error(ErrorCode::unavailable,
+                cat("mpi: expected a usable library, got: ",
+                    ::dlerror(),
+                    "; check that this host has the MPI that muster was built with"));
   }
   const auto function = reinterpret_cast<MpiPluginFunction>(::dlsym(library, kMpiPluginSymbol));
   if (function == nullptr)
@@ -61,8 +74,11 @@ const MpiPlugin& load_mpi_plugin() {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_mpi(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                           bool of_all_ranks, std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<c10d::Backend> make_mpi(const c10::intrusive_ptr<c10d::Store>& store,
+                                           int rank,
+                                           int size,
+                                           bool of_all_ranks,
+                                           std::chrono::milliseconds timeout) {
   auto carrier = load_mpi_plugin().connect({.exchange = exchange_over(store, rank, timeout),
                                             .rank = rank,
                                             .size = size,

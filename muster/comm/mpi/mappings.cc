@@ -14,11 +14,16 @@ struct Named {
 
 // No constants: in Open MPI they are addresses of another library.
 const Named* types() {
-  static const Named all[] = {{shm::Type::f64, MPI_DOUBLE},          {shm::Type::f32, MPI_FLOAT},
-                              {shm::Type::i8, MPI_INT8_T},           {shm::Type::u8, MPI_UINT8_T},
-                              {shm::Type::i16, MPI_INT16_T},         {shm::Type::i32, MPI_INT32_T},
-                              {shm::Type::i64, MPI_INT64_T},         {shm::Type::boolean, MPI_C_BOOL},
-                              {shm::Type::c64, MPI_C_FLOAT_COMPLEX}, {shm::Type::c128, MPI_C_DOUBLE_COMPLEX},
+  static const Named all[] = {{shm::Type::f64, MPI_DOUBLE},
+                              {shm::Type::f32, MPI_FLOAT},
+                              {shm::Type::i8, MPI_INT8_T},
+                              {shm::Type::u8, MPI_UINT8_T},
+                              {shm::Type::i16, MPI_INT16_T},
+                              {shm::Type::i32, MPI_INT32_T},
+                              {shm::Type::i64, MPI_INT64_T},
+                              {shm::Type::boolean, MPI_C_BOOL},
+                              {shm::Type::c64, MPI_C_FLOAT_COMPLEX},
+                              {shm::Type::c128, MPI_C_DOUBLE_COMPLEX},
                               {shm::Type::other, MPI_BYTE}};
   return all;
 }
@@ -27,7 +32,8 @@ const Named* types() {
 template <shm::Op op>
 void combine(void* in, void* in_and_out, int* count, MPI_Datatype* type) {
   const Named* named = types();
-  while (named->type != shm::Type::other && named->mpi != *type) ++named;
+  while (named->type != shm::Type::other && named->mpi != *type)
+    ++named;
   const void* const sources[] = {in, in_and_out};
   shm::reduce_for(named->type, op)(in_and_out, sources, 2, static_cast<size_t>(*count));
 }
@@ -37,7 +43,8 @@ void combine(void* in, void* in_and_out, int* count, MPI_Datatype* type) {
 std::string text_of(int code) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
-  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) return cat("MPI error ", code);
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS)
+    return cat("MPI error ", code);
   return {text, static_cast<size_t>(length)};
 }
 
@@ -48,28 +55,41 @@ int class_of(int code) {
 }
 
 void check(int code, const char* what) {
-  if (code == MPI_SUCCESS) return;
+  if (code == MPI_SUCCESS)
+    return;
 #ifdef MPIX_ERR_PROC_FAILED
   if (class_of(code) == MPIX_ERR_PROC_FAILED) {
-    throw Error(ErrorCode::peer_failed, cat("mpi: ", what, ": another rank ended (", text_of(code),
-                                            "); the first rank that failed has the cause"));
+    throw Error(ErrorCode::peer_failed,
+                cat("mpi: ",
+                    what,
+                    ": another rank ended (",
+                    text_of(code),
+                    "); the first rank that failed has the cause"));
   }
 #endif
   throw Error(ErrorCode::backend_failed, cat("mpi: ", what, ": ", text_of(code)));
 }
 
 MPI_Datatype type_of(shm::Type type) {
-  if (type == shm::Type::f16 || type == shm::Type::bf16) return MPI_FLOAT;
+  if (type == shm::Type::f16 || type == shm::Type::bf16)
+    return MPI_FLOAT;
   const Named* named = types();
-  while (named->type != shm::Type::other && named->type != type) ++named;
+  while (named->type != shm::Type::other && named->type != type)
+    ++named;
   return named->mpi;
 }
 
 Reductions::Reductions() {
-  MPI_User_function* const functions[] = {
-      combine<shm::Op::sum>,     combine<shm::Op::sum>,  combine<shm::Op::min>, combine<shm::Op::max>,
-      combine<shm::Op::product>, combine<shm::Op::band>, combine<shm::Op::bor>, combine<shm::Op::bxor>};
-  for (size_t i = 0; i < 8; ++i) check(MPI_Op_create(functions[i], 1, &ops_[i]), "MPI_Op_create");
+  MPI_User_function* const functions[] = {combine<shm::Op::sum>,
+                                          combine<shm::Op::sum>,
+                                          combine<shm::Op::min>,
+                                          combine<shm::Op::max>,
+                                          combine<shm::Op::product>,
+                                          combine<shm::Op::band>,
+                                          combine<shm::Op::bor>,
+                                          combine<shm::Op::bxor>};
+  for (size_t i = 0; i < 8; ++i)
+    check(MPI_Op_create(functions[i], 1, &ops_[i]), "MPI_Op_create");
 }
 
 MPI_Op Reductions::of(shm::Op op) const {

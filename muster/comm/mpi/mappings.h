@@ -1,5 +1,5 @@
-// MPI's errors as muster's, and its types and reductions for muster's. Inside of muster_mpi; for its one
-// thread.
+// MPI's errors as muster's, and its types and reductions for muster's. Inside of muster_mpi; for
+// its one thread.
 #pragma once
 
 #include <mpi.h>
@@ -10,7 +10,8 @@
 
 namespace muster::mpi {
 
-// Throws: backend_failed (peer_failed where MPI says so) with MPI's text, when `code` is not MPI_SUCCESS.
+// Throws: backend_failed (peer_failed where MPI says so) with MPI's text, when `code` is not
+// MPI_SUCCESS.
 void check(int code, const char* what);
 
 // "process 1: MPI_ERR_TRUNCATE: message truncated", as the MPI at hand puts it.

@@ -9,7 +9,8 @@
 
 namespace muster {
 
-// Who wants to be a group, and through what its ranks can tell each other which MPI process each of them is.
+// Who wants to be a group, and through what its ranks can tell each other which MPI process each of
+// them is.
 struct MpiRendezvous {
   shm::Exchange exchange;
   int rank = 0;

@@ -18,7 +18,8 @@ using shm::Part;
 using shm::Request;
 using shm::Type;
 
-constexpr int kTag = 0;  // of the messages that a collective is made of: their order tells them apart
+constexpr int kTag =
+    0;  // of the messages that a collective is made of: their order tells them apart
 
 bool is_half(Type type) {
   return type == Type::f16 || type == Type::bf16;
@@ -27,7 +28,8 @@ bool is_half(Type type) {
 template <class From, class To>
 void convert(const void* from, void* to, size_t count) {
   const auto* in = static_cast<const From*>(from);
-  std::transform(in, in + count, static_cast<To*>(to), [](From value) { return static_cast<To>(value); });
+  std::transform(
+      in, in + count, static_cast<To*>(to), [](From value) { return static_cast<To>(value); });
 }
 
 template <class T>
@@ -37,9 +39,12 @@ void divide(std::byte* data, size_t count, int by) {
 }
 
 void average(Type type, std::byte* data, size_t count, int ranks) {
-  if (type == Type::f64) return divide<double>(data, count, ranks);
-  if (type == Type::c64) return divide<float>(data, 2 * count, ranks);
-  if (type == Type::c128) return divide<double>(data, 2 * count, ranks);
+  if (type == Type::f64)
+    return divide<double>(data, count, ranks);
+  if (type == Type::c64)
+    return divide<float>(data, 2 * count, ranks);
+  if (type == Type::c128)
+    return divide<double>(data, 2 * count, ranks);
   divide<float>(data, count, ranks);
 }
 
@@ -47,19 +52,26 @@ void average(Type type, std::byte* data, size_t count, int ranks) {
 struct Operand {
   Operand(Type type, const Part& part, bool read) : type(type), part(part), data(part.data) {
     count = part.bytes / size_of(type);
-    if (!is_half(type)) return;
+    if (!is_half(type))
+      return;
     wide = std::shared_ptr<float[]>(new float[std::max<size_t>(count, 1)]);
     data = reinterpret_cast<std::byte*>(wide.get());
-    if (!read) return;
-    if (type == Type::f16) convert<c10::Half, float>(part.data, data, count);
-    if (type == Type::bf16) convert<c10::BFloat16, float>(part.data, data, count);
+    if (!read)
+      return;
+    if (type == Type::f16)
+      convert<c10::Half, float>(part.data, data, count);
+    if (type == Type::bf16)
+      convert<c10::BFloat16, float>(part.data, data, count);
   }
 
   // What is left to do when the reduced values are in `data`.
   void finish(Op op, int ranks) const {
-    if (op == Op::avg) average(is_half(type) ? Type::f32 : type, data, count, ranks);
-    if (type == Type::f16) convert<float, c10::Half>(data, part.data, count);
-    if (type == Type::bf16) convert<float, c10::BFloat16>(data, part.data, count);
+    if (op == Op::avg)
+      average(is_half(type) ? Type::f32 : type, data, count, ranks);
+    if (type == Type::f16)
+      convert<float, c10::Half>(data, part.data, count);
+    if (type == Type::bf16)
+      convert<float, c10::BFloat16>(data, part.data, count);
   }
 
   size_t element() const { return is_half(type) ? sizeof(float) : size_of(type); }
@@ -71,7 +83,8 @@ struct Operand {
   std::shared_ptr<float[]> wide;
 };
 
-// Calls `piece(first byte, elements)` for as much as goes at once; once for nothing, which is a call too.
+// Calls `piece(first byte, elements)` for as much as goes at once; once for nothing, which is a
+// call too.
 template <class Piece>
 void in_pieces(size_t count, size_t element, Piece&& piece) {
   const size_t most = kPieceBytes / element;
@@ -87,7 +100,8 @@ void in_pieces(size_t count, size_t element, Piece&& piece) {
 bool is_one_piece(const std::vector<Part>& parts) {
   size_t bytes = 0;
   for (const Part& part : parts) {
-    if (part.data != parts[0].data + bytes || part.bytes != parts[0].bytes) return false;
+    if (part.data != parts[0].data + bytes || part.bytes != parts[0].bytes)
+      return false;
     bytes += part.bytes;
   }
   return bytes <= kPieceBytes;
@@ -102,13 +116,21 @@ bool overlap(const Part& part, const std::vector<Part>& parts) {
 // One collective being started.
 class Start {
  public:
-  Start(const Request& request, const Communicators& group, const Reductions& reductions, Flight& flight)
+  Start(const Request& request,
+        const Communicators& group,
+        const Reductions& reductions,
+        Flight& flight)
       : request_(request), group_(group), op_(reductions.of(request.op)), flight_(flight) {}
 
   void all_reduce() {
     const Operand all(request_.type, request_.out[0], true);
     in_pieces(all.count, all.element(), [&](size_t at, int count) {
-      check(MPI_Iallreduce(MPI_IN_PLACE, all.data + at, count, type_of(all.type), op_, group_.collectives,
+      check(MPI_Iallreduce(MPI_IN_PLACE,
+                           all.data + at,
+                           count,
+                           type_of(all.type),
+                           op_,
+                           group_.collectives,
                            flight_.add()),
             "MPI_Iallreduce");
     });
@@ -122,24 +144,37 @@ class Start {
     const bool in_place = at_root && in.data == out.data;
     const Operand result = !at_root || in_place ? given : Operand(request_.type, out, false);
     in_pieces(given.count, given.element(), [&](size_t at, int count) {
-      check(MPI_Ireduce(in_place ? MPI_IN_PLACE : given.data + at, at_root ? result.data + at : nullptr,
-                        count, type_of(given.type), op_, root, group_.collectives, flight_.add()),
+      check(MPI_Ireduce(in_place ? MPI_IN_PLACE : given.data + at,
+                        at_root ? result.data + at : nullptr,
+                        count,
+                        type_of(given.type),
+                        op_,
+                        root,
+                        group_.collectives,
+                        flight_.add()),
             "MPI_Ireduce");
     });
     flight_.at_end([given, result, at_root, op = request_.op, ranks = group_.size] {
-      if (at_root) result.finish(op, ranks);
+      if (at_root)
+        result.finish(op, ranks);
     });
   }
 
   void reduce_scatter() {
     const Part& out = request_.out[0];
     if (is_half(request_.type) || !is_one_piece(request_.in) || overlap(out, request_.in)) {
-      for (int root = 0; root < group_.size; ++root) reduce(root, in(root), out);
+      for (int root = 0; root < group_.size; ++root)
+        reduce(root, in(root), out);
       return;
     }
     const Operand mine(request_.type, out, false);
-    check(MPI_Ireduce_scatter_block(in(0).data, out.data, static_cast<int>(mine.count), type_of(mine.type),
-                                    op_, group_.collectives, flight_.add()),
+    check(MPI_Ireduce_scatter_block(in(0).data,
+                                    out.data,
+                                    static_cast<int>(mine.count),
+                                    type_of(mine.type),
+                                    op_,
+                                    group_.collectives,
+                                    flight_.add()),
           "MPI_Ireduce_scatter_block");
     flight_.at_end([mine, op = request_.op, ranks = group_.size] { mine.finish(op, ranks); });
   }
@@ -147,7 +182,8 @@ class Start {
   void broadcast() {
     const Part& data = request_.out[0];
     in_pieces(data.bytes, 1, [&](size_t at, int count) {
-      check(MPI_Ibcast(data.data + at, count, MPI_BYTE, request_.root, group_.collectives, flight_.add()),
+      check(MPI_Ibcast(
+                data.data + at, count, MPI_BYTE, request_.root, group_.collectives, flight_.add()),
             "MPI_Ibcast");
     });
   }
@@ -155,13 +191,20 @@ class Start {
   void all_gather() {
     const Part& given = request_.in[0];
     if (!is_one_piece(request_.out)) {
-      for (int peer = 0; peer < group_.size; ++peer) exchange(peer, &given, &out(peer));
+      for (int peer = 0; peer < group_.size; ++peer)
+        exchange(peer, &given, &out(peer));
       return;
     }
     const auto count = static_cast<int>(given.bytes);
     const bool in_place = given.data == out(group_.rank).data;
-    check(MPI_Iallgather(in_place ? MPI_IN_PLACE : given.data, count, MPI_BYTE, out(0).data, count, MPI_BYTE,
-                         group_.collectives, flight_.add()),
+    check(MPI_Iallgather(in_place ? MPI_IN_PLACE : given.data,
+                         count,
+                         MPI_BYTE,
+                         out(0).data,
+                         count,
+                         MPI_BYTE,
+                         group_.collectives,
+                         flight_.add()),
           "MPI_Iallgather");
   }
 
@@ -169,18 +212,21 @@ class Start {
     exchange(request_.root, &request_.in[0], nullptr);
     for (int peer = 0; group_.rank == request_.root && peer < group_.size; ++peer)
       exchange(peer, nullptr, &out(peer));
-    if (group_.rank == request_.root) copy(request_.in[0], out(group_.rank));
+    if (group_.rank == request_.root)
+      copy(request_.in[0], out(group_.rank));
   }
 
   void scatter() {
     exchange(request_.root, nullptr, &request_.out[0]);
     for (int peer = 0; group_.rank == request_.root && peer < group_.size; ++peer)
       exchange(peer, &in(peer), nullptr);
-    if (group_.rank == request_.root) copy(in(group_.rank), request_.out[0]);
+    if (group_.rank == request_.root)
+      copy(in(group_.rank), request_.out[0]);
   }
 
   void all_to_all() {
-    for (int peer = 0; peer < group_.size; ++peer) exchange(peer, &in(peer), &out(peer));
+    for (int peer = 0; peer < group_.size; ++peer)
+      exchange(peer, &in(peer), &out(peer));
   }
 
   void barrier() { check(MPI_Ibarrier(group_.collectives, flight_.add()), "MPI_Ibarrier"); }
@@ -197,11 +243,14 @@ class Start {
   // What goes to `peer`, and what comes from it.
   void exchange(int peer, const Part* to, const Part* from) {
     if (peer == group_.rank) {
-      if (to != nullptr && from != nullptr) copy(*to, *from);
+      if (to != nullptr && from != nullptr)
+        copy(*to, *from);
       return;
     }
-    if (from != nullptr) start_receive(*from, peer, kTag, group_.collectives, flight_);
-    if (to != nullptr) start_send(*to, peer, kTag, group_.collectives, flight_);
+    if (from != nullptr)
+      start_receive(*from, peer, kTag, group_.collectives, flight_);
+    if (to != nullptr)
+      start_send(*to, peer, kTag, group_.collectives, flight_);
   }
 
   const Request& request_;
@@ -212,14 +261,17 @@ class Start {
 
 }  // namespace
 
-void start(const Request& request, const Communicators& group, const Reductions& reductions, Flight& flight) {
+void start(const Request& request,
+           const Communicators& group,
+           const Reductions& reductions,
+           Flight& flight) {
   Start starting(request, group, reductions, flight);
   switch (request.kind) {
     case Kind::all_reduce:
       return starting.all_reduce();
     case Kind::reduce:
-      return starting.reduce(request.root, request.in[0],
-                             group.rank == request.root ? request.out[0] : shm::Part{});
+      return starting.reduce(
+          request.root, request.in[0], group.rank == request.root ? request.out[0] : shm::Part{});
     case Kind::reduce_scatter:
       return starting.reduce_scatter();
     case Kind::broadcast:
@@ -246,7 +298,12 @@ void start_send(const Part& data, int peer, int tag, MPI_Comm comm, Flight& flig
 
 void start_receive(const Part& data, int peer, int tag, MPI_Comm comm, Flight& flight) {
   in_pieces(data.bytes, 1, [&](size_t at, int count) {
-    check(MPI_Irecv(data.data + at, count, MPI_BYTE, peer, tag, comm,
+    check(MPI_Irecv(data.data + at,
+                    count,
+                    MPI_BYTE,
+                    peer,
+                    tag,
+                    comm,
                     flight.add_receive(static_cast<size_t>(count))),
           "MPI_Irecv");
   });

@@ -1,5 +1,5 @@
-// Starts a collective of shared memory's kinds over MPI: nothing in it blocks. Inside of muster_mpi; for its
-// one thread.
+// Starts a collective of shared memory's kinds over MPI: nothing in it blocks. Inside of
+// muster_mpi; for its one thread.
 #pragma once
 
 #include "muster/comm/mpi/flight.h"
@@ -17,10 +17,13 @@ struct Communicators {
 };
 
 // The request's memory stays the caller's until the flight is over. Throws: what check() throws.
-void start(const shm::Request& request, const Communicators& group, const Reductions& reductions,
+void start(const shm::Request& request,
+           const Communicators& group,
+           const Reductions& reductions,
            Flight& flight);
 
-// A message, in pieces where it is long. `peer` may be MPI_ANY_SOURCE in a receive that is one piece.
+// A message, in pieces where it is long. `peer` may be MPI_ANY_SOURCE in a receive that is one
+// piece.
 void start_send(const shm::Part& data, int peer, int tag, MPI_Comm comm, Flight& flight);
 void start_receive(const shm::Part& data, int peer, int tag, MPI_Comm comm, Flight& flight);
 

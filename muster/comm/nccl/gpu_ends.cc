@@ -26,13 +26,16 @@ GpuEnds::~GpuEnds() {
     stop_ = true;
   }
   changed_.notify_one();
-  if (thread_.joinable()) thread_.join();
+  if (thread_.joinable())
+    thread_.join();
 }
 
 void GpuEnds::end_after_stream(CallRecord record) {
-  if (!record) return;
+  if (!record)
+    return;
   try {
-    if (is_capturing_now()) return record.end(/*failed=*/false);
+    if (is_capturing_now())
+      return record.end(/*failed=*/false);
     c10::Event reached(device_.type());
     reached.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
     add({.record = std::move(record), .reached = std::move(reached)});
@@ -43,8 +46,10 @@ void GpuEnds::end_after_stream(CallRecord record) {
 }
 
 void GpuEnds::end_with(CallRecord record, const c10::intrusive_ptr<c10d::Work>& work) {
-  if (!record) return;
-  if (is_capturing_now()) return record.end(/*failed=*/false);
+  if (!record)
+    return;
+  if (is_capturing_now())
+    return record.end(/*failed=*/false);
   add({.record = std::move(record), .work = work});
 }
 
@@ -64,13 +69,15 @@ void GpuEnds::add(Pending pending) {
   }
 }
 
-// Not locked while it asks the GPU: nobody's next call waits for that. It asks once more before it stops.
+// Not locked while it asks the GPU: nobody's next call waits for that. It asks once more before it
+// stops.
 void GpuEnds::run() {
   begin_gpu_thread(device_);
   std::vector<Pending> pending;
   std::unique_lock lock(mutex_);
   for (bool stops = false; !stops;) {
-    if (pending.empty()) changed_.wait(lock, [&] { return stop_ || !added_.empty(); });
+    if (pending.empty())
+      changed_.wait(lock, [&] { return stop_ || !added_.empty(); });
     changed_.wait_for(lock, kAskEvery, [&] { return stop_; });
     stops = stop_;
     std::move(added_.begin(), added_.end(), std::back_inserter(pending));
@@ -84,7 +91,8 @@ void GpuEnds::run() {
 // A GPU that has failed says so wherever it is asked; the rank's own next call tells of it.
 bool GpuEnds::end_if_over(Pending& pending) {
   try {
-    if (pending.work ? !pending.work->isCompleted() : !pending.reached->query()) return false;
+    if (pending.work ? !pending.work->isCompleted() : !pending.reached->query())
+      return false;
     pending.record.end(/*failed=*/pending.work && pending.work->exception() != nullptr);
   } catch (const std::exception&) {
     pending.record.end(/*failed=*/true);

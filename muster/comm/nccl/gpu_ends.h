@@ -1,5 +1,5 @@
-// Ends the records of calls whose end only a GPU knows: NCCL lets the host resume at once. A thread asks the
-// GPU now and then.
+// Ends the records of calls whose end only a GPU knows: NCCL lets the host resume at once. A thread
+// asks the GPU now and then.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -25,8 +25,9 @@ class GpuEnds {
   // What the GPU has not done by then stays under way in the record.
   ~GpuEnds();
 
-  // For a call that has been waited for: it ends when the GPU has done what is on the current stream now. An
-  // event tells, so none of the call's tensors is kept. Throws: c10::Error of a GPU that has failed.
+  // For a call that has been waited for: it ends when the GPU has done what is on the current
+  // stream now. An event tells, so none of the call's tensors is kept. Throws: c10::Error of a GPU
+  // that has failed.
   void end_after_stream(CallRecord record);
 
   // The call ends when its work is over. Until then its tensors are kept.

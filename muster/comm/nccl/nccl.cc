@@ -19,15 +19,16 @@ namespace {
 
 // Beside libmuster itself, wherever that was installed; MUSTER_CUDA_LIBRARY names another.
 std::string plugin_path() {
-  if (const auto path = get_env("MUSTER_CUDA_LIBRARY")) return *path;
+  if (const auto path = get_env("MUSTER_CUDA_LIBRARY"))
+    return *path;
   Dl_info self{};
   ::dladdr(reinterpret_cast<void*>(&use_cuda_device), &self);
   const std::string library = self.dli_fname != nullptr ? self.dli_fname : "";
   return library.substr(0, library.find_last_of('/') + 1) + "libmuster_cuda.so";
 }
 
-// The CUDA part of the LibTorch in use, so that the plugin needs no path to it of its own. Where it cannot be
-// loaded, the plugin's loading tells why.
+// The CUDA part of the LibTorch in use, so that the plugin needs no path to it of its own. Where it
+// cannot be loaded, the plugin's loading tells why.
 void load_cuda_part_of_libtorch() {
   Dl_info cpu{};
   ::dladdr(reinterpret_cast<void*>(&at::CUDAHooksRegistry), &cpu);
@@ -39,13 +40,17 @@ void load_cuda_part_of_libtorch() {
 const CudaPlugin& load_plugin() {
   const std::string path = plugin_path();
   // Without the plugin, the CUDA part alone would be of no use.
-  if (!get_env("MUSTER_CUDA_LIBRARY") && ::access(path.c_str(), R_OK) == 0) load_cuda_part_of_libtorch();
-  // Global: LibTorch's CUDA part registers itself with the CPU part on loading. Loading again is a no-op.
+  if (!get_env("MUSTER_CUDA_LIBRARY") && ::access(path.c_str(), R_OK) == 0)
+    load_cuda_part_of_libtorch();
+  // Global: LibTorch's CUDA part registers itself with the CPU part on loading. Loading again is a
+  // no-op.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
-    throw Error(ErrorCode::unavailable,
-                cat("cuda: expected the library muster_cuda, got: ", ::dlerror(),
-                    "; build muster with a LibTorch that has CUDA (scripts/setup.sh test installs it)"));
+    throw Error(
+        ErrorCode::unavailable,
+        cat("cuda: expected the library muster_cuda, got: ",
+            ::dlerror(),
+            "; build muster with a LibTorch that has CUDA (scripts/setup.sh test installs it)"));
   }
   const auto table = reinterpret_cast<CudaPluginFunction>(::dlsym(library, kCudaPluginSymbol));
   if (table == nullptr)
@@ -55,18 +60,22 @@ const CudaPlugin& load_plugin() {
 
 bool may_have_gpus() {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (visible != nullptr && *visible == '\0') return false;
-  return get_env("MUSTER_CUDA_LIBRARY") || ::dlopen("libcuda.so.1", RTLD_LAZY) != nullptr;  // the driver's
+  if (visible != nullptr && *visible == '\0')
+    return false;
+  return get_env("MUSTER_CUDA_LIBRARY") ||
+         ::dlopen("libcuda.so.1", RTLD_LAZY) != nullptr;  // the driver's
 }
 
-// LibTorch looks for its CUDA part once, when first asked for GPUs, by torch::manual_seed for example, and
-// goes without for good where it finds none. Asked before a rank has its device, it finds this, which loads
-// the part, whose own entry takes this one's place (a plain function, which may be replaced while it runs).
+// LibTorch looks for its CUDA part once, when first asked for GPUs, by torch::manual_seed for
+// example, and goes without for good where it finds none. Asked before a rank has its device, it
+// finds this, which loads the part, whose own entry takes this one's place (a plain function, which
+// may be replaced while it runs).
 constexpr const char* kCudaHooks = "CUDAHooks";
 
 std::unique_ptr<at::CUDAHooksInterface> load_hooks(at::CUDAHooksArgs args) {
   static std::atomic<bool> asked = false;
-  if (asked.exchange(true) || !may_have_gpus()) return nullptr;
+  if (asked.exchange(true) || !may_have_gpus())
+    return nullptr;
   try {
     load_plugin();
   } catch (const Error&) {
@@ -89,8 +98,12 @@ std::string use_cuda_device(c10::Device device) {
   const int count = plugin.device_count();
   if (device.index() < 0 || device.index() >= count) {
     throw Error(ErrorCode::unavailable,
-                cat("cuda: expected a visible GPU, got ", device.str(), " of ", count,
-                    " (CUDA_VISIBLE_DEVICES=", get_env("CUDA_VISIBLE_DEVICES").value_or("unset"),
+                cat("cuda: expected a visible GPU, got ",
+                    device.str(),
+                    " of ",
+                    count,
+                    " (CUDA_VISIBLE_DEVICES=",
+                    get_env("CUDA_VISIBLE_DEVICES").value_or("unset"),
                     "); see `muster devices`, or run on CPU with --nproc-per-node cpu"));
   }
   plugin.set_device(device.index());
@@ -99,7 +112,8 @@ std::string use_cuda_device(c10::Device device) {
 
 void begin_gpu_thread(c10::Device device) noexcept {
   try {
-    if (device.is_cuda()) load_plugin().begin_thread(device.index());
+    if (device.is_cuda())
+      load_plugin().begin_thread(device.index());
   } catch (const std::exception& error) {
     log(LogLevel::debug, cat("cuda: ", error.what()));
   }

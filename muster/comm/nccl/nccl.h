@@ -1,5 +1,6 @@
-// How to make LibTorch's NCCL backend. CUDA and NCCL live in their own shared library, muster_cuda, which is
-// loaded here when the first CUDA device is assigned: one build of a program runs with and without GPUs.
+// How to make LibTorch's NCCL backend. CUDA and NCCL live in their own shared library, muster_cuda,
+// which is loaded here when the first CUDA device is assigned: one build of a program runs with and
+// without GPUs.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,25 +17,26 @@ namespace muster {
 
 struct NcclGroup;  // plugin.h
 
-// Loads muster_cuda and makes `device` the current CUDA device, before anything else on that device; returns
-// its UUID. Throws: unavailable saying what is missing (the library, a driver, the device).
+// Loads muster_cuda and makes `device` the current CUDA device, before anything else on that
+// device; returns its UUID. Throws: unavailable saying what is missing (the library, a driver, the
+// device).
 std::string use_cuda_device(c10::Device device);
 
-// For a thread that only asks `device` about work of others: it uses no other device, and a capture of a CUDA
-// graph in another thread does not mind its questions. Without muster_cuda it does nothing.
+// For a thread that only asks `device` about work of others: it uses no other device, and a capture
+// of a CUDA graph in another thread does not mind its questions. Without muster_cuda it does
+// nothing.
 void begin_gpu_thread(c10::Device device) noexcept;
 
 // NCCL's version, "2.27.3". Throws: unavailable without muster_cuda.
 std::string nccl_version();
 
-// NCCL over `store`. Collective: over the group's ranks, or with a parent over the parent's. Blocking: until
-// all have connected. Throws: unavailable without muster_cuda;
-// backend_failed.
+// NCCL over `store`. Collective: over the group's ranks, or with a parent over the parent's.
+// Blocking: until all have connected. Throws: unavailable without muster_cuda; backend_failed.
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                             const NcclGroup& group);
 
-// For the ranks of `parent` that are not in the group that the others make of it. Collective: over the
-// parent's ranks.
+// For the ranks of `parent` that are not in the group that the others make of it. Collective: over
+// the parent's ranks.
 void stay_out_of_split(c10d::Backend& parent, c10::Device device);
 
 }  // namespace muster

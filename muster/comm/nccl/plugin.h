@@ -17,14 +17,15 @@ namespace muster {
 struct NcclGroup {
   int rank = 0;
   int size = 1;
-  int ordinal = 0;                               // of this rank's device
-  std::chrono::milliseconds timeout{0};          // of a collective
-  std::chrono::milliseconds connect_timeout{0};  // until all ranks have connected, with options.nonblocking
-  std::string name = {};                         // in LibTorch's and NCCL's logs: "world", "ranks 0,2"
-  std::vector<uint64_t> ranks_of_job = {};       // its ranks, as the job numbers them
+  int ordinal = 0;                       // of this rank's device
+  std::chrono::milliseconds timeout{0};  // of a collective
+  std::chrono::milliseconds connect_timeout{
+      0};                 // until all ranks have connected, with options.nonblocking
+  std::string name = {};  // in LibTorch's and NCCL's logs: "world", "ranks 0,2"
+  std::vector<uint64_t> ranks_of_job = {};  // its ranks, as the job numbers them
   NcclOptions options = {};
-  // The group's ranks are some of this one's: NCCL splits its communicator, to which all of its ranks come,
-  // the others by stay_out_of_split(). Null: a communicator of its own.
+  // The group's ranks are some of this one's: NCCL splits its communicator, to which all of its
+  // ranks come, the others by stay_out_of_split(). Null: a communicator of its own.
   c10::intrusive_ptr<c10d::Backend> parent = {};
 };
 

@@ -18,9 +18,11 @@ auto served(const Operation& operation) {
   try {
     return operation();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::unavailable) throw;
-    throw Error(ErrorCode::peer_failed,
-                cat("the host of rank 0, which serves the ranks' store, is gone: ", error.message()));
+    if (error.code() != ErrorCode::unavailable)
+      throw;
+    throw Error(
+        ErrorCode::peer_failed,
+        cat("the host of rank 0, which serves the ranks' store, is gone: ", error.message()));
   }
 }
 
@@ -29,9 +31,12 @@ class InterruptibleStore : public c10d::Store {
   InterruptibleStore(c10::intrusive_ptr<c10d::Store> store, std::function<void()> check)
       : c10d::Store(store->getTimeout()), store_(std::move(store)), check_(std::move(check)) {}
 
-  c10::intrusive_ptr<c10d::Store> clone() override { return interruptible(store_->clone(), check_); }
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    return interruptible(store_->clone(), check_);
+  }
 
-  // The base class declares more overloads of these names (text keys and values): keep them callable.
+  // The base class declares more overloads of these names (text keys and values): keep them
+  // callable.
   using c10d::Store::compareSet;
   using c10d::Store::get;
   using c10d::Store::set;
@@ -40,7 +45,8 @@ class InterruptibleStore : public c10d::Store {
     check_();
     served([&] { store_->set(key, value); });
   }
-  std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+  std::vector<uint8_t> compareSet(const std::string& key,
+                                  const std::vector<uint8_t>& expected,
                                   const std::vector<uint8_t>& desired) override {
     check_();
     return served([&] { return store_->compareSet(key, expected, desired); });
@@ -64,7 +70,8 @@ class InterruptibleStore : public c10d::Store {
     return served([&] { return store_->getNumKeys(); });
   }
   void wait(const std::vector<std::string>& keys) override { wait(keys, getTimeout()); }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
     const Deadline deadline(timeout);
     for (;;) {
       check_();
@@ -72,7 +79,8 @@ class InterruptibleStore : public c10d::Store {
       try {
         return served([&] { store_->wait(keys, is_last ? deadline.left() : kCheckEvery); });
       } catch (const Error& error) {
-        if (is_last || error.code() != ErrorCode::timeout) throw;
+        if (is_last || error.code() != ErrorCode::timeout)
+          throw;
       }
     }
   }

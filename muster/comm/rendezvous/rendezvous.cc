@@ -20,67 +20,90 @@ namespace muster {
 namespace {
 
 // Explicit arguments win over the environment; against it they are a conflict.
-void settle_rank(const InitOptions& options, const std::optional<RankEnv>& env, Rendezvous& rendezvous) {
+void settle_rank(const InitOptions& options,
+                 const std::optional<RankEnv>& env,
+                 Rendezvous& rendezvous) {
   if (options.rank.has_value() != options.world_size.has_value()) {
     throw Error(ErrorCode::invalid_argument,
                 cat("init_process_group: expected rank and world_size together, got only ",
                     options.rank ? "rank" : "world_size"));
   }
   if (!options.rank && !env) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        "init_process_group: expected rank and world size from arguments or from the environment (RANK and "
-        "WORLD_SIZE), got neither; start the program with `muster run` or torchrun, or use muster::run");
+    throw Error(ErrorCode::invalid_argument,
+                "init_process_group: expected rank and world size from arguments or from the "
+                "environment (RANK and "
+                "WORLD_SIZE), got neither; start the program with `muster run` or torchrun, or use "
+                "muster::run");
   }
   rendezvous.rank = options.rank.value_or(env ? env->rank : 0);
   rendezvous.world_size = options.world_size.value_or(env ? env->world_size : 1);
-  if (env && options.rank && (env->rank != rendezvous.rank || env->world_size != rendezvous.world_size)) {
+  if (env && options.rank &&
+      (env->rank != rendezvous.rank || env->world_size != rendezvous.world_size)) {
     throw Error(ErrorCode::invalid_argument,
                 cat("init_process_group: expected arguments and environment to agree, got rank ",
-                    rendezvous.rank, " of ", rendezvous.world_size, " as arguments and rank ", env->rank,
-                    " of ", env->world_size, " from ", env->source, "; give one of them"));
+                    rendezvous.rank,
+                    " of ",
+                    rendezvous.world_size,
+                    " as arguments and rank ",
+                    env->rank,
+                    " of ",
+                    env->world_size,
+                    " from ",
+                    env->source,
+                    "; give one of them"));
   }
-  if (rendezvous.world_size < 1 || rendezvous.rank < 0 || rendezvous.rank >= rendezvous.world_size) {
+  if (rendezvous.world_size < 1 || rendezvous.rank < 0 ||
+      rendezvous.rank >= rendezvous.world_size) {
     throw Error(ErrorCode::invalid_argument,
-                cat("init_process_group: expected 0 <= rank < world_size, got rank ", rendezvous.rank, " of ",
+                cat("init_process_group: expected 0 <= rank < world_size, got rank ",
+                    rendezvous.rank,
+                    " of ",
                     rendezvous.world_size));
   }
 }
 
 // PyTorch's own store, unauthenticated: for ranks that were not started by muster.
-c10::intrusive_ptr<c10d::Store> open_tcp(const std::string& host, int port, bool serve,
+c10::intrusive_ptr<c10d::Store> open_tcp(const std::string& host,
+                                         int port,
+                                         bool serve,
                                          std::chrono::milliseconds timeout) {
-  address_towards(
-      host);  // a clear error in moments for a name that does not resolve; the store would retry for minutes
+  address_towards(host);  // a clear error in moments for a name that does not resolve; the store
+                          // would retry for minutes
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(port);
   options.isServer = serve;
   options.waitWorkers = false;
   options.timeout = timeout;
   c10::intrusive_ptr<c10d::Store> store;
-  const std::string what = serve ? cat("rendezvous: expected rank 0 to listen on port ", port,
+  const std::string what = serve ? cat("rendezvous: expected rank 0 to listen on port ",
+                                       port,
                                        " (see whether another process uses it)")
                                  : cat("rendezvous: expected rank 0's store at ", host, ":", port);
   translate_failures(what, [&] { store = c10::make_intrusive<c10d::TCPStore>(host, options); });
   return store;
 }
 
-// A restarted group must not read the keys of the one before it, which live on in the launcher's store.
+// A restarted group must not read the keys of the one before it, which live on in the launcher's
+// store.
 c10::intrusive_ptr<c10d::Store> of_attempt(c10::intrusive_ptr<c10d::Store> store,
                                            const std::optional<RankEnv>& env) {
-  return c10::make_intrusive<c10d::PrefixStore>(cat("muster/", env ? env->attempt : 0), std::move(store));
+  return c10::make_intrusive<c10d::PrefixStore>(cat("muster/", env ? env->attempt : 0),
+                                                std::move(store));
 }
 
-c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options, const std::optional<RankEnv>& env,
+c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options,
+                                         const std::optional<RankEnv>& env,
                                          Rendezvous& rendezvous) {
   if (env && !env->store.empty()) {
     const auto secret = Secret::from_environment();
-    auto store = adapt_store(open_store(env->store, secret.value_or(Secret()), options.init_timeout),
-                             options.init_timeout);
+    auto store =
+        adapt_store(open_store(env->store, secret.value_or(Secret()), options.init_timeout),
+                    options.init_timeout);
     return of_attempt(std::move(store), env);
   }
   const std::string host = env ? env->master_addr : get_env("MASTER_ADDR").value_or("");
-  const int port = env ? env->master_port : static_cast<int>(get_env_int("MASTER_PORT").value_or(0));
+  const int port =
+      env ? env->master_port : static_cast<int>(get_env_int("MASTER_PORT").value_or(0));
   const auto place = host.empty() && env ? rendezvous_place_of_environment("ranks") : std::nullopt;
   if (place) {
     rendezvous.serves_store = rendezvous.rank == 0;
@@ -92,14 +115,18 @@ c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options, const std::
   }
   if (host.empty() || port < 1 || port > 65535) {
     throw Error(ErrorCode::invalid_argument,
-                cat("env://: expected MASTER_ADDR and MASTER_PORT, got MASTER_ADDR='", host,
-                    "' and MASTER_PORT=", port, "; set them to the host of rank 0 and a free port there"));
+                cat("env://: expected MASTER_ADDR and MASTER_PORT, got MASTER_ADDR='",
+                    host,
+                    "' and MASTER_PORT=",
+                    port,
+                    "; set them to the host of rank 0 and a free port there"));
   }
   rendezvous.serves_store = rendezvous.rank == 0 && !(env && env->use_agent_store);
   return of_attempt(open_tcp(host, port, rendezvous.serves_store, options.init_timeout), env);
 }
 
-c10::intrusive_ptr<c10d::Store> open_store_for(const InitOptions& options, const std::optional<RankEnv>& env,
+c10::intrusive_ptr<c10d::Store> open_store_for(const InitOptions& options,
+                                               const std::optional<RankEnv>& env,
                                                Rendezvous& rendezvous) {
   const std::string& method = options.init_method;
   if (method == "env://") {
@@ -119,8 +146,9 @@ c10::intrusive_ptr<c10d::Store> open_store_for(const InitOptions& options, const
                                                               .world_size = rendezvous.world_size});
     return adapt_store(std::move(store), options.init_timeout);
   }
-  throw Error(ErrorCode::invalid_argument,
-              cat("init_method: expected env://, tcp://host:port or file:///path, got '", method, "'"));
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("init_method: expected env://, tcp://host:port or file:///path, got '", method, "'"));
 }
 
 }  // namespace

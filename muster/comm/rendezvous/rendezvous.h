@@ -9,7 +9,8 @@
 
 namespace muster {
 
-// The store of `options.init_method`, and rank and size as explicit arguments or the environment give them.
+// The store of `options.init_method`, and rank and size as explicit arguments or the environment
+// give them.
 struct Rendezvous {
   c10::intrusive_ptr<c10d::Store> store;
   int rank = 0;
@@ -18,8 +19,8 @@ struct Rendezvous {
   bool serves_store = false;  // in this process: it must stay while others use the store
 };
 
-// Blocking: until the store answers. Throws: invalid_argument, unavailable (unresolvable or silent master,
-// port taken).
+// Blocking: until the store answers. Throws: invalid_argument, unavailable (unresolvable or silent
+// master, port taken).
 Rendezvous open_rendezvous(const InitOptions& options);
 
 }  // namespace muster

@@ -20,7 +20,8 @@ class StoreAdapter : public c10d::Store {
 
   c10::intrusive_ptr<c10d::Store> clone() override { return adapt_store(store_, getTimeout()); }
 
-  // The base class declares more overloads of these names (text keys and values): keep them callable.
+  // The base class declares more overloads of these names (text keys and values): keep them
+  // callable.
   using c10d::Store::compareSet;
   using c10d::Store::get;
   using c10d::Store::set;
@@ -28,7 +29,8 @@ class StoreAdapter : public c10d::Store {
   void set(const std::string& key, const std::vector<uint8_t>& value) override {
     store_->set(key, bytes_to_text(value));
   }
-  std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+  std::vector<uint8_t> compareSet(const std::string& key,
+                                  const std::vector<uint8_t>& expected,
                                   const std::vector<uint8_t>& desired) override {
     return to_bytes(store_->compare_set(key, bytes_to_text(expected), bytes_to_text(desired)));
   }
@@ -40,7 +42,8 @@ class StoreAdapter : public c10d::Store {
   bool check(const std::vector<std::string>& keys) override { return store_->check(keys); }
   int64_t getNumKeys() override { return store_->num_keys(); }
   void wait(const std::vector<std::string>& keys) override { store_->wait(keys, getTimeout()); }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
     store_->wait(keys, timeout);
   }
 
@@ -50,7 +53,8 @@ class StoreAdapter : public c10d::Store {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> adapt_store(std::shared_ptr<Store> store, std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<c10d::Store> adapt_store(std::shared_ptr<Store> store,
+                                            std::chrono::milliseconds timeout) {
   return c10::make_intrusive<StoreAdapter>(std::move(store), timeout);
 }
 

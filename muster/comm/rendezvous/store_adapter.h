@@ -1,4 +1,5 @@
-// muster's store as LibTorch's: what lets c10d's process groups rendezvous through an authenticated store.
+// muster's store as LibTorch's: what lets c10d's process groups rendezvous through an authenticated
+// store.
 #pragma once
 
 #include <chrono>
@@ -9,7 +10,9 @@
 
 namespace muster {
 
-// A c10d::Store that forwards to `store`. Blocking calls wait for `timeout` unless they bring their own.
-c10::intrusive_ptr<c10d::Store> adapt_store(std::shared_ptr<Store> store, std::chrono::milliseconds timeout);
+// A c10d::Store that forwards to `store`. Blocking calls wait for `timeout` unless they bring their
+// own.
+c10::intrusive_ptr<c10d::Store> adapt_store(std::shared_ptr<Store> store,
+                                            std::chrono::milliseconds timeout);
 
 }  // namespace muster

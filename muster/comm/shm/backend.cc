@@ -24,7 +24,9 @@ class ShmCarrier : public Carrier {
  public:
   explicit ShmCarrier(std::unique_ptr<shm::Team> team)
       : team_(std::move(team)),
-        arena_(team_->memory(), team_->layout().arena(team_->rank()), team_->layout().arena_bytes,
+        arena_(team_->memory(),
+               team_->layout().arena(team_->rank()),
+               team_->layout().arena_bytes,
                &team_->line(team_->rank()).state),
         queue_(std::make_unique<ShmQueue>(*team_)) {}
 
@@ -34,10 +36,12 @@ class ShmCarrier : public Carrier {
   bool run(const shm::Request& request, std::chrono::milliseconds timeout) override {
     return queue_->run(request, timeout);
   }
-  void send(int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
+  void send(
+      int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
     mailbox().send(to, tag, data, timeout, of_message(std::move(done)));
   }
-  void receive(int from, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
+  void receive(
+      int from, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
     mailbox().receive(from, tag, data, timeout, of_message(std::move(done)));
   }
 
@@ -67,8 +71,10 @@ class ShmCarrier : public Carrier {
 
   shm::Mailbox& mailbox() {
     const std::lock_guard lock(mailbox_mutex_);
-    if (left_) throw Error(ErrorCode::failed_precondition, "send or recv: the process group was shut down");
-    if (!mailbox_) mailbox_ = std::make_unique<shm::Mailbox>(*team_);
+    if (left_)
+      throw Error(ErrorCode::failed_precondition, "send or recv: the process group was shut down");
+    if (!mailbox_)
+      mailbox_ = std::make_unique<shm::Mailbox>(*team_);
     return *mailbox_;
   }
 
@@ -82,12 +88,19 @@ class ShmCarrier : public Carrier {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                           std::chrono::milliseconds timeout, RankNames names) {
+c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store,
+                                           int rank,
+                                           int size,
+                                           std::chrono::milliseconds timeout,
+                                           RankNames names) {
   auto team = std::make_unique<shm::Team>(
-      exchange_over(store, rank, std::min<std::chrono::milliseconds>(timeout, kRendezvous)), rank, size,
-      std::min<std::chrono::milliseconds>(timeout, kRendezvous), std::move(names));
-  return make_host_backend("muster", rank, size, timeout, std::make_unique<ShmCarrier>(std::move(team)));
+      exchange_over(store, rank, std::min<std::chrono::milliseconds>(timeout, kRendezvous)),
+      rank,
+      size,
+      std::min<std::chrono::milliseconds>(timeout, kRendezvous),
+      std::move(names));
+  return make_host_backend(
+      "muster", rank, size, timeout, std::make_unique<ShmCarrier>(std::move(team)));
 }
 
 }  // namespace muster

@@ -9,12 +9,13 @@ namespace muster {
 
 namespace {
 
-// What a caller that goes on waits itself for the others, at most, before the queue's thread does. Waking
-// that costs more.
+// What a caller that goes on waits itself for the others, at most, before the queue's thread does.
+// Waking that costs more.
 constexpr std::chrono::microseconds kPatience{20};
-constexpr std::chrono::microseconds kPatienceWhenCrowded{100};  // the others first need this processor
-// At each step, before it sleeps: who has nothing else to do; and the queue's thread, beside which the caller
-// may be computing on the same processor.
+constexpr std::chrono::microseconds kPatienceWhenCrowded{
+    100};  // the others first need this processor
+// At each step, before it sleeps: who has nothing else to do; and the queue's thread, beside which
+// the caller may be computing on the same processor.
 constexpr std::chrono::microseconds kCallersPatience{1'000};
 constexpr std::chrono::microseconds kQueuesPatience{50};
 
@@ -25,8 +26,8 @@ ShmQueue::ShmQueue(shm::Team& team)
 
 void ShmQueue::submit(Carrier::Operation operation) {
   const auto timeout = operation.timeout;
-  const auto queued =
-      std::make_shared<Queued>(Queued{.operation = std::move(operation), .deadline = Deadline(timeout)});
+  const auto queued = std::make_shared<Queued>(
+      Queued{.operation = std::move(operation), .deadline = Deadline(timeout)});
   const OrderedExecutor::Operation later = [this, queued](const std::exception_ptr& broken) {
     execute(*queued, broken);
   };
@@ -40,11 +41,13 @@ void ShmQueue::submit(Carrier::Operation operation) {
       break_unless_refused();
       throw;
     }
-    if (!at_once) return later;
+    if (!at_once)
+      return later;
     later(nullptr);
     return nullptr;
   });
-  if (!here) executor_.submit(later);
+  if (!here)
+    executor_.submit(later);
 }
 
 bool ShmQueue::run(const shm::Request& request, std::chrono::milliseconds timeout) {
@@ -62,7 +65,8 @@ bool ShmQueue::run(const shm::Request& request, std::chrono::milliseconds timeou
 }
 
 bool ShmQueue::ends_at_once(const Queued& queued) const {
-  if (!queued.operation.asynchronous) return true;
+  if (!queued.operation.asynchronous)
+    return true;
   if (queued.operation.requests.size() > 1 || !collectives_.is_small(queued.operation.requests[0]))
     return false;
   // The caller has something to compute, which must not wait for whoever else wants this processor.
@@ -75,8 +79,10 @@ void ShmQueue::execute(Queued& queued, const std::exception_ptr& broken) {
   try {
     team_.set_patience(queued.operation.asynchronous ? kQueuesPatience : kCallersPatience);
     for (const shm::Request& request : queued.operation.requests) {
-      if (error) break;
-      if (!std::exchange(queued.begun, false)) collectives_.begin(request);
+      if (error)
+        break;
+      if (!std::exchange(queued.begun, false))
+        collectives_.begin(request);
       collectives_.finish(request, queued.deadline);
     }
   } catch (...) {
@@ -86,13 +92,15 @@ void ShmQueue::execute(Queued& queued, const std::exception_ptr& broken) {
   queued.operation.done({.error = error});
 }
 
-// A wrong call leaves the team as good as it was. After anything else, memory that could not be had too, this
-// rank may have taken fewer steps than the others: whatever came next would be paired with something else.
+// A wrong call leaves the team as good as it was. After anything else, memory that could not be had
+// too, this rank may have taken fewer steps than the others: whatever came next would be paired
+// with something else.
 void ShmQueue::break_unless_refused() {
   try {
     throw;
   } catch (const Error& failure) {
-    if (failure.code() == ErrorCode::invalid_argument) return;
+    if (failure.code() == ErrorCode::invalid_argument)
+      return;
   } catch (...) {
   }
   team_.give_up();

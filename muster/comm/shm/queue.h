@@ -1,6 +1,6 @@
-// A rank's operations on shared memory, in order. A small one runs in the thread that asks for it when the
-// other ranks are there already; whatever has to wait goes on in a thread of the queue, beside the caller's
-// computation.
+// A rank's operations on shared memory, in order. A small one runs in the thread that asks for it
+// when the other ranks are there already; whatever has to wait goes on in a thread of the queue,
+// beside the caller's computation.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,8 @@ class ShmQueue {
   ShmQueue(const ShmQueue&) = delete;
   ShmQueue& operator=(const ShmQueue&) = delete;
 
-  // Throws: invalid_argument for an operation that cannot be; what an earlier one has broken the group with.
+  // Throws: invalid_argument for an operation that cannot be; what an earlier one has broken the
+  // group with.
   void submit(Carrier::Operation operation);
 
   // As Carrier::run.

@@ -10,9 +10,13 @@ namespace muster {
 namespace {
 
 [[noreturn]] void fail_without_archive(const std::string& name, const std::string& reason) {
-  throw Error(ErrorCode::unavailable,
-              cat("tar: expected ", name, " to read shards, got: ", reason,
-                  "; install libarchive's library (Debian: libarchive13, from 13 on libarchive13t64)"));
+  throw Error(
+      ErrorCode::unavailable,
+      cat("tar: expected ",
+          name,
+          " to read shards, got: ",
+          reason,
+          "; install libarchive's library (Debian: libarchive13, from 13 on libarchive13t64)"));
 }
 
 }  // namespace
@@ -20,7 +24,8 @@ namespace {
 template <class Function>
 void ArchiveLibrary::find(Function& function, const char* symbol) {
   function = reinterpret_cast<Function>(::dlsym(library_, symbol));
-  if (function == nullptr) fail_without_archive(name_, cat("no function ", symbol));
+  if (function == nullptr)
+    fail_without_archive(name_, cat("no function ", symbol));
 }
 
 ArchiveLibrary::ArchiveLibrary(const std::string& name)

@@ -1,5 +1,6 @@
-// libarchive's functions, out of the library that is loaded when they are first asked for: what it brings
-// along costs a program 2 to 7 ms at its start, and most read no archive. Used by tar_reader.cc.
+// libarchive's functions, out of the library that is loaded when they are first asked for: what it
+// brings along costs a program 2 to 7 ms at its start, and most read no archive. Used by
+// tar_reader.cc.
 #pragma once
 
 #include <archive.h>

@@ -22,18 +22,26 @@ constexpr uint64_t kMaxCifarBytes = uint64_t{1} << 30;
 std::optional<std::string> find_cifar(const std::string& folder, const std::string& name) {
   for (const char* ending : {"", ".gz"}) {
     std::string path = cat(folder, "/", name, ending);
-    if (std::filesystem::exists(path)) return path;
+    if (std::filesystem::exists(path))
+      return path;
   }
   return std::nullopt;
 }
 
 std::string need_cifar(const std::string& folder, const std::string& name) {
-  if (const auto path = find_cifar(folder, name)) return *path;
-  throw Error(ErrorCode::io, cat("cifar: expected '", name, "' (or with .gz) in the folder '", folder,
-                                 "', got no such file; give the folder of the binary version"));
+  if (const auto path = find_cifar(folder, name))
+    return *path;
+  throw Error(ErrorCode::io,
+              cat("cifar: expected '",
+                  name,
+                  "' (or with .gz) in the folder '",
+                  folder,
+                  "', got no such file; give the folder of the binary version"));
 }
 
-TensorDataset read_files(const std::vector<std::string>& paths, const CifarKind& kind, bool as_bytes) {
+TensorDataset read_files(const std::vector<std::string>& paths,
+                         const CifarKind& kind,
+                         bool as_bytes) {
   std::vector<std::string> files;
   std::vector<int64_t> counts;
   for (const std::string& path : paths) {
@@ -58,15 +66,17 @@ TensorDataset read_files(const std::vector<std::string>& paths, const CifarKind&
 DatasetSplit read_cifar10(const std::string& folder, const CifarOptions& options) {
   std::vector<std::string> train{need_cifar(folder, "data_batch_1.bin")};
   for (int batch = 2; batch <= 5; ++batch)
-    if (const auto path = find_cifar(folder, cat("data_batch_", batch, ".bin"))) train.push_back(*path);
+    if (const auto path = find_cifar(folder, cat("data_batch_", batch, ".bin")))
+      train.push_back(*path);
   const CifarKind kind;
   return {read_files(train, kind, options.bytes),
           read_files({need_cifar(folder, "test_batch.bin")}, kind, options.bytes)};
 }
 
 DatasetSplit read_cifar100(const std::string& folder, const CifarOptions& options) {
-  const CifarKind kind{
-      .labels = 2, .label = options.coarse_labels ? 0U : 1U, .classes = options.coarse_labels ? 20 : 100};
+  const CifarKind kind{.labels = 2,
+                       .label = options.coarse_labels ? 0U : 1U,
+                       .classes = options.coarse_labels ? 20 : 100};
   return {read_files({need_cifar(folder, "train.bin")}, kind, options.bytes),
           read_files({need_cifar(folder, "test.bin")}, kind, options.bytes)};
 }

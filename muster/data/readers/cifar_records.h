@@ -1,5 +1,5 @@
-// The records of CIFAR's binary files: labels, then 32×32 pixels, a plane a colour. Used by cifar.cc; knows
-// no tensor.
+// The records of CIFAR's binary files: labels, then 32×32 pixels, a plane a colour. Used by
+// cifar.cc; knows no tensor.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,10 @@ int64_t count_cifar_records(std::string_view bytes, const CifarKind& kind, const
 
 // Shapes: pixels [records, 3, 32, 32]; labels [records].
 // Throws: as count_cifar_records; invalid_argument naming the record whose label is out of range.
-void read_cifar_records(std::string_view bytes, const CifarKind& kind, const std::string& name,
-                        uint8_t* pixels, int64_t* labels);
+void read_cifar_records(std::string_view bytes,
+                        const CifarKind& kind,
+                        const std::string& name,
+                        uint8_t* pixels,
+                        int64_t* labels);
 
 }  // namespace muster

@@ -15,18 +15,24 @@ namespace {
 
 constexpr double kMostWhole = 9007199254740992;  // 2^53: from there on a double skips some
 
-std::vector<int64_t> columns_asked(const CsvText& text, const CsvOptions& options,
+std::vector<int64_t> columns_asked(const CsvText& text,
+                                   const CsvOptions& options,
                                    std::optional<int64_t> label) {
   std::vector<int64_t> columns;
-  for (const CsvColumn& column : options.features) columns.push_back(text.find(column));
-  if (!columns.empty()) return columns;
+  for (const CsvColumn& column : options.features)
+    columns.push_back(text.find(column));
+  if (!columns.empty())
+    return columns;
   for (int64_t column = 0; column < text.columns(); ++column)
-    if (column != label) columns.push_back(column);
+    if (column != label)
+      columns.push_back(column);
   return columns;
 }
 
 bool asks_by_name(const CsvOptions& options) {
-  const auto is_name = [](const CsvColumn& column) { return std::holds_alternative<std::string>(column); };
+  const auto is_name = [](const CsvColumn& column) {
+    return std::holds_alternative<std::string>(column);
+  };
   return (options.label && is_name(*options.label)) ||
          std::any_of(options.features.begin(), options.features.end(), is_name);
 }
@@ -41,7 +47,8 @@ at::Tensor floats_of(const std::vector<double>& values, size_t width, size_t fir
   auto tensor = at::empty({static_cast<int64_t>(rows), static_cast<int64_t>(count)}, at::kFloat);
   auto* to = tensor.mutable_data_ptr<float>();
   for (size_t row = 0; row < rows; ++row)
-    for (size_t i = 0; i < count; ++i) *to++ = static_cast<float>(values[row * width + first + i]);
+    for (size_t i = 0; i < count; ++i)
+      *to++ = static_cast<float>(values[row * width + first + i]);
   return tensor;
 }
 
@@ -51,17 +58,25 @@ at::Tensor classes_of(const std::vector<double>& values, size_t width, const std
   for (size_t at = width - 1; at < values.size(); at += width) {
     if (std::trunc(values[at]) != values[at] || std::abs(values[at]) > kMostWhole)
       throw Error(ErrorCode::invalid_argument,
-                  cat("csv: expected whole numbers as classes in '", path, "', got ", values[at], " in row ",
-                      at / width, "; choose another label, or set classes to false"));
+                  cat("csv: expected whole numbers as classes in '",
+                      path,
+                      "', got ",
+                      values[at],
+                      " in row ",
+                      at / width,
+                      "; choose another label, or set classes to false"));
     *to++ = static_cast<int64_t>(values[at]);
   }
   return tensor;
 }
 
 void check_rows(const std::vector<double>& values, const std::string& path) {
-  if (!values.empty()) return;
-  throw Error(ErrorCode::invalid_argument, cat("csv: expected at least one row of numbers in '", path,
-                                               "', got none; see whether it is complete"));
+  if (!values.empty())
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("csv: expected at least one row of numbers in '",
+                  path,
+                  "', got none; see whether it is complete"));
 }
 
 }  // namespace

@@ -16,10 +16,12 @@ namespace muster {
 namespace {
 
 std::optional<double> csv_number(std::string_view text) {
-  if (text.starts_with('+')) text.remove_prefix(1);
+  if (text.starts_with('+'))
+    text.remove_prefix(1);
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if (error != std::errc() || end != text.data() + text.size())
+    return std::nullopt;
   return value;
 }
 
@@ -31,12 +33,15 @@ bool is_text(std::string_view text) {
   return !is_missing_in_csv(text) && !csv_number(text);
 }
 
-// Whether they are 0, 1, 2, …, as pandas writes for columns without names, perhaps with an unnamed index.
+// Whether they are 0, 1, 2, …, as pandas writes for columns without names, perhaps with an unnamed
+// index.
 bool count_themselves(const std::vector<std::string>& fields) {
   const size_t begin = fields[0].empty() ? 1 : 0;
-  if (fields.size() - begin < 2) return false;
+  if (fields.size() - begin < 2)
+    return false;
   for (size_t i = begin; i < fields.size(); ++i)
-    if (fields[i] != std::to_string(i - begin)) return false;
+    if (fields[i] != std::to_string(i - begin))
+      return false;
   return true;
 }
 
@@ -44,20 +49,41 @@ bool count_themselves(const std::vector<std::string>& fields) {
 
 // Source: the list of pandas.read_csv, na_values.
 bool is_missing_in_csv(std::string_view text) {
-  static constexpr std::array<std::string_view, 19> kMissing = {
-      "",    "NA",  "N/A",  "NaN",  "nan",      "-NaN",    "-nan",   "null",    "NULL",    "#N/A",
-      "#NA", "n/a", "<NA>", "None", "#N/A N/A", "-1.#IND", "1.#IND", "1.#QNAN", "-1.#QNAN"};
+  static constexpr std::array<std::string_view, 19> kMissing = {"",
+                                                                "NA",
+                                                                "N/A",
+                                                                "NaN",
+                                                                "nan",
+                                                                "-NaN",
+                                                                "-nan",
+                                                                "null",
+                                                                "NULL",
+                                                                "#N/A",
+                                                                "#NA",
+                                                                "n/a",
+                                                                "<NA>",
+                                                                "None",
+                                                                "#N/A N/A",
+                                                                "-1.#IND",
+                                                                "1.#IND",
+                                                                "1.#QNAN",
+                                                                "-1.#QNAN"};
   return std::find(kMissing.begin(), kMissing.end(), text) != kMissing.end();
 }
 
 std::string CsvText::Field::value() const {
   std::string out(text);
-  if (!is_quoted) return out;
-  for (size_t at = out.find("\"\""); at != std::string::npos; at = out.find("\"\"", at + 1)) out.erase(at, 1);
+  if (!is_quoted)
+    return out;
+  for (size_t at = out.find("\"\""); at != std::string::npos; at = out.find("\"\"", at + 1))
+    out.erase(at, 1);
   return out;
 }
 
-CsvText::CsvText(std::string_view text, const std::string& name, const CsvFormat& format, bool by_name)
+CsvText::CsvText(std::string_view text,
+                 const std::string& name,
+                 const CsvFormat& format,
+                 bool by_name)
     : text_(text), name_(name), format_(format) {
   text_ = without_byte_order_mark(text_);
   const size_t end = std::min(text_.find('\n'), text_.size());
@@ -66,7 +92,8 @@ CsvText::CsvText(std::string_view text, const std::string& name, const CsvFormat
   Row row;
   size_t from = 0;
   take_row(&from, &row);
-  for (const Field& field : row.fields) first_.push_back(field.value());
+  for (const Field& field : row.fields)
+    first_.push_back(field.value());
   has_header_ = format_.header ? *format_.header : by_name || find_header();
 }
 
@@ -76,44 +103,65 @@ bool CsvText::find_header() const {
   const bool has_texts = std::any_of(first_.begin(), first_.end(), is_text);
   constexpr const char* kExpected = "a first line that is clearly a header or none; set .header";
   if (!has_texts) {
-    if (count_themselves(first_)) refuse(1, kExpected, "the numbers of the columns, or of a row");
+    if (count_themselves(first_))
+      refuse(1, kExpected, "the numbers of the columns, or of a row");
     return false;
   }
-  if (!has_numbers) return true;
+  if (!has_numbers)
+    return true;
   Row second;
   size_t from = 0;
   take_row(&from, &second);
   second.line = 2;
   if (take_row(&from, &second) && second.fields.size() == first_.size()) {
     for (size_t i = 0; i < first_.size(); ++i)
-      if (is_text(first_[i]) && is_number(second.fields[i].value())) return true;
+      if (is_text(first_[i]) && is_number(second.fields[i].value()))
+        return true;
   }
   refuse(1, kExpected, "numbers and texts");
 }
 
 int64_t CsvText::find(const CsvColumn& column) const {
   if (const auto* number = std::get_if<int64_t>(&column)) {
-    if (*number >= 0 && *number < columns()) return *number;
-    throw Error(ErrorCode::invalid_argument, cat("csv: expected a column from 0 to ", columns() - 1, " of '",
-                                                 name_, "', got ", *number, "; correct the number"));
+    if (*number >= 0 && *number < columns())
+      return *number;
+    throw Error(ErrorCode::invalid_argument,
+                cat("csv: expected a column from 0 to ",
+                    columns() - 1,
+                    " of '",
+                    name_,
+                    "', got ",
+                    *number,
+                    "; correct the number"));
   }
   const auto& wanted = std::get<std::string>(column);
   const auto found = std::find(first_.begin(), first_.end(), wanted);
   if (has_header_ && found != first_.end()) {
-    if (std::find(found + 1, first_.end(), wanted) == first_.end()) return found - first_.begin();
-    throw Error(ErrorCode::invalid_argument, cat("csv: expected one column '", escaped(wanted), "' in '",
-                                                 name_, "', got several; give its number, from 0"));
+    if (std::find(found + 1, first_.end(), wanted) == first_.end())
+      return found - first_.begin();
+    throw Error(ErrorCode::invalid_argument,
+                cat("csv: expected one column '",
+                    escaped(wanted),
+                    "' in '",
+                    name_,
+                    "', got several; give its number, from 0"));
   }
   constexpr size_t kMostShown = 20;
   std::vector<std::string> names;
   names.reserve(first_.size());
-  for (const std::string& field : first_) names.push_back(escaped(field));
-  throw Error(ErrorCode::invalid_argument,
-              cat("csv: expected ",
-                  has_header_ ? cat("one of the columns ", join_first(names, ", ", kMostShown))
-                              : std::string("a header with names of columns"),
-                  " in '", name_, "', got '", escaped(wanted), "'",
-                  has_header_ ? "; correct the name" : " and no header; give the column's number, from 0"));
+  for (const std::string& field : first_)
+    names.push_back(escaped(field));
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("csv: expected ",
+          has_header_ ? cat("one of the columns ", join_first(names, ", ", kMostShown))
+                      : std::string("a header with names of columns"),
+          " in '",
+          name_,
+          "', got '",
+          escaped(wanted),
+          "'",
+          has_header_ ? "; correct the name" : " and no header; give the column's number, from 0"));
 }
 
 // From the quote on; `from` becomes the place behind the closing one.
@@ -122,26 +170,30 @@ CsvText::Field CsvText::take_quoted(size_t* from, int64_t line) const {
   size_t close = text_.find('"', begin);
   while (close != std::string_view::npos && text_.substr(close + 1).starts_with('"'))
     close = text_.find('"', close + 2);
-  if (close == std::string_view::npos) refuse(line, "a quote that ends", "one that does not");
+  if (close == std::string_view::npos)
+    refuse(line, "a quote that ends", "one that does not");
   *from = close + 1;
   return {.text = text_.substr(begin, close - begin), .is_quoted = true};
 }
 
 bool CsvText::take_row(size_t* from, Row* row) const {
   row->fields.clear();
-  if (*from >= text_.size()) return false;
+  if (*from >= text_.size())
+    return false;
   for (size_t at = *from;;) {
     const size_t begin = std::min(text_.find_first_not_of(' ', at), text_.size());
     const bool is_quoted = begin < text_.size() && text_[begin] == '"';
     size_t behind = begin;
-    if (is_quoted) row->fields.push_back(take_quoted(&behind, row->line));
+    if (is_quoted)
+      row->fields.push_back(take_quoted(&behind, row->line));
     const char ends[] = {format_.separator, '\n'};
-    const size_t end =
-        std::min(text_.find_first_of(std::string_view(ends, 2), is_quoted ? behind : at), text_.size());
+    const size_t end = std::min(
+        text_.find_first_of(std::string_view(ends, 2), is_quoted ? behind : at), text_.size());
     if (!is_quoted) {
       row->fields.push_back({.text = trim(text_.substr(at, end - at))});
     } else if (!trim(text_.substr(behind, end - behind)).empty()) {
-      refuse(row->line, "a separator after a quote",
+      refuse(row->line,
+             "a separator after a quote",
              cat("'", escaped(text_.substr(behind - 1, end - behind + 1)), "'"));
     }
     at = end + 1;
@@ -157,26 +209,33 @@ void CsvText::for_each_row(const std::function<void(const Row&)>& use) const {
   size_t from = 0;
   for (int64_t number = 0;; ++number) {
     const size_t begin = from;
-    if (text_.find_first_not_of(" \t\r\n", begin) == std::string_view::npos) return;
+    if (text_.find_first_not_of(" \t\r\n", begin) == std::string_view::npos)
+      return;
     take_row(&from, &row);
     if (row.fields.size() != first_.size())
       refuse(row.line, plural(first_.size(), "column"), plural(row.fields.size(), "column"));
-    if (number > 0 || !has_header_) use(row);
-    row.line += std::count(text_.begin() + static_cast<std::ptrdiff_t>(begin),
-                           text_.begin() + static_cast<std::ptrdiff_t>(std::min(from, text_.size())), '\n');
+    if (number > 0 || !has_header_)
+      use(row);
+    row.line +=
+        std::count(text_.begin() + static_cast<std::ptrdiff_t>(begin),
+                   text_.begin() + static_cast<std::ptrdiff_t>(std::min(from, text_.size())),
+                   '\n');
   }
 }
 
 std::string CsvText::column_text(int64_t column) const {
-  return cat("column ", column,
+  return cat("column ",
+             column,
              has_header_ ? cat(" (", escaped(first_[static_cast<size_t>(column)]), ")") : "");
 }
 
 double CsvText::value_of(const Row& row, int64_t column) const {
   const std::string field = row.fields[static_cast<size_t>(column)].value();
-  if (is_missing_in_csv(field) && format_.missing) return *format_.missing;
+  if (is_missing_in_csv(field) && format_.missing)
+    return *format_.missing;
   const auto value = csv_number(field);
-  if (value && std::abs(*value) <= static_cast<double>(std::numeric_limits<float>::max())) return *value;
+  if (value && std::abs(*value) <= static_cast<double>(std::numeric_limits<float>::max()))
+    return *value;
   refuse(row.line,
          cat(value && std::isfinite(*value) ? "a number that a float can hold in " : "a number in ",
              column_text(column)),
@@ -187,19 +246,26 @@ double CsvText::value_of(const Row& row, int64_t column) const {
 std::vector<double> CsvText::values(const std::vector<int64_t>& columns,
                                     const std::vector<std::string>& classes) const {
   std::unordered_map<std::string, double> numbers;
-  for (const std::string& name : classes) numbers.emplace(name, static_cast<double>(numbers.size()));
+  for (const std::string& name : classes)
+    numbers.emplace(name, static_cast<double>(numbers.size()));
   std::vector<double> found;
   for_each_row([&](const Row& row) {
     const size_t plain = columns.size() - (classes.empty() ? 0 : 1);
-    for (size_t i = 0; i < plain; ++i) found.push_back(value_of(row, columns[i]));
-    if (classes.empty()) return;
+    for (size_t i = 0; i < plain; ++i)
+      found.push_back(value_of(row, columns[i]));
+    if (classes.empty())
+      return;
     const std::string name = row.fields[static_cast<size_t>(columns.back())].value();
     const auto number = numbers.find(name);
     if (number == numbers.end())
-      refuse(
-          row.line, cat("one of the ", classes.size(), " classes in ", column_text(columns.back())),
-          cat("'", escaped(name), "'",
-              is_missing_in_csv(name) ? " (a missing one; if it is a class, put it into .class_names)" : ""));
+      refuse(row.line,
+             cat("one of the ", classes.size(), " classes in ", column_text(columns.back())),
+             cat("'",
+                 escaped(name),
+                 "'",
+                 is_missing_in_csv(name)
+                     ? " (a missing one; if it is a class, put it into .class_names)"
+                     : ""));
     found.push_back(number->second);
   });
   return found;
@@ -207,13 +273,22 @@ std::vector<double> CsvText::values(const std::vector<int64_t>& columns,
 
 std::vector<std::string> CsvText::texts(int64_t column) const {
   std::vector<std::string> found;
-  for_each_row([&](const Row& row) { found.push_back(row.fields[static_cast<size_t>(column)].value()); });
+  for_each_row(
+      [&](const Row& row) { found.push_back(row.fields[static_cast<size_t>(column)].value()); });
   return found;
 }
 
 void CsvText::refuse(int64_t line, const std::string& expected, const std::string& got) const {
-  throw Error(ErrorCode::invalid_argument, cat("csv: expected ", expected, " in '", name_, "' line ", line,
-                                               ", got ", got, "; correct the file or the options"));
+  throw Error(ErrorCode::invalid_argument,
+              cat("csv: expected ",
+                  expected,
+                  " in '",
+                  name_,
+                  "' line ",
+                  line,
+                  ", got ",
+                  got,
+                  "; correct the file or the options"));
 }
 
 }  // namespace muster

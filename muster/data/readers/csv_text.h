@@ -1,5 +1,5 @@
-// Parses numbers from text with separators (RFC 4180): the columns, and the values of some of them. Used by
-// csv.h; knows nothing of tensors.
+// Parses numbers from text with separators (RFC 4180): the columns, and the values of some of them.
+// Used by csv.h; knows nothing of tensors.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ using CsvColumn = std::variant<int64_t, std::string>;
 
 struct CsvFormat {
   char separator = ',';
-  // Whether the first line names the columns. Unset: it does if a column is asked for by name, if no field of
-  // it is a number, or if it has a text over a number of the second line. It does not if it has numbers
-  // alone. What is left is an error: texts and numbers over the same, and 0,1,2… as pandas names unnamed
-  // columns.
+  // Whether the first line names the columns. Unset: it does if a column is asked for by name, if
+  // no field of it is a number, or if it has a text over a number of the second line. It does not
+  // if it has numbers alone. What is left is an error: texts and numbers over the same, and 0,1,2…
+  // as pandas names unnamed columns.
   std::optional<bool> header = {};
-  // The value of a missing field: an empty one, or what pandas takes for one (NA, NaN, null, …). Unset: it is
-  // an error.
+  // The value of a missing field: an empty one, or what pandas takes for one (NA, NaN, null, …).
+  // Unset: it is an error.
   std::optional<double> missing = {};
 };
 
@@ -32,19 +32,22 @@ bool is_missing_in_csv(std::string_view text);
 
 class CsvText {
  public:
-  // `text` and `name` (used in messages) must outlive this. `by_name`: columns will be asked for by name.
-  // Throws: invalid_argument if the text is empty, or does not say whether it has a header.
-  CsvText(std::string_view text, const std::string& name, const CsvFormat& format, bool by_name = false);
+  // `text` and `name` (used in messages) must outlive this. `by_name`: columns will be asked for by
+  // name. Throws: invalid_argument if the text is empty, or does not say whether it has a header.
+  CsvText(std::string_view text,
+          const std::string& name,
+          const CsvFormat& format,
+          bool by_name = false);
 
   int64_t columns() const { return static_cast<int64_t>(first_.size()); }
   bool has_header() const { return has_header_; }
   // Throws: invalid_argument naming the known columns, if there is no such column, or several.
   int64_t find(const CsvColumn& column) const;
 
-  // The values of some columns, row by row; if there are `classes`, the last column has one of these texts,
-  // and its value is the class's number. Throws: invalid_argument naming line and column of a value that is
-  // not a number that a float can hold, or not a class; or the line that has more or fewer columns than the
-  // first.
+  // The values of some columns, row by row; if there are `classes`, the last column has one of
+  // these texts, and its value is the class's number. Throws: invalid_argument naming line and
+  // column of a value that is not a number that a float can hold, or not a class; or the line that
+  // has more or fewer columns than the first.
   std::vector<double> values(const std::vector<int64_t>& columns,
                              const std::vector<std::string>& classes = {}) const;
 

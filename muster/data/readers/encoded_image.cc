@@ -6,7 +6,9 @@
 
 namespace muster {
 
-EncodedImage::EncodedImage(std::string_view file, const std::string& name, const ImageOptions& options)
+EncodedImage::EncodedImage(std::string_view file,
+                           const std::string& name,
+                           const ImageOptions& options)
     : file_(file), name_(name), options_(options), size_(size_of_image(file, name, options)) {}
 
 at::Tensor EncodedImage::decode() const {

@@ -1,5 +1,6 @@
-// An image that is still encoded. Transforms that keep only a part of it (transforms.h) decode only that
-// part, which for a JPEG takes two thirds of the time. Used by images.h and with the samples of web_shards.h.
+// An image that is still encoded. Transforms that keep only a part of it (transforms.h) decode only
+// that part, which for a JPEG takes two thirds of the time. Used by images.h and with the samples
+// of web_shards.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,8 +24,8 @@ class EncodedImage {
 
   // Shapes: [3, height, width] uint8, channels last in memory, as decode_image. Throws: as that.
   at::Tensor decode() const;
-  // The same pixels as that part of decode(). The JPEG's rows below it are not read, so damage there goes
-  // unnoticed.
+  // The same pixels as that part of decode(). The JPEG's rows below it are not read, so damage
+  // there goes unnoticed.
   at::Tensor decode(const ImagePart& part) const;
 
  private:

@@ -10,25 +10,54 @@
 namespace muster {
 
 void refuse_image(const std::string& name, const std::string& got) {
-  throw Error(ErrorCode::invalid_argument, cat("image: expected a whole JPEG or PNG in '", name, "', got ",
-                                               got, "; replace the file, or leave it out"));
+  throw Error(ErrorCode::invalid_argument,
+              cat("image: expected a whole JPEG or PNG in '",
+                  name,
+                  "', got ",
+                  got,
+                  "; replace the file, or leave it out"));
 }
 
-void check_pixels(int64_t height, int64_t width, const std::string& name, const ImageOptions& options) {
-  if (height * width <= options.max_pixels) return;  // each is below 2^31
+void check_pixels(int64_t height,
+                  int64_t width,
+                  const std::string& name,
+                  const ImageOptions& options) {
+  if (height * width <= options.max_pixels)
+    return;  // each is below 2^31
   throw Error(ErrorCode::invalid_argument,
-              cat("image: expected at most ", options.max_pixels, " pixels in '", name, "', got ", width, "x",
-                  height, "; raise max_pixels where that is right"));
+              cat("image: expected at most ",
+                  options.max_pixels,
+                  " pixels in '",
+                  name,
+                  "', got ",
+                  width,
+                  "x",
+                  height,
+                  "; raise max_pixels where that is right"));
 }
 
 void check_part(const ImagePart& part, const ImageSize& whole, const std::string& name) {
   const auto is_within = [](int64_t begin, int64_t count, int64_t size) {
     return begin >= 0 && count >= 1 && count <= size && begin <= size - count;
   };
-  if (is_within(part.top, part.height, whole.height) && is_within(part.left, part.width, whole.width)) return;
+  if (is_within(part.top, part.height, whole.height) &&
+      is_within(part.left, part.width, whole.width))
+    return;
   throw Error(ErrorCode::invalid_argument,
-              cat("image: expected a part that lies within '", name, "' (", whole.width, "x", whole.height,
-                  "), got ", part.width, "x", part.height, " from column ", part.left, " and row ", part.top,
+              cat("image: expected a part that lies within '",
+                  name,
+                  "' (",
+                  whole.width,
+                  "x",
+                  whole.height,
+                  "), got ",
+                  part.width,
+                  "x",
+                  part.height,
+                  " from column ",
+                  part.left,
+                  " and row ",
+                  part.top,
                   "; look at what chooses it"));
 }
 
@@ -43,31 +72,44 @@ namespace {
 enum class ImageKind { jpeg, png };
 
 ImageKind kind_of_image(std::string_view file, const std::string& name) {
-  if (file.starts_with("\xff\xd8")) return ImageKind::jpeg;
-  if (file.starts_with("\x89PNG")) return ImageKind::png;
-  refuse_image(name, file.empty() ? "an empty file"
-                                  : cat("a file that begins with '", escaped(file.substr(0, 8)), "'"));
+  if (file.starts_with("\xff\xd8"))
+    return ImageKind::jpeg;
+  if (file.starts_with("\x89PNG"))
+    return ImageKind::png;
+  refuse_image(name,
+               file.empty() ? "an empty file"
+                            : cat("a file that begins with '", escaped(file.substr(0, 8)), "'"));
 }
 
-void decode_any(std::string_view file, const std::string& name, const ImageOptions& options,
-                const ImagePart* part, const PlaceForPixels& place) {
+void decode_any(std::string_view file,
+                const std::string& name,
+                const ImageOptions& options,
+                const ImagePart* part,
+                const PlaceForPixels& place) {
   const bool is_jpeg = kind_of_image(file, name) == ImageKind::jpeg;
   (is_jpeg ? decode_jpeg : decode_png)(file, name, options, part, place);
 }
 
 }  // namespace
 
-void decode_image(std::string_view file, const std::string& name, const ImageOptions& options,
+void decode_image(std::string_view file,
+                  const std::string& name,
+                  const ImageOptions& options,
                   const PlaceForPixels& place) {
   decode_any(file, name, options, nullptr, place);
 }
 
-void decode_image_part(std::string_view file, const std::string& name, const ImageOptions& options,
-                       const ImagePart& part, const PlaceForPixels& place) {
+void decode_image_part(std::string_view file,
+                       const std::string& name,
+                       const ImageOptions& options,
+                       const ImagePart& part,
+                       const PlaceForPixels& place) {
   decode_any(file, name, options, &part, place);
 }
 
-ImageSize size_of_image(std::string_view file, const std::string& name, const ImageOptions& options) {
+ImageSize size_of_image(std::string_view file,
+                        const std::string& name,
+                        const ImageOptions& options) {
   const bool is_jpeg = kind_of_image(file, name) == ImageKind::jpeg;
   return (is_jpeg ? size_of_jpeg : size_of_png)(file, name, options);
 }

@@ -22,7 +22,8 @@ constexpr size_t kMostImageBytes = size_t{1} << 30;
 
 bool is_picture(const fs::path& path) {
   std::string ending = path.extension().string();
-  for (char& c : ending) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (char& c : ending)
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return ending == ".jpg" || ending == ".jpeg" || ending == ".png";
 }
 
@@ -41,26 +42,38 @@ std::vector<std::pair<std::string, std::string>> pictures_below(const fs::path& 
 std::vector<std::string> folders_in(const std::string& path) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(path))
-    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+    if (entry.is_directory())
+      names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
 }
 
-[[noreturn]] void refuse_folder(const std::string& path, const std::string& expected, const char* got) {
-  throw Error(ErrorCode::invalid_argument, cat("image folder: expected ", expected, " in '", path, "', got ",
-                                               got, "; give the folder whose sub-folders are the classes"));
+[[noreturn]] void refuse_folder(const std::string& path,
+                                const std::string& expected,
+                                const char* got) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("image folder: expected ",
+                  expected,
+                  " in '",
+                  path,
+                  "', got ",
+                  got,
+                  "; give the folder whose sub-folders are the classes"));
 }
 
 std::string bytes_of_picture(const std::string& path) {
   std::string bytes = read_file(path, kMostImageBytes);
-  if (bytes.size() <= kMostImageBytes) return bytes;
+  if (bytes.size() <= kMostImageBytes)
+    return bytes;
   throw Error(ErrorCode::invalid_argument,
               cat("image: expected at most ", kMostImageBytes, " bytes in '", path, "', got more"));
 }
 
 }  // namespace
 
-at::Tensor decode_image(std::string_view file, const std::string& name, const ImageOptions& options) {
+at::Tensor decode_image(std::string_view file,
+                        const std::string& name,
+                        const ImageOptions& options) {
   at::Tensor pixels;
   decode_image(file, name, options, [&](int64_t height, int64_t width) {
     pixels = at::empty({height, width, 3}, at::kByte);
@@ -73,28 +86,40 @@ at::Tensor read_image(const std::string& path, const ImageOptions& options) {
   return decode_image(bytes_of_picture(path), path, options);
 }
 
-ImageFolder::ImageFolder(const std::string& path, const ImageFolderOptions& options) : options_(options) {
+ImageFolder::ImageFolder(const std::string& path, const ImageFolderOptions& options)
+    : options_(options) {
   try {
     classes_ = folders_in(path);
     for (size_t label = 0; label < classes_.size(); ++label) {
       const auto found = pictures_below(fs::path(path) / classes_[label]);
       if (found.empty())
-        refuse_folder(path, cat("pictures (.jpg, .jpeg, .png) of the class '", classes_[label], "'"), "none");
+        refuse_folder(
+            path, cat("pictures (.jpg, .jpeg, .png) of the class '", classes_[label], "'"), "none");
       for (const auto& [folder, name] : found)
         files_.push_back({cat(folder, "/", name), static_cast<int64_t>(label)});
     }
   } catch (const fs::filesystem_error& error) {
-    throw Error(ErrorCode::io, cat("image folder: expected a folder at '", path,
-                                   "' that can be read, got: ", error.code().message(), " ('",
-                                   error.path1().string(), "'); correct the path"));
+    throw Error(ErrorCode::io,
+                cat("image folder: expected a folder at '",
+                    path,
+                    "' that can be read, got: ",
+                    error.code().message(),
+                    " ('",
+                    error.path1().string(),
+                    "'); correct the path"));
   }
-  if (classes_.empty()) refuse_folder(path, "a sub-folder for each class", "none");
+  if (classes_.empty())
+    refuse_folder(path, "a sub-folder for each class", "none");
 }
 
 ImageExample ImageFolder::get(int64_t index, Generator& rng) const {
   if (index < 0 || index >= size())
-    throw Error(ErrorCode::invalid_argument, cat("image folder: expected a picture from 0 to ", size() - 1,
-                                                 ", got ", index, "; ask for one that exists"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("image folder: expected a picture from 0 to ",
+                    size() - 1,
+                    ", got ",
+                    index,
+                    "; ask for one that exists"));
   const File& file = files_[static_cast<size_t>(index)];
   const std::string bytes = bytes_of_picture(file.path);
   return {.image = options_.transform(EncodedImage(bytes, file.path, options_.decode), rng),
@@ -104,7 +129,8 @@ ImageExample ImageFolder::get(int64_t index, Generator& rng) const {
 at::Tensor ImageFolder::labels() const {
   auto all = at::empty({size()}, at::kLong);
   auto* to = all.mutable_data_ptr<int64_t>();
-  for (const File& file : files_) *to++ = file.label;
+  for (const File& file : files_)
+    *to++ = file.label;
   return all;
 }
 

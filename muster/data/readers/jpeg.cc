@@ -19,23 +19,30 @@ namespace muster {
 
 namespace {
 
-// libjpeg makes a pixel's colour of its neighbours' too, and knows none beyond what it decodes: with so many
-// columns more on each side a part has the pixels of the whole.
+// libjpeg makes a pixel's colour of its neighbours' too, and knows none beyond what it decodes:
+// with so many columns more on each side a part has the pixels of the whole.
 constexpr JDIMENSION kMargin = 2;
 constexpr unsigned kMostMarkerBytes = 0xffff;  // all of it
-constexpr int kMostScans = 500;                // a few bytes can ask for thousands, each as dear as a picture
+constexpr int kMostScans = 500;  // a few bytes can ask for thousands, each as dear as a picture
 
-// libjpeg leaves by longjmp, which destroys nothing: so each call that may fail is in a function that holds
-// nothing to destroy, and says whether it came through.
+// libjpeg leaves by longjmp, which destroys nothing: so each call that may fail is in a function
+// that holds nothing to destroy, and says whether it came through.
 class JpegDecoder {
  public:
   explicit JpegDecoder(std::string_view file) {
     jpeg_.err = ::jpeg_std_error(&errors_);
     jpeg_.client_data = this;
-    errors_.error_exit = [](j_common_ptr jpeg) { fail(jpeg); };
-    errors_.emit_message = [](j_common_ptr jpeg, int level) { judge(jpeg, level); };
-    errors_.output_message = [](j_common_ptr) {};
-    progress_.progress_monitor = [](j_common_ptr jpeg) { count_scans(jpeg); };
+    errors_.error_exit = [](j_common_ptr jpeg) {
+      fail(jpeg);
+    };
+    errors_.emit_message = [](j_common_ptr jpeg, int level) {
+      judge(jpeg, level);
+    };
+    errors_.output_message = [](j_common_ptr) {
+    };
+    progress_.progress_monitor = [](j_common_ptr jpeg) {
+      count_scans(jpeg);
+    };
     created_ = create(file);
   }
   ~JpegDecoder() { ::jpeg_destroy_decompress(&jpeg_); }
@@ -43,7 +50,8 @@ class JpegDecoder {
   JpegDecoder& operator=(const JpegDecoder&) = delete;
 
   bool read_header() {
-    if (!created_ || setjmp(jump_) != 0) return false;
+    if (!created_ || setjmp(jump_) != 0)
+      return false;
     ::jpeg_save_markers(&jpeg_, JPEG_APP0 + 1, kMostMarkerBytes);
     ::jpeg_read_header(&jpeg_, TRUE);
     const bool four = jpeg_.jpeg_color_space == JCS_CMYK || jpeg_.jpeg_color_space == JCS_YCCK;
@@ -52,7 +60,8 @@ class JpegDecoder {
   }
 
   bool choose_scale(int64_t min_side) {
-    if (setjmp(jump_) != 0) return false;
+    if (setjmp(jump_) != 0)
+      return false;
     jpeg_.scale_denom = 8;
     jpeg_.scale_num = 8;
     const int64_t side = std::min(jpeg_.image_width, jpeg_.image_height);
@@ -62,8 +71,9 @@ class JpegDecoder {
     return true;
   }
 
-  // Several scans can leave coefficients open, and libjpeg guesses them from those around, beyond any margin.
-  // Other ratios of colour to light than 1 and 2 it does not cut right at every scale (2.1).
+  // Several scans can leave coefficients open, and libjpeg guesses them from those around, beyond
+  // any margin. Other ratios of colour to light than 1 and 2 it does not cut right at every scale
+  // (2.1).
   bool can_cut() {
     return ::jpeg_has_multiple_scans(&jpeg_) == FALSE && jpeg_.max_h_samp_factor <= 2 &&
            jpeg_.max_v_samp_factor <= 2;
@@ -71,13 +81,15 @@ class JpegDecoder {
 
   // `row`: room for width() × 4 bytes, where is_cmyk().
   bool decode(uint8_t* pixels, uint8_t* row) {
-    if (setjmp(jump_) != 0) return false;
+    if (setjmp(jump_) != 0)
+      return false;
     ::jpeg_start_decompress(&jpeg_);
     while (jpeg_.output_scanline < jpeg_.output_height) {
       uint8_t* const line = pixels + size_t{3} * jpeg_.output_width * jpeg_.output_scanline;
       JSAMPROW into = is_cmyk() ? row : line;
       ::jpeg_read_scanlines(&jpeg_, &into, 1);
-      if (is_cmyk()) to_rgb(row, line, jpeg_.output_width);
+      if (is_cmyk())
+        to_rgb(row, line, jpeg_.output_width);
     }
     ::jpeg_finish_decompress(&jpeg_);
     return true;
@@ -85,7 +97,8 @@ class JpegDecoder {
 
   // `row`: room for width() × 4 bytes. Only where can_cut(); nothing can be decoded after that.
   bool decode_part(const ImagePart& part, uint8_t* pixels, uint8_t* row) {
-    if (setjmp(jump_) != 0) return false;
+    if (setjmp(jump_) != 0)
+      return false;
     ::jpeg_start_decompress(&jpeg_);
     const auto left = static_cast<JDIMENSION>(part.left);
     const auto width = static_cast<JDIMENSION>(part.width);
@@ -93,7 +106,8 @@ class JpegDecoder {
     JDIMENSION columns = std::min(left + width + kMargin, jpeg_.output_width) - begin;
     ::jpeg_crop_scanline(&jpeg_, &begin, &columns);  // which takes whole blocks
     const auto top = static_cast<JDIMENSION>(part.top);
-    if (top > 0) ::jpeg_skip_scanlines(&jpeg_, top);
+    if (top > 0)
+      ::jpeg_skip_scanlines(&jpeg_, top);
     const uint8_t* const inside = row + size_t{left - begin} * (is_cmyk() ? 4 : 3);
     for (int64_t y = 0; y < part.height; ++y) {
       uint8_t* const line = pixels + static_cast<int64_t>(3) * width * y;
@@ -116,19 +130,23 @@ class JpegDecoder {
   int orientation() const {
     for (auto marker = jpeg_.marker_list; marker != nullptr; marker = marker->next) {
       const std::string_view text(reinterpret_cast<const char*>(marker->data), marker->data_length);
-      if (const int found = exif_orientation(text); found != 1) return found;
+      if (const int found = exif_orientation(text); found != 1)
+        return found;
     }
     return 1;
   }
 
  private:
   bool create(std::string_view file) {
-    if (setjmp(jump_) != 0) return false;
+    if (setjmp(jump_) != 0)
+      return false;
     jpeg_create_decompress(&jpeg_);
     jpeg_.client_data = this;
     jpeg_.progress = &progress_;
-    ::jpeg_mem_src(&jpeg_, reinterpret_cast<const unsigned char*>(file.data()),
-                   static_cast<unsigned long>(file.size()));  // NOLINT(google-runtime-int): libjpeg's
+    ::jpeg_mem_src(
+        &jpeg_,
+        reinterpret_cast<const unsigned char*>(file.data()),
+        static_cast<unsigned long>(file.size()));  // NOLINT(google-runtime-int): libjpeg's
     return true;
   }
 
@@ -140,7 +158,8 @@ class JpegDecoder {
 
   // libjpeg warns of missing and damaged data, and paints it grey.
   static void judge(j_common_ptr jpeg, int level) {
-    if (level >= 0) return;
+    if (level >= 0)
+      return;
     switch (jpeg->err->msg_code) {
       case JWRN_JPEG_EOF:
       case JWRN_HIT_MARKER:
@@ -155,7 +174,8 @@ class JpegDecoder {
 
   static void count_scans(j_common_ptr jpeg) {
     auto* const self = static_cast<JpegDecoder*>(jpeg->client_data);
-    if (self->jpeg_.input_scan_number <= kMostScans) return;
+    if (self->jpeg_.input_scan_number <= kMostScans)
+      return;
     std::snprintf(self->message_, sizeof(self->message_), "more than %d scans", kMostScans);
     std::longjmp(self->jump_, 1);
   }
@@ -180,46 +200,63 @@ class JpegDecoder {
   refuse_image(name, cat("a JPEG of which libjpeg says: ", decoder.failure()));
 }
 
-ImageSize header_of_jpeg(JpegDecoder& decoder, const std::string& name, const ImageOptions& options) {
-  if (!decoder.read_header()) refuse_jpeg(name, decoder);
+ImageSize header_of_jpeg(JpegDecoder& decoder,
+                         const std::string& name,
+                         const ImageOptions& options) {
+  if (!decoder.read_header())
+    refuse_jpeg(name, decoder);
   // Of a progressive one libjpeg keeps all coefficients, whatever the scale.
   check_pixels(decoder.full_height(), decoder.full_width(), name, options);
-  if (!decoder.choose_scale(options.min_side)) refuse_jpeg(name, decoder);
+  if (!decoder.choose_scale(options.min_side))
+    refuse_jpeg(name, decoder);
   return {.height = decoder.height(), .width = decoder.width()};
 }
 
 // As stored, which may lie on its side.
-void decode_stored(JpegDecoder& decoder, const ImageSize& size, const std::string& name,
-                   const ImagePart* part, const PlaceForPixels& place) {
+void decode_stored(JpegDecoder& decoder,
+                   const ImageSize& size,
+                   const std::string& name,
+                   const ImagePart* part,
+                   const PlaceForPixels& place) {
   const auto [height, width] = size;
   if (part != nullptr && decoder.can_cut()) {
     std::vector<uint8_t> row(4 * static_cast<size_t>(width));
     uint8_t* const pixels = place(part->height, part->width);
-    if (!decoder.decode_part(*part, pixels, row.data())) refuse_jpeg(name, decoder);
+    if (!decoder.decode_part(*part, pixels, row.data()))
+      refuse_jpeg(name, decoder);
     return;
   }
   std::vector<uint8_t> row(decoder.is_cmyk() ? 4 * static_cast<size_t>(width) : 0);
   std::vector<uint8_t> whole(part == nullptr ? 0 : 3 * static_cast<size_t>(height * width));
   uint8_t* const pixels = part == nullptr ? place(height, width) : whole.data();
-  if (!decoder.decode(pixels, row.data())) refuse_jpeg(name, decoder);
-  if (part != nullptr) copy_part(pixels, width, *part, place(part->height, part->width));
+  if (!decoder.decode(pixels, row.data()))
+    refuse_jpeg(name, decoder);
+  if (part != nullptr)
+    copy_part(pixels, width, *part, place(part->height, part->width));
 }
 
 }  // namespace
 
-ImageSize size_of_jpeg(std::string_view file, const std::string& name, const ImageOptions& options) {
+ImageSize size_of_jpeg(std::string_view file,
+                       const std::string& name,
+                       const ImageOptions& options) {
   JpegDecoder decoder(file);
   const ImageSize stored = header_of_jpeg(decoder, name, options);
   return options.upright ? upright_size(stored, decoder.orientation()) : stored;
 }
 
-void decode_jpeg(std::string_view file, const std::string& name, const ImageOptions& options,
-                 const ImagePart* part, const PlaceForPixels& place) {
+void decode_jpeg(std::string_view file,
+                 const std::string& name,
+                 const ImageOptions& options,
+                 const ImagePart* part,
+                 const PlaceForPixels& place) {
   JpegDecoder decoder(file);
   const ImageSize stored = header_of_jpeg(decoder, name, options);
   const int orientation = options.upright ? decoder.orientation() : 1;
-  if (part != nullptr) check_part(*part, upright_size(stored, orientation), name);
-  if (orientation == 1) return decode_stored(decoder, stored, name, part, place);
+  if (part != nullptr)
+    check_part(*part, upright_size(stored, orientation), name);
+  if (orientation == 1)
+    return decode_stored(decoder, stored, name, part, place);
   std::vector<uint8_t> pixels;
   ImageSize size;
   const auto keep = [&](int64_t height, int64_t width) {
@@ -227,7 +264,8 @@ void decode_jpeg(std::string_view file, const std::string& name, const ImageOpti
     pixels.resize(3 * static_cast<size_t>(height * width));
     return pixels.data();
   };
-  const ImagePart stored_there = part == nullptr ? ImagePart() : stored_part(*part, stored, orientation);
+  const ImagePart stored_there =
+      part == nullptr ? ImagePart() : stored_part(*part, stored, orientation);
   decode_stored(decoder, stored, name, part == nullptr ? nullptr : &stored_there, keep);
   const ImageSize upright = upright_size(size, orientation);
   turn_upright(pixels.data(), size, orientation, place(upright.height, upright.width));

@@ -14,25 +14,34 @@ namespace muster {
 
 MappedFile::MappedFile(const std::string& path, Access access) : path_(path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.valid()) fail_errno(cat("read: cannot open '", path, "'"), errno);
+  if (!file.valid())
+    fail_errno(cat("read: cannot open '", path, "'"), errno);
   struct stat info{};
-  if (::fstat(file.get(), &info) != 0) fail_errno(cat("read: cannot look at '", path, "'"), errno);
+  if (::fstat(file.get(), &info) != 0)
+    fail_errno(cat("read: cannot look at '", path, "'"), errno);
   if (!S_ISREG(info.st_mode)) {
     throw Error(ErrorCode::io,
-                cat("read: expected a file at '", path, "', got ",
-                    S_ISDIR(info.st_mode) ? "a folder" : "a special file", "; correct the path"));
+                cat("read: expected a file at '",
+                    path,
+                    "', got ",
+                    S_ISDIR(info.st_mode) ? "a folder" : "a special file",
+                    "; correct the path"));
   }
   size_ = static_cast<size_t>(info.st_size);
-  if (size_ == 0) return;
+  if (size_ == 0)
+    return;
   const int protection = access == Access::own_copy ? PROT_READ | PROT_WRITE : PROT_READ;
   // Without a reserve: a file larger than memory and swap may be mapped for writing too.
-  void* const memory = ::mmap(nullptr, size_, protection, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
-  if (memory == MAP_FAILED) fail_errno(cat("read: cannot map '", path, "'"), errno);
+  void* const memory =
+      ::mmap(nullptr, size_, protection, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
+  if (memory == MAP_FAILED)
+    fail_errno(cat("read: cannot map '", path, "'"), errno);
   data_ = static_cast<char*>(memory);
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(data_, size_);
+  if (data_ != nullptr)
+    ::munmap(data_, size_);
 }
 
 }  // namespace muster

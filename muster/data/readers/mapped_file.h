@@ -1,5 +1,5 @@
-// A whole file as memory, read from the disk where it is touched. Used by the readers of files that may be
-// larger than memory; knows nothing of their formats.
+// A whole file as memory, read from the disk where it is touched. Used by the readers of files that
+// may be larger than memory; knows nothing of their formats.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ class MappedFile {
     read,      // pages that cannot be written
     own_copy,  // what is written stays with this process, and never reaches the file
   };
-  // Throws: io when it cannot be read or is no regular file. Whoever cuts the file short while it is mapped
-  // ends this process with SIGBUS, as with every mapped file.
+  // Throws: io when it cannot be read or is no regular file. Whoever cuts the file short while it
+  // is mapped ends this process with SIGBUS, as with every mapped file.
   explicit MappedFile(const std::string& path, Access access = Access::read);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -71,7 +71,8 @@ at::Tensor read_npy(const std::string& path) {
 
 TensorDataset read_npy_dataset(const std::string& features, const std::string& labels) {
   auto classes = read_npy(labels);
-  if (at::isIntegralType(classes.scalar_type(), /*includeBool=*/true)) classes = classes.to(at::kLong);
+  if (at::isIntegralType(classes.scalar_type(), /*includeBool=*/true))
+    classes = classes.to(at::kLong);
   return {read_npy(features), classes};
 }
 

@@ -14,7 +14,9 @@ namespace {
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr size_t kMaxDimensions = 64;
 
-[[noreturn]] void refuse_npy(const std::string& name, const std::string& expected, const std::string& got,
+[[noreturn]] void refuse_npy(const std::string& name,
+                             const std::string& expected,
+                             const std::string& got,
                              const char* next = "save it again with numpy.save") {
   throw Error(ErrorCode::invalid_argument,
               cat("npy: expected ", expected, " in '", name, "', got ", got, "; ", next));
@@ -56,23 +58,28 @@ class HeaderText {
 
  private:
   void skip_blanks() {
-    while (!rest_.empty() && (rest_[0] == ' ' || rest_[0] == '\n')) rest_.remove_prefix(1);
+    while (!rest_.empty() && (rest_[0] == ' ' || rest_[0] == '\n'))
+      rest_.remove_prefix(1);
   }
   bool takes(char c) {
     skip_blanks();
-    if (rest_.empty() || rest_[0] != c) return false;
+    if (rest_.empty() || rest_[0] != c)
+      return false;
     rest_.remove_prefix(1);
     return true;
   }
   void expect(char c) {
-    if (!takes(c)) refuse_npy(name_, cat("'", c, "' in the header"), cat("'", escaped(rest_), "'"));
+    if (!takes(c))
+      refuse_npy(name_, cat("'", c, "' in the header"), cat("'", escaped(rest_), "'"));
   }
 
   std::string_view quoted() {
     skip_blanks();
     const char quote = rest_.empty() ? '\0' : rest_[0];
-    const size_t end = quote == '\'' || quote == '"' ? rest_.find(quote, 1) : std::string_view::npos;
-    if (end == std::string_view::npos) refuse_npy(name_, "a name in quotes", cat("'", escaped(rest_), "'"));
+    const size_t end =
+        quote == '\'' || quote == '"' ? rest_.find(quote, 1) : std::string_view::npos;
+    if (end == std::string_view::npos)
+      refuse_npy(name_, "a name in quotes", cat("'", escaped(rest_), "'"));
     const std::string_view inside = rest_.substr(1, end - 1);
     rest_.remove_prefix(end + 1);
     return inside;
@@ -82,7 +89,8 @@ class HeaderText {
     skip_blanks();
     for (const bool value : {true, false}) {
       const std::string_view word = value ? "True" : "False";
-      if (!rest_.starts_with(word)) continue;
+      if (!rest_.starts_with(word))
+        continue;
       rest_.remove_prefix(word.size());
       return value;
     }
@@ -97,7 +105,8 @@ class HeaderText {
       const size_t digits = std::min(rest_.find_first_not_of("0123456789"), rest_.size());
       const auto extent = parse_int(rest_.substr(0, digits));
       if (!extent || found.size() == kMaxDimensions)
-        refuse_npy(name_, cat("a shape of at most ", kMaxDimensions, " whole numbers"),
+        refuse_npy(name_,
+                   cat("a shape of at most ", kMaxDimensions, " whole numbers"),
                    cat("'", escaped(rest_), "'"));
       found.push_back(*extent);
       rest_.remove_prefix(digits);
@@ -116,12 +125,19 @@ class HeaderText {
     header.kind = text.size() < 3 ? '\0' : text[1];
     header.item_size = size.value_or(0);
     if (text.size() > 1 && (text[1] == 'O' || text[0] == 'O'))
-      refuse_npy(name_, "numbers", "Python objects, which would be executed", "save it with another dtype");
+      refuse_npy(name_,
+                 "numbers",
+                 "Python objects, which would be executed",
+                 "save it with another dtype");
     if (!is_known(header.kind, header.item_size))
-      refuse_npy(name_, "bool, integers of 1 to 8, floats of 2 to 8, or complex numbers of 8 or 16 bytes",
-                 cat("dtype '", escaped(text), "'"), "convert it with astype()");
+      refuse_npy(name_,
+                 "bool, integers of 1 to 8, floats of 2 to 8, or complex numbers of 8 or 16 bytes",
+                 cat("dtype '", escaped(text), "'"),
+                 "convert it with astype()");
     if (text[0] == '>' && header.item_size > 1)
-      refuse_npy(name_, "numbers of this machine's byte order", cat("dtype '", escaped(text), "'"),
+      refuse_npy(name_,
+                 "numbers of this machine's byte order",
+                 cat("dtype '", escaped(text), "'"),
                  "convert it with astype(x.dtype.newbyteorder('<'))");
   }
 
@@ -156,10 +172,13 @@ void check_size(const NpyHeader& header, std::string_view file, const std::strin
   }
   const auto got = static_cast<int64_t>(file.size() - header.data_begin);
   const std::string shape = cat(join(header.shape, "x"), " of ", header.item_size, " bytes");
-  if (too_many) refuse_npy(name, "a shape that fits in 63 bits", shape);
-  if (none) bytes = 0;
+  if (too_many)
+    refuse_npy(name, "a shape that fits in 63 bits", shape);
+  if (none)
+    bytes = 0;
   if (got != bytes)
-    refuse_npy(name, cat(bytes, " bytes of data, as its header says (", shape, ")"),
+    refuse_npy(name,
+               cat(bytes, " bytes of data, as its header says (", shape, ")"),
                cat(got, got < bytes ? " (cut short)" : " (bytes after the end)"));
 }
 
@@ -167,15 +186,22 @@ void check_size(const NpyHeader& header, std::string_view file, const std::strin
 
 NpyHeader parse_npy_header(std::string_view file, const std::string& name) {
   if (!file.starts_with(kMagic))
-    refuse_npy(name, "a .npy file", cat("a file that begins with '", escaped(file.substr(0, 8)), "'"));
-  const auto byte = [&](size_t at) { return static_cast<size_t>(static_cast<unsigned char>(file[at])); };
+    refuse_npy(
+        name, "a .npy file", cat("a file that begins with '", escaped(file.substr(0, 8)), "'"));
+  const auto byte = [&](size_t at) {
+    return static_cast<size_t>(static_cast<unsigned char>(file[at]));
+  };
   const size_t version = file.size() > 7 ? byte(6) : 0;
   const size_t text_begin = version == 1 ? 10 : 12;
   if (version < 1 || version > 3 || file.size() < text_begin)
-    refuse_npy(name, "a whole header of version 1, 2 or 3", cat(file.size(), " bytes of version ", version));
+    refuse_npy(name,
+               "a whole header of version 1, 2 or 3",
+               cat(file.size(), " bytes of version ", version));
   size_t length = byte(8) | byte(9) << 8;
-  if (version > 1) length |= byte(10) << 16 | byte(11) << 24;
-  if (length > file.size() - text_begin) refuse_npy(name, "a whole header", "a file cut short in it");
+  if (version > 1)
+    length |= byte(10) << 16 | byte(11) << 24;
+  if (length > file.size() - text_begin)
+    refuse_npy(name, "a whole header", "a file cut short in it");
   NpyHeader header = HeaderText(file.substr(text_begin, length), name).parse();
   header.data_begin = text_begin + length;
   check_size(header, file, name);

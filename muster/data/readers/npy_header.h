@@ -1,5 +1,5 @@
-// What a .npy file says of itself before its data: numpy's format, versions 1 to 3. Used by npy.h; knows no
-// tensor.
+// What a .npy file says of itself before its data: numpy's format, versions 1 to 3. Used by npy.h;
+// knows no tensor.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ struct NpyHeader {
 };
 
 // Of a whole file; `name` is what messages call it.
-// Throws: invalid_argument when it is of another kind, cut short or too long, holds objects (which numpy
-// would execute), records, or numbers of the other byte order.
+// Throws: invalid_argument when it is of another kind, cut short or too long, holds objects (which
+// numpy would execute), records, or numbers of the other byte order.
 NpyHeader parse_npy_header(std::string_view file, const std::string& name);
 
 }  // namespace muster

@@ -18,7 +18,8 @@ class TiffNumbers {
   explicit TiffNumbers(std::string_view text) : text_(text), is_little_(text.starts_with("II")) {}
 
   std::optional<uint64_t> at(size_t place, size_t bytes) const {
-    if (place > text_.size() || bytes > text_.size() - place) return std::nullopt;
+    if (place > text_.size() || bytes > text_.size() - place)
+      return std::nullopt;
     uint64_t value = 0;
     for (size_t i = 0; i < bytes; ++i) {
       const size_t from = is_little_ ? place + bytes - 1 - i : place + i;
@@ -68,13 +69,15 @@ bool lies_on_its_side(int orientation) {
 
 int exif_orientation(std::string_view app1) {
   constexpr std::string_view kHead("Exif\0\0", 6);
-  if (!app1.starts_with(kHead)) return 1;
+  if (!app1.starts_with(kHead))
+    return 1;
   const TiffNumbers tiff(app1.substr(kHead.size()));
   const uint64_t directory = tiff.at(4, 4).value_or(0);
   const uint64_t entries = tiff.at(directory, 2).value_or(0);
   for (uint64_t i = 0; i < entries; ++i) {
     const size_t entry = directory + 2 + i * kEntryBytes;
-    if (tiff.at(entry, 2) != kOrientationTag) continue;
+    if (tiff.at(entry, 2) != kOrientationTag)
+      continue;
     const uint64_t value = tiff.at(entry + 2, 2) == kShort ? tiff.at(entry + 8, 2).value_or(1) : 1;
     return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
   }
@@ -82,14 +85,15 @@ int exif_orientation(std::string_view app1) {
 }
 
 ImageSize upright_size(const ImageSize& stored, int orientation) {
-  if (!lies_on_its_side(orientation)) return stored;
+  if (!lies_on_its_side(orientation))
+    return stored;
   return {.height = stored.width, .width = stored.height};
 }
 
 ImagePart stored_part(const ImagePart& upright, const ImageSize& stored, int orientation) {
   const Pixel a = stored_pixel({upright.top, upright.left}, stored, orientation);
-  const Pixel b =
-      stored_pixel({upright.top + upright.height - 1, upright.left + upright.width - 1}, stored, orientation);
+  const Pixel b = stored_pixel(
+      {upright.top + upright.height - 1, upright.left + upright.width - 1}, stored, orientation);
   return {.top = std::min(a.y, b.y),
           .left = std::min(a.x, b.x),
           .height = std::abs(a.y - b.y) + 1,

@@ -1,4 +1,5 @@
-// How a camera was held: EXIF's orientation, and what turns stored pixels upright. Called by jpeg.cc.
+// How a camera was held: EXIF's orientation, and what turns stored pixels upright. Called by
+// jpeg.cc.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 
 namespace muster {
 
-// From 1 (upright) to 8. 1 also where the text of an APP1 marker is no EXIF, damaged, or does not say it.
+// From 1 (upright) to 8. 1 also where the text of an APP1 marker is no EXIF, damaged, or does not
+// say it.
 int exif_orientation(std::string_view app1);
 
 // The size of the upright picture.

@@ -20,16 +20,19 @@ constexpr png_uint_32 kMostSide = 1 << 20;
 class PngDecoder {
  public:
   explicit PngDecoder(std::string_view file) : rest_(file) {
-    png_ = ::png_create_read_struct(PNG_LIBPNG_VER_STRING, this, fail, [](png_structp, png_const_charp) {});
+    png_ = ::png_create_read_struct(
+        PNG_LIBPNG_VER_STRING, this, fail, [](png_structp, png_const_charp) {});
     info_ = png_ == nullptr ? nullptr : ::png_create_info_struct(png_);
-    if (info_ == nullptr) std::snprintf(message_, sizeof(message_), "libpng did not start");
+    if (info_ == nullptr)
+      std::snprintf(message_, sizeof(message_), "libpng did not start");
   }
   ~PngDecoder() { ::png_destroy_read_struct(&png_, &info_, nullptr); }
   PngDecoder(const PngDecoder&) = delete;
   PngDecoder& operator=(const PngDecoder&) = delete;
 
   bool read_header() {
-    if (info_ == nullptr || setjmp(jump_) != 0) return false;
+    if (info_ == nullptr || setjmp(jump_) != 0)
+      return false;
     ::png_set_read_fn(png_, this, read);
     ::png_set_user_limits(png_, kMostSide, kMostSide);
     ::png_read_info(png_, info_);
@@ -44,7 +47,8 @@ class PngDecoder {
   }
 
   bool decode(png_bytep* rows) {
-    if (setjmp(jump_) != 0) return false;
+    if (setjmp(jump_) != 0)
+      return false;
     ::png_read_image(png_, rows);
     ::png_read_end(png_, nullptr);
     return true;
@@ -65,7 +69,8 @@ class PngDecoder {
 
   static void read(png_structp png, png_bytep into, size_t size) {
     auto* const self = static_cast<PngDecoder*>(::png_get_io_ptr(png));
-    if (size > self->rest_.size()) ::png_error(png, "cut short");
+    if (size > self->rest_.size())
+      ::png_error(png, "cut short");
     std::memcpy(into, self->rest_.data(), size);
     self->rest_.remove_prefix(size);
   }
@@ -84,14 +89,17 @@ class PngDecoder {
 
 [[noreturn]] void refuse_wide(const std::string& name) {
   throw Error(ErrorCode::invalid_argument,
-              cat("image: expected 8 bits a channel in '", name,
+              cat("image: expected 8 bits a channel in '",
+                  name,
                   "', got a PNG of 16; set narrow_16_bits to keep the upper 8, or convert it"));
 }
 
 ImageSize header_of_png(PngDecoder& decoder, const std::string& name, const ImageOptions& options) {
-  if (!decoder.read_header()) refuse_png(name, decoder.failure());
+  if (!decoder.read_header())
+    refuse_png(name, decoder.failure());
   check_pixels(decoder.height(), decoder.width(), name, options);
-  if (decoder.is_wide() && !options.narrow_16_bits) refuse_wide(name);
+  if (decoder.is_wide() && !options.narrow_16_bits)
+    refuse_wide(name);
   return {.height = decoder.height(), .width = decoder.width()};
 }
 
@@ -102,18 +110,27 @@ ImageSize size_of_png(std::string_view file, const std::string& name, const Imag
   return header_of_png(decoder, name, options);
 }
 
-void decode_png(std::string_view file, const std::string& name, const ImageOptions& options,
-                const ImagePart* part, const PlaceForPixels& place) {
+void decode_png(std::string_view file,
+                const std::string& name,
+                const ImageOptions& options,
+                const ImagePart* part,
+                const PlaceForPixels& place) {
   PngDecoder decoder(file);
   const auto [height, width] = header_of_png(decoder, name, options);
-  if (decoder.row_bytes() != 3 * static_cast<size_t>(width)) refuse_png(name, "rows of an unknown kind");
-  if (part != nullptr) check_part(*part, {.height = height, .width = width}, name);
-  std::vector<uint8_t> whole(part == nullptr ? 0 : decoder.row_bytes() * static_cast<size_t>(height));
+  if (decoder.row_bytes() != 3 * static_cast<size_t>(width))
+    refuse_png(name, "rows of an unknown kind");
+  if (part != nullptr)
+    check_part(*part, {.height = height, .width = width}, name);
+  std::vector<uint8_t> whole(part == nullptr ? 0
+                                             : decoder.row_bytes() * static_cast<size_t>(height));
   std::vector<png_bytep> rows(static_cast<size_t>(height));
   uint8_t* const pixels = part == nullptr ? place(height, width) : whole.data();
-  for (int64_t y = 0; y < height; ++y) rows[static_cast<size_t>(y)] = pixels + 3 * width * y;
-  if (!decoder.decode(rows.data())) refuse_png(name, decoder.failure());
-  if (part != nullptr) copy_part(pixels, width, *part, place(part->height, part->width));
+  for (int64_t y = 0; y < height; ++y)
+    rows[static_cast<size_t>(y)] = pixels + 3 * width * y;
+  if (!decoder.decode(rows.data()))
+    refuse_png(name, decoder.failure());
+  if (part != nullptr)
+    copy_part(pixels, width, *part, place(part->height, part->width));
 }
 
 }  // namespace muster

@@ -26,10 +26,15 @@ struct TarReader::Archive {
   const ArchiveLibrary& lib = archive_library();
   archive* handle = lib.read_new();
   Archive() {
-    for (const auto support : {lib.support_gzip, lib.support_zstd, lib.support_xz, lib.support_bzip2,
-                               lib.support_lz4, lib.support_tar})
+    for (const auto support : {lib.support_gzip,
+                               lib.support_zstd,
+                               lib.support_xz,
+                               lib.support_bzip2,
+                               lib.support_lz4,
+                               lib.support_tar})
       support(handle);
-    // `cat a.tar b.tar` is an archive too; what is behind the first one's end would be left out in silence.
+    // `cat a.tar b.tar` is an archive too; what is behind the first one's end would be left out in
+    // silence.
     lib.set_format_option(handle, "tar", "read_concatenated_archives", "1");
   }
   ~Archive() { lib.read_free(handle); }
@@ -50,11 +55,15 @@ void TarReader::need_library() {
 TarReader::TarReader(const std::string& path)
     : name_(path), is_file_(true), archive_(std::make_unique<Archive>()) {
   struct stat info{};
-  if (::stat(path.c_str(), &info) != 0) fail_errno(cat("tar: cannot open '", path, "'"), errno);
+  if (::stat(path.c_str(), &info) != 0)
+    fail_errno(cat("tar: cannot open '", path, "'"), errno);
   if (!S_ISREG(info.st_mode))
     throw Error(ErrorCode::io,
-                cat("tar: expected a file at '", path, "', got ",
-                    S_ISDIR(info.st_mode) ? "a folder" : "a special file", "; correct the path"));
+                cat("tar: expected a file at '",
+                    path,
+                    "', got ",
+                    S_ISDIR(info.st_mode) ? "a folder" : "a special file",
+                    "; correct the path"));
   file_size_ = info.st_size;
   if (archive_->lib.open_filename(archive_->handle, path.c_str(), kBlock) != ARCHIVE_OK)
     fail(archive_->failure());
@@ -78,12 +87,14 @@ std::optional<std::string> TarReader::next() {
       check_end();
       break;
     }
-    if (result != ARCHIVE_OK && result != ARCHIVE_WARN) fail(archive_->failure());
+    if (result != ARCHIVE_OK && result != ARCHIVE_WARN)
+      fail(archive_->failure());
     const char* const path = lib.entry_pathname(entry);
     entry_ = path == nullptr ? "" : path;
     check_room(entry);
     entry_size_ = static_cast<uint64_t>(std::max<la_int64_t>(0, lib.entry_size(entry)));
-    if (!entry_.empty() && lib.entry_filetype(entry) == AE_IFREG && lib.entry_hardlink(entry) == nullptr)
+    if (!entry_.empty() && lib.entry_filetype(entry) == AE_IFREG &&
+        lib.entry_hardlink(entry) == nullptr)
       return entry_;
   }
   return std::nullopt;
@@ -96,9 +107,12 @@ std::string TarReader::read(uint64_t most) {
     size_t size = 0;
     la_int64_t offset = 0;
     const int result = archive_->lib.data_block(archive_->handle, &bytes, &size, &offset);
-    if (result == ARCHIVE_EOF) return content;
-    if (result != ARCHIVE_OK) fail(archive_->failure());
-    if (offset < 0 || static_cast<uint64_t>(offset) > most || size > most - static_cast<uint64_t>(offset))
+    if (result == ARCHIVE_EOF)
+      return content;
+    if (result != ARCHIVE_OK)
+      fail(archive_->failure());
+    if (offset < 0 || static_cast<uint64_t>(offset) > most ||
+        size > most - static_cast<uint64_t>(offset))
       fail_too_large(most);
     content.resize(static_cast<size_t>(offset), '\0');  // of a sparse file
     content.append(static_cast<const char*>(bytes), size);
@@ -106,7 +120,8 @@ std::string TarReader::read(uint64_t most) {
 }
 
 uint64_t TarReader::size(uint64_t most) const {
-  if (entry_size_ > most) fail_too_large(most);
+  if (entry_size_ > most)
+    fail_too_large(most);
   return entry_size_;
 }
 
@@ -114,10 +129,12 @@ void TarReader::fail_too_large(uint64_t most) const {
   fail(cat("a file of more than ", most, " bytes"));
 }
 
-// What is passed over unread must be there too: a resumed stream passes over what it has read before.
+// What is passed over unread must be there too: a resumed stream passes over what it has read
+// before.
 void TarReader::check_room(archive_entry* entry) const {
   const ArchiveLibrary& lib = archive_->lib;
-  if (!is_file_ || !archive_->is_plain() || lib.entry_sparse_count(entry) > 0) return;
+  if (!is_file_ || !archive_->is_plain() || lib.entry_sparse_count(entry) > 0)
+    return;
   const int64_t here = lib.filter_bytes(archive_->handle, 0);
   if (here > file_size_ || lib.entry_size(entry) > file_size_ - here)
     fail("one that ends within it: cut short");
@@ -125,22 +142,28 @@ void TarReader::check_room(archive_entry* entry) const {
 
 // An archive that is cut off between two files looks whole but for the blocks of zeros at the end.
 void TarReader::check_end() const {
-  if (!is_file_ || !archive_->is_plain()) return;
+  if (!is_file_ || !archive_->is_plain())
+    return;
   const Fd file(::open(name_.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) fail_errno(cat("tar: cannot read '", name_, "'"), errno);
+  if (!file.valid())
+    fail_errno(cat("tar: cannot read '", name_, "'"), errno);
   char block[kTarBlock];
   const int64_t last = file_size_ - static_cast<int64_t>(kTarBlock);
-  const bool whole = last >= 0 &&
-                     ::pread(file.get(), block, kTarBlock, last) == static_cast<ssize_t>(kTarBlock) &&
-                     std::all_of(block, block + kTarBlock, [](char c) { return c == 0; });
-  if (!whole) fail("one without tar's end: cut short");
+  const bool whole =
+      last >= 0 && ::pread(file.get(), block, kTarBlock, last) == static_cast<ssize_t>(kTarBlock) &&
+      std::all_of(block, block + kTarBlock, [](char c) { return c == 0; });
+  if (!whole)
+    fail("one without tar's end: cut short");
 }
 
 void TarReader::fail(const std::string& got) const {
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("tar: expected a whole tar archive in '", name_, "', got ", got,
-          entry_.empty() ? "" : cat(" (in or after '", escaped(entry_), "')"), "; fetch or write it again"));
+  throw Error(ErrorCode::invalid_argument,
+              cat("tar: expected a whole tar archive in '",
+                  name_,
+                  "', got ",
+                  got,
+                  entry_.empty() ? "" : cat(" (in or after '", escaped(entry_), "')"),
+                  "; fetch or write it again"));
 }
 
 }  // namespace muster

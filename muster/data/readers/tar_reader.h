@@ -1,5 +1,5 @@
-// The files of a tar archive, one after the other: plain or compressed (gzip, zstd, xz, as libarchive knows).
-// Used by web_shards.h; knows no tensor.
+// The files of a tar archive, one after the other: plain or compressed (gzip, zstd, xz, as
+// libarchive knows). Used by web_shards.h; knows no tensor.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,12 @@ namespace muster {
 
 class TarReader {
  public:
-  // Throws: unavailable, naming the package, when libarchive, which reads archives, is not installed.
+  // Throws: unavailable, naming the package, when libarchive, which reads archives, is not
+  // installed.
   static void need_library();
 
-  // Throws: as need_library(); io when it cannot be opened; invalid_argument when it is no tar archive.
+  // Throws: as need_library(); io when it cannot be opened; invalid_argument when it is no tar
+  // archive.
   explicit TarReader(const std::string& path);
   // Of bytes, which must outlive this; `name` is what messages call them.
   TarReader(std::string_view bytes, const std::string& name);
@@ -25,9 +27,9 @@ class TarReader {
   TarReader(const TarReader&) = delete;
   TarReader& operator=(const TarReader&) = delete;
 
-  // The next regular file's name, or nothing at the end. Cheap where nothing is read of those between: in a
-  // file that is not compressed they are sought over.
-  // Throws: invalid_argument when the archive is damaged or cut short; nothing can be read after that.
+  // The next regular file's name, or nothing at the end. Cheap where nothing is read of those
+  // between: in a file that is not compressed they are sought over. Throws: invalid_argument when
+  // the archive is damaged or cut short; nothing can be read after that.
   std::optional<std::string> next();
 
   // The content of the file that next() has named. Throws: as next(); for more than `most` bytes.

@@ -28,21 +28,39 @@ int64_t widen_tokens(const char* from, int64_t count, int64_t* to) {
 
 int64_t count_tokens(std::string_view bytes, TokenType type, const std::string& name) {
   const int64_t each = bytes_of_token(type);
-  if (std::ssize(bytes) % each == 0) return std::ssize(bytes) / each;
+  if (std::ssize(bytes) % each == 0)
+    return std::ssize(bytes) / each;
   throw Error(ErrorCode::invalid_argument,
-              cat("tokens: expected a whole number of tokens of ", each, " bytes in '", name, "', got ",
-                  bytes.size(), " bytes; see whether it is complete, and of this type"));
+              cat("tokens: expected a whole number of tokens of ",
+                  each,
+                  " bytes in '",
+                  name,
+                  "', got ",
+                  bytes.size(),
+                  " bytes; see whether it is complete, and of this type"));
 }
 
 void check_token_part(int64_t all, int64_t begin, int64_t count, const std::string& name) {
-  if (begin >= 0 && count >= 0 && count <= all && begin <= all - count) return;
+  if (begin >= 0 && count >= 0 && count <= all && begin <= all - count)
+    return;
   throw Error(ErrorCode::invalid_argument,
-              cat("tokens: expected a part of ", all, " tokens in '", name, "', got ", count, " from ", begin,
+              cat("tokens: expected a part of ",
+                  all,
+                  " tokens in '",
+                  name,
+                  "', got ",
+                  count,
+                  " from ",
+                  begin,
                   "; ask for tokens that exist"));
 }
 
-int64_t read_tokens(std::string_view bytes, TokenType type, const std::string& name, int64_t begin,
-                    int64_t count, int64_t* to) {
+int64_t read_tokens(std::string_view bytes,
+                    TokenType type,
+                    const std::string& name,
+                    int64_t begin,
+                    int64_t count,
+                    int64_t* to) {
   check_token_part(count_tokens(bytes, type, name), begin, count, name);
   const char* const from = bytes.data() + begin * bytes_of_token(type);
   return type == TokenType::uint16 ? widen_tokens<uint16_t>(from, count, to)

@@ -9,7 +9,9 @@ namespace muster {
 
 namespace {
 
-[[noreturn]] void refuse_tokens(const std::string& path, const std::string& expected, const std::string& got,
+[[noreturn]] void refuse_tokens(const std::string& path,
+                                const std::string& expected,
+                                const std::string& got,
                                 const char* next) {
   throw Error(ErrorCode::invalid_argument,
               cat("tokens: expected ", expected, " in '", path, "', got ", got, "; ", next));
@@ -17,14 +19,19 @@ namespace {
 
 }  // namespace
 
-TokenFile::TokenFile(const std::string& path, TokenType type, int64_t context,
+TokenFile::TokenFile(const std::string& path,
+                     TokenType type,
+                     int64_t context,
                      const TokenFileOptions& options)
     : file_(std::make_shared<MappedFile>(path)), type_(type), context_(context), options_(options) {
   if (context < 1)
-    refuse_tokens(path, "a context of at least 1 token", cat(context), "pass the model's context length");
+    refuse_tokens(
+        path, "a context of at least 1 token", cat(context), "pass the model's context length");
   tokens_ = count_tokens(file_->bytes(), type, path);
   if (tokens_ <= context)
-    refuse_tokens(path, cat("more than ", context, " tokens, one window and its targets"), cat(tokens_),
+    refuse_tokens(path,
+                  cat("more than ", context, " tokens, one window and its targets"),
+                  cat(tokens_),
                   "pass a smaller context");
   const int64_t consecutive = (tokens_ - 1) / context;
   windows_ = options.random && options.windows > 0 ? options.windows : consecutive;
@@ -33,10 +40,11 @@ TokenFile::TokenFile(const std::string& path, TokenType type, int64_t context,
 at::Tensor TokenFile::tokens(int64_t begin, int64_t count) const {
   check_token_part(tokens_, begin, count, file_->path());
   auto found = at::empty({count}, at::kLong);
-  const int64_t largest =
-      read_tokens(file_->bytes(), type_, file_->path(), begin, count, found.mutable_data_ptr<int64_t>());
+  const int64_t largest = read_tokens(
+      file_->bytes(), type_, file_->path(), begin, count, found.mutable_data_ptr<int64_t>());
   if (options_.vocabulary > 0 && largest >= options_.vocabulary)
-    refuse_tokens(file_->path(), cat("tokens below ", options_.vocabulary),
+    refuse_tokens(file_->path(),
+                  cat("tokens below ", options_.vocabulary),
                   cat(largest, " between token ", begin, " and ", begin + count),
                   "see whether it is of this type and this vocabulary");
   return found;
@@ -44,7 +52,9 @@ at::Tensor TokenFile::tokens(int64_t begin, int64_t count) const {
 
 TokenWindow TokenFile::get(int64_t index, Generator& rng) const {
   if (index < 0 || index >= windows_)
-    refuse_tokens(file_->path(), cat("a window from 0 to ", windows_ - 1), cat(index),
+    refuse_tokens(file_->path(),
+                  cat("a window from 0 to ", windows_ - 1),
+                  cat(index),
                   "ask for one that exists");
   const int64_t begin = options_.random ? rng.integer(tokens_ - context_) : index * context_;
   const auto window = tokens(begin, context_ + 1);

@@ -1,5 +1,5 @@
-// Text as token ids, for language models: windows cut from a file of consecutive tokens. The file is mapped,
-// so it may be larger than memory.
+// Text as token ids, for language models: windows cut from a file of consecutive tokens. The file
+// is mapped, so it may be larger than memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,8 +21,8 @@ struct TokenWindow {
 };
 
 struct TokenFileOptions {
-  // false: windows follow each other, and an epoch reads every token once (except up to `context` at the
-  // end). true: each starts at a random place, chosen by the sample's Generator.
+  // false: windows follow each other, and an epoch reads every token once (except up to `context`
+  // at the end). true: each starts at a random place, chosen by the sample's Generator.
   bool random = false;
   int64_t windows = 0;     // per epoch, with `random`; 0: as many as would follow each other
   int64_t vocabulary = 0;  // a token at or above it is an error that names the place; 0: any
@@ -30,9 +30,12 @@ struct TokenFileOptions {
 
 class TokenFile : public Dataset<TokenWindow> {
  public:
-  // Throws: io if the file cannot be read; invalid_argument if it is not a whole number of tokens or is
-  // shorter than one window, or if context is less than 1.
-  TokenFile(const std::string& path, TokenType type, int64_t context, const TokenFileOptions& options = {});
+  // Throws: io if the file cannot be read; invalid_argument if it is not a whole number of tokens
+  // or is shorter than one window, or if context is less than 1.
+  TokenFile(const std::string& path,
+            TokenType type,
+            int64_t context,
+            const TokenFileOptions& options = {});
 
   int64_t size() const override { return windows_; }
   TokenWindow get(int64_t index, Generator& rng) const override;

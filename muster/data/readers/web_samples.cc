@@ -31,7 +31,8 @@ constexpr int64_t kMostShards = 10'000'000;
 constexpr uint64_t kShardOrder = 1;  // keeps the orders of shards and of buffers apart
 constexpr uint64_t kBufferOrder = 2;
 
-// Nothing for a file of no sample, as WebDataset has it: without a dot (README), with nothing before it
+// Nothing for a file of no sample, as WebDataset has it: without a dot (README), with nothing
+// before it
 // (.DS_Store, ._0001.jpg), or with a name of its own kind (__index__).
 std::optional<WebName> web_name(const std::string& name) {
   const size_t slash = name.rfind('/');
@@ -41,42 +42,52 @@ std::optional<WebName> web_name(const std::string& name) {
   if (dot == std::string::npos || dot == begin || (file.starts_with("__") && file.ends_with("__")))
     return std::nullopt;
   std::string ending = name.substr(dot + 1);
-  for (char& c : ending) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (char& c : ending)
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return WebName{.key = name.substr(0, dot), .ending = std::move(ending)};
 }
 
 std::optional<WebName> next_web_name(TarReader& tar) {
   while (const auto name = tar.next())
-    if (auto found = web_name(*name)) return found;
+    if (auto found = web_name(*name))
+      return found;
   return std::nullopt;
 }
 
 void check_once(const WebSample& sample) {
   std::set<std::string_view> endings;
   for (const WebSample::File& file : sample.files) {
-    if (endings.insert(file.ending).second) continue;
+    if (endings.insert(file.ending).second)
+      continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("web shards: expected each file of the sample ", sample.place(), " once, got '.",
-                    escaped(file.ending), "' twice; give samples names of their own up to the first dot"));
+                cat("web shards: expected each file of the sample ",
+                    sample.place(),
+                    " once, got '.",
+                    escaped(file.ending),
+                    "' twice; give samples names of their own up to the first dot"));
   }
 }
 
 Generator generator_of(const StreamPart& part, uint64_t purpose, int64_t index) {
-  return {static_cast<int64_t>(mixed(static_cast<uint64_t>(part.seed), purpose)), part.epoch, index};
+  return {
+      static_cast<int64_t>(mixed(static_cast<uint64_t>(part.seed), purpose)), part.epoch, index};
 }
 
 [[noreturn]] void refuse_braces(const std::string& pattern) {
   throw Error(ErrorCode::invalid_argument,
-              cat("web shards: expected a folder, a file, or a pattern with one {000..127}, got '", pattern,
+              cat("web shards: expected a folder, a file, or a pattern with one {000..127}, got '",
+                  pattern,
                   "'; correct it, or give the names of all shards"));
 }
 
 std::vector<std::string> expanded(const std::string& pattern) {
   const size_t open = pattern.find('{');
-  if (open == std::string::npos) return {pattern};
+  if (open == std::string::npos)
+    return {pattern};
   const size_t dots = pattern.find("..", open);
   const size_t close = pattern.find('}', open);
-  if (dots == std::string::npos || close == std::string::npos || dots > close) refuse_braces(pattern);
+  if (dots == std::string::npos || close == std::string::npos || dots > close)
+    refuse_braces(pattern);
   const std::string low = pattern.substr(open + 1, dots - open - 1);
   const auto first = parse_int(low);
   const auto last = parse_int(pattern.substr(dots + 2, close - dots - 2));
@@ -85,7 +96,8 @@ std::vector<std::string> expanded(const std::string& pattern) {
   std::vector<std::string> names;
   for (int64_t i = *first; i <= *last; ++i) {
     std::string number = std::to_string(i);
-    if (number.size() < low.size()) number.insert(0, low.size() - number.size(), '0');
+    if (number.size() < low.size())
+      number.insert(0, low.size() - number.size(), '0');
     names.push_back(cat(pattern.substr(0, open), number, pattern.substr(close + 1)));
   }
   return names;
@@ -94,11 +106,14 @@ std::vector<std::string> expanded(const std::string& pattern) {
 std::vector<std::string> tars_in(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (entry.path().extension() == ".tar") names.push_back(entry.path().string());
+    if (entry.path().extension() == ".tar")
+      names.push_back(entry.path().string());
   std::sort(names.begin(), names.end());
   if (names.empty())
-    throw Error(ErrorCode::io, cat("web shards: expected .tar files in the folder '", folder,
-                                   "', got none; correct the folder"));
+    throw Error(ErrorCode::io,
+                cat("web shards: expected .tar files in the folder '",
+                    folder,
+                    "', got none; correct the folder"));
   return names;
 }
 
@@ -119,17 +134,24 @@ void fail_web_sample(const WebSample& sample) {
 }
 
 bool WebSample::has(std::string_view ending) const {
-  return std::any_of(files.begin(), files.end(), [&](const File& file) { return file.ending == ending; });
+  return std::any_of(
+      files.begin(), files.end(), [&](const File& file) { return file.ending == ending; });
 }
 
 const std::string& WebSample::file(std::string_view ending) const {
   std::vector<std::string> endings;
   for (const File& file : files) {
-    if (file.ending == ending) return file.bytes;
+    if (file.ending == ending)
+      return file.bytes;
     endings.push_back(escaped(file.ending));
   }
-  throw Error(ErrorCode::invalid_argument, cat("web shards: expected a file '.", ending, "' of the sample ",
-                                               place(), ", got .", join(endings, ", .")));
+  throw Error(ErrorCode::invalid_argument,
+              cat("web shards: expected a file '.",
+                  ending,
+                  "' of the sample ",
+                  place(),
+                  ", got .",
+                  join(endings, ", .")));
 }
 
 std::string WebSample::place() const {
@@ -137,7 +159,8 @@ std::string WebSample::place() const {
 }
 
 std::vector<std::string> shards_of(const std::string& pattern) {
-  if (std::filesystem::is_directory(pattern)) return tars_in(pattern);
+  if (std::filesystem::is_directory(pattern))
+    return tars_in(pattern);
   auto names = expanded(pattern);
   for (const std::string& name : names)
     if (!std::filesystem::exists(name))
@@ -158,7 +181,8 @@ struct WebSampleReader::State {
   Generator chance;
 };
 
-WebSampleReader::WebSampleReader(std::vector<std::string> shards, const WebShardsOptions& options,
+WebSampleReader::WebSampleReader(std::vector<std::string> shards,
+                                 const WebShardsOptions& options,
                                  const StreamPart& part)
     : state_(new State{.shards = std::move(shards),
                        .options = options,
@@ -171,8 +195,11 @@ WebSampleReader::WebSampleReader(std::vector<std::string> shards, const WebShard
   const size_t count = state_->shards.size();
   if (count < static_cast<size_t>(part.parts))
     throw Error(ErrorCode::invalid_argument,
-                cat("web shards: expected at least a shard for each of ", part.parts,
-                    " parts (ranks × workers), got ", count, "; use fewer workers, or make smaller shards"));
+                cat("web shards: expected at least a shard for each of ",
+                    part.parts,
+                    " parts (ranks × workers), got ",
+                    count,
+                    "; use fewer workers, or make smaller shards"));
   std::vector<size_t> order(count);
   std::iota(order.begin(), order.end(), 0);
   if (options.shuffle_shards) {
@@ -194,7 +221,8 @@ std::optional<WebSample> WebSampleReader::next() {
 void WebSampleReader::skip(int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     try {
-      if (!take(state_->options.shuffle_buffer > 0)) return;
+      if (!take(state_->options.shuffle_buffer > 0))
+        return;
     } catch (const Error&) {  // was counted when it was first read
     }
   }
@@ -202,14 +230,18 @@ void WebSampleReader::skip(int64_t count) {
 
 std::optional<WebSample> WebSampleReader::take(bool with_bytes) {
   State& state = *state_;
-  if (state.options.shuffle_buffer <= 0) return from_shards(with_bytes);
+  if (state.options.shuffle_buffer <= 0)
+    return from_shards(with_bytes);
   while (static_cast<int64_t>(state.buffer.size()) < state.options.shuffle_buffer) {
     auto sample = from_shards(with_bytes);
-    if (!sample) break;
+    if (!sample)
+      break;
     state.buffer.push_back(std::move(*sample));
   }
-  if (state.buffer.empty()) return std::nullopt;
-  const auto chosen = static_cast<size_t>(state.chance.integer(static_cast<int64_t>(state.buffer.size())));
+  if (state.buffer.empty())
+    return std::nullopt;
+  const auto chosen =
+      static_cast<size_t>(state.chance.integer(static_cast<int64_t>(state.buffer.size())));
   std::swap(state.buffer[chosen], state.buffer.back());
   WebSample sample = std::move(state.buffer.back());
   state.buffer.pop_back();
@@ -220,7 +252,8 @@ std::optional<WebSample> WebSampleReader::from_shards(bool with_bytes) {
   State& state = *state_;
   while (true) {
     if (!state.tar) {
-      if (state.next_shard == state.mine.size()) return std::nullopt;
+      if (state.next_shard == state.mine.size())
+        return std::nullopt;
       state.in_shard = 0;
       state.name.reset();
       state.tar = std::make_unique<TarReader>(state.shards[state.mine[state.next_shard++]]);
@@ -243,14 +276,18 @@ std::optional<WebSample> WebSampleReader::from_shards(bool with_bytes) {
 std::optional<WebSample> WebSampleReader::from_shard(bool with_bytes) {
   State& state = *state_;
   const size_t shard = state.mine[state.next_shard - 1];
-  if (!state.name) state.name = next_web_name(*state.tar);
-  if (!state.name) return std::nullopt;
+  if (!state.name)
+    state.name = next_web_name(*state.tar);
+  if (!state.name)
+    return std::nullopt;
   WebSample sample{.shard = state.shards[shard], .key = state.name->key, .files = {}};
   sample.number = static_cast<int64_t>(shard) << 32 | state.in_shard++;
   uint64_t left = state.options.max_sample_bytes;
   while (state.name) {
-    if (state.name->key != sample.key) break;
-    const uint64_t size = state.tar->size(left);  // also unread: a resumed stream passes over it alike
+    if (state.name->key != sample.key)
+      break;
+    const uint64_t size =
+        state.tar->size(left);  // also unread: a resumed stream passes over it alike
     std::string bytes = with_bytes ? state.tar->read(left) : std::string();
     left -= size;
     sample.files.push_back({.ending = state.name->ending, .bytes = std::move(bytes)});

@@ -1,7 +1,7 @@
-// The samples of tar shards in WebDataset's layout, as bytes: consecutive files whose names are equal up to
-// the first dot form one sample. Files that WebDataset leaves out are left out: those without a dot (README),
-// those that begin with one (.DS_Store, ._0001.jpg) and __meta__ ones. Read by web_shards.h, which decodes
-// the samples.
+// The samples of tar shards in WebDataset's layout, as bytes: consecutive files whose names are
+// equal up to the first dot form one sample. Files that WebDataset leaves out are left out: those
+// without a dot (README), those that begin with one (.DS_Store, ._0001.jpg) and __meta__ ones. Read
+// by web_shards.h, which decodes the samples.
 #pragma once
 
 #include <cstdint>
@@ -39,19 +39,22 @@ struct WebShardsOptions {
   uint64_t max_sample_bytes = uint64_t{1} << 30;  // a larger sample is an error
 };
 
-// "train-{000..127}.tar" becomes 128 names; a folder becomes the names of its .tar files, sorted. Throws: io
-// if there is none, or one is missing; invalid_argument for braces of another form.
+// "train-{000..127}.tar" becomes 128 names; a folder becomes the names of its .tar files, sorted.
+// Throws: io if there is none, or one is missing; invalid_argument for braces of another form.
 std::vector<std::string> shards_of(const std::string& pattern);
 
 // One part's samples. The shards, in the epoch's order, are dealt to the parts in turn.
 class WebSampleReader : public StreamReader<WebSample> {
  public:
   // Throws: invalid_argument for fewer shards than parts; unavailable without libarchive.
-  WebSampleReader(std::vector<std::string> shards, const WebShardsOptions& options, const StreamPart& part);
+  WebSampleReader(std::vector<std::string> shards,
+                  const WebShardsOptions& options,
+                  const StreamPart& part);
   ~WebSampleReader() override;
 
-  // Throws: invalid_argument naming shard and sample that are damaged or truncated; the next call continues
-  // with the next shard. The same for a sample that has a file twice; the next call continues after it.
+  // Throws: invalid_argument naming shard and sample that are damaged or truncated; the next call
+  // continues with the next shard. The same for a sample that has a file twice; the next call
+  // continues after it.
   std::optional<WebSample> next() override;
   void skip(int64_t count) override;
 

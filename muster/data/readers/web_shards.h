@@ -1,5 +1,5 @@
-// A stream from tar shards in WebDataset's layout. Each rank's workers read their own shards sequentially,
-// which suits disks, networks and page caches best.
+// A stream from tar shards in WebDataset's layout. Each rank's workers read their own shards
+// sequentially, which suits disks, networks and page caches best.
 //
 //   muster::WebShards shards(muster::shards_of("train-{000..127}.tar"),
 //                            [](const muster::WebSample& sample, muster::Generator& rng) {
@@ -24,8 +24,8 @@ namespace muster {
 // Call it in a handler. Rethrows the exception with shard and key in front.
 [[noreturn]] void fail_web_sample(const WebSample& sample);
 
-// `Decode` makes an example from a sample: E(const WebSample&, Generator&), called by several threads at
-// once. The generator depends only on seed, epoch and sample.
+// `Decode` makes an example from a sample: E(const WebSample&, Generator&), called by several
+// threads at once. The generator depends only on seed, epoch and sample.
 template <class Decode>
 class WebShards : public Stream<std::invoke_result_t<const Decode&, const WebSample&, Generator&>> {
  public:
@@ -34,8 +34,8 @@ class WebShards : public Stream<std::invoke_result_t<const Decode&, const WebSam
   WebShards(std::vector<std::string> shards, Decode decode, const WebShardsOptions& options = {})
       : shards_(std::move(shards)), decode_(std::move(decode)), options_(options) {}
 
-  // Throws: as WebSampleReader; its next() also throws that, and whatever `decode` throws, with shard and
-  // key.
+  // Throws: as WebSampleReader; its next() also throws that, and whatever `decode` throws, with
+  // shard and key.
   std::unique_ptr<StreamReader<Example>> open(const StreamPart& part) const override {
     return std::make_unique<Reader>(*this, part);
   }
@@ -50,7 +50,8 @@ class WebShards : public Stream<std::invoke_result_t<const Decode&, const WebSam
 
     std::optional<Example> next() override {
       const auto sample = samples_.next();
-      if (!sample) return std::nullopt;
+      if (!sample)
+        return std::nullopt;
       Generator rng(part_.seed, part_.epoch, sample->number);
       try {
         return decode_(*sample, rng);

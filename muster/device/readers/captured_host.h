@@ -1,5 +1,6 @@
-// What the readers of captured machines share: limits, names, addresses and UUIDs that a file does not give,
-// and the check that a host makes sense. For the readers beside this file; knows no format.
+// What the readers of captured machines share: limits, names, addresses and UUIDs that a file does
+// not give, and the check that a host makes sense. For the readers beside this file; knows no
+// format.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +14,12 @@
 namespace muster {
 
 inline constexpr size_t kMaxInventoryBytes = size_t{64} << 20;
-inline constexpr size_t kMaxHostDevices = 1024;  // GPUs of a host, and NICs: their links are a square
+inline constexpr size_t kMaxHostDevices =
+    1024;  // GPUs of a host, and NICs: their links are a square
 inline constexpr size_t kMaxHostCores = 65536;
 
-// The file's name without folder and ending: what a host is called whose file does not say. Blanks and what
+// The file's name without folder and ending: what a host is called whose file does not say. Blanks
+// and what
 // `--gpus` uses between names become '-'.
 std::string host_name_of(const std::string& path);
 
@@ -36,9 +39,9 @@ struct Repeated {
 };
 std::optional<Repeated> first_repeated(const std::vector<Gpu>& gpus);
 
-// The last step of every reader of one host: invents the UUIDs that healthy GPUs lack, and says why there are
-// no GPUs. `what` names the file in errors. Throws: invalid_argument when two GPUs share an index, a UUID or
-// a PCI address, or there are too many.
+// The last step of every reader of one host: invents the UUIDs that healthy GPUs lack, and says why
+// there are no GPUs. `what` names the file in errors. Throws: invalid_argument when two GPUs share
+// an index, a UUID or a PCI address, or there are too many.
 void complete_host(Host& host, const std::string& what);
 
 // A square or oblong of unknown links, with "self" on the square's diagonal.

@@ -10,7 +10,8 @@ size_t DeviceTree::add(size_t parent, LinkKind meet) {
 }
 
 LinkKind DeviceTree::link(size_t a, size_t b) const {
-  if (a == b) return LinkKind::self;
+  if (a == b)
+    return LinkKind::self;
   const size_t lowest = std::max(nodes_[a].depth, nodes_[b].depth);
   while (a != b) {
     size_t& lower = nodes_[a].depth >= nodes_[b].depth ? a : b;

@@ -25,7 +25,8 @@ constexpr size_t kMaxFleetName = 200;
 
 std::string model_names() {
   std::string names;
-  for (const GpuModel& model : gpu_models()) names += cat(names.empty() ? "" : ", ", model.name);
+  for (const GpuModel& model : gpu_models())
+    names += cat(names.empty() ? "" : ", ", model.name);
   return names;
 }
 
@@ -38,26 +39,42 @@ class FleetReader {
     check_lines();
     const toml::table document = parse();
     for (const auto& [key, value] : document) {
-      if (key.str() != "host") fail(key.source().begin, "[[host]] entries", cat("'", key.str(), "'"));
+      if (key.str() != "host")
+        fail(key.source().begin, "[[host]] entries", cat("'", key.str(), "'"));
     }
     const toml::array* const entries = document["host"].as_array();
-    if (entries == nullptr) fail({1, 1}, "[[host]] entries", "none");
+    if (entries == nullptr)
+      fail({1, 1}, "[[host]] entries", "none");
     for (const toml::node& entry : *entries) {
-      if (!entry.is_table()) fail(entry.source().begin, "[[host]]", "something else");
+      if (!entry.is_table())
+        fail(entry.source().begin, "[[host]]", "something else");
       read_entry(*entry.as_table());
     }
-    if (hosts_.empty()) fail({1, 1}, "[[host]] entries", "none");
+    if (hosts_.empty())
+      fail({1, 1}, "[[host]] entries", "none");
     return std::move(hosts_);
   }
 
  private:
-  [[noreturn]] void fail(toml::source_position at, const std::string& expected, std::string_view got) const {
+  [[noreturn]] void fail(toml::source_position at,
+                         const std::string& expected,
+                         std::string_view got) const {
     throw Error(ErrorCode::invalid_argument,
-                cat("inventory ", source_, ": expected ", expected, ", got ", clean_text(got), " (line ",
-                    at.line, ", column ", at.column, ")"));
+                cat("inventory ",
+                    source_,
+                    ": expected ",
+                    expected,
+                    ", got ",
+                    clean_text(got),
+                    " (line ",
+                    at.line,
+                    ", column ",
+                    at.column,
+                    ")"));
   }
 
-  // What could make tables nest without end, or a message without end: a fleet file needs none of it.
+  // What could make tables nest without end, or a message without end: a fleet file needs none of
+  // it.
   void check_lines() const {
     if (text_.size() > kMaxInventoryBytes)
       fail({1, 1}, cat("at most ", kMaxInventoryBytes >> 20U, " MiB"), "more");
@@ -106,7 +123,8 @@ class FleetReader {
       comment = c != '\n' && (comment || c == '#');
       if (!comment && static_cast<unsigned char>(c) >= 0x80)
         fail(at, "ASCII outside comments", "another character");
-      at = c == '\n' ? toml::source_position{at.line + 1, 1} : toml::source_position{at.line, at.column + 1};
+      at = c == '\n' ? toml::source_position{at.line + 1, 1}
+                     : toml::source_position{at.line, at.column + 1};
     }
   }
 
@@ -115,8 +133,10 @@ class FleetReader {
     try {
       return parse_toml(text_);
     } catch (const TomlError& error) {
-      fail({static_cast<toml::source_index>(error.line), static_cast<toml::source_index>(error.column)},
-           error.expected, error.got);
+      fail({static_cast<toml::source_index>(error.line),
+            static_cast<toml::source_index>(error.column)},
+           error.expected,
+           error.got);
     }
   }
 
@@ -129,38 +149,49 @@ class FleetReader {
     const uint64_t gpus = host.gpus.size() * (host.gpus.size() + host.nics.size() + 20);
     parts_ += static_cast<uint64_t>(count) * (100 + gpus + host.cores.size());
     if (parts_ > kMaxParts) {
-      fail(entry.source().begin, "a fleet that fits in a gigabyte", "more hosts, GPUs, links and cores");
+      fail(entry.source().begin,
+           "a fleet that fits in a gigabyte",
+           "more hosts, GPUs, links and cores");
     }
-    for (int64_t i = 0; i < count; ++i) add(entry, named_host(host, numbered ? cat(name, i) : name));
+    for (int64_t i = 0; i < count; ++i)
+      add(entry, named_host(host, numbered ? cat(name, i) : name));
   }
 
   void check_keys(const toml::table& entry) const {
     const bool from = entry.contains("from");
     const std::vector<std::string_view> known =
         from ? std::vector<std::string_view>{"name", "from", "count", "cpu_slots"}
-             : std::vector<std::string_view>{"name", "gpus",  "nvlink",    "numa",
-                                             "nics", "cores", "cpu_slots", "count"};
+             : std::vector<std::string_view>{
+                   "name", "gpus", "nvlink", "numa", "nics", "cores", "cpu_slots", "count"};
     for (const auto& [key, value] : entry) {
-      if (std::find(known.begin(), known.end(), key.str()) != known.end()) continue;
-      fail(key.source().begin, cat("a key of ", join(known, ", "), from ? " (beside from)" : ""),
+      if (std::find(known.begin(), known.end(), key.str()) != known.end())
+        continue;
+      fail(key.source().begin,
+           cat("a key of ", join(known, ", "), from ? " (beside from)" : ""),
            cat("'", key.str(), "'"));
     }
   }
 
   std::string text(const toml::table& entry, const char* key) const {
     const toml::node* const value = entry.get(key);
-    if (value == nullptr) fail(entry.source().begin, cat(key, " = \"…\""), "none");
-    if (!value->is_string()) fail(value->source().begin, cat("text for ", key), "something else");
+    if (value == nullptr)
+      fail(entry.source().begin, cat(key, " = \"…\""), "none");
+    if (!value->is_string())
+      fail(value->source().begin, cat("text for ", key), "something else");
     return value->as_string()->get();
   }
 
-  std::optional<int64_t> integer(const toml::table& entry, const char* key, int64_t least,
+  std::optional<int64_t> integer(const toml::table& entry,
+                                 const char* key,
+                                 int64_t least,
                                  int64_t most) const {
     const toml::node* const value = entry.get(key);
-    if (value == nullptr) return std::nullopt;
+    if (value == nullptr)
+      return std::nullopt;
     const auto* const number = value->as_integer();
     if (number == nullptr || number->get() < least || number->get() > most) {
-      fail(value->source().begin, cat(key, " from ", least, " to ", most),
+      fail(value->source().begin,
+           cat(key, " from ", least, " to ", most),
            number == nullptr ? "something else" : cat(number->get()));
     }
     return number->get();
@@ -170,10 +201,12 @@ class FleetReader {
     std::string name = text(entry, "name");
     const bool bad = std::any_of(name.begin(), name.end(), [](char c) {
       const auto byte = static_cast<unsigned char>(c);
-      return byte <= 0x20 || byte == 0x7f || std::string_view(":;,!").find(c) != std::string_view::npos;
+      return byte <= 0x20 || byte == 0x7f ||
+             std::string_view(":;,!").find(c) != std::string_view::npos;
     });
     if (name.empty() || name.size() > kMaxFleetName || bad) {
-      fail(entry.get("name")->source().begin, "a host's name, without blanks and ':;,!'",
+      fail(entry.get("name")->source().begin,
+           "a host's name, without blanks and ':;,!'",
            cat("'", name, "'"));
     }
     return name;
@@ -181,12 +214,15 @@ class FleetReader {
 
   FleetHost described(const toml::table& entry) const {
     FleetHost host;
-    if (entry.contains("gpus")) host.gpus = read_gpus(entry);
+    if (entry.contains("gpus"))
+      host.gpus = read_gpus(entry);
     host.numa = static_cast<int>(integer(entry, "numa", 1, 64).value_or(1));
     host.cores = static_cast<int>(integer(entry, "cores", host.numa, kMaxCores).value_or(0));
-    host.cpu_slots = static_cast<int>(integer(entry, "cpu_slots", 1, kMaxCores).value_or(host.cpu_slots));
+    host.cpu_slots =
+        static_cast<int>(integer(entry, "cpu_slots", 1, kMaxCores).value_or(host.cpu_slots));
     read_nics(entry, host);
-    if (entry.contains("nvlink")) read_nvlink(*entry.get("nvlink"), host);
+    if (entry.contains("nvlink"))
+      read_nvlink(*entry.get("nvlink"), host);
     return host;
   }
 
@@ -203,7 +239,8 @@ class FleetReader {
       }
       const GpuModel* const model = find_gpu_model(trim(item.substr(cross + 1)));
       if (model == nullptr) {
-        fail(at, cat("a GPU model of ", model_names()), cat("'", trim(item.substr(cross + 1)), "'"));
+        fail(
+            at, cat("a GPU model of ", model_names()), cat("'", trim(item.substr(cross + 1)), "'"));
       }
       if (*count > kMaxGpus - static_cast<int64_t>(gpus.size())) {
         fail(at, cat("at most ", kMaxGpus, " GPUs on a host"), cat(*count));
@@ -217,12 +254,15 @@ class FleetReader {
     const toml::array* const names = entry["nics"].as_array();
     if (names == nullptr) {
       const int64_t count = integer(entry, "nics", 0, kMaxNics).value_or(0);
-      for (int64_t i = 0; i < count; ++i) host.nics.push_back(cat("mlx5_", i));
+      for (int64_t i = 0; i < count; ++i)
+        host.nics.push_back(cat("mlx5_", i));
       return;
     }
     for (const toml::node& name : *names) {
-      if (!name.is_string()) fail(name.source().begin, "names of NICs", "something else");
-      if (host.nics.size() == kMaxNics) fail(name.source().begin, cat("at most ", kMaxNics, " NICs"), "more");
+      if (!name.is_string())
+        fail(name.source().begin, "names of NICs", "something else");
+      if (host.nics.size() == kMaxNics)
+        fail(name.source().begin, cat("at most ", kMaxNics, " NICs"), "more");
       host.nics.push_back(clean_text(name.as_string()->get()));
     }
   }
@@ -239,17 +279,21 @@ class FleetReader {
     } else if (layout == "pairs") {
       host.nvlink = NvlinkLayout::pairs;
     } else if (layout != "none") {
-      fail(value.source().begin, R"(nvlink = "all", "none", "pairs" or a matrix)", cat("'", layout, "'"));
+      fail(value.source().begin,
+           R"(nvlink = "all", "none", "pairs" or a matrix)",
+           cat("'", layout, "'"));
     }
     for (const GpuModel* const model : host.gpus) {
-      if (host.nvlink == NvlinkLayout::none || model->links > 0) continue;
+      if (host.nvlink == NvlinkLayout::none || model->links > 0)
+        continue;
       fail(value.source().begin, "a GPU model with NVLink", model->name);
     }
   }
 
   std::vector<std::vector<Link>> read_matrix(const toml::array& rows, const FleetHost& host) const {
     const size_t size = host.gpus.size();
-    if (rows.size() != size) fail(rows.source().begin, cat(size, " rows, one a GPU"), cat(rows.size()));
+    if (rows.size() != size)
+      fail(rows.source().begin, cat(size, " rows, one a GPU"), cat(rows.size()));
     std::vector<std::vector<Link>> links = unknown_links(size, size, true);
     for (size_t i = 0; i < size; ++i) {
       const toml::array* const row = rows[i].as_array();
@@ -258,7 +302,8 @@ class FleetReader {
       for (size_t j = 0; j < size; ++j) {
         links[i][j] = read_link((*row)[j], i == j, host.gpus[i]->vendor);
         if (j < i && links[i][j] != links[j][i]) {
-          fail((*row)[j].source().begin, cat("the link of row ", j + 1, ", ", to_string(links[j][i])),
+          fail((*row)[j].source().begin,
+               cat("the link of row ", j + 1, ", ", to_string(links[j][i])),
                to_string(links[i][j]));
         }
       }
@@ -272,14 +317,17 @@ class FleetReader {
         count != nullptr && count->get() >= 0 && count->get() <= 1024) {
       link = Link{};
       if (count->get() > 0) {
-        *link = {vendor == Vendor::amd ? LinkKind::xgmi : LinkKind::nvlink, static_cast<int>(count->get())};
+        *link = {vendor == Vendor::amd ? LinkKind::xgmi : LinkKind::nvlink,
+                 static_cast<int>(count->get())};
       }
-      if (diagonal && count->get() == 0) link->kind = LinkKind::self;
+      if (diagonal && count->get() == 0)
+        link->kind = LinkKind::self;
     } else if (cell.is_string()) {
       link = parse_link(cell.as_string()->get());
     }
     if (!link || (link->kind == LinkKind::self) != diagonal) {
-      fail(cell.source().begin, diagonal ? "\"X\" or 0" : "a number of links, or \"NV4\", \"PIX\", \"SYS\" …",
+      fail(cell.source().begin,
+           diagonal ? "\"X\" or 0" : "a number of links, or \"NV4\", \"PIX\", \"SYS\" …",
            cell.is_string() ? cell.as_string()->get() : "another");
     }
     return *link;
@@ -292,8 +340,15 @@ class FleetReader {
       host = load_(path);
     } catch (const Error& error) {
       const toml::source_position at = entry.get("from")->source().begin;
-      throw Error(error.code(), cat("inventory ", source_, " (line ", at.line, ", column ", at.column,
-                                    "): ", error.what()));
+      throw Error(error.code(),
+                  cat("inventory ",
+                      source_,
+                      " (line ",
+                      at.line,
+                      ", column ",
+                      at.column,
+                      "): ",
+                      error.what()));
     }
     if (const auto slots = integer(entry, "cpu_slots", 1, kMaxCores))
       host.cpu_slots = static_cast<int>(*slots);
@@ -306,13 +361,15 @@ class FleetReader {
     }
     for (Gpu& gpu : host.gpus) {
       make_distinct(host.name, "GPU-", gpu.uuid);
-      for (MigInstance& instance : gpu.mig) make_distinct(host.name, "MIG-", instance.uuid);
+      for (MigInstance& instance : gpu.mig)
+        make_distinct(host.name, "MIG-", instance.uuid);
     }
     hosts_.push_back(std::move(host));
   }
 
   void make_distinct(const std::string& host, const char* prefix, GpuUuid& uuid) {
-    if (uuid.value.empty() || uuids_.insert(uuid.value).second) return;
+    if (uuid.value.empty() || uuids_.insert(uuid.value).second)
+      return;
     uuid.value = prefix + invented_uuid(cat(host, "/", uuid.value)).value.substr(4);
     uuids_.insert(uuid.value);
   }
@@ -328,7 +385,9 @@ class FleetReader {
 
 }  // namespace
 
-std::vector<Host> fleet_hosts(const std::string& text, const std::string& source, const HostLoader& load) {
+std::vector<Host> fleet_hosts(const std::string& text,
+                              const std::string& source,
+                              const HostLoader& load) {
   return FleetReader(text, source, load).read();
 }
 

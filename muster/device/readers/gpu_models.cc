@@ -8,11 +8,11 @@
 namespace muster {
 namespace {
 
-// Sources: memory, NVLinks and PCIe from NVIDIA's data sheets and architecture whitepapers (P100, V100, A100,
-// H100, H200, B200, GB200, and of each card) and AMD's CDNA, CDNA 2 and CDNA 3 whitepapers (an MI250X is two
-// devices, GCDs, of 64 GB each); data sheets say GB for what the driver reports as GiB. Compute capability:
-// NVIDIA, "CUDA GPU Compute Capability"; AMD's targets: LLVM, "User Guide for AMDGPU Backend". PCI ids: the
-// PCI ID repository, pci-ids.ucw.cz.
+// Sources: memory, NVLinks and PCIe from NVIDIA's data sheets and architecture whitepapers (P100,
+// V100, A100, H100, H200, B200, GB200, and of each card) and AMD's CDNA, CDNA 2 and CDNA 3
+// whitepapers (an MI250X is two devices, GCDs, of 64 GB each); data sheets say GB for what the
+// driver reports as GiB. Compute capability: NVIDIA, "CUDA GPU Compute Capability"; AMD's targets:
+// LLVM, "User Guide for AMDGPU Backend". PCI ids: the PCI ID repository, pci-ids.ucw.cz.
 constexpr uint32_t nv(uint32_t device) {
   return kPciVendorNvidia << 16 | device;
 }
@@ -28,28 +28,76 @@ constexpr GpuModel kModels[] = {
     {"T4-16GB", "Tesla T4", "T4", Vendor::nvidia, 16, "7.5", 0, 3, nv(0x1eb8)},
     {"A100-40GB", "NVIDIA A100-SXM4-40GB", "A100", Vendor::nvidia, 40, "8.0", 12, 4, nv(0x20b0)},
     {"A100-80GB", "NVIDIA A100-SXM4-80GB", "A100", Vendor::nvidia, 80, "8.0", 12, 4, nv(0x20b2)},
-    {"A100-PCIE-40GB", "NVIDIA A100-PCIE-40GB", "A100", Vendor::nvidia, 40, "8.0", 12, 4, nv(0x20f1)},
-    {"A100-PCIE-80GB", "NVIDIA A100 80GB PCIe", "A100", Vendor::nvidia, 80, "8.0", 12, 4, nv(0x20b5)},
+    {"A100-PCIE-40GB",
+     "NVIDIA A100-PCIE-40GB",
+     "A100",
+     Vendor::nvidia,
+     40,
+     "8.0",
+     12,
+     4,
+     nv(0x20f1)},
+    {"A100-PCIE-80GB",
+     "NVIDIA A100 80GB PCIe",
+     "A100",
+     Vendor::nvidia,
+     80,
+     "8.0",
+     12,
+     4,
+     nv(0x20b5)},
     {"A30-24GB", "NVIDIA A30", "A30", Vendor::nvidia, 24, "8.0", 4, 4, nv(0x20b7)},
     {"A10-24GB", "NVIDIA A10", "A10", Vendor::nvidia, 24, "8.6", 0, 4, nv(0x2236)},
     {"A40-48GB", "NVIDIA A40", "A40", Vendor::nvidia, 48, "8.6", 4, 4, nv(0x2235)},
     {"RTXA6000-48GB", "NVIDIA RTX A6000", "RTXA6000", Vendor::nvidia, 48, "8.6", 4, 4, nv(0x2230)},
     {"RTX3080-10GB", "NVIDIA GeForce RTX 3080", "RTX3080", Vendor::nvidia, 10, "8.6", 0, 4, 0},
-    {"RTX3090-24GB", "NVIDIA GeForce RTX 3090", "RTX3090", Vendor::nvidia, 24, "8.6", 4, 4, nv(0x2204)},
+    {"RTX3090-24GB",
+     "NVIDIA GeForce RTX 3090",
+     "RTX3090",
+     Vendor::nvidia,
+     24,
+     "8.6",
+     4,
+     4,
+     nv(0x2204)},
     {"L4-24GB", "NVIDIA L4", "L4", Vendor::nvidia, 24, "8.9", 0, 4, nv(0x27b8)},
     {"L40-48GB", "NVIDIA L40", "L40", Vendor::nvidia, 48, "8.9", 0, 4, nv(0x26b5)},
     {"L40S-48GB", "NVIDIA L40S", "L40S", Vendor::nvidia, 48, "8.9", 0, 4, nv(0x26b9)},
-    {"RTX4090-24GB", "NVIDIA GeForce RTX 4090", "RTX4090", Vendor::nvidia, 24, "8.9", 0, 4, nv(0x2684)},
+    {"RTX4090-24GB",
+     "NVIDIA GeForce RTX 4090",
+     "RTX4090",
+     Vendor::nvidia,
+     24,
+     "8.9",
+     0,
+     4,
+     nv(0x2684)},
     {"H100-80GB", "NVIDIA H100 80GB HBM3", "H100", Vendor::nvidia, 80, "9.0", 18, 5, nv(0x2330)},
     {"H100-PCIE-80GB", "NVIDIA H100 PCIe", "H100", Vendor::nvidia, 80, "9.0", 12, 5, nv(0x2331)},
     {"H200-141GB", "NVIDIA H200", "H200", Vendor::nvidia, 141, "9.0", 18, 5, nv(0x2335)},
     {"B200-180GB", "NVIDIA B200", "B200", Vendor::nvidia, 180, "10.0", 18, 5, nv(0x2901)},
     {"GB200-186GB", "NVIDIA GB200", "GB200", Vendor::nvidia, 186, "10.0", 18, 5, nv(0x2941)},
-    {"RTX5090-32GB", "NVIDIA GeForce RTX 5090", "RTX5090", Vendor::nvidia, 32, "12.0", 0, 5, nv(0x2b85)},
+    {"RTX5090-32GB",
+     "NVIDIA GeForce RTX 5090",
+     "RTX5090",
+     Vendor::nvidia,
+     32,
+     "12.0",
+     0,
+     5,
+     nv(0x2b85)},
     {"MI100-32GB", "AMD Instinct MI100", "MI100", Vendor::amd, 32, "gfx908", 1, 4, amd(0x738c)},
     {"MI210-64GB", "AMD Instinct MI210", "MI210", Vendor::amd, 64, "gfx90a", 1, 4, amd(0x740f)},
     {"MI250X-64GB", "AMD Instinct MI250X", "MI250X", Vendor::amd, 64, "gfx90a", 1, 4, amd(0x7408)},
-    {"MI300X-192GB", "AMD Instinct MI300X", "MI300X", Vendor::amd, 192, "gfx942", 1, 5, amd(0x74a1)},
+    {"MI300X-192GB",
+     "AMD Instinct MI300X",
+     "MI300X",
+     Vendor::amd,
+     192,
+     "gfx942",
+     1,
+     5,
+     amd(0x74a1)},
 };
 
 // What files name and a fleet cannot.
@@ -87,20 +135,24 @@ bool is_product(const GpuModel& model, std::string_view product) {
 std::string normal(std::string_view text) {
   std::string out;
   for (const char c : text) {
-    if (c == ' ' && out.ends_with("RTX")) continue;
+    if (c == ' ' && out.ends_with("RTX"))
+      continue;
     out += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   }
   return out;
 }
 
-// "A100" is in "NVIDIA A100-SXM4" and not in "A1000": what follows is neither a digit nor a letter that makes
-// it another model. A "B200" in "GB200" is another model too.
+// "A100" is in "NVIDIA A100-SXM4" and not in "A1000": what follows is neither a digit nor a letter
+// that makes it another model. A "B200" in "GB200" is another model too.
 bool holds_family(const std::string& product, std::string_view family) {
-  for (size_t at = product.find(family); at != std::string::npos; at = product.find(family, at + 1)) {
+  for (size_t at = product.find(family); at != std::string::npos;
+       at = product.find(family, at + 1)) {
     const char after = at + family.size() < product.size() ? product[at + family.size()] : ' ';
-    const bool longer = std::isdigit(static_cast<unsigned char>(after)) != 0 || after == 'X' || after == 'S';
+    const bool longer =
+        std::isdigit(static_cast<unsigned char>(after)) != 0 || after == 'X' || after == 'S';
     const bool other = at > 0 && std::isalpha(static_cast<unsigned char>(product[at - 1])) != 0;
-    if (!longer && !other) return true;
+    if (!longer && !other)
+      return true;
   }
   return false;
 }
@@ -108,7 +160,8 @@ bool holds_family(const std::string& product, std::string_view family) {
 template <class Condition>
 const GpuModel* find_in_tables(const Condition& condition) {
   const auto first = std::find_if(std::begin(kModels), std::end(kModels), condition);
-  if (first != std::end(kModels)) return &*first;
+  if (first != std::end(kModels))
+    return &*first;
   const auto other = std::find_if(std::begin(kOtherModels), std::end(kOtherModels), condition);
   return other == std::end(kOtherModels) ? nullptr : &*other;
 }
@@ -124,8 +177,10 @@ const GpuModel* find_gpu_model(std::string_view name) {
   const GpuModel* only = nullptr;
   int of_family = 0;
   for (const GpuModel& model : kModels) {
-    if (wanted == model.name) return &model;
-    if (wanted != model.family) continue;
+    if (wanted == model.name)
+      return &model;
+    if (wanted != model.family)
+      continue;
     only = &model;
     ++of_family;
   }
@@ -133,14 +188,16 @@ const GpuModel* find_gpu_model(std::string_view name) {
 }
 
 const GpuModel* find_gpu_model_by_pci_id(uint32_t vendor, uint32_t device) {
-  return find_in_tables(
-      [&](const GpuModel& model) { return model.pci_id != 0 && model.pci_id == (vendor << 16U | device); });
+  return find_in_tables([&](const GpuModel& model) {
+    return model.pci_id != 0 && model.pci_id == (vendor << 16U | device);
+  });
 }
 
 const GpuModel* find_gpu_model_by_product(std::string_view product) {
   const std::string_view wanted = without_vendor(product);
   for (const std::string_view several : kOfSeveralSizes) {
-    if (wanted == without_vendor(several)) return nullptr;
+    if (wanted == without_vendor(several))
+      return nullptr;
   }
   return find_in_tables([&](const GpuModel& model) { return is_product(model, wanted); });
 }
@@ -148,7 +205,8 @@ const GpuModel* find_gpu_model_by_product(std::string_view product) {
 std::string compute_capability_of(std::string_view product) {
   const std::string wanted = normal(product);
   for (const GpuModel& model : kModels) {
-    if (holds_family(wanted, model.family)) return model.compute_capability;
+    if (holds_family(wanted, model.family))
+      return model.compute_capability;
   }
   return {};
 }

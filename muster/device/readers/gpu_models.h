@@ -1,4 +1,5 @@
-// GPU models that files name without telling more of them: the one table, with its sources. For the readers.
+// GPU models that files name without telling more of them: the one table, with its sources. For the
+// readers.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +29,14 @@ struct GpuModel {
 // Those that a fleet file can name.
 std::span<const GpuModel> gpu_models();
 
-// By the fleet file's name, upper or lower case, with or without the memory where there is only one size.
-// Null when unknown.
+// By the fleet file's name, upper or lower case, with or without the memory where there is only one
+// size. Null when unknown.
 const GpuModel* find_gpu_model(std::string_view name);
 
 const GpuModel* find_gpu_model_by_pci_id(uint32_t vendor, uint32_t device);
 
-// By what the driver calls it, exactly: a name that only looks alike ("3080 Ti", "A40-12Q") is another
-// product with other memory. Null also for a product that is sold in several sizes.
+// By what the driver calls it, exactly: a name that only looks alike ("3080 Ti", "A40-12Q") is
+// another product with other memory. Null also for a product that is sold in several sizes.
 const GpuModel* find_gpu_model_by_product(std::string_view product);
 
 // "8.0" for "NVIDIA A100-SXM4-80GB"; empty for unknown products.

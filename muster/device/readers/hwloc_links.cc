@@ -27,13 +27,18 @@ std::vector<std::string_view> words_in(pugi::xml_node matrix, const char* name) 
 }
 
 // As numbers; "OSDev:802" counts as 802.
-std::vector<uint64_t> numbers_in(const XmlFile& file, pugi::xml_node matrix, const char* name, size_t most) {
+std::vector<uint64_t> numbers_in(const XmlFile& file,
+                                 pugi::xml_node matrix,
+                                 const char* name,
+                                 size_t most) {
   std::vector<uint64_t> numbers;
   for (const std::string_view word : words_in(matrix, name)) {
     const size_t colon = word.find(':');
     const auto value = parse_int(colon == std::string_view::npos ? word : word.substr(colon + 1));
-    if (!value || *value < 0) file.fail(matrix.child(name), "numbers", word);
-    if (numbers.size() == most) file.fail(matrix.child(name), cat("at most ", most, " numbers"), "more");
+    if (!value || *value < 0)
+      file.fail(matrix.child(name), "numbers", word);
+    if (numbers.size() == most)
+      file.fail(matrix.child(name), cat("at most ", most, " numbers"), "more");
     numbers.push_back(static_cast<uint64_t>(*value));
   }
   return numbers;
@@ -45,27 +50,32 @@ class Bandwidths {
   Bandwidths(const BandwidthMatrix& matrix, const std::vector<HwlocDevice>& gpus)
       : matrix_(matrix), rows_(gpus.size(), kNone), through_(gpus.size(), 0) {
     std::map<int64_t, size_t> row_of;
-    for (size_t row = 0; row < matrix.objects.size(); ++row) row_of[matrix.objects[row]] = row;
+    for (size_t row = 0; row < matrix.objects.size(); ++row)
+      row_of[matrix.objects[row]] = row;
     std::vector<bool> is_switch = matrix.may_be_switch;
     for (size_t i = 0; i < gpus.size(); ++i) {
       for (const int64_t number : gpus[i].object_numbers) {
         const auto found = row_of.find(number);
-        if (found == row_of.end()) continue;
+        if (found == row_of.end())
+          continue;
         rows_[i] = found->second;
         is_switch[found->second] = false;
       }
     }
     for (size_t i = 0; i < gpus.size(); ++i) {
       for (size_t column = 0; rows_[i] != kNone && column < is_switch.size(); ++column) {
-        if (is_switch[column]) through_[i] += static_cast<double>(at(rows_[i], column));
+        if (is_switch[column])
+          through_[i] += static_cast<double>(at(rows_[i], column));
       }
     }
   }
 
-  // What two GPUs on the same switches can exchange is what the one with fewer links to them can carry, as
-  // hwloc has it (hwloc_distances_transform, HWLOC_DISTANCES_TRANSFORM_TRANSITIVE_CLOSURE).
+  // What two GPUs on the same switches can exchange is what the one with fewer links to them can
+  // carry, as hwloc has it (hwloc_distances_transform,
+  // HWLOC_DISTANCES_TRANSFORM_TRANSITIVE_CLOSURE).
   double between(size_t a, size_t b) const {
-    if (rows_[a] == kNone || rows_[b] == kNone) return 0;
+    if (rows_[a] == kNone || rows_[b] == kNone)
+      return 0;
     const uint64_t straight = std::min(at(rows_[a], rows_[b]), at(rows_[b], rows_[a]));
     return straight > 0 ? static_cast<double>(straight) : std::min(through_[a], through_[b]);
   }
@@ -82,13 +92,16 @@ class Bandwidths {
   std::vector<double> through_;  // of each GPU: to all switches
 };
 
-void apply(std::vector<std::vector<Link>>& links, const std::vector<HwlocDevice>& gpus,
-           const BandwidthMatrix& matrix, LinkKind kind) {
+void apply(std::vector<std::vector<Link>>& links,
+           const std::vector<HwlocDevice>& gpus,
+           const BandwidthMatrix& matrix,
+           LinkKind kind) {
   const Bandwidths bandwidths(matrix, gpus);
   for (size_t i = 0; i < gpus.size(); ++i) {
     for (size_t j = 0; j < gpus.size(); ++j) {
       const double mbps = i == j ? 0 : bandwidths.between(i, j);
-      if (mbps <= 0) continue;
+      if (mbps <= 0)
+        continue;
       const double one = 1000 * link_bandwidth(gpus[i].gpu, gpus[j].gpu, {kind, 1});
       links[i][j] = {kind, static_cast<int>(std::clamp(std::round(mbps / one), 1.0, 1024.0))};
     }
@@ -101,7 +114,8 @@ BandwidthMatrix read_bandwidths(const XmlFile& file, const std::string& name) {
   BandwidthMatrix result;
   for (const pugi::xml_node matrix : file.root().children()) {
     const std::string_view kind = matrix.name();
-    if (!kind.starts_with("distances2") || name != matrix.attribute("name").value()) continue;
+    if (!kind.starts_with("distances2") || name != matrix.attribute("name").value())
+      continue;
     const auto count = file.integer(matrix, "nbobjs", 1, kMaxObjects).value_or(1);
     const auto size = static_cast<size_t>(count);
     for (const uint64_t object : numbers_in(file, matrix, "indexes", size)) {
@@ -112,7 +126,8 @@ BandwidthMatrix read_bandwidths(const XmlFile& file, const std::string& name) {
     }
     result.values = numbers_in(file, matrix, "u64values", size * size);
     if (result.objects.size() != size || result.values.size() != size * size) {
-      file.fail(matrix, cat(size, " indexes and ", size * size, " values"),
+      file.fail(matrix,
+                cat(size, " indexes and ", size * size, " values"),
                 cat(result.objects.size(), " and ", result.values.size()));
     }
     return result;
@@ -120,16 +135,20 @@ BandwidthMatrix read_bandwidths(const XmlFile& file, const std::string& name) {
   return result;
 }
 
-std::vector<std::vector<Link>> hwloc_gpu_links(const XmlFile& file, const DeviceTree& tree,
+std::vector<std::vector<Link>> hwloc_gpu_links(const XmlFile& file,
+                                               const DeviceTree& tree,
                                                const std::vector<HwlocDevice>& gpus) {
   std::vector<std::vector<Link>> links = unknown_links(gpus.size(), gpus.size(), true);
   for (size_t i = 0; i < gpus.size(); ++i) {
-    for (size_t j = 0; j < gpus.size(); ++j) links[i][j].kind = tree.link(gpus[i].place, gpus[j].place);
+    for (size_t j = 0; j < gpus.size(); ++j)
+      links[i][j].kind = tree.link(gpus[i].place, gpus[j].place);
   }
   const BandwidthMatrix nvlink = read_bandwidths(file, "NVLinkBandwidth");
-  if (!nvlink.empty()) apply(links, gpus, nvlink, LinkKind::nvlink);
+  if (!nvlink.empty())
+    apply(links, gpus, nvlink, LinkKind::nvlink);
   const BandwidthMatrix xgmi = read_bandwidths(file, "XGMIBandwidth");
-  if (!xgmi.empty()) apply(links, gpus, xgmi, LinkKind::xgmi);
+  if (!xgmi.empty())
+    apply(links, gpus, xgmi, LinkKind::xgmi);
   return links;
 }
 

@@ -1,5 +1,5 @@
-// What hwloc_xml.cc keeps of an hwloc tree: the devices with their places, and the matrices of bandwidths
-// between them. For hwloc_xml.cc and hwloc_links.cc.
+// What hwloc_xml.cc keeps of an hwloc tree: the devices with their places, and the matrices of
+// bandwidths between them. For hwloc_xml.cc and hwloc_links.cc.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,14 @@ struct HwlocDevice {
   size_t place = 0;  // in the tree
   Gpu gpu = {};      // of a GPU
   std::string nic_name = {};
-  std::optional<int> number = {};            // nvml3, rsmi0
-  std::vector<int64_t> object_numbers = {};  // gp_index of the PCI device and of what the system calls it
+  std::optional<int> number = {};  // nvml3, rsmi0
+  std::vector<int64_t> object_numbers =
+      {};  // gp_index of the PCI device and of what the system calls it
 };
 
-// The matrix of unidirectional bandwidths in MB/s whose name is `name` ("NVLinkBandwidth"): by pairs of
-// objects' gp_index; empty when there is none. Throws: invalid_argument when it is not square or too large.
+// The matrix of unidirectional bandwidths in MB/s whose name is `name` ("NVLinkBandwidth"): by
+// pairs of objects' gp_index; empty when there is none. Throws: invalid_argument when it is not
+// square or too large.
 struct BandwidthMatrix {
   std::vector<int64_t> objects;
   std::vector<bool> may_be_switch;  // a processor that GPUs have links to (POWER) passes nothing on
@@ -33,7 +35,8 @@ struct BandwidthMatrix {
 BandwidthMatrix read_bandwidths(const XmlFile& file, const std::string& name);
 
 // Links of GPUs with each other: those of `tree`, and better ones where the file has bandwidths.
-std::vector<std::vector<Link>> hwloc_gpu_links(const XmlFile& file, const DeviceTree& tree,
+std::vector<std::vector<Link>> hwloc_gpu_links(const XmlFile& file,
+                                               const DeviceTree& tree,
                                                const std::vector<HwlocDevice>& gpus);
 
 }  // namespace muster

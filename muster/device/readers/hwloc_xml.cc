@@ -35,7 +35,8 @@ struct PciType {  // "0302 [10de:1db8] [10de:131d] a1 00"
 PciType parse_pci_type(std::string_view text) {
   const auto hex = [&](size_t at) {
     uint32_t value = 0;
-    if (at + 4 <= text.size()) std::from_chars(text.data() + at, text.data() + at + 4, value, 16);
+    if (at + 4 <= text.size())
+      std::from_chars(text.data() + at, text.data() + at + 4, value, 16);
     return value;
   };
   return {hex(0), hex(6), hex(11)};
@@ -47,9 +48,11 @@ std::string_view info(pugi::xml_node object, const char* name) {
 
 // 7 of "nvml7" for "nvml".
 std::optional<int> number_after(std::string_view name, std::string_view prefix) {
-  if (!name.starts_with(prefix)) return std::nullopt;
+  if (!name.starts_with(prefix))
+    return std::nullopt;
   const auto number = parse_int(name.substr(prefix.size()));
-  if (!number || *number < 0 || *number > 65535) return std::nullopt;
+  if (!number || *number < 0 || *number > 65535)
+    return std::nullopt;
   return static_cast<int>(*number);
 }
 
@@ -69,16 +72,19 @@ class HwlocReader {
     for (const pugi::xml_node machine : file_.root().children("object")) {
       read_nodes(machine);
       const std::string name = clean_text(info(machine, "HostName"));
-      if (!name.empty()) host_.name = host_name_of(name + ".");
+      if (!name.empty())
+        host_.name = host_name_of(name + ".");
       if (const auto allowed = parse_cpu_mask(machine.attribute("allowed_cpuset").value())) {
         num_cpus_ = allowed->size();
       }
       read_object(machine, {});
     }
     if (num_cpus_ == 0) {
-      for (const CpuCore& core : host_.cores) num_cpus_ += core.cpus.size();
+      for (const CpuCore& core : host_.cores)
+        num_cpus_ += core.cpus.size();
     }
-    if (num_cpus_ > 0) host_.num_cores = static_cast<int>(num_cpus_);
+    if (num_cpus_ > 0)
+      host_.num_cores = static_cast<int>(num_cpus_);
     finish_devices();
     return std::move(host_);
   }
@@ -87,7 +93,8 @@ class HwlocReader {
   std::vector<int> mask(pugi::xml_node object, const char* attribute) const {
     const char* const text = object.attribute(attribute).value();
     const auto bits = parse_cpu_mask(text);
-    if (!bits) file_.fail(object, cat(attribute, "= a mask"), text);
+    if (!bits)
+      file_.fail(object, cat(attribute, "= a mask"), text);
     return *bits;
   }
 
@@ -95,26 +102,31 @@ class HwlocReader {
     return place.cpus ? mask(place.cpus, "cpuset") : std::vector<int>();
   }
 
-  // An object with CPUs narrows the place, and devices meet on its NUMA node or, where it spans several,
-  // across.
+  // An object with CPUs narrows the place, and devices meet on its NUMA node or, where it spans
+  // several, across.
   void narrow(pugi::xml_node object, Place& place) {
     place.cpus = object;
     place.numa_node.reset();
-    if (object.attribute("nodeset")) place.numa_node = only_node(mask(object, "nodeset"));
+    if (object.attribute("nodeset"))
+      place.numa_node = only_node(mask(object, "nodeset"));
     place.node = tree_.add(place.node, place.numa_node ? LinkKind::node : LinkKind::sys);
   }
 
-  // Memory of other kinds, as a GPU's, is a node with the same CPUs as another, or with none: no place of its
-  // own.
+  // Memory of other kinds, as a GPU's, is a node with the same CPUs as another, or with none: no
+  // place of its own.
   void read_nodes(pugi::xml_node object) {  // NOLINT(misc-no-recursion)
-    for (const pugi::xml_node child : object.children("object")) read_nodes(child);
+    for (const pugi::xml_node child : object.children("object"))
+      read_nodes(child);
     const auto number = file_.integer(object, "os_index", 0, INT32_MAX);
-    if (std::string_view(object.attribute("type").value()) != "NUMANode" || !number) return;
+    if (std::string_view(object.attribute("type").value()) != "NUMANode" || !number)
+      return;
     const std::string cpus = object.attribute("cpuset").value();
     const auto bits = parse_cpu_mask(cpus);
-    if (!bits || bits->empty()) return;
+    if (!bits || bits->empty())
+      return;
     const auto [first, is_new] = first_node_.try_emplace(cpus, static_cast<int>(*number));
-    if (!is_new) first->second = std::min(first->second, static_cast<int>(*number));
+    if (!is_new)
+      first->second = std::min(first->second, static_cast<int>(*number));
     cpus_of_node_[static_cast<int>(*number)] = cpus;
   }
 
@@ -123,9 +135,11 @@ class HwlocReader {
     std::optional<int> only;
     for (const int node : nodes) {
       const auto cpus = cpus_of_node_.find(node);
-      if (cpus == cpus_of_node_.end() && nodes.size() > 1) continue;
+      if (cpus == cpus_of_node_.end() && nodes.size() > 1)
+        continue;
       const int place = cpus == cpus_of_node_.end() ? node : first_node_.at(cpus->second);
-      if (only && *only != place) return std::nullopt;
+      if (only && *only != place)
+        return std::nullopt;
       only = place;
     }
     return only;
@@ -134,11 +148,13 @@ class HwlocReader {
   // Nested as deep as XmlFile allows at most.
   void read_object(pugi::xml_node object, Place place) {  // NOLINT(misc-no-recursion)
     const std::string_view type = object.attribute("type").value();
-    if (object.attribute("cpuset")) narrow(object, place);
+    if (object.attribute("cpuset"))
+      narrow(object, place);
     if (type == "Package" || type == "Socket") {
       place.socket = num_sockets_++;
       place.l3.reset();
-    } else if (type == "L3Cache" || (type == "Cache" && file_.integer(object, "depth", 0, 9) == 3)) {
+    } else if (type == "L3Cache" ||
+               (type == "Cache" && file_.integer(object, "depth", 0, 9) == 3)) {
       place.l3 = num_l3_++;
     } else if (type == "Core" || type == "PU") {
       read_core(object, place);
@@ -150,11 +166,13 @@ class HwlocReader {
       read_pci_device(object, place);
       return;
     }
-    for (const pugi::xml_node child : object.children("object")) read_object(child, place);
+    for (const pugi::xml_node child : object.children("object"))
+      read_object(child, place);
   }
 
   void read_core(pugi::xml_node object, const Place& place) {
-    if (host_.cores.size() == kMaxHostCores) file_.fail(object, "fewer cores", "more");
+    if (host_.cores.size() == kMaxHostCores)
+      file_.fail(object, "fewer cores", "more");
     // Without a third level the cores of a socket share what there is.
     if (!place.l3 && (socket_of_l3_ != place.socket || !shared_l3_)) {
       shared_l3_ = num_l3_++;
@@ -174,7 +192,8 @@ class HwlocReader {
     HwlocDevice device{.place = tree_.add(place.node, LinkKind::pix)};
     const char* const address = object.attribute("pci_busid").value();
     const auto pci = parse_pci_address(address);
-    if (!pci) file_.fail(object, "pci_busid= a PCI address", address);
+    if (!pci)
+      file_.fail(object, "pci_busid= a PCI address", address);
     device.gpu.pci = *pci;
     device.gpu.numa_node = place.numa_node;
     note_number(object, device);
@@ -184,8 +203,8 @@ class HwlocReader {
     }
     const bool display = type.kind >> 8U == 0x03;
     const bool nvidia = type.vendor == kPciVendorNvidia && display;
-    const bool amd =
-        type.vendor == kPciVendorAmd && (type.kind == 0x0302 || type.kind == 0x0380 || type.kind == 0x1200);
+    const bool amd = type.vendor == kPciVendorAmd &&
+                     (type.kind == 0x0302 || type.kind == 0x0380 || type.kind == 0x1200);
     if (managed || nvidia || amd) {
       device.gpu.near_cpus = to_cpu_list(cpus_of(place));
       describe_gpu(object, type, device);
@@ -210,15 +229,19 @@ class HwlocReader {
     const std::string_view name = object.attribute("name").value();
     const auto kind = file_.integer(object, "osdev_type", 0, INT32_MAX).value_or(0);
     const bool rdma = rdma_is_a_bit_ ? (kind & 32) != 0 : kind == 3;
-    if (rdma && device.nic_name.empty()) device.nic_name = clean_text(name);
+    if (rdma && device.nic_name.empty())
+      device.nic_name = clean_text(name);
     const auto nvml = number_after(name, "nvml");
     const auto rsmi = number_after(name, "rsmi");
-    if (nvml || rsmi) device.number = nvml ? nvml : rsmi;
+    if (nvml || rsmi)
+      device.number = nvml ? nvml : rsmi;
     Gpu& gpu = device.gpu;
-    if (!info(object, "GPUModel").empty()) gpu.model = clean_text(info(object, "GPUModel"));
+    if (!info(object, "GPUModel").empty())
+      gpu.model = clean_text(info(object, "GPUModel"));
     for (const char* const key : {"NVIDIAUUID", "AMDUUID"}) {
       const std::string uuid = clean_text(info(object, key));
-      if (!uuid.empty()) gpu.uuid.value = uuid.starts_with("GPU-") ? uuid : "GPU-" + uuid;
+      if (!uuid.empty())
+        gpu.uuid.value = uuid.starts_with("GPU-") ? uuid : "GPU-" + uuid;
     }
     for (const char* const key : {"CUDAGlobalMemorySize", "RSMIVRAMSize"}) {
       const auto kib = parse_int(info(object, key));
@@ -232,18 +255,24 @@ class HwlocReader {
     Gpu& gpu = device.gpu;
     const Gpu told = gpu;
     const GpuModel* model = find_gpu_model_by_pci_id(type.vendor, type.device);
-    if (model == nullptr) model = find_gpu_model_by_product(gpu.model);
-    if (model != nullptr) apply_model(gpu, *model);
-    if (type.vendor == kPciVendorAmd) gpu.vendor = Vendor::amd;
-    if (!told.model.empty()) gpu.model = told.model;
-    if (told.memory_total_bytes > 0) gpu.memory_total_bytes = told.memory_total_bytes;
+    if (model == nullptr)
+      model = find_gpu_model_by_product(gpu.model);
+    if (model != nullptr)
+      apply_model(gpu, *model);
+    if (type.vendor == kPciVendorAmd)
+      gpu.vendor = Vendor::amd;
+    if (!told.model.empty())
+      gpu.model = told.model;
+    if (told.memory_total_bytes > 0)
+      gpu.memory_total_bytes = told.memory_total_bytes;
     gpu.memory_free_bytes = gpu.memory_total_bytes;
-    // What the link carried at that moment, which idle devices lower: taken where nothing better is known and
-    // it is that of 16 lanes of generation 3 or more. In GB/s, after encoding.
+    // What the link carried at that moment, which idle devices lower: taken where nothing better is
+    // known and it is that of 16 lanes of generation 3 or more. In GB/s, after encoding.
     const double speed = std::strtod(object.attribute("pci_link_speed").value(), nullptr);
     for (int generation = 3; model == nullptr && generation <= 5; ++generation) {
       const double full = 16 * 8.0 / 8 * 128 / 130 * (1 << (generation - 3));
-      if (std::abs(speed - full) > 0.02 * full) continue;
+      if (std::abs(speed - full) > 0.02 * full)
+        continue;
       gpu.pcie_generation = generation;
       gpu.pcie_width = 16;
     }
@@ -270,7 +299,8 @@ class HwlocReader {
     }
     complete_host(host_, what_);
     host_.gpu_links = hwloc_gpu_links(file_, tree_, gpus_);
-    if (nics_.empty()) return;
+    if (nics_.empty())
+      return;
     host_.nic_links = unknown_links(gpus_.size(), nics_.size(), false);
     for (size_t i = 0; i < gpus_.size(); ++i) {
       for (size_t k = 0; k < nics_.size(); ++k) {
@@ -281,9 +311,10 @@ class HwlocReader {
 
   std::string what_;
   XmlFile file_;
-  DeviceTree tree_{2};                       // a device hangs on a port, and that on the switch's upper port
-  std::map<int, std::string> cpus_of_node_;  // of NUMA nodes that have CPUs, as the file writes them
-  std::map<std::string, int> first_node_;    // with those CPUs
+  DeviceTree tree_{2};  // a device hangs on a port, and that on the switch's upper port
+  std::map<int, std::string>
+      cpus_of_node_;                       // of NUMA nodes that have CPUs, as the file writes them
+  std::map<std::string, int> first_node_;  // with those CPUs
   bool rdma_is_a_bit_ = false;
   int num_sockets_ = 0;
   int num_l3_ = 0;

@@ -44,7 +44,8 @@ struct FoundNic {
 // "gfx90a:sramecc+:xnack-" → "gfx90a"; older ROCm wrote a number.
 std::string gfx_target(std::string_view text) {
   const std::string target = clean_text(text.substr(0, text.find(':')));
-  if (target == "910") return "gfx90a";
+  if (target == "910")
+    return "gfx90a";
   return target.empty() || target.starts_with("gfx") ? target : cat("gfx", target);
 }
 
@@ -57,12 +58,16 @@ class NcclReader {
   }
 
   Host read(const std::vector<pugi::xml_node>& cpus) {
-    for (const pugi::xml_node cpu : cpus) read_cpu(cpu);
-    if (num_cpus_ > 0) host_.num_cores = static_cast<int>(num_cpus_);
+    for (const pugi::xml_node cpu : cpus)
+      read_cpu(cpu);
+    if (num_cpus_ > 0)
+      host_.num_cores = static_cast<int>(num_cpus_);
     check_one_host(cpus);
     order_gpus();
-    for (FoundGpu& found : gpus_) host_.gpus.push_back(found.gpu);
-    for (FoundNic& found : nics_) host_.nics.push_back(found.nic);
+    for (FoundGpu& found : gpus_)
+      host_.gpus.push_back(found.gpu);
+    for (FoundNic& found : nics_)
+      host_.nics.push_back(found.nic);
     complete_host(host_, what_);
     link_devices();
     return std::move(host_);
@@ -71,7 +76,8 @@ class NcclReader {
  private:
   uint32_t hex(pugi::xml_node node, const char* attribute) const {
     std::string_view text = trim(node.attribute(attribute).value());
-    if (text.starts_with("0x")) text.remove_prefix(2);
+    if (text.starts_with("0x"))
+      text.remove_prefix(2);
     uint32_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
     if (!text.empty() && (error != std::errc() || end != text.data() + text.size())) {
@@ -84,30 +90,39 @@ class NcclReader {
   void check_one_host(const std::vector<pugi::xml_node>& cpus) const {
     std::set<std::string> seen;
     const auto look = [&](pugi::xml_node at, const std::string& thing) {
-      if (seen.insert(thing).second) return;
-      file_.fail(at, "the topology of one host (of several, a file each in a folder)", cat(thing, " twice"));
+      if (seen.insert(thing).second)
+        return;
+      file_.fail(at,
+                 "the topology of one host (of several, a file each in a folder)",
+                 cat(thing, " twice"));
     };
-    for (const FoundGpu& found : gpus_) look(found.node, cat("PCI address ", found.gpu.pci.value));
-    if (!devs_repeat()) return;
-    for (const pugi::xml_node cpu : cpus) look(cpu, cat("NUMA node ", cpu.attribute("numaid").value()));
+    for (const FoundGpu& found : gpus_)
+      look(found.node, cat("PCI address ", found.gpu.pci.value));
+    if (!devs_repeat())
+      return;
+    for (const pugi::xml_node cpu : cpus)
+      look(cpu, cat("NUMA node ", cpu.attribute("numaid").value()));
   }
 
   // As where each process sees one GPU, which is its device 0.
   bool devs_repeat() const {
     std::set<std::optional<int64_t>> devs;
-    return !std::all_of(gpus_.begin(), gpus_.end(),
-                        [&](const FoundGpu& found) { return !found.dev || devs.insert(found.dev).second; });
+    return !std::all_of(gpus_.begin(), gpus_.end(), [&](const FoundGpu& found) {
+      return !found.dev || devs.insert(found.dev).second;
+    });
   }
 
   void read_cpu(pugi::xml_node cpu) {
     const auto node = file_.integer(cpu, "numaid", -1, 65535);
     numa_node_.reset();
-    if (node.value_or(-1) >= 0) numa_node_ = static_cast<int>(*node);
+    if (node.value_or(-1) >= 0)
+      numa_node_ = static_cast<int>(*node);
     const char* const mask = cpu.attribute("affinity").value();
     near_cpus_.clear();
     if (*mask != '\0') {
       const auto cpus = parse_cpu_mask(mask);
-      if (!cpus) file_.fail(cpu, "affinity= a mask of CPUs", mask);
+      if (!cpus)
+        file_.fail(cpu, "affinity= a mask of CPUs", mask);
       num_cpus_ += cpus->size();
       near_cpus_ = to_cpu_list(*cpus);
     }
@@ -133,19 +148,22 @@ class NcclReader {
 
   PciAddress address(pugi::xml_node node, const char* attribute) const {
     const auto pci = parse_pci_address(node.attribute(attribute).value());
-    if (!pci) file_.fail(node, cat(attribute, "= a PCI address"), node.attribute(attribute).value());
+    if (!pci)
+      file_.fail(node, cat(attribute, "= a PCI address"), node.attribute(attribute).value());
     return *pci;
   }
 
   void read_gpu(pugi::xml_node pci, size_t place) {
-    if (gpus_.size() == kMaxHostDevices) file_.fail(pci, cat("at most ", kMaxHostDevices, " GPUs"), "more");
+    if (gpus_.size() == kMaxHostDevices)
+      file_.fail(pci, cat("at most ", kMaxHostDevices, " GPUs"), "more");
     FoundGpu found{.place = place, .node = pci};
     Gpu& gpu = found.gpu;
     const uint32_t vendor = hex(pci, "vendor");
     if (const GpuModel* const model = find_gpu_model_by_pci_id(vendor, hex(pci, "device"))) {
       apply_model(gpu, *model);
     }
-    if (vendor == kPciVendorAmd) gpu.vendor = Vendor::amd;
+    if (vendor == kPciVendorAmd)
+      gpu.vendor = Vendor::amd;
     gpu.pci = address(pci, "busid");
     gpu.numa_node = numa_node_;
     gpu.near_cpus = near_cpus_;
@@ -160,7 +178,8 @@ class NcclReader {
     if (const auto sm = file_.integer(detail, "sm", 10, 9999); sm && gpu.vendor == Vendor::nvidia) {
       gpu.compute_capability = cat(*sm / 10, ".", *sm % 10);
     }
-    for (const pugi::xml_node link : detail.children("nvlink")) read_link(link, found);
+    for (const pugi::xml_node link : detail.children("nvlink"))
+      read_link(link, found);
     for (const pugi::xml_node link : detail.children("xgmi")) {
       found.link_kind = LinkKind::xgmi;
       gpu.vendor = Vendor::amd;
@@ -174,10 +193,12 @@ class NcclReader {
     const double speed = std::strtod(pci.attribute("link_speed").value(), nullptr);
     constexpr double kSpeeds[] = {2.5, 5, 8, 16, 32, 64};
     for (size_t i = 0; i < std::size(kSpeeds); ++i) {
-      if (speed == kSpeeds[i]) gpu.pcie_generation = static_cast<int>(i) + 1;
+      if (speed == kSpeeds[i])
+        gpu.pcie_generation = static_cast<int>(i) + 1;
     }
     const auto width = file_.integer(pci, "link_width", 0, 64);
-    if (width.value_or(0) > 0) gpu.pcie_width = static_cast<int>(*width);
+    if (width.value_or(0) > 0)
+      gpu.pcie_width = static_cast<int>(*width);
   }
 
   void read_link(pugi::xml_node link, FoundGpu& found) const {
@@ -188,7 +209,8 @@ class NcclReader {
       return;
     }
     const auto target = parse_pci_address(link.attribute("target").value());
-    if (!target) return;  // a CPU with NVLink has another kind of address
+    if (!target)
+      return;  // a CPU with NVLink has another kind of address
     int& sum = found.links[target->value];
     sum = std::min(sum + links, 1024);
   }
@@ -201,31 +223,38 @@ class NcclReader {
         add_nic(above, clean_text(net.attribute("name").value()), place);
       }
     }
-    if (!named && std::string_view(above.name()) == "pci") add_nic(above, "", place);
+    if (!named && std::string_view(above.name()) == "pci")
+      add_nic(above, "", place);
   }
 
   void add_nic(pugi::xml_node at, const std::string& name, size_t place) {
-    if (nics_.size() == kMaxHostDevices) file_.fail(at, cat("at most ", kMaxHostDevices, " NICs"), "more");
+    if (nics_.size() == kMaxHostDevices)
+      file_.fail(at, cat("at most ", kMaxHostDevices, " NICs"), "more");
     FoundNic found{.place = place, .nic = {.name = name}};
-    if (at.attribute("busid")) found.nic.pci = address(at, "busid");
-    if (found.nic.name.empty()) found.nic.name = found.nic.pci.value;
+    if (at.attribute("busid"))
+      found.nic.pci = address(at, "busid");
+    if (found.nic.name.empty())
+      found.nic.name = found.nic.pci.value;
     found.nic.numa_node = numa_node_;
     nics_.push_back(std::move(found));
   }
 
   void order_gpus() {
     const bool repeat = devs_repeat();
-    const bool told =
-        !repeat && std::all_of(gpus_.begin(), gpus_.end(), [](const FoundGpu& gpu) { return gpu.dev; });
+    const bool told = !repeat && std::all_of(gpus_.begin(), gpus_.end(), [](const FoundGpu& gpu) {
+      return gpu.dev;
+    });
     if (repeat) {
       host_.notes.emplace_back(
-          "several GPUs have one device number, as where each process sees one GPU: they are numbered by "
+          "several GPUs have one device number, as where each process sees one GPU: they are "
+          "numbered by "
           "their "
           "PCI addresses");
     }
     if (!has_details_ && gpus_.size() > 1) {
       host_.notes.emplace_back(
-          "a topology for NCCL_TOPO_FILE, which has no NVLinks: NCCL_TOPO_DUMP_FILE writes one that has "
+          "a topology for NCCL_TOPO_FILE, which has no NVLinks: NCCL_TOPO_DUMP_FILE writes one "
+          "that has "
           "them");
     }
     std::sort(gpus_.begin(), gpus_.end(), [&](const FoundGpu& a, const FoundGpu& b) {
@@ -243,10 +272,13 @@ class NcclReader {
     if (there != a.links.end() && back != b.links.end()) {
       return {a.link_kind, std::min(there->second, back->second)};
     }
-    if (there != a.links.end()) return {a.link_kind, there->second};
-    if (back != b.links.end()) return {b.link_kind, back->second};
+    if (there != a.links.end())
+      return {a.link_kind, there->second};
+    if (back != b.links.end())
+      return {b.link_kind, back->second};
     const int through = std::min(a.switch_links, b.switch_links);
-    if (through > 0) return {LinkKind::nvlink, through};
+    if (through > 0)
+      return {LinkKind::nvlink, through};
     return {tree_.link(a.place, b.place), 0};
   }
 
@@ -255,13 +287,15 @@ class NcclReader {
     host_.nic_links = unknown_links(gpus_.size(), nics_.size(), false);
     for (size_t i = 0; i < gpus_.size(); ++i) {
       for (size_t j = 0; j < gpus_.size(); ++j) {
-        if (i != j) host_.gpu_links[i][j] = link(gpus_[i], gpus_[j]);
+        if (i != j)
+          host_.gpu_links[i][j] = link(gpus_[i], gpus_[j]);
       }
       for (size_t k = 0; k < nics_.size(); ++k) {
         host_.nic_links[i][k].kind = tree_.link(gpus_[i].place, nics_[k].place);
       }
     }
-    if (nics_.empty()) host_.nic_links.clear();
+    if (nics_.empty())
+      host_.nic_links.clear();
   }
 
   const std::string& what_;
@@ -276,12 +310,14 @@ class NcclReader {
   Host host_;
 };
 
-// The <cpu> of each host, by NCCL's hash of the host, which dumps of one host may lack. One host at least.
+// The <cpu> of each host, by NCCL's hash of the host, which dumps of one host may lack. One host at
+// least.
 std::vector<std::vector<pugi::xml_node>> cpus_by_host(const XmlFile& file) {
   std::vector<std::vector<pugi::xml_node>> hosts(1);
   std::map<std::string, size_t> by_hash;
   for (const pugi::xml_node cpu : file.root().children("cpu")) {
-    const auto [found, is_new] = by_hash.emplace(cpu.attribute("host_hash").value(), by_hash.size());
+    const auto [found, is_new] =
+        by_hash.emplace(cpu.attribute("host_hash").value(), by_hash.size());
     if (is_new && found->second == kMaxDumpedHosts)
       file.fail(cpu, cat("at most ", kMaxDumpedHosts, " hosts"), "more");
     hosts.resize(std::max(hosts.size(), by_hash.size()));
@@ -303,7 +339,8 @@ std::vector<Host> nccl_topology_hosts(const std::string& text, const std::string
   std::vector<Host> hosts;
   for (const std::vector<pugi::xml_node>& cpus : groups) {
     const bool several = groups.size() > 1;
-    hosts.push_back(NcclReader(file, what, several ? cat(name, "-", hosts.size()) : name).read(cpus));
+    hosts.push_back(
+        NcclReader(file, what, several ? cat(name, "-", hosts.size()) : name).read(cpus));
   }
   return hosts;
 }

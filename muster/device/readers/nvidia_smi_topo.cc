@@ -46,9 +46,11 @@ std::vector<Cell> words_of(const std::string& line) {
 }
 
 std::optional<int> gpu_number(std::string_view text) {
-  if (!text.starts_with("GPU") || text.size() < 4 || text[3] == '-') return std::nullopt;
+  if (!text.starts_with("GPU") || text.size() < 4 || text[3] == '-')
+    return std::nullopt;
   const auto number = parse_int(text.substr(3));
-  if (!number || *number < 0 || *number > 65535) return std::nullopt;
+  if (!number || *number < 0 || *number > 65535)
+    return std::nullopt;
   return static_cast<int>(*number);
 }
 
@@ -58,8 +60,10 @@ bool is_row(const std::vector<Cell>& words) {
 
 // "SOC" is what drivers before 390 called SYS.
 std::optional<Link> link_of(const std::string& text) {
-  if (text == "SOC") return Link{LinkKind::sys, 0};
-  if (text == "N/A") return Link{};
+  if (text == "SOC")
+    return Link{LinkKind::sys, 0};
+  if (text == "N/A")
+    return Link{};
   return parse_link(text);
 }
 
@@ -74,12 +78,15 @@ class TopoReader {
     read_header();
     for (; line_ < lines_.size() && matrix_.size() < columns_.size(); ++line_) {
       const std::vector<Cell> words = words_of(lines_[line_]);
-      if (!words.empty()) read_row(words);
+      if (!words.empty())
+        read_row(words);
     }
-    if (matrix_.size() < columns_.size()) fail(0, cat(columns_.size(), " rows"), cat(matrix_.size()));
+    if (matrix_.size() < columns_.size())
+      fail(0, cat(columns_.size(), " rows"), cat(matrix_.size()));
     read_names();
     read_links();
-    if (!cpus_.empty()) host_.num_cores = static_cast<int>(cpus_.size());
+    if (!cpus_.empty())
+      host_.num_cores = static_cast<int>(cpus_.size());
     complete_host(host_, cat("inventory ", source_));
     return std::move(host_);
   }
@@ -87,17 +94,29 @@ class TopoReader {
  private:
   [[noreturn]] void fail(size_t column, const std::string& expected, std::string_view got) const {
     throw Error(ErrorCode::invalid_argument,
-                cat("inventory ", source_, ": expected ", expected, ", got ", clean_text(got), " (line ",
-                    std::min(line_, lines_.size() - 1) + 1, ", column ", column + 1, ")"));
+                cat("inventory ",
+                    source_,
+                    ": expected ",
+                    expected,
+                    ", got ",
+                    clean_text(got),
+                    " (line ",
+                    std::min(line_, lines_.size() - 1) + 1,
+                    ", column ",
+                    column + 1,
+                    ")"));
   }
 
   void cut(const std::string& text) {
     lines_.emplace_back();  // errors want one
     for (size_t from = 0; from <= text.size(); ++line_) {
       const size_t to = std::min(text.find('\n', from), text.size());
-      if (to - from > kMaxLine) fail(0, cat("lines up to ", kMaxLine, " bytes"), cat(to - from));
-      if (line_ == kMaxLines) fail(0, cat("at most ", kMaxLines, " lines"), "more");
-      if (line_ > 0) lines_.emplace_back();
+      if (to - from > kMaxLine)
+        fail(0, cat("lines up to ", kMaxLine, " bytes"), cat(to - from));
+      if (line_ == kMaxLines)
+        fail(0, cat("at most ", kMaxLines, " lines"), "more");
+      if (line_ > 0)
+        lines_.emplace_back();
       lines_.back() = without_escapes(std::string_view(text).substr(from, to - from));
       from = to + 1;
     }
@@ -106,28 +125,40 @@ class TopoReader {
 
   // The line above the first row: devices, then the names of the last columns.
   void read_header() {
-    while (line_ < lines_.size() && !is_row(words_of(lines_[line_]))) ++line_;
-    if (line_ == lines_.size() || line_ == 0) fail(0, "a header and rows as of nvidia-smi topo -m", "none");
-    for (--line_; line_ > 0 && words_of(lines_[line_]).empty();) --line_;
+    while (line_ < lines_.size() && !is_row(words_of(lines_[line_])))
+      ++line_;
+    if (line_ == lines_.size() || line_ == 0)
+      fail(0, "a header and rows as of nvidia-smi topo -m", "none");
+    for (--line_; line_ > 0 && words_of(lines_[line_]).empty();)
+      --line_;
     const std::string& header = lines_[line_];
     const std::vector<Cell> words = words_of(header);
     size_t word = 0;
-    for (; word < words.size() && words[word].text != "CPU"; ++word) columns_.push_back(words[word].text);
+    for (; word < words.size() && words[word].text != "CPU"; ++word)
+      columns_.push_back(words[word].text);
     for (; word < words.size(); ++word) {
-      const bool next = words[word].text == "CPU" || words[word].text == "NUMA" || words[word].text == "GPU";
-      if (next && (word == 0 || words[word - 1].text != "GPU")) tail_.push_back(words[word].at);
+      const bool next =
+          words[word].text == "CPU" || words[word].text == "NUMA" || words[word].text == "GPU";
+      if (next && (word == 0 || words[word - 1].text != "GPU"))
+        tail_.push_back(words[word].at);
     }
-    while (num_gpus_ < columns_.size() && gpu_number(columns_[num_gpus_])) ++num_gpus_;
-    if (num_gpus_ == 0) fail(0, "columns GPU0, GPU1 …", header);
-    if (columns_.size() > kMaxHostDevices) fail(0, cat("at most ", kMaxHostDevices, " columns"), "more");
+    while (num_gpus_ < columns_.size() && gpu_number(columns_[num_gpus_]))
+      ++num_gpus_;
+    if (num_gpus_ == 0)
+      fail(0, "columns GPU0, GPU1 …", header);
+    if (columns_.size() > kMaxHostDevices)
+      fail(0, cat("at most ", kMaxHostDevices, " columns"), "more");
     ++line_;
   }
 
   void read_row(const std::vector<Cell>& words) {
     const size_t row = matrix_.size();
-    if (words[0].text != columns_[row]) fail(words[0].at, cat("the row of ", columns_[row]), words[0].text);
+    if (words[0].text != columns_[row])
+      fail(words[0].at, cat("the row of ", columns_[row]), words[0].text);
     if (words.size() <= columns_.size()) {
-      fail(words.back().at, cat(columns_.size(), " links after ", columns_[row]), cat(words.size() - 1));
+      fail(words.back().at,
+           cat(columns_.size(), " links after ", columns_[row]),
+           cat(words.size() - 1));
     }
     std::vector<Link> links;
     for (size_t i = 1; i <= columns_.size(); ++i) {
@@ -136,13 +167,15 @@ class TopoReader {
         fail(words[i].at, i - 1 == row ? "X" : "a link as NV4, PIX or SYS", words[i].text);
       }
       if (i - 1 < row && matrix_[i - 1][row] != *link) {
-        fail(words[i].at, cat(to_string(matrix_[i - 1][row]), ", as in the row of ", columns_[i - 1]),
+        fail(words[i].at,
+             cat(to_string(matrix_[i - 1][row]), ", as in the row of ", columns_[i - 1]),
              words[i].text);
       }
       links.push_back(*link);
     }
     matrix_.push_back(std::move(links));
-    if (row < num_gpus_) read_gpu(row, words);
+    if (row < num_gpus_)
+      read_gpu(row, words);
   }
 
   void read_gpu(size_t row, const std::vector<Cell>& words) {
@@ -159,17 +192,19 @@ class TopoReader {
       }
     }
     if (rest.size() > 1 && !rest[1].text.empty() && rest[1].text != "N/A" && rest[1].text != "-1") {
-      // A GPU that has memory of its own in the system's address space is near several nodes; the first has
-      // CPUs.
+      // A GPU that has memory of its own in the system's address space is near several nodes; the
+      // first has CPUs.
       const std::string& text = rest[1].text;
       const auto node = parse_int(text.substr(0, text.find_first_of(",-")));
-      if (!node || *node < 0 || *node > 65535) fail(rest[1].at, "a NUMA node", text);
+      if (!node || *node < 0 || *node > 65535)
+        fail(rest[1].at, "a NUMA node", text);
       gpu.numa_node = static_cast<int>(*node);
     }
     host_.gpus.push_back(std::move(gpu));
   }
 
-  // The cells after the links, by column: "CPU Affinity", "NUMA Affinity", "GPU NUMA ID". Any may be empty.
+  // The cells after the links, by column: "CPU Affinity", "NUMA Affinity", "GPU NUMA ID". Any may
+  // be empty.
   std::vector<Cell> tail_cells(const std::vector<Cell>& words) const {
     std::vector<Cell> cells(tail_.size(), Cell{{}, 0});
     const std::string& line = lines_[line_];
@@ -186,9 +221,11 @@ class TopoReader {
       const Cell& word = words[columns_.size() + 1 + i];
       size_t column = i;
       if (count < tail_.size()) {  // some are empty: the place tells which
-        for (column = 0; column + 1 < tail_.size() && tail_[column + 1] <= word.at;) ++column;
+        for (column = 0; column + 1 < tail_.size() && tail_[column + 1] <= word.at;)
+          ++column;
       }
-      if (column < cells.size()) cells[column] = word;
+      if (column < cells.size())
+        cells[column] = word;
     }
     return cells;
   }
@@ -220,39 +257,48 @@ class TopoReader {
     std::string uuid = from == std::string_view::npos
                            ? ""
                            : clean_text(line.substr(from + 7, line.find(')', from) - from - 7));
-    if (!uuid.starts_with(prefix)) fail(0, cat("(UUID: ", prefix, "…)"), line);
+    if (!uuid.starts_with(prefix))
+      fail(0, cat("(UUID: ", prefix, "…)"), line);
     return uuid;
   }
 
-  // "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-…)", of nvidia-smi -L, or without the UUID, of PyTorch's
-  // collect_env.
+  // "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-…)", of nvidia-smi -L, or without the UUID, of
+  // PyTorch's collect_env.
   Gpu* read_listed_gpu(std::string_view line, size_t colon) {
     const auto index = parse_int(line.substr(4, colon - 4));
-    if (!index) return nullptr;
-    const auto gpu = std::find_if(host_.gpus.begin(), host_.gpus.end(),
-                                  [&](const Gpu& candidate) { return candidate.index.value == *index; });
-    if (gpu == host_.gpus.end()) fail(0, "a GPU that has a row in the matrix", line);
+    if (!index)
+      return nullptr;
+    const auto gpu = std::find_if(host_.gpus.begin(), host_.gpus.end(), [&](const Gpu& candidate) {
+      return candidate.index.value == *index;
+    });
+    if (gpu == host_.gpus.end())
+      fail(0, "a GPU that has a row in the matrix", line);
     const std::string product =
         clean_text(line.substr(colon + 1, std::min(line.find(" (UUID"), line.size()) - colon - 1));
-    if (const GpuModel* const model = find_gpu_model_by_product(product)) apply_model(*gpu, *model);
+    if (const GpuModel* const model = find_gpu_model_by_product(product))
+      apply_model(*gpu, *model);
     gpu->model = product;
     gpu->compute_capability = compute_capability_of(product);
-    if (line.find("(UUID") != std::string_view::npos) gpu->uuid.value = uuid_in(line, "GPU-");
+    if (line.find("(UUID") != std::string_view::npos)
+      gpu->uuid.value = uuid_in(line, "GPU-");
     return &*gpu;
   }
 
   // "MIG 3g.20gb     Device  0: (UUID: MIG-…)"
   void read_listed_mig(std::string_view line, Gpu& gpu) const {
     const std::vector<Cell> words = words_of(std::string(line));
-    if (words.size() < 2) return;
+    if (words.size() < 2)
+      return;
     MigInstance instance{.uuid = {uuid_in(line, "MIG-")}, .profile = clean_text(words[1].text)};
     const size_t dot = instance.profile.rfind('.');
     if (dot != std::string::npos && instance.profile.ends_with("gb")) {
-      const auto gib =
-          parse_int(std::string_view(instance.profile).substr(dot + 1, instance.profile.size() - dot - 3));
-      if (gib && *gib > 0 && *gib < 65536) instance.memory_total_bytes = static_cast<uint64_t>(*gib) << 30U;
+      const auto gib = parse_int(
+          std::string_view(instance.profile).substr(dot + 1, instance.profile.size() - dot - 3));
+      if (gib && *gib > 0 && *gib < 65536)
+        instance.memory_total_bytes = static_cast<uint64_t>(*gib) << 30U;
     }
-    if (gpu.mig.size() == kMaxHostDevices) fail(0, "fewer MIG devices", "more");
+    if (gpu.mig.size() == kMaxHostDevices)
+      fail(0, "fewer MIG devices", "more");
     gpu.mig_enabled = true;
     gpu.mig.push_back(std::move(instance));
   }
@@ -261,7 +307,8 @@ class TopoReader {
     for (size_t i = 0; i < num_gpus_; ++i) {
       const auto middle = matrix_[i].begin() + static_cast<ptrdiff_t>(num_gpus_);
       host_.gpu_links.emplace_back(matrix_[i].begin(), middle);
-      if (!host_.nics.empty()) host_.nic_links.emplace_back(middle, matrix_[i].end());
+      if (!host_.nics.empty())
+        host_.nic_links.emplace_back(middle, matrix_[i].end());
     }
   }
 
@@ -282,7 +329,8 @@ bool is_nvidia_smi_topo(std::string_view text) {
   for (size_t from = 0; from < text.size();) {
     const size_t to = std::min(text.find('\n', from), text.size());
     const std::string_view line = text.substr(from, std::min(to - from, kMaxLine));
-    if (line.find("GPU") != std::string_view::npos && is_row(words_of(without_escapes(line)))) return true;
+    if (line.find("GPU") != std::string_view::npos && is_row(words_of(without_escapes(line))))
+      return true;
     from = to + 1;
   }
   return false;

@@ -42,19 +42,22 @@ class GpuReader {
   pugi::xml_node at(const char* path) const { return node_.first_element_by_path(path); }
   std::string text(const char* path) const { return clean_text(at(path).text().get()); }
 
-  // A number with its unit ("81920 MiB") at the first of `places` that holds one; nothing for "N/A" and the
-  // like.
-  std::optional<double> number(std::initializer_list<const char*> places, std::string_view unit,
+  // A number with its unit ("81920 MiB") at the first of `places` that holds one; nothing for "N/A"
+  // and the like.
+  std::optional<double> number(std::initializer_list<const char*> places,
+                               std::string_view unit,
                                double most) const {
     for (const char* const path : places) {
-      if (const auto value = number_in(at(path), unit, most)) return value;
+      if (const auto value = number_in(at(path), unit, most))
+        return value;
     }
     return std::nullopt;
   }
 
   std::optional<double> number_in(pugi::xml_node node, std::string_view unit, double most) const {
     const std::string_view text = trim(node.text().get());
-    if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
+    if (text.empty() || text.front() < '0' || text.front() > '9')
+      return std::nullopt;
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     const std::string_view rest = trim({end, static_cast<size_t>(text.data() + text.size() - end)});
@@ -64,7 +67,8 @@ class GpuReader {
     return value;
   }
 
-  std::optional<int> integer(std::initializer_list<const char*> places, std::string_view unit,
+  std::optional<int> integer(std::initializer_list<const char*> places,
+                             std::string_view unit,
                              int most) const {
     const auto value = number(places, unit, most);
     return value ? std::optional<int>(static_cast<int>(*value)) : std::nullopt;
@@ -89,34 +93,45 @@ class GpuReader {
   void health() {
     for (const char* const path : {"product_name", "uuid", "fb_memory_usage/total"}) {
       for (const char* const broken : kBroken) {
-        if (text(path).find(broken) != std::string::npos) gpu_.health = broken;
+        if (text(path).find(broken) != std::string::npos)
+          gpu_.health = broken;
       }
     }
-    if (text("gpu_reset_status/reset_required") == "Yes") gpu_.health = "GPU requires reset";
-    if (text("remapped_rows/remapped_row_failure") == "Yes") gpu_.health = "row remapping failed";
+    if (text("gpu_reset_status/reset_required") == "Yes")
+      gpu_.health = "GPU requires reset";
+    if (text("remapped_rows/remapped_row_failure") == "Yes")
+      gpu_.health = "row remapping failed";
     const std::string action = text("gpu_recovery_action");
-    if (!action.empty() && action != "None" && action != "N/A") gpu_.health = cat("needs recovery: ", action);
-    if (!gpu_.uuid.value.starts_with("GPU-") && gpu_.health != kHealthy) gpu_.uuid.value.clear();
+    if (!action.empty() && action != "None" && action != "N/A")
+      gpu_.health = cat("needs recovery: ", action);
+    if (!gpu_.uuid.value.starts_with("GPU-") && gpu_.health != kHealthy)
+      gpu_.uuid.value.clear();
   }
 
   void measured() {
     gpu_.memory_total_bytes = mebibytes(at("fb_memory_usage/total"));
-    gpu_.memory_free_bytes = std::min(mebibytes(at("fb_memory_usage/free")), gpu_.memory_total_bytes);
+    gpu_.memory_free_bytes =
+        std::min(mebibytes(at("fb_memory_usage/free")), gpu_.memory_total_bytes);
     gpu_.utilization_percent = integer({"utilization/gpu_util"}, "%", 100);
     gpu_.temperature_celsius = integer({"temperature/gpu_temp"}, "C", 1000);
-    gpu_.power_watts = number({"gpu_power_readings/power_draw", "gpu_power_readings/instant_power_draw",
-                               "gpu_power_readings/average_power_draw", "power_readings/power_draw"},
-                              "W", 1e6);
+    gpu_.power_watts = number({"gpu_power_readings/power_draw",
+                               "gpu_power_readings/instant_power_draw",
+                               "gpu_power_readings/average_power_draw",
+                               "power_readings/power_draw"},
+                              "W",
+                              1e6);
     gpu_.power_limit_watts =
         number({"gpu_power_readings/current_power_limit", "power_readings/power_limit"}, "W", 1e6);
   }
 
   void slot() {
     gpu_.pcie_generation = integer({"pci/pci_gpu_link_info/pcie_gen/max_link_gen"}, "", 16);
-    if (gpu_.pcie_generation == 0) gpu_.pcie_generation.reset();
+    if (gpu_.pcie_generation == 0)
+      gpu_.pcie_generation.reset();
     const pugi::xml_node width = at("pci/pci_gpu_link_info/link_widths/max_link_width");
     const auto lanes = number_in(width, "x", 64);
-    if (lanes.value_or(0) >= 1) gpu_.pcie_width = static_cast<int>(*lanes);
+    if (lanes.value_or(0) >= 1)
+      gpu_.pcie_width = static_cast<int>(*lanes);
   }
 
   // Names changed twice; the parts of the newer ones add up.
@@ -131,8 +146,10 @@ class GpuReader {
     add("sram_uncorrectable");
     add("sram_uncorrectable_parity");
     add("sram_uncorrectable_secded");
-    if (!sum) add("double_bit/total");
-    if (sum) gpu_.ecc_uncorrected_errors = static_cast<uint64_t>(*sum);
+    if (!sum)
+      add("double_bit/total");
+    if (sum)
+      gpu_.ecc_uncorrected_errors = static_cast<uint64_t>(*sum);
   }
 
   void mig() {
@@ -142,8 +159,10 @@ class GpuReader {
       ++sharers[device.child("gpu_instance_id").text().get()];
     }
     for (const pugi::xml_node device : node_.child("mig_devices").children("mig_device")) {
-      if (gpu_.mig.size() == kMaxHostDevices) file_.fail(device, "fewer MIG devices", "more");
-      gpu_.mig.push_back(mig_instance(device, sharers[device.child("gpu_instance_id").text().get()] == 1));
+      if (gpu_.mig.size() == kMaxHostDevices)
+        file_.fail(device, "fewer MIG devices", "more");
+      gpu_.mig.push_back(
+          mig_instance(device, sharers[device.child("gpu_instance_id").text().get()] == 1));
     }
   }
 
@@ -153,24 +172,27 @@ class GpuReader {
     if (!instance.uuid.value.starts_with("MIG-")) {
       const auto gi = number_in(device.child("gpu_instance_id"), "", 1000);
       const auto ci = number_in(device.child("compute_instance_id"), "", 1000);
-      if (!gi || !ci) file_.fail(device, "gpu_instance_id and compute_instance_id", "none");
+      if (!gi || !ci)
+        file_.fail(device, "gpu_instance_id and compute_instance_id", "none");
       instance.uuid.value =
           cat("MIG-", gpu_.uuid.value, "/", static_cast<int>(*gi), "/", static_cast<int>(*ci));
     }
     instance.memory_total_bytes = mebibytes(device.first_element_by_path("fb_memory_usage/total"));
-    const auto processors =
-        number_in(device.first_element_by_path("device_attributes/shared/multiprocessor_count"), "", 10000);
-    if (whole && processors) instance.profile = profile(*processors, instance.memory_total_bytes);
+    const auto processors = number_in(
+        device.first_element_by_path("device_attributes/shared/multiprocessor_count"), "", 10000);
+    if (whole && processors)
+      instance.profile = profile(*processors, instance.memory_total_bytes);
     return instance;
   }
 
-  // "2g.20gb": sevenths of the GPU's multiprocessors, and memory. Source: NVIDIA MIG User Guide, "Supported
-  // MIG Profiles" (a seventh is 14 multiprocessors of an A100, 16 of an H100, fewer of an H20). Empty where
-  // that is not known.
+  // "2g.20gb": sevenths of the GPU's multiprocessors, and memory. Source: NVIDIA MIG User Guide,
+  // "Supported MIG Profiles" (a seventh is 14 multiprocessors of an A100, 16 of an H100, fewer of
+  // an H20). Empty where that is not known.
   std::string profile(double processors, uint64_t memory) const {
     const std::string architecture = text("product_architecture");
     const int seventh = architecture == "Ampere" ? 14 : architecture == "Hopper" ? 16 : 0;
-    if (seventh == 0 || gpu_.model == "NVIDIA H20") return {};
+    if (seventh == 0 || gpu_.model == "NVIDIA H20")
+      return {};
     const int slices = std::clamp(static_cast<int>(processors) / seventh, 1, 7);
     return mig_profile_name(slices, slices, memory, gpu_.memory_total_bytes);
   }
@@ -178,11 +200,13 @@ class GpuReader {
   // Those that compute; "G" alone is a desktop.
   void processes() {
     for (const pugi::xml_node process : node_.child("processes").children("process_info")) {
-      if (std::string_view(process.child("type").text().get()).find('C') == std::string_view::npos) continue;
+      if (std::string_view(process.child("type").text().get()).find('C') == std::string_view::npos)
+        continue;
       const auto pid = number_in(process.child("pid"), "", 1 << 30);
-      if (!pid || *pid < 1) file_.fail(process, "a pid", process.child("pid").text().get());
-      gpu_.processes.push_back(
-          {.pid = static_cast<int>(*pid), .used_memory_bytes = mebibytes(process.child("used_memory"))});
+      if (!pid || *pid < 1)
+        file_.fail(process, "a pid", process.child("pid").text().get());
+      gpu_.processes.push_back({.pid = static_cast<int>(*pid),
+                                .used_memory_bytes = mebibytes(process.child("used_memory"))});
     }
   }
 

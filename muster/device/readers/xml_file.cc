@@ -20,7 +20,8 @@ XmlFile::XmlFile(const std::string& text, const std::string& what) : text_(text)
   const pugi::xml_parse_result result = document_.load_buffer(
       text.data(), text.size(), pugi::parse_minimal | pugi::parse_escapes, pugi::encoding_utf8);
   if (!result)
-    fail_at(static_cast<size_t>(std::max<ptrdiff_t>(result.offset, 0)), "XML", result.description());
+    fail_at(
+        static_cast<size_t>(std::max<ptrdiff_t>(result.offset, 0)), "XML", result.description());
   check_depth();
   check_single();
 }
@@ -28,8 +29,10 @@ XmlFile::XmlFile(const std::string& text, const std::string& what) : text_(text)
 void XmlFile::check_single() const {
   const pugi::xml_node first = root();
   for (pugi::xml_node node = first.next_sibling(); node; node = node.next_sibling()) {
-    if (node.type() != pugi::node_element) continue;
-    fail(node, "one document in a file (several go into a folder, a file each)",
+    if (node.type() != pugi::node_element)
+      continue;
+    fail(node,
+         "one document in a file (several go into a folder, a file each)",
          cat("a second one, <", node.name(), ">"));
   }
 }
@@ -43,7 +46,8 @@ void XmlFile::check_bounds() const {
   }
   for (const char mark : {'<', '='}) {
     const int64_t count = std::count(text_.begin(), text_.end(), mark);
-    if (count > kMaxMarks) fail_at(0, cat("at most ", kMaxMarks, " '", mark, "'"), cat(count));
+    if (count > kMaxMarks)
+      fail_at(0, cat("at most ", kMaxMarks, " '", mark, "'"), cat(count));
   }
 }
 
@@ -67,21 +71,33 @@ void XmlFile::check_depth() const {
 
 void XmlFile::fail_at(size_t offset, const std::string& expected, std::string_view got) const {
   const auto end = text_.begin() + static_cast<ptrdiff_t>(std::min(offset, text_.size()));
-  throw Error(ErrorCode::invalid_argument, cat(what_, ": expected ", expected, ", got ", clean_text(got),
-                                               " (line ", std::count(text_.begin(), end, '\n') + 1, ")"));
+  throw Error(ErrorCode::invalid_argument,
+              cat(what_,
+                  ": expected ",
+                  expected,
+                  ", got ",
+                  clean_text(got),
+                  " (line ",
+                  std::count(text_.begin(), end, '\n') + 1,
+                  ")"));
 }
 
 void XmlFile::fail(pugi::xml_node at, const std::string& expected, std::string_view got) const {
   fail_at(static_cast<size_t>(std::max<ptrdiff_t>(at.offset_debug(), 0)), expected, got);
 }
 
-std::optional<int64_t> XmlFile::integer(pugi::xml_node node, const char* attribute, int64_t least,
+std::optional<int64_t> XmlFile::integer(pugi::xml_node node,
+                                        const char* attribute,
+                                        int64_t least,
                                         int64_t most) const {
   const pugi::xml_attribute found = node.attribute(attribute);
-  if (!found) return std::nullopt;
+  if (!found)
+    return std::nullopt;
   const auto value = parse_int(trim(found.value()));
   if (!value || *value < least || *value > most) {
-    fail(node, cat(attribute, "= an integer from ", least, " to ", most), cat("'", found.value(), "'"));
+    fail(node,
+         cat(attribute, "= an integer from ", least, " to ", most),
+         cat("'", found.value(), "'"));
   }
   return value;
 }

@@ -1,5 +1,6 @@
-// An XML file that may be anything, read within bounds: size, number of elements, depth. Nothing outside it
-// is loaded and no entity is expanded. For the readers of XML; a private header, because it shows pugixml.
+// An XML file that may be anything, read within bounds: size, number of elements, depth. Nothing
+// outside it is loaded and no entity is expanded. For the readers of XML; a private header, because
+// it shows pugixml.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +14,22 @@ namespace muster {
 class XmlFile {
  public:
   // `what` names the file in errors ("inventory box.xml"); both must outlive this object.
-  // Throws: invalid_argument with the line for what is not well-formed, and for what is beyond the bounds.
+  // Throws: invalid_argument with the line for what is not well-formed, and for what is beyond the
+  // bounds.
   XmlFile(const std::string& text, const std::string& what);
 
   pugi::xml_node root() const { return document_.document_element(); }
 
   // Throws: invalid_argument with the line of `at`.
-  [[noreturn]] void fail(pugi::xml_node at, const std::string& expected, std::string_view got) const;
+  [[noreturn]] void fail(pugi::xml_node at,
+                         const std::string& expected,
+                         std::string_view got) const;
 
-  // An attribute as a number; nothing when it is absent. Throws: invalid_argument when it is no number or out
-  // of range.
-  std::optional<int64_t> integer(pugi::xml_node node, const char* attribute, int64_t least,
+  // An attribute as a number; nothing when it is absent. Throws: invalid_argument when it is no
+  // number or out of range.
+  std::optional<int64_t> integer(pugi::xml_node node,
+                                 const char* attribute,
+                                 int64_t least,
                                  int64_t most) const;
 
  private:

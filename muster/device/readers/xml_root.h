@@ -6,7 +6,8 @@
 
 namespace muster {
 
-// The name of the outermost element, "topology", without reading the rest; empty when the text is not XML.
+// The name of the outermost element, "topology", without reading the rest; empty when the text is
+// not XML.
 std::string xml_root_name(std::string_view text);
 
 }  // namespace muster

@@ -30,10 +30,12 @@ std::vector<std::vector<at::Tensor>> lots_of(const std::vector<at::Tensor>& tens
 
 at::Tensor flat_of(const std::vector<at::Tensor>& lot) {
   const at::NoGradGuard no_grad;
-  if (lot.size() == 1) return lot[0].detach().clone(at::MemoryFormat::Contiguous).view(-1);
+  if (lot.size() == 1)
+    return lot[0].detach().clone(at::MemoryFormat::Contiguous).view(-1);
   std::vector<at::Tensor> flats;
   flats.reserve(lot.size());
-  for (const at::Tensor& tensor : lot) flats.push_back(tensor.detach().reshape(-1));
+  for (const at::Tensor& tensor : lot)
+    flats.push_back(tensor.detach().reshape(-1));
   return at::cat(flats);
 }
 
@@ -47,7 +49,8 @@ void copy_from_flat(const at::Tensor& flat, const std::vector<at::Tensor>& lot) 
 }
 
 void average_over(ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
-  if (group.size() == 1) return;
+  if (group.size() == 1)
+    return;
   for (const std::vector<at::Tensor>& lot : lots_of(tensors)) {
     const at::Tensor flat = flat_of(lot);
     group.all_reduce(flat);
@@ -59,7 +62,8 @@ void average_over(ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
 std::vector<at::Tensor> averaged_ones(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> found;
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.is_floating_point() || tensor.is_complex()) found.push_back(tensor);
+    if (tensor.is_floating_point() || tensor.is_complex())
+      found.push_back(tensor);
   }
   return found;
 }

@@ -1,5 +1,5 @@
-// Tensors in one piece of memory, and their mean over a group. For the classes of this folder that exchange
-// whole models.
+// Tensors in one piece of memory, and their mean over a group. For the classes of this folder that
+// exchange whole models.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,22 +10,23 @@
 
 namespace muster {
 
-// Splits the tensors, in order, into lots of one type and device and at most about 32 MiB, to be sent at
-// once.
+// Splits the tensors, in order, into lots of one type and device and at most about 32 MiB, to be
+// sent at once.
 std::vector<std::vector<at::Tensor>> lots_of(const std::vector<at::Tensor>& tensors);
 
-// The elements of a lot, concatenated. Shapes: one dimension. Always a copy, even of a single tensor.
+// The elements of a lot, concatenated. Shapes: one dimension. Always a copy, even of a single
+// tensor.
 at::Tensor flat_of(const std::vector<at::Tensor>& lot);
 
 // The reverse: copies the elements back to the tensors.
 void copy_from_flat(const at::Tensor& flat, const std::vector<at::Tensor>& lot);
 
-// Replaces every tensor by the sum over the ranks divided by their number, with one all_reduce per lot.
-// Collective: over the group, with the same tensors.
+// Replaces every tensor by the sum over the ranks divided by their number, with one all_reduce per
+// lot. Collective: over the group, with the same tensors.
 void average_over(ProcessGroup& group, const std::vector<at::Tensor>& tensors);
 
-// The tensors that have a mean: floating point or complex. Returns the tensors themselves, whose memory may
-// be replaced (torch::load, net->to).
+// The tensors that have a mean: floating point or complex. Returns the tensors themselves, whose
+// memory may be replaced (torch::load, net->to).
 std::vector<at::Tensor> averaged_ones(const std::vector<at::Tensor>& tensors);
 
 }  // namespace muster

@@ -18,18 +18,22 @@ std::string wrong_diloco(const DiLoCoOptions& options, int rank) {
   const auto wrong = [&](const char* expected, const std::string& got) {
     return cat("DiLoCo: expected ", expected, ", got ", got, " (rank ", rank, "); correct it");
   };
-  if (options.every < 1) return wrong("an outer step every 1 step or more", cat("every ", options.every));
-  if (!(options.learning_rate > 0)) return wrong("a learning rate above 0", cat(options.learning_rate));
+  if (options.every < 1)
+    return wrong("an outer step every 1 step or more", cat("every ", options.every));
+  if (!(options.learning_rate > 0))
+    return wrong("a learning rate above 0", cat(options.learning_rate));
   if (!(options.momentum >= 0 && options.momentum < 1))
     return wrong("a momentum of 0 to less than 1", cat(options.momentum));
   return "";
 }
 
 // What this rank's steps have moved the model by, and then what all ranks' have on average.
-std::vector<at::Tensor> mean_moves(ProcessGroup& group, const std::vector<at::Tensor>& common,
+std::vector<at::Tensor> mean_moves(ProcessGroup& group,
+                                   const std::vector<at::Tensor>& common,
                                    const std::vector<at::Tensor>& now) {
   std::vector<at::Tensor> moves;
-  for (size_t i = 0; i < common.size(); ++i) moves.push_back(common[i].sub(now[i]));
+  for (size_t i = 0; i < common.size(); ++i)
+    moves.push_back(common[i].sub(now[i]));
   average_over(group, moves);
   return moves;
 }
@@ -45,14 +49,18 @@ DiLoCo::DiLoCo(const std::vector<at::Tensor>& parameters, ProcessGroup group, Di
                           {.name = "learning rate", .value = cat(options_.learning_rate)},
                           {.name = "momentum", .value = cat(options_.momentum)},
                           {.name = "nesterov", .value = cat(options_.nesterov)}};
-  for (Term& term : terms_of("parameter", parameters)) terms.push_back(std::move(term));
-  for (Term& term : terms_of("buffer", options_.buffers)) terms.push_back(std::move(term));
+  for (Term& term : terms_of("parameter", parameters))
+    terms.push_back(std::move(term));
+  for (Term& term : terms_of("buffer", options_.buffers))
+    terms.push_back(std::move(term));
   require_agreement(group_, "DiLoCo", wrong_diloco(options_, group_.job_rank()), terms);
-  for (const at::Tensor& parameter : parameters_) common_.push_back(parameter.detach().clone());
+  for (const at::Tensor& parameter : parameters_)
+    common_.push_back(parameter.detach().clone());
 }
 
 bool DiLoCo::step() {
-  if (++steps_ % options_.every != 0) return false;
+  if (++steps_ % options_.every != 0)
+    return false;
   step_outside();
   return true;
 }
@@ -79,11 +87,13 @@ void DiLoCo::step_outside() {
 }
 
 NamedState DiLoCo::state() const {
-  NamedState saved{
-      .numbers = {{"steps", static_cast<double>(steps_)}, {"has_momentum", momentum_.empty() ? 0.0 : 1.0}},
-      .tensors = {}};
-  for (size_t i = 0; i < common_.size(); ++i) saved.tensors[cat("common.", i)] = common_[i];
-  for (size_t i = 0; i < momentum_.size(); ++i) saved.tensors[cat("momentum.", i)] = momentum_[i];
+  NamedState saved{.numbers = {{"steps", static_cast<double>(steps_)},
+                               {"has_momentum", momentum_.empty() ? 0.0 : 1.0}},
+                   .tensors = {}};
+  for (size_t i = 0; i < common_.size(); ++i)
+    saved.tensors[cat("common.", i)] = common_[i];
+  for (size_t i = 0; i < momentum_.size(); ++i)
+    saved.tensors[cat("momentum.", i)] = momentum_[i];
   return saved;
 }
 
@@ -92,7 +102,8 @@ void DiLoCo::load(const NamedState& state) {
   const bool has_momentum = state.number("DiLoCo", "has_momentum") != 0;
   std::vector<at::Tensor> common, momentum;
   for (size_t i = 0; i < common_.size(); ++i) {
-    common.push_back(state.tensor("DiLoCo", cat("common.", i), common_[i]).to(common_[i].options()).clone());
+    common.push_back(
+        state.tensor("DiLoCo", cat("common.", i), common_[i]).to(common_[i].options()).clone());
     if (has_momentum)
       momentum.push_back(
           state.tensor("DiLoCo", cat("momentum.", i), common_[i]).to(common_[i].options()).clone());

@@ -1,13 +1,13 @@
-// DiLoCo: every rank trains H steps with its own optimizer. Then an outer optimizer moves the common model by
-// the average movement of the ranks' models.
+// DiLoCo: every rank trains H steps with its own optimizer. Then an outer optimizer moves the
+// common model by the average movement of the ranks' models.
 //
 //   muster::DiLoCo outer(net->parameters(), ctx.process_group(), {.every = 100});
 //   … loss.backward(); adamw.step();
 //   outer.step();
 //
-// The outer gradient is (common model − mean of the ranks' models); the outer optimizer is SGD with Nesterov
-// momentum. With learning rate 1 and no momentum it equals local SGD.
-// Source: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023).
+// The outer gradient is (common model − mean of the ranks' models); the outer optimizer is SGD with
+// Nesterov momentum. With learning rate 1 and no momentum it equals local SGD. Source: Douillard et
+// al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,19 +32,20 @@ class DiLoCo {
  public:
   // Keeps two copies of the parameters.
   // Collective: over the group.
-  // Throws: invalid_argument, on every rank, for an `every` below 1, a learning rate that is not positive, a
-  // momentum outside [0, 1), and for parameters, buffers or options that differ between ranks.
+  // Throws: invalid_argument, on every rank, for an `every` below 1, a learning rate that is not
+  // positive, a momentum outside [0, 1), and for parameters, buffers or options that differ between
+  // ranks.
   DiLoCo(const std::vector<at::Tensor>& parameters, ProcessGroup group, DiLoCoOptions options = {});
 
-  // Call it after the inner optimizer's step. Returns true after an outer step: all ranks then have the same
-  // parameters. Collective: at every H-th step.
+  // Call it after the inner optimizer's step. Returns true after an outer step: all ranks then have
+  // the same parameters. Collective: at every H-th step.
   bool step();
 
   int64_t steps() const { return steps_; }  // inner steps
 
-  // The common model, the momentum and the number of steps, the same on every rank. The ranks' own models
-  // differ until the next outer step: save own_pieces (checkpoint/tensor_pieces.h), or save when step()
-  // returns true.
+  // The common model, the momentum and the number of steps, the same on every rank. The ranks' own
+  // models differ until the next outer step: save own_pieces (checkpoint/tensor_pieces.h), or save
+  // when step() returns true.
   NamedState state() const;
   // Throws: invalid_argument for a state of another model; then nothing is changed.
   template <class State>

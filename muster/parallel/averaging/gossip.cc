@@ -10,20 +10,24 @@
 
 namespace muster {
 
-// The circle method: all but the last rank stand on a circle, which turns; who would meet itself meets the
-// last. Of an odd number the last is nobody.
+// The circle method: all but the last rank stand on a circle, which turns; who would meet itself
+// meets the last. Of an odd number the last is nobody.
 std::optional<int> gossip_peer(int rank, int ranks, int64_t step) {
-  if (ranks < 2) return std::nullopt;
+  if (ranks < 2)
+    return std::nullopt;
   const int last = ranks % 2 == 0 ? ranks - 1 : ranks;
   const int turn = static_cast<int>(step % last);
   int peer = 0;
   if (rank == last) {
-    while (2 * peer % last != turn) ++peer;
+    while (2 * peer % last != turn)
+      ++peer;
   } else {
     peer = (turn - rank + last) % last;
-    if (peer == rank) peer = last;
+    if (peer == rank)
+      peer = last;
   }
-  if (peer == ranks) return std::nullopt;
+  if (peer == ranks)
+    return std::nullopt;
   return peer;
 }
 
@@ -34,7 +38,8 @@ GossipAverage::GossipAverage(const std::vector<at::Tensor>& parameters, ProcessG
 
 void GossipAverage::step() {
   const std::optional<int> peer = gossip_peer(group_.rank(), group_.size(), steps_++);
-  if (!peer) return;
+  if (!peer)
+    return;
   const at::NoGradGuard no_grad;
   for (const std::vector<at::Tensor>& lot : lots_of(parameters_)) {
     const at::Tensor mine = flat_of(lot);

@@ -1,14 +1,14 @@
-// Gossip averaging: in every step each rank moves halfway towards one other rank, chosen by the step number.
-// No rank waits for more than one peer.
+// Gossip averaging: in every step each rank moves halfway towards one other rank, chosen by the
+// step number. No rank waits for more than one peer.
 //
 //   muster::GossipAverage gossip(net->parameters(), ctx.process_group());
 //   … loss.backward(); optimizer.step();
 //   gossip.step();
 //
-// The mean over the ranks is preserved, and the ranks converge to it. Every rank meets every other once in N
-// − 1 steps (N steps if N is odd: one rank rests in each), as in a round-robin tournament. Source: Boyd et
-// al., "Randomized Gossip Algorithms" (2006); Lian et al., "Can Decentralized Algorithms Outperform
-// Centralized Algorithms?" (2017).
+// The mean over the ranks is preserved, and the ranks converge to it. Every rank meets every other
+// once in N − 1 steps (N steps if N is odd: one rank rests in each), as in a round-robin
+// tournament. Source: Boyd et al., "Randomized Gossip Algorithms" (2006); Lian et al., "Can
+// Decentralized Algorithms Outperform Centralized Algorithms?" (2017).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,20 +27,24 @@ std::optional<int> gossip_peer(int rank, int ranks, int64_t step);
 
 class GossipAverage {
  public:
-  // Collective: over the group. Throws: invalid_argument, on every rank, for parameters that differ.
+  // Collective: over the group. Throws: invalid_argument, on every rank, for parameters that
+  // differ.
   GossipAverage(const std::vector<at::Tensor>& parameters, ProcessGroup group);
 
-  // Call it after the optimizer's step. Blocking: until this step's peer has arrived. Throws: peer_failed if
-  // the peer has died.
+  // Call it after the optimizer's step. Blocking: until this step's peer has arrived. Throws:
+  // peer_failed if the peer has died.
   void step();
 
-  // Gives every rank the mean over all: before an evaluation, a checkpoint, the end. Collective: yes.
+  // Gives every rank the mean over all: before an evaluation, a checkpoint, the end. Collective:
+  // yes.
   void average();
 
   int64_t steps() const { return steps_; }
 
   // The number of steps, which decides who meets whom.
-  NamedState state() const { return {.numbers = {{"steps", static_cast<double>(steps_)}}, .tensors = {}}; }
+  NamedState state() const {
+    return {.numbers = {{"steps", static_cast<double>(steps_)}}, .tensors = {}};
+  }
   template <class State>
   void load_state(const State& state) {
     steps_ = static_cast<int64_t>(NamedState::from(state).number("GossipAverage", "steps"));

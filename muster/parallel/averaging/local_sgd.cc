@@ -14,20 +14,29 @@ namespace {
 
 std::string wrong_local_sgd(const LocalSGDOptions& options, int rank) {
   if (options.every < 1)
-    return cat("LocalSGD: expected an average every 1 step or more, got every ", options.every, " (rank ",
-               rank, "); 1 averages every step");
+    return cat("LocalSGD: expected an average every 1 step or more, got every ",
+               options.every,
+               " (rank ",
+               rank,
+               "); 1 averages every step");
   if (options.start < 0)
-    return cat("LocalSGD: expected a start of 0 steps or more, got ", options.start, " (rank ", rank,
+    return cat("LocalSGD: expected a start of 0 steps or more, got ",
+               options.start,
+               " (rank ",
+               rank,
                "); 0 begins with local steps");
   return "";
 }
 
 // What a host's ranks refuse, each of them tells the other hosts' in its own group between them.
-std::string refusal_inside(ProcessGroup& inside, const std::string& wrong, const std::vector<Term>& terms) {
+std::string refusal_inside(ProcessGroup& inside,
+                           const std::string& wrong,
+                           const std::vector<Term>& terms) {
   try {
     require_agreement(inside, "LocalSGD", wrong, terms);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::invalid_argument) throw;
+    if (error.code() != ErrorCode::invalid_argument)
+      throw;
     return error.message();
   }
   return wrong;
@@ -35,30 +44,39 @@ std::string refusal_inside(ProcessGroup& inside, const std::string& wrong, const
 
 }  // namespace
 
-LocalSGD::LocalSGD(const std::vector<at::Tensor>& parameters, ProcessGroup group, LocalSGDOptions options)
+LocalSGD::LocalSGD(const std::vector<at::Tensor>& parameters,
+                   ProcessGroup group,
+                   LocalSGDOptions options)
     : group_(std::move(group)), options_(std::move(options)), averaged_(averaged_ones(parameters)) {
   std::vector<Term> terms{
       {.name = "every", .value = cat(options_.every)},
       {.name = "start", .value = cat(options_.start)},
       {.name = "ranks inside", .value = cat(options_.inside ? options_.inside->size() : 1)}};
-  for (Term& term : terms_of("parameter", parameters)) terms.push_back(std::move(term));
-  for (Term& term : terms_of("buffer", options_.buffers)) terms.push_back(std::move(term));
+  for (Term& term : terms_of("parameter", parameters))
+    terms.push_back(std::move(term));
+  for (Term& term : terms_of("buffer", options_.buffers))
+    terms.push_back(std::move(term));
   std::string wrong = wrong_local_sgd(options_, group_.job_rank());
-  if (options_.inside) wrong = refusal_inside(*options_.inside, wrong, terms);
+  if (options_.inside)
+    wrong = refusal_inside(*options_.inside, wrong, terms);
   require_agreement(group_, "LocalSGD", wrong, terms);
-  for (const at::Tensor& buffer : averaged_ones(options_.buffers)) averaged_.push_back(buffer);
+  for (const at::Tensor& buffer : averaged_ones(options_.buffers))
+    averaged_.push_back(buffer);
 }
 
 bool LocalSGD::step() {
   ++steps_;
-  if (options_.inside) average_over(*options_.inside, averaged_);
+  if (options_.inside)
+    average_over(*options_.inside, averaged_);
   const bool due = steps_ <= options_.start || (steps_ - options_.start) % options_.every == 0;
-  if (due) average_over(group_, averaged_);
+  if (due)
+    average_over(group_, averaged_);
   return due;
 }
 
 void LocalSGD::average() {
-  if (options_.inside) average_over(*options_.inside, averaged_);
+  if (options_.inside)
+    average_over(*options_.inside, averaged_);
   average_over(group_, averaged_);
 }
 

@@ -4,16 +4,17 @@
 //   … loss.backward(); optimizer.step();
 //   local.step();
 //
-// Do not wrap the model in DistributedDataParallel: backwards need not wait for anything. The optimizer's
-// state (momentum, Adam's moments) stays local to each rank. With several hosts, set `inside` to the group of
-// this rank's host, which is averaged in every step, and pass a group that connects the hosts. To be able to
-// resume after any step, save each rank's own parts (checkpoint/tensor_pieces.h):
+// Do not wrap the model in DistributedDataParallel: backwards need not wait for anything. The
+// optimizer's state (momentum, Adam's moments) stays local to each rank. With several hosts, set
+// `inside` to the group of this rank's host, which is averaged in every step, and pass a group that
+// connects the hosts. To be able to resume after any step, save each rank's own parts
+// (checkpoint/tensor_pieces.h):
 //
 //   const auto pieces = muster::own_pieces(*net);
 //   checkpoints.add("model", pieces).add("optimizer", optimizer, pieces).add("local", local);
 //
-// Source: Stich, "Local SGD Converges Fast and Communicates Little" (2019); Lin et al., "Don't Use Large
-// Mini-Batches, Use Local SGD" (2020), for `start`; torch's PostLocalSGDOptimizer.
+// Source: Stich, "Local SGD Converges Fast and Communicates Little" (2019); Lin et al., "Don't Use
+// Large Mini-Batches, Use Local SGD" (2020), for `start`; torch's PostLocalSGDOptimizer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,12 +39,14 @@ struct LocalSGDOptions {
 class LocalSGD {
  public:
   // Collective: over both groups.
-  // Throws: invalid_argument, on every rank, for an `every` below 1, a negative `start`, and for parameters,
-  // buffers or options that differ between ranks.
-  LocalSGD(const std::vector<at::Tensor>& parameters, ProcessGroup group, LocalSGDOptions options = {});
+  // Throws: invalid_argument, on every rank, for an `every` below 1, a negative `start`, and for
+  // parameters, buffers or options that differ between ranks.
+  LocalSGD(const std::vector<at::Tensor>& parameters,
+           ProcessGroup group,
+           LocalSGDOptions options = {});
 
-  // Call it after the optimizer's step. Returns whether all ranks now have the same parameters. Collective:
-  // at every H-th step (with `inside`: at every step).
+  // Call it after the optimizer's step. Returns whether all ranks now have the same parameters.
+  // Collective: at every H-th step (with `inside`: at every step).
   bool step();
 
   // Averages now, at any step: before an evaluation, a checkpoint, the end. Collective: yes.
@@ -51,9 +54,11 @@ class LocalSGD {
 
   int64_t steps() const { return steps_; }
 
-  // The number of steps. Parameters differ between ranks until the next average: save own_pieces, or save
-  // when step() returns true.
-  NamedState state() const { return {.numbers = {{"steps", static_cast<double>(steps_)}}, .tensors = {}}; }
+  // The number of steps. Parameters differ between ranks until the next average: save own_pieces,
+  // or save when step() returns true.
+  NamedState state() const {
+    return {.numbers = {{"steps", static_cast<double>(steps_)}}, .tensors = {}};
+  }
   template <class State>
   void load_state(const State& state) {
     steps_ = static_cast<int64_t>(NamedState::from(state).number("LocalSGD", "steps"));

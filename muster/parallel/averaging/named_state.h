@@ -1,5 +1,6 @@
-// What a class of this folder must save to continue: numbers and tensors by name. It converts to any type
-// with these two members, such as muster/train's SavedState, which this folder must not know.
+// What a class of this folder must save to continue: numbers and tensors by name. It converts to
+// any type with these two members, such as muster/train's SavedState, which this folder must not
+// know.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,10 +27,11 @@ struct NamedState {
     return {.numbers = state.numbers, .tensors = state.tensors};
   }
 
-  // `owner` is the class that asks, for messages. Throws: invalid_argument if there is no such name, or it
-  // has another shape.
+  // `owner` is the class that asks, for messages. Throws: invalid_argument if there is no such
+  // name, or it has another shape.
   double number(const std::string& owner, const std::string& name) const;
-  const at::Tensor& tensor(const std::string& owner, const std::string& name,
+  const at::Tensor& tensor(const std::string& owner,
+                           const std::string& name,
                            const at::Tensor& shaped_as) const;
 };
 

@@ -10,30 +10,44 @@
 
 namespace muster {
 
-ParameterClient::ParameterClient(const std::vector<at::Tensor>& parameters, ProcessGroup group,
+ParameterClient::ParameterClient(const std::vector<at::Tensor>& parameters,
+                                 ProcessGroup group,
                                  const ParameterServerOptions& options)
     : options_(options), rank_(group.rank()) {
   const std::string wrong = keeps_parameters(group, options)
-                                ? cat("parameter server: expected a ParameterServer on rank ", rank_,
-                                      ", got a ParameterClient; ask ", "keeps_parameters() which one to make")
+                                ? cat("parameter server: expected a ParameterServer on rank ",
+                                      rank_,
+                                      ", got a ParameterClient; ask ",
+                                      "keeps_parameters() which one to make")
                                 : "";
   servers_ = connect_parameter_pairs(group, parameters, options, wrong);
   shards_ = parameter_shards(parameters, options.servers);
 }
 
-void ParameterClient::with_each_server(const char* call, const std::function<void(size_t server)>& talk) {
+void ParameterClient::with_each_server(const char* call,
+                                       const std::function<void(size_t server)>& talk) {
   if (servers_.empty()) {
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("ParameterClient: expected no ", call, " after finish(), got one (rank ", rank_, "); remove it"));
+    throw Error(ErrorCode::failed_precondition,
+                cat("ParameterClient: expected no ",
+                    call,
+                    " after finish(), got one (rank ",
+                    rank_,
+                    "); remove it"));
   }
   for (size_t server = 0; server < servers_.size(); ++server) {
     try {
       talk(server);
     } catch (const Error& error) {
-      throw Error(error.code(), cat("ParameterClient: ", call, " on rank ", rank_, ": expected server rank ",
-                                    server, " to answer, got: ", error.message(),
-                                    "; its parameters are lost: start again from a checkpoint"));
+      throw Error(error.code(),
+                  cat("ParameterClient: ",
+                      call,
+                      " on rank ",
+                      rank_,
+                      ": expected server rank ",
+                      server,
+                      " to answer, got: ",
+                      error.message(),
+                      "; its parameters are lost: start again from a checkpoint"));
     }
   }
 }
@@ -43,22 +57,27 @@ void ParameterClient::pull() {
   with_each_server("pull", [&](size_t server) {
     send_number(servers_[server], 0, static_cast<int64_t>(ParameterRequest::pull));
   });
-  with_each_server("pull", [&](size_t server) { receive_tensors(servers_[server], 0, shards_[server]); });
+  with_each_server("pull",
+                   [&](size_t server) { receive_tensors(servers_[server], 0, shards_[server]); });
   pulled_ = true;
 }
 
 void ParameterClient::push() {
   if (!pulled_) {
     throw Error(ErrorCode::failed_precondition,
-                cat("ParameterClient: expected a pull between two pushes, got none (rank ", rank_, ", push ",
-                    steps_, "); pull before every forward"));
+                cat("ParameterClient: expected a pull between two pushes, got none (rank ",
+                    rank_,
+                    ", push ",
+                    steps_,
+                    "); pull before every forward"));
   }
   with_each_server("push", [&](size_t server) {
     std::vector<at::Tensor> gradients;
     std::vector<int64_t> which;
     for (size_t i = 0; i < shards_[server].size(); ++i) {
       const at::Tensor& gradient = shards_[server][i].grad();
-      if (!gradient.defined()) continue;
+      if (!gradient.defined())
+        continue;
       gradients.push_back(gradient.is_sparse() ? gradient.detach().to_dense() : gradient.detach());
       which.push_back(static_cast<int64_t>(i));
     }

@@ -16,16 +16,18 @@ namespace muster {
 class ParameterClient {
  public:
   // Collective, Throws: as ParameterServer.
-  ParameterClient(const std::vector<at::Tensor>& parameters, ProcessGroup group,
+  ParameterClient(const std::vector<at::Tensor>& parameters,
+                  ProcessGroup group,
                   const ParameterServerOptions& options = {});
 
-  // Sets the parameters to the servers' values. Blocking: while this worker is more than `staleness` steps
-  // ahead of the slowest. Throws: peer_failed if a server has died.
+  // Sets the parameters to the servers' values. Blocking: while this worker is more than
+  // `staleness` steps ahead of the slowest. Throws: peer_failed if a server has died.
   void pull();
 
-  // Sends the present gradients. In a synchronous step, a gradient that only other workers have counts as 0
-  // here; a parameter without a gradient on any worker (a frozen one) is not stepped.
-  // Throws: failed_precondition without a pull since the last push; peer_failed if a server has died.
+  // Sends the present gradients. In a synchronous step, a gradient that only other workers have
+  // counts as 0 here; a parameter without a gradient on any worker (a frozen one) is not stepped.
+  // Throws: failed_precondition without a pull since the last push; peer_failed if a server has
+  // died.
   void push();
 
   // Tells the servers that no more pushes follow; later calls are errors. Throws: peer_failed.

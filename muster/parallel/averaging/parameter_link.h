@@ -1,5 +1,5 @@
-// What servers and workers of a parameter server share: who keeps what, their groups of two, their messages.
-// Only for parameter_server.cc and parameter_client.cc.
+// What servers and workers of a parameter server share: who keeps what, their groups of two, their
+// messages. Only for parameter_server.cc and parameter_client.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,12 +13,14 @@
 
 namespace muster {
 
-// The parameters of each server: the largest first, each to the server with the fewest bytes; within a shard
-// in the model's order.
-std::vector<std::vector<at::Tensor>> parameter_shards(const std::vector<at::Tensor>& parameters, int servers);
+// The parameters of each server: the largest first, each to the server with the fewest bytes;
+// within a shard in the model's order.
+std::vector<std::vector<at::Tensor>> parameter_shards(const std::vector<at::Tensor>& parameters,
+                                                      int servers);
 
-// This rank's groups of two: a server's with each worker, a worker's with each server. The server is rank 0
-// of a pair. `wrong`: as require_agreement. Collective: over the group. Throws: as ParameterServer.
+// This rank's groups of two: a server's with each worker, a worker's with each server. The server
+// is rank 0 of a pair. `wrong`: as require_agreement. Collective: over the group. Throws: as
+// ParameterServer.
 std::vector<ProcessGroup> connect_parameter_pairs(ProcessGroup& group,
                                                   const std::vector<at::Tensor>& parameters,
                                                   const ParameterServerOptions& options,
@@ -34,7 +36,8 @@ int64_t receive_number(ProcessGroup& pair, int from);
 void send_numbers(ProcessGroup& pair, int to, const std::vector<int64_t>& numbers);
 std::vector<int64_t> receive_numbers(ProcessGroup& pair, int from);
 
-// All elements, lot by lot, through host memory. Both sides have tensors of the same types and shapes.
+// All elements, lot by lot, through host memory. Both sides have tensors of the same types and
+// shapes.
 void send_tensors(ProcessGroup& pair, int to, const std::vector<at::Tensor>& tensors);
 void receive_tensors(ProcessGroup& pair, int from, const std::vector<at::Tensor>& tensors);
 

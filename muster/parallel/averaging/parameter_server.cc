@@ -53,27 +53,38 @@ struct ParameterServer::State {
 
 namespace {
 
-std::string wrong_parameter_server(const ProcessGroup& group, const ParameterServerOptions& options) {
-  if (keeps_parameters(group, options)) return "";
-  return cat("parameter server: expected a ParameterClient on rank ", group.rank(),
+std::string wrong_parameter_server(const ProcessGroup& group,
+                                   const ParameterServerOptions& options) {
+  if (keeps_parameters(group, options))
+    return "";
+  return cat("parameter server: expected a ParameterClient on rank ",
+             group.rank(),
              ", got a ParameterServer; ask keeps_parameters() which one to make");
 }
 
 // `wrong` says it to the other ranks too.
-std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(const ParameterServer::MakeOptimizer& make,
-                                                              const std::vector<at::Tensor>& shard, int rank,
-                                                              std::string& wrong) {
+std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(
+    const ParameterServer::MakeOptimizer& make,
+    const std::vector<at::Tensor>& shard,
+    int rank,
+    std::string& wrong) {
   try {
     auto optimizer = make(shard);
     if (dynamic_cast<torch::optim::LBFGS*>(optimizer.get()) != nullptr) {
-      wrong = cat("parameter server: expected an optimizer that steps without a closure, got LBFGS (rank ",
-                  rank, "); make SGD, Adam, AdamW, Adagrad or RMSprop");
+      wrong = cat(
+          "parameter server: expected an optimizer that steps without a closure, got LBFGS (rank ",
+          rank,
+          "); make SGD, Adam, AdamW, Adagrad or RMSprop");
       return nullptr;
     }
-    if (optimizer) return optimizer;
+    if (optimizer)
+      return optimizer;
     wrong = cat("parameter server: expected an optimizer, got none (rank ", rank, "); return one");
   } catch (const std::exception& error) {
-    wrong = cat("parameter server: expected an optimizer, got: ", first_line(error), " (rank ", rank,
+    wrong = cat("parameter server: expected an optimizer, got: ",
+                first_line(error),
+                " (rank ",
+                rank,
                 "); see what makes it");
   }
   return nullptr;
@@ -84,33 +95,42 @@ std::vector<at::Tensor> mean_in_order(const std::vector<std::vector<at::Tensor>>
   std::vector<at::Tensor> sums;
   int64_t count = 0;
   for (const std::vector<at::Tensor>& gradients : by_worker) {
-    if (gradients.empty()) continue;
+    if (gradients.empty())
+      continue;
     ++count;
     sums.resize(gradients.size());
     for (size_t i = 0; i < sums.size(); ++i) {
-      if (!gradients[i].defined()) continue;
+      if (!gradients[i].defined())
+        continue;
       sums[i] = sums[i].defined() ? sums[i].add_(gradients[i]) : gradients[i].clone();
     }
   }
   for (at::Tensor& sum : sums)
-    if (sum.defined()) sum.div_(count);
+    if (sum.defined())
+      sum.div_(count);
   return sums;
 }
 
 std::vector<double> learning_rates(torch::optim::Optimizer& optimizer) {
   std::vector<double> rates;
-  for (auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
+  for (auto& group : optimizer.param_groups())
+    rates.push_back(group.options().get_lr());
   return rates;
 }
 
-void set_learning_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates, double by) {
-  for (size_t i = 0; i < rates.size(); ++i) optimizer.param_groups()[i].options().set_lr(rates[i] * by);
+void set_learning_rates(torch::optim::Optimizer& optimizer,
+                        const std::vector<double>& rates,
+                        double by) {
+  for (size_t i = 0; i < rates.size(); ++i)
+    optimizer.param_groups()[i].options().set_lr(rates[i] * by);
 }
 
 }  // namespace
 
-ParameterServer::ParameterServer(const std::vector<at::Tensor>& parameters, ProcessGroup group,
-                                 const MakeOptimizer& make, const ParameterServerOptions& options)
+ParameterServer::ParameterServer(const std::vector<at::Tensor>& parameters,
+                                 ProcessGroup group,
+                                 const MakeOptimizer& make,
+                                 const ParameterServerOptions& options)
     : state_(std::make_unique<State>()) {
   State& state = *state_;
   state.rank = group.rank();
@@ -138,14 +158,19 @@ ParameterServerReport ParameterServer::serve(const BeforeUpdate& before_update) 
   std::vector<std::thread> threads;
   for (size_t worker = 0; worker < state.workers.size(); ++worker)
     threads.emplace_back([&state, worker] { state.talk_with(worker); });
-  for (std::thread& thread : threads) thread.join();
+  for (std::thread& thread : threads)
+    thread.join();
   state.workers.clear();
   std::sort(state.report.lost.begin(), state.report.lost.end());
-  if (state.failure) std::rethrow_exception(state.failure);
+  if (state.failure)
+    std::rethrow_exception(state.failure);
   if (state.finished == 0) {
-    throw Error(ErrorCode::peer_failed, cat("parameter server: expected a worker to finish, got none: ranks ",
-                                            join(state.report.lost, ", "), " are lost (rank ", state.rank,
-                                            "); the first rank that failed has the cause"));
+    throw Error(ErrorCode::peer_failed,
+                cat("parameter server: expected a worker to finish, got none: ranks ",
+                    join(state.report.lost, ", "),
+                    " are lost (rank ",
+                    state.rank,
+                    "); the first rank that failed has the cause"));
   }
   return state.report;
 }
@@ -187,10 +212,12 @@ void ParameterServer::State::answer_pull(size_t worker, ProcessGroup& pair) {
   {
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return failure || pace.may_go_on(worker); });
-    if (failure) throw Error(ErrorCode::internal, "the server has failed");
+    if (failure)
+      throw Error(ErrorCode::internal, "the server has failed");
     report.largest_lead = std::max(report.largest_lead, pace.lead(worker));
     pulled_at[worker] = report.updates;
-    for (const at::Tensor& parameter : shard) now.push_back(parameter.detach().clone());
+    for (const at::Tensor& parameter : shard)
+      now.push_back(parameter.detach().clone());
   }
   send_tensors(pair, 1, now);
 }
@@ -204,13 +231,15 @@ void ParameterServer::State::take_push(size_t worker, ProcessGroup& pair) {
   receive_tensors(pair, 1, come);
   const std::lock_guard lock(mutex);
   in_order([&] { update(worker, gradients); });
-  if (failure) throw Error(ErrorCode::internal, "the server has failed");
+  if (failure)
+    throw Error(ErrorCode::internal, "the server has failed");
 }
 
 // Changes what all sessions share; what fails then is the server's failure, and theirs.
 void ParameterServer::State::in_order(const std::function<void()>& change) {
   try {
-    if (!failure) change();
+    if (!failure)
+      change();
   } catch (...) {
     failure = std::current_exception();
   }
@@ -222,7 +251,8 @@ void ParameterServer::State::update(size_t worker, const std::vector<at::Tensor>
   pace.pushed(worker);
   const int64_t staleness = report.updates - pulled_at[worker];
   report.largest_staleness = std::max(report.largest_staleness, staleness);
-  if (options.staleness != 0) return step_optimizer(gradients, staleness);
+  if (options.staleness != 0)
+    return step_optimizer(gradients, staleness);
   waiting[worker] = gradients;
   update_when_all_have_come();
 }
@@ -230,35 +260,47 @@ void ParameterServer::State::update(size_t worker, const std::vector<at::Tensor>
 void ParameterServer::State::update_when_all_have_come() {
   bool any = false;
   for (size_t worker = 0; worker < waiting.size(); ++worker) {
-    if (waiting[worker].empty() && pace.here(worker)) return;
+    if (waiting[worker].empty() && pace.here(worker))
+      return;
     any = any || !waiting[worker].empty();
   }
-  if (!any) return;
+  if (!any)
+    return;
   const std::vector<at::Tensor> mean = mean_in_order(waiting);
-  for (std::vector<at::Tensor>& gradients : waiting) gradients.clear();
+  for (std::vector<at::Tensor>& gradients : waiting)
+    gradients.clear();
   step_optimizer(mean, 0);
 }
 
-void ParameterServer::State::step_optimizer(const std::vector<at::Tensor>& gradients, int64_t staleness) {
-  if (before_update) before_update(*optimizer, report.updates);
-  for (size_t i = 0; i < shard.size(); ++i) shard[i].mutable_grad() = gradients[i];
+void ParameterServer::State::step_optimizer(const std::vector<at::Tensor>& gradients,
+                                            int64_t staleness) {
+  if (before_update)
+    before_update(*optimizer, report.updates);
+  for (size_t i = 0; i < shard.size(); ++i)
+    shard[i].mutable_grad() = gradients[i];
   const bool weighed = options.weigh_by_staleness && staleness > 0;
   const std::vector<double> rates = learning_rates(*optimizer);
-  if (weighed) set_learning_rates(*optimizer, rates, 1 / (1 + static_cast<double>(staleness)));
+  if (weighed)
+    set_learning_rates(*optimizer, rates, 1 / (1 + static_cast<double>(staleness)));
   optimizer->step();
-  if (weighed) set_learning_rates(*optimizer, rates, 1);
+  if (weighed)
+    set_learning_rates(*optimizer, rates, 1);
   optimizer->zero_grad();
   ++report.updates;
 }
 
-// After a failure of the server its pair is closed with the last copy here, so that the worker hears of it.
+// After a failure of the server its pair is closed with the last copy here, so that the worker
+// hears of it.
 void ParameterServer::State::worker_left(size_t worker, const std::string& lost_by) {
   const std::lock_guard lock(mutex);
   pace.left(worker);
-  if (failure) workers[worker] = ProcessGroup(nullptr);
-  if (!lost_by.empty() && !failure) tell_lost(worker, lost_by);
+  if (failure)
+    workers[worker] = ProcessGroup(nullptr);
+  if (!lost_by.empty() && !failure)
+    tell_lost(worker, lost_by);
   in_order([&] {
-    if (options.staleness == 0) update_when_all_have_come();
+    if (options.staleness == 0)
+      update_when_all_have_come();
   });
 }
 
@@ -266,9 +308,18 @@ void ParameterServer::State::tell_lost(size_t worker, const std::string& lost_by
   const int lost = options.servers + static_cast<int>(worker);
   report.lost.push_back(lost);
   int left = 0;
-  for (size_t i = 0; i < workers.size(); ++i) left += pace.here(i) ? 1 : 0;
-  log(LogLevel::warn, cat("parameter server rank ", rank, ": worker rank ", lost, " is lost (", lost_by,
-                          "); ", left, left == 1 ? " worker goes on" : " workers go on"));
+  for (size_t i = 0; i < workers.size(); ++i)
+    left += pace.here(i) ? 1 : 0;
+  log(LogLevel::warn,
+      cat("parameter server rank ",
+          rank,
+          ": worker rank ",
+          lost,
+          " is lost (",
+          lost_by,
+          "); ",
+          left,
+          left == 1 ? " worker goes on" : " workers go on"));
 }
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// Asynchronous SGD with a parameter server. Workers pull parameters, compute gradients and push them, without
-// waiting for each other; servers keep the parameters and step the optimizer.
+// Asynchronous SGD with a parameter server. Workers pull parameters, compute gradients and push
+// them, without waiting for each other; servers keep the parameters and step the optimizer.
 //
 //   const muster::ParameterServerOptions options{.servers = 2, .staleness = 4};
 //   if (muster::keeps_parameters(group, options)) {
@@ -9,14 +9,15 @@
 //     server.serve();
 //   } else {
 //     muster::ParameterClient client(net->parameters(), group, options);
-//     for (…) { client.pull(); optimizer.zero_grad(); loss_of(net, batch).backward(); client.push(); }
-//     client.finish();
+//     for (…) { client.pull(); optimizer.zero_grad(); loss_of(net, batch).backward();
+//     client.push(); } client.finish();
 //   }
 //
-// The group's first ranks are the servers; each keeps whole parameters, about the same number of bytes. Every
-// server and worker use their own group, so the death of one does not break other connections. Source: Li et
-// al., "Scaling Distributed Machine Learning with the Parameter Server" (2014); Ho et al., "More Effective
-// Distributed ML via a Stale Synchronous Parallel Parameter Server" (2013).
+// The group's first ranks are the servers; each keeps whole parameters, about the same number of
+// bytes. Every server and worker use their own group, so the death of one does not break other
+// connections. Source: Li et al., "Scaling Distributed Machine Learning with the Parameter Server"
+// (2014); Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
+// Server" (2013).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,8 +38,9 @@ inline constexpr int64_t kAnyStaleness = std::numeric_limits<int64_t>::max();
 // The same on every rank.
 struct ParameterServerOptions {
   int servers = 1;  // the first ranks of the group; the others are workers
-  // How many steps a worker may be ahead of the slowest; beyond that, pull() waits. 0: synchronous, with one
-  // update per step, using the mean of the gradients in rank order. Otherwise every gradient is an update.
+  // How many steps a worker may be ahead of the slowest; beyond that, pull() waits. 0: synchronous,
+  // with one update per step, using the mean of the gradients in rank order. Otherwise every
+  // gradient is an update.
   int64_t staleness = 4;
   // Divide the learning rate of an update by 1 + the updates since its worker's pull.
   bool weigh_by_staleness = false;
@@ -64,16 +66,20 @@ class ParameterServer {
 
   // `parameters` are the same on every rank; those of this server's shard are trained in place.
   // Collective: over the group, together with the workers' ParameterClient.
-  // Throws: invalid_argument, on every rank, for no server, no worker, more servers than parameters, a
-  // negative staleness, and for parameters or options that differ; whatever `make` throws.
-  ParameterServer(const std::vector<at::Tensor>& parameters, ProcessGroup group, const MakeOptimizer& make,
+  // Throws: invalid_argument, on every rank, for no server, no worker, more servers than
+  // parameters, a negative staleness, and for parameters or options that differ; whatever `make`
+  // throws.
+  ParameterServer(const std::vector<at::Tensor>& parameters,
+                  ProcessGroup group,
+                  const MakeOptimizer& make,
                   const ParameterServerOptions& options = {});
   ParameterServer(const ParameterServer&) = delete;
   ParameterServer& operator=(const ParameterServer&) = delete;
   ~ParameterServer();
 
-  // Serves the workers until each has finished or is lost. A lost worker is logged, and the others go on.
-  // Blocking: until then. Throws: peer_failed if all are lost; whatever the optimizer throws.
+  // Serves the workers until each has finished or is lost. A lost worker is logged, and the others
+  // go on. Blocking: until then. Throws: peer_failed if all are lost; whatever the optimizer
+  // throws.
   ParameterServerReport serve(const BeforeUpdate& before_update = {});
 
   torch::optim::Optimizer& optimizer();

@@ -21,7 +21,8 @@ class WorkerPace {
   int64_t lead(size_t worker) const {
     int64_t slowest = steps_[worker];
     for (size_t i = 0; i < steps_.size(); ++i) {
-      if (here_[i]) slowest = std::min(slowest, steps_[i]);
+      if (here_[i])
+        slowest = std::min(slowest, steps_[i]);
     }
     return steps_[worker] - slowest;
   }

@@ -33,31 +33,43 @@ std::vector<Node*> children_first(Node* root) {
       continue;
     }
     Node* const next = node->next_edge(path.back().second++).function.get();
-    if (next != nullptr && seen.insert(next).second) path.emplace_back(next, 0);
+    if (next != nullptr && seen.insert(next).second)
+      path.emplace_back(next, 0);
   }
   return order;
 }
 
 // The weights that are reached from `edge`.
-void collect_weights(const Edge& edge, std::unordered_set<Node*>& seen, std::vector<Edge>& weights) {
+void collect_weights(const Edge& edge,
+                     std::unordered_set<Node*>& seen,
+                     std::vector<Edge>& weights) {
   std::vector<Edge> todo{edge};
   while (!todo.empty()) {
     const Edge next = todo.back();
     todo.pop_back();
-    if (!next.is_valid() || !seen.insert(next.function.get()).second) continue;
-    if (is_weight(next.function.get())) weights.push_back(next);
-    for (const Edge& below : next.function->next_edges()) todo.push_back(below);
+    if (!next.is_valid() || !seen.insert(next.function.get()).second)
+      continue;
+    if (is_weight(next.function.get()))
+      weights.push_back(next);
+    for (const Edge& below : next.function->next_edges())
+      todo.push_back(below);
   }
 }
 
-std::vector<at::Tensor> run_engine(const std::vector<Edge>& from, const std::vector<at::Tensor>& gradients,
-                                   bool accumulates, const std::vector<Edge>& to) {
-  return torch::autograd::Engine::get_default_engine().execute(from, gradients, /*keep_graph=*/true,
-                                                               /*create_graph=*/false, accumulates, to);
+std::vector<at::Tensor> run_engine(const std::vector<Edge>& from,
+                                   const std::vector<at::Tensor>& gradients,
+                                   bool accumulates,
+                                   const std::vector<Edge>& to) {
+  return torch::autograd::Engine::get_default_engine().execute(from,
+                                                               gradients,
+                                                               /*keep_graph=*/true,
+                                                               /*create_graph=*/false,
+                                                               accumulates,
+                                                               to);
 }
 
-// Where the way to the weights leaves the way to the input: nodes that lead to the input, and to weights by
-// edges that do not. An edge into each such node, for each gradient that it takes.
+// Where the way to the weights leaves the way to the input: nodes that lead to the input, and to
+// weights by edges that do not. An edge into each such node, for each gradient that it takes.
 struct Crossing {
   std::vector<Edge> in;
   std::vector<Edge> weights;
@@ -73,19 +85,22 @@ std::vector<Crossing> crossings_of(const Edge& root, const std::vector<Node*>& n
   for (Node* const node : nodes) {
     bool& leads = leads_to_input[node];
     for (const Edge& edge : node->next_edges()) {
-      if (!edge.is_valid()) continue;
+      if (!edge.is_valid())
+        continue;
       edge_to.try_emplace(edge.function.get(), edge);
       leads = leads || leads_to_input[edge.function.get()];
     }
   }
   for (Node* const node : nodes) {
-    if (!leads_to_input[node] || node == input) continue;
+    if (!leads_to_input[node] || node == input)
+      continue;
     Crossing crossing;
     std::unordered_set<Node*> seen;
     for (const Edge& below : node->next_edges())
       if (below.is_valid() && !leads_to_input[below.function.get()])
         collect_weights(below, seen, crossing.weights);
-    if (crossing.weights.empty()) continue;
+    if (crossing.weights.empty())
+      continue;
     for (uint32_t i = 0; i < node->num_inputs(); ++i) {
       crossing.in.push_back(edge_to.at(node));
       crossing.in.back().input_nr = i;
@@ -95,18 +110,21 @@ std::vector<Crossing> crossings_of(const Edge& root, const std::vector<Node*>& n
   return crossings;
 }
 
-// Takes the weights that several crossings lead to, which no crossing may be run for: from one of them the
-// way to the weight may go through another.
+// Takes the weights that several crossings lead to, which no crossing may be run for: from one of
+// them the way to the weight may go through another.
 std::vector<Edge> take_shared(std::vector<Crossing>& crossings) {
   std::unordered_map<Node*, int> uses;
   for (const Crossing& crossing : crossings)
-    for (const Edge& weight : crossing.weights) ++uses[weight.function.get()];
+    for (const Edge& weight : crossing.weights)
+      ++uses[weight.function.get()];
   std::vector<Edge> shared;
   for (Crossing& crossing : crossings) {
     std::erase_if(crossing.weights, [&](const Edge& weight) {
       int& left = uses[weight.function.get()];
-      if (left == 1) return false;
-      if (left > 1) shared.push_back(weight);
+      if (left == 1)
+        return false;
+      if (left > 1)
+        shared.push_back(weight);
       left = 0;  // taken
       return true;
     });
@@ -127,11 +145,13 @@ WeightBackward whole_backward(const Edge& root, const at::Tensor& gradient) {
 }  // namespace
 
 void WeightBackward::run() {
-  for (const Part& part : parts) run_engine(part.from, part.gradients, /*accumulates=*/true, part.weights);
+  for (const Part& part : parts)
+    run_engine(part.from, part.gradients, /*accumulates=*/true, part.weights);
   parts.clear();
 }
 
-InputBackward backward_of_input(const at::Tensor& output, const at::Tensor& gradient,
+InputBackward backward_of_input(const at::Tensor& output,
+                                const at::Tensor& gradient,
                                 const at::Tensor& input) {
   InputBackward result;
   const Edge root = torch::autograd::impl::gradient_edge(output);
@@ -152,18 +172,21 @@ InputBackward backward_of_input(const at::Tensor& output, const at::Tensor& grad
     result.left.parts.push_back({.from = {root}, .gradients = {gradient}, .weights = shared});
   for (const Crossing& crossing : crossings)
     wanted.insert(wanted.end(), crossing.in.begin(), crossing.in.end());
-  const std::vector<at::Tensor> found = run_engine({root}, {gradient}, /*accumulates=*/false, wanted);
+  const std::vector<at::Tensor> found =
+      run_engine({root}, {gradient}, /*accumulates=*/false, wanted);
   result.gradient = found[0];
   size_t next = 1;
   for (const Crossing& crossing : crossings) {
     WeightBackward::Part part{.from = {}, .gradients = {}, .weights = crossing.weights};
     for (const Edge& edge : crossing.in) {
       const at::Tensor& came = found[next++];
-      if (!came.defined()) continue;
+      if (!came.defined())
+        continue;
       part.from.push_back(edge);
       part.gradients.push_back(came);
     }
-    if (!part.from.empty()) result.left.parts.push_back(std::move(part));
+    if (!part.from.empty())
+      result.left.parts.push_back(std::move(part));
   }
   return result;
 }

@@ -8,9 +8,9 @@
 
 namespace muster {
 
-// What remains for the weights after the input's gradient: the paths from nodes of the graph, with the
-// gradients that reached them, to the weights directly below. A weight used in several places gets its own
-// whole backward from the output. Keeps the graph alive.
+// What remains for the weights after the input's gradient: the paths from nodes of the graph, with
+// the gradients that reached them, to the weights directly below. A weight used in several places
+// gets its own whole backward from the output. Keeps the graph alive.
 struct WeightBackward {
   struct Part {
     std::vector<torch::autograd::Edge> from;
@@ -23,13 +23,15 @@ struct WeightBackward {
   void run();
 };
 
-// The gradient of `input`, a leaf, for the gradient `gradient` of `output`. Undefined if the input needs
-// none, or if the output does not depend on it: then the whole backward remains. `output` must have a graph.
+// The gradient of `input`, a leaf, for the gradient `gradient` of `output`. Undefined if the input
+// needs none, or if the output does not depend on it: then the whole backward remains. `output`
+// must have a graph.
 struct InputBackward {
   at::Tensor gradient;
   WeightBackward left;
 };
-InputBackward backward_of_input(const at::Tensor& output, const at::Tensor& gradient,
+InputBackward backward_of_input(const at::Tensor& output,
+                                const at::Tensor& gradient,
                                 const at::Tensor& input);
 
 }  // namespace muster

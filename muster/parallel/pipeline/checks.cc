@@ -14,7 +14,8 @@ namespace {
 std::string first_difference(const std::string& ours, const std::string& theirs) {
   const auto our_lines = split(ours, '\n'), their_lines = split(theirs, '\n');
   size_t i = 0;
-  while (i + 1 < std::min(our_lines.size(), their_lines.size()) && our_lines[i] == their_lines[i]) ++i;
+  while (i + 1 < std::min(our_lines.size(), their_lines.size()) && our_lines[i] == their_lines[i])
+    ++i;
   const auto shortened = [](const std::string& line) {
     return line.size() > 120 ? line.substr(0, 120) + "…" : line;
   };
@@ -26,16 +27,23 @@ std::string first_difference(const std::string& ours, const std::string& theirs)
 void refuse_on_all_stages(ProcessGroup& group, const std::string& problem) {
   std::vector<std::string> all = group.all_gather_bytes(problem, "problems of a pipeline");
   std::erase(all, "");
-  if (all.empty()) return;
+  if (all.empty())
+    return;
   throw Error(ErrorCode::invalid_argument, cat("pipeline: ", join_first(all, "; ", 4)));
 }
 
-std::string problem_of_pipeline(const std::vector<PipelineStage>& stages, const ProcessGroup& group,
+std::string problem_of_pipeline(const std::vector<PipelineStage>& stages,
+                                const ProcessGroup& group,
                                 const PipelineOptions& options) {
   const PipelineSchedule& schedule = options.schedule;
   if (schedule.ranks != group.size()) {
-    return cat("expected a schedule of the group's ", plural(group.size(), "rank"), ", got one of ",
-               schedule.ranks, " (rank ", group.job_rank(), "); make it for the group's size");
+    return cat("expected a schedule of the group's ",
+               plural(group.size(), "rank"),
+               ", got one of ",
+               schedule.ranks,
+               " (rank ",
+               group.job_rank(),
+               "); make it for the group's size");
   }
   try {
     check(schedule);
@@ -43,26 +51,40 @@ std::string problem_of_pipeline(const std::vector<PipelineStage>& stages, const 
     return cat(error.what(), " (rank ", group.job_rank(), ")");
   }
   if (std::ssize(stages) != schedule.stages_per_rank()) {
-    return cat("expected ", plural(schedule.stages_per_rank(), "stage"), " on every rank, as ", schedule.name,
-               " says, got ", stages.size(), " (rank ", group.job_rank(), "); cut the model into ",
+    return cat("expected ",
+               plural(schedule.stages_per_rank(), "stage"),
+               " on every rank, as ",
+               schedule.name,
+               " says, got ",
+               stages.size(),
+               " (rank ",
+               group.job_rank(),
+               "); cut the model into ",
                schedule.stages);
   }
   if (group.rank() == schedule.rank_of(schedule.stages - 1) && !options.loss) {
-    return cat("expected a loss on the rank of the last stage, got none (rank ", group.job_rank(),
+    return cat("expected a loss on the rank of the last stage, got none (rank ",
+               group.job_rank(),
                "); set PipelineOptions::loss");
   }
   return {};
 }
 
 void check_same_schedules(ProcessGroup& group, const PipelineOptions& options) {
-  const std::string mine = cat(to_text(options.schedule), options.recompute ? "recompute" : "no recompute",
+  const std::string mine = cat(to_text(options.schedule),
+                               options.recompute ? "recompute" : "no recompute",
                                options.share_loss ? ", shared loss" : "");
   const std::vector<std::string> all = group.all_gather_bytes(mine, "schedules of a pipeline");
   for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
+    if (all[rank] == all[0])
+      continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("pipeline: expected one schedule on all ranks, got ", first_difference(all[0], all[rank]),
-                    " (ranks ", group.job_rank(0), " and ", group.job_rank(static_cast<int>(rank)),
+                cat("pipeline: expected one schedule on all ranks, got ",
+                    first_difference(all[0], all[rank]),
+                    " (ranks ",
+                    group.job_rank(0),
+                    " and ",
+                    group.job_rank(static_cast<int>(rank)),
                     "); give all ranks the same options"));
   }
 }

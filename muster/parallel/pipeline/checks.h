@@ -10,10 +10,12 @@
 namespace muster {
 
 // What is wrong on this rank itself; empty: nothing.
-std::string problem_of_pipeline(const std::vector<PipelineStage>& stages, const ProcessGroup& group,
+std::string problem_of_pipeline(const std::vector<PipelineStage>& stages,
+                                const ProcessGroup& group,
                                 const PipelineOptions& options);
 
-// Reports on every rank what is wrong on some; empty: nothing. Collective: yes. Throws: invalid_argument.
+// Reports on every rank what is wrong on some; empty: nothing. Collective: yes. Throws:
+// invalid_argument.
 void refuse_on_all_stages(ProcessGroup& group, const std::string& problem);
 
 // Collective: yes. Throws: invalid_argument, on every rank, with the first line that differs.

@@ -29,18 +29,27 @@ std::string PipelineFailure::first_cause(const std::string& ours) {
 }
 
 void PipelineFailure::rethrow_explained() {
-  const std::string here =
-      cat("pipeline: step ", step_, ", ", static_cast<char>(action_.kind), action_.micro_batch, " of stage ",
-          action_.stage, " on rank ", group_.job_rank());
+  const std::string here = cat("pipeline: step ",
+                               step_,
+                               ", ",
+                               static_cast<char>(action_.kind),
+                               action_.micro_batch,
+                               " of stage ",
+                               action_.stage,
+                               " on rank ",
+                               group_.job_rank());
   try {
     throw;
   } catch (const Error& error) {
-    const bool of_a_peer = error.code() == ErrorCode::peer_failed || error.code() == ErrorCode::timeout ||
+    const bool of_a_peer = error.code() == ErrorCode::peer_failed ||
+                           error.code() == ErrorCode::timeout ||
                            error.code() == ErrorCode::backend_failed;
     const std::string ours = cat(here, ": ", error.what());
     const std::string first = first_cause(ours);
-    if (!of_a_peer) throw;
-    if (first == ours) throw Error(error.code(), ours);
+    if (!of_a_peer)
+      throw;
+    if (first == ours)
+      throw Error(error.code(), ours);
     throw Error(ErrorCode::peer_failed, cat(here, ": a rank failed; first: ", first));
   } catch (const std::exception& error) {
     first_cause(cat(here, ": ", first_line(error)));

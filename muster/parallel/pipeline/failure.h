@@ -1,5 +1,5 @@
-// Tells every rank why a pipeline's step failed: a neighbour of the failed rank sees the cause, but a more
-// distant rank sees only its own neighbour leave. Used only by pipeline.cc.
+// Tells every rank why a pipeline's step failed: a neighbour of the failed rank sees the cause, but
+// a more distant rank sees only its own neighbour leave. Used only by pipeline.cc.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ class PipelineFailure {
     step_ = step;
   }
 
-  // Call it in a handler. An error of this rank's own is stored in the group's store and rethrown; a peer's
-  // error is rethrown with the first cause that any rank has stored.
+  // Call it in a handler. An error of this rank's own is stored in the group's store and rethrown;
+  // a peer's error is rethrown with the first cause that any rank has stored.
   [[noreturn]] void rethrow_explained();
 
  private:

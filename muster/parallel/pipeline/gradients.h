@@ -1,5 +1,5 @@
-// What happens to a pipeline's gradients after backward: averaged over replicas, summed over the ranks with a
-// tied weight. Used only by pipeline.cc.
+// What happens to a pipeline's gradients after backward: averaged over replicas, summed over the
+// ranks with a tied weight. Used only by pipeline.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,7 +32,8 @@ class StageAverage {
 // A weight shared by some ranks of a group.
 class TiedWeight {
  public:
-  // As Pipeline::tie. `name` is its name in this rank's stage; empty if it is not a parameter of it.
+  // As Pipeline::tie. `name` is its name in this rank's stage; empty if it is not a parameter of
+  // it.
   TiedWeight(at::Tensor parameter, const std::string& name, ProcessGroup& group);
   void begin_step();     // sets aside what other steps have left in grad()
   void sum_gradients();  // of this step, and adds what was set aside. Collective: over its ranks

@@ -18,9 +18,11 @@ using MessageKind = PipelineAction::Kind;
 
 constexpr int64_t kMostDimensions = 14;
 
-// Where sends and receives are matched by their order alone, each direction gets a group of its own.
+// Where sends and receives are matched by their order alone, each direction gets a group of its
+// own.
 ProcessGroup one_way(ProcessGroup& group) {
-  if (!capabilities_of(group.backend()).matches_by_order || group.size() == 1) return group;
+  if (!capabilities_of(group.backend()).matches_by_order || group.size() == 1)
+    return group;
   std::vector<int> all(static_cast<size_t>(group.size()));
   std::iota(all.begin(), all.end(), 0);
   return *group.new_group(all);
@@ -28,21 +30,27 @@ ProcessGroup one_way(ProcessGroup& group) {
 
 }  // namespace
 
-std::optional<PipelineMessage> needed_by(const PipelineAction& action, const PipelineSchedule& schedule) {
+std::optional<PipelineMessage> needed_by(const PipelineAction& action,
+                                         const PipelineSchedule& schedule) {
   if (action.kind == MessageKind::forward) {
-    if (action.stage == 0) return std::nullopt;
+    if (action.stage == 0)
+      return std::nullopt;
     return PipelineMessage{false, action.stage, action.micro_batch};
   }
-  if (action.kind == MessageKind::weight_grad || action.stage + 1 == schedule.stages) return std::nullopt;
+  if (action.kind == MessageKind::weight_grad || action.stage + 1 == schedule.stages)
+    return std::nullopt;
   return PipelineMessage{true, action.stage + 1, action.micro_batch};
 }
 
-std::optional<PipelineMessage> made_by(const PipelineAction& action, const PipelineSchedule& schedule) {
+std::optional<PipelineMessage> made_by(const PipelineAction& action,
+                                       const PipelineSchedule& schedule) {
   if (action.kind == MessageKind::forward) {
-    if (action.stage + 1 == schedule.stages) return std::nullopt;
+    if (action.stage + 1 == schedule.stages)
+      return std::nullopt;
     return PipelineMessage{false, action.stage + 1, action.micro_batch};
   }
-  if (action.kind == MessageKind::weight_grad || action.stage == 0) return std::nullopt;
+  if (action.kind == MessageKind::weight_grad || action.stage == 0)
+    return std::nullopt;
   return PipelineMessage{true, action.stage, action.micro_batch};
 }
 
@@ -65,7 +73,8 @@ PipelineMessages::PipelineMessages(ProcessGroup group, const PipelineSchedule& s
       begun_(order_.size(), 0),
       forms_(static_cast<size_t>(schedule.stages)) {
   for (int from = 0; from < schedule.ranks; ++from) {
-    if (from == group_.rank()) continue;
+    if (from == group_.rank())
+      continue;
     for (const PipelineAction& action : schedule.actions[static_cast<size_t>(from)]) {
       const auto message = made_by(action, schedule);
       if (message && receiver(*message) == group_.rank())
@@ -84,7 +93,8 @@ int PipelineMessages::receiver(const PipelineMessage& message) const {
 
 // Those of forms come after those of tensors.
 int PipelineMessages::tag_of(const PipelineMessage& message) const {
-  return ((message.is_gradient ? stages_ : 0) + message.stage) * micro_batches_ + message.micro_batch;
+  return ((message.is_gradient ? stages_ : 0) + message.stage) * micro_batches_ +
+         message.micro_batch;
 }
 
 void PipelineMessages::begin_step() {
@@ -97,13 +107,22 @@ void PipelineMessages::send(const PipelineMessage& message, const at::Tensor& te
   auto& known = forms_[static_cast<size_t>(message.stage)];
   const TensorForm form = form_of(tensor);
   const bool first = !known.has_value();
-  if (first) known = form;
+  if (first)
+    known = form;
   if (form != *known) {
     throw Error(ErrorCode::invalid_argument,
-                cat("pipeline: expected ", message.is_gradient ? "a gradient" : "an activation", " of ",
-                    to_text(*known), " into stage ", message.is_gradient ? message.stage - 1 : message.stage,
-                    ", as in the first micro-batch, got ", to_text(form), " of micro-batch ",
-                    message.micro_batch, " (rank ", group_.job_rank(),
+                cat("pipeline: expected ",
+                    message.is_gradient ? "a gradient" : "an activation",
+                    " of ",
+                    to_text(*known),
+                    " into stage ",
+                    message.is_gradient ? message.stage - 1 : message.stage,
+                    ", as in the first micro-batch, got ",
+                    to_text(form),
+                    " of micro-batch ",
+                    message.micro_batch,
+                    " (rank ",
+                    group_.job_rank(),
                     "); give every micro-batch the same shape, by padding for instance"));
   }
   const int to = receiver(message);
@@ -111,9 +130,11 @@ void PipelineMessages::send(const PipelineMessage& message, const at::Tensor& te
     local_[message] = tensor;
     return;
   }
-  if (first) send_form(message, form);
+  if (first)
+    send_form(message, form);
   const at::Tensor content = tensor.contiguous();
-  sending_.push_back({channel(group_.rank(), to).send_async(content, to, tag_of(message)), content});
+  sending_.push_back(
+      {channel(group_.rank(), to).send_async(content, to, tag_of(message)), content});
   bytes_sent_ += static_cast<int64_t>(content.nbytes());
   ++sent_;
   while (!sending_.empty() && sending_.front().work.done()) {
@@ -126,8 +147,13 @@ void PipelineMessages::send_form(const PipelineMessage& message, const TensorFor
   const auto dimensions = std::ssize(form.sizes);
   if (dimensions > kMostDimensions) {
     throw Error(ErrorCode::invalid_argument,
-                cat("pipeline: expected activations of at most ", kMostDimensions, " dimensions, got ",
-                    to_text(form), " (rank ", group_.job_rank(), "); flatten some"));
+                cat("pipeline: expected activations of at most ",
+                    kMostDimensions,
+                    " dimensions, got ",
+                    to_text(form),
+                    " (rank ",
+                    group_.job_rank(),
+                    "); flatten some"));
   }
   at::Tensor header = at::empty({kMostDimensions + 2}, at::kLong).fill_(0);
   auto* const words = header.data_ptr<int64_t>();
@@ -144,35 +170,42 @@ TensorForm PipelineMessages::receive_form(const PipelineMessage& message) {
   const int from = sender(message);
   channel(from, group_.rank()).recv(header, from, 2 * stages_ * micro_batches_ + message.stage);
   const auto* const words = header.const_data_ptr<int64_t>();
-  return {.sizes = {words + 2, words + 2 + words[1]}, .type = static_cast<at::ScalarType>(words[0])};
+  return {.sizes = {words + 2, words + 2 + words[1]},
+          .type = static_cast<at::ScalarType>(words[0])};
 }
 
 bool PipelineMessages::begin_next(int from, bool may_wait) {
   size_t& begun = begun_[static_cast<size_t>(from)];
   const PipelineMessage& next = order_[static_cast<size_t>(from)].at(begun);
   auto& form = forms_[static_cast<size_t>(next.stage)];
-  if (!form && !may_wait) return false;
-  if (!form) form = receive_form(next);
+  if (!form && !may_wait)
+    return false;
+  if (!form)
+    form = receive_form(next);
   const at::Tensor buffer =
       at::empty(form->sizes, at::TensorOptions().dtype(form->type).device(group_.device()));
-  receiving_.emplace(next,
-                     Transfer{channel(from, group_.rank()).recv_async(buffer, from, tag_of(next)), buffer});
+  receiving_.emplace(
+      next, Transfer{channel(from, group_.rank()).recv_async(buffer, from, tag_of(next)), buffer});
   ++begun;
   return true;
 }
 
 void PipelineMessages::expect(const PipelineMessage& message) {
   const int from = sender(message);
-  if (from == group_.rank()) return;
+  if (from == group_.rank())
+    return;
   while (!receiving_.contains(message))
-    if (!begin_next(from, /*may_wait=*/false)) return;
+    if (!begin_next(from, /*may_wait=*/false))
+      return;
 }
 
 at::Tensor PipelineMessages::receive(const PipelineMessage& message) {
   const int from = sender(message);
-  if (from == group_.rank()) return std::move(local_.extract(message).mapped());
+  if (from == group_.rank())
+    return std::move(local_.extract(message).mapped());
   const auto start = Clock::now();
-  while (!receiving_.contains(message)) begin_next(from, /*may_wait=*/true);
+  while (!receiving_.contains(message))
+    begin_next(from, /*may_wait=*/true);
   Transfer transfer = std::move(receiving_.extract(message).mapped());
   transfer.work.wait();
   waited_ += seconds_since(start);
@@ -181,7 +214,8 @@ at::Tensor PipelineMessages::receive(const PipelineMessage& message) {
 
 void PipelineMessages::finish_sends() {
   const auto start = Clock::now();
-  for (; !sending_.empty(); sending_.pop_front()) sending_.front().work.wait();
+  for (; !sending_.empty(); sending_.pop_front())
+    sending_.front().work.wait();
   waited_ += seconds_since(start);
 }
 

@@ -1,8 +1,10 @@
-// The messages between a pipeline's ranks: activations forward, gradients back. Used only by pipeline.cc.
+// The messages between a pipeline's ranks: activations forward, gradients back. Used only by
+// pipeline.cc.
 //
-// Between two ranks each direction is its own queue, and a receiver takes messages in the order of the
-// sender's schedule, which it knows. So neither direction waits for the other, if each direction has its own
-// communicator. (NCCL pairs operations by their order, and would otherwise pair a send with a send.)
+// Between two ranks each direction is its own queue, and a receiver takes messages in the order of
+// the sender's schedule, which it knows. So neither direction waits for the other, if each
+// direction has its own communicator. (NCCL pairs operations by their order, and would otherwise
+// pair a send with a send.)
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,8 +28,10 @@ struct PipelineMessage {
 };
 
 // The message that `action` needs from, or gives to, another stage; nothing at the pipeline's ends.
-std::optional<PipelineMessage> needed_by(const PipelineAction& action, const PipelineSchedule& schedule);
-std::optional<PipelineMessage> made_by(const PipelineAction& action, const PipelineSchedule& schedule);
+std::optional<PipelineMessage> needed_by(const PipelineAction& action,
+                                         const PipelineSchedule& schedule);
+std::optional<PipelineMessage> made_by(const PipelineAction& action,
+                                       const PipelineSchedule& schedule);
 
 struct TensorForm {
   std::vector<int64_t> sizes;
@@ -45,8 +49,8 @@ class PipelineMessages {
   // All messages of a step must have been received before the next step starts.
   void begin_step();
 
-  // Returns at once; sends nothing between two stages of this rank. The first activation into a stage also
-  // carries its form. Throws: invalid_argument if a later one has another form.
+  // Returns at once; sends nothing between two stages of this rank. The first activation into a
+  // stage also carries its form. Throws: invalid_argument if a later one has another form.
   void send(const PipelineMessage& message, const at::Tensor& tensor);
 
   // Starts receives that can be started without waiting.

@@ -22,15 +22,18 @@ using ParameterSet = std::set<const c10::TensorImpl*>;
 ParameterSet copies_of(const std::deque<TiedWeight>& tied) {
   ParameterSet copies;
   for (const TiedWeight& weight : tied)
-    if (weight.is_copy()) copies.insert(weight.parameter().unsafeGetTensorImpl());
+    if (weight.is_copy())
+      copies.insert(weight.parameter().unsafeGetTensorImpl());
   return copies;
 }
 
 // Each once, without those in `seen`, which then has them too.
-std::vector<at::Tensor> without_seen(const std::vector<at::Tensor>& parameters, ParameterSet& seen) {
+std::vector<at::Tensor> without_seen(const std::vector<at::Tensor>& parameters,
+                                     ParameterSet& seen) {
   std::vector<at::Tensor> kept;
   for (const at::Tensor& parameter : parameters)
-    if (seen.insert(parameter.unsafeGetTensorImpl()).second) kept.push_back(parameter);
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second)
+      kept.push_back(parameter);
   return kept;
 }
 
@@ -46,14 +49,16 @@ at::Tensor sum_of_squares(const std::vector<at::Tensor>& parameters, at::Device 
 std::set<std::string> colliding_names(const std::vector<PipelineStage>& stages,
                                       const std::deque<TiedWeight>& tied) {
   ParameterSet tied_weights;
-  for (const TiedWeight& weight : tied) tied_weights.insert(weight.parameter().unsafeGetTensorImpl());
+  for (const TiedWeight& weight : tied)
+    tied_weights.insert(weight.parameter().unsafeGetTensorImpl());
   std::map<std::string, const c10::TensorImpl*> known;
   std::set<std::string> colliding;
   for (const PipelineStage& stage : stages) {
     for (const auto& item : stage.module->named_parameters()) {
       const c10::TensorImpl* which = item.value().unsafeGetTensorImpl();
       const auto [found, is_new] = known.try_emplace(item.key(), which);
-      if (!is_new && found->second != which && !tied_weights.contains(which)) colliding.insert(item.key());
+      if (!is_new && found->second != which && !tied_weights.contains(which))
+        colliding.insert(item.key());
     }
   }
   return colliding;
@@ -68,8 +73,14 @@ struct StageParameter {
 };
 
 std::string line_of(const std::string& name, const at::Tensor& value, bool is_copy) {
-  return cat(is_copy ? 1 : 0, '\t', static_cast<int>(value.scalar_type()), '\t', join(value.sizes(), ","),
-             '\t', name, '\n');
+  return cat(is_copy ? 1 : 0,
+             '\t',
+             static_cast<int>(value.scalar_type()),
+             '\t',
+             join(value.sizes(), ","),
+             '\t',
+             name,
+             '\n');
 }
 
 int64_t number_in_line(const std::string& text) {
@@ -83,23 +94,32 @@ std::pair<std::string, StageParameter> parameter_of_line(const std::string& line
                            .type = static_cast<at::ScalarType>(number_in_line(fields[1])),
                            .sizes = {}};
   if (!fields[2].empty())
-    for (const std::string& size : split(fields[2], ',')) parameter.sizes.push_back(number_in_line(size));
+    for (const std::string& size : split(fields[2], ','))
+      parameter.sizes.push_back(number_in_line(size));
   return {fields[3], std::move(parameter)};
 }
 
 // Whose values each name gets. Every rank sees the same lines, so all refuse or none.
-std::map<std::string, StageParameter> owners_of_names(const std::vector<std::string>& lines_by_rank) {
+std::map<std::string, StageParameter> owners_of_names(
+    const std::vector<std::string>& lines_by_rank) {
   std::map<std::string, StageParameter> owners;
   for (int rank = 0; rank < std::ssize(lines_by_rank); ++rank) {
     for (const std::string& line : split(lines_by_rank[static_cast<size_t>(rank)], '\n')) {
-      if (line.empty()) continue;
+      if (line.empty())
+        continue;
       auto [name, parameter] = parameter_of_line(line, rank);
       const bool is_copy = parameter.is_copy;
       const auto [found, is_new] = owners.try_emplace(name, std::move(parameter));
-      if (is_new || is_copy) continue;
+      if (is_new || is_copy)
+        continue;
       throw Error(ErrorCode::invalid_argument,
-                  cat("gather_parameters: expected a different name for each parameter of a pipeline, got '",
-                      name, "' on ranks ", found->second.owner, " and ", rank,
+                  cat("gather_parameters: expected a different name for each parameter of a "
+                      "pipeline, got '",
+                      name,
+                      "' on ranks ",
+                      found->second.owner,
+                      " and ",
+                      rank,
                       "; register the stages' modules under the whole model's names"));
     }
   }
@@ -109,7 +129,8 @@ std::map<std::string, StageParameter> owners_of_names(const std::vector<std::str
 // All its ranks save it under the first one's name, as an undivided model does that has it once.
 void name_as_tied(TensorPiece& piece, const TiedWeight& weight) {
   const std::vector<std::string>& names = weight.names();
-  if (names.empty()) return;
+  if (names.empty())
+    return;
   piece.name = names[0];
   piece.aliases.assign(names.begin() + 1, names.end());
 }
@@ -117,20 +138,27 @@ void name_as_tied(TensorPiece& piece, const TiedWeight& weight) {
 }  // namespace
 
 std::string name_in_stages(const std::vector<PipelineStage>& stages, const at::Tensor& parameter) {
-  if (!parameter.defined()) return {};
+  if (!parameter.defined())
+    return {};
   for (const PipelineStage& stage : stages)
     for (const TensorPiece& piece : parallel_pieces(*stage.module))
-      if (piece.tensor.is_same(parameter)) return piece.name;
+      if (piece.tensor.is_same(parameter))
+        return piece.name;
   return {};
 }
 
-at::Tensor clip_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
-                       double max_norm, ProcessGroup& group,
+at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
+                       const std::deque<TiedWeight>& tied,
+                       double max_norm,
+                       ProcessGroup& group,
                        const std::optional<ProcessGroup>& divided_over) {
   if (!(max_norm >= 0)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("clip_grad_norm: expected a max_norm of 0 or more, got ", max_norm, " (rank ",
-                    group.rank(), "); 1.0 is a common choice"));
+                cat("clip_grad_norm: expected a max_norm of 0 or more, got ",
+                    max_norm,
+                    " (rank ",
+                    group.rank(),
+                    "); 1.0 is a common choice"));
   }
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> all;
@@ -143,23 +171,27 @@ at::Tensor clip_stages(const std::vector<PipelineStage>& stages, const std::dequ
     divided += sum_of_squares(without_seen(parameters.divided, counted), group.device());
     replicated += sum_of_squares(without_seen(parameters.replicated, counted), group.device());
   }
-  if (divided_over) ProcessGroup(*divided_over).all_reduce(divided);
+  if (divided_over)
+    ProcessGroup(*divided_over).all_reduce(divided);
   at::Tensor squares = divided + replicated;
   group.all_reduce(squares);
   const at::Tensor norm = squares.sqrt();
   const at::Tensor factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
   for (const at::Tensor& parameter : all)
-    if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor.to(parameter.scalar_type()));
+    if (parameter.grad().defined())
+      parameter.mutable_grad().mul_(factor.to(parameter.scalar_type()));
   return norm.to(all.empty() ? at::kFloat : all[0].scalar_type());
 }
 
-TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
+TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages,
+                              const std::deque<TiedWeight>& tied,
                               const ProcessGroup& group) {
   if (const auto names = colliding_names(stages, tied); !names.empty()) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("pipeline: expected a different name for each parameter of a pipeline, got '", *names.begin(),
-            "' in two stages of this rank; register the stages' modules under the whole model's names"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("pipeline: expected a different name for each parameter of a pipeline, got '",
+                    *names.begin(),
+                    "' in two stages of this rank; register the stages' modules under the whole "
+                    "model's names"));
   }
   std::map<const c10::TensorImpl*, const TiedWeight*> tied_weights;
   for (const TiedWeight& weight : tied)
@@ -174,13 +206,15 @@ TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages, const st
       } else {
         piece.owner = cat("rank ", group.rank(), " of the pipeline");
       }
-      if (seen.emplace(piece.name, which).second) all.push_back(std::move(piece));
+      if (seen.emplace(piece.name, which).second)
+        all.push_back(std::move(piece));
     }
   }
   return all;
 }
 
-WholeParameters gather_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
+WholeParameters gather_stages(const std::vector<PipelineStage>& stages,
+                              const std::deque<TiedWeight>& tied,
                               ProcessGroup& group) {
   const at::NoGradGuard no_grad;
   const ParameterSet tied_copies = copies_of(tied);
@@ -190,18 +224,22 @@ WholeParameters gather_stages(const std::vector<PipelineStage>& stages, const st
   for (const PipelineStage& stage : stages) {
     mine.merge(gather_parameters(*stage.module));
     for (const auto& item : stage.module->named_parameters())
-      if (tied_copies.contains(item.value().unsafeGetTensorImpl())) copies.insert(item.key());
+      if (tied_copies.contains(item.value().unsafeGetTensorImpl()))
+        copies.insert(item.key());
   }
-  for (const auto& [name, value] : mine) lines += line_of(name, value, copies.contains(name));
+  for (const auto& [name, value] : mine)
+    lines += line_of(name, value, copies.contains(name));
   // A name told twice is refused by all ranks.
-  for (const std::string& name : colliding_names(stages, tied)) lines += line_of(name, mine.at(name), false);
+  for (const std::string& name : colliding_names(stages, tied))
+    lines += line_of(name, mine.at(name), false);
   WholeParameters all;
   for (const auto& [name, parameter] :
        owners_of_names(group.all_gather_bytes(lines, "parameters of a pipeline"))) {
     const bool is_mine = parameter.owner == group.rank();
-    at::Tensor value = is_mine ? mine.at(name).contiguous()
-                               : at::empty(parameter.sizes,
-                                           at::TensorOptions().device(group.device()).dtype(parameter.type));
+    at::Tensor value =
+        is_mine ? mine.at(name).contiguous()
+                : at::empty(parameter.sizes,
+                            at::TensorOptions().device(group.device()).dtype(parameter.type));
     group.broadcast(value, parameter.owner);
     all.emplace(name, std::move(value));
   }

@@ -1,5 +1,5 @@
-// What a pipeline's stages have in common: the norm of all their gradients, and all their parameters by name.
-// Used only by pipeline.cc.
+// What a pipeline's stages have in common: the norm of all their gradients, and all their
+// parameters by name. Used only by pipeline.cc.
 #pragma once
 
 #include <deque>
@@ -18,15 +18,20 @@ namespace muster {
 std::string name_in_stages(const std::vector<PipelineStage>& stages, const at::Tensor& parameter);
 
 // As Pipeline::clip_grad_norm.
-at::Tensor clip_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
-                       double max_norm, ProcessGroup& group, const std::optional<ProcessGroup>& divided_over);
+at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
+                       const std::deque<TiedWeight>& tied,
+                       double max_norm,
+                       ProcessGroup& group,
+                       const std::optional<ProcessGroup>& divided_over);
 
 // As Pipeline::gather_parameters.
-WholeParameters gather_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
+WholeParameters gather_stages(const std::vector<PipelineStage>& stages,
+                              const std::deque<TiedWeight>& tied,
                               ProcessGroup& group);
 
 // As Pipeline::pieces.
-TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
+TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages,
+                              const std::deque<TiedWeight>& tied,
                               const ProcessGroup& group);
 
 }  // namespace muster

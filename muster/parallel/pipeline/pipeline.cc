@@ -31,7 +31,8 @@ using RunKind = PipelineAction::Kind;
 // The forwards alone.
 PipelineSchedule forwards_of(PipelineSchedule schedule) {
   for (auto& actions : schedule.actions)
-    std::erase_if(actions, [](const PipelineAction& action) { return action.kind != RunKind::forward; });
+    std::erase_if(actions,
+                  [](const PipelineAction& action) { return action.kind != RunKind::forward; });
   return schedule;
 }
 
@@ -45,10 +46,17 @@ at::Tensor part_of(const at::Tensor& batch, int micro_batch, int micro_batches) 
 struct Pipeline::State {
   State(std::vector<PipelineStage> of_rank, ProcessGroup of_stages, PipelineOptions given);
 
-  at::Tensor run(const PipelineSchedule& of_run, PipelineMessages& by, const at::Tensor& input,
-                 const at::Tensor& target, bool trains);
-  at::Tensor run_or_explain(const PipelineSchedule& of_run, PipelineMessages& by, const at::Tensor& input,
-                            const at::Tensor& target, bool trains, const PipelineStepOptions& given);
+  at::Tensor run(const PipelineSchedule& of_run,
+                 PipelineMessages& by,
+                 const at::Tensor& input,
+                 const at::Tensor& target,
+                 bool trains);
+  at::Tensor run_or_explain(const PipelineSchedule& of_run,
+                            PipelineMessages& by,
+                            const at::Tensor& input,
+                            const at::Tensor& target,
+                            bool trains,
+                            const PipelineStepOptions& given);
   void act(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute);
   void forward(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute);
   void backward(const PipelineAction& action, PipelineMessages& by);
@@ -56,7 +64,9 @@ struct Pipeline::State {
   void reduce_gradients();
   void agree_on_batch(const at::Tensor& input, const at::Tensor& target);
   void check_same_reduce(const at::Tensor& by_rank) const;
-  std::string problem_of_batch(const at::Tensor& batch, const char* name, std::optional<TensorForm>& known);
+  std::string problem_of_batch(const at::Tensor& batch,
+                               const char* name,
+                               std::optional<TensorForm>& known);
   at::Tensor mean_loss(const at::Tensor& sum, bool share);
 
   bool is_first() const { return group.rank() == 0; }
@@ -73,8 +83,9 @@ struct Pipeline::State {
   PipelineSchedule forwards;
   std::optional<PipelineMessages> evaluation;
   PipelineFailure failure;
-  std::vector<StageAverage> averages;          // by stage of this rank, where there are replicas
-  std::optional<StageAverage> shared_average;  // of parameters that several of this rank's stages have
+  std::vector<StageAverage> averages;  // by stage of this rank, where there are replicas
+  std::optional<StageAverage>
+      shared_average;  // of parameters that several of this rank's stages have
   std::deque<TiedWeight> tied;
   std::optional<TensorForm> input_form, target_form;
   std::optional<TensorForm> evaluation_input_form, evaluation_target_form;
@@ -90,7 +101,9 @@ struct Pipeline::State {
   int held = 0;
 };
 
-Pipeline::State::State(std::vector<PipelineStage> of_rank, ProcessGroup of_stages, PipelineOptions given)
+Pipeline::State::State(std::vector<PipelineStage> of_rank,
+                       ProcessGroup of_stages,
+                       PipelineOptions given)
     : group(std::move(of_stages)),
       options(std::move(given)),
       stages(std::move(of_rank)),
@@ -108,34 +121,65 @@ Pipeline::State::State(std::vector<PipelineStage> of_rank, ProcessGroup of_stage
 at::Tensor Pipeline::State::compute(int stage, const at::Tensor& x, int micro_batch) {
   const at::Tensor output = stages[static_cast<size_t>(chunk_of(stage))].forward(x);
   if (stage + 1 == schedule.stages) {
-    const at::Tensor loss = options.loss(output, part_of(whole_target, micro_batch, schedule.micro_batches));
-    if (loss.defined() && loss.numel() == 1) return loss;
+    const at::Tensor loss =
+        options.loss(output, part_of(whole_target, micro_batch, schedule.micro_batches));
+    if (loss.defined() && loss.numel() == 1)
+      return loss;
     throw Error(ErrorCode::invalid_argument,
                 cat("pipeline: expected a loss of one number, got ",
-                    loss.defined() ? to_text(form_of(loss)) : "none", " of micro-batch ", micro_batch,
-                    " (rank ", group.job_rank(), "); return the mean over the micro-batch"));
+                    loss.defined() ? to_text(form_of(loss)) : "none",
+                    " of micro-batch ",
+                    micro_batch,
+                    " (rank ",
+                    group.job_rank(),
+                    "); return the mean over the micro-batch"));
   }
-  if (output.defined() && output.is_floating_point()) return output;
+  if (output.defined() && output.is_floating_point())
+    return output;
   throw Error(ErrorCode::invalid_argument,
               cat("pipeline: expected an activation of floating point, got ",
-                  output.defined() ? to_text(form_of(output)) : "none", " from stage ", stage, " (rank ",
-                  group.job_rank(), "); cut the model elsewhere"));
+                  output.defined() ? to_text(form_of(output)) : "none",
+                  " from stage ",
+                  stage,
+                  " (rank ",
+                  group.job_rank(),
+                  "); cut the model elsewhere"));
 }
 
 // What is wrong with a batch on the rank that gives it.
-std::string Pipeline::State::problem_of_batch(const at::Tensor& batch, const char* name,
+std::string Pipeline::State::problem_of_batch(const at::Tensor& batch,
+                                              const char* name,
                                               std::optional<TensorForm>& known) {
   const std::string where = cat(" (rank ", group.job_rank(), ")");
   if (!batch.defined() || batch.dim() == 0)
-    return cat("expected ", name, " of [batch, …], got ", batch.defined() ? "a scalar" : "none", where,
+    return cat("expected ",
+               name,
+               " of [batch, …], got ",
+               batch.defined() ? "a scalar" : "none",
+               where,
                "; give it on this rank");
   if (batch.size(0) == 0 || batch.size(0) % schedule.micro_batches != 0)
-    return cat("expected ", name, " rows that ", schedule.micro_batches, " micro-batches divide, got ",
-               batch.size(0), where, "; take another batch size or drop the last rows");
-  if (!known) known = form_of(batch);
+    return cat("expected ",
+               name,
+               " rows that ",
+               schedule.micro_batches,
+               " micro-batches divide, got ",
+               batch.size(0),
+               where,
+               "; take another batch size or drop the last rows");
+  if (!known)
+    known = form_of(batch);
   if (form_of(batch) != *known)
-    return cat("expected ", name, " like the first step's, ", to_text(*known), ", got ",
-               to_text(form_of(batch)), " in step ", steps, ", from micro-batch 0 on", where,
+    return cat("expected ",
+               name,
+               " like the first step's, ",
+               to_text(*known),
+               ", got ",
+               to_text(form_of(batch)),
+               " in step ",
+               steps,
+               ", from micro-batch 0 on",
+               where,
                "; keep the shape, by padding for instance");
   return {};
 }
@@ -146,11 +190,13 @@ void Pipeline::State::agree_on_batch(const at::Tensor& input, const at::Tensor& 
   int64_t input_rows = -1, target_rows = -1;
   if (is_first()) {
     problem = problem_of_batch(input, "an input", input_form);
-    if (problem.empty()) input_rows = input.size(0);
+    if (problem.empty())
+      input_rows = input.size(0);
   }
   if (is_last() && problem.empty()) {
     problem = problem_of_batch(target, "a target", target_form);
-    if (problem.empty()) target_rows = target.size(0);
+    if (problem.empty())
+      target_rows = target.size(0);
   }
   at::Tensor mine = at::empty({4}, at::kLong), all = at::empty({4 * group.size()}, at::kLong);
   auto* const words = mine.data_ptr<int64_t>();
@@ -161,30 +207,47 @@ void Pipeline::State::agree_on_batch(const at::Tensor& input, const at::Tensor& 
   group.all_gather(all, mine);
   const at::Tensor highest = std::get<0>(all.view({group.size(), 4}).max(0));
   const auto* const seen = highest.const_data_ptr<int64_t>();
-  if (seen[0] != 0) refuse_on_all_stages(group, problem);
+  if (seen[0] != 0)
+    refuse_on_all_stages(group, problem);
   check_same_reduce(all.view({group.size(), 4}).select(1, 3));
-  if (seen[1] == seen[2]) return;
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("pipeline: expected as many rows of input and target, got ", seen[1], " (rank ", group.job_rank(0),
-          ") and ", seen[2], " (rank ", group.job_rank(schedule.rank_of(schedule.stages - 1)),
-          "); let both ranks read the same batch"));
+  if (seen[1] == seen[2])
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("pipeline: expected as many rows of input and target, got ",
+                  seen[1],
+                  " (rank ",
+                  group.job_rank(0),
+                  ") and ",
+                  seen[2],
+                  " (rank ",
+                  group.job_rank(schedule.rank_of(schedule.stages - 1)),
+                  "); let both ranks read the same batch"));
 }
 
 void Pipeline::State::check_same_reduce(const at::Tensor& by_rank) const {
   const int64_t reducing = by_rank.sum().item<int64_t>();
-  if (reducing == 0 || reducing == group.size()) return;
+  if (reducing == 0 || reducing == group.size())
+    return;
   throw Error(ErrorCode::invalid_argument,
-              cat("pipeline: expected .reduce alike on every rank, got true on ", reducing, " of ",
-                  group.size(), " in step ", steps, " (rank ", group.job_rank(),
+              cat("pipeline: expected .reduce alike on every rank, got true on ",
+                  reducing,
+                  " of ",
+                  group.size(),
+                  " in step ",
+                  steps,
+                  " (rank ",
+                  group.job_rank(),
                   "); give true in the last of the steps that add up, on all ranks"));
 }
 
-void Pipeline::State::forward(const PipelineAction& action, PipelineMessages& by, bool trains,
+void Pipeline::State::forward(const PipelineAction& action,
+                              PipelineMessages& by,
+                              bool trains,
                               bool recompute) {
   const auto needed = needed_by(action, schedule);
-  const at::Tensor input =
-      needed ? by.receive(*needed) : part_of(whole_input, action.micro_batch, schedule.micro_batches);
+  const at::Tensor input = needed
+                               ? by.receive(*needed)
+                               : part_of(whole_input, action.micro_batch, schedule.micro_batches);
   at::Tensor output;
   if (trains) {
     output = runners[static_cast<size_t>(chunk_of(action.stage))].forward(
@@ -193,7 +256,8 @@ void Pipeline::State::forward(const PipelineAction& action, PipelineMessages& by
   } else {
     output = compute(action.stage, input, action.micro_batch);
   }
-  if (const auto made = made_by(action, schedule)) return by.send(*made, output);
+  if (const auto made = made_by(action, schedule))
+    return by.send(*made, output);
   last_loss = output;
   const at::ScalarType wide =
       c10::promoteTypes(at::kFloat, output.scalar_type());  // than a half, for the sum
@@ -211,16 +275,21 @@ void Pipeline::State::backward(const PipelineAction& action, PipelineMessages& b
   const at::Tensor of_input = action.kind == RunKind::backward
                                   ? runner.backward(action.micro_batch, gradient)
                                   : runner.input_backward(action.micro_batch, gradient);
-  if (const auto made = made_by(action, schedule)) by.send(*made, of_input);
+  if (const auto made = made_by(action, schedule))
+    by.send(*made, of_input);
 }
 
 void Pipeline::State::end_of_stage_if(const PipelineAction& action) {
   --held;
   const auto chunk = static_cast<size_t>(chunk_of(action.stage));
-  if (--backwards_left[chunk] == 0 && !averages.empty() && of_step.reduce) averages[chunk].start();
+  if (--backwards_left[chunk] == 0 && !averages.empty() && of_step.reduce)
+    averages[chunk].start();
 }
 
-void Pipeline::State::act(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute) {
+void Pipeline::State::act(const PipelineAction& action,
+                          PipelineMessages& by,
+                          bool trains,
+                          bool recompute) {
   switch (action.kind) {
     case RunKind::forward:
       return forward(action, by, trains, recompute);
@@ -236,24 +305,33 @@ void Pipeline::State::act(const PipelineAction& action, PipelineMessages& by, bo
 }
 
 void Pipeline::State::reduce_gradients() {
-  if (shared_average) shared_average->start();
-  for (StageAverage& average : averages) average.finish();
-  if (shared_average) shared_average->finish();
-  for (TiedWeight& weight : tied) weight.sum_gradients();
+  if (shared_average)
+    shared_average->start();
+  for (StageAverage& average : averages)
+    average.finish();
+  if (shared_average)
+    shared_average->finish();
+  for (TiedWeight& weight : tied)
+    weight.sum_gradients();
 }
 
 at::Tensor Pipeline::State::mean_loss(const at::Tensor& sum, bool share) {
   at::Tensor loss = sum.defined() ? sum / schedule.micro_batches : sum;
-  if (!share) return loss;
+  if (!share)
+    return loss;
   // As a double on the CPU: the other ranks do not know its type.
   at::Tensor shared = at::empty({}, at::kDouble).fill_(0);
-  if (is_last()) shared.copy_(loss);
+  if (is_last())
+    shared.copy_(loss);
   group.broadcast(shared, schedule.rank_of(schedule.stages - 1));
   return is_last() ? loss : shared;
 }
 
-at::Tensor Pipeline::State::run(const PipelineSchedule& of_run, PipelineMessages& by, const at::Tensor& input,
-                                const at::Tensor& target, bool trains) {
+at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
+                                PipelineMessages& by,
+                                const at::Tensor& input,
+                                const at::Tensor& target,
+                                bool trains) {
   whole_input = input;
   whole_target = target;
   loss_sum.reset();
@@ -262,24 +340,28 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run, PipelineMessages
   backwards_left.assign(stages.size(), schedule.micro_batches);
   by.begin_step();
   if (trains && !adds_up)
-    for (TiedWeight& weight : tied) weight.begin_step();
+    for (TiedWeight& weight : tied)
+      weight.begin_step();
   const auto& actions = of_run.actions[static_cast<size_t>(group.rank())];
   for (size_t i = 0; i < actions.size(); ++i) {
     failure.now_at(actions[i], steps);
     const PipelineAction* const next = i + 1 < actions.size() ? &actions[i + 1] : nullptr;
     if (next != nullptr)
-      if (const auto message = needed_by(*next, schedule)) by.expect(*message);
+      if (const auto message = needed_by(*next, schedule))
+        by.expect(*message);
     // What is needed again at once is not computed twice.
-    const bool soon =
-        next != nullptr && next->stage == actions[i].stage && next->micro_batch == actions[i].micro_batch;
+    const bool soon = next != nullptr && next->stage == actions[i].stage &&
+                      next->micro_batch == actions[i].micro_batch;
     act(actions[i], by, trains, options.recompute && !soon);
   }
   by.finish_sends();
   stats.messages = by.sent();
   stats.bytes = by.bytes_sent();
   stats.waited_seconds = by.waited_seconds();
-  if (trains && of_step.reduce) reduce_gradients();
-  if (trains) adds_up = !of_step.reduce;
+  if (trains && of_step.reduce)
+    reduce_gradients();
+  if (trains)
+    adds_up = !of_step.reduce;
   const at::Tensor loss = mean_loss(std::exchange(loss_sum, {}), options.share_loss);
   whole_input.reset();
   whole_target.reset();
@@ -287,8 +369,11 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run, PipelineMessages
   return loss;
 }
 
-at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run, PipelineMessages& by,
-                                           const at::Tensor& input, const at::Tensor& target, bool trains,
+at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
+                                           PipelineMessages& by,
+                                           const at::Tensor& input,
+                                           const at::Tensor& target,
+                                           bool trains,
                                            const PipelineStepOptions& given) {
   of_step = given;
   agree_on_batch(input, target);
@@ -308,7 +393,8 @@ Pipeline::Pipeline(std::vector<PipelineStage> stages, ProcessGroup group, Pipeli
 
 Pipeline::~Pipeline() = default;
 
-at::Tensor Pipeline::step(const at::Tensor& input, const at::Tensor& target,
+at::Tensor Pipeline::step(const at::Tensor& input,
+                          const at::Tensor& target,
                           const PipelineStepOptions& options) {
   const at::Tensor loss =
       state_->run_or_explain(state_->schedule, state_->messages, input, target, true, options);
@@ -318,7 +404,8 @@ at::Tensor Pipeline::step(const at::Tensor& input, const at::Tensor& target,
 
 at::Tensor Pipeline::evaluate(const at::Tensor& input, const at::Tensor& target) {
   State& state = *state_;
-  if (!state.evaluation) state.evaluation.emplace(state.group, state.forwards);
+  if (!state.evaluation)
+    state.evaluation.emplace(state.group, state.forwards);
   // Another batch size than training's has other activations too.
   const auto swap_forms = [&state] {
     std::swap(state.input_form, state.evaluation_input_form);
@@ -341,7 +428,8 @@ void Pipeline::average_over(ProcessGroup replicas) {
   if (!state_->averages.empty()) {
     throw Error(ErrorCode::failed_precondition,
                 cat("pipeline: expected one group of replicas, got a second one (rank ",
-                    state_->group.job_rank(), "); join the axes, as mesh.joined({\"dp\", \"cp\"})"));
+                    state_->group.job_rank(),
+                    "); join the axes, as mesh.joined({\"dp\", \"cp\"})"));
   }
   std::map<const void*, int> uses;
   for (const PipelineStage& stage : state_->stages)
@@ -352,13 +440,17 @@ void Pipeline::average_over(ProcessGroup replicas) {
     std::vector<at::Tensor> own;
     for (const at::Tensor& parameter : distinct_parameters(*stage.module)) {
       int& left = uses[parameter.unsafeGetTensorImpl()];
-      if (left == 1) own.push_back(parameter);
-      if (left > 1) shared.push_back(parameter);
-      if (left > 1) left = 0;  // taken
+      if (left == 1)
+        own.push_back(parameter);
+      if (left > 1)
+        shared.push_back(parameter);
+      if (left > 1)
+        left = 0;  // taken
     }
     state_->averages.emplace_back(own, replicas);
   }
-  if (!shared.empty()) state_->shared_average.emplace(shared, replicas);
+  if (!shared.empty())
+    state_->shared_average.emplace(shared, replicas);
 }
 
 std::vector<at::Tensor> Pipeline::parameters() const {
@@ -366,11 +458,13 @@ std::vector<at::Tensor> Pipeline::parameters() const {
   std::set<const void*> seen;
   for (const PipelineStage& stage : state_->stages)
     for (const at::Tensor& parameter : distinct_parameters(*stage.module))
-      if (seen.insert(parameter.unsafeGetTensorImpl()).second) all.push_back(parameter);
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second)
+        all.push_back(parameter);
   return all;
 }
 
-at::Tensor Pipeline::clip_grad_norm(double max_norm, const std::optional<ProcessGroup>& divided_over) {
+at::Tensor Pipeline::clip_grad_norm(double max_norm,
+                                    const std::optional<ProcessGroup>& divided_over) {
   return clip_stages(state_->stages, state_->tied, max_norm, state_->group, divided_over);
 }
 

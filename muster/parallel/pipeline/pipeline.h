@@ -1,11 +1,11 @@
-// Pipeline parallelism: a model is cut into stages, one or more per rank. A step's batch passes through them
-// in micro-batches, in the order of a schedule (schedule.h).
+// Pipeline parallelism: a model is cut into stages, one or more per rank. A step's batch passes
+// through them in micro-batches, in the order of a schedule (schedule.h).
 //
 //   muster::Pipeline pipeline({my_stage}, mesh.group("pp"),
 //                             {.schedule = muster::one_f_one_b(4, 8), .loss = torch::mse_loss…});
 //   optimizer.zero_grad();
-//   auto loss = pipeline.step(x, y);   // x is read on the first stage's rank, y on the last stage's
-//   optimizer.step();                  // of pipeline.parameters()
+//   auto loss = pipeline.step(x, y);   // x is read on the first stage's rank, y on the last
+//   stage's optimizer.step();                  // of pipeline.parameters()
 //
 // Gradients are those of the mean over the whole batch, as one process would compute them.
 // docs/parallel/pipeline.md
@@ -27,8 +27,8 @@
 
 namespace muster {
 
-// A module whose forward takes one tensor and returns one: a module holder (also Sequential), a shared_ptr to
-// a module, or an AnyModule.
+// A module whose forward takes one tensor and returns one: a module holder (also Sequential), a
+// shared_ptr to a module, or an AnyModule.
 struct PipelineStage {
   std::shared_ptr<torch::nn::Module> module;
   std::function<at::Tensor(const at::Tensor&)> forward;
@@ -57,11 +57,11 @@ struct PipelineOptions {
 
 // Options of one step. `reduce` must be the same on all ranks.
 struct PipelineStepOptions {
-  // A factor for the gradients, applied at the last stage: a loss scale (train/precision.h), or 1 / n to
-  // accumulate n steps. The returned loss is not scaled.
+  // A factor for the gradients, applied at the last stage: a loss scale (train/precision.h), or 1 /
+  // n to accumulate n steps. The returned loss is not scaled.
   double scale = 1;
-  // To accumulate gradients over several steps, set it to false in all but the last. The last step averages
-  // them over replicas and sums them over tied weights.
+  // To accumulate gradients over several steps, set it to false in all but the last. The last step
+  // averages them over replicas and sums them over tied weights.
   bool reduce = true;
 };
 
@@ -77,63 +77,60 @@ class Pipeline {
  public:
   // `stages` are this rank's, first to last: the model's stages with numbers rank, rank + ranks, ….
   // Collective: over `group`.
-  // Throws: invalid_argument, on every rank alike, for a schedule that check() rejects, that is for another
-  // number of ranks, or that differs between ranks; for a rank with too few or too many stages; for no loss
-  // on the last rank.
+  // Throws: invalid_argument, on every rank alike, for a schedule that check() rejects, that is for
+  // another number of ranks, or that differs between ranks; for a rank with too few or too many
+  // stages; for no loss on the last rank.
   Pipeline(std::vector<PipelineStage> stages, ProcessGroup group, PipelineOptions options);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  // Runs one step and adds gradients to the parameters' grad(). Returns the mean loss on the last stage's
-  // rank (with share_loss on all ranks), elsewhere an undefined tensor. After a failure the pipeline is
-  // unusable.
-  // Shapes: input [n, …] and target [n, …], n a multiple of micro_batches; the same in every step.
-  // Collective: yes.
-  // Blocking: until this rank's part is done.
-  // Throws: invalid_argument, on every rank alike, for an input or target with other shapes; peer_failed
+  // Runs one step and adds gradients to the parameters' grad(). Returns the mean loss on the last
+  // stage's rank (with share_loss on all ranks), elsewhere an undefined tensor. After a failure the
+  // pipeline is unusable. Shapes: input [n, …] and target [n, …], n a multiple of micro_batches;
+  // the same in every step. Collective: yes. Blocking: until this rank's part is done. Throws:
+  // invalid_argument, on every rank alike, for an input or target with other shapes; peer_failed
   // naming the rank that failed first.
-  at::Tensor step(const at::Tensor& input, const at::Tensor& target, const PipelineStepOptions& options = {});
+  at::Tensor step(const at::Tensor& input,
+                  const at::Tensor& target,
+                  const PipelineStepOptions& options = {});
 
   // Computes only the loss, without gradients. Otherwise as step().
   at::Tensor evaluate(const at::Tensor& input, const at::Tensor& target);
 
-  // Ties a weight that several ranks share (such as a token embedding that the last stage reuses). The copies
-  // are set to the first rank's now, and their gradients are summed in every step. Two stages of one rank
-  // share the tensor itself. Call it before the first step.
-  // Collective: over all ranks; ranks without the weight pass nothing.
-  // Throws: invalid_argument, on every rank alike, for copies whose shapes or types differ, and if no rank
-  // passes one.
+  // Ties a weight that several ranks share (such as a token embedding that the last stage reuses).
+  // The copies are set to the first rank's now, and their gradients are summed in every step. Two
+  // stages of one rank share the tensor itself. Call it before the first step. Collective: over all
+  // ranks; ranks without the weight pass nothing. Throws: invalid_argument, on every rank alike,
+  // for copies whose shapes or types differ, and if no rank passes one.
   void tie(const at::Tensor& parameter = {});
 
-  // Makes `replicas` data-parallel replicas of this pipeline. Their weights are set to the first one's now,
-  // and gradients are averaged in every step, a stage's while other stages still compute. Call it once,
-  // before the first step.
-  // Collective: over `replicas`.
-  // Throws: failed_precondition the second time.
+  // Makes `replicas` data-parallel replicas of this pipeline. Their weights are set to the first
+  // one's now, and gradients are averaged in every step, a stage's while other stages still
+  // compute. Call it once, before the first step. Collective: over `replicas`. Throws:
+  // failed_precondition the second time.
   void average_over(ProcessGroup replicas);
 
   // The parameters of this rank's stages, each once.
   std::vector<at::Tensor> parameters() const;
 
-  // Clips by the norm of all stages' gradients as one vector; tied weights count once. `divided_over` is the
-  // group over which these stages' layers are divided (tensor_parallel.h), mesh.group("tp"); all its parts
-  // count. Call it after step(), which has averaged and summed the gradients. Returns the norm before
-  // clipping, the same on every rank.
-  // Collective: over the pipeline's ranks and `divided_over`.
-  // Throws: invalid_argument for a negative max_norm.
+  // Clips by the norm of all stages' gradients as one vector; tied weights count once.
+  // `divided_over` is the group over which these stages' layers are divided (tensor_parallel.h),
+  // mesh.group("tp"); all its parts count. Call it after step(), which has averaged and summed the
+  // gradients. Returns the norm before clipping, the same on every rank. Collective: over the
+  // pipeline's ranks and `divided_over`. Throws: invalid_argument for a negative max_norm.
   at::Tensor clip_grad_norm(double max_norm, const std::optional<ProcessGroup>& divided_over = {});
 
-  // The parameters of all stages, on every rank, by the names that the stages give them; divided layers are
-  // gathered. For checkpoints and evaluation.
-  // Collective: yes, also over the ranks that divide layers.
-  // Throws: invalid_argument, on every rank alike, if two ranks use one name and it is not a tied weight.
+  // The parameters of all stages, on every rank, by the names that the stages give them; divided
+  // layers are gathered. For checkpoints and evaluation. Collective: yes, also over the ranks that
+  // divide layers. Throws: invalid_argument, on every rank alike, if two ranks use one name and it
+  // is not a tied weight.
   WholeParameters gather_parameters() const;
 
   // The parameters of this rank's stages as pieces of the undivided model's, and their buffers, for
   // Checkpoints::add. A tied weight has the name from its first stage on all its ranks.
-  // Throws: invalid_argument if two untied parameters of this rank have one name; the save throws it for two
-  // ranks.
+  // Throws: invalid_argument if two untied parameters of this rank have one name; the save throws
+  // it for two ranks.
   TensorPieces pieces() const;
 
   const PipelineStats& last_step() const;

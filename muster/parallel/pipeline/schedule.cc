@@ -11,25 +11,37 @@ namespace {
 
 using ActionKind = PipelineAction::Kind;
 
-PipelineSchedule empty_schedule(const std::string& name, int ranks, int micro_batches, int stages_per_rank) {
+PipelineSchedule empty_schedule(const std::string& name,
+                                int ranks,
+                                int micro_batches,
+                                int stages_per_rank) {
   if (ranks < 1 || micro_batches < 1 || stages_per_rank < 1) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("pipeline schedule ", name, ": expected numbers of at least 1, got ", plural(ranks, "rank"), ", ",
-            micro_batches, " micro-batches and ", plural(stages_per_rank, "stage"), " a rank"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("pipeline schedule ",
+                    name,
+                    ": expected numbers of at least 1, got ",
+                    plural(ranks, "rank"),
+                    ", ",
+                    micro_batches,
+                    " micro-batches and ",
+                    plural(stages_per_rank, "stage"),
+                    " a rank"));
   }
-  PipelineSchedule schedule{
-      .name = name, .ranks = ranks, .stages = ranks * stages_per_rank, .micro_batches = micro_batches};
+  PipelineSchedule schedule{.name = name,
+                            .ranks = ranks,
+                            .stages = ranks * stages_per_rank,
+                            .micro_batches = micro_batches};
   schedule.actions.resize(static_cast<size_t>(ranks));
   return schedule;
 }
 
-// The i-th forward of a rank with several stages: micro-batches go through in rounds of `ranks`, and a round
-// visits the rank's stages in order.
+// The i-th forward of a rank with several stages: micro-batches go through in rounds of `ranks`,
+// and a round visits the rank's stages in order.
 PipelineAction interleaved_forward(const PipelineSchedule& schedule, int rank, int i) {
   const int round = schedule.ranks * schedule.stages_per_rank();
   const int chunk = i % round / schedule.ranks;
-  return {ActionKind::forward, chunk * schedule.ranks + rank,
+  return {ActionKind::forward,
+          chunk * schedule.ranks + rank,
           i / round * schedule.ranks + i % schedule.ranks};
 }
 
@@ -58,9 +70,11 @@ PipelineSchedule one_f_one_b(int ranks, int micro_batches) {
   for (int rank = 0; rank < ranks; ++rank) {
     auto& actions = schedule.actions[static_cast<size_t>(rank)];
     const int ahead = std::min(ranks - 1 - rank, micro_batches);
-    for (int i = 0; i < ahead; ++i) actions.push_back({ActionKind::forward, rank, i});
+    for (int i = 0; i < ahead; ++i)
+      actions.push_back({ActionKind::forward, rank, i});
     for (int i = 0; i < micro_batches; ++i) {
-      if (i + ahead < micro_batches) actions.push_back({ActionKind::forward, rank, i + ahead});
+      if (i + ahead < micro_batches)
+        actions.push_back({ActionKind::forward, rank, i + ahead});
       actions.push_back({ActionKind::backward, rank, i});
     }
   }
@@ -71,16 +85,22 @@ PipelineSchedule interleaved(int ranks, int micro_batches, int stages_per_rank) 
   PipelineSchedule schedule = empty_schedule("interleaved", ranks, micro_batches, stages_per_rank);
   if (micro_batches % ranks != 0) {
     throw Error(ErrorCode::invalid_argument,
-                cat("pipeline schedule interleaved: expected micro-batches that ", plural(ranks, "rank"),
-                    " divide, got ", micro_batches, "; take ", (micro_batches / ranks + 1) * ranks));
+                cat("pipeline schedule interleaved: expected micro-batches that ",
+                    plural(ranks, "rank"),
+                    " divide, got ",
+                    micro_batches,
+                    "; take ",
+                    (micro_batches / ranks + 1) * ranks));
   }
   const int all = micro_batches * stages_per_rank;
   for (int rank = 0; rank < ranks; ++rank) {
     auto& actions = schedule.actions[static_cast<size_t>(rank)];
     const int ahead = std::min((stages_per_rank - 1) * ranks + 2 * (ranks - 1 - rank), all);
-    for (int i = 0; i < ahead; ++i) actions.push_back(interleaved_forward(schedule, rank, i));
+    for (int i = 0; i < ahead; ++i)
+      actions.push_back(interleaved_forward(schedule, rank, i));
     for (int i = 0; i < all; ++i) {
-      if (i + ahead < all) actions.push_back(interleaved_forward(schedule, rank, i + ahead));
+      if (i + ahead < all)
+        actions.push_back(interleaved_forward(schedule, rank, i + ahead));
       actions.push_back(interleaved_backward(schedule, rank, i));
     }
   }
@@ -92,12 +112,16 @@ PipelineSchedule zero_bubble(int ranks, int micro_batches) {
   for (int rank = 0; rank < ranks; ++rank) {
     auto& actions = schedule.actions[static_cast<size_t>(rank)];
     const int ahead = std::min(ranks - 1 - rank, micro_batches);
-    const int late = rank;  // a rank that runs ahead by fewer forwards may put off as many weights' gradients
-    for (int i = 0; i < ahead; ++i) actions.push_back({ActionKind::forward, rank, i});
+    const int late =
+        rank;  // a rank that runs ahead by fewer forwards may put off as many weights' gradients
+    for (int i = 0; i < ahead; ++i)
+      actions.push_back({ActionKind::forward, rank, i});
     for (int i = 0; i < micro_batches; ++i) {
-      if (i + ahead < micro_batches) actions.push_back({ActionKind::forward, rank, i + ahead});
+      if (i + ahead < micro_batches)
+        actions.push_back({ActionKind::forward, rank, i + ahead});
       actions.push_back({ActionKind::input_grad, rank, i});
-      if (i >= late) actions.push_back({ActionKind::weight_grad, rank, i - late});
+      if (i >= late)
+        actions.push_back({ActionKind::weight_grad, rank, i - late});
     }
     for (int i = std::max(micro_batches - late, 0); i < micro_batches; ++i)
       actions.push_back({ActionKind::weight_grad, rank, i});
@@ -111,11 +135,18 @@ std::string to_text(const PipelineAction& action, const PipelineSchedule& schedu
 }
 
 std::string to_text(const PipelineSchedule& schedule) {
-  std::string text = cat(schedule.name, ": ", plural(schedule.ranks, "rank"), ", ",
-                         plural(schedule.stages, "stage"), ", ", schedule.micro_batches, " micro-batches\n");
+  std::string text = cat(schedule.name,
+                         ": ",
+                         plural(schedule.ranks, "rank"),
+                         ", ",
+                         plural(schedule.stages, "stage"),
+                         ", ",
+                         schedule.micro_batches,
+                         " micro-batches\n");
   for (size_t rank = 0; rank < schedule.actions.size(); ++rank) {
     text += cat("rank ", rank, ":");
-    for (const PipelineAction& action : schedule.actions[rank]) text += cat(" ", to_text(action, schedule));
+    for (const PipelineAction& action : schedule.actions[rank])
+      text += cat(" ", to_text(action, schedule));
     text += "\n";
   }
   return text;

@@ -15,10 +15,17 @@ namespace {
 
 using StepKind = PipelineAction::Kind;
 
-[[noreturn]] void refuse_schedule(const PipelineSchedule& schedule, const std::string& expected,
+[[noreturn]] void refuse_schedule(const PipelineSchedule& schedule,
+                                  const std::string& expected,
                                   const std::string& got) {
-  throw Error(ErrorCode::invalid_argument, cat("pipeline schedule ", schedule.name, ": expected ", expected,
-                                               ", got ", got, "; correct its actions"));
+  throw Error(ErrorCode::invalid_argument,
+              cat("pipeline schedule ",
+                  schedule.name,
+                  ": expected ",
+                  expected,
+                  ", got ",
+                  got,
+                  "; correct its actions"));
 }
 
 double time_of(const PipelineAction& action, const PipelineTimes& times) {
@@ -53,24 +60,29 @@ class Results {
 };
 
 // When all that `action` needs is there; nothing while some of it is not.
-std::optional<double> ready(const PipelineSchedule& schedule, const PipelineAction& action,
-                            const Results& results, const PipelineTimes& times) {
+std::optional<double> ready(const PipelineSchedule& schedule,
+                            const PipelineAction& action,
+                            const Results& results,
+                            const PipelineTimes& times) {
   double at = 0;
   const auto needs = [&](StepKind kind, int stage) {
     const auto end = results.get(kind, stage, action.micro_batch);
-    if (!end) return false;
+    if (!end)
+      return false;
     const bool travels = schedule.rank_of(stage) != schedule.rank_of(action.stage);
     at = std::max(at, *end + (travels ? times.message : 0));
     return true;
   };
   bool there = true;
   if (action.kind == StepKind::forward) {
-    if (action.stage > 0) there = needs(StepKind::forward, action.stage - 1);
+    if (action.stage > 0)
+      there = needs(StepKind::forward, action.stage - 1);
   } else if (action.kind == StepKind::weight_grad) {
     there = needs(StepKind::backward, action.stage);
   } else {
     there = needs(StepKind::forward, action.stage);
-    if (there && action.stage + 1 < schedule.stages) there = needs(StepKind::backward, action.stage + 1);
+    if (there && action.stage + 1 < schedule.stages)
+      there = needs(StepKind::backward, action.stage + 1);
   }
   return there ? std::optional<double>(at) : std::nullopt;
 }
@@ -78,9 +90,16 @@ std::optional<double> ready(const PipelineSchedule& schedule, const PipelineActi
 void check_sizes(const PipelineSchedule& schedule) {
   if (schedule.ranks < 1 || schedule.micro_batches < 1 || schedule.stages < 1 ||
       schedule.stages % schedule.ranks != 0 || std::ssize(schedule.actions) != schedule.ranks) {
-    refuse_schedule(schedule, "as many stages on each rank, at least 1, and a list of actions a rank",
-                    cat(plural(schedule.stages, "stage"), ", ", plural(schedule.ranks, "rank"), ", ",
-                        schedule.micro_batches, " micro-batches and ", schedule.actions.size(), " lists"));
+    refuse_schedule(schedule,
+                    "as many stages on each rank, at least 1, and a list of actions a rank",
+                    cat(plural(schedule.stages, "stage"),
+                        ", ",
+                        plural(schedule.ranks, "rank"),
+                        ", ",
+                        schedule.micro_batches,
+                        " micro-batches and ",
+                        schedule.actions.size(),
+                        " lists"));
   }
 }
 
@@ -89,12 +108,17 @@ void check_counts(const PipelineSchedule& schedule) {
   std::map<std::tuple<StepKind, int, int>, int> count;
   for (int rank = 0; rank < schedule.ranks; ++rank) {
     for (const PipelineAction& action : schedule.actions[static_cast<size_t>(rank)]) {
-      const bool exists = action.stage >= 0 && action.stage < schedule.stages && action.micro_batch >= 0 &&
-                          action.micro_batch < schedule.micro_batches;
+      const bool exists = action.stage >= 0 && action.stage < schedule.stages &&
+                          action.micro_batch >= 0 && action.micro_batch < schedule.micro_batches;
       if (!exists || schedule.rank_of(action.stage) != rank) {
-        refuse_schedule(schedule, "stages of the rank itself and micro-batches that there are",
-                        cat(static_cast<char>(action.kind), action.micro_batch, " of stage ", action.stage,
-                            " on rank ", rank));
+        refuse_schedule(schedule,
+                        "stages of the rank itself and micro-batches that there are",
+                        cat(static_cast<char>(action.kind),
+                            action.micro_batch,
+                            " of stage ",
+                            action.stage,
+                            " on rank ",
+                            rank));
       }
       ++count[{action.kind, action.stage, action.micro_batch}];
     }
@@ -102,11 +126,26 @@ void check_counts(const PipelineSchedule& schedule) {
   for (int stage = 0; stage < schedule.stages; ++stage) {
     for (int i = 0; i < schedule.micro_batches; ++i) {
       const int f = count[{StepKind::forward, stage, i}], b = count[{StepKind::backward, stage, i}];
-      const int in = count[{StepKind::input_grad, stage, i}], w = count[{StepKind::weight_grad, stage, i}];
-      if (f == 1 && b + in == 1 && in == w) continue;
-      refuse_schedule(schedule, "F once and B, or I and W, once",
-                      cat(f, " F, ", b, " B, ", in, " I and ", w, " W of micro-batch ", i, " at stage ",
-                          stage, " (rank ", schedule.rank_of(stage), ")"));
+      const int in = count[{StepKind::input_grad, stage, i}],
+                w = count[{StepKind::weight_grad, stage, i}];
+      if (f == 1 && b + in == 1 && in == w)
+        continue;
+      refuse_schedule(schedule,
+                      "F once and B, or I and W, once",
+                      cat(f,
+                          " F, ",
+                          b,
+                          " B, ",
+                          in,
+                          " I and ",
+                          w,
+                          " W of micro-batch ",
+                          i,
+                          " at stage ",
+                          stage,
+                          " (rank ",
+                          schedule.rank_of(stage),
+                          ")"));
     }
   }
 }
@@ -140,7 +179,8 @@ PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineTimes&
   Results results;
   bool moved = true;
   size_t left = 0;
-  for (const auto& actions : schedule.actions) left += actions.size();
+  for (const auto& actions : schedule.actions)
+    left += actions.size();
   for (; left > 0 && moved;) {
     moved = false;
     for (size_t rank = 0; rank < schedule.actions.size(); ++rank) {
@@ -148,7 +188,8 @@ PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineTimes&
       while (starts.size() < schedule.actions[rank].size()) {
         const PipelineAction& action = schedule.actions[rank][starts.size()];
         const auto inputs = ready(schedule, action, results, times);
-        if (!inputs) break;
+        if (!inputs)
+          break;
         const double length = time_of(action, times);
         starts.push_back(std::max(*inputs, free_at[rank]));
         free_at[rank] = starts.back() + length;
@@ -160,18 +201,22 @@ PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineTimes&
     }
   }
   if (left > 0)
-    refuse_schedule(schedule, "an order in which all end",
+    refuse_schedule(schedule,
+                    "an order in which all end",
                     cat("ranks that wait for ever: ", stuck_actions(schedule, timeline)));
   timeline.total = *std::max_element(free_at.begin(), free_at.end());
-  for (const double time : busy) timeline.idle.push_back(timeline.total - time);
+  for (const double time : busy)
+    timeline.idle.push_back(timeline.total - time);
   return timeline;
 }
 
 int peak_held(const PipelineSchedule& schedule, int rank) {
   int held = 0, peak = 0;
   for (const PipelineAction& action : schedule.actions.at(static_cast<size_t>(rank))) {
-    if (action.kind == StepKind::forward) peak = std::max(peak, ++held);
-    if (action.kind == StepKind::backward || action.kind == StepKind::weight_grad) --held;
+    if (action.kind == StepKind::forward)
+      peak = std::max(peak, ++held);
+    if (action.kind == StepKind::backward || action.kind == StepKind::weight_grad)
+      --held;
   }
   return peak;
 }
@@ -180,8 +225,11 @@ std::string drawing(const PipelineSchedule& schedule, const PipelineTimes& times
   const PipelineTimeline timeline = simulate(schedule, times);
   size_t width = 1;
   for (const auto& actions : schedule.actions)
-    for (const auto& action : actions) width = std::max(width, to_text(action, schedule).size());
-  const auto padded = [](std::string text, size_t to) { return text.append(to - text.size(), ' '); };
+    for (const auto& action : actions)
+      width = std::max(width, to_text(action, schedule).size());
+  const auto padded = [](std::string text, size_t to) {
+    return text.append(to - text.size(), ' ');
+  };
   const size_t label = cat("rank ", schedule.ranks - 1).size();
   std::string text;
   for (size_t rank = 0; rank < schedule.actions.size(); ++rank) {
@@ -193,7 +241,8 @@ std::string drawing(const PipelineSchedule& schedule, const PipelineTimes& times
         cells[static_cast<size_t>(at)] = to_text(action, schedule);
     }
     text += padded(cat("rank ", rank), label);
-    for (const std::string& cell : cells) text += cat(" ", padded(cell, width));
+    for (const std::string& cell : cells)
+      text += cat(" ", padded(cell, width));
     text.erase(text.find_last_not_of(' ') + 1);
     text += "\n";
   }

@@ -27,8 +27,8 @@ void set_state(c10::Device device, const at::Tensor& state) {
   generator.set_state(state);
 }
 
-// The same memory as its input, of which autograd is no leaf: a layer may write into it, as into the output
-// of the layer before it in one process.
+// The same memory as its input, of which autograd is no leaf: a layer may write into it, as into
+// the output of the layer before it in one process.
 struct Writable : torch::autograd::Function<Writable> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) {
     return input.detach();
@@ -39,19 +39,22 @@ struct Writable : torch::autograd::Function<Writable> {
   }
 };
 
-// Any stage may begin with a layer that writes into its input. The first stage's is the caller's batch.
+// Any stage may begin with a layer that writes into its input. The first stage's is the caller's
+// batch.
 at::Tensor layer_input(const at::Tensor& input) {
   return input.requires_grad() ? Writable::apply(input) : input.clone();
 }
 
 // A frozen first stage has no graph, and no gradients to find.
 bool has_backward(const at::Tensor& output, const at::Tensor& input) {
-  if (output.requires_grad()) return true;
-  if (!input.requires_grad()) return false;
-  throw Error(
-      ErrorCode::invalid_argument,
-      "pipeline: expected a stage whose output depends on its input or a trained weight, got one that "
-      "depends on neither; look for NoGradGuard and detach() in its forward");
+  if (output.requires_grad())
+    return true;
+  if (!input.requires_grad())
+    return false;
+  throw Error(ErrorCode::invalid_argument,
+              "pipeline: expected a stage whose output depends on its input or a trained weight, "
+              "got one that "
+              "depends on neither; look for NoGradGuard and detach() in its forward");
 }
 
 // A stage that does not use its input gives it zeros.
@@ -62,15 +65,19 @@ at::Tensor gradient_of(const at::Tensor& input, const at::Tensor& found) {
 }  // namespace
 
 RandomStates RandomStates::now(c10::Device device) {
-  return {.on_cpu = state_of(at::kCPU), .on_device = device.is_cpu() ? at::Tensor() : state_of(device)};
+  return {.on_cpu = state_of(at::kCPU),
+          .on_device = device.is_cpu() ? at::Tensor() : state_of(device)};
 }
 
 void RandomStates::restore(c10::Device device) const {
   set_state(at::kCPU, on_cpu);
-  if (!device.is_cpu()) set_state(device, on_device);
+  if (!device.is_cpu())
+    set_state(device, on_device);
 }
 
-at::Tensor StageRunner::forward(int micro_batch, const at::Tensor& input, bool takes_gradient,
+at::Tensor StageRunner::forward(int micro_batch,
+                                const at::Tensor& input,
+                                bool takes_gradient,
                                 bool recompute) {
   Held held{.input = input.detach(), .output = {}, .recompute = recompute};
   held.input.set_requires_grad(takes_gradient);
@@ -87,7 +94,8 @@ at::Tensor StageRunner::forward(int micro_batch, const at::Tensor& input, bool t
 }
 
 void StageRunner::compute_again(Held& held, int micro_batch) {
-  if (!held.recompute) return;
+  if (!held.recompute)
+    return;
   const RandomStates after = RandomStates::now(device_);
   held.random.restore(device_);
   held.output = compute_(layer_input(held.input), micro_batch);
@@ -97,7 +105,8 @@ void StageRunner::compute_again(Held& held, int micro_batch) {
 at::Tensor StageRunner::backward(int micro_batch, const at::Tensor& gradient) {
   Held held = std::move(held_.extract(micro_batch).mapped());
   compute_again(held, micro_batch);
-  if (!has_backward(held.output, held.input)) return {};
+  if (!has_backward(held.output, held.input))
+    return {};
   torch::autograd::backward({held.output}, {gradient});
   return gradient_of(held.input, held.input.grad());
 }
@@ -105,7 +114,8 @@ at::Tensor StageRunner::backward(int micro_batch, const at::Tensor& gradient) {
 at::Tensor StageRunner::input_backward(int micro_batch, const at::Tensor& gradient) {
   Held& held = held_.at(micro_batch);
   compute_again(held, micro_batch);
-  if (!has_backward(held.output, held.input)) return {};
+  if (!has_backward(held.output, held.input))
+    return {};
   InputBackward done = backward_of_input(held.output, gradient, held.input);
   held.left = std::move(done.left);
   return gradient_of(held.input, done.gradient);

@@ -1,5 +1,5 @@
-// A running stage of a pipeline: its forwards and backwards, and what it keeps between them. Knows nothing of
-// ranks and messages. Used only by pipeline.cc.
+// A running stage of a pipeline: its forwards and backwards, and what it keeps between them. Knows
+// nothing of ranks and messages. Used only by pipeline.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,14 +23,16 @@ class StageRunner {
  public:
   using Compute = std::function<at::Tensor(const at::Tensor& input, int micro_batch)>;
 
-  StageRunner(Compute compute, c10::Device device) : compute_(std::move(compute)), device_(device) {}
+  StageRunner(Compute compute, c10::Device device)
+      : compute_(std::move(compute)), device_(device) {}
 
   // With `recompute` it keeps only the input, and recomputes the output before its backward.
   at::Tensor forward(int micro_batch, const at::Tensor& input, bool takes_gradient, bool recompute);
 
-  // Returns the gradient of the input, undefined if the input needs none; adds weight gradients to grad().
-  // Does nothing for a stage that trains nothing and whose input needs no gradient. Throws: invalid_argument
-  // if the input needs a gradient but the output depends neither on it nor on a weight.
+  // Returns the gradient of the input, undefined if the input needs none; adds weight gradients to
+  // grad(). Does nothing for a stage that trains nothing and whose input needs no gradient. Throws:
+  // invalid_argument if the input needs a gradient but the output depends neither on it nor on a
+  // weight.
   at::Tensor backward(int micro_batch, const at::Tensor& gradient);
 
   // The same in two parts.

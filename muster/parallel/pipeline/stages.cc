@@ -24,13 +24,15 @@ namespace {
 
 int64_t parameter_bytes_of(const torch::nn::Module& module) {
   int64_t bytes = 0;
-  for (const at::Tensor& parameter : module.parameters()) bytes += static_cast<int64_t>(parameter.nbytes());
+  for (const at::Tensor& parameter : module.parameters())
+    bytes += static_cast<int64_t>(parameter.nbytes());
   return bytes;
 }
 
 // A GPU works on after its calls have returned.
 void wait_for_device(c10::Device device) {
-  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  if (!device.is_cpu())
+    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
 at::Tensor forward_of(torch::nn::AnyModule& child, const std::string& name, const at::Tensor& x) {
@@ -38,8 +40,11 @@ at::Tensor forward_of(torch::nn::AnyModule& child, const std::string& name, cons
     return child.forward<at::Tensor>(x);
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    refuse_cut(cat("children that take a tensor and give one, got an error from '", name,
-                   "': ", text.substr(0, text.find('\n')), "; wrap it in a module that does"));
+    refuse_cut(cat("children that take a tensor and give one, got an error from '",
+                   name,
+                   "': ",
+                   text.substr(0, text.find('\n')),
+                   "; wrap it in a module that does"));
   }
 }
 
@@ -50,12 +55,15 @@ class StateBefore {
       : parameters_(module.parameters()), buffers_(module.buffers()) {
     for (at::Tensor& parameter : parameters_)
       gradients_.push_back(std::exchange(parameter.mutable_grad(), {}));
-    for (const at::Tensor& buffer : buffers_) values_.push_back(buffer.clone());
+    for (const at::Tensor& buffer : buffers_)
+      values_.push_back(buffer.clone());
   }
   ~StateBefore() {
     const at::NoGradGuard no_grad;
-    for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].mutable_grad() = gradients_[i];
-    for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(values_[i]);
+    for (size_t i = 0; i < parameters_.size(); ++i)
+      parameters_[i].mutable_grad() = gradients_[i];
+    for (size_t i = 0; i < buffers_.size(); ++i)
+      buffers_[i].copy_(values_[i]);
   }
   StateBefore(const StateBefore&) = delete;
   StateBefore& operator=(const StateBefore&) = delete;
@@ -64,7 +72,10 @@ class StateBefore {
   std::vector<at::Tensor> parameters_, gradients_, buffers_, values_;
 };
 
-LayerCost cost_of(torch::nn::AnyModule& child, const std::string& name, at::Tensor& x, int repeats) {
+LayerCost cost_of(torch::nn::AnyModule& child,
+                  const std::string& name,
+                  at::Tensor& x,
+                  int repeats) {
   const StateBefore before(*child.ptr());
   LayerCost cost{.name = name,
                  .seconds = std::numeric_limits<double>::infinity(),
@@ -72,12 +83,14 @@ LayerCost cost_of(torch::nn::AnyModule& child, const std::string& name, at::Tens
   at::Tensor output;
   for (int i = 0; i < std::max(repeats, 1); ++i) {
     const at::Tensor input = x.detach();
-    if (input.is_floating_point()) input.set_requires_grad(true);
+    if (input.is_floating_point())
+      input.set_requires_grad(true);
     const at::Tensor written = input.clone();  // a layer may write into what it gets
     wait_for_device(x.device());
     const auto start = Clock::now();
     output = forward_of(child, name, written);
-    if (output.requires_grad()) torch::autograd::backward({output}, {at::ones_like(output)});
+    if (output.requires_grad())
+      torch::autograd::backward({output}, {at::ones_like(output)});
     wait_for_device(x.device());
     cost.seconds = std::min(cost.seconds, seconds_since(start));
   }
@@ -103,11 +116,18 @@ StageCost larger_of_both(const StageCost& a, const StageCost& b) {
 }
 
 void check_cut(const StageCut& cut, size_t layers) {
-  const auto falls = [](size_t before, size_t after) { return before >= after; };
-  const bool rises = std::adjacent_find(cut.begins.begin(), cut.begins.end(), falls) == cut.begins.end();
-  if (!cut.begins.empty() && cut.begins[0] == 0 && rises && cut.begins.back() < layers) return;
-  refuse_cut(cat("beginnings that rise from 0 to at most ", static_cast<int64_t>(layers) - 1, ", got ",
-                 join(cut.begins, ", "), "; name the first layer of each stage once"));
+  const auto falls = [](size_t before, size_t after) {
+    return before >= after;
+  };
+  const bool rises =
+      std::adjacent_find(cut.begins.begin(), cut.begins.end(), falls) == cut.begins.end();
+  if (!cut.begins.empty() && cut.begins[0] == 0 && rises && cut.begins.back() < layers)
+    return;
+  refuse_cut(cat("beginnings that rise from 0 to at most ",
+                 static_cast<int64_t>(layers) - 1,
+                 ", got ",
+                 join(cut.begins, ", "),
+                 "; name the first layer of each stage once"));
 }
 
 size_t end_of(const StageCut& cut, size_t stage, size_t layers) {
@@ -116,8 +136,11 @@ size_t end_of(const StageCut& cut, size_t stage, size_t layers) {
 
 }  // namespace
 
-std::vector<LayerCost> measure_costs(torch::nn::Sequential model, const at::Tensor& sample, int repeats) {
-  if (model->is_empty()) refuse_cut("a model with layers, got an empty one; put layers in");
+std::vector<LayerCost> measure_costs(torch::nn::Sequential model,
+                                     const at::Tensor& sample,
+                                     int repeats) {
+  if (model->is_empty())
+    refuse_cut("a model with layers, got an empty one; put layers in");
   const at::AutoGradMode with_gradients(true);
   const auto names = model->named_children().keys();
   std::vector<LayerCost> costs;
@@ -131,7 +154,8 @@ std::vector<LayerCost> measure_costs(torch::nn::Sequential model, const at::Tens
 
 std::vector<LayerCost> average_costs(std::vector<LayerCost> costs, ProcessGroup group) {
   at::Tensor seconds = at::empty({static_cast<int64_t>(costs.size())}, at::kDouble);
-  for (size_t i = 0; i < costs.size(); ++i) seconds[static_cast<int64_t>(i)] = costs[i].seconds;
+  for (size_t i = 0; i < costs.size(); ++i)
+    seconds[static_cast<int64_t>(i)] = costs[i].seconds;
   group.all_reduce(seconds, ReduceOp::avg);
   for (size_t i = 0; i < costs.size(); ++i)
     costs[i].seconds = seconds[static_cast<int64_t>(i)].item<double>();
@@ -142,7 +166,12 @@ std::vector<LayerCost> average_costs(std::vector<LayerCost> costs, ProcessGroup 
 StageCut balanced_cut(const std::vector<LayerCost>& costs, size_t stages, int64_t most_bytes) {
   const size_t layers = costs.size();
   if (stages < 1 || stages > layers)
-    refuse_cut(cat("1 to ", layers, " stages of ", plural(layers, "layer"), ", got ", stages,
+    refuse_cut(cat("1 to ",
+                   layers,
+                   " stages of ",
+                   plural(layers, "layer"),
+                   ", got ",
+                   stages,
                    "; take fewer stages or split layers"));
   constexpr double kNever = std::numeric_limits<double>::infinity();
   std::vector<std::vector<StageCost>> best(stages, std::vector<StageCost>(layers + 1, {kNever, 0}));
@@ -152,21 +181,26 @@ StageCut balanced_cut(const std::vector<LayerCost>& costs, size_t stages, int64_
       const size_t earliest = stage, latest = stage == 0 ? 0 : end - 1;
       for (size_t begin = earliest; begin <= latest; ++begin) {
         const StageCost last = sum_of(costs, begin, end);
-        if (most_bytes > 0 && last.second > most_bytes) continue;
+        if (most_bytes > 0 && last.second > most_bytes)
+          continue;
         const StageCost dearest = stage == 0 ? last : larger_of_both(best[stage - 1][begin], last);
-        if (dearest >= best[stage][end]) continue;
+        if (dearest >= best[stage][end])
+          continue;
         best[stage][end] = dearest;
         begin_of_last[stage][end] = begin;
       }
     }
   }
   if (best[stages - 1][layers].first == kNever)
-    refuse_cut(cat("stages of at most ", format_bytes(static_cast<uint64_t>(most_bytes)),
-                   " of parameters, got layers that do not fit into ", stages,
+    refuse_cut(cat("stages of at most ",
+                   format_bytes(static_cast<uint64_t>(most_bytes)),
+                   " of parameters, got layers that do not fit into ",
+                   stages,
                    "; take more stages or allow more"));
   StageCut cut{.begins = std::vector<size_t>(stages)};
   size_t end = layers;
-  for (size_t stage = stages; stage-- > 0;) end = cut.begins[stage] = begin_of_last[stage][end];
+  for (size_t stage = stages; stage-- > 0;)
+    end = cut.begins[stage] = begin_of_last[stage][end];
   return cut;
 }
 
@@ -186,16 +220,36 @@ std::string to_text(const StageCut& cut, const std::vector<LayerCost>& costs) {
     const size_t begin = cut.begins[stage], end = end_of(cut, stage, costs.size());
     const auto [seconds, bytes] = sum_of(costs, begin, end);
     dearest = std::max(dearest, seconds);
-    text += cat("stage ", stage, ": layers ", begin, "-", end - 1, " (", costs[begin].name, " to ",
-                costs[end - 1].name, "), ", seconds * 1e3, " ms, ", bytes, " bytes of parameters, gives ",
-                costs[end - 1].activation_bytes, " bytes\n");
+    text += cat("stage ",
+                stage,
+                ": layers ",
+                begin,
+                "-",
+                end - 1,
+                " (",
+                costs[begin].name,
+                " to ",
+                costs[end - 1].name,
+                "), ",
+                seconds * 1e3,
+                " ms, ",
+                bytes,
+                " bytes of parameters, gives ",
+                costs[end - 1].activation_bytes,
+                " bytes\n");
   }
   const double even = whole / static_cast<double>(cut.begins.size());
-  return text + cat("the slowest stage takes ", dearest * 1e3, " ms; an even division of ", whole * 1e3,
-                    " ms would be ", even * 1e3, " ms\n");
+  return text + cat("the slowest stage takes ",
+                    dearest * 1e3,
+                    " ms; an even division of ",
+                    whole * 1e3,
+                    " ms would be ",
+                    even * 1e3,
+                    " ms\n");
 }
 
-std::vector<torch::nn::Sequential> cut_into_stages(torch::nn::Sequential model, const StageCut& cut) {
+std::vector<torch::nn::Sequential> cut_into_stages(torch::nn::Sequential model,
+                                                   const StageCut& cut) {
   check_cut(cut, model->size());
   const auto names = model->named_children().keys();
   std::vector<torch::nn::Sequential> stages;
@@ -208,14 +262,20 @@ std::vector<torch::nn::Sequential> cut_into_stages(torch::nn::Sequential model, 
   return stages;
 }
 
-StagesImpl::StagesImpl(torch::nn::Sequential model, const StageCut& cut, std::vector<c10::Device> devices)
+StagesImpl::StagesImpl(torch::nn::Sequential model,
+                       const StageCut& cut,
+                       std::vector<c10::Device> devices)
     : stages_(cut_into_stages(std::move(model), cut)), devices_(std::move(devices)) {
   if (devices_.size() != stages_.size())
-    refuse_cut(cat("a device for each of ", plural(stages_.size(), "stage"), ", got ", devices_.size(),
+    refuse_cut(cat("a device for each of ",
+                   plural(stages_.size(), "stage"),
+                   ", got ",
+                   devices_.size(),
                    "; name one more than once where stages share it"));
   for (size_t i = 0; i < stages_.size(); ++i) {
     stages_[i]->to(devices_[i]);
-    for (const auto& child : stages_[i]->named_children()) register_module(child.key(), child.value());
+    for (const auto& child : stages_[i]->named_children())
+      register_module(child.key(), child.value());
   }
 }
 

@@ -14,22 +14,40 @@ namespace muster {
 namespace {
 
 // Empty: nothing is wrong.
-std::string flat_problem(const std::string& owner, const std::vector<at::Tensor>& parameters,
+std::string flat_problem(const std::string& owner,
+                         const std::vector<at::Tensor>& parameters,
                          const ProcessGroup& group) {
   if (parameters.empty())
-    return cat(owner, ": expected parameters, got none (rank ", group.job_rank(), "); give the model's");
+    return cat(
+        owner, ": expected parameters, got none (rank ", group.job_rank(), "); give the model's");
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i];
-    const std::string name = cat("parameter ", i, ", ", c10::toString(parameter.scalar_type()), " [",
-                                 join(parameter.sizes(), ", "), "],");
+    const std::string name = cat("parameter ",
+                                 i,
+                                 ", ",
+                                 c10::toString(parameter.scalar_type()),
+                                 " [",
+                                 join(parameter.sizes(), ", "),
+                                 "],");
     if (parameter.device() != group.device()) {
-      return cat(owner, ": expected parameters on ", group.device().str(), ", got ", name, " on ",
-                 parameter.device().str(), " (rank ", group.job_rank(),
+      return cat(owner,
+                 ": expected parameters on ",
+                 group.device().str(),
+                 ", got ",
+                 name,
+                 " on ",
+                 parameter.device().str(),
+                 " (rank ",
+                 group.job_rank(),
                  "); move the model to the rank's device first");
     }
     if (parameter.layout() != at::kStrided || parameter.nbytes() > parameter.storage().nbytes()) {
-      return cat(owner, ": expected dense parameters that are not sharded yet, got ", name,
-                 " without memory (rank ", group.job_rank(), "); shard each parameter only once");
+      return cat(owner,
+                 ": expected dense parameters that are not sharded yet, got ",
+                 name,
+                 " without memory (rank ",
+                 group.job_rank(),
+                 "); shard each parameter only once");
     }
   }
   return {};
@@ -58,17 +76,24 @@ std::vector<FlatPiece> FlatLayout::pieces(int rank) const {
   for (size_t i = 0; i < counts.size(); ++i) {
     const int64_t begin = std::max(first, offsets[i]), end = std::min(last, offsets[i] + counts[i]);
     if (begin < end)
-      found.push_back(
-          {.parameter = i, .begin = begin - offsets[i], .at = begin - first, .length = end - begin});
+      found.push_back({.parameter = i,
+                       .begin = begin - offsets[i],
+                       .at = begin - first,
+                       .length = end - begin});
   }
   return found;
 }
 
-void agree_on_parameters(const std::string& owner, const std::vector<at::Tensor>& parameters,
-                         std::string wrong, std::vector<Term> terms, ProcessGroup& group) {
-  if (wrong.empty()) wrong = flat_problem(owner, parameters, group);
+void agree_on_parameters(const std::string& owner,
+                         const std::vector<at::Tensor>& parameters,
+                         std::string wrong,
+                         std::vector<Term> terms,
+                         ProcessGroup& group) {
+  if (wrong.empty())
+    wrong = flat_problem(owner, parameters, group);
   std::string trained;
-  for (const at::Tensor& parameter : parameters) trained += parameter.requires_grad() ? '1' : '0';
+  for (const at::Tensor& parameter : parameters)
+    trained += parameter.requires_grad() ? '1' : '0';
   terms.push_back({.name = "trained parameters", .value = trained});
   if (wrong.empty()) {
     const std::vector<Term> of_parameters = terms_of("parameter", parameters);
@@ -79,20 +104,32 @@ void agree_on_parameters(const std::string& owner, const std::vector<at::Tensor>
 
 bool lies_at(const at::Tensor& parameter, const at::Tensor& place) {
   return parameter.storage().unsafeGetStorageImpl() == place.storage().unsafeGetStorageImpl() &&
-         parameter.storage_offset() == place.storage_offset() && parameter.sizes() == place.sizes() &&
-         parameter.strides() == place.strides() && parameter.scalar_type() == place.scalar_type();
+         parameter.storage_offset() == place.storage_offset() &&
+         parameter.sizes() == place.sizes() && parameter.strides() == place.strides() &&
+         parameter.scalar_type() == place.scalar_type();
 }
 
-void require_same_place(const std::string& owner, const at::Tensor& parameter, const at::Tensor& place,
+void require_same_place(const std::string& owner,
+                        const at::Tensor& parameter,
+                        const at::Tensor& place,
                         const ProcessGroup& group) {
-  if (parameter.sizes() == place.sizes() && parameter.device() == place.device()) return;
+  if (parameter.sizes() == place.sizes() && parameter.device() == place.device())
+    return;
   const auto kind_of = [](const at::Tensor& tensor) {
-    return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "] on ",
+    return cat(c10::toString(tensor.scalar_type()),
+               " [",
+               join(tensor.sizes(), ", "),
+               "] on ",
                tensor.device().str());
   };
   throw Error(ErrorCode::failed_precondition,
-              cat(owner, ": expected parameters as they were sharded, ", kind_of(place), ", got ",
-                  kind_of(parameter), " (rank ", group.job_rank(),
+              cat(owner,
+                  ": expected parameters as they were sharded, ",
+                  kind_of(place),
+                  ", got ",
+                  kind_of(parameter),
+                  " (rank ",
+                  group.job_rank(),
                   "); load values of the same shape, and move the model before it is sharded"));
 }
 

@@ -1,5 +1,6 @@
-// The layout of parameters in a flat buffer of which each rank of a group owns an equal part. Used by the
-// classes that shard state (sharded_optimizer.h, fully_sharded.h); knows nothing of gradients.
+// The layout of parameters in a flat buffer of which each rank of a group owns an equal part. Used
+// by the classes that shard state (sharded_optimizer.h, fully_sharded.h); knows nothing of
+// gradients.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,7 +27,8 @@ struct FlatLayout {
   FlatLayout(const std::vector<at::Tensor>& parameters, int ranks);
 
   int64_t length() const { return part * ranks; }  // including the padding at the end
-  // A view of a parameter's place in a flat tensor of `length()` elements, in the parameter's shape.
+  // A view of a parameter's place in a flat tensor of `length()` elements, in the parameter's
+  // shape.
   at::Tensor place(const at::Tensor& flat, size_t parameter) const;
   std::vector<FlatPiece> pieces(int rank) const;
 
@@ -36,19 +38,23 @@ struct FlatLayout {
   int ranks = 1;
 };
 
-// Compares the parameters' types, shapes, values and requires_grad, and everything in `terms`, over the
-// group's ranks. `wrong`: what this rank has already found wrong.
-// Collective: yes.
-// Throws: invalid_argument, on every rank, if they differ, or if a rank's parameters are on another device
+// Compares the parameters' types, shapes, values and requires_grad, and everything in `terms`, over
+// the group's ranks. `wrong`: what this rank has already found wrong. Collective: yes. Throws:
+// invalid_argument, on every rank, if they differ, or if a rank's parameters are on another device
 // than its own or are already sharded.
-void agree_on_parameters(const std::string& owner, const std::vector<at::Tensor>& parameters,
-                         std::string wrong, std::vector<Term> terms, ProcessGroup& group);
+void agree_on_parameters(const std::string& owner,
+                         const std::vector<at::Tensor>& parameters,
+                         std::string wrong,
+                         std::vector<Term> terms,
+                         ProcessGroup& group);
 
-// Whether a parameter still has the memory of `place`; torch::load and vector_to_parameters give it new
-// memory.
+// Whether a parameter still has the memory of `place`; torch::load and vector_to_parameters give it
+// new memory.
 bool lies_at(const at::Tensor& parameter, const at::Tensor& place);
 // Throws: failed_precondition if such memory has another shape or device than the place.
-void require_same_place(const std::string& owner, const at::Tensor& parameter, const at::Tensor& place,
+void require_same_place(const std::string& owner,
+                        const at::Tensor& parameter,
+                        const at::Tensor& place,
                         const ProcessGroup& group);
 
 // Moves the parameters into a new flat buffer, and returns it; they become views of it.

@@ -13,17 +13,24 @@ ParameterNames::ParameterNames(const torch::nn::Module& model) {
 const std::vector<std::string>& ParameterNames::of(const std::string& owner,
                                                    const at::Tensor& parameter) const {
   const auto found = names_.find(parameter.unsafeGetTensorImpl());
-  if (found != names_.end()) return found->second;
-  throw Error(ErrorCode::invalid_argument,
-              cat(owner,
-                  ": expected the model whose parameters are divided, got one without a parameter of "
-                  "shape [",
-                  join(parameter.sizes(), ", "), "]; give the outermost module"));
+  if (found != names_.end())
+    return found->second;
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat(owner,
+          ": expected the model whose parameters are divided, got one without a parameter of "
+          "shape [",
+          join(parameter.sizes(), ", "),
+          "]; give the outermost module"));
 }
 
-void add_flat_pieces(TensorPieces& to, const std::string& owner, const ParameterNames& names,
-                     const FlatLayout& layout, const std::vector<at::Tensor>& parameters,
-                     const std::vector<FlatPiece>& pieces, const std::vector<at::Tensor>& tensors) {
+void add_flat_pieces(TensorPieces& to,
+                     const std::string& owner,
+                     const ParameterNames& names,
+                     const FlatLayout& layout,
+                     const std::vector<at::Tensor>& parameters,
+                     const std::vector<FlatPiece>& pieces,
+                     const std::vector<at::Tensor>& tensors) {
   for (size_t i = 0; i < parameters.size(); ++i)  // those without elements lie nowhere
     if (layout.counts[i] == 0)
       for (const std::string& name : names.of(owner, parameters[i]))

@@ -25,8 +25,12 @@ class ParameterNames {
 };
 
 // `tensors[i]` has the elements of `pieces[i]`.
-void add_flat_pieces(TensorPieces& to, const std::string& owner, const ParameterNames& names,
-                     const FlatLayout& layout, const std::vector<at::Tensor>& parameters,
-                     const std::vector<FlatPiece>& pieces, const std::vector<at::Tensor>& tensors);
+void add_flat_pieces(TensorPieces& to,
+                     const std::string& owner,
+                     const ParameterNames& names,
+                     const FlatLayout& layout,
+                     const std::vector<at::Tensor>& parameters,
+                     const std::vector<FlatPiece>& pieces,
+                     const std::vector<at::Tensor>& tensors);
 
 }  // namespace muster

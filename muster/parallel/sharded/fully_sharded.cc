@@ -13,13 +13,15 @@ namespace muster {
 
 namespace detail {
 
-FullyShardedForward::FullyShardedForward(std::shared_ptr<FullyShardedUnit> unit) : unit_(std::move(unit)) {
+FullyShardedForward::FullyShardedForward(std::shared_ptr<FullyShardedUnit> unit)
+    : unit_(std::move(unit)) {
   unit_->before_forward();
   first_node_ = at::sequence_number::peek();
 }
 
 FullyShardedForward::~FullyShardedForward() {
-  if (const auto set = unit_->owner.lock()) --set->depth;
+  if (const auto set = unit_->owner.lock())
+    --set->depth;
 }
 
 void FullyShardedForward::finish(const std::vector<ForwardOutput>& outputs) {
@@ -42,8 +44,12 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
   for (const at::Tensor& parameter : parameters) {
     if (parameter.scalar_type() != parameters[0].scalar_type()) {
       wrong = cat("fully sharded: expected parameters of one type in a module, got ",
-                  c10::toString(parameters[0].scalar_type()), " and ", c10::toString(parameter.scalar_type()),
-                  " (rank ", set_->group.job_rank(), "); wrap the modules of each type separately");
+                  c10::toString(parameters[0].scalar_type()),
+                  " and ",
+                  c10::toString(parameter.scalar_type()),
+                  " (rank ",
+                  set_->group.job_rank(),
+                  "); wrap the modules of each type separately");
     }
   }
   const auto type_of = [](const std::optional<at::ScalarType>& type) {
@@ -54,11 +60,13 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
                                    {"prefetch", cat(set_->options.prefetch)}};
   const bool only_calls = parameters.empty() && view.outer;  // none of its own
   const auto agree = [&](ProcessGroup& group) {
-    if (only_calls) return require_agreement(group, "fully sharded", wrong, terms);
+    if (only_calls)
+      return require_agreement(group, "fully sharded", wrong, terms);
     agree_on_parameters("fully sharded", parameters, wrong, terms, group);
   };
   agree(set_->group);
-  if (set_->options.replicate_group) agree(*set_->options.replicate_group);
+  if (set_->options.replicate_group)
+    agree(*set_->options.replicate_group);
   auto& units = only_calls ? set_->without_parameters : set_->units;
   units.push_back(std::make_shared<FullyShardedUnit>(set_, std::ssize(units), std::move(view)));
   FullyShardedUnit& unit = *units.back();
@@ -73,7 +81,8 @@ std::vector<at::Tensor> FullySharded::parameters() const {
   std::vector<at::Tensor> all;
   for (const auto& unit : set_->units) {
     for (size_t i = 0; i < unit->pieces.size(); ++i)
-      if (unit->parameters[unit->pieces[i].parameter].requires_grad()) all.push_back(unit->tensors[i]);
+      if (unit->parameters[unit->pieces[i].parameter].requires_grad())
+        all.push_back(unit->tensors[i]);
   }
   return all;
 }
@@ -87,14 +96,18 @@ std::vector<OptimizerParamGroup> FullySharded::parameters(
       const auto owner = set_->owners.find(parameter.unsafeGetTensorImpl());
       if (owner == set_->owners.end()) {
         throw Error(ErrorCode::invalid_argument,
-                    cat("fully sharded: expected groups of the wrapped modules' parameters, got another one "
+                    cat("fully sharded: expected groups of the wrapped modules' parameters, got "
+                        "another one "
                         "of shape [",
-                        join(parameter.sizes(), ", "), "] (rank ", set_->group.job_rank(),
+                        join(parameter.sizes(), ", "),
+                        "] (rank ",
+                        set_->group.job_rank(),
                         "); wrap the module that it is in first"));
       }
       const FullyShardedUnit& unit = *owner->second;
       for (size_t i = 0; i < unit.pieces.size(); ++i)
-        if (unit.parameters[unit.pieces[i].parameter].is_same(parameter)) parts.push_back(unit.tensors[i]);
+        if (unit.parameters[unit.pieces[i].parameter].is_same(parameter))
+          parts.push_back(unit.tensors[i]);
     }
     if (group.has_options()) {
       divided.emplace_back(std::move(parts), group.options().clone());
@@ -106,7 +119,8 @@ std::vector<OptimizerParamGroup> FullySharded::parameters(
 }
 
 at::Tensor FullySharded::clip_grad_norm(double max_norm) {
-  for (const auto& unit : set_->units) unit->clear_parts();
+  for (const auto& unit : set_->units)
+    unit->clear_parts();
   return clip_sharded_grads(parameters(), max_norm, set_->group);
 }
 
@@ -118,31 +132,39 @@ std::shared_ptr<void> FullySharded::no_sync() {
 
 std::shared_ptr<void> FullySharded::whole_parameters() {
   if (set_->whole) {
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("whole_parameters: expected no guard of an earlier call, got one that still exists (rank ",
-            set_->group.job_rank(), "); end its scope first"));
+    throw Error(ErrorCode::failed_precondition,
+                cat("whole_parameters: expected no guard of an earlier call, got one that still "
+                    "exists (rank ",
+                    set_->group.job_rank(),
+                    "); end its scope first"));
   }
-  for (const auto& unit : set_->units) unit->make_whole();
+  for (const auto& unit : set_->units)
+    unit->make_whole();
   set_->whole = true;
   return {nullptr, [set = set_](void*) {
             set->whole = false;
-            for (const auto& unit : set->units) unit->take_parts();
+            for (const auto& unit : set->units)
+              unit->take_parts();
           }};
 }
 
-void FullySharded::gather_state(torch::optim::Optimizer& optimizer, torch::optim::Optimizer& plain) {
+void FullySharded::gather_state(torch::optim::Optimizer& optimizer,
+                                torch::optim::Optimizer& plain) {
   for (const auto& unit : set_->units)
     gather_optimizer_state(
-        {unit->layout, unit->parameters, unit->pieces, unit->tensors, unit->part.options()}, optimizer, plain,
+        {unit->layout, unit->parameters, unit->pieces, unit->tensors, unit->part.options()},
+        optimizer,
+        plain,
         set_->group);
   copy_group_options(optimizer, plain);
 }
 
-void FullySharded::divide_state(torch::optim::Optimizer& optimizer, torch::optim::Optimizer& plain) {
+void FullySharded::divide_state(torch::optim::Optimizer& optimizer,
+                                torch::optim::Optimizer& plain) {
   for (const auto& unit : set_->units)
     divide_optimizer_state(
-        {unit->layout, unit->parameters, unit->pieces, unit->tensors, unit->part.options()}, optimizer,
+        {unit->layout, unit->parameters, unit->pieces, unit->tensors, unit->part.options()},
+        optimizer,
         plain);
   copy_group_options(plain, optimizer);
 }
@@ -151,17 +173,28 @@ TensorPieces FullySharded::pieces(const torch::nn::Module& model) const {
   const ParameterNames names(model);
   TensorPieces pieces;
   for (const auto& unit : set_->units)
-    if (!set_->whole) unit->take_replaced();
+    if (!set_->whole)
+      unit->take_replaced();
   for (const auto& unit : set_->units)
-    add_flat_pieces(pieces, "fully sharded", names, unit->layout, unit->parameters, unit->pieces,
+    add_flat_pieces(pieces,
+                    "fully sharded",
+                    names,
+                    unit->layout,
+                    unit->parameters,
+                    unit->pieces,
                     unit->tensors);
   for (const auto& item : model.named_parameters()) {
-    if (set_->owners.contains(item.value().unsafeGetTensorImpl())) continue;
+    if (set_->owners.contains(item.value().unsafeGetTensorImpl()))
+      continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("fully sharded: expected a model whose parameters are all divided, got '", item.key(),
-                    "', which is not (rank ", set_->group.job_rank(), "); wrap the module that it is in"));
+                cat("fully sharded: expected a model whose parameters are all divided, got '",
+                    item.key(),
+                    "', which is not (rank ",
+                    set_->group.job_rank(),
+                    "); wrap the module that it is in"));
   }
-  for (const auto& item : model.named_buffers()) pieces.push_back(buffer_piece(item.key(), item.value()));
+  for (const auto& item : model.named_buffers())
+    pieces.push_back(buffer_piece(item.key(), item.value()));
   return pieces;
 }
 

@@ -1,17 +1,17 @@
-// A model whose parameters, gradients and optimizer state are divided over a group's ranks (ZeRO-3). A
-// module's parameters are gathered before its forward, freed after it, and gathered again before its
-// backward. Gradients are reduced to their owners while the backward goes on.
+// A model whose parameters, gradients and optimizer state are divided over a group's ranks
+// (ZeRO-3). A module's parameters are gathered before its forward, freed after it, and gathered
+// again before its backward. Gradients are reduced to their owners while the backward goes on.
 //
 //   muster::FullySharded sharded(group);
 //   std::vector<muster::FullyShardedModule<GptBlock>> blocks;    // the units of gathering
 //   for (auto& block : gpt_blocks) blocks.push_back(sharded.wrap(block));
-//   auto model = sharded.wrap(gpt);                              // the rest: its forward calls `blocks`
-//   torch::optim::AdamW optimizer(sharded.parameters(), 1e-3);   // on this rank's parts
+//   auto model = sharded.wrap(gpt);                              // the rest: its forward calls
+//   `blocks` torch::optim::AdamW optimizer(sharded.parameters(), 1e-3);   // on this rank's parts
 //   … model(batch); loss.backward(); sharded.clip_grad_norm(1.0); optimizer.step();
 //
-// Formula: bytes of memory per parameter and rank (fp32, Adam, N ranks): 16/N, plus two whole modules with
-// gradients. Source: torch.distributed.fsdp.fully_shard; Zhao et al., 2023. C++ modules have no forward
-// hooks, so a wrapper provides the forward.
+// Formula: bytes of memory per parameter and rank (fp32, Adam, N ranks): 16/N, plus two whole
+// modules with gradients. Source: torch.distributed.fsdp.fully_shard; Zhao et al., 2023. C++
+// modules have no forward hooks, so a wrapper provides the forward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,11 +32,12 @@
 namespace muster {
 
 struct FullyShardedOptions {
-  // The type in which modules compute and parameters are gathered: bf16 halves both. The parts keep their
-  // type.
+  // The type in which modules compute and parameters are gathered: bf16 halves both. The parts keep
+  // their type.
   std::optional<at::ScalarType> compute_dtype = {};
-  std::optional<at::ScalarType> reduce_dtype = {};  // of gradients in transit; default: the parameters' type
-  bool prefetch = true;                             // gather the next module's parameters during computation
+  std::optional<at::ScalarType> reduce_dtype =
+      {};                // of gradients in transit; default: the parameters' type
+  bool prefetch = true;  // gather the next module's parameters during computation
   // Ranks of other groups with the same parts: gradients are averaged over them too.
   std::optional<ProcessGroup> replicate_group = {};
 };
@@ -71,10 +72,10 @@ class FullyShardedModule {
 
   // Runs the module's forward.
   // Collective: yes, and so is the backward through the result.
-  // Throws: failed_precondition, with gradients on, if the result holds no visible tensors or if one shares
-  // the memory of a parameter, which will be freed; the same for parameters that got new values (torch::load)
-  // which differ between ranks; invalid_argument where ranks run different modules; whatever the module's
-  // forward throws, and failures of peers.
+  // Throws: failed_precondition, with gradients on, if the result holds no visible tensors or if
+  // one shares the memory of a parameter, which will be freed; the same for parameters that got new
+  // values (torch::load) which differ between ranks; invalid_argument where ranks run different
+  // modules; whatever the module's forward throws, and failures of peers.
   template <class... Args>
   auto forward(Args&&... args) {
     detail::FullyShardedForward running(unit_);
@@ -98,12 +99,12 @@ class FullySharded {
  public:
   explicit FullySharded(ProcessGroup group, const FullyShardedOptions& options = {});
 
-  // Divides the module's parameters, except those already wrapped: wrap inner modules first. All ranks must
-  // run the modules in the same order, and in each backward train the same parameters. A module that only
-  // calls wrapped ones needs no parameters of its own. Parameters that are frozen now must stay frozen.
-  // Collective: over the group.
-  // Throws: invalid_argument, on every rank, for parameters that differ between ranks, are on another device
-  // than the rank's, have several types, are tied to a separately wrapped module, or do not exist.
+  // Divides the module's parameters, except those already wrapped: wrap inner modules first. All
+  // ranks must run the modules in the same order, and in each backward train the same parameters. A
+  // module that only calls wrapped ones needs no parameters of its own. Parameters that are frozen
+  // now must stay frozen. Collective: over the group. Throws: invalid_argument, on every rank, for
+  // parameters that differ between ranks, are on another device than the rank's, have several
+  // types, are tied to a separately wrapped module, or do not exist.
   template <class Module>
   FullyShardedModule<Module> wrap(Module module) {
     auto unit = add(*module);
@@ -112,36 +113,36 @@ class FullySharded {
 
   // This rank's parts, each with one dimension, for elementwise optimizers (not LBFGS).
   std::vector<at::Tensor> parameters() const;
-  // Replaces the parameters in a model's parameter groups by this rank's parts; groups may thus be formed by
-  // the parameters' shapes. Throws: invalid_argument for a parameter of a module that is not wrapped.
+  // Replaces the parameters in a model's parameter groups by this rank's parts; groups may thus be
+  // formed by the parameters' shapes. Throws: invalid_argument for a parameter of a module that is
+  // not wrapped.
   std::vector<torch::optim::OptimizerParamGroup> parameters(
       const std::vector<torch::optim::OptimizerParamGroup>& groups) const;
 
   // Clips by the norm of all ranks' gradients. Returns the norm before clipping. Collective: yes.
   at::Tensor clip_grad_norm(double max_norm);
 
-  // While the guard lives, backwards reduce nothing: whole gradients add up, in the type of the reduction.
+  // While the guard lives, backwards reduce nothing: whole gradients add up, in the type of the
+  // reduction.
   [[nodiscard]] std::shared_ptr<void> no_sync();
 
-  // While the guard lives, every rank has the modules' whole parameters in their own type, for evaluation,
-  // and for save_checkpoint and load_checkpoint, which see a plain model. Changes to them are kept. Forwards
-  // are those of the bare modules.
-  // Collective: yes.
-  // Throws: failed_precondition for a second guard.
+  // While the guard lives, every rank has the modules' whole parameters in their own type, for
+  // evaluation, and for save_checkpoint and load_checkpoint, which see a plain model. Changes to
+  // them are kept. Forwards are those of the bare modules. Collective: yes. Throws:
+  // failed_precondition for a second guard.
   [[nodiscard]] std::shared_ptr<void> whole_parameters();
 
   // Converts the state of an optimizer of parameters() to that of a plain optimizer of the modules'
-  // parameters, and back, for checkpoints. `plain` may have parameters of other models too. Options (rates)
-  // are copied group by group, if the numbers of groups are equal.
-  // Collective: gather_state.
-  // Throws: invalid_argument for optimizers of two kinds, and for kinds other than SGD, Adam, AdamW, Adagrad
-  // and RMSprop.
+  // parameters, and back, for checkpoints. `plain` may have parameters of other models too. Options
+  // (rates) are copied group by group, if the numbers of groups are equal. Collective:
+  // gather_state. Throws: invalid_argument for optimizers of two kinds, and for kinds other than
+  // SGD, Adam, AdamW, Adagrad and RMSprop.
   void gather_state(torch::optim::Optimizer& optimizer, torch::optim::Optimizer& plain);
   void divide_state(torch::optim::Optimizer& optimizer, torch::optim::Optimizer& plain);
 
   // This rank's parts, by the outermost module's names for their parameters, and its buffers: for
-  // Checkpoints::add, with the optimizer of parameters(). Throws: invalid_argument for a module that lacks
-  // anything that was wrapped.
+  // Checkpoints::add, with the optimizer of parameters(). Throws: invalid_argument for a module
+  // that lacks anything that was wrapped.
   TensorPieces pieces(const torch::nn::Module& model) const;
 
   ShardedTraffic traffic() const;

@@ -20,11 +20,13 @@ namespace muster::detail {
 
 namespace {
 
-// The running backward of a set. Its end comes with the graph's, also where an error keeps the rest away.
+// The running backward of a set. Its end comes with the graph's, also where an error keeps the rest
+// away.
 struct FullyShardedGraph {
   explicit FullyShardedGraph(std::weak_ptr<FullyShardedSet> set_) : set(std::move(set_)) {}
   ~FullyShardedGraph() {
-    if (const auto still = set.lock(); still && !has_ended) still->end_graph();
+    if (const auto still = set.lock(); still && !has_ended)
+      still->end_graph();
   }
   FullyShardedGraph(const FullyShardedGraph&) = delete;
   FullyShardedGraph& operator=(const FullyShardedGraph&) = delete;
@@ -35,10 +37,12 @@ struct FullyShardedGraph {
 
 std::string look_at_gradient(const ProcessGroup& group) {
   return cat(
-      "fully sharded: expected gradients to be read from sharded.parameters(), got a look at that of a "
+      "fully sharded: expected gradients to be read from sharded.parameters(), got a look at that "
+      "of a "
       "module's own parameter, which lies in the ranks' parts (rank ",
       group.job_rank(),
-      "); give optimizers sharded.parameters(), clip by sharded.clip_grad_norm(), clear with zero_grad() "
+      "); give optimizers sharded.parameters(), clip by sharded.clip_grad_norm(), clear with "
+      "zero_grad() "
       "without an argument");
 }
 
@@ -46,21 +50,25 @@ std::string look_at_parameter(const std::string& name, const ProcessGroup& group
   return cat(
       "fully sharded: expected parameters to be read in their wrapped module's forward, or while "
       "whole_parameters() lives, got a look at those of the module of '",
-      name, "' while they have no memory (rank ", group.job_rank(),
-      "); call the module that wrap() returned, give optimizers sharded.parameters(), and load weights while "
+      name,
+      "' while they have no memory (rank ",
+      group.job_rank(),
+      "); call the module that wrap() returned, give optimizers sharded.parameters(), and load "
+      "weights while "
       "whole_parameters() lives");
 }
 
 void refuse_write(c10::StorageImpl*) {
-  throw Error(
-      ErrorCode::failed_precondition,
-      "fully sharded: expected a module's own parameters to be changed while whole_parameters() lives, got "
-      "a change while they have no memory; give optimizers sharded.parameters()");
+  throw Error(ErrorCode::failed_precondition,
+              "fully sharded: expected a module's own parameters to be changed while "
+              "whole_parameters() lives, got "
+              "a change while they have no memory; give optimizers sharded.parameters()");
 }
 
 }  // namespace
 
-// A weight of a wrapped module that a module outside of it has too would be read without memory there.
+// A weight of a wrapped module that a module outside of it has too would be read without memory
+// there.
 FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Module& module) {
   FullyShardedModuleView view;
   std::set<const c10::TensorImpl*> seen;
@@ -73,9 +81,12 @@ FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Mod
       if (owner != set.owners.end()) {
         view.outer = true;
         if (!owner->second->modules.contains(&inner)) {
-          view.wrong = cat("fully sharded: expected parameters that one wrapped module alone has, got '",
-                           name, "', which is tied to one that was wrapped before (rank ",
-                           set.group.job_rank(), "); wrap one module that holds both, and neither of them");
+          view.wrong =
+              cat("fully sharded: expected parameters that one wrapped module alone has, got '",
+                  name,
+                  "', which is tied to one that was wrapped before (rank ",
+                  set.group.job_rank(),
+                  "); wrap one module that holds both, and neither of them");
         }
       } else if (seen.insert(which).second) {
         view.parameters.push_back(item.value());
@@ -83,18 +94,23 @@ FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Mod
       }
     }
   });
-  const auto has_it = [&](const auto& unit) { return unit->modules.contains(&module); };
+  const auto has_it = [&](const auto& unit) {
+    return unit->modules.contains(&module);
+  };
   if (view.parameters.empty() &&
       (std::any_of(set.units.begin(), set.units.end(), has_it) ||
        std::any_of(set.without_parameters.begin(), set.without_parameters.end(), has_it)))
-    view.wrong = cat(
-        "fully sharded: expected a module whose parameters are not wrapped, got one that is wrapped already "
-        "or lies in one that is (rank ",
-        set.group.job_rank(), "); wrap inner modules first, each once");
+    view.wrong =
+        cat("fully sharded: expected a module whose parameters are not wrapped, got one that is "
+            "wrapped already "
+            "or lies in one that is (rank ",
+            set.group.job_rank(),
+            "); wrap inner modules first, each once");
   return view;
 }
 
-FullyShardedUnit::FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_, int64_t number_,
+FullyShardedUnit::FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_,
+                                   int64_t number_,
                                    FullyShardedModuleView module)
     : owner(set_),
       number(number_),
@@ -104,33 +120,43 @@ FullyShardedUnit::FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_,
       modules(std::move(module.modules)),
       layout(parameters, group.size()),
       outer(module.outer) {
-  if (parameters.empty()) return;
+  if (parameters.empty())
+    return;
   const at::NoGradGuard no_grad;
   const FullyShardedOptions& options = set_->options;
-  for (const at::Tensor& parameter : parameters) was_trained.push_back(parameter.requires_grad());
-  for (const bool is_trained : was_trained) trained += is_trained ? 1 : 0;
+  for (const at::Tensor& parameter : parameters)
+    was_trained.push_back(parameter.requires_grad());
+  for (const bool is_trained : was_trained)
+    trained += is_trained ? 1 : 0;
   whole = flatten_parameters(layout, parameters);
   flat = at::empty({layout.length()},
                    whole.options().dtype(options.compute_dtype.value_or(whole.scalar_type())));
-  for (size_t i = 0; i < parameters.size(); ++i) places.push_back(layout.place(flat, i));
+  for (size_t i = 0; i < parameters.size(); ++i)
+    places.push_back(layout.place(flat, i));
   release_memory();
   part = at::empty({layout.part}, whole.options());
   pieces = layout.pieces(group.rank());
   for (const FlatPiece& piece : pieces)
     tensors.push_back(part.narrow(0, piece.at, piece.length).detach().requires_grad_());
-  gradients = std::make_unique<ScatteredGradients>(parameters, layout, group, options.replicate_group,
-                                                   options.reduce_dtype.value_or(whole.scalar_type()));
-  stand_ins = std::make_unique<GradientStandIns>(parameters, look_at_gradient(group),
-                                                 [weak = std::weak_ptr<FullyShardedSet>(set_)] {
-                                                   if (const auto set = weak.lock()) set->begin_backward();
-                                                 });
+  gradients =
+      std::make_unique<ScatteredGradients>(parameters,
+                                           layout,
+                                           group,
+                                           options.replicate_group,
+                                           options.reduce_dtype.value_or(whole.scalar_type()));
+  stand_ins = std::make_unique<GradientStandIns>(
+      parameters, look_at_gradient(group), [weak = std::weak_ptr<FullyShardedSet>(set_)] {
+        if (const auto set = weak.lock())
+          set->begin_backward();
+      });
   divide_whole();
 }
 
 // Autograd keeps the storage, and finds the memory that is in it at backward.
 void FullyShardedUnit::allocate_memory() {
   c10::StorageImpl& storage = *flat.storage().unsafeGetStorageImpl();
-  if (storage.nbytes() > 0) return;
+  if (storage.nbytes() > 0)
+    return;
   const size_t bytes = static_cast<size_t>(flat.numel()) * flat.element_size();
   {
     const c10::OptionalDeviceGuard device(flat.device());
@@ -146,12 +172,14 @@ void FullyShardedUnit::release_memory() {
   storage.reset();
   refuse_writes(storage, &refuse_write);
   const auto set = owner.lock();
-  if (set && set->guards_memory) refuse_reads(storage, look_at_parameter(names[0], group));
+  if (set && set->guards_memory)
+    refuse_reads(storage, look_at_parameter(names[0], group));
 }
 
 void FullyShardedUnit::guard_memory(bool guarded) {
   c10::StorageImpl& storage = *flat.storage().unsafeGetStorageImpl();
-  if (storage.nbytes() > 0) return;
+  if (storage.nbytes() > 0)
+    return;
   if (guarded) {
     refuse_reads(storage, look_at_parameter(names[0], group));
   } else {
@@ -160,7 +188,8 @@ void FullyShardedUnit::guard_memory(bool guarded) {
 }
 
 void FullyShardedUnit::start_gather() {
-  if (here || gathering) return;
+  if (here || gathering)
+    return;
   const at::NoGradGuard no_grad;
   allocate_memory();
   const CallNumber of_this_unit(number);
@@ -169,7 +198,8 @@ void FullyShardedUnit::start_gather() {
 }
 
 void FullyShardedUnit::gather() {
-  if (here) return;
+  if (here)
+    return;
   start_gather();
   Work work = *gathering;
   gathering.reset();
@@ -179,26 +209,35 @@ void FullyShardedUnit::gather() {
 }
 
 void FullyShardedUnit::release() {
-  if (gathering) gather();
-  if (kept) return;
+  if (gathering)
+    gather();
+  if (kept)
+    return;
   here = false;
-  if (flat.storage().nbytes() > 0) release_memory();
+  if (flat.storage().nbytes() > 0)
+    release_memory();
 }
 
 void FullyShardedUnit::prefetch(FullyShardedUnit* next) {
-  if (next != nullptr && owner.lock()->options.prefetch) next->start_gather();
+  if (next != nullptr && owner.lock()->options.prefetch)
+    next->start_gather();
 }
 
 void FullyShardedUnit::before_forward() {
   const auto set = owner.lock();
   if (set->whole) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("fully sharded: expected a forward after whole_parameters(), got one inside (rank ",
-                    group.job_rank(), "); call the bare module there"));
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("fully sharded: expected a forward after whole_parameters(), got one inside (rank ",
+            group.job_rank(),
+            "); call the bare module there"));
   }
-  if (set->depth == 0) set->begin_forward();
-  if (at::GradMode::is_enabled()) set->guard_memory(true);
-  if (!parameters.empty()) arrange_forward();
+  if (set->depth == 0)
+    set->begin_forward();
+  if (at::GradMode::is_enabled())
+    set->guard_memory(true);
+  if (!parameters.empty())
+    arrange_forward();
   ++set->depth;
 }
 
@@ -206,22 +245,29 @@ void FullyShardedUnit::before_forward() {
 void FullyShardedUnit::arrange_forward() {
   const auto set = owner.lock();
   require_same_trained();
-  if (!set->graph.expired()) return gather();
-  if (set->last_forward != nullptr) set->last_forward->next_forward = this;
+  if (!set->graph.expired())
+    return gather();
+  if (set->last_forward != nullptr)
+    set->last_forward->next_forward = this;
   set->last_forward = this;
   gather();
   prefetch(next_forward);
 }
 
-// What is frozen later gets no gradient any more. For the other way there is neither a hook nor a part.
+// What is frozen later gets no gradient any more. For the other way there is neither a hook nor a
+// part.
 void FullyShardedUnit::require_same_trained() const {
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (was_trained[i] || !parameters[i].requires_grad()) continue;
-    throw Error(ErrorCode::failed_precondition,
-                cat("fully sharded: expected parameters that were frozen when they were wrapped to stay "
-                    "frozen, got '",
-                    names[i], "', which requires a gradient (rank ", group.job_rank(),
-                    "); unfreeze before wrap(), and freeze afterwards"));
+    if (was_trained[i] || !parameters[i].requires_grad())
+      continue;
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("fully sharded: expected parameters that were frozen when they were wrapped to stay "
+            "frozen, got '",
+            names[i],
+            "', which requires a gradient (rank ",
+            group.job_rank(),
+            "); unfreeze before wrap(), and freeze afterwards"));
   }
 }
 
@@ -229,13 +275,20 @@ void FullyShardedUnit::require_same_trained() const {
 void FullyShardedUnit::check_outputs(const std::vector<ForwardOutput>& outputs) const {
   const auto refuse = [&](const char* got, const char* next) {
     throw Error(ErrorCode::failed_precondition,
-                cat("fully sharded: expected a forward that returns what it has computed, got ", got,
-                    " from the module of '", names[0], "' (rank ", group.job_rank(), "); ", next));
+                cat("fully sharded: expected a forward that returns what it has computed, got ",
+                    got,
+                    " from the module of '",
+                    names[0],
+                    "' (rank ",
+                    group.job_rank(),
+                    "); ",
+                    next));
   };
   if (outputs.empty() && trained > 0 && at::GradMode::is_enabled())
-    refuse("no tensors that can be seen",
-           "give the struct a member tensors() that returns std::tie of its tensors, or call it under "
-           "NoGradGuard");
+    refuse(
+        "no tensors that can be seen",
+        "give the struct a member tensors() that returns std::tie of its tensors, or call it under "
+        "NoGradGuard");
   const c10::StorageImpl* const memory = flat.storage().unsafeGetStorageImpl();
   for (const ForwardOutput& output : outputs) {
     if (output.tensor.has_storage() && output.tensor.storage().unsafeGetStorageImpl() == memory)
@@ -243,62 +296,80 @@ void FullyShardedUnit::check_outputs(const std::vector<ForwardOutput>& outputs) 
   }
 }
 
-void FullyShardedUnit::after_forward(const std::vector<ForwardOutput>& outputs, uint64_t first_node) {
-  if (parameters.empty()) return;
+void FullyShardedUnit::after_forward(const std::vector<ForwardOutput>& outputs,
+                                     uint64_t first_node) {
+  if (parameters.empty())
+    return;
   check_outputs(outputs);
-  const bool to_backward = std::any_of(outputs.begin(), outputs.end(), [](const ForwardOutput& output) {
-    return at::GradMode::is_enabled() && output.tensor.grad_fn() != nullptr;
-  });
-  if (to_backward) watch_backward(outputs, first_node);
-  // A backward begins with the outermost module, and what is computed again in a backward is used there.
+  const bool to_backward =
+      std::any_of(outputs.begin(), outputs.end(), [](const ForwardOutput& output) {
+        return at::GradMode::is_enabled() && output.tensor.grad_fn() != nullptr;
+      });
+  if (to_backward)
+    watch_backward(outputs, first_node);
+  // A backward begins with the outermost module, and what is computed again in a backward is used
+  // there.
   const bool again = !owner.lock()->graph.expired();
-  if (!again && !(outer && to_backward)) release();
+  if (!again && !(outer && to_backward))
+    release();
 }
 
-void FullyShardedUnit::watch_backward(const std::vector<ForwardOutput>& outputs, uint64_t first_node) {
+void FullyShardedUnit::watch_backward(const std::vector<ForwardOutput>& outputs,
+                                      uint64_t first_node) {
   const std::weak_ptr<FullyShardedUnit> weak = weak_from_this();
   const auto use = std::make_shared<FullyShardedUse>();
   std::vector<at::Tensor> watched;
   for (const ForwardOutput& output : outputs) {
-    if (!output.tensor.grad_fn()) continue;
+    if (!output.tensor.grad_fn())
+      continue;
     watched.push_back(output.tensor);
     output.tensor.register_hook([weak, use](const at::Tensor&) {
-      if (const auto unit = weak.lock()) unit->on_output(*use);
+      if (const auto unit = weak.lock())
+        unit->on_output(*use);
     });
   }
   use->exits = watch_graph_exits(watched, first_node, [weak, use] {
-    if (const auto unit = weak.lock()) unit->on_exit(*use);
+    if (const auto unit = weak.lock())
+      unit->on_exit(*use);
   });
 }
 
 void FullyShardedUnit::on_output(FullyShardedUse& use) {
   const auto set = owner.lock();
-  if (!set) return;
+  if (!set)
+    return;
   before_backward();
-  if (use.graph == set->graphs) return;
+  if (use.graph == set->graphs)
+    return;
   use.graph = set->graphs;
   use.left = use.exits;
   ++open_uses;
 }
 
-// Inputs may have gradients to come when those of all parameters are there: they too read parameters.
+// Inputs may have gradients to come when those of all parameters are there: they too read
+// parameters.
 void FullyShardedUnit::on_exit(FullyShardedUse& use) {
   const auto set = owner.lock();
-  if (!set || use.graph != set->graphs || use.left == 0 || --use.left > 0) return;
+  if (!set || use.graph != set->graphs || use.left == 0 || --use.left > 0)
+    return;
   --open_uses;
   release_when_done();
 }
 
 void FullyShardedUnit::before_backward() {
   const auto set = owner.lock();
-  if (!set) return;
+  if (!set)
+    return;
   set->begin_backward();
-  if (set->makes_graph) kept = true;
-  if (in_backward) return gather();
+  if (set->makes_graph)
+    kept = true;
+  if (in_backward)
+    return gather();
   in_backward = true;
   arrived = 0;
   awaited = gradients_of_graph();
-  if (set->last_backward != nullptr) set->last_backward->next_backward = this;
+  if (set->last_backward != nullptr)
+    set->last_backward->next_backward = this;
   set->last_backward = this;
   gather();
   prefetch(next_backward);
@@ -308,8 +379,10 @@ void FullyShardedUnit::before_backward() {
 size_t FullyShardedUnit::gradients_of_graph() const {
   const auto* const nodes = torch::autograd::get_current_graph_task_exec_info();
   const auto is_added_to = [&](const at::Tensor& parameter) {
-    if (!parameter.requires_grad()) return false;
-    if (nodes == nullptr || nodes->empty()) return true;
+    if (!parameter.requires_grad())
+      return false;
+    if (nodes == nullptr || nodes->empty())
+      return true;
     const auto found = nodes->find(torch::autograd::impl::grad_accumulator(parameter).get());
     return found != nodes->end() && found->second.needed_;
   };
@@ -318,21 +391,26 @@ size_t FullyShardedUnit::gradients_of_graph() const {
 
 void FullyShardedUnit::on_gradient(size_t index) {
   const auto set = owner.lock();
-  if (!set) return;
-  if (!in_backward) before_backward();
+  if (!set)
+    return;
+  if (!in_backward)
+    before_backward();
   set->adds = true;
   if (set->reduces) {
     gradients->take(index);
   } else if (gradients->keep(index)) {
     stand_ins->stand_for(index);
   }
-  if (++arrived != awaited) return;
+  if (++arrived != awaited)
+    return;
   release_when_done();
-  if (set->reduces) set->reduce(*this);
+  if (set->reduces)
+    set->reduce(*this);
 }
 
 void FullyShardedUnit::release_when_done() {
-  if (in_backward && open_uses == 0 && arrived == awaited) release();
+  if (in_backward && open_uses == 0 && arrived == awaited)
+    release();
 }
 
 void FullyShardedUnit::forget_backward() {
@@ -345,7 +423,8 @@ void FullyShardedUnit::clear_parts() {
   for (const size_t cleared : stand_ins->take_cleared()) {
     gradients->forget(cleared);
     for (size_t p = 0; p < pieces.size(); ++p)
-      if (pieces[p].parameter == cleared) tensors[p].mutable_grad().reset();
+      if (pieces[p].parameter == cleared)
+        tensors[p].mutable_grad().reset();
   }
 }
 
@@ -353,7 +432,8 @@ void FullyShardedUnit::hang_hooks() {
   std::vector<at::Tensor> wanted;
   std::vector<size_t> places;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (!parameters[i].requires_grad()) continue;
+    if (!parameters[i].requires_grad())
+      continue;
     wanted.push_back(parameters[i]);
     places.push_back(i);
   }
@@ -383,18 +463,24 @@ void FullyShardedUnit::take_parts() {
   const at::NoGradGuard no_grad;
   bool changed = !part.equal(whole.narrow(0, layout.part * group.rank(), layout.part));
   for (size_t i = 0; i < parameters.size(); ++i)
-    changed |= !lies_at(parameters[i], layout.place(whole, i)) || parameters[i]._version() != versions[i];
-  for (size_t i = 0; changed && i < parameters.size(); ++i) expect_gathered(i, parameters[i]);
+    changed |=
+        !lies_at(parameters[i], layout.place(whole, i)) || parameters[i]._version() != versions[i];
+  for (size_t i = 0; changed && i < parameters.size(); ++i)
+    expect_gathered(i, parameters[i]);
   divide_whole();
-  if (changed) expected_part = hash_of_bits(part);
+  if (changed)
+    expected_part = hash_of_bits(part);
 }
 
-// What torch::load has put beside it comes back; of another shape it stays, and take_replaced() refuses it.
+// What torch::load has put beside it comes back; of another shape it stays, and take_replaced()
+// refuses it.
 void FullyShardedUnit::divide_whole() {
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor place = layout.place(whole, i);
-    if (parameters[i].sizes() != place.sizes()) continue;
-    if (!lies_at(parameters[i], place)) place.copy_(parameters[i]);
+    if (parameters[i].sizes() != place.sizes())
+      continue;
+    if (!lies_at(parameters[i], place))
+      place.copy_(parameters[i]);
     parameters[i].set_data(places[i]);
   }
   part.copy_(whole.narrow(0, layout.part * group.rank(), layout.part));
@@ -407,18 +493,21 @@ void FullyShardedUnit::take_replaced() {
   const at::NoGradGuard no_grad;
   bool any = false;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (lies_at(parameters[i], places[i])) continue;
+    if (lies_at(parameters[i], places[i]))
+      continue;
     require_same_place("fully sharded", parameters[i], places[i], group);
     require_same_type(i);
     expect_gathered(i, parameters[i]);
     for (size_t p = 0; p < pieces.size(); ++p) {
       if (pieces[p].parameter == i)
-        tensors[p].copy_(parameters[i].detach().reshape({-1}).narrow(0, pieces[p].begin, pieces[p].length));
+        tensors[p].copy_(
+            parameters[i].detach().reshape({-1}).narrow(0, pieces[p].begin, pieces[p].length));
     }
     parameters[i].set_data(places[i]);
     any = true;
   }
-  if (!any) return;
+  if (!any)
+    return;
   expected_part = hash_of_bits(part);
   hang_hooks();
 }
@@ -430,12 +519,16 @@ void FullyShardedUnit::require_same_type(size_t parameter) const {
   if (loaded.scalar_type() == part.scalar_type() || loaded.storage_offset() != 0 ||
       loaded.storage().nbytes() != bytes_of_parts)
     return;
-  throw Error(
-      ErrorCode::failed_precondition,
-      cat("fully sharded: expected new values of '", names[parameter], "' as ",
-          c10::toString(part.scalar_type()), " while whole_parameters() lives, got the bytes of such as ",
-          c10::toString(loaded.scalar_type()), " (rank ", group.job_rank(),
-          "); call torch::load while whole_parameters() lives"));
+  throw Error(ErrorCode::failed_precondition,
+              cat("fully sharded: expected new values of '",
+                  names[parameter],
+                  "' as ",
+                  c10::toString(part.scalar_type()),
+                  " while whole_parameters() lives, got the bytes of such as ",
+                  c10::toString(loaded.scalar_type()),
+                  " (rank ",
+                  group.job_rank(),
+                  "); call torch::load while whole_parameters() lives"));
 }
 
 // New values must be every rank's. Where they are not, what is gathered next is nobody's.
@@ -446,32 +539,39 @@ void FullyShardedUnit::expect_gathered(size_t parameter, const at::Tensor& value
 // Says nothing of parts that have changed since, as by a step.
 void FullyShardedUnit::require_expected(const at::Tensor& gathered) {
   const auto hashes = std::exchange(expected, {});
-  if (hashes.empty() || pieces.empty() || hash_of_bits(part) != expected_part) return;
+  if (hashes.empty() || pieces.empty() || hash_of_bits(part) != expected_part)
+    return;
   for (const auto& [parameter, hash] : hashes) {
-    if (hash_of_bits(layout.place(gathered, parameter).to(flat.scalar_type())) == hash) continue;
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("fully sharded: expected new values of parameters to be the same on every rank, got others "
-            "of '",
-            names[parameter], "' elsewhere than here (rank ", group.job_rank(),
-            "); load the same file on all ranks"));
+    if (hash_of_bits(layout.place(gathered, parameter).to(flat.scalar_type())) == hash)
+      continue;
+    throw Error(ErrorCode::failed_precondition,
+                cat("fully sharded: expected new values of parameters to be the same on every "
+                    "rank, got others "
+                    "of '",
+                    names[parameter],
+                    "' elsewhere than here (rank ",
+                    group.job_rank(),
+                    "); load the same file on all ranks"));
   }
 }
 
 bool FullyShardedUnit::holds_whole_gradients() const {
   for (size_t i = 0; i < parameters.size(); ++i)
-    if (parameters[i].requires_grad() && gradients->holds(i)) return true;
+    if (parameters[i].requires_grad() && gradients->holds(i))
+      return true;
   return false;
 }
 
 // What an earlier forward has left may be older than the parts.
 void FullyShardedSet::begin_forward() {
   last_forward = nullptr;
-  if (!graph.expired()) return;  // computed again in a backward
+  if (!graph.expired())
+    return;  // computed again in a backward
   forget_failed_backward();
   for (const auto& unit : units) {
     unit->clear_parts();
-    if (kept_are_done) unit->kept = false;
+    if (kept_are_done)
+      unit->kept = false;
     unit->release();
     unit->here = false;
     unit->take_replaced();
@@ -481,7 +581,8 @@ void FullyShardedSet::begin_forward() {
 
 // The callback belongs to the graph that runs now, and goes with it, also when that fails.
 void FullyShardedSet::begin_backward() {
-  if (!graph.expired()) return;
+  if (!graph.expired())
+    return;
   forget_failed_backward();
   for (const auto& unit : units) {
     unit->clear_parts();
@@ -491,12 +592,14 @@ void FullyShardedSet::begin_backward() {
   ++graphs;
   adds = false;
   makes_graph = at::GradMode::is_enabled();
-  if (makes_graph) kept_are_done = false;
+  if (makes_graph)
+    kept_are_done = false;
   const auto token = std::make_shared<FullyShardedGraph>(weak_from_this());
   graph = token;
   torch::autograd::Engine::get_default_engine().queue_callback([token] {
     const auto set = token->set.lock();
-    if (!set) return;
+    if (!set)
+      return;
     set->after_graph();
     token->has_ended = true;
   });
@@ -521,39 +624,46 @@ void FullyShardedSet::reduce(FullyShardedUnit& unit) {
 }
 
 void FullyShardedSet::finish_reduction() {
-  if (under_way == nullptr) return;
+  if (under_way == nullptr)
+    return;
   FullyShardedUnit& unit = *under_way;
   under_way = nullptr;
   const CallNumber of_the_unit(unit.number);
   add_to_pieces(unit.gradients->finish(), unit.pieces, unit.parameters, unit.tensors);
   for (size_t i = 0; i < unit.parameters.size(); ++i)
-    if (unit.parameters[i].requires_grad()) unit.stand_ins->stand_for(i);
+    if (unit.parameters[i].requires_grad())
+      unit.stand_ins->stand_for(i);
 }
 
 void FullyShardedSet::after_graph() {
   for (const auto& unit : units) {
     const bool unfinished = unit->in_backward && unit->arrived < unit->awaited;
-    if (reduces && (unfinished || (adds && unit->holds_whole_gradients()))) reduce(*unit);
+    if (reduces && (unfinished || (adds && unit->holds_whole_gradients())))
+      reduce(*unit);
     unit->forget_backward();
   }
   finish_reduction();
-  for (const auto& unit : units) unit->release();
+  for (const auto& unit : units)
+    unit->release();
   kept_are_done = !makes_graph;
   graph.reset();
   end_graph();
 }
 
 void FullyShardedSet::end_graph() {
-  for (const auto& unit : units) unit->stand_ins->put();
+  for (const auto& unit : units)
+    unit->stand_ins->put();
   guard_memory(false);
 }
 
-// From a forward to the end of its backward, reading what has no memory is an error. At other times it cannot
-// be: torch::load looks at the memory that it replaces.
+// From a forward to the end of its backward, reading what has no memory is an error. At other times
+// it cannot be: torch::load looks at the memory that it replaces.
 void FullyShardedSet::guard_memory(bool guarded) {
-  if (guards_memory == guarded) return;
+  if (guards_memory == guarded)
+    return;
   guards_memory = guarded;
-  for (const auto& unit : units) unit->guard_memory(guarded);
+  for (const auto& unit : units)
+    unit->guard_memory(guarded);
 }
 
 }  // namespace muster::detail

@@ -73,7 +73,8 @@ struct FullyShardedUse {
 };
 
 struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
-  FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_, int64_t number_,
+  FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_,
+                   int64_t number_,
                    FullyShardedModuleView module);
 
   void allocate_memory();
@@ -124,8 +125,8 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   std::unique_ptr<GradientStandIns> stand_ins;  // of the parameters
   at::Tensor whole;                             // of whole_parameters()
   std::vector<int64_t> versions;                // of the parameters when they became whole
-  std::map<size_t, int64_t> expected;           // hashes of parameters that got new values, by their places
-  int64_t expected_part = 0;                    // that of the part with them
+  std::map<size_t, int64_t> expected;  // hashes of parameters that got new values, by their places
+  int64_t expected_part = 0;           // that of the part with them
 
   std::optional<Work> gathering;
   bool here = false;
@@ -133,8 +134,8 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   bool outer = false;  // other wrapped modules run inside its forward
   size_t trained = 0;  // parameters, at construction
   bool in_backward = false;
-  size_t open_uses = 0;             // forwards whose outputs the backward has come to, and not yet all exits
-  size_t arrived = 0, awaited = 0;  // gradients, of this backward
+  size_t open_uses = 0;  // forwards whose outputs the backward has come to, and not yet all exits
+  size_t arrived = 0, awaited = 0;            // gradients, of this backward
   FullyShardedUnit* next_forward = nullptr;   // the unit that came after it last time
   FullyShardedUnit* next_backward = nullptr;  // the same
   GradientHooks hooks;

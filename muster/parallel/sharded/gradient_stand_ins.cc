@@ -20,15 +20,16 @@ at::Tensor tensor_without_memory(const at::Tensor& like, const std::string& erro
 
 }  // namespace
 
-GradientStandIns::GradientStandIns(std::vector<at::Tensor> parameters, const std::string& error,
+GradientStandIns::GradientStandIns(std::vector<at::Tensor> parameters,
+                                   const std::string& error,
                                    const std::function<void()>& on_backward) {
   const at::NoGradGuard no_grad;
   for (at::Tensor& parameter : parameters) {
     Place& place = places_.emplace_back();
     place.stand_in = tensor_without_memory(parameter, error);
     if (parameter.requires_grad())
-      place.hook =
-          static_cast<int>(parameter.register_hook([on_backward](const at::Tensor&) { on_backward(); }));
+      place.hook = static_cast<int>(
+          parameter.register_hook([on_backward](const at::Tensor&) { on_backward(); }));
     place.parameter = std::move(parameter);
   }
 }
@@ -36,14 +37,17 @@ GradientStandIns::GradientStandIns(std::vector<at::Tensor> parameters, const std
 GradientStandIns::~GradientStandIns() {
   lift();
   for (const Place& place : places_)
-    if (place.hook >= 0) place.parameter.remove_hook(static_cast<unsigned>(place.hook));
+    if (place.hook >= 0)
+      place.parameter.remove_hook(static_cast<unsigned>(place.hook));
 }
 
-// Module::zero_grad() detaches a gradient before it clears it: another tensor with the same storage.
+// Module::zero_grad() detaches a gradient before it clears it: another tensor with the same
+// storage.
 bool GradientStandIns::has_stand_in(const Place& place) {
   const at::Tensor& gradient = place.parameter.grad();
   return gradient.defined() && gradient.has_storage() &&
-         gradient.storage().unsafeGetStorageImpl() == place.stand_in.storage().unsafeGetStorageImpl();
+         gradient.storage().unsafeGetStorageImpl() ==
+             place.stand_in.storage().unsafeGetStorageImpl();
 }
 
 void GradientStandIns::stand_for(size_t parameter) {
@@ -53,7 +57,8 @@ void GradientStandIns::stand_for(size_t parameter) {
 void GradientStandIns::lift() {
   lifted_ = true;
   for (Place& place : places_) {
-    if (place.put && has_stand_in(place)) place.parameter.mutable_grad().reset();
+    if (place.put && has_stand_in(place))
+      place.parameter.mutable_grad().reset();
     place.put = false;
   }
 }
@@ -61,7 +66,8 @@ void GradientStandIns::lift() {
 void GradientStandIns::put() {
   lifted_ = false;
   for (Place& place : places_) {
-    if (!place.stands || place.parameter.grad().defined()) continue;
+    if (!place.stands || place.parameter.grad().defined())
+      continue;
     place.parameter.mutable_grad() = place.stand_in;
     place.put = true;
   }
@@ -69,11 +75,13 @@ void GradientStandIns::put() {
 
 std::vector<size_t> GradientStandIns::take_cleared() {
   std::vector<size_t> cleared;
-  if (lifted_) return cleared;
+  if (lifted_)
+    return cleared;
   for (size_t i = 0; i < places_.size(); ++i) {
     Place& place = places_[i];
     const bool is_left = place.put ? has_stand_in(place) : place.parameter.grad().defined();
-    if (!place.stands || is_left) continue;
+    if (!place.stands || is_left)
+      continue;
     cleared.push_back(i);
     place.stands = false;
     place.put = false;

@@ -1,7 +1,7 @@
-// What stands in parameters' .grad() while the gradients themselves lie in the ranks' parts: tensors of the
-// parameters' shapes without memory. Whoever clears one (Module::zero_grad) means the gradient that it stands
-// for. Whoever reads one (an optimizer of the whole parameters, a norm) gets an error that says where the
-// gradients are. Used by the classes that shard gradients.
+// What stands in parameters' .grad() while the gradients themselves lie in the ranks' parts:
+// tensors of the parameters' shapes without memory. Whoever clears one (Module::zero_grad) means
+// the gradient that it stands for. Whoever reads one (an optimizer of the whole parameters, a norm)
+// gets an error that says where the gradients are. Used by the classes that shard gradients.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,9 +14,10 @@ namespace muster {
 
 class GradientStandIns {
  public:
-  // `error`: what reading says. `on_backward` is called, in one of autograd's threads, before a backward adds
-  // to the gradient of any of the parameters that are trained now.
-  GradientStandIns(std::vector<at::Tensor> parameters, const std::string& error,
+  // `error`: what reading says. `on_backward` is called, in one of autograd's threads, before a
+  // backward adds to the gradient of any of the parameters that are trained now.
+  GradientStandIns(std::vector<at::Tensor> parameters,
+                   const std::string& error,
                    const std::function<void()>& on_backward);
   ~GradientStandIns();
   GradientStandIns(const GradientStandIns&) = delete;
@@ -25,7 +26,8 @@ class GradientStandIns {
   // From the next put() on a gradient of this parameter lies elsewhere.
   void stand_for(size_t parameter);
 
-  // A backward adds to .grad(), so they are away while it runs. put() leaves whole gradients where they are.
+  // A backward adds to .grad(), so they are away while it runs. put() leaves whole gradients where
+  // they are.
   void lift();
   void put();
 

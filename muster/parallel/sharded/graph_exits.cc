@@ -33,23 +33,30 @@ bool is_of_the_forward(const Node& node, uint64_t first) {
 
 }  // namespace
 
-size_t watch_graph_exits(const std::vector<at::Tensor>& outputs, uint64_t first,
+size_t watch_graph_exits(const std::vector<at::Tensor>& outputs,
+                         uint64_t first,
                          const std::function<void()>& on_exit) {
   std::unordered_set<Node*> seen;
   std::vector<Node*> found;
   const auto visit = [&](Node* node) {
-    if (node == nullptr) return true;
-    if (!is_of_the_forward(*node, first)) return false;
-    if (seen.insert(node).second) found.push_back(node);
+    if (node == nullptr)
+      return true;
+    if (!is_of_the_forward(*node, first))
+      return false;
+    if (seen.insert(node).second)
+      found.push_back(node);
     return true;
   };
-  for (const at::Tensor& output : outputs) visit(output.grad_fn().get());
+  for (const at::Tensor& output : outputs)
+    visit(output.grad_fn().get());
   size_t exits = 0;
   for (size_t i = 0; i < found.size(); ++i) {
     bool leaves = false;
     for (const auto& edge : found[i]->next_edges())
-      if (!visit(edge.function.get())) leaves = true;
-    if (!leaves) continue;
+      if (!visit(edge.function.get()))
+        leaves = true;
+    if (!leaves)
+      continue;
     found[i]->add_post_hook(std::make_unique<ExitHook>(on_exit));
     ++exits;
   }

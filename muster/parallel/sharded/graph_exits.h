@@ -1,5 +1,6 @@
-// The end of a forward's own part in a backward: when it has come to all nodes through which the forward's
-// graph leaves it, it reads none of the forward's tensors any more. Used by fully_sharded_unit.cc.
+// The end of a forward's own part in a backward: when it has come to all nodes through which the
+// forward's graph leaves it, it reads none of the forward's tensors any more. Used by
+// fully_sharded_unit.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,9 +11,11 @@
 
 namespace muster {
 
-// `first`: at::sequence_number::peek() before the forward; nodes that other threads have made are not seen.
-// `on_exit` is called after each such node has run, in one of autograd's threads. Returns how many there are.
-size_t watch_graph_exits(const std::vector<at::Tensor>& outputs, uint64_t first,
+// `first`: at::sequence_number::peek() before the forward; nodes that other threads have made are
+// not seen. `on_exit` is called after each such node has run, in one of autograd's threads. Returns
+// how many there are.
+size_t watch_graph_exits(const std::vector<at::Tensor>& outputs,
+                         uint64_t first,
                          const std::function<void()>& on_exit);
 
 }  // namespace muster

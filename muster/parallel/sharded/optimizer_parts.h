@@ -1,6 +1,6 @@
-// Converts an optimizer's state that is divided over ranks to that of a plain optimizer of whole parameters,
-// for checkpoints that fit any number of ranks. Used by sharded_optimizer.h and fully_sharded.h. For SGD,
-// Adam, AdamW, Adagrad, RMSprop.
+// Converts an optimizer's state that is divided over ranks to that of a plain optimizer of whole
+// parameters, for checkpoints that fit any number of ranks. Used by sharded_optimizer.h and
+// fully_sharded.h. For SGD, Adam, AdamW, Adagrad, RMSprop.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -20,12 +20,16 @@ struct OptimizerParts {
   at::TensorOptions options;               // of `tensors`, also if this rank has none
 };
 
-// Gives `whole` the state of all ranks' `part`s. Collective: yes. Throws: invalid_argument for optimizers of
-// two kinds, or of an unsupported kind.
-void gather_optimizer_state(const OptimizerParts& parts, torch::optim::Optimizer& part,
-                            torch::optim::Optimizer& whole, ProcessGroup& group);
-// Gives `part` its elements of the state of `whole`, which is the same on every rank. Throws: as above.
-void divide_optimizer_state(const OptimizerParts& parts, torch::optim::Optimizer& part,
+// Gives `whole` the state of all ranks' `part`s. Collective: yes. Throws: invalid_argument for
+// optimizers of two kinds, or of an unsupported kind.
+void gather_optimizer_state(const OptimizerParts& parts,
+                            torch::optim::Optimizer& part,
+                            torch::optim::Optimizer& whole,
+                            ProcessGroup& group);
+// Gives `part` its elements of the state of `whole`, which is the same on every rank. Throws: as
+// above.
+void divide_optimizer_state(const OptimizerParts& parts,
+                            torch::optim::Optimizer& part,
                             torch::optim::Optimizer& whole);
 
 // Copies the options (rates) of each group, if both have the same number of groups.

@@ -11,8 +11,10 @@
 
 namespace muster {
 
-ScatteredGradients::ScatteredGradients(std::vector<at::Tensor> parameters, FlatLayout layout,
-                                       ProcessGroup group, std::optional<ProcessGroup> replicas,
+ScatteredGradients::ScatteredGradients(std::vector<at::Tensor> parameters,
+                                       FlatLayout layout,
+                                       ProcessGroup group,
+                                       std::optional<ProcessGroup> replicas,
                                        at::ScalarType dtype)
     : parameters_(std::move(parameters)),
       layout_(std::move(layout)),
@@ -22,23 +24,29 @@ ScatteredGradients::ScatteredGradients(std::vector<at::Tensor> parameters, FlatL
       factor_(1.0 / (group_.size() * (replicas_ ? replicas_->size() : 1))),
       has_(parameters_.size(), false),
       kept_(parameters_.size()) {
-  for (const at::Tensor& parameter : parameters_) wanted_ += parameter.requires_grad() ? 1 : 0;
+  for (const at::Tensor& parameter : parameters_)
+    wanted_ += parameter.requires_grad() ? 1 : 0;
 }
 
 void ScatteredGradients::take(size_t parameter) {
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
   const bool is_sparse = gradient.defined() && gradient.layout() != at::kStrided;
   if (has_[parameter] || is_sparse) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("sharded gradients: expected one dense gradient of each parameter in a backward, got ",
-                    has_[parameter] ? "a second one" : "a sparse one", " of parameter ", parameter, " (rank ",
-                    group_.job_rank(), "); ",
-                    has_[parameter] ? "do not nest backwards" : "make the embedding with sparse(false)"));
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("sharded gradients: expected one dense gradient of each parameter in a backward, got ",
+            has_[parameter] ? "a second one" : "a sparse one",
+            " of parameter ",
+            parameter,
+            " (rank ",
+            group_.job_rank(),
+            "); ",
+            has_[parameter] ? "do not nest backwards" : "make the embedding with sparse(false)"));
   }
   const at::NoGradGuard no_grad;
   if (!flat_.defined()) {
-    flat_ =
-        at::empty({layout_.length()}, parameters_[parameter].options().dtype(dtype_).requires_grad(false));
+    flat_ = at::empty({layout_.length()},
+                      parameters_[parameter].options().dtype(dtype_).requires_grad(false));
     const int64_t used = layout_.offsets.back() + layout_.counts.back();
     flat_.narrow(0, used, layout_.length() - used).zero_();
   }
@@ -51,14 +59,16 @@ void ScatteredGradients::take(size_t parameter) {
     place.copy_(gradient).mul_(factor_);
   }
   gradient.reset();
-  if (kept_[parameter].defined()) place.add_(std::exchange(kept_[parameter], {}), factor_);
+  if (kept_[parameter].defined())
+    place.add_(std::exchange(kept_[parameter], {}), factor_);
   has_[parameter] = true;
   ++taken_;
 }
 
 bool ScatteredGradients::keep(size_t parameter) {
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
-  if (gradient.scalar_type() == dtype_ || gradient.layout() != at::kStrided) return false;
+  if (gradient.scalar_type() == dtype_ || gradient.layout() != at::kStrided)
+    return false;
   const at::NoGradGuard no_grad;
   at::Tensor& kept = kept_[parameter];
   if (kept.defined()) {
@@ -82,11 +92,14 @@ void ScatteredGradients::start() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size();
        ++i)  // gathered without a reduction, and not reached by this one
-    if (!has_[i] && parameters_[i].requires_grad() && holds(i)) take(i);
+    if (!has_[i] && parameters_[i].requires_grad() && holds(i))
+      take(i);
   if (!flat_.defined())
-    flat_ = at::zeros({layout_.length()}, parameters_[0].options().dtype(dtype_).requires_grad(false));
+    flat_ =
+        at::zeros({layout_.length()}, parameters_[0].options().dtype(dtype_).requires_grad(false));
   for (size_t i = 0; i < parameters_.size(); ++i)
-    if (!has_[i]) layout_.place(flat_, i).zero_();
+    if (!has_[i])
+      layout_.place(flat_, i).zero_();
   part_ = at::empty({layout_.part}, flat_.options());
   work_ = group_.reduce_scatter_async(part_, flat_);
 }
@@ -96,7 +109,8 @@ at::Tensor ScatteredGradients::finish() {
   at::Tensor part = part_;
   work.wait();
   drop();
-  if (replicas_) replicas_->all_reduce(part);
+  if (replicas_)
+    replicas_->all_reduce(part);
   return part;
 }
 
@@ -112,11 +126,14 @@ int64_t ScatteredGradients::bytes() const {
   return layout_.length() * static_cast<int64_t>(c10::elementSize(dtype_));
 }
 
-void add_to_pieces(const at::Tensor& part, const std::vector<FlatPiece>& pieces,
-                   const std::vector<at::Tensor>& parameters, std::vector<at::Tensor>& tensors) {
+void add_to_pieces(const at::Tensor& part,
+                   const std::vector<FlatPiece>& pieces,
+                   const std::vector<at::Tensor>& parameters,
+                   std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < pieces.size(); ++i) {
-    if (!parameters[pieces[i].parameter].requires_grad()) continue;
+    if (!parameters[pieces[i].parameter].requires_grad())
+      continue;
     const at::Tensor place = part.narrow(0, pieces[i].at, pieces[i].length);
     // No view: zero_grad() throws on views.
     const at::Tensor mean = place.to(tensors[i].scalar_type()).variable_data();
@@ -134,7 +151,8 @@ at::Tensor sharded_grad_norm(const std::vector<at::Tensor>& tensors, ProcessGrou
   at::Tensor squares = at::zeros({}, at::TensorOptions().device(group.device()).dtype(at::kDouble));
   for (const at::Tensor& tensor : tensors) {
     const at::Tensor& gradient = tensor.grad();
-    if (!gradient.defined()) continue;
+    if (!gradient.defined())
+      continue;
     const at::ScalarType type = c10::promoteTypes(at::kFloat, gradient.scalar_type());
     squares += at::linalg_vector_norm(gradient, 2, {}, false, type).to(at::kDouble).square();
   }
@@ -142,17 +160,23 @@ at::Tensor sharded_grad_norm(const std::vector<at::Tensor>& tensors, ProcessGrou
   return squares.sqrt();
 }
 
-at::Tensor clip_sharded_grads(const std::vector<at::Tensor>& tensors, double max_norm, ProcessGroup& group) {
+at::Tensor clip_sharded_grads(const std::vector<at::Tensor>& tensors,
+                              double max_norm,
+                              ProcessGroup& group) {
   if (!(max_norm >= 0)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("clip_grad_norm: expected a max_norm of 0 or more, got ", max_norm, " (rank ",
-                    group.job_rank(), "); 1.0 is a common choice"));
+                cat("clip_grad_norm: expected a max_norm of 0 or more, got ",
+                    max_norm,
+                    " (rank ",
+                    group.job_rank(),
+                    "); 1.0 is a common choice"));
   }
   const at::Tensor norm = sharded_grad_norm(tensors, group);
   const at::NoGradGuard no_grad;
   const at::Tensor factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
   for (const at::Tensor& tensor : tensors)
-    if (tensor.grad().defined()) tensor.mutable_grad().mul_(factor);
+    if (tensor.grad().defined())
+      tensor.mutable_grad().mul_(factor);
   return norm;
 }
 

@@ -1,6 +1,6 @@
-// The gradients of some parameters on their way to their owners. They are collected in a flat buffer and
-// reduced over the group; each rank keeps its part (flat_layout.h) of the mean. Used by the classes that
-// shard gradients; does not know when a backward starts or ends.
+// The gradients of some parameters on their way to their owners. They are collected in a flat
+// buffer and reduced over the group; each rank keeps its part (flat_layout.h) of the mean. Used by
+// the classes that shard gradients; does not know when a backward starts or ends.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,22 +15,27 @@ namespace muster {
 class ScatteredGradients {
  public:
   // `replicas`: ranks of other groups with the same part; the mean includes them.
-  ScatteredGradients(std::vector<at::Tensor> parameters, FlatLayout layout, ProcessGroup group,
-                     std::optional<ProcessGroup> replicas, at::ScalarType dtype);
+  ScatteredGradients(std::vector<at::Tensor> parameters,
+                     FlatLayout layout,
+                     ProcessGroup group,
+                     std::optional<ProcessGroup> replicas,
+                     at::ScalarType dtype);
 
-  // Copies a parameter's gradient into the buffer and frees it. Throws: failed_precondition for a sparse one,
-  // and for a second one before start().
+  // Copies a parameter's gradient into the buffer and frees it. Throws: failed_precondition for a
+  // sparse one, and for a second one before start().
   void take(size_t parameter);
-  // Keeps a parameter's gradient for the next take(), which adds it, if the reduction is in another type; its
-  // sum with earlier ones is in that type. Returns whether: else it stays where it is.
+  // Keeps a parameter's gradient for the next take(), which adds it, if the reduction is in another
+  // type; its sum with earlier ones is in that type. Returns whether: else it stays where it is.
   bool keep(size_t parameter);
-  void forget(size_t parameter);                       // what was kept of it
-  bool holds(size_t parameter) const;                  // a whole gradient, kept or not
-  bool complete() const { return taken_ == wanted_; }  // every trained parameter's gradient is there
+  void forget(size_t parameter);       // what was kept of it
+  bool holds(size_t parameter) const;  // a whole gradient, kept or not
+  bool complete() const {
+    return taken_ == wanted_;
+  }  // every trained parameter's gradient is there
   bool started() const { return work_.has_value(); }
 
-  // Includes what earlier backwards accumulated in whole gradients. Missing gradients count as zeros.
-  // Collective: yes, and so is finish().
+  // Includes what earlier backwards accumulated in whole gradients. Missing gradients count as
+  // zeros. Collective: yes, and so is finish().
   void start();
   // Returns this rank's part of the mean. Throws: as Work::wait.
   at::Tensor finish();
@@ -52,16 +57,20 @@ class ScatteredGradients {
   std::optional<Work> work_;
 };
 
-// Adds a part of the mean gradient to the gradients of the tensors that are pieces of the same part;
-// untrained parameters get none.
-void add_to_pieces(const at::Tensor& part, const std::vector<FlatPiece>& pieces,
-                   const std::vector<at::Tensor>& parameters, std::vector<at::Tensor>& tensors);
+// Adds a part of the mean gradient to the gradients of the tensors that are pieces of the same
+// part; untrained parameters get none.
+void add_to_pieces(const at::Tensor& part,
+                   const std::vector<FlatPiece>& pieces,
+                   const std::vector<at::Tensor>& parameters,
+                   std::vector<at::Tensor>& tensors);
 
-// The norm of all ranks' gradients as one vector, in double; each tensor exists on only one rank of the
-// group. Collective: yes.
+// The norm of all ranks' gradients as one vector, in double; each tensor exists on only one rank of
+// the group. Collective: yes.
 at::Tensor sharded_grad_norm(const std::vector<at::Tensor>& tensors, ProcessGroup& group);
-// Multiplies the gradients by min(1, max_norm / (norm + 1e-6)). Returns the norm before clipping. Collective:
-// yes.
-at::Tensor clip_sharded_grads(const std::vector<at::Tensor>& tensors, double max_norm, ProcessGroup& group);
+// Multiplies the gradients by min(1, max_norm / (norm + 1e-6)). Returns the norm before clipping.
+// Collective: yes.
+at::Tensor clip_sharded_grads(const std::vector<at::Tensor>& tensors,
+                              double max_norm,
+                              ProcessGroup& group);
 
 }  // namespace muster

@@ -52,7 +52,8 @@ std::vector<ShardBucket> shard_buckets(const ShardGroups& groups, double bucket_
     bool begins = true;
     for (size_t i = parameters.size(); i-- > 0;) {
       const at::Tensor& parameter = parameters[i];
-      if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      if (!seen.insert(parameter.unsafeGetTensorImpl()).second)
+        continue;
       if (begins || bytes > bucket_mb * 1048576 ||
           parameter.scalar_type() != buckets.back().parameters[0].scalar_type()) {
         buckets.emplace_back(g);
@@ -66,7 +67,8 @@ std::vector<ShardBucket> shard_buckets(const ShardGroups& groups, double bucket_
   return buckets;
 }
 
-// LibTorch's net->parameters() has a weight that two layers share once for each, and Python's has it once.
+// LibTorch's net->parameters() has a weight that two layers share once for each, and Python's has
+// it once.
 ShardGroups with_each_once(ShardGroups groups, int rank) {
   std::unordered_set<const c10::TensorImpl*> in_groups;
   for (OptimizerParamGroup& group : groups) {
@@ -75,10 +77,14 @@ ShardGroups with_each_once(ShardGroups groups, int rank) {
       return !in_group.insert(parameter.unsafeGetTensorImpl()).second;
     });
     for (const at::Tensor& parameter : group.params()) {
-      if (in_groups.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      if (in_groups.insert(parameter.unsafeGetTensorImpl()).second)
+        continue;
       throw Error(ErrorCode::invalid_argument,
                   cat("sharded optimizer: expected each parameter in one group, got one of shape [",
-                      join(parameter.sizes(), ", "), "] in two (rank ", rank, "); take it out of one"));
+                      join(parameter.sizes(), ", "),
+                      "] in two (rank ",
+                      rank,
+                      "); take it out of one"));
     }
   }
   return groups;
@@ -96,12 +102,15 @@ void require_same_values(const std::vector<at::Tensor>& replaced, ProcessGroup& 
   try {
     agree_on_parameters("sharded optimizer", replaced, {}, {}, group);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::invalid_argument) throw;
-    throw Error(
-        error.code(),
-        cat("sharded optimizer: expected all ranks to put the same values into the parameters before a "
-            "step, got others or none on some of them (rank ",
-            group.job_rank(), "); load the same file on every rank: ", error.message()));
+    if (error.code() != ErrorCode::invalid_argument)
+      throw;
+    throw Error(error.code(),
+                cat("sharded optimizer: expected all ranks to put the same values into the "
+                    "parameters before a "
+                    "step, got others or none on some of them (rank ",
+                    group.job_rank(),
+                    "); load the same file on every rank: ",
+                    error.message()));
   }
 }
 
@@ -159,7 +168,8 @@ namespace {
 struct ShardGraph {
   explicit ShardGraph(std::weak_ptr<ShardsState> state_) : state(std::move(state_)) {}
   ~ShardGraph() {
-    if (const auto still = state.lock(); still && !has_ended) still->end_graph();
+    if (const auto still = state.lock(); still && !has_ended)
+      still->end_graph();
   }
   ShardGraph(const ShardGraph&) = delete;
   ShardGraph& operator=(const ShardGraph&) = delete;
@@ -173,7 +183,8 @@ struct ShardGraph {
 // The model's gradients are whole again for whoever trains it next.
 ShardsState::~State() {
   for (const ShardBucket& bucket : buckets)
-    if (bucket.stand_ins) unmark_divided_gradients(bucket.parameters);
+    if (bucket.stand_ins)
+      unmark_divided_gradients(bucket.parameters);
 }
 
 void ShardsState::make_buckets(const Groups& groups) {
@@ -182,13 +193,19 @@ void ShardsState::make_buckets(const Groups& groups) {
     bucket.layout = FlatLayout(bucket.parameters, group.size());
     bucket.flat = flatten_parameters(bucket.layout, bucket.parameters);
     bucket.pieces = bucket.layout.pieces(group.rank());
-    const at::Tensor mine = bucket.flat.narrow(0, bucket.layout.part * group.rank(), bucket.layout.part);
+    const at::Tensor mine =
+        bucket.flat.narrow(0, bucket.layout.part * group.rank(), bucket.layout.part);
     for (const FlatPiece& piece : bucket.pieces)
       bucket.tensors.push_back(mine.narrow(0, piece.at, piece.length).detach());
-    if (!options.gradients) continue;
-    for (const at::Tensor& parameter : bucket.parameters) bucket.trained.push_back(parameter.requires_grad());
-    bucket.gradients = std::make_unique<ScatteredGradients>(
-        bucket.parameters, bucket.layout, group, options.replicate_group, bucket.flat.scalar_type());
+    if (!options.gradients)
+      continue;
+    for (const at::Tensor& parameter : bucket.parameters)
+      bucket.trained.push_back(parameter.requires_grad());
+    bucket.gradients = std::make_unique<ScatteredGradients>(bucket.parameters,
+                                                            bucket.layout,
+                                                            group,
+                                                            options.replicate_group,
+                                                            bucket.flat.scalar_type());
   }
 }
 
@@ -197,7 +214,8 @@ ShardGroups ShardsState::groups_of_parts(const Groups& groups) const {
   for (size_t g = 0; g < groups.size(); ++g) {
     std::vector<at::Tensor> tensors;
     for (const ShardBucket& bucket : buckets)
-      if (bucket.group == g) tensors.insert(tensors.end(), bucket.tensors.begin(), bucket.tensors.end());
+      if (bucket.group == g)
+        tensors.insert(tensors.end(), bucket.tensors.begin(), bucket.tensors.end());
     if (groups[g].has_options()) {
       parts.emplace_back(std::move(tensors), groups[g].options().clone());
     } else {
@@ -220,22 +238,26 @@ void ShardsState::hang_hooks() {
   std::vector<std::pair<size_t, size_t>> places;
   for (size_t b = 0; b < buckets.size(); ++b) {
     for (size_t i = 0; i < buckets[b].parameters.size(); ++i) {
-      if (!buckets[b].parameters[i].requires_grad()) continue;
+      if (!buckets[b].parameters[i].requires_grad())
+        continue;
       trained.push_back(buckets[b].parameters[i]);
       places.emplace_back(b, i);
     }
   }
-  hooks.hang(trained,
-             [this, places](size_t index) { on_gradient(places[index].first, places[index].second); });
+  hooks.hang(trained, [this, places](size_t index) {
+    on_gradient(places[index].first, places[index].second);
+  });
 }
 
 void ShardsState::make_stand_ins() {
   const std::string error =
-      cat("sharded optimizer: expected the gradients in the ranks' parts to be left to ShardedOptimizer, got "
+      cat("sharded optimizer: expected the gradients in the ranks' parts to be left to "
+          "ShardedOptimizer, got "
           "a look "
           "at that of a parameter of the model (rank ",
           group.job_rank(),
-          "); call its step(), clip by its clip_grad_norm(), clear with zero_grad() without an argument");
+          "); call its step(), clip by its clip_grad_norm(), clear with zero_grad() without an "
+          "argument");
   for (ShardBucket& bucket : buckets) {
     bucket.stand_ins =
         std::make_unique<GradientStandIns>(bucket.parameters, error, [this] { begin_graph(); });
@@ -245,11 +267,13 @@ void ShardsState::make_stand_ins() {
 
 // What somebody has cleared in the model goes from the parts too.
 void ShardsState::clear_parts() {
-  if (!options.gradients) return;
+  if (!options.gradients)
+    return;
   for (ShardBucket& bucket : buckets) {
     for (const size_t cleared : bucket.stand_ins->take_cleared()) {
       for (size_t p = 0; p < bucket.pieces.size(); ++p)
-        if (bucket.pieces[p].parameter == cleared) bucket.tensors[p].mutable_grad().reset();
+        if (bucket.pieces[p].parameter == cleared)
+          bucket.tensors[p].mutable_grad().reset();
     }
   }
 }
@@ -257,15 +281,18 @@ void ShardsState::clear_parts() {
 // The callback belongs to the graph that runs now, and goes with it, also when that fails.
 void ShardsState::begin_graph() {
   const std::lock_guard lock(mutex);
-  if (!graph.expired()) return;
+  if (!graph.expired())
+    return;
   clear_parts();
-  for (ShardBucket& bucket : buckets) bucket.stand_ins->lift();
+  for (ShardBucket& bucket : buckets)
+    bucket.stand_ins->lift();
   reducing = false;
   const auto token = std::make_shared<ShardGraph>(weak_from_this());
   graph = token;
   torch::autograd::Engine::get_default_engine().queue_callback([token] {
     const auto state = token->state.lock();
-    if (!state) return;
+    if (!state)
+      return;
     state->after_graph();
     token->has_ended = true;
   });
@@ -273,16 +300,20 @@ void ShardsState::begin_graph() {
 
 void ShardsState::on_gradient(size_t bucket, size_t parameter) {
   const std::lock_guard lock(mutex);
-  if (!reduces) return;
+  if (!reduces)
+    return;
   begin_backward();
   buckets[bucket].gradients->take(parameter);
-  while (next < buckets.size() && buckets[next].gradients->complete()) start_next();
+  while (next < buckets.size() && buckets[next].gradients->complete())
+    start_next();
 }
 
 void ShardsState::begin_backward() {
-  if (reducing) return;
+  if (reducing)
+    return;
   require_same_trained();
-  for (ShardBucket& bucket : buckets) bucket.gradients->drop();
+  for (ShardBucket& bucket : buckets)
+    bucket.gradients->drop();
   under_way.clear();
   next = 0;
   reducing = true;
@@ -290,20 +321,25 @@ void ShardsState::begin_backward() {
 
 void ShardsState::after_graph() {
   const std::lock_guard lock(mutex);
-  while (reducing && next < buckets.size()) start_next();
-  while (reducing && !under_way.empty()) finish_oldest();
+  while (reducing && next < buckets.size())
+    start_next();
+  while (reducing && !under_way.empty())
+    finish_oldest();
   graph.reset();
-  for (ShardBucket& bucket : buckets) bucket.stand_ins->put();
+  for (ShardBucket& bucket : buckets)
+    bucket.stand_ins->put();
 }
 
 void ShardsState::end_graph() {
   const std::lock_guard lock(mutex);
-  for (ShardBucket& bucket : buckets) bucket.stand_ins->put();
+  for (ShardBucket& bucket : buckets)
+    bucket.stand_ins->put();
 }
 
 // Two at a time: one is reduced while the next one's gradients come.
 void ShardsState::start_next() {
-  if (under_way.size() == 2) finish_oldest();
+  if (under_way.size() == 2)
+    finish_oldest();
   buckets[next].gradients->start();
   traffic.scattered += buckets[next].gradients->bytes();
   under_way.push_back(next++);
@@ -314,7 +350,8 @@ void ShardsState::finish_oldest() {
   under_way.pop_front();
   add_to_pieces(bucket.gradients->finish(), bucket.pieces, bucket.parameters, bucket.tensors);
   for (size_t i = 0; i < bucket.parameters.size(); ++i)
-    if (bucket.parameters[i].requires_grad()) bucket.stand_ins->stand_for(i);
+    if (bucket.parameters[i].requires_grad())
+      bucket.stand_ins->stand_for(i);
 }
 
 // ZeRO-1: each piece's gradient is a part of the parameter's.
@@ -323,40 +360,48 @@ void ShardsState::lend_whole_gradients() {
     for (size_t i = 0; i < bucket.pieces.size(); ++i) {
       const FlatPiece& piece = bucket.pieces[i];
       const at::Tensor& gradient = bucket.parameters[piece.parameter].grad();
-      if (!gradient.defined()) continue;
+      if (!gradient.defined())
+        continue;
       if (gradient.layout() != at::kStrided) {
-        throw Error(
-            ErrorCode::failed_precondition,
-            cat("sharded optimizer: expected dense gradients, got a sparse one of a parameter of shape [",
-                join(gradient.sizes(), ", "), "] (rank ", group.job_rank(),
-                "); make the embedding with sparse(false)"));
+        throw Error(ErrorCode::failed_precondition,
+                    cat("sharded optimizer: expected dense gradients, got a sparse one of a "
+                        "parameter of shape [",
+                        join(gradient.sizes(), ", "),
+                        "] (rank ",
+                        group.job_rank(),
+                        "); make the embedding with sparse(false)"));
       }
-      bucket.tensors[i].mutable_grad() = gradient.reshape({-1}).narrow(0, piece.begin, piece.length);
+      bucket.tensors[i].mutable_grad() =
+          gradient.reshape({-1}).narrow(0, piece.begin, piece.length);
     }
   }
 }
 
 void ShardsState::return_whole_gradients() {
   for (ShardBucket& bucket : buckets)
-    for (at::Tensor& tensor : bucket.tensors) tensor.mutable_grad().reset();
+    for (at::Tensor& tensor : bucket.tensors)
+      tensor.mutable_grad().reset();
 }
 
-// torch::load and others give parameters memory of their own: what is in it goes to the flat buffers. Each
-// rank keeps its own part of it, so all must have loaded the same.
+// torch::load and others give parameters memory of their own: what is in it goes to the flat
+// buffers. Each rank keeps its own part of it, so all must have loaded the same.
 void ShardsState::take_replaced() {
   std::vector<at::Tensor> replaced, places;
   for (ShardBucket& bucket : buckets) {
     for (size_t i = 0; i < bucket.parameters.size(); ++i) {
       const at::Tensor place = bucket.layout.place(bucket.flat, i);
-      if (lies_at(bucket.parameters[i], place)) continue;
+      if (lies_at(bucket.parameters[i], place))
+        continue;
       require_same_place("sharded optimizer", bucket.parameters[i], place, group);
       replaced.push_back(bucket.parameters[i]);
       places.push_back(place);
     }
   }
-  if (replaced.empty()) return;
+  if (replaced.empty())
+    return;
   require_same_values(replaced, group);
-  if (options.replicate_group) require_same_values(replaced, *options.replicate_group);
+  if (options.replicate_group)
+    require_same_values(replaced, *options.replicate_group);
   for (size_t i = 0; i < replaced.size(); ++i) {
     places[i].copy_(replaced[i]);
     replaced[i].set_data(places[i]);
@@ -365,24 +410,35 @@ void ShardsState::take_replaced() {
 
 void ShardsState::require_same_groups(size_t groups) const {
   const size_t expected = inner->param_groups().size();
-  if (groups == expected) return;
+  if (groups == expected)
+    return;
   throw Error(ErrorCode::failed_precondition,
-              cat("sharded optimizer: expected ", expected,
-                  expected == 1 ? " parameter group" : " parameter groups", ", got ", groups, " (rank ",
-                  group.job_rank(), "); give all groups to the constructor, which divides them"));
+              cat("sharded optimizer: expected ",
+                  expected,
+                  expected == 1 ? " parameter group" : " parameter groups",
+                  ", got ",
+                  groups,
+                  " (rank ",
+                  group.job_rank(),
+                  "); give all groups to the constructor, which divides them"));
 }
 
-// What is frozen later gets no gradient any more. For the other way there is neither a hook nor a gradient.
+// What is frozen later gets no gradient any more. For the other way there is neither a hook nor a
+// gradient.
 void ShardsState::require_same_trained() const {
   for (const ShardBucket& bucket : buckets) {
     for (size_t i = 0; i < bucket.parameters.size(); ++i) {
-      if (bucket.trained[i] || !bucket.parameters[i].requires_grad()) continue;
-      throw Error(
-          ErrorCode::failed_precondition,
-          cat("sharded optimizer: expected parameters that were frozen at its construction to stay frozen, ",
-              "got one of shape [", join(bucket.parameters[i].sizes(), ", "),
-              "] that requires a gradient (rank ", group.job_rank(),
-              "); make the optimizer after unfreezing, with gather_state and divide_state for its state"));
+      if (bucket.trained[i] || !bucket.parameters[i].requires_grad())
+        continue;
+      throw Error(ErrorCode::failed_precondition,
+                  cat("sharded optimizer: expected parameters that were frozen at its construction "
+                      "to stay frozen, ",
+                      "got one of shape [",
+                      join(bucket.parameters[i].sizes(), ", "),
+                      "] that requires a gradient (rank ",
+                      group.job_rank(),
+                      "); make the optimizer after unfreezing, with gather_state and divide_state "
+                      "for its state"));
     }
   }
 }
@@ -390,27 +446,36 @@ void ShardsState::require_same_trained() const {
 void ShardsState::gather() {
   std::vector<Work> works;
   for (ShardBucket& bucket : buckets) {
-    const at::Tensor mine = bucket.flat.narrow(0, bucket.layout.part * group.rank(), bucket.layout.part);
+    const at::Tensor mine =
+        bucket.flat.narrow(0, bucket.layout.part * group.rank(), bucket.layout.part);
     works.push_back(group.all_gather_async(bucket.flat, mine));
     traffic.gathered += static_cast<int64_t>(bucket.flat.nbytes());
   }
-  for (Work& work : works) work.wait();
+  for (Work& work : works)
+    work.wait();
   // Autograd is to see that values have changed.
   for (ShardBucket& bucket : buckets)
-    for (const at::Tensor& parameter : bucket.parameters) parameter.unsafeGetTensorImpl()->bump_version();
+    for (const at::Tensor& parameter : bucket.parameters)
+      parameter.unsafeGetTensorImpl()->bump_version();
 }
 
-ShardedOptimizerBase::ShardedOptimizerBase(const char* kind, Groups groups,
+ShardedOptimizerBase::ShardedOptimizerBase(const char* kind,
+                                           Groups groups,
                                            std::unique_ptr<torch::optim::OptimizerOptions> defaults,
-                                           const MakeInner& make, ProcessGroup group,
+                                           const MakeInner& make,
+                                           ProcessGroup group,
                                            const ShardedOptimizerOptions& options)
-    : Optimizer(Groups{}, std::move(defaults)), state_of_shards_(std::make_shared<State>(group, options)) {
+    : Optimizer(Groups{}, std::move(defaults)),
+      state_of_shards_(std::make_shared<State>(group, options)) {
   std::string wrong;
   if (kind == nullptr) {
     wrong =
-        cat("sharded optimizer: expected one that updates each element independently (SGD, Adam, AdamW, "
+        cat("sharded optimizer: expected one that updates each element independently (SGD, Adam, "
+            "AdamW, "
             "Adagrad, ",
-            "RMSprop), got LBFGS (rank ", group.job_rank(), "); train with one of those, or do not shard it");
+            "RMSprop), got LBFGS (rank ",
+            group.job_rank(),
+            "); train with one of those, or do not shard it");
   }
   const std::vector<Term> terms = {{"optimizer", wrong.empty() ? kind : "LBFGS"},
                                    {"gradients", options.gradients ? "sharded" : "whole"},
@@ -420,13 +485,16 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind, Groups groups,
   const std::vector<at::Tensor> all = shard_all_parameters(groups);
   agree_on_parameters("sharded optimizer", all, wrong, terms, group);
   if (options.replicate_group)
-    agree_on_parameters("sharded optimizer", all, wrong, terms, *state_of_shards_->options.replicate_group);
+    agree_on_parameters(
+        "sharded optimizer", all, wrong, terms, *state_of_shards_->options.replicate_group);
   State& state = *state_of_shards_;
   state.make_buckets(groups);
   const Groups parts = state.groups_of_parts(groups);
   state.inner = make(parts);
-  for (const OptimizerParamGroup& own : options.gradients ? parts : groups) add_param_group(own);
-  if (!options.gradients) return;
+  for (const OptimizerParamGroup& own : options.gradients ? parts : groups)
+    add_param_group(own);
+  if (!options.gradients)
+    return;
   mark_divided_gradients(state.tensors());
   state.make_stand_ins();
   state.hang_hooks();
@@ -446,18 +514,22 @@ at::Tensor ShardedOptimizerBase::step(LossClosure closure) {
   state.take_replaced();
   state.clear_parts();
   options_to_part();
-  if (!state.options.gradients) state.lend_whole_gradients();
+  if (!state.options.gradients)
+    state.lend_whole_gradients();
   state.inner->step();
-  if (!state.options.gradients) state.return_whole_gradients();
+  if (!state.options.gradients)
+    state.return_whole_gradients();
   state.gather();
   return loss;
 }
 
 void ShardedOptimizerBase::zero_grad(bool set_to_none) {
   Optimizer::zero_grad(set_to_none);
-  if (!state_of_shards_->options.gradients) return;
+  if (!state_of_shards_->options.gradients)
+    return;
   for (ShardBucket& bucket : state_of_shards_->buckets)
-    for (at::Tensor& parameter : bucket.parameters) parameter.mutable_grad().reset();
+    for (at::Tensor& parameter : bucket.parameters)
+      parameter.mutable_grad().reset();
 }
 
 std::shared_ptr<void> ShardedOptimizerBase::no_sync() {
@@ -472,7 +544,8 @@ at::Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
   if (!state.options.gradients) {
     throw Error(ErrorCode::failed_precondition,
                 cat("sharded optimizer: expected sharded gradients, got whole ones (rank ",
-                    state.group.job_rank(), "); use muster::clip_grad_norm on the model's parameters"));
+                    state.group.job_rank(),
+                    "); use muster::clip_grad_norm on the model's parameters"));
   }
   state.clear_parts();
   return clip_sharded_grads(state.tensors(), max_norm, state.group);
@@ -487,7 +560,9 @@ void ShardedOptimizerBase::gather_state(torch::optim::Optimizer& plain) {
   for (const ShardBucket& bucket : state.buckets)
     gather_optimizer_state(
         {bucket.layout, bucket.parameters, bucket.pieces, bucket.tensors, bucket.flat.options()},
-        *state.inner, plain, state.group);
+        *state.inner,
+        plain,
+        state.group);
   options_to_part();
   copy_group_options(*state.inner, plain);
 }
@@ -497,8 +572,10 @@ void ShardedOptimizerBase::divide_state(torch::optim::Optimizer& plain) {
   for (const ShardBucket& bucket : state.buckets)
     divide_optimizer_state(
         {bucket.layout, bucket.parameters, bucket.pieces, bucket.tensors, bucket.flat.options()},
-        *state.inner, plain);
-  if (plain.param_groups().size() != param_groups_.size()) return;
+        *state.inner,
+        plain);
+  if (plain.param_groups().size() != param_groups_.size())
+    return;
   for (size_t g = 0; g < param_groups_.size(); ++g)
     param_groups_[g].set_options(plain.param_groups()[g].options().clone());
 }
@@ -507,7 +584,12 @@ TensorPieces ShardedOptimizerBase::pieces(const torch::nn::Module& model) const 
   const ParameterNames names(model);
   TensorPieces pieces;
   for (const ShardBucket& bucket : state_of_shards_->buckets)
-    add_flat_pieces(pieces, "sharded optimizer", names, bucket.layout, bucket.parameters, bucket.pieces,
+    add_flat_pieces(pieces,
+                    "sharded optimizer",
+                    names,
+                    bucket.layout,
+                    bucket.parameters,
+                    bucket.pieces,
                     bucket.tensors);
   return pieces;
 }

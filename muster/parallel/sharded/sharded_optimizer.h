@@ -1,13 +1,15 @@
-// An optimizer whose state is divided over a group's ranks (ZeRO-1), optionally with the gradients (ZeRO-2).
-// Each rank takes the step for an equal part of the elements, then all ranks get the new values.
+// An optimizer whose state is divided over a group's ranks (ZeRO-1), optionally with the gradients
+// (ZeRO-2). Each rank takes the step for an equal part of the elements, then all ranks get the new
+// values.
 //
 //   muster::DistributedDataParallel model(net, group);
-//   muster::ShardedOptimizer<torch::optim::AdamW> optimizer(net->parameters(), AdamWOptions(1e-3), group);
-//   … loss.backward(); optimizer.step();
+//   muster::ShardedOptimizer<torch::optim::AdamW> optimizer(net->parameters(), AdamWOptions(1e-3),
+//   group); … loss.backward(); optimizer.step();
 //
-// For ZeRO-2 do not wrap the model: `{.gradients = true}` reduces each gradient to its owner in backward.
-// Formula: bytes of memory per parameter and rank (fp32, Adam, N ranks): 4 + 4 + 8/N, or 4 + 4/N + 8/N plus
-// two buckets. Source: torch.distributed.optim.ZeroRedundancyOptimizer; Rajbhandari et al., 2020.
+// For ZeRO-2 do not wrap the model: `{.gradients = true}` reduces each gradient to its owner in
+// backward. Formula: bytes of memory per parameter and rank (fp32, Adam, N ranks): 4 + 4 + 8/N, or
+// 4 + 4/N + 8/N plus two buckets. Source: torch.distributed.optim.ZeroRedundancyOptimizer;
+// Rajbhandari et al., 2020.
 #pragma once
 
 #include <torch/optim/adagrad.h>
@@ -44,16 +46,16 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   using MakeInner = std::function<std::unique_ptr<torch::optim::Optimizer>(const Groups&)>;
   ~ShardedOptimizerBase() override;
 
-  // Takes one step on this rank's part, then all-gathers the parameters. If one rank skips a step, all must.
-  // Collective: yes.
-  // Throws: failures of peers; failed_precondition for sparse gradients; invalid_argument if ranks have
-  // loaded other values into the parameters, or not all have.
+  // Takes one step on this rank's part, then all-gathers the parameters. If one rank skips a step,
+  // all must. Collective: yes. Throws: failures of peers; failed_precondition for sparse gradients;
+  // invalid_argument if ranks have loaded other values into the parameters, or not all have.
   at::Tensor step(LossClosure closure = nullptr) override;
 
   // Clears the model's gradients, and those already reduced.
   void zero_grad(bool set_to_none = true);
 
-  // While the guard lives, backwards reduce nothing (ZeRO-2): whole gradients accumulate in the parameters.
+  // While the guard lives, backwards reduce nothing (ZeRO-2): whole gradients accumulate in the
+  // parameters.
   [[nodiscard]] std::shared_ptr<void> no_sync();
 
   // For ZeRO-2: clips by the norm over all ranks' parts. (ZeRO-1 has whole gradients: use
@@ -70,8 +72,8 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   void gather_state(torch::optim::Optimizer& plain);
   void divide_state(torch::optim::Optimizer& plain);
 
-  // The parameters of part() by the model's names, for Checkpoints::add("optimizer", optimizer, pieces).
-  // Throws: invalid_argument for a model that lacks any of them.
+  // The parameters of part() by the model's names, for Checkpoints::add("optimizer", optimizer,
+  // pieces). Throws: invalid_argument for a model that lacks any of them.
   TensorPieces pieces(const torch::nn::Module& model) const;
   // Copies the options (rates) of each group to part(), and back.
   void options_to_part();
@@ -82,9 +84,12 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   struct State;  // sharded_optimizer.cc
 
  protected:
-  ShardedOptimizerBase(const char* kind, Groups groups,
-                       std::unique_ptr<torch::optim::OptimizerOptions> defaults, const MakeInner& make,
-                       ProcessGroup group, const ShardedOptimizerOptions& options);
+  ShardedOptimizerBase(const char* kind,
+                       Groups groups,
+                       std::unique_ptr<torch::optim::OptimizerOptions> defaults,
+                       const MakeInner& make,
+                       ProcessGroup group,
+                       const ShardedOptimizerOptions& options);
 
  private:
   std::shared_ptr<State> state_of_shards_;
@@ -125,28 +130,36 @@ struct OptionsOfOptimizer<torch::optim::LBFGS> {  // it treats all gradients as 
 };
 }  // namespace detail
 
-// The parameters become parts of flat buffers: the same tensors, in other memory. param_groups() holds the
-// model's parameters (ZeRO-1) or this rank's parts of them (ZeRO-2). Their options apply, so a Schedule
-// works.
+// The parameters become parts of flat buffers: the same tensors, in other memory. param_groups()
+// holds the model's parameters (ZeRO-1) or this rank's parts of them (ZeRO-2). Their options apply,
+// so a Schedule works.
 template <class Kind>
 class ShardedOptimizer : public ShardedOptimizerBase {
  public:
   using Options = typename detail::OptionsOfOptimizer<Kind>::type;
 
   // Collective: over `group`.
-  // Throws: invalid_argument, on every rank, for an optimizer that is not elementwise (LBFGS), or parameters
-  // that differ between ranks or are on another device than the rank's.
-  ShardedOptimizer(Groups groups, const Options& options, ProcessGroup group,
+  // Throws: invalid_argument, on every rank, for an optimizer that is not elementwise (LBFGS), or
+  // parameters that differ between ranks or are on another device than the rank's.
+  ShardedOptimizer(Groups groups,
+                   const Options& options,
+                   ProcessGroup group,
                    const ShardedOptimizerOptions& sharding = {})
       : ShardedOptimizerBase(
-            detail::OptionsOfOptimizer<Kind>::kElementwise, std::move(groups),
+            detail::OptionsOfOptimizer<Kind>::kElementwise,
+            std::move(groups),
             std::make_unique<Options>(options),
             [&options](const Groups& parts) { return std::make_unique<Kind>(parts, options); },
-            std::move(group), sharding) {}
-  ShardedOptimizer(std::vector<at::Tensor> parameters, const Options& options, ProcessGroup group,
+            std::move(group),
+            sharding) {}
+  ShardedOptimizer(std::vector<at::Tensor> parameters,
+                   const Options& options,
+                   ProcessGroup group,
                    const ShardedOptimizerOptions& sharding = {})
-      : ShardedOptimizer(Groups{torch::optim::OptimizerParamGroup(std::move(parameters))}, options,
-                         std::move(group), sharding) {}
+      : ShardedOptimizer(Groups{torch::optim::OptimizerParamGroup(std::move(parameters))},
+                         options,
+                         std::move(group),
+                         sharding) {}
 };
 
 }  // namespace muster

@@ -25,15 +25,21 @@ void each_tile(int64_t queries, int64_t keys, int64_t tile, bool diagonal, const
   for (int64_t q = 0; q < queries; q += tile) {
     const TileRange rows{q, std::min(tile, queries - q)};
     const int64_t seen = diagonal ? std::min(keys, q + rows.length) : keys;
-    for (int64_t k = 0; k < seen; k += tile) visit(rows, TileRange{k, std::min(tile, seen - k)});
+    for (int64_t k = 0; k < seen; k += tile)
+      visit(rows, TileRange{k, std::min(tile, seen - k)});
   }
 }
 
 // [batch, heads, queries, keys], -infinity where a query does not see.
-at::Tensor scores_of(const at::Tensor& q, const at::Tensor& k, TileRange rows, TileRange columns,
-                     bool diagonal, double scale) {
+at::Tensor scores_of(const at::Tensor& q,
+                     const at::Tensor& k,
+                     TileRange rows,
+                     TileRange columns,
+                     bool diagonal,
+                     double scale) {
   at::Tensor scores = at::matmul(q, k.transpose(2, 3)).mul_(scale);
-  if (!diagonal || columns.begin + columns.length <= rows.begin + 1) return scores;
+  if (!diagonal || columns.begin + columns.length <= rows.begin + 1)
+    return scores;
   const auto count = scores.options().dtype(at::kLong);
   const at::Tensor query = at::arange(rows.begin, rows.begin + rows.length, count).unsqueeze(1);
   const at::Tensor key = at::arange(columns.begin, columns.begin + columns.length, count);
@@ -48,18 +54,28 @@ at::ScalarType attention_type(at::ScalarType type) {
 
 Attended nothing_attended(const at::Tensor& q) {
   const auto options = q.options().dtype(attention_type(q.scalar_type()));
-  return {.out = at::zeros(q.sizes(), options),
-          .log_sum =
-              at::full({q.size(0), q.size(1), q.size(2)}, -std::numeric_limits<double>::infinity(), options)};
+  return {
+      .out = at::zeros(q.sizes(), options),
+      .log_sum = at::full(
+          {q.size(0), q.size(1), q.size(2)}, -std::numeric_limits<double>::infinity(), options)};
 }
 
-// What was there and what comes are each a mean by its own weights; together they count as their sums do.
-void attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool diagonal,
-            const TileOptions& options, Attended attended) {
+// What was there and what comes are each a mean by its own weights; together they count as their
+// sums do.
+void attend(const at::Tensor& q,
+            const at::Tensor& k,
+            const at::Tensor& v,
+            bool diagonal,
+            const TileOptions& options,
+            Attended attended) {
   const at::ScalarType type = attended.out.scalar_type();
   each_tile(q.size(2), k.size(2), options.tile, diagonal, [&](TileRange rows, TileRange columns) {
-    at::Tensor weights = scores_of(tile_of(q, rows).to(type), tile_of(k, columns).to(type), rows, columns,
-                                   diagonal, options.scale);
+    at::Tensor weights = scores_of(tile_of(q, rows).to(type),
+                                   tile_of(k, columns).to(type),
+                                   rows,
+                                   columns,
+                                   diagonal,
+                                   options.scale);
     const at::Tensor largest = weights.amax(-1);
     weights.sub_(largest.unsqueeze(-1)).exp_();
     const at::Tensor sum = weights.sum(-1);
@@ -74,9 +90,15 @@ void attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool 
   });
 }
 
-void attend_backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool diagonal,
-                     const TileOptions& options, const at::Tensor& log_sum, const at::Tensor& out,
-                     const at::Tensor& weighted, AttentionGradients gradients) {
+void attend_backward(const at::Tensor& q,
+                     const at::Tensor& k,
+                     const at::Tensor& v,
+                     bool diagonal,
+                     const TileOptions& options,
+                     const at::Tensor& log_sum,
+                     const at::Tensor& out,
+                     const at::Tensor& weighted,
+                     AttentionGradients gradients) {
   const at::ScalarType type = gradients.q.scalar_type();
   each_tile(q.size(2), k.size(2), options.tile, diagonal, [&](TileRange rows, TileRange columns) {
     const at::Tensor query = tile_of(q, rows).to(type), key = tile_of(k, columns).to(type);

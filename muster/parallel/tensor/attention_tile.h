@@ -1,5 +1,6 @@
-// Attention of some queries to some keys, tile by tile, for ring_attention.cc: what one block of keys adds to
-// an output, and to the gradients. Only one tile's scores exist at a time. Knows nothing of ranks.
+// Attention of some queries to some keys, tile by tile, for ring_attention.cc: what one block of
+// keys adds to an output, and to the gradients. Only one tile's scores exist at a time. Knows
+// nothing of ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +12,8 @@ struct TileOptions {
   int64_t tile = 512;  // queries, and keys, at a time
 };
 
-// The attention accumulated so far, in the type of the computation. Shapes: out [batch, heads, queries,
-// width], log_sum [batch, heads, queries].
+// The attention accumulated so far, in the type of the computation. Shapes: out [batch, heads,
+// queries, width], log_sum [batch, heads, queries].
 struct Attended {
   at::Tensor out;
   at::Tensor log_sum;  // log of the sum of exp(score); -infinity at the start
@@ -24,20 +25,30 @@ at::ScalarType attention_type(at::ScalarType type);
 // The empty accumulation.
 Attended nothing_attended(const at::Tensor& q);
 
-// Adds the keys `k`, `v` to `attended`, in place. `diagonal`: query i sees keys 0 … i. Shapes: k, v [batch,
-// heads, keys, width].
-void attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool diagonal,
-            const TileOptions& options, Attended attended);
+// Adds the keys `k`, `v` to `attended`, in place. `diagonal`: query i sees keys 0 … i. Shapes: k, v
+// [batch, heads, keys, width].
+void attend(const at::Tensor& q,
+            const at::Tensor& k,
+            const at::Tensor& v,
+            bool diagonal,
+            const TileOptions& options,
+            Attended attended);
 
 struct AttentionGradients {
   at::Tensor q, k, v;  // in the type of the computation
 };
 
-// Adds the contribution of the same keys to the gradients, in place. `attended` is the final result over all
-// keys; `out` is the output's gradient, and `weighted` [batch, heads, queries] the sum over the width of that
-// times the output.
-void attend_backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool diagonal,
-                     const TileOptions& options, const at::Tensor& log_sum, const at::Tensor& out,
-                     const at::Tensor& weighted, AttentionGradients gradients);
+// Adds the contribution of the same keys to the gradients, in place. `attended` is the final result
+// over all keys; `out` is the output's gradient, and `weighted` [batch, heads, queries] the sum
+// over the width of that times the output.
+void attend_backward(const at::Tensor& q,
+                     const at::Tensor& k,
+                     const at::Tensor& v,
+                     bool diagonal,
+                     const TileOptions& options,
+                     const at::Tensor& log_sum,
+                     const at::Tensor& out,
+                     const at::Tensor& weighted,
+                     AttentionGradients gradients);
 
 }  // namespace muster

@@ -19,8 +19,10 @@ struct KeptMap : torch::CustomClassHolder {
 };
 
 struct CollectiveFunction : torch::autograd::Function<CollectiveFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            const TensorMap& forward, TensorMap backward) {
+  static at::Tensor forward(torch::autograd::AutogradContext* context,
+                            const at::Tensor& x,
+                            const TensorMap& forward,
+                            TensorMap backward) {
     context->saved_data["backward"] =
         c10::IValue::make_capsule(c10::make_intrusive<KeptMap>(std::move(backward)));
     return forward(x);
@@ -73,7 +75,10 @@ at::Tensor own_part(const at::Tensor& x, const ProcessGroup& group, int64_t dim)
   return x.narrow(dim, group.rank() * length, length).clone(at::MemoryFormat::Contiguous);
 }
 
-at::Tensor exchanged(const at::Tensor& x, ProcessGroup& group, int64_t scatter_dim, int64_t gather_dim) {
+at::Tensor exchanged(const at::Tensor& x,
+                     ProcessGroup& group,
+                     int64_t scatter_dim,
+                     int64_t gather_dim) {
   const at::Tensor parts = parts_first(x, group, scatter_dim);
   at::Tensor come = at::empty_like(parts);
   group.all_to_all(come, parts);
@@ -103,29 +108,52 @@ at::Tensor gathered_rows(const at::Tensor& mine, int64_t total, ProcessGroup& gr
 }
 
 void refuse_second_derivative(const char* call) {
-  if (!at::GradMode::is_enabled()) return;
+  if (!at::GradMode::is_enabled())
+    return;
   throw Error(
       ErrorCode::failed_precondition,
-      cat(call, ": expected a backward without create_graph, got one with it; leave create_graph out"));
+      cat(call,
+          ": expected a backward without create_graph, got one with it; leave create_graph out"));
 }
 
-int64_t existing_dim(const char* call, const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
+int64_t existing_dim(const char* call,
+                     const at::Tensor& x,
+                     const ProcessGroup& group,
+                     int64_t dim) {
   const int64_t counted = dim < 0 ? dim + x.dim() : dim;
   if (counted < 0 || counted >= x.dim()) {
     throw Error(ErrorCode::invalid_argument,
-                cat(call, ": expected a dimension of [", join(x.sizes(), ", "), "], got ", dim, " (rank ",
-                    group.job_rank(), "); count from 0, or from -1 at the end"));
+                cat(call,
+                    ": expected a dimension of [",
+                    join(x.sizes(), ", "),
+                    "], got ",
+                    dim,
+                    " (rank ",
+                    group.job_rank(),
+                    "); count from 0, or from -1 at the end"));
   }
   return counted;
 }
 
-int64_t divisible_dim(const char* call, const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
+int64_t divisible_dim(const char* call,
+                      const at::Tensor& x,
+                      const ProcessGroup& group,
+                      int64_t dim) {
   const int64_t counted = existing_dim(call, x, group, dim);
   if (x.size(counted) % group.size() != 0) {
     throw Error(ErrorCode::invalid_argument,
-                cat(call, ": expected a size along dimension ", counted, " that ",
-                    plural(group.size(), "rank"), " divide, got ", x.size(counted), " of [",
-                    join(x.sizes(), ", "), "] (rank ", group.job_rank(), "); pad it, or use another group"));
+                cat(call,
+                    ": expected a size along dimension ",
+                    counted,
+                    " that ",
+                    plural(group.size(), "rank"),
+                    " divide, got ",
+                    x.size(counted),
+                    " of [",
+                    join(x.sizes(), ", "),
+                    "] (rank ",
+                    group.job_rank(),
+                    "); pad it, or use another group"));
   }
   return counted;
 }

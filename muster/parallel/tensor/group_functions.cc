@@ -6,41 +6,49 @@ namespace muster {
 
 at::Tensor copy_to_group(const at::Tensor& x, ProcessGroup group) {
   return with_backward(
-      x, [](const at::Tensor& same) { return same; },
+      x,
+      [](const at::Tensor& same) { return same; },
       [group](const at::Tensor& gradient) { return reduce_from_group(gradient, group); });
 }
 
 at::Tensor reduce_from_group(const at::Tensor& x, ProcessGroup group) {
   return with_backward(
-      x, [&](const at::Tensor& summand) { return summed(summand, group); },
+      x,
+      [&](const at::Tensor& summand) { return summed(summand, group); },
       [group](const at::Tensor& gradient) { return copy_to_group(gradient, group); });
 }
 
 at::Tensor gather_from_group(const at::Tensor& x, ProcessGroup group, int64_t dim) {
   dim = existing_dim("gather_from_group", x, group, dim);
   return with_backward(
-      x, [&](const at::Tensor& part) { return gathered(part, group, dim); },
+      x,
+      [&](const at::Tensor& part) { return gathered(part, group, dim); },
       [group, dim](const at::Tensor& gradient) { return scatter_to_group(gradient, group, dim); });
 }
 
 at::Tensor scatter_to_group(const at::Tensor& x, ProcessGroup group, int64_t dim) {
   dim = divisible_dim("scatter_to_group", x, group, dim);
   return with_backward(
-      x, [&](const at::Tensor& whole) { return own_part(whole, group, dim); },
+      x,
+      [&](const at::Tensor& whole) { return own_part(whole, group, dim); },
       [group, dim](const at::Tensor& gradient) { return gather_from_group(gradient, group, dim); });
 }
 
 at::Tensor gather_sequence(const at::Tensor& x, ProcessGroup group, int64_t dim) {
   dim = existing_dim("gather_sequence", x, group, dim);
   return with_backward(
-      x, [&](const at::Tensor& part) { return gathered(part, group, dim); },
-      [group, dim](const at::Tensor& gradient) { return reduce_scatter_sequence(gradient, group, dim); });
+      x,
+      [&](const at::Tensor& part) { return gathered(part, group, dim); },
+      [group, dim](const at::Tensor& gradient) {
+        return reduce_scatter_sequence(gradient, group, dim);
+      });
 }
 
 at::Tensor reduce_scatter_sequence(const at::Tensor& x, ProcessGroup group, int64_t dim) {
   dim = divisible_dim("reduce_scatter_sequence", x, group, dim);
   return with_backward(
-      x, [&](const at::Tensor& summand) { return sum_scattered(summand, group, dim); },
+      x,
+      [&](const at::Tensor& summand) { return sum_scattered(summand, group, dim); },
       [group, dim](const at::Tensor& gradient) { return gather_sequence(gradient, group, dim); });
 }
 

@@ -17,15 +17,19 @@ const DividedLayer* as_divided(const std::shared_ptr<torch::nn::Module>& module)
   return dynamic_cast<const DividedLayer*>(module.get());
 }
 
-at::Tensor norm_of_gradients(const std::vector<at::Tensor>& parameters, at::Device device, double norm_type) {
+at::Tensor norm_of_gradients(const std::vector<at::Tensor>& parameters,
+                             at::Device device,
+                             double norm_type) {
   std::vector<at::Tensor> norms;
   for (const at::Tensor& parameter : parameters) {
-    if (!parameter.grad().defined()) continue;
+    if (!parameter.grad().defined())
+      continue;
     const at::Tensor norm = at::linalg_vector_norm(parameter.grad(), norm_type);
     norms.push_back(norm.to(device, at::kDouble, /*non_blocking=*/true));
   }
   const auto options = at::TensorOptions().device(device).dtype(at::kDouble);
-  return norms.empty() ? at::zeros({}, options) : at::linalg_vector_norm(at::stack(norms), norm_type);
+  return norms.empty() ? at::zeros({}, options)
+                       : at::linalg_vector_norm(at::stack(norms), norm_type);
 }
 
 at::ScalarType type_of_norm(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
@@ -39,24 +43,30 @@ ParallelParameters parallel_parameters(const torch::nn::Module& model) {
   std::set<const at::TensorImpl*> divided, seen;
   for (const auto& module : model.modules()) {
     const DividedLayer* layer = as_divided(module);
-    if (layer == nullptr) continue;
-    for (const at::Tensor& parameter : layer->divided()) divided.insert(parameter.unsafeGetTensorImpl());
+    if (layer == nullptr)
+      continue;
+    for (const at::Tensor& parameter : layer->divided())
+      divided.insert(parameter.unsafeGetTensorImpl());
   }
   ParallelParameters sorted;
   for (const at::Tensor& parameter : model.parameters()) {
     const at::TensorImpl* which = parameter.unsafeGetTensorImpl();
-    if (!seen.insert(which).second) continue;
+    if (!seen.insert(which).second)
+      continue;
     (divided.contains(which) ? sorted.divided : sorted.replicated).push_back(parameter);
   }
   return sorted;
 }
 
 at::Tensor parallel_grad_norm(const std::vector<at::Tensor>& divided,
-                              const std::vector<at::Tensor>& replicated, ProcessGroup group,
+                              const std::vector<at::Tensor>& replicated,
+                              ProcessGroup group,
                               double norm_type) {
   if (!(norm_type > 0)) {
-    throw Error(ErrorCode::invalid_argument, cat("parallel_grad_norm: expected a norm_type above 0, got ",
-                                                 norm_type, "; 2 is the usual one"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("parallel_grad_norm: expected a norm_type above 0, got ",
+                    norm_type,
+                    "; 2 is the usual one"));
   }
   const at::NoGradGuard no_grad;
   const at::ScalarType type = type_of_norm(divided, replicated);
@@ -96,7 +106,8 @@ WholeParameters gather_parameters(const torch::nn::Module& model) {
     const std::string prefix = named.key().empty() ? "" : named.key() + ".";
     const DividedLayer* layer = as_divided(named.value());
     if (layer != nullptr) {
-      for (const auto& [name, parameter] : layer->gather_parameters()) all.emplace(prefix + name, parameter);
+      for (const auto& [name, parameter] : layer->gather_parameters())
+        all.emplace(prefix + name, parameter);
       continue;
     }
     for (const auto& parameter : named.value()->named_parameters(/*recurse=*/false))

@@ -1,9 +1,10 @@
-// The parameters of a model with some layers divided over a group: which are divided, the norm of their
-// gradients, and the undivided model's parameters.
+// The parameters of a model with some layers divided over a group: which are divided, the norm of
+// their gradients, and the undivided model's parameters.
 //
 //   const muster::ParallelParameters parameters = muster::parallel_parameters(*model);
 //   const auto norm = muster::parallel_grad_norm(parameters.divided, parameters.replicated, tp);
-//   muster::clip_grads_with_norm(model->parameters(), 1.0, norm);     // train/clip.h: alike on every rank
+//   muster::clip_grads_with_norm(model->parameters(), 1.0, norm);     // train/clip.h: alike on
+//   every rank
 #pragma once
 
 #include <torch/nn/module.h>
@@ -22,11 +23,13 @@ struct ParallelParameters {
 };
 ParallelParameters parallel_parameters(const torch::nn::Module& model);
 
-// The norm of all gradients as one vector, as in the undivided model: all ranks' parts count, and replicated
-// gradients count once. A scalar on the group's device, the same on every rank; `norm_type` may be infinity.
-// Collective: yes. Throws: invalid_argument for a norm_type that is not positive.
+// The norm of all gradients as one vector, as in the undivided model: all ranks' parts count, and
+// replicated gradients count once. A scalar on the group's device, the same on every rank;
+// `norm_type` may be infinity. Collective: yes. Throws: invalid_argument for a norm_type that is
+// not positive.
 at::Tensor parallel_grad_norm(const std::vector<at::Tensor>& divided,
-                              const std::vector<at::Tensor>& replicated, ProcessGroup group,
+                              const std::vector<at::Tensor>& replicated,
+                              ProcessGroup group,
                               double norm_type = 2);
 
 // This rank's parameters as pieces of the undivided model's, and its buffers: for Checkpoints::add.

@@ -19,7 +19,8 @@ namespace {
 
 // The pieces of the sequence that a rank has, in the order in which it has them.
 std::vector<int64_t> pieces_of(int64_t rank, int64_t ranks, SequenceOrder order) {
-  if (order == SequenceOrder::contiguous) return {rank};
+  if (order == SequenceOrder::contiguous)
+    return {rank};
   return {rank, 2 * ranks - 1 - rank};
 }
 
@@ -27,22 +28,33 @@ int64_t number_of_pieces(int64_t ranks, SequenceOrder order) {
   return order == SequenceOrder::contiguous ? ranks : 2 * ranks;
 }
 
-void check_attention(const char* call, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                     const ProcessGroup& group, const ContextOptions& options) {
+void check_attention(const char* call,
+                     const at::Tensor& q,
+                     const at::Tensor& k,
+                     const at::Tensor& v,
+                     const ProcessGroup& group,
+                     const ContextOptions& options) {
   const auto fail = [&](const std::string& rule, const std::string& got, const char* next) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(call, ": expected ", rule, ", got ", got, " (rank ", group.job_rank(), "); ", next));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat(call, ": expected ", rule, ", got ", got, " (rank ", group.job_rank(), "); ", next));
   };
   if (q.dim() != 4 || q.sizes() != k.sizes() || q.sizes() != v.sizes() ||
       q.scalar_type() != k.scalar_type() || q.scalar_type() != v.scalar_type()) {
-    fail(
-        "q, k and v of one type and of one shape [batch, heads, own tokens, width]",
-        cat("[", join(q.sizes(), ", "), "], [", join(k.sizes(), ", "), "] and [", join(v.sizes(), ", "), "]"),
-        "repeat keys that several heads share");
+    fail("q, k and v of one type and of one shape [batch, heads, own tokens, width]",
+         cat("[",
+             join(q.sizes(), ", "),
+             "], [",
+             join(k.sizes(), ", "),
+             "] and [",
+             join(v.sizes(), ", "),
+             "]"),
+         "repeat keys that several heads share");
   }
   if (options.order == SequenceOrder::zigzag && q.size(2) % 2 != 0)
     fail("an even number of own tokens in zigzag order", cat(q.size(2)), "pad the sequence");
-  if (options.tile < 1) fail("a tile of at least 1", cat(options.tile), "leave it as it is");
+  if (options.tile < 1)
+    fail("a tile of at least 1", cat(options.tile), "leave it as it is");
 }
 
 struct RingKept : torch::CustomClassHolder {
@@ -57,8 +69,9 @@ class Ring {
  public:
   explicit Ring(ProcessGroup& group) : group_(group) {}
 
-  // Everything in `rows` goes to the next rank, and `come` is filled by the one before: an all_to_all, which
-  // all backends do without an order of sends and receives that could meet itself.
+  // Everything in `rows` goes to the next rank, and `come` is filled by the one before: an
+  // all_to_all, which all backends do without an order of sends and receives that could meet
+  // itself.
   [[nodiscard]] Work shift(const at::Tensor& come, const at::Tensor& rows) {
     const auto size = static_cast<size_t>(group_.size());
     std::vector<int64_t> to(size, 0), from(size, 0);
@@ -68,22 +81,29 @@ class Ring {
   }
 
   // Whose block is here after so many shifts.
-  int64_t owner(int64_t shifts) const { return (group_.rank() + group_.size() - shifts) % group_.size(); }
+  int64_t owner(int64_t shifts) const {
+    return (group_.rank() + group_.size() - shifts) % group_.size();
+  }
 
  private:
   ProcessGroup& group_;
 };
 
-// Calls visit(own tokens, the block's, diagonal) for each pair of pieces of which something is seen.
+// Calls visit(own tokens, the block's, diagonal) for each pair of pieces of which something is
+// seen.
 template <class Visit>
-void each_pair(const ProcessGroup& group, int64_t owner, const ContextOptions& options, int64_t own_tokens,
+void each_pair(const ProcessGroup& group,
+               int64_t owner,
+               const ContextOptions& options,
+               int64_t own_tokens,
                const Visit& visit) {
   const std::vector<int64_t> mine = pieces_of(group.rank(), group.size(), options.order);
   const std::vector<int64_t> theirs = pieces_of(owner, group.size(), options.order);
   const int64_t length = own_tokens / std::ssize(mine);
   for (size_t i = 0; i < mine.size(); ++i) {
     for (size_t j = 0; j < theirs.size(); ++j) {
-      if (options.causal && theirs[j] > mine[i]) continue;
+      if (options.causal && theirs[j] > mine[i])
+        continue;
       const auto of = [length](size_t piece) {
         return [at = static_cast<int64_t>(piece) * length, length](const at::Tensor& x) {
           return x.narrow(2, at, length);
@@ -99,27 +119,40 @@ TileOptions tile_options(const ContextOptions& options, const at::Tensor& q) {
           .tile = options.tile};
 }
 
-Attended go_round(const at::Tensor& q, at::Tensor keys, ProcessGroup& group, const ContextOptions& options) {
+Attended go_round(const at::Tensor& q,
+                  at::Tensor keys,
+                  ProcessGroup& group,
+                  const ContextOptions& options) {
   Ring ring(group);
   const TileOptions tiles = tile_options(options, q);
   const Attended attended = nothing_attended(q);
   at::Tensor come = at::empty_like(keys);
   for (int64_t step = 0; step < group.size(); ++step) {
     std::optional<Work> moving;
-    if (step + 1 < group.size()) moving = ring.shift(come, keys);
-    each_pair(group, ring.owner(step), options, q.size(2), [&](auto own, auto block, bool diagonal) {
-      attend(own(q), block(keys[0]), block(keys[1]), diagonal, tiles,
-             {.out = own(attended.out), .log_sum = own(attended.log_sum)});
-    });
-    if (moving) moving->wait();
+    if (step + 1 < group.size())
+      moving = ring.shift(come, keys);
+    each_pair(
+        group, ring.owner(step), options, q.size(2), [&](auto own, auto block, bool diagonal) {
+          attend(own(q),
+                 block(keys[0]),
+                 block(keys[1]),
+                 diagonal,
+                 tiles,
+                 {.out = own(attended.out), .log_sum = own(attended.log_sum)});
+        });
+    if (moving)
+      moving->wait();
     std::swap(keys, come);
   }
   return attended;
 }
 
 // Each block's gradients go round with it, and one step further: home.
-AttentionGradients go_round_backward(const at::Tensor& q, at::Tensor keys, const Attended& attended,
-                                     const at::Tensor& out, ProcessGroup& group,
+AttentionGradients go_round_backward(const at::Tensor& q,
+                                     at::Tensor keys,
+                                     const Attended& attended,
+                                     const at::Tensor& out,
+                                     ProcessGroup& group,
                                      const ContextOptions& options) {
   Ring ring(group);
   const TileOptions tiles = tile_options(options, q);
@@ -130,13 +163,22 @@ AttentionGradients go_round_backward(const at::Tensor& q, at::Tensor keys, const
   at::Tensor come = at::empty_like(keys), come_of_keys = at::empty_like(of_keys);
   for (int64_t step = 0; step < group.size(); ++step) {
     std::optional<Work> moving;
-    if (step + 1 < group.size()) moving = ring.shift(come, keys);
-    each_pair(group, ring.owner(step), options, q.size(2), [&](auto own, auto block, bool diagonal) {
-      attend_backward(own(q), block(keys[0]), block(keys[1]), diagonal, tiles, own(attended.log_sum),
-                      own(out), own(weighted),
-                      {.q = own(of_q), .k = block(of_keys[0]), .v = block(of_keys[1])});
-    });
-    if (moving) moving->wait();
+    if (step + 1 < group.size())
+      moving = ring.shift(come, keys);
+    each_pair(
+        group, ring.owner(step), options, q.size(2), [&](auto own, auto block, bool diagonal) {
+          attend_backward(own(q),
+                          block(keys[0]),
+                          block(keys[1]),
+                          diagonal,
+                          tiles,
+                          own(attended.log_sum),
+                          own(out),
+                          own(weighted),
+                          {.q = own(of_q), .k = block(of_keys[0]), .v = block(of_keys[1])});
+        });
+    if (moving)
+      moving->wait();
     std::swap(keys, come);
     if (group.size() > 1) {
       ring.shift(come_of_keys, of_keys).wait();
@@ -147,12 +189,16 @@ AttentionGradients go_round_backward(const at::Tensor& q, at::Tensor keys, const
 }
 
 struct RingAttention : torch::autograd::Function<RingAttention> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& q,
-                            const at::Tensor& k, const at::Tensor& v, ProcessGroup& group,
+  static at::Tensor forward(torch::autograd::AutogradContext* context,
+                            const at::Tensor& q,
+                            const at::Tensor& k,
+                            const at::Tensor& v,
+                            ProcessGroup& group,
                             const ContextOptions& options) {
     const c10::impl::ExcludeDispatchKeyGuard in_own_types(c10::autocast_dispatch_keyset);
     const Attended attended = go_round(q, at::stack({k, v}), group, options);
-    context->saved_data["kept"] = c10::IValue::make_capsule(c10::make_intrusive<RingKept>(group, options));
+    context->saved_data["kept"] =
+        c10::IValue::make_capsule(c10::make_intrusive<RingKept>(group, options));
     const at::Tensor out = attended.out.to(q.scalar_type());
     context->save_for_backward({q, k, v, attended.out, attended.log_sum});
     return out;
@@ -166,30 +212,42 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     auto& kept = static_cast<RingKept&>(*capsule);
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
-    const AttentionGradients of = go_round_backward(
-        q, at::stack({k, v}), {.out = saved[3], .log_sum = saved[4]}, gradients[0], kept.group, kept.options);
+    const AttentionGradients of = go_round_backward(q,
+                                                    at::stack({k, v}),
+                                                    {.out = saved[3], .log_sum = saved[4]},
+                                                    gradients[0],
+                                                    kept.group,
+                                                    kept.options);
     const at::ScalarType type = q.scalar_type();
     return {of.q.to(type), of.k.to(type), of.v.to(type), {}, {}};
   }
 };
 
 // [batch, heads, own tokens, width] to [batch, own heads, tokens, width] and back.
-at::Tensor tokens_for_heads(const at::Tensor& x, ProcessGroup group, int64_t scatter_dim,
+at::Tensor tokens_for_heads(const at::Tensor& x,
+                            ProcessGroup group,
+                            int64_t scatter_dim,
                             int64_t gather_dim) {
   return with_backward(
-      x, [&](const at::Tensor& part) { return exchanged(part, group, scatter_dim, gather_dim); },
-      [=](const at::Tensor& gradient) { return tokens_for_heads(gradient, group, gather_dim, scatter_dim); });
+      x,
+      [&](const at::Tensor& part) { return exchanged(part, group, scatter_dim, gather_dim); },
+      [=](const at::Tensor& gradient) {
+        return tokens_for_heads(gradient, group, gather_dim, scatter_dim);
+      });
 }
 
 // Where each token stands after the ranks' parts were joined.
-at::Tensor joined_positions(int64_t length, const ProcessGroup& group, SequenceOrder order,
+at::Tensor joined_positions(int64_t length,
+                            const ProcessGroup& group,
+                            SequenceOrder order,
                             at::Device device) {
   const int64_t pieces = number_of_pieces(group.size(), order);
   const at::Tensor all =
       at::arange(length, at::TensorOptions().dtype(at::kLong).device(device)).view({pieces, -1});
   std::vector<at::Tensor> joined;
   for (int64_t rank = 0; rank < group.size(); ++rank)
-    for (const int64_t piece : pieces_of(rank, group.size(), order)) joined.push_back(all[piece]);
+    for (const int64_t piece : pieces_of(rank, group.size(), order))
+      joined.push_back(all[piece]);
   return at::cat(joined);
 }
 
@@ -199,32 +257,49 @@ at::Tensor sequence_positions(int64_t length, const ProcessGroup& group, Sequenc
   const int64_t pieces = number_of_pieces(group.size(), order);
   if (length < 1 || length % pieces != 0) {
     throw Error(ErrorCode::invalid_argument,
-                cat("sequence_positions: expected a length that ", pieces, " pieces divide, got ", length,
-                    " (rank ", group.job_rank(), "); pad the sequence"));
+                cat("sequence_positions: expected a length that ",
+                    pieces,
+                    " pieces divide, got ",
+                    length,
+                    " (rank ",
+                    group.job_rank(),
+                    "); pad the sequence"));
   }
   const at::Tensor all = joined_positions(length, group, order, group.device());
   return all.view({group.size(), -1})[group.rank()].clone();
 }
 
-at::Tensor ring_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, ProcessGroup group,
+at::Tensor ring_attention(const at::Tensor& q,
+                          const at::Tensor& k,
+                          const at::Tensor& v,
+                          ProcessGroup group,
                           ContextOptions options) {
   check_attention("ring_attention", q, k, v, group, options);
   return RingAttention::apply(q, k, v, group, options);
 }
 
-at::Tensor all_to_all_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                ProcessGroup group, ContextOptions options) {
+at::Tensor all_to_all_attention(const at::Tensor& q,
+                                const at::Tensor& k,
+                                const at::Tensor& v,
+                                ProcessGroup group,
+                                ContextOptions options) {
   constexpr const char* kCall = "all_to_all_attention";
   check_attention(kCall, q, k, v, group, options);
   divisible_dim(kCall, q, group, 1);
   const bool zigzag = options.causal && options.order == SequenceOrder::zigzag;
-  const at::Tensor order = joined_positions(q.size(2) * group.size(), group, options.order, q.device());
+  const at::Tensor order =
+      joined_positions(q.size(2) * group.size(), group, options.order, q.device());
   const auto whole = [&](const at::Tensor& x) {
     const at::Tensor tokens = tokens_for_heads(x, group, 1, 2);
     return zigzag ? tokens.index_select(2, order.argsort()) : tokens;
   };
-  const at::Tensor seen = at::scaled_dot_product_attention(whole(q), whole(k), whole(v), {},
-                                                           /*dropout_p=*/0.0, options.causal, options.scale);
+  const at::Tensor seen = at::scaled_dot_product_attention(whole(q),
+                                                           whole(k),
+                                                           whole(v),
+                                                           {},
+                                                           /*dropout_p=*/0.0,
+                                                           options.causal,
+                                                           options.scale);
   return tokens_for_heads(zigzag ? seen.index_select(2, order) : seen, group, 2, 1);
 }
 

@@ -25,7 +25,9 @@ uint64_t next_seed(int rank) {
 }  // namespace
 
 // Weight and bias go as one tensor: one all_reduce in backward.
-at::Tensor sequence_layer_norm(const torch::nn::LayerNorm& norm, const at::Tensor& x, ProcessGroup group) {
+at::Tensor sequence_layer_norm(const torch::nn::LayerNorm& norm,
+                               const at::Tensor& x,
+                               ProcessGroup group) {
   at::Tensor weight = norm->weight, bias = norm->bias;
   if (weight.defined() && bias.defined()) {
     const std::vector<at::Tensor> both = copy_to_group(at::stack({weight, bias}), group).unbind(0);
@@ -41,15 +43,21 @@ SequenceDropoutImpl::SequenceDropoutImpl(double probability, const ProcessGroup&
     : probability_(probability),
       rank_(group.rank()),
       generator_(at::globalContext().defaultGenerator(group.device()).clone()) {
-  if (probability >= 0 && probability <= 1) return;
+  if (probability >= 0 && probability <= 1)
+    return;
   throw Error(ErrorCode::invalid_argument,
-              cat("SequenceDropout: expected a probability from 0 to 1, got ", probability, " (rank ",
-                  group.job_rank(), "); 0.1 is a common choice"));
+              cat("SequenceDropout: expected a probability from 0 to 1, got ",
+                  probability,
+                  " (rank ",
+                  group.job_rank(),
+                  "); 0.1 is a common choice"));
 }
 
 at::Tensor SequenceDropoutImpl::forward(const at::Tensor& x) {
-  if (!is_training() || probability_ == 0) return x;
-  if (probability_ == 1) return x * 0;
+  if (!is_training() || probability_ == 0)
+    return x;
+  if (probability_ == 1)
+    return x * 0;
   generator_.set_current_seed(next_seed(rank_));
   const at::Tensor kept = at::empty_like(x).bernoulli_(1 - probability_, generator_);
   return x * kept.div_(1 - probability_);

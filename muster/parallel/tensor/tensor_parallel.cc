@@ -15,35 +15,65 @@ namespace {
 
 // This rank's part of each of `stacks`, with storage of its own.
 at::Tensor own_outputs(const at::Tensor& whole, int64_t stacks, OwnRows rows) {
-  if (!whole.defined()) return {};
-  const at::Tensor parts = whole.detach().unflatten(0, {stacks, -1}).narrow(1, rows.begin, rows.length);
+  if (!whole.defined())
+    return {};
+  const at::Tensor parts =
+      whole.detach().unflatten(0, {stacks, -1}).narrow(1, rows.begin, rows.length);
   return parts.flatten(0, 1).clone(at::MemoryFormat::Contiguous);
 }
 
 // What is wrong with a size that is to be divided, or nothing.
-std::string wrong_division(const char* call, const char* what, int64_t size, const ProcessGroup& group) {
-  if (size % group.size() == 0) return {};
-  return cat(call, ": expected ", what, " that ", plural(group.size(), "rank"), " divide, got ", size,
-             " (rank ", group.job_rank(), "); change the layer, or the group's size");
+std::string wrong_division(const char* call,
+                           const char* what,
+                           int64_t size,
+                           const ProcessGroup& group) {
+  if (size % group.size() == 0)
+    return {};
+  return cat(call,
+             ": expected ",
+             what,
+             " that ",
+             plural(group.size(), "rank"),
+             " divide, got ",
+             size,
+             " (rank ",
+             group.job_rank(),
+             "); change the layer, or the group's size");
 }
 
-std::string wrong_column(const at::Tensor& weight, const ColumnOptions& options, const ProcessGroup& group) {
+std::string wrong_column(const at::Tensor& weight,
+                         const ColumnOptions& options,
+                         const ProcessGroup& group) {
   const int64_t stacks = options.stacks, outputs = weight.size(0);
   if (stacks < 1 || outputs % stacks != 0 || (options.uneven && stacks != 1)) {
-    return cat("column_parallel: expected stacks of equal size, and only one stack with .uneven, got ",
-               stacks, " stacks of ", outputs, " outputs (rank ", group.job_rank(), "); correct the options");
+    return cat(
+        "column_parallel: expected stacks of equal size, and only one stack with .uneven, got ",
+        stacks,
+        " stacks of ",
+        outputs,
+        " outputs (rank ",
+        group.job_rank(),
+        "); correct the options");
   }
   if (!options.uneven)
-    return wrong_division("column_parallel", stacks == 1 ? "outputs" : "outputs a stack", outputs / stacks,
-                          group);
-  if (outputs >= group.size()) return {};
-  return cat("column_parallel: expected an output for each of ", plural(group.size(), "rank"), ", got ",
-             outputs, " (rank ", group.job_rank(), "); use a smaller group");
+    return wrong_division(
+        "column_parallel", stacks == 1 ? "outputs" : "outputs a stack", outputs / stacks, group);
+  if (outputs >= group.size())
+    return {};
+  return cat("column_parallel: expected an output for each of ",
+             plural(group.size(), "rank"),
+             ", got ",
+             outputs,
+             " (rank ",
+             group.job_rank(),
+             "); use a smaller group");
 }
 
-std::vector<Term> layer_terms(const torch::nn::Linear& layer, const std::optional<int64_t>& sequence_dim) {
+std::vector<Term> layer_terms(const torch::nn::Linear& layer,
+                              const std::optional<int64_t>& sequence_dim) {
   std::vector<at::Tensor> tensors{layer->weight};
-  if (layer->bias.defined()) tensors.push_back(layer->bias);
+  if (layer->bias.defined())
+    tensors.push_back(layer->bias);
   std::vector<Term> terms = terms_of("parameter", tensors);
   terms.push_back({.name = "sequence_dim", .value = sequence_dim ? cat(*sequence_dim) : "none"});
   return terms;
@@ -51,34 +81,40 @@ std::vector<Term> layer_terms(const torch::nn::Linear& layer, const std::optiona
 
 }  // namespace
 
-ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& whole, ProcessGroup group,
+ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& whole,
+                                                   ProcessGroup group,
                                                    ColumnOptions options)
     : group_(std::move(group)), options_(options), outputs_(whole->weight.size(0)) {
   const int64_t stacks = options_.stacks;
   std::vector<Term> terms = layer_terms(whole, options_.sequence_dim);
   terms.push_back({.name = "stacks", .value = cat(stacks, options_.uneven ? ", uneven" : "")});
-  require_agreement(group_, "column_parallel", wrong_column(whole->weight, options_, group_), terms);
+  require_agreement(
+      group_, "column_parallel", wrong_column(whole->weight, options_, group_), terms);
   const OwnRows rows = own_rows(outputs_ / stacks, group_);
-  weight =
-      register_parameter("weight", own_outputs(whole->weight, stacks, rows), whole->weight.requires_grad());
-  bias = register_parameter("bias", own_outputs(whole->bias, stacks, rows),
+  weight = register_parameter(
+      "weight", own_outputs(whole->weight, stacks, rows), whole->weight.requires_grad());
+  bias = register_parameter("bias",
+                            own_outputs(whole->bias, stacks, rows),
                             whole->bias.defined() && whole->bias.requires_grad());
 }
 
 at::Tensor ColumnParallelLinearImpl::forward(const at::Tensor& x) {
-  const at::Tensor input =
-      options_.sequence_dim ? gather_sequence(x, group_, *options_.sequence_dim) : copy_to_group(x, group_);
+  const at::Tensor input = options_.sequence_dim
+                               ? gather_sequence(x, group_, *options_.sequence_dim)
+                               : copy_to_group(x, group_);
   return at::linear(input, weight, bias);
 }
 
 WholeParameters ColumnParallelLinearImpl::gather_parameters() const {
   const auto whole = [&](const at::Tensor& mine) {
-    if (options_.stacks == 1) return gathered_rows(mine, outputs_, group_);
+    if (options_.stacks == 1)
+      return gathered_rows(mine, outputs_, group_);
     const at::Tensor stacked = mine.detach().unflatten(0, {options_.stacks, -1});
     return gathered(stacked, group_, 1).flatten(0, 1);
   };
   WholeParameters all{{"weight", whole(weight)}};
-  if (bias.defined()) all.emplace("bias", whole(bias));
+  if (bias.defined())
+    all.emplace("bias", whole(bias));
   return all;
 }
 
@@ -92,26 +128,32 @@ TensorPieces ColumnParallelLinearImpl::pieces() const {
     shape[0] = outputs_;
     TensorPiece piece{.name = item.key(), .shape = shape, .elements = {}, .tensor = item.value()};
     for (int64_t stack = 0; stack < options_.stacks; ++stack)
-      for (const ElementRun& run : slice_elements(shape, 0, stack * of_stack + rows.begin, rows.length))
+      for (const ElementRun& run :
+           slice_elements(shape, 0, stack * of_stack + rows.begin, rows.length))
         piece.elements.push_back(run);
     all.push_back(std::move(piece));
   }
   return all;
 }
 
-RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& whole, ProcessGroup group,
+RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& whole,
+                                             ProcessGroup group,
                                              RowOptions options)
     : group_(std::move(group)), options_(options) {
-  require_agreement(group_, "row_parallel",
+  require_agreement(group_,
+                    "row_parallel",
                     wrong_division("row_parallel", "inputs", whole->weight.size(1), group_),
                     layer_terms(whole, options_.sequence_dim));
   const bool trained = whole->weight.requires_grad();
-  weight = register_parameter("weight", own_part(whole->weight.detach(), group_, 1).clone(), trained);
-  bias = register_parameter("bias", whole->bias.defined() ? whole->bias.detach().clone() : at::Tensor(),
+  weight =
+      register_parameter("weight", own_part(whole->weight.detach(), group_, 1).clone(), trained);
+  bias = register_parameter("bias",
+                            whole->bias.defined() ? whole->bias.detach().clone() : at::Tensor(),
                             whole->bias.defined() && whole->bias.requires_grad());
 }
 
-// The bias comes after the sum, so once. Ranks that add it to other tokens have other gradients of it.
+// The bias comes after the sum, so once. Ranks that add it to other tokens have other gradients of
+// it.
 at::Tensor RowParallelLinearImpl::forward(const at::Tensor& x) {
   const at::Tensor part = at::linear(x, weight);
   if (!options_.sequence_dim) {
@@ -124,7 +166,8 @@ at::Tensor RowParallelLinearImpl::forward(const at::Tensor& x) {
 
 WholeParameters RowParallelLinearImpl::gather_parameters() const {
   WholeParameters all{{"weight", gathered(weight.detach(), group_, 1)}};
-  if (bias.defined()) all.emplace("bias", bias.detach().clone());
+  if (bias.defined())
+    all.emplace("bias", bias.detach().clone());
   return all;
 }
 
@@ -132,16 +175,20 @@ TensorPieces RowParallelLinearImpl::pieces() const {
   const int64_t own = weight.size(1);
   TensorPieces all{
       slice_piece("weight", {weight.size(0), own * group_.size()}, 1, own * group_.rank(), weight)};
-  if (bias.defined()) all.push_back(whole_piece("bias", bias));
+  if (bias.defined())
+    all.push_back(whole_piece("bias", bias));
   return all;
 }
 
-ColumnParallelLinear column_parallel(const torch::nn::Linear& whole, ProcessGroup group,
+ColumnParallelLinear column_parallel(const torch::nn::Linear& whole,
+                                     ProcessGroup group,
                                      ColumnOptions options) {
   return ColumnParallelLinear(whole, std::move(group), options);
 }
 
-RowParallelLinear row_parallel(const torch::nn::Linear& whole, ProcessGroup group, RowOptions options) {
+RowParallelLinear row_parallel(const torch::nn::Linear& whole,
+                               ProcessGroup group,
+                               RowOptions options) {
   return RowParallelLinear(whole, std::move(group), options);
 }
 

@@ -1,15 +1,16 @@
-// Tensor parallelism: layers whose weights are divided over the ranks of a group, all of which compute on the
-// same input.
+// Tensor parallelism: layers whose weights are divided over the ranks of a group, all of which
+// compute on the same input.
 //
-//   torch::nn::Linear up(width, 4 * width), down(4 * width, width);       // alike on every rank: one seed
-//   muster::ColumnParallelLinear mine = muster::column_parallel(up, tp);  // its outputs, divided
-//   muster::RowParallelLinear back = muster::row_parallel(down, tp);      // its inputs, divided
-//   y = back(torch::gelu(mine(x)));                                       // as down(gelu(up(x)))
+//   torch::nn::Linear up(width, 4 * width), down(4 * width, width);       // alike on every rank:
+//   one seed muster::ColumnParallelLinear mine = muster::column_parallel(up, tp);  // its outputs,
+//   divided muster::RowParallelLinear back = muster::row_parallel(down, tp);      // its inputs,
+//   divided y = back(torch::gelu(mine(x)));                                       // as
+//   down(gelu(up(x)))
 //
-// Outside such a pair every rank has the same values; between its two layers, parts. With `sequence_dim` the
-// ranks have parts of the tokens outside, along that dimension (sequence parallelism, arXiv:2205.05198);
-// layers outside must then come from sequence_parallel.h. Source: Shoeybi et al., Megatron-LM,
-// arXiv:1909.08053.
+// Outside such a pair every rank has the same values; between its two layers, parts. With
+// `sequence_dim` the ranks have parts of the tokens outside, along that dimension (sequence
+// parallelism, arXiv:2205.05198); layers outside must then come from sequence_parallel.h. Source:
+// Shoeybi et al., Megatron-LM, arXiv:1909.08053.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -42,8 +43,8 @@ class DividedLayer {
 };
 
 struct ColumnOptions {
-  // The outputs form this many stacks, and each rank has a part of each: 3 for an attention's joint q, k and
-  // v.
+  // The outputs form this many stacks, and each rank has a part of each: 3 for an attention's joint
+  // q, k and v.
   int64_t stacks = 1;
   // Whether the first ranks may have one output more, as for a head over a vocabulary.
   bool uneven = false;
@@ -58,10 +59,12 @@ struct RowOptions {
 class ColumnParallelLinearImpl : public torch::nn::Module, public DividedLayer {
  public:
   // Collective: yes. Throws: as column_parallel.
-  ColumnParallelLinearImpl(const torch::nn::Linear& whole, ProcessGroup group, ColumnOptions options = {});
+  ColumnParallelLinearImpl(const torch::nn::Linear& whole,
+                           ProcessGroup group,
+                           ColumnOptions options = {});
 
-  // Shapes: x [..., inputs], the same values on every rank, or this rank's part; returns [..., own outputs].
-  // Collective: in backward; with a sequence_dim also in forward.
+  // Shapes: x [..., inputs], the same values on every rank, or this rank's part; returns [..., own
+  // outputs]. Collective: in backward; with a sequence_dim also in forward.
   at::Tensor forward(const at::Tensor& x);
 
   std::vector<at::Tensor> divided() const override { return parameters(); }
@@ -81,10 +84,12 @@ TORCH_MODULE(ColumnParallelLinear);
 class RowParallelLinearImpl : public torch::nn::Module, public DividedLayer {
  public:
   // Collective: yes. Throws: as row_parallel.
-  RowParallelLinearImpl(const torch::nn::Linear& whole, ProcessGroup group, RowOptions options = {});
+  RowParallelLinearImpl(const torch::nn::Linear& whole,
+                        ProcessGroup group,
+                        RowOptions options = {});
 
-  // Shapes: x [..., own inputs]; returns [..., outputs], the same on every rank, or this rank's part.
-  // Collective: yes.
+  // Shapes: x [..., own inputs]; returns [..., outputs], the same on every rank, or this rank's
+  // part. Collective: yes.
   at::Tensor forward(const at::Tensor& x);
 
   std::vector<at::Tensor> divided() const override { return {weight}; }
@@ -99,13 +104,15 @@ class RowParallelLinearImpl : public torch::nn::Module, public DividedLayer {
 };
 TORCH_MODULE(RowParallelLinear);
 
-// Copies this rank's slice of a layer that is equal on every rank (by the same seed), so that the whole layer
-// can be freed.
-// Collective: yes.
-// Throws: invalid_argument, on every rank, for outputs (of each stack) or inputs that are not a multiple of
-// the number of ranks, and for layers that differ.
-ColumnParallelLinear column_parallel(const torch::nn::Linear& whole, ProcessGroup group,
+// Copies this rank's slice of a layer that is equal on every rank (by the same seed), so that the
+// whole layer can be freed. Collective: yes. Throws: invalid_argument, on every rank, for outputs
+// (of each stack) or inputs that are not a multiple of the number of ranks, and for layers that
+// differ.
+ColumnParallelLinear column_parallel(const torch::nn::Linear& whole,
+                                     ProcessGroup group,
                                      ColumnOptions options = {});
-RowParallelLinear row_parallel(const torch::nn::Linear& whole, ProcessGroup group, RowOptions options = {});
+RowParallelLinear row_parallel(const torch::nn::Linear& whole,
+                               ProcessGroup group,
+                               RowOptions options = {});
 
 }  // namespace muster

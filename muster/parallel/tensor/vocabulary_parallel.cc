@@ -21,47 +21,78 @@ struct OwnIds {
   at::Tensor foreign;
 };
 
-// An id beyond an end stays an index of the rank at that end, and out of range there, so that no GPU need be
-// asked.
+// An id beyond an end stays an index of the rank at that end, and out of range there, so that no
+// GPU need be asked.
 OwnIds own_ids(const at::Tensor& ids, int64_t vocabulary, const ProcessGroup& group) {
   const OwnRows rows = own_rows(vocabulary, group);
   const at::Tensor index = ids - rows.begin;
   at::Tensor foreign = at::zeros_like(ids, ids.options().dtype(at::kBool));
-  if (group.rank() > 0) foreign = foreign.logical_or(index < 0);
-  if (group.rank() + 1 < group.size()) foreign = foreign.logical_or(index >= rows.length);
+  if (group.rank() > 0)
+    foreign = foreign.logical_or(index < 0);
+  if (group.rank() + 1 < group.size())
+    foreign = foreign.logical_or(index >= rows.length);
   return {.index = index.masked_fill(foreign, 0), .foreign = foreign};
 }
 
-void expect_ids(const char* call, const char* what, const at::Tensor& ids, int64_t vocabulary,
+void expect_ids(const char* call,
+                const char* what,
+                const at::Tensor& ids,
+                int64_t vocabulary,
                 const ProcessGroup& group) {
   if (ids.scalar_type() != at::kLong) {
     throw Error(ErrorCode::invalid_argument,
-                cat(call, ": expected ", what, " of type Long, got ", c10::toString(ids.scalar_type()),
-                    " (rank ", group.job_rank(), "); convert them"));
+                cat(call,
+                    ": expected ",
+                    what,
+                    " of type Long, got ",
+                    c10::toString(ids.scalar_type()),
+                    " (rank ",
+                    group.job_rank(),
+                    "); convert them"));
   }
-  if (!ids.is_cpu() || ids.numel() == 0) return;
+  if (!ids.is_cpu() || ids.numel() == 0)
+    return;
   const int64_t least = ids.min().item<int64_t>();
   const int64_t most = ids.max().item<int64_t>();
-  if (least >= 0 && most < vocabulary) return;
-  throw Error(ErrorCode::invalid_argument, cat(call, ": expected ", what, " from 0 to ", vocabulary - 1,
-                                               ", got ", least < 0 ? least : most, " (rank ",
-                                               group.job_rank(), "); look at where the tokens come from"));
+  if (least >= 0 && most < vocabulary)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat(call,
+                  ": expected ",
+                  what,
+                  " from 0 to ",
+                  vocabulary - 1,
+                  ", got ",
+                  least < 0 ? least : most,
+                  " (rank ",
+                  group.job_rank(),
+                  "); look at where the tokens come from"));
 }
 
 // What is wrong with an embedding that is to be divided, or nothing.
-std::string wrong_embedding(const torch::nn::EmbeddingOptions& options, int64_t vocabulary,
+std::string wrong_embedding(const torch::nn::EmbeddingOptions& options,
+                            int64_t vocabulary,
                             const ProcessGroup& group) {
   const char* unknown = options.max_norm()             ? "max_norm"
                         : options.scale_grad_by_freq() ? "scale_grad_by_freq"
                         : options.sparse()             ? "sparse"
                                                        : nullptr;
   if (unknown != nullptr) {
-    return cat("parallel_embedding: expected none of max_norm, scale_grad_by_freq and sparse, got ", unknown,
-               " (rank ", group.job_rank(), "); make the embedding without");
+    return cat("parallel_embedding: expected none of max_norm, scale_grad_by_freq and sparse, got ",
+               unknown,
+               " (rank ",
+               group.job_rank(),
+               "); make the embedding without");
   }
-  if (vocabulary >= group.size()) return {};
-  return cat("parallel_embedding: expected a token for each of ", plural(group.size(), "rank"), ", got ",
-             plural(vocabulary, "token"), " (rank ", group.job_rank(), "); use a smaller group");
+  if (vocabulary >= group.size())
+    return {};
+  return cat("parallel_embedding: expected a token for each of ",
+             plural(group.size(), "rank"),
+             ", got ",
+             plural(vocabulary, "token"),
+             " (rank ",
+             group.job_rank(),
+             "); use a smaller group");
 }
 
 bool is_half(at::ScalarType type) {
@@ -69,8 +100,11 @@ bool is_half(at::ScalarType type) {
 }
 
 struct ParallelCrossEntropy : torch::autograd::Function<ParallelCrossEntropy> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& logits,
-                            const at::Tensor& targets, ProcessGroup& group, int64_t vocabulary,
+  static at::Tensor forward(torch::autograd::AutogradContext* context,
+                            const at::Tensor& logits,
+                            const at::Tensor& targets,
+                            ProcessGroup& group,
+                            int64_t vocabulary,
                             int64_t ignore_index) {
     const at::Tensor rows = is_half(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
     const at::Tensor ignored = targets == ignore_index;
@@ -86,7 +120,8 @@ struct ParallelCrossEntropy : torch::autograd::Function<ParallelCrossEntropy> {
 
     const at::Tensor count = ignored.logical_not().sum().to(rows.scalar_type());
     const at::Tensor losses = sums[0].log() - sums[1];
-    context->save_for_backward({logits, own.index, own.foreign, ignored, largest, sums[0].clone(), count});
+    context->save_for_backward(
+        {logits, own.index, own.foreign, ignored, largest, sums[0].clone(), count});
     return losses.masked_fill(ignored, 0).sum() / count;
   }
 
@@ -95,7 +130,8 @@ struct ParallelCrossEntropy : torch::autograd::Function<ParallelCrossEntropy> {
                                                  torch::autograd::variable_list gradients) {
     refuse_second_derivative("parallel_cross_entropy");
     const torch::autograd::variable_list saved = context->get_saved_variables();
-    const at::Tensor &logits = saved[0], &index = saved[1], &foreign = saved[2], &ignored = saved[3];
+    const at::Tensor &logits = saved[0], &index = saved[1], &foreign = saved[2],
+                     &ignored = saved[3];
     const at::Tensor &largest = saved[4], &sum = saved[5], &count = saved[6];
     const at::Tensor rows = is_half(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
     at::Tensor gradient = (rows - largest.unsqueeze(-1)).exp_().div_(sum.unsqueeze(-1));
@@ -108,20 +144,23 @@ struct ParallelCrossEntropy : torch::autograd::Function<ParallelCrossEntropy> {
 
 }  // namespace
 
-ParallelEmbeddingImpl::ParallelEmbeddingImpl(const torch::nn::Embedding& whole, ProcessGroup group,
+ParallelEmbeddingImpl::ParallelEmbeddingImpl(const torch::nn::Embedding& whole,
+                                             ProcessGroup group,
                                              EmbeddingOptions options)
     : group_(std::move(group)), options_(options), vocabulary_(whole->weight.size(0)) {
   std::vector<Term> terms = terms_of("parameter", {whole->weight});
-  terms.push_back(
-      {.name = "sequence_dim", .value = options_.sequence_dim ? cat(*options_.sequence_dim) : "none"});
-  require_agreement(group_, "parallel_embedding", wrong_embedding(whole->options, vocabulary_, group_),
-                    terms);
+  terms.push_back({.name = "sequence_dim",
+                   .value = options_.sequence_dim ? cat(*options_.sequence_dim) : "none"});
+  require_agreement(
+      group_, "parallel_embedding", wrong_embedding(whole->options, vocabulary_, group_), terms);
   const OwnRows rows = own_rows(vocabulary_, group_);
   const at::Tensor own = whole->weight.detach().narrow(0, rows.begin, rows.length).clone();
   weight = register_parameter("weight", own, whole->weight.requires_grad());
   int64_t padding = whole->options.padding_idx().value_or(-1);
-  if (whole->options.padding_idx() && padding < 0) padding += vocabulary_;
-  if (padding >= rows.begin && padding < rows.begin + rows.length) padding_ = padding - rows.begin;
+  if (whole->options.padding_idx() && padding < 0)
+    padding += vocabulary_;
+  if (padding >= rows.begin && padding < rows.begin + rows.length)
+    padding_ = padding - rows.begin;
 }
 
 at::Tensor ParallelEmbeddingImpl::forward(const at::Tensor& tokens) {
@@ -129,7 +168,8 @@ at::Tensor ParallelEmbeddingImpl::forward(const at::Tensor& tokens) {
   const OwnIds own = own_ids(tokens, vocabulary_, group_);
   const at::Tensor part =
       at::embedding(weight, own.index, padding_).masked_fill(own.foreign.unsqueeze(-1), 0);
-  if (!options_.sequence_dim) return reduce_from_group(part, group_);
+  if (!options_.sequence_dim)
+    return reduce_from_group(part, group_);
   return reduce_scatter_sequence(part, group_, *options_.sequence_dim);
 }
 
@@ -142,31 +182,48 @@ TensorPieces ParallelEmbeddingImpl::pieces() const {
   return {slice_piece("weight", {vocabulary_, weight.size(1)}, 0, rows.begin, weight)};
 }
 
-ParallelEmbedding parallel_embedding(const torch::nn::Embedding& whole, ProcessGroup group,
+ParallelEmbedding parallel_embedding(const torch::nn::Embedding& whole,
+                                     ProcessGroup group,
                                      EmbeddingOptions options) {
   return ParallelEmbedding(whole, std::move(group), options);
 }
 
-at::Tensor parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& targets, ProcessGroup group,
+at::Tensor parallel_cross_entropy(const at::Tensor& logits,
+                                  const at::Tensor& targets,
+                                  ProcessGroup group,
                                   ParallelLossOptions options) {
   constexpr const char* kCall = "parallel_cross_entropy";
   const int64_t own = logits.dim() > 0 ? logits.size(-1) : 0;
   const int64_t vocabulary = options.vocabulary;
   if (vocabulary < 1) {
     throw Error(ErrorCode::invalid_argument,
-                cat(kCall, ": expected the vocabulary of all ranks, got ", vocabulary, " (rank ",
-                    group.job_rank(), "); give {.vocabulary = …}"));
+                cat(kCall,
+                    ": expected the vocabulary of all ranks, got ",
+                    vocabulary,
+                    " (rank ",
+                    group.job_rank(),
+                    "); give {.vocabulary = …}"));
   }
   if (logits.dim() < 1 || own != own_rows(vocabulary, group).length || own == 0 ||
       logits.sizes().slice(0, static_cast<size_t>(logits.dim() - 1)) != targets.sizes()) {
     throw Error(ErrorCode::invalid_argument,
-                cat(kCall, ": expected logits [targets, ", own_rows(vocabulary, group).length, " of ",
-                    vocabulary, " tokens], got [", join(logits.sizes(), ", "), "] for targets [",
-                    join(targets.sizes(), ", "), "] (rank ", group.job_rank(), "); give the head's part"));
+                cat(kCall,
+                    ": expected logits [targets, ",
+                    own_rows(vocabulary, group).length,
+                    " of ",
+                    vocabulary,
+                    " tokens], got [",
+                    join(logits.sizes(), ", "),
+                    "] for targets [",
+                    join(targets.sizes(), ", "),
+                    "] (rank ",
+                    group.job_rank(),
+                    "); give the head's part"));
   }
-  expect_ids(kCall, "targets", targets.masked_fill(targets == options.ignore_index, 0), vocabulary, group);
-  return ParallelCrossEntropy::apply(logits.reshape({-1, own}), targets.flatten(), group, vocabulary,
-                                     options.ignore_index);
+  expect_ids(
+      kCall, "targets", targets.masked_fill(targets == options.ignore_index, 0), vocabulary, group);
+  return ParallelCrossEntropy::apply(
+      logits.reshape({-1, own}), targets.flatten(), group, vocabulary, options.ignore_index);
 }
 
 }  // namespace muster

@@ -23,7 +23,8 @@ constexpr int kMargin = 20;
 constexpr int kHeader = 46;
 constexpr int kLegendRow = 18;
 constexpr int kChipsInRow = 2;
-constexpr size_t kMostChips = 4;  // of a GPU; of more ranks there is one chip with all their numbers
+constexpr size_t kMostChips =
+    4;  // of a GPU; of more ranks there is one chip with all their numbers
 constexpr const char* kDark = "#212529";
 constexpr const char* kGrey = "#5c636a";
 constexpr const char* kRed = "#c92a2a";
@@ -36,25 +37,28 @@ struct KindStyle {
   const char* dashes = "";
 };
 
-constexpr std::array<KindStyle, 7> kKinds = {{{LinkKind::nvlink, "#2b8a3e", "NVLink"},
-                                              {LinkKind::xgmi, "#d9480f", "Infinity Fabric"},
-                                              {LinkKind::pix, "#1971c2", "one PCIe switch"},
-                                              {LinkKind::pxb, "#0c8599", "several PCIe switches"},
-                                              {LinkKind::phb, "#7048e8", "a PCIe host bridge"},
-                                              {LinkKind::node, "#ae3ec9", "host bridges of one NUMA node"},
-                                              {LinkKind::sys, "#6c757d", "across NUMA nodes", "5 3"}}};
+constexpr std::array<KindStyle, 7> kKinds = {
+    {{LinkKind::nvlink, "#2b8a3e", "NVLink"},
+     {LinkKind::xgmi, "#d9480f", "Infinity Fabric"},
+     {LinkKind::pix, "#1971c2", "one PCIe switch"},
+     {LinkKind::pxb, "#0c8599", "several PCIe switches"},
+     {LinkKind::phb, "#7048e8", "a PCIe host bridge"},
+     {LinkKind::node, "#ae3ec9", "host bridges of one NUMA node"},
+     {LinkKind::sys, "#6c757d", "across NUMA nodes", "5 3"}}};
 
 const KindStyle& style_of(LinkKind kind) {
   for (const KindStyle& style : kKinds) {
-    if (style.kind == kind) return style;
+    if (style.kind == kind)
+      return style;
   }
   return kKinds.back();
 }
 
 SvgStyle line_style(const Link& link) {
   const KindStyle& kind = style_of(link.kind);
-  return {
-      .stroke = kind.colour, .stroke_width = std::min(1.3 + 0.7 * link.count, 5.0), .dashes = kind.dashes};
+  return {.stroke = kind.colour,
+          .stroke_width = std::min(1.3 + 0.7 * link.count, 5.0),
+          .dashes = kind.dashes};
 }
 
 // The ranks of one host, where they are.
@@ -66,16 +70,19 @@ struct HostRanks {
 };
 
 int chip_rows(size_t ranks) {
-  if (ranks > kMostChips) return 1;
+  if (ranks > kMostChips)
+    return 1;
   return (static_cast<int>(ranks) + kChipsInRow - 1) / kChipsInRow;
 }
 
 std::optional<size_t> find_gpu(const Host& host, const DeviceAssignment& device) {
   for (size_t i = 0; i < host.gpus.size(); ++i) {
     const Gpu& gpu = host.gpus[i];
-    const bool instance = std::any_of(gpu.mig.begin(), gpu.mig.end(),
-                                      [&](const MigInstance& mig) { return mig.uuid == device.uuid; });
-    if (gpu.uuid == device.uuid || instance) return i;
+    const bool instance = std::any_of(gpu.mig.begin(), gpu.mig.end(), [&](const MigInstance& mig) {
+      return mig.uuid == device.uuid;
+    });
+    if (gpu.uuid == device.uuid || instance)
+      return i;
   }
   return std::nullopt;
 }
@@ -84,26 +91,31 @@ using RanksByHost = std::map<std::string, std::vector<const RankPlan*>>;
 
 RanksByHost ranks_by_host(const Plan* plan) {
   RanksByHost ranks;
-  if (plan == nullptr) return ranks;
-  for (const RankPlan& rank : plan->ranks) ranks[rank.host].push_back(&rank);
+  if (plan == nullptr)
+    return ranks;
+  for (const RankPlan& rank : plan->ranks)
+    ranks[rank.host].push_back(&rank);
   return ranks;
 }
 
 HostRanks ranks_of(const Host& host, const std::vector<const RankPlan*>& ranks) {
   HostRanks result;
   for (const RankPlan* rank : ranks) {
-    const auto gpu =
-        rank->device.kind == DeviceAssignment::Kind::cpu ? std::nullopt : find_gpu(host, rank->device);
+    const auto gpu = rank->device.kind == DeviceAssignment::Kind::cpu
+                         ? std::nullopt
+                         : find_gpu(host, rank->device);
     if (gpu) {
       result.by_gpu[*gpu].push_back(rank->rank);
     } else {
       result.on_cpu.push_back(rank);
     }
     for (const DeviceAssignment& more : rank->more_devices) {
-      if (const auto other = find_gpu(host, more)) result.by_gpu[*other].push_back(rank->rank);
+      if (const auto other = find_gpu(host, more))
+        result.by_gpu[*other].push_back(rank->rank);
     }
     if (rank->bind_cpus) {
-      for (const int cpu : parse_cpu_list(rank->cpus)) result.bound_cpus.insert(cpu);
+      for (const int cpu : parse_cpu_list(rank->cpus))
+        result.bound_cpus.insert(cpu);
     }
   }
   for (const auto& [gpu, list] : result.by_gpu) {
@@ -114,7 +126,8 @@ HostRanks ranks_of(const Host& host, const std::vector<const RankPlan*>& ranks) 
 
 std::string short_model(std::string model) {
   for (const std::string_view maker : {"NVIDIA ", "AMD ", "Tesla "}) {
-    if (model.starts_with(maker)) model.erase(0, maker.size());
+    if (model.starts_with(maker))
+      model.erase(0, maker.size());
   }
   return model;
 }
@@ -122,13 +135,17 @@ std::string short_model(std::string model) {
 // A card without a name goes by its PCI address, whose end tells more than its beginning.
 std::string short_nic(const Nic& nic) {
   const size_t domain = nic.name.find(':');
-  return nic.name == nic.pci.value && domain != std::string::npos ? nic.name.substr(domain + 1) : nic.name;
+  return nic.name == nic.pci.value && domain != std::string::npos ? nic.name.substr(domain + 1)
+                                                                  : nic.name;
 }
 
 // Draws one host below `top`; `bottom` is then where the next may begin.
 class HostPicture {
  public:
-  HostPicture(SvgCanvas& canvas, const Host& host, const std::vector<const RankPlan*>& ranks, int top)
+  HostPicture(SvgCanvas& canvas,
+              const Host& host,
+              const std::vector<const RankPlan*>& ranks,
+              int top)
       : canvas_(canvas),
         host_(host),
         ranks_(ranks_of(host, ranks)),
@@ -141,12 +158,17 @@ class HostPicture {
 
   void draw() {
     draw_header();
-    for (const SocketPlace& socket : layout_.sockets) draw_socket(socket);
-    for (const NodePlace& node : layout_.nodes) draw_node(node);
+    for (const SocketPlace& socket : layout_.sockets)
+      draw_socket(socket);
+    for (const NodePlace& node : layout_.nodes)
+      draw_node(node);
     // Lines first, so that where one passes behind a bar it is the bar that is seen whole.
-    for (const LinkRun& run : links_.runs) draw_lines(run);
-    for (const LinkRun& run : links_.runs) draw_label(run);
-    for (const GpuPlace& gpu : layout_.gpus) draw_gpu(gpu);
+    for (const LinkRun& run : links_.runs)
+      draw_lines(run);
+    for (const LinkRun& run : links_.runs)
+      draw_label(run);
+    for (const GpuPlace& gpu : layout_.gpus)
+      draw_gpu(gpu);
     bottom_ = draw_legend(links_.bottom + 12) + kMargin;
   }
 
@@ -154,10 +176,14 @@ class HostPicture {
   int header_height() const { return kHeader + (ranks_.on_cpu.empty() ? 0 : 24); }
 
   void draw_header() {
-    canvas_.text(kMargin, top_ + 18, fit_text(cat("host ", host_.name), 60), {.size = 16, .bold = true});
-    std::string facts = cat(plural(host_.gpus.size(), "GPU"), ", ", plural(host_.num_cores, "core"));
-    if (!host_.driver_version.empty()) facts += cat(", driver ", host_.driver_version);
-    if (host_.gpus.empty() && !host_.gpu_note.empty()) facts += cat("; ", host_.gpu_note);
+    canvas_.text(
+        kMargin, top_ + 18, fit_text(cat("host ", host_.name), 60), {.size = 16, .bold = true});
+    std::string facts =
+        cat(plural(host_.gpus.size(), "GPU"), ", ", plural(host_.num_cores, "core"));
+    if (!host_.driver_version.empty())
+      facts += cat(", driver ", host_.driver_version);
+    if (host_.gpus.empty() && !host_.gpu_note.empty())
+      facts += cat("; ", host_.gpu_note);
     canvas_.text(kMargin, top_ + 36, fit_text(facts, 100), {.size = 12, .fill = kGrey});
     draw_cpu_ranks();
   }
@@ -173,21 +199,28 @@ class HostPicture {
     };
     const auto& ranks = ranks_.on_cpu;
     for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) {
-      chip(fit_text(cat("rank ", ranks[i]->rank, ": ", ranks[i]->device.id()), 30), ranks[i]->reason);
+      chip(fit_text(cat("rank ", ranks[i]->rank, ": ", ranks[i]->device.id()), 30),
+           ranks[i]->reason);
     }
-    if (ranks.size() > kMost) chip(cat("and ", ranks.size() - kMost, " more"), "");
+    if (ranks.size() > kMost)
+      chip(cat("and ", ranks.size() - kMost, " more"), "");
   }
 
   void draw_chip(const SvgBox& box, const std::string& text, const std::string& name) {
     canvas_.box(box, {.fill = kRankFill, .radius = 4}, "rank", name);
-    canvas_.text(box.middle(), box.y + 12, text,
+    canvas_.text(box.middle(),
+                 box.y + 12,
+                 text,
                  {.size = 10, .bold = true, .fill = "#ffffff", .align = SvgAlign::middle});
   }
 
   void draw_socket(const SocketPlace& socket) {
-    canvas_.box(socket.box, {.fill = "#f8f9fa", .stroke = "#868e96", .stroke_width = 1.5, .radius = 8},
+    canvas_.box(socket.box,
+                {.fill = "#f8f9fa", .stroke = "#868e96", .stroke_width = 1.5, .radius = 8},
                 "socket");
-    canvas_.text(socket.box.x + 10, socket.box.y + 17, cat("socket ", socket.socket),
+    canvas_.text(socket.box.x + 10,
+                 socket.box.y + 17,
+                 cat("socket ", socket.socket),
                  {.size = 12, .bold = true});
   }
 
@@ -195,39 +228,52 @@ class HostPicture {
     canvas_.box(node.box, {.fill = "#fff9db", .stroke = "#b08900", .radius = 6}, "numa");
     std::string title =
         node.numa_node ? cat("NUMA node ", *node.numa_node) : std::string("NUMA node not known");
-    const size_t cores =
-        static_cast<size_t>(std::count_if(host_.cores.begin(), host_.cores.end(), [&](const CpuCore& core) {
+    const size_t cores = static_cast<size_t>(
+        std::count_if(host_.cores.begin(), host_.cores.end(), [&](const CpuCore& core) {
           return core.numa_node == node.numa_node;
         }));
-    if (cores > 0) title += cat(", ", plural(cores, "core"));
+    if (cores > 0)
+      title += cat(", ", plural(cores, "core"));
     canvas_.text(node.box.x + 10, node.box.y + 16, title, {.bold = true});
-    for (const CorePlace& core : node.cores) draw_core(core);
-    for (const NicPlace& nic : node.nics) draw_nic(nic);
-    for (const PciGroup& group : node.groups) draw_group(group);
+    for (const CorePlace& core : node.cores)
+      draw_core(core);
+    for (const NicPlace& nic : node.nics)
+      draw_nic(nic);
+    for (const PciGroup& group : node.groups)
+      draw_group(group);
   }
 
   void draw_core(const CorePlace& place) {
     const CpuCore& core = host_.cores[place.core];
-    const bool bound = std::any_of(core.cpus.begin(), core.cpus.end(),
-                                   [&](int cpu) { return ranks_.bound_cpus.contains(cpu); });
-    canvas_.box(place.box, {.fill = bound ? kRankFill : "#ffffff", .stroke = "#adb5bd"}, "core",
+    const bool bound = std::any_of(core.cpus.begin(), core.cpus.end(), [&](int cpu) {
+      return ranks_.bound_cpus.contains(cpu);
+    });
+    canvas_.box(place.box,
+                {.fill = bound ? kRankFill : "#ffffff", .stroke = "#adb5bd"},
+                "core",
                 cat("CPUs ", join(core.cpus, ",")));
   }
 
   void draw_group(const PciGroup& group) {
     if (group.drawn()) {
       canvas_.box(group.box, {.fill = "#e7f1fb", .stroke = "#1971c2", .radius = 5}, "pcie");
-      canvas_.text(group.box.x + 8, group.box.y + 14,
-                   group.several_switches ? "PCIe switches" : "PCIe switch", {.size = 10, .fill = "#0b4a86"});
+      canvas_.text(group.box.x + 8,
+                   group.box.y + 14,
+                   group.several_switches ? "PCIe switches" : "PCIe switch",
+                   {.size = 10, .fill = "#0b4a86"});
     }
-    for (const NicPlace& nic : group.nics) draw_nic(nic);
+    for (const NicPlace& nic : group.nics)
+      draw_nic(nic);
   }
 
   void draw_nic(const NicPlace& place) {
     const Nic& nic = host_.nics[place.nic];
-    canvas_.box(place.box, {.fill = "#f3f0ff", .stroke = "#6741d9", .radius = 3}, "nic",
+    canvas_.box(place.box,
+                {.fill = "#f3f0ff", .stroke = "#6741d9", .radius = 3},
+                "nic",
                 cat(nic.name, " ", nic.pci.value));
-    canvas_.text(place.box.middle(), place.box.y + 14,
+    canvas_.text(place.box.middle(),
+                 place.box.y + 14,
                  fit_text(short_nic(nic), chars_in(place.box.width - 4, 10)),
                  {.size = 10, .align = SvgAlign::middle});
   }
@@ -244,25 +290,32 @@ class HostPicture {
                  .stroke = sick ? kRed : "#2b8a3e",
                  .stroke_width = 1.5,
                  .radius = 5},
-                "gpu", cat(gpu.uuid.value, " ", gpu.pci.value, " ", gpu.model));
+                "gpu",
+                cat(gpu.uuid.value, " ", gpu.pci.value, " ", gpu.model));
     const int x = box.x + 8;
     const auto line = [&](int row, const std::string& text, const char* fill) {
-      canvas_.text(x, box.y + 18 + row * 15, fit_text(text, chars_in(box.width - 12, 11)), {.fill = fill});
+      canvas_.text(
+          x, box.y + 18 + row * 15, fit_text(text, chars_in(box.width - 12, 11)), {.fill = fill});
     };
     canvas_.text(x, box.y + 18, cat("GPU ", gpu.index.value), {.size = 13, .bold = true});
     if (gpu.memory_total_bytes > 0) {
-      canvas_.text(box.right() - 8, box.y + 18, format_bytes(gpu.memory_total_bytes),
+      canvas_.text(box.right() - 8,
+                   box.y + 18,
+                   format_bytes(gpu.memory_total_bytes),
                    {.fill = kGrey, .align = SvgAlign::right});
     }
     line(1, short_model(gpu.model), kDark);
     line(2, gpu.pci.value.empty() ? gpu.uuid.value : gpu.pci.value, kGrey);
     line(3, remark(gpu), sick ? kRed : kGrey);
-    if (ranks != ranks_.by_gpu.end()) draw_ranks(box, ranks->second);
+    if (ranks != ranks_.by_gpu.end())
+      draw_ranks(box, ranks->second);
   }
 
   static std::string remark(const Gpu& gpu) {
-    if (gpu.health != kHealthy) return gpu.health;
-    if (gpu.mig_enabled) return cat("MIG: ", plural(gpu.mig.size(), "instance"));
+    if (gpu.health != kHealthy)
+      return gpu.health;
+    if (gpu.mig_enabled)
+      return cat("MIG: ", plural(gpu.mig.size(), "instance"));
     return gpu.uuid.value.substr(0, 12);
   }
 
@@ -271,7 +324,8 @@ class HostPicture {
     const int top = gpu.bottom() - rows * 20;
     if (ranks.size() > kMostChips) {
       const std::string text = cat("ranks ", to_cpu_list(ranks));
-      draw_chip({gpu.x + 6, top, gpu.width - 12, 17}, fit_text(text, chars_in(gpu.width - 16, 10)), text);
+      draw_chip(
+          {gpu.x + 6, top, gpu.width - 12, 17}, fit_text(text, chars_in(gpu.width - 16, 10)), text);
       return;
     }
     const int per_row = ranks.size() == 1 ? 1 : kChipsInRow;
@@ -280,7 +334,8 @@ class HostPicture {
       const int column = static_cast<int>(i) % per_row;
       const int row = static_cast<int>(i) / per_row;
       draw_chip({gpu.x + 6 + column * (width + 4), top + row * 20, width, 17},
-                fit_text(cat("rank ", ranks[i]), chars_in(width - 2, 10)), cat("rank ", ranks[i]));
+                fit_text(cat("rank ", ranks[i]), chars_in(width - 2, 10)),
+                cat("rank ", ranks[i]));
     }
   }
 
@@ -289,7 +344,9 @@ class HostPicture {
     const std::string name = to_string(run.link);
     if (run.bar()) {
       for (const LinkPort& port : run.ports) {
-        canvas_.path(cat("M", port.x, " ", layout_.gpus[port.gpu].box.bottom(), "V", run.y), style, "link",
+        canvas_.path(cat("M", port.x, " ", layout_.gpus[port.gpu].box.bottom(), "V", run.y),
+                     style,
+                     "link",
                      name);
       }
       return;
@@ -297,10 +354,31 @@ class HostPicture {
     constexpr int kCorner = 4;
     const LinkPort& a = run.ports.front();
     const LinkPort& b = run.ports.back();
-    canvas_.path(cat("M", a.x, " ", layout_.gpus[a.gpu].box.bottom(), "V", run.y - kCorner, "q0 ", kCorner,
-                     " ", kCorner, " ", kCorner, "H", b.x - kCorner, "q", kCorner, " 0 ", kCorner, " -",
-                     kCorner, "V", layout_.gpus[b.gpu].box.bottom()),
-                 style, "link", name);
+    canvas_.path(cat("M",
+                     a.x,
+                     " ",
+                     layout_.gpus[a.gpu].box.bottom(),
+                     "V",
+                     run.y - kCorner,
+                     "q0 ",
+                     kCorner,
+                     " ",
+                     kCorner,
+                     " ",
+                     kCorner,
+                     "H",
+                     b.x - kCorner,
+                     "q",
+                     kCorner,
+                     " 0 ",
+                     kCorner,
+                     " -",
+                     kCorner,
+                     "V",
+                     layout_.gpus[b.gpu].box.bottom()),
+                 style,
+                 "link",
+                 name);
   }
 
   void draw_label(const LinkRun& run) {
@@ -309,15 +387,20 @@ class HostPicture {
     if (run.bar()) {
       const SvgBox bar{run.left() - 12, run.y, run.right() - run.left() + 24, run.height};
       const char* const colour = style_of(run.link.kind).colour;
-      canvas_.box(bar, {.fill = "#ffffff", .stroke = colour, .stroke_width = 2, .radius = 6}, "link", name);
+      canvas_.box(
+          bar, {.fill = "#ffffff", .stroke = colour, .stroke_width = 2, .radius = 6}, "link", name);
       const std::string which = run.partial ? " GPUs where no nearer link is drawn" : " GPUs";
-      canvas_.text(middle, bar.y + 14, cat(name, " between any two of these ", run.ports.size(), which),
+      canvas_.text(middle,
+                   bar.y + 14,
+                   cat(name, " between any two of these ", run.ports.size(), which),
                    {.bold = true, .fill = colour, .align = SvgAlign::middle});
       return;
     }
     const int width = text_width(name, 9) + 4;
     canvas_.box({middle - width / 2, run.y - 6, width, 12}, {.fill = "#ffffff"});
-    canvas_.text(middle, run.y + 3, name,
+    canvas_.text(middle,
+                 run.y + 3,
+                 name,
                  {.size = 9, .fill = style_of(run.link.kind).colour, .align = SvgAlign::middle});
   }
 
@@ -325,7 +408,8 @@ class HostPicture {
   int draw_legend(int y) {
     std::set<std::string> shown;
     for (const LinkRun& run : links_.runs) {
-      if (!shown.insert(to_string(run.link)).second) continue;
+      if (!shown.insert(to_string(run.link)).second)
+        continue;
       canvas_.path(cat("M", kMargin, " ", y, "h40"), line_style(run.link));
       canvas_.text(kMargin + 50, y + 4, legend_text(run));
       y += kLegendRow;
@@ -346,9 +430,11 @@ class HostPicture {
     const Gpu& a = host_.gpus[layout_.gpus[run.ports.front().gpu].gpu];
     const Gpu& b = host_.gpus[layout_.gpus[run.ports.back().gpu].gpu];
     std::string text = cat(to_string(run.link), ": ", style_of(run.link.kind).meaning);
-    if (run.link.count > 0) text += cat(", ", plural(run.link.count, "link"));
+    if (run.link.count > 0)
+      text += cat(", ", plural(run.link.count, "link"));
     const double rate = link_bandwidth(a, b, run.link);
-    if (rate > 0) text += cat(", about ", std::lround(rate), " GB/s each way");
+    if (rate > 0)
+      text += cat(", about ", std::lround(rate), " GB/s each way");
     return text;
   }
 
@@ -368,7 +454,8 @@ std::string draw_svg(const Inventory& inventory, const Plan* plan, const SvgOpti
   RanksByHost ranks = ranks_by_host(plan);
   std::vector<const Host*> hosts;
   for (const Host& host : inventory.hosts) {
-    if (ranks.empty() || ranks.contains(host.name)) hosts.push_back(&host);
+    if (ranks.empty() || ranks.contains(host.name))
+      hosts.push_back(&host);
   }
   SvgCanvas canvas;
   int y = kMargin;
@@ -385,9 +472,10 @@ std::string draw_svg(const Inventory& inventory, const Plan* plan, const SvgOpti
     canvas.text(kMargin, y, cat("and ", plural(more, "more host")), {.size = 14, .bold = true});
     y += kMargin;
   }
-  const std::string title = hosts.size() == 1 ? cat("host ", hosts[0]->name) : cat(hosts.size(), " hosts");
-  return canvas.finish(std::max(width, 200), y,
-                       plan == nullptr ? title : cat(title, ", policy ", plan->policy));
+  const std::string title =
+      hosts.size() == 1 ? cat("host ", hosts[0]->name) : cat(hosts.size(), " hosts");
+  return canvas.finish(
+      std::max(width, 200), y, plan == nullptr ? title : cat(title, ", policy ", plan->policy));
 }
 
 std::string draw_svg(const Host& host, const Plan* plan) {

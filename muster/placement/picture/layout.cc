@@ -33,7 +33,8 @@ class Groups {
   }
 
   size_t root(size_t device) const {
-    while (parent_[device] != device) device = parent_[device];
+    while (parent_[device] != device)
+      device = parent_[device];
     return device;
   }
   bool several_switches(size_t root) const { return several_.contains(root); }
@@ -43,7 +44,8 @@ class Groups {
     for (size_t i = 0; i < links.size() && i < host_.gpus.size(); ++i) {
       for (size_t j = 0; j < links[i].size() && offset + j < parent_.size(); ++j) {
         const LinkKind kind = links[i][j].kind;
-        if (kind != LinkKind::pix && kind != LinkKind::pxb) continue;
+        if (kind != LinkKind::pix && kind != LinkKind::pxb)
+          continue;
         join(i, offset + j, kind == LinkKind::pxb);
       }
     }
@@ -52,7 +54,8 @@ class Groups {
   void join(size_t a, size_t b, bool several) {
     const size_t low = std::min(root(a), root(b));
     const size_t high = std::max(root(a), root(b));
-    if (several || several_.contains(high)) several_[low] = true;
+    if (several || several_.contains(high))
+      several_[low] = true;
     parent_[high] = low;
   }
 
@@ -61,13 +64,16 @@ class Groups {
   std::map<size_t, bool> several_;
 };
 
-using Nodes = std::map<std::optional<int>, NodePlace>;  // the unknown one first; moved to the end later
+using Nodes =
+    std::map<std::optional<int>, NodePlace>;  // the unknown one first; moved to the end later
 
 std::optional<int> node_of(const std::vector<size_t>& members, const Host& host) {
   for (const size_t member : members) {
     const bool gpu = member < host.gpus.size();
-    const auto& node = gpu ? host.gpus[member].numa_node : host.nics[member - host.gpus.size()].numa_node;
-    if (node) return node;
+    const auto& node =
+        gpu ? host.gpus[member].numa_node : host.nics[member - host.gpus.size()].numa_node;
+    if (node)
+      return node;
   }
   return std::nullopt;
 }
@@ -75,7 +81,8 @@ std::optional<int> node_of(const std::vector<size_t>& members, const Host& host)
 void add_devices(const Host& host, Nodes& nodes) {
   const Groups groups(host);
   std::map<size_t, std::vector<size_t>> members;
-  for (size_t i = 0; i < host.gpus.size() + host.nics.size(); ++i) members[groups.root(i)].push_back(i);
+  for (size_t i = 0; i < host.gpus.size() + host.nics.size(); ++i)
+    members[groups.root(i)].push_back(i);
   for (const auto& [root, devices] : members) {
     NodePlace& node = nodes[node_of(devices, host)];
     PciGroup group{.several_switches = groups.several_switches(root)};
@@ -105,13 +112,15 @@ std::vector<NodePlace> make_nodes(const Host& host) {
   std::vector<NodePlace> list;
   for (auto& [number, node] : nodes) {
     node.numa_node = number;
-    if (node.cores.size() > kMostCoresDrawn) node.cores.clear();
+    if (node.cores.size() > kMostCoresDrawn)
+      node.cores.clear();
     list.push_back(std::move(node));
   }
   // Nodes of one socket stand together; those that belong to none (or are not known) at the end.
   std::stable_sort(list.begin(), list.end(), [](const NodePlace& a, const NodePlace& b) {
     const auto key = [](const NodePlace& node) {
-      return std::tuple(!node.socket, node.socket.value_or(0), !node.numa_node, node.numa_node.value_or(0));
+      return std::tuple(
+          !node.socket, node.socket.value_or(0), !node.numa_node, node.numa_node.value_or(0));
     };
     return key(a) < key(b);
   });
@@ -133,7 +142,8 @@ int group_width(const PciGroup& group) {
 
 int node_width(const NodePlace& node) {
   int width = 0;
-  for (const PciGroup& group : node.groups) width += group_width(group) + kGap;
+  for (const PciGroup& group : node.groups)
+    width += group_width(group) + kGap;
   return std::max(width - kGap, kLeastNodeWidth) + 2 * kPad;
 }
 
@@ -150,10 +160,11 @@ Rows measure(const std::vector<NodePlace>& nodes, int chip_rows) {
   Rows rows;
   for (const NodePlace& node : nodes) {
     const int inner = node_width(node) - 2 * kPad;
-    rows.cores =
-        std::max(rows.cores, rows_of(node.cores.size(), fits(inner, kCore, kCoreStep - kCore)) * kCoreStep);
-    rows.nics = std::max(rows.nics,
-                         rows_of(node.nics.size(), fits(inner, kNicWidth, kNicGap)) * (kNicHeight + kNicGap));
+    rows.cores = std::max(
+        rows.cores, rows_of(node.cores.size(), fits(inner, kCore, kCoreStep - kCore)) * kCoreStep);
+    rows.nics = std::max(
+        rows.nics,
+        rows_of(node.nics.size(), fits(inner, kNicWidth, kNicGap)) * (kNicHeight + kNicGap));
     for (const PciGroup& group : node.groups) {
       const int per_row = fits(group_width(group) - 2 * kPad, kNicWidth, kNicGap);
       rows.group_nics =
@@ -166,18 +177,21 @@ Rows measure(const std::vector<NodePlace>& nodes, int chip_rows) {
 }
 
 template <class Places>
-void place_in_rows(Places& places, int x, int y, int width, int item_width, int item_height, int gap) {
+void place_in_rows(
+    Places& places, int x, int y, int width, int item_width, int item_height, int gap) {
   const int per_row = fits(width, item_width, gap);
   for (size_t i = 0; i < places.size(); ++i) {
     const int column = static_cast<int>(i) % per_row;
     const int row = static_cast<int>(i) / per_row;
-    places[i].box = {x + column * (item_width + gap), y + row * (item_height + gap), item_width, item_height};
+    places[i].box = {
+        x + column * (item_width + gap), y + row * (item_height + gap), item_width, item_height};
   }
 }
 
 void place_group(PciGroup& group, int x, int y, const Rows& rows) {
   group.box = {x, y, group_width(group), kTitle + rows.group_nics + rows.gpus + kPad};
-  place_in_rows(group.nics, x + kPad, y + kTitle, group.box.width - 2 * kPad, kNicWidth, kNicHeight, kNicGap);
+  place_in_rows(
+      group.nics, x + kPad, y + kTitle, group.box.width - 2 * kPad, kNicWidth, kNicHeight, kNicGap);
   int at = x + kPad;
   for (GpuPlace& gpu : group.gpus) {
     gpu.box = {at, y + kTitle + rows.group_nics, kGpuWidth, rows.gpus};
@@ -198,7 +212,8 @@ void place_node(NodePlace& node, int x, int y, const Rows& rows) {
     place_group(group, left, at, rows);
     left = group.box.right() + kGap;
   }
-  if (rows.gpus > 0) at += kTitle + rows.group_nics + rows.gpus + kPad + kPad;
+  if (rows.gpus > 0)
+    at += kTitle + rows.group_nics + rows.gpus + kPad + kPad;
   node.box.height = at - y;
 }
 
@@ -207,7 +222,8 @@ void place_sockets(HostLayout& layout, int x, int y, const Rows& rows) {
   std::optional<int> open;
   int at = x;
   for (NodePlace& node : layout.nodes) {
-    if (node.socket != open && open) at += kPad;  // the former socket's right side
+    if (node.socket != open && open)
+      at += kPad;  // the former socket's right side
     if (node.socket && node.socket != open) {
       at += at == x ? 0 : kGap;
       layout.sockets.push_back({*node.socket, {at, y, 0, 0}});
@@ -237,7 +253,8 @@ HostLayout lay_out_host(const Host& host, int x, int y, int chip_rows) {
     layout.box.width = std::max(layout.box.width, box.right() - x);
     layout.box.height = std::max(layout.box.height, box.bottom() - y);
   };
-  for (const SocketPlace& socket : layout.sockets) cover(socket.box);
+  for (const SocketPlace& socket : layout.sockets)
+    cover(socket.box);
   for (const NodePlace& node : layout.nodes) {
     cover(node.box);
     for (const PciGroup& group : node.groups) {

@@ -1,6 +1,6 @@
-// Where a host's parts stand in a picture: sockets around NUMA nodes around PCIe groups around devices, all
-// GPUs in one row. For draw_svg.cc; a private header. Pure, and knows nothing of colours or text but their
-// sizes.
+// Where a host's parts stand in a picture: sockets around NUMA nodes around PCIe groups around
+// devices, all GPUs in one row. For draw_svg.cc; a private header. Pure, and knows nothing of
+// colours or text but their sizes.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,8 @@ struct GpuPlace {
   SvgBox box = {};
 };
 
-struct PciGroup {  // devices below the same PCIe switches; one GPU alone has a group, which is not drawn
+struct PciGroup {  // devices below the same PCIe switches; one GPU alone has a group, which is not
+                   // drawn
   std::vector<GpuPlace> gpus = {};
   std::vector<NicPlace> nics = {};
   bool several_switches = false;

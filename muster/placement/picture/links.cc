@@ -29,9 +29,11 @@ std::vector<Pairs> pairs_by_link(const Host& host, const HostLayout& layout) {
     for (size_t b = a + 1; b < layout.gpus.size(); ++b) {
       const size_t i = layout.gpus[a].gpu;
       const size_t j = layout.gpus[b].gpu;
-      if (i >= host.gpu_links.size() || j >= host.gpu_links[i].size()) continue;
+      if (i >= host.gpu_links.size() || j >= host.gpu_links[i].size())
+        continue;
       const Link& link = host.gpu_links[i][j];
-      if (link.kind == LinkKind::unknown || link.kind == LinkKind::self) continue;
+      if (link.kind == LinkKind::unknown || link.kind == LinkKind::self)
+        continue;
       Pairs& same = found[{link.kind, -link.count}];
       same.link = link;
       same.pairs.insert({a, b});
@@ -39,7 +41,8 @@ std::vector<Pairs> pairs_by_link(const Host& host, const HostLayout& layout) {
   }
   std::vector<Pairs> list;
   list.reserve(found.size());
-  for (auto& [key, pairs] : found) list.push_back(std::move(pairs));
+  for (auto& [key, pairs] : found)
+    list.push_back(std::move(pairs));
   return list;
 }
 
@@ -47,24 +50,29 @@ std::vector<Pairs> pairs_by_link(const Host& host, const HostLayout& layout) {
 std::vector<size_t> clique_of(const std::set<Pair>& pairs) {
   std::vector<size_t> members = {pairs.begin()->first, pairs.begin()->second};
   size_t last = 0;
-  for (const auto& [a, b] : pairs) last = std::max(last, b);
+  for (const auto& [a, b] : pairs)
+    last = std::max(last, b);
   for (size_t candidate = members[1] + 1; candidate <= last; ++candidate) {
-    const bool fits = std::all_of(members.begin(), members.end(),
-                                  [&](size_t member) { return pairs.contains({member, candidate}); });
-    if (fits) members.push_back(candidate);
+    const bool fits = std::all_of(members.begin(), members.end(), [&](size_t member) {
+      return pairs.contains({member, candidate});
+    });
+    if (fits)
+      members.push_back(candidate);
   }
   return members;
 }
 
 LinkRun run_of(const Link& link, const std::vector<size_t>& members, const HostLayout& layout) {
   LinkRun run{.link = link};
-  for (const size_t member : members) run.ports.push_back({member, layout.gpus[member].box.middle()});
+  for (const size_t member : members)
+    run.ports.push_back({member, layout.gpus[member].box.middle()});
   return run;
 }
 
 void erase_inside(std::set<Pair>& pairs, const std::vector<size_t>& members) {
   for (const size_t a : members) {
-    for (const size_t b : members) pairs.erase({a, b});
+    for (const size_t b : members)
+      pairs.erase({a, b});
   }
 }
 
@@ -74,7 +82,8 @@ std::vector<size_t> component_of(const std::set<Pair>& pairs) {
   for (size_t before = 0; before != members.size();) {
     before = members.size();
     for (const auto& [a, b] : pairs) {
-      if (members.contains(a) || members.contains(b)) members.insert({a, b});
+      if (members.contains(a) || members.contains(b))
+        members.insert({a, b});
     }
   }
   return {members.begin(), members.end()};
@@ -83,22 +92,26 @@ std::vector<size_t> component_of(const std::set<Pair>& pairs) {
 bool all_in(const std::set<Pair>& pairs, const std::vector<size_t>& members) {
   for (size_t i = 0; i < members.size(); ++i) {
     for (size_t j = i + 1; j < members.size(); ++j) {
-      if (!pairs.contains({members[i], members[j]})) return false;
+      if (!pairs.contains({members[i], members[j]}))
+        return false;
     }
   }
   return true;
 }
 
-// The way over host bridges joins whatever nothing nearer does: one bar says so, where lines would be a
-// tangle.
-void add_remainders(std::vector<LinkRun>& runs, Pairs& exact, const std::set<Pair>& near,
+// The way over host bridges joins whatever nothing nearer does: one bar says so, where lines would
+// be a tangle.
+void add_remainders(std::vector<LinkRun>& runs,
+                    Pairs& exact,
+                    const std::set<Pair>& near,
                     const HostLayout& layout) {
   std::set<Pair> rest;
   while (!exact.pairs.empty()) {
     const std::vector<size_t> members = component_of(exact.pairs);
     std::set<Pair> inside;
     for (const Pair& pair : exact.pairs) {
-      if (std::binary_search(members.begin(), members.end(), pair.first)) inside.insert(pair);
+      if (std::binary_search(members.begin(), members.end(), pair.first))
+        inside.insert(pair);
     }
     erase_inside(exact.pairs, members);
     if (inside.size() >= kFewestBarred && all_in(near, members)) {
@@ -118,25 +131,29 @@ std::vector<LinkRun> find_runs(const Host& host, const HostLayout& layout) {
     near.insert(exact.pairs.begin(), exact.pairs.end());
     const bool bridges = exact.link.kind == LinkKind::phb || exact.link.kind == LinkKind::node ||
                          exact.link.kind == LinkKind::sys;
-    if (bridges) add_remainders(runs, exact, near, layout);
+    if (bridges)
+      add_remainders(runs, exact, near, layout);
     while (!exact.pairs.empty()) {
       std::vector<size_t> members = clique_of(exact.pairs);
-      if (members.size() < kFewestBarred) members = {exact.pairs.begin()->first, exact.pairs.begin()->second};
+      if (members.size() < kFewestBarred)
+        members = {exact.pairs.begin()->first, exact.pairs.begin()->second};
       erase_inside(exact.pairs, members);
       runs.push_back(run_of(exact.link, members, layout));
     }
   }
   // Fast links nearest to the GPUs, then short ones: what matters is seen first, and lines nest.
   const auto key = [](const LinkRun& run) {
-    return std::tuple(run.link.kind, run.bar() ? 0 : 1, run.right() - run.left(), -run.link.count,
-                      run.left());
+    return std::tuple(
+        run.link.kind, run.bar() ? 0 : 1, run.right() - run.left(), -run.link.count, run.left());
   };
-  std::stable_sort(runs.begin(), runs.end(),
-                   [&](const LinkRun& a, const LinkRun& b) { return key(a) < key(b); });
+  std::stable_sort(runs.begin(), runs.end(), [&](const LinkRun& a, const LinkRun& b) {
+    return key(a) < key(b);
+  });
   return runs;
 }
 
-// Gives every run the uppermost lane in which it meets no other. Bars and lines have lanes of their own.
+// Gives every run the uppermost lane in which it meets no other. Bars and lines have lanes of their
+// own.
 int choose_lanes(std::vector<LinkRun>& runs, int top) {
   struct Lane {
     bool bar;
@@ -151,7 +168,8 @@ int choose_lanes(std::vector<LinkRun>& runs, int top) {
       return lane.bar == run.bar() && std::none_of(lane.taken.begin(), lane.taken.end(), meets);
     });
     run.lane = static_cast<int>(found - lanes.begin());
-    if (found == lanes.end()) lanes.push_back({.bar = run.bar(), .taken = {}});
+    if (found == lanes.end())
+      lanes.push_back({.bar = run.bar(), .taken = {}});
     lanes[static_cast<size_t>(run.lane)].taken.emplace_back(run.left(), run.right());
   }
   std::vector<int> tops;
@@ -166,8 +184,8 @@ int choose_lanes(std::vector<LinkRun>& runs, int top) {
   return top;
 }
 
-// Where each GPU's lines leave its box: those to the left at its left, the deepest of them nearest to the
-// middle, so that no line of a GPU crosses another of its own.
+// Where each GPU's lines leave its box: those to the left at its left, the deepest of them nearest
+// to the middle, so that no line of a GPU crosses another of its own.
 void choose_ports(std::vector<LinkRun>& runs, const HostLayout& layout) {
   struct End {
     std::tuple<int, int> order;
@@ -183,7 +201,8 @@ void choose_ports(std::vector<LinkRun>& runs, const HostLayout& layout) {
     }
   }
   for (auto& [gpu, list] : ends) {
-    std::stable_sort(list.begin(), list.end(), [](const End& a, const End& b) { return a.order < b.order; });
+    std::stable_sort(
+        list.begin(), list.end(), [](const End& a, const End& b) { return a.order < b.order; });
     const SvgBox& box = layout.gpus[gpu].box;
     const int count = static_cast<int>(list.size());
     const int step = std::min(kMostPortStep, box.width / (count + 1));

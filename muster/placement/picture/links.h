@@ -1,5 +1,5 @@
-// The lines between a host's GPUs in a picture, below their row: one lane for each link, and a bar instead of
-// many lines where GPUs are all joined alike. For draw_svg.cc; a private header. Pure.
+// The lines between a host's GPUs in a picture, below their row: one lane for each link, and a bar
+// instead of many lines where GPUs are all joined alike. For draw_svg.cc; a private header. Pure.
 #pragma once
 
 #include <string>

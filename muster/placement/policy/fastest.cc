@@ -1,5 +1,5 @@
-// The fastest GPUs first, by Request::scores; equally fast ones in the order of the selection, which is the
-// index unless the user gave another.
+// The fastest GPUs first, by Request::scores; equally fast ones in the order of the selection,
+// which is the index unless the user gave another.
 #include <algorithm>
 #include <numeric>
 
@@ -18,10 +18,12 @@ std::vector<PolicyChoice> choose_fastest(const PolicyInput& input, int num_ranks
   }
   std::vector<size_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  std::stable_sort(
+      order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
   std::vector<UsableGpu> fastest;
   fastest.reserve(order.size());
-  for (const size_t at : order) fastest.push_back(input.gpus[at]);
+  for (const size_t at : order)
+    fastest.push_back(input.gpus[at]);
   return in_turn(fastest, num_ranks, [&](size_t place) {
     return cat("fastest: score ", scores[order[place]], ", ", place + 1, " of ", order.size());
   });

@@ -1,5 +1,6 @@
-// An explicit list: local rank r gets the GPU whose index stands at place r of Request::map, or of what
-// Request::choose gives for the host. Of a GPU that is split by MIG, the n-th mention is its n-th instance.
+// An explicit list: local rank r gets the GPU whose index stands at place r of Request::map, or of
+// what Request::choose gives for the host. Of a GPU that is split by MIG, the n-th mention is its
+// n-th instance.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -13,7 +14,8 @@ namespace muster {
 namespace {
 
 const char* origin(const PolicyInput& input) {
-  if (input.request.map_of) return "--map-command";
+  if (input.request.map_of)
+    return "--map-command";
   return input.request.choose ? "Request::choose" : "--map";
 }
 
@@ -22,25 +24,29 @@ std::vector<int> indices_of(const PolicyInput& input) {
   std::vector<int> indices;
   for (const UsableGpu& gpu : input.gpus) {
     const int index = gpu_of(input.host, gpu).index.value;
-    if (indices.empty() || indices.back() != index) indices.push_back(index);
+    if (indices.empty() || indices.back() != index)
+      indices.push_back(index);
   }
   return indices;
 }
 
 std::optional<int> ranks_asked_for(const PolicyInput& input) {
   for (const HostRequest& host : input.request.hosts) {
-    if (host.name == input.host.name && host.nproc) return host.nproc;
+    if (host.name == input.host.name && host.nproc)
+      return host.nproc;
   }
   return input.request.nproc_per_node;
 }
 
 std::vector<int> map_for(const PolicyInput& input) {
-  if (!input.request.map_of) return input.request.map;
+  if (!input.request.map_of)
+    return input.request.map;
   return input.request.map_of(input.host, indices_of(input), ranks_asked_for(input));
 }
 
 int list_capacity(const PolicyInput& input) {
-  if (input.request.choose) return one_rank_per_gpu(input);
+  if (input.request.choose)
+    return one_rank_per_gpu(input);
   const std::vector<int> map = map_for(input);
   if (map.empty()) {
     throw Error(ErrorCode::invalid_argument,
@@ -51,28 +57,43 @@ int list_capacity(const PolicyInput& input) {
 
 [[noreturn]] void fail_index(const PolicyInput& input, int index, size_t place) {
   throw Error(ErrorCode::invalid_argument,
-              cat(origin(input), ": expected a GPU of host ", input.host.name, " that can be used (",
-                  join(indices_of(input), ", "), "), got ", index, " at place ", place + 1));
+              cat(origin(input),
+                  ": expected a GPU of host ",
+                  input.host.name,
+                  " that can be used (",
+                  join(indices_of(input), ", "),
+                  "), got ",
+                  index,
+                  " at place ",
+                  place + 1));
 }
 
 // `mentions` counts how often each index was asked for before.
-UsableGpu gpu_at(const PolicyInput& input, int index, size_t place, std::map<int, size_t>& mentions) {
+UsableGpu gpu_at(const PolicyInput& input,
+                 int index,
+                 size_t place,
+                 std::map<int, size_t>& mentions) {
   std::vector<UsableGpu> found;
-  std::copy_if(input.gpus.begin(), input.gpus.end(), std::back_inserter(found),
-               [&](const UsableGpu& gpu) { return gpu_of(input.host, gpu).index.value == index; });
-  if (found.empty()) fail_index(input, index, place);
+  std::copy_if(
+      input.gpus.begin(), input.gpus.end(), std::back_inserter(found), [&](const UsableGpu& gpu) {
+        return gpu_of(input.host, gpu).index.value == index;
+      });
+  if (found.empty())
+    fail_index(input, index, place);
   return found[mentions[index]++ % found.size()];
 }
 
 std::vector<int> indices_for(const PolicyInput& input, int num_ranks) {
-  if (!input.request.choose) return map_for(input);
+  if (!input.request.choose)
+    return map_for(input);
   return input.request.choose(input.host, num_ranks);
 }
 
 // Every rank's reason has it, so that of a long one the beginning is enough.
 std::string beginning_of_map(const std::vector<int>& map) {
   constexpr size_t kMostShown = 16;
-  std::vector<int> shown(map.begin(), map.begin() + static_cast<ptrdiff_t>(std::min(map.size(), kMostShown)));
+  std::vector<int> shown(map.begin(),
+                         map.begin() + static_cast<ptrdiff_t>(std::min(map.size(), kMostShown)));
   return cat(join(shown, ","), map.size() > kMostShown ? ",…" : "");
 }
 
@@ -82,8 +103,15 @@ std::vector<PolicyChoice> choose_list(const PolicyInput& input, int num_ranks) {
   // A map may be gone round by --surplus share; a function was told how many are wanted.
   if (count < map.size() || map.empty() || (input.request.choose && map.size() != count)) {
     throw Error(ErrorCode::invalid_argument,
-                cat(origin(input), ": expected ", num_ranks, " GPU ", num_ranks == 1 ? "index" : "indices",
-                    ", one for each rank of host ", input.host.name, ", got ", map.size()));
+                cat(origin(input),
+                    ": expected ",
+                    num_ranks,
+                    " GPU ",
+                    num_ranks == 1 ? "index" : "indices",
+                    ", one for each rank of host ",
+                    input.host.name,
+                    ", got ",
+                    map.size()));
   }
   const std::string of =
       input.request.choose ? "what Request::choose gave" : cat("--map ", beginning_of_map(map));

@@ -1,7 +1,8 @@
-// Ranks that say how much memory they need (Request::rank_memory_bytes) on GPUs that have it free: best fit
-// decreasing, so that the rank that needs most takes the smallest GPU that holds it, then the next. With one
-// rank a GPU this finds a way whenever there is one. Only where that is impossible and --surplus share allows
-// it do ranks share: first as evenly as they can, else packed as tightly as they can.
+// Ranks that say how much memory they need (Request::rank_memory_bytes) on GPUs that have it free:
+// best fit decreasing, so that the rank that needs most takes the smallest GPU that holds it, then
+// the next. With one rank a GPU this finds a way whenever there is one. Only where that is
+// impossible and --surplus share allows it do ranks share: first as evenly as they can, else packed
+// as tightly as they can.
 #include <algorithm>
 #include <numeric>
 
@@ -26,7 +27,8 @@ class Fitting {
  public:
   Fitting(const PolicyInput& input, Sharing sharing)
       : input_(input), sharing_(sharing), num_ranks_(input.gpus.size(), 0) {
-    for (const UsableGpu& gpu : input.gpus) free_.push_back(free_memory_bytes(input.host, gpu));
+    for (const UsableGpu& gpu : input.gpus)
+      free_.push_back(free_memory_bytes(input.host, gpu));
   }
 
   Fit fit(int num_ranks) {
@@ -54,8 +56,10 @@ class Fitting {
   size_t best_for(uint64_t bytes) const {
     size_t best = free_.size();
     for (size_t i = 0; i < free_.size(); ++i) {
-      if (free_[i] < bytes || (sharing_ == Sharing::no && num_ranks_[i] > 0)) continue;
-      if (best == free_.size() || key(i) < key(best)) best = i;
+      if (free_[i] < bytes || (sharing_ == Sharing::no && num_ranks_[i] > 0))
+        continue;
+      if (best == free_.size() || key(i) < key(best))
+        best = i;
     }
     return best;
   }
@@ -72,12 +76,13 @@ class Fitting {
 
 int memory_capacity(const PolicyInput& input) {
   if (input.request.rank_memory_bytes.empty()) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        "--policy memory: expected how much free memory a rank needs, got nothing; give --rank-memory 20GiB");
+    throw Error(ErrorCode::invalid_argument,
+                "--policy memory: expected how much free memory a rank needs, got nothing; give "
+                "--rank-memory 20GiB");
   }
   int num_ranks = one_rank_per_gpu(input);
-  while (num_ranks > 0 && Fitting(input, Sharing::no).fit(num_ranks).too_big >= 0) --num_ranks;
+  while (num_ranks > 0 && Fitting(input, Sharing::no).fit(num_ranks).too_big >= 0)
+    --num_ranks;
   return num_ranks;
 }
 
@@ -89,24 +94,35 @@ std::string why_too_many(const PolicyInput& input, int num_ranks) {
     free.push_back(
         cat(label_of(input.host, input.gpus[i]), " ", free_memory_text(input.host, input.gpus[i])));
   }
-  return cat(
-      "local rank ", fit.too_big, " needs ", format_bytes(rank_memory_need(input.request, fit.too_big)),
-      " and gets no GPU of its own; free are ", join(free, ", "), input.gpus.size() > kMaxNamed ? ", …" : "");
+  return cat("local rank ",
+             fit.too_big,
+             " needs ",
+             format_bytes(rank_memory_need(input.request, fit.too_big)),
+             " and gets no GPU of its own; free are ",
+             join(free, ", "),
+             input.gpus.size() > kMaxNamed ? ", …" : "");
 }
 
 Fit fit_somehow(const PolicyInput& input, int num_ranks) {
   Fit fit = Fitting(input, Sharing::no).fit(num_ranks);
-  if (fit.too_big < 0) return fit;
+  if (fit.too_big < 0)
+    return fit;
   if (input.request.surplus == Surplus::share) {
     for (const auto sharing : {Sharing::even, Sharing::tight}) {
       Fit shared = Fitting(input, sharing).fit(num_ranks);
-      if (shared.too_big < 0) return shared;
+      if (shared.too_big < 0)
+        return shared;
       fit.too_big = shared.too_big;
     }
   }
   throw Error(ErrorCode::invalid_argument,
-              cat("--rank-memory: expected room for ", plural(num_ranks, "rank"), " on host ",
-                  input.host.name, ", got too little memory: local rank ", fit.too_big, " needs ",
+              cat("--rank-memory: expected room for ",
+                  plural(num_ranks, "rank"),
+                  " on host ",
+                  input.host.name,
+                  ", got too little memory: local rank ",
+                  fit.too_big,
+                  " needs ",
                   format_bytes(rank_memory_need(input.request, fit.too_big)),
                   " and no GPU has that free; start fewer ranks there"));
 }
@@ -117,9 +133,12 @@ std::vector<PolicyChoice> choose_memory(const PolicyInput& input, int num_ranks)
   choices.reserve(fit.gpu_of_rank.size());
   for (size_t rank = 0; rank < fit.gpu_of_rank.size(); ++rank) {
     const UsableGpu& gpu = input.gpus[fit.gpu_of_rank[rank]];
-    choices.push_back(
-        {gpu, cat("memory: needs ", format_bytes(rank_memory_need(input.request, static_cast<int>(rank))),
-                  ", ", free_memory_text(input.host, gpu), " free")});
+    choices.push_back({gpu,
+                       cat("memory: needs ",
+                           format_bytes(rank_memory_need(input.request, static_cast<int>(rank))),
+                           ", ",
+                           free_memory_text(input.host, gpu),
+                           " free")});
   }
   return choices;
 }
@@ -127,8 +146,11 @@ std::vector<PolicyChoice> choose_memory(const PolicyInput& input, int num_ranks)
 }  // namespace
 
 Policy memory_policy() {
-  return {"memory", "ranks with --rank-memory needs on the GPUs that just hold them", memory_capacity,
-          choose_memory, why_too_many};
+  return {"memory",
+          "ranks with --rank-memory needs on the GPUs that just hold them",
+          memory_capacity,
+          choose_memory,
+          why_too_many};
 }
 
 }  // namespace muster

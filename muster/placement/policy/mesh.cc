@@ -1,6 +1,6 @@
-// The GPUs of a host in the order that a mesh of ranks wants: neighbours along the last axis on the fastest
-// links. Which coordinates a rank has is its number's business (base/mesh_shape.h), so only the order of GPUs
-// is chosen here. Where no links are known, the order is the selection's.
+// The GPUs of a host in the order that a mesh of ranks wants: neighbours along the last axis on the
+// fastest links. Which coordinates a rank has is its number's business (base/mesh_shape.h), so only
+// the order of GPUs is chosen here. Where no links are known, the order is the selection's.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -16,22 +16,26 @@ namespace {
 
 constexpr double kMegaOfGiga = 1000;
 
-// How much of each axis lies within a host of `num_ranks` ranks; the last axis first gets what it needs.
+// How much of each axis lies within a host of `num_ranks` ranks; the last axis first gets what it
+// needs.
 std::vector<int> sizes_in_host(const std::vector<MeshAxis>& axes, int num_ranks) {
   std::vector<int> sizes(axes.size(), 1);
   for (size_t axis = axes.size(); axis-- > 0 && num_ranks > 1;) {
     const int size = axes[axis].size < 1 ? num_ranks : axes[axis].size;
     sizes[axis] = std::gcd(size, num_ranks);
     num_ranks /= sizes[axis];
-    if (sizes[axis] != size) break;
+    if (sizes[axis] != size)
+      break;
   }
-  if (num_ranks > 1) sizes.insert(sizes.begin(), num_ranks);
+  if (num_ranks > 1)
+    sizes.insert(sizes.begin(), num_ranks);
   return sizes;
 }
 
 const Link* mesh_link(const PolicyInput& input, const UsableGpu& a, const UsableGpu& b) {
   const auto& links = input.host.gpu_links;
-  if (a.mig >= 0 || b.mig >= 0 || a.position >= links.size() || b.position >= links[a.position].size())
+  if (a.mig >= 0 || b.mig >= 0 || a.position >= links.size() ||
+      b.position >= links[a.position].size())
     return nullptr;
   return &links[a.position][b.position];
 }
@@ -42,14 +46,16 @@ Bandwidths mesh_bandwidths(const PolicyInput& input) {
   for (size_t a = 0; a < count; ++a) {
     for (size_t b = 0; b < count; ++b) {
       const Link* const link = a == b ? nullptr : mesh_link(input, input.gpus[a], input.gpus[b]);
-      if (link == nullptr) continue;
-      const double carries =
-          link_bandwidth(gpu_of(input.host, input.gpus[a]), gpu_of(input.host, input.gpus[b]), *link);
+      if (link == nullptr)
+        continue;
+      const double carries = link_bandwidth(
+          gpu_of(input.host, input.gpus[a]), gpu_of(input.host, input.gpus[b]), *link);
       all[a][b] = std::llround(carries * kMegaOfGiga);
     }
   }
   for (size_t a = 0; a < count; ++a)  // of the two directions the slower
-    for (size_t b = 0; b < a; ++b) all[a][b] = all[b][a] = std::min(all[a][b], all[b][a]);
+    for (size_t b = 0; b < a; ++b)
+      all[a][b] = all[b][a] = std::min(all[a][b], all[b][a]);
   return all;
 }
 
@@ -59,23 +65,37 @@ bool any_link(const Bandwidths& all) {
   });
 }
 
-// "mesh: along tp GPU 1 by NV18 450 GB/s": the way to the next GPU on the last axis that lies in the host.
-std::string reason_of(const PolicyInput& input, const Bandwidths& all, const std::vector<int>& sizes,
-                      const std::vector<size_t>& order, size_t place) {
+// "mesh: along tp GPU 1 by NV18 450 GB/s": the way to the next GPU on the last axis that lies in
+// the host.
+std::string reason_of(const PolicyInput& input,
+                      const Bandwidths& all,
+                      const std::vector<int>& sizes,
+                      const std::vector<size_t>& order,
+                      size_t place) {
   const auto& axes = input.request.mesh;
   size_t stride = 1;
   for (size_t axis = sizes.size(); axis-- > 0; stride *= static_cast<size_t>(sizes[axis])) {
     const auto size = static_cast<size_t>(sizes[axis]);
-    if (size == 1) continue;
+    if (size == 1)
+      continue;
     const size_t along = place / stride % size;
     const size_t next = place - along * stride + (along + 1) % size * stride;
     const UsableGpu& gpu = input.gpus[order[next]];
     const size_t named = axis + axes.size();
-    const std::string name = named >= sizes.size() ? axes[named - sizes.size()].name : "the ranks left";
+    const std::string name =
+        named >= sizes.size() ? axes[named - sizes.size()].name : "the ranks left";
     const Link* const link = mesh_link(input, input.gpus[order[place]], gpu);
-    if (link == nullptr) return cat("mesh: along ", name, " ", label_of(input.host, gpu), ", no link known");
-    return cat("mesh: along ", name, " ", label_of(input.host, gpu), " by ", to_string(*link), " ",
-               static_cast<double>(all[order[place]][order[next]]) / kMegaOfGiga, " GB/s");
+    if (link == nullptr)
+      return cat("mesh: along ", name, " ", label_of(input.host, gpu), ", no link known");
+    return cat("mesh: along ",
+               name,
+               " ",
+               label_of(input.host, gpu),
+               " by ",
+               to_string(*link),
+               " ",
+               static_cast<double>(all[order[place]][order[next]]) / kMegaOfGiga,
+               " GB/s");
   }
   return "mesh: alone on its host";
 }
@@ -84,20 +104,26 @@ std::vector<PolicyChoice> choose_mesh(const PolicyInput& input, int num_ranks) {
   const size_t count = std::min(static_cast<size_t>(num_ranks), input.gpus.size());
   const Bandwidths all = mesh_bandwidths(input);
   if (!any_link(all) || static_cast<size_t>(num_ranks) > count) {
-    return in_turn(input.gpus, num_ranks, [](size_t) { return "mesh: in order, since no links are known"; });
+    return in_turn(
+        input.gpus, num_ranks, [](size_t) { return "mesh: in order, since no links are known"; });
   }
   const auto sizes = sizes_in_host(input.request.mesh, static_cast<int>(count));
   const auto order = best_mesh_order(all, sizes);
   std::vector<UsableGpu> gpus;
   gpus.reserve(order.size());
-  for (const size_t at : order) gpus.push_back(input.gpus[at]);
-  return in_turn(gpus, num_ranks, [&](size_t place) { return reason_of(input, all, sizes, order, place); });
+  for (const size_t at : order)
+    gpus.push_back(input.gpus[at]);
+  return in_turn(
+      gpus, num_ranks, [&](size_t place) { return reason_of(input, all, sizes, order, place); });
 }
 
 }  // namespace
 
 Policy mesh_policy() {
-  return {"mesh", "neighbours on the last axes of --mesh on the best links", one_rank_per_gpu, choose_mesh};
+  return {"mesh",
+          "neighbours on the last axes of --mesh on the best links",
+          one_rank_per_gpu,
+          choose_mesh};
 }
 
 }  // namespace muster

@@ -33,7 +33,8 @@ std::vector<size_t> exact_mesh_order(const Bandwidths& bandwidth, const std::vec
   std::vector<size_t> order(bandwidth.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ptrdiff_t places = 1;
-  for (const int size : sizes) places *= size;
+  for (const int size : sizes)
+    places *= size;
   std::vector<size_t> best = order;
   auto best_quality = quality_of(bandwidth, axes, best);
   do {
@@ -51,7 +52,8 @@ std::vector<size_t> exact_mesh_order(const Bandwidths& bandwidth, const std::vec
 
 }  // namespace
 
-std::vector<RingQuality> mesh_quality(const Bandwidths& bandwidth, const std::vector<int>& sizes,
+std::vector<RingQuality> mesh_quality(const Bandwidths& bandwidth,
+                                      const std::vector<int>& sizes,
                                       const std::vector<size_t>& order) {
   auto quality = quality_of(bandwidth, mesh_neighbours(sizes), order);
   std::reverse(quality.begin(), quality.end());

@@ -34,7 +34,8 @@ class RowPacker {
     while (rows.size() < count) {
       Order& row = rows.emplace_back();
       take(row, *seed(is_free_, size));
-      while (row.size() < size) take(row, next(row));
+      while (row.size() < size)
+        take(row, next(row));
     }
     return rows;
   }
@@ -52,15 +53,18 @@ class RowPacker {
     std::vector<bool> may_begin = is_free_;
     while (rows.size() < count) {
       const std::optional<size_t> device = seed(may_begin, size);
-      if (!device) break;
+      if (!device)
+        break;
       may_begin[*device] = false;
       tries_ = std::min(kMaxTries, tries_of_all_);
       tries_of_all_ -= tries_;
       Order clique = {*device};
       const bool found = complete(clique, fast_neighbours(*device), size);
       tries_of_all_ += std::max(tries_, 0);
-      if (!found) continue;
-      for (const size_t member : clique) is_free_[member] = may_begin[member] = false;
+      if (!found)
+        continue;
+      for (const size_t member : clique)
+        is_free_[member] = may_begin[member] = false;
       rows.push_back(std::move(clique));
     }
     return rows;
@@ -69,51 +73,62 @@ class RowPacker {
   Order fast_neighbours(size_t device) const {
     Order found;
     for (size_t other = 0; other < bandwidth_.size(); ++other) {
-      if (is_free_[other] && is_fast(device, other)) found.push_back(other);
+      if (is_free_[other] && is_fast(device, other))
+        found.push_back(other);
     }
     return found;
   }
 
-  // Whether `clique` could be made one of `size` with some of `candidates`, each of which is joined with all
-  // of it. As deep as a row is long.
+  // Whether `clique` could be made one of `size` with some of `candidates`, each of which is joined
+  // with all of it. As deep as a row is long.
   bool complete(Order& clique, const Order& candidates, size_t size) {  // NOLINT(misc-no-recursion)
-    if (clique.size() == size) return true;
-    for (size_t i = 0; i < candidates.size() && candidates.size() - i >= size - clique.size(); ++i) {
-      if (tries_-- <= 0) return false;
+    if (clique.size() == size)
+      return true;
+    for (size_t i = 0; i < candidates.size() && candidates.size() - i >= size - clique.size();
+         ++i) {
+      if (tries_-- <= 0)
+        return false;
       Order joined;
-      std::copy_if(candidates.begin() + static_cast<std::ptrdiff_t>(i) + 1, candidates.end(),
-                   std::back_inserter(joined), [&](size_t other) { return is_fast(candidates[i], other); });
+      std::copy_if(candidates.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                   candidates.end(),
+                   std::back_inserter(joined),
+                   [&](size_t other) { return is_fast(candidates[i], other); });
       clique.push_back(candidates[i]);
-      if (complete(clique, joined, size)) return true;
+      if (complete(clique, joined, size))
+        return true;
       clique.pop_back();
     }
     return false;
   }
 
-  // Of the devices that have enough fast links for a row the one with the fewest: others have more choice.
+  // Of the devices that have enough fast links for a row the one with the fewest: others have more
+  // choice.
   std::optional<size_t> seed(const std::vector<bool>& may_begin, size_t size) const {
     const size_t enough = std::min<size_t>(size - 1, 2);
     std::optional<size_t> best;
     std::tuple<bool, int64_t> best_key;
     for (size_t device = 0; device < bandwidth_.size(); ++device) {
-      if (!may_begin[device]) continue;
+      if (!may_begin[device])
+        continue;
       const size_t links = fast_neighbours(device).size();
       const auto count = static_cast<int64_t>(links);
       const std::tuple key{links >= enough, links >= enough ? -count : count};
-      if (best && key <= best_key) continue;
+      if (best && key <= best_key)
+        continue;
       best = device;
       best_key = key;
     }
     return best;
   }
 
-  // The device with most fast links to the row; of equals the one with most neighbours in common with it,
-  // then with the greatest bandwidth to it.
+  // The device with most fast links to the row; of equals the one with most neighbours in common
+  // with it, then with the greatest bandwidth to it.
   size_t next(const Order& row) const {
     size_t best = bandwidth_.size();
     std::tuple<int, int, int64_t> best_key;
     for (size_t device = 0; device < bandwidth_.size(); ++device) {
-      if (!is_free_[device]) continue;
+      if (!is_free_[device])
+        continue;
       int fast = 0;
       int common = 0;
       int64_t sum = 0;
@@ -123,7 +138,8 @@ class RowPacker {
         sum += bandwidth_[device][member];
       }
       const std::tuple key{fast, common, sum};
-      if (best < bandwidth_.size() && key <= best_key) continue;
+      if (best < bandwidth_.size() && key <= best_key)
+        continue;
       best = device;
       best_key = key;
     }
@@ -132,10 +148,12 @@ class RowPacker {
 
   // Not counted where there are too many devices to do so for each.
   int common_neighbours(size_t a, size_t b) const {
-    if (bandwidth_.size() > kMaxCounted) return 0;
+    if (bandwidth_.size() > kMaxCounted)
+      return 0;
     int count = 0;
     for (size_t other = 0; other < bandwidth_.size(); ++other) {
-      if (is_free_[other] && is_fast(a, other) && is_fast(b, other)) ++count;
+      if (is_free_[other] && is_fast(a, other) && is_fast(b, other))
+        ++count;
     }
     return count;
   }
@@ -150,7 +168,8 @@ class RowPacker {
 Bandwidths among(const Bandwidths& bandwidth, const Order& devices) {
   Bandwidths part(devices.size(), std::vector<int64_t>(devices.size()));
   for (size_t a = 0; a < devices.size(); ++a) {
-    for (size_t b = 0; b < devices.size(); ++b) part[a][b] = bandwidth[devices[a]][devices[b]];
+    for (size_t b = 0; b < devices.size(); ++b)
+      part[a][b] = bandwidth[devices[a]][devices[b]];
   }
   return part;
 }
@@ -161,7 +180,8 @@ Bandwidths between(const Bandwidths& bandwidth, const std::vector<Order>& rows) 
   for (size_t a = 0; a < rows.size(); ++a) {
     for (size_t b = 0; b < rows.size(); ++b) {
       for (const size_t one : rows[a]) {
-        for (const size_t other : rows[b]) sums[a][b] += bandwidth[one][other];
+        for (const size_t other : rows[b])
+          sums[a][b] += bandwidth[one][other];
       }
     }
   }
@@ -172,7 +192,8 @@ Bandwidths between(const Bandwidths& bandwidth, const std::vector<Order>& rows) 
 std::vector<int64_t> thresholds_of(const Bandwidths& bandwidth) {
   std::set<int64_t, std::greater<>> values;
   for (size_t a = 0; a < bandwidth.size(); ++a) {
-    for (size_t b = 0; b < a; ++b) values.insert(bandwidth[a][b]);
+    for (size_t b = 0; b < a; ++b)
+      values.insert(bandwidth[a][b]);
   }
   std::vector<int64_t> thresholds(values.begin(), values.end());
   const size_t most = kMaxThresholds * kThoroughSize / std::max(kThoroughSize, bandwidth.size());
@@ -182,34 +203,40 @@ std::vector<int64_t> thresholds_of(const Bandwidths& bandwidth) {
 
 Order order_of_rows(const Bandwidths& bandwidth, const std::vector<int>& sizes);
 
-// The rows in a good order each, and they in a good order for the axes before; then the devices that are
-// left.
-Order arranged(const Bandwidths& bandwidth, const std::vector<int>& sizes,  // NOLINT(misc-no-recursion)
+// The rows in a good order each, and they in a good order for the axes before; then the devices
+// that are left.
+Order arranged(const Bandwidths& bandwidth,
+               const std::vector<int>& sizes,  // NOLINT(misc-no-recursion)
                const std::vector<Order>& rows) {
   const std::vector<int> before(sizes.begin(), sizes.end() - 1);
   const Bandwidths of_rows = between(bandwidth, rows);
   Order order;
   for (const size_t row : order_of_rows(of_rows, before)) {
     const Order ring = best_ring(among(bandwidth, rows[row]), rows[row].size());
-    for (const size_t place : ring) order.push_back(rows[row][place]);
+    for (const size_t place : ring)
+      order.push_back(rows[row][place]);
   }
   std::vector<bool> is_used(bandwidth.size());
-  for (const size_t device : order) is_used[device] = true;
+  for (const size_t device : order)
+    is_used[device] = true;
   for (size_t device = 0; device < bandwidth.size(); ++device) {
-    if (!is_used[device]) order.push_back(device);
+    if (!is_used[device])
+      order.push_back(device);
   }
   return order;
 }
 
 // The best of the starts, each improved.
-void try_starts(const Bandwidths& bandwidth, const std::vector<int>& sizes,  // NOLINT(misc-no-recursion)
+void try_starts(const Bandwidths& bandwidth,
+                const std::vector<int>& sizes,  // NOLINT(misc-no-recursion)
                 OrderImprover& improver) {
   const auto size = static_cast<size_t>(sizes.back());
   Order in_order(bandwidth.size());
   std::iota(in_order.begin(), in_order.end(), size_t{0});
   improver.improve(in_order);
   for (const int64_t least : thresholds_of(bandwidth)) {
-    if (improver.is_ideal()) return;
+    if (improver.is_ideal())
+      return;
     const auto rows = RowPacker(bandwidth, least).pack(num_places(sizes) / size, size);
     improver.improve(arranged(bandwidth, sizes, rows));
   }
@@ -218,8 +245,10 @@ void try_starts(const Bandwidths& bandwidth, const std::vector<int>& sizes,  // 
 // Quicker, and less thorough. An axis less each time.
 Order order_of_rows(const Bandwidths& bandwidth,
                     const std::vector<int>& sizes) {  // NOLINT(misc-no-recursion)
-  if (bandwidth.size() <= kMaxExactMesh) return best_mesh_order(bandwidth, sizes);
-  if (sizes.size() == 1) return best_ring(bandwidth, bandwidth.size());
+  if (bandwidth.size() <= kMaxExactMesh)
+    return best_mesh_order(bandwidth, sizes);
+  if (sizes.size() == 1)
+    return best_ring(bandwidth, bandwidth.size());
   OrderImprover improver(bandwidth, sizes, kMaxVisitsOfRows);
   try_starts(bandwidth, sizes, improver);
   return improver.best();

@@ -1,5 +1,5 @@
-// The best order of devices for a mesh that is too large to try them all. The part of mesh_order.h for many
-// devices; a private header.
+// The best order of devices for a mesh that is too large to try them all. The part of mesh_order.h
+// for many devices; a private header.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,9 @@
 
 namespace muster {
 
-// As many of the devices as the sizes' product: from rows of the last axis that are cliques of fast links,
-// and from 0, 1, 2 …, by changes that improve the order.
-std::vector<std::size_t> search_mesh_order(const Bandwidths& bandwidth, const std::vector<int>& sizes);
+// As many of the devices as the sizes' product: from rows of the last axis that are cliques of fast
+// links, and from 0, 1, 2 …, by changes that improve the order.
+std::vector<std::size_t> search_mesh_order(const Bandwidths& bandwidth,
+                                           const std::vector<int>& sizes);
 
 }  // namespace muster

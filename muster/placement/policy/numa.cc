@@ -1,5 +1,5 @@
-// Ranks grouped by NUMA node: neighbours in rank share a node, nodes in their order, GPUs of a node in the
-// order of the selection.
+// Ranks grouped by NUMA node: neighbours in rank share a node, nodes in their order, GPUs of a node
+// in the order of the selection.
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/placement/policy/numa_groups.h"
@@ -19,12 +19,15 @@ std::vector<PolicyChoice> choose_numa(const PolicyInput& input, int num_ranks) {
     if (!node && !one_group) {
       throw Error(ErrorCode::invalid_argument,
                   cat("--policy numa: expected to know each GPU's NUMA node, got none for ",
-                      label_of(input.host, input.gpus[places[0]]), " of host ", input.host.name,
+                      label_of(input.host, input.gpus[places[0]]),
+                      " of host ",
+                      input.host.name,
                       "; --policy sequential needs none"));
     }
     for (const size_t at : places) {
       order.push_back(input.gpus[at]);
-      reasons.push_back(cat("numa: ", numa_label(node), ", ", reasons.size() + 1, " of ", input.gpus.size()));
+      reasons.push_back(
+          cat("numa: ", numa_label(node), ", ", reasons.size() + 1, " of ", input.gpus.size()));
     }
   }
   return in_turn(order, num_ranks, [&](size_t place) { return reasons[place]; });

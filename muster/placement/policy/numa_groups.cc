@@ -16,7 +16,8 @@ std::map<std::optional<int>, std::vector<size_t>> gpus_by_numa_node(const Policy
 std::vector<size_t> switch_of_gpus(const PolicyInput& input) {
   const auto& links = input.host.gpu_links;
   const auto joined = [&](size_t a, size_t b) {
-    if (a == b) return true;
+    if (a == b)
+      return true;
     return a < links.size() && b < links[a].size() && links[a][b].kind == LinkKind::pix;
   };
   // PIX is transitive, so looking at the first of each switch is enough.
@@ -24,7 +25,8 @@ std::vector<size_t> switch_of_gpus(const PolicyInput& input) {
   for (size_t i = 0; i < switches.size(); ++i) {
     switches[i] = i;
     for (size_t first = 0; first < i; ++first) {
-      if (switches[first] != first || !joined(input.gpus[first].position, input.gpus[i].position)) continue;
+      if (switches[first] != first || !joined(input.gpus[first].position, input.gpus[i].position))
+        continue;
       switches[i] = first;
       break;
     }

@@ -9,11 +9,12 @@
 
 namespace muster {
 
-// NUMA node → places in PolicyInput::gpus, in order. GPUs whose node is not known are together under nothing.
+// NUMA node → places in PolicyInput::gpus, in order. GPUs whose node is not known are together
+// under nothing.
 std::map<std::optional<int>, std::vector<size_t>> gpus_by_numa_node(const PolicyInput& input);
 
-// For each place of PolicyInput::gpus a number that is the same for GPUs behind one PCIe switch (link PIX)
-// and for the instances of one GPU.
+// For each place of PolicyInput::gpus a number that is the same for GPUs behind one PCIe switch
+// (link PIX) and for the instances of one GPU.
 std::vector<size_t> switch_of_gpus(const PolicyInput& input);
 
 // "NUMA node 1" or "NUMA node not known".

@@ -13,8 +13,9 @@ constexpr int kMaxShakes = 1000;
 }  // namespace
 
 std::size_t num_places(const std::vector<int>& sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), size_t{1},
-                         [](size_t product, int size) { return product * static_cast<size_t>(size); });
+  return std::accumulate(sizes.begin(), sizes.end(), size_t{1}, [](size_t product, int size) {
+    return product * static_cast<size_t>(size);
+  });
 }
 
 std::vector<std::vector<Neighbours>> mesh_neighbours(const std::vector<int>& sizes) {
@@ -26,22 +27,27 @@ std::vector<std::vector<Neighbours>> mesh_neighbours(const std::vector<int>& siz
     auto& pairs = axes.emplace_back();
     for (size_t place = 0; place < places && size > 1; ++place) {
       const size_t along = place / stride % size;
-      if (along + 1 < size) pairs.push_back({place, place + stride});
-      if (along + 1 == size && size > 2) pairs.push_back({place, place - along * stride});  // closes the ring
+      if (along + 1 < size)
+        pairs.push_back({place, place + stride});
+      if (along + 1 == size && size > 2)
+        pairs.push_back({place, place - along * stride});  // closes the ring
     }
     stride *= size;
   }
   return axes;
 }
 
-OrderImprover::OrderImprover(const Bandwidths& bandwidth, const std::vector<int>& sizes, size_t max_visits)
+OrderImprover::OrderImprover(const Bandwidths& bandwidth,
+                             const std::vector<int>& sizes,
+                             size_t max_visits)
     : bandwidth_(bandwidth),
       sizes_(sizes),
       axes_(mesh_neighbours(sizes)),
       places_(num_places(sizes)),
       max_visits_(max_visits) {
   for (size_t a = 0; a < bandwidth.size(); ++a) {
-    for (size_t b = 0; b < a; ++b) fastest_ = std::max(fastest_, bandwidth[a][b]);
+    for (size_t b = 0; b < a; ++b)
+      fastest_ = std::max(fastest_, bandwidth[a][b]);
   }
 }
 
@@ -70,8 +76,9 @@ void OrderImprover::shake() {
 }
 
 bool OrderImprover::is_ideal() const {
-  return std::all_of(best_quality_.begin(), best_quality_.end(),
-                     [&](const AxisQuality& axis) { return axis.slowest >= fastest_; });
+  return std::all_of(best_quality_.begin(), best_quality_.end(), [&](const AxisQuality& axis) {
+    return axis.slowest >= fastest_;
+  });
 }
 
 OrderImprover::Order OrderImprover::best() const {
@@ -81,8 +88,10 @@ OrderImprover::Order OrderImprover::best() const {
 // As ring.h and mesh_order.h compare: without `faster`.
 bool OrderImprover::is_better(const Quality& a, const Quality& b) {
   for (size_t axis = 0; axis < a.size(); ++axis) {
-    if (a[axis].slowest != b[axis].slowest) return a[axis].slowest > b[axis].slowest;
-    if (a[axis].total != b[axis].total) return a[axis].total > b[axis].total;
+    if (a[axis].slowest != b[axis].slowest)
+      return a[axis].slowest > b[axis].slowest;
+    if (a[axis].total != b[axis].total)
+      return a[axis].total > b[axis].total;
   }
   return false;
 }
@@ -94,9 +103,11 @@ OrderImprover::Quality OrderImprover::quality_of(const Order& order) {
     for (const auto& [a, b] : axes_[axis]) {
       const int64_t link = bandwidth_[order[a]][order[b]];
       quality.total += link;
-      if (link < quality.slowest) quality.faster = 0;
+      if (link < quality.slowest)
+        quality.faster = 0;
       quality.slowest = std::min(quality.slowest, link);
-      if (link == quality.slowest) --quality.faster;
+      if (link == quality.slowest)
+        --quality.faster;
     }
     visits_ += axes_[axis].size();
   }
@@ -104,7 +115,8 @@ OrderImprover::Quality OrderImprover::quality_of(const Order& order) {
 }
 
 void OrderImprover::remember() {
-  if (!best_.empty() && !is_better(quality_, best_quality_)) return;
+  if (!best_.empty() && !is_better(quality_, best_quality_))
+    return;
   best_ = order_;
   best_quality_ = quality_;
 }
@@ -127,7 +139,9 @@ bool OrderImprover::exchange_devices() {
   bool better = false;
   for (size_t a = 0; a < places_ && !is_over(); ++a) {
     for (size_t b = a + 1; b < order_.size(); ++b) {
-      const auto exchange = [&] { std::swap(order_[a], order_[b]); };
+      const auto exchange = [&] {
+        std::swap(order_[a], order_[b]);
+      };
       better = keep_if_better(exchange, exchange) || better;
     }
   }
@@ -137,13 +151,17 @@ bool OrderImprover::exchange_devices() {
 // Whole rows along the last axis, planes along the last two, and so on.
 bool OrderImprover::exchange_blocks() {
   bool better = false;
-  const auto at = [&](size_t place) { return order_.begin() + static_cast<std::ptrdiff_t>(place); };
+  const auto at = [&](size_t place) {
+    return order_.begin() + static_cast<std::ptrdiff_t>(place);
+  };
   size_t size = 1;
   for (size_t axis = sizes_.size(); axis-- > 1;) {
     size *= static_cast<size_t>(sizes_[axis]);
     for (size_t a = 0; a < places_ && !is_over(); a += size) {
       for (size_t b = a + size; b < places_; b += size) {
-        const auto exchange = [&] { std::swap_ranges(at(a), at(a + size), at(b)); };
+        const auto exchange = [&] {
+          std::swap_ranges(at(a), at(a + size), at(b));
+        };
         better = keep_if_better(exchange, exchange) || better;
       }
     }
@@ -154,12 +172,16 @@ bool OrderImprover::exchange_blocks() {
 // Pieces of a row along the last axis, the other way round.
 bool OrderImprover::turn_pieces() {
   bool better = false;
-  const auto at = [&](size_t place) { return order_.begin() + static_cast<std::ptrdiff_t>(place); };
+  const auto at = [&](size_t place) {
+    return order_.begin() + static_cast<std::ptrdiff_t>(place);
+  };
   const auto size = static_cast<size_t>(sizes_.back());
   for (size_t row = 0; row < places_; row += size) {
     for (size_t from = row; from < row + size && !is_over(); ++from) {
       for (size_t to = from + 2; to <= row + size; ++to) {
-        const auto turn = [&] { std::reverse(at(from), at(to)); };
+        const auto turn = [&] {
+          std::reverse(at(from), at(to));
+        };
         better = keep_if_better(turn, turn) || better;
       }
     }
@@ -170,13 +192,19 @@ bool OrderImprover::turn_pieces() {
 // A device to another place of its row; those between move up.
 bool OrderImprover::move_devices() {
   bool better = false;
-  const auto at = [&](size_t place) { return order_.begin() + static_cast<std::ptrdiff_t>(place); };
+  const auto at = [&](size_t place) {
+    return order_.begin() + static_cast<std::ptrdiff_t>(place);
+  };
   const auto size = static_cast<size_t>(sizes_.back());
   for (size_t row = 0; row < places_; row += size) {
     for (size_t from = row; from < row + size && !is_over(); ++from) {
       for (size_t to = from + 2; to < row + size; ++to) {
-        const auto forward = [&] { std::rotate(at(from), at(from + 1), at(to + 1)); };
-        const auto back = [&] { std::rotate(at(from), at(to), at(to + 1)); };
+        const auto forward = [&] {
+          std::rotate(at(from), at(from + 1), at(to + 1));
+        };
+        const auto back = [&] {
+          std::rotate(at(from), at(to), at(to + 1));
+        };
         better = keep_if_better(forward, back) || better;
         better = keep_if_better(back, forward) || better;
       }

@@ -1,5 +1,5 @@
-// Improves the order of devices on a grid, of which a ring is the one with one axis, by small changes. For
-// the searches beside it; pure numbers. A private header.
+// Improves the order of devices on a grid, of which a ring is the one with one axis, by small
+// changes. For the searches beside it; pure numbers. A private header.
 #pragma once
 
 #include <cstddef>
@@ -23,16 +23,18 @@ std::vector<std::vector<Neighbours>> mesh_neighbours(const std::vector<int>& siz
 
 class OrderImprover {
  public:
-  using Order = std::vector<std::size_t>;  // of all devices; the first are the ones used, by their places
+  using Order =
+      std::vector<std::size_t>;  // of all devices; the first are the ones used, by their places
 
-  // `max_visits` bounds the time: how many links are looked at. Both references must outlive this object.
+  // `max_visits` bounds the time: how many links are looked at. Both references must outlive this
+  // object.
   OrderImprover(const Bandwidths& bandwidth, const std::vector<int>& sizes, std::size_t max_visits);
 
   // Takes `start` as far as single changes go; remembers the best order that it sees.
   void improve(Order start);
 
-  // Improves the best order after some of its devices were exchanged at random, again and again. The same
-  // numbers give the same order everywhere.
+  // Improves the best order after some of its devices were exchanged at random, again and again.
+  // The same numbers give the same order everywhere.
   void shake();
 
   // Whether there are but fastest links: nothing is better.
@@ -42,7 +44,8 @@ class OrderImprover {
   Order best() const;
 
  private:
-  // How good the links of one axis are. That fewer of them are the slowest is a way to where none is.
+  // How good the links of one axis are. That fewer of them are the slowest is a way to where none
+  // is.
   struct AxisQuality {
     int64_t slowest = std::numeric_limits<int64_t>::max();
     int64_t faster = 0;  // less the number of links that are the slowest

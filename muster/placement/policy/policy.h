@@ -1,7 +1,8 @@
-// Policies: which of a host's selected devices each of its ranks gets. A policy is a set of pure functions in
-// a file of its own, listed in the table of policy.cc. The planner calls them, host by host; a policy knows
-// nothing of processes. To add one: write `<name>.cc` with a function that returns its `Policy`, declare it
-// below, add it to the table and to CMakeLists.txt, and test it in tests/placement/policy/policy_test.cc.
+// Policies: which of a host's selected devices each of its ranks gets. A policy is a set of pure
+// functions in a file of its own, listed in the table of policy.cc. The planner calls them, host by
+// host; a policy knows nothing of processes. To add one: write `<name>.cc` with a function that
+// returns its `Policy`, declare it below, add it to the table and to CMakeLists.txt, and test it in
+// tests/placement/policy/policy_test.cc.
 #pragma once
 
 #include <span>
@@ -51,7 +52,9 @@ int one_rank_per_gpu(const PolicyInput& input);
 
 // Puts local rank r on order[r % count], with reason(index in `order`).
 template <class Reason>
-std::vector<PolicyChoice> in_turn(const std::vector<UsableGpu>& order, int num_ranks, const Reason& reason) {
+std::vector<PolicyChoice> in_turn(const std::vector<UsableGpu>& order,
+                                  int num_ranks,
+                                  const Reason& reason) {
   std::vector<PolicyChoice> choices;
   choices.reserve(static_cast<size_t>(num_ranks));
   for (size_t rank = 0; rank < static_cast<size_t>(num_ranks); ++rank) {

@@ -28,17 +28,18 @@ class ExactRing {
 
   static size_t start_of(uint32_t set) { return static_cast<size_t>(std::countr_zero(set)); }
 
-  // The largest bandwidth that all links of some ring reach: by bisection, since a ring of fast links is one
-  // of slower ones too.
+  // The largest bandwidth that all links of some ring reach: by bisection, since a ring of fast
+  // links is one of slower ones too.
   int64_t best_slowest() const {
     std::vector<int64_t> values;
     for (size_t a = 0; a < n_; ++a) {
-      for (size_t b = 0; b < a; ++b) values.push_back(bandwidth_[a][b]);
+      for (size_t b = 0; b < a; ++b)
+        values.push_back(bandwidth_[a][b]);
     }
     std::sort(values.begin(), values.end());
     values.erase(std::unique(values.begin(), values.end()), values.end());
-    const auto fails = std::partition_point(values.begin() + 1, values.end(),
-                                            [&](int64_t least) { return has_ring(least); });
+    const auto fails = std::partition_point(
+        values.begin() + 1, values.end(), [&](int64_t least) { return has_ring(least); });
     return *(fails - 1);
   }
 
@@ -46,20 +47,26 @@ class ExactRing {
     std::vector<uint32_t> joined(n_);  // of each device, those it has a fast enough link to
     for (size_t a = 0; a < n_; ++a) {
       for (size_t b = 0; b < n_; ++b) {
-        if (a != b && bandwidth_[a][b] >= least) joined[a] |= 1U << b;
+        if (a != b && bandwidth_[a][b] >= least)
+          joined[a] |= 1U << b;
       }
     }
-    std::vector<uint32_t> ends(size_t{1} << n_);  // of each set, where a path through all of it can end
-    for (size_t i = 0; i < n_; ++i) ends[size_t{1} << i] = 1U << i;
+    std::vector<uint32_t> ends(size_t{1}
+                               << n_);  // of each set, where a path through all of it can end
+    for (size_t i = 0; i < n_; ++i)
+      ends[size_t{1} << i] = 1U << i;
     for (uint32_t set = 1; set < ends.size(); ++set) {
       const int size = std::popcount(set);
-      if (ends[set] == 0 || size > count_) continue;
+      if (ends[set] == 0 || size > count_)
+        continue;
       if (size == count_) {
-        if ((ends[set] & joined[start_of(set)]) != 0) return true;
+        if ((ends[set] & joined[start_of(set)]) != 0)
+          return true;
         continue;
       }
       for (size_t next = start_of(set) + 1; next < n_; ++next) {
-        if ((set >> next & 1U) == 0 && (ends[set] & joined[next]) != 0) ends[set | 1U << next] |= 1U << next;
+        if ((set >> next & 1U) == 0 && (ends[set] & joined[next]) != 0)
+          ends[set | 1U << next] |= 1U << next;
       }
     }
     return false;
@@ -67,15 +74,18 @@ class ExactRing {
 
   int64_t& total(uint32_t set, size_t last) { return totals_[set * n_ + last]; }
 
-  // total(set, last): the most that a path from the set's start through all of it to `last` adds up to; -1
-  // when there is none over links that are fast enough.
+  // total(set, last): the most that a path from the set's start through all of it to `last` adds up
+  // to; -1 when there is none over links that are fast enough.
   void fill_totals() {
     totals_.assign((size_t{1} << n_) * n_, -1);
-    for (size_t i = 0; i < n_; ++i) total(1U << i, i) = 0;
+    for (size_t i = 0; i < n_; ++i)
+      total(1U << i, i) = 0;
     for (uint32_t set = 1; set < (1U << n_); ++set) {
-      if (std::popcount(set) >= count_) continue;
+      if (std::popcount(set) >= count_)
+        continue;
       for (size_t last = start_of(set); last < n_; ++last) {
-        if (total(set, last) >= 0) extend({set, last});
+        if (total(set, last) >= 0)
+          extend({set, last});
       }
     }
   }
@@ -84,7 +94,8 @@ class ExactRing {
     const int64_t sum = total(path.set, path.last);
     for (size_t next = start_of(path.set) + 1; next < n_; ++next) {
       const int64_t link = bandwidth_[path.last][next];
-      if ((path.set >> next & 1U) != 0 || link < slowest_) continue;
+      if ((path.set >> next & 1U) != 0 || link < slowest_)
+        continue;
       int64_t& known = total(path.set | 1U << next, next);
       known = std::max(known, sum + link);
     }
@@ -97,17 +108,20 @@ class ExactRing {
     return sum < 0 || link < slowest_ ? -1 : sum + link;
   }
 
-  // Rings are walked backwards from their last device, which is the same ring, all best ones at once: at
-  // every step those stay that go on with the lowest device.
+  // Rings are walked backwards from their last device, which is the same ring, all best ones at
+  // once: at every step those stay that go on with the lowest device.
   std::vector<size_t> first_of_best() {
     int64_t best = -1;
     std::vector<State> paths;
     for (uint32_t set = 1; set < (1U << n_); ++set) {
-      if (std::popcount(set) != count_) continue;
+      if (std::popcount(set) != count_)
+        continue;
       for (size_t last = start_of(set); last < n_; ++last) {
         const int64_t sum = closed({set, last});
-        if (sum < 0 || sum < best) continue;
-        if (sum > best) paths.clear();
+        if (sum < 0 || sum < best)
+          continue;
+        if (sum > best)
+          paths.clear();
         best = sum;
         paths.push_back({set, last});
       }
@@ -125,7 +139,8 @@ class ExactRing {
   template <class Key>
   static void keep_lowest(std::vector<State>& paths, const Key& key) {
     size_t lowest = key(paths[0]);
-    for (const State& path : paths) lowest = std::min(lowest, key(path));
+    for (const State& path : paths)
+      lowest = std::min(lowest, key(path));
     std::erase_if(paths, [&](const State& path) { return key(path) != lowest; });
   }
 
@@ -134,7 +149,8 @@ class ExactRing {
     for (const State& path : paths) {
       const uint32_t rest = path.set & ~(1U << path.last);
       for (size_t last = 0; last < n_ && rest != 0; ++last) {
-        if ((rest >> last & 1U) == 0 || total(rest, last) < 0) continue;
+        if ((rest >> last & 1U) == 0 || total(rest, last) < 0)
+          continue;
         const int64_t link = bandwidth_[last][path.last];
         if (link >= slowest_ && total(rest, last) + link == total(path.set, path.last)) {
           before.push_back({rest, last});
@@ -154,7 +170,8 @@ class ExactRing {
 int64_t fastest_link(const Bandwidths& bandwidth) {
   int64_t fastest = 0;
   for (size_t a = 0; a < bandwidth.size(); ++a) {
-    for (size_t b = 0; b < a; ++b) fastest = std::max(fastest, bandwidth[a][b]);
+    for (size_t b = 0; b < a; ++b)
+      fastest = std::max(fastest, bandwidth[a][b]);
   }
   return fastest;
 }
@@ -175,8 +192,10 @@ std::vector<size_t> best_ring(const Bandwidths& bandwidth, size_t count) {
   std::vector<size_t> ring(count);
   std::iota(ring.begin(), ring.end(), 0);
   // Nothing is better than fastest links alone: so it is behind a switch that joins all with all.
-  if (count < 2 || ring_quality(bandwidth, ring).slowest == fastest_link(bandwidth)) return ring;
-  if (bandwidth.size() <= kMaxExactRing) return ExactRing(bandwidth, count).solve();
+  if (count < 2 || ring_quality(bandwidth, ring).slowest == fastest_link(bandwidth))
+    return ring;
+  if (bandwidth.size() <= kMaxExactRing)
+    return ExactRing(bandwidth, count).solve();
   return search_ring(bandwidth, count);
 }
 

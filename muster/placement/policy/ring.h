@@ -1,6 +1,6 @@
-// The best ring through k of n devices: what a ring all-reduce or a pipeline wants. The ring's slowest link
-// decides its speed, so that is made as fast as can be first, then the sum of all its links. Pure numbers;
-// called by topology.cc, knows nothing of GPUs. A private header.
+// The best ring through k of n devices: what a ring all-reduce or a pipeline wants. The ring's
+// slowest link decides its speed, so that is made as fast as can be first, then the sum of all its
+// links. Pure numbers; called by topology.cc, knows nothing of GPUs. A private header.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace muster {
 
-// bandwidth[a][b] == bandwidth[b][a] ≥ 0, in any unit; whole numbers, so that sums are exact and the same
-// machine gives the same ring everywhere. The diagonal is not looked at.
+// bandwidth[a][b] == bandwidth[b][a] ≥ 0, in any unit; whole numbers, so that sums are exact and
+// the same machine gives the same ring everywhere. The diagonal is not looked at.
 using Bandwidths = std::vector<std::vector<int64_t>>;
 
 struct RingQuality {
@@ -25,13 +25,14 @@ RingQuality ring_quality(const Bandwidths& bandwidth, const std::vector<std::siz
 
 inline constexpr std::size_t kMaxExactRing = 16;
 
-// The best ring of `count` (1 ≤ count ≤ n) devices: exact for n ≤ kMaxExactRing, and there of several best
-// ones the one that comes first in alphabetical order; for more a search that is never worse than 0, 1, 2 ….
-// Source: Held and Karp's dynamic programme over subsets (1962), with a bottleneck before the sum.
+// The best ring of `count` (1 ≤ count ≤ n) devices: exact for n ≤ kMaxExactRing, and there of
+// several best ones the one that comes first in alphabetical order; for more a search that is never
+// worse than 0, 1, 2 …. Source: Held and Karp's dynamic programme over subsets (1962), with a
+// bottleneck before the sum.
 std::vector<std::size_t> best_ring(const Bandwidths& bandwidth, std::size_t count);
 
-// The part for n > kMaxExactRing: a ring of links as fast as can be found, and greedy rings from every
-// device, all improved by exchanges.
+// The part for n > kMaxExactRing: a ring of links as fast as can be found, and greedy rings from
+// every device, all improved by exchanges.
 std::vector<std::size_t> search_ring(const Bandwidths& bandwidth, std::size_t count);
 
 }  // namespace muster

@@ -15,15 +15,17 @@ constexpr size_t kMaxRingVisits = 8'000'000;  // links that are looked at: some 
 constexpr int kMaxAttempts = 20;              // for each bandwidth
 constexpr size_t kStepsPerDevice = 60;
 
-// Looks for a ring over links of at least `least`. Source: L. Pósa's rotations of a path (1976), which goes
-// on to the device with the fewest ways on.
+// Looks for a ring over links of at least `least`. Source: L. Pósa's rotations of a path (1976),
+// which goes on to the device with the fewest ways on.
 class PathRotation {
  public:
-  PathRotation(const Bandwidths& bandwidth, size_t count, int64_t least) : count_(count), random_(1) {
+  PathRotation(const Bandwidths& bandwidth, size_t count, int64_t least)
+      : count_(count), random_(1) {
     neighbours_.resize(bandwidth.size());
     for (size_t a = 0; a < bandwidth.size(); ++a) {
       for (size_t b = 0; b < bandwidth.size(); ++b) {
-        if (a != b && bandwidth[a][b] >= least) neighbours_[a].push_back(b);
+        if (a != b && bandwidth[a][b] >= least)
+          neighbours_[a].push_back(b);
       }
     }
   }
@@ -32,9 +34,12 @@ class PathRotation {
     for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
       begin();
       for (size_t step = 0; step < kStepsPerDevice * neighbours_.size(); ++step) {
-        if (path_.size() == count_ && is_closed()) return path_;
-        if (path_.size() == count_ && any(8) == 0) drop_first();
-        if (!extend() && !rotate()) break;
+        if (path_.size() == count_ && is_closed())
+          return path_;
+        if (path_.size() == count_ && any(8) == 0)
+          drop_first();
+        if (!extend() && !rotate())
+          break;
       }
     }
     return std::nullopt;
@@ -61,18 +66,22 @@ class PathRotation {
   }
 
   bool extend() {
-    if (path_.size() == count_) return false;
+    if (path_.size() == count_)
+      return false;
     std::optional<size_t> best;
     size_t fewest = 0;
     for (const size_t next : neighbours_[path_.back()]) {
-      if (in_path_[next]) continue;
+      if (in_path_[next])
+        continue;
       const size_t ways = ways_on(next);
       const bool tie = best && ways == fewest && any(2) == 0;
-      if (best && !tie && ways >= fewest) continue;
+      if (best && !tie && ways >= fewest)
+        continue;
       best = next;
       fewest = ways;
     }
-    if (!best) return false;
+    if (!best)
+      return false;
     path_.push_back(*best);
     in_path_[*best] = true;
     return true;
@@ -84,17 +93,19 @@ class PathRotation {
     path_.erase(path_.begin());
   }
 
-  // The piece behind a neighbour of the last device, the other way round: another device is the last. Now and
-  // then the whole path, so that it grows at both ends.
+  // The piece behind a neighbour of the last device, the other way round: another device is the
+  // last. Now and then the whole path, so that it grows at both ends.
   bool rotate() {
     if (any(4) == 0) {
       std::reverse(path_.begin(), path_.end());
       return true;
     }
     const auto& last = neighbours_[path_.back()];
-    if (last.empty()) return false;
+    if (last.empty())
+      return false;
     const auto pivot = std::find(path_.begin(), path_.end(), last[any(last.size())]);
-    if (pivot != path_.end()) std::reverse(pivot + 1, path_.end());
+    if (pivot != path_.end())
+      std::reverse(pivot + 1, path_.end());
     return true;
   }
 
@@ -105,12 +116,13 @@ class PathRotation {
   std::vector<bool> in_path_ = {};
 };
 
-// The ring whose slowest link is as fast as rotations find. By bisection: a ring of fast links is one of
-// slower links too.
+// The ring whose slowest link is as fast as rotations find. By bisection: a ring of fast links is
+// one of slower links too.
 std::optional<std::vector<size_t>> ring_of_fast_links(const Bandwidths& bandwidth, size_t count) {
   std::set<int64_t> values;
   for (size_t a = 0; a < bandwidth.size(); ++a) {
-    for (size_t b = 0; b < a; ++b) values.insert(bandwidth[a][b]);
+    for (size_t b = 0; b < a; ++b)
+      values.insert(bandwidth[a][b]);
   }
   const std::vector<int64_t> sorted(values.begin(), values.end());
   std::optional<std::vector<size_t>> best;
@@ -132,9 +144,11 @@ std::optional<std::vector<size_t>> ring_of_fast_links(const Bandwidths& bandwidt
 // The ring's devices, then the others.
 std::vector<size_t> with_the_rest(std::vector<size_t> ring, size_t num_devices) {
   std::vector<bool> taken(num_devices);
-  for (const size_t device : ring) taken[device] = true;
+  for (const size_t device : ring)
+    taken[device] = true;
   for (size_t device = 0; device < num_devices; ++device) {
-    if (!taken[device]) ring.push_back(device);
+    if (!taken[device])
+      ring.push_back(device);
   }
   return ring;
 }
@@ -147,7 +161,8 @@ std::vector<size_t> greedy_order(const Bandwidths& bandwidth, size_t start) {
   while (order.size() < bandwidth.size()) {
     size_t best = bandwidth.size();
     for (size_t next = 0; next < bandwidth.size(); ++next) {
-      if (taken[next]) continue;
+      if (taken[next])
+        continue;
       if (best == bandwidth.size() || bandwidth[order.back()][next] > bandwidth[order.back()][best])
         best = next;
     }

@@ -8,7 +8,8 @@ namespace {
 // Every rank's reason has it, so that of a long one the beginning is enough.
 std::string beginning_of_selection(const std::string& selection) {
   constexpr size_t kMostShown = 80;
-  if (selection.size() <= kMostShown) return selection;
+  if (selection.size() <= kMostShown)
+    return selection;
   const size_t end = selection.find_last_of(',', kMostShown);
   return end == std::string::npos ? "…" : selection.substr(0, end) + ",…";
 }
@@ -16,16 +17,19 @@ std::string beginning_of_selection(const std::string& selection) {
 std::vector<PolicyChoice> choose_sequential(const PolicyInput& input, int num_ranks) {
   const size_t count = input.gpus.size();
   const std::string of =
-      cat(" of ", input.request.gpus.is_all()
-                      ? plural(count, "GPU")
-                      : cat(count, " in --gpus ", beginning_of_selection(input.request.gpus.text)));
-  return in_turn(input.gpus, num_ranks, [&](size_t place) { return cat("sequential: ", place + 1, of); });
+      cat(" of ",
+          input.request.gpus.is_all()
+              ? plural(count, "GPU")
+              : cat(count, " in --gpus ", beginning_of_selection(input.request.gpus.text)));
+  return in_turn(
+      input.gpus, num_ranks, [&](size_t place) { return cat("sequential: ", place + 1, of); });
 }
 
 }  // namespace
 
 Policy sequential_policy() {
-  return {"sequential", "local rank r on the r-th selected GPU", one_rank_per_gpu, choose_sequential};
+  return {
+      "sequential", "local rank r on the r-th selected GPU", one_rank_per_gpu, choose_sequential};
 }
 
 }  // namespace muster

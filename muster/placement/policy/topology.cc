@@ -1,7 +1,7 @@
-// The k GPUs with the best links among them, and the ranks in their order around the ring: the ring's slowest
-// link as fast as it can be, then the sum of its links (ring.h). Without knowing the links there is nothing
-// to choose by, and that is an error: whoever asks for this policy would not want to find out from a slow
-// job.
+// The k GPUs with the best links among them, and the ranks in their order around the ring: the
+// ring's slowest link as fast as it can be, then the sum of its links (ring.h). Without knowing the
+// links there is nothing to choose by, and that is an error: whoever asks for this policy would not
+// want to find out from a slow job.
 #include <algorithm>
 #include <cmath>
 
@@ -17,10 +17,16 @@ namespace {
 
 constexpr double kMegaPerGiga = 1000;  // rings are compared in whole MB/s
 
-[[noreturn]] void fail_without_links(const PolicyInput& input, const std::string& expected,
+[[noreturn]] void fail_without_links(const PolicyInput& input,
+                                     const std::string& expected,
                                      const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
-              cat("--policy topology: expected ", expected, ", got ", got, " (host ", input.host.name,
+              cat("--policy topology: expected ",
+                  expected,
+                  ", got ",
+                  got,
+                  " (host ",
+                  input.host.name,
                   "); --policy sequential or numa needs no links"));
 }
 
@@ -39,15 +45,19 @@ double bandwidth_between(const PolicyInput& input, size_t a, size_t b) {
 void check_links(const PolicyInput& input) {
   const auto& links = input.host.gpu_links;
   const size_t count = input.host.gpus.size();
-  if (std::any_of(input.gpus.begin(), input.gpus.end(), [](const UsableGpu& gpu) { return gpu.mig >= 0; })) {
+  if (std::any_of(input.gpus.begin(), input.gpus.end(), [](const UsableGpu& gpu) {
+        return gpu.mig >= 0;
+      })) {
     fail_without_links(input, "whole GPUs", "MIG instances, which have no links");
   }
-  if (links.empty()) fail_without_links(input, "to know the links between the GPUs", "none");
-  const bool whole = links.size() == count && std::all_of(links.begin(), links.end(), [&](const auto& row) {
-                       return row.size() == count;
-                     });
+  if (links.empty())
+    fail_without_links(input, "to know the links between the GPUs", "none");
+  const bool whole =
+      links.size() == count &&
+      std::all_of(links.begin(), links.end(), [&](const auto& row) { return row.size() == count; });
   if (!whole)
-    fail_without_links(input, cat("a link for each two of ", plural(count, "GPU")), "another number");
+    fail_without_links(
+        input, cat("a link for each two of ", plural(count, "GPU")), "another number");
 }
 
 Bandwidths bandwidths(const PolicyInput& input) {
@@ -60,7 +70,8 @@ Bandwidths bandwidths(const PolicyInput& input) {
       any |= all[a][b] > 0;
     }
   }
-  if (!any) fail_without_links(input, "to know the links between the GPUs", "no known link");
+  if (!any)
+    fail_without_links(input, "to know the links between the GPUs", "no known link");
   return all;
 }
 
@@ -79,20 +90,27 @@ std::vector<PolicyChoice> choose_topology(const PolicyInput& input, int num_rank
   const std::string slowest = gigabytes(ring_quality(all, ring).slowest);
   std::vector<UsableGpu> order;
   order.reserve(count);
-  for (const size_t at : ring) order.push_back(input.gpus[at]);
+  for (const size_t at : ring)
+    order.push_back(input.gpus[at]);
   return in_turn(order, num_ranks, [&](size_t place) {
     const size_t here = ring[place];
     const size_t next = ring[(place + 1) % count];
-    return cat("topology: next ", label_of(input.host, input.gpus[next]), " by ",
-               to_string(link_between(input, here, next)), " ", gigabytes(all[here][next]),
-               ", slowest of the ring ", slowest);
+    return cat("topology: next ",
+               label_of(input.host, input.gpus[next]),
+               " by ",
+               to_string(link_between(input, here, next)),
+               " ",
+               gigabytes(all[here][next]),
+               ", slowest of the ring ",
+               slowest);
   });
 }
 
 }  // namespace
 
 Policy topology_policy() {
-  return {"topology", "the best linked GPUs, ranks in ring order", one_rank_per_gpu, choose_topology};
+  return {
+      "topology", "the best linked GPUs, ranks in ring order", one_rank_per_gpu, choose_topology};
 }
 
 }  // namespace muster

@@ -16,8 +16,10 @@ std::string shown(std::string_view text, size_t most) {
 
 void fail_at(const std::string& text, size_t at, const std::string& problem) {
   const std::string given = shown(text, kMaxTextShown);
-  std::string message = cat("--gpus ", given, ": ", printable(problem), " (at character ", at + 1, ")");
-  if (at <= kMaxTextShown) message += cat("\n  --gpus ", given, "\n         ", std::string(at, ' '), "^");
+  std::string message =
+      cat("--gpus ", given, ": ", printable(problem), " (at character ", at + 1, ")");
+  if (at <= kMaxTextShown)
+    message += cat("\n  --gpus ", given, "\n         ", std::string(at, ' '), "^");
   throw SelectionError(printable(problem), at, message);
 }
 

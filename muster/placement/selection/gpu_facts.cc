@@ -26,10 +26,12 @@ const Gpu& gpu_of(const Host& host, const UsableGpu& device) {
 }
 
 std::optional<int> numa_node_of(const Host& host, const Gpu& gpu) {
-  if (gpu.numa_node || host.cores.empty()) return gpu.numa_node;
+  if (gpu.numa_node || host.cores.empty())
+    return gpu.numa_node;
   const int first = host.cores[0].numa_node;
-  const bool only = std::all_of(host.cores.begin(), host.cores.end(),
-                                [&](const CpuCore& core) { return core.numa_node == first; });
+  const bool only = std::all_of(host.cores.begin(), host.cores.end(), [&](const CpuCore& core) {
+    return core.numa_node == first;
+  });
   return only ? std::optional(first) : std::nullopt;
 }
 
@@ -58,7 +60,8 @@ uint64_t total_memory_bytes(const Host& host, const UsableGpu& device) {
 
 uint64_t free_memory_bytes(const Host& host, const UsableGpu& device) {
   const Gpu& gpu = gpu_of(host, device);
-  if (device.mig < 0) return gpu.memory_free_bytes;
+  if (device.mig < 0)
+    return gpu.memory_free_bytes;
   const uint64_t total = total_memory_bytes(host, device);
   return total - std::min(total, used_bytes(gpu));
 }

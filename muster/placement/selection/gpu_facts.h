@@ -1,5 +1,5 @@
-// What is known of one usable device, be it a whole GPU or a MIG instance: the difference is made here and
-// nowhere else. For the selection, the policies and the planner.
+// What is known of one usable device, be it a whole GPU or a MIG instance: the difference is made
+// here and nowhere else. For the selection, the policies and the planner.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ inline constexpr size_t kShortUuid = 12;
 
 const Gpu& gpu_of(const Host& host, const UsableGpu& device);
 
-// The GPU's NUMA node. Most virtual machines and single-socket machines name none for their devices: then it
-// is the node of all the host's cores, where they are on one.
+// The GPU's NUMA node. Most virtual machines and single-socket machines name none for their
+// devices: then it is the node of all the host's cores, where they are on one.
 std::optional<int> numa_node_of(const Host& host, const Gpu& gpu);
 
 const GpuUuid& uuid_of(const Host& host, const UsableGpu& device);
@@ -28,32 +28,33 @@ std::string model_of(const Host& host, const UsableGpu& device);
 // "GPU 3", "MIG-8f3c0a12 of GPU 3", for reasons and errors.
 std::string label_of(const Host& host, const UsableGpu& device);
 
-// Whether the driver, or the file, tells how much memory it has. It does not where a GPU has none of its own
-// (GB10).
+// Whether the driver, or the file, tells how much memory it has. It does not where a GPU has none
+// of its own (GB10).
 bool knows_memory(const Host& host, const UsableGpu& device);
 
 // 0 where that is not known; ask `knows_memory` before that is taken for little.
 uint64_t total_memory_bytes(const Host& host, const UsableGpu& device);
 
-// Of an instance this is what is free at least: its memory less all that is used on its GPU, since who uses
-// which instance is not known.
+// Of an instance this is what is free at least: its memory less all that is used on its GPU, since
+// who uses which instance is not known.
 uint64_t free_memory_bytes(const Host& host, const UsableGpu& device);
 
 // "20.0 GiB", "not known".
 std::string free_memory_text(const Host& host, const UsableGpu& device);
 
-// What a GPU's other users take of it, the smaller the better: processes, then utilisation, then memory. An
-// instance has its GPU's.
+// What a GPU's other users take of it, the smaller the better: processes, then utilisation, then
+// memory. An instance has its GPU's.
 struct GpuLoad {
   size_t num_processes = 0;
   int utilization_percent = 0;
   uint64_t used_memory_bytes = 0;
-  auto operator<=>(const GpuLoad&) const = default;  // NOLINT(modernize-use-nullptr): it takes <=> for one
+  auto operator<=>(const GpuLoad&) const =
+      default;  // NOLINT(modernize-use-nullptr): it takes <=> for one
 };
 GpuLoad load_of(const Host& host, const UsableGpu& device);
 
-// No compute process, and no more memory used than a driver or a desktop takes: 256 MiB, or 2 % of it all
-// when that is more.
+// No compute process, and no more memory used than a driver or a desktop takes: 256 MiB, or 2 % of
+// it all when that is more.
 bool is_idle(const Host& host, const UsableGpu& device);
 
 }  // namespace muster

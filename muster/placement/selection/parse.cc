@@ -1,5 +1,5 @@
-// Text to Selection: the grammar of selection.h, read character by character, so that an error knows its
-// place.
+// Text to Selection: the grammar of selection.h, read character by character, so that an error
+// knows its place.
 #include <algorithm>
 
 #include "muster/base/error.h"
@@ -26,7 +26,8 @@ class EntryParser {
  public:
   EntryParser(const std::string& text, size_t from, size_t to) : text_(text), at_(from), end_(to) {
     skip_blanks();
-    while (end_ > at_ && text_[end_ - 1] == ' ') --end_;
+    while (end_ > at_ && text_[end_ - 1] == ' ')
+      --end_;
   }
 
   SelectionItem parse() {
@@ -34,7 +35,8 @@ class EntryParser {
     if (take("!")) {
       item_.excludes = true;
       skip_blanks();
-      if (!named()) fail("an index, a range or the beginning of a UUID after '!'");
+      if (!named())
+        fail("an index, a range or the beginning of a UUID after '!'");
     } else if (rest() == "all" || rest() == "idle") {
       item_.kind = rest() == "all" ? Kind::all : Kind::idle;
     } else if (!counted() && !filter() && !named()) {
@@ -47,32 +49,41 @@ class EntryParser {
   std::string_view rest() const { return std::string_view(text_).substr(at_, end_ - at_); }
 
   void skip_blanks() {
-    while (at_ < end_ && text_[at_] == ' ') ++at_;
+    while (at_ < end_ && text_[at_] == ' ')
+      ++at_;
   }
 
   bool take(std::string_view word) {
-    if (!rest().starts_with(word)) return false;
+    if (!rest().starts_with(word))
+      return false;
     at_ += word.size();
     return true;
   }
 
   [[noreturn]] void fail(const std::string& expected) const {
-    fail_at(text_, at_,
-            cat("expected ", expected, ", got ", at_ < end_ ? cat("'", shown(rest()), "'") : "nothing"));
+    fail_at(text_,
+            at_,
+            cat("expected ",
+                expected,
+                ", got ",
+                at_ < end_ ? cat("'", shown(rest()), "'") : "nothing"));
   }
 
   [[noreturn]] void unexpected() const {
     fail(
-        "an index (3), a range (2-5), the beginning of a UUID (GPU-8f3c, MIG-8f3c), all, idle, free:2, "
+        "an index (3), a range (2-5), the beginning of a UUID (GPU-8f3c, MIG-8f3c), all, idle, "
+        "free:2, "
         "fastest:2, "
         "a filter (mem>=20GiB, free>=20GiB, model=A100) or what to leave out (!3)");
   }
 
   int number(const char* what) {
     const size_t from = at_;
-    while (at_ < end_ && is_digit(text_[at_])) ++at_;
+    while (at_ < end_ && is_digit(text_[at_]))
+      ++at_;
     const auto value = parse_int(std::string_view(text_).substr(from, at_ - from));
-    if (!value || *value > kMaxIndex) fail_at(text_, from, cat("expected ", what, " up to ", kMaxIndex));
+    if (!value || *value > kMaxIndex)
+      fail_at(text_, from, cat("expected ", what, " up to ", kMaxIndex));
     return static_cast<int>(*value);
   }
 
@@ -84,28 +95,36 @@ class EntryParser {
     } else {
       return false;
     }
-    if (at_ == end_ || !is_digit(text_[at_])) fail("how many GPUs, a number from 1");
+    if (at_ == end_ || !is_digit(text_[at_]))
+      fail("how many GPUs, a number from 1");
     const size_t from = at_;
     item_.first = number("a number");
-    if (item_.first < 1) fail_at(text_, from, "expected how many GPUs, a number from 1, got 0");
-    if (at_ < end_) fail("nothing more after the number");
+    if (item_.first < 1)
+      fail_at(text_, from, "expected how many GPUs, a number from 1, got 0");
+    if (at_ < end_)
+      fail("nothing more after the number");
     return true;
   }
 
   bool filter() {
-    if (rest().starts_with("model") && rest().find('=') != std::string_view::npos) return model();
-    // "free" alone is no filter, and a device called so is none either: both are errors of `unexpected`.
+    if (rest().starts_with("model") && rest().find('=') != std::string_view::npos)
+      return model();
+    // "free" alone is no filter, and a device called so is none either: both are errors of
+    // `unexpected`.
     const size_t from = at_;
     const bool memory = take("mem");
-    if (!memory && !take("free")) return false;
+    if (!memory && !take("free"))
+      return false;
     skip_blanks();
     constexpr std::pair<const char*, Compare> kSigns[] = {{">=", Compare::at_least},
                                                           {">", Compare::more},
                                                           {"<=", Compare::at_most},
                                                           {"<", Compare::less},
                                                           {"=", Compare::equal}};
-    const auto* const sign = std::find_if(std::begin(kSigns), std::end(kSigns),
-                                          [&](const auto& candidate) { return take(candidate.first); });
+    const auto* const sign =
+        std::find_if(std::begin(kSigns), std::end(kSigns), [&](const auto& candidate) {
+          return take(candidate.first);
+        });
     if (sign == std::end(kSigns)) {
       at_ = from;
       return false;
@@ -121,7 +140,8 @@ class EntryParser {
     // Without a unit it would be bytes, which every GPU has: surely not what was meant.
     const bool has_unit = at_ < end_ && !is_digit(text_[end_ - 1]) && text_[end_ - 1] != '.';
     try {
-      if (has_unit) return parse_bytes(rest());
+      if (has_unit)
+        return parse_bytes(rest());
     } catch (const Error&) {
       fail("a size with its unit (20GiB)");
     }
@@ -131,9 +151,11 @@ class EntryParser {
   bool model() {
     take("model");
     skip_blanks();
-    if (!take("=")) fail("'=' after model");
+    if (!take("="))
+      fail("'=' after model");
     skip_blanks();
-    if (at_ == end_) fail("a piece of a model's name (model=A100)");
+    if (at_ == end_)
+      fail("a piece of a model's name (model=A100)");
     item_.kind = Kind::model;
     item_.text = rest();
     item_.text = lower_case(item_.text);
@@ -146,33 +168,43 @@ class EntryParser {
       item_.text = uuid();
       return true;
     }
-    if (at_ == end_ || !is_digit(text_[at_])) return false;
+    if (at_ == end_ || !is_digit(text_[at_]))
+      return false;
     item_.kind = Kind::indices;
     const size_t from = at_;
     item_.first = item_.last = number("an index");
     if (take("-")) {
-      if (at_ == end_ || !is_digit(text_[at_])) unexpected();
+      if (at_ == end_ || !is_digit(text_[at_]))
+        unexpected();
       item_.last = number("an index");
       if (item_.last < item_.first) {
-        fail_at(text_, from, cat("expected a range that counts up, got ", item_.first, "-", item_.last));
+        fail_at(text_,
+                from,
+                cat("expected a range that counts up, got ", item_.first, "-", item_.last));
       }
     }
-    if (at_ < end_) unexpected();
+    if (at_ < end_)
+      unexpected();
     return true;
   }
 
-  // UUIDs are printed in lower case; people may type either. MIG instances were once named after their GPU:
-  // MIG-GPU-<uuid>/7/0.
+  // UUIDs are printed in lower case; people may type either. MIG instances were once named after
+  // their GPU: MIG-GPU-<uuid>/7/0.
   std::string uuid() {
     const bool mig = take(kMigPrefix);
     std::string prefix(mig ? kMigPrefix : kGpuPrefix);
-    if (take(kGpuPrefix) && mig) prefix += kGpuPrefix;
+    if (take(kGpuPrefix) && mig)
+      prefix += kGpuPrefix;
     for (; at_ < end_; ++at_) {
       const char c = lower_case(text_[at_]);
       if (!is_digit(c) && !(c >= 'a' && c <= 'f') && c != '-' && !(mig && c == '/')) {
-        fail_at(text_, at_,
-                cat("expected hexadecimal digits and '-' after ", prefix.substr(0, kGpuPrefix.size()),
-                    ", got '", text_[at_], "'"));
+        fail_at(text_,
+                at_,
+                cat("expected hexadecimal digits and '-' after ",
+                    prefix.substr(0, kGpuPrefix.size()),
+                    ", got '",
+                    text_[at_],
+                    "'"));
       }
       prefix += c;
     }
@@ -193,10 +225,13 @@ size_t find_end(const std::string& text, char separator, size_t from, size_t mos
 size_t take_host(const std::string& text, size_t from, size_t to, SelectionPart& part) {
   part.at = from;
   const size_t stop = text.find_first_of(":,!<>=", from);
-  if (stop >= to || text[stop] != ':') return from;
+  if (stop >= to || text[stop] != ':')
+    return from;
   const std::string_view name = trim(std::string_view(text).substr(from, stop - from));
-  if (name == "free" || name == "fastest") return from;
-  if (name.empty()) fail_at(text, from, "expected a host's name before ':', got nothing");
+  if (name == "free" || name == "fastest")
+    return from;
+  if (name.empty())
+    fail_at(text, from, "expected a host's name before ':', got nothing");
   part.host = name;
   part.at = text.find(part.host, from);
   return stop + 1;
@@ -208,7 +243,8 @@ SelectionPart parse_part(const std::string& text, size_t from, size_t to) {
   for (;;) {
     const size_t end = find_end(text, ',', from, to);
     part.items.push_back(EntryParser(text, from, end).parse());
-    if (end == to) return part;
+    if (end == to)
+      return part;
     from = end + 1;
   }
 }
@@ -218,12 +254,16 @@ void check_parts(const Selection& selection) {
   const auto& parts = selection.parts;
   for (size_t i = 0; i < parts.size() && parts.size() > 1; ++i) {
     if (parts[i].host.empty()) {
-      fail_at(selection.text, parts[i].at,
+      fail_at(selection.text,
+              parts[i].at,
               "expected the host of each part between ';' (a:0,1;b:2-3), got none");
     }
-    const auto same = [&](const SelectionPart& other) { return other.host == parts[i].host; };
+    const auto same = [&](const SelectionPart& other) {
+      return other.host == parts[i].host;
+    };
     if (std::any_of(parts.begin(), parts.begin() + static_cast<ptrdiff_t>(i), same)) {
-      fail_at(selection.text, parts[i].at,
+      fail_at(selection.text,
+              parts[i].at,
               cat("expected each host once, got ", shown(parts[i].host), " again"));
     }
   }
@@ -239,7 +279,8 @@ Selection::Selection(std::string given) : text(std::move(given)) {
   for (size_t from = 0;;) {
     const size_t to = find_end(text, ';', from, text.size());
     parts.push_back(parse_part(text, from, to));
-    if (to == text.size()) break;
+    if (to == text.size())
+      break;
     from = to + 1;
   }
   check_parts(*this);

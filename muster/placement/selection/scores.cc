@@ -11,7 +11,8 @@ namespace {
 
 std::optional<double> find_score(const Scores& scores, const std::string& key) {
   const auto found = scores.find(key);
-  if (found == scores.end()) return std::nullopt;
+  if (found == scores.end())
+    return std::nullopt;
   return found->second;
 }
 
@@ -19,36 +20,54 @@ std::optional<double> find_score(const Scores& scores, const std::string& key) {
 
 void check_scores(const Scores& scores) {
   for (const auto& [key, score] : scores) {
-    if (std::isfinite(score) && score > 0) continue;
+    if (std::isfinite(score) && score > 0)
+      continue;
     throw Error(ErrorCode::invalid_argument,
                 cat("--scores: expected a number above 0, got ", score, " (", printable(key), ")"));
   }
 }
 
 std::optional<double> score_of(const Scores& scores, const Host& host, const UsableGpu& device) {
-  if (scores.empty()) return std::nullopt;
-  if (const auto score = find_score(scores, uuid_of(host, device).value)) return score;
+  if (scores.empty())
+    return std::nullopt;
+  if (const auto score = find_score(scores, uuid_of(host, device).value))
+    return score;
   if (device.mig < 0) {
     const std::string index = std::to_string(gpu_of(host, device).index.value);
-    if (const auto score = find_score(scores, cat(host.name, ":", index))) return score;
-    if (const auto score = find_score(scores, index)) return score;
+    if (const auto score = find_score(scores, cat(host.name, ":", index)))
+      return score;
+    if (const auto score = find_score(scores, index))
+      return score;
   }
   return find_score(scores, model_of(host, device));
 }
 
 std::optional<double> cpu_score(const Scores& scores, const Host& host) {
-  if (const auto score = find_score(scores, cat(host.name, ":cpu"))) return score;
+  if (const auto score = find_score(scores, cat(host.name, ":cpu")))
+    return score;
   return find_score(scores, "cpu");
 }
 
-double need_score(const Scores& scores, const Host& host, const UsableGpu& device, const char* operation) {
-  if (const auto score = score_of(scores, host, device)) return *score;
+double need_score(const Scores& scores,
+                  const Host& host,
+                  const UsableGpu& device,
+                  const char* operation) {
+  if (const auto score = score_of(scores, host, device))
+    return *score;
   throw Error(
       ErrorCode::invalid_argument,
-      printable(cat(operation, ": expected a score for each GPU, got none for ", label_of(host, device),
-                    " of host ", host.name, " (", model_of(host, device), ", ", uuid_of(host, device).value,
-                    "); measure them with `muster bench device`, or give `muster run` --scores FILE with all "
-                    "of them")));
+      printable(cat(
+          operation,
+          ": expected a score for each GPU, got none for ",
+          label_of(host, device),
+          " of host ",
+          host.name,
+          " (",
+          model_of(host, device),
+          ", ",
+          uuid_of(host, device).value,
+          "); measure them with `muster bench device`, or give `muster run` --scores FILE with all "
+          "of them")));
 }
 
 }  // namespace muster

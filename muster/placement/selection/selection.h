@@ -1,6 +1,6 @@
-// The `--gpus` selection: text that names GPUs, and which GPUs of a host it means. Two steps, so that a bad
-// text is found before any machine is asked, and one text serves many hosts. To widen the grammar: a kind
-// here, its spelling in parse.cc, its meaning in selection.cc.
+// The `--gpus` selection: text that names GPUs, and which GPUs of a host it means. Two steps, so
+// that a bad text is found before any machine is asked, and one text serves many hosts. To widen
+// the grammar: a kind here, its spelling in parse.cc, its meaning in selection.cc.
 //
 //     selection  = part , { ";" , part } ;                  several parts: each with its host
 //     part       = [ host , ":" ] , entry , { "," , entry } ;
@@ -11,28 +11,31 @@
 //     filter     = ( "mem" | "free" ) , compare , size | "model=" , text ;
 //     compare    = ">=" | ">" | "<=" | "<" | "=" ;
 //     size       = number , ( "B" | "KB" | "MB" | "GB" | "TB" | "KiB" | "MiB" | "GiB" | "TiB" ) ;
-//     index, count = decimal digits ;  digits = hexadecimal digits, "-", and in an instance's name "/" ;
-//     host       = characters but : , ; ! < > =  (a host called "free" or "fastest" cannot be named) ;
+//     index, count = decimal digits ;  digits = hexadecimal digits, "-", and in an instance's name
+//     "/" ; host       = characters but : , ; ! < > =  (a host called "free" or "fastest" cannot be
+//     named) ;
 //
 // What a part means on a host, whatever the order of its entries:
-// 1. Filters and exclusions together narrow the devices that can be used; `mem` is all of a device's memory,
-//    `free` what is free now, `model` a piece of the model's name, in capitals or not. A device that an
-//    exclusion names and the host has not is no error.
-// 2. Picks take from what is left, and the result is in the order of the picks. Without a pick: all.
-//    An index, range or beginning of a UUID must name a device that can be used, and no two entries the same
-//    one; one that is there but was narrowed away is passed over. A GPU that is split by MIG stands for all
-//    of its instances.
-//    `idle`: every device with no compute process and (nearly) no memory used. `free:2`: the two with the
-//    least memory used, of those with no compute process. `fastest:2`: the two with the highest scores. These
-//    three pass over what an index, range or UUID anywhere in the part, or an earlier one of them, takes;
-//    too few left for a count are an error.
+// 1. Filters and exclusions together narrow the devices that can be used; `mem` is all of a
+// device's memory,
+//    `free` what is free now, `model` a piece of the model's name, in capitals or not. A device
+//    that an exclusion names and the host has not is no error.
+// 2. Picks take from what is left, and the result is in the order of the picks. Without a pick:
+// all.
+//    An index, range or beginning of a UUID must name a device that can be used, and no two entries
+//    the same one; one that is there but was narrowed away is passed over. A GPU that is split by
+//    MIG stands for all of its instances. `idle`: every device with no compute process and (nearly)
+//    no memory used. `free:2`: the two with the least memory used, of those with no compute
+//    process. `fastest:2`: the two with the highest scores. These three pass over what an index,
+//    range or UUID anywhere in the part, or an earlier one of them, takes; too few left for a count
+//    are an error.
 // 3. Nothing left on a host is no error here: the planner says so when no host has any.
 // A text without hosts means the same on every host; one with hosts gives the others nothing.
 //
-//     0,2-5                 GPUs 0, 2, 3, 4 and 5            2,GPU-8f3c      GPU 2, then the one with that
-//     UUID a:0,1;b:2-3           of host a and of host b          !3              all but GPU 3
-//     0-3,mem>=20GiB        of 0 to 3 those that large       free:2,!0       the freest two, 0 left alone
-//     idle,model=A100       A100s that nobody uses           fastest:2,free>10GB
+//     0,2-5                 GPUs 0, 2, 3, 4 and 5            2,GPU-8f3c      GPU 2, then the one
+//     with that UUID a:0,1;b:2-3           of host a and of host b          !3              all but
+//     GPU 3 0-3,mem>=20GiB        of 0 to 3 those that large       free:2,!0       the freest two,
+//     0 left alone idle,model=A100       A100s that nobody uses           fastest:2,free>10GB
 #pragma once
 
 #include <initializer_list>
@@ -72,8 +75,9 @@ struct SelectionPart {
 // Made from its text by the grammar above, so it can stand in for one: `request.gpus = "0,2-5"`.
 struct Selection {
   Selection() : parts{{.items = {{}}}} {}  // all
-  Selection(std::string text);             // NOLINT(google-explicit-constructor)  Throws: SelectionError.
-  Selection(const char* text) : Selection(std::string(text)) {}  // NOLINT(google-explicit-constructor)
+  Selection(std::string text);  // NOLINT(google-explicit-constructor)  Throws: SelectionError.
+  Selection(const char* text)
+      : Selection(std::string(text)) {}  // NOLINT(google-explicit-constructor)
 
   bool is_all() const { return text.empty(); }
 
@@ -84,8 +88,8 @@ struct Selection {
   std::vector<SelectionPart> parts = {};  // never empty
 };
 
-// What is wrong with a text, and where: for those who show it in a place of its own. The message has both,
-// and points at the character.
+// What is wrong with a text, and where: for those who show it in a place of its own. The message
+// has both, and points at the character.
 class SelectionError : public Error {
  public:
   SelectionError(std::string problem, size_t at, const std::string& message)
@@ -111,7 +115,9 @@ const SelectionPart* part_for(const Selection& selection, const Host& host);
 // The devices of `host` that are selected, in the order given. `scores` are for fastest:N.
 // Throws: SelectionError when an entry names no usable GPU, a UUID's beginning fits
 // several, a GPU is named twice, there are too few for a count, or a score is missing.
-std::vector<UsableGpu> select_gpus(const Selection& selection, const Host& host, const UsableGpus& usable,
+std::vector<UsableGpu> select_gpus(const Selection& selection,
+                                   const Host& host,
+                                   const UsableGpus& usable,
                                    const Scores& scores = {});
 
 }  // namespace muster

@@ -1,6 +1,6 @@
-// Which devices of a host a job may use at all, before anything is selected: the GPUs that an inherited
-// CUDA_VISIBLE_DEVICES (AMD: ROCR_ and HIP_VISIBLE_DEVICES) shows and that are healthy, and of a GPU that is
-// split by MIG its instances instead. For the planner and the selection.
+// Which devices of a host a job may use at all, before anything is selected: the GPUs that an
+// inherited CUDA_VISIBLE_DEVICES (AMD: ROCR_ and HIP_VISIBLE_DEVICES) shows and that are healthy,
+// and of a GPU that is split by MIG its instances instead. For the planner and the selection.
 #pragma once
 
 #include <string>

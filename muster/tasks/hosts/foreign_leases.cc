@@ -16,9 +16,11 @@ constexpr std::chrono::milliseconds kLookEvery{500};
 
 }  // namespace
 
-ForeignLeases::ForeignLeases(const Pool& pool, int host, const std::string& run_id, bool lease, Tell tell)
+ForeignLeases::ForeignLeases(
+    const Pool& pool, int host, const std::string& run_id, bool lease, Tell tell)
     : pool_(pool), host_(host), run_id_(run_id), tell_(std::move(tell)) {
-  if (!lease || host < 0 || pool.inventory().simulated || gpus().empty()) return;
+  if (!lease || host < 0 || pool.inventory().simulated || gpus().empty())
+    return;
   const auto inherited = get_env(kLeaseVariable);
   inherits_ = inherited.has_value();
   options_.inherited = inherited.value_or("");
@@ -26,15 +28,19 @@ ForeignLeases::ForeignLeases(const Pool& pool, int host, const std::string& run_
 }
 
 std::optional<std::vector<Lease>> ForeignLeases::take(const Allocation& where, const Task& task) {
-  if (!folder_ || where.gpus.empty()) return std::vector<Lease>();
+  if (!folder_ || where.gpus.empty())
+    return std::vector<Lease>();
   LeaseResult result =
       take_all(where, {.job = run_id_, .program = task.name, .memory_bytes = where.memory_bytes});
-  if (result.busy.empty()) return std::move(result.leases);
-  for (const int gpu : where.gpus) try_look_at(gpu);
+  if (result.busy.empty())
+    return std::move(result.leases);
+  for (const int gpu : where.gpus)
+    try_look_at(gpu);
   // Who held it may have let go since; looked at again, it is free.
   for (const LeaseRefusal& refusal : result.busy) {
     for (const int gpu : where.gpus) {
-      if (gpus()[static_cast<size_t>(gpu)].uuid != refusal.gpu || held_.contains(gpu)) continue;
+      if (gpus()[static_cast<size_t>(gpu)].uuid != refusal.gpu || held_.contains(gpu))
+        continue;
       held_[gpu] = "held by another job a moment ago";
       tell_(gpu, kWholeGpu, held_[gpu]);
     }
@@ -47,10 +53,16 @@ LeaseResult ForeignLeases::take_all(const Allocation& where, const LeaseNote& no
     return folder_->try_take_all(lease_wishes_of(pool_, where), note);
   } catch (const Error& error) {
     std::vector<int> indices;
-    for (const int gpu : where.gpus) indices.push_back(gpus()[static_cast<size_t>(gpu)].index.value);
+    for (const int gpu : where.gpus)
+      indices.push_back(gpus()[static_cast<size_t>(gpu)].index.value);
     const Error told(error.code(),
-                     cat(error.message(), " (GPU ", join(indices, ","), " of ",
-                         pool_.hosts()[static_cast<size_t>(host_)].name, "); check that ", folder_->path(),
+                     cat(error.message(),
+                         " (GPU ",
+                         join(indices, ","),
+                         " of ",
+                         pool_.hosts()[static_cast<size_t>(host_)].name,
+                         "); check that ",
+                         folder_->path(),
                          " can be written and its disk has room, or give --no-lease"));
     try {
       folder_ = LeaseFolder(options_);  // somebody may have removed it
@@ -76,7 +88,8 @@ void ForeignLeases::look_at(int gpu) {
   std::vector<std::string> names;
   for (const LeaseHolder& holder : folder_->holders(gpus()[static_cast<size_t>(gpu)].uuid)) {
     // An earlier runner of this run may have left something, which has its lease.
-    if (holder.note && holder.note->job == run_id_ && holder.alive) continue;
+    if (holder.note && holder.note->job == run_id_ && holder.alive)
+      continue;
     units += holder.units;
     names.push_back(muster::describe(holder));
   }
@@ -90,9 +103,11 @@ void ForeignLeases::look_at(int gpu) {
 }
 
 void ForeignLeases::look() {
-  if (!folder_ || (looked_ && (held_.empty() || Clock::now() - *looked_ < kLookEvery))) return;
+  if (!folder_ || (looked_ && (held_.empty() || Clock::now() - *looked_ < kLookEvery)))
+    return;
   for (int gpu = 0; gpu < static_cast<int>(gpus().size()); ++gpu) {
-    if (looked_ ? held_.contains(gpu) : !inherits_) try_look_at(gpu);
+    if (looked_ ? held_.contains(gpu) : !inherits_)
+      try_look_at(gpu);
   }
   looked_ = Clock::now();
 }

@@ -25,12 +25,14 @@ std::vector<pid_t> processes_of(const std::vector<std::string>& marks) {
   const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), ::closedir);
   while (const dirent* entry = proc ? ::readdir(proc.get()) : nullptr) {
     const auto pid = parse_int(entry->d_name);
-    if (!pid || *pid == ::getpid()) continue;
+    if (!pid || *pid == ::getpid())
+      continue;
     const auto entries = environment_entries(static_cast<pid_t>(*pid));
     const bool ours = std::any_of(marks.begin(), marks.end(), [&](const std::string& mark) {
       return std::find(entries.begin(), entries.end(), cat("MUSTER_MARK=", mark)) != entries.end();
     });
-    if (ours) found.push_back(static_cast<pid_t>(*pid));
+    if (ours)
+      found.push_back(static_cast<pid_t>(*pid));
   }
   return found;
 }
@@ -41,12 +43,18 @@ void end_left_over(const std::string& run_dir, const std::vector<std::string>& m
   const Deadline deadline(kEndWithin);
   for (;;) {
     const std::vector<pid_t> left = processes_of(marks);
-    if (left.empty()) return;
-    for (const pid_t pid : left) ::kill(pid, SIGKILL);
+    if (left.empty())
+      return;
+    for (const pid_t pid : left)
+      ::kill(pid, SIGKILL);
     if (deadline.passed()) {
       throw Error(ErrorCode::unavailable,
-                  cat("--resume: expected the processes of an earlier run to end, got process ", left.front(),
-                      " that SIGKILL does not end (", run_dir, "); see ps -o stat ", left.front()));
+                  cat("--resume: expected the processes of an earlier run to end, got process ",
+                      left.front(),
+                      " that SIGKILL does not end (",
+                      run_dir,
+                      "); see ps -o stat ",
+                      left.front()));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }

@@ -30,8 +30,10 @@ LineChannel::LineChannel(Fd in, Fd out, size_t longest)
 void LineChannel::attach(EventLoop& loop, LineHandlers handlers) {
   loop_ = &loop;
   handlers_ = std::move(handlers);
-  if (!ended_) reads_ = loop.watch_readable(in_.get(), [this] { read_some(); });
-  if (queued() > 0) writes_ = loop.watch_writable(out_.get(), [this] { write_some(); });
+  if (!ended_)
+    reads_ = loop.watch_readable(in_.get(), [this] { read_some(); });
+  if (queued() > 0)
+    writes_ = loop.watch_writable(out_.get(), [this] { write_some(); });
   if (!read_.empty()) {
     soon_ = loop.call_at(Clock::now(), [this] {
       soon_ = 0;
@@ -42,14 +44,16 @@ void LineChannel::attach(EventLoop& loop, LineHandlers handlers) {
 }
 
 void LineChannel::detach() {
-  if (loop_ == nullptr) return;
+  if (loop_ == nullptr)
+    return;
   for (EventLoop::Handle* const handle : {&reads_, &writes_, &soon_})
     loop_->cancel(std::exchange(*handle, 0));
   loop_ = nullptr;
 }
 
 void LineChannel::finish(const std::string& why) {
-  if (ended_) return;
+  if (ended_)
+    return;
   ended_ = true;
   loop_->cancel(std::exchange(reads_, 0));
   const auto end = handlers_.end;  // a copy: it may detach and attach anew
@@ -57,15 +61,19 @@ void LineChannel::finish(const std::string& why) {
 }
 
 void LineChannel::read_some() {
-  if (soon_ != 0) return;  // what came before goes first
+  if (soon_ != 0)
+    return;  // what came before goes first
   const size_t before = read_.size();
   read_.resize(before + kReadAtATime);
   const ssize_t n = ::read(in_.get(), read_.data() + before, kReadAtATime);
   const int error = errno;
   read_.resize(before + static_cast<size_t>(std::max<ssize_t>(0, n)));
-  if (n < 0 && (error == EAGAIN || error == EINTR)) return;
-  if (n < 0) return finish(std::strerror(error));
-  if (n == 0) return finish(read_.empty() ? "" : "it ended in the middle of a line");
+  if (n < 0 && (error == EAGAIN || error == EINTR))
+    return;
+  if (n < 0)
+    return finish(std::strerror(error));
+  if (n == 0)
+    return finish(read_.empty() ? "" : "it ended in the middle of a line");
   if (hand_on() && read_.size() > longest_)
     finish(cat("expected lines of at most ", longest_, " bytes, got a longer one"));
 }
@@ -93,21 +101,26 @@ bool LineChannel::hand_on() {
 }
 
 void LineChannel::send(const std::string& line) {
-  if (!out_.valid() || closing_) return;
+  if (!out_.valid() || closing_)
+    return;
   pending_ += line;
-  if (writes_ == 0) write_some();
+  if (writes_ == 0)
+    write_some();
 }
 
 void LineChannel::write_some() {
-  if (loop_ != nullptr) loop_->cancel(std::exchange(writes_, 0));
+  if (loop_ != nullptr)
+    loop_->cancel(std::exchange(writes_, 0));
   const bool had = queued() > 0;
   while (queued() > 0) {
     const ssize_t n = ::write(out_.get(), pending_.data() + taken_, queued());
     if (n >= 0) {
       taken_ += static_cast<size_t>(n);
     } else if (errno == EAGAIN) {
-      if (taken_ > kKeepTaken) pending_.erase(0, std::exchange(taken_, 0));
-      if (loop_ != nullptr) writes_ = loop_->watch_writable(out_.get(), [this] { write_some(); });
+      if (taken_ > kKeepTaken)
+        pending_.erase(0, std::exchange(taken_, 0));
+      if (loop_ != nullptr)
+        writes_ = loop_->watch_writable(out_.get(), [this] { write_some(); });
       return;
     } else if (errno != EINTR) {
       taken_ = pending_.size();  // nobody reads it any more; the end of what comes says so
@@ -115,13 +128,17 @@ void LineChannel::write_some() {
   }
   pending_.clear();
   taken_ = 0;
-  if (closing_) out_.reset();
-  if (had && loop_ != nullptr && handlers_.drained) handlers_.drained();
+  if (closing_)
+    out_.reset();
+  if (had && loop_ != nullptr && handlers_.drained)
+    handlers_.drained();
 }
 
 void LineChannel::close_output() {
-  if (std::exchange(closing_, true)) return;
-  if (queued() == 0) out_.reset();
+  if (std::exchange(closing_, true))
+    return;
+  if (queued() == 0)
+    out_.reset();
 }
 
 }  // namespace muster

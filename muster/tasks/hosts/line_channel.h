@@ -1,6 +1,6 @@
-// Lines to and from another process over two descriptors, without ever blocking: what cannot be written yet
-// is kept, what is read is handed on line by line. For remote_host.h and server.h; knows nothing of what
-// the lines say.
+// Lines to and from another process over two descriptors, without ever blocking: what cannot be
+// written yet is kept, what is read is handed on line by line. For remote_host.h and server.h;
+// knows nothing of what the lines say.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,8 @@ class LineChannel {
   LineChannel& operator=(const LineChannel&) = delete;
   ~LineChannel() { detach(); }
 
-  // From now on the handlers are called by this loop, first for what was read before. A handler may detach.
+  // From now on the handlers are called by this loop, first for what was read before. A handler may
+  // detach.
   void attach(EventLoop& loop, LineHandlers handlers);
   void detach();
 

@@ -22,7 +22,10 @@ LocalHost::LocalHost(const Pool& pool, LocalHostOptions options)
                   .child_variable = "MUSTER_TASK",
                   .on_pass = options_.on_pass,
                   .is_foreign = options_.is_foreign}),
-      foreign_(pool, options_.host, options_.run_id, options_.facts.lease,
+      foreign_(pool,
+               options_.host,
+               options_.run_id,
+               options_.facts.lease,
                [this](int gpu, int units, const std::string& by) { on_held(gpu, units, by); }),
       memory_(pool, options_.host, options_.on_memory),
       no_input_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
@@ -30,8 +33,10 @@ LocalHost::LocalHost(const Pool& pool, LocalHostOptions options)
 
 bool LocalHost::reserve(const StartOrder& order) {
   auto leases = foreign_.take(*order.where, *order.task);
-  if (!leases) return false;
-  if (!leases->empty()) leases_[order.id] = std::move(*leases);
+  if (!leases)
+    return false;
+  if (!leases->empty())
+    leases_[order.id] = std::move(*leases);
   return true;
 }
 
@@ -49,8 +54,13 @@ void LocalHost::start(const StartOrder& order) {
   }
   const bool simulated = pool_.inventory().simulated;  // then its CPUs are not this machine's
   ChildOptions child{.argv = task_argv(task, options_.facts, pool_, base + ".plan.json", folder),
-                     .environment = task_environment(task, options_.facts, pool_, *order.where, order.attempt,
-                                                     folder, lease_variable(running.leases)),
+                     .environment = task_environment(task,
+                                                     options_.facts,
+                                                     pool_,
+                                                     *order.where,
+                                                     order.attempt,
+                                                     folder,
+                                                     lease_variable(running.leases)),
                      .working_directory = task.directory,
                      .stdin_fd = no_input_.get(),
                      .stdout_fd = order.log_fd,
@@ -58,7 +68,8 @@ void LocalHost::start(const StartOrder& order) {
                      .inherit_fds = lease_fds(running.leases),
                      .cpus = simulated ? std::vector<int>() : order.where->bound};
   processes_.spawn(order.id, task.name, std::move(child));
-  if (!running.gpus.empty()) running_[order.id] = std::move(running);
+  if (!running.gpus.empty())
+    running_[order.id] = std::move(running);
 }
 
 std::vector<TaskEnd> LocalHost::wait(std::optional<Clock::time_point> until) {
@@ -79,32 +90,41 @@ std::vector<TaskEnd> LocalHost::wait(std::optional<Clock::time_point> until) {
 // What may still be used by something that the task has left is nobody else's.
 void LocalHost::take_back(const PoolExit& exit) {
   const auto found = running_.find(exit.exit.id);
-  if (found == running_.end()) return;
+  if (found == running_.end())
+    return;
   Running had = std::move(found->second);
   running_.erase(found);
   if (exit.alive.empty()) {
-    for (Lease& lease : had.leases) lease.end();
+    for (Lease& lease : had.leases)
+      lease.end();
     return;
   }
   std::vector<std::string> processes = exit.survivors;
   processes.insert(processes.end(), exit.unclear.begin(), exit.unclear.end());
-  const std::string by = cat("held by ", join(processes, ", "), ", which ", printable(had.task),
+  const std::string by = cat("held by ",
+                             join(processes, ", "),
+                             ", which ",
+                             printable(had.task),
                              exit.unclear.empty() ? " has left" : " may have left");
   kept_.push_back({.had = std::move(had), .processes = exit.alive, .by = by});
-  for (const int gpu : kept_.back().had.gpus) tell_held(gpu);
+  for (const int gpu : kept_.back().had.gpus)
+    tell_held(gpu);
 }
 
 void LocalHost::look_at_kept() {
   for (auto kept = kept_.begin(); kept != kept_.end();) {
-    std::erase_if(kept->processes, [](const ProcessId& one) { return !ProcessPool::is_alive(one); });
+    std::erase_if(kept->processes,
+                  [](const ProcessId& one) { return !ProcessPool::is_alive(one); });
     if (!kept->processes.empty()) {
       ++kept;
       continue;
     }
-    for (Lease& lease : kept->had.leases) lease.end();
+    for (Lease& lease : kept->had.leases)
+      lease.end();
     const std::vector<int> gpus = std::move(kept->had.gpus);
     kept = kept_.erase(kept);
-    for (const int gpu : gpus) tell_held(gpu);
+    for (const int gpu : gpus)
+      tell_held(gpu);
   }
 }
 
@@ -117,24 +137,29 @@ void LocalHost::on_held(int gpu, int units, const std::string& by) {
 void LocalHost::tell_held(int gpu) const {
   int units = 0;
   std::vector<std::string> by;
-  if (const auto found = foreign_units_.find(gpu); found != foreign_units_.end() && found->second.units > 0) {
+  if (const auto found = foreign_units_.find(gpu);
+      found != foreign_units_.end() && found->second.units > 0) {
     units += found->second.units;
     by.push_back(found->second.by);
   }
   for (const Kept& kept : kept_) {
-    if (std::count(kept.had.gpus.begin(), kept.had.gpus.end(), gpu) == 0) continue;
+    if (std::count(kept.had.gpus.begin(), kept.had.gpus.end(), gpu) == 0)
+      continue;
     units += kept.had.units;
     by.push_back(kept.by);
   }
-  if (options_.on_held) options_.on_held(gpu, std::min(units, kWholeGpu), join(by, " and "));
+  if (options_.on_held)
+    options_.on_held(gpu, std::min(units, kWholeGpu), join(by, " and "));
 }
 
 std::string LocalHost::held() const {
   std::vector<std::string> held;
-  if (const std::string foreign = foreign_.describe(); !foreign.empty()) held.push_back(foreign);
+  if (const std::string foreign = foreign_.describe(); !foreign.empty())
+    held.push_back(foreign);
   for (const Kept& kept : kept_) {
     for (const int gpu : kept.had.gpus) {
-      const PoolGpu& it = pool_.hosts()[static_cast<size_t>(options_.host)].gpus[static_cast<size_t>(gpu)];
+      const PoolGpu& it =
+          pool_.hosts()[static_cast<size_t>(options_.host)].gpus[static_cast<size_t>(gpu)];
       held.push_back(cat("GPU ", it.index.value, " is ", kept.by));
     }
   }
@@ -143,15 +168,18 @@ std::string LocalHost::held() const {
 
 void LocalHost::look_at_memory() {
   std::set<int> taken;
-  for (const auto& [id, task] : running_) taken.insert(task.gpus.begin(), task.gpus.end());
+  for (const auto& [id, task] : running_)
+    taken.insert(task.gpus.begin(), task.gpus.end());
   memory_.look(taken);
 }
 
 TaskEnd end_without_start(int id, const Error& error) {
   const auto* const spawn = dynamic_cast<const SpawnError*>(&error);
   const bool starved = dynamic_cast<const Shortage*>(&error) != nullptr;
-  TaskEnd end{.kind = starved ? TaskEnd::Kind::starved : TaskEnd::Kind::ended, .why_not = error.message()};
-  end.exit.exit = {.id = id, .exit_code = spawn != nullptr ? spawn->exit_code() : 1, .at = Clock::now()};
+  TaskEnd end{.kind = starved ? TaskEnd::Kind::starved : TaskEnd::Kind::ended,
+              .why_not = error.message()};
+  end.exit.exit = {
+      .id = id, .exit_code = spawn != nullptr ? spawn->exit_code() : 1, .at = Clock::now()};
   return end;
 }
 

@@ -1,5 +1,5 @@
-// This machine as a host that tasks run on: their processes are this process's children. For the runner, and
-// for the server through which another machine's runner reaches this one.
+// This machine as a host that tasks run on: their processes are this process's children. For the
+// runner, and for the server through which another machine's runner reaches this one.
 #pragma once
 
 #include <functional>
@@ -20,11 +20,12 @@ namespace muster {
 struct LocalHostOptions {
   TaskRunFacts facts = {};
   std::string run_id = {};
-  int host = 0;                                    // which of the pool is this machine; -1: none
-  ForeignLeases::Tell on_held = {};                // what other jobs have of its GPUs
-  MemoryWatch::Tell on_memory = {};                // and other programs of their memory
-  std::function<void(int signal)> on_pass = {};    // a signal that is only passed on, before it is
-  std::function<bool(pid_t pid)> is_foreign = {};  // a child of this process that is none of its tasks
+  int host = 0;                                  // which of the pool is this machine; -1: none
+  ForeignLeases::Tell on_held = {};              // what other jobs have of its GPUs
+  MemoryWatch::Tell on_memory = {};              // and other programs of their memory
+  std::function<void(int signal)> on_pass = {};  // a signal that is only passed on, before it is
+  std::function<bool(pid_t pid)> is_foreign =
+      {};  // a child of this process that is none of its tasks
 };
 
 class LocalHost : public TaskHost {
@@ -40,8 +41,8 @@ class LocalHost : public TaskHost {
   void end(int id, std::chrono::milliseconds grace) override { processes_.end(id, grace); }
   std::string held() const override;
 
-  // As ProcessPool::wait; the leases of what it returns are given back, but for those of a task that may have
-  // left processes which live on: these are given back when the processes have ended.
+  // As ProcessPool::wait; the leases of what it returns are given back, but for those of a task
+  // that may have left processes which live on: these are given back when the processes have ended.
   std::vector<TaskEnd> wait(std::optional<Clock::time_point> until);
 
   std::optional<int> take_signal() { return processes_.take_signal(); }

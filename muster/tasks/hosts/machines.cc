@@ -15,8 +15,9 @@ namespace muster {
 namespace {
 
 bool any_need(const std::vector<Task>& tasks, bool (*is)(const TaskNeed&)) {
-  return std::any_of(tasks.begin(), tasks.end(),
-                     [&](const Task& task) { return std::any_of(task.needs.begin(), task.needs.end(), is); });
+  return std::any_of(tasks.begin(), tasks.end(), [&](const Task& task) {
+    return std::any_of(task.needs.begin(), task.needs.end(), is);
+  });
 }
 
 // Two names of one machine would have its devices twice.
@@ -26,8 +27,13 @@ void check_different(const Inventory& inventory) {
     for (const Gpu& gpu : host.gpus) {
       const auto [known, is_new] = hosts.emplace(gpu.uuid.value, host.name);
       if (!is_new && !gpu.uuid.value.empty() && !gpu.uuid.value.starts_with(kNoUniqueId))
-        fail_usage(cat("--hosts: expected each machine once, got GPU ", gpu.uuid.value, " of both ",
-                       known->second, " and ", host.name, "; leave one of the names out"));
+        fail_usage(cat("--hosts: expected each machine once, got GPU ",
+                       gpu.uuid.value,
+                       " of both ",
+                       known->second,
+                       " and ",
+                       host.name,
+                       "; leave one of the names out"));
     }
   }
 }
@@ -37,7 +43,8 @@ TaskMachines several_machines(const std::vector<TaskMachine>& specs, const Remot
     fail_usage("--hosts: expected this machine once, got it by two names; leave one of them out");
   std::vector<RemoteHostOptions> options;
   for (const TaskMachine& spec : specs) {
-    if (spec.here) continue;
+    if (spec.here)
+      continue;
     RemoteHello hello = question;
     hello.name = spec.name;
     hello.environment = spec.environment;
@@ -54,7 +61,8 @@ TaskMachines several_machines(const std::vector<TaskMachine>& specs, const Remot
     Host host = connection ? connection->inventory()->hosts[0]
                            : seen_host(probe_for(question).hosts[0], inherited_masks());
     host.name = spec.name;
-    if (spec.cpus > 0) host.num_cores = std::min(host.num_cores, spec.cpus);
+    if (spec.cpus > 0)
+      host.num_cores = std::min(host.num_cores, spec.cpus);
     machines.inventory.hosts.push_back(std::move(host));
     machines.slots.push_back(spec.slots);
     machines.connections.push_back(std::move(connection));
@@ -66,34 +74,39 @@ TaskMachines several_machines(const std::vector<TaskMachine>& specs, const Remot
 }  // namespace
 
 int TaskMachines::here() const {
-  if (connections.empty()) return 0;
-  const auto found = std::find_if(connections.begin(), connections.end(),
-                                  [](const auto& connection) { return !connection; });
+  if (connections.empty())
+    return 0;
+  const auto found = std::find_if(
+      connections.begin(), connections.end(), [](const auto& connection) { return !connection; });
   return found == connections.end() ? -1 : static_cast<int>(found - connections.begin());
 }
 
 RemoteHello question_for(const std::vector<Task>& tasks) {
-  return {
-      .version = version(),
-      .gpus = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 0; }),
-      .links = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 1; }),
-      .cpu_topology = any_need(tasks, [](const TaskNeed& need) { return need.cpus > 0 || need.gpus > 0; }),
-      .memory = any_need(tasks, [](const TaskNeed& need) { return need.memory_bytes > 0; })};
+  return {.version = version(),
+          .gpus = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 0; }),
+          .links = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 1; }),
+          .cpu_topology =
+              any_need(tasks, [](const TaskNeed& need) { return need.cpus > 0 || need.gpus > 0; }),
+          .memory = any_need(tasks, [](const TaskNeed& need) { return need.memory_bytes > 0; })};
 }
 
 TaskMachines machines_in_file(const std::string& path) {
-  TaskMachines machines{.inventory = read_named("--inventory", [&] { return read_inventory(path); })};
-  if (!machines.inventory.simulated) machines.masks = inherited_masks();
+  TaskMachines machines{.inventory =
+                            read_named("--inventory", [&] { return read_inventory(path); })};
+  if (!machines.inventory.simulated)
+    machines.masks = inherited_masks();
   return machines;
 }
 
 TaskMachines ask_machines(const std::vector<TaskMachine>& machines, const RemoteHello& question) {
   const bool several = machines.size() > 1 || (machines.size() == 1 && !machines[0].here);
-  if (several) return several_machines(machines, question);
+  if (several)
+    return several_machines(machines, question);
   TaskMachines all{.inventory = probe_for(question), .masks = inherited_masks()};
   if (!machines.empty()) {
     Host& host = all.inventory.hosts[0];
-    if (machines[0].cpus > 0) host.num_cores = std::min(host.num_cores, machines[0].cpus);
+    if (machines[0].cpus > 0)
+      host.num_cores = std::min(host.num_cores, machines[0].cpus);
     all.slots = {machines[0].slots};
   }
   return all;

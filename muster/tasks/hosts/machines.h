@@ -1,6 +1,6 @@
-// The machines that a run of tasks has: this one alone, several, or those of an inventory; what each has, and
-// how the others are reached. For the run's spine. Who says which there are knows ssh or Slurm; this does
-// not.
+// The machines that a run of tasks has: this one alone, several, or those of an inventory; what
+// each has, and how the others are reached. For the run's spine. Who says which there are knows ssh
+// or Slurm; this does not.
 #pragma once
 
 #include <memory>
@@ -43,8 +43,8 @@ RemoteHello question_for(const std::vector<Task>& tasks);
 // Those of an inventory's file. Throws: invalid_argument.
 TaskMachines machines_in_file(const std::string& path);
 
-// Asks all at once; none: this machine alone. Blocking: until they have answered. Throws: unavailable naming
-// the hosts that do not; invalid_argument; as probe_this_machine.
+// Asks all at once; none: this machine alone. Blocking: until they have answered. Throws:
+// unavailable naming the hosts that do not; invalid_argument; as probe_this_machine.
 TaskMachines ask_machines(const std::vector<TaskMachine>& machines, const RemoteHello& question);
 
 }  // namespace muster

@@ -1,6 +1,7 @@
-// How much of this machine's GPU memory other programs use, looked at again while tasks wait for memory. For
-// LocalHost. A GPU on which a task of this run is says nothing: what that uses cannot be told from others'.
-// That holds for all MIG instances of the GPU, since what is used is told of the whole one.
+// How much of this machine's GPU memory other programs use, looked at again while tasks wait for
+// memory. For LocalHost. A GPU on which a task of this run is says nothing: what that uses cannot
+// be told from others'. That holds for all MIG instances of the GPU, since what is used is told of
+// the whole one.
 #pragma once
 
 #include <functional>
@@ -19,10 +20,11 @@ class MemoryWatch {
   using Tell = std::function<void(int gpu, uint64_t bytes)>;
 
   // `host`: which of the pool is this machine; -1: none.
-  MemoryWatch(const Pool& pool, int host, Tell tell) : pool_(pool), host_(host), tell_(std::move(tell)) {}
+  MemoryWatch(const Pool& pool, int host, Tell tell)
+      : pool_(pool), host_(host), tell_(std::move(tell)) {}
 
-  // Every two seconds at most, and only while there is a GPU without a task. `taken`: the pool's GPUs that
-  // tasks have. What cannot be seen stays as it was.
+  // Every two seconds at most, and only while there is a GPU without a task. `taken`: the pool's
+  // GPUs that tasks have. What cannot be seen stays as it was.
   void look(const std::set<int>& taken);
 
  private:

@@ -34,7 +34,8 @@ struct BothEnds {
 
 BothEnds make_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("cannot make a pipe", errno);
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    fail_errno("cannot make a pipe", errno);
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
@@ -53,7 +54,8 @@ RemoteHost::RemoteHost(RemoteHostOptions options) : options_(std::move(options))
                         .stdin_fd = in.reading.get(),
                         .stdout_fd = out.writing.get(),
                         .stderr_fd = errors.writing.get()});
-  channel_ = std::make_unique<LineChannel>(std::move(out.reading), std::move(in.writing), kLongestRemoteLine);
+  channel_ = std::make_unique<LineChannel>(
+      std::move(out.reading), std::move(in.writing), kLongestRemoteLine);
   errors_ = std::move(errors.reading);
   ::fcntl(errors_.get(), F_SETFL, O_NONBLOCK);
   channel_->send(to_line(options_.hello));
@@ -62,7 +64,8 @@ RemoteHost::RemoteHost(RemoteHostOptions options) : options_(std::move(options))
 RemoteHost::~RemoteHost() {
   leave_loop();
   channel_.reset();
-  if (child_.pid <= 0) return;
+  if (child_.pid <= 0)
+    return;
   ::kill(-child_.pid, SIGKILL);
   ::kill(child_.pid, SIGKILL);
   wait_for_end(kDiesWithin);
@@ -70,16 +73,18 @@ RemoteHost::~RemoteHost() {
 
 void RemoteHost::listen(EventLoop& loop) {
   loop_ = &loop;
-  channel_->attach(loop, {.line = [this](const std::string& line) { on_line(line); },
-                          .end =
-                              [this](const std::string& why) {
-                                give_up(why.empty() ? how_it_ended() : cat(why, ": ", how_it_ended()));
-                              }});
+  channel_->attach(loop,
+                   {.line = [this](const std::string& line) { on_line(line); },
+                    .end =
+                        [this](const std::string& why) {
+                          give_up(why.empty() ? how_it_ended() : cat(why, ": ", how_it_ended()));
+                        }});
   watches_errors_ = loop.watch_readable(errors_.get(), [this] { read_errors(); });
 }
 
 void RemoteHost::leave_loop() {
-  if (loop_ == nullptr) return;
+  if (loop_ == nullptr)
+    return;
   channel_->detach();
   loop_->cancel(std::exchange(watches_errors_, 0));
   loop_->cancel(std::exchange(alive_timer_, 0));
@@ -90,8 +95,8 @@ void RemoteHost::connect(EventLoop& loop) {
   listen(loop);
 }
 
-void RemoteHost::begin(const RemoteBegin& run, const Pool& pool, int host, EventLoop& loop,
-                       RemoteEvents events) {
+void RemoteHost::begin(
+    const RemoteBegin& run, const Pool& pool, int host, EventLoop& loop, RemoteEvents events) {
   pool_ = &pool;
   host_ = host;
   events_ = std::move(events);
@@ -101,10 +106,12 @@ void RemoteHost::begin(const RemoteBegin& run, const Pool& pool, int host, Event
   keep_alive();
 }
 
-// A run that was stopped itself (Ctrl-Z, a machine that slept) has heard nothing, and that is nobody's fault.
+// A run that was stopped itself (Ctrl-Z, a machine that slept) has heard nothing, and that is
+// nobody's fault.
 void RemoteHost::keep_alive() {
   const auto now = Clock::now();
-  if (now - std::exchange(ticked_, now) > 3 * kSayAliveEvery) heard_ = now;
+  if (now - std::exchange(ticked_, now) > 3 * kSayAliveEvery)
+    heard_ = now;
   if (now - heard_ > kRunGivesUpAfter) {
     alive_timer_ = 0;
     return give_up(cat("nothing has been heard from it for ", format_duration(kRunGivesUpAfter)));
@@ -114,7 +121,8 @@ void RemoteHost::keep_alive() {
 }
 
 void RemoteHost::on_line(const std::string& line) {
-  if (!problem_.empty()) return;
+  if (!problem_.empty())
+    return;
   heard_ = Clock::now();
   // What a login shell prints comes before the first message, and is no part of it.
   if (!inventory_ && !line.starts_with("{\"muster\"") && ++num_noise_ <= kMostNoise)
@@ -135,20 +143,27 @@ void RemoteHost::take(const RemoteMessage& message) {
     ready_ = pool_ != nullptr;
     return;
   }
-  if (const auto* const host = std::get_if<RemoteInventory>(&message); host != nullptr && !inventory_) {
+  if (const auto* const host = std::get_if<RemoteInventory>(&message);
+      host != nullptr && !inventory_) {
     if (host->version != options_.hello.version) {
       refusal_ = Refusal::unfit;
-      return give_up(cat("expected muster ", options_.hello.version, " there, as here, got ",
-                         printable(host->version), "; install the same"));
+      return give_up(cat("expected muster ",
+                         options_.hello.version,
+                         " there, as here, got ",
+                         printable(host->version),
+                         "; install the same"));
     }
     inventory_ = host->inventory;
     held_before_ = host->held;
     inventory_->hosts[0].name = name();
     return leave_loop();
   }
-  if (pool_ == nullptr) return give_up("expected its inventory, got another message");
-  if (const auto* const output = std::get_if<RemoteOutput>(&message)) return on_output(*output);
-  if (const auto* const held = std::get_if<RemoteHeld>(&message)) return on_held(*held);
+  if (pool_ == nullptr)
+    return give_up("expected its inventory, got another message");
+  if (const auto* const output = std::get_if<RemoteOutput>(&message))
+    return on_output(*output);
+  if (const auto* const held = std::get_if<RemoteHeld>(&message))
+    return on_held(*held);
   if (const auto* const memory = std::get_if<RemoteMemory>(&message)) {
     const auto gpu = pool_->hosts()[static_cast<size_t>(host_)].find_gpu(memory->gpu);
     return gpu ? events_.on_memory(*gpu, memory->bytes) : void();
@@ -165,7 +180,8 @@ void RemoteHost::take(const RemoteMessage& message) {
 
 void RemoteHost::on_output(const RemoteOutput& output) {
   const auto found = tasks_.find(output.id);
-  if (found == tasks_.end() || found->second.log_failed) return;
+  if (found == tasks_.end() || found->second.log_failed)
+    return;
   try {
     write_all(found->second.log_fd, output.bytes);
   } catch (const Error& error) {
@@ -177,30 +193,40 @@ void RemoteHost::on_output(const RemoteOutput& output) {
 void RemoteHost::on_held(const RemoteHeld& held) {
   const PoolHost& host = pool_->hosts()[static_cast<size_t>(host_)];
   const auto gpu = host.find_gpu(held.gpu);
-  if (!gpu) return;
-  held_[*gpu] = cat("GPU ", host.gpus[static_cast<size_t>(*gpu)].index.value, " of ", name(), " is ",
+  if (!gpu)
+    return;
+  held_[*gpu] = cat("GPU ",
+                    host.gpus[static_cast<size_t>(*gpu)].index.value,
+                    " of ",
+                    name(),
+                    " is ",
                     printable(held.by));
-  if (held.units == 0) held_.erase(*gpu);
+  if (held.units == 0)
+    held_.erase(*gpu);
   events_.on_held(*gpu, std::min(held.units, kWholeGpu), held.by);
 }
 
 std::string RemoteHost::held() const {
   std::vector<std::string> lines;
-  for (const auto& [gpu, line] : held_) lines.push_back(line);
+  for (const auto& [gpu, line] : held_)
+    lines.push_back(line);
   return join(lines, ", ");
 }
 
 void RemoteHost::read_errors() {
   char buffer[4096];
   const ssize_t n = ::read(errors_.get(), buffer, sizeof(buffer));
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n < 0 && (errno == EAGAIN || errno == EINTR))
+    return;
   if (n <= 0) {
-    if (loop_ != nullptr) loop_->cancel(std::exchange(watches_errors_, 0));
+    if (loop_ != nullptr)
+      loop_->cancel(std::exchange(watches_errors_, 0));
     return;
   }
   error_text_.append(buffer, static_cast<size_t>(n));
   for (size_t end = error_text_.find('\n');
-       end != std::string::npos || error_text_.size() > kLongestErrorLine; end = error_text_.find('\n')) {
+       end != std::string::npos || error_text_.size() > kLongestErrorLine;
+       end = error_text_.find('\n')) {
     const size_t length = std::min({end, error_text_.size(), kLongestErrorLine});
     take_error_line(error_text_.substr(0, length));
     error_text_.erase(0, length == end ? length + 1 : length);
@@ -208,9 +234,11 @@ void RemoteHost::read_errors() {
 }
 
 void RemoteHost::take_error_line(const std::string& line) {
-  if (trim(line).empty()) return;
+  if (trim(line).empty())
+    return;
   last_error_ = std::string(trim(printable(line)));
-  if (events_.on_note) events_.on_note(cat("host ", name(), ": ", last_error_));
+  if (events_.on_note)
+    events_.on_note(cat("host ", name(), ": ", last_error_));
 }
 
 // What the command says of its end: asked when its output has ended, so it is about to.
@@ -219,29 +247,36 @@ std::string RemoteHost::how_it_ended() {
   pollfd waits = {.fd = child_.pidfd.get(), .events = POLLIN, .revents = 0};
   ::poll(&waits, 1, static_cast<int>(kTellsItsEndWithin.count()));
   siginfo_t info = {};
-  const int rc = ::waitid(P_PIDFD, static_cast<id_t>(child_.pidfd.get()), &info, WEXITED | WNOWAIT | WNOHANG);
+  const int rc =
+      ::waitid(P_PIDFD, static_cast<id_t>(child_.pidfd.get()), &info, WEXITED | WNOWAIT | WNOHANG);
   std::string text = cat("the connection by ", program, " ended");
   if (rc == 0 && info.si_pid == child_.pid) {
-    text = info.si_code == CLD_EXITED ? cat(program, " ended with exit code ", info.si_status)
-                                      : cat(program, " was killed by ", signal_name(info.si_status));
+    text = info.si_code == CLD_EXITED
+               ? cat(program, " ended with exit code ", info.si_status)
+               : cat(program, " was killed by ", signal_name(info.si_status));
   }
-  if (errors_.valid() && watches_errors_ != 0) read_errors();
+  if (errors_.valid() && watches_errors_ != 0)
+    read_errors();
   return last_error_.empty() ? text : cat(text, " (", last_error_, ")");
 }
 
 std::string RemoteHost::how_silent(milliseconds time) const {
-  return cat("none in ", format_duration(time), last_error_.empty() ? "" : cat(" (", last_error_, ")"));
+  return cat(
+      "none in ", format_duration(time), last_error_.empty() ? "" : cat(" (", last_error_, ")"));
 }
 
 void RemoteHost::give_up(const std::string& why) {
-  if (!problem_.empty()) return;
+  if (!problem_.empty())
+    return;
   problem_ = why.empty() ? "it is gone" : why;
   leave_loop();
   // The server finds the end of its input, or hears nothing more, and ends what it has.
   ::kill(-child_.pid, SIGKILL);
-  if (events_.on_lost) events_.on_lost(problem_);
+  if (events_.on_lost)
+    events_.on_lost(problem_);
   std::vector<int> ids;
-  for (const auto& [id, task] : tasks_) ids.push_back(id);
+  for (const auto& [id, task] : tasks_)
+    ids.push_back(id);
   std::sort(ids.begin(), ids.end());
   tasks_.clear();
   held_.clear();
@@ -276,11 +311,13 @@ void RemoteHost::start(const StartOrder& order) {
 }
 
 void RemoteHost::end(int id, milliseconds grace) {
-  if (tasks_.contains(id)) channel_->send(to_line(RemoteEnd{.id = id, .grace = grace}));
+  if (tasks_.contains(id))
+    channel_->send(to_line(RemoteEnd{.id = id, .grace = grace}));
 }
 
 void RemoteHost::signal_all(int signal) {
-  if (problem_.empty()) channel_->send(to_line(RemoteSignal{.signal = signal}));
+  if (problem_.empty())
+    channel_->send(to_line(RemoteSignal{.signal = signal}));
 }
 
 void RemoteHost::close() {
@@ -296,15 +333,18 @@ void RemoteHost::abandon() {
 }
 
 bool RemoteHost::wait_for_end(milliseconds patience) {
-  if (child_.pid <= 0) return true;
+  if (child_.pid <= 0)
+    return true;
   pollfd waits = {.fd = child_.pidfd.get(), .events = POLLIN, .revents = 0};
-  if (::poll(&waits, 1, static_cast<int>(patience.count())) <= 0) return false;
+  if (::poll(&waits, 1, static_cast<int>(patience.count())) <= 0)
+    return false;
   ::waitpid(child_.pid, nullptr, 0);
   child_.pid = -1;
   return true;
 }
 
-std::vector<std::unique_ptr<RemoteHost>> connect_hosts(const std::vector<RemoteHostOptions>& options) {
+std::vector<std::unique_ptr<RemoteHost>> connect_hosts(
+    const std::vector<RemoteHostOptions>& options) {
   EventLoop loop;
   std::vector<std::unique_ptr<RemoteHost>> hosts;
   hosts.reserve(options.size());
@@ -313,26 +353,38 @@ std::vector<std::unique_ptr<RemoteHost>> connect_hosts(const std::vector<RemoteH
     hosts.back()->connect(loop);
   }
   const auto until = Clock::now() + kConnectWithin;
-  const auto waits = [](const auto& host) { return !host->answered(); };
-  while (std::any_of(hosts.begin(), hosts.end(), waits) && Clock::now() < until) loop.run_once(until);
+  const auto waits = [](const auto& host) {
+    return !host->answered();
+  };
+  while (std::any_of(hosts.begin(), hosts.end(), waits) && Clock::now() < until)
+    loop.run_once(until);
   std::vector<std::string> problems;
   for (size_t i = 0; i < hosts.size(); ++i) {
-    if (hosts[i]->inventory()) continue;
-    const std::string got = hosts[i]->answered() ? hosts[i]->problem() : hosts[i]->how_silent(kConnectWithin);
-    problems.push_back(cat("host ", options[i].hello.name, ": expected an answer of muster there, got ", got,
-                           options[i].advice.empty() ? "" : "; ", options[i].advice));
+    if (hosts[i]->inventory())
+      continue;
+    const std::string got =
+        hosts[i]->answered() ? hosts[i]->problem() : hosts[i]->how_silent(kConnectWithin);
+    problems.push_back(cat("host ",
+                           options[i].hello.name,
+                           ": expected an answer of muster there, got ",
+                           got,
+                           options[i].advice.empty() ? "" : "; ",
+                           options[i].advice));
   }
-  if (!problems.empty()) throw Error(ErrorCode::unavailable, join(problems, "\n"));
+  if (!problems.empty())
+    throw Error(ErrorCode::unavailable, join(problems, "\n"));
   return hosts;
 }
 
 void close_hosts(const std::vector<std::unique_ptr<RemoteHost>>& hosts) {
   for (const auto& host : hosts) {
-    if (host) host->close();
+    if (host)
+      host->close();
   }
   const Deadline deadline(kCloseWithin);
   for (const auto& host : hosts) {
-    if (host) host->wait_for_end(deadline.left());
+    if (host)
+      host->wait_for_end(deadline.left());
   }
 }
 

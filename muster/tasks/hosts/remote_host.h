@@ -1,7 +1,7 @@
 // Another machine as a host that tasks run on: a connection to a server there (server.h), which a
-// command such as ssh or srun has started and whose standard input and output carry the messages. What its
-// tasks print comes over the connection into their logs here. Made by the command before a run, used by the
-// runner; knows nothing of ssh and srun.
+// command such as ssh or srun has started and whose standard input and output carry the messages.
+// What its tasks print comes over the connection into their logs here. Made by the command before a
+// run, used by the runner; knows nothing of ssh and srun.
 #pragma once
 
 #include <chrono>
@@ -39,7 +39,8 @@ class RemoteHost : public TaskHost {
  public:
   // Starts the command and says hello. Throws: SpawnError; io.
   explicit RemoteHost(RemoteHostOptions options);
-  // Kills the command: the server finds the end of its input. Blocking: until that is gone, a second at most.
+  // Kills the command: the server finds the end of its input. Blocking: until that is gone, a
+  // second at most.
   ~RemoteHost() override;
 
   const RemoteHostOptions& options() const { return options_; }
@@ -65,12 +66,16 @@ class RemoteHost : public TaskHost {
       std::chrono::milliseconds time) const;  // instead, where nothing came: what it printed
 
   // The run begins, and this is the pool's `host`. The loop must outlive the call of `close`.
-  void begin(const RemoteBegin& run, const Pool& pool, int host, EventLoop& loop, RemoteEvents events);
+  void begin(
+      const RemoteBegin& run, const Pool& pool, int host, EventLoop& loop, RemoteEvents events);
 
-  // It has told what other jobs hold of its GPUs, or is lost. To be waited for before anything is started.
+  // It has told what other jobs hold of its GPUs, or is lost. To be waited for before anything is
+  // started.
   bool ready() const { return ready_ || !problem_.empty(); }
 
-  bool reserve(const StartOrder& /*order*/) override { return true; }  // the server does, where the GPUs are
+  bool reserve(const StartOrder& /*order*/) override {
+    return true;
+  }  // the server does, where the GPUs are
   void start(const StartOrder& order) override;
   void end(int id, std::chrono::milliseconds grace) override;
   std::string held() const override;
@@ -129,8 +134,8 @@ class RemoteHost : public TaskHost {
   std::map<int, std::string> held_;        // by the GPU's place
 };
 
-// Starts them all at once and waits until each has told what it has. Blocking: at most a minute. Throws:
-// unavailable naming every host that did not.
+// Starts them all at once and waits until each has told what it has. Blocking: at most a minute.
+// Throws: unavailable naming every host that did not.
 std::vector<std::unique_ptr<RemoteHost>> connect_hosts(const std::vector<RemoteHostOptions>& hosts);
 
 // Ends them all; null is passed over. Blocking: some seconds at most.

@@ -27,19 +27,22 @@ constexpr int64_t kLongestGrace = int64_t{7} * 24 * 3'600 * 1'000;
 // Arguments, variables and output are bytes and perhaps no UTF-8, which JSON must be.
 WireJson wire_texts(const std::vector<std::string>& texts) {
   WireJson json = WireJson::array();
-  for (const std::string& text : texts) json.push_back(text_of_bytes(text));
+  for (const std::string& text : texts)
+    json.push_back(text_of_bytes(text));
   return json;
 }
 
 std::vector<std::string> texts_from(JsonObject& json, const char* key) {
   std::vector<std::string> texts = json.texts_or_none(key);
-  for (std::string& text : texts) text = bytes_of_text(text, kWhat);
+  for (std::string& text : texts)
+    text = bytes_of_text(text, kWhat);
   return texts;
 }
 
 WireJson wire_environment(const Environment& environment) {
   std::vector<std::string> entries;
-  for (const auto& [name, value] : environment) entries.push_back(cat(name, "=", value));
+  for (const auto& [name, value] : environment)
+    entries.push_back(cat(name, "=", value));
   return wire_texts(entries);
 }
 
@@ -48,7 +51,8 @@ Environment environment_from(JsonObject& json, const char* key) {
   for (const std::string& entry : texts_from(json, key)) {
     const size_t equals = entry.find('=');
     if (equals == std::string::npos || equals == 0 || entry.find('\0') != std::string::npos)
-      json.fail(key, "variables as in NAME=value", cat("'", printable(entry.substr(0, kMaxShown)), "'"));
+      json.fail(
+          key, "variables as in NAME=value", cat("'", printable(entry.substr(0, kMaxShown)), "'"));
     environment[entry.substr(0, equals)] = entry.substr(equals + 1);
   }
   return environment;
@@ -119,7 +123,8 @@ RemoteMessage begin_from(JsonObject& json) {
   begin.visibility = parse_visibility(json.text_or("visibility", "job"));
   // Every process that is marked so is ended: an empty mark would be anybody's.
   for (const std::string& mark : begin.earlier) {
-    if (mark.empty()) json.fail("earlier", "marks", "an empty one");
+    if (mark.empty())
+      json.fail("earlier", "marks", "an empty one");
   }
   if (begin.mark.empty() || begin.run_dir.empty() || begin.run_dir[0] != '/')
     json.fail("run_dir", "a mark and an absolute folder", cat("'", printable(begin.run_dir), "'"));
@@ -159,8 +164,10 @@ RemoteMessage start_from(JsonObject& json) {
   if (const std::string bound = json.text_or("bound", ""); !bound.empty())
     start.bound = parse_cpu_list(bound);
   start.log = bytes_at(json, "log");
-  if (start.task.argv.empty()) json.fail("argv", "a command", "none");
-  if (!start.log.ends_with(".log")) json.fail("log", "a path that ends in .log", printable(start.log));
+  if (start.task.argv.empty())
+    json.fail("argv", "a command", "none");
+  if (!start.log.ends_with(".log"))
+    json.fail("log", "a path that ends in .log", printable(start.log));
   return start;
 }
 
@@ -197,7 +204,8 @@ RemoteHeld held_of(JsonObject& json) {
 
 WireJson wire_of(const RemoteInventory& host) {
   WireJson held = WireJson::array();
-  for (const RemoteHeld& each : host.held) held.push_back(held_fields(each));
+  for (const RemoteHeld& each : host.held)
+    held.push_back(held_fields(each));
   return {{kKindKey, "host"},
           {"version", host.version},
           {"inventory", inventory_to_json(host.inventory)},
@@ -270,8 +278,10 @@ RemoteMessage ended_from(JsonObject& json) {
   TaskEnd& end = ended.end;
   ChildExit& exit = end.exit.exit;
   exit.id = number_at(json, "id");
-  if (json.boolean_or("refused", false)) end.kind = TaskEnd::Kind::refused;
-  if (json.boolean_or("starved", false)) end.kind = TaskEnd::Kind::starved;
+  if (json.boolean_or("refused", false))
+    end.kind = TaskEnd::Kind::refused;
+  if (json.boolean_or("starved", false))
+    end.kind = TaskEnd::Kind::starved;
   exit.exit_code = number_at(json, "exit_code", 255);
   exit.signal = number_at(json, "signal", SIGRTMAX);
   exit.sent_signal = number_at(json, "sent_signal", SIGRTMAX);
@@ -301,10 +311,18 @@ RemoteMessage alive_from(JsonObject& /*json*/) {
 using Reader = RemoteMessage (*)(JsonObject& json);
 
 const std::map<std::string, Reader>& readers_of_kinds() {
-  static const std::map<std::string, Reader> readers = {
-      {"alive", alive_from},   {"hello", hello_from},   {"begin", begin_from},    {"start", start_from},
-      {"end", end_from},       {"signal", signal_from}, {"host", inventory_from}, {"held", held_from},
-      {"memory", memory_from}, {"output", output_from}, {"ended", ended_from},    {"cannot", cannot_from}};
+  static const std::map<std::string, Reader> readers = {{"alive", alive_from},
+                                                        {"hello", hello_from},
+                                                        {"begin", begin_from},
+                                                        {"start", start_from},
+                                                        {"end", end_from},
+                                                        {"signal", signal_from},
+                                                        {"host", inventory_from},
+                                                        {"held", held_from},
+                                                        {"memory", memory_from},
+                                                        {"output", output_from},
+                                                        {"ended", ended_from},
+                                                        {"cannot", cannot_from}};
   return readers;
 }
 

@@ -1,8 +1,10 @@
-// What a run of tasks and the server that it has on another host (`muster tasks --serve`) say to each other:
-// one JSON object a line, in both directions. Values and text; whatever comes from the other side is checked
-// here, and what is none of these is an error. For remote_host.h and server.h.
+// What a run of tasks and the server that it has on another host (`muster tasks --serve`) say to
+// each other: one JSON object a line, in both directions. Values and text; whatever comes from the
+// other side is checked here, and what is none of these is an error. For remote_host.h and
+// server.h.
 //
-//   the run: hello, begin, then start, end, signal and alive      the server: host, then held, output, ended,
+//   the run: hello, begin, then start, end, signal and alive      the server: host, then held,
+//   output, ended,
 //                                                                 alive; cannot, as the last
 #pragma once
 
@@ -20,8 +22,8 @@ namespace muster {
 inline constexpr size_t kLongestRemoteLine = size_t{16} << 20;
 inline constexpr size_t kOutputPieceBytes = size_t{32} << 10;
 
-// Both sides say so when they have nothing else to say; who hears nothing takes the other for dead. The
-// server sooner, so that its tasks have ended when the run starts them elsewhere.
+// Both sides say so when they have nothing else to say; who hears nothing takes the other for dead.
+// The server sooner, so that its tasks have ended when the run starts them elsewhere.
 struct RemoteAlive {};
 inline constexpr std::chrono::seconds kSayAliveEvery{5};
 inline constexpr std::chrono::seconds kServerGivesUpAfter{45};
@@ -107,9 +109,18 @@ struct RemoteCannot {  // the server ends
   bool stopped = false;  // by somebody there, who does not want it back
 };
 
-using RemoteMessage =
-    std::variant<RemoteAlive, RemoteHello, RemoteBegin, RemoteStart, RemoteEnd, RemoteSignal, RemoteInventory,
-                 RemoteHeld, RemoteMemory, RemoteOutput, RemoteEnded, RemoteCannot>;
+using RemoteMessage = std::variant<RemoteAlive,
+                                   RemoteHello,
+                                   RemoteBegin,
+                                   RemoteStart,
+                                   RemoteEnd,
+                                   RemoteSignal,
+                                   RemoteInventory,
+                                   RemoteHeld,
+                                   RemoteMemory,
+                                   RemoteOutput,
+                                   RemoteEnded,
+                                   RemoteCannot>;
 
 // One line, with its newline.
 std::string to_line(const RemoteMessage& message);

@@ -21,11 +21,13 @@ constexpr milliseconds kRetryAnswerWithin{60'000};
 
 HostRetry::HostRetry(const RemoteHost& lost, const PoolHost& had)
     : options_(lost.options()), pause_(kFirstRetryPause) {
-  for (const PoolGpu& gpu : had.gpus) gpus_.push_back(gpu.uuid.value);
+  for (const PoolGpu& gpu : had.gpus)
+    gpus_.push_back(gpu.uuid.value);
 }
 
 void HostRetry::begin() {
-  if (Clock::now() - back_since_ > kLongestRetryPause) pause_ = kFirstRetryPause;
+  if (Clock::now() - back_since_ > kLongestRetryPause)
+    pause_ = kFirstRetryPause;
   trying_ = true;
   unfit_.clear();
   pause();
@@ -38,16 +40,20 @@ void HostRetry::pause() {
 
 void HostRetry::stop() {
   trying_ = false;
-  if (!connection_) return;
+  if (!connection_)
+    return;
   connection_->abandon();
   over_.push_back(std::move(connection_));
 }
 
 HostRetry::Step HostRetry::step(EventLoop& loop) {
   std::erase_if(over_, [](const auto& host) { return host->wait_for_end(milliseconds(0)); });
-  if (!trying_) return Step::nothing;
-  if (connection_) return look();
-  if (Clock::now() < next_) return Step::nothing;
+  if (!trying_)
+    return Step::nothing;
+  if (connection_)
+    return look();
+  if (Clock::now() < next_)
+    return Step::nothing;
   connect(loop);
   return Step::begun;
 }
@@ -66,12 +72,15 @@ void HostRetry::connect(EventLoop& loop) {
 HostRetry::Step HostRetry::look() {
   if (const std::string& problem = connection_->problem(); !problem.empty())
     return fail(connection_->refusal() != RemoteHost::Refusal::none, problem);
-  if (begun_) return connection_->ready() ? Step::ready : Step::nothing;
+  if (begun_)
+    return connection_->ready() ? Step::ready : Step::nothing;
   if (!connection_->inventory()) {
-    if (Clock::now() < give_up_) return Step::nothing;
+    if (Clock::now() < give_up_)
+      return Step::nothing;
     return fail(false, cat("no answer in ", format_duration(kRetryAnswerWithin)));
   }
-  if (const std::string missing = what_is_missing(); !missing.empty()) return fail(true, missing);
+  if (const std::string missing = what_is_missing(); !missing.empty())
+    return fail(true, missing);
   begun_ = true;
   return Step::answered;
 }
@@ -83,7 +92,8 @@ HostRetry::Step HostRetry::fail(bool unfit, std::string why) {
     over_.push_back(std::move(connection_));
   }
   pause();
-  if (!unfit || why == unfit_) return Step::nothing;
+  if (!unfit || why == unfit_)
+    return Step::nothing;
   unfit_ = std::move(why);
   return Step::unfit;
 }
@@ -92,10 +102,13 @@ HostRetry::Step HostRetry::fail(bool unfit, std::string why) {
 std::string HostRetry::what_is_missing() const {
   const Host& host = connection_->inventory()->hosts[0];
   std::vector<std::string> there;
-  for (const UsableGpu& gpu : usable_gpus(host).gpus) there.push_back(uuid_of(host, gpu).value);
+  for (const UsableGpu& gpu : usable_gpus(host).gpus)
+    there.push_back(uuid_of(host, gpu).value);
   for (const std::string& gpu : gpus_) {
     if (std::find(there.begin(), there.end(), gpu) == there.end())
-      return cat("expected GPU ", gpu, " there, as before, got ",
+      return cat("expected GPU ",
+                 gpu,
+                 " there, as before, got ",
                  there.empty() ? std::string("none") : join(there, ", "));
   }
   return {};
@@ -109,7 +122,9 @@ std::unique_ptr<RemoteHost> HostRetry::exchange(std::unique_ptr<RemoteHost> lost
 }
 
 bool HostRetry::owns(pid_t pid) const {
-  const auto is_its = [pid](const auto& host) { return host->pid() == pid; };
+  const auto is_its = [pid](const auto& host) {
+    return host->pid() == pid;
+  };
   return (connection_ && is_its(connection_)) || std::any_of(over_.begin(), over_.end(), is_its);
 }
 

@@ -1,5 +1,6 @@
-// A host that was lost is connected to again: when it is tried, whether what answers is what the run had, and
-// when that can take the lost connection's place. For the run's hosts (run_hosts.h); nothing here waits.
+// A host that was lost is connected to again: when it is tried, whether what answers is what the
+// run had, and when that can take the lost connection's place. For the run's hosts (run_hosts.h);
+// nothing here waits.
 #pragma once
 
 #include <chrono>
@@ -19,23 +20,25 @@ class HostRetry {
     nothing,
     begun,     // a try
     answered,  // with all that the run had there: it is to begin on `connection`
-    unfit,     // it answered, and cannot be used: `unfit` says why. Told once for each reason; it is tried on
-    ready,     // what the run began on: `exchange` has it take its place
+    unfit,  // it answered, and cannot be used: `unfit` says why. Told once for each reason; it is
+            // tried on
+    ready,  // what the run began on: `exchange` has it take its place
   };
 
   // `lost`: how the host was reached. `had`: what the run has of it.
   HostRetry(const RemoteHost& lost, const PoolHost& had);
 
-  // The host was lost: it is tried after a second, then after pauses that double up to a minute. One that is
-  // lost soon after it was back is tried after the next pause, so that a task that takes its host along does
-  // so once a minute at most.
+  // The host was lost: it is tried after a second, then after pauses that double up to a minute.
+  // One that is lost soon after it was back is tried after the next pause, so that a task that
+  // takes its host along does so once a minute at most.
   void begin();
 
   // It is not tried any more.
   void stop();
   bool trying() const { return trying_; }
 
-  // To be called now and then. Begins a try when it is time, by `loop`, which must outlive this or `stop`.
+  // To be called now and then. Begins a try when it is time, by `loop`, which must outlive this or
+  // `stop`.
   Step step(EventLoop& loop);
 
   RemoteHost& connection() { return *connection_; }

@@ -13,12 +13,16 @@ Host seen_host(Host host, const VisibilityMasks& masks) {
     std::vector<MigInstance> seen;
     bool any = false;
     for (const UsableGpu& it : usable.gpus) {
-      if (it.position != g) continue;
+      if (it.position != g)
+        continue;
       any = true;
-      if (it.mig >= 0) seen.push_back(gpu.mig[static_cast<size_t>(it.mig)]);
+      if (it.mig >= 0)
+        seen.push_back(gpu.mig[static_cast<size_t>(it.mig)]);
     }
-    if (!any && gpu.health == kHealthy) gpu.health = "hidden from muster by its environment";
-    if (any && gpu.mig_enabled) gpu.mig = std::move(seen);
+    if (!any && gpu.health == kHealthy)
+      gpu.health = "hidden from muster by its environment";
+    if (any && gpu.mig_enabled)
+      gpu.mig = std::move(seen);
   }
   return host;
 }

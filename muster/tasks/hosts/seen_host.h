@@ -1,6 +1,6 @@
-// A host with what an environment hides marked as not to be used: so that who places tasks on several hosts
-// need not know each one's variables. For the server, and for the command where this machine is one of
-// several. Pure.
+// A host with what an environment hides marked as not to be used: so that who places tasks on
+// several hosts need not know each one's variables. For the server, and for the command where this
+// machine is one of several. Pure.
 #pragma once
 
 #include "muster/device/inventory.h"

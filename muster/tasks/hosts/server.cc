@@ -35,18 +35,24 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kServerTick{500};
-constexpr std::chrono::seconds kBeginWithin{300};  // the run reads its tasks and its journal meanwhile
+constexpr std::chrono::seconds kBeginWithin{
+    300};  // the run reads its tasks and its journal meanwhile
 constexpr std::chrono::seconds kLastWordWithin{5};
-constexpr size_t kMostQueued = size_t{1} << 20;      // then tasks wait with what they print, as at any pipe
-constexpr size_t kMostLastOutput = size_t{4} << 20;  // of one task that has ended, while others still write
+constexpr size_t kMostQueued = size_t{1}
+                               << 20;  // then tasks wait with what they print, as at any pipe
+constexpr size_t kMostLastOutput = size_t{4}
+                                   << 20;  // of one task that has ended, while others still write
 
 // What srun tells its own tasks: those of the run are none.
-constexpr const char* kStepVariables[] = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID"};
+constexpr const char* kStepVariables[] = {
+    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID"};
 
 void leave_srun_step() {
-  for (const char* const name : kStepVariables) ::unsetenv(name);
+  for (const char* const name : kStepVariables)
+    ::unsetenv(name);
   for (const auto& [name, value] : own_environment()) {
-    if (name.starts_with("SLURM_STEP")) ::unsetenv(name.c_str());
+    if (name.starts_with("SLURM_STEP"))
+      ::unsetenv(name.c_str());
   }
 }
 
@@ -64,17 +70,21 @@ class TaskServer {
     streams_.clear();
     channel_.detach();
     local_.reset();  // ends all that is left
-    if (!last_word_.empty()) say_last_word();
+    if (!last_word_.empty())
+      say_last_word();
     return last_word_.empty() ? 0 : 1;
   }
 
  private:
   void serve() {
     wait_for_begin();
-    if (!over_) begin();
+    if (!over_)
+      begin();
     while (!over_) {
-      for (const TaskEnd& end : local_->wait(Clock::now() + kServerTick)) on_end(end);
-      if (local_) look_around();
+      for (const TaskEnd& end : local_->wait(Clock::now() + kServerTick))
+        on_end(end);
+      if (local_)
+        look_around();
     }
   }
 
@@ -84,13 +94,15 @@ class TaskServer {
   };
 
   void attach(EventLoop& loop) {
-    channel_.attach(loop, {.line = [this](const std::string& line) { on_line(line); },
-                           .end =
-                               [this](const std::string& why) {
-                                 if (!why.empty()) fail(why);
-                                 over_ = true;
-                               },
-                           .drained = [this] { resume_streams(); }});
+    channel_.attach(loop,
+                    {.line = [this](const std::string& line) { on_line(line); },
+                     .end =
+                         [this](const std::string& why) {
+                           if (!why.empty())
+                             fail(why);
+                           over_ = true;
+                         },
+                     .drained = [this] { resume_streams(); }});
   }
 
   // Tells what there is, and waits until it is asked for anything.
@@ -100,13 +112,15 @@ class TaskServer {
     const auto until = Clock::now() + kBeginWithin;
     while (!over_ && !begin_) {
       loop.run_once(until);
-      if (Clock::now() >= until && !begin_) fail(cat("no run began within ", format_duration(kBeginWithin)));
+      if (Clock::now() >= until && !begin_)
+        fail(cat("no run began within ", format_duration(kBeginWithin)));
     }
     channel_.detach();
   }
 
   void on_line(const std::string& line) {
-    if (over_) return;
+    if (over_)
+      return;
     heard_ = Clock::now();
     try {
       std::visit([this](const auto& message) { take(message); }, remote_message_from(line));
@@ -118,36 +132,47 @@ class TaskServer {
   void take(const RemoteAlive& /*alive*/) {}
 
   void take(const RemoteHello& hello) {
-    if (hello_) return fail("expected one hello, got another");
+    if (hello_)
+      return fail("expected one hello, got another");
     if (hello.version != version())
-      return fail(cat("expected muster ", hello.version, " there, as where the run is, got ", version(),
+      return fail(cat("expected muster ",
+                      hello.version,
+                      " there, as where the run is, got ",
+                      version(),
                       "; install the same, or name another with --remote-muster"));
     hello_ = hello;
     leave_srun_step();
-    for (const auto& [name, value] : hello.environment) ::setenv(name.c_str(), value.c_str(), 1);
+    for (const auto& [name, value] : hello.environment)
+      ::setenv(name.c_str(), value.c_str(), 1);
     if (!hello.folder.empty() && ::chdir(hello.folder.c_str()) != 0)
-      return fail(cat("expected the folder '", hello.folder,
-                      "', where the run was started, to be there too (", std::strerror(errno),
-                      "); share it between the hosts, or start the run from one that they all have"));
+      return fail(
+          cat("expected the folder '",
+              hello.folder,
+              "', where the run was started, to be there too (",
+              std::strerror(errno),
+              "); share it between the hosts, or start the run from one that they all have"));
     Inventory inventory = probe_for(hello);
     inventory.hosts[0] = seen_host(std::move(inventory.hosts[0]), inherited_masks());
     pool_ = std::make_unique<Pool>(inventory, PoolOptions{.numa_binding = NumaBinding::none});
-    channel_.send(to_line(
-        RemoteInventory{.version = version(), .inventory = std::move(inventory), .held = held_now(hello)}));
+    channel_.send(to_line(RemoteInventory{
+        .version = version(), .inventory = std::move(inventory), .held = held_now(hello)}));
   }
 
   // What other jobs hold, for a run that may only want to know.
   std::vector<RemoteHeld> held_now(const RemoteHello& hello) const {
     std::vector<RemoteHeld> held;
-    ForeignLeases leases(*pool_, 0, hello.run_id, hello.held, [&](int gpu, int units, const std::string& by) {
-      if (units > 0) held.push_back({gpu_at(gpu).uuid.value, units, by});
-    });
+    ForeignLeases leases(
+        *pool_, 0, hello.run_id, hello.held, [&](int gpu, int units, const std::string& by) {
+          if (units > 0)
+            held.push_back({gpu_at(gpu).uuid.value, units, by});
+        });
     leases.look();
     return held;
   }
 
   void take(const RemoteBegin& begin) {
-    if (!hello_ || begin_) return fail("expected hello, then begin once, got begin");
+    if (!hello_ || begin_)
+      return fail("expected hello, then begin once, got begin");
     begin_ = begin;
     channel_.detach();  // another loop takes it on
   }
@@ -168,16 +193,18 @@ class TaskServer {
                         .lease = begin_->lease,
                         .visibility = begin_->visibility},
               .run_id = begin_->run_id,
-              .on_held = [this](int gpu, int units, const std::string& by) { tell_held(gpu, units, by); },
+              .on_held =
+                  [this](int gpu, int units, const std::string& by) { tell_held(gpu, units, by); },
               .on_memory = [this](int gpu, uint64_t bytes) { tell_memory(gpu, bytes); }});
     } catch (const std::exception& error) {
       return fail(error.what());
     }
-    registration_ = std::make_unique<JobRegistration>(JobNote{.id = begin_->run_id,
-                                                              .pid = ::getpid(),
-                                                              .program = "tasks of a run on another host",
-                                                              .run_dir = begin_->run_dir,
-                                                              .since_seconds = std::time(nullptr)});
+    registration_ =
+        std::make_unique<JobRegistration>(JobNote{.id = begin_->run_id,
+                                                  .pid = ::getpid(),
+                                                  .program = "tasks of a run on another host",
+                                                  .run_dir = begin_->run_dir,
+                                                  .since_seconds = std::time(nullptr)});
     attach(local_->loop());
     local_->look();
     heard_ = ticked_ = Clock::now();
@@ -187,7 +214,8 @@ class TaskServer {
   void take(const RemoteStart& start) {
     if (!local_ || streams_.contains(start.id))
       return fail(cat("expected a new task, got number ", start.id));
-    if (stopping_) return;
+    if (stopping_)
+      return;
     try {
       start_task(start);
     } catch (const Error& error) {
@@ -202,23 +230,29 @@ class TaskServer {
 
   void start_task(const RemoteStart& start) {
     const Allocation where = allocation_of(start);
-    StartOrder order{
-        .id = start.id, .task = &start.task, .attempt = start.attempt, .where = &where, .log = start.log};
+    StartOrder order{.id = start.id,
+                     .task = &start.task,
+                     .attempt = start.attempt,
+                     .where = &where,
+                     .log = start.log};
     if (!local_->reserve(order)) {
-      TaskEnd refused{.kind = TaskEnd::Kind::refused, .why_not = "another job was faster to take its GPU"};
+      TaskEnd refused{.kind = TaskEnd::Kind::refused,
+                      .why_not = "another job was faster to take its GPU"};
       refused.exit.exit.id = start.id;
       channel_.send(to_line(RemoteEnded{.end = refused}));
       return;
     }
     make_task_folder(start.log.substr(0, start.log.rfind('/')));
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("cannot make a pipe", errno);
+    if (::pipe2(ends, O_CLOEXEC) != 0)
+      fail_errno("cannot make a pipe", errno);
     Stream& stream = streams_[start.id];
     stream.reading = Fd(ends[0]);
     const Fd writing(ends[1]);
     ::fcntl(stream.reading.get(), F_SETFL, O_NONBLOCK);
     order.log_fd = writing.get();
-    if (channel_.queued() <= kMostQueued) watch(start.id, stream);
+    if (channel_.queued() <= kMostQueued)
+      watch(start.id, stream);
     local_->start(order);
   }
 
@@ -231,22 +265,27 @@ class TaskServer {
     for (const std::string& uuid : start.gpus) {
       const auto gpu = pool_->hosts()[0].find_gpu(uuid);
       if (!gpu)
-        throw Error(ErrorCode::invalid_argument,
-                    cat("host ", hello_->name, ": expected GPUs that it has, got ", printable(uuid)));
+        throw Error(
+            ErrorCode::invalid_argument,
+            cat("host ", hello_->name, ": expected GPUs that it has, got ", printable(uuid)));
       where.gpus.push_back(*gpu);
     }
     return where;
   }
 
   void take(const RemoteEnd& end) {
-    if (local_) local_->end(end.id, end.grace);
+    if (local_)
+      local_->end(end.id, end.grace);
   }
 
   // A run that is stopped by its terminal says nothing more until it goes on.
   void take(const RemoteSignal& signal) {
-    if (!local_) return fail("expected begin, got a signal");
-    if (signal.signal == SIGTSTP) run_stopped_ = true;
-    if (signal.signal == SIGCONT) run_stopped_ = false;
+    if (!local_)
+      return fail("expected begin, got a signal");
+    if (signal.signal == SIGTSTP)
+      run_stopped_ = true;
+    if (signal.signal == SIGCONT)
+      run_stopped_ = false;
     local_->signal_all(signal.signal);
   }
 
@@ -261,7 +300,8 @@ class TaskServer {
   }
 
   void tell_held(int gpu, int units, const std::string& by) {
-    if (units == 0 ? !told_.contains(gpu) : told_[gpu] == units) return;
+    if (units == 0 ? !told_.contains(gpu) : told_[gpu] == units)
+      return;
     if (units == 0) {
       told_.erase(gpu);
     } else {
@@ -273,16 +313,19 @@ class TaskServer {
   const PoolGpu& gpu_at(int gpu) const { return pool_->hosts()[0].gpus[static_cast<size_t>(gpu)]; }
 
   void watch(int id, Stream& stream) {
-    stream.watch = local_->loop().watch_readable(stream.reading.get(), [this, id] { read_stream(id); });
+    stream.watch =
+        local_->loop().watch_readable(stream.reading.get(), [this, id] { read_stream(id); });
   }
 
   // False when nothing is there, or nothing will come any more.
   bool pass_on_some(int id, Stream& stream) {
     std::string bytes(kOutputPieceBytes, '\0');
     const ssize_t n = ::read(stream.reading.get(), bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) return true;
+    if (n < 0 && errno == EINTR)
+      return true;
     if (n <= 0) {
-      if (n == 0) local_->loop().cancel(std::exchange(stream.watch, 0));
+      if (n == 0)
+        local_->loop().cancel(std::exchange(stream.watch, 0));
       return false;
     }
     bytes.resize(static_cast<size_t>(n));
@@ -292,14 +335,18 @@ class TaskServer {
 
   void read_stream(int id) {
     pass_on_some(id, streams_.at(id));
-    if (channel_.queued() <= kMostQueued) return;
-    for (auto& [other, stream] : streams_) local_->loop().cancel(std::exchange(stream.watch, 0));
+    if (channel_.queued() <= kMostQueued)
+      return;
+    for (auto& [other, stream] : streams_)
+      local_->loop().cancel(std::exchange(stream.watch, 0));
   }
 
   void resume_streams() {
-    if (!local_) return;
+    if (!local_)
+      return;
     for (auto& [id, stream] : streams_) {
-      if (stream.watch == 0) watch(id, stream);
+      if (stream.watch == 0)
+        watch(id, stream);
     }
   }
 
@@ -312,24 +359,31 @@ class TaskServer {
     local_->loop().cancel(stream.watch);
     streams_.erase(id);
     // While it is stopped, only what went well is an end: the rest is to be tried elsewhere.
-    if (!stopping_ || !end.exit.exit.failed()) channel_.send(to_line(RemoteEnded{.end = end}));
+    if (!stopping_ || !end.exit.exit.failed())
+      channel_.send(to_line(RemoteEnded{.end = end}));
   }
 
   void look_around() {
     local_->look();
-    if (hello_->memory) local_->look_at_memory();
+    if (hello_->memory)
+      local_->look_at_memory();
     while (const auto signal = local_->take_signal()) {
-      if (std::exchange(stopping_, true)) return fail("it was stopped there, twice");
+      if (std::exchange(stopping_, true))
+        return fail("it was stopped there, twice");
       last_word_ = cat("it was stopped there by ", signal_name(*signal));
-      for (const auto& [id, stream] : streams_) local_->end(id, begin_->grace);
+      for (const auto& [id, stream] : streams_)
+        local_->end(id, begin_->grace);
     }
-    if (stopping_ && streams_.empty()) over_ = true;
+    if (stopping_ && streams_.empty())
+      over_ = true;
   }
 
   void keep_alive() {
-    if (over_) return;
+    if (over_)
+      return;
     const auto now = Clock::now();
-    if (now - std::exchange(ticked_, now) > 3 * kSayAliveEvery || run_stopped_) heard_ = now;
+    if (now - std::exchange(ticked_, now) > 3 * kSayAliveEvery || run_stopped_)
+      heard_ = now;
     if (now - heard_ > kServerGivesUpAfter)
       return fail(cat("nothing was heard from the run for ", format_duration(kServerGivesUpAfter)));
     channel_.send(to_line(RemoteAlive{}));
@@ -337,18 +391,21 @@ class TaskServer {
   }
 
   void fail(const std::string& why) {
-    if (over_) return;
+    if (over_)
+      return;
     over_ = true;
     last_word_ = why;
   }
 
   void say_last_word() {
     EventLoop loop;
-    channel_.attach(loop,
-                    {.line = [](const std::string& /*line*/) {}, .end = [](const std::string& /*why*/) {}});
+    channel_.attach(
+        loop,
+        {.line = [](const std::string& /*line*/) {}, .end = [](const std::string& /*why*/) {}});
     channel_.send(to_line(RemoteCannot{.why = last_word_, .stopped = stopping_}));
     const auto until = Clock::now() + kLastWordWithin;
-    while (channel_.queued() > 0 && Clock::now() < until) loop.run_once(until);
+    while (channel_.queued() > 0 && Clock::now() < until)
+      loop.run_once(until);
     channel_.detach();
   }
 
@@ -378,7 +435,8 @@ Inventory probe_for(const RemoteHello& hello) {
   try {
     return probe_this_machine(probe);
   } catch (const Error& error) {
-    if (!probe.cpu_topology || hello.topology_or_nothing || error.code() != ErrorCode::unavailable) throw;
+    if (!probe.cpu_topology || hello.topology_or_nothing || error.code() != ErrorCode::unavailable)
+      throw;
     log(LogLevel::debug, cat(error.message(), "; tasks are not bound to CPUs"));
     probe.cpu_topology = false;
     return probe_this_machine(probe);

@@ -1,6 +1,7 @@
-// Runs tasks on this machine for a run on another: the other end of remote_host.h, behind `muster tasks
-// --serve`. It does what it is told and keeps no books. Whatever becomes of the connection, nothing that it
-// started outlives it.
+// Runs tasks on this machine for a run on another: the other end of remote_host.h, behind `muster
+// tasks
+// --serve`. It does what it is told and keeps no books. Whatever becomes of the connection, nothing
+// that it started outlives it.
 #pragma once
 
 #include "muster/base/fd.h"
@@ -9,10 +10,12 @@
 
 namespace muster {
 
-// This machine, as far as the question asks. Without its topology where that cannot be had and need not be.
+// This machine, as far as the question asks. Without its topology where that cannot be had and need
+// not be.
 Inventory probe_for(const RemoteHello& hello);
 
-// Serves over the two descriptors until the run ends. The exit code. Blocking: until every task has ended.
+// Serves over the two descriptors until the run ends. The exit code. Blocking: until every task has
+// ended.
 int serve_tasks(Fd in, Fd out);
 
 // The same over standard input and output; what else is printed goes where errors go. Throws: io.

@@ -1,5 +1,6 @@
-// One host that tasks run on, as the runner sees it: this machine (local_host.h), or another at the end of a
-// connection (remote_host.h). Values and an interface; knows nothing of schedules and journals.
+// One host that tasks run on, as the runner sees it: this machine (local_host.h), or another at the
+// end of a connection (remote_host.h). Values and an interface; knows nothing of schedules and
+// journals.
 #pragma once
 
 #include <chrono>

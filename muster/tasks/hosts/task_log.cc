@@ -22,7 +22,8 @@ constexpr off_t kLogTail = off_t{64} << 10;
 
 std::string tail_of(int fd) {
   struct stat info = {};
-  if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0) return {};
+  if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0)
+    return {};
   const off_t from = std::max<off_t>(0, info.st_size - kLogTail);
   std::string text(static_cast<size_t>(info.st_size - from), '\0');
   const ssize_t n = ::pread(fd, text.data(), text.size(), from);
@@ -38,7 +39,8 @@ std::string task_folder_of(const std::string& run_dir, const std::string& task, 
   // Names that would be the same folder, or none, are told apart by their place.
   if (name != task || name.empty() || name.starts_with('.') || name.size() > 200)
     name = cat(name.substr(0, 200), "~", place);
-  if (name.starts_with('.')) name.insert(0, "_");
+  if (name.starts_with('.'))
+    name.insert(0, "_");
   return cat(run_dir, "/logs/", name);
 }
 
@@ -55,16 +57,20 @@ Fd open_task_log(const std::string& path) {
 
 std::vector<std::string> last_lines_of_log(int fd, size_t count) {
   std::vector<std::string> lines = split(trim(tail_of(fd)), '\n');
-  if (lines.size() == 1 && lines[0].empty()) return {};
-  if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
-  for (std::string& line : lines) line = seen_line(line);
+  if (lines.size() == 1 && lines[0].empty())
+    return {};
+  if (lines.size() > count)
+    lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
+  for (std::string& line : lines)
+    line = seen_line(line);
   return lines;
 }
 
 std::string result_in_log(int fd, const std::string& path) {
   struct stat info = {};
   // Of a trivial task it is quick to know that there is none.
-  if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0) return {};
+  if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0)
+    return {};
   try {
     return last_json_line(path);
   } catch (const Error&) {

@@ -51,13 +51,14 @@ const PoolHost& host_of(const Pool& pool, const Allocation& where) {
 }
 
 bool has_vendor(const Host& host, Vendor vendor) {
-  return std::any_of(host.gpus.begin(), host.gpus.end(),
-                     [&](const Gpu& gpu) { return gpu.vendor == vendor; });
+  return std::any_of(
+      host.gpus.begin(), host.gpus.end(), [&](const Gpu& gpu) { return gpu.vendor == vendor; });
 }
 
 DeviceAssignment device_of(const Pool& pool, const Allocation& where, size_t place) {
   const PoolGpu& gpu = host_of(pool, where).gpus[static_cast<size_t>(where.gpus[place])];
-  const Gpu& real = pool.inventory().hosts[static_cast<size_t>(where.host)].gpus[gpu.device.position];
+  const Gpu& real =
+      pool.inventory().hosts[static_cast<size_t>(where.host)].gpus[gpu.device.position];
   return {.kind = DeviceAssignment::Kind::cuda,
           .vendor = real.vendor,
           .uuid = gpu.uuid,
@@ -67,19 +68,26 @@ DeviceAssignment device_of(const Pool& pool, const Allocation& where, size_t pla
           .ordinal = {static_cast<int>(place)}};
 }
 
-// The variables that show a task its own GPUs and no others: of a CPU task none of those that there are. The
-// launcher shows ranks theirs, but with Visibility::all, where they see what it does.
-void show_gpus(const Task& task, Visibility visibility, const Pool& pool, const Allocation& where,
+// The variables that show a task its own GPUs and no others: of a CPU task none of those that there
+// are. The launcher shows ranks theirs, but with Visibility::all, where they see what it does.
+void show_gpus(const Task& task,
+               Visibility visibility,
+               const Pool& pool,
+               const Allocation& where,
                Environment& variables) {
   const Host& host = pool.inventory().hosts[static_cast<size_t>(where.host)];
-  if (pool.inventory().simulated) return;
+  if (pool.inventory().simulated)
+    return;
   if (where.gpus.empty()) {
-    if (has_vendor(host, Vendor::nvidia)) variables["CUDA_VISIBLE_DEVICES"] = "";
-    if (has_vendor(host, Vendor::amd)) variables["ROCR_VISIBLE_DEVICES"] = "";
+    if (has_vendor(host, Vendor::nvidia))
+      variables["CUDA_VISIBLE_DEVICES"] = "";
+    if (has_vendor(host, Vendor::amd))
+      variables["ROCR_VISIBLE_DEVICES"] = "";
     return;
   }
   variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID";
-  if (task.ranks > 1 && visibility != Visibility::all) return;
+  if (task.ranks > 1 && visibility != Visibility::all)
+    return;
   Task alone = task;
   alone.ranks = 1;
   Plan plan = plan_of(alone, pool, where);
@@ -93,11 +101,12 @@ void show_gpus(const Task& task, Visibility visibility, const Pool& pool, const 
   }
 }
 
-// A program that starts its own ranks finds its GPUs in the file, as it would find real ones by the variables
-// above.
+// A program that starts its own ranks finds its GPUs in the file, as it would find real ones by the
+// variables above.
 void tell_simulated(const Pool& pool, const TaskAttempt& attempt, Environment& variables) {
   variables["MUSTER_SIMULATED"] = "1";
-  if (attempt.devices.empty()) return;
+  if (attempt.devices.empty())
+    return;
   variables.emplace("MUSTER_INVENTORY", pool.inventory().source);
   variables.emplace("MUSTER_GPUS", cat(attempt.host, ":", join(attempt.devices, ",")));
 }
@@ -115,7 +124,8 @@ int threads_of(const Pool& pool, const Allocation& where) {
   int cpus = host.cpus;
   if (pool.inventory().simulated)
     cpus = std::min(cpus, static_cast<int>(std::thread::hardware_concurrency()));
-  if (where.cpus > 0) return std::min(where.cpus, std::max(1, cpus));
+  if (where.cpus > 0)
+    return std::min(where.cpus, std::max(1, cpus));
   const auto gpus = std::max<size_t>(1, host.gpus.size());
   return std::max(1, static_cast<int>(static_cast<size_t>(cpus) * where.gpus.size() / gpus));
 }
@@ -135,7 +145,8 @@ TaskAttempt attempt_of(const Pool& pool, const Allocation& where, int number) {
 
 std::vector<LeaseWish> lease_wishes_of(const Pool& pool, const Allocation& where) {
   std::vector<LeaseWish> wishes;
-  if (pool.inventory().simulated) return wishes;
+  if (pool.inventory().simulated)
+    return wishes;
   for (const int at : where.gpus)
     wishes.push_back({host_of(pool, where).gpus[static_cast<size_t>(at)].uuid, where.units});
   return wishes;
@@ -144,14 +155,17 @@ std::vector<LeaseWish> lease_wishes_of(const Pool& pool, const Allocation& where
 Plan plan_of(const Task& task, const Pool& pool, const Allocation& where, Visibility visibility) {
   const PoolHost& host = host_of(pool, where);
   const size_t devices = where.gpus.size();
-  const size_t num_ranks = task.ranks > 1 ? static_cast<size_t>(task.ranks) : std::max<size_t>(1, devices);
+  const size_t num_ranks =
+      task.ranks > 1 ? static_cast<size_t>(task.ranks) : std::max<size_t>(1, devices);
   const size_t each = std::max<size_t>(1, devices / num_ranks);
   Plan plan{.policy = "task", .visibility = visibility, .simulated = pool.inventory().simulated};
   const bool any_mig = std::any_of(where.gpus.begin(), where.gpus.end(), [&](int gpu) {
     return host.gpus[static_cast<size_t>(gpu)].device.mig >= 0;
   });
-  if (devices > 0 && (devices < num_ranks || (any_mig && num_ranks > 1))) plan.visibility = Visibility::own;
-  const bool own_first = plan.visibility == Visibility::own || plan.visibility == Visibility::own_first;
+  if (devices > 0 && (devices < num_ranks || (any_mig && num_ranks > 1)))
+    plan.visibility = Visibility::own;
+  const bool own_first =
+      plan.visibility == Visibility::own || plan.visibility == Visibility::own_first;
   for (size_t rank = 0; rank < num_ranks; ++rank) {
     RankPlan it{.rank = static_cast<int>(rank),
                 .local_rank = static_cast<int>(rank),
@@ -163,7 +177,8 @@ Plan plan_of(const Task& task, const Pool& pool, const Allocation& where, Visibi
       const size_t place = rank * each % devices;
       for (size_t more = 0; more < each; ++more) {
         DeviceAssignment device = device_of(pool, where, place + more);
-        if (own_first) device.ordinal = {static_cast<int>(more)};
+        if (own_first)
+          device.ordinal = {static_cast<int>(more)};
         if (more == 0) {
           it.device = std::move(device);
         } else {
@@ -177,12 +192,18 @@ Plan plan_of(const Task& task, const Pool& pool, const Allocation& where, Visibi
   return plan;
 }
 
-Environment task_environment(const Task& task, const TaskRunFacts& run, const Pool& pool,
-                             const Allocation& where, int attempt, const std::string& task_dir,
+Environment task_environment(const Task& task,
+                             const TaskRunFacts& run,
+                             const Pool& pool,
+                             const Allocation& where,
+                             int attempt,
+                             const std::string& task_dir,
                              const std::string& leases) {
   Environment variables = run.environment;
-  for (const char* name : kOuterVariables) variables.erase(name);
-  for (const auto& [name, value] : task.environment) variables[name] = value;
+  for (const char* name : kOuterVariables)
+    variables.erase(name);
+  for (const auto& [name, value] : task.environment)
+    variables[name] = value;
   const int threads = threads_of(pool, where) / std::max(1, task.ranks);
   variables.emplace("OMP_NUM_THREADS", cat(std::max(1, threads)));
   variables["MUSTER_MARK"] = run.mark;
@@ -194,8 +215,10 @@ Environment task_environment(const Task& task, const TaskRunFacts& run, const Po
   variables["MUSTER_DEVICE"] = devices_text(devices);
   variables.emplace("MUSTER_CPU_SLOTS",
                     "1");  // of a program that starts its own ranks, where it finds no GPU
-  if (pool.inventory().simulated) tell_simulated(pool, devices, variables);
-  if (!leases.empty()) variables[kLeaseVariable] = leases;
+  if (pool.inventory().simulated)
+    tell_simulated(pool, devices, variables);
+  if (!leases.empty())
+    variables[kLeaseVariable] = leases;
   show_gpus(task, run.visibility, pool, where, variables);
   return variables;
 }
@@ -205,22 +228,30 @@ namespace {
 // A Python script is run as `muster run` does it, whether it can be executed itself or not.
 std::vector<std::string> command_of_task(const Task& task, const TaskRunFacts& run) {
   const std::string& program = task.argv.at(0);
-  if (!program.ends_with(".py")) return task.argv;
-  const std::string path =
-      program.starts_with('/') || task.directory.empty() ? program : cat(task.directory, "/", program);
-  if (::access(path.c_str(), R_OK) != 0) return task.argv;  // a program of PATH, or none
+  if (!program.ends_with(".py"))
+    return task.argv;
+  const std::string path = program.starts_with('/') || task.directory.empty()
+                               ? program
+                               : cat(task.directory, "/", program);
+  if (::access(path.c_str(), R_OK) != 0)
+    return task.argv;  // a program of PATH, or none
   const auto python = run.environment.find("PYTHON_EXEC");
-  std::vector<std::string> command = {python == run.environment.end() ? "python3" : python->second, "-u"};
+  std::vector<std::string> command = {python == run.environment.end() ? "python3" : python->second,
+                                      "-u"};
   command.insert(command.end(), task.argv.begin(), task.argv.end());
   return command;
 }
 
 }  // namespace
 
-std::vector<std::string> task_argv(const Task& task, const TaskRunFacts& run, const Pool& pool,
-                                   const std::string& plan_path, const std::string& task_dir) {
+std::vector<std::string> task_argv(const Task& task,
+                                   const TaskRunFacts& run,
+                                   const Pool& pool,
+                                   const std::string& plan_path,
+                                   const std::string& task_dir) {
   const std::vector<std::string> command = command_of_task(task, run);
-  if (task.ranks <= 1) return command;
+  if (task.ranks <= 1)
+    return command;
   std::vector<std::string> argv = {run.launcher,
                                    "run",
                                    "--quiet",
@@ -230,7 +261,8 @@ std::vector<std::string> task_argv(const Task& task, const TaskRunFacts& run, co
                                    task_dir,
                                    "--shutdown-timeout",
                                    cat(run.grace.count(), "ms")};
-  if (!run.lease || pool.inventory().simulated) argv.emplace_back("--no-lease");
+  if (!run.lease || pool.inventory().simulated)
+    argv.emplace_back("--no-lease");
   argv.emplace_back("--no-python");
   argv.emplace_back("--");
   argv.insert(argv.end(), command.begin(), command.end());

@@ -1,5 +1,6 @@
-// What one attempt of a task is started with: its devices, its environment, and, for a task of several ranks,
-// the launcher with an exact plan. Pure but for the CPUs' count; called by the runner.
+// What one attempt of a task is started with: its devices, its environment, and, for a task of
+// several ranks, the launcher with an exact plan. Pure but for the CPUs' count; called by the
+// runner.
 #pragma once
 
 #include <string>
@@ -30,24 +31,33 @@ TaskAttempt attempt_of(const Pool& pool, const Allocation& where, int number);
 // Which leases it takes; none for CPUs and simulated machines.
 std::vector<LeaseWish> lease_wishes_of(const Pool& pool, const Allocation& where);
 
-// The plan of the task's ranks over its devices, in their order: a device a rank, or several; with fewer
-// devices in turn. A rank that shares a GPU, or has a MIG instance, sees its own alone, whatever
-// `visibility`.
-Plan plan_of(const Task& task, const Pool& pool, const Allocation& where,
+// The plan of the task's ranks over its devices, in their order: a device a rank, or several; with
+// fewer devices in turn. A rank that shares a GPU, or has a MIG instance, sees its own alone,
+// whatever `visibility`.
+Plan plan_of(const Task& task,
+             const Pool& pool,
+             const Allocation& where,
              Visibility visibility = Visibility::job);
 
 // How many threads its share of the host's CPUs is good for.
 int threads_of(const Pool& pool, const Allocation& where);
 
-// The whole environment of the attempt. `task_dir`: the folder of all attempts; `leases`: MUSTER_LEASE_FD's
-// value. The task's own variables win over
-// the runner's; what muster tells a task wins over both, but for OMP_NUM_THREADS.
-Environment task_environment(const Task& task, const TaskRunFacts& run, const Pool& pool,
-                             const Allocation& where, int attempt, const std::string& task_dir,
+// The whole environment of the attempt. `task_dir`: the folder of all attempts; `leases`:
+// MUSTER_LEASE_FD's value. The task's own variables win over the runner's; what muster tells a task
+// wins over both, but for OMP_NUM_THREADS.
+Environment task_environment(const Task& task,
+                             const TaskRunFacts& run,
+                             const Pool& pool,
+                             const Allocation& where,
+                             int attempt,
+                             const std::string& task_dir,
                              const std::string& leases);
 
 // What is executed: the task's argv, or the launcher with it, whose run's folder is the task's.
-std::vector<std::string> task_argv(const Task& task, const TaskRunFacts& run, const Pool& pool,
-                                   const std::string& plan_path, const std::string& task_dir);
+std::vector<std::string> task_argv(const Task& task,
+                                   const TaskRunFacts& run,
+                                   const Pool& pool,
+                                   const std::string& plan_path,
+                                   const std::string& task_dir);
 
 }  // namespace muster

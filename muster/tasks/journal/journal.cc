@@ -24,12 +24,12 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// Between two calls of fdatasync, so that records gather; below the 20 ms after which all are on the
-// disk.
+// Between two calls of fdatasync, so that records gather; below the 20 ms after which all are on
+// the disk.
 constexpr std::chrono::milliseconds kGatherFor{12};
 
-// A run that was killed while it started a process leaves the lock to that one, for the moment until it is
-// gone too.
+// A run that was killed while it started a process leaves the lock to that one, for the moment
+// until it is gone too.
 constexpr std::chrono::milliseconds kLockPatience{1'000};
 
 const char* to_text(AttemptEnd how) {
@@ -53,7 +53,8 @@ const char* to_text(AttemptEnd how) {
 // A file, or a folder: the names in it. A folder that this user may not read is left to the system.
 void sync_path(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid() && errno == EACCES) return;
+  if (!file.valid() && errno == EACCES)
+    return;
   if (!file.valid() || ::fsync(file.get()) != 0)
     fail_errno(cat("journal: cannot write '", path, "' to the disk"), errno);
 }
@@ -65,15 +66,19 @@ bool lock_file(const Fd& file, const std::string& path) {
     struct flock lock = {};
     lock.l_type = F_WRLCK;
     lock.l_whence = SEEK_SET;
-    if (::fcntl(file.get(), F_OFD_SETLK, &lock) == 0) return true;
-    if (errno != EAGAIN && errno != EACCES) fail_errno(cat("journal: cannot lock '", path, "'"), errno);
-    if (deadline.passed()) return false;
+    if (::fcntl(file.get(), F_OFD_SETLK, &lock) == 0)
+      return true;
+    if (errno != EAGAIN && errno != EACCES)
+      fail_errno(cat("journal: cannot lock '", path, "'"), errno);
+    if (deadline.passed())
+      return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }
 
 std::string to_text(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);  // names and paths need not be UTF-8
+  return json.dump(
+      -1, ' ', false, Json::error_handler_t::replace);  // names and paths need not be UTF-8
 }
 
 }  // namespace
@@ -110,16 +115,22 @@ Journal::Journal(const std::string& run_dir)
     : path_(journal_path(run_dir)),
       file_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644)),
       notice_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!file_.valid()) fail_errno(cat("journal: cannot open '", path_, "'"), errno);
-  if (!notice_.valid()) fail_errno("journal: cannot make an eventfd", errno);
-  if (lock_file(file_, path_)) return;
-  throw Error(ErrorCode::failed_precondition,
-              cat("journal: expected nobody to use '", run_dir,
-                  "', got another run that goes on there; see `muster ps`, or give another --run-dir"));
+  if (!file_.valid())
+    fail_errno(cat("journal: cannot open '", path_, "'"), errno);
+  if (!notice_.valid())
+    fail_errno("journal: cannot make an eventfd", errno);
+  if (lock_file(file_, path_))
+    return;
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat("journal: expected nobody to use '",
+          run_dir,
+          "', got another run that goes on there; see `muster ps`, or give another --run-dir"));
 }
 
 Journal::~Journal() {
-  if (!syncer_.joinable()) return;
+  if (!syncer_.joinable())
+    return;
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
@@ -137,7 +148,8 @@ void Journal::begin_at(uint64_t bytes, const std::string& last_sum) {
     fail_errno(cat("journal: cannot cut '", path_, "'"), errno);
   const fs::path folder = fs::absolute(path_).lexically_normal().parent_path();
   const std::string tasks = task_file_path(folder.string());  // without it no run goes on
-  if (fs::exists(tasks)) sync_path(tasks);
+  if (fs::exists(tasks))
+    sync_path(tasks);
   sync_path(folder.string());
   sync_path(folder.parent_path().string());
   const BlockedSignals blocked;  // they are the main thread's affair
@@ -166,14 +178,17 @@ uint64_t Journal::head(const JournalHead& head, size_t num_tasks) {
 }
 
 uint64_t Journal::resume(const std::string& mark, double at) {
-  return append(to_text(Json{{"e", "resume"}, {"mark", mark}, {"at", at}, {"time", wall_seconds()}}));
+  return append(
+      to_text(Json{{"e", "resume"}, {"mark", mark}, {"at", at}, {"time", wall_seconds()}}));
 }
 
 uint64_t Journal::mark(const std::string& mark, double at) {
   return append(to_text(Json{{"e", "mark"}, {"mark", mark}, {"at", at}}));
 }
 
-uint64_t Journal::start(const std::string& task, const TaskAttempt& attempt, const TakenShare& share) {
+uint64_t Journal::start(const std::string& task,
+                        const TaskAttempt& attempt,
+                        const TakenShare& share) {
   Json json = {{"e", "start"},
                {"task", task},
                {"attempt", attempt.attempt},
@@ -186,13 +201,17 @@ uint64_t Journal::start(const std::string& task, const TaskAttempt& attempt, con
     json["memory"] = share.memory_bytes;
   }
   json["num_cpus"] = share.cpus;
-  if (!attempt.cpus.empty()) json["cpus"] = attempt.cpus;
+  if (!attempt.cpus.empty())
+    json["cpus"] = attempt.cpus;
   json["log"] = attempt.log;
   return append(to_text(json));
 }
 
-uint64_t Journal::end(const std::string& task, const TaskAttempt& attempt, AttemptEnd how,
-                      const std::string& reason, const std::string& last_json) {
+uint64_t Journal::end(const std::string& task,
+                      const TaskAttempt& attempt,
+                      AttemptEnd how,
+                      const std::string& reason,
+                      const std::string& last_json) {
   Json json = {{"e", "end"},
                {"task", task},
                {"attempt", attempt.attempt},
@@ -205,9 +224,12 @@ uint64_t Journal::end(const std::string& task, const TaskAttempt& attempt, Attem
   } else {
     json["code"] = attempt.exit_code;
   }
-  if (attempt.timed_out) json["timed_out"] = true;
-  if (!reason.empty()) json["reason"] = reason;
-  if (!last_json.empty()) json["json"] = last_json;
+  if (attempt.timed_out)
+    json["timed_out"] = true;
+  if (!reason.empty())
+    json["reason"] = reason;
+  if (!last_json.empty())
+    json["json"] = last_json;
   return append(to_text(json));
 }
 
@@ -220,16 +242,19 @@ uint64_t Journal::finish(const std::string& why, double at) {
 }
 
 void Journal::write() {
-  if (buffer_.empty()) return;
+  if (buffer_.empty())
+    return;
   for (size_t done = 0; done < buffer_.size();) {
     const ssize_t n = ::write(file_.get(), buffer_.data() + done, buffer_.size() - done);
     if (n > 0) {
       done += static_cast<size_t>(n);
     } else if (errno != EINTR) {
       const int why = errno;
-      // A record is there whole or not at all; what cannot be cut off now, the next reader cuts off.
+      // A record is there whole or not at all; what cannot be cut off now, the next reader cuts
+      // off.
       const auto end = static_cast<off_t>(bytes_);
-      if (::ftruncate(file_.get(), end) == 0) ::lseek(file_.get(), end, SEEK_SET);
+      if (::ftruncate(file_.get(), end) == 0)
+        ::lseek(file_.get(), end, SEEK_SET);
       fail_errno(cat("journal: cannot write '", path_, "'"), why);
     }
   }
@@ -241,13 +266,15 @@ void Journal::write() {
     written_ = appended_;
     wake = std::exchange(syncer_sleeps_, false);
   }
-  if (wake) written_more_.notify_one();
+  if (wake)
+    written_more_.notify_one();
 }
 
 void Journal::hurry() {
   {
     const std::lock_guard lock(mutex_);
-    if (hurry_) return;
+    if (hurry_)
+      return;
     hurry_ = true;
   }
   hurried_.notify_one();
@@ -259,7 +286,8 @@ void Journal::keep_syncing() {
     syncer_sleeps_ = true;
     written_more_.wait(lock, [&] { return ending_ || written_ > synced_; });
     syncer_sleeps_ = false;
-    if (written_ == synced_) return;  // only at the end
+    if (written_ == synced_)
+      return;  // only at the end
     const uint64_t until = written_;
     hurry_ = false;
     lock.unlock();
@@ -267,17 +295,20 @@ void Journal::keep_syncing() {
     const int failed = ::fdatasync(file_.get()) == 0 ? 0 : errno;
     lock.lock();
     sync_errno_ = failed;
-    if (failed == 0) synced_ = until;
+    if (failed == 0)
+      synced_ = until;
     synced_more_.notify_all();
     const uint64_t one = 1;
     (void)!::write(notice_.get(), &one, sizeof(one));  // fails only when it is readable already
-    if (failed != 0) return;
+    if (failed != 0)
+      return;
     hurried_.wait_until(lock, started + kGatherFor, [&] { return ending_ || hurry_; });
   }
 }
 
 void Journal::throw_if_failed() {
-  if (sync_errno_ != 0) fail_errno(cat("journal: cannot write '", path_, "' to the disk"), sync_errno_);
+  if (sync_errno_ != 0)
+    fail_errno(cat("journal: cannot write '", path_, "' to the disk"), sync_errno_);
 }
 
 uint64_t Journal::on_disk() {

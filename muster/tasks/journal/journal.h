@@ -1,12 +1,13 @@
-// The journal of a run of tasks: what was started and what came of it, so that a run that was killed at any
-// moment can go on. `<run_dir>/journal` is only appended to, a record a line: 16 hexadecimal digits of the
-// record's SHA-256, a blank, JSON. Every record but the first has the digits of the one before it (`after`),
-// so that one that is gone is noticed. Beside it `tasks.json` has the tasks themselves, so that the folder is
-// all that a later run needs (read.h). Written by the runner; knows nothing of processes.
+// The journal of a run of tasks: what was started and what came of it, so that a run that was
+// killed at any moment can go on. `<run_dir>/journal` is only appended to, a record a line: 16
+// hexadecimal digits of the record's SHA-256, a blank, JSON. Every record but the first has the
+// digits of the one before it (`after`), so that one that is gone is noticed. Beside it
+// `tasks.json` has the tasks themselves, so that the folder is all that a later run needs (read.h).
+// Written by the runner; knows nothing of processes.
 //
-// Records are handed to the kernel before what they announce happens, and are on the disk soon after (a
-// thread of its own calls fdatasync, for all that came meanwhile at once). What follows from a record waits
-// for that.
+// Records are handed to the kernel before what they announce happens, and are on the disk soon
+// after (a thread of its own calls fdatasync, for all that came meanwhile at once). What follows
+// from a record waits for that.
 #pragma once
 
 #include <condition_variable>
@@ -43,8 +44,8 @@ enum class AttemptEnd {
   again,        // failed, and is tried again
   interrupted,  // the run was ended: nobody's failure
   stopped,      // with exit code 75: it is started again, which costs no retry
-  refused,      // another job had a GPU of it, or processes were wanting: it never began, and counts as no
-                // attempt
+  refused,  // another job had a GPU of it, or processes were wanting: it never began, and counts as
+            // no attempt
 };
 
 std::string journal_path(const std::string& run_dir);
@@ -60,15 +61,16 @@ std::string hash_of(const std::string& bytes);
 
 class Journal {
  public:
-  // Opens the folder's journal, makes it where there is none, and locks it. Blocking: a second, when another
-  // run has it. Throws: failed_precondition when that does not end meanwhile; io.
+  // Opens the folder's journal, makes it where there is none, and locks it. Blocking: a second,
+  // when another run has it. Throws: failed_precondition when that does not end meanwhile; io.
   explicit Journal(const std::string& run_dir);
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
   ~Journal();
 
-  // Records go on from here (JournalState::good_bytes), after the one with this sum; the rest is cut off. The
-  // folder and its tasks.json are on the disk then. To be called once, first. Throws: io.
+  // Records go on from here (JournalState::good_bytes), after the one with this sum; the rest is
+  // cut off. The folder and its tasks.json are on the disk then. To be called once, first. Throws:
+  // io.
   void begin_at(uint64_t bytes, const std::string& last_sum = {});
 
   // Each takes a record and gives its number, from 1.
@@ -76,13 +78,16 @@ class Journal {
   uint64_t resume(const std::string& mark, double at);
   uint64_t mark(const std::string& mark, double at);  // one more, of this run
   uint64_t start(const std::string& task, const TaskAttempt& attempt, const TakenShare& share);
-  uint64_t end(const std::string& task, const TaskAttempt& attempt, AttemptEnd how, const std::string& reason,
+  uint64_t end(const std::string& task,
+               const TaskAttempt& attempt,
+               AttemptEnd how,
+               const std::string& reason,
                const std::string& last_json);
   uint64_t skip(const std::string& task, const std::string& reason, double at);
   uint64_t finish(const std::string& why, double at);
 
-  // Hands all records to the kernel: a kill of this process does not lose them any more. Throws: io (disk
-  // full); the file then ends with the last whole record.
+  // Hands all records to the kernel: a kill of this process does not lose them any more. Throws: io
+  // (disk full); the file then ends with the last whole record.
   void write();
 
   // Records up to this one are on the disk. Throws: io when the disk refused one.

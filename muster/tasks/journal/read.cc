@@ -16,29 +16,39 @@ namespace {
 using ReadJson = nlohmann::json;
 
 TaskStops stops_after(const TaskStops& before, const TaskAttempt& attempt) {
-  return {.count = count_stops(before.count, *attempt.ended - attempt.began), .last = *attempt.ended};
+  return {.count = count_stops(before.count, *attempt.ended - attempt.began),
+          .last = *attempt.ended};
 }
 
 // Folds records into what is known of each task.
 class JournalFold {
  public:
   JournalFold(const std::vector<Task>& tasks, JournalState& state) : tasks_(tasks), state_(state) {
-    for (size_t i = 0; i < tasks.size(); ++i) places_.emplace(tasks[i].name, i);
+    for (size_t i = 0; i < tasks.size(); ++i)
+      places_.emplace(tasks[i].name, i);
   }
 
   // Throws: nlohmann's exceptions, std::out_of_range and Error when the record makes no sense here.
   void take(const ReadJson& record) {
     const std::string kind = record.at("e");
-    if (kind == "resume") end_lost_attempts(state_);
+    if (kind == "resume")
+      end_lost_attempts(state_);
     state_.seconds = std::max(state_.seconds, record.value("at", 0.0));
-    if (kind == "run" || kind == "resume") begin_run(record);
-    if (kind == "run") return take_head(record);
-    if (kind == "resume" || kind == "mark") return state_.marks.push_back(record.at("mark"));
-    if (kind == "finish") return;
+    if (kind == "run" || kind == "resume")
+      begin_run(record);
+    if (kind == "run")
+      return take_head(record);
+    if (kind == "resume" || kind == "mark")
+      return state_.marks.push_back(record.at("mark"));
+    if (kind == "finish")
+      return;
     const size_t task = places_.at(record.at("task"));
-    if (kind == "start") return take_start(record, task);
-    if (kind == "end") return take_end(record, task);
-    if (kind != "skip") throw Error(ErrorCode::failed_precondition, cat("a record of kind ", kind));
+    if (kind == "start")
+      return take_start(record, task);
+    if (kind == "end")
+      return take_end(record, task);
+    if (kind != "skip")
+      throw Error(ErrorCode::failed_precondition, cat("a record of kind ", kind));
     state_.results[task].state = TaskState::skipped;
     state_.results[task].reason = record.at("reason");
   }
@@ -97,7 +107,9 @@ class JournalFold {
     attempt.timed_out = record.value("timed_out", false);
     result.reason = record.value("reason", "");
     result.last_json = record.value("json", "");
-    result.state = how == "done" ? TaskState::done : how == "failed" ? TaskState::failed : TaskState::waiting;
+    result.state = how == "done"     ? TaskState::done
+                   : how == "failed" ? TaskState::failed
+                                     : TaskState::waiting;
   }
 
   const std::vector<Task>& tasks_;
@@ -107,22 +119,26 @@ class JournalFold {
 
 // The JSON of a line (without its end) whose sum is right.
 std::optional<ReadJson> whole_record(std::string_view line) {
-  if (line.size() < kJournalSumChars + 2) return std::nullopt;
+  if (line.size() < kJournalSumChars + 2)
+    return std::nullopt;
   const std::string json(line.substr(kJournalSumChars + 1));
   const std::string whole = journal_line(json);
-  if (line != std::string_view(whole).substr(0, whole.size() - 1)) return std::nullopt;
+  if (line != std::string_view(whole).substr(0, whole.size() - 1))
+    return std::nullopt;
   ReadJson record = ReadJson::parse(json, nullptr, false);
-  if (!record.is_object()) return std::nullopt;
+  if (!record.is_object())
+    return std::nullopt;
   return record;
 }
 
-// What is wrong with the record's place; empty: nothing. Journals of before records had the sum of the one
-// before them begin without.
+// What is wrong with the record's place; empty: nothing. Journals of before records had the sum of
+// the one before them begin without.
 std::string misplaced(const ReadJson& record, const std::string& last_sum, bool& chained) {
   const std::string after = record.value(kJournalAfter, "");
   const bool follows = after.empty() ? !chained : after == last_sum;
   chained |= !after.empty();
-  if (follows) return {};
+  if (follows)
+    return {};
   return last_sum.empty()
              ? "one that does not begin a journal: those before it are gone"
              : "one that does not follow the line before it: one between them is gone, or changed";
@@ -130,7 +146,12 @@ std::string misplaced(const ReadJson& record, const std::string& last_sum, bool&
 
 [[noreturn]] void fail_at(const std::string& path, size_t number, const std::string& got) {
   throw Error(ErrorCode::failed_precondition,
-              cat("journal: expected whole records, got ", got, " (", path, ", line ", number,
+              cat("journal: expected whole records, got ",
+                  got,
+                  " (",
+                  path,
+                  ", line ",
+                  number,
                   "); restore the file, or begin anew with another --run-dir"));
 }
 
@@ -145,7 +166,8 @@ JournalState blank_state(size_t num_tasks) {
 
 void end_lost_attempts(JournalState& state) {
   for (TaskResult& result : state.results) {
-    if (result.state != TaskState::running) continue;
+    if (result.state != TaskState::running)
+      continue;
     result.state = TaskState::waiting;
     TaskAttempt& attempt = result.attempts.back();
     attempt.ended = std::max(attempt.began, state.seconds);
@@ -154,7 +176,8 @@ void end_lost_attempts(JournalState& state) {
 }
 
 double present_of(const JournalState& state, double wall) {
-  if (state.began_wall <= 0) return state.seconds;
+  if (state.began_wall <= 0)
+    return state.seconds;
   return std::max(state.seconds, state.began + wall - state.began_wall);
 }
 
@@ -174,10 +197,12 @@ JournalState read_journal(const std::string& run_dir, const std::vector<Task>& t
     const auto record = whole_record(line);
     from = has_end ? end + 1 : bytes.size();
     if (!record || !has_end) {
-      if (damaged == 0) damaged = number;
+      if (damaged == 0)
+        damaged = number;
       continue;
     }
-    if (damaged != 0) fail_at(path, damaged, "a damaged one with others after it");
+    if (damaged != 0)
+      fail_at(path, damaged, "a damaged one with others after it");
     if (const std::string wrong = misplaced(*record, state.last_sum, chained); !wrong.empty())
       fail_at(path, number, wrong);
     try {
@@ -189,7 +214,10 @@ JournalState read_journal(const std::string& run_dir, const std::vector<Task>& t
     state.last_sum = line.substr(0, kJournalSumChars);
   }
   if (damaged != 0) {
-    state.cut = cat("the last line (", damaged, ") is not whole: ", bytes.size() - state.good_bytes,
+    state.cut = cat("the last line (",
+                    damaged,
+                    ") is not whole: ",
+                    bytes.size() - state.good_bytes,
                     " bytes are cut off; a run that is killed while it writes leaves such a line");
   }
   return state;

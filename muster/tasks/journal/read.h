@@ -41,17 +41,17 @@ struct JournalState {
 // What a journal without records tells.
 JournalState blank_state(size_t num_tasks);
 
-// Reads the journal of a run folder, whether a run goes on there or not. A last line that is not whole is
-// left out and said. Throws: io; failed_precondition naming the line that is damaged, does not
-// follow the one before it, or does not fit the tasks.
+// Reads the journal of a run folder, whether a run goes on there or not. A last line that is not
+// whole is left out and said. Throws: io; failed_precondition naming the line that is damaged, does
+// not follow the one before it, or does not fit the tasks.
 JournalState read_journal(const std::string& run_dir, const std::vector<Task>& tasks);
 
-// For when the run that had started them was killed: every attempt that has no end is lost, and had one with
-// the journal's last record; its task waits again.
+// For when the run that had started them was killed: every attempt that has no end is lost, and had
+// one with the journal's last record; its task waits again.
 void end_lost_attempts(JournalState& state);
 
-// The present of a run that goes on, in its own seconds; `wall` is seconds since 1970. Never before what the
-// journal has, whatever clocks say.
+// The present of a run that goes on, in its own seconds; `wall` is seconds since 1970. Never before
+// what the journal has, whatever clocks say.
 double present_of(const JournalState& state, double wall);
 
 }  // namespace muster

@@ -7,7 +7,8 @@ namespace muster {
 std::map<std::string, std::string> to_texts(const TasksSettings& settings) {
   std::map<std::string, std::string> texts;
   const auto keep = [&](const char* name, const std::string& value) {
-    if (!value.empty()) texts[name] = value;
+    if (!value.empty())
+      texts[name] = value;
   };
   keep("gpus", settings.gpus ? settings.gpus->text : "");
   keep("cpus", settings.cpus > 0 ? cat(settings.cpus) : "");
@@ -20,7 +21,8 @@ std::map<std::string, std::string> to_texts(const TasksSettings& settings) {
   keep("numa-binding", settings.numa_binding ? to_string(*settings.numa_binding) : "");
   keep("visibility", settings.visibility ? to_string(*settings.visibility) : "");
   keep("no-lease", settings.lease ? "" : "yes");
-  if (settings.fail_fast) keep("fail-fast", *settings.fail_fast ? "yes" : "no");
+  if (settings.fail_fast)
+    keep("fail-fast", *settings.fail_fast ? "yes" : "no");
   keep("allow-nan", settings.allow_nan ? "yes" : "");
   return texts;
 }
@@ -30,7 +32,9 @@ TasksSettings settings_of(const std::map<std::string, std::string>& texts) {
     const auto found = texts.find(name);
     return found == texts.end() ? std::string() : found->second;
   };
-  const auto number = [&](const char* name) { return static_cast<int>(parse_int(text(name)).value_or(0)); };
+  const auto number = [&](const char* name) {
+    return static_cast<int>(parse_int(text(name)).value_or(0));
+  };
   TasksSettings settings{.cpus = number("cpus"),
                          .max_running = number("jobs"),
                          .inventory = text("inventory"),
@@ -40,12 +44,14 @@ TasksSettings settings_of(const std::map<std::string, std::string>& texts) {
                          .standalone = !text("standalone").empty(),
                          .lease = text("no-lease").empty(),
                          .allow_nan = text("allow-nan") == "yes"};
-  if (const std::string gpus = text("gpus"); !gpus.empty()) settings.gpus = Selection(gpus);
+  if (const std::string gpus = text("gpus"); !gpus.empty())
+    settings.gpus = Selection(gpus);
   if (const std::string binding = text("numa-binding"); !binding.empty())
     settings.numa_binding = parse_numa_binding(binding);
   if (const std::string what = text("visibility"); !what.empty())
     settings.visibility = parse_visibility(what);
-  if (const std::string first = text("fail-fast"); !first.empty()) settings.fail_fast = first == "yes";
+  if (const std::string first = text("fail-fast"); !first.empty())
+    settings.fail_fast = first == "yes";
   return settings;
 }
 

@@ -1,5 +1,5 @@
-// Where and how the tasks of a run are to run: what its command line said, kept in tasks.json for when it
-// goes on. Values and text.
+// Where and how the tasks of a run are to run: what its command line said, kept in tasks.json for
+// when it goes on. Values and text.
 #pragma once
 
 #include <map>
@@ -13,16 +13,16 @@
 namespace muster {
 
 struct TasksSettings {
-  std::optional<Selection> gpus = {};            // the only ones to use; nothing: all
-  int cpus = 0;                                  // of each host; 0: as many as it has
-  int max_running = 0;                           // tasks at a time at most; 0: no limit
-  std::string inventory = {};                    // a file, absolute, whose machines stand for the real ones
-  std::string hosts = {};                        // "a:4,b"; empty: not told
-  std::string ssh = {};                          // the command that reaches them; empty: ssh
-  std::string remote_muster = {};                // the path of `muster` there; empty: as here
-  bool standalone = false;                       // this machine alone
+  std::optional<Selection> gpus = {};  // the only ones to use; nothing: all
+  int cpus = 0;                        // of each host; 0: as many as it has
+  int max_running = 0;                 // tasks at a time at most; 0: no limit
+  std::string inventory = {};          // a file, absolute, whose machines stand for the real ones
+  std::string hosts = {};              // "a:4,b"; empty: not told
+  std::string ssh = {};                // the command that reaches them; empty: ssh
+  std::string remote_muster = {};      // the path of `muster` there; empty: as here
+  bool standalone = false;             // this machine alone
   std::optional<NumaBinding> numa_binding = {};  // nothing: node, where it can be had
-  std::optional<Visibility> visibility = {};     // of its GPUs, what a task's ranks see; nothing: job
+  std::optional<Visibility> visibility = {};  // of its GPUs, what a task's ranks see; nothing: job
   bool lease = true;
   std::optional<bool> fail_fast = {};
   bool allow_nan = false;  // a result that is no finite number is no failure
@@ -31,7 +31,8 @@ struct TasksSettings {
 // By the flags' names; what was not told is not there.
 std::map<std::string, std::string> to_texts(const TasksSettings& settings);
 
-// Names of no setting are passed over. Throws: invalid_argument for a text that its setting does not accept.
+// Names of no setting are passed over. Throws: invalid_argument for a text that its setting does
+// not accept.
 TasksSettings settings_of(const std::map<std::string, std::string>& texts);
 
 }  // namespace muster

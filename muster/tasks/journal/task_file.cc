@@ -31,22 +31,35 @@ TaskNeed need_of(const FileJson& json) {
 
 FileJson json_of(const Task& task) {
   FileJson json = {{"name", task.name}, {"argv", task.argv}};
-  if (!task.environment.empty()) json["env"] = task.environment;
-  if (!task.directory.empty()) json["dir"] = task.directory;
+  if (!task.environment.empty())
+    json["env"] = task.environment;
+  if (!task.directory.empty())
+    json["dir"] = task.directory;
   json["needs"] = FileJson::array();
-  for (const TaskNeed& need : task.needs) json["needs"].push_back(json_of(need));
-  if (!task.on.empty()) json["on"] = task.on;
-  if (task.ranks != 1) json["ranks"] = task.ranks;
-  if (!task.after.empty()) json["after"] = task.after;
-  if (task.priority != 0) json["priority"] = task.priority;
-  if (task.retries != 0) json["retries"] = task.retries;
+  for (const TaskNeed& need : task.needs)
+    json["needs"].push_back(json_of(need));
+  if (!task.on.empty())
+    json["on"] = task.on;
+  if (task.ranks != 1)
+    json["ranks"] = task.ranks;
+  if (!task.after.empty())
+    json["after"] = task.after;
+  if (task.priority != 0)
+    json["priority"] = task.priority;
+  if (task.retries != 0)
+    json["retries"] = task.retries;
   json["back_off_ms"] = task.back_off.count();
-  if (task.time_limit) json["time_limit_ms"] = task.time_limit->count();
-  if (!task.parameters.empty()) json["parameters"] = task.parameters;
+  if (task.time_limit)
+    json["time_limit_ms"] = task.time_limit->count();
+  if (!task.parameters.empty())
+    json["parameters"] = task.parameters;
   const NeedPlaces& places = task.places;
-  for (const auto& [key, at] : {std::pair("at", task.at), std::pair("needs_at", places.needs),
-                                std::pair("on_at", places.on), std::pair("ranks_at", places.ranks)}) {
-    if (at.line != 0) json[key] = {at.line, at.column};
+  for (const auto& [key, at] : {std::pair("at", task.at),
+                                std::pair("needs_at", places.needs),
+                                std::pair("on_at", places.on),
+                                std::pair("ranks_at", places.ranks)}) {
+    if (at.line != 0)
+      json[key] = {at.line, at.column};
   }
   return json;
 }
@@ -55,7 +68,8 @@ Task task_of(const FileJson& json) {
   Task task{.name = json.at("name"), .argv = json.at("argv")};
   task.environment = json.value("env", Environment());
   task.directory = json.value("dir", "");
-  for (const FileJson& need : json.at("needs")) task.needs.push_back(need_of(need));
+  for (const FileJson& need : json.at("needs"))
+    task.needs.push_back(need_of(need));
   task.on = json.value("on", "");
   task.ranks = json.value("ranks", 1);
   task.after = json.value("after", std::vector<std::string>());
@@ -70,7 +84,8 @@ Task task_of(const FileJson& json) {
     return found == json.end() ? SpecPosition() : SpecPosition{found->at(0), found->at(1)};
   };
   task.at = position("at");
-  task.places = {.needs = position("needs_at"), .on = position("on_at"), .ranks = position("ranks_at")};
+  task.places = {
+      .needs = position("needs_at"), .on = position("on_at"), .ranks = position("ranks_at")};
   return task;
 }
 
@@ -79,8 +94,9 @@ std::string line_of(const FileJson& json, const std::string& name) {
   try {
     return json.dump() + "\n";
   } catch (const FileJson::type_error&) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("task ", printable(name), ": expected texts in UTF-8, got other bytes; correct them"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("task ", printable(name), ": expected texts in UTF-8, got other bytes; correct them"));
   }
 }
 
@@ -92,7 +108,8 @@ std::string task_file_path(const std::string& run_dir) {
 
 std::string to_text(const TaskFile& file) {
   std::string text = line_of({{"schema", kTasksSchema}, {"settings", file.settings}}, "settings");
-  for (const Task& task : file.tasks) text += line_of(json_of(task), task.name);
+  for (const Task& task : file.tasks)
+    text += line_of(json_of(task), task.name);
   return text;
 }
 
@@ -113,8 +130,13 @@ TaskFile task_file_of(const std::string& text, const std::string& source) {
       }
     } catch (const std::exception& error) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("expected a run's own list of tasks, got ", error.what(), " (", source, ", line ",
-                      number, "); begin anew with another --run-dir"));
+                  cat("expected a run's own list of tasks, got ",
+                      error.what(),
+                      " (",
+                      source,
+                      ", line ",
+                      number,
+                      "); begin anew with another --run-dir"));
     }
     from = end + 1;
   }

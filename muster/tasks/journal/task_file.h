@@ -1,5 +1,6 @@
-// `<run_dir>/tasks.json`: the tasks of a run as they were when it began, a task a line, after a line with the
-// run's settings. So that a run can go on when its spec file has changed or is gone. Values and text.
+// `<run_dir>/tasks.json`: the tasks of a run as they were when it began, a task a line, after a
+// line with the run's settings. So that a run can go on when its spec file has changed or is gone.
+// Values and text.
 #pragma once
 
 #include <map>

@@ -19,16 +19,17 @@ constexpr size_t kCardLines = 20;
 constexpr size_t kLinesWithCard = 80;
 constexpr std::string_view kByMuster = "[muster] ";
 
-// Where the card of a job begins with which the log ends: the task was that job. Else the end of the lines,
-// also where the task has gone on after such a card.
+// Where the card of a job begins with which the log ends: the task was that job. Else the end of
+// the lines, also where the task has gone on after such a card.
 std::vector<std::string>::const_iterator card_in(const std::vector<std::string>& lines) {
   const auto begins_card = [](const std::string& line) {
-    return line.starts_with("[muster] rank ") &&
-           (line.find(" failed: ") != std::string::npos || line.find(" first: ") != std::string::npos ||
-            line.find(" failed of ") != std::string::npos);
+    return line.starts_with("[muster] rank ") && (line.find(" failed: ") != std::string::npos ||
+                                                  line.find(" first: ") != std::string::npos ||
+                                                  line.find(" failed of ") != std::string::npos);
   };
   const auto last = std::find_if(lines.rbegin(), lines.rend(), begins_card);
-  if (last == lines.rend()) return lines.end();
+  if (last == lines.rend())
+    return lines.end();
   const bool ends_log = std::all_of(last.base(), lines.end(), [](const std::string& line) {
     return line.starts_with("  ") || line.starts_with(kByMuster);
   });
@@ -38,16 +39,23 @@ std::vector<std::string>::const_iterator card_in(const std::vector<std::string>&
 std::string quoted(std::vector<std::string>::const_iterator from,
                    std::vector<std::string>::const_iterator to) {
   std::string out;
-  for (; from != to; ++from) out += cat("    | ", *from, "\n");
+  for (; from != to; ++from)
+    out += cat("    | ", *from, "\n");
   return out;
 }
 
-// That card as the task's, since it says all that the task's would. What it has left out, as it stood right
-// above, does not stand there any more.
-std::string card_of_job(const Task& task, const TaskAttempt& attempt, const std::vector<std::string>& lines,
+// That card as the task's, since it says all that the task's would. What it has left out, as it
+// stood right above, does not stand there any more.
+std::string card_of_job(const Task& task,
+                        const TaskAttempt& attempt,
+                        const std::vector<std::string>& lines,
                         std::vector<std::string>::const_iterator card) {
-  std::string out = cat(kByMuster, printable(task.name), " failed: ", card->substr(kByMuster.size()),
-                        restart_text(attempt), "\n");
+  std::string out = cat(kByMuster,
+                        printable(task.name),
+                        " failed: ",
+                        card->substr(kByMuster.size()),
+                        restart_text(attempt),
+                        "\n");
   for (auto line = card + 1; line != lines.end() && line->starts_with("  "); ++line) {
     if (!line->starts_with("  said ")) {
       out += *line + "\n";
@@ -64,7 +72,8 @@ std::string card_of_job(const Task& task, const TaskAttempt& attempt, const std:
 std::string describe_devices(const TaskAttempt& attempt) {
   if (attempt.gpu_indices.empty())
     return attempt.cpus.empty() ? std::string("the CPU") : cat("CPUs ", to_cpu_list(attempt.cpus));
-  if (attempt.gpu_fraction < 1) return cat(attempt.gpu_fraction, " of GPU ", attempt.gpu_indices[0]);
+  if (attempt.gpu_fraction < 1)
+    return cat(attempt.gpu_fraction, " of GPU ", attempt.gpu_indices[0]);
   return cat(attempt.gpu_indices.size() == 1 ? "GPU " : "GPUs ", join(attempt.gpu_indices, ", "));
 }
 
@@ -73,23 +82,29 @@ std::string restart_text(const TaskAttempt& attempt) {
 }
 
 std::string task_card(const Task& task, const TaskResult& result) {
-  std::string out = cat("[muster] ", printable(task.name), " failed: ", printable(result.reason), "\n");
-  if (result.attempts.empty()) return out;
+  std::string out =
+      cat("[muster] ", printable(task.name), " failed: ", printable(result.reason), "\n");
+  if (result.attempts.empty())
+    return out;
   const TaskAttempt& attempt = result.attempts.back();
   const Fd log(::open(attempt.log.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   std::vector<std::string> lines = last_lines_of_log(log.get(), kLinesWithCard);
   const auto card = card_in(lines);
   const bool by_itself = attempt.signal == 0 ? attempt.exit_code != 0 : task.ranks > 1;
-  if (card != lines.end() && by_itself && !attempt.timed_out) return card_of_job(task, attempt, lines, card);
-  if (lines.size() > kCardLines) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(kCardLines));
+  if (card != lines.end() && by_itself && !attempt.timed_out)
+    return card_of_job(task, attempt, lines, card);
+  if (lines.size() > kCardLines)
+    lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(kCardLines));
   const double after = attempt.ended.value_or(attempt.began) - attempt.began;
   out += cat("  where     host ", attempt.host, ", ", describe_devices(attempt), "\n");
-  out += cat("  when      ", format_seconds(after), " after its start", restart_text(attempt), "\n");
+  out +=
+      cat("  when      ", format_seconds(after), " after its start", restart_text(attempt), "\n");
   WorkerExit exit{.exit_code = attempt.exit_code, .signal = attempt.signal};
   exit.last_lines = std::move(lines);
   if (const std::string meaning = failure_meaning(exit); !meaning.empty())
     out += cat("  meaning   ", meaning, "\n");
-  if (!exit.last_lines.empty()) out += "  last lines\n";
+  if (!exit.last_lines.empty())
+    out += "  last lines\n";
   out += quoted(exit.last_lines.begin(), exit.last_lines.end());
   return out + cat("  log       ", attempt.log, "\n");
 }

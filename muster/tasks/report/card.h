@@ -1,4 +1,5 @@
-// What is said of a task: where it runs, and when it ended badly a card, as `muster run` gives one for a job.
+// What is said of a task: where it runs, and when it ended badly a card, as `muster run` gives one
+// for a job.
 #pragma once
 
 #include <string>
@@ -7,8 +8,8 @@
 
 namespace muster {
 
-// Several lines: what, where, when, what a well-known error means, the log's last lines. Reads the log of the
-// last attempt; without it the card says less.
+// Several lines: what, where, when, what a well-known error means, the log's last lines. Reads the
+// log of the last attempt; without it the card says less.
 std::string task_card(const Task& task, const TaskResult& result);
 
 // "GPU 2", "0.5 of GPU 3", "GPUs 0, 1", "the CPU", "CPUs 4-7".

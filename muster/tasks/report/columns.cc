@@ -13,18 +13,21 @@
 
 namespace muster {
 
-ResultColumns result_columns(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {
+ResultColumns result_columns(const std::vector<Task>& tasks,
+                             const std::vector<TaskResult>& results) {
   check_results(tasks, results);
   ResultColumns columns;
   std::set<std::string> parameters;
   for (const Task& task : tasks) {
-    for (const auto& [name, value] : task.parameters) parameters.insert(name);
+    for (const auto& [name, value] : task.parameters)
+      parameters.insert(name);
   }
   columns.parameters.assign(parameters.begin(), parameters.end());
   std::unordered_set<std::string> seen;
   for (const TaskResult& result : results) {
     for (auto& [name, value] : fields_of(result.last_json)) {
-      if (seen.insert(name).second) columns.fields.push_back(name);
+      if (seen.insert(name).second)
+        columns.fields.push_back(name);
     }
   }
   return columns;
@@ -32,9 +35,11 @@ ResultColumns result_columns(const std::vector<Task>& tasks, const std::vector<T
 
 ResultFields fields_of(const std::string& json_line) {
   ResultFields fields;
-  if (json_line.empty()) return fields;
+  if (json_line.empty())
+    return fields;
   const auto document = nlohmann::ordered_json::parse(json_line, nullptr, false);
-  if (!document.is_object()) return fields;
+  if (!document.is_object())
+    return fields;
   for (const auto& [name, value] : document.items()) {
     fields.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
   }
@@ -42,15 +47,16 @@ ResultFields fields_of(const std::string& json_line) {
 }
 
 std::string field(const ResultFields& fields, const std::string& name) {
-  const auto found =
-      std::find_if(fields.begin(), fields.end(), [&](const auto& pair) { return pair.first == name; });
+  const auto found = std::find_if(
+      fields.begin(), fields.end(), [&](const auto& pair) { return pair.first == name; });
   return found == fields.end() ? "" : found->second;
 }
 
 std::optional<double> number_in(const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if (error != std::errc() || end != text.data() + text.size())
+    return std::nullopt;
   return value;
 }
 
@@ -60,7 +66,8 @@ std::string devices_text(const TaskAttempt& attempt, bool with_host) {
     const std::string part = attempt.gpu_fraction < 1 ? cat(" (", attempt.gpu_fraction, ")") : "";
     return cat(host, "GPU ", join(attempt.gpu_indices, ","), part);
   }
-  if (!attempt.devices.empty()) return host + join(attempt.devices, ",");
+  if (!attempt.devices.empty())
+    return host + join(attempt.devices, ",");
   return attempt.cpus.empty() ? host + "CPU" : cat(host, "CPU ", to_cpu_list(attempt.cpus));
 }
 
@@ -69,25 +76,33 @@ std::string restarts_text(const TaskResult& result) {
 }
 
 std::string end_text(const TaskAttempt& attempt) {
-  if (!attempt.ended) return "running";
-  if (attempt.lost) return "lost with its run or host";
-  if (attempt.timed_out) return "time limit";
-  if (attempt.signal != 0) return signal_name(attempt.signal);
-  if (has_stopped(attempt)) return cat("stopped (exit code ", attempt.exit_code, ")");
+  if (!attempt.ended)
+    return "running";
+  if (attempt.lost)
+    return "lost with its run or host";
+  if (attempt.timed_out)
+    return "time limit";
+  if (attempt.signal != 0)
+    return signal_name(attempt.signal);
+  if (has_stopped(attempt))
+    return cat("stopped (exit code ", attempt.exit_code, ")");
   return attempt.exit_code == 0 ? "" : cat("exit code ", attempt.exit_code);
 }
 
 std::string state_text(const TaskResult& result) {
   const std::string state = to_string(result.state);
-  if (result.state != TaskState::failed || result.attempts.empty()) return state;
+  if (result.state != TaskState::failed || result.attempts.empty())
+    return state;
   const TaskAttempt& last = result.attempts.back();
   return last.signal != 0 || last.timed_out ? cat(state, " (", end_text(last), ")") : state;
 }
 
 void check_results(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {
-  if (tasks.size() == results.size()) return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("results: expected one for each of ", tasks.size(), " tasks, got ", results.size()));
+  if (tasks.size() == results.size())
+    return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("results: expected one for each of ", tasks.size(), " tasks, got ", results.size()));
 }
 
 }  // namespace muster

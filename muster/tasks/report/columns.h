@@ -1,5 +1,5 @@
-// A task's result as cells of named columns, which the table and the CSV share. For results*.cc; a private
-// header.
+// A task's result as cells of named columns, which the table and the CSV share. For results*.cc; a
+// private header.
 #pragma once
 
 #include <optional>
@@ -16,9 +16,11 @@ struct ResultColumns {
   std::vector<std::string> fields = {};  // of the JSON lines, in the order in which they were met
 };
 
-ResultColumns result_columns(const std::vector<Task>& tasks, const std::vector<TaskResult>& results);
+ResultColumns result_columns(const std::vector<Task>& tasks,
+                             const std::vector<TaskResult>& results);
 
-// The JSON line's fields in its order: texts as they are, all else as JSON. None when it is no object.
+// The JSON line's fields in its order: texts as they are, all else as JSON. None when it is no
+// object.
 using ResultFields = std::vector<std::pair<std::string, std::string>>;
 ResultFields fields_of(const std::string& json_line);
 
@@ -28,11 +30,12 @@ std::string field(const ResultFields& fields, const std::string& name);
 // The number that the whole text is; nothing: it is none.
 std::optional<double> number_in(const std::string& text);
 
-// "GPU 0,2", "GPU 1 (0.5)", "CPU 4-7", "a: GPU 0" where hosts are told apart; empty: it was not started.
+// "GPU 0,2", "GPU 1 (0.5)", "CPU 4-7", "a: GPU 0" where hosts are told apart; empty: it was not
+// started.
 std::string devices_text(const TaskAttempt& attempt, bool with_host);
 
-// How often it was started again: the number of its last attempt, which counts from 0. Empty: it was not
-// started.
+// How often it was started again: the number of its last attempt, which counts from 0. Empty: it
+// was not started.
 std::string restarts_text(const TaskResult& result);
 
 // "exit code 3", "SIGKILL", "time limit", "running"; empty: it ended well.

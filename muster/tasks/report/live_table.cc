@@ -26,14 +26,16 @@ std::string cut_to(const std::string& text, int width) {
   int shown = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     const bool begins = (static_cast<unsigned char>(text[i]) & 0xc0U) != 0x80U;
-    if (begins && ++shown > width) return text.substr(0, i);
+    if (begins && ++shown > width)
+      return text.substr(0, i);
   }
   return text;
 }
 
 // That the last attempt took.
 double seconds_of(const TaskResult& result) {
-  if (result.attempts.empty()) return 0;
+  if (result.attempts.empty())
+    return 0;
   const TaskAttempt& attempt = result.attempts.back();
   return attempt.ended.value_or(attempt.began) - attempt.began;
 }
@@ -41,7 +43,8 @@ double seconds_of(const TaskResult& result) {
 }  // namespace
 
 LiveTableOptions live_table_options(bool quiet) {
-  LiveTableOptions options{.fd = STDERR_FILENO, .table = ::isatty(STDERR_FILENO) != 0, .quiet = quiet};
+  LiveTableOptions options{
+      .fd = STDERR_FILENO, .table = ::isatty(STDERR_FILENO) != 0, .quiet = quiet};
   winsize size = {};
   if (options.table && ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
     options.rows = size.ws_row;
@@ -50,7 +53,8 @@ LiveTableOptions live_table_options(bool quiet) {
   return options;
 }
 
-LiveTable::LiveTable(const std::vector<Task>& tasks, LiveTableOptions options,
+LiveTable::LiveTable(const std::vector<Task>& tasks,
+                     LiveTableOptions options,
                      const std::vector<TaskResult>& before)
     : tasks_(tasks), options_(options) {
   likes_of_.reserve(tasks.size());
@@ -59,7 +63,8 @@ LiveTable::LiveTable(const std::vector<Task>& tasks, LiveTableOptions options,
     ++likes_[likes_of_.back()].left;
   }
   for (size_t i = 0; i < before.size(); ++i) {
-    if (before[i].state == TaskState::done) count_done(i, before[i]);
+    if (before[i].state == TaskState::done)
+      count_done(i, before[i]);
   }
 }
 
@@ -69,7 +74,8 @@ LiveTable::~LiveTable() {
 }
 
 std::string LiveTable::where_of(const TaskAttempt& attempt) const {
-  return options_.hosts ? cat(describe_devices(attempt), " of ", attempt.host) : describe_devices(attempt);
+  return options_.hosts ? cat(describe_devices(attempt), " of ", attempt.host)
+                        : describe_devices(attempt);
 }
 
 size_t LiveTable::like_of(const Task& task) {
@@ -77,14 +83,20 @@ size_t LiveTable::like_of(const Task& task) {
                           : task.argv.empty() ? std::string()
                                               : task.argv[0];
   const auto [place, is_new] = like_numbers_.emplace(key, likes_.size());
-  if (is_new) likes_.emplace_back();
+  if (is_new)
+    likes_.emplace_back();
   return place->second;
 }
 
 void LiveTable::started(size_t task, const TaskAttempt& attempt) {
   running_[task] = attempt;
-  if (options_.table || options_.quiet) return;
-  say(cat("[muster] ", printable(tasks_[task].name), " started on ", where_of(attempt), restart_text(attempt),
+  if (options_.table || options_.quiet)
+    return;
+  say(cat("[muster] ",
+          printable(tasks_[task].name),
+          " started on ",
+          where_of(attempt),
+          restart_text(attempt),
           "\n"));
 }
 
@@ -100,23 +112,39 @@ void LiveTable::ended(size_t task, const TaskResult& result) {
   running_.erase(task);
   const std::string name = printable(tasks_[task].name);
   const std::string span = format_seconds(seconds_of(result));
-  if (!result.attempts.empty() && has_stopped(result.attempts.back()) && result.state != TaskState::failed) {
-    if (options_.quiet) return;
-    return say(
-        cat("[muster] ", name, " stopped after ", span, " (exit code 75), and is to be started again\n"));
+  if (!result.attempts.empty() && has_stopped(result.attempts.back()) &&
+      result.state != TaskState::failed) {
+    if (options_.quiet)
+      return;
+    return say(cat("[muster] ",
+                   name,
+                   " stopped after ",
+                   span,
+                   " (exit code 75), and is to be started again\n"));
   }
   if (result.state == TaskState::waiting)
-    return say(cat("[muster] ", name, " failed (", printable(result.reason), "); muster tries it again\n"));
+    return say(cat(
+        "[muster] ", name, " failed (", printable(result.reason), "); muster tries it again\n"));
   if (result.state == TaskState::failed) {
     ++num_ended_;
     --likes_[likes_of_[task]].left;
     return say(task_card(tasks_[task], result));
   }
   const bool done = result.state == TaskState::done;
-  if (done) count_done(task, result);
-  if (options_.table || options_.quiet) return;
+  if (done)
+    count_done(task, result);
+  if (options_.table || options_.quiet)
+    return;
   // What was interrupted has not ended for good: it is for the run that goes on.
-  say(done ? cat("[muster] ", name, " done in ", span, " (", num_ended_, " of ", tasks_.size(), ")\n")
+  say(done ? cat("[muster] ",
+                 name,
+                 " done in ",
+                 span,
+                 " (",
+                 num_ended_,
+                 " of ",
+                 tasks_.size(),
+                 ")\n")
            : cat("[muster] ", name, " interrupted after ", span, "\n"));
 }
 
@@ -125,12 +153,14 @@ void LiveTable::refused(size_t task, const TaskResult& result) {
   const std::string name = printable(tasks_[task].name);
   if (result.state == TaskState::skipped)
     return say(cat("[muster] ", name, " skipped: ", result.reason, "\n"));
-  say(cat("[muster] ", name, " could not begin (", printable(result.reason), "), and starts again\n"));
+  say(cat(
+      "[muster] ", name, " could not begin (", printable(result.reason), "), and starts again\n"));
 }
 
 void LiveTable::skipped(const std::vector<size_t>& tasks, const std::string& reason) {
   num_ended_ += tasks.size();
-  for (const size_t task : tasks) --likes_[likes_of_[task]].left;
+  for (const size_t task : tasks)
+    --likes_[likes_of_[task]].left;
   if (tasks.size() > kMostSkippedNamed)
     return say(cat("[muster] ", tasks.size(), " tasks skipped: ", reason, "\n"));
   for (const size_t task : tasks)
@@ -144,29 +174,35 @@ void LiveTable::note(const std::string& text) {
 
 void LiveTable::say(const std::string& lines) {
   pending_ += lines;
-  if (pending_.size() > kFlushBytes) flush();
+  if (pending_.size() > kFlushBytes)
+    flush();
 }
 
 // Nobody is waited for twice: a reader that has stopped costs the lines.
 void LiveTable::flush() {
-  if (pending_.empty()) return;
+  if (pending_.empty())
+    return;
   wipe();
   write_within(options_.fd, pending_, kReaderPatience);
   pending_.clear();
 }
 
 void LiveTable::wipe() {
-  if (drawn_ == 0) return;
+  if (drawn_ == 0)
+    return;
   write_within(options_.fd, cat("\x1b[", drawn_, "A\x1b[J"), kReaderPatience);
   drawn_ = 0;
 }
 
-// By the mean of like tasks, less what those that run have had of theirs; nothing where too little is known.
+// By the mean of like tasks, less what those that run have had of theirs; nothing where too little
+// is known.
 std::string LiveTable::time_left(size_t at_a_time, double now) const {
   double work = 0;
   for (const Like& like : likes_) {
-    if (like.left == 0) continue;
-    if (like.done == 0) return {};
+    if (like.left == 0)
+      continue;
+    if (like.done == 0)
+      return {};
     work += static_cast<double>(like.left) * like.mean();
   }
   double longest = 0;  // of those that run
@@ -176,7 +212,8 @@ std::string LiveTable::time_left(size_t at_a_time, double now) const {
     work -= mean - left;
     longest = std::max(longest, left);
   }
-  const double seconds = std::max(longest, work / static_cast<double>(std::max<size_t>(1, at_a_time)));
+  const double seconds =
+      std::max(longest, work / static_cast<double>(std::max<size_t>(1, at_a_time)));
   return seconds < kLeastTimeLeft ? std::string()
                                   : cat(", about ", format_seconds(std::ceil(seconds)), " left");
 }
@@ -188,17 +225,28 @@ std::vector<std::string> LiveTable::lines(const TaskSchedule& schedule, double n
   for (const PoolHost& host : schedule.pool().hosts()) {
     cpus += host.cpus - host.cpus_left;
     all_cpus += host.cpus;
-    for (const PoolGpu& gpu : host.gpus) units += kWholeGpu - gpu.units_left;
+    for (const PoolGpu& gpu : host.gpus)
+      units += kWholeGpu - gpu.units_left;
   }
-  std::string head = cat(running_.size(), " running · ", schedule.count(TaskState::waiting), " waiting · ",
-                         schedule.count(TaskState::done), " done");
+  std::string head = cat(running_.size(),
+                         " running · ",
+                         schedule.count(TaskState::waiting),
+                         " waiting · ",
+                         schedule.count(TaskState::done),
+                         " done");
   if (const size_t failed = schedule.count(TaskState::failed); failed > 0)
     head += cat(" · ", failed, " failed");
   if (const size_t skipped = schedule.count(TaskState::skipped); skipped > 0)
     head += cat(" · ", skipped, " skipped");
   if (schedule.pool().num_gpus() > 0)
-    head += cat("   GPUs ", static_cast<double>(units) / kWholeGpu, " of ", schedule.pool().num_gpus());
-  head += cat("   CPUs ", cpus, " of ", all_cpus, "   ", format_seconds(std::floor(now)),
+    head +=
+        cat("   GPUs ", static_cast<double>(units) / kWholeGpu, " of ", schedule.pool().num_gpus());
+  head += cat("   CPUs ",
+              cpus,
+              " of ",
+              all_cpus,
+              "   ",
+              format_seconds(std::floor(now)),
               time_left(schedule.running().size(), now));
   std::vector<std::string> lines = {cut_to(head, options_.columns)};
   size_t width = 0;
@@ -212,19 +260,25 @@ std::vector<std::string> LiveTable::lines(const TaskSchedule& schedule, double n
     }
     std::string name = printable(tasks_[task].name);
     name.resize(std::max(width, name.size()), ' ');
-    lines.push_back(cut_to(
-        cat("  ", name, "  ", where_of(attempt), "  ", format_seconds(std::floor(now - attempt.began))),
-        options_.columns));
+    lines.push_back(cut_to(cat("  ",
+                               name,
+                               "  ",
+                               where_of(attempt),
+                               "  ",
+                               format_seconds(std::floor(now - attempt.began))),
+                           options_.columns));
   }
   return lines;
 }
 
 void LiveTable::tick(const TaskSchedule& schedule, double now) {
   const auto moment = Clock::now();
-  if (moment - last_drawn_ < kDrawEvery) return;
+  if (moment - last_drawn_ < kDrawEvery)
+    return;
   last_drawn_ = moment;
   flush();
-  if (!options_.table) return;
+  if (!options_.table)
+    return;
   wipe();
   const std::vector<std::string> table = lines(schedule, now);
   write_within(options_.fd, join(table, "\n") + "\n", kReaderPatience);

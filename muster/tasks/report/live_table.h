@@ -1,5 +1,6 @@
-// What people see of a run on standard error while it goes on: on a terminal a table that is drawn again and
-// again, below the lines that stay; elsewhere a line for each event. Called by the runner by way of RunView.
+// What people see of a run on standard error while it goes on: on a terminal a table that is drawn
+// again and again, below the lines that stay; elsewhere a line for each event. Called by the runner
+// by way of RunView.
 #pragma once
 
 #include <map>
@@ -25,8 +26,10 @@ LiveTableOptions live_table_options(bool quiet);
 
 class LiveTable : public RunView {
  public:
-  // `tasks` must outlive it. `before`: what earlier runs came to; what they did counts as done here too.
-  LiveTable(const std::vector<Task>& tasks, LiveTableOptions options,
+  // `tasks` must outlive it. `before`: what earlier runs came to; what they did counts as done here
+  // too.
+  LiveTable(const std::vector<Task>& tasks,
+            LiveTableOptions options,
             const std::vector<TaskResult>& before = {});
   ~LiveTable() override;
 

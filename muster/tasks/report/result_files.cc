@@ -26,20 +26,25 @@ bool is_device_or_pipe(const std::string& path) {
 }
 
 void write_result_file(const std::string& path, const std::string& text) {
-  if (!is_device_or_pipe(path)) return write_file(path, text);
+  if (!is_device_or_pipe(path))
+    return write_file(path, text);
   const Fd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (!fd.valid()) fail_errno(cat("cannot open '", path, "'"), errno);
+  if (!fd.valid())
+    fail_errno(cat("cannot open '", path, "'"), errno);
   write_all(fd.get(), text, path);
 }
 
-// 0, or why the file could not be written. A file is made anew beside it and renamed, so that must be
-// possible.
+// 0, or why the file could not be written. A file is made anew beside it and renamed, so that must
+// be possible.
 int why_not_writable(const std::string& path) {
-  if (std::filesystem::is_directory(path)) return EISDIR;
-  if (is_device_or_pipe(path)) return ::access(path.c_str(), W_OK) == 0 ? 0 : errno;
+  if (std::filesystem::is_directory(path))
+    return EISDIR;
+  if (is_device_or_pipe(path))
+    return ::access(path.c_str(), W_OK) == 0 ? 0 : errno;
   const std::string aside = name_aside(path);
   const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (!fd.valid()) return errno;
+  if (!fd.valid())
+    return errno;
   ::unlink(aside.c_str());
   return 0;
 }
@@ -47,19 +52,29 @@ int why_not_writable(const std::string& path) {
 }  // namespace
 
 void check_result_files(const ResultFiles& files) {
-  for (const auto& [flag, path] : {std::pair("--csv", files.csv), std::pair("--html", files.html)}) {
+  for (const auto& [flag, path] :
+       {std::pair("--csv", files.csv), std::pair("--html", files.html)}) {
     const int problem = path.empty() ? 0 : why_not_writable(path);
-    if (problem == 0) continue;
-    fail_usage(cat(flag, ": expected a file that can be written, got '", printable(path),
-                   "': ", std::strerror(problem), "; give another"));
+    if (problem == 0)
+      continue;
+    fail_usage(cat(flag,
+                   ": expected a file that can be written, got '",
+                   printable(path),
+                   "': ",
+                   std::strerror(problem),
+                   "; give another"));
   }
 }
 
-void write_result_files(const ResultFiles& files, const std::vector<Task>& tasks,
-                        const std::vector<TaskResult>& results, const Inventory& inventory,
+void write_result_files(const ResultFiles& files,
+                        const std::vector<Task>& tasks,
+                        const std::vector<TaskResult>& results,
+                        const Inventory& inventory,
                         const std::string& title) {
-  if (!files.csv.empty()) write_result_file(files.csv, results_csv(tasks, results));
-  if (!files.html.empty()) write_result_file(files.html, timeline_html(tasks, results, inventory, title));
+  if (!files.csv.empty())
+    write_result_file(files.csv, results_csv(tasks, results));
+  if (!files.html.empty())
+    write_result_file(files.html, timeline_html(tasks, results, inventory, title));
 }
 
 }  // namespace muster

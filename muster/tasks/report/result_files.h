@@ -1,4 +1,5 @@
-// The files that a run's results go to. For the run's spine, before anything starts and when all has ended.
+// The files that a run's results go to. For the run's spine, before anything starts and when all
+// has ended.
 #pragma once
 
 #include <string>
@@ -19,8 +20,10 @@ struct ResultFiles {
 void check_result_files(const ResultFiles& files);
 
 // A device or a pipe is written as it is; a file is replaced by a whole one. Throws: io.
-void write_result_files(const ResultFiles& files, const std::vector<Task>& tasks,
-                        const std::vector<TaskResult>& results, const Inventory& inventory,
+void write_result_files(const ResultFiles& files,
+                        const std::vector<Task>& tasks,
+                        const std::vector<TaskResult>& results,
+                        const Inventory& inventory,
                         const std::string& title);
 
 }  // namespace muster

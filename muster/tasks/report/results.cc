@@ -13,7 +13,8 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 OrderedJson attempt_json(const TaskAttempt& attempt) {
-  OrderedJson json = {{"attempt", attempt.attempt}, {"host", attempt.host}, {"devices", attempt.devices}};
+  OrderedJson json = {
+      {"attempt", attempt.attempt}, {"host", attempt.host}, {"devices", attempt.devices}};
   json["gpus"] = attempt.gpu_indices;
   json["gpu_fraction"] = attempt.gpu_fraction;
   json["cpus"] = attempt.cpus;
@@ -37,22 +38,26 @@ OrderedJson task_json(const Task& task, const TaskResult& result) {
   const auto printed = OrderedJson::parse(result.last_json, nullptr, false);
   json["result"] = printed.is_object() ? printed : OrderedJson(nullptr);
   json["attempts"] = OrderedJson::array();
-  for (const TaskAttempt& attempt : result.attempts) json["attempts"].push_back(attempt_json(attempt));
+  for (const TaskAttempt& attempt : result.attempts)
+    json["attempts"].push_back(attempt_json(attempt));
   return json;
 }
 
 // Quoted where RFC 4180 wants it.
 std::string csv_cell(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  if (text.find_first_of(",\"\r\n") == std::string::npos)
+    return text;
   std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  for (const char c : text)
+    quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
   return quoted + "\"";
 }
 
 void append_csv_row(std::string& out, const std::vector<std::string>& cells) {
   bool first = true;
   for (const std::string& cell : cells) {
-    if (!first) out += ',';
+    if (!first)
+      out += ',';
     first = false;
     out += csv_cell(cell);
   }
@@ -60,8 +65,15 @@ void append_csv_row(std::string& out, const std::vector<std::string>& cells) {
 }
 
 const std::vector<std::string>& csv_columns() {
-  static const std::vector<std::string> columns = {"state",   "reason",    "restarts", "host",     "devices",
-                                                   "seconds", "exit_code", "signal",   "timed_out"};
+  static const std::vector<std::string> columns = {"state",
+                                                   "reason",
+                                                   "restarts",
+                                                   "host",
+                                                   "devices",
+                                                   "seconds",
+                                                   "exit_code",
+                                                   "signal",
+                                                   "timed_out"};
   return columns;
 }
 
@@ -82,15 +94,20 @@ std::vector<std::string> csv_facts(const TaskResult& result) {
     cells.resize(csv_columns().size());
     return cells;
   }
-  cells.insert(cells.end(), {last.signal == 0 ? cat(last.exit_code) : "", cat(last.signal),
-                             last.timed_out ? "true" : "false"});
+  cells.insert(cells.end(),
+               {last.signal == 0 ? cat(last.exit_code) : "",
+                cat(last.signal),
+                last.timed_out ? "true" : "false"});
   return cells;
 }
 
 // `name`, or with a prefix what is taken already.
-std::string column_title(const std::string& prefix, const std::string& name, std::set<std::string>& taken) {
+std::string column_title(const std::string& prefix,
+                         const std::string& name,
+                         std::set<std::string>& taken) {
   std::string title = name;
-  while (!taken.insert(title).second) title = cat(prefix, ".", title);
+  while (!taken.insert(title).second)
+    title = cat(prefix, ".", title);
   return title;
 }
 
@@ -98,9 +115,11 @@ std::vector<std::string> csv_titles(const ResultColumns& columns) {
   std::set<std::string> taken = {"name"};
   taken.insert(csv_columns().begin(), csv_columns().end());
   std::vector<std::string> titles = {"name"};
-  for (const std::string& name : columns.parameters) titles.push_back(column_title("parameter", name, taken));
+  for (const std::string& name : columns.parameters)
+    titles.push_back(column_title("parameter", name, taken));
   titles.insert(titles.end(), csv_columns().begin(), csv_columns().end());
-  for (const std::string& name : columns.fields) titles.push_back(column_title("result", name, taken));
+  for (const std::string& name : columns.fields)
+    titles.push_back(column_title("result", name, taken));
   return titles;
 }
 
@@ -112,7 +131,8 @@ std::string results_json(const std::vector<Task>& tasks, const std::vector<TaskR
   for (size_t i = 0; i < tasks.size(); ++i) {
     text += i == 0 ? "\n" : ",\n";
     // A name or an argument from a command line may be no UTF-8.
-    text += task_json(tasks[i], results[i]).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+    text +=
+        task_json(tasks[i], results[i]).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   }
   return text + "\n]}\n";
 }
@@ -130,7 +150,8 @@ std::string results_csv(const std::vector<Task>& tasks, const std::vector<TaskRe
     const std::vector<std::string> facts = csv_facts(results[i]);
     cells.insert(cells.end(), facts.begin(), facts.end());
     const ResultFields fields = fields_of(results[i].last_json);
-    for (const std::string& name : columns.fields) cells.push_back(field(fields, name));
+    for (const std::string& name : columns.fields)
+      cells.push_back(field(fields, name));
     append_csv_row(text, cells);
   }
   return text;

@@ -1,5 +1,5 @@
-// What became of the tasks, for programs (JSON) and for spreadsheets (CSV). For the command when a run has
-// ended, and at any moment of it. Pure.
+// What became of the tasks, for programs (JSON) and for spreadsheets (CSV). For the command when a
+// run has ended, and at any moment of it. Pure.
 #pragma once
 
 #include <string>
@@ -11,13 +11,15 @@ namespace muster {
 
 // Of both, `results[i]` is of tasks[i]; Throws: invalid_argument when there are not as many.
 
-// {"schema": "muster.tasks/1", "tasks": [{"name", "parameters", "argv", "state", "reason", "result",
-// "attempts": [{"attempt", "host", "devices", "gpus", "gpu_fraction", "cpus", "began", "ended", "exit_code",
-// "signal", "timed_out", "log"}]}]}; a task a line. Units: seconds since the run began.
+// {"schema": "muster.tasks/1", "tasks": [{"name", "parameters", "argv", "state", "reason",
+// "result", "attempts": [{"attempt", "host", "devices", "gpus", "gpu_fraction", "cpus", "began",
+// "ended", "exit_code", "signal", "timed_out", "log"}]}]}; a task a line. Units: seconds since the
+// run began.
 std::string results_json(const std::vector<Task>& tasks, const std::vector<TaskResult>& results);
 
-// RFC 4180: a row a task, with every parameter and every field of any task's last JSON line as a column. A
-// field that has the name of another column is "result.<name>", a parameter "parameter.<name>".
+// RFC 4180: a row a task, with every parameter and every field of any task's last JSON line as a
+// column. A field that has the name of another column is "result.<name>", a parameter
+// "parameter.<name>".
 std::string results_csv(const std::vector<Task>& tasks, const std::vector<TaskResult>& results);
 
 }  // namespace muster

@@ -21,28 +21,35 @@ size_t digits_after_point(const std::string& text) {
   return point == std::string::npos ? 0 : text.size() - point - 1;
 }
 
-// Puts a column's numbers under each other: six digits that count, and as many behind the point in each.
-// Whether they were all numbers; then the column is set right.
+// Puts a column's numbers under each other: six digits that count, and as many behind the point in
+// each. Whether they were all numbers; then the column is set right.
 bool align_numbers(std::vector<std::vector<std::string>>& rows, size_t column) {
   bool any = false;
   size_t after_point = 0;
   bool plain = true;
   for (const auto& row : rows) {
     const std::string& text = row[column];
-    if (text.empty()) continue;
+    if (text.empty())
+      continue;
     const auto value = number_in(text);
-    if (!value) return false;
+    if (!value)
+      return false;
     any = true;
     const std::string shown = cat(*value);
     plain = plain && shown.find_first_of("en") == std::string::npos;
     after_point = std::max(after_point, digits_after_point(shown));
   }
-  if (!any || !plain || after_point == 0) return any;
+  if (!any || !plain || after_point == 0)
+    return any;
   for (auto& row : rows) {
-    if (row[column].empty()) continue;
+    if (row[column].empty())
+      continue;
     char text[400];
-    const auto end = std::to_chars(text, text + sizeof(text), *number_in(row[column]),
-                                   std::chars_format::fixed, static_cast<int>(after_point));
+    const auto end = std::to_chars(text,
+                                   text + sizeof(text),
+                                   *number_in(row[column]),
+                                   std::chars_format::fixed,
+                                   static_cast<int>(after_point));
     row[column].assign(text, end.ptr);
   }
   return any;
@@ -52,7 +59,8 @@ bool several_hosts(const std::vector<TaskResult>& results) {
   std::string host;
   for (const TaskResult& result : results) {
     for (const TaskAttempt& attempt : result.attempts) {
-      if (!host.empty() && attempt.host != host) return true;
+      if (!host.empty() && attempt.host != host)
+        return true;
       host = attempt.host;
     }
   }
@@ -60,12 +68,16 @@ bool several_hosts(const std::vector<TaskResult>& results) {
 }
 
 std::string time_text(const TaskResult& result) {
-  if (result.attempts.empty() || !result.attempts.back().ended) return "";
+  if (result.attempts.empty() || !result.attempts.back().ended)
+    return "";
   const TaskAttempt& last = result.attempts.back();
-  return format_duration(std::chrono::nanoseconds(static_cast<int64_t>((*last.ended - last.began) * 1e9)));
+  return format_duration(
+      std::chrono::nanoseconds(static_cast<int64_t>((*last.ended - last.began) * 1e9)));
 }
 
-std::vector<std::string> table_row(const Task& task, const TaskResult& result, const ResultColumns& columns,
+std::vector<std::string> table_row(const Task& task,
+                                   const TaskResult& result,
+                                   const ResultColumns& columns,
                                    bool with_host) {
   std::vector<std::string> cells = {fit_text(task.name, kMaxCell)};
   for (const std::string& name : columns.parameters) {
@@ -76,7 +88,8 @@ std::vector<std::string> table_row(const Task& task, const TaskResult& result, c
   cells.push_back(result.attempts.empty() ? "" : devices_text(result.attempts.back(), with_host));
   cells.push_back(time_text(result));
   const ResultFields fields = fields_of(result.last_json);
-  for (const std::string& name : columns.fields) cells.push_back(fit_text(field(fields, name), kMaxCell));
+  for (const std::string& name : columns.fields)
+    cells.push_back(fit_text(field(fields, name), kMaxCell));
   return cells;
 }
 
@@ -87,11 +100,13 @@ std::string results_table(const std::vector<Task>& tasks, const std::vector<Task
   const size_t num_fields = columns.fields.size();
   columns.fields.resize(std::min(num_fields, kMaxFieldsShown));
   std::vector<TableColumn> titles = {{"task"}};
-  for (const std::string& name : columns.parameters) titles.push_back({name});
+  for (const std::string& name : columns.parameters)
+    titles.push_back({name});
   const size_t first_fact = titles.size();
   titles.insert(titles.end(), {{"state"}, {"restarts", true}, {"devices"}, {"time", true}});
   const size_t first_field = titles.size();
-  for (const std::string& name : columns.fields) titles.push_back({name});
+  for (const std::string& name : columns.fields)
+    titles.push_back({name});
   const bool with_host = several_hosts(results);
   std::vector<std::vector<std::string>> rows;
   rows.reserve(tasks.size());
@@ -99,10 +114,12 @@ std::string results_table(const std::vector<Task>& tasks, const std::vector<Task
     rows.push_back(table_row(tasks[i], results[i], columns, with_host));
   }
   for (size_t i = 1; i < first_fact; ++i) {  // as they were given: 1e-4 stays
-    titles[i].right = std::all_of(rows.begin(), rows.end(),
-                                  [&](const auto& row) { return row[i].empty() || number_in(row[i]); });
+    titles[i].right = std::all_of(rows.begin(), rows.end(), [&](const auto& row) {
+      return row[i].empty() || number_in(row[i]);
+    });
   }
-  for (size_t i = first_field; i < titles.size(); ++i) titles[i].right = align_numbers(rows, i);
+  for (size_t i = first_field; i < titles.size(); ++i)
+    titles[i].right = align_numbers(rows, i);
   std::string table = format_table(titles, rows);
   if (num_fields > kMaxFieldsShown) {
     table += cat("(", num_fields - kMaxFieldsShown, " more columns are in the JSON and the CSV)\n");

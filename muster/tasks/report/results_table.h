@@ -1,5 +1,5 @@
-// What became of the tasks, for people: so that a sweep ends in a table of accuracies. For the command when a
-// run has ended, and at any moment of it. Pure.
+// What became of the tasks, for people: so that a sweep ends in a table of accuracies. For the
+// command when a run has ended, and at any moment of it. Pure.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace muster {
 
-// A line a task: its name, parameters, state, attempts, devices and time of the last attempt, then the fields
-// of the last JSON line that it printed. Numbers are set right; columns of numbers show as many digits as
-// tell them apart, up to six. What is too wide is cut, and the fields beyond twelve are left out with a line
-// that says so.
-// Throws: invalid_argument unless `results[i]` is of tasks[i].
+// A line a task: its name, parameters, state, attempts, devices and time of the last attempt, then
+// the fields of the last JSON line that it printed. Numbers are set right; columns of numbers show
+// as many digits as tell them apart, up to six. What is too wide is cut, and the fields beyond
+// twelve are left out with a line that says so. Throws: invalid_argument unless `results[i]` is of
+// tasks[i].
 std::string results_table(const std::vector<Task>& tasks, const std::vector<TaskResult>& results);
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// What is told of a run while it goes on. Called by the runner; the live table and the plain lines are made
-// of it (live_table.h), and tests look on by it.
+// What is told of a run while it goes on. Called by the runner; the live table and the plain lines
+// are made of it (live_table.h), and tests look on by it.
 #pragma once
 
 #include <string>

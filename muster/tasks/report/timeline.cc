@@ -85,15 +85,19 @@ constexpr std::array<BarLook, 6> kLooks = {{{"done", "done", false},
                                             {"stopped", "stopped, to be started again", false}}};
 
 BarKind kind_of(const TaskAttempt& attempt) {
-  if (!attempt.ended) return BarKind::running;
-  if (attempt.lost) return BarKind::lost;
-  if (attempt.timed_out) return BarKind::late;
-  if (has_stopped(attempt)) return BarKind::stopped;
+  if (!attempt.ended)
+    return BarKind::running;
+  if (attempt.lost)
+    return BarKind::lost;
+  if (attempt.timed_out)
+    return BarKind::late;
+  if (has_stopped(attempt))
+    return BarKind::stopped;
   return attempt.exit_code == 0 && attempt.signal == 0 ? BarKind::done : BarKind::failed;
 }
 
-// A program that ended well may have failed all the same, by what it printed; that is known of the last
-// attempt.
+// A program that ended well may have failed all the same, by what it printed; that is known of the
+// last attempt.
 bool failed_by_result(const TaskResult& result, size_t attempt) {
   return attempt + 1 == result.attempts.size() && result.state == TaskState::failed &&
          kind_of(result.attempts[attempt]) == BarKind::done;
@@ -114,7 +118,9 @@ struct Area {
   double height = 0;
 };
 
-std::string rectangle(const std::string& kind, const Area& area, const char* corners = "",
+std::string rectangle(const std::string& kind,
+                      const Area& area,
+                      const char* corners = "",
                       const std::string& content = {}) {
   return svg_element("rect",
                      {{"class", kind},
@@ -134,52 +140,93 @@ std::string picture(double width, double height, const std::string& content) {
 // A step between ticks that people count in, no shorter than `least`.
 double tick_step(double least) {
   double step = 1;
-  while (step > least && step > 1e-6) step /= 10;
+  while (step > least && step > 1e-6)
+    step /= 10;
   for (const double factor : {2.0, 2.5, 2.0}) {  // 1, 2, 5, 10
-    if (step >= least || step >= 1) break;
+    if (step >= least || step >= 1)
+      break;
     step *= factor;
   }
-  if (step >= least) return step;
-  for (const double seconds :
-       {1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10'800, 21'600, 43'200, 86'400}) {
-    if (seconds >= least) return seconds;
+  if (step >= least)
+    return step;
+  for (const double seconds : {1,
+                               2,
+                               5,
+                               10,
+                               20,
+                               30,
+                               60,
+                               120,
+                               300,
+                               600,
+                               1200,
+                               1800,
+                               3600,
+                               7200,
+                               10'800,
+                               21'600,
+                               43'200,
+                               86'400}) {
+    if (seconds >= least)
+      return seconds;
   }
   return 86'400 * std::ceil(least / 86'400);
 }
 
 class TimelinePage {
  public:
-  TimelinePage(const std::vector<Task>& tasks, const std::vector<TaskResult>& results,
+  TimelinePage(const std::vector<Task>& tasks,
+               const std::vector<TaskResult>& results,
                const Inventory& inventory)
       : tasks_(tasks), results_(results), timeline_(timeline_of(results, inventory)) {
     size_t most = 0;
-    for (const TimelineRow& row : timeline_.rows) most = std::max(most, row.bars.size());
-    width_ = std::clamp(static_cast<int>(std::min<size_t>(most, kMostWidth)) * kPixelsABar, kLeastWidth,
+    for (const TimelineRow& row : timeline_.rows)
+      most = std::max(most, row.bars.size());
+    width_ = std::clamp(static_cast<int>(std::min<size_t>(most, kMostWidth)) * kPixelsABar,
+                        kLeastWidth,
                         kMostWidth);
     scale_ = timeline_.end > 0 ? (width_ - 1) / timeline_.end : 0;
   }
 
   std::string html(const std::string& title) {
-    return cat(kHead, "<title>", xml_text(title), "</title>\n", kPageStyle, kFigureStyle,
-               "</head>\n<body>\n<h1>", xml_text(title), "</h1>\n<p>", summary(), "</p>\n", figure(),
+    return cat(kHead,
+               "<title>",
+               xml_text(title),
+               "</title>\n",
+               kPageStyle,
+               kFigureStyle,
+               "</head>\n<body>\n<h1>",
+               xml_text(title),
+               "</h1>\n<p>",
+               summary(),
+               "</p>\n",
+               figure(),
                "</body>\n</html>\n");
   }
 
   std::string figure() {
-    if (timeline_.rows.empty()) return "<p>Nothing has run.</p>\n";
-    for (const TimelineRow& row : timeline_.rows) draw_row(row);
+    if (timeline_.rows.empty())
+      return "<p>Nothing has run.</p>\n";
+    for (const TimelineRow& row : timeline_.rows)
+      draw_row(row);
     const int height = y_ + kAxisHeight;
-    return cat("<div class=\"timeline\">\n", legend(), "<div class=\"chart\">\n",
-               picture(kLabelWidth, height, labels_), "<div class=\"plot\">\n",
-               picture(width_, height, cat(kHatch, "\n", bands_, axis(), bars_)), "</div>\n</div>\n</div>\n");
+    return cat("<div class=\"timeline\">\n",
+               legend(),
+               "<div class=\"chart\">\n",
+               picture(kLabelWidth, height, labels_),
+               "<div class=\"plot\">\n",
+               picture(width_, height, cat(kHatch, "\n", bands_, axis(), bars_)),
+               "</div>\n</div>\n</div>\n");
   }
 
  private:
   std::string summary() const {
     std::map<TaskState, size_t> counts;
-    for (const TaskResult& result : results_) ++counts[result.state];
+    for (const TaskResult& result : results_)
+      ++counts[result.state];
     std::string text = plural(tasks_.size(), "task");
-    for (const auto& [state, count] : counts) text += cat(", ", count, " ", to_string(state));
+    for (const auto& [state, count] : counts)
+      text += cat(", ", count, " ", to_string(state));
     return cat(text, "; ", format_seconds(timeline_.end), " in all");
   }
 
@@ -189,9 +236,11 @@ class TimelinePage {
     for (const BarLook& look : kLooks) {
       const std::string mark = look.hatched ? rectangle("mark", sample, "2") : "";
       text += cat("<li>",
-                  picture(sample.width, sample.height,
+                  picture(sample.width,
+                          sample.height,
                           cat(look.hatched ? kHatch : "", rectangle(look.name, sample, "2"), mark)),
-                  look.words, "</li>\n");
+                  look.words,
+                  "</li>\n");
     }
     return text + "</ul>\n";
   }
@@ -206,38 +255,48 @@ class TimelinePage {
     const int height = row.is_gpu ? kGpuRow : kCpuRow;
     if (++num_rows_ % 2 == 1) {
       const double top = y_;
-      labels_ += rectangle("band", {.y = top, .width = kLabelWidth, .height = static_cast<double>(height)});
+      labels_ += rectangle("band",
+                           {.y = top, .width = kLabelWidth, .height = static_cast<double>(height)});
       bands_ += rectangle(
-          "band", {.y = top, .width = static_cast<double>(width_), .height = static_cast<double>(height)});
+          "band",
+          {.y = top, .width = static_cast<double>(width_), .height = static_cast<double>(height)});
     }
     draw_label(row, height);
-    for (const TimelineBar& bar : row.bars) draw_bar(bar, height);
+    for (const TimelineBar& bar : row.bars)
+      draw_bar(bar, height);
     y_ += height;
   }
 
   void draw_label(const TimelineRow& row, int height) {
     const int baseline = y_ + (row.detail.empty() ? height / 2 + 4 : 14);
     labels_ += label(10, baseline, row.label);
-    labels_ += label(kLabelWidth - 10, baseline, cat(std::lround(row.busy * 100), " % busy"), "soft end");
-    if (row.detail.empty()) return;
-    labels_ += label(10, y_ + 28, fit_text(row.detail, chars_in(kLabelWidth - 20, kFontSize)), "soft");
+    labels_ +=
+        label(kLabelWidth - 10, baseline, cat(std::lround(row.busy * 100), " % busy"), "soft end");
+    if (row.detail.empty())
+      return;
+    labels_ +=
+        label(10, y_ + 28, fit_text(row.detail, chars_in(kLabelWidth - 20, kFontSize)), "soft");
   }
 
   void draw_bar(const TimelineBar& bar, int row_height) {
     const Task& task = tasks_[bar.task];
     const TaskResult& result = results_[bar.task];
-    const BarLook& look = look_of(
-        failed_by_result(result, bar.attempt) ? BarKind::failed : kind_of(result.attempts[bar.attempt]));
+    const BarLook& look =
+        look_of(failed_by_result(result, bar.attempt) ? BarKind::failed
+                                                      : kind_of(result.attempts[bar.attempt]));
     const double inside = row_height - 4;
     const Area area{.x = bar.began * scale_,
                     .y = y_ + 2 + bar.top * inside,
                     .width = std::max(1.0, (bar.ended - bar.began) * scale_),
                     .height = std::max(1.0, bar.height * inside)};
     const char* const corners = area.width > 6 ? "2" : "";
-    bars_ += rectangle(cat("bar ", look.name), area, corners, svg_element("title", {}, tooltip(bar)));
-    if (look.hatched && area.width >= 3) bars_ += rectangle("mark", area, corners);
+    bars_ +=
+        rectangle(cat("bar ", look.name), area, corners, svg_element("title", {}, tooltip(bar)));
+    if (look.hatched && area.width >= 3)
+      bars_ += rectangle("mark", area, corners);
     const size_t room = area.width < 24 ? 0 : chars_in(static_cast<int>(area.width) - 8, kFontSize);
-    if (room < 3 || area.height < 12) return;
+    if (room < 3 || area.height < 12)
+      return;
     bars_ += label(area.x + 4, area.y + area.height / 2 + 4, fit_text(task.name, room), "name");
   }
 
@@ -249,12 +308,17 @@ class TimelinePage {
     for (const auto& [name, value] : task.parameters)
       lines.push_back(xml_text(cat(name, " = ", fit_text(value, 100))));
     lines.push_back(xml_text(devices_text(attempt, true)));
-    if (attempt.attempt > 0) lines.push_back(cat("restart ", attempt.attempt));
-    lines.push_back(cat("from ", format_seconds(bar.began),
-                        attempt.ended ? cat(" to ", format_seconds(bar.ended)) : "", " (",
-                        format_seconds(bar.ended - bar.began), ")"));
-    const std::string end =
-        failed_by_result(results_[bar.task], bar.attempt) ? results_[bar.task].reason : end_text(attempt);
+    if (attempt.attempt > 0)
+      lines.push_back(cat("restart ", attempt.attempt));
+    lines.push_back(cat("from ",
+                        format_seconds(bar.began),
+                        attempt.ended ? cat(" to ", format_seconds(bar.ended)) : "",
+                        " (",
+                        format_seconds(bar.ended - bar.began),
+                        ")"));
+    const std::string end = failed_by_result(results_[bar.task], bar.attempt)
+                                ? results_[bar.task].reason
+                                : end_text(attempt);
     lines.push_back(xml_text(end.empty() ? "done" : end));
     return join(lines, "\n");
   }
@@ -267,8 +331,10 @@ class TimelinePage {
     for (int i = 0; i * step <= end; ++i) {
       const double x = i * step * (width_ - 1) / end;
       text += line("grid", SvgPath().move(x, 0).vertical(bottom));
-      if (x > width_ - 40) continue;  // its label would be cut
-      text += label(x + 3, bottom + 16, i == 0 ? std::string("0") : format_seconds(i * step), "soft");
+      if (x > width_ - 40)
+        continue;  // its label would be cut
+      text +=
+          label(x + 3, bottom + 16, i == 0 ? std::string("0") : format_seconds(i * step), "soft");
     }
     return text + line("edge", SvgPath().move(0, bottom + 0.5).horizontal(width_));
   }
@@ -292,13 +358,16 @@ class TimelinePage {
 
 }  // namespace
 
-std::string timeline_html(const std::vector<Task>& tasks, const std::vector<TaskResult>& results,
-                          const Inventory& inventory, const std::string& title) {
+std::string timeline_html(const std::vector<Task>& tasks,
+                          const std::vector<TaskResult>& results,
+                          const Inventory& inventory,
+                          const std::string& title) {
   check_results(tasks, results);
   return TimelinePage(tasks, results, inventory).html(title);
 }
 
-std::string timeline_figure(const std::vector<Task>& tasks, const std::vector<TaskResult>& results,
+std::string timeline_figure(const std::vector<Task>& tasks,
+                            const std::vector<TaskResult>& results,
                             const Inventory& inventory) {
   check_results(tasks, results);
   return TimelinePage(tasks, results, inventory).figure();

@@ -1,5 +1,5 @@
-// `--html FILE`: which device ran what and when, as one page that loads nothing. For the command when a run
-// has ended, and at any moment of it. Pure; where the bars go is timeline_rows.h's part.
+// `--html FILE`: which device ran what and when, as one page that loads nothing. For the command
+// when a run has ended, and at any moment of it. Pure; where the bars go is timeline_rows.h's part.
 #pragma once
 
 #include <string>
@@ -10,16 +10,19 @@
 
 namespace muster {
 
-// A row a GPU of every host that ran a task or is in `inventory` (GPUs that ran nothing too), and as many CPU
-// rows as tasks ran on CPUs at one time; a bar an attempt on each of its GPUs, as high as its part of the
-// GPU, coloured by how it ended. No script; light or dark as the reader's system is. Every text is escaped.
-// Throws: invalid_argument unless `results[i]` is of tasks[i].
-std::string timeline_html(const std::vector<Task>& tasks, const std::vector<TaskResult>& results,
-                          const Inventory& inventory, const std::string& title);
+// A row a GPU of every host that ran a task or is in `inventory` (GPUs that ran nothing too), and
+// as many CPU rows as tasks ran on CPUs at one time; a bar an attempt on each of its GPUs, as high
+// as its part of the GPU, coloured by how it ended. No script; light or dark as the reader's system
+// is. Every text is escaped. Throws: invalid_argument unless `results[i]` is of tasks[i].
+std::string timeline_html(const std::vector<Task>& tasks,
+                          const std::vector<TaskResult>& results,
+                          const Inventory& inventory,
+                          const std::string& title);
 
-// The picture alone, for a page of somebody else's that has timeline_style() in its head and says by
-// variables what its colours are (--back, --front, --soft, --line). Throws: as above.
-std::string timeline_figure(const std::vector<Task>& tasks, const std::vector<TaskResult>& results,
+// The picture alone, for a page of somebody else's that has timeline_style() in its head and says
+// by variables what its colours are (--back, --front, --soft, --line). Throws: as above.
+std::string timeline_figure(const std::vector<Task>& tasks,
+                            const std::vector<TaskResult>& results,
                             const Inventory& inventory);
 const char* timeline_style();
 

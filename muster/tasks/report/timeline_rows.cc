@@ -21,10 +21,13 @@ class TimelineMaker {
 
   Timeline make() {
     find_end();
-    for (const Host& host : inventory_.hosts) add_gpus(host);
-    for (const auto& [task, attempt] : in_order()) add_attempt(task, attempt);
+    for (const Host& host : inventory_.hosts)
+      add_gpus(host);
+    for (const auto& [task, attempt] : in_order())
+      add_attempt(task, attempt);
     for (auto& [key, row] : rows_) {
-      for (const TimelineBar& bar : row.bars) row.busy += bar.height * (bar.ended - bar.began);
+      for (const TimelineBar& bar : row.bars)
+        row.busy += bar.height * (bar.ended - bar.began);
       row.busy = timeline_.end > 0 ? std::min(1.0, row.busy / timeline_.end) : 0;
       timeline_.rows.push_back(std::move(row));
     }
@@ -36,7 +39,9 @@ class TimelineMaker {
   using Key = std::tuple<size_t, bool, int, std::string>;
   using Place = std::pair<size_t, size_t>;  // task, attempt
 
-  const TaskAttempt& at(const Place& place) const { return results_[place.first].attempts[place.second]; }
+  const TaskAttempt& at(const Place& place) const {
+    return results_[place.first].attempts[place.second];
+  }
 
   void find_end() {
     for (const TaskResult& result : results_) {
@@ -48,21 +53,26 @@ class TimelineMaker {
   std::vector<Place> in_order() const {
     std::vector<Place> places;
     for (size_t task = 0; task < results_.size(); ++task) {
-      for (size_t i = 0; i < results_[task].attempts.size(); ++i) places.emplace_back(task, i);
+      for (size_t i = 0; i < results_[task].attempts.size(); ++i)
+        places.emplace_back(task, i);
     }
-    std::stable_sort(places.begin(), places.end(),
-                     [&](const Place& a, const Place& b) { return at(a).began < at(b).began; });
+    std::stable_sort(places.begin(), places.end(), [&](const Place& a, const Place& b) {
+      return at(a).began < at(b).began;
+    });
     return places;
   }
 
-  size_t number_of(const std::string& host) { return hosts_.try_emplace(host, hosts_.size()).first->second; }
+  size_t number_of(const std::string& host) {
+    return hosts_.try_emplace(host, hosts_.size()).first->second;
+  }
 
   void add_gpus(const Host& host) {
     const size_t number = number_of(host.name);
     for (const Gpu& gpu : host.gpus) {
       const std::string label = cat("GPU ", gpu.index.value);
       models_[{number, gpu.index.value}] = gpu.model;
-      if (gpu.mig_enabled) continue;  // its instances have rows where they ran something
+      if (gpu.mig_enabled)
+        continue;  // its instances have rows where they ran something
       rows_[{number, false, gpu.index.value, ""}] = {
           .host = host.name, .label = label, .detail = gpu.model, .is_gpu = true};
     }
@@ -72,11 +82,13 @@ class TimelineMaker {
     const TaskAttempt& attempt = results_[task].attempts[number];
     TimelineBar bar{.task = task, .attempt = number, .began = attempt.began};
     bar.ended = std::max(attempt.began, attempt.ended.value_or(timeline_.end));
-    if (attempt.gpu_indices.empty()) return add_to_cpu(attempt, bar);
+    if (attempt.gpu_indices.empty())
+      return add_to_cpu(attempt, bar);
     for (size_t i = 0; i < attempt.gpu_indices.size(); ++i) {
       bar.height = std::clamp(attempt.gpu_fraction, 0.0, 1.0);
       const std::string device = i < attempt.devices.size() ? attempt.devices[i] : "";
-      add_to_gpu(attempt.host, attempt.gpu_indices[i], device.starts_with("MIG-") ? device : "", bar);
+      add_to_gpu(
+          attempt.host, attempt.gpu_indices[i], device.starts_with("MIG-") ? device : "", bar);
     }
   }
 
@@ -85,7 +97,8 @@ class TimelineMaker {
     TimelineRow& row = rows_[{number, false, index, mig}];
     if (row.label.empty()) {
       row = {.host = host, .label = cat("GPU ", index), .is_gpu = true};
-      if (!mig.empty()) row.label += cat(" ", mig.substr(0, kShortUuid));
+      if (!mig.empty())
+        row.label += cat(" ", mig.substr(0, kShortUuid));
       if (const auto model = models_.find({number, index}); model != models_.end())
         row.detail = model->second;
     }
@@ -99,19 +112,24 @@ class TimelineMaker {
   // The highest place in the row where the fewest others are at that time.
   static double free_part(const std::vector<TimelineBar>& open, const TimelineBar& bar) {
     std::vector<int> taken(kWholeRow, 0);
-    const auto in_row = [](double part) { return static_cast<int>(std::lround(part * kWholeRow)); };
+    const auto in_row = [](double part) {
+      return static_cast<int>(std::lround(part * kWholeRow));
+    };
     for (const TimelineBar& other : open) {
-      for (int i = in_row(other.top); i < std::min(kWholeRow, in_row(other.top + other.height)); ++i)
+      for (int i = in_row(other.top); i < std::min(kWholeRow, in_row(other.top + other.height));
+           ++i)
         ++taken[static_cast<size_t>(i)];
     }
     const int height = std::max(1, in_row(bar.height));
     int sum = 0;
-    for (int i = 0; i < height; ++i) sum += taken[static_cast<size_t>(i)];
+    for (int i = 0; i < height; ++i)
+      sum += taken[static_cast<size_t>(i)];
     int best = sum;
     int top = 0;
     for (int i = height; i < kWholeRow; ++i) {
       sum += taken[static_cast<size_t>(i)] - taken[static_cast<size_t>(i - height)];
-      if (sum >= best) continue;
+      if (sum >= best)
+        continue;
       best = sum;
       top = i - height + 1;
     }
@@ -122,8 +140,10 @@ class TimelineMaker {
     const size_t number = number_of(attempt.host);
     for (int lane = 0;; ++lane) {
       TimelineRow& row = rows_[{number, true, lane, ""}];
-      if (row.label.empty()) row = {.host = attempt.host, .label = cat("CPU ", lane)};
-      if (!row.bars.empty() && row.bars.back().ended > bar.began) continue;
+      if (row.label.empty())
+        row = {.host = attempt.host, .label = cat("CPU ", lane)};
+      if (!row.bars.empty() && row.bars.back().ended > bar.began)
+        continue;
       row.bars.push_back(bar);
       return;
     }
@@ -135,7 +155,8 @@ class TimelineMaker {
   std::map<std::string, size_t> hosts_ = {};
   std::map<std::pair<size_t, int>, std::string> models_ = {};
   std::map<Key, TimelineRow> rows_ = {};
-  std::map<Key, std::vector<TimelineBar>> open_ = {};  // of a GPU's row, those that may not have ended
+  std::map<Key, std::vector<TimelineBar>> open_ =
+      {};  // of a GPU's row, those that may not have ended
 };
 
 }  // namespace

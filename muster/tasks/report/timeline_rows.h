@@ -1,5 +1,5 @@
-// Where each attempt's bars go in the timeline: which row, and which part of its height. For timeline.cc; a
-// private header. Pure.
+// Where each attempt's bars go in the timeline: which row, and which part of its height. For
+// timeline.cc; a private header. Pure.
 #pragma once
 
 #include <cstddef>

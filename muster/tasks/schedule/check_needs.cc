@@ -23,27 +23,41 @@ constexpr size_t kMaxModelsShown = 5;
 class NeedJudge {
  public:
   NeedJudge(const NeedsCheck& check, const ReachableGpus& reachable, const TaskNeed& need)
-      : check_(check), reachable_(reachable), need_(need), num_gpus_(static_cast<size_t>(gpus_of(need))) {}
+      : check_(check),
+        reachable_(reachable),
+        need_(need),
+        num_gpus_(static_cast<size_t>(gpus_of(need))) {}
 
   bool possible() const {
-    return std::any_of(reachable_.hosts.begin(), reachable_.hosts.end(), [&](const ReachableHost& host) {
-      return has_cpus(host) && num_fitting(host, true, true) >= num_gpus_;
-    });
+    return std::any_of(
+        reachable_.hosts.begin(), reachable_.hosts.end(), [&](const ReachableHost& host) {
+          return has_cpus(host) && num_fitting(host, true, true) >= num_gpus_;
+        });
   }
 
   // What is asked for, and the nearest there is.
   std::string nearest() const {
-    if (num_gpus_ > 0 && best(false, false).count < num_gpus_) return too_few("", best(false, false));
-    if (num_gpus_ > 0 && best(true, false).count < num_gpus_) return no_model();
-    if (num_gpus_ > 0 && best(true, true).count < num_gpus_) return no_memory();
+    if (num_gpus_ > 0 && best(false, false).count < num_gpus_)
+      return too_few("", best(false, false));
+    if (num_gpus_ > 0 && best(true, false).count < num_gpus_)
+      return no_model();
+    if (num_gpus_ > 0 && best(true, true).count < num_gpus_)
+      return no_memory();
     int cores = 0;
     std::string where;
     for (const ReachableHost& host : reachable_.hosts) {
-      if (has_cpus(host)) return cat(asked(""), " and ", cpus_text(), ": no host has both");
-      if (host.num_cores > cores) where = host.name;
+      if (has_cpus(host))
+        return cat(asked(""), " and ", cpus_text(), ": no host has both");
+      if (host.num_cores > cores)
+        where = host.name;
       cores = std::max(cores, host.num_cores);
     }
-    return cat(cpus_text(), ": the most that a host has is ", cores, " (host ", where, ")",
+    return cat(cpus_text(),
+               ": the most that a host has is ",
+               cores,
+               " (host ",
+               where,
+               ")",
                check_.cpus > 0 ? cat(" of --cpus ", check_.cpus) : "");
   }
 
@@ -60,9 +74,11 @@ class NeedJudge {
   }
 
   size_t num_fitting(const ReachableHost& host, bool model, bool memory) const {
-    const auto fitting = std::count_if(host.gpus.begin(), host.gpus.end(), [&](const ReachableGpu& gpu) {
-      return (!model || is_model(gpu.model, need_)) && (!memory || gpu.memory_bytes >= need_.memory_bytes);
-    });
+    const auto fitting =
+        std::count_if(host.gpus.begin(), host.gpus.end(), [&](const ReachableGpu& gpu) {
+          return (!model || is_model(gpu.model, need_)) &&
+                 (!memory || gpu.memory_bytes >= need_.memory_bytes);
+        });
     return std::min(host.most, static_cast<size_t>(fitting));
   }
 
@@ -70,7 +86,8 @@ class NeedJudge {
     Best best;
     for (const ReachableHost& host : reachable_.hosts) {
       const size_t count = num_fitting(host, model, memory);
-      if (count > best.count) best = {count, host.name};
+      if (count > best.count)
+        best = {count, host.name};
     }
     return best;
   }
@@ -79,7 +96,12 @@ class NeedJudge {
 
   std::string too_few(const std::string& which, const Best& best) const {
     if (best.count > 0) {
-      return cat(asked(which), ": the most that a host has is ", best.count, " (host ", best.host, ")",
+      return cat(asked(which),
+                 ": the most that a host has is ",
+                 best.count,
+                 " (host ",
+                 best.host,
+                 ")",
                  reachable_.on.empty() ? "" : cat(" of on = '", reachable_.on, "'"),
                  check_.gpus ? cat(" of --gpus ", check_.gpus->text) : "");
     }
@@ -90,14 +112,20 @@ class NeedJudge {
   std::string no_model() const {
     const std::string which = cat(" of model '", need_.model, "'");
     const Best most = best(true, false);
-    if (most.count > 0) return too_few(which, most);
+    if (most.count > 0)
+      return too_few(which, most);
     std::set<std::string> models;
     for (const ReachableHost& host : reachable_.hosts) {
-      for (const ReachableGpu& gpu : host.gpus) models.insert(gpu.model);
+      for (const ReachableGpu& gpu : host.gpus)
+        models.insert(gpu.model);
     }
     const size_t left_out = models.size() > kMaxModelsShown ? models.size() - kMaxModelsShown : 0;
-    while (models.size() > kMaxModelsShown) models.erase(std::prev(models.end()));
-    return cat(asked(which), ": there are only '", join(models, "', '"), "'",
+    while (models.size() > kMaxModelsShown)
+      models.erase(std::prev(models.end()));
+    return cat(asked(which),
+               ": there are only '",
+               join(models, "', '"),
+               "'",
                left_out > 0 ? cat(" and ", left_out, " others") : "");
   }
 
@@ -108,18 +136,26 @@ class NeedJudge {
     for (const ReachableHost& host : reachable_.hosts) {
       std::vector<uint64_t> sizes;
       for (const ReachableGpu& gpu : host.gpus) {
-        if (is_model(gpu.model, need_)) sizes.push_back(gpu.memory_bytes);
+        if (is_model(gpu.model, need_))
+          sizes.push_back(gpu.memory_bytes);
       }
-      if (std::min(host.most, sizes.size()) < num_gpus_) continue;
+      if (std::min(host.most, sizes.size()) < num_gpus_)
+        continue;
       std::sort(sizes.rbegin(), sizes.rend());
-      if (where.empty() || sizes[num_gpus_ - 1] > most) where = host.name;
+      if (where.empty() || sizes[num_gpus_ - 1] > most)
+        where = host.name;
       most = std::max(most, sizes[num_gpus_ - 1]);
     }
     const std::string which = asked(cat(" with ", format_bytes(need_.memory_bytes)));
-    if (most == 0) return cat(which, ": how much memory GPUs have is not known (host ", where, ")");
-    return cat(which, ": the most that ",
+    if (most == 0)
+      return cat(which, ": how much memory GPUs have is not known (host ", where, ")");
+    return cat(which,
+               ": the most that ",
                num_gpus_ == 1 ? "a GPU has is " : cat(num_gpus_, " GPUs of a host have each is "),
-               format_bytes(most), " (host ", where, ")");
+               format_bytes(most),
+               " (host ",
+               where,
+               ")");
   }
 
   const NeedsCheck& check_;
@@ -138,14 +174,22 @@ struct NeedGroup {
 std::string group_key(const Task& task) {
   std::string key = task.on;
   for (const TaskNeed& need : task.needs) {
-    key += cat('\0', std::llround(need.gpus * 1000), ",", need.memory_bytes, ",", need.cpus, ",",
-               need.without_gpus, ",", need.model);
+    key += cat('\0',
+               std::llround(need.gpus * 1000),
+               ",",
+               need.memory_bytes,
+               ",",
+               need.cpus,
+               ",",
+               need.without_gpus,
+               ",",
+               need.model);
   }
   return key;
 }
 
-// "this machine has 2 GPUs and 8 CPUs"; of several hosts the most that one has, of what is not known
-// nothing.
+// "this machine has 2 GPUs and 8 CPUs"; of several hosts the most that one has, of what is not
+// known nothing.
 std::string what_there_is(const NeedsCheck& check) {
   const Inventory& inventory = check.inventory;
   size_t gpus = 0;
@@ -155,11 +199,16 @@ std::string what_there_is(const NeedsCheck& check) {
     cores = std::max(cores, host.num_cores);
   }
   std::vector<std::string> parts;
-  if (gpus > 0) parts.push_back(plural(gpus, "GPU"));
-  if (cores > 0) parts.push_back(plural(cores, "CPU"));
-  if (parts.empty()) return inventory.source;
+  if (gpus > 0)
+    parts.push_back(plural(gpus, "GPU"));
+  if (cores > 0)
+    parts.push_back(plural(cores, "CPU"));
+  if (parts.empty())
+    return inventory.source;
   const bool one = inventory.hosts.size() == 1;
-  return cat(one ? "" : "a host of ", inventory.source, one ? " has " : " has at most ",
+  return cat(one ? "" : "a host of ",
+             inventory.source,
+             one ? " has " : " has at most ",
              join(parts, " and "));
 }
 
@@ -171,8 +220,9 @@ class NeedsChecker {
         whole_{check.inventory, check.masks, check.scores},
         spec_(check_.text, check_.source) {
     const ReachableGpus all = reachable_gpus("", limited_);
-    has_gpus_ = std::any_of(all.hosts.begin(), all.hosts.end(),
-                            [](const ReachableHost& host) { return !host.gpus.empty(); });
+    has_gpus_ = std::any_of(all.hosts.begin(), all.hosts.end(), [](const ReachableHost& host) {
+      return !host.gpus.empty();
+    });
   }
 
   // What is wrong with the tasks, told with its place; empty: nothing.
@@ -180,22 +230,26 @@ class NeedsChecker {
     const Task& task = *group.first;
     const auto [place, is_new] = by_selection_.try_emplace(task.on);
     const ReachableGpus& reachable = place->second;
-    if (is_new) place->second = reachable_gpus(task.on, limited_);
-    if (!reachable.on_problem.empty()) return bad_on(group, reachable);
+    if (is_new)
+      place->second = reachable_gpus(task.on, limited_);
+    if (!reachable.on_problem.empty())
+      return bad_on(group, reachable);
     return any_possible(task, reachable) ? "" : impossible(group, reachable);
   }
 
  private:
   bool any_possible(const Task& task, const ReachableGpus& reachable) const {
     const std::vector<TaskNeed> needs = needs_here(task.needs, has_gpus_);
-    return std::any_of(needs.begin(), needs.end(),
-                       [&](const TaskNeed& need) { return NeedJudge(check_, reachable, need).possible(); });
+    return std::any_of(needs.begin(), needs.end(), [&](const TaskNeed& need) {
+      return NeedJudge(check_, reachable, need).possible();
+    });
   }
 
   // "t.toml:2:8: PROBLEM" and the line, as far as they are known.
   std::string told(const NeedGroup& group, SpecPosition at, const std::string& problem) const {
     std::string text = cat("task ", printable(group.first->name));
-    if (group.num_tasks > 1) text += cat(" and ", group.num_tasks - 1, " more");
+    if (group.num_tasks > 1)
+      text += cat(" and ", group.num_tasks - 1, " more");
     text += cat(": ", problem);
     if (at.line == 0 || check_.source.empty())
       return cat(check_.need_flags.empty() ? "" : cat(check_.need_flags, ": "), text);
@@ -205,9 +259,15 @@ class NeedsChecker {
   std::string bad_on(const NeedGroup& group, const ReachableGpus& reachable) const {
     const Task& task = *group.first;
     const SpecPosition at = task.places.on;
-    return told(group, at.line == 0 ? task.at : spec_.inside(at, task.on, reachable.on_problem_at),
-                cat("on = '", printable(task.on), "': ", printable(reachable.on_problem), " (",
-                    what_there_is(check_), check_.gpus ? cat("; --gpus ", check_.gpus->text) : "",
+    return told(group,
+                at.line == 0 ? task.at : spec_.inside(at, task.on, reachable.on_problem_at),
+                cat("on = '",
+                    printable(task.on),
+                    "': ",
+                    printable(reachable.on_problem),
+                    " (",
+                    what_there_is(check_),
+                    check_.gpus ? cat("; --gpus ", check_.gpus->text) : "",
                     "); see `muster devices`, and correct on"));
   }
 
@@ -215,9 +275,11 @@ class NeedsChecker {
     const Task& task = *group.first;
     const bool by_flags =
         (check_.gpus || check_.cpus > 0) && any_possible(task, reachable_gpus(task.on, whole_));
-    const bool by_on = !by_flags && !task.on.empty() && any_possible(task, reachable_gpus("", limited_));
+    const bool by_on =
+        !by_flags && !task.on.empty() && any_possible(task, reachable_gpus("", limited_));
     const std::vector<TaskNeed> needs = needs_here(task.needs, has_gpus_);
-    std::string text = cat("expected needs that a host can meet (", what_there_is(check_), "), got");
+    std::string text =
+        cat("expected needs that a host can meet (", what_there_is(check_), "), got");
     for (const TaskNeed& need : needs) {
       text += cat(needs.size() == 1 ? " " : "\n  ", NeedJudge(check_, reachable, need).nearest());
     }
@@ -230,7 +292,8 @@ class NeedsChecker {
                  check_.gpus ? cat(" --gpus ", check_.gpus->text) : std::string(),
                  check_.cpus > 0 ? cat(" --cpus ", check_.cpus) : "");
     }
-    if (by_on) return "; see `muster devices`, and correct on or leave it out for any";
+    if (by_on)
+      return "; see `muster devices`, and correct on or leave it out for any";
     return task.at.line == 0 ? "; ask for less with --need-gpus, --need-memory or --need-cpus"
                              : "; ask for less, or add an alternative to needs";
   }
@@ -240,7 +303,8 @@ class NeedsChecker {
     const NeedPlaces& places = task.places;
     for (const SpecPosition at :
          {by_on ? places.on : SpecPosition(), places.needs, places.ranks, places.on}) {
-      if (at.line != 0) return at;
+      if (at.line != 0)
+        return at;
     }
     return task.at;
   }
@@ -260,7 +324,8 @@ void check_needs(const std::vector<Task>& tasks, const NeedsCheck& check) {
   std::vector<NeedGroup> groups;  // in the order of the tasks
   for (const Task& task : tasks) {
     const auto [position, is_new] = positions.try_emplace(group_key(task), groups.size());
-    if (is_new) groups.push_back({.first = &task});
+    if (is_new)
+      groups.push_back({.first = &task});
     ++groups[position->second].num_tasks;
   }
   NeedsChecker checker(check);
@@ -268,9 +333,11 @@ void check_needs(const std::vector<Task>& tasks, const NeedsCheck& check) {
   for (const NeedGroup& group : groups) {
     if (std::string problem = checker.problem_of(group); !problem.empty())
       problems.push_back(std::move(problem));
-    if (problems.size() == kMaxImpossible) break;
+    if (problems.size() == kMaxImpossible)
+      break;
   }
-  if (!problems.empty()) throw Error(ErrorCode::invalid_argument, join(problems, "\n"));
+  if (!problems.empty())
+    throw Error(ErrorCode::invalid_argument, join(problems, "\n"));
 }
 
 }  // namespace muster

@@ -1,6 +1,6 @@
-// Whether every task could run at all, on some host, if nobody else were there: so that a task that would
-// wait for ever is an error before anything starts. For the command, after the spec was read and the machines
-// were asked. Pure.
+// Whether every task could run at all, on some host, if nobody else were there: so that a task that
+// would wait for ever is an error before anything starts. For the command, after the spec was read
+// and the machines were asked. Pure.
 #pragma once
 
 #include <optional>
@@ -26,11 +26,12 @@ struct NeedsCheck {
   int cpus = 0;                        // the run's `--cpus`; 0: all
 };
 
-// What can change is not asked for: memory that is in use, and what `idle`, `free:2` and `free>=20GiB` of
-// `on` mean now. Cores of an inventory from a file that tells none are not counted, unless `cpus` says how
-// many to use. Throws: invalid_argument with each group of tasks none of whose alternatives any host could
-// ever meet, up to ten, each with the place of the key that is to blame, and for each alternative the nearest
-// there is. An `on` that names what is nowhere is one of these, whatever the alternatives.
+// What can change is not asked for: memory that is in use, and what `idle`, `free:2` and
+// `free>=20GiB` of `on` mean now. Cores of an inventory from a file that tells none are not
+// counted, unless `cpus` says how many to use. Throws: invalid_argument with each group of tasks
+// none of whose alternatives any host could ever meet, up to ten, each with the place of the key
+// that is to blame, and for each alternative the nearest there is. An `on` that names what is
+// nowhere is one of these, whatever the alternatives.
 void check_needs(const std::vector<Task>& tasks, const NeedsCheck& check);
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// What is to be reserved of a host for a task that waits, and whether others are in its way. Pure; asks the
-// pool, which knows nothing of it.
+// What is to be reserved of a host for a task that waits, and whether others are in its way. Pure;
+// asks the pool, which knows nothing of it.
 #pragma once
 
 #include <optional>
@@ -18,11 +18,14 @@ struct Claim {
   int missing_cpus = 0;
 };
 
-// What has to be reserved of the host so that the need is met there as early as can be, beside what is
-// reserved already: the GPUs it would get if there are enough, else all that will do, since who knows which
-// is freed first; and its CPUs. Nothing when the host could not meet it though all tasks of the run had
-// ended.
-std::optional<Claim> claim_on(const Pool& pool, int host, const TaskNeed& need, const AllowedGpus& allowed,
+// What has to be reserved of the host so that the need is met there as early as can be, beside what
+// is reserved already: the GPUs it would get if there are enough, else all that will do, since who
+// knows which is freed first; and its CPUs. Nothing when the host could not meet it though all
+// tasks of the run had ended.
+std::optional<Claim> claim_on(const Pool& pool,
+                              int host,
+                              const TaskNeed& need,
+                              const AllowedGpus& allowed,
                               const Reserved& reserved);
 
 // Adds the claim to what is reserved.
@@ -32,7 +35,11 @@ void reserve(const Pool& pool, const Claim& claim, Reserved& reserved);
 bool has_free_gpu(const Pool& pool, const Reserved& reserved);
 bool has_free_cpu(const Pool& pool, const Reserved& reserved);
 
-// Whether a task that is there could be in the need's way: it has a GPU that would do, or CPUs that count.
-bool in_the_way(const Pool& pool, const Allocation& where, const TaskNeed& need, const AllowedGpus& allowed);
+// Whether a task that is there could be in the need's way: it has a GPU that would do, or CPUs that
+// count.
+bool in_the_way(const Pool& pool,
+                const Allocation& where,
+                const TaskNeed& need,
+                const AllowedGpus& allowed);
 
 }  // namespace muster

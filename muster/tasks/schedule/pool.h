@@ -1,6 +1,6 @@
-// The devices for tasks, and how much of each is taken: hosts, their GPUs in units and memory, their CPUs. A
-// pure value: the schedule asks it where a task could run, takes that place and gives it back. Knows nothing
-// of tasks but their needs, and nothing of processes.
+// The devices for tasks, and how much of each is taken: hosts, their GPUs in units and memory,
+// their CPUs. A pure value: the schedule asks it where a task could run, takes that place and gives
+// it back. Knows nothing of tasks but their needs, and nothing of processes.
 #pragma once
 
 #include <limits>
@@ -27,9 +27,10 @@ struct PoolOptions {
   Scores scores = {};                  // for `fastest:N` of `gpus` and of `on`
   int cpus = 0;                        // per host; 0: all that it has
   std::vector<int> slots = {};         // by host: most tasks at a time; 0 or absent: no limit
-  // node: on a host with several NUMA nodes, bind a task to the CPUs of its GPUs' node, or of a node with
-  // enough free CPUs. exclusive: bind it to as many CPUs as it counts, which no other task of the run uses; a
-  // task with GPUs that gives no number counts its GPUs' share of the host's CPUs. none: do not bind.
+  // node: on a host with several NUMA nodes, bind a task to the CPUs of its GPUs' node, or of a
+  // node with enough free CPUs. exclusive: bind it to as many CPUs as it counts, which no other
+  // task of the run uses; a task with GPUs that gives no number counts its GPUs' share of the
+  // host's CPUs. none: do not bind.
   NumaBinding numa_binding = NumaBinding::node;
 };
 
@@ -80,8 +81,8 @@ struct Allocation {
 // The GPUs that a task may have: [host][index]; empty: all.
 using AllowedGpus = std::vector<std::vector<bool>>;
 
-// The units of each GPU, the GPUs, and the CPUs that the need counts for. Without a GPU it counts at least
-// one CPU.
+// The units of each GPU, the GPUs, and the CPUs that the need counts for. Without a GPU it counts
+// at least one CPU.
 int units_of(const TaskNeed& need);
 int gpus_of(const TaskNeed& need);
 int cpus_of(const TaskNeed& need);
@@ -91,25 +92,26 @@ std::string describe(const TaskNeed& need);
 
 class Pool {
  public:
-  // Throws: invalid_argument for `gpus` that no host has, and for `exclusive` on a host whose CPUs are
-  // unknown or fewer than `cpus`.
+  // Throws: invalid_argument for `gpus` that no host has, and for `exclusive` on a host whose CPUs
+  // are unknown or fewer than `cpus`.
   explicit Pool(Inventory inventory, const PoolOptions& options = {});
 
   const std::vector<PoolHost>& hosts() const { return hosts_; }
   const Inventory& inventory() const { return inventory_; }
   int num_gpus() const;
 
-  // The GPUs allowed by `on`, a task's `--gpus` text. A text that names no hosts need match on only one of
-  // them. Throws: SelectionError.
+  // The GPUs allowed by `on`, a task's `--gpus` text. A text that names no hosts need match on only
+  // one of them. Throws: SelectionError.
   AllowedGpus allowed(const std::string& on) const;
 
-  // Whether an empty pool could meet the need, within --gpus and --cpus; if not, the schedule would never
-  // end. check_needs.h turns it into a message for users, with the nearest match.
+  // Whether an empty pool could meet the need, within --gpus and --cpus; if not, the schedule would
+  // never end. check_needs.h turns it into a message for users, with the nearest match.
   bool could_meet(const TaskNeed& need, const AllowedGpus& allowed = {}) const;
 
-  // Where the need can be met now: the best-fitting GPU (least memory, then least share left), or the best
-  // linked GPUs of one host; among hosts, the fullest. Nothing: nowhere.
-  std::optional<Allocation> find(const TaskNeed& need, const AllowedGpus& allowed = {},
+  // Where the need can be met now: the best-fitting GPU (least memory, then least share left), or
+  // the best linked GPUs of one host; among hosts, the fullest. Nothing: nowhere.
+  std::optional<Allocation> find(const TaskNeed& need,
+                                 const AllowedGpus& allowed = {},
                                  const Reserved& reserved = {}) const;
 
   // Whether the GPU meets the need, ignoring what others have of it.
@@ -119,7 +121,9 @@ class Pool {
   bool has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
 
   // Chooses the need's GPUs among `fitting`; nothing: there are too few.
-  std::optional<std::vector<int>> choose_gpus(const TaskNeed& need, int host, std::vector<int> fitting) const;
+  std::optional<std::vector<int>> choose_gpus(const TaskNeed& need,
+                                              int host,
+                                              std::vector<int> fitting) const;
 
   void take(const Allocation& allocation);
   void give_back(const Allocation& allocation);
@@ -127,8 +131,8 @@ class Pool {
   // Other jobs now hold `units` of the GPU; 0: nothing.
   void set_leased(int host, int gpu, int units, const std::string& by);
 
-  // Other programs now use this much of the GPU's memory. Ignored for a GPU with a task, whose own use is
-  // included.
+  // Other programs now use this much of the GPU's memory. Ignored for a GPU with a task, whose own
+  // use is included.
   void set_memory_in_use(int host, int gpu, uint64_t bytes);
 
   // The host was lost: nothing is placed there until bring_back.
@@ -145,8 +149,8 @@ class Pool {
   // Whether not even the smallest task could be placed.
   bool is_full() const { return cpus_left_ == 0 && units_left_ == 0; }
 
-  // Why the GPU could not meet the need even if it were free: "model", "memory", "not among --gpus 0,2";
-  // empty: it could.
+  // Why the GPU could not meet the need even if it were free: "model", "memory", "not among --gpus
+  // 0,2"; empty: it could.
   std::string unfit(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
 
  private:

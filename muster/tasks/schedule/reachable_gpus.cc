@@ -31,9 +31,11 @@ size_t most_of(const SelectionPart& part) {
   size_t most = 0;
   bool any = false;
   for (const SelectionItem& item : part.items) {
-    if (!is_pick_of_gpus(item)) continue;
+    if (!is_pick_of_gpus(item))
+      continue;
     any = true;
-    if (item.kind == Kind::all || item.kind == Kind::idle) return kAll;
+    if (item.kind == Kind::all || item.kind == Kind::idle)
+      return kAll;
     if (item.kind == Kind::indices) {
       most += static_cast<size_t>(item.last - item.first + 1);
     } else {
@@ -43,24 +45,28 @@ size_t most_of(const SelectionPart& part) {
   return any ? most : kAll;
 }
 
-// The selection without what changes. Where some picks change, any GPU that the rest leaves could be theirs.
+// The selection without what changes. Where some picks change, any GPU that the rest leaves could
+// be theirs.
 Selection lasting(const Selection& selection) {
   Selection lasting = selection;
   for (SelectionPart& part : lasting.parts) {
     const bool picks_change =
-        std::any_of(part.items.begin(), part.items.end(),
-                    [](const SelectionItem& item) { return changes(item) && is_pick_of_gpus(item); });
+        std::any_of(part.items.begin(), part.items.end(), [](const SelectionItem& item) {
+          return changes(item) && is_pick_of_gpus(item);
+        });
     std::erase_if(part.items, [&](const SelectionItem& item) {
       return changes(item) || (picks_change && is_pick_of_gpus(item));
     });
-    if (part.items.empty()) part.items.emplace_back();  // all
+    if (part.items.empty())
+      part.items.emplace_back();  // all
   }
   return lasting;
 }
 
 // 0: not known.
 int cores_of(const Host& host, const ReachOptions& options) {
-  if (options.cpus > 0) return options.cpus;
+  if (options.cpus > 0)
+    return options.cpus;
   return options.inventory.simulated && host.cores.empty() ? 0 : host.num_cores;
 }
 
@@ -72,7 +78,8 @@ struct HostSelection {
   HostSelection(Selection given, const Inventory& inventory)
       : text(std::move(given)), lasting(muster::lasting(text)) {
     std::vector<const Host*> hosts;
-    for (const Host& host : inventory.hosts) hosts.push_back(&host);
+    for (const Host& host : inventory.hosts)
+      hosts.push_back(&host);
     check_selection_hosts(text, hosts);
   }
 };
@@ -80,7 +87,8 @@ struct HostSelection {
 class Reach {
  public:
   Reach(const std::string& on, const ReachOptions& options) : options_(options) {
-    if (options.gpus) run_.emplace(*options.gpus, options.inventory);
+    if (options.gpus)
+      run_.emplace(*options.gpus, options.inventory);
     reachable_.on = on;
     try {
       on_.emplace(Selection(on), options.inventory);
@@ -90,11 +98,15 @@ class Reach {
   }
 
   ReachableGpus find() {
-    for (const Host& host : options_.inventory.hosts) add(host);
-    const bool none = std::all_of(reachable_.hosts.begin(), reachable_.hosts.end(),
+    for (const Host& host : options_.inventory.hosts)
+      add(host);
+    const bool none = std::all_of(reachable_.hosts.begin(),
+                                  reachable_.hosts.end(),
                                   [](const ReachableHost& host) { return host.gpus.empty(); });
-    if (!none) reachable_.why_none.clear();
-    if (fits_a_host_ && !named_host_fails_) reachable_.on_problem.clear();
+    if (!none)
+      reachable_.why_none.clear();
+    if (fits_a_host_ && !named_host_fails_)
+      reachable_.on_problem.clear();
     return std::move(reachable_);
   }
 
@@ -102,9 +114,11 @@ class Reach {
   // What the run has of the host, and how many at one time.
   std::pair<UsableGpus, size_t> of_run(const Host& host) const {
     const UsableGpus all = usable_gpus(host, options_.masks);
-    if (!run_) return {all, all.gpus.size()};
+    if (!run_)
+      return {all, all.gpus.size()};
     const SelectionPart* const part = part_for(run_->text, host);
-    if (part == nullptr) return {};
+    if (part == nullptr)
+      return {};
     UsableGpus chosen;
     chosen.gpus = select_gpus(run_->lasting, host, all, options_.scores);
     return {chosen, std::min(most_of(*part), chosen.gpus.size())};
@@ -126,15 +140,18 @@ class Reach {
       }
     }
     if (found.gpus.empty() && reachable_.why_none.empty()) {
-      reachable_.why_none = !run_ || !usable.gpus.empty() ? describe(host, usable)
-                                                          : cat("--gpus ", run_->text.text, " leaves none");
+      reachable_.why_none = !run_ || !usable.gpus.empty()
+                                ? describe(host, usable)
+                                : cat("--gpus ", run_->text.text, " leaves none");
     }
     const auto facts = std::tuple(found.num_cores, found.most, found.gpus);
-    if (seen_.insert(facts).second) reachable_.hosts.push_back(std::move(found));
+    if (seen_.insert(facts).second)
+      reachable_.hosts.push_back(std::move(found));
   }
 
   void set_problem(const SelectionError& error) {
-    if (!reachable_.on_problem.empty()) return;
+    if (!reachable_.on_problem.empty())
+      return;
     reachable_.on_problem = error.problem();
     reachable_.on_problem_at = error.at();
   }

@@ -1,6 +1,6 @@
-// What is reserved for the tasks that wait in one round of starts, so that those that come after them are not
-// in their way, and how many of those were let in elsewhere (backfill). For the schedule, whose header says
-// the rule. Pure.
+// What is reserved for the tasks that wait in one round of starts, so that those that come after
+// them are not in their way, and how many of those were let in elsewhere (backfill). For the
+// schedule, whose header says the rule. Pure.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,8 @@ class Reservations {
   // To be called when tasks have started, or more is reserved.
   void look(const Pool& pool);
 
-  // False when the wish has no use for anything that is left: such tasks can neither start nor be passed.
+  // False when the wish has no use for anything that is left: such tasks can neither start nor be
+  // passed.
   bool has_use_for_what_is_left(const TaskWish& wish, const Pool& pool) const;
 
   // The task waits. `wish` must live until the round ends.

@@ -1,5 +1,5 @@
-// What is reserved of each host for tasks that wait: nobody who comes after them gets it. A value that the
-// pool is asked with.
+// What is reserved of each host for tasks that wait: nobody who comes after them gets it. A value
+// that the pool is asked with.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@ struct HostReserved {
 using Reserved = std::vector<HostReserved>;
 
 inline bool is_reserved(const Reserved& reserved, int host, int gpu) {
-  if (reserved.empty()) return false;
+  if (reserved.empty())
+    return false;
   const std::vector<bool>& gpus = reserved[static_cast<size_t>(host)].gpus;
   return !gpus.empty() && gpus[static_cast<size_t>(gpu)];
 }

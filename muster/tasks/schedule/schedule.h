@@ -1,21 +1,21 @@
-// Decides the order in which tasks start, and where: a pure state machine over tasks × pool, told of every
-// end. The runner asks it what to start now. No I/O and no clock
-// here: times are seconds since the start of the run, given by the caller.
+// Decides the order in which tasks start, and where: a pure state machine over tasks × pool, told
+// of every end. The runner asks it what to start now. No I/O and no clock here: times are seconds
+// since the start of the run, given by the caller.
 //
-// Among the tasks that may start, the first is the one with the highest priority, then with the longest
-// critical path (in tasks, along its dependents to the end), then the one that needs more GPUs, then the
-// earlier one. A task takes the first of its alternatives that is available now.
+// Among the tasks that may start, the first is the one with the highest priority, then with the
+// longest critical path (in tasks, along its dependents to the end), then the one that needs more
+// GPUs, then the earlier one. A task takes the first of its alternatives that is available now.
 //
-// Devices are reserved for every waiting task. Later tasks, of lower or equal priority, get nothing there
-// that the waiting task could use; they get only what it cannot use (backfill). A reservation starts on one
-// host, the one where least is missing, for the task's first alternative. It grows by one more host or one
-// more alternative each time that as many tasks as it needs GPUs (at least one) were backfilled elsewhere. So
-// a task waits for tasks that were running when it became ready, and for earlier ones, but not for later
-// ones. Among tasks with equal needs only the first has a reservation. Nothing is reserved where other jobs
-// are in the way.
+// Devices are reserved for every waiting task. Later tasks, of lower or equal priority, get nothing
+// there that the waiting task could use; they get only what it cannot use (backfill). A reservation
+// starts on one host, the one where least is missing, for the task's first alternative. It grows by
+// one more host or one more alternative each time that as many tasks as it needs GPUs (at least
+// one) were backfilled elsewhere. So a task waits for tasks that were running when it became ready,
+// and for earlier ones, but not for later ones. Among tasks with equal needs only the first has a
+// reservation. Nothing is reserved where other jobs are in the way.
 //
-// Waiting tasks with equal needs are kept together, so that the cost of an event depends on the number of
-// different needs, not of tasks.
+// Waiting tasks with equal needs are kept together, so that the cost of an event depends on the
+// number of different needs, not of tasks.
 #pragma once
 
 #include <map>
@@ -64,8 +64,8 @@ struct TaskStanding {
 
 class TaskSchedule {
  public:
-  // `tasks` must outlive it. Throws: invalid_argument for a task that comes after an unknown task or, through
-  // others, after itself; for needs that the pool could never meet.
+  // `tasks` must outlive it. Throws: invalid_argument for a task that comes after an unknown task
+  // or, through others, after itself; for needs that the pool could never meet.
   TaskSchedule(const std::vector<Task>& tasks, Pool pool, ScheduleOptions options = {});
 
   // The tasks to start now; they count as running from here on.
@@ -80,11 +80,12 @@ class TaskSchedule {
   // The task's start has failed.
   TaskRetry failed(size_t task, double now);
 
-  // The task's start lasted `lasted` seconds and stopped with exit code 75, which is no failure. Returns the
-  // time of its next start.
+  // The task's start lasted `lasted` seconds and stopped with exit code 75, which is no failure.
+  // Returns the time of its next start.
   double stopped(size_t task, double lasted, double now);
 
-  // The start did not count (it was interrupted, or the devices were unavailable): the task may start again.
+  // The start did not count (it was interrupted, or the devices were unavailable): the task may
+  // start again.
   void again(size_t task);
 
   // Other jobs now hold `units` of the GPU (0: nothing); `by` describes them.
@@ -93,7 +94,9 @@ class TaskSchedule {
   }
 
   // Other programs now use this much of the GPU's memory.
-  void set_memory_in_use(int host, int gpu, uint64_t bytes) { pool_.set_memory_in_use(host, gpu, bytes); }
+  void set_memory_in_use(int host, int gpu, uint64_t bytes) {
+    pool_.set_memory_in_use(host, gpu, bytes);
+  }
 
   // Whether a task that is ready, but cannot start, asks for memory.
   bool waits_for_memory() const;
@@ -108,8 +111,8 @@ class TaskSchedule {
   // Starts nothing from now on.
   void drain() { draining_ = true; }
 
-  // Sets the tasks' states in a continued run, from its journal; for explain and --dry-run. Tasks not listed
-  // are waiting. Call it once, before start.
+  // Sets the tasks' states in a continued run, from its journal; for explain and --dry-run. Tasks
+  // not listed are waiting. Call it once, before start.
   void restore(const std::vector<TaskStanding>& standings, double now);
 
   // Whether nothing runs and nothing will start.
@@ -144,9 +147,12 @@ class TaskSchedule {
     size_t task;
     // Earlier tasks are smaller.
     bool operator<(const Key& other) const {
-      if (priority != other.priority) return priority > other.priority;
-      if (critical_path != other.critical_path) return critical_path > other.critical_path;
-      if (gpus != other.gpus) return gpus > other.gpus;
+      if (priority != other.priority)
+        return priority > other.priority;
+      if (critical_path != other.critical_path)
+        return critical_path > other.critical_path;
+      if (gpus != other.gpus)
+        return gpus > other.gpus;
       return task < other.task;
     }
     bool operator>(const Key& other) const { return other < *this; }

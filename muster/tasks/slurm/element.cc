@@ -25,40 +25,47 @@ namespace muster {
 
 std::string element_line(const Task& task, const std::string& run_dir, Visibility visibility) {
   const TaskNeed& need = task.needs.front();
-  const nlohmann::ordered_json json = {
-      {"name", task.name},
-      {"argv", task.argv},
-      {"environment", task.environment},
-      {"directory", task.directory},
-      {"run_dir", run_dir},
-      {"ranks", task.ranks},
-      {"visibility", to_string(visibility)},
-      {"need",
-       {{"gpus", need.gpus}, {"memory", need.memory_bytes}, {"model", need.model}, {"cpus", need.cpus}}}};
+  const nlohmann::ordered_json json = {{"name", task.name},
+                                       {"argv", task.argv},
+                                       {"environment", task.environment},
+                                       {"directory", task.directory},
+                                       {"run_dir", run_dir},
+                                       {"ranks", task.ranks},
+                                       {"visibility", to_string(visibility)},
+                                       {"need",
+                                        {{"gpus", need.gpus},
+                                         {"memory", need.memory_bytes},
+                                         {"model", need.model},
+                                         {"cpus", need.cpus}}}};
   try {
     return json.dump();
   } catch (const nlohmann::json::exception&) {
     throw Error(ErrorCode::invalid_argument,
-                cat("--submit slurm: expected text in UTF-8, got something else in ", printable(task.name)));
+                cat("--submit slurm: expected text in UTF-8, got something else in ",
+                    printable(task.name)));
   }
 }
 
 SlurmElement read_element(const std::string& path, int index) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) fail_errno(cat("cannot open ", printable(path)), errno);
+  if (!file)
+    fail_errno(cat("cannot open ", printable(path)), errno);
   std::string line;
   for (int at = 0; at <= index; ++at) {
-    if (!std::getline(file, line)) line.clear();
+    if (!std::getline(file, line))
+      line.clear();
   }
   SlurmElement element;
   try {
-    if (index < 0 || line.empty()) throw Error(ErrorCode::invalid_argument, "none");
+    if (index < 0 || line.empty())
+      throw Error(ErrorCode::invalid_argument, "none");
     const auto json = nlohmann::json::parse(line);
     json.at("name").get_to(element.name);
     json.at("argv").get_to(element.argv);
     json.at("environment").get_to(element.environment);
     json.at("directory").get_to(element.directory);
-    element.run_dir = json.value("run_dir", "");  // one that was submitted by an older muster has none
+    element.run_dir =
+        json.value("run_dir", "");  // one that was submitted by an older muster has none
     element.ranks = json.value("ranks", 1);
     element.visibility = parse_visibility(json.value("visibility", "job"));
     if (json.contains("need")) {
@@ -68,10 +75,12 @@ SlurmElement read_element(const std::string& path, int index) {
                               .model = need.at("model"),
                               .cpus = need.at("cpus")};
     }
-    if (element.argv.empty()) throw Error(ErrorCode::invalid_argument, "none");
+    if (element.argv.empty())
+      throw Error(ErrorCode::invalid_argument, "none");
   } catch (const std::exception&) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--exec-element: expected element ", index, " in ", printable(path), ", got none"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("--exec-element: expected element ", index, " in ", printable(path), ", got none"));
   }
   return element;
 }
@@ -86,9 +95,11 @@ struct ElementProgram {
 // Of a job that a muster submitted which knew no more.
 ElementProgram program_as_given(const SlurmElement& element, const std::string& folder) {
   ElementProgram program{.argv = element.argv, .environment = own_environment()};
-  for (const auto& [name, value] : element.environment) program.environment[name] = value;
+  for (const auto& [name, value] : element.environment)
+    program.environment[name] = value;
   program.environment["MUSTER_TASK"] = element.name;
-  if (element.run_dir.empty()) return program;
+  if (element.run_dir.empty())
+    return program;
   program.environment["MUSTER_RUN_DIR"] = element.run_dir;
   program.environment["MUSTER_TASK_DIR"] = folder;
   return program;
@@ -105,10 +116,17 @@ std::string what_is_here(const Pool& pool) {
 // Slurm gives whole GPUs, and counts the CPUs.
 Allocation place_of(const Task& task, const Pool& pool) {
   const TaskNeed& need = task.needs.front();
-  if (auto where = pool.find(need)) return *where;
+  if (auto where = pool.find(need))
+    return *where;
   throw Error(ErrorCode::unavailable,
-              cat("task ", printable(task.name), ": expected ", describe(need),
-                  " of what Slurm has given it on ", pool.hosts()[0].name, ", got ", what_is_here(pool),
+              cat("task ",
+                  printable(task.name),
+                  ": expected ",
+                  describe(need),
+                  " of what Slurm has given it on ",
+                  pool.hosts()[0].name,
+                  ", got ",
+                  what_is_here(pool),
                   "; name a model or a partition that has it (--sbatch)"));
 }
 
@@ -121,9 +139,10 @@ ElementProgram program_as_placed(const SlurmElement& element, const std::string&
             .ranks = element.ranks};
   TaskNeed& need = task.needs.front();
   need.gpus = std::ceil(need.gpus);
-  const Pool pool(
-      probe_this_machine({.detail = GpuDetail::full, .links = need.gpus > 1}),
-      {.masks = inherited_masks(), .cpus = std::max(1, need.cpus), .numa_binding = NumaBinding::none});
+  const Pool pool(probe_this_machine({.detail = GpuDetail::full, .links = need.gpus > 1}),
+                  {.masks = inherited_masks(),
+                   .cpus = std::max(1, need.cpus),
+                   .numa_binding = NumaBinding::none});
   const Allocation where = place_of(task, pool);
   const TaskRunFacts facts{.run_dir = element.run_dir,
                            .launcher = own_program(),
@@ -131,9 +150,11 @@ ElementProgram program_as_placed(const SlurmElement& element, const std::string&
                            .visibility = element.visibility};
   const int attempt = static_cast<int>(get_env_int("MUSTER_ATTEMPT").value_or(0));
   const std::string plan = cat(folder, "/", attempt, ".plan.json");
-  if (task.ranks > 1) write_file(plan, plan_to_json(plan_of(task, pool, where, facts.visibility)));
-  ElementProgram program{.argv = task_argv(task, facts, pool, plan, folder),
-                         .environment = task_environment(task, facts, pool, where, attempt, folder, "")};
+  if (task.ranks > 1)
+    write_file(plan, plan_to_json(plan_of(task, pool, where, facts.visibility)));
+  ElementProgram program{
+      .argv = task_argv(task, facts, pool, plan, folder),
+      .environment = task_environment(task, facts, pool, where, attempt, folder, "")};
   program.environment.erase("MUSTER_MARK");  // no run of muster's watches it
   return program;
 }
@@ -142,32 +163,41 @@ ElementProgram program_as_placed(const SlurmElement& element, const std::string&
 
 void exec_element(const std::string& path, int index) {
   const SlurmElement element = read_element(path, index);
-  const std::string folder = element.run_dir.empty()
-                                 ? ""
-                                 : task_folder_of(element.run_dir, element.name, static_cast<size_t>(index));
-  if (!folder.empty()) make_task_folder(folder);
+  const std::string folder =
+      element.run_dir.empty()
+          ? ""
+          : task_folder_of(element.run_dir, element.name, static_cast<size_t>(index));
+  if (!folder.empty())
+    make_task_folder(folder);
   const ElementProgram given =
       element.need ? program_as_placed(element, folder) : program_as_given(element, folder);
   Environment environment = given.environment;
   if (!element.directory.empty() && ::chdir(element.directory.c_str()) != 0)
-    fail_errno(cat("task ", printable(element.name), ": cannot enter ", printable(element.directory)), errno);
+    fail_errno(
+        cat("task ", printable(element.name), ": cannot enter ", printable(element.directory)),
+        errno);
   const std::string program = find_program(given.argv[0], environment["PATH"]);
   std::vector<std::string> settings;
   settings.reserve(environment.size());
-  for (const auto& [name, value] : environment) settings.push_back(cat(name, "=", value));
+  for (const auto& [name, value] : environment)
+    settings.push_back(cat(name, "=", value));
   std::vector<char*> argv;
   std::vector<char*> envp;
   argv.reserve(given.argv.size() + 1);
   envp.reserve(settings.size() + 1);
   // execve takes them as they are and does not write into them.
-  for (const std::string& word : given.argv) argv.push_back(const_cast<char*>(word.c_str()));
-  for (const std::string& setting : settings) envp.push_back(const_cast<char*>(setting.c_str()));
+  for (const std::string& word : given.argv)
+    argv.push_back(const_cast<char*>(word.c_str()));
+  for (const std::string& setting : settings)
+    envp.push_back(const_cast<char*>(setting.c_str()));
   argv.push_back(nullptr);
   envp.push_back(nullptr);
-  for (const int signal : {SIGINT, SIGQUIT}) ::signal(signal, SIG_DFL);  // a script's shell ignores them
+  for (const int signal : {SIGINT, SIGQUIT})
+    ::signal(signal, SIG_DFL);  // a script's shell ignores them
   ::execve(program.c_str(), argv.data(), envp.data());
-  throw SpawnError(126,
-                   cat("cannot execute ", printable(program), ": ", std::generic_category().message(errno)));
+  throw SpawnError(
+      126,
+      cat("cannot execute ", printable(program), ": ", std::generic_category().message(errno)));
 }
 
 }  // namespace muster

@@ -1,6 +1,6 @@
-// What one element of a job array runs: `muster tasks --exec-element FILE INDEX`, which the batch script
-// calls. plan.cc writes the files. Of what Slurm has given it a task gets what it would get of such a
-// machine in `muster tasks`: placed by the same pool, with the same variables and ranks.
+// What one element of a job array runs: `muster tasks --exec-element FILE INDEX`, which the batch
+// script calls. plan.cc writes the files. Of what Slurm has given it a task gets what it would get
+// of such a machine in `muster tasks`: placed by the same pool, with the same variables and ranks.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,8 @@
 namespace muster {
 
 // The task's line in a file of elements. Throws: invalid_argument when its text is no UTF-8.
-std::string element_line(const Task& task, const std::string& run_dir,
+std::string element_line(const Task& task,
+                         const std::string& run_dir,
                          Visibility visibility = Visibility::job);
 
 struct SlurmElement {
@@ -23,15 +24,16 @@ struct SlurmElement {
   std::string run_dir = {};
   int ranks = 1;
   Visibility visibility = Visibility::job;
-  std::optional<TaskNeed> need = {};  // nothing: submitted by a muster that left the devices to Slurm
+  std::optional<TaskNeed> need =
+      {};  // nothing: submitted by a muster that left the devices to Slurm
 };
 
 // Throws: io; invalid_argument when the file has no such element.
 SlurmElement read_element(const std::string& path, int index);
 
-// Becomes the element's program, in its directory and with its environment. Throws: as read_element;
-// unavailable when its needs cannot be met here; SpawnError when it cannot be executed, io when its directory
-// cannot be entered.
+// Becomes the element's program, in its directory and with its environment. Throws: as
+// read_element; unavailable when its needs cannot be met here; SpawnError when it cannot be
+// executed, io when its directory cannot be entered.
 [[noreturn]] void exec_element(const std::string& path, int index);
 
 }  // namespace muster

@@ -27,16 +27,19 @@ class SlurmPlanner {
  public:
   SlurmPlanner(const std::vector<Task>& tasks, const SlurmOptions& options)
       : tasks_(tasks), options_(options), places_(tasks.size()) {
-    for (const Task& task : tasks) highest_ = std::max(highest_, task.priority);
+    for (const Task& task : tasks)
+      highest_ = std::max(highest_, task.priority);
   }
 
   SlurmPlan plan() {
     find_after();
     // Level by level: when a task's turn comes, it is known where all that it is after is.
-    for (const auto& [level, members] : levels_) plan_level(members);
+    for (const auto& [level, members] : levels_)
+      plan_level(members);
     std::set<std::string> notes;
     for (const Task& task : tasks_) {
-      for (std::string& note : slurm_notes(task)) notes.insert(std::move(note));
+      for (std::string& note : slurm_notes(task))
+        notes.insert(std::move(note));
     }
     plan_.notes.assign(notes.begin(), notes.end());
     return std::move(plan_);
@@ -48,7 +51,8 @@ class SlurmPlanner {
 
   void find_after() {
     std::unordered_map<std::string_view, size_t> by_name;
-    for (size_t i = 0; i < tasks_.size(); ++i) by_name.emplace(tasks_[i].name, i);
+    for (size_t i = 0; i < tasks_.size(); ++i)
+      by_name.emplace(tasks_[i].name, i);
     after_.resize(tasks_.size());
     Positions waits_for(tasks_.size(), 0);  // how many that have no level yet
     std::vector<Positions> before(tasks_.size());
@@ -60,14 +64,16 @@ class SlurmPlanner {
         before[other].push_back(i);
       }
       waits_for[i] = after_[i].size();
-      if (waits_for[i] == 0) ready.push_back(i);
+      if (waits_for[i] == 0)
+        ready.push_back(i);
     }
     for (size_t level = 0; !ready.empty(); ++level) {
       std::sort(ready.begin(), ready.end());
       Positions next;
       for (const size_t task : ready) {
         for (const size_t later : before[task]) {
-          if (--waits_for[later] == 0) next.push_back(later);
+          if (--waits_for[later] == 0)
+            next.push_back(later);
         }
       }
       levels_.emplace_back(level, std::move(ready));
@@ -77,31 +83,39 @@ class SlurmPlanner {
 
   // Two tasks with the same key ask for the same.
   std::string request_key(size_t task) const {
-    return cat(join(slurm_request(tasks_[task], highest_), " "), "\n",
+    return cat(join(slurm_request(tasks_[task], highest_), " "),
+               "\n",
                slurm_script(tasks_[task], "", options_));
   }
 
   void plan_level(const Positions& members) {
     std::map<std::pair<std::string, After>, size_t> by_key;
-    std::vector<std::pair<After, Positions>> groups;             // in the order of the tasks
-    std::map<std::pair<std::string, size_t>, Positions> single;  // after one element of an array each
+    std::vector<std::pair<After, Positions>> groups;  // in the order of the tasks
+    std::map<std::pair<std::string, size_t>, Positions>
+        single;  // after one element of an array each
     for (const size_t task : members) {
       const After after = after_of(task);
       const bool one = after.size() == 1 && after[0].second != kWholeArray;
-      if (one) single[{request_key(task), after[0].first}].push_back(task);
-      if (one) continue;
+      if (one)
+        single[{request_key(task), after[0].first}].push_back(task);
+      if (one)
+        continue;
       const auto [group, is_new] = by_key.try_emplace({request_key(task), after}, groups.size());
-      if (is_new) groups.push_back({after, {}});
+      if (is_new)
+        groups.push_back({after, {}});
       groups[group->second].second.push_back(task);
     }
-    for (const auto& [after, tasks] : groups) add_in_pieces(tasks, after);
-    for (const auto& [key, tasks] : single) add_single(tasks, key.second);
+    for (const auto& [after, tasks] : groups)
+      add_in_pieces(tasks, after);
+    for (const auto& [key, tasks] : single)
+      add_single(tasks, key.second);
   }
 
   // Each of them is after one element of that array.
   void add_single(const Positions& tasks, size_t array) {
     std::map<int, Positions> by_index;
-    for (const size_t task : tasks) by_index[places_[after_[task][0]].index].push_back(task);
+    for (const size_t task : tasks)
+      by_index[places_[after_[task][0]].index].push_back(task);
     if (by_index.size() == tasks.size()) {
       std::vector<int> indices;
       Positions in_order;
@@ -112,26 +126,33 @@ class SlurmPlanner {
       add(in_order, indices, {{array, kWholeArray}}, true);
       return;
     }
-    for (const auto& [index, several] : by_index) add_in_pieces(several, {{array, index}});
+    for (const auto& [index, several] : by_index)
+      add_in_pieces(several, {{array, index}});
   }
 
   // The elements that a task is after; of an array all of which it is after, the array.
   After after_of(size_t task) const {
     std::map<size_t, std::set<int>> elements;
-    for (const size_t other : after_[task]) elements[places_[other].array].insert(places_[other].index);
+    for (const size_t other : after_[task])
+      elements[places_[other].array].insert(places_[other].index);
     After after;
     for (const auto& [array, indices] : elements) {
       if (indices.size() == plan_.arrays[array].tasks.size()) {
         after.emplace_back(array, kWholeArray);
       } else {
-        for (const int index : indices) after.emplace_back(array, index);
+        for (const int index : indices)
+          after.emplace_back(array, index);
       }
     }
     if (after.size() > kMaxDependencies) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("--submit slurm: expected a task that is after at most ", kMaxDependencies,
-                      " others, or after whole arrays, got ", after.size(), " (task ",
-                      printable(tasks_[task].name), "); put a task between them"));
+                  cat("--submit slurm: expected a task that is after at most ",
+                      kMaxDependencies,
+                      " others, or after whole arrays, got ",
+                      after.size(),
+                      " (task ",
+                      printable(tasks_[task].name),
+                      "); put a task between them"));
     }
     return after;
   }
@@ -143,26 +164,35 @@ class SlurmPlanner {
       Positions piece(tasks.begin() + static_cast<ptrdiff_t>(from),
                       tasks.begin() + static_cast<ptrdiff_t>(to));
       std::vector<int> indices;
-      for (size_t i = 0; i < piece.size(); ++i) indices.push_back(static_cast<int>(i));
+      for (size_t i = 0; i < piece.size(); ++i)
+        indices.push_back(static_cast<int>(i));
       add(piece, indices, after, false);
     }
   }
 
-  void add(const Positions& tasks, const std::vector<int>& indices, const After& after, bool corresponding) {
+  void add(const Positions& tasks,
+           const std::vector<int>& indices,
+           const After& after,
+           bool corresponding) {
     const size_t number = plan_.arrays.size();
-    SlurmArray array{.tasks = tasks, .indices = indices, .after = after, .corresponding = corresponding};
+    SlurmArray array{
+        .tasks = tasks, .indices = indices, .after = after, .corresponding = corresponding};
     const std::string base = cat(options_.run_dir, "/slurm/", number);
     array.script_path = base + ".sh";
     array.elements_path = base + ".elements";
     array.script = slurm_script(tasks_[tasks[0]], array.elements_path, options_);
     int line = 0;
     for (size_t i = 0; i < tasks.size(); ++i) {
-      for (; line < indices[i]; ++line) array.elements += "\n";
-      array.elements += element_line(tasks_[tasks[i]], options_.run_dir, options_.visibility) + "\n";
+      for (; line < indices[i]; ++line)
+        array.elements += "\n";
+      array.elements +=
+          element_line(tasks_[tasks[i]], options_.run_dir, options_.visibility) + "\n";
       ++line;
       places_[tasks[i]] = {number, indices[i]};
     }
-    array.arguments = {"--parsable", "--job-name=muster", cat("--array=", to_cpu_list(indices)),
+    array.arguments = {"--parsable",
+                       "--job-name=muster",
+                       cat("--array=", to_cpu_list(indices)),
                        cat("--output=", log_pattern()),
                        "--open-mode=append"};  // of a start that was requeued
     const std::vector<std::string> request = slurm_request(tasks_[tasks[0]], highest_);
@@ -173,7 +203,8 @@ class SlurmPlanner {
   // %A and %a are the job's and the element's numbers; any other % is doubled.
   std::string log_pattern() const {
     std::string folder;
-    for (const char c : options_.run_dir) folder += c == '%' ? std::string("%%") : std::string(1, c);
+    for (const char c : options_.run_dir)
+      folder += c == '%' ? std::string("%%") : std::string(1, c);
     return folder + "/logs/slurm-%A_%a.log";
   }
 
@@ -193,7 +224,8 @@ SlurmPlan plan_slurm(const std::vector<Task>& tasks, const SlurmOptions& options
 }
 
 std::string dependency_argument(const SlurmArray& array, const std::vector<std::string>& job_ids) {
-  if (array.after.empty()) return "";
+  if (array.after.empty())
+    return "";
   std::string text = cat("--dependency=", array.corresponding ? "aftercorr" : "afterok");
   for (const auto& [other, index] : array.after)
     text += cat(":", job_ids.at(other), index == kWholeArray ? "" : cat("_", index));

@@ -33,27 +33,34 @@ std::string gres_of(const Task& task) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
   };
   if (!std::all_of(type.begin(), type.end(), may_be)) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--submit slurm: expected a model that can be a type of Slurm's GPUs (a100), got '",
-                    printable(need.model), "' (task ", printable(task.name), ")"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("--submit slurm: expected a model that can be a type of Slurm's GPUs (a100), got '",
+            printable(need.model),
+            "' (task ",
+            printable(task.name),
+            ")"));
   }
-  if (!type.empty()) type += ':';
+  if (!type.empty())
+    type += ':';
   return cat("--gres=gpu:", type, static_cast<int64_t>(std::ceil(need.gpus)));
 }
 
 // All starts and the pauses between them.
 std::chrono::milliseconds whole_time(const Task& task) {
   std::chrono::milliseconds time = *task.time_limit * (task.retries + 1);
-  if (task.retries == 0) return time;
-  for (int start = 1; start <= task.retries; ++start) time += std::chrono::seconds(pause_before(task, start));
+  if (task.retries == 0)
+    return time;
+  for (int start = 1; start <= task.retries; ++start)
+    time += std::chrono::seconds(pause_before(task, start));
   return time + std::chrono::seconds(kKillAfterSeconds * (task.retries + 1));
 }
 
-// A shell that stays between Slurm and what it starts: Slurm may signal it alone, and it passes that on. Once
-// it was to end, nothing is started again. What comes while a child begins waits until that can hear it.
-// `wait` comes back for a signal too, sometimes before the trap has run, and is asked again while the child
-// lives; of one that had ended it then says 127. What is
-// started in the background ignores SIGINT, which `muster` puts right.
+// A shell that stays between Slurm and what it starts: Slurm may signal it alone, and it passes
+// that on. Once it was to end, nothing is started again. What comes while a child begins waits
+// until that can hear it. `wait` comes back for a signal too, sometimes before the trap has run,
+// and is asked again while the child lives; of one that had ended it then says 127. What is started
+// in the background ignores SIGINT, which `muster` puts right.
 constexpr const char* kRun = R"(child= stopped= heard= early=
 pass() {
   heard=yes
@@ -81,8 +88,8 @@ run() {
 }
 )";
 
-// Where `timeout` stands between, its child is told: `timeout` itself ends of most signals, and, of one that
-// comes while it starts that child, leaves it behind.
+// Where `timeout` stands between, its child is told: `timeout` itself ends of most signals, and, of
+// one that comes while it starts that child, leaves it behind.
 std::string tell_function(const Task& task) {
   const bool limited = task.retries > 0 && task.time_limit;
   return limited ? R"(tell() {
@@ -97,28 +104,40 @@ std::string tell_function(const Task& task) {
                  : "tell() {\n  kill -s \"$1\" \"$child\"\n}\n";
 }
 
-// Exit code 75 asks to be started again: by Slurm, whose job may be about to end. Whoever has the job ended
-// (scancel, a time limit) does not want that.
+// Exit code 75 asks to be started again: by Slurm, whose job may be about to end. Whoever has the
+// job ended (scancel, a time limit) does not want that.
 std::string requeue_function() {
-  return cat("requeue() {\n  [ \"$code\" != ", kStoppedExitCode,
+  return cat("requeue() {\n  [ \"$code\" != ",
+             kStoppedExitCode,
              " ] || [ -n \"$stopped\" ] || scontrol requeue \"$SLURM_JOB_ID\"\n}\n");
 }
 
-// So that Slurm knows of the signal that ended a task, as muster's own results do: what stands between tells
-// it as 128 + n. Those that stop a process do not end the shell.
+// So that Slurm knows of the signal that ended a task, as muster's own results do: what stands
+// between tells it as 128 + n. Those that stop a process do not end the shell.
 std::string end_function() {
-  return cat("end() {\n  requeue\n  trap - HUP INT QUIT TERM USR1 USR2\n  case $code in\n    ", 128 + SIGSTOP,
-             " | ", 128 + SIGTSTP, " | ", 128 + SIGTTIN, " | ", 128 + SIGTTOU,
-             ") ;;\n    *) [ \"$code\" -le 128 ] || [ \"$code\" -gt ", 128 + SIGRTMAX,
+  return cat("end() {\n  requeue\n  trap - HUP INT QUIT TERM USR1 USR2\n  case $code in\n    ",
+             128 + SIGSTOP,
+             " | ",
+             128 + SIGTSTP,
+             " | ",
+             128 + SIGTTIN,
+             " | ",
+             128 + SIGTTOU,
+             ") ;;\n    *) [ \"$code\" -le 128 ] || [ \"$code\" -gt ",
+             128 + SIGRTMAX,
              " ] || kill -$((code - 128)) $$ ;;\n  esac\n  exit \"$code\"\n}\n");
 }
 
 // All but the last.
 std::string starts(const Task& task, const std::string& command) {
   std::string text = "for pause in";
-  for (int start = 1; start <= task.retries; ++start) text += cat(" ", pause_before(task, start));
-  return text + cat("; do\n  run ", command, "\n  [ \"$code\" != 0 ] || exit 0\n",
-                    "  [ \"$code\" != ", kStoppedExitCode,
+  for (int start = 1; start <= task.retries; ++start)
+    text += cat(" ", pause_before(task, start));
+  return text + cat("; do\n  run ",
+                    command,
+                    "\n  [ \"$code\" != 0 ] || exit 0\n",
+                    "  [ \"$code\" != ",
+                    kStoppedExitCode,
                     " ] || end\n"
                     "  while [ -z \"$stopped\" ] && [ \"$pause\" -gt 0 ]; do\n"
                     "    sleep 1\n"
@@ -132,16 +151,24 @@ std::string starts(const Task& task, const std::string& command) {
 
 std::vector<std::string> slurm_request(const Task& task, int highest) {
   if (!task.on.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--submit slurm: expected tasks without on, since Slurm chooses the GPUs, got on = '",
-                    printable(task.on), "' (task ", printable(task.name), "); name a model instead"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("--submit slurm: expected tasks without on, since Slurm chooses the GPUs, got on = '",
+            printable(task.on),
+            "' (task ",
+            printable(task.name),
+            "); name a model instead"));
   }
   std::vector<std::string> flags = {"--nodes=1", "--ntasks=1"};
   const TaskNeed& need = task.needs.front();
-  if (need.gpus > 0) flags.push_back(gres_of(task));
-  if (need.cpus > 0) flags.push_back(cat("--cpus-per-task=", need.cpus));
-  if (task.time_limit) flags.push_back(cat("--time=", slurm_time(whole_time(task))));
-  if (task.priority < highest) flags.push_back(cat("--nice=", highest - task.priority));
+  if (need.gpus > 0)
+    flags.push_back(gres_of(task));
+  if (need.cpus > 0)
+    flags.push_back(cat("--cpus-per-task=", need.cpus));
+  if (task.time_limit)
+    flags.push_back(cat("--time=", slurm_time(whole_time(task))));
+  if (task.priority < highest)
+    flags.push_back(cat("--nice=", highest - task.priority));
   return flags;
 }
 
@@ -151,7 +178,8 @@ std::vector<std::string> slurm_notes(const Task& task) {
   if (task.needs.size() > 1)
     notes.emplace_back("Slurm knows no alternatives: the first of needs is asked for");
   if (need.memory_bytes > 0)
-    notes.emplace_back("Slurm does not count the memory of GPUs: name a model or a partition that has it");
+    notes.emplace_back(
+        "Slurm does not count the memory of GPUs: name a model or a partition that has it");
   if (need.gpus > 0 && need.gpus < 1)
     notes.emplace_back("Slurm gives whole GPUs: a part of one asks for one");
   return notes;
@@ -159,22 +187,38 @@ std::vector<std::string> slurm_notes(const Task& task) {
 
 std::string slurm_time(std::chrono::milliseconds time) {
   const int64_t seconds = whole_seconds(time);
-  const auto two = [](int64_t value) { return cat(value < 10 ? "0" : "", value); };
-  return cat(seconds / 86'400, "-", two(seconds / 3600 % 24), ":", two(seconds / 60 % 60), ":",
+  const auto two = [](int64_t value) {
+    return cat(value < 10 ? "0" : "", value);
+  };
+  return cat(seconds / 86'400,
+             "-",
+             two(seconds / 3600 % 24),
+             ":",
+             two(seconds / 60 % 60),
+             ":",
              two(seconds % 60));
 }
 
-std::string slurm_script(const Task& task, const std::string& elements_path, const SlurmOptions& options) {
+std::string slurm_script(const Task& task,
+                         const std::string& elements_path,
+                         const SlurmOptions& options) {
   std::vector<std::string> words = options.exec_element;
   words.push_back(elements_path);
   std::string command = shell_command(words) + " \"$SLURM_ARRAY_TASK_ID\"";
   std::string script =
       "#!/bin/sh\n# One element of a job array of muster tasks; the file has what each runs.\n";
   if (task.retries > 0 && task.time_limit)
-    command = cat("timeout -k ", kKillAfterSeconds, " ", whole_seconds(*task.time_limit), " ", command);
-  script += cat(kRun, tell_function(task), requeue_function(), end_function(),
-                "export MUSTER_ATTEMPT=$((${SLURM_RESTART_COUNT:-0} * ", task.retries + 1, "))\n");
-  if (task.retries > 0) script += starts(task, command);
+    command =
+        cat("timeout -k ", kKillAfterSeconds, " ", whole_seconds(*task.time_limit), " ", command);
+  script += cat(kRun,
+                tell_function(task),
+                requeue_function(),
+                end_function(),
+                "export MUSTER_ATTEMPT=$((${SLURM_RESTART_COUNT:-0} * ",
+                task.retries + 1,
+                "))\n");
+  if (task.retries > 0)
+    script += starts(task, command);
   return script + cat("run ", command, "\nend\n");
 }
 

@@ -9,15 +9,17 @@
 
 namespace muster {
 
-// Flags for what the task needs; two tasks with the same flags and the same script can be of one array.
-// Throws: invalid_argument for what Slurm cannot be asked for. `highest` is the highest priority of all
-// tasks.
+// Flags for what the task needs; two tasks with the same flags and the same script can be of one
+// array. Throws: invalid_argument for what Slurm cannot be asked for. `highest` is the highest
+// priority of all tasks.
 std::vector<std::string> slurm_request(const Task& task, int highest);
 
 // What Slurm cannot be told of this task, a line each.
 std::vector<std::string> slurm_notes(const Task& task);
 
-std::string slurm_script(const Task& task, const std::string& elements_path, const SlurmOptions& options);
+std::string slurm_script(const Task& task,
+                         const std::string& elements_path,
+                         const SlurmOptions& options);
 
 // "2-03:00:00", rounded up to a second.
 std::string slurm_time(std::chrono::milliseconds time);

@@ -28,7 +28,8 @@ struct SbatchEnd {
 
 Fd memory_for(const char* name) {
   Fd fd(::memfd_create(name, MFD_CLOEXEC));
-  if (!fd.valid()) fail_errno("cannot make a file in memory", errno);
+  if (!fd.valid())
+    fail_errno("cannot make a file in memory", errno);
   return fd;
 }
 
@@ -42,11 +43,14 @@ std::string said_in(const Fd& fd) {
 SbatchEnd run_sbatch(const std::vector<std::string>& argv) {
   const Fd out = memory_for("sbatch-out");
   const Fd err = memory_for("sbatch-err");
-  const Child child = spawn_child(
-      {.argv = argv, .environment = own_environment(), .stdout_fd = out.get(), .stderr_fd = err.get()});
+  const Child child = spawn_child({.argv = argv,
+                                   .environment = own_environment(),
+                                   .stdout_fd = out.get(),
+                                   .stderr_fd = err.get()});
   SbatchEnd end;
   while (::waitpid(child.pid, &end.status, 0) < 0) {
-    if (errno != EINTR) fail_errno("cannot wait for sbatch", errno);
+    if (errno != EINTR)
+      fail_errno("cannot wait for sbatch", errno);
   }
   end.out = said_in(out);
   end.err = said_in(err);
@@ -70,7 +74,8 @@ std::string job_id_of(const std::string& said) {
   throw Error(ErrorCode::io, message);
 }
 
-std::string jobs_json(const SlurmPlan& plan, const std::vector<Task>& tasks,
+std::string jobs_json(const SlurmPlan& plan,
+                      const std::vector<Task>& tasks,
                       const std::vector<std::string>& job_ids) {
   nlohmann::ordered_json jobs = nlohmann::ordered_json::array();
   for (size_t i = 0; i < job_ids.size(); ++i) {
@@ -85,24 +90,28 @@ std::string jobs_json(const SlurmPlan& plan, const std::vector<Task>& tasks,
 
 }  // namespace
 
-std::vector<std::string> sbatch_argv(const SlurmArray& array, const SlurmOptions& options,
+std::vector<std::string> sbatch_argv(const SlurmArray& array,
+                                     const SlurmOptions& options,
                                      const std::vector<std::string>& job_ids) {
   std::vector<std::string> argv = options.sbatch;
   argv.insert(argv.end(), array.arguments.begin(), array.arguments.end());
   const std::string dependency = dependency_argument(array, job_ids);
   // Without the second flag a job after one that failed would be pending for ever.
-  if (!dependency.empty()) argv.insert(argv.end(), {dependency, "--kill-on-invalid-dep=yes"});
+  if (!dependency.empty())
+    argv.insert(argv.end(), {dependency, "--kill-on-invalid-dep=yes"});
   argv.push_back(array.script_path);
   return argv;
 }
 
-std::vector<std::string> submit_slurm(const SlurmPlan& plan, const std::vector<Task>& tasks,
+std::vector<std::string> submit_slurm(const SlurmPlan& plan,
+                                      const std::vector<Task>& tasks,
                                       const SlurmOptions& options) {
   const std::string folder = options.run_dir + "/slurm";
   std::error_code error;
   for (const std::string& path : {folder, options.run_dir + "/logs"}) {
     std::filesystem::create_directories(path, error);
-    if (error) fail_errno(cat("cannot make the folder ", printable(path)), error.value());
+    if (error)
+      fail_errno(cat("cannot make the folder ", printable(path)), error.value());
   }
   for (const SlurmArray& array : plan.arrays) {
     write_file(array.elements_path, array.elements);
@@ -112,7 +121,8 @@ std::vector<std::string> submit_slurm(const SlurmPlan& plan, const std::vector<T
   for (const SlurmArray& array : plan.arrays) {
     const SbatchEnd end = run_sbatch(sbatch_argv(array, options, job_ids));
     const std::string id = job_id_of(end.out);
-    if (end.status != 0 || id.empty()) fail_submit(end, job_ids);
+    if (end.status != 0 || id.empty())
+      fail_submit(end, job_ids);
     job_ids.push_back(id);
     write_file(folder + "/jobs.json", jobs_json(plan, tasks, job_ids));
   }

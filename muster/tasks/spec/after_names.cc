@@ -17,18 +17,30 @@ constexpr size_t kMaxNamesCompared = 100'000;  // for the nearest one, in an err
 
 class AfterResolver {
  public:
-  AfterResolver(const std::vector<TaskTemplate>& templates, const std::vector<size_t>& begins,
-                std::vector<Task>& tasks, SpecProblems& problems)
-      : templates_(templates), begins_(begins), tasks_(tasks), problems_(problems), after_(tasks.size()) {}
+  AfterResolver(const std::vector<TaskTemplate>& templates,
+                const std::vector<size_t>& begins,
+                std::vector<Task>& tasks,
+                SpecProblems& problems)
+      : templates_(templates),
+        begins_(begins),
+        tasks_(tasks),
+        problems_(problems),
+        after_(tasks.size()) {}
 
   void resolve() {
-    const auto has_after = [](const TaskTemplate& made_from) { return !made_from.after.empty(); };
-    if (std::none_of(templates_.begin(), templates_.end(), has_after)) return;
+    const auto has_after = [](const TaskTemplate& made_from) {
+      return !made_from.after.empty();
+    };
+    if (std::none_of(templates_.begin(), templates_.end(), has_after))
+      return;
     by_name_.reserve(tasks_.size());
-    for (size_t i = 0; i < tasks_.size(); ++i) by_name_.emplace(tasks_[i].name, i);
-    for (size_t i = 0; i < templates_.size(); ++i) by_written_.emplace(templates_[i].written_name, i);
+    for (size_t i = 0; i < tasks_.size(); ++i)
+      by_name_.emplace(tasks_[i].name, i);
+    for (size_t i = 0; i < templates_.size(); ++i)
+      by_written_.emplace(templates_[i].written_name, i);
     for (size_t i = 0; i < templates_.size(); ++i) {
-      for (const AfterEntry& entry : templates_[i].after) resolve_entry(i, entry);
+      for (const AfterEntry& entry : templates_[i].after)
+        resolve_entry(i, entry);
     }
     problems_.throw_if_any();
     write_names();
@@ -39,34 +51,40 @@ class AfterResolver {
   using Positions = std::vector<size_t>;
 
   void resolve_entry(size_t of, const AfterEntry& entry) {
-    if (entry.foreign) return join_entry(of, entry);
+    if (entry.foreign)
+      return join_entry(of, entry);
     size_t at = begins_[of];
     bool told = false;
     for_each_combination(templates_[of].each, [&](const std::vector<std::string_view>& values) {
       const size_t task = at++;
-      if (told) return;
+      if (told)
+        return;
       const std::string name = entry.text.with(values);
       if (const auto found = by_name_.find(name); found != by_name_.end()) {
         add(task, found->second, entry);
         return;
       }
       told = !add_glob(task, name, entry);
-      if (told) problems_.add(entry.at, unknown(name));
+      if (told)
+        problems_.add(entry.at, unknown(name));
     });
   }
 
   // Whether any other task's name fits.
   bool add_glob(size_t task, const std::string& pattern, const AfterEntry& entry) {
-    if (pattern.find('*') == std::string::npos) return false;
+    if (pattern.find('*') == std::string::npos)
+      return false;
     const auto [found, is_new] = globs_.try_emplace(pattern);
     if (is_new) {
       for (size_t i = 0; i < tasks_.size(); ++i) {
-        if (fits_glob(pattern, tasks_[i].name)) found->second.push_back(i);
+        if (fits_glob(pattern, tasks_[i].name))
+          found->second.push_back(i);
       }
     }
     bool any = false;
     for (const size_t other : found->second) {
-      if (other == task) continue;
+      if (other == task)
+        continue;
       add(task, other, entry);
       any = true;
     }
@@ -75,10 +93,15 @@ class AfterResolver {
 
   std::string unknown(const std::string& name) const {
     std::vector<std::string_view> names;
-    for (size_t i = 0; i < tasks_.size() && i < kMaxNamesCompared; ++i) names.emplace_back(tasks_[i].name);
+    for (size_t i = 0; i < tasks_.size() && i < kMaxNamesCompared; ++i)
+      names.emplace_back(tasks_[i].name);
     const bool glob = name.find('*') != std::string::npos;
-    return cat("expected ", glob ? "the name of some other task" : "the name of a task", " in after, got '",
-               name, "'", glob ? "" : did_you_mean(name, names));
+    return cat("expected ",
+               glob ? "the name of some other task" : "the name of a task",
+               " in after, got '",
+               name,
+               "'",
+               glob ? "" : did_you_mean(name, names));
   }
 
   // The tasks of another [[task]] that have the same values of the parameters that both have.
@@ -86,51 +109,69 @@ class AfterResolver {
     const auto found = by_written_.find(entry.written);
     if (found == by_written_.end()) {
       std::vector<std::string_view> names;
-      for (const auto& [name, position] : by_written_) names.push_back(name);
-      problems_.add(
-          entry.at,
-          cat("expected, in after, placeholders of this task's each or the name of another [[task]] "
-              "as it is written there, got '",
-              entry.written, "'", did_you_mean(entry.written, names)));
+      for (const auto& [name, position] : by_written_)
+        names.push_back(name);
+      problems_.add(entry.at,
+                    cat("expected, in after, placeholders of this task's each or the name of "
+                        "another [[task]] "
+                        "as it is written there, got '",
+                        entry.written,
+                        "'",
+                        did_you_mean(entry.written, names)));
       return;
     }
     const size_t other = found->second;
     const std::vector<std::string> shared = shared_parameters(templates_[of], templates_[other]);
     std::map<std::vector<std::string>, Positions> by_values;
-    for (size_t i = begins_[other]; i < begins_[other + 1]; ++i) by_values[values_of(i, shared)].push_back(i);
+    for (size_t i = begins_[other]; i < begins_[other + 1]; ++i)
+      by_values[values_of(i, shared)].push_back(i);
     for (size_t i = begins_[of]; i < begins_[of + 1]; ++i) {
       const auto matching = by_values.find(values_of(i, shared));
       if (matching == by_values.end()) {
-        problems_.add(entry.at, cat("expected, in after, tasks '", entry.written, "' with the same ",
-                                    join(shared, ", "), " as ", tasks_[i].name, ", got none"));
+        problems_.add(entry.at,
+                      cat("expected, in after, tasks '",
+                          entry.written,
+                          "' with the same ",
+                          join(shared, ", "),
+                          " as ",
+                          tasks_[i].name,
+                          ", got none"));
         return;
       }
-      for (const size_t position : matching->second) add(i, position, entry);
+      for (const size_t position : matching->second)
+        add(i, position, entry);
     }
   }
 
   static std::vector<std::string> shared_parameters(const TaskTemplate& a, const TaskTemplate& b) {
     std::vector<std::string> shared;
     for (const TaskParameter& parameter : a.each) {
-      const auto same = [&](const TaskParameter& other) { return other.name == parameter.name; };
-      if (std::any_of(b.each.begin(), b.each.end(), same)) shared.push_back(parameter.name);
+      const auto same = [&](const TaskParameter& other) {
+        return other.name == parameter.name;
+      };
+      if (std::any_of(b.each.begin(), b.each.end(), same))
+        shared.push_back(parameter.name);
     }
     return shared;
   }
 
-  std::vector<std::string> values_of(size_t task, const std::vector<std::string>& parameters) const {
+  std::vector<std::string> values_of(size_t task,
+                                     const std::vector<std::string>& parameters) const {
     std::vector<std::string> values;
     values.reserve(parameters.size());
-    for (const std::string& parameter : parameters) values.push_back(tasks_[task].parameters.at(parameter));
+    for (const std::string& parameter : parameters)
+      values.push_back(tasks_[task].parameters.at(parameter));
     return values;
   }
 
   void add(size_t task, size_t other, const AfterEntry& entry) {
     after_[task].push_back(other);
     if (++num_names_ > kMaxAfterNames) {
-      problems_.fail(entry.at, cat("expected at most ", kMaxAfterNames,
-                                   " names in after of all tasks, got more; put one task between the two "
-                                   "groups, after all of the one and before all of the other"));
+      problems_.fail(entry.at,
+                     cat("expected at most ",
+                         kMaxAfterNames,
+                         " names in after of all tasks, got more; put one task between the two "
+                         "groups, after all of the one and before all of the other"));
     }
   }
 
@@ -142,13 +183,15 @@ class AfterResolver {
         std::erase_if(positions, [&](size_t position) { return !seen.insert(position).second; });
       }
       tasks_[i].after.reserve(positions.size());
-      for (const size_t position : positions) tasks_[i].after.push_back(tasks_[position].name);
+      for (const size_t position : positions)
+        tasks_[i].after.push_back(tasks_[position].name);
     }
   }
 
   void report_cycle() {
     const Positions cycle = find_cycle(after_);
-    if (cycle.empty()) return;
+    if (cycle.empty())
+      return;
     std::vector<std::string> names;
     for (size_t i = 0; i < cycle.size(); ++i) {
       if (i == kMaxCycleShown && cycle.size() > kMaxCycleShown + 1) {
@@ -157,7 +200,8 @@ class AfterResolver {
       }
       names.push_back(tasks_[cycle[i]].name);
     }
-    problems_.add(tasks_[cycle.front()].at, cat("expected no cycle in after, got ", join(names, " → ")));
+    problems_.add(tasks_[cycle.front()].at,
+                  cat("expected no cycle in after, got ", join(names, " → ")));
   }
 
   const std::vector<TaskTemplate>& templates_;
@@ -173,8 +217,10 @@ class AfterResolver {
 
 }  // namespace
 
-void resolve_after(const std::vector<TaskTemplate>& templates, const std::vector<size_t>& begins,
-                   std::vector<Task>& tasks, SpecProblems& problems) {
+void resolve_after(const std::vector<TaskTemplate>& templates,
+                   const std::vector<size_t>& begins,
+                   std::vector<Task>& tasks,
+                   SpecProblems& problems) {
   AfterResolver(templates, begins, tasks, problems).resolve();
 }
 
@@ -187,7 +233,8 @@ std::vector<size_t> find_cycle(const std::vector<std::vector<size_t>>& after) {
   };
   std::vector<Step> path;  // no recursion: a chain may be as long as there are tasks
   for (size_t start = 0; start < after.size(); ++start) {
-    if (seen[start] != Seen::no) continue;
+    if (seen[start] != Seen::no)
+      continue;
     path.push_back({start, 0});
     seen[start] = Seen::on_path;
     while (!path.empty()) {
@@ -202,10 +249,11 @@ std::vector<size_t> find_cycle(const std::vector<std::vector<size_t>>& after) {
         seen[other] = Seen::on_path;
         path.push_back({other, 0});
       } else if (seen[other] == Seen::on_path) {
-        const auto first =
-            std::find_if(path.begin(), path.end(), [&](const Step& step) { return step.task == other; });
+        const auto first = std::find_if(
+            path.begin(), path.end(), [&](const Step& step) { return step.task == other; });
         std::vector<size_t> cycle;
-        for (auto step = first; step != path.end(); ++step) cycle.push_back(step->task);
+        for (auto step = first; step != path.end(); ++step)
+          cycle.push_back(step->task);
         cycle.push_back(other);
         return cycle;
       }

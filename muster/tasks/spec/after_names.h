@@ -1,5 +1,5 @@
-// `after` of a spec's tasks: which tasks each entry means (the rule is in spec.h), and whether any task would
-// wait for itself. For spec.cc; a private header.
+// `after` of a spec's tasks: which tasks each entry means (the rule is in spec.h), and whether any
+// task would wait for itself. For spec.cc; a private header.
 #pragma once
 
 #include <vector>
@@ -9,13 +9,15 @@
 
 namespace muster {
 
-// Fills in `after` of `tasks`, of which those from begins[i] to begins[i + 1] came of templates[i]. Names are
-// unique. Problems: an entry that means no task, a cycle.
-void resolve_after(const std::vector<TaskTemplate>& templates, const std::vector<size_t>& begins,
-                   std::vector<Task>& tasks, SpecProblems& problems);
+// Fills in `after` of `tasks`, of which those from begins[i] to begins[i + 1] came of templates[i].
+// Names are unique. Problems: an entry that means no task, a cycle.
+void resolve_after(const std::vector<TaskTemplate>& templates,
+                   const std::vector<size_t>& begins,
+                   std::vector<Task>& tasks,
+                   SpecProblems& problems);
 
-// Positions in the list given, the first one again at the end: each waits for the next. Empty: there is no
-// cycle. `after[i]` are the positions of what task i waits for.
+// Positions in the list given, the first one again at the end: each waits for the next. Empty:
+// there is no cycle. `after[i]` are the positions of what task i waits for.
 std::vector<size_t> find_cycle(const std::vector<std::vector<size_t>>& after);
 
 // `*` stands for any characters, none too.

@@ -21,7 +21,8 @@ class NeedReader {
     TaskNeed need;
     const auto take = [&](const char* key, auto& target, const auto& reader) {
       const toml::node* const value = table.get(key);
-      if (value == nullptr) return;
+      if (value == nullptr)
+        return;
       if (const auto read = reader(*value)) {
         target = *read;
       } else {
@@ -29,13 +30,18 @@ class NeedReader {
       }
     };
     // What is said of GPUs without their number is of one a rank.
-    if (table.contains("memory") || table.contains("model")) need.gpus = ranks_;
+    if (table.contains("memory") || table.contains("model"))
+      need.gpus = ranks_;
     take("gpus", need.gpus, [&](const toml::node& value) { return gpus(value); });
-    take("memory", need.memory_bytes, [&](const toml::node& value) { return values_.size(value, "memory"); });
+    take("memory", need.memory_bytes, [&](const toml::node& value) {
+      return values_.size(value, "memory");
+    });
     take("model", need.model, [&](const toml::node& value) { return model(value); });
-    take("cpus", need.cpus,
-         [&](const toml::node& value) { return values_.integer(value, "cpus", 1, kMaxTaskCpus); });
-    if (!good) return std::nullopt;
+    take("cpus", need.cpus, [&](const toml::node& value) {
+      return values_.integer(value, "cpus", 1, kMaxTaskCpus);
+    });
+    if (!good)
+      return std::nullopt;
     return check(table, need) ? std::optional(need) : std::nullopt;
   }
 
@@ -44,15 +50,22 @@ class NeedReader {
     const auto number = value.value<double>();
     const bool fraction = number && *number < 1;
     if (number && value.is_number() && *number >= 0 && *number <= kMaxTaskGpus) {
-      if (*number == 0 || (fraction && ranks_ == 1 && *number >= kLeastFraction)) return number;
-      if (!fraction && std::floor(*number) == *number && std::fmod(*number, static_cast<double>(ranks_)) == 0)
+      if (*number == 0 || (fraction && ranks_ == 1 && *number >= kLeastFraction))
+        return number;
+      if (!fraction && std::floor(*number) == *number &&
+          std::fmod(*number, static_cast<double>(ranks_)) == 0)
         return number;
     }
     if (ranks_ > 1) {
-      values_.wrong(value, cat("a multiple of ranks (", ranks_, ") for gpus, which are the whole task's"));
+      values_.wrong(value,
+                    cat("a multiple of ranks (", ranks_, ") for gpus, which are the whole task's"));
     } else {
-      values_.wrong(value, cat("a whole number up to ", kMaxTaskGpus, ", or a part of one GPU (from ",
-                               kLeastFraction, " to below 1), for gpus"));
+      values_.wrong(value,
+                    cat("a whole number up to ",
+                        kMaxTaskGpus,
+                        ", or a part of one GPU (from ",
+                        kLeastFraction,
+                        " to below 1), for gpus"));
     }
     return std::nullopt;
   }
@@ -94,8 +107,10 @@ std::vector<TaskNeed> read_needs(const toml::node& value, int ranks, const SpecV
   std::vector<TaskNeed> needs;
   const auto add = [&](const toml::node& one) {
     const toml::table* const table = one.as_table();
-    if (table == nullptr) return values.wrong(one, "a table ({ gpus = 1 }) in needs");
-    if (auto need = reader.read(*table)) needs.push_back(std::move(*need));
+    if (table == nullptr)
+      return values.wrong(one, "a table ({ gpus = 1 }) in needs");
+    if (auto need = reader.read(*table))
+      needs.push_back(std::move(*need));
   };
   const toml::array* const list = value.as_array();
   if (list == nullptr) {
@@ -107,7 +122,8 @@ std::vector<TaskNeed> read_needs(const toml::node& value, int ranks, const SpecV
   } else if (list->empty() || list->size() > kMaxAlternatives) {
     values.wrong(value, cat("from one to ", kMaxAlternatives, " alternatives in needs"));
   } else {
-    for (const toml::node& one : *list) add(one);
+    for (const toml::node& one : *list)
+      add(one);
   }
   return needs;
 }

@@ -15,15 +15,18 @@ template <class Literal, class Placeholder>
 void scan_task_text(std::string_view text, const Literal& literal, const Placeholder& placeholder) {
   for (size_t at = 0; at < text.size();) {
     const size_t brace = std::min(text.find_first_of("{}", at), text.size());
-    if (brace > at) literal(text.substr(at, brace - at));
+    if (brace > at)
+      literal(text.substr(at, brace - at));
     at = brace;
-    if (at == text.size()) return;
+    if (at == text.size())
+      return;
     if (text.substr(at, 2) == "{{" || text.substr(at, 2) == "}}") {
       literal(text.substr(at, 1));
       at += 2;
       continue;
     }
-    if (text[at] == '}') throw TaskTextError("expected '}}' for a brace, or '{' before it, got '}'", at);
+    if (text[at] == '}')
+      throw TaskTextError("expected '}}' for a brace, or '{' before it, got '}'", at);
     const size_t end = text.find_first_of("{}", at + 1);
     if (end == std::string_view::npos || text[end] == '{')
       throw TaskTextError("expected '}' after '{' (or '{{' for a brace), got none", at);
@@ -32,13 +35,18 @@ void scan_task_text(std::string_view text, const Literal& literal, const Placeho
   }
 }
 
-[[noreturn]] void fail_unknown(std::string_view name, size_t at,
+[[noreturn]] void fail_unknown(std::string_view name,
+                               size_t at,
                                const std::vector<std::string_view>& parameters) {
   const std::string got = cat("'{", name.substr(0, kMaxPlaceholderShown), "}'");
   if (parameters.empty()) {
-    throw TaskTextError(cat("expected '{{' for a brace, since no parameters are given, got ", got), at);
+    throw TaskTextError(cat("expected '{{' for a brace, since no parameters are given, got ", got),
+                        at);
   }
-  throw TaskTextError(cat("expected a parameter ({", join(parameters, "}, {"), "}), got ", got,
+  throw TaskTextError(cat("expected a parameter ({",
+                          join(parameters, "}, {"),
+                          "}), got ",
+                          got,
                           did_you_mean(name, parameters)),
                       at);
 }
@@ -58,7 +66,8 @@ TaskText::TaskText(std::string_view text, const std::vector<std::string_view>& p
       },
       [&](std::string_view name, size_t at) {
         const auto found = std::find(parameters.begin(), parameters.end(), name);
-        if (found == parameters.end()) fail_unknown(name, at, parameters);
+        if (found == parameters.end())
+          fail_unknown(name, at, parameters);
         pieces_.push_back({.parameter = static_cast<size_t>(found - parameters.begin())});
       });
 }
@@ -73,23 +82,30 @@ std::string TaskText::with(const std::vector<std::string_view>& values) const {
 }
 
 bool TaskText::uses(size_t parameter) const {
-  return std::any_of(pieces_.begin(), pieces_.end(),
-                     [&](const Piece& piece) { return piece.parameter == parameter; });
+  return std::any_of(pieces_.begin(), pieces_.end(), [&](const Piece& piece) {
+    return piece.parameter == parameter;
+  });
 }
 
 std::vector<std::string_view> placeholders_of(std::string_view text) {
   std::vector<std::string_view> names;
   scan_task_text(
-      text, [](std::string_view) {},
+      text,
+      [](std::string_view) {},
       [&](std::string_view name, size_t) {
-        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+        if (std::find(names.begin(), names.end(), name) == names.end())
+          names.push_back(name);
       });
   return names;
 }
 
 bool is_parameter_name(std::string_view name) {
-  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
-  const auto may_follow = [&](char c) { return is_letter(c) || (c >= '0' && c <= '9') || c == '-'; };
+  const auto is_letter = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+  };
+  const auto may_follow = [&](char c) {
+    return is_letter(c) || (c >= '0' && c <= '9') || c == '-';
+  };
   return !name.empty() && is_letter(name[0]) && std::all_of(name.begin(), name.end(), may_follow);
 }
 

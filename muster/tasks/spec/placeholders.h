@@ -1,5 +1,5 @@
-// A text with placeholders, as `--lr={lr}`: read once, then filled in for each combination of parameters. For
-// the spec file and the sweep; knows neither. `{{` and `}}` are braces.
+// A text with placeholders, as `--lr={lr}`: read once, then filled in for each combination of
+// parameters. For the spec file and the sweep; knows neither. `{{` and `}}` are braces.
 #pragma once
 
 #include <stdexcept>
@@ -46,8 +46,8 @@ class TaskText {
   size_t rest_bytes_ = 0;
 };
 
-// The names of the placeholders in `text`, each once. Throws: TaskTextError when a brace opens or closes
-// nothing.
+// The names of the placeholders in `text`, each once. Throws: TaskTextError when a brace opens or
+// closes nothing.
 std::vector<std::string_view> placeholders_of(std::string_view text);
 
 // Letters, digits, '_' and '-', the first no digit and no '-'.

@@ -20,7 +20,8 @@ bool begins_character(char c) {
 size_t byte_of(std::string_view text, size_t count) {
   size_t at = 0;
   for (; at < text.size(); ++at) {
-    if (begins_character(text[at]) && count-- == 0) break;
+    if (begins_character(text[at]) && count-- == 0)
+      break;
   }
   return at;
 }
@@ -38,18 +39,24 @@ std::string caret_lines(std::string_view line, int column) {
   piece = piece.substr(0, byte_of(piece, at - from + kShownAfter));
   std::string shown(piece);
   std::replace(shown.begin(), shown.end(), '\t', ' ');
-  return cat("\n  ", from > 0 ? "…" : "", printable(shown), "\n  ",
-             std::string(at - from + (from > 0 ? 1 : 0), ' '), "^");
+  return cat("\n  ",
+             from > 0 ? "…" : "",
+             printable(shown),
+             "\n  ",
+             std::string(at - from + (from > 0 ? 1 : 0), ' '),
+             "^");
 }
 
 SpecProblems::SpecProblems(const std::string& text, const std::string& source)
     : text_(text), source_(source), lines_{0} {
-  for (size_t at = 0; (at = text_.find('\n', at)) != std::string::npos;) lines_.push_back(++at);
+  for (size_t at = 0; (at = text_.find('\n', at)) != std::string::npos;)
+    lines_.push_back(++at);
 }
 
 void SpecProblems::add(SpecPosition at, const std::string& problem) {
   problems_.insert({{at.line, at.column}, problem});
-  if (problems_.size() >= kMaxProblems) throw_all();
+  if (problems_.size() >= kMaxProblems)
+    throw_all();
 }
 
 void SpecProblems::fail(SpecPosition at, const std::string& problem) {
@@ -58,17 +65,26 @@ void SpecProblems::fail(SpecPosition at, const std::string& problem) {
 }
 
 void SpecProblems::throw_if_any() const {
-  if (!problems_.empty()) throw_all();
+  if (!problems_.empty())
+    throw_all();
 }
 
 void SpecProblems::throw_all() const {
   std::string message;
   for (const auto& [at, problem] : problems_) {
-    if (!message.empty()) message += "\n";
-    message += cat(printable(source_), ":", at.first, ":", at.second, ": ", printable(problem),
+    if (!message.empty())
+      message += "\n";
+    message += cat(printable(source_),
+                   ":",
+                   at.first,
+                   ":",
+                   at.second,
+                   ": ",
+                   printable(problem),
                    shown({at.first, at.second}));
   }
-  if (problems_.size() >= kMaxProblems) message += "\nthere may be more";
+  if (problems_.size() >= kMaxProblems)
+    message += "\nthere may be more";
   throw Error(ErrorCode::invalid_argument, message);
 }
 
@@ -78,11 +94,13 @@ std::string SpecProblems::shown(SpecPosition at) const {
 }
 
 std::string_view SpecProblems::line(int number) const {
-  if (number < 1 || static_cast<size_t>(number) > lines_.size()) return {};
+  if (number < 1 || static_cast<size_t>(number) > lines_.size())
+    return {};
   const size_t begin = lines_[static_cast<size_t>(number) - 1];
   std::string_view line = std::string_view(text_).substr(begin);
   line = line.substr(0, line.find('\n'));
-  if (line.ends_with('\r')) line.remove_suffix(1);
+  if (line.ends_with('\r'))
+    line.remove_suffix(1);
   return line;
 }
 
@@ -92,7 +110,8 @@ std::string_view SpecProblems::from(SpecPosition at) const {
 }
 
 std::string_view SpecProblems::text_between(SpecPosition begin, SpecPosition end) const {
-  if (begin.line != end.line || end.column < begin.column) return {};
+  if (begin.line != end.line || end.column < begin.column)
+    return {};
   const std::string_view rest = from(begin);
   return rest.substr(0, byte_of(rest, static_cast<size_t>(end.column - begin.column)));
 }

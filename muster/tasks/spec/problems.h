@@ -1,5 +1,5 @@
-// What is wrong with a spec file: collected with its places, and told in one error that shows each line with
-// a caret under the character. For spec*.cc; a private header.
+// What is wrong with a spec file: collected with its places, and told in one error that shows each
+// line with a caret under the character. For spec*.cc; a private header.
 #pragma once
 
 #include <set>
@@ -12,7 +12,8 @@
 
 namespace muster {
 
-// Two lines: `line` (as much of it as fits, around the column) and a caret under its character `column`, from
+// Two lines: `line` (as much of it as fits, around the column) and a caret under its character
+// `column`, from
 // 1. For sweeps too.
 std::string caret_lines(std::string_view line, int column);
 
@@ -21,7 +22,8 @@ class SpecProblems {
   // Both must outlive it.
   SpecProblems(const std::string& text, const std::string& source);
 
-  // Takes a problem down, once. Throws: invalid_argument with all so far when they are enough for one go.
+  // Takes a problem down, once. Throws: invalid_argument with all so far when they are enough for
+  // one go.
   void add(SpecPosition at, const std::string& problem);
 
   // Throws: invalid_argument with this problem and all so far.
@@ -30,14 +32,15 @@ class SpecProblems {
   // Throws: invalid_argument when there are any.
   void throw_if_any() const;
 
-  // The line with a caret under its character, as caret_lines has it; empty: there is nothing to show.
+  // The line with a caret under its character, as caret_lines has it; empty: there is nothing to
+  // show.
   std::string shown(SpecPosition at) const;
 
   // What the file says from `begin` to `end`, if that is on one line.
   std::string_view text_between(SpecPosition begin, SpecPosition end) const;
 
-  // Where the byte `at` of the text `value` stands that begins at `begin`, quotes included; `begin` itself
-  // when the file spells the text in another way.
+  // Where the byte `at` of the text `value` stands that begins at `begin`, quotes included; `begin`
+  // itself when the file spells the text in another way.
   SpecPosition inside(SpecPosition begin, std::string_view value, size_t at) const;
 
  private:

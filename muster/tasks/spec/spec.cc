@@ -28,15 +28,17 @@ void check_sizes(const std::vector<TaskTemplate>& templates, SpecProblems& probl
     }
     bytes += text_bytes(source);
     if (bytes > kMaxTaskBytes) {
-      problems.fail(source.task.at,
-                    cat("expected tasks of at most ", kMaxTaskBytes >> 20U, " MiB in all, got more"));
+      problems.fail(
+          source.task.at,
+          cat("expected tasks of at most ", kMaxTaskBytes >> 20U, " MiB in all, got more"));
     }
   }
 }
 
 std::string parameters_text(const Task& task) {
   std::vector<std::string> pairs;
-  for (const auto& [name, value] : task.parameters) pairs.push_back(cat(name, "=", value));
+  for (const auto& [name, value] : task.parameters)
+    pairs.push_back(cat(name, "=", value));
   return join(pairs, ",");
 }
 
@@ -45,7 +47,11 @@ std::string said_twice(const Task& first, const Task& second) {
   if (first.at != second.at) {
     return cat(expected, "; the other is at line ", first.at.line, ", column ", first.at.column);
   }
-  return cat(expected, ", for ", parameters_text(first), " and for ", parameters_text(second),
+  return cat(expected,
+             ", for ",
+             parameters_text(first),
+             " and for ",
+             parameters_text(second),
              "; put every parameter of each into the name");
 }
 
@@ -56,19 +62,29 @@ void check_names(const std::vector<Task>& tasks, SpecProblems& problems) {
   for (const Task& task : tasks) {
     std::string problem = problem_of_name(task.name);
     const auto [other, is_new] = seen.try_emplace(task.name, &task);
-    if (problem.empty() && !is_new) problem = said_twice(*other->second, task);
-    if (problem.empty() || told == task.at) continue;
+    if (problem.empty() && !is_new)
+      problem = said_twice(*other->second, task);
+    if (problem.empty() || told == task.at)
+      continue;
     told = task.at;
     problems.add(task.at, problem);
   }
 }
 
-void warn_of_unused(const TaskTemplate& made_from, const std::string& source,
+void warn_of_unused(const TaskTemplate& made_from,
+                    const std::string& source,
                     std::vector<std::string>& warnings) {
   for (const std::string& name : unused_parameters(made_from)) {
-    warnings.push_back(cat(printable(source), ":", made_from.task.at.line, ":", made_from.task.at.column,
-                           ": argv, env and dir have no {", name, "} of each",
-                           ", so tasks that differ in it alone run the same; put {", name,
+    warnings.push_back(cat(printable(source),
+                           ":",
+                           made_from.task.at.line,
+                           ":",
+                           made_from.task.at.column,
+                           ": argv, env and dir have no {",
+                           name,
+                           "} of each",
+                           ", so tasks that differ in it alone run the same; put {",
+                           name,
                            "} where it belongs"));
   }
 }
@@ -79,7 +95,8 @@ std::vector<TaskNeed> default_needs(int ranks) {
   return {{.gpus = static_cast<double>(ranks)}, {.cpus = ranks, .without_gpus = true}};
 }
 
-std::vector<Task> tasks_of_text(const std::string& text, const std::string& source,
+std::vector<Task> tasks_of_text(const std::string& text,
+                                const std::string& source,
                                 std::vector<std::string>* warnings) {
   SpecProblems problems(text, source);
   check_spec_text(text, problems);
@@ -89,7 +106,8 @@ std::vector<Task> tasks_of_text(const std::string& text, const std::string& sour
   std::vector<Task> tasks;
   std::vector<size_t> begins;  // of each template's tasks
   for (const TaskTemplate& made_from : templates) {
-    if (warnings != nullptr) warn_of_unused(made_from, source, *warnings);
+    if (warnings != nullptr)
+      warn_of_unused(made_from, source, *warnings);
     begins.push_back(tasks.size());
     expand_template(made_from, tasks);
   }
@@ -108,7 +126,9 @@ std::string read_spec(const std::string& path) {
     fail_errno(cat("cannot read '", printable(path), "'"), problem);
   if (problem != 0 || (!S_ISREG(status.st_mode) && !S_ISFIFO(status.st_mode))) {
     throw Error(ErrorCode::invalid_argument,
-                cat("expected a file of tasks, got '", printable(path), "', which is ",
+                cat("expected a file of tasks, got '",
+                    printable(path),
+                    "', which is ",
                     problem != 0              ? "not there"
                     : S_ISDIR(status.st_mode) ? "a folder"
                                               : "neither a file nor a pipe",

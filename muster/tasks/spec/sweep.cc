@@ -13,13 +13,26 @@
 namespace muster {
 namespace {
 
-[[noreturn]] void fail_in(const char* flag, const std::string& text, size_t at, const std::string& problem) {
+[[noreturn]] void fail_in(const char* flag,
+                          const std::string& text,
+                          size_t at,
+                          const std::string& problem) {
   const std::string shown = cat(flag, text);
-  const auto begins = [](unsigned char c) { return (c & 0xc0U) != 0x80; };
-  const auto column = std::count_if(
-      shown.begin(), shown.begin() + static_cast<ptrdiff_t>(std::string_view(flag).size() + at), begins);
+  const auto begins = [](unsigned char c) {
+    return (c & 0xc0U) != 0x80;
+  };
+  const auto column =
+      std::count_if(shown.begin(),
+                    shown.begin() + static_cast<ptrdiff_t>(std::string_view(flag).size() + at),
+                    begins);
   throw Error(ErrorCode::invalid_argument,
-              cat(flag, printable(text), ": ", printable(problem), " (at character ", at + 1, ")",
+              cat(flag,
+                  printable(text),
+                  ": ",
+                  printable(problem),
+                  " (at character ",
+                  at + 1,
+                  ")",
                   caret_lines(shown, static_cast<int>(column) + 1)));
 }
 
@@ -31,7 +44,8 @@ bool looks_like_range(const std::string& piece) {
     return !text.empty() && *end == '\0';
   };
   const size_t dots = piece.find("..");
-  if (dots == std::string::npos) return false;
+  if (dots == std::string::npos)
+    return false;
   const std::string first = piece.substr(0, dots);
   const std::string last = piece.substr(dots + 2);
   return (is_number(first) || is_number(last)) && !(parse_int(first) && parse_int(last));
@@ -43,18 +57,26 @@ TaskParameter parse_sweep(const std::string& text, const std::vector<TaskParamet
   const std::string name = text.substr(0, equals);
   if (!is_parameter_name(name))
     fail_in(kFlag, text, 0, "expected NAME=VALUE,… with a name of letters, digits, '_' and '-'");
-  if (equals == std::string::npos) fail_in(kFlag, text, text.size(), "expected '=' and values, got nothing");
-  const auto same = [&](const TaskParameter& other) { return other.name == name; };
+  if (equals == std::string::npos)
+    fail_in(kFlag, text, text.size(), "expected '=' and values, got nothing");
+  const auto same = [&](const TaskParameter& other) {
+    return other.name == name;
+  };
   if (std::any_of(others.begin(), others.end(), same))
     fail_in(kFlag, text, 0, cat("expected each name once, got ", name, " again"));
   TaskParameter parameter{.name = name};
   size_t at = equals + 1;
   for (const std::string& piece : split(std::string_view(text).substr(at), ',')) {
-    if (piece.empty()) fail_in(kFlag, text, at, "expected a value or a range (1..5), got nothing");
+    if (piece.empty())
+      fail_in(kFlag, text, at, "expected a value or a range (1..5), got nothing");
     if (looks_like_range(piece)) {
-      fail_in(kFlag, text, at,
-              cat("expected a range of whole numbers, as 1..5, got ", piece,
-                  "; other values one by one, with commas, and a text that has '..' in a spec file"));
+      fail_in(
+          kFlag,
+          text,
+          at,
+          cat("expected a range of whole numbers, as 1..5, got ",
+              piece,
+              "; other values one by one, with commas, and a text that has '..' in a spec file"));
     }
     try {
       const auto range = range_values(piece);
@@ -68,7 +90,9 @@ TaskParameter parse_sweep(const std::string& text, const std::vector<TaskParamet
   return parameter;
 }
 
-TaskText filled_text(const char* what, const std::string& text, const std::vector<TaskParameter>& each) {
+TaskText filled_text(const char* what,
+                     const std::string& text,
+                     const std::vector<TaskParameter>& each) {
   try {
     return {text, parameter_names(each)};
   } catch (const TaskTextError& error) {
@@ -79,18 +103,24 @@ TaskText filled_text(const char* what, const std::string& text, const std::vecto
 std::string file_name(const std::string& text) {
   std::string name = text;
   std::replace_if(
-      name.begin(), name.end(),
-      [](char c) { return c == '/' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '_');
+      name.begin(),
+      name.end(),
+      [](char c) { return c == '/' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f; },
+      '_');
   constexpr size_t kRoomForNumber = 12;
-  if (name.size() <= kMaxTaskName - kRoomForNumber) return name;
+  if (name.size() <= kMaxTaskName - kRoomForNumber)
+    return name;
   size_t end = kMaxTaskName - kRoomForNumber;
-  while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xc0U) == 0x80) --end;
+  while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xc0U) == 0x80)
+    --end;
   return name.substr(0, end);
 }
 
-std::string sweep_name(const std::vector<TaskParameter>& each, const std::vector<std::string_view>& values) {
+std::string sweep_name(const std::vector<TaskParameter>& each,
+                       const std::vector<std::string_view>& values) {
   std::string name;
-  for (size_t i = 0; i < each.size(); ++i) name += cat(i == 0 ? "" : ",", each[i].name, "=", values[i]);
+  for (size_t i = 0; i < each.size(); ++i)
+    name += cat(i == 0 ? "" : ",", each[i].name, "=", values[i]);
   return file_name(name);
 }
 
@@ -102,7 +132,8 @@ void name_tasks(const std::vector<TaskParameter>& each, std::vector<Task>& tasks
     std::string name = wanted;
     for (int& number = taken.try_emplace(wanted, 0).first->second; number++ > 0;) {
       name = cat(wanted, "~", number);
-      if (taken.try_emplace(name, 1).second) break;
+      if (taken.try_emplace(name, 1).second)
+        break;
     }
     tasks[at++].name = name;
   });
@@ -114,27 +145,37 @@ std::vector<Task> tasks_of_sweep(const SweepOptions& options, std::vector<std::s
   if (options.sweeps.empty())
     throw Error(ErrorCode::invalid_argument, "--sweep: expected NAME=VALUE,…, got none");
   if (options.command.empty() || options.command.front().empty())
-    throw Error(ErrorCode::invalid_argument,
-                "expected a command after --sweep, got none; as --sweep lr=0.1,0.01 -- ./train {lr}");
+    throw Error(
+        ErrorCode::invalid_argument,
+        "expected a command after --sweep, got none; as --sweep lr=0.1,0.01 -- ./train {lr}");
   TaskTemplate made_from{.task = options.common};
-  if (made_from.task.needs.empty()) made_from.task.needs = default_needs(made_from.task.ranks);
+  if (made_from.task.needs.empty())
+    made_from.task.needs = default_needs(made_from.task.ranks);
   for (const std::string& text : options.sweeps) {
     made_from.each.push_back(parse_sweep(text, made_from.each));
   }
   for (const std::string& word : options.command)
     made_from.argv.push_back(filled_text("command: ", word, made_from.each));
   for (const auto& [name, value] : options.common.environment)
-    made_from.environment.emplace_back(name,
-                                       filled_text(cat("--env ", name, "=").c_str(), value, made_from.each));
+    made_from.environment.emplace_back(
+        name, filled_text(cat("--env ", name, "=").c_str(), value, made_from.each));
   made_from.directory = filled_text("--dir ", options.common.directory, made_from.each);
   if (num_combinations(made_from.each) > kMaxTasks || text_bytes(made_from) > kMaxTaskBytes) {
-    throw Error(ErrorCode::invalid_argument, cat("--sweep: expected at most ", kMaxTasks, " tasks of ",
-                                                 kMaxTaskBytes >> 20U, " MiB in all, got more"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("--sweep: expected at most ",
+                    kMaxTasks,
+                    " tasks of ",
+                    kMaxTaskBytes >> 20U,
+                    " MiB in all, got more"));
   }
   if (warnings != nullptr) {
     for (const std::string& name : unused_parameters(made_from)) {
-      warnings->push_back(cat("--sweep ", name, ": the command has no {", name,
-                              "}, so tasks that differ in it alone run the same; put {", name,
+      warnings->push_back(cat("--sweep ",
+                              name,
+                              ": the command has no {",
+                              name,
+                              "}, so tasks that differ in it alone run the same; put {",
+                              name,
                               "} where it belongs"));
     }
   }

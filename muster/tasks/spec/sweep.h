@@ -1,5 +1,5 @@
-// `muster tasks --sweep lr=0.1,0.01 --sweep seed=1..5 -- CMD {lr} {seed}`: the command line's flags to tasks,
-// the same that a spec file with `each` gives. Pure.
+// `muster tasks --sweep lr=0.1,0.01 --sweep seed=1..5 -- CMD {lr} {seed}`: the command line's flags
+// to tasks, the same that a spec file with `each` gives. Pure.
 #pragma once
 
 #include <string>
@@ -10,16 +10,20 @@
 namespace muster {
 
 struct SweepOptions {
-  std::vector<std::string> sweeps = {};   // "lr=0.1,0.01", "seed=1..5", "seed=1..5,9"
-  std::vector<std::string> command = {};  // with placeholders, as are environment and directory of `common`
-  Task common = {};  // all else that the tasks have in common; without needs: those of a spec's task without
+  std::vector<std::string> sweeps = {};  // "lr=0.1,0.01", "seed=1..5", "seed=1..5,9"
+  std::vector<std::string> command =
+      {};  // with placeholders, as are environment and directory of `common`
+  Task common =
+      {};  // all else that the tasks have in common; without needs: those of a spec's task without
 };
 
-// Every combination, the last sweep's value changing fastest, named "lr=0.1,seed=1". What a file's name must
-// not have (a slash, a control character) becomes '_' in the name, one that is too long is cut, and "~2",
+// Every combination, the last sweep's value changing fastest, named "lr=0.1,seed=1". What a file's
+// name must not have (a slash, a control character) becomes '_' in the name, one that is too long
+// is cut, and "~2",
 // "~3" … tells apart what has become the same.
 // `warnings`, if asked for, gets a text for each parameter that the command does not use.
 // Throws: invalid_argument, pointing at the character.
-std::vector<Task> tasks_of_sweep(const SweepOptions& options, std::vector<std::string>* warnings = nullptr);
+std::vector<Task> tasks_of_sweep(const SweepOptions& options,
+                                 std::vector<std::string>* warnings = nullptr);
 
 }  // namespace muster

@@ -19,15 +19,26 @@ constexpr int kMaxRetries = 1000;
 constexpr int kMaxPriority = 1'000'000;
 
 const std::vector<std::string_view>& task_keys() {
-  static const std::vector<std::string_view> keys = {"name",    "argv",     "each",      "env",   "dir",
-                                                     "needs",   "on",       "ranks",     "after", "priority",
-                                                     "retries", "back_off", "time_limit"};
+  static const std::vector<std::string_view> keys = {"name",
+                                                     "argv",
+                                                     "each",
+                                                     "env",
+                                                     "dir",
+                                                     "needs",
+                                                     "on",
+                                                     "ranks",
+                                                     "after",
+                                                     "priority",
+                                                     "retries",
+                                                     "back_off",
+                                                     "time_limit"};
   return keys;
 }
 
 std::vector<std::string_view> default_keys() {
   std::vector<std::string_view> keys = task_keys();
-  std::erase_if(keys, [](std::string_view key) { return key == "name" || key == "each" || key == "after"; });
+  std::erase_if(
+      keys, [](std::string_view key) { return key == "name" || key == "each" || key == "after"; });
   return keys;
 }
 
@@ -35,7 +46,10 @@ std::vector<std::string_view> default_keys() {
 class TableReader {
  public:
   TableReader(const toml::table& table, const toml::table* defaults, const SpecValues& values)
-      : table_(table), defaults_(defaults), values_(values), at_(position_of(table.source().begin)) {}
+      : table_(table),
+        defaults_(defaults),
+        values_(values),
+        at_(position_of(table.source().begin)) {}
 
   TaskTemplate read() {
     values_.check_keys(table_, "[[task]]", task_keys());
@@ -45,7 +59,8 @@ class TableReader {
     read_argv();
     read_environment();
     if (const toml::node* const dir = find("dir")) {
-      if (auto text = values_.text(*dir, "dir")) made_.directory = filled(*dir, *text);
+      if (auto text = values_.text(*dir, "dir"))
+        made_.directory = filled(*dir, *text);
     }
     read_numbers();
     read_needs_and_on();
@@ -71,31 +86,40 @@ class TableReader {
     }
   }
 
-  void add_inside(const toml::node& node, const std::string& text, const TaskTextError& error) const {
+  void add_inside(const toml::node& node,
+                  const std::string& text,
+                  const TaskTextError& error) const {
     SpecProblems& problems = values_.problems();
     problems.add(problems.inside(position_of(node.source().begin), text, error.at()), error.what());
   }
 
   void read_each() {
     const toml::node* const value = table_.get("each");
-    if (value == nullptr) return;
+    if (value == nullptr)
+      return;
     const toml::table* const each = value->as_table();
-    if (each == nullptr) return values_.wrong(*value, "a table ({ lr = [0.1, 0.01] }) for each");
+    if (each == nullptr)
+      return values_.wrong(*value, "a table ({ lr = [0.1, 0.01] }) for each");
     std::vector<std::pair<SpecPosition, TaskParameter>> found;  // a table has lost its order
     for (const auto& [key, values] : *each) {
       const SpecPosition at = position_of(key.source().begin);
       if (!is_parameter_name(key.str())) {
         values_.problems().add(
-            at, cat("expected a parameter's name (letters, digits, '_' and '-'), got '", key.str(), "'"));
+            at,
+            cat("expected a parameter's name (letters, digits, '_' and '-'), got '",
+                key.str(),
+                "'"));
       }
       TaskParameter parameter{.name = std::string(key.str()), .values = parameter_values(values)};
-      if (parameter.values.empty()) parameter.values.emplace_back();  // told; {name} is known all the same
+      if (parameter.values.empty())
+        parameter.values.emplace_back();  // told; {name} is known all the same
       found.emplace_back(at, std::move(parameter));
     }
     std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
       return std::pair(a.first.line, a.first.column) < std::pair(b.first.line, b.first.column);
     });
-    for (auto& [at, parameter] : found) made_.each.push_back(std::move(parameter));
+    for (auto& [at, parameter] : found)
+      made_.each.push_back(std::move(parameter));
   }
 
   std::vector<std::string> parameter_values(const toml::node& node) const {
@@ -103,7 +127,8 @@ class TableReader {
     std::vector<std::string> values;
     if (const auto text = node.value_exact<std::string>()) {
       try {
-        if (auto range = range_values(*text)) return std::move(*range);
+        if (auto range = range_values(*text))
+          return std::move(*range);
         values_.wrong(node, kRule);
       } catch (const Error& error) {
         values_.problems().add(position_of(node.source().begin), error.message());
@@ -120,8 +145,9 @@ class TableReader {
       const auto value = values_.scalar(one, "a value in each");
       values.push_back(value.value_or(""));
       if (value && !seen.insert(*value).second) {
-        values_.problems().add(position_of(one.source().begin), cat("expected each value once in each, got ",
-                                                                    *value, " twice; leave one out"));
+        values_.problems().add(
+            position_of(one.source().begin),
+            cat("expected each value once in each, got ", *value, " twice; leave one out"));
       }
     }
     return values;
@@ -130,7 +156,8 @@ class TableReader {
   void read_name() {
     made_.task.at = at_;
     const toml::node* const node = table_.get("name");
-    if (node == nullptr) return problem("expected name in [[task]], got none");
+    if (node == nullptr)
+      return problem("expected name in [[task]], got none");
     made_.task.at = position_of(node->source().begin);
     if (auto text = values_.text(*node, "name")) {
       made_.name = filled(*node, *text);
@@ -140,30 +167,37 @@ class TableReader {
 
   void read_argv() {
     const toml::node* const node = find("argv");
-    if (node == nullptr) return problem(R"(expected argv = ["PROGRAM", …] in [[task]], got none)");
+    if (node == nullptr)
+      return problem(R"(expected argv = ["PROGRAM", …] in [[task]], got none)");
     const toml::array* const list = node->as_array();
     if (list == nullptr || list->empty()) {
-      return values_.wrong(*node, R"(the program and its arguments (["./train", "--lr", "0.1"]) for argv)");
+      return values_.wrong(
+          *node, R"(the program and its arguments (["./train", "--lr", "0.1"]) for argv)");
     }
     for (const toml::node& word : *list) {
       const auto text = values_.scalar(word, "argv");
       made_.argv.push_back(text ? filled(word, *text) : TaskText());
-      if (made_.argv.size() == 1 && text && text->empty()) values_.wrong(word, "a program as argv's first");
+      if (made_.argv.size() == 1 && text && text->empty())
+        values_.wrong(word, "a program as argv's first");
     }
   }
 
   void read_environment() {
-    if (defaults_ != nullptr) read_variables(defaults_->get("env"));
+    if (defaults_ != nullptr)
+      read_variables(defaults_->get("env"));
     read_variables(table_.get("env"));
   }
 
   void read_variables(const toml::node* node) {
-    if (node == nullptr) return;
+    if (node == nullptr)
+      return;
     const toml::table* const variables = node->as_table();
-    if (variables == nullptr) return values_.wrong(*node, R"(a table ({ NAME = "value" }) for env)");
+    if (variables == nullptr)
+      return values_.wrong(*node, R"(a table ({ NAME = "value" }) for env)");
     for (const auto& [key, value] : *variables) {
       const std::string name(key.str());
-      if (name.empty() || name.find('=') != std::string::npos || name.find('\0') != std::string::npos) {
+      if (name.empty() || name.find('=') != std::string::npos ||
+          name.find('\0') != std::string::npos) {
         values_.problems().add(position_of(key.source().begin),
                                cat("expected a variable's name in env, got '", name, "'"));
       }
@@ -195,14 +229,19 @@ class TableReader {
     Task& task = made_.task;
     const toml::node* const needs = find("needs");
     const toml::node* const ranks = find("ranks");
-    if (needs != nullptr) task.places.needs = position_of(needs->source().begin);
-    if (ranks != nullptr) task.places.ranks = position_of(ranks->source().begin);
-    task.needs = needs == nullptr ? default_needs(task.ranks) : read_needs(*needs, task.ranks, values_);
+    if (needs != nullptr)
+      task.places.needs = position_of(needs->source().begin);
+    if (ranks != nullptr)
+      task.places.ranks = position_of(ranks->source().begin);
+    task.needs =
+        needs == nullptr ? default_needs(task.ranks) : read_needs(*needs, task.ranks, values_);
     const toml::node* const on = find("on");
-    if (on == nullptr) return;
+    if (on == nullptr)
+      return;
     task.places.on = position_of(on->source().begin);
     const auto text = values_.text(*on, "on");
-    if (!text) return;
+    if (!text)
+      return;
     task.on = *text;
     if (task.on.empty())
       values_.wrong(*on, R"(GPUs for on ("0,2", "model=A100"), which is left out for any)");
@@ -213,30 +252,38 @@ class TableReader {
       problems.add(problems.inside(position_of(on->source().begin), task.on, error.at()),
                    cat("on: ", error.problem()));
     }
-    const auto has_gpus = [](const TaskNeed& need) { return need.gpus > 0; };
+    const auto has_gpus = [](const TaskNeed& need) {
+      return need.gpus > 0;
+    };
     if (!task.needs.empty() && std::none_of(task.needs.begin(), task.needs.end(), has_gpus))
       values_.wrong(*on, "needs with gpus beside on");
   }
 
   void read_after() {
     const toml::node* const node = table_.get("after");
-    if (node == nullptr) return;
-    if (node->is_string()) return read_after_entry(*node);
+    if (node == nullptr)
+      return;
+    if (node->is_string())
+      return read_after_entry(*node);
     const toml::array* const list = node->as_array();
-    if (list == nullptr) return values_.wrong(*node, "a list of tasks' names for after");
-    for (const toml::node& entry : *list) read_after_entry(entry);
+    if (list == nullptr)
+      return values_.wrong(*node, "a list of tasks' names for after");
+    for (const toml::node& entry : *list)
+      read_after_entry(entry);
   }
 
   void read_after_entry(const toml::node& node) {
     auto text = values_.text(node, "after");
-    if (!text) return;
+    if (!text)
+      return;
     AfterEntry entry{.at = position_of(node.source().begin)};
     try {
       for (const std::string_view name : placeholders_of(*text)) {
         if (std::find(parameters_.begin(), parameters_.end(), name) == parameters_.end())
           entry.foreign = true;
       }
-      if (!entry.foreign) entry.text = TaskText(*text, parameters_);
+      if (!entry.foreign)
+        entry.text = TaskText(*text, parameters_);
     } catch (const TaskTextError& error) {
       return add_inside(node, *text, error);
     }
@@ -256,13 +303,15 @@ toml::table parse_spec(const std::string& text, SpecProblems& problems) {
   try {
     return parse_toml(text);
   } catch (const TomlError& error) {
-    problems.fail({error.line, error.column}, cat("expected ", error.expected, ", got ", error.got));
+    problems.fail({error.line, error.column},
+                  cat("expected ", error.expected, ", got ", error.got));
   }
 }
 
 const toml::table* find_defaults(const toml::table& document, const SpecValues& values) {
   const toml::node* const node = document.get("defaults");
-  if (node == nullptr) return nullptr;
+  if (node == nullptr)
+    return nullptr;
   const toml::table* const defaults = node->as_table();
   if (defaults == nullptr) {
     values.wrong(*node, "a table [defaults]");

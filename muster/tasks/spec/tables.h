@@ -9,8 +9,9 @@
 
 namespace muster {
 
-// One template a [[task]], with [defaults] put in; at least one. Problems go into `problems`, and what has
-// some is not to be used. Throws: invalid_argument when it is no TOML, or there are too many problems.
+// One template a [[task]], with [defaults] put in; at least one. Problems go into `problems`, and
+// what has some is not to be used. Throws: invalid_argument when it is no TOML, or there are too
+// many problems.
 std::vector<TaskTemplate> read_spec_tables(const std::string& text, SpecProblems& problems);
 
 }  // namespace muster

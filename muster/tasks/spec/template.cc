@@ -12,10 +12,13 @@ Task task_with(const TaskTemplate& source, const std::vector<std::string_view>& 
   Task task = source.task;
   task.name = source.name.with(values);
   task.argv.reserve(source.argv.size());
-  for (const TaskText& word : source.argv) task.argv.push_back(word.with(values));
-  for (const auto& [name, text] : source.environment) task.environment[name] = text.with(values);
+  for (const TaskText& word : source.argv)
+    task.argv.push_back(word.with(values));
+  for (const auto& [name, text] : source.environment)
+    task.environment[name] = text.with(values);
   task.directory = source.directory.with(values);
-  for (size_t i = 0; i < values.size(); ++i) task.parameters[source.each[i].name] = values[i];
+  for (size_t i = 0; i < values.size(); ++i)
+    task.parameters[source.each[i].name] = values[i];
   return task;
 }
 
@@ -24,19 +27,24 @@ Task task_with(const TaskTemplate& source, const std::vector<std::string_view>& 
 std::vector<std::string_view> parameter_names(const std::vector<TaskParameter>& each) {
   std::vector<std::string_view> names;
   names.reserve(each.size());
-  for (const TaskParameter& parameter : each) names.emplace_back(parameter.name);
+  for (const TaskParameter& parameter : each)
+    names.emplace_back(parameter.name);
   return names;
 }
 
 std::vector<std::string> unused_parameters(const TaskTemplate& source) {
   std::vector<std::string> unused;
   for (size_t i = 0; i < source.each.size(); ++i) {
-    const auto has_it = [&](const TaskText& text) { return text.uses(i); };
+    const auto has_it = [&](const TaskText& text) {
+      return text.uses(i);
+    };
     const bool used = has_it(source.directory) ||
                       std::any_of(source.argv.begin(), source.argv.end(), has_it) ||
-                      std::any_of(source.environment.begin(), source.environment.end(),
+                      std::any_of(source.environment.begin(),
+                                  source.environment.end(),
                                   [&](const auto& variable) { return has_it(variable.second); });
-    if (!used) unused.push_back(source.each[i].name);
+    if (!used)
+      unused.push_back(source.each[i].name);
   }
   return unused;
 }
@@ -44,7 +52,8 @@ std::vector<std::string> unused_parameters(const TaskTemplate& source) {
 size_t num_combinations(const std::vector<TaskParameter>& each) {
   size_t count = 1;
   for (const TaskParameter& parameter : each) {
-    if (parameter.values.size() > kMaxTasks / count) return kMaxTasks + 1;
+    if (parameter.values.size() > kMaxTasks / count)
+      return kMaxTasks + 1;
     count *= parameter.values.size();
   }
   return count;
@@ -59,11 +68,14 @@ size_t text_bytes(const TaskTemplate& source) {
   };
   add(source.name);
   add(source.directory);
-  for (const TaskText& word : source.argv) add(word);
-  for (const auto& [name, text] : source.environment) add(text);
+  for (const TaskText& word : source.argv)
+    add(word);
+  for (const auto& [name, text] : source.environment)
+    add(text);
   size_t longest = 0;
   for (const TaskParameter& parameter : source.each) {
-    for (const std::string& value : parameter.values) longest = std::max(longest, value.size());
+    for (const std::string& value : parameter.values)
+      longest = std::max(longest, value.size());
   }
   return num_combinations(source.each) * (bytes + num_filled * longest);
 }
@@ -83,13 +95,15 @@ bool begins_with_zero(std::string_view number) {
 
 // As shells count: 01..10 has two digits everywhere. 0: as many as each needs.
 size_t width_of_range(std::string_view first, std::string_view last) {
-  return begins_with_zero(first) || begins_with_zero(last) ? std::max(first.size(), last.size()) : 0;
+  return begins_with_zero(first) || begins_with_zero(last) ? std::max(first.size(), last.size())
+                                                           : 0;
 }
 
 std::string padded(int64_t value, size_t width) {
   std::string digits = cat(value);
   const size_t sign = digits.starts_with('-') ? 1 : 0;
-  if (digits.size() < width) digits.insert(sign, width - digits.size(), '0');
+  if (digits.size() < width)
+    digits.insert(sign, width - digits.size(), '0');
   return digits;
 }
 
@@ -97,30 +111,38 @@ std::string padded(int64_t value, size_t width) {
 
 std::optional<std::vector<std::string>> range_values(std::string_view text) {
   const size_t dots = text.find("..");
-  if (dots == std::string_view::npos) return std::nullopt;
+  if (dots == std::string_view::npos)
+    return std::nullopt;
   const auto first = parse_int(text.substr(0, dots));
   const auto last = parse_int(text.substr(dots + 2));
-  if (!first || !last) return std::nullopt;
+  if (!first || !last)
+    return std::nullopt;
   if (*last < *first)
     throw Error(ErrorCode::invalid_argument, cat("expected a range that counts up, got ", text));
   if (static_cast<uint64_t>(*last) - static_cast<uint64_t>(*first) >= kMaxTasks)
-    throw Error(ErrorCode::invalid_argument, cat("expected at most ", kMaxTasks, " values, got ", text));
+    throw Error(ErrorCode::invalid_argument,
+                cat("expected at most ", kMaxTasks, " values, got ", text));
   const size_t width = width_of_range(text.substr(0, dots), text.substr(dots + 2));
   std::vector<std::string> values;
   for (int64_t value = *first;; ++value) {
     values.push_back(padded(value, width));
-    if (value == *last) return values;
+    if (value == *last)
+      return values;
   }
 }
 
 std::string problem_of_name(std::string_view name) {
-  if (name.empty()) return "expected a task's name, got ''";
+  if (name.empty())
+    return "expected a task's name, got ''";
   if (name.size() > kMaxTaskName)
     return cat("expected a task's name of at most ", kMaxTaskName, " bytes, got ", name.size());
-  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  if (name.find('/') != std::string_view::npos || std::any_of(name.begin(), name.end(), is_control) ||
-      name == "." || name == "..") {
-    return cat("expected a task's name that can be a file's (no '/', no control characters), got '", name,
+  const auto is_control = [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+  };
+  if (name.find('/') != std::string_view::npos ||
+      std::any_of(name.begin(), name.end(), is_control) || name == "." || name == "..") {
+    return cat("expected a task's name that can be a file's (no '/', no control characters), got '",
+               name,
                "'");
   }
   return "";

@@ -1,4 +1,5 @@
-// What a grid of tasks is made from: texts with placeholders, and the values of each parameter. A spec's
+// What a grid of tasks is made from: texts with placeholders, and the values of each parameter. A
+// spec's
 // [[task]] and a sweep are one each; expand_template makes the tasks. Knows no files; pure.
 #pragma once
 
@@ -25,8 +26,9 @@ struct TaskParameter {
 // An entry of `after`, before it is known which tasks it means.
 struct AfterEntry {
   std::string written = {};
-  TaskText text = {};    // !foreign
-  bool foreign = false;  // it has a placeholder that its own task has not: another [[task]]'s name as written
+  TaskText text = {};  // !foreign
+  bool foreign =
+      false;  // it has a placeholder that its own task has not: another [[task]]'s name as written
   SpecPosition at = {};
 };
 
@@ -49,8 +51,8 @@ size_t num_combinations(const std::vector<TaskParameter>& each);
 // About how many bytes of text its tasks will have.
 size_t text_bytes(const TaskTemplate& source);
 
-// The parameters that neither argv nor environment nor directory has: tasks that differ in them alone run the
-// same.
+// The parameters that neither argv nor environment nor directory has: tasks that differ in them
+// alone run the same.
 std::vector<std::string> unused_parameters(const TaskTemplate& source);
 
 // Calls `use(values)` for every combination in order, the last parameter's value changing fastest.
@@ -60,11 +62,13 @@ void for_each_combination(const std::vector<TaskParameter>& each, const Use& use
 // Appends its tasks, without `after`. The number of them was checked before.
 void expand_template(const TaskTemplate& source, std::vector<Task>& tasks);
 
-// "0.1,0.01" pieces that are "1..5" count up, both ends included; anything else is itself. Nothing when it is
-// no range. Throws: invalid_argument when it does not count up, or to more than kMaxTasks values.
+// "0.1,0.01" pieces that are "1..5" count up, both ends included; anything else is itself. Nothing
+// when it is no range. Throws: invalid_argument when it does not count up, or to more than
+// kMaxTasks values.
 std::optional<std::vector<std::string>> range_values(std::string_view text);
 
-// What keeps a text from being a task's name, which becomes a file's: "expected …, got …". Empty: nothing.
+// What keeps a text from being a task's name, which becomes a file's: "expected …, got …". Empty:
+// nothing.
 std::string problem_of_name(std::string_view name);
 
 }  // namespace muster
@@ -74,7 +78,8 @@ void muster::for_each_combination(const std::vector<TaskParameter>& each, const 
   std::vector<size_t> digits(each.size(), 0);
   std::vector<std::string_view> values;
   values.reserve(each.size());
-  for (const TaskParameter& parameter : each) values.emplace_back(parameter.values.front());
+  for (const TaskParameter& parameter : each)
+    values.emplace_back(parameter.values.front());
   for (;;) {
     use(std::as_const(values));
     size_t place = each.size();
@@ -83,7 +88,8 @@ void muster::for_each_combination(const std::vector<TaskParameter>& each, const 
       values[place - 1] = each[place - 1].values.front();
       --place;
     }
-    if (place == 0) return;
+    if (place == 0)
+      return;
     values[place - 1] = each[place - 1].values[digits[place - 1]];
   }
 }

@@ -13,9 +13,11 @@ namespace {
 constexpr size_t kMaxValueShown = 60;
 
 std::string shortened(std::string_view text) {
-  if (text.size() <= kMaxValueShown) return std::string(text);
+  if (text.size() <= kMaxValueShown)
+    return std::string(text);
   size_t end = kMaxValueShown;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0U) == 0x80) --end;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0U) == 0x80)
+    --end;
   return cat(text.substr(0, end), "…");
 }
 
@@ -26,9 +28,12 @@ SpecPosition position_of(const toml::source_position& at) {
 }
 
 std::string SpecValues::got(const toml::node& value) const {
-  if (value.is_table()) return "a table";
-  if (const toml::array* const list = value.as_array()) return list->empty() ? "an empty list" : "a list";
-  if (const auto text = value.value_exact<std::string>()) return cat("'", shortened(*text), "'");
+  if (value.is_table())
+    return "a table";
+  if (const toml::array* const list = value.as_array())
+    return list->empty() ? "an empty list" : "a list";
+  if (const auto text = value.value_exact<std::string>())
+    return cat("'", shortened(*text), "'");
   return shortened(
       problems_.text_between(position_of(value.source().begin), position_of(value.source().end)));
 }
@@ -37,14 +42,22 @@ void SpecValues::wrong(const toml::node& value, const std::string& rule) const {
   problems_.add(position_of(value.source().begin), cat("expected ", rule, ", got ", got(value)));
 }
 
-bool SpecValues::check_keys(const toml::table& table, const std::string& where,
+bool SpecValues::check_keys(const toml::table& table,
+                            const std::string& where,
                             const std::vector<std::string_view>& known) const {
   bool all_known = true;
   for (const auto& [key, value] : table) {
-    if (std::find(known.begin(), known.end(), key.str()) != known.end()) continue;
+    if (std::find(known.begin(), known.end(), key.str()) != known.end())
+      continue;
     problems_.add(position_of(key.source().begin),
-                  cat("expected a key of ", where, " (", join(known, ", "), "), got '", shortened(key.str()),
-                      "'", did_you_mean(key.str(), known)));
+                  cat("expected a key of ",
+                      where,
+                      " (",
+                      join(known, ", "),
+                      "), got '",
+                      shortened(key.str()),
+                      "'",
+                      did_you_mean(key.str(), known)));
     all_known = false;
   }
   return all_known;
@@ -61,9 +74,12 @@ std::optional<std::string> SpecValues::text(const toml::node& value, const char*
   return text;
 }
 
-std::optional<std::string> SpecValues::scalar(const toml::node& value, const std::string& what) const {
-  if (value.is_string()) return text(value, what.c_str());
-  if (const auto truth = value.value_exact<bool>()) return *truth ? "true" : "false";
+std::optional<std::string> SpecValues::scalar(const toml::node& value,
+                                              const std::string& what) const {
+  if (value.is_string())
+    return text(value, what.c_str());
+  if (const auto truth = value.value_exact<bool>())
+    return *truth ? "true" : "false";
   if (!value.is_number()) {
     wrong(value, cat("a text or a number for ", what));
     return std::nullopt;
@@ -74,9 +90,13 @@ std::optional<std::string> SpecValues::scalar(const toml::node& value, const std
   return written;
 }
 
-std::optional<int> SpecValues::integer(const toml::node& value, const char* key, int least, int most) const {
+std::optional<int> SpecValues::integer(const toml::node& value,
+                                       const char* key,
+                                       int least,
+                                       int most) const {
   const auto number = value.value_exact<int64_t>();
-  if (number && *number >= least && *number <= most) return static_cast<int>(*number);
+  if (number && *number >= least && *number <= most)
+    return static_cast<int>(*number);
   wrong(value, cat("a whole number from ", least, " to ", most, " for ", key));
   return std::nullopt;
 }
@@ -84,7 +104,8 @@ std::optional<int> SpecValues::integer(const toml::node& value, const char* key,
 std::optional<std::chrono::milliseconds> SpecValues::duration(const toml::node& value,
                                                               const char* key) const {
   try {
-    if (const auto text = value.value_exact<std::string>()) return parse_duration(*text);
+    if (const auto text = value.value_exact<std::string>())
+      return parse_duration(*text);
   } catch (const Error&) {  // told below, with its place
   }
   wrong(value, cat("a duration (\"30s\", \"250ms\", \"5m\", \"1h30m\") for ", key));
@@ -95,7 +116,8 @@ std::optional<uint64_t> SpecValues::size(const toml::node& value, const char* ke
   const auto text = value.value_exact<std::string>();
   try {
     if (text && !trim(*text).empty() && trim(*text).back() == 'B') {
-      if (const uint64_t bytes = parse_bytes(*text); bytes > 0) return bytes;
+      if (const uint64_t bytes = parse_bytes(*text); bytes > 0)
+        return bytes;
     }
   } catch (const Error&) {  // told below, with its place
   }

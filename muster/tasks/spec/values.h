@@ -1,5 +1,6 @@
-// Values of a spec file by what they should be. Every reader takes a problem down and returns nothing when a
-// value is of another kind. For tables.cc and needs.cc; a private header, because it shows toml++.
+// Values of a spec file by what they should be. Every reader takes a problem down and returns
+// nothing when a value is of another kind. For tables.cc and needs.cc; a private header, because it
+// shows toml++.
 #pragma once
 
 #include <toml++/toml.h>
@@ -26,7 +27,8 @@ class SpecValues {
   void wrong(const toml::node& value, const std::string& rule) const;
 
   // Whether all were known.
-  bool check_keys(const toml::table& table, const std::string& where,
+  bool check_keys(const toml::table& table,
+                  const std::string& where,
                   const std::vector<std::string_view>& known) const;
 
   std::optional<std::string> text(const toml::node& value, const char* key) const;

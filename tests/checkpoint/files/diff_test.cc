@@ -50,7 +50,8 @@ TEST(CheckpointDiff, TheLargestDifferenceOfEveryType) {
   EXPECT_EQ(largest<uint8_t>("U8", {255}, {1}), 254);
   EXPECT_EQ(largest<int16_t>("I16", {-5}, {5}), 10);
   EXPECT_EQ(largest<int32_t>("I32", {7}, {9}), 2);
-  const auto least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
+  const auto least = std::numeric_limits<int64_t>::min(),
+             most = std::numeric_limits<int64_t>::max();
   EXPECT_EQ(largest<int64_t>("I64", {least}, {most}), std::ldexp(1, 64));
   EXPECT_EQ(largest<int64_t>("I64", {most}, {most - 1}), 1);
   EXPECT_EQ(largest<uint64_t>("U64", {UINT64_MAX}, {0}), std::ldexp(1, 64));
@@ -79,8 +80,8 @@ TEST(CheckpointDiff, ManyPiecesAndOtherPlaces) {
   std::vector<float> a(1'000'000, 1), b = a;
   b[999'999] = 3;
   b[5] = 0;
-  const auto found =
-      difference({{"x", values("F32", a)}}, {{"before", values<float>("F32", {1})}, {"x", values("F32", b)}});
+  const auto found = difference({{"x", values("F32", a)}},
+                                {{"before", values<float>("F32", {1})}, {"x", values("F32", b)}});
   EXPECT_EQ(found.tensors.at(0).different, 2U);
   EXPECT_EQ(found.tensors.at(0).largest, 2);
 }

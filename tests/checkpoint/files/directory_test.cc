@@ -17,11 +17,21 @@ using ::testing::IsEmpty;
 
 TEST(CheckpointDirectory, ListsNewestFirstAndNothingElse) {
   const test::TempFolder folder;
-  for (const char* name : {"step-9", "step-10", "step-100", "step-010", "step-", "step--1", "step-5x",
-                           "step-11.tmp-1", "other", "xstep-3", "step-99999999999999999999"})
+  for (const char* name : {"step-9",
+                           "step-10",
+                           "step-100",
+                           "step-010",
+                           "step-",
+                           "step--1",
+                           "step-5x",
+                           "step-11.tmp-1",
+                           "other",
+                           "xstep-3",
+                           "step-99999999999999999999"})
     fs::create_directory(folder / name);
   std::vector<int64_t> steps;
-  for (const auto& found : list_checkpoints(folder.path())) steps.push_back(found.step);
+  for (const auto& found : list_checkpoints(folder.path()))
+    steps.push_back(found.step);
   EXPECT_THAT(steps, ElementsAre(100, 10, 9));
   EXPECT_THAT(list_checkpoints(folder / "none"), IsEmpty());
   test::put_file(folder / "file", "");
@@ -72,8 +82,10 @@ TEST(Leftovers, OfDeadWritersGoOthersStay) {
   ::testing::internal::CaptureStderr();
   remove_leftovers(folder.path());
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("step-7.tmp-1-2"));
-  EXPECT_THAT(test::names_in(folder.path()), ElementsAre("other.tmp-1", "step-5.tmp-3", "step-6",
-                                                         fs::path(alive.path()).filename().string()));
+  EXPECT_THAT(
+      test::names_in(folder.path()),
+      ElementsAre(
+          "other.tmp-1", "step-5.tmp-3", "step-6", fs::path(alive.path()).filename().string()));
 }
 
 TEST(Leftovers, LinksAreNotFollowed) {

@@ -16,7 +16,8 @@ std::vector<int64_t> numbers_of(const Elements& elements) {
   std::vector<int64_t> numbers;
   for (const ElementRun& run : elements)
     for (int64_t i = 0; i < run.count; ++i)
-      for (int64_t j = 0; j < run.length; ++j) numbers.push_back(run.begin + i * run.stride + j);
+      for (int64_t j = 0; j < run.length; ++j)
+        numbers.push_back(run.begin + i * run.stride + j);
   return numbers;
 }
 
@@ -33,11 +34,15 @@ TEST(Elements, WhatCannotBeElementsIsNamed) {
   EXPECT_EQ(wrong_elements({{.begin = 0, .length = 6}}, 6), "");
   EXPECT_THAT(wrong_elements({{.begin = 1, .length = 6}}, 6), HasSubstr("element 7 of 6"));
   EXPECT_THAT(wrong_elements({{.begin = -1, .length = 2}}, 6), HasSubstr("below 0"));
-  EXPECT_THAT(wrong_elements({{.begin = 0, .length = 3, .stride = 2, .count = 2}}, 6), HasSubstr("twice"));
-  EXPECT_THAT(wrong_elements({{.begin = 0, .length = 2}, {.begin = 1, .length = 1}}, 6), HasSubstr("twice"));
+  EXPECT_THAT(wrong_elements({{.begin = 0, .length = 3, .stride = 2, .count = 2}}, 6),
+              HasSubstr("twice"));
+  EXPECT_THAT(wrong_elements({{.begin = 0, .length = 2}, {.begin = 1, .length = 1}}, 6),
+              HasSubstr("twice"));
   const int64_t huge = INT64_MAX;
-  EXPECT_THAT(wrong_elements({{.begin = huge - 1, .length = 2}}, huge), HasSubstr("more elements than"));
-  EXPECT_NE(wrong_elements({{.begin = huge, .length = huge, .stride = huge, .count = huge}}, huge), "");
+  EXPECT_THAT(wrong_elements({{.begin = huge - 1, .length = 2}}, huge),
+              HasSubstr("more elements than"));
+  EXPECT_NE(wrong_elements({{.begin = huge, .length = huge, .stride = huge, .count = huge}}, huge),
+            "");
   EXPECT_THAT(wrong_elements({{.begin = 0, .length = 0, .stride = 0, .count = huge}}, 6),
               HasSubstr("stretches without elements"));
   EXPECT_THAT(wrong_elements({{.begin = 0, .length = 1, .stride = 1, .count = 1 << 25}}, 1 << 26),
@@ -45,11 +50,13 @@ TEST(Elements, WhatCannotBeElementsIsNamed) {
   EXPECT_EQ(element_count(std::vector<int64_t>{huge, huge}), huge);
 }
 
-// Random divisions of random tensors: what two holders have in common is found where both have it, and all of
-// it.
+// Random divisions of random tensors: what two holders have in common is found where both have it,
+// and all of it.
 TEST(Elements, CommonElementsAreThoseOfBoth) {
   std::mt19937 random(7);
-  const auto below = [&](int64_t end) { return static_cast<int64_t>(random() % static_cast<uint64_t>(end)); };
+  const auto below = [&](int64_t end) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(end));
+  };
   for (int round = 0; round < 500; ++round) {
     const std::vector<int64_t> shape = {1 + below(5), 1 + below(5), 1 + below(5)};
     const int64_t total = element_count(shape);
@@ -75,7 +82,8 @@ TEST(Elements, CommonElementsAreThoseOfBoth) {
     }
     std::vector<int64_t> expected;
     for (const int64_t number : in_a)
-      if (std::find(in_b.begin(), in_b.end(), number) != in_b.end()) expected.push_back(number);
+      if (std::find(in_b.begin(), in_b.end(), number) != in_b.end())
+        expected.push_back(number);
     std::sort(expected.begin(), expected.end());
     EXPECT_EQ(common, expected);
   }

@@ -20,12 +20,14 @@ class Export : public ::testing::Test {
   void SetUp() override { put_safetensors(folder_ / "in", tensors_); }
 
   const test::TempFolder folder_;
-  const std::map<std::string, RawTensor> tensors_ = {{"net.a", {"U8", {2}, "xy"}}, {"b", {"U8", {1}, "z"}}};
+  const std::map<std::string, RawTensor> tensors_ = {{"net.a", {"U8", {2}, "xy"}},
+                                                     {"b", {"U8", {1}, "z"}}};
 };
 
 TEST_F(Export, RenamesAndKeepsTheBytes) {
-  EXPECT_EQ(
-      export_tensors(TensorSource({folder_ / "in"}), folder_ / "out", {.strip = "net.", .prefix = "p."}), 2U);
+  EXPECT_EQ(export_tensors(
+                TensorSource({folder_ / "in"}), folder_ / "out", {.strip = "net.", .prefix = "p."}),
+            2U);
   const SafetensorsFile out(folder_ / "out");
   const auto tensors = out.header().tensors;
   std::string bytes(2, '\0');
@@ -38,7 +40,8 @@ TEST_F(Export, RenamesAndKeepsTheBytes) {
 TEST_F(Export, NeverOverAnotherFile) {
   const TensorSource in({folder_ / "in"});
   write_file(folder_ / "out", "mine");
-  EXPECT_THAT(message_of([&] { export_tensors(in, folder_ / "out"); }), HasSubstr("--force replaces it"));
+  EXPECT_THAT(message_of([&] { export_tensors(in, folder_ / "out"); }),
+              HasSubstr("--force replaces it"));
   EXPECT_EQ(read_file(folder_ / "out"), "mine");
   export_tensors(in, folder_ / "out", {.replace = true});
   EXPECT_EQ(read_file(folder_ / "out"), read_file(folder_ / "in"));

@@ -15,7 +15,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-void put_saved(const test::TempFolder& folder, int64_t step, int64_t serial,
+void put_saved(const test::TempFolder& folder,
+               int64_t step,
+               int64_t serial,
                std::vector<SerialRange> abandoned = {}) {
   test::put_checkpoint(folder / cat("step-", step), step, {{"x", {"U8", {1}, "a"}}});
   Manifest manifest = read_manifest_alone(folder / cat("step-", step));
@@ -26,7 +28,8 @@ void put_saved(const test::TempFolder& folder, int64_t step, int64_t serial,
 
 std::vector<int64_t> steps_of(const std::vector<SavedFolder>& folders) {
   std::vector<int64_t> steps;
-  for (const SavedFolder& folder : folders) steps.push_back(folder.step);
+  for (const SavedFolder& folder : folders)
+    steps.push_back(folder.step);
   return steps;
 }
 
@@ -43,7 +46,8 @@ TEST(Lineage, TheLastSavedComesFirstWhateverItsStep) {
 
 TEST(Lineage, WithoutSerialNumbersStepsDecide) {
   const test::TempFolder folder;
-  for (const int64_t step : {7, 30, 100}) put_saved(folder, step, 0);
+  for (const int64_t step : {7, 30, 100})
+    put_saved(folder, step, 0);
   EXPECT_THAT(steps_of(list_by_saving(folder.path())), ElementsAre(100, 30, 7));
   write_file(folder / "step-30/manifest.json", "{");
   put_saved(folder, 8, 1);
@@ -60,14 +64,18 @@ TEST(Lineage, AbandonedBranchesComeLast) {
   EXPECT_THAT(steps_of(list_by_saving(folder.path())), ElementsAre(150, 100, 300, 200));
   EXPECT_TRUE(list_by_saving(folder.path())[2].is_abandoned);
   EXPECT_FALSE(list_by_saving(folder.path(), "step-300")[0].is_abandoned) << "it is asked for";
-  const auto without_newest = [](const Manifest& manifest) { return manifest.serial < 4; };
-  EXPECT_THAT(steps_of(list_by_saving(folder.path(), without_newest)), ElementsAre(150, 300, 200, 100));
+  const auto without_newest = [](const Manifest& manifest) {
+    return manifest.serial < 4;
+  };
+  EXPECT_THAT(steps_of(list_by_saving(folder.path(), without_newest)),
+              ElementsAre(150, 300, 200, 100));
 }
 
 TEST(Lineage, ANewSerialNumberIsInNoRange) {
   const test::TempFolder folder;
   put_saved(folder, 100, 1);
-  EXPECT_EQ(next_serial(folder.path(), {{.after = 1, .until = 7}}), 8) << "whatever was removed by hand";
+  EXPECT_EQ(next_serial(folder.path(), {{.after = 1, .until = 7}}), 8)
+      << "whatever was removed by hand";
 }
 
 TEST(Lineage, GoingBackAbandonsWhatCameAfter) {

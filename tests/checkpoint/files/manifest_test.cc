@@ -15,17 +15,18 @@ using test::message_of;
 using ::testing::HasSubstr;
 
 Manifest sample() {
-  return {
-      .position = {.step = 120,
-                   .epoch = 3,
-                   .batch = 7,
-                   .epoch_samples = 448,
-                   .samples_seen = 4762,
-                   .dataset_size = 1438},
-      .world_size = 2,
-      .files = {{"model.safetensors", 5, "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"}},
-      .optimizer = R"({"groups":[],"kind":"SGD"})",
-      .user = {{"note", "ü"}}};
+  return {.position = {.step = 120,
+                       .epoch = 3,
+                       .batch = 7,
+                       .epoch_samples = 448,
+                       .samples_seen = 4762,
+                       .dataset_size = 1438},
+          .world_size = 2,
+          .files = {{"model.safetensors",
+                     5,
+                     "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"}},
+          .optimizer = R"({"groups":[],"kind":"SGD"})",
+          .user = {{"note", "ü"}}};
 }
 
 // A manifest with a right checksum, whatever it says.
@@ -54,7 +55,8 @@ TEST(Manifest, RefusesEveryTruncationAndBitFlip) {
   for (size_t size = 0; size + 1 < text.size(); ++size)  // the last byte is a newline
     EXPECT_THROW(parse_manifest(text.substr(0, size), "x"), Error) << size;
   for (size_t at = 0; at < text.size(); ++at) {
-    if (std::isspace(static_cast<unsigned char>(text[at]))) continue;
+    if (std::isspace(static_cast<unsigned char>(text[at])))
+      continue;
     auto damaged = text;
     damaged[at] = static_cast<char>(damaged[at] ^ 1);
     EXPECT_THROW(parse_manifest(damaged, "x"), Error) << at << " " << damaged;
@@ -84,7 +86,8 @@ TEST(Manifest, RefusesWhatItDoesNotMean) {
   for (const auto& [change, why] : changes) {
     auto document = good;
     document.update(change);
-    EXPECT_THAT(message_of([&] { parse_manifest(signed_text(document), "x"); }), HasSubstr(why)) << change;
+    EXPECT_THAT(message_of([&] { parse_manifest(signed_text(document), "x"); }), HasSubstr(why))
+        << change;
   }
   EXPECT_THROW(parse_manifest("[]", "x"), Error);
 }
@@ -92,7 +95,8 @@ TEST(Manifest, RefusesWhatItDoesNotMean) {
 TEST(Manifest, RefusesWhatNestsDeep) {
   for (const std::string& open : {std::string("["), std::string("{\"a\":")}) {
     std::string deep;
-    for (int i = 0; i < 400'000; ++i) deep += open;
+    for (int i = 0; i < 400'000; ++i)
+      deep += open;
     EXPECT_THROW(parse_manifest(deep, "m"), Error);
   }
   std::string whole = "{\"a\": ";
@@ -115,7 +119,8 @@ TEST(Manifest, VerifiesFilesBySizeAndContent) {
   EXPECT_NO_THROW(read_manifest(folder.path()));
   EXPECT_THAT(message_of([&] { verify_checkpoint(folder.path()); }), HasSubstr("checksum"));
   test::put_file(folder / "model.safetensors", "hell");
-  EXPECT_THAT(message_of([&] { read_manifest(folder.path()); }), HasSubstr("5 bytes, as the manifest says"));
+  EXPECT_THAT(message_of([&] { read_manifest(folder.path()); }),
+              HasSubstr("5 bytes, as the manifest says"));
   std::filesystem::remove(folder / "model.safetensors");
   EXPECT_THROW(read_manifest(folder.path()), Error);
   std::filesystem::create_symlink("/etc/hostname", folder / "model.safetensors");

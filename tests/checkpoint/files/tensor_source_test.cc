@@ -20,11 +20,14 @@ std::string bytes_of(const std::vector<float>& values) {
 }
 
 // A file with one tensor "x" and what its metadata says of pieces.
-void put_piece(const std::string& path, const std::vector<float>& values, const std::string& records) {
+void put_piece(const std::string& path,
+               const std::vector<float>& values,
+               const std::string& records) {
   SafetensorsHeader header;
   const std::string data = bytes_of(values);
   header.tensors["x"] = {"F32", {static_cast<int64_t>(values.size())}, 0, data.size()};
-  if (!records.empty()) header.metadata[kPiecesKey] = records;
+  if (!records.empty())
+    header.metadata[kPiecesKey] = records;
   const std::string json = format_safetensors_header(header);
   const uint64_t size = json.size();
   write_file(path, std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + json + data);
@@ -37,7 +40,8 @@ std::string piece_of_x(const std::vector<int64_t>& shape, const Elements& elemen
 // [2, 4] with the numbers 0 to 7, in two files: columns 0 to 2, and column 3.
 struct TwoFiles {
   TwoFiles() {
-    put_piece(folder / "a", {0, 1, 2, 4, 5, 6}, piece_of_x({2, 4}, slice_elements({2, 4}, 1, 0, 3)));
+    put_piece(
+        folder / "a", {0, 1, 2, 4, 5, 6}, piece_of_x({2, 4}, slice_elements({2, 4}, 1, 0, 3)));
     put_piece(folder / "b", {3, 7}, piece_of_x({2, 4}, slice_elements({2, 4}, 1, 3, 1)));
   }
   test::TempFolder folder;
@@ -63,7 +67,8 @@ TEST(TensorSource, AnyElementsOfATensorInPieces) {
   EXPECT_THAT(read_floats(source, all_elements({2, 4})), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_THAT(read_floats(source, {{.begin = 2, .length = 3}}), ElementsAre(2, 3, 4));
   EXPECT_THAT(read_floats(source, slice_elements({2, 4}, 1, 2, 2)), ElementsAre(2, 3, 6, 7));
-  EXPECT_THAT(read_floats(source, {{.begin = 7, .length = 1}, {.begin = 0, .length = 1}}), ElementsAre(7, 0));
+  EXPECT_THAT(read_floats(source, {{.begin = 7, .length = 1}, {.begin = 0, .length = 1}}),
+              ElementsAre(7, 0));
 }
 
 TEST(TensorSource, AHoleIsNamed) {
@@ -73,7 +78,8 @@ TEST(TensorSource, AHoleIsNamed) {
   EXPECT_THAT(read_floats(source, {{.begin = 0, .length = 3}}), ElementsAre(0, 1, 2));
   EXPECT_THAT(test::message_of([&] { read_floats(source, all_elements({2, 4})); }),
               HasSubstr("got all but 2 of these elements; a file of the checkpoint is missing"));
-  EXPECT_THAT(test::message_of([&] { source.read("y", {}, nullptr); }), HasSubstr("none of that name"));
+  EXPECT_THAT(test::message_of([&] { source.read("y", {}, nullptr); }),
+              HasSubstr("none of that name"));
 }
 
 TEST(TensorSource, PiecesOfHostileFilesAreRefused) {
@@ -91,16 +97,21 @@ TEST(TensorSource, PiecesOfHostileFilesAreRefused) {
               HasSubstr("2 elements instead of 3"));
   EXPECT_THAT(problem_of_file({1}, R"({"y":{"shape":[1],"runs":[[0,1,0,1]]}})"),
               HasSubstr("no tensor for 'y'"));
-  for (const char* wrong :
-       {"", "[]", "{\"x\":1}", R"({"x":{"shape":[1]}})", R"({"x":{"shape":[1],"runs":[[0,1,0]]}})",
-        R"({"x":{"shape":[-1],"runs":[[0,1,0,1]]}})", R"({"x":{"shape":[1.5],"runs":[[0,1,0,1]]}})",
-        R"({"x":{"shape":[1],"runs":[[0,1,0,18446744073709551615]]}})"}) {
+  for (const char* wrong : {"",
+                            "[]",
+                            "{\"x\":1}",
+                            R"({"x":{"shape":[1]}})",
+                            R"({"x":{"shape":[1],"runs":[[0,1,0]]}})",
+                            R"({"x":{"shape":[-1],"runs":[[0,1,0,1]]}})",
+                            R"({"x":{"shape":[1.5],"runs":[[0,1,0,1]]}})",
+                            R"({"x":{"shape":[1],"runs":[[0,1,0,18446744073709551615]]}})"}) {
     const std::string text = *wrong == '\0' ? std::string(1 << 16, '[') : wrong;
     EXPECT_THAT(problem_of_file({1}, text), HasSubstr("expected pieces of whole tensors")) << wrong;
   }
   const auto huge = "9223372036854775807";
-  EXPECT_NE(problem_of_file({1}, std::string(R"({"x":{"shape":[)") + huge + "," + huge +
-                                     R"(],"runs":[[0,1,)" + huge + "," + huge + "]]}}"),
+  EXPECT_NE(problem_of_file({1},
+                            std::string(R"({"x":{"shape":[)") + huge + "," + huge +
+                                R"(],"runs":[[0,1,)" + huge + "," + huge + "]]}}"),
             "");
 }
 

@@ -42,12 +42,15 @@ TEST(CheckpointView, AWholeCheckpointIsListedShownAndVerified) {
   EXPECT_EQ(optimizer_kinds(view), "AdamW");
   const TensorSource model = model_set(view).open();
   EXPECT_EQ(element_count(model.tensors().at("a").kind.shape), 2);
-  for (const auto& row : verify_files(listed[0].path)) EXPECT_EQ(row.problem, "") << row.file;
+  for (const auto& row : verify_files(listed[0].path))
+    EXPECT_EQ(row.problem, "") << row.file;
 }
 
 TEST(CheckpointView, WhatAResumeTakesIsListedFirst) {
   const test::TempFolder folder;
-  const auto put = [&](int64_t step, int64_t serial, const std::string& parent,
+  const auto put = [&](int64_t step,
+                       int64_t serial,
+                       const std::string& parent,
                        std::vector<SerialRange> abandoned) {
     const std::string path = folder / cat("step-", step);
     put_checkpoint(path, step, kTensors);
@@ -63,9 +66,12 @@ TEST(CheckpointView, WhatAResumeTakesIsListedFirst) {
   put(150, 4, "step-100", {{.after = 1, .until = 3}});
   std::vector<std::string> rows;
   for (const ListedCheckpoint& row : list_with_state(folder.path()))
-    rows.push_back(cat(row.step, " ", row.serial.value_or(0), " ", row.parent, " ", row.is_abandoned));
-  EXPECT_THAT(rows, ElementsAre("150 4 step-100 false", "100 1  false", "300 3 step-200 true",
-                                "200 2 step-100 true"));
+    rows.push_back(
+        cat(row.step, " ", row.serial.value_or(0), " ", row.parent, " ", row.is_abandoned));
+  EXPECT_THAT(
+      rows,
+      ElementsAre(
+          "150 4 step-100 false", "100 1  false", "300 3 step-200 true", "200 2 step-100 true"));
 }
 
 TEST(CheckpointView, ChangedContentIsFoundByItsChecksumAlone) {
@@ -105,7 +111,8 @@ TEST(CheckpointView, DamageIsARowAndNotAnError) {
                                         "cannot find",
                                         "plain file names",
                                         "got a manifest of step 2"};
-  for (size_t i = 0; i < why.size(); ++i) EXPECT_THAT(listed[i].problem, HasSubstr(why[i])) << listed[i].path;
+  for (size_t i = 0; i < why.size(); ++i)
+    EXPECT_THAT(listed[i].problem, HasSubstr(why[i])) << listed[i].path;
 }
 
 TEST(CheckpointView, AFileAloneHasNoChecksum) {
@@ -126,15 +133,23 @@ TEST(CheckpointView, AFileAloneHasNoChecksum) {
 TEST(CheckpointView, FilesOfRanksAreOneSet) {
   const test::TempFolder folder;
   CheckpointView view{.path = folder.path(), .has_manifest = true, .manifest = {}, .files = {}};
-  for (const char* name : {"model-00000-of-00002.safetensors", "optim-00000-of-00002.safetensors",
-                           "model-00001-of-00002.safetensors", "parts.safetensors", "notes.txt",
-                           "model-1-of-2.safetensors", "-00000-of-00001.safetensors"})
+  for (const char* name : {"model-00000-of-00002.safetensors",
+                           "optim-00000-of-00002.safetensors",
+                           "model-00001-of-00002.safetensors",
+                           "parts.safetensors",
+                           "notes.txt",
+                           "model-1-of-2.safetensors",
+                           "-00000-of-00001.safetensors"})
     view.files.push_back({.name = name, .path = folder / name, .bytes = 0});
   std::vector<std::string> names;
   for (const TensorSet& set : tensor_sets(view))
     names.push_back(set.name + " " + std::to_string(set.files.size()));
-  EXPECT_THAT(names, ElementsAre("model.safetensors 2", "optim.safetensors 1", "parts.safetensors 1",
-                                 "model-1-of-2.safetensors 1", "-00000-of-00001.safetensors 1"));
+  EXPECT_THAT(names,
+              ElementsAre("model.safetensors 2",
+                          "optim.safetensors 1",
+                          "parts.safetensors 1",
+                          "model-1-of-2.safetensors 1",
+                          "-00000-of-00001.safetensors 1"));
 }
 
 TEST(CheckpointView, AHeadOfAbsurdLengthIsRefused) {
@@ -149,11 +164,13 @@ TEST(CheckpointView, SeveralOptimizersAreNamed) {
   const std::string description = R"({"kind":"SGD"})";
   const std::string deep(100'000, '[');
   put_checkpoint(
-      folder / "step-1", 1,
+      folder / "step-1",
+      1,
       {{"tensors/net/description", {"U8", {static_cast<int64_t>(description.size())}, description}},
        {"tensors/head/description", {"U8", {static_cast<int64_t>(deep.size())}, deep}},
        {"tensors//description", {"U8", {0}, ""}}},
-      kPartsFile, "");
+      kPartsFile,
+      "");
   EXPECT_EQ(optimizer_kinds(view_checkpoint(folder / "step-1")), "net: SGD");
 }
 

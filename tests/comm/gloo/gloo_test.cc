@@ -38,10 +38,12 @@ TEST(Gloo, ItsThreadsAreNotEndedByAClosedConnection) {
               const auto other = group.new_group({0});
               std::set<std::string> made;
               for (const auto& thread : threads_of_process()) {
-                if (!before.contains(thread)) made.insert(thread);
+                if (!before.contains(thread))
+                  made.insert(thread);
               }
               EXPECT_FALSE(made.empty());
-              for (const auto& thread : made) EXPECT_FALSE(takes_sigpipe(thread)) << thread;
+              for (const auto& thread : made)
+                EXPECT_FALSE(takes_sigpipe(thread)) << thread;
               EXPECT_TRUE(takes_sigpipe(std::to_string(::gettid())));
             },
             {.backend = "gloo"});

@@ -20,10 +20,11 @@ using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 constexpr std::chrono::minutes kFar{10};
 constexpr double kAtOnce = 60;  // seconds: on a busy machine; far from the deadline
 
-// Two ranks; `body` runs as rank 0, while rank 1, which has joined too, does nothing: its host has lost its
-// power.
-void with_a_silent_host(const std::function<BackendPtr(const c10::intrusive_ptr<c10d::Store>&, int)>& make,
-                        const std::function<void(BackendPtr)>& body) {
+// Two ranks; `body` runs as rank 0, while rank 1, which has joined too, does nothing: its host has
+// lost its power.
+void with_a_silent_host(
+    const std::function<BackendPtr(const c10::intrusive_ptr<c10d::Store>&, int)>& make,
+    const std::function<void(BackendPtr)>& body) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::promise<void> over;
   std::thread silent([&] {
@@ -36,9 +37,10 @@ void with_a_silent_host(const std::function<BackendPtr(const c10::intrusive_ptr<
 }
 
 BackendPtr two_hosts(const c10::intrusive_ptr<c10d::Store>& store, int rank) {
-  return make_hierarchical(store, rank, {"a", "b"}, kFar, [](const auto& part, int number, int size) {
-    return make_gloo(part, number, size, kFar, "127.0.0.1");
-  });
+  return make_hierarchical(
+      store, rank, {"a", "b"}, kFar, [](const auto& part, int number, int size) {
+        return make_gloo(part, number, size, kFar, "127.0.0.1");
+      });
 }
 
 c10::intrusive_ptr<c10d::Work> start_all_reduce(c10d::Backend& backend) {
@@ -82,7 +84,8 @@ void on_hosts(const std::vector<std::string>& hosts,
       body(*backend, rank);
     });
   }
-  for (std::thread& rank : ranks) rank.join();
+  for (std::thread& rank : ranks)
+    rank.join();
 }
 
 void on_two_hosts_of_two(const std::function<void(c10d::Backend&, int rank)>& body) {
@@ -102,7 +105,8 @@ TEST(Hierarchical, AllGatherPutsEveryRanksPartInItsPlace) {
       at::Tensor input = values_of(rank, type, {3, 2}).t();  // not contiguous
       backend._allgather_base(output, input, {})->wait();
       std::vector<at::Tensor> expected;
-      for (int other = 0; other < 4; ++other) expected.push_back(values_of(other, type, {3, 2}).t());
+      for (int other = 0; other < 4; ++other)
+        expected.push_back(values_of(other, type, {3, 2}).t());
       EXPECT_TRUE(torch::equal(output, torch::cat(expected))) << type;
     });
   }
@@ -111,8 +115,10 @@ TEST(Hierarchical, AllGatherPutsEveryRanksPartInItsPlace) {
 TEST(Hierarchical, ReduceScatterGivesEachRankItsPart) {
   using c10d::ReduceOp;
   for (const auto type : {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble, at::kInt, at::kChar}) {
-    for (const auto op : {ReduceOp::SUM, ReduceOp::MIN, ReduceOp::MAX, ReduceOp::PRODUCT, ReduceOp::AVG}) {
-      if (op == ReduceOp::AVG && !at::isFloatingType(type)) continue;
+    for (const auto op :
+         {ReduceOp::SUM, ReduceOp::MIN, ReduceOp::MAX, ReduceOp::PRODUCT, ReduceOp::AVG}) {
+      if (op == ReduceOp::AVG && !at::isFloatingType(type))
+        continue;
       on_two_hosts_of_two([type, op](c10d::Backend& backend, int rank) {
         at::Tensor output = torch::zeros({5, 2}, type).t();  // not contiguous
         at::Tensor input = values_of(rank, type, {8, 5});
@@ -120,14 +126,16 @@ TEST(Hierarchical, ReduceScatterGivesEachRankItsPart) {
         options.reduceOp = op;
         backend._reduce_scatter_base(output, input, options)->wait();
         std::vector<at::Tensor> inputs;
-        for (int other = 0; other < 4; ++other) inputs.push_back(values_of(other, at::kDouble, {8, 5}));
+        for (int other = 0; other < 4; ++other)
+          inputs.push_back(values_of(other, at::kDouble, {8, 5}));
         const at::Tensor all = torch::stack(inputs);
         const at::Tensor whole = op == ReduceOp::SUM   ? all.sum(0)
                                  : op == ReduceOp::AVG ? all.mean(0)
                                  : op == ReduceOp::MIN ? all.amin(0)
                                  : op == ReduceOp::MAX ? all.amax(0)
                                                        : all.prod(0);
-        EXPECT_TRUE(torch::equal(output, whole.slice(0, 2 * rank, 2 * rank + 2).to(type))) << type << output;
+        EXPECT_TRUE(torch::equal(output, whole.slice(0, 2 * rank, 2 * rank + 2).to(type)))
+            << type << output;
       });
     }
   }
@@ -149,7 +157,8 @@ TEST(Hierarchical, HostsMayHaveUnequallyManyRanks) {
   on_hosts({"a", "a", "b"}, [](c10d::Backend& backend, int rank) {
     at::Tensor gathered = torch::zeros({3, 2}), mine = torch::full({1, 2}, rank, at::kFloat);
     backend._allgather_base(gathered, mine, {})->wait();
-    EXPECT_TRUE(torch::equal(gathered, torch::arange(3).to(at::kFloat).view({3, 1}).expand({3, 2})));
+    EXPECT_TRUE(
+        torch::equal(gathered, torch::arange(3).to(at::kFloat).view({3, 1}).expand({3, 2})));
     at::Tensor output = torch::zeros({2}), input = torch::arange(6).to(at::kFloat) + rank;
     c10d::ReduceScatterOptions options;
     options.reduceOp = c10d::ReduceOp::AVG;

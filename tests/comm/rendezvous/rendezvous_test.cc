@@ -1,4 +1,5 @@
-// Ranks that do not fit together are found before a backend is built, and every message names both sides.
+// Ranks that do not fit together are found before a backend is built, and every message names both
+// sides.
 #include "muster/comm/rendezvous/rendezvous.h"
 #include "muster/comm/init_after_rendezvous.h"
 #include "muster/comm/rendezvous/members.h"
@@ -38,7 +39,9 @@ std::string error_of(ErrorCode code, Body&& body) {
   return "";
 }
 
-RankIdentity member(int rank, int world_size, const std::string& device = "cpu",
+RankIdentity member(int rank,
+                    int world_size,
+                    const std::string& device = "cpu",
                     const std::string& host = "h") {
   return {.rank = rank,
           .world_size = world_size,
@@ -81,7 +84,8 @@ TEST(JoinGroup, RefusesAnotherLibTorchMinor) {
   auto old = member(1, 2);
   old.libtorch = "2.11.0";
   std::thread other([&] { EXPECT_THROW(join(*store, old, kLong), Error); });
-  const auto message = error_of(ErrorCode::invalid_argument, [&] { join(*store, member(0, 2), kLong); });
+  const auto message =
+      error_of(ErrorCode::invalid_argument, [&] { join(*store, member(0, 2), kLong); });
   other.join();
   EXPECT_THAT(message, AllOf(HasSubstr("2.15.0"), HasSubstr("2.11.0")));
 }
@@ -102,7 +106,8 @@ TEST(ChooseBackend, TwoNcclRanksOnOneGpuAreAnErrorNamingBoth) {
   auto a = member(0, 3, "GPU-a"), b = member(1, 3, "GPU-b"), c = member(2, 3, "GPU-a");
   a.backend = b.backend = c.backend = "nccl";
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { choose_backend({a, b, c}, "nccl"); }),
-              AllOf(HasSubstr("rank 0 (pid 100, GPU-a)"), HasSubstr("rank 2 (pid 102, GPU-a)"),
+              AllOf(HasSubstr("rank 0 (pid 100, GPU-a)"),
+                    HasSubstr("rank 2 (pid 102, GPU-a)"),
                     HasSubstr("share one GPU")));
 }
 
@@ -126,8 +131,13 @@ class Environment : public ::testing::Test {
 
  private:
   static void clear() {
-    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT",
-                             "MUSTER_BACKEND", "MUSTER_STORE"}) {
+    for (const char* name : {"RANK",
+                             "WORLD_SIZE",
+                             "LOCAL_RANK",
+                             "MASTER_ADDR",
+                             "MASTER_PORT",
+                             "MUSTER_BACKEND",
+                             "MUSTER_STORE"}) {
       ::unsetenv(name);
     }
   }
@@ -149,13 +159,15 @@ struct Listener {
 };
 
 TEST_F(Environment, WithoutRankOrLauncherSaysHowToStart) {
-  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [] { init_process_group(); }), HasSubstr("muster run"));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [] { init_process_group(); }),
+              HasSubstr("muster run"));
 }
 
 TEST_F(Environment, ArgumentsAgainstTheEnvironmentShowBoth) {
   set("RANK", "0");
   set("WORLD_SIZE", "2");
-  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [] { init_process_group({.rank = 1, .world_size = 2}); }),
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument,
+                       [] { init_process_group({.rank = 1, .world_size = 2}); }),
               AllOf(HasSubstr("rank 1 of 2"), HasSubstr("rank 0 of 2")));
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [] { init_process_group({.rank = 1}); }),
               HasSubstr("together"));
@@ -192,26 +204,29 @@ TEST_F(Environment, PortTakenIsNamed) {
 TEST_F(Environment, MasterThatIsNotToldIsAnError) {
   set("RANK", "0");
   set("WORLD_SIZE", "1");
-  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [] { init_process_group(); }), HasSubstr("MASTER_ADDR"));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [] { init_process_group(); }),
+              HasSubstr("MASTER_ADDR"));
 }
 
 TEST_F(Environment, UnknownMethodAndBackendAreNamed) {
-  EXPECT_THAT(error_of(ErrorCode::invalid_argument,
-                       [] { init_process_group({.init_method = "udp://x", .rank = 0, .world_size = 1}); }),
-              HasSubstr("udp://x"));
+  EXPECT_THAT(
+      error_of(ErrorCode::invalid_argument,
+               [] { init_process_group({.init_method = "udp://x", .rank = 0, .world_size = 1}); }),
+      HasSubstr("udp://x"));
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  EXPECT_THAT(
-      error_of(ErrorCode::invalid_argument, [&] { init_process_group(store, 0, 1, {.backend = "ncl"}); }),
-      HasSubstr("'ncl'"));
-  EXPECT_THAT(
-      error_of(ErrorCode::invalid_argument, [&] { init_process_group(store, 0, 1, {.backend = "nccl"}); }),
-      HasSubstr("CUDA device"));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument,
+                       [&] { init_process_group(store, 0, 1, {.backend = "ncl"}); }),
+              HasSubstr("'ncl'"));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument,
+                       [&] { init_process_group(store, 0, 1, {.backend = "nccl"}); }),
+              HasSubstr("CUDA device"));
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { init_process_group(store, 2, 2); }),
               HasSubstr("rank 2 of 2"));
 }
 
 TEST_F(Environment, ACudaDeviceWhereThereIsNoneIsAnError) {
-  if (torch::cuda::is_available()) GTEST_SKIP() << "this machine has a GPU";
+  if (torch::cuda::is_available())
+    GTEST_SKIP() << "this machine has a GPU";
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const auto message = error_of(ErrorCode::unavailable, [&] {
     init_process_group(store, 0, 1, {.device = c10::Device(c10::kCUDA, 0)});
@@ -232,8 +247,10 @@ TEST_P(InitMethod, BringsThreeRanksTogether) {
   for (int rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        auto group = init_process_group(
-            {.init_method = method, .rank = rank, .world_size = 3, .init_timeout = std::chrono::seconds(30)});
+        auto group = init_process_group({.init_method = method,
+                                         .rank = rank,
+                                         .world_size = 3,
+                                         .init_timeout = std::chrono::seconds(30)});
         auto tensor = torch::tensor({static_cast<float>(rank)});
         group.all_reduce(tensor);
         EXPECT_EQ(tensor.item<float>(), 3);
@@ -243,10 +260,13 @@ TEST_P(InitMethod, BringsThreeRanksTogether) {
       }
     });
   }
-  for (auto& thread : threads) thread.join();
+  for (auto& thread : threads)
+    thread.join();
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, InitMethod, ::testing::Values("tcp", "file"),
+INSTANTIATE_TEST_SUITE_P(Methods,
+                         InitMethod,
+                         ::testing::Values("tcp", "file"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

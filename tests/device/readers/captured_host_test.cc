@@ -47,10 +47,12 @@ TEST(CapturedHost, PciAddressesAsLinuxWritesThem) {
 TEST(CapturedHost, InventedUuidsAreSteadyAndApart) {
   EXPECT_EQ(invented_uuid("a/0"), invented_uuid("a/0"));
   std::set<std::string> seen;
-  for (int i = 0; i < 10'000; ++i) seen.insert(invented_uuid(cat("a/", i)).value);
+  for (int i = 0; i < 10'000; ++i)
+    seen.insert(invented_uuid(cat("a/", i)).value);
   EXPECT_EQ(seen.size(), 10'000);
-  EXPECT_THAT(invented_uuid("a/0").value,
-              testing::MatchesRegex("GPU-[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-a[0-9a-f]{3}-[0-9a-f]{12}"));
+  EXPECT_THAT(
+      invented_uuid("a/0").value,
+      testing::MatchesRegex("GPU-[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-a[0-9a-f]{3}-[0-9a-f]{12}"));
 }
 
 TEST(CapturedHost, CompletionInventsUuidsOfHealthyGpusOnly) {
@@ -83,7 +85,8 @@ TEST(CpuMask, KernelsAndHwlocsSpelling) {
   EXPECT_THAT(*parse_cpu_mask("00000000,0000000f"), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(*parse_cpu_mask("00000001,00000000"), ElementsAre(32));
   EXPECT_THAT(*parse_cpu_mask("0x03000003"), ElementsAre(0, 1, 24, 25));
-  EXPECT_THAT(*parse_cpu_mask("0x00000001,,0x80000000"), ElementsAre(31, 64)) << "hwloc leaves zeros away";
+  EXPECT_THAT(*parse_cpu_mask("0x00000001,,0x80000000"), ElementsAre(31, 64))
+      << "hwloc leaves zeros away";
   EXPECT_THAT(*parse_cpu_mask("0x0"), IsEmpty());
   for (const char* const bad : {"", "x", "0xf...f", "123456789", "-1", "0x0x1"})
     EXPECT_FALSE(parse_cpu_mask(bad)) << bad;

@@ -14,7 +14,8 @@ namespace {
 using testing::HasSubstr;
 
 Host captured(const std::string& path) {
-  if (path != "box.xml") throw Error(ErrorCode::invalid_argument, cat("cannot read ", path));
+  if (path != "box.xml")
+    throw Error(ErrorCode::invalid_argument, cat("cannot read ", path));
   return {.name = "box",
           .gpus = {Gpu{.uuid = {"GPU-1"}, .model = "Test", .mig = {{.uuid = {"MIG-1"}}}}},
           .driver_version = "1.2"};
@@ -33,10 +34,9 @@ std::string entry(const std::string& rest) {
 }
 
 TEST(FleetToml, OneHost) {
-  const Host host =
-      hosts_of(
-          entry("gpus = \"8xH100-80GB\"\nnvlink = \"all\"\nnuma = 2\ncores = 16\nnics = 4\ncpu_slots = 6"))
-          .at(0);
+  const Host host = hosts_of(entry("gpus = \"8xH100-80GB\"\nnvlink = \"all\"\nnuma = 2\ncores = "
+                                   "16\nnics = 4\ncpu_slots = 6"))
+                        .at(0);
   EXPECT_EQ(host.name, "a");
   EXPECT_EQ(host.num_cores, 16);
   EXPECT_EQ(host.cpu_slots, 6);
@@ -59,14 +59,16 @@ TEST(FleetToml, OneHost) {
 }
 
 TEST(FleetToml, Layouts) {
-  const Host pairs = hosts_of(entry("gpus = \"4xA100-PCIE-40GB\"\nnvlink = \"pairs\"\nnuma = 2")).at(0);
+  const Host pairs =
+      hosts_of(entry("gpus = \"4xA100-PCIE-40GB\"\nnvlink = \"pairs\"\nnuma = 2")).at(0);
   EXPECT_EQ(pairs.gpu_links[2][3], (Link{LinkKind::nvlink, 12}));
   EXPECT_EQ(pairs.gpu_links[1][2].kind, LinkKind::sys);
   const Host none = hosts_of(entry("gpus = \"1xRTX4090, 1xrtx3090\"")).at(0);
   EXPECT_EQ(none.gpu_links[0][1].kind, LinkKind::node);
   EXPECT_EQ(none.gpus[1].model, "NVIDIA GeForce RTX 3090");
   const Host links =
-      hosts_of(entry("gpus = \"2xV100-16GB\"\nnvlink = [[\"X\", \"PIX\"], [\"PIX\", \"X\"]]")).at(0);
+      hosts_of(entry("gpus = \"2xV100-16GB\"\nnvlink = [[\"X\", \"PIX\"], [\"PIX\", \"X\"]]"))
+          .at(0);
   EXPECT_EQ(links.gpu_links[0][1].kind, LinkKind::pix);
   const Host amd = hosts_of(machine_text("mi250x.toml")).at(0);
   EXPECT_EQ(amd.gpu_links[0][1], (Link{LinkKind::xgmi, 4}));
@@ -77,7 +79,8 @@ TEST(FleetToml, Layouts) {
 
 TEST(FleetToml, CountsAndCapturedFiles) {
   const auto hosts = hosts_of(
-      "[[host]]\nname = \"n\"\nfrom = \"box.xml\"\ncount = 3\ncpu_slots = 9\n[[host]]\nname = \"x\"\ncount = "
+      "[[host]]\nname = \"n\"\nfrom = \"box.xml\"\ncount = 3\ncpu_slots = 9\n[[host]]\nname = "
+      "\"x\"\ncount = "
       "2\n"
       "[[host]]\nname = \"one\"\nfrom = \"box.xml\"\n");
   ASSERT_EQ(hosts.size(), 6);
@@ -93,7 +96,8 @@ TEST(FleetToml, CountsAndCapturedFiles) {
     for (const Gpu& gpu : host.gpus) {
       EXPECT_TRUE(gpu.uuid.value.starts_with("GPU-"));
       EXPECT_TRUE(gpu.mig.at(0).uuid.value.starts_with("MIG-"));
-      EXPECT_TRUE(uuids.insert(gpu.uuid.value).second && uuids.insert(gpu.mig[0].uuid.value).second);
+      EXPECT_TRUE(uuids.insert(gpu.uuid.value).second &&
+                  uuids.insert(gpu.mig[0].uuid.value).second);
     }
   }
 }
@@ -110,8 +114,8 @@ TEST(FleetToml, SameFileSameFleet) {
 }
 
 TEST(FleetToml, LargeFleet) {
-  const auto hosts =
-      hosts_of(entry("gpus = \"8xH100-80GB\"\nnvlink = \"all\"\nnuma = 2\nnics = 8\ncount = 12500"));
+  const auto hosts = hosts_of(
+      entry("gpus = \"8xH100-80GB\"\nnvlink = \"all\"\nnuma = 2\nnics = 8\ncount = 12500"));
   ASSERT_EQ(hosts.size(), 12500);
   EXPECT_EQ(hosts.back().name, "a12499");
   EXPECT_EQ(hosts.back().gpus.at(7).uuid, invented_uuid("a12499/7"));
@@ -157,8 +161,10 @@ TEST(FleetToml, ErrorsNameLineAndColumn) {
       {"[[host]]\nname = \"\"", "got ''"},
       {"[[host]]\nname = \"a\\u001b\"", "got 'a?'"},
       {entry("from = \"other.xml\""), "inventory f.toml (line 3, column 8): cannot read other.xml"},
-      {entry("gpus = \"64xV100-16GB\"\ncount = 100000"), "expected a fleet that fits in a gigabyte"},
-      {cat("a", std::string(20, '.')), "expected plain keys, got too many dots (line 1, column 10)"},
+      {entry("gpus = \"64xV100-16GB\"\ncount = 100000"),
+       "expected a fleet that fits in a gigabyte"},
+      {cat("a", std::string(20, '.')),
+       "expected plain keys, got too many dots (line 1, column 10)"},
       {"name = \"\"\"\nx\"\"\"", "expected text on one line"},
       {cat("x = ", std::string(3000, '[')), "expected TOML"},
       {std::string(70'000, 'x'), "lines up to 65536 bytes"},

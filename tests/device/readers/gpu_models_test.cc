@@ -27,7 +27,8 @@ TEST(GpuModels, ByName) {
 
 TEST(GpuModels, ByProduct) {
   EXPECT_STREQ(find_gpu_model_by_product("Tesla V100-SXM2-16GB")->name, "V100-16GB");
-  EXPECT_STREQ(find_gpu_model_by_product("A100-SXM4-40GB")->name, "A100-40GB") << "as old drivers wrote it";
+  EXPECT_STREQ(find_gpu_model_by_product("A100-SXM4-40GB")->name, "A100-40GB")
+      << "as old drivers wrote it";
   EXPECT_EQ(find_gpu_model_by_product("NVIDIA A100 something"), nullptr) << "40 or 80 GB?";
   EXPECT_EQ(find_gpu_model_by_product("Quadro K2000"), nullptr);
 }
@@ -44,9 +45,15 @@ TEST(GpuModels, AProductThatLooksLikeAnotherIsNotIt) {
   EXPECT_EQ(gib("NVIDIA H100 NVL"), 94);
   EXPECT_EQ(gib("NVIDIA H100 80GB HBM2e"), 0);
   EXPECT_EQ(gib("NVIDIA GH200 480GB"), 96) << "the number is the CPU's memory";
-  for (const char* const other : {"NVIDIA A40-12Q", "GRID A100D-40C", "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
-                                  "NVIDIA L40G", "NVIDIA A100X", "Tesla V100-SXM3-32GB-H",
-                                  "NVIDIA GeForce RTX 3090 Laptop GPU", "NVIDIA RTX A6000-24Q", "NVIDIA "}) {
+  for (const char* const other : {"NVIDIA A40-12Q",
+                                  "GRID A100D-40C",
+                                  "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
+                                  "NVIDIA L40G",
+                                  "NVIDIA A100X",
+                                  "Tesla V100-SXM3-32GB-H",
+                                  "NVIDIA GeForce RTX 3090 Laptop GPU",
+                                  "NVIDIA RTX A6000-24Q",
+                                  "NVIDIA "}) {
     EXPECT_EQ(gib(other), 0) << other;
   }
   EXPECT_STREQ(find_gpu_model_by_pci_id(kPciVendorNvidia, 0x2321)->product, "NVIDIA H100 NVL");

@@ -10,16 +10,27 @@ namespace {
 
 using testing::HasSubstr;
 
-Host hwloc_host(const std::string& inside, const std::string& after = "", const char* version = "2.0") {
-  return hwloc_xml_host(
-      cat("<topology version=\"", version, "\">\n<object type=\"Machine\" cpuset=\"0x3\" nodeset=\"0x1\">",
-          inside, "</object>", after, "</topology>"),
-      "f");
+Host hwloc_host(const std::string& inside,
+                const std::string& after = "",
+                const char* version = "2.0") {
+  return hwloc_xml_host(cat("<topology version=\"",
+                            version,
+                            "\">\n<object type=\"Machine\" cpuset=\"0x3\" nodeset=\"0x1\">",
+                            inside,
+                            "</object>",
+                            after,
+                            "</topology>"),
+                        "f");
 }
 
 std::string gpu_object(int number, const std::string& inside = "") {
-  return cat("<object type=\"PCIDev\" gp_index=\"", number, "\" pci_busid=\"0000:0", number,
-             ":00.0\" pci_type=\"0302 [10de:1db5] [10de:131d] a1 00\">", inside, "</object>");
+  return cat("<object type=\"PCIDev\" gp_index=\"",
+             number,
+             "\" pci_busid=\"0000:0",
+             number,
+             ":00.0\" pci_type=\"0302 [10de:1db5] [10de:131d] a1 00\">",
+             inside,
+             "</object>");
 }
 
 std::string bridge(const std::string& type, const std::string& inside) {
@@ -55,7 +66,8 @@ TEST(HwlocXml, TwoSockets) {
 }
 
 TEST(HwlocXml, BridgesBetweenGpus) {
-  // 1 and 2 on the ports of a switch, 3 on another below the same upper one, 4 on the host bridge itself.
+  // 1 and 2 on the ports of a switch, 3 on another below the same upper one, 4 on the host bridge
+  // itself.
   const std::string lower = switched(switched(gpu_object(1)) + switched(gpu_object(2)));
   const std::string upper = switched(switched(lower) + switched(gpu_object(3)));
   const Host host = hwloc_host(bridge("0-1", upper + gpu_object(4)) + bridge("0-1", gpu_object(5)));
@@ -67,18 +79,19 @@ TEST(HwlocXml, BridgesBetweenGpus) {
 }
 
 TEST(HwlocXml, NvlinkThroughSwitches) {
-  const Host host =
-      hwloc_host(gpu_object(1) + gpu_object(2), R"(<distances2hetero nbobjs="4" name="NVLinkBandwidth">
+  const Host host = hwloc_host(gpu_object(1) + gpu_object(2),
+                               R"(<distances2hetero nbobjs="4" name="NVLinkBandwidth">
     <indexes>PCIDev:1 PCIDev:2 PCIDev:8</indexes><indexes> PCIDev:9</indexes>
     <u64values>0 0 75000 75000  0 0 75000 50000</u64values><u64values>75000 75000 0 0  75000 50000 0 0</u64values>
     </distances2hetero>)");
-  EXPECT_EQ(host.gpu_links[0][1], (Link{LinkKind::nvlink, 5})) << "what the one with fewer links can carry";
+  EXPECT_EQ(host.gpu_links[0][1], (Link{LinkKind::nvlink, 5}))
+      << "what the one with fewer links can carry";
 }
 
 // A POWER8's GPUs have NVLinks to the processors, which pass nothing on.
 TEST(HwlocXml, ProcessorsAreNoSwitches) {
-  const Host host =
-      hwloc_host(gpu_object(1) + gpu_object(2), R"(<distances2hetero nbobjs="3" name="NVLinkBandwidth">
+  const Host host = hwloc_host(gpu_object(1) + gpu_object(2),
+                               R"(<distances2hetero nbobjs="3" name="NVLinkBandwidth">
     <indexes>PCIDev:1 PCIDev:2 Package:7</indexes>
     <u64values>0 0 40000  0 0 40000  40000 40000 0</u64values></distances2hetero>)");
   EXPECT_NE(host.gpu_links[0][1].kind, LinkKind::nvlink);
@@ -86,15 +99,24 @@ TEST(HwlocXml, ProcessorsAreNoSwitches) {
 
 TEST(HwlocXml, AmdWithXgmi) {
   const auto gpu = [](int i, const char* bus) {
-    return cat("<object type='PCIDev' gp_index='", i, "' pci_busid='", bus,
-               "' pci_type='0380 [1002:7408] [1002:0b0c] 00 00'>", "<object type='OSDev' gp_index='", i + 10,
-               "' name='rsmi", 1 - i, "' osdev_type='1'>", "<info name='AMDUUID' value='61f2504172da5ee", i,
+    return cat("<object type='PCIDev' gp_index='",
+               i,
+               "' pci_busid='",
+               bus,
+               "' pci_type='0380 [1002:7408] [1002:0b0c] 00 00'>",
+               "<object type='OSDev' gp_index='",
+               i + 10,
+               "' name='rsmi",
+               1 - i,
+               "' osdev_type='1'>",
+               "<info name='AMDUUID' value='61f2504172da5ee",
+               i,
                "'/><info name='RSMIVRAMSize' value='67092480'/></object></object>");
   };
-  const Host host =
-      hwloc_host(gpu(0, "c1:00.0") + gpu(1, "c6:00.0"),
-                 "<distances2 nbobjs='2' name='XGMIBandwidth' indexing='gp'><indexes>10 11</indexes>"
-                 "<u64values>0 200000 200000 0</u64values></distances2>");
+  const Host host = hwloc_host(
+      gpu(0, "c1:00.0") + gpu(1, "c6:00.0"),
+      "<distances2 nbobjs='2' name='XGMIBandwidth' indexing='gp'><indexes>10 11</indexes>"
+      "<u64values>0 200000 200000 0</u64values></distances2>");
   ASSERT_EQ(host.gpus.size(), 2);
   EXPECT_EQ(host.gpus[0].pci.value, "0000:c6:00.0") << "rsmi0";
   EXPECT_EQ(host.gpus[0].uuid.value, "GPU-61f2504172da5ee1");
@@ -150,12 +172,14 @@ TEST(HwlocXml, ErrorsNameTheLine) {
                           "2</indexes><u64values>1</u64values></distances2>"),
               HasSubstr("expected 2 indexes and 4 values, got 2 and 1"));
   EXPECT_THAT(
-      hwloc_error("", "<distances2 nbobjs='1' name='NVLinkBandwidth'><indexes>1 2</indexes></distances2>"),
+      hwloc_error(
+          "", "<distances2 nbobjs='1' name='NVLinkBandwidth'><indexes>1 2</indexes></distances2>"),
       HasSubstr("at most 1 numbers"));
-  EXPECT_THAT(hwloc_error("",
-                          "<distances2 nbobjs='1' "
-                          "name='NVLinkBandwidth'><indexes>99999999999999999999</indexes></distances2>"),
-              HasSubstr("expected numbers"));
+  EXPECT_THAT(
+      hwloc_error("",
+                  "<distances2 nbobjs='1' "
+                  "name='NVLinkBandwidth'><indexes>99999999999999999999</indexes></distances2>"),
+      HasSubstr("expected numbers"));
 }
 
 }  // namespace

@@ -90,15 +90,20 @@ TEST(NcclTopology, Xgmi) {
 }
 
 std::string gpu_element(const char* busid, int dev) {
-  return cat("<pci busid='", busid, "' class='0x030200' vendor='0x10de' device='0x20b2'><gpu dev='", dev,
+  return cat("<pci busid='",
+             busid,
+             "' class='0x030200' vendor='0x10de' device='0x20b2'><gpu dev='",
+             dev,
              "' sm='80'><nvlink target='0000:c4:00.0' count='12' tclass='0x068000'/></gpu></pci>");
 }
 
 // RCCL's dump of GPUs on PCIe: nothing but `gcn` tells whose they are.
 TEST(NcclTopology, AmdWithoutInfinityFabric) {
   const auto of_gcn = [](const char* gcn) {
-    return nccl_host(cat("<cpu numaid='0'><pci busid='c1:00.0' class='0x038000'><gpu dev='0' sm='90' gcn='",
-                         gcn, "'/></pci></cpu>"))
+    return nccl_host(cat("<cpu numaid='0'><pci busid='c1:00.0' class='0x038000'><gpu dev='0' "
+                         "sm='90' gcn='",
+                         gcn,
+                         "'/></pci></cpu>"))
         .gpus.at(0);
   };
   EXPECT_EQ(of_gcn("gfx1100").vendor, Vendor::amd);
@@ -109,12 +114,15 @@ TEST(NcclTopology, AmdWithoutInfinityFabric) {
 
 TEST(NcclTopology, HostsThatHaveHashesAreTold) {
   const auto cpu = [](const char* hash, int node, const char* busid, int dev) {
-    return cat("<cpu host_hash='", hash, "' numaid='", node, "'>", gpu_element(busid, dev), "</cpu>");
+    return cat(
+        "<cpu host_hash='", hash, "' numaid='", node, "'>", gpu_element(busid, dev), "</cpu>");
   };
-  const std::vector<Host> hosts =
-      nccl_topology_hosts(cat("<system>", cpu("0x1", 0, "01:00.0", 0), cpu("0x2", 0, "01:00.0", 0),
-                              cpu("0x1", 1, "81:00.0", 1), "</system>"),
-                          "rack.xml");
+  const std::vector<Host> hosts = nccl_topology_hosts(cat("<system>",
+                                                          cpu("0x1", 0, "01:00.0", 0),
+                                                          cpu("0x2", 0, "01:00.0", 0),
+                                                          cpu("0x1", 1, "81:00.0", 1),
+                                                          "</system>"),
+                                                      "rack.xml");
   ASSERT_EQ(hosts.size(), 2);
   EXPECT_EQ(hosts[0].name, "rack-0");
   EXPECT_EQ(hosts[0].gpus.size(), 2);
@@ -125,17 +133,25 @@ TEST(NcclTopology, HostsThatHaveHashesAreTold) {
 }
 
 TEST(NcclTopology, TwoHostsThatCannotBeToldAreAnError) {
-  EXPECT_THAT(
-      nccl_error(cat("<cpu numaid='0'>", gpu_element("01:00.0", 0), "</cpu>\n<cpu numaid='0'>",
-                     gpu_element("02:00.0", 0), "</cpu>")),
-      HasSubstr("expected the topology of one host (of several, a file each in a folder), got NUMA node 0 "
-                "twice (line 3)"));
+  EXPECT_THAT(nccl_error(cat("<cpu numaid='0'>",
+                             gpu_element("01:00.0", 0),
+                             "</cpu>\n<cpu numaid='0'>",
+                             gpu_element("02:00.0", 0),
+                             "</cpu>")),
+              HasSubstr("expected the topology of one host (of several, a file each in a folder), "
+                        "got NUMA node 0 "
+                        "twice (line 3)"));
 }
 
 // Of containers on one host that each see one GPU, which is their device 0.
 TEST(NcclTopology, ProcessesThatEachSeeOneGpu) {
-  const Host host = nccl_host(cat("<cpu numaid='0'>", gpu_element("81:00.0", 0), gpu_element("80:00.0", 0),
-                                  "</cpu>", "<cpu numaid='1'>", gpu_element("c1:00.0", 0), "</cpu>"));
+  const Host host = nccl_host(cat("<cpu numaid='0'>",
+                                  gpu_element("81:00.0", 0),
+                                  gpu_element("80:00.0", 0),
+                                  "</cpu>",
+                                  "<cpu numaid='1'>",
+                                  gpu_element("c1:00.0", 0),
+                                  "</cpu>"));
   ASSERT_EQ(host.gpus.size(), 3);
   EXPECT_EQ(host.gpus[0].pci.value, "0000:80:00.0");
   EXPECT_EQ(host.gpus[1].index.value, 1);
@@ -146,7 +162,8 @@ TEST(NcclTopology, ProcessesThatEachSeeOneGpu) {
 TEST(NcclTopology, ACloudsFileHasNoNvlinks) {
   EXPECT_THAT(nccl_host(kTwoSwitches).notes,
               testing::ElementsAre(HasSubstr("NCCL_TOPO_DUMP_FILE writes one")));
-  EXPECT_THAT(nccl_topology_hosts(machine_text("dgx-h100.xml"), "f").at(0).notes, testing::IsEmpty());
+  EXPECT_THAT(nccl_topology_hosts(machine_text("dgx-h100.xml"), "f").at(0).notes,
+              testing::IsEmpty());
 }
 
 TEST(NcclTopology, ErrorsNameTheLine) {
@@ -154,18 +171,21 @@ TEST(NcclTopology, ErrorsNameTheLine) {
             "inventory f: expected <system>, got <graph> (line 1)");
   EXPECT_THAT(nccl_error("<cpu numaid='x'/>"),
               HasSubstr("numaid= an integer from -1 to 65535, got 'x' (line 2)"));
-  EXPECT_THAT(nccl_error("<cpu affinity='zz'/>"), HasSubstr("affinity= a mask of CPUs, got zz (line 2)"));
+  EXPECT_THAT(nccl_error("<cpu affinity='zz'/>"),
+              HasSubstr("affinity= a mask of CPUs, got zz (line 2)"));
   EXPECT_THAT(nccl_error("<cpu>\n<pci class='0x030200' busid='7'/></cpu>"),
               HasSubstr("busid= a PCI address, got 7 (line 3)"));
-  EXPECT_THAT(nccl_error("<cpu><pci class='red'/></cpu>"), HasSubstr("class= a hexadecimal number, got red"));
+  EXPECT_THAT(nccl_error("<cpu><pci class='red'/></cpu>"),
+              HasSubstr("class= a hexadecimal number, got red"));
   EXPECT_THAT(nccl_error("<cpu><pci class='0x030200' busid='1:00.0' link_width='-1'/></cpu>"),
               HasSubstr("got 1:00.0"));
   EXPECT_THAT(nccl_error("<cpu><pci class='0x030200' busid='01:00.0' link_width='-1'/></cpu>"),
               HasSubstr("link_width="));
-  EXPECT_THAT(
-      nccl_error("<cpu><pci class='0x030200' busid='01:00.0'/><pci class='0x030200' busid='01:00.0'/></cpu>"),
-      HasSubstr("expected the topology of one host (of several, a file each in a folder), got PCI address "
-                "0000:01:00.0 twice"));
+  EXPECT_THAT(nccl_error("<cpu><pci class='0x030200' busid='01:00.0'/><pci class='0x030200' "
+                         "busid='01:00.0'/></cpu>"),
+              HasSubstr("expected the topology of one host (of several, a file each in a folder), "
+                        "got PCI address "
+                        "0000:01:00.0 twice"));
 }
 
 }  // namespace

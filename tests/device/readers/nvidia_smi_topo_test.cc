@@ -17,7 +17,8 @@ std::string topo_error(const std::string& text) {
 
 int links_of(const Host& host, size_t gpu) {
   int sum = 0;
-  for (const Link& link : host.gpu_links.at(gpu)) sum += link.count;
+  for (const Link& link : host.gpu_links.at(gpu))
+    sum += link.count;
   return sum;
 }
 
@@ -25,7 +26,8 @@ TEST(NvidiaSmiTopo, HybridCubeMesh) {
   const Host host = nvidia_smi_topo_host(machine_text("dgx1-v100.txt"), "dgx1-v100.txt");
   EXPECT_EQ(host.name, "dgx1-v100");
   ASSERT_EQ(host.gpus.size(), 8);
-  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(links_of(host, i), 6) << "a V100 has six NVLinks";
+  for (size_t i = 0; i < 8; ++i)
+    EXPECT_EQ(links_of(host, i), 6) << "a V100 has six NVLinks";
   EXPECT_EQ(host.gpu_links[0][3], (Link{LinkKind::nvlink, 2}));
   EXPECT_EQ(host.gpu_links[0][5], (Link{LinkKind::sys, 0}));
   EXPECT_EQ(host.gpus[5].numa_node, 1);
@@ -81,10 +83,13 @@ TEST(NvidiaSmiTopo, SeveralNumaNodesNearAGpu) {
 // As virtual machines have it: the firmware names no node.
 TEST(NvidiaSmiTopo, NoNumaNode) {
   for (const char* const node : {"-1", "N/A", ""}) {
-    const Host host =
-        nvidia_smi_topo_host(cat("\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPHB\t0-31\t", node,
-                                 "\nGPU1\tPHB\t X \t0-31\t", node, "\n"),
-                             "f");
+    const Host host = nvidia_smi_topo_host(
+        cat("\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPHB\t0-31\t",
+            node,
+            "\nGPU1\tPHB\t X \t0-31\t",
+            node,
+            "\n"),
+        "f");
     EXPECT_EQ(host.gpus.at(1).numa_node, std::nullopt) << node;
     EXPECT_EQ(host.gpus[1].near_cpus, "0-31") << node;
   }
@@ -93,7 +98,8 @@ TEST(NvidiaSmiTopo, NoNumaNode) {
 // As PyTorch's collect_env prints them, in every bug report.
 TEST(NvidiaSmiTopo, NamesWithoutUuids) {
   const Host host = nvidia_smi_topo_host(
-      "GPU models and configuration: \nGPU 0: NVIDIA A100-SXM-64GB\nGPU 1: NVIDIA Something Else\n\n"
+      "GPU models and configuration: \nGPU 0: NVIDIA A100-SXM-64GB\nGPU 1: NVIDIA Something "
+      "Else\n\n"
       "Nvidia driver version: 530.30.02\n\nGPU Topology:\n"
       "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
       "GPU0\t X \tNV4\t0-31\t0\t\tN/A\nGPU1\tNV4\t X \t0-31\t0\t\tN/A\n",
@@ -115,8 +121,10 @@ TEST(NvidiaSmiTopo, MigInstancesOfTheList) {
       "f");
   ASSERT_EQ(host.gpus[0].mig.size(), 1);
   EXPECT_TRUE(host.gpus[0].mig_enabled);
-  EXPECT_EQ(host.gpus[0].mig[0],
-            (MigInstance{.uuid = {"MIG-7"}, .profile = "3g.20gb", .memory_total_bytes = uint64_t{20} << 30}));
+  EXPECT_EQ(
+      host.gpus[0].mig[0],
+      (MigInstance{
+          .uuid = {"MIG-7"}, .profile = "3g.20gb", .memory_total_bytes = uint64_t{20} << 30}));
 }
 
 TEST(NvidiaSmiTopo, ErrorsNameThePlace) {
@@ -127,7 +135,8 @@ TEST(NvidiaSmiTopo, ErrorsNameThePlace) {
   EXPECT_EQ(topo_error(cat(kHeader, "GPU0\t X \tNV4\t0\nGPU1\tNV2\t X \t0\n")),
             "inventory f: expected NV4, as in the row of GPU0, got NV2 (line 3, column 6)");
   EXPECT_THAT(topo_error(cat(kHeader, "GPU0\t X \tNV4\t0\n")), HasSubstr("expected 2 rows, got 1"));
-  EXPECT_THAT(topo_error(cat(kHeader, "GPU0\t X \n")), HasSubstr("expected 2 links after GPU0, got 1"));
+  EXPECT_THAT(topo_error(cat(kHeader, "GPU0\t X \n")),
+              HasSubstr("expected 2 links after GPU0, got 1"));
   EXPECT_THAT(topo_error(cat(kHeader, "GPU0\t X \tNV9999999999\t0\n")),
               HasSubstr("got NV9999999999 (line 2"));
   EXPECT_THAT(topo_error(cat(kHeader, "GPU0\tNV4\tNV4\t0\n")), HasSubstr("expected X, got NV4"));
@@ -140,7 +149,8 @@ TEST(NvidiaSmiTopo, ErrorsNameThePlace) {
   EXPECT_THAT(topo_error("GPU0\t X \n"), HasSubstr("a header and rows"));
   EXPECT_THAT(topo_error(cat("\tGPU0\tCPU Affinity\nGPU0\tX\t0\nGPU 7: T4 (UUID: GPU-1)\n")),
               HasSubstr("has a row"));
-  EXPECT_THAT(topo_error(cat("\tGPU0\n", std::string(100'000, 'x'))), HasSubstr("lines up to 65536 bytes"));
+  EXPECT_THAT(topo_error(cat("\tGPU0\n", std::string(100'000, 'x'))),
+              HasSubstr("lines up to 65536 bytes"));
 }
 
 TEST(NvidiaSmiTopo, IsTold) {

@@ -12,7 +12,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::string with_gpu(const std::string& body) {
-  return cat("<nvidia_smi_log>\n<gpu id=\"00000000:01:00.0\">\n", body, "\n</gpu>\n</nvidia_smi_log>");
+  return cat(
+      "<nvidia_smi_log>\n<gpu id=\"00000000:01:00.0\">\n", body, "\n</gpu>\n</nvidia_smi_log>");
 }
 
 constexpr const char* kNames = "<product_name>Tesla T4</product_name><uuid>GPU-1</uuid>";
@@ -66,13 +67,19 @@ TEST(NvidiaSmiXml, MigInstances) {
 TEST(NvidiaSmiXml, MigProfilesAreNamedBySlices) {
   const auto profile = [](const char* architecture, int gpu_mib, int instance_mib, int processors) {
     return gpu_with(
-               cat("<product_architecture>", architecture, "</product_architecture><fb_memory_usage><total>",
+               cat("<product_architecture>",
+                   architecture,
+                   "</product_architecture><fb_memory_usage><total>",
                    gpu_mib,
-                   " MiB</total></fb_memory_usage><mig_mode><current_mig>Enabled</current_mig></mig_mode>"
-                   "<mig_devices><mig_device><gpu_instance_id>1</gpu_instance_id><compute_instance_id>0"
+                   " MiB</total></fb_memory_usage><mig_mode><current_mig>Enabled</current_mig></"
+                   "mig_mode>"
+                   "<mig_devices><mig_device><gpu_instance_id>1</"
+                   "gpu_instance_id><compute_instance_id>0"
                    "</compute_instance_id><device_attributes><shared><multiprocessor_count>",
-                   processors, "</multiprocessor_count></shared></device_attributes><fb_memory_usage><total>",
-                   instance_mib, " MiB</total></fb_memory_usage></mig_device></mig_devices>"))
+                   processors,
+                   "</multiprocessor_count></shared></device_attributes><fb_memory_usage><total>",
+                   instance_mib,
+                   " MiB</total></fb_memory_usage></mig_device></mig_devices>"))
         .mig.at(0)
         .profile;
   };
@@ -87,7 +94,8 @@ TEST(NvidiaSmiXml, MigProfilesAreNamedBySlices) {
 
 TEST(NvidiaSmiXml, OlderAndNewerNames) {
   const Gpu old = gpu_with(
-      "<power_readings><power_draw>25.1 W</power_draw><power_limit>250 W</power_limit></power_readings>"
+      "<power_readings><power_draw>25.1 W</power_draw><power_limit>250 "
+      "W</power_limit></power_readings>"
       "<ecc_errors><volatile><double_bit><total>3</total></double_bit></volatile></ecc_errors>");
   EXPECT_EQ(old.power_watts, 25.1);
   EXPECT_EQ(old.power_limit_watts, 250);
@@ -95,8 +103,10 @@ TEST(NvidiaSmiXml, OlderAndNewerNames) {
   const Gpu fresh = gpu_with(
       "<gpu_power_readings><average_power_draw>20 W</average_power_draw><instant_power_draw>30 "
       "W</instant_power_draw>"
-      "</gpu_power_readings><ecc_errors><volatile><sram_uncorrectable_parity>1</sram_uncorrectable_parity>"
-      "<sram_uncorrectable_secded>2</sram_uncorrectable_secded><dram_uncorrectable>4</dram_uncorrectable></"
+      "</gpu_power_readings><ecc_errors><volatile><sram_uncorrectable_parity>1</"
+      "sram_uncorrectable_parity>"
+      "<sram_uncorrectable_secded>2</sram_uncorrectable_secded><dram_uncorrectable>4</"
+      "dram_uncorrectable></"
       "volatile>"
       "</ecc_errors>");
   EXPECT_EQ(fresh.power_watts, 30);
@@ -110,9 +120,9 @@ TEST(NvidiaSmiXml, SickGpusAreKept) {
   };
   EXPECT_EQ(health("<product_name>x</product_name><uuid>GPU is lost</uuid>"), "GPU is lost");
   EXPECT_EQ(health("<uuid>[Unknown Error]</uuid>"), "Unknown Error");
-  EXPECT_EQ(
-      health("<uuid>GPU-1</uuid><gpu_reset_status><reset_required>Yes</reset_required></gpu_reset_status>"),
-      "GPU requires reset");
+  EXPECT_EQ(health("<uuid>GPU-1</uuid><gpu_reset_status><reset_required>Yes</reset_required></"
+                   "gpu_reset_status>"),
+            "GPU requires reset");
   EXPECT_EQ(health("<uuid>GPU-1</uuid><gpu_recovery_action>Reboot</gpu_recovery_action>"),
             "needs recovery: Reboot");
   EXPECT_EQ(health("<uuid>GPU-1</uuid><gpu_recovery_action>None</gpu_recovery_action>"), kHealthy);
@@ -122,19 +132,23 @@ TEST(NvidiaSmiXml, ErrorsNameTheLine) {
   EXPECT_EQ(error_of([] { nvidia_smi_xml_host("<other/>", "f"); }),
             "inventory f: expected <nvidia_smi_log>, got <other> (line 1)");
   EXPECT_THAT(error_with("<product_name>x</product_name>"), HasSubstr("expected uuid GPU-"));
-  EXPECT_THAT(error_with(cat(kNames, "\n<fb_memory_usage>\n<total>12 GB</total></fb_memory_usage>")),
-              HasSubstr("expected a number up to 1.07374e+09 in MiB, got 12 GB (line 5)"));
   EXPECT_THAT(
-      error_with(cat(kNames, "<fb_memory_usage><total>99999999999999999999 MiB</total></fb_memory_usage>")),
+      error_with(cat(kNames, "\n<fb_memory_usage>\n<total>12 GB</total></fb_memory_usage>")),
+      HasSubstr("expected a number up to 1.07374e+09 in MiB, got 12 GB (line 5)"));
+  EXPECT_THAT(
+      error_with(cat(kNames,
+                     "<fb_memory_usage><total>99999999999999999999 MiB</total></fb_memory_usage>")),
       HasSubstr("got 99999999999999999999 MiB"));
   EXPECT_THAT(error_with(cat(kNames, "<temperature><gpu_temp>1e999 C</gpu_temp></temperature>")),
               HasSubstr("1e999"));
-  EXPECT_THAT(error_with(cat(kNames, "<processes><process_info><type>C</type></process_info></processes>")),
-              HasSubstr("expected a pid"));
+  EXPECT_THAT(
+      error_with(cat(kNames, "<processes><process_info><type>C</type></process_info></processes>")),
+      HasSubstr("expected a pid"));
   EXPECT_THAT(error_with(cat(kNames, "<mig_devices><mig_device/></mig_devices>")),
               HasSubstr("gpu_instance_id"));
-  EXPECT_THAT(error_of([] { nvidia_smi_xml_host("<nvidia_smi_log><gpu id='x'/></nvidia_smi_log>", "f"); }),
-              HasSubstr("expected id= a PCI address, got x"));
+  EXPECT_THAT(
+      error_of([] { nvidia_smi_xml_host("<nvidia_smi_log><gpu id='x'/></nvidia_smi_log>", "f"); }),
+      HasSubstr("expected id= a PCI address, got x"));
 }
 
 TEST(NvidiaSmiXml, NoGpusIsNoError) {

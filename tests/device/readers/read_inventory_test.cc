@@ -39,7 +39,8 @@ TEST_P(Machines, AreWhatTheyAre) {
   if (!host.gpu_links.empty()) {
     EXPECT_EQ(host.gpu_links[0][1], expected.first_pair);
   }
-  for (const Gpu& gpu : host.gpus) EXPECT_EQ(gpu.health, kHealthy);
+  for (const Gpu& gpu : host.gpus)
+    EXPECT_EQ(gpu.health, kHealthy);
 }
 
 TEST_P(Machines, AreTheSameAsJson) {
@@ -59,18 +60,23 @@ constexpr Machine kMachines[] = {
     {"mi250x.toml", "mi250x", 8, {LinkKind::xgmi, 4}},
 };
 
-INSTANTIATE_TEST_SUITE_P(ReadInventory, Machines, testing::ValuesIn(kMachines), [](const auto& info) {
-  std::string name = info.param.name;
-  for (char& c : name) {
-    if (c == '-') c = '_';
-  }
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(ReadInventory,
+                         Machines,
+                         testing::ValuesIn(kMachines),
+                         [](const auto& info) {
+                           std::string name = info.param.name;
+                           for (char& c : name) {
+                             if (c == '-')
+                               c = '_';
+                           }
+                           return name;
+                         });
 
 TEST(ReadInventory, AFleetOfCapturedAndInventedHosts) {
   const Inventory fleet = read_inventory(machine_path("fleet.toml"));
   std::vector<std::string> names;
-  for (const Host& host : fleet.hosts) names.push_back(host.name);
+  for (const Host& host : fleet.hosts)
+    names.push_back(host.name);
   EXPECT_EQ(join(names, " "), "a n0 n1 n2 pcie0 pcie1 login");
   EXPECT_EQ(fleet.hosts[3].gpus.size(), 8);
   EXPECT_NE(fleet.hosts[1].gpus[0].uuid, fleet.hosts[2].gpus[0].uuid);
@@ -80,9 +86,11 @@ TEST(ReadInventory, AFleetOfCapturedAndInventedHosts) {
 TEST(ReadInventory, AFleetFileFindsOthersBesideItself) {
   const ScratchFolder folder;
   folder.write("deep/box.txt", machine_text("dgx-a100.txt"));
-  const std::string fleet = folder.write("deep/fleet.toml", "[[host]]\nname = \"n\"\nfrom = \"box.txt\"\n");
+  const std::string fleet =
+      folder.write("deep/fleet.toml", "[[host]]\nname = \"n\"\nfrom = \"box.txt\"\n");
   EXPECT_EQ(read_inventory(fleet).hosts.at(0).gpus.size(), 8);
-  const std::string absent = folder.write("a.toml", "[[host]]\nname = \"n\"\nfrom = \"none.txt\"\n");
+  const std::string absent =
+      folder.write("a.toml", "[[host]]\nname = \"n\"\nfrom = \"none.txt\"\n");
   try {
     read_inventory(absent);
     FAIL() << "no error";
@@ -90,7 +98,8 @@ TEST(ReadInventory, AFleetFileFindsOthersBesideItself) {
     EXPECT_EQ(error.code(), ErrorCode::io);
     EXPECT_THAT(error.what(), HasSubstr("a.toml (line 3, column 8): cannot open"));
   }
-  const std::string round = folder.write("round.toml", "[[host]]\nname = \"n\"\nfrom = \"round.toml\"\n");
+  const std::string round =
+      folder.write("round.toml", "[[host]]\nname = \"n\"\nfrom = \"round.toml\"\n");
   EXPECT_THAT(error_of([&] { read_inventory(round); }),
               HasSubstr("expected one captured host, got a fleet file"));
 }
@@ -112,12 +121,19 @@ TEST(ReadInventory, AFolderIsAllItsFiles) {
 
 TEST(ReadInventory, ContentTellsTheKindAndNotTheName) {
   const ScratchFolder folder;
-  EXPECT_EQ(read_inventory(folder.write("a.json", machine_text("dgx-h100.xml"))).hosts.at(0).gpus.size(), 8);
-  EXPECT_EQ(read_inventory(folder.write("b.xml", machine_text("mi250x.toml"))).hosts.at(0).gpus.size(), 8);
   EXPECT_EQ(
-      parse_inventory("\xef\xbb\xbf" + machine_text("gb200-nvl72-tray.json"), "f").hosts.at(0).gpus.size(),
-      4);
-  EXPECT_EQ(parse_inventory("\xef\xbb\xbf" + machine_text("dgx-h100.xml"), "f").hosts.at(0).gpus.size(), 8);
+      read_inventory(folder.write("a.json", machine_text("dgx-h100.xml"))).hosts.at(0).gpus.size(),
+      8);
+  EXPECT_EQ(
+      read_inventory(folder.write("b.xml", machine_text("mi250x.toml"))).hosts.at(0).gpus.size(),
+      8);
+  EXPECT_EQ(parse_inventory("\xef\xbb\xbf" + machine_text("gb200-nvl72-tray.json"), "f")
+                .hosts.at(0)
+                .gpus.size(),
+            4);
+  EXPECT_EQ(
+      parse_inventory("\xef\xbb\xbf" + machine_text("dgx-h100.xml"), "f").hosts.at(0).gpus.size(),
+      8);
 }
 
 TEST(ReadInventory, OtherFilesAreErrors) {
@@ -141,23 +157,29 @@ TEST(ReadInventory, FormatsThatLookLikeOthersAreNamed) {
        "expected XML, which nvidia-smi -q -x gives, got the table of nvidia-smi"},
       {"GPU 0: Tesla T4 (UUID: GPU-5)\n",
        "expected nvidia-smi topo -m beside it, got the list of nvidia-smi -L alone"},
-      {"======== ROCm System Management Interface ========\n       GPU0         GPU1\nGPU0   0            "
+      {"======== ROCm System Management Interface ========\n       GPU0         GPU1\nGPU0   0     "
+       "       "
        "15\n",
        "expected what muster devices --json gives there, got the text of rocm-smi"},
       {"name, memory.total [MiB]\nTesla T4, 15360 MiB\n", "got CSV of nvidia-smi"},
       {"GPU models and configuration: \nGPU 0: Tesla T4\n",
        "got PyTorch's collect_env without a GPU topology"},
-      {"01:00.0 3D controller: NVIDIA Corporation TU104GL [Tesla T4] (rev a1)\n", "got the text of lspci"},
+      {"01:00.0 3D controller: NVIDIA Corporation TU104GL [Tesla T4] (rev a1)\n",
+       "got the text of lspci"},
       {"Machine (31GB total)\n  Package L#0\n",
        "expected XML, which lstopo --of xml gives, got the text of lstopo"},
   };
-  for (const auto& [text, error] : cases) EXPECT_THAT(inventory_error(text), HasSubstr(error));
+  for (const auto& [text, error] : cases)
+    EXPECT_THAT(inventory_error(text), HasSubstr(error));
 }
 
 TEST(ReadInventory, AByteOrderMarkIsNothing) {
-  const std::string topo = "\tGPU0\tGPU1\tCPU Affinity\r\nGPU0\t X \tNV12\t0-31\r\nGPU1\tNV12\t X \t0-31\r\n";
+  const std::string topo =
+      "\tGPU0\tGPU1\tCPU Affinity\r\nGPU0\t X \tNV12\t0-31\r\nGPU1\tNV12\t X \t0-31\r\n";
   EXPECT_EQ(parse_inventory("\xef\xbb\xbf" + topo, "f").hosts.at(0).gpus.size(), 2);
-  EXPECT_EQ(parse_inventory("\xef\xbb\xbf" + machine_text("workstation.toml"), "f").hosts.at(0).gpus.size(),
+  EXPECT_EQ(parse_inventory("\xef\xbb\xbf" + machine_text("workstation.toml"), "f")
+                .hosts.at(0)
+                .gpus.size(),
             2);
 }
 
@@ -166,16 +188,21 @@ TEST(ReadInventory, AWarningAboveXmlIsANote) {
   const std::string warning = "WARNING: infoROM is corrupted at gpu 0000:00:1E.0\n";
   const Host host = parse_inventory(warning + machine_text("mig-a100.xml"), "f").hosts.at(0);
   EXPECT_EQ(host.gpus.size(), 2);
-  EXPECT_THAT(host.notes, testing::ElementsAre(HasSubstr("infoROM is corrupted at gpu 0000:00:1E.0")));
-  EXPECT_EQ(inventory_from_json(inventory_to_json({.hosts = {host}}), "f").hosts.at(0).notes, host.notes);
-  EXPECT_THAT(inventory_error(warning + "<?xml version=\"1.0\"?>\n<system><cpu numaid='x'/></system>"),
-              HasSubstr("(line 3)"));
+  EXPECT_THAT(host.notes,
+              testing::ElementsAre(HasSubstr("infoROM is corrupted at gpu 0000:00:1E.0")));
+  EXPECT_EQ(inventory_from_json(inventory_to_json({.hosts = {host}}), "f").hosts.at(0).notes,
+            host.notes);
+  EXPECT_THAT(
+      inventory_error(warning + "<?xml version=\"1.0\"?>\n<system><cpu numaid='x'/></system>"),
+      HasSubstr("(line 3)"));
 }
 
 TEST(ReadInventory, TwoDocumentsInAFileAreAnError) {
   EXPECT_THAT(
-      inventory_error("<?xml version=\"1.0\"?><nvidia_smi_log/>\n<?xml version=\"1.0\"?><nvidia_smi_log/>"),
-      HasSubstr("expected one document in a file (several go into a folder, a file each), got a second one, "
+      inventory_error(
+          "<?xml version=\"1.0\"?><nvidia_smi_log/>\n<?xml version=\"1.0\"?><nvidia_smi_log/>"),
+      HasSubstr("expected one document in a file (several go into a folder, a file each), got a "
+                "second one, "
                 "<nvidia_smi_log> (line 2)"));
 }
 
@@ -183,7 +210,8 @@ TEST(ReadInventory, EntitiesAreHarmless) {
   std::string laughs = "<!DOCTYPE system [\n<!ENTITY a \"ha\">\n";
   for (char c = 'b'; c <= 'k'; ++c) {
     laughs += cat("<!ENTITY ", c, " \"");
-    for (int i = 0; i < 10; ++i) laughs += cat("&", static_cast<char>(c - 1), ";");
+    for (int i = 0; i < 10; ++i)
+      laughs += cat("&", static_cast<char>(c - 1), ";");
     laughs += "\">\n";
   }
   EXPECT_EQ(parse_inventory(laughs + "]>\n<system>&k;</system>", "f").hosts.at(0).gpus.size(), 0);
@@ -193,8 +221,10 @@ TEST(ReadInventory, HugeAndEndlessFilesAreErrors) {
   const ScratchFolder folder;
   const std::string path = folder.write("huge.xml", "<system>");
   std::filesystem::resize_file(path, uintmax_t{1} << 30);  // with a hole: it takes no room
-  EXPECT_THAT(error_of([&] { read_inventory(path); }), HasSubstr("expected at most 64 MiB, got more"));
-  EXPECT_THAT(error_of([&] { read_inventory("/dev/zero"); }), HasSubstr("expected at most 64 MiB, got more"));
+  EXPECT_THAT(error_of([&] { read_inventory(path); }),
+              HasSubstr("expected at most 64 MiB, got more"));
+  EXPECT_THAT(error_of([&] { read_inventory("/dev/zero"); }),
+              HasSubstr("expected at most 64 MiB, got more"));
 }
 
 TEST(ReadInventory, CutOffFilesNeverCrash) {

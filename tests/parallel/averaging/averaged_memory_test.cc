@@ -1,5 +1,5 @@
-// What averages a model finds the parameters where they are now: torch::load, net->to(device) and sharding
-// give them other memory.
+// What averages a model finds the parameters where they are now: torch::load, net->to(device) and
+// sharding give them other memory.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -13,7 +13,8 @@ namespace {
 
 // Parameters of ones get memory of their own that says the rank.
 void replace_by_rank(const std::vector<at::Tensor>& parameters, const ProcessGroup& group) {
-  for (at::Tensor parameter : parameters) parameter.set_data(torch::full({3}, 2.0 * group.rank()));
+  for (at::Tensor parameter : parameters)
+    parameter.set_data(torch::full({3}, 2.0 * group.rank()));
 }
 
 std::vector<at::Tensor> parameters_of_ones() {
@@ -21,7 +22,8 @@ std::vector<at::Tensor> parameters_of_ones() {
 }
 
 void expect_all_are(const std::vector<at::Tensor>& parameters, double value) {
-  for (const at::Tensor& parameter : parameters) EXPECT_TRUE(parameter.eq(value).all().item<bool>());
+  for (const at::Tensor& parameter : parameters)
+    EXPECT_TRUE(parameter.eq(value).all().item<bool>());
 }
 
 TEST(AveragedMemory, LocalSgdAndGossipAverageWhatIsThereNow) {
@@ -48,7 +50,8 @@ TEST(AveragedMemory, DiLoCoMovesWhatIsThereNow) {
     replace_by_rank(parameters, group);
     outer.step();
     expect_all_are(parameters, 1);
-    for (at::Tensor parameter : parameters) parameter.set_data(torch::full({3}, 5.0 + group.rank()));
+    for (at::Tensor parameter : parameters)
+      parameter.set_data(torch::full({3}, 5.0 + group.rank()));
     outer.step();
     expect_all_are(parameters, 5.5);
   });

@@ -32,8 +32,8 @@ double diloco_learn(LocalTraining& training, torch::optim::AdamW& inner, int wor
 }
 
 // Losses [step][worker].
-std::vector<std::vector<double>> simulate_diloco(LocalTraining (*make)(), int workers, int64_t steps,
-                                                 int64_t every, bool nesterov) {
+std::vector<std::vector<double>> simulate_diloco(
+    LocalTraining (*make)(), int workers, int64_t steps, int64_t every, bool nesterov) {
   LocalTraining common = make_for_diloco(make);
   std::vector<LocalTraining> trainings = local_copies(make, workers);
   std::vector<torch::optim::AdamW> inners;
@@ -44,13 +44,16 @@ std::vector<std::vector<double>> simulate_diloco(LocalTraining (*make)(), int wo
   std::vector<std::vector<double>> losses;
   for (int64_t step = 1; step <= steps; ++step) {
     losses.emplace_back();
-    for (int w = 0; w < workers; ++w) losses.back().push_back(diloco_learn(trainings[w], inners[w], w, step));
-    if (step % every != 0) continue;
+    for (int w = 0; w < workers; ++w)
+      losses.back().push_back(diloco_learn(trainings[w], inners[w], w, step));
+    if (step % every != 0)
+      continue;
     const torch::NoGradGuard no_grad;
     for (size_t i = 0; i < common.net->parameters().size(); ++i) {
       at::Tensor parameter = common.net->parameters()[i];
       at::Tensor sum = parameter - trainings[0].net->parameters()[i];
-      for (int w = 1; w < workers; ++w) sum += parameter - trainings[w].net->parameters()[i];
+      for (int w = 1; w < workers; ++w)
+        sum += parameter - trainings[w].net->parameters()[i];
       parameter.mutable_grad() = sum / workers;
     }
     outer.step();
@@ -71,7 +74,8 @@ struct DiLoCoCase {
 };
 
 class DiLoCoTest : public ::testing::TestWithParam<DiLoCoCase> {};
-INSTANTIATE_TEST_SUITE_P(Courses, DiLoCoTest,
+INSTANTIATE_TEST_SUITE_P(Courses,
+                         DiLoCoTest,
                          ::testing::Values(DiLoCoCase{"shm", local_mlp, 4, true, 0},
                                            DiLoCoCase{"shm", local_mlp, 2, false, 0},
                                            DiLoCoCase{"shm", local_gpt, 2, true, 0},
@@ -83,7 +87,8 @@ TEST_P(DiLoCoTest, EqualsTheSimulationOfAllWorkers) {
   run_ranks(c.workers,
             [&](ProcessGroup& group) {
               LocalTraining training = make_for_diloco(c.make);
-              torch::optim::AdamW inner(training.net->parameters(), torch::optim::AdamWOptions(0.01));
+              torch::optim::AdamW inner(training.net->parameters(),
+                                        torch::optim::AdamWOptions(0.01));
               DiLoCo outer(training.net->parameters(), group, {.every = 3, .nesterov = c.nesterov});
               for (int64_t step = 1; step <= 10; ++step) {
                 const double loss = diloco_learn(training, inner, group.rank(), step);
@@ -99,18 +104,22 @@ TEST(DiLoCo, GoesOnFromItsState) {
   static_assert(HasState<DiLoCo>);
   run_ranks(2, [](ProcessGroup& group) {
     LocalTraining first = make_for_diloco(local_mlp), second = make_for_diloco(local_mlp);
-    torch::optim::SGD first_sgd(first.net->parameters(), 0.1), second_sgd(second.net->parameters(), 0.1);
+    torch::optim::SGD first_sgd(first.net->parameters(), 0.1),
+        second_sgd(second.net->parameters(), 0.1);
     DiLoCo first_outer(first.net->parameters(), group, {.every = 2});
     DiLoCo second_outer(second.net->parameters(), group, {.every = 2});
-    const auto learn = [&](LocalTraining& training, torch::optim::SGD& sgd, DiLoCo& outer, int64_t step) {
-      sgd.zero_grad();
-      training.loss(group.rank(), step).backward();
-      sgd.step();
-      outer.step();
-    };
-    for (int64_t step = 0; step < 4; ++step) learn(first, first_sgd, first_outer, step);
+    const auto learn =
+        [&](LocalTraining& training, torch::optim::SGD& sgd, DiLoCo& outer, int64_t step) {
+          sgd.zero_grad();
+          training.loss(group.rank(), step).backward();
+          sgd.step();
+          outer.step();
+        };
+    for (int64_t step = 0; step < 4; ++step)
+      learn(first, first_sgd, first_outer, step);
     SavedState saved = first_outer.state();
-    for (auto& [name, tensor] : saved.tensors) tensor = tensor.clone();
+    for (auto& [name, tensor] : saved.tensors)
+      tensor = tensor.clone();
     second_outer.load_state(saved);
     {
       const torch::NoGradGuard no_grad;
@@ -134,7 +143,8 @@ TEST(DiLoCo, RefusesOnEveryRankBeforeTheFirstStep) {
     const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
       DiLoCo({torch::ones({2})}, group, group.rank() == 1 ? wrong : DiLoCoOptions{});
     });
-    for (const auto& failure : failures) EXPECT_THAT(message_of(failure), HasSubstr(words));
+    for (const auto& failure : failures)
+      EXPECT_THAT(message_of(failure), HasSubstr(words));
   };
   expect_refusal({.every = 0}, "every 1 step or more, got every 0 (rank 1)");
   expect_refusal({.learning_rate = 0}, "a learning rate above 0, got 0 (rank 1)");

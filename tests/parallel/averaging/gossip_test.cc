@@ -21,7 +21,8 @@ TEST(GossipPeer, MeetsEveryOtherRankOnceInARound) {
       std::set<int> met;
       for (int64_t step = 0; step < round; ++step) {
         const std::optional<int> peer = gossip_peer(rank, ranks, step);
-        if (!peer) continue;
+        if (!peer)
+          continue;
         EXPECT_NE(*peer, rank);
         EXPECT_EQ(gossip_peer(*peer, ranks, step), rank) << ranks << " ranks, step " << step;
         EXPECT_EQ(gossip_peer(rank, ranks, step + round), peer);
@@ -34,15 +35,18 @@ TEST(GossipPeer, MeetsEveryOtherRankOnceInARound) {
 }
 
 class GossipTest : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
-INSTANTIATE_TEST_SUITE_P(Backends, GossipTest,
-                         ::testing::Combine(::testing::Values("shm", "gloo"), ::testing::Values(3, 4)));
+INSTANTIATE_TEST_SUITE_P(Backends,
+                         GossipTest,
+                         ::testing::Combine(::testing::Values("shm", "gloo"),
+                                            ::testing::Values(3, 4)));
 
 // Every loss of all workers in one process, exactly: halves of two numbers have no order.
 TEST_P(GossipTest, EqualsTheSimulationOfAllWorkers) {
   const auto [backend, ranks] = GetParam();
   constexpr int64_t kSteps = 9;
   at::set_num_threads(1);
-  std::vector<LocalTraining> all = local_copies(local_mlp, ranks), mine = local_copies(local_mlp, ranks);
+  std::vector<LocalTraining> all = local_copies(local_mlp, ranks),
+                             mine = local_copies(local_mlp, ranks);
   const auto learn = [](LocalTraining& training, int worker, int64_t step) {
     torch::optim::SGD sgd(training.net->parameters(), 0.2);
     training.net->zero_grad();
@@ -53,10 +57,12 @@ TEST_P(GossipTest, EqualsTheSimulationOfAllWorkers) {
   };
   std::vector<std::vector<double>> expected(ranks), got(ranks);
   for (int64_t step = 0; step < kSteps; ++step) {
-    for (int w = 0; w < ranks; ++w) expected[w].push_back(learn(all[w], w, step));
+    for (int w = 0; w < ranks; ++w)
+      expected[w].push_back(learn(all[w], w, step));
     for (int w = 0; w < ranks; ++w) {
       const std::optional<int> peer = gossip_peer(w, ranks, step);
-      if (peer && w < *peer) average_copies({&all[w], &all[*peer]});
+      if (peer && w < *peer)
+        average_copies({&all[w], &all[*peer]});
     }
   }
   run_ranks(ranks,
@@ -80,7 +86,8 @@ TEST(GossipAverage, RefusesModelsThatDiffer) {
   const auto failures = failures_of_ranks(
       2, [](ProcessGroup& group) { GossipAverage({torch::full({2}, 1.0 * group.rank())}, group); });
   for (const auto& failure : failures)
-    EXPECT_THAT(message_of(failure), ::testing::HasSubstr("GossipAverage: expected the same on every rank"));
+    EXPECT_THAT(message_of(failure),
+                ::testing::HasSubstr("GossipAverage: expected the same on every rank"));
 }
 
 }  // namespace

@@ -25,7 +25,10 @@ struct LocalCourse {
 
 constexpr double kLocalRate = 0.1;
 
-void local_learn(LocalTraining& training, torch::optim::SGD& optimizer, int worker, int64_t step,
+void local_learn(LocalTraining& training,
+                 torch::optim::SGD& optimizer,
+                 int worker,
+                 int64_t step,
                  std::vector<double>& losses) {
   optimizer.zero_grad();
   at::Tensor loss = training.loss(worker, step);
@@ -35,26 +38,35 @@ void local_learn(LocalTraining& training, torch::optim::SGD& optimizer, int work
 }
 
 // `host_size`: workers of a host, which average in every step; 1: none.
-LocalCourse simulate_local(LocalTraining (*make)(), int workers, int64_t steps, int64_t every, int64_t start,
+LocalCourse simulate_local(LocalTraining (*make)(),
+                           int workers,
+                           int64_t steps,
+                           int64_t every,
+                           int64_t start,
                            int host_size = 1) {
   at::set_num_threads(1);
   std::vector<LocalTraining> trainings = local_copies(make, workers);
   std::vector<torch::optim::SGD> optimizers;
   for (LocalTraining& training : trainings)
-    optimizers.emplace_back(training.net->parameters(), torch::optim::SGDOptions(kLocalRate).momentum(0.9));
+    optimizers.emplace_back(training.net->parameters(),
+                            torch::optim::SGDOptions(kLocalRate).momentum(0.9));
   LocalCourse course;
   for (int64_t step = 1; step <= steps; ++step) {
     course.losses.emplace_back();
-    for (int w = 0; w < workers; ++w) local_learn(trainings[w], optimizers[w], w, step, course.losses.back());
+    for (int w = 0; w < workers; ++w)
+      local_learn(trainings[w], optimizers[w], w, step, course.losses.back());
     for (int host = 0; host_size > 1 && host < workers / host_size; ++host) {
       std::vector<LocalTraining*> inside;
-      for (int i = 0; i < host_size; ++i) inside.push_back(&trainings[host * host_size + i]);
+      for (int i = 0; i < host_size; ++i)
+        inside.push_back(&trainings[host * host_size + i]);
       average_copies(inside);
     }
-    if (step > start && (step - start) % every != 0) continue;
+    if (step > start && (step - start) % every != 0)
+      continue;
     for (int place = 0; place < host_size; ++place) {
       std::vector<LocalTraining*> between;
-      for (int w = place; w < workers; w += host_size) between.push_back(&trainings[w]);
+      for (int w = place; w < workers; w += host_size)
+        between.push_back(&trainings[w]);
       average_copies(between);
     }
   }
@@ -63,9 +75,13 @@ LocalCourse simulate_local(LocalTraining (*make)(), int workers, int64_t steps, 
 }
 
 // On ranks; compares every loss and the parameters with `expected` to `bound`.
-void expect_local_course(ProcessGroup& group, LocalTraining& training, LocalSGD& local,
-                         const LocalCourse& expected, double bound) {
-  torch::optim::SGD optimizer(training.net->parameters(), torch::optim::SGDOptions(kLocalRate).momentum(0.9));
+void expect_local_course(ProcessGroup& group,
+                         LocalTraining& training,
+                         LocalSGD& local,
+                         const LocalCourse& expected,
+                         double bound) {
+  torch::optim::SGD optimizer(training.net->parameters(),
+                              torch::optim::SGDOptions(kLocalRate).momentum(0.9));
   std::vector<double> losses;
   for (size_t step = 1; step <= expected.losses.size(); ++step) {
     local_learn(training, optimizer, group.rank(), static_cast<int64_t>(step), losses);
@@ -94,7 +110,8 @@ struct LocalCase {
 };
 
 class LocalSGDTest : public ::testing::TestWithParam<LocalCase> {};
-INSTANTIATE_TEST_SUITE_P(Courses, LocalSGDTest,
+INSTANTIATE_TEST_SUITE_P(Courses,
+                         LocalSGDTest,
                          ::testing::Values(LocalCase{"shm", local_mlp, 4, 0},
                                            LocalCase{"shm", local_mlp, 3, 0},
                                            LocalCase{"shm", local_gpt, 2, 0},
@@ -119,14 +136,15 @@ TEST(LocalSGD, AveragesInsideAHostInEveryStepAndBetweenHostsInSome) {
   run_ranks(4, [&](ProcessGroup& group) {
     Mesh mesh(group, {{"host", 2}, {"gpu", 2}});
     LocalTraining training = make_alone(local_mlp);
-    LocalSGD local(training.net->parameters(), mesh.group("host"), {.every = 4, .inside = mesh.group("gpu")});
+    LocalSGD local(
+        training.net->parameters(), mesh.group("host"), {.every = 4, .inside = mesh.group("gpu")});
     expect_local_course(group, training, local, expected, 0);
     mesh.shutdown();
   });
 }
 
-// With plain SGD and an average in every step the weights are those of synchronous training: w − lr·mean(g)
-// is mean(w − lr·g). Numbers that doubles hold exactly make it the same bits.
+// With plain SGD and an average in every step the weights are those of synchronous training: w −
+// lr·mean(g) is mean(w − lr·g). Numbers that doubles hold exactly make it the same bits.
 TEST(LocalSGD, WithEveryStepEqualsDistributedDataParallel) {
   run_ranks(2, [](ProcessGroup& group) {
     at::set_num_threads(1);
@@ -200,11 +218,14 @@ TEST(LocalSGD, SendsWhatTheFormulaSays) {
               LocalSGD local({weight}, group, {.every = kEvery});
               local.average();  // the first call of a shape is compared over the store, too
               group.barrier();
-              if (group.rank() == 0) sent -= tcp_bytes_sent();
+              if (group.rank() == 0)
+                sent -= tcp_bytes_sent();
               group.barrier();
-              for (int64_t step = 0; step < kSteps; ++step) local.step();
+              for (int64_t step = 0; step < kSteps; ++step)
+                local.step();
               group.barrier();
-              if (group.rank() == 0) sent += tcp_bytes_sent();
+              if (group.rank() == 0)
+                sent += tcp_bytes_sent();
               group.barrier();
             },
             {.backend = "gloo"});
@@ -224,18 +245,22 @@ TEST(LocalSGD, RefusesOnEveryRankBeforeTheFirstStep) {
          LocalSGD({torch::ones({2})}, group, {.every = group.rank() == 1 ? 0 : 4});
        }))
     EXPECT_THAT(message_of(failure), HasSubstr("every 1 step or more, got every 0 (rank 1)"));
-  for (const auto& failure :
-       refusals([](ProcessGroup& group) { LocalSGD({torch::ones({2})}, group, {.every = 2, .start = -1}); }))
+  for (const auto& failure : refusals([](ProcessGroup& group) {
+         LocalSGD({torch::ones({2})}, group, {.every = 2, .start = -1});
+       }))
     EXPECT_THAT(message_of(failure), HasSubstr("start of 0 steps or more, got -1"));
-  for (const auto& failure : refusals(
-           [](ProcessGroup& group) { LocalSGD({torch::ones({2 + group.rank()})}, group, {.every = 2}); }))
+  for (const auto& failure : refusals([](ProcessGroup& group) {
+         LocalSGD({torch::ones({2 + group.rank()})}, group, {.every = 2});
+       }))
     EXPECT_THAT(message_of(failure), HasSubstr("got parameter 0 Float [2]"));
   for (const auto& failure : refusals([](ProcessGroup& group) {
          LocalSGD({torch::full({2}, 1.0 * group.rank())}, group, {.every = 2});
        }))
-    EXPECT_THAT(message_of(failure), HasSubstr("expected the same on every rank, got parameter 0 Float"));
-  for (const auto& failure : refusals(
-           [](ProcessGroup& group) { LocalSGD({torch::ones({2})}, group, {.every = 2 + group.rank()}); }))
+    EXPECT_THAT(message_of(failure),
+                HasSubstr("expected the same on every rank, got parameter 0 Float"));
+  for (const auto& failure : refusals([](ProcessGroup& group) {
+         LocalSGD({torch::ones({2})}, group, {.every = 2 + group.rank()});
+       }))
     EXPECT_THAT(message_of(failure), HasSubstr("got every 2 on rank 0 and 3 on rank 1"));
 }
 
@@ -243,7 +268,8 @@ TEST(LocalSGD, WhatOneHostRefusesAllRefuse) {
   const auto failures = failures_of_ranks(4, [](ProcessGroup& group) {
     Mesh mesh(group, {{"host", 2}, {"gpu", 2}});
     const double weight = group.rank() == 3 ? 7 : 1;
-    LocalSGD({torch::full({2}, weight)}, mesh.group("host"), {.every = 2, .inside = mesh.group("gpu")});
+    LocalSGD(
+        {torch::full({2}, weight)}, mesh.group("host"), {.every = 2, .inside = mesh.group("gpu")});
   });
   for (const auto& failure : failures)
     EXPECT_THAT(message_of(failure), HasSubstr("expected the same on every rank, got parameter 0"));
@@ -253,7 +279,8 @@ TEST(LocalSGD, ARankThatFailsIsAnErrorOnTheOthers) {
   const auto failures = failures_of_ranks(3, [](ProcessGroup& group) {
     LocalSGD local({torch::ones({2})}, group, {.every = 2});
     local.step();
-    if (group.rank() == 1) throw std::runtime_error("out of fuel");
+    if (group.rank() == 1)
+      throw std::runtime_error("out of fuel");
     local.step();
   });
   EXPECT_THAT(message_of(failures[0]), HasSubstr("rank 1"));

@@ -1,4 +1,5 @@
-// Small trainings for the tests of what does not wait: a model, and what worker `w` learns in step `t`.
+// Small trainings for the tests of what does not wait: a model, and what worker `w` learns in step
+// `t`.
 #pragma once
 
 #include <torch/torch.h>
@@ -43,7 +44,8 @@ inline LocalTraining local_gpt() {
 
 inline std::vector<LocalTraining> local_copies(LocalTraining (*make)(), int count) {
   std::vector<LocalTraining> copies;
-  for (int i = 0; i < count; ++i) copies.push_back(make());
+  for (int i = 0; i < count; ++i)
+    copies.push_back(make());
   return copies;
 }
 
@@ -52,15 +54,19 @@ inline void average_copies(const std::vector<LocalTraining*>& trainings) {
   const torch::NoGradGuard no_grad;
   for (size_t i = 0; i < trainings[0]->net->parameters().size(); ++i) {
     at::Tensor sum = trainings[0]->net->parameters()[i].clone();
-    for (size_t rank = 1; rank < trainings.size(); ++rank) sum += trainings[rank]->net->parameters()[i];
+    for (size_t rank = 1; rank < trainings.size(); ++rank)
+      sum += trainings[rank]->net->parameters()[i];
     sum /= static_cast<int64_t>(trainings.size());
-    for (LocalTraining* training : trainings) training->net->parameters()[i].copy_(sum);
+    for (LocalTraining* training : trainings)
+      training->net->parameters()[i].copy_(sum);
   }
 }
 
-inline double largest_difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+inline double largest_difference(const std::vector<at::Tensor>& a,
+                                 const std::vector<at::Tensor>& b) {
   double largest = 0;
-  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, (a[i] - b[i]).abs().max().item<double>());
+  for (size_t i = 0; i < a.size(); ++i)
+    largest = std::max(largest, (a[i] - b[i]).abs().max().item<double>());
   return largest;
 }
 

@@ -31,38 +31,49 @@ TEST(ParameterServer, RefusesOnEveryRankBeforeTheFirstStep) {
         ParameterClient({weight}, group, options);
       }
     });
-    for (const auto& failure : failures) EXPECT_THAT(message_of(failure), HasSubstr(words));
+    for (const auto& failure : failures)
+      EXPECT_THAT(message_of(failure), HasSubstr(words));
   };
   expect_refusal({.servers = 0}, "expected 1 server or more, got 0");
   expect_refusal({.servers = 3}, "expected a worker beside the servers, got 3 servers of 3 ranks");
-  expect_refusal({.servers = 2}, "expected a parameter or more for each server, got 2 servers and 1 param");
+  expect_refusal({.servers = 2},
+                 "expected a parameter or more for each server, got 2 servers and 1 param");
   expect_refusal({.staleness = -1}, "expected a staleness of 0 steps or more, got -1");
 }
 
 TEST(ParameterServer, RefusesWhatDiffersBetweenRanks) {
-  const auto expect_refusal = [](const std::function<void(ProcessGroup&)>& body, const char* words) {
-    for (const auto& failure : failures_of_ranks(2, body)) EXPECT_THAT(message_of(failure), HasSubstr(words));
+  const auto expect_refusal = [](const std::function<void(ProcessGroup&)>& body,
+                                 const char* words) {
+    for (const auto& failure : failures_of_ranks(2, body))
+      EXPECT_THAT(message_of(failure), HasSubstr(words));
   };
-  const auto make = [](ProcessGroup& group, const at::Tensor& weight, const ParameterServerOptions& options) {
-    if (keeps_parameters(group, options)) {
-      ParameterServer({weight}, group, make_plain_sgd, options);
-    } else {
-      ParameterClient({weight}, group, options);
-    }
-  };
-  expect_refusal([&](ProcessGroup& group) { make(group, torch::full({2}, 1.0 * group.rank()), {}); },
-                 "expected the same on every rank, got parameter 0");
-  expect_refusal([&](ProcessGroup& group) { make(group, torch::ones({2}), {.staleness = group.rank()}); },
-                 "got staleness 0 on rank 0 and 1 on rank 1");
-  expect_refusal([](ProcessGroup& group) { ParameterServer({torch::ones({2})}, group, make_plain_sgd); },
-                 "expected a ParameterClient on rank 1, got a ParameterServer");
+  const auto make =
+      [](ProcessGroup& group, const at::Tensor& weight, const ParameterServerOptions& options) {
+        if (keeps_parameters(group, options)) {
+          ParameterServer({weight}, group, make_plain_sgd, options);
+        } else {
+          ParameterClient({weight}, group, options);
+        }
+      };
+  expect_refusal(
+      [&](ProcessGroup& group) { make(group, torch::full({2}, 1.0 * group.rank()), {}); },
+      "expected the same on every rank, got parameter 0");
+  expect_refusal(
+      [&](ProcessGroup& group) { make(group, torch::ones({2}), {.staleness = group.rank()}); },
+      "got staleness 0 on rank 0 and 1 on rank 1");
+  expect_refusal(
+      [](ProcessGroup& group) { ParameterServer({torch::ones({2})}, group, make_plain_sgd); },
+      "expected a ParameterClient on rank 1, got a ParameterServer");
   expect_refusal([](ProcessGroup& group) { ParameterClient({torch::ones({2})}, group); },
                  "expected a ParameterServer on rank 0, got a ParameterClient");
   expect_refusal(
       [](ProcessGroup& group) {
-        if (group.rank() == 1) ParameterClient({torch::ones({2})}, group);
-        ParameterServer({torch::ones({2})}, group,
-                        [](const auto&) -> std::unique_ptr<torch::optim::Optimizer> { return nullptr; });
+        if (group.rank() == 1)
+          ParameterClient({torch::ones({2})}, group);
+        ParameterServer(
+            {torch::ones({2})}, group, [](const auto&) -> std::unique_ptr<torch::optim::Optimizer> {
+              return nullptr;
+            });
       },
       "expected an optimizer, got none (rank 0)");
 }
@@ -86,11 +97,13 @@ TEST(ParameterClient, RefusesAPushWithoutAPullAndCallsAfterFinish) {
 
 TEST(ParameterShards, HaveAboutAsManyBytes) {
   std::vector<at::Tensor> parameters;
-  for (const int64_t size : {100, 10, 60, 50, 1, 30}) parameters.push_back(torch::zeros({size}));
+  for (const int64_t size : {100, 10, 60, 50, 1, 30})
+    parameters.push_back(torch::zeros({size}));
   std::vector<int64_t> sizes;
   for (const auto& shard : parameter_shards(parameters, 2)) {
     sizes.push_back(0);
-    for (const at::Tensor& parameter : shard) sizes.back() += parameter.numel();
+    for (const at::Tensor& parameter : shard)
+      sizes.back() += parameter.numel();
   }
   EXPECT_THAT(sizes, ElementsAre(130, 121));
 }

@@ -41,7 +41,9 @@ LocalTraining make_served(LocalTraining (*make)()) {
 
 // Losses [step][worker] of synchronous training: one model, the mean of the workers' gradients.
 std::vector<std::vector<double>> simulate_synchronous(
-    LocalTraining (*make)(), OptimizerPtr (*optimizer_of)(const std::vector<at::Tensor>&), int workers,
+    LocalTraining (*make)(),
+    OptimizerPtr (*optimizer_of)(const std::vector<at::Tensor>&),
+    int workers,
     int64_t steps) {
   LocalTraining training = make_served(make);
   const std::vector<at::Tensor> parameters = training.net->parameters();
@@ -62,7 +64,8 @@ std::vector<std::vector<double>> simulate_synchronous(
         }
       }
     }
-    for (size_t i = 0; i < parameters.size(); ++i) parameters[i].mutable_grad() = sums[i] / workers;
+    for (size_t i = 0; i < parameters.size(); ++i)
+      parameters[i].mutable_grad() = sums[i] / workers;
     optimizer->step();
   }
   return losses;
@@ -86,7 +89,8 @@ struct ServedCase {
 };
 
 class SynchronousServerTest : public ::testing::TestWithParam<ServedCase> {};
-INSTANTIATE_TEST_SUITE_P(Courses, SynchronousServerTest,
+INSTANTIATE_TEST_SUITE_P(Courses,
+                         SynchronousServerTest,
                          ::testing::Values(ServedCase{"shm", local_mlp, make_served_sgd, 1, 2},
                                            ServedCase{"shm", local_mlp, make_served_adam, 2, 3},
                                            ServedCase{"shm", local_gpt, make_served_adam, 3, 2},
@@ -120,7 +124,8 @@ TEST_P(SynchronousServerTest, HasTheLossesOfSynchronousTraining) {
 }
 
 OptimizerPtr make_decaying_sgd(const std::vector<at::Tensor>& shard) {
-  return std::make_unique<torch::optim::SGD>(shard, torch::optim::SGDOptions(0.5).weight_decay(0.5));
+  return std::make_unique<torch::optim::SGD>(shard,
+                                             torch::optim::SGDOptions(0.5).weight_decay(0.5));
 }
 
 // 0: every worker has its gradient; 1: one of the two; 2: nobody; 3: frozen.
@@ -129,7 +134,8 @@ TEST(ParameterServer, LeavesParametersWithoutGradientsAsTheyAre) {
     const ParameterServerOptions options{.staleness = staleness};
     run_ranks(3, [&](ProcessGroup& group) {
       std::vector<at::Tensor> parameters;
-      for (int i = 0; i < 4; ++i) parameters.push_back(torch::ones({2}).requires_grad_(i < 3));
+      for (int i = 0; i < 4; ++i)
+        parameters.push_back(torch::ones({2}).requires_grad_(i < 3));
       if (keeps_parameters(group, options)) {
         ParameterServer(parameters, group, make_decaying_sgd, options).serve();
         EXPECT_TRUE(parameters[0].lt(0.5).all().item<bool>());
@@ -144,7 +150,8 @@ TEST(ParameterServer, LeavesParametersWithoutGradientsAsTheyAre) {
       ParameterClient client(parameters, group, options);
       client.pull();
       parameters[0].mutable_grad() = torch::ones({2});
-      if (group.rank() == 1) parameters[1].mutable_grad() = torch::ones({2});
+      if (group.rank() == 1)
+        parameters[1].mutable_grad() = torch::ones({2});
       client.push();
       client.finish();
     });
@@ -155,13 +162,15 @@ TEST(ParameterServer, AnOptimizerThatNeedsAClosureIsRefused) {
   const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
     const std::vector<at::Tensor> parameters{torch::ones({2})};
     if (keeps_parameters(group, {}))
-      ParameterServer(parameters, group,
-                      [](const auto& shard) { return std::make_unique<torch::optim::LBFGS>(shard, 1.0); });
+      ParameterServer(parameters, group, [](const auto& shard) {
+        return std::make_unique<torch::optim::LBFGS>(shard, 1.0);
+      });
     else
       ParameterClient(parameters, group);
     group.shutdown();
   });
-  for (const auto& failure : failures) EXPECT_THAT(message_of(failure), HasSubstr("got LBFGS"));
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure), HasSubstr("got LBFGS"));
 }
 
 TEST(ParameterServer, WithoutStalenessHasTheLossesOfDistributedDataParallel) {
@@ -191,8 +200,8 @@ TEST(ParameterServer, WithoutStalenessHasTheLossesOfDistributedDataParallel) {
     const OptimizerPtr optimizer = make_served_sgd(net->parameters());
     for (int64_t step = 0; step < 10; ++step) {
       optimizer->zero_grad();
-      at::Tensor loss =
-          loss_of([&](const at::Tensor& inputs) { return ddp.forward(inputs); }, group.rank(), step);
+      at::Tensor loss = loss_of(
+          [&](const at::Tensor& inputs) { return ddp.forward(inputs); }, group.rank(), step);
       loss.backward();
       optimizer->step();
       reduced[group.rank()].push_back(loss.item<double>());
@@ -231,11 +240,13 @@ ParameterServerReport run_uneven(int64_t staleness, int64_t steps, int64_t begin
     }
     ParameterClient client({weight}, group, options);
     weight.mutable_grad() = torch::ones({4});
-    if (group.rank() == 2) ahead.get_future().wait();
+    if (group.rank() == 2)
+      ahead.get_future().wait();
     for (int64_t step = 1; step <= steps; ++step) {
       client.pull();
       client.push();
-      if (group.rank() == 1 && step == begins_after) ahead.set_value();
+      if (group.rank() == 1 && step == begins_after)
+        ahead.set_value();
     }
     client.finish();
   });
@@ -260,13 +271,15 @@ TEST(ParameterServer, DividesTheLearningRateByStaleness) {
       };
       ParameterServer server({weight}, group, make, options);
       EXPECT_EQ(server.serve().largest_staleness, 1);
-      EXPECT_TRUE(torch::equal(weight, torch::full({2}, -1.5)));  // 1 of worker 1, a half of worker 0
+      EXPECT_TRUE(
+          torch::equal(weight, torch::full({2}, -1.5)));  // 1 of worker 1, a half of worker 0
       EXPECT_EQ(server.optimizer().param_groups()[0].options().get_lr(), 1);
       return;
     }
     ParameterClient client({weight}, group, options);
     weight.mutable_grad() = torch::ones({2});
-    if (group.rank() == 2) first_has_pulled.get_future().wait();
+    if (group.rank() == 2)
+      first_has_pulled.get_future().wait();
     client.pull();
     if (group.rank() == 1) {
       first_has_pulled.set_value();
@@ -274,14 +287,17 @@ TEST(ParameterServer, DividesTheLearningRateByStaleness) {
     }
     client.push();
     client.pull();  // answered after the push
-    if (group.rank() == 2) second_has_pushed.set_value();
+    if (group.rank() == 2)
+      second_has_pushed.set_value();
     client.finish();
   });
 }
 
 class ParameterServerTest : public ::testing::TestWithParam<std::tuple<const char*, int64_t>> {};
-INSTANTIATE_TEST_SUITE_P(Backends, ParameterServerTest,
-                         ::testing::Combine(::testing::Values("shm", "gloo"), ::testing::Values(0, 3)));
+INSTANTIATE_TEST_SUITE_P(Backends,
+                         ParameterServerTest,
+                         ::testing::Combine(::testing::Values("shm", "gloo"),
+                                            ::testing::Values(0, 3)));
 
 TEST_P(ParameterServerTest, GoesOnWithoutAWorkerThatDies) {
   const auto [backend, staleness] = GetParam();
@@ -298,7 +314,8 @@ TEST_P(ParameterServerTest, GoesOnWithoutAWorkerThatDies) {
         }
         ParameterClient client(training.net->parameters(), group, options);
         for (int64_t step = 0; step < 12; ++step) {
-          if (group.rank() == 3 && step == 4) throw std::runtime_error("out of fuel");
+          if (group.rank() == 3 && step == 4)
+            throw std::runtime_error("out of fuel");
           served_step(training, client, group.rank(), step);
         }
         client.finish();
@@ -324,20 +341,24 @@ TEST_P(ParameterServerTest, ADeadServerIsAClearFailureOnEveryWorker) {
         if (keeps_parameters(group, options)) {
           ParameterServer server(training.net->parameters(), group, make_served_sgd, options);
           server.serve([&](torch::optim::Optimizer&, int64_t update) {
-            if (group.rank() == 1 && update == 3) throw std::runtime_error("the disk is full");
+            if (group.rank() == 1 && update == 3)
+              throw std::runtime_error("the disk is full");
           });
           return;
         }
         ParameterClient client(training.net->parameters(), group, options);
-        for (int64_t step = 0; step < 1000; ++step) served_step(training, client, group.rank(), step);
+        for (int64_t step = 0; step < 1000; ++step)
+          served_step(training, client, group.rank(), step);
         client.finish();
       },
       {.backend = backend});
-  EXPECT_THAT(message_of(failures[0]), HasSubstr("expected a worker to finish, got none: ranks 2, 3"));
+  EXPECT_THAT(message_of(failures[0]),
+              HasSubstr("expected a worker to finish, got none: ranks 2, 3"));
   EXPECT_EQ(message_of(failures[1]), "the disk is full");
   for (const int worker : {2, 3}) {
     EXPECT_THAT(message_of(failures[worker]),
-                AllOf(HasSubstr("ParameterClient: "), HasSubstr(cat("on rank ", worker)),
+                AllOf(HasSubstr("ParameterClient: "),
+                      HasSubstr(cat("on rank ", worker)),
                       HasSubstr("expected server rank 1 to answer")));
   }
 }
@@ -358,14 +379,16 @@ TEST(ParameterServer, SendsWhatTheFormulaSays) {
                 sent -= tcp_bytes_sent();
                 group.barrier();
                 server.serve([&](torch::optim::Optimizer&, int64_t update) {
-                  if (update + 1 != kSteps) return;
+                  if (update + 1 != kSteps)
+                    return;
                   sent += tcp_bytes_sent();
                   has_counted.set_value();
                 });
                 return;
               }
               ParameterClient client(weights, group, options);
-              for (const at::Tensor& weight : weights) weight.mutable_grad() = torch::ones({100'000});
+              for (const at::Tensor& weight : weights)
+                weight.mutable_grad() = torch::ones({100'000});
               group.barrier();
               for (int64_t step = 0; step < kSteps; ++step) {
                 client.pull();
@@ -377,7 +400,8 @@ TEST(ParameterServer, SendsWhatTheFormulaSays) {
             {.backend = "gloo"});
   const double formula = 2.0 * 800'000;
   const double counted = static_cast<double>(sent) / kWorkers / kSteps;
-  std::cout << "counted " << counted << " B a worker and step, both ways; formula " << formula << "\n";
+  std::cout << "counted " << counted << " B a worker and step, both ways; formula " << formula
+            << "\n";
   EXPECT_NEAR(counted / formula, 1, 0.01);
 }
 

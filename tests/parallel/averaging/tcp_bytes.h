@@ -1,5 +1,5 @@
-// What this process has sent over TCP, by the kernel's count: the traffic of ranks that are its threads and
-// talk over Gloo.
+// What this process has sent over TCP, by the kernel's count: the traffic of ranks that are its
+// threads and talk over Gloo.
 #pragma once
 
 #include <dirent.h>
@@ -12,8 +12,8 @@
 
 namespace muster::testing {
 
-// Over the connections that are open now; a difference of two is the traffic between them. Acknowledgements
-// and headers do not count.
+// Over the connections that are open now; a difference of two is the traffic between them.
+// Acknowledgements and headers do not count.
 inline int64_t tcp_bytes_sent() {
   int64_t sum = 0;
   DIR* const folder = ::opendir("/proc/self/fd");

@@ -1,5 +1,5 @@
-// A tied weight of a pipeline, whose stages have two names for it, in checkpoints: plain models go on from
-// them, be it there under one name or two; and back.
+// A tied weight of a pipeline, whose stages have two names for it, in checkpoints: plain models go
+// on from them, be it there under one name or two; and back.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -28,7 +28,8 @@ struct TiedWordsImpl : torch::nn::Module {
       : token(register_module("token", torch::nn::Embedding(7, 4))),
         mid(register_module("mid", torch::nn::Linear(4, 4))),
         head(token->weight) {
-    if (names_head) register_module("head", head);
+    if (names_head)
+      register_module("head", head);
   }
   torch::Tensor forward(const torch::Tensor& words) { return head(torch::tanh(mid(token(words)))); }
   std::vector<torch::Tensor> trained() { return {token->weight, mid->weight, mid->bias}; }
@@ -40,7 +41,8 @@ TORCH_MODULE(TiedWords);
 
 struct WordsStageImpl : torch::nn::Module {
   explicit WordsStageImpl(const torch::nn::Embedding& words)
-      : token(register_module("token", words)), mid(register_module("mid", torch::nn::Linear(4, 4))) {}
+      : token(register_module("token", words)),
+        mid(register_module("mid", torch::nn::Linear(4, 4))) {}
   torch::Tensor forward(const torch::Tensor& words) { return torch::tanh(mid(token(words))); }
   torch::nn::Embedding token;
   torch::nn::Linear mid;
@@ -48,7 +50,8 @@ struct WordsStageImpl : torch::nn::Module {
 TORCH_MODULE(WordsStage);
 
 struct HeadStageImpl : torch::nn::Module {
-  explicit HeadStageImpl(const torch::Tensor& weight) : head(register_module("head", WordHead(weight))) {}
+  explicit HeadStageImpl(const torch::Tensor& weight)
+      : head(register_module("head", WordHead(weight))) {}
   torch::Tensor forward(const torch::Tensor& x) { return head(x); }
   WordHead head;
 };
@@ -58,13 +61,15 @@ torch::Tensor words_loss(const torch::Tensor& logits, const torch::Tensor& targe
   return torch::cross_entropy_loss(logits, targets);
 }
 
-const torch::Tensor kWords = torch::arange(8).remainder(7), kNextWords = torch::arange(8).mul(3).remainder(7);
+const torch::Tensor kWords = torch::arange(8).remainder(7),
+                    kNextWords = torch::arange(8).mul(3).remainder(7);
 
 CheckpointsOptions words_options(const std::string& folder) {
   return {.folder = folder, .keep_last = 0, .resume = true};
 }
 
-// Ranks are threads, and torch's generator is theirs together. Every way begins with weights of its own.
+// Ranks are threads, and torch's generator is theirs together. Every way begins with weights of its
+// own.
 template <class Make>
 auto seeded(uint64_t seed, Make make) {
   static std::mutex mutex;
@@ -90,8 +95,12 @@ void step_plain(const std::string& folder, int64_t step, bool names_head) {
   });
 }
 
-const TakesStep kOneName = [](const auto& folder, int64_t step) { step_plain(folder, step, false); };
-const TakesStep kTwoNames = [](const auto& folder, int64_t step) { step_plain(folder, step, true); };
+const TakesStep kOneName = [](const auto& folder, int64_t step) {
+  step_plain(folder, step, false);
+};
+const TakesStep kTwoNames = [](const auto& folder, int64_t step) {
+  step_plain(folder, step, true);
+};
 
 // The words on the first rank; the head, a copy of their weight, on the last.
 const TakesStep kInStages = [](const std::string& folder, int64_t step) {
@@ -99,7 +108,8 @@ const TakesStep kInStages = [](const std::string& folder, int64_t step) {
     WordsStage words = seeded(3, [] { return WordsStage(torch::nn::Embedding(7, 4)); });
     HeadStage head(words->token->weight.detach().clone());
     const bool is_first = group.rank() == 0;
-    Pipeline pipeline({is_first ? PipelineStage(words) : PipelineStage(head)}, group,
+    Pipeline pipeline({is_first ? PipelineStage(words) : PipelineStage(head)},
+                      group,
                       {.schedule = one_f_one_b(2, 2), .loss = words_loss});
     pipeline.tie(is_first ? words->token->weight : head->head->weight);
     AdamW optimizer(pipeline.parameters(), 0.1);
@@ -116,7 +126,8 @@ const TakesStep kInStages = [](const std::string& folder, int64_t step) {
 std::vector<torch::Tensor> after_steps(const std::vector<TakesStep>& ways) {
   const test::TempFolder folder;
   int64_t step = 0;
-  for (const TakesStep& way : ways) way(folder.path(), ++step);
+  for (const TakesStep& way : ways)
+    way(folder.path(), ++step);
   std::vector<torch::Tensor> trained;
   run_ranks(1, [&](ProcessGroup& group) {
     TiedWords net(false);
@@ -135,7 +146,8 @@ TEST(PipelineCheckpoints, ATiedWeightWithTwoNamesGoesOnInPlainModelsAndBack) {
                            std::vector{kOneName, kInStages, kTwoNames, kInStages, kOneName},
                            std::vector{kOneName, kInStages, kInStages, kTwoNames, kInStages}}) {
     const auto own = after_steps(ways);
-    const auto& reference = ways.size() == 4 ? expected : after_steps(std::vector(ways.size(), kOneName));
+    const auto& reference =
+        ways.size() == 4 ? expected : after_steps(std::vector(ways.size(), kOneName));
     for (size_t i = 0; i < own.size(); ++i)
       EXPECT_LT((own[i] - reference[i]).abs().max().item<double>(), 1e-5) << i;
   }

@@ -37,7 +37,8 @@ TORCH_MODULE(GptFront);
 struct GptBackImpl : torch::nn::Module {
   explicit GptBackImpl(Gpt of) : gpt(std::move(of)) {
     norm = register_module("norm", gpt->norm);
-    weight = register_parameter("weight", gpt->options.tied ? gpt->token->weight : gpt->head->weight);
+    weight =
+        register_parameter("weight", gpt->options.tied ? gpt->token->weight : gpt->head->weight);
   }
   at::Tensor forward(const at::Tensor& x) { return torch::linear(norm(x), weight); }
   Gpt gpt;
@@ -49,7 +50,8 @@ TORCH_MODULE(GptBack);
 // layers + 2 pieces.
 inline Pieces gpt_pieces(const Gpt& gpt) {
   Pieces pieces{GptFront(gpt)};
-  for (const auto& block : *gpt->blocks) pieces.emplace_back(std::dynamic_pointer_cast<GptBlockImpl>(block));
+  for (const auto& block : *gpt->blocks)
+    pieces.emplace_back(std::dynamic_pointer_cast<GptBlockImpl>(block));
   pieces.emplace_back(GptBack(gpt));
   return pieces;
 }
@@ -70,16 +72,19 @@ inline Pieces mlp_pieces(const torch::nn::Sequential& mlp) {
 
 inline Gpt make_gpt(bool tied = false) {
   torch::manual_seed(4);
-  return Gpt(GptOptions{.vocabulary = 29, .layers = 6, .heads = 2, .width = 16, .context = 8, .tied = tied});
+  return Gpt(GptOptions{
+      .vocabulary = 29, .layers = 6, .heads = 2, .width = 16, .context = 8, .tied = tied});
 }
 
 // Several pieces in a row.
 struct RowImpl : torch::nn::Module {
   explicit RowImpl(Pieces of) : pieces(std::move(of)) {
-    for (size_t i = 0; i < pieces.size(); ++i) register_module(std::to_string(i), pieces[i].module);
+    for (size_t i = 0; i < pieces.size(); ++i)
+      register_module(std::to_string(i), pieces[i].module);
   }
   at::Tensor forward(at::Tensor x) {
-    for (const auto& piece : pieces) x = piece.forward(x);
+    for (const auto& piece : pieces)
+      x = piece.forward(x);
     return x;
   }
   Pieces pieces;
@@ -100,7 +105,8 @@ inline std::vector<PipelineStage> stages_of(const Pieces& pieces, int rank, int 
 inline std::vector<Batch> number_batches(int count, int64_t rows) {
   torch::manual_seed(6);
   std::vector<Batch> batches;
-  for (int i = 0; i < count; ++i) batches.push_back({torch::randn({rows, 12}), torch::randn({rows, 5})});
+  for (int i = 0; i < count; ++i)
+    batches.push_back({torch::randn({rows, 12}), torch::randn({rows, 5})});
   return batches;
 }
 inline std::vector<Batch> text_batches(int count, int64_t rows) {
@@ -118,8 +124,10 @@ inline at::Tensor squared_error(const at::Tensor& output, const at::Tensor& targ
 }
 
 // The losses of a process that has the whole model and accumulates over the same micro-batches.
-inline std::vector<double> train_alone(const Pieces& pieces, const std::vector<at::Tensor>& parameters,
-                                       const PipelineLoss& loss_of, const std::vector<Batch>& batches,
+inline std::vector<double> train_alone(const Pieces& pieces,
+                                       const std::vector<at::Tensor>& parameters,
+                                       const PipelineLoss& loss_of,
+                                       const std::vector<Batch>& batches,
                                        int micro_batches) {
   torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(0.2).momentum(0.9));
   std::vector<double> losses;
@@ -128,7 +136,8 @@ inline std::vector<double> train_alone(const Pieces& pieces, const std::vector<a
     at::Tensor sum;
     for (int i = 0; i < micro_batches; ++i) {
       at::Tensor x = batch.x.chunk(micro_batches)[static_cast<size_t>(i)];
-      for (const auto& piece : pieces) x = piece.forward(x);
+      for (const auto& piece : pieces)
+        x = piece.forward(x);
       const auto loss = loss_of(x, batch.y.chunk(micro_batches)[static_cast<size_t>(i)]);
       (loss / micro_batches).backward();
       sum = sum.defined() ? sum + loss.detach() : loss.detach();
@@ -139,7 +148,8 @@ inline std::vector<double> train_alone(const Pieces& pieces, const std::vector<a
   return losses;
 }
 
-inline std::vector<double> train_in_pipeline(Pipeline& pipeline, const std::vector<Batch>& batches) {
+inline std::vector<double> train_in_pipeline(Pipeline& pipeline,
+                                             const std::vector<Batch>& batches) {
   torch::optim::SGD optimizer(pipeline.parameters(), torch::optim::SGDOptions(0.2).momentum(0.9));
   std::vector<double> losses;
   for (const Batch& batch : batches) {

@@ -1,5 +1,6 @@
-// Stages that do not train everything: frozen ones, some that look away from their input, or share a weight,
-// or write into a batch; and steps whose gradients add up. Each schedule gives the gradients of one process.
+// Stages that do not train everything: frozen ones, some that look away from their input, or share
+// a weight, or write into a batch; and steps whose gradients add up. Each schedule gives the
+// gradients of one process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +28,8 @@ at::Tensor odd_loss(const at::Tensor& output, const at::Tensor& target) {
 
 // A module of one function and its weights.
 struct FunctionImpl : torch::nn::Module {
-  FunctionImpl(std::function<at::Tensor(const at::Tensor&)> of, const std::vector<at::Tensor>& weights)
+  FunctionImpl(std::function<at::Tensor(const at::Tensor&)> of,
+               const std::vector<at::Tensor>& weights)
       : function(std::move(of)) {
     for (size_t i = 0; i < weights.size(); ++i)
       register_parameter(std::to_string(i), weights[i], weights[i].requires_grad());
@@ -52,11 +54,13 @@ using Halves = std::function<std::vector<Function>()>;
 std::vector<at::Tensor> gradients_of(const std::vector<Function>& stages) {
   std::vector<at::Tensor> gradients;
   for (const Function& stage : stages)
-    for (const at::Tensor& weight : stage->parameters()) gradients.push_back(weight.grad());
+    for (const at::Tensor& weight : stage->parameters())
+      gradients.push_back(weight.grad());
   return gradients;
 }
 
-const at::Tensor kOddX = tensor_numbers({8, kOddWidth}, 1), kOddY = tensor_numbers({8, kOddWidth}, 2);
+const at::Tensor kOddX = tensor_numbers({8, kOddWidth}, 1),
+                 kOddY = tensor_numbers({8, kOddWidth}, 2);
 
 std::vector<at::Tensor> one_process(const Halves& make) {
   const auto stages = make();
@@ -64,12 +68,15 @@ std::vector<at::Tensor> one_process(const Halves& make) {
   return gradients_of(stages);
 }
 
-std::vector<at::Tensor> two_ranks(const Halves& make, const PipelineSchedule& schedule, bool recompute) {
+std::vector<at::Tensor> two_ranks(const Halves& make,
+                                  const PipelineSchedule& schedule,
+                                  bool recompute) {
   const auto stages = make();
   const at::Tensor x = kOddX.clone();
   run_ranks(2, [&](ProcessGroup& group) {
     at::set_num_threads(1);
-    Pipeline pipeline({stages[static_cast<size_t>(group.rank())]}, group,
+    Pipeline pipeline({stages[static_cast<size_t>(group.rank())]},
+                      group,
                       {.schedule = schedule, .loss = odd_loss, .recompute = recompute});
     pipeline.step(x, kOddY);
   });
@@ -104,8 +111,9 @@ TEST(PipelineOddStages, AFrozenFirstStageTrainsNothing) {
 TEST(PipelineOddStages, AStageMayLookAwayFromItsInput) {
   expect_one_process_gradients([] {
     const auto a = odd_weight(3), b = odd_weight(4);
-    return std::vector{function_stage([a](const at::Tensor& x) { return x.matmul(a).tanh(); }, {a}),
-                       function_stage([b](const at::Tensor& x) { return x.detach().matmul(b).tanh(); }, {b})};
+    return std::vector{
+        function_stage([a](const at::Tensor& x) { return x.matmul(a).tanh(); }, {a}),
+        function_stage([b](const at::Tensor& x) { return x.detach().matmul(b).tanh(); }, {b})};
   });
 }
 
@@ -136,7 +144,9 @@ TEST(PipelineOddStages, AStageMayBeginInPlace) {
 }
 
 TEST(PipelineOddStages, AStageOfTheSameRankMayBeginInPlace) {
-  const auto weights = [] { return std::vector{odd_weight(3), odd_weight(4)}; };
+  const auto weights = [] {
+    return std::vector{odd_weight(3), odd_weight(4)};
+  };
   const auto whole = weights();
   odd_loss(torch::relu(kOddX.matmul(whole[0])).matmul(whole[1]), kOddY).backward();
   const auto mine = weights();
@@ -145,9 +155,11 @@ TEST(PipelineOddStages, AStageOfTheSameRankMayBeginInPlace) {
       at::Tensor rectified = x;
       return rectified.relu_().matmul(mine[1]);
     };
-    Pipeline pipeline({function_stage([&](const at::Tensor& x) { return x.matmul(mine[0]); }, {mine[0]}),
-                       function_stage(in_place, {mine[1]})},
-                      group, {.schedule = interleaved(1, 2, 2), .loss = odd_loss});
+    Pipeline pipeline(
+        {function_stage([&](const at::Tensor& x) { return x.matmul(mine[0]); }, {mine[0]}),
+         function_stage(in_place, {mine[1]})},
+        group,
+        {.schedule = interleaved(1, 2, 2), .loss = odd_loss});
     pipeline.step(kOddX, kOddY);
   });
   for (size_t i = 0; i < whole.size(); ++i)
@@ -160,19 +172,24 @@ TEST(PipelineOddStages, AStageThatDependsOnNothingIsRefused) {
                            function_stage([](const at::Tensor& x) { return x.detach() * 2; }, {})};
   for (const auto& schedule : {one_f_one_b(2, 4), zero_bubble(2, 4)}) {
     const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
-      Pipeline pipeline({stages[static_cast<size_t>(group.rank())]}, group,
+      Pipeline pipeline({stages[static_cast<size_t>(group.rank())]},
+                        group,
                         {.schedule = schedule, .loss = odd_loss});
       pipeline.step(kOddX, kOddY);
     });
-    EXPECT_THAT(message_of(failures[1]), HasSubstr("got one that depends on neither")) << schedule.name;
+    EXPECT_THAT(message_of(failures[1]), HasSubstr("got one that depends on neither"))
+        << schedule.name;
   }
 }
 
 // As one process's, where nothing takes the gradients away in between.
 TEST(PipelineOddStages, GradientsOfTiedWeightsAddUpOverSteps) {
-  const auto tied_weights = [] { return std::vector{odd_weight(3), odd_weight(3)}; };
+  const auto tied_weights = [] {
+    return std::vector{odd_weight(3), odd_weight(3)};
+  };
   const at::Tensor whole = odd_weight(3);
-  for (int step = 0; step < 3; ++step) odd_loss(kOddX.matmul(whole).tanh().matmul(whole), kOddY).backward();
+  for (int step = 0; step < 3; ++step)
+    odd_loss(kOddX.matmul(whole).tanh().matmul(whole), kOddY).backward();
   const auto copies = tied_weights();
   const at::Tensor frozen = odd_weight(5, /*trained=*/false);
   run_ranks(2, [&](ProcessGroup& group) {
@@ -180,12 +197,15 @@ TEST(PipelineOddStages, GradientsOfTiedWeightsAddUpOverSteps) {
     const auto of = [=](const at::Tensor& x) {
       return group.rank() == 0 ? x.matmul(mine).tanh() : x.matmul(mine);
     };
-    Pipeline pipeline({function_stage(of, {mine})}, group, {.schedule = one_f_one_b(2, 4), .loss = odd_loss});
+    Pipeline pipeline(
+        {function_stage(of, {mine})}, group, {.schedule = one_f_one_b(2, 4), .loss = odd_loss});
     pipeline.tie(mine);
     pipeline.tie(group.rank() == 0 ? frozen : frozen.clone());
-    for (int step = 0; step < 3; ++step) pipeline.step(kOddX, kOddY);
+    for (int step = 0; step < 3; ++step)
+      pipeline.step(kOddX, kOddY);
   });
-  for (const at::Tensor& copy : copies) EXPECT_LT(tensor_difference(copy.grad(), whole.grad()), 1e-12);
+  for (const at::Tensor& copy : copies)
+    EXPECT_LT(tensor_difference(copy.grad(), whole.grad()), 1e-12);
   EXPECT_FALSE(frozen.grad().defined());
 }
 
@@ -197,26 +217,34 @@ TEST(PipelineOddStages, ReplicasAverageAWeightThatTwoStagesOfARankHave) {
   run_ranks(2, [&](ProcessGroup& group) {
     Mesh mesh(group, {{"dp", 2}, {"pp", 1}});
     const at::Tensor mine = weights[static_cast<size_t>(group.rank())];
-    Pipeline pipeline({function_stage([=](const at::Tensor& x) { return x.matmul(mine).tanh(); }, {mine}),
-                       function_stage([=](const at::Tensor& x) { return x.matmul(mine); }, {mine})},
-                      mesh.group("pp"), {.schedule = interleaved(1, 2, 2), .loss = odd_loss});
+    Pipeline pipeline(
+        {function_stage([=](const at::Tensor& x) { return x.matmul(mine).tanh(); }, {mine}),
+         function_stage([=](const at::Tensor& x) { return x.matmul(mine); }, {mine})},
+        mesh.group("pp"),
+        {.schedule = interleaved(1, 2, 2), .loss = odd_loss});
     pipeline.average_over(mesh.group("dp"));
     EXPECT_THROW(pipeline.average_over(mesh.group("dp")), Error);
-    const auto half = [&](const at::Tensor& t) { return t.chunk(2)[static_cast<size_t>(mesh.rank("dp"))]; };
+    const auto half = [&](const at::Tensor& t) {
+      return t.chunk(2)[static_cast<size_t>(mesh.rank("dp"))];
+    };
     pipeline.step(half(kOddX), half(kOddY));
     mesh.shutdown();
   });
-  for (const at::Tensor& weight : weights) EXPECT_LT(tensor_difference(weight.grad(), whole.grad()), 1e-12);
+  for (const at::Tensor& weight : weights)
+    EXPECT_LT(tensor_difference(weight.grad(), whole.grad()), 1e-12);
 }
 
 TEST(PipelineOddStages, ARefusedEvaluationLeavesTrainingAsItIs) {
   const auto stages = std::vector{odd_weight(3), odd_weight(4)};
   run_ranks(2, [&](ProcessGroup& group) {
     const at::Tensor mine = stages[static_cast<size_t>(group.rank())];
-    Pipeline pipeline({function_stage([=](const at::Tensor& x) { return x.matmul(mine); }, {mine})}, group,
+    Pipeline pipeline({function_stage([=](const at::Tensor& x) { return x.matmul(mine); }, {mine})},
+                      group,
                       {.schedule = one_f_one_b(2, 4), .loss = odd_loss});
     pipeline.step(kOddX, kOddY);
-    const auto fewer = [](const at::Tensor& t) { return t.narrow(0, 0, 4); };
+    const auto fewer = [](const at::Tensor& t) {
+      return t.narrow(0, 0, 4);
+    };
     pipeline.evaluate(fewer(kOddX), fewer(kOddY));
     EXPECT_THROW(pipeline.evaluate(kOddX, kOddY), Error);
     pipeline.step(kOddX, kOddY);
@@ -229,7 +257,8 @@ TEST(PipelineOddStages, TheLossOfHalvesIsSummedInFloat) {
   run_ranks(2, [&](ProcessGroup& group) {
     const at::Tensor mine = stages[static_cast<size_t>(group.rank())];
     Pipeline pipeline(
-        {function_stage([=](const at::Tensor& x) { return x.matmul(mine); }, {mine})}, group,
+        {function_stage([=](const at::Tensor& x) { return x.matmul(mine); }, {mine})},
+        group,
         {.schedule = one_f_one_b(2, 4), .loss = [](const at::Tensor& y, const at::Tensor& target) {
            return odd_loss(y, target).to(at::kBFloat16);
          }});
@@ -263,7 +292,8 @@ TEST(PipelineOddStages, ZeroBubbleTakesStagesOfDividedTokens) {
           register_module("down", down);
         }
         at::Tensor forward(const at::Tensor& x) {
-          const auto y = sequence_layer_norm(norms[1], sequence_layer_norm(norms[0], x, tp) * 2, tp);
+          const auto y =
+              sequence_layer_norm(norms[1], sequence_layer_norm(norms[0], x, tp) * 2, tp);
           return x + sequence_layer_norm(norms[2], down(torch::tanh(up(y))), tp);
         }
         ProcessGroup tp;
@@ -275,9 +305,11 @@ TEST(PipelineOddStages, ZeroBubbleTakesStagesOfDividedTokens) {
       Pipeline pipeline({block}, mesh.group("pp"), {.schedule = schedule, .loss = odd_loss});
       const at::Tensor x =
           tensor_numbers({8, 4, kOddWidth}, 5).chunk(2, 1)[static_cast<size_t>(mesh.rank("tp"))];
-      for (int step = 0; step < 10; ++step) pipeline.step(x, x * 3);
+      for (int step = 0; step < 10; ++step)
+        pipeline.step(x, x * 3);
       std::vector<at::Tensor> all;
-      for (const at::Tensor& parameter : pipeline.parameters()) all.push_back(parameter.grad().flatten());
+      for (const at::Tensor& parameter : pipeline.parameters())
+        all.push_back(parameter.grad().flatten());
       sums[static_cast<size_t>(group.rank())] = torch::cat(all);
       mesh.shutdown();
     });
@@ -295,9 +327,10 @@ TEST(PipelineOddStages, RecomputationDrawsASequencesMasksAgain) {
     run_ranks(1, [&](ProcessGroup& group) {
       torch::manual_seed(8);
       SequenceDropout dropout(0.5, group);
-      auto stage =
-          function_stage([=](const at::Tensor& x) mutable { return dropout(x.matmul(weight)); }, {weight});
-      Pipeline pipeline({stage}, group, {.schedule = gpipe(1, 4), .loss = odd_loss, .recompute = recompute});
+      auto stage = function_stage(
+          [=](const at::Tensor& x) mutable { return dropout(x.matmul(weight)); }, {weight});
+      Pipeline pipeline(
+          {stage}, group, {.schedule = gpipe(1, 4), .loss = odd_loss, .recompute = recompute});
       pipeline.step(kOddX, kOddY);
     });
     return weight.grad();

@@ -1,5 +1,5 @@
-// Steps of a pipeline whose gradients are scaled, and add up: those of one step over the joined batch. With
-// fp16's loss scale all stages leave out a step that one of them cannot take.
+// Steps of a pipeline whose gradients are scaled, and add up: those of one step over the joined
+// batch. With fp16's loss scale all stages leave out a step that one of them cannot take.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -19,7 +19,9 @@ using ::testing::HasSubstr;
 struct HalfNetImpl : torch::nn::Module {
   HalfNetImpl(const at::Tensor& value, bool bends)
       : weight(register_parameter("weight", value)), bends(bends) {}
-  at::Tensor forward(const at::Tensor& x) { return bends ? x.matmul(weight).tanh() : x.matmul(weight); }
+  at::Tensor forward(const at::Tensor& x) {
+    return bends ? x.matmul(weight).tanh() : x.matmul(weight);
+  }
   at::Tensor weight;
   bool bends;
 };
@@ -45,10 +47,13 @@ std::vector<at::Tensor> summed_gradients(int replicas, int steps, bool tied, dou
     Mesh mesh(group, {{"dp", replicas}, {"pp", 2}});
     const int stage = mesh.rank("pp");
     HalfNet net = half_net(stage);
-    Pipeline pipeline({net}, mesh.group("pp"),
+    Pipeline pipeline({net},
+                      mesh.group("pp"),
                       {.schedule = one_f_one_b(2, 2), .loss = distance, .share_loss = true});
-    if (tied) pipeline.tie(net->weight);
-    if (replicas > 1) pipeline.average_over(mesh.group("dp"));
+    if (tied)
+      pipeline.tie(net->weight);
+    if (replicas > 1)
+      pipeline.average_over(mesh.group("dp"));
     for (int step = 0; step < steps; ++step) {
       const auto part = [&](const at::Tensor& whole) {
         return whole.chunk(replicas)[static_cast<size_t>(mesh.rank("dp"))].chunk(
@@ -58,7 +63,8 @@ std::vector<at::Tensor> summed_gradients(int replicas, int steps, bool tied, dou
           pipeline.step(part(kX), part(kY), {.scale = scale / steps, .reduce = step + 1 == steps});
       EXPECT_LT(loss.item<double>(), 3);  // without the scale
     }
-    if (mesh.rank("dp") == 0) gradients[static_cast<size_t>(stage)] = net->weight.grad().clone();
+    if (mesh.rank("dp") == 0)
+      gradients[static_cast<size_t>(stage)] = net->weight.grad().clone();
     mesh.shutdown();
   });
   return gradients;
@@ -72,8 +78,10 @@ TEST(PipelineScale, GradientsOfStepsAddUpToThoseOfTheJoinedBatch) {
         for (const double scale : {1.0, 1024.0}) {
           const auto gradients = summed_gradients(replicas, steps, tied, scale);
           for (size_t stage = 0; stage < 2; ++stage)
-            EXPECT_LT((gradients[stage] / scale - expected[stage]).abs().max().item<double>(), 1e-12)
-                << replicas << " replicas, " << steps << " steps, scale " << scale << ", stage " << stage;
+            EXPECT_LT((gradients[stage] / scale - expected[stage]).abs().max().item<double>(),
+                      1e-12)
+                << replicas << " replicas, " << steps << " steps, scale " << scale << ", stage "
+                << stage;
         }
       }
     }
@@ -82,15 +90,17 @@ TEST(PipelineScale, GradientsOfStepsAddUpToThoseOfTheJoinedBatch) {
 
 TEST(PipelineScale, ReducingOnSomeRanksAloneIsRefusedOnAll) {
   const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
-    Pipeline pipeline({half_net(group.rank())}, group, {.schedule = one_f_one_b(2, 2), .loss = distance});
+    Pipeline pipeline(
+        {half_net(group.rank())}, group, {.schedule = one_f_one_b(2, 2), .loss = distance});
     pipeline.step(kX, kY, {.reduce = group.rank() == 1});
   });
   for (const auto& failure : failures)
-    EXPECT_THAT(message_of(failure), HasSubstr("expected .reduce alike on every rank, got true on 1 of 2"));
+    EXPECT_THAT(message_of(failure),
+                HasSubstr("expected .reduce alike on every rank, got true on 1 of 2"));
 }
 
-// An infinity in the gradients of one stage of one replica: every rank leaves out that step, and halves its
-// scale; the next one all take.
+// An infinity in the gradients of one stage of one replica: every rank leaves out that step, and
+// halves its scale; the next one all take.
 TEST(PipelineScale, AStepThatOneStageCannotTakeNoneTakes) {
   for (const int bad_rank : {0, 1, 2, 3}) {
     run_ranks(4, [&](ProcessGroup& group) {
@@ -105,7 +115,8 @@ TEST(PipelineScale, AStepThatOneStageCannotTakeNoneTakes) {
         optimizer.zero_grad();
         const at::Tensor before = net->weight.detach().clone();
         pipeline.step(x, y, {.scale = precision.scale_value()});
-        if (step == 1 && group.rank() == bad_rank) net->weight.mutable_grad()[2][3] = INFINITY;
+        if (step == 1 && group.rank() == bad_rank)
+          net->weight.mutable_grad()[2][3] = INFINITY;
         precision.unscale(optimizer);
         EXPECT_EQ(precision.step(optimizer), step != 1);
         precision.update();

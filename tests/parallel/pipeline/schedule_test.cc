@@ -34,7 +34,8 @@ struct Sizes {
 std::vector<Sizes> many_sizes() {
   std::vector<Sizes> all;
   for (int ranks = 1; ranks <= 6; ++ranks)
-    for (int micro_batches = 1; micro_batches <= 13; ++micro_batches) all.push_back({ranks, micro_batches});
+    for (int micro_batches = 1; micro_batches <= 13; ++micro_batches)
+      all.push_back({ranks, micro_batches});
   std::mt19937 random(5);
   for (int i = 0; i < 40; ++i)
     all.push_back({1 + static_cast<int>(random() % 24), 1 + static_cast<int>(random() % 90)});
@@ -47,7 +48,8 @@ TEST(PipelineSchedule, EverySizeIsValidWithTheIdleTimeAndThePeakOfTheory) {
     const PipelineTimes times{.forward = 3, .backward = 5};
     for (const auto& schedule : {gpipe(p, m), one_f_one_b(p, m)}) {
       const PipelineTimeline timeline = simulate(schedule, times);
-      for (const double idle : timeline.idle) EXPECT_EQ(idle, (p - 1) * (3 + 5)) << schedule.name;
+      for (const double idle : timeline.idle)
+        EXPECT_EQ(idle, (p - 1) * (3 + 5)) << schedule.name;
     }
     const PipelineSchedule zb = zero_bubble(p, m);
     const double zb_idle = simulate(zb, {.forward = 1, .input_grad = 1, .weight_grad = 1}).bubble();
@@ -73,7 +75,8 @@ TEST(PipelineSchedule, InterleavedDividesTheIdleTime) {
         const PipelineTimeline timeline = simulate(schedule, {.forward = 1, .backward = 2});
         EXPECT_EQ(timeline.bubble(), (p - 1) * 3);  // of stages that are 1 / v as long
         for (int rank = 0; rank < p; ++rank)
-          EXPECT_EQ(peak_held(schedule, rank), std::min(m * v, (v - 1) * p + 2 * (p - 1 - rank) + 1));
+          EXPECT_EQ(peak_held(schedule, rank),
+                    std::min(m * v, (v - 1) * p + 2 * (p - 1 - rank) + 1));
       }
     }
   }
@@ -82,11 +85,13 @@ TEST(PipelineSchedule, InterleavedDividesTheIdleTime) {
 
 // Gradients of a weight are added in the order of micro-batches, as one process adds them.
 TEST(PipelineSchedule, BackwardsComeInTheOrderOfMicroBatches) {
-  for (const auto& schedule : {gpipe(4, 8), one_f_one_b(4, 8), interleaved(4, 8, 3), zero_bubble(4, 8)}) {
+  for (const auto& schedule :
+       {gpipe(4, 8), one_f_one_b(4, 8), interleaved(4, 8, 3), zero_bubble(4, 8)}) {
     for (const auto& actions : schedule.actions) {
       std::vector<int> next(static_cast<size_t>(schedule.stages), 0);
       for (const PipelineAction& action : actions) {
-        if (action.kind != PipelineAction::Kind::backward && action.kind != PipelineAction::Kind::weight_grad)
+        if (action.kind != PipelineAction::Kind::backward &&
+            action.kind != PipelineAction::Kind::weight_grad)
           continue;
         EXPECT_EQ(action.micro_batch, next[static_cast<size_t>(action.stage)]++) << schedule.name;
       }
@@ -99,7 +104,8 @@ TEST(PipelineSchedule, WhatIsWrongIsNamed) {
   using Kind = PipelineAction::Kind;
   PipelineSchedule twice = one_f_one_b(2, 3);
   twice.actions[1].push_back({Kind::forward, 1, 2});
-  EXPECT_THAT(refusal([&] { check(twice); }), HasSubstr("2 F, 1 B, 0 I and 0 W of micro-batch 2 at stage 1"));
+  EXPECT_THAT(refusal([&] { check(twice); }),
+              HasSubstr("2 F, 1 B, 0 I and 0 W of micro-batch 2 at stage 1"));
   PipelineSchedule elsewhere = one_f_one_b(2, 3);
   elsewhere.actions[0][0].stage = 1;
   EXPECT_THAT(refusal([&] { check(elsewhere); }), HasSubstr("F0 of stage 1 on rank 0"));
@@ -108,10 +114,12 @@ TEST(PipelineSchedule, WhatIsWrongIsNamed) {
   EXPECT_THAT(refusal([&] { check(uneven); }), HasSubstr("3 stages, 2 ranks"));
   PipelineSchedule early = one_f_one_b(2, 3);
   std::swap(early.actions[0][0], early.actions[0][2]);  // B0 before F0
-  EXPECT_THAT(refusal([&] { check(early); }), HasSubstr("wait for ever: rank 0 at B0, rank 1 at F0"));
+  EXPECT_THAT(refusal([&] { check(early); }),
+              HasSubstr("wait for ever: rank 0 at B0, rank 1 at F0"));
   PipelineSchedule no_weights = zero_bubble(2, 2);
   no_weights.actions[0].pop_back();
-  EXPECT_THAT(refusal([&] { check(no_weights); }), HasSubstr("1 I and 0 W of micro-batch 1 at stage 0"));
+  EXPECT_THAT(refusal([&] { check(no_weights); }),
+              HasSubstr("1 I and 0 W of micro-batch 1 at stage 0"));
 }
 
 // Any swap of two neighbouring actions is either still valid or found; none ends the checker.

@@ -17,8 +17,11 @@ using ::testing::HasSubstr;
 
 torch::nn::Sequential uneven_model() {
   torch::manual_seed(1);
-  return torch::nn::Sequential(torch::nn::Linear(8, 256), torch::nn::Tanh(), torch::nn::Linear(256, 256),
-                               torch::nn::BatchNorm1d(256), torch::nn::Linear(256, 4));
+  return torch::nn::Sequential(torch::nn::Linear(8, 256),
+                               torch::nn::Tanh(),
+                               torch::nn::Linear(256, 256),
+                               torch::nn::BatchNorm1d(256),
+                               torch::nn::Linear(256, 4));
 }
 
 std::vector<LayerCost> costs_from(const std::vector<double>& seconds) {
@@ -34,15 +37,19 @@ double dearest_of(const StageCut& cut, const std::vector<LayerCost>& costs) {
   for (size_t stage = 0; stage < cut.begins.size(); ++stage) {
     const size_t end = stage + 1 < cut.begins.size() ? cut.begins[stage + 1] : costs.size();
     double sum = 0;
-    for (size_t i = cut.begins[stage]; i < end; ++i) sum += costs[i].seconds;
+    for (size_t i = cut.begins[stage]; i < end; ++i)
+      sum += costs[i].seconds;
     dearest = std::max(dearest, sum);
   }
   return dearest;
 }
 
 // By trying all cuts.
-double least_dearest(const std::vector<LayerCost>& costs, size_t stages, std::vector<size_t> begins = {}) {
-  if (begins.size() + 1 == stages) return dearest_of(cut_at(costs.size(), begins), costs);
+double least_dearest(const std::vector<LayerCost>& costs,
+                     size_t stages,
+                     std::vector<size_t> begins = {}) {
+  if (begins.size() + 1 == stages)
+    return dearest_of(cut_at(costs.size(), begins), costs);
   double least = 1e30;
   for (size_t next = begins.empty() ? 1 : begins.back() + 1; next < costs.size(); ++next) {
     auto longer = begins;
@@ -79,11 +86,13 @@ TEST(Stages, WhatCannotBeIsRefused) {
   const auto costs = costs_from({1, 2, 3});
   EXPECT_EQ(balanced_cut(costs, 2, 30), (StageCut{{0, 2}}));
   EXPECT_THAT(refused([&] { balanced_cut(costs, 2, 29); }), HasSubstr("do not fit into 2"));
-  EXPECT_THAT(refused([&] { balanced_cut(costs, 4); }), HasSubstr("1 to 3 stages of 3 layers, got 4"));
+  EXPECT_THAT(refused([&] { balanced_cut(costs, 4); }),
+              HasSubstr("1 to 3 stages of 3 layers, got 4"));
   EXPECT_THAT(refused([] { cut_at(5, {3, 3}); }), HasSubstr("got 0, 3, 3"));
   EXPECT_THAT(refused([] { cut_at(5, {5}); }), HasSubstr("from 0 to at most 4, got 0, 5"));
-  EXPECT_THAT(refused([] { Stages(uneven_model(), cut_at(5, {2}), std::vector<c10::Device>{at::kCPU}); }),
-              HasSubstr("a device for each of 2 stages, got 1"));
+  EXPECT_THAT(
+      refused([] { Stages(uneven_model(), cut_at(5, {2}), std::vector<c10::Device>{at::kCPU}); }),
+      HasSubstr("a device for each of 2 stages, got 1"));
   EXPECT_THAT(refused([] {
                 measure_costs(torch::nn::Sequential(torch::nn::Linear(2, 2), torch::nn::LSTM(2, 2)),
                               torch::ones({3, 2}));

@@ -23,7 +23,8 @@ struct LayeredMlpImpl : torch::nn::Module {
   std::vector<FullyShardedModule<std::shared_ptr<torch::nn::LinearImpl>>> layers;
 };
 
-// What remains of the GPT (vectors of tokens and places, the last norm, the head) is the outer module's.
+// What remains of the GPT (vectors of tokens and places, the last norm, the head) is the outer
+// module's.
 struct BlockedGptImpl : torch::nn::Module {
   BlockedGptImpl(Gpt gpt_, FullySharded& sharded) : gpt(register_module("gpt", std::move(gpt_))) {
     for (const auto& block : *gpt->blocks)
@@ -31,7 +32,8 @@ struct BlockedGptImpl : torch::nn::Module {
   }
   torch::Tensor forward(const torch::Tensor& tokens) {
     auto x = gpt->token(tokens) + gpt->position.narrow(0, 0, tokens.size(1));
-    for (auto& block : blocks) x = block(x);
+    for (auto& block : blocks)
+      x = block(x);
     return gpt->head(gpt->norm(x));
   }
   Gpt gpt;

@@ -1,4 +1,5 @@
-// Which modules can be wrapped, what their forwards may return, and how their parts come to an optimizer.
+// Which modules can be wrapped, what their forwards may return, and how their parts come to an
+// optimizer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -22,7 +23,8 @@ using torch::optim::SGDOptions;
 
 Linear linear_of_ones(int64_t size = 3) {
   Linear layer(size, size);
-  for (const at::Tensor& parameter : layer->parameters()) parameter.data().fill_(1);
+  for (const at::Tensor& parameter : layer->parameters())
+    parameter.data().fill_(1);
   return layer;
 }
 
@@ -38,7 +40,8 @@ std::string error_of(const std::function<void()>& function) {
 // The example of docs/parallel/sharded.md.
 struct DocsBlockImpl : torch::nn::Module {
   DocsBlockImpl() : layer(register_module("layer", Linear(3, 3))) {
-    for (const at::Tensor& parameter : layer->parameters()) parameter.data().fill_(0.1);
+    for (const at::Tensor& parameter : layer->parameters())
+      parameter.data().fill_(0.1);
   }
   torch::Tensor forward(const torch::Tensor& x) { return torch::tanh(layer(x)); }
   Linear layer;
@@ -54,7 +57,8 @@ struct DocsNet : torch::nn::Module {
     }
   }
   torch::Tensor forward(torch::Tensor x) {
-    for (auto& block : blocks) x = block(x);
+    for (auto& block : blocks)
+      x = block(x);
     return x;
   }
   std::vector<FullyShardedModule<DocsBlock>> blocks;
@@ -83,8 +87,10 @@ TEST(FullyShardedModules, WrappedTwiceOrAfterTheOuterOneAreRefused) {
     FullySharded sharded(group);
     DocsBlock block;
     auto model = sharded.wrap(block);
-    EXPECT_THAT(error_of([&] { sharded.wrap(block); }), HasSubstr("wrap inner modules first, each once"));
-    EXPECT_THAT(error_of([&] { sharded.wrap(block->layer); }), HasSubstr("wrap inner modules first"));
+    EXPECT_THAT(error_of([&] { sharded.wrap(block); }),
+                HasSubstr("wrap inner modules first, each once"));
+    EXPECT_THAT(error_of([&] { sharded.wrap(block->layer); }),
+                HasSubstr("wrap inner modules first"));
   });
 }
 
@@ -165,7 +171,8 @@ TEST(FullyShardedModules, GroupsByShapeBecomeGroupsOfParts) {
   });
 }
 
-// A rank of three has no element of the bias; the parts' type is not the type that modules compute in.
+// A rank of three has no element of the bias; the parts' type is not the type that modules compute
+// in.
 TEST(FullyShardedModules, StateAndRatesAreGatheredFromRanksWithoutPieces) {
   run_ranks(3, [](ProcessGroup& group) {
     FullySharded sharded(group, {.compute_dtype = torch::kBFloat16});
@@ -180,8 +187,8 @@ TEST(FullyShardedModules, StateAndRatesAreGatheredFromRanksWithoutPieces) {
     sharded.gather_state(optimizer, plain);
     EXPECT_EQ(plain.param_groups()[0].options().get_lr(), 0.25);
     for (const at::Tensor& parameter : layer->parameters()) {
-      auto& state =
-          static_cast<torch::optim::SGDParamState&>(*plain.state().at(parameter.unsafeGetTensorImpl()));
+      auto& state = static_cast<torch::optim::SGDParamState&>(
+          *plain.state().at(parameter.unsafeGetTensorImpl()));
       EXPECT_EQ(state.momentum_buffer().scalar_type(), torch::kFloat);
       EXPECT_EQ(state.momentum_buffer().item<float>(), 1);
     }
@@ -199,8 +206,11 @@ TEST(FullyShardedModules, WhatReadsParametersWithoutMemorySaysSo) {
     auto model = sharded.wrap(layer);
     EXPECT_THAT(error_of([&] { Ema(*layer, 0.9); }), HasSubstr("whole_parameters()"));
     EXPECT_THAT(error_of([&] { before.update(); }), HasSubstr("whole_parameters()"));
-    EXPECT_THAT(error_of([&] { const auto averages = before.swap(); }), HasSubstr("whole_parameters()"));
-    EXPECT_THAT(error_of([&] { save_checkpoint({.directory = "/tmp/none"}, {*layer}, {.step = 1}, group); }),
+    EXPECT_THAT(error_of([&] { const auto averages = before.swap(); }),
+                HasSubstr("whole_parameters()"));
+    EXPECT_THAT(error_of([&] {
+                  save_checkpoint({.directory = "/tmp/none"}, {*layer}, {.step = 1}, group);
+                }),
                 HasSubstr("whole_parameters()"));
     const auto whole = sharded.whole_parameters();
     before.update();
@@ -214,9 +224,11 @@ TEST(FullyShardedModules, PartsAreNoWholeGradientsToClip) {
     model(torch::ones({1, 3})).sum().backward();
     EXPECT_THAT(error_of([&] { clip_grad_norm(sharded.parameters(), 1.0); }),
                 HasSubstr("clip_grad_norm of the sharded"));
-    EXPECT_THAT(error_of([&] { grad_norm(sharded.parameters()); }), HasSubstr("got sharded gradients"));
+    EXPECT_THAT(error_of([&] { grad_norm(sharded.parameters()); }),
+                HasSubstr("got sharded gradients"));
     Precision alone(torch::kCPU, "fp16"), together(torch::kCPU, {.type = "fp16", .group = group});
-    EXPECT_THAT(error_of([&] { alone.unscale(sharded.parameters()); }), HasSubstr("PrecisionOptions::group"));
+    EXPECT_THAT(error_of([&] { alone.unscale(sharded.parameters()); }),
+                HasSubstr("PrecisionOptions::group"));
     EXPECT_EQ(error_of([&] { together.unscale(sharded.parameters()); }), "nothing");
   });
 }
@@ -228,7 +240,8 @@ struct AgainFunction : torch::autograd::Function<AgainFunction> {
     explicit KeptBlock(Block* block) : block(block) {}
     Block* const block;
   };
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+  static torch::Tensor forward(torch::autograd::AutogradContext* context,
+                               const torch::Tensor& x,
                                Block* block) {
     context->save_for_backward({x});
     context->saved_data["block"] = c10::IValue::make_capsule(c10::make_intrusive<KeptBlock>(block));
@@ -255,7 +268,8 @@ TEST(FullyShardedModules, AForwardComputedAgainInABackwardGathersNothingTwice) {
     const auto step = [&](bool again) {
       const int64_t before = sharded.traffic().gathered;
       auto y = x;
-      for (auto& block : net.blocks) y = again ? AgainFunction::apply(y, &block) : block(y);
+      for (auto& block : net.blocks)
+        y = again ? AgainFunction::apply(y, &block) : block(y);
       head(y).sum().backward();
       return sharded.traffic().gathered - before;
     };

@@ -1,4 +1,5 @@
-// Parameters divided over ranks: the losses of a training that divides nothing, what lies where, and faults.
+// Parameters divided over ranks: the losses of a training that divides nothing, what lies where,
+// and faults.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -28,24 +29,28 @@ struct FullRun {
 
 torch::Tensor all_in_one(const torch::nn::Module& model) {
   std::vector<torch::Tensor> flat;
-  for (const auto& parameter : model.parameters()) flat.push_back(parameter.detach().flatten());
+  for (const auto& parameter : model.parameters())
+    flat.push_back(parameter.detach().flatten());
   return torch::cat(flat).clone();
 }
 
-// The biases of attention's keys, a third of those of qkv, change no loss: their gradients are rounding
-// errors.
+// The biases of attention's keys, a third of those of qkv, change no loss: their gradients are
+// rounding errors.
 torch::Tensor without_key_biases(const torch::nn::Module& model) {
   std::vector<torch::Tensor> flat;
   for (const auto& item : model.named_parameters()) {
     torch::Tensor values = item.value().detach().flatten().clone();
-    if (item.key().ends_with("qkv.bias")) values.chunk(3)[1].zero_();
+    if (item.key().ends_with("qkv.bias"))
+      values.chunk(3)[1].zero_();
     flat.push_back(values);
   }
   return torch::cat(flat);
 }
 
 template <class Model>
-std::vector<float> full_losses(ProcessGroup& group, Model& model, torch::optim::Optimizer& optimizer,
+std::vector<float> full_losses(ProcessGroup& group,
+                               Model& model,
+                               torch::optim::Optimizer& optimizer,
                                const std::function<ShardedBatch(int64_t)>& batch_of) {
   std::vector<float> losses;
   for (int64_t step = 0; step < kFullSteps; ++step) {
@@ -60,7 +65,9 @@ std::vector<float> full_losses(ProcessGroup& group, Model& model, torch::optim::
 }
 
 template <class Model>
-FullRun full_ddp(ProcessGroup& group, Model model, const std::function<ShardedBatch(int64_t)>& batch_of) {
+FullRun full_ddp(ProcessGroup& group,
+                 Model model,
+                 const std::function<ShardedBatch(int64_t)>& batch_of) {
   at::set_num_threads(1);
   DistributedDataParallel<Model> wrapped(model, group);
   AdamW optimizer(model->parameters(), 0.01);
@@ -111,9 +118,9 @@ void expect_same(const FullRun& expected, const FullRun& got) {
   EXPECT_TRUE(torch::equal(expected.parameters, got.parameters));
 }
 
-// Where three addends and more are added in another order, as Gloo's ring does in each of its chunks, which
-// are others here. (Of the parameters, the biases of attention's keys have gradients of rounding errors
-// alone, which Adam makes large.)
+// Where three addends and more are added in another order, as Gloo's ring does in each of its
+// chunks, which are others here. (Of the parameters, the biases of attention's keys have gradients
+// of rounding errors alone, which Adam makes large.)
 void expect_losses_near(const FullRun& expected, const FullRun& got) {
   EXPECT_LE(largest_difference(expected.losses, got.losses), 1e-6);
   EXPECT_LE((expected.without_key_biases - got.without_key_biases).abs().max().item<float>(), 5e-6);
@@ -124,17 +131,24 @@ struct FullCase {
   int ranks;
 };
 class FullyShardedTest : public ::testing::TestWithParam<FullCase> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, FullyShardedTest,
-                         ::testing::Values(FullCase{"shm", 1}, FullCase{"shm", 2}, FullCase{"shm", 3},
-                                           FullCase{"shm", 4}, FullCase{"gloo", 2}, FullCase{"gloo", 3}),
+INSTANTIATE_TEST_SUITE_P(Ranks,
+                         FullyShardedTest,
+                         ::testing::Values(FullCase{"shm", 1},
+                                           FullCase{"shm", 2},
+                                           FullCase{"shm", 3},
+                                           FullCase{"shm", 4},
+                                           FullCase{"gloo", 2},
+                                           FullCase{"gloo", 3}),
                          [](const auto& info) {
-                           return std::string(info.param.backend) + std::to_string(info.param.ranks);
+                           return std::string(info.param.backend) +
+                                  std::to_string(info.param.ranks);
                          });
 
 TEST_P(FullyShardedTest, LossesAreDdpsAndThoseOfOneProcess) {
   const auto [backend, ranks] = GetParam();
   const auto mlp = full_alone(sharded_mlp(), mlp_batch), gpt = full_alone(sharded_gpt(), gpt_batch);
-  const auto compare = std::string(backend) == "gloo" && ranks > 2 ? expect_losses_near : expect_same;
+  const auto compare =
+      std::string(backend) == "gloo" && ranks > 2 ? expect_losses_near : expect_same;
   run_ranks(ranks,
             [&](ProcessGroup& group) {
               const auto own_mlp = full_mlp(group, group), own_gpt = full_gpt(group, group);
@@ -165,7 +179,8 @@ TEST(FullySharded, ComputesInBfloat16WithPartsInFloat) {
   run_ranks(2, [](ProcessGroup& group) {
     const auto expected = full_gpt(group, group);
     for (const auto reduce : {at::kFloat, at::kBFloat16}) {
-      const auto got = full_gpt(group, group, {.compute_dtype = at::kBFloat16, .reduce_dtype = reduce});
+      const auto got =
+          full_gpt(group, group, {.compute_dtype = at::kBFloat16, .reduce_dtype = reduce});
       EXPECT_LE(largest_difference(expected.losses, got.losses), 0.03);
       EXPECT_GT(largest_difference(expected.losses, got.losses), 0);
       EXPECT_EQ(got.parameters.scalar_type(), at::kFloat);
@@ -175,7 +190,8 @@ TEST(FullySharded, ComputesInBfloat16WithPartsInFloat) {
 
 size_t whole_bytes(const torch::nn::Module& model) {
   size_t bytes = 0;
-  for (const auto& parameter : model.parameters()) bytes += parameter.storage().nbytes();
+  for (const auto& parameter : model.parameters())
+    bytes += parameter.storage().nbytes();
   return bytes;
 }
 
@@ -190,14 +206,16 @@ TEST(FullySharded, ParametersAndGradientsAreFreedBetweenSteps) {
     EXPECT_EQ(whole_bytes(*gpt->blocks), 0);
     loss.backward();
     EXPECT_EQ(whole_bytes(*gpt), 0);
-    for (const auto& parameter : gpt->parameters()) EXPECT_EQ(parameter.grad().storage().nbytes(), 0);
+    for (const auto& parameter : gpt->parameters())
+      EXPECT_EQ(parameter.grad().storage().nbytes(), 0);
     int64_t elements = 0;
     for (const auto& part : sharded.parameters()) {
       EXPECT_TRUE(part.grad().defined());
       elements += part.numel();
     }
     int64_t all = 0;
-    for (const auto& parameter : gpt->parameters()) all += parameter.numel();
+    for (const auto& parameter : gpt->parameters())
+      all += parameter.numel();
     EXPECT_LE(elements, all / 3 + 3);
     {
       const torch::NoGradGuard no_grad;
@@ -207,7 +225,8 @@ TEST(FullySharded, ParametersAndGradientsAreFreedBetweenSteps) {
     // The outer module is gathered once a step, the blocks twice; a gradient goes once.
     const ShardedTraffic traffic = sharded.traffic();
     int64_t blocks = 0;
-    for (const auto& parameter : gpt->blocks->parameters()) blocks += parameter.numel();
+    for (const auto& parameter : gpt->blocks->parameters())
+      blocks += parameter.numel();
     EXPECT_NEAR(static_cast<double>(traffic.gathered), 4.0 * (2 * all + blocks), 4 * 3 * 9);
     EXPECT_NEAR(static_cast<double>(traffic.scattered), 4.0 * all, 4 * 3 * 3);
   });
@@ -312,42 +331,51 @@ TEST(FullySharded, ARankThatEndsIsNamedOnTheOthers) {
       FullySharded sharded(group);
       auto model = sharded.wrap(std::make_shared<BlockedGptImpl>(sharded_gpt(), sharded));
       const auto batch = gpt_batch(0);
-      if (group.rank() == 1 && !in_backward) throw std::runtime_error("gone");
+      if (group.rank() == 1 && !in_backward)
+        throw std::runtime_error("gone");
       const auto loss = sharded_loss(model(batch.x), batch.y);
-      if (group.rank() == 1) throw std::runtime_error("gone");
+      if (group.rank() == 1)
+        throw std::runtime_error("gone");
       loss.backward();
     });
-    for (const size_t rank : {0, 2}) EXPECT_THAT(message_of(failures[rank]), HasSubstr("rank 1"));
+    for (const size_t rank : {0, 2})
+      EXPECT_THAT(message_of(failures[rank]), HasSubstr("rank 1"));
   }
 }
 
 TEST(FullySharded, WrongArgumentsAreRefusedOnEveryRank) {
-  const auto refused = [](const std::function<void(torch::nn::LinearImpl&, int)>& change, const char* says) {
+  const auto refused = [](const std::function<void(torch::nn::LinearImpl&, int)>& change,
+                          const char* says) {
     const auto failures = failures_of_ranks(3, [&](ProcessGroup& group) {
       auto layer = std::make_shared<torch::nn::LinearImpl>(3, 2);
       {
         const torch::NoGradGuard no_grad;
-        for (auto& parameter : layer->parameters()) parameter.fill_(1);
+        for (auto& parameter : layer->parameters())
+          parameter.fill_(1);
       }
       change(*layer, group.rank());
       FullySharded sharded(group);
       sharded.wrap(layer);
       group.shutdown();
     });
-    for (const auto& failure : failures) EXPECT_THAT(message_of(failure), HasSubstr(says));
+    for (const auto& failure : failures)
+      EXPECT_THAT(message_of(failure), HasSubstr(says));
   };
   refused(
       [](auto& layer, int rank) {
         const torch::NoGradGuard no_grad;
-        if (rank == 1) layer.weight.fill_(2);
+        if (rank == 1)
+          layer.weight.fill_(2);
       },
       "on rank 1");
   refused(
       [](auto& layer, int rank) {
-        if (rank == 2) layer.bias.set_data(torch::ones({2}, at::kDouble));
+        if (rank == 2)
+          layer.bias.set_data(torch::ones({2}, at::kDouble));
       },
       "of one type in a module, got Float and Double (rank 2)");
-  refused([](auto& layer, int) { layer.bias.set_data(torch::ones({2}, at::kBFloat16)); }, "of one type");
+  refused([](auto& layer, int) { layer.bias.set_data(torch::ones({2}, at::kBFloat16)); },
+          "of one type");
 }
 
 }  // namespace

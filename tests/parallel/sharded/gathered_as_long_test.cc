@@ -1,5 +1,5 @@
-// A module's parameters stay gathered as long as a backward reads them, and gradients add up in the type in
-// which they are reduced.
+// A module's parameters stay gathered as long as a backward reads them, and gradients add up in the
+// type in which they are reduced.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -15,7 +15,9 @@ using torch::optim::SGD;
 
 // Its weight's gradient is there before the gradient of its input has read the detached weight.
 struct ReadsDetachedImpl : torch::nn::Module {
-  ReadsDetachedImpl() { weight = register_parameter("weight", torch::linspace(-1, 1, 64).view({8, 8})); }
+  ReadsDetachedImpl() {
+    weight = register_parameter("weight", torch::linspace(-1, 1, 64).view({8, 8}));
+  }
   torch::Tensor forward(const torch::Tensor& x) {
     const auto detached = x.matmul(weight.detach());  // made first, so its backward comes last
     return detached + x.matmul(weight);
@@ -31,7 +33,9 @@ struct DetachedPair {
     first->bias.fill_(0.1);
   }
   std::vector<torch::Tensor> values() const {
-    return {first->weight.detach().clone(), first->bias.detach().clone(), second->weight.detach().clone()};
+    return {first->weight.detach().clone(),
+            first->bias.detach().clone(),
+            second->weight.detach().clone()};
   }
   torch::nn::Linear first{8, 8};
   ReadsDetached second;
@@ -75,7 +79,10 @@ TEST(GatheredAsLong, AsADetachedWeightIsRead) {
 template <class Critic>
 torch::Tensor penalty_of(const Critic& critic, const torch::Tensor& x) {
   const auto between = (0.3 * x).requires_grad_();
-  const auto gradient = torch::autograd::grad({critic(between).sum()}, {between}, {}, /*retain_graph=*/true,
+  const auto gradient = torch::autograd::grad({critic(between).sum()},
+                                              {between},
+                                              {},
+                                              /*retain_graph=*/true,
                                               /*create_graph=*/true)[0];
   return 10 * (gradient.norm(2, 1) - 1).square().mean();
 }
@@ -85,21 +92,23 @@ enum class Order { penalty_alone, penalty_last, penalty_first, one_by_one };
 
 template <class Critic>
 void critic_backward(const Critic& critic, const torch::Tensor& x, Order order) {
-  if (order == Order::penalty_alone) return penalty_of(critic, x).backward();
+  if (order == Order::penalty_alone)
+    return penalty_of(critic, x).backward();
   if (order == Order::penalty_last) {
     const auto apart = critic(-x).mean() - critic(x).mean();
     return (apart + penalty_of(critic, x)).backward();
   }
   const auto penalty = penalty_of(critic, x);
   const auto apart = critic(-x).mean() - critic(x).mean();
-  if (order == Order::penalty_first) return (penalty + apart).backward();
+  if (order == Order::penalty_first)
+    return (penalty + apart).backward();
   apart.backward();
   penalty.backward();
 }
 
 template <class Critic>
-void train_critic(const Critic& critic, torch::optim::Optimizer& optimizer, Order order, int rank,
-                  int ranks) {
+void train_critic(
+    const Critic& critic, torch::optim::Optimizer& optimizer, Order order, int rank, int ranks) {
   for (int64_t step = 0; step < 3; ++step) {
     optimizer.zero_grad();
     critic_backward(critic, mlp_batch(step).of(rank, ranks).x, order);
@@ -108,8 +117,11 @@ void train_critic(const Critic& critic, torch::optim::Optimizer& optimizer, Orde
 }
 
 class GradientPenalty : public ::testing::TestWithParam<Order> {};
-INSTANTIATE_TEST_SUITE_P(Orders, GradientPenalty,
-                         ::testing::Values(Order::penalty_alone, Order::penalty_last, Order::penalty_first,
+INSTANTIATE_TEST_SUITE_P(Orders,
+                         GradientPenalty,
+                         ::testing::Values(Order::penalty_alone,
+                                           Order::penalty_last,
+                                           Order::penalty_first,
                                            Order::one_by_one));
 
 TEST_P(GradientPenalty, IsThatOfOneProcess) {
@@ -117,7 +129,8 @@ TEST_P(GradientPenalty, IsThatOfOneProcess) {
   auto plain = sharded_mlp();
   {
     SGD optimizer(plain->parameters(), 0.01);
-    train_critic([&](const torch::Tensor& x) { return plain->forward(x); }, optimizer, GetParam(), 0, 1);
+    train_critic(
+        [&](const torch::Tensor& x) { return plain->forward(x); }, optimizer, GetParam(), 0, 1);
   }
   for (const int ranks : {1, 2, 3}) {
     run_ranks(ranks, [&](ProcessGroup& group) {
@@ -126,13 +139,17 @@ TEST_P(GradientPenalty, IsThatOfOneProcess) {
       FullySharded sharded(group);
       LayeredMlpImpl model(net, sharded);
       SGD optimizer(sharded.parameters(), 0.01);
-      train_critic([&](const torch::Tensor& x) { return model.forward(x); }, optimizer, GetParam(),
-                   group.rank(), ranks);
+      train_critic([&](const torch::Tensor& x) { return model.forward(x); },
+                   optimizer,
+                   GetParam(),
+                   group.rank(),
+                   ranks);
       {
         const torch::NoGradGuard no_grad;
         model.forward(mlp_batch(0).x);
       }
-      for (const auto& parameter : net->parameters()) EXPECT_EQ(parameter.storage().nbytes(), 0);
+      for (const auto& parameter : net->parameters())
+        EXPECT_EQ(parameter.storage().nbytes(), 0);
       const auto whole = sharded.whole_parameters();
       EXPECT_LE(farthest_apart(plain->parameters(), net->parameters()), 5e-6);
     });
@@ -149,9 +166,11 @@ TEST(GatheredAsLong, AsTheGradientOfAnInputIsAsked) {
     const auto x = mlp_batch(0).x.clone().requires_grad_();
     const auto loss = model.forward(x).square().sum(), expected = plain->forward(x).square().sum();
     const auto gradient = torch::autograd::grad({loss}, {x}, {}, /*retain_graph=*/true)[0];
-    EXPECT_LE(farthest_apart({gradient}, {torch::autograd::grad({expected}, {x}, {}, true)[0]}), 1e-5);
+    EXPECT_LE(farthest_apart({gradient}, {torch::autograd::grad({expected}, {x}, {}, true)[0]}),
+              1e-5);
     EXPECT_EQ(sharded.traffic().scattered, 0);
-    for (const auto& part : sharded.parameters()) EXPECT_FALSE(part.grad().defined());
+    for (const auto& part : sharded.parameters())
+      EXPECT_FALSE(part.grad().defined());
     loss.backward();  // the same graph again
     expected.backward();
     double squares = 0;
@@ -170,8 +189,9 @@ TEST(GatheredAsLong, AndNoLongerWithFrozenParameters) {
     LayeredMlpImpl model(net, sharded);
     auto x = mlp_batch(0).x.clone().requires_grad_();
     bool freed = false;
-    x.register_hook(
-        [&](const torch::Tensor&) { freed = net->ptr(4)->parameters()[0].storage().nbytes() == 0; });
+    x.register_hook([&](const torch::Tensor&) {
+      freed = net->ptr(4)->parameters()[0].storage().nbytes() == 0;
+    });
     model.forward(x).sum().backward();
     EXPECT_TRUE(freed);
   });
@@ -187,7 +207,8 @@ TEST(AddingUp, IsInTheTypeOfTheReduction) {
     at::set_num_threads(1);
     torch::nn::Linear plain(13, 5), layer(13, 5);
     for (auto& model : {plain, layer})
-      for (const auto& parameter : model->parameters()) parameter.data().fill_(0.125);
+      for (const auto& parameter : model->parameters())
+        parameter.data().fill_(0.125);
     plain->to(torch::kBFloat16);
     FullySharded sharded(group, {.compute_dtype = torch::kBFloat16});
     auto model = sharded.wrap(layer);

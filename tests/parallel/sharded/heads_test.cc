@@ -1,4 +1,5 @@
-// Sharded gradients where not every backward reaches every parameter, and where parameters are frozen.
+// Sharded gradients where not every backward reaches every parameter, and where parameters are
+// frozen.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -17,13 +18,15 @@ using torch::optim::SGDOptions;
 
 torch::nn::Linear layer_of_ones() {
   torch::nn::Linear layer(2, 2);
-  for (const at::Tensor& parameter : layer->parameters()) parameter.data().fill_(1);
+  for (const at::Tensor& parameter : layer->parameters())
+    parameter.data().fill_(1);
   return layer;
 }
 
 std::vector<at::Tensor> parameters_of_both(torch::nn::Linear& a, torch::nn::Linear& b) {
   auto all = a->parameters();
-  for (const at::Tensor& parameter : b->parameters()) all.push_back(parameter);
+  for (const at::Tensor& parameter : b->parameters())
+    all.push_back(parameter);
   return all;
 }
 
@@ -111,7 +114,8 @@ TEST(Freezing, LeavesParametersAsTheyAre) {
     auto model = sharded.wrap(c);
     SGD of_parts(sharded.parameters(), options);
     const auto x = torch::ones({1, 2});
-    for (auto& layer : {a, c}) layer->weight.requires_grad_(false);
+    for (auto& layer : {a, c})
+      layer->weight.requires_grad_(false);
     for (int step = 0; step < 2; ++step) {
       b->forward(a->forward(x)).sum().backward();
       model(x).sum().backward();

@@ -1,5 +1,5 @@
-// Values that a program puts into parameters whose optimizer is sharded, with the calls that programs make:
-// the very next step is that of one process over the joined batch.
+// Values that a program puts into parameters whose optimizer is sharded, with the calls that
+// programs make: the very next step is that of one process over the joined batch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -21,7 +21,8 @@ using torch::optim::Adam;
 
 void scale(torch::nn::Module& model, double factor) {
   const torch::NoGradGuard no_grad;
-  for (at::Tensor& parameter : model.parameters()) parameter.mul_(factor);
+  for (at::Tensor& parameter : model.parameters())
+    parameter.mul_(factor);
 }
 
 std::string saved_mlp(double factor = 0.5) {
@@ -51,7 +52,8 @@ const std::vector<Way>& ways() {
          auto other = sharded_mlp();
          scale(*other, 0.5);
          torch::nn::utils::vector_to_parameters(
-             torch::nn::utils::parameters_to_vector(other->parameters()).detach(), model->parameters());
+             torch::nn::utils::parameters_to_vector(other->parameters()).detach(),
+             model->parameters());
        }},
       {"to() another type and back",
        [](torch::nn::Sequential& model) {
@@ -64,10 +66,12 @@ const std::vector<Way>& ways() {
 }
 
 // `take` is a step on a batch: a forward, a backward and the optimizer's step.
-std::vector<at::Tensor> train(torch::nn::Sequential& model, const Way& way,
+std::vector<at::Tensor> train(torch::nn::Sequential& model,
+                              const Way& way,
                               const std::function<void(const ShardedBatch&)>& take) {
   for (int64_t step = 0; step < 5; ++step) {
-    if (step == 2) way.put(model);
+    if (step == 2)
+      way.put(model);
     take(mlp_batch(step));
   }
   return model->parameters();
@@ -83,11 +87,13 @@ std::vector<at::Tensor> train_alone(const Way& way) {
   });
 }
 
-void expect_values_near(const std::vector<at::Tensor>& expected, const std::vector<at::Tensor>& got,
+void expect_values_near(const std::vector<at::Tensor>& expected,
+                        const std::vector<at::Tensor>& got,
                         const std::string& what) {
   ASSERT_EQ(expected.size(), got.size());
   for (size_t i = 0; i < expected.size(); ++i)
-    EXPECT_LE((expected[i] - got[i]).abs().max().item<float>(), 1e-5) << what << ", parameter " << i;
+    EXPECT_LE((expected[i] - got[i]).abs().max().item<float>(), 1e-5)
+        << what << ", parameter " << i;
 }
 
 TEST(LoadedShards, WholeGradientsTrainOnAsInOneProcess) {
@@ -157,12 +163,14 @@ TEST(LoadedShards, OnOneRankOnlyIsAnErrorOnBoth) {
     const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
       auto model = sharded_mlp();
       ShardedOptimizer<Adam> optimizer(model->parameters(), 1e-2, group, {.gradients = gradients});
-      if (group.rank() == 0) load_mlp(model);
+      if (group.rank() == 0)
+        load_mlp(model);
       const auto batch = mlp_batch(0);
       sharded_loss(model->forward(batch.x), batch.y).backward();
       optimizer.step();
     });
-    EXPECT_THAT(message_of(failures[0]), HasSubstr("load the same file on every rank")) << gradients;
+    EXPECT_THAT(message_of(failures[0]), HasSubstr("load the same file on every rank"))
+        << gradients;
     EXPECT_NE(message_of(failures[1]), "") << gradients;
   }
 }
@@ -176,7 +184,8 @@ TEST(LoadedShards, OtherValuesOnOtherRanksAreAnErrorOnAll) {
     sharded_loss(model->forward(batch.x), batch.y).backward();
     optimizer.step();
   });
-  for (const auto& failure : failures) EXPECT_THAT(message_of(failure), HasSubstr("load the same file"));
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure), HasSubstr("load the same file"));
 }
 
 }  // namespace

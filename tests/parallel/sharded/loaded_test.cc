@@ -1,5 +1,5 @@
-// Weights that the program puts into a fully sharded model, by the calls that put them: they are trained on
-// all ranks, or refused on all.
+// Weights that the program puts into a fully sharded model, by the calls that put them: they are
+// trained on all ranks, or refused on all.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -21,14 +21,16 @@ using torch::optim::SGD;
 torch::nn::Sequential other_mlp(double scale) {
   auto net = sharded_mlp();
   const torch::NoGradGuard no_grad;
-  for (auto& parameter : net->parameters()) parameter.mul_(scale);
+  for (auto& parameter : net->parameters())
+    parameter.mul_(scale);
   return net;
 }
 
 struct SavedNet {
   explicit SavedNet(double scale)
-      : path((std::filesystem::temp_directory_path() / cat("loaded-", ::getpid(), "-", scale, ".pt"))
-                 .string()) {
+      : path(
+            (std::filesystem::temp_directory_path() / cat("loaded-", ::getpid(), "-", scale, ".pt"))
+                .string()) {
     torch::save(other_mlp(scale), path);
   }
   ~SavedNet() { std::filesystem::remove(path); }
@@ -39,13 +41,18 @@ struct SavedNet {
 
 // Two steps, a load, three more.
 template <class Net, class Forward>
-std::vector<float> losses_with_a_load(ProcessGroup* group, Net& net, torch::optim::Optimizer& optimizer,
-                                      const Forward& forward, const std::function<void(Net&)>& load) {
+std::vector<float> losses_with_a_load(ProcessGroup* group,
+                                      Net& net,
+                                      torch::optim::Optimizer& optimizer,
+                                      const Forward& forward,
+                                      const std::function<void(Net&)>& load) {
   at::set_num_threads(1);
   std::vector<float> losses;
   for (int64_t step = 0; step < 5; ++step) {
-    if (step == 2) load(net);
-    const auto batch = group == nullptr ? mlp_batch(step) : mlp_batch(step).of(group->rank(), group->size());
+    if (step == 2)
+      load(net);
+    const auto batch =
+        group == nullptr ? mlp_batch(step) : mlp_batch(step).of(group->rank(), group->size());
     optimizer.zero_grad();
     const auto loss = sharded_loss(forward(batch.x), batch.y);
     loss.backward();
@@ -68,7 +75,10 @@ void expect_losses_of_one_process(const Load& load, bool in_guard) {
     LayeredMlpImpl model(net, sharded);
     SGD optimizer(sharded.parameters(), 0.1);
     const auto losses = losses_with_a_load<torch::nn::Sequential>(
-        &group, net, optimizer, [&](const torch::Tensor& x) { return model.forward(x); },
+        &group,
+        net,
+        optimizer,
+        [&](const torch::Tensor& x) { return model.forward(x); },
         [&](torch::nn::Sequential& to) {
           const auto whole = in_guard ? sharded.whole_parameters() : nullptr;
           load(to);
@@ -80,7 +90,8 @@ void expect_losses_of_one_process(const Load& load, bool in_guard) {
 TEST(LoadedWeights, OfTorchLoadAreTrained) {
   const SavedNet saved(0.5);
   for (const bool in_guard : {false, true})
-    expect_losses_of_one_process([&](torch::nn::Sequential& net) { torch::load(net, saved.path); }, in_guard);
+    expect_losses_of_one_process([&](torch::nn::Sequential& net) { torch::load(net, saved.path); },
+                                 in_guard);
 }
 
 TEST(LoadedWeights, OfVectorToParametersAreTrained) {
@@ -103,7 +114,8 @@ void load_on_one_rank(ProcessGroup& group, const std::string& path, bool in_guar
   model.forward(mlp_batch(0).x);
   {
     const auto whole = in_guard ? sharded.whole_parameters() : nullptr;
-    if (group.rank() == 0) torch::load(net, path);
+    if (group.rank() == 0)
+      torch::load(net, path);
   }
   model.forward(mlp_batch(0).x);
 }
@@ -112,10 +124,12 @@ TEST(LoadedWeights, ThatOneRankHasAloneAreRefused) {
   const SavedNet saved(0.5);
   for (const bool in_guard : {false, true}) {
     for (const char* const backend : {"shm", "gloo"}) {
-      const auto failures =
-          failures_of_ranks(2, [&](ProcessGroup& group) { load_on_one_rank(group, saved.path, in_guard); },
-                            {.backend = backend});
-      EXPECT_THAT(message_of(failures[0]), HasSubstr("the same on every rank, got others of '")) << backend;
+      const auto failures = failures_of_ranks(
+          2,
+          [&](ProcessGroup& group) { load_on_one_rank(group, saved.path, in_guard); },
+          {.backend = backend});
+      EXPECT_THAT(message_of(failures[0]), HasSubstr("the same on every rank, got others of '"))
+          << backend;
       EXPECT_NE(message_of(failures[1]), "") << backend;
     }
   }
@@ -150,7 +164,8 @@ TEST(LoadedWeights, BeforeAStepAreStepped) {
     {
       const auto whole = sharded.whole_parameters();
       const torch::NoGradGuard no_grad;
-      for (auto& parameter : net->parameters()) parameter.fill_(0.5);
+      for (auto& parameter : net->parameters())
+        parameter.fill_(0.5);
     }
     optimizer.step();
     EXPECT_EQ(failure_text([&] { model.forward(mlp_batch(1).x); }), "nothing");

@@ -1,5 +1,6 @@
-// Parameters that got memory of their own after sharding by set_data(), as from vector_to_parameters: they
-// are trained, and keep what was put into them. (torch::load itself: loaded_models_test.cc)
+// Parameters that got memory of their own after sharding by set_data(), as from
+// vector_to_parameters: they are trained, and keep what was put into them. (torch::load itself:
+// loaded_models_test.cc)
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -81,7 +82,8 @@ TEST(ReplacedMemory, BeforeTheyAreWholeIsKept) {
     torch::nn::Linear layer(5, 3);
     {
       const torch::NoGradGuard no_grad;
-      for (at::Tensor parameter : layer->parameters()) parameter.fill_(1);
+      for (at::Tensor parameter : layer->parameters())
+        parameter.fill_(1);
     }
     auto model = sharded.wrap(layer);
     load_values(*layer, 0.3);  // fp32, where bf16 was
@@ -102,8 +104,10 @@ TEST(ReplacedMemory, BeforeTheyAreWholeIsKept) {
 TEST(ReplacedMemory, OfAnotherShapeIsRefused) {
   run_ranks(2, [](ProcessGroup& group) {
     torch::nn::Linear whole(3, 2), divided(3, 2);
-    for (at::Tensor parameter : whole->parameters()) parameter.data().fill_(1);
-    for (at::Tensor parameter : divided->parameters()) parameter.data().fill_(1);
+    for (at::Tensor parameter : whole->parameters())
+      parameter.data().fill_(1);
+    for (at::Tensor parameter : divided->parameters())
+      parameter.data().fill_(1);
     ShardedOptimizer<SGD> optimizer(whole->parameters(), 0.1, group);
     whole->weight.set_data(torch::ones({4, 3}));
     EXPECT_THROW(optimizer.step(), Error);

@@ -29,14 +29,16 @@ class CountingAllocator : public c10::Allocator {
  public:
   explicit CountingAllocator(c10::Allocator* base) : base_(base) {}
   c10::DataPtr allocate(size_t size) override {
-    auto block =
-        std::make_unique<Block>(base_->allocate(size), static_cast<int64_t>(size), bytes_of_this_rank);
+    auto block = std::make_unique<Block>(
+        base_->allocate(size), static_cast<int64_t>(size), bytes_of_this_rank);
     if (LiveBytes* const bytes = bytes_of_this_rank)
       bytes->peak = std::max(bytes->peak, bytes->now += static_cast<int64_t>(size));
     void* const memory = block->memory.get();
     return {memory, block.release(), &free_block, c10::kCPU};
   }
-  void copy_data(void* to, const void* from, size_t size) const override { std::memcpy(to, from, size); }
+  void copy_data(void* to, const void* from, size_t size) const override {
+    std::memcpy(to, from, size);
+  }
 
  private:
   struct Block {
@@ -48,7 +50,8 @@ class CountingAllocator : public c10::Allocator {
   };
   static void free_block(void* context) {
     const std::unique_ptr<Block> block(static_cast<Block*>(context));
-    if (block->owner != nullptr) block->owner->now -= block->size;
+    if (block->owner != nullptr)
+      block->owner->now -= block->size;
   }
   c10::Allocator* base_;
 };
@@ -74,13 +77,15 @@ struct ManyLayersImpl : torch::nn::Module {
   ManyLayersImpl() {
     const std::lock_guard lock(generator_mutex());
     torch::manual_seed(4);
-    for (int i = 0; i < kLayers; ++i) layers.push_back(register_module(std::to_string(i), make()));
+    for (int i = 0; i < kLayers; ++i)
+      layers.push_back(register_module(std::to_string(i), make()));
   }
   static std::shared_ptr<torch::nn::LinearImpl> make() {
     return std::make_shared<torch::nn::LinearImpl>(kWidth, kWidth);
   }
   void shard(FullySharded& by) {
-    for (auto& layer : layers) sharded.push_back(by.wrap(layer));
+    for (auto& layer : layers)
+      sharded.push_back(by.wrap(layer));
   }
   torch::Tensor forward(torch::Tensor x) {
     for (size_t i = 0; i < layers.size(); ++i)
@@ -95,10 +100,13 @@ TORCH_MODULE(ManyLayers);
 constexpr double kLayerBytes = 4.0 * kWidth * (kWidth + 1), kModelBytes = kLayers * kLayerBytes;
 
 template <class Forward>
-void few_steps(Forward forward, torch::optim::Optimizer& optimizer, const std::function<void()>& zero_grad,
+void few_steps(Forward forward,
+               torch::optim::Optimizer& optimizer,
+               const std::function<void()>& zero_grad,
                LiveBytes& bytes) {
   for (int step = 0; step < 5; ++step) {
-    if (step == 2) bytes.peak = bytes.now;  // buckets are cut anew in the second
+    if (step == 2)
+      bytes.peak = bytes.now;  // buckets are cut anew in the second
     zero_grad();
     forward(torch::ones({1, kWidth})).sum().backward();
     optimizer.step();
@@ -109,8 +117,12 @@ void few_steps(Forward forward, torch::optim::Optimizer& optimizer, const std::f
 void expect_peak(const char* name, const LiveBytes& bytes, double formula, ProcessGroup& group) {
   const double ratio = static_cast<double>(bytes.peak) / formula;
   if (group.rank() == 0)
-    std::printf("%s, %d ranks: peak %.2f MB, formula %.2f MB, ratio %.3f\n", name, group.size(),
-                static_cast<double>(bytes.peak) / 1e6, formula / 1e6, ratio);
+    std::printf("%s, %d ranks: peak %.2f MB, formula %.2f MB, ratio %.3f\n",
+                name,
+                group.size(),
+                static_cast<double>(bytes.peak) / 1e6,
+                formula / 1e6,
+                ratio);
   EXPECT_LE(ratio, 1.1);
   EXPECT_GE(ratio, 0.7);
 }
@@ -121,9 +133,11 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ShardedMemory, ::testing::Values(1, 2, 3, 4));
 using torch::optim::Adam;
 const torch::optim::AdamOptions kAdam(1e-3);
 
-// DDP's buckets lie in the memory that ranks share, where they share it, and are not counted there. Over Gloo
-// a reduce_scatter copies its input.
-void run_counted(int ranks, const char* backend, const std::function<void(ProcessGroup&, LiveBytes&)>& body) {
+// DDP's buckets lie in the memory that ranks share, where they share it, and are not counted there.
+// Over Gloo a reduce_scatter copies its input.
+void run_counted(int ranks,
+                 const char* backend,
+                 const std::function<void(ProcessGroup&, LiveBytes&)>& body) {
   const CountingScope counting;
   run_ranks(ranks,
             [&](ProcessGroup& group) {
@@ -141,7 +155,10 @@ TEST_P(ShardedMemory, OfTheOptimizer) {
     ManyLayers model;
     DistributedDataParallel wrapped(model, group, {.bucket_cap_mb = 0.25});
     ShardedOptimizer<Adam> optimizer(model->parameters(), kAdam, group, {.bucket_mb = 0.25});
-    few_steps([&](const auto& x) { return wrapped(x); }, optimizer, [&] { optimizer.zero_grad(); }, bytes);
+    few_steps([&](const auto& x) { return wrapped(x); },
+              optimizer,
+              [&] { optimizer.zero_grad(); },
+              bytes);
     expect_peak("ZeRO-1", bytes, kModelBytes * (2 + 2.0 / group.size()), group);
   });
 }
@@ -149,11 +166,13 @@ TEST_P(ShardedMemory, OfTheOptimizer) {
 TEST_P(ShardedMemory, OfGradientsToo) {
   run_counted(GetParam(), "shm", [](ProcessGroup& group, LiveBytes& bytes) {
     ManyLayers model;
-    ShardedOptimizer<Adam> optimizer(model->parameters(), kAdam, group,
-                                     {.gradients = true, .bucket_mb = 0.1});
-    few_steps([&](const auto& x) { return model(x); }, optimizer, [&] { optimizer.zero_grad(); }, bytes);
+    ShardedOptimizer<Adam> optimizer(
+        model->parameters(), kAdam, group, {.gradients = true, .bucket_mb = 0.1});
+    few_steps(
+        [&](const auto& x) { return model(x); }, optimizer, [&] { optimizer.zero_grad(); }, bytes);
     // A bucket is closed by the layer that makes it too large.
-    expect_peak("ZeRO-2", bytes, kModelBytes * (1 + 3.0 / group.size()) + 3 * 2 * kLayerBytes, group);
+    expect_peak(
+        "ZeRO-2", bytes, kModelBytes * (1 + 3.0 / group.size()) + 3 * 2 * kLayerBytes, group);
   });
 }
 
@@ -163,7 +182,8 @@ TEST_P(ShardedMemory, OfEverything) {
     ManyLayers model;
     model->shard(sharded);
     Adam optimizer(sharded.parameters(), kAdam);
-    few_steps([&](const auto& x) { return model(x); }, optimizer, [&] { optimizer.zero_grad(); }, bytes);
+    few_steps(
+        [&](const auto& x) { return model(x); }, optimizer, [&] { optimizer.zero_grad(); }, bytes);
     expect_peak("fully sharded", bytes, kModelBytes * 4.0 / group.size() + 4 * kLayerBytes, group);
   });
 }

@@ -25,8 +25,11 @@ inline std::mutex& generator_mutex() {
 inline torch::nn::Sequential sharded_mlp() {
   const std::lock_guard lock(generator_mutex());
   torch::manual_seed(5);
-  return torch::nn::Sequential(torch::nn::Linear(13, 37), torch::nn::Tanh(), torch::nn::Linear(37, 29),
-                               torch::nn::Tanh(), torch::nn::Linear(29, 7));
+  return torch::nn::Sequential(torch::nn::Linear(13, 37),
+                               torch::nn::Tanh(),
+                               torch::nn::Linear(37, 29),
+                               torch::nn::Tanh(),
+                               torch::nn::Linear(29, 7));
 }
 
 inline Gpt sharded_gpt() {
@@ -39,7 +42,8 @@ inline Gpt sharded_gpt() {
 struct ShardedBatch {
   torch::Tensor x, y;
   ShardedBatch of(int rank, int ranks) const {
-    return {x.chunk(ranks, 0)[static_cast<size_t>(rank)], y.chunk(ranks, 0)[static_cast<size_t>(rank)]};
+    return {x.chunk(ranks, 0)[static_cast<size_t>(rank)],
+            y.chunk(ranks, 0)[static_cast<size_t>(rank)]};
   }
 };
 
@@ -70,7 +74,8 @@ inline float largest_difference(const std::vector<float>& a, const std::vector<f
   float largest = a.size() == b.size() ? 0.0F : INFINITY;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     const float difference = std::abs(a[i] - b[i]);
-    if (!(difference <= largest)) largest = difference;
+    if (!(difference <= largest))
+      largest = difference;
   }
   return largest;
 }
@@ -85,18 +90,21 @@ inline std::string failure_text(const std::function<void()>& call) {
   return "nothing";
 }
 
-inline float farthest_apart(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+inline float farthest_apart(const std::vector<torch::Tensor>& a,
+                            const std::vector<torch::Tensor>& b) {
   float farthest = a.size() == b.size() ? 0.0F : INFINITY;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     const float difference = (a[i].detach() - b[i].detach()).abs().max().item<float>();
-    if (!(difference <= farthest)) farthest = difference;
+    if (!(difference <= farthest))
+      farthest = difference;
   }
   return farthest;
 }
 
 inline std::vector<torch::Tensor> values_of(const torch::nn::Module& model) {
   std::vector<torch::Tensor> values;
-  for (const auto& parameter : model.parameters()) values.push_back(parameter.detach().clone());
+  for (const auto& parameter : model.parameters())
+    values.push_back(parameter.detach().clone());
   return values;
 }
 

@@ -1,5 +1,5 @@
-// What people write who know PyTorch: net->zero_grad(), an optimizer or a norm of net->parameters(). With
-// sharded gradients it does the same, or is an error.
+// What people write who know PyTorch: net->zero_grad(), an optimizer or a norm of
+// net->parameters(). With sharded gradients it does the same, or is an error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -40,8 +40,10 @@ std::vector<torch::Tensor> trained_alone() {
 
 // A model's net->zero_grad() is the only thing that clears.
 template <class Forward>
-void train_clearing_the_net(ProcessGroup& group, torch::nn::Sequential& net,
-                            torch::optim::Optimizer& optimizer, const Forward& forward) {
+void train_clearing_the_net(ProcessGroup& group,
+                            torch::nn::Sequential& net,
+                            torch::optim::Optimizer& optimizer,
+                            const Forward& forward) {
   at::set_num_threads(1);
   for (int64_t step = 0; step < kPlainSteps; ++step) {
     const auto batch = mlp_batch(step).of(group.rank(), group.size());
@@ -59,8 +61,8 @@ TEST(ZeroGradOfTheNet, ClearsTheGradientsOfAFullyShardedModel) {
       auto net = sharded_mlp();
       LayeredMlpImpl model(net, sharded);
       SGD optimizer(sharded.parameters(), kMomentum);
-      train_clearing_the_net(group, net, optimizer,
-                             [&](const torch::Tensor& x) { return model.forward(x.to(type)); });
+      train_clearing_the_net(
+          group, net, optimizer, [&](const torch::Tensor& x) { return model.forward(x.to(type)); });
       const auto whole = sharded.whole_parameters();
       EXPECT_LE(farthest_apart(expected, net->parameters()), 2e-6);
     });
@@ -72,15 +74,19 @@ TEST(ZeroGradOfTheNet, ClearsTheGradientsOfZero2) {
   run_ranks(2, [&](ProcessGroup& group) {
     auto net = sharded_mlp();
     ShardedOptimizer<SGD> optimizer(net->parameters(), kMomentum, group, {.gradients = true});
-    train_clearing_the_net(group, net, optimizer, [&](const torch::Tensor& x) { return net->forward(x); });
+    train_clearing_the_net(
+        group, net, optimizer, [&](const torch::Tensor& x) { return net->forward(x); });
     EXPECT_LE(farthest_apart(expected, net->parameters()), 2e-6);
   });
 }
 
 // Two backwards without it add up, also where a third was thrown away before them.
 template <class Forward, class Sharded>
-void accumulate(ProcessGroup& group, torch::nn::Sequential& net, torch::optim::Optimizer& optimizer,
-                Sharded& sharded, const Forward& forward) {
+void accumulate(ProcessGroup& group,
+                torch::nn::Sequential& net,
+                torch::optim::Optimizer& optimizer,
+                Sharded& sharded,
+                const Forward& forward) {
   at::set_num_threads(1);
   const auto backward = [&](int64_t of_step) {
     const auto batch = mlp_batch(of_step).of(group.rank(), group.size());
@@ -118,13 +124,15 @@ TEST(ZeroGradOfTheNet, LeavesWhatIsToAddUp) {
     auto net = sharded_mlp(), second = sharded_mlp();
     LayeredMlpImpl model(net, sharded);
     SGD optimizer(sharded.parameters(), kMomentum);
-    accumulate(group, net, optimizer, sharded, [&](const torch::Tensor& x) { return model.forward(x); });
+    accumulate(
+        group, net, optimizer, sharded, [&](const torch::Tensor& x) { return model.forward(x); });
     {
       const auto whole = sharded.whole_parameters();
       EXPECT_LE(farthest_apart(expected, net->parameters()), 2e-6);
     }
     ShardedOptimizer<SGD> zero(second->parameters(), kMomentum, group, {.gradients = true});
-    accumulate(group, second, zero, zero, [&](const torch::Tensor& x) { return second->forward(x); });
+    accumulate(
+        group, second, zero, zero, [&](const torch::Tensor& x) { return second->forward(x); });
     EXPECT_LE(farthest_apart(expected, second->parameters()), 2e-6);
   });
 }
@@ -174,7 +182,8 @@ TEST(OptimizerOfTheNetsParameters, IsRefusedInItsFirstStep) {
   run_ranks(2, [&](ProcessGroup& group) {
     for (const bool adam : {false, true}) {
       // Its decay writes to the weights before it looks at a gradient.
-      if (adam && !can_refuse_for_a_while<c10::StorageImpl>()) continue;
+      if (adam && !can_refuse_for_a_while<c10::StorageImpl>())
+        continue;
       FullySharded sharded(group);
       auto net = sharded_mlp();
       LayeredMlpImpl model(net, sharded);
@@ -195,7 +204,8 @@ TEST(NormOfTheNetsParameters, IsRefused) {
     sharded_loss(model.forward(batch.x), batch.y).backward();
     sharded_loss(second->forward(batch.x), batch.y).backward();
     for (const auto& parameters : {net->parameters(), second->parameters()}) {
-      EXPECT_THAT(failure_text([&] { clip_grad_norm(parameters, 1.0); }), HasSubstr("got sharded gradients"));
+      EXPECT_THAT(failure_text([&] { clip_grad_norm(parameters, 1.0); }),
+                  HasSubstr("got sharded gradients"));
       EXPECT_THAT(failure_text([&] { torch::nn::utils::clip_grad_norm_(parameters, 1.0); }),
                   HasSubstr("clip_grad_norm"));
     }
@@ -227,7 +237,8 @@ TEST(ReadingAWeightAfterItsForward, IsRefused) {
     EXPECT_THAT(failure_text([&] { net->parameters()[0].sum().item<float>(); }),
                 HasSubstr("whole_parameters()"));
     const torch::NoGradGuard no_grad;
-    EXPECT_THAT(failure_text([&] { net->parameters()[0].fill_(1); }), HasSubstr("whole_parameters()"));
+    EXPECT_THAT(failure_text([&] { net->parameters()[0].fill_(1); }),
+                HasSubstr("whole_parameters()"));
   });
 }
 
@@ -265,10 +276,13 @@ TEST(SharedWeights, AShardedOptimizerStepsOnceOnEach) {
       at::set_num_threads(1);
       auto net = std::make_shared<TwiceImpl>();
       std::optional<DistributedDataParallel<std::shared_ptr<TwiceImpl>>> wrapped;
-      if (!gradients) wrapped.emplace(net, group);
-      ShardedOptimizer<SGD> optimizer(net->parameters(), kMomentum, group, {.gradients = gradients});
-      train_twice(optimizer, group.rank(), 2,
-                  [&](const torch::Tensor& x) { return wrapped ? (*wrapped)(x) : net->forward(x); });
+      if (!gradients)
+        wrapped.emplace(net, group);
+      ShardedOptimizer<SGD> optimizer(
+          net->parameters(), kMomentum, group, {.gradients = gradients});
+      train_twice(optimizer, group.rank(), 2, [&](const torch::Tensor& x) {
+        return wrapped ? (*wrapped)(x) : net->forward(x);
+      });
       EXPECT_LE(farthest_apart(values_of(*alone), net->parameters()), 2e-6) << gradients;
     });
   }

@@ -34,24 +34,31 @@ struct Trained {
 
 Trained trained(std::vector<float> losses, const torch::nn::Module& model) {
   std::vector<torch::Tensor> flat;
-  for (const auto& parameter : model.parameters()) flat.push_back(parameter.detach().flatten().clone());
+  for (const auto& parameter : model.parameters())
+    flat.push_back(parameter.detach().flatten().clone());
   return {std::move(losses), torch::cat(flat)};
 }
 
 enum class How { ddp, zero1, zero2 };
 
 template <class Kind, class Model>
-Trained train_on(ProcessGroup& group, Model model, const std::function<ShardedBatch(int64_t)>& batch_of,
-                 How how, double bucket_mb = 0.001) {
+Trained train_on(ProcessGroup& group,
+                 Model model,
+                 const std::function<ShardedBatch(int64_t)>& batch_of,
+                 How how,
+                 double bucket_mb = 0.001) {
   at::set_num_threads(1);
   std::optional<DistributedDataParallel<Model>> wrapped;
-  if (how != How::zero2) wrapped.emplace(model, group);
+  if (how != How::zero2)
+    wrapped.emplace(model, group);
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   if (how == How::ddp) {
     optimizer = std::make_unique<Kind>(model->parameters(), shard_options<Kind>());
   } else {
     optimizer = std::make_unique<ShardedOptimizer<Kind>>(
-        model->parameters(), shard_options<Kind>(), group,
+        model->parameters(),
+        shard_options<Kind>(),
+        group,
         ShardedOptimizerOptions{.gradients = how == How::zero2, .bucket_mb = bucket_mb});
   }
   std::vector<float> losses;
@@ -88,11 +95,17 @@ struct Case {
   int ranks;
 };
 class ShardedOptimizerTest : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, ShardedOptimizerTest,
-                         ::testing::Values(Case{"shm", 1}, Case{"shm", 2}, Case{"shm", 3}, Case{"shm", 4},
-                                           Case{"gloo", 2}, Case{"gloo", 3}),
+INSTANTIATE_TEST_SUITE_P(Ranks,
+                         ShardedOptimizerTest,
+                         ::testing::Values(Case{"shm", 1},
+                                           Case{"shm", 2},
+                                           Case{"shm", 3},
+                                           Case{"shm", 4},
+                                           Case{"gloo", 2},
+                                           Case{"gloo", 3}),
                          [](const auto& info) {
-                           return std::string(info.param.backend) + std::to_string(info.param.ranks);
+                           return std::string(info.param.backend) +
+                                  std::to_string(info.param.ranks);
                          });
 
 template <class Kind>
@@ -104,9 +117,11 @@ void expect_ddps_bits(const Case& on, How how) {
               const auto difference =
                   (expected.parameters - got.parameters).abs().max().template item<float>();
               const float loss = largest_difference(expected.losses, got.losses);
-              // Gloo's ring adds three numbers in another order in each of its chunks, which are others here:
-              // a loss may differ in its last bits, a parameter by a thousandth of one step of the rate 0.01.
-              const bool rounds = how == How::zero2 && on.ranks > 2 && std::string(on.backend) == "gloo";
+              // Gloo's ring adds three numbers in another order in each of its chunks, which are
+              // others here: a loss may differ in its last bits, a parameter by a thousandth of one
+              // step of the rate 0.01.
+              const bool rounds =
+                  how == How::zero2 && on.ranks > 2 && std::string(on.backend) == "gloo";
               EXPECT_LE(difference, rounds ? 1e-5F : 0.0F);
               EXPECT_LE(loss, rounds ? 1e-6F : 0.0F);
             },
@@ -126,27 +141,29 @@ TEST_P(ShardedOptimizerTest, EveryKindGivesTheBitsOfDdp) {
 TEST_P(ShardedOptimizerTest, LossesAreThoseOfOneProcessWithTheJoinedBatch) {
   const auto mlp = alone<torch::optim::AdamW>(sharded_mlp(), mlp_batch);
   const auto gpt = alone<torch::optim::AdamW>(sharded_gpt(), gpt_batch);
-  run_ranks(GetParam().ranks,
-            [&](ProcessGroup& group) {
-              for (const How how : {How::zero1, How::zero2}) {
-                const auto mine = train_on<torch::optim::AdamW>(group, sharded_mlp(), mlp_batch, how);
-                EXPECT_LE(largest_difference(mlp.losses, mine.losses), 2e-6);
-                const auto text = train_on<torch::optim::AdamW>(group, sharded_gpt(), gpt_batch, how);
-                EXPECT_LE(largest_difference(gpt.losses, text.losses), 2e-6);
-              }
-            },
-            {.backend = GetParam().backend});
+  run_ranks(
+      GetParam().ranks,
+      [&](ProcessGroup& group) {
+        for (const How how : {How::zero1, How::zero2}) {
+          const auto mine = train_on<torch::optim::AdamW>(group, sharded_mlp(), mlp_batch, how);
+          EXPECT_LE(largest_difference(mlp.losses, mine.losses), 2e-6);
+          const auto text = train_on<torch::optim::AdamW>(group, sharded_gpt(), gpt_batch, how);
+          EXPECT_LE(largest_difference(gpt.losses, text.losses), 2e-6);
+        }
+      },
+      {.backend = GetParam().backend});
 }
 
-// Two micro-batches, the first without a reduction, are one batch; a schedule decides the rate; and the norm
-// of parts is that of the whole.
+// Two micro-batches, the first without a reduction, are one batch; a schedule decides the rate; and
+// the norm of parts is that of the whole.
 TEST(ShardedOptimizer, GathersMicroBatchesAndClipsByTheNormOfAll) {
   run_ranks(2, [](ProcessGroup& group) {
     at::set_num_threads(1);
     auto whole = sharded_mlp(), parts = sharded_mlp();
     DistributedDataParallel wrapped(whole, group);
     torch::optim::SGD plain(whole->parameters(), 0.1);
-    ShardedOptimizer<torch::optim::SGD> sharded(parts->parameters(), 0.1, group, {.gradients = true});
+    ShardedOptimizer<torch::optim::SGD> sharded(
+        parts->parameters(), 0.1, group, {.gradients = true});
     for (int64_t step = 0; step < 5; ++step) {
       sharded.param_groups()[0].options().set_lr(0.1 / static_cast<double>(1 + step));
       plain.param_groups()[0].options().set_lr(0.1 / static_cast<double>(1 + step));
@@ -165,7 +182,8 @@ TEST(ShardedOptimizer, GathersMicroBatchesAndClipsByTheNormOfAll) {
       EXPECT_GT(norm, 0.05);
       plain.step();
       sharded.step();
-      for (const auto& parameter : parts->parameters()) EXPECT_EQ(parameter.grad().storage().nbytes(), 0);
+      for (const auto& parameter : parts->parameters())
+        EXPECT_EQ(parameter.grad().storage().nbytes(), 0);
     }
     for (size_t i = 0; i < 6; ++i)
       EXPECT_LE((whole->parameters()[i] - parts->parameters()[i]).abs().max().item<float>(), 1e-7);
@@ -176,7 +194,8 @@ TEST(ShardedOptimizer, GathersMicroBatchesAndClipsByTheNormOfAll) {
 TEST(ShardedOptimizer, AddsWhatEachBackwardReduces) {
   run_ranks(3, [](ProcessGroup& group) {
     auto model = sharded_mlp();
-    ShardedOptimizer<torch::optim::SGD> optimizer(model->parameters(), 0.1, group, {.gradients = true});
+    ShardedOptimizer<torch::optim::SGD> optimizer(
+        model->parameters(), 0.1, group, {.gradients = true});
     const auto batch = mlp_batch(0).of(group.rank(), group.size());
     sharded_loss(model->forward(batch.x), batch.y).backward();
     const auto once = optimizer.clip_grad_norm(1e9).item<float>();
@@ -197,7 +216,8 @@ TEST(ShardedOptimizer, GroupsKeepTheirOwnOptions) {
       return groups;
     };
     torch::optim::Adam plain(groups_of(whole), torch::optim::AdamOptions(0.02));
-    ShardedOptimizer<torch::optim::Adam> sharded(groups_of(parts), torch::optim::AdamOptions(0.02), group);
+    ShardedOptimizer<torch::optim::Adam> sharded(
+        groups_of(parts), torch::optim::AdamOptions(0.02), group);
     for (int64_t step = 0; step < 3; ++step) {
       const auto batch = mlp_batch(step);
       plain.zero_grad();
@@ -207,7 +227,8 @@ TEST(ShardedOptimizer, GroupsKeepTheirOwnOptions) {
       plain.step();
       sharded.step();
     }
-    for (size_t i = 0; i < 6; ++i) EXPECT_TRUE(torch::equal(whole->parameters()[i], parts->parameters()[i]));
+    for (size_t i = 0; i < 6; ++i)
+      EXPECT_TRUE(torch::equal(whole->parameters()[i], parts->parameters()[i]));
   });
 }
 
@@ -217,13 +238,14 @@ bool equal_or_close(const torch::Tensor& a, const torch::Tensor& b) {
 }
 
 template <class Kind>
-void expect_state_goes_on(const typename detail::OptionsOfOptimizer<Kind>::type& options, bool gradients) {
+void expect_state_goes_on(const typename detail::OptionsOfOptimizer<Kind>::type& options,
+                          bool gradients) {
   run_ranks(3, [&](ProcessGroup& group) {
     at::set_num_threads(1);
     auto whole = sharded_mlp(), parts = sharded_mlp();
     Kind plain(whole->parameters(), options);
-    ShardedOptimizer<Kind> sharded(parts->parameters(), options, group,
-                                   {.gradients = gradients, .bucket_mb = 0.001});
+    ShardedOptimizer<Kind> sharded(
+        parts->parameters(), options, group, {.gradients = gradients, .bucket_mb = 0.001});
     const auto step = [](auto& model, auto& optimizer, int64_t number) {
       const auto batch = mlp_batch(number);
       optimizer.zero_grad();
@@ -231,12 +253,15 @@ void expect_state_goes_on(const typename detail::OptionsOfOptimizer<Kind>::type&
       optimizer.step();
     };
     // Two steps of both; then the whole one goes on with the parts' state, and they with its.
-    for (int64_t number = 0; number < 2; ++number) step(parts, sharded, number);
+    for (int64_t number = 0; number < 2; ++number)
+      step(parts, sharded, number);
     {
       const torch::NoGradGuard no_grad;
-      for (size_t i = 0; i < 6; ++i) whole->parameters()[i].copy_(parts->parameters()[i]);
+      for (size_t i = 0; i < 6; ++i)
+        whole->parameters()[i].copy_(parts->parameters()[i]);
     }
-    // The plain optimizer of the same parameters has the state; another, of a copy of them, gets it.
+    // The plain optimizer of the same parameters has the state; another, of a copy of them, gets
+    // it.
     Kind gathered(parts->parameters(), options);
     sharded.gather_state(gathered);
     for (size_t i = 0; i < 6; ++i) {
@@ -251,7 +276,8 @@ void expect_state_goes_on(const typename detail::OptionsOfOptimizer<Kind>::type&
     auto again = sharded_mlp();
     {
       const torch::NoGradGuard no_grad;
-      for (size_t i = 0; i < 6; ++i) again->parameters()[i].copy_(whole->parameters()[i]);
+      for (size_t i = 0; i < 6; ++i)
+        again->parameters()[i].copy_(whole->parameters()[i]);
     }
     ShardedOptimizer<Kind> resumed(again->parameters(), options, group, {.gradients = gradients});
     Kind of_again(again->parameters(), options);
@@ -281,13 +307,14 @@ TEST(ShardedOptimizer, StateIsGatheredAndDivided) {
 TEST(ShardedOptimizer, GivesCollectivesWhatTheFormulaSays) {
   run_ranks(4, [](ProcessGroup& group) {
     auto model = sharded_mlp();
-    ShardedOptimizer<torch::optim::SGD> optimizer(model->parameters(), 0.1, group,
-                                                  {.gradients = true, .bucket_mb = 0.001});
+    ShardedOptimizer<torch::optim::SGD> optimizer(
+        model->parameters(), 0.1, group, {.gradients = true, .bucket_mb = 0.001});
     const auto batch = mlp_batch(0).of(group.rank(), group.size());
     sharded_loss(model->forward(batch.x), batch.y).backward();
     optimizer.step();
     int64_t bytes = 0;
-    for (const auto& parameter : model->parameters()) bytes += static_cast<int64_t>(parameter.nbytes());
+    for (const auto& parameter : model->parameters())
+      bytes += static_cast<int64_t>(parameter.nbytes());
     const ShardedTraffic traffic = optimizer.traffic();
     EXPECT_EQ(traffic.gathered, traffic.scattered);
     EXPECT_GE(traffic.gathered, bytes);
@@ -302,11 +329,14 @@ void expect_refused(const std::function<std::vector<torch::Tensor>(int)>& parame
     const ShardedOptimizer<Kind> optimizer(parameters(group.rank()), 0.1, group);
     group.shutdown();
   });
-  for (const auto& failure : failures) EXPECT_THAT(message_of(failure), HasSubstr(says));
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure), HasSubstr(says));
 }
 
 TEST(ShardedOptimizer, WrongArgumentsAreRefusedOnEveryRank) {
-  const auto of_shape = [](int64_t size) { return std::vector{torch::ones({size, 2})}; };
+  const auto of_shape = [](int64_t size) {
+    return std::vector{torch::ones({size, 2})};
+  };
   expect_refused<torch::optim::SGD>([&](int rank) { return of_shape(rank == 2 ? 5 : 4); },
                                     "got parameter 0 Float [4, 2] with bits");
   expect_refused<torch::optim::SGD>(
@@ -325,12 +355,14 @@ TEST(ShardedOptimizer, ARankThatLeavesIsNamedOnTheOthers) {
   for (const bool gradients : {false, true}) {
     const auto failures = failures_of_ranks(3, [&](ProcessGroup& group) {
       auto model = sharded_mlp();
-      ShardedOptimizer<torch::optim::SGD> optimizer(model->parameters(), 0.1, group,
-                                                    {.gradients = gradients});
+      ShardedOptimizer<torch::optim::SGD> optimizer(
+          model->parameters(), 0.1, group, {.gradients = gradients});
       const auto batch = mlp_batch(0).of(group.rank(), group.size());
-      if (group.rank() == 1 && gradients) throw std::runtime_error("gone");
+      if (group.rank() == 1 && gradients)
+        throw std::runtime_error("gone");
       sharded_loss(model->forward(batch.x), batch.y).backward();
-      if (group.rank() == 1) throw std::runtime_error("gone");
+      if (group.rank() == 1)
+        throw std::runtime_error("gone");
       optimizer.step();
     });
     for (const int rank : {0, 2})

@@ -24,7 +24,9 @@ torch::nn::Sequential step_net() {
 }
 
 at::Tensor step_input(int64_t step, const ProcessGroup& group) {
-  return (torch::arange(20, at::kFloat) + static_cast<double>(17 * step + group.rank())).sin().view({4, 5});
+  return (torch::arange(20, at::kFloat) + static_cast<double>(17 * step + group.rank()))
+      .sin()
+      .view({4, 5});
 }
 
 template <class Function>
@@ -40,10 +42,10 @@ std::string refusal_of(const Function& function) {
 TEST(ShardedStep, TrainsAsALoopOfOnesOwn) {
   run_ranks(2, [](ProcessGroup& group) {
     auto by_hand = step_net(), by_step = step_net();
-    ShardedOptimizer<SGD> first(by_hand->parameters(), SGDOptions(0.1).momentum(0.9), group,
-                                {.gradients = true});
-    ShardedOptimizer<SGD> second(by_step->parameters(), SGDOptions(0.1).momentum(0.9), group,
-                                 {.gradients = true});
+    ShardedOptimizer<SGD> first(
+        by_hand->parameters(), SGDOptions(0.1).momentum(0.9), group, {.gradients = true});
+    ShardedOptimizer<SGD> second(
+        by_step->parameters(), SGDOptions(0.1).momentum(0.9), group, {.gradients = true});
     TrainStep step(by_step, second, {.group = group});
     for (int64_t i = 0; i < 5; ++i) {
       const auto x = step_input(i, group);
@@ -68,10 +70,12 @@ TEST(ShardedStep, ClipsByTheNormOfAllParts) {
     auto model = sharded.wrap(sharded_net);
     SGD parts(sharded.parameters(), SGDOptions(0.1));
     TrainStep step(alone, plain, {.clip_norm = kMaxNorm});
-    TrainStep zero2_step(reduced, zero2,
-                         {.clip = [&] { return zero2.clip_grad_norm(kMaxNorm); }, .group = group});
-    TrainStep parts_step(sharded_net, parts,
-                         {.clip = [&] { return sharded.clip_grad_norm(kMaxNorm); }, .group = group});
+    TrainStep zero2_step(
+        reduced, zero2, {.clip = [&] { return zero2.clip_grad_norm(kMaxNorm); }, .group = group});
+    TrainStep parts_step(
+        sharded_net,
+        parts,
+        {.clip = [&] { return sharded.clip_grad_norm(kMaxNorm); }, .group = group});
     for (int64_t i = 0; i < 5; ++i) {
       const auto mine = step_input(i, group);
       at::Tensor both = torch::empty({8, 5});
@@ -85,8 +89,10 @@ TEST(ShardedStep, ClipsByTheNormOfAllParts) {
     }
     const auto whole = sharded.whole_parameters();
     for (size_t i = 0; i < alone->parameters().size(); ++i) {
-      EXPECT_TRUE(torch::allclose(reduced->parameters()[i], alone->parameters()[i], 1e-5, 1e-6)) << i;
-      EXPECT_TRUE(torch::allclose(sharded_net->parameters()[i], alone->parameters()[i], 1e-5, 1e-6)) << i;
+      EXPECT_TRUE(torch::allclose(reduced->parameters()[i], alone->parameters()[i], 1e-5, 1e-6))
+          << i;
+      EXPECT_TRUE(torch::allclose(sharded_net->parameters()[i], alone->parameters()[i], 1e-5, 1e-6))
+          << i;
     }
   });
 }
@@ -95,7 +101,9 @@ TEST(ShardedStep, TwoWaysOfClippingAreRefused) {
   auto net = step_net();
   SGD optimizer(net->parameters(), SGDOptions(0.1));
   EXPECT_THAT(
-      refusal_of([&] { TrainStep(net, optimizer, {.clip_norm = 2.0, .clip = [] { return at::Tensor(); }}); }),
+      refusal_of([&] {
+        TrainStep(net, optimizer, {.clip_norm = 2.0, .clip = [] { return at::Tensor(); }});
+      }),
       HasSubstr("expected clip or clip_norm, got both, and clip_norm 2; leave out clip_norm"));
 }
 

@@ -1,4 +1,5 @@
-// Modules of one shape that ranks run in different orders: an error, where their weights were mixed.
+// Modules of one shape that ranks run in different orders: an error, where their weights were
+// mixed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -13,7 +14,9 @@ namespace {
 using ::testing::HasSubstr;
 
 class UnitsApart : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Backends, UnitsApart, ::testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends,
+                         UnitsApart,
+                         ::testing::Values("shm", "gloo"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(UnitsApart, OfOneShapeInDifferentOrders) {

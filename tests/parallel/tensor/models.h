@@ -1,5 +1,5 @@
-// Numbers and layers that all ranks make alike, for the tests of what divides a model. Ranks are threads of
-// one process there, so that nothing here uses torch's default generator.
+// Numbers and layers that all ranks make alike, for the tests of what divides a model. Ranks are
+// threads of one process there, so that nothing here uses torch's default generator.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -26,17 +26,22 @@ inline std::string name_of_case(const TensorCase& value) {
   return value.backend + std::to_string(value.ranks);
 }
 
-inline at::Tensor tensor_numbers(at::IntArrayRef sizes, uint64_t seed, at::ScalarType type = at::kDouble) {
+inline at::Tensor tensor_numbers(at::IntArrayRef sizes,
+                                 uint64_t seed,
+                                 at::ScalarType type = at::kDouble) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   return at::randn(sizes, generator, at::TensorOptions().dtype(at::kDouble)).to(type);
 }
 
-inline torch::nn::Linear tensor_linear(int64_t inputs, int64_t outputs, uint64_t seed,
+inline torch::nn::Linear tensor_linear(int64_t inputs,
+                                       int64_t outputs,
+                                       uint64_t seed,
                                        at::ScalarType type = at::kDouble) {
   torch::nn::Linear layer(inputs, outputs);
   layer->to(type);
   const torch::NoGradGuard no_grad;
-  layer->weight.copy_(tensor_numbers({outputs, inputs}, seed, type) / std::sqrt(static_cast<double>(inputs)));
+  layer->weight.copy_(tensor_numbers({outputs, inputs}, seed, type) /
+                      std::sqrt(static_cast<double>(inputs)));
   layer->bias.copy_(tensor_numbers({outputs}, seed + 1, type) / 10);
   return layer;
 }
@@ -64,13 +69,15 @@ class MemoryMeter : public c10::MemoryReportingInfoBase {
 
 inline int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   int64_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.storage().nbytes());
+  for (const at::Tensor& tensor : tensors)
+    bytes += static_cast<int64_t>(tensor.storage().nbytes());
   return bytes;
 }
 
 inline double worst_difference(const std::vector<double>& a, const std::vector<double>& b) {
   double worst = a.size() == b.size() ? 0 : INFINITY;
-  for (size_t i = 0; i < a.size() && i < b.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
+  for (size_t i = 0; i < a.size() && i < b.size(); ++i)
+    worst = std::max(worst, std::abs(a[i] - b[i]));
   return worst;
 }
 

@@ -34,7 +34,8 @@ Gpt seeded_gpt(const GptOptions& options, at::ScalarType type) {
 
 // Each next token is one of two that the last one decides, so there is something to learn.
 at::Tensor gpt_tokens(uint64_t step) {
-  const at::Tensor steps = (tensor_numbers({kGptBatch, kGptLength + 1}, step) > 0).to(at::kLong) * 3 + 1;
+  const at::Tensor steps =
+      (tensor_numbers({kGptBatch, kGptLength + 1}, step) > 0).to(at::kLong) * 3 + 1;
   return steps.cumsum(1) % 61;
 }
 
@@ -60,7 +61,8 @@ std::vector<double> gpt_losses_of_one(Gpt& model) {
   return losses;
 }
 
-// `forward` is the model's, or DistributedDataParallel's around it; `rows` of each batch are this rank's.
+// `forward` is the model's, or DistributedDataParallel's around it; `rows` of each batch are this
+// rank's.
 std::vector<double> gpt_losses_of_ranks(ParallelGpt& model,
                                         const std::function<at::Tensor(const at::Tensor&)>& forward,
                                         const std::function<at::Tensor(const at::Tensor&)>& rows) {
@@ -72,7 +74,8 @@ std::vector<double> gpt_losses_of_ranks(ParallelGpt& model,
     optimizer.zero_grad();
     const at::Tensor loss = model->loss(forward(gpt_inputs(tokens)), gpt_targets(tokens));
     loss.backward();
-    const at::Tensor norm = parallel_grad_norm(parameters.divided, parameters.replicated, model->group);
+    const at::Tensor norm =
+        parallel_grad_norm(parameters.divided, parameters.replicated, model->group);
     clip_grads_with_norm(model->parameters(), 0.5, norm);
     optimizer.step();
     losses.push_back(loss.item<double>());
@@ -97,13 +100,19 @@ struct GptCase {
 };
 
 class ParallelGptTest : public ::testing::TestWithParam<GptCase> {};
-INSTANTIATE_TEST_SUITE_P(Groups, ParallelGptTest,
-                         ::testing::Values(GptCase{"shm", 2, false, false}, GptCase{"shm", 2, true, true},
-                                           GptCase{"shm", 4, false, true}, GptCase{"shm", 4, true, false},
+INSTANTIATE_TEST_SUITE_P(Groups,
+                         ParallelGptTest,
+                         ::testing::Values(GptCase{"shm", 2, false, false},
+                                           GptCase{"shm", 2, true, true},
+                                           GptCase{"shm", 4, false, true},
+                                           GptCase{"shm", 4, true, false},
                                            GptCase{"gloo", 2, true, false}),
                          [](const auto& info) {
                            const GptCase& c = info.param;
-                           return cat(c.backend, c.ranks, c.sequence ? "Sequence" : "", c.tied ? "Tied" : "");
+                           return cat(c.backend,
+                                      c.ranks,
+                                      c.sequence ? "Sequence" : "",
+                                      c.tied ? "Tied" : "");
                          });
 
 TEST_P(ParallelGptTest, HasTheLossesOfOneProcess) {
@@ -119,14 +128,17 @@ TEST_P(ParallelGptTest, HasTheLossesOfOneProcess) {
                 ParallelGpt model(begun, group, ParallelGptOptions{.sequence = c.sequence});
                 EXPECT_EQ(gpt_worst_parameter(model, begun), 0);
                 const auto ours = gpt_losses_of_ranks(
-                    model, [&](const at::Tensor& tokens) { return model(tokens); },
+                    model,
+                    [&](const at::Tensor& tokens) { return model(tokens); },
                     [](const at::Tensor& tokens) { return tokens; });
                 EXPECT_LT(worst_difference(ours, single), bound);
                 const double parameters = gpt_worst_parameter(model, whole);
                 EXPECT_LT(parameters, 100 * bound);
                 if (group.rank() == 0)
-                  std::printf("%s: losses differ by %.1e, parameters by %.1e\n", c10::toString(type),
-                              worst_difference(ours, single), parameters);
+                  std::printf("%s: losses differ by %.1e, parameters by %.1e\n",
+                              c10::toString(type),
+                              worst_difference(ours, single),
+                              parameters);
               },
               {.backend = c.backend});
   }
@@ -136,36 +148,39 @@ TEST_P(ParallelGptTest, HasTheLossesOfOneProcess) {
 TEST_P(ParallelGptTest, MemoryAndTrafficAreTheFormulas) {
   at::set_num_threads(1);
   const GptCase c = GetParam();
-  run_ranks(
-      c.ranks,
-      [&](ProcessGroup& group) {
-        const GptOptions o = small_gpt(c.tied);
-        const int64_t w = o.width, n = group.size();
-        ParallelGpt model(seeded_gpt(o, at::kDouble), group, ParallelGptOptions{.sequence = c.sequence});
-        const int64_t vocabulary = (c.tied ? 1 : 2) * o.vocabulary * w;
-        const int64_t divided = vocabulary + o.layers * (12 * w * w + 7 * w);
-        const int64_t common = o.context * w + o.layers * 6 * w + 2 * w;
-        const double formula =
-            8.0 * (static_cast<double>(divided) / static_cast<double>(n) + static_cast<double>(common));
-        const double ratio = static_cast<double>(bytes_of(model->parameters())) / formula;
-        EXPECT_LT(ratio, 1.1);
-        EXPECT_GT(ratio, 0.9);
+  run_ranks(c.ranks,
+            [&](ProcessGroup& group) {
+              const GptOptions o = small_gpt(c.tied);
+              const int64_t w = o.width, n = group.size();
+              ParallelGpt model(
+                  seeded_gpt(o, at::kDouble), group, ParallelGptOptions{.sequence = c.sequence});
+              const int64_t vocabulary = (c.tied ? 1 : 2) * o.vocabulary * w;
+              const int64_t divided = vocabulary + o.layers * (12 * w * w + 7 * w);
+              const int64_t common = o.context * w + o.layers * 6 * w + 2 * w;
+              const double formula = 8.0 * (static_cast<double>(divided) / static_cast<double>(n) +
+                                            static_cast<double>(common));
+              const double ratio = static_cast<double>(bytes_of(model->parameters())) / formula;
+              EXPECT_LT(ratio, 1.1);
+              EXPECT_GT(ratio, 0.9);
 
-        const at::Tensor tokens = gpt_tokens(1);
-        const int64_t before = group.traffic().bytes;
-        model->loss(model(gpt_inputs(tokens)), gpt_targets(tokens)).backward();
-        const int64_t given = group.traffic().bytes - before;
-        const int64_t activations = 8 * kGptBatch * kGptLength * w, loss = 8 * 3 * kGptBatch * kGptLength;
-        const int64_t moves = 4 * o.layers + 2;
-        int64_t expected = moves * activations + loss;
-        if (c.sequence)
-          expected += moves * activations / n + 8 * (o.layers * 6 * w + 2 * w + kGptLength * w / n);
-        EXPECT_EQ(given, expected);
-        if (group.rank() == 0)
-          std::printf("parameters %.3f of the formula, %ld bytes given a step\n", ratio,
-                      static_cast<long>(given));
-      },
-      {.backend = c.backend});
+              const at::Tensor tokens = gpt_tokens(1);
+              const int64_t before = group.traffic().bytes;
+              model->loss(model(gpt_inputs(tokens)), gpt_targets(tokens)).backward();
+              const int64_t given = group.traffic().bytes - before;
+              const int64_t activations = 8 * kGptBatch * kGptLength * w,
+                            loss = 8 * 3 * kGptBatch * kGptLength;
+              const int64_t moves = 4 * o.layers + 2;
+              int64_t expected = moves * activations + loss;
+              if (c.sequence)
+                expected +=
+                    moves * activations / n + 8 * (o.layers * 6 * w + 2 * w + kGptLength * w / n);
+              EXPECT_EQ(given, expected);
+              if (group.rank() == 0)
+                std::printf("parameters %.3f of the formula, %ld bytes given a step\n",
+                            ratio,
+                            static_cast<long>(given));
+            },
+            {.backend = c.backend});
 }
 
 TEST(ParallelGptMesh, DataAndTensorParallelHaveTheLossesOfOneProcess) {
@@ -175,19 +190,22 @@ TEST(ParallelGptMesh, DataAndTensorParallelHaveTheLossesOfOneProcess) {
   for (const bool sequence : {false, true}) {
     run_ranks(4, [&](ProcessGroup& group) {
       Mesh mesh(group, {{"dp", 2}, {"tp", 2}});
-      ParallelGpt model(seeded_gpt(small_gpt(true), at::kDouble), mesh.group("tp"),
+      ParallelGpt model(seeded_gpt(small_gpt(true), at::kDouble),
+                        mesh.group("tp"),
                         ParallelGptOptions{.sequence = sequence});
       {
         DistributedDataParallel<ParallelGpt> replicated(model, mesh.group("dp"));
         std::vector<double> ours = gpt_losses_of_ranks(
-            model, [&](const at::Tensor& tokens) { return replicated(tokens); },
+            model,
+            [&](const at::Tensor& tokens) { return replicated(tokens); },
             [&](const at::Tensor& tokens) { return tokens.narrow(0, mesh.rank("dp") * 2, 2); });
         at::Tensor means = torch::tensor(ours, at::kDouble);
         mesh.group("dp").all_reduce(means, ReduceOp::avg);
         const double worst = tensor_difference(means, torch::tensor(single, at::kDouble));
         EXPECT_LT(worst, 1e-11);
         EXPECT_LT(gpt_worst_parameter(model, whole), 1e-9);
-        if (group.rank() == 0) std::printf("dp 2, tp 2: losses differ by %.1e\n", worst);
+        if (group.rank() == 0)
+          std::printf("dp 2, tp 2: losses differ by %.1e\n", worst);
       }
       mesh.shutdown();
     });
@@ -195,8 +213,9 @@ TEST(ParallelGptMesh, DataAndTensorParallelHaveTheLossesOfOneProcess) {
 }
 
 TEST(ParallelGptMesh, HeadsThatTheRanksDoNotDivideAreRefusedOnEachRank) {
-  const auto failures = failures_of_ranks(
-      3, [](ProcessGroup& group) { ParallelGpt model(seeded_gpt(small_gpt(false), at::kFloat), group); });
+  const auto failures = failures_of_ranks(3, [](ProcessGroup& group) {
+    ParallelGpt model(seeded_gpt(small_gpt(false), at::kFloat), group);
+  });
   for (const auto& failure : failures)
     EXPECT_THAT(message_of(failure),
                 ::testing::HasSubstr("heads that the 3 ranks of the group divide, got 4"));

@@ -24,8 +24,11 @@ class TensorParallelTest : public ::testing::TestWithParam<TensorCase> {
     run_ranks(GetParam().ranks, body, {.backend = GetParam().backend});
   }
 };
-INSTANTIATE_TEST_SUITE_P(Groups, TensorParallelTest,
-                         ::testing::Values(TensorCase{"shm", 1}, TensorCase{"shm", 2}, TensorCase{"shm", 4},
+INSTANTIATE_TEST_SUITE_P(Groups,
+                         TensorParallelTest,
+                         ::testing::Values(TensorCase{"shm", 1},
+                                           TensorCase{"shm", 2},
+                                           TensorCase{"shm", 4},
                                            TensorCase{"gloo", 2}),
                          [](const auto& info) { return name_of_case(info.param); });
 
@@ -34,7 +37,9 @@ TEST_P(TensorParallelTest, FunctionsAndTheirConjugates) {
     const int64_t n = group.size(), rank = group.rank();
     const at::Tensor whole = tensor_numbers({2, 4 * n}, 1);
     const at::Tensor weights = tensor_numbers({2, 4 * n}, 2);
-    const auto mine = [&](const at::Tensor& x) { return x.narrow(1, 4 * rank, 4); };
+    const auto mine = [&](const at::Tensor& x) {
+      return x.narrow(1, 4 * rank, 4);
+    };
 
     // Every rank's loss is the same number, so the gradient is that of this number.
     at::Tensor x = whole.clone().requires_grad_();
@@ -56,7 +61,9 @@ TEST_P(TensorParallelTest, DerivativesCanBeDifferentiatedAgain) {
   run([](ProcessGroup& group) {
     const int64_t n = group.size();
     const at::Tensor x = tensor_numbers({4 * n}, 1).requires_grad_();
-    const auto cubes = [&](const at::Tensor& all) { return (all * all * all).sum(); };
+    const auto cubes = [&](const at::Tensor& all) {
+      return (all * all * all).sum();
+    };
     const at::Tensor loss = reduce_from_group(cubes(scatter_to_group(x, group, 0)), group);
     const at::Tensor first = torch::autograd::grad({loss}, {x}, {}, true, /*create_graph=*/true)[0];
     const at::Tensor second = torch::autograd::grad({first.sum()}, {x})[0];
@@ -72,7 +79,8 @@ struct TensorMlp {
 };
 
 std::vector<double> tensor_train(const std::function<at::Tensor(const at::Tensor&)>& model,
-                                 const std::vector<at::Tensor>& parameters, at::ScalarType type) {
+                                 const std::vector<at::Tensor>& parameters,
+                                 at::ScalarType type) {
   torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(0.01));
   std::vector<double> losses;
   for (uint64_t step = 0; step < 25; ++step) {
@@ -92,13 +100,17 @@ double worst_difference_of_losses(ProcessGroup& group, at::ScalarType type) {
   ColumnParallelLinear up = column_parallel(whole.up, group);
   RowParallelLinear down = row_parallel(whole.down, group);
   std::vector<at::Tensor> parameters = up->parameters();
-  for (const at::Tensor& parameter : down->parameters()) parameters.push_back(parameter);
+  for (const at::Tensor& parameter : down->parameters())
+    parameters.push_back(parameter);
   const auto ours =
       tensor_train([&](const at::Tensor& x) { return down(torch::gelu(up(x))); }, parameters, type);
   std::vector<at::Tensor> all = whole.up->parameters();
-  for (const at::Tensor& parameter : whole.down->parameters()) all.push_back(parameter);
+  for (const at::Tensor& parameter : whole.down->parameters())
+    all.push_back(parameter);
   const auto single = tensor_train(
-      [&](const at::Tensor& x) { return whole.down->forward(torch::gelu(whole.up->forward(x))); }, all, type);
+      [&](const at::Tensor& x) { return whole.down->forward(torch::gelu(whole.up->forward(x))); },
+      all,
+      type);
   EXPECT_LT(single.back(), 0.8 * single.front());  // it learns: the comparison is of something
   EXPECT_LT(tensor_difference(up->gather_parameters().at("weight"), whole.up->weight), 1e-3);
   EXPECT_LT(tensor_difference(down->gather_parameters().at("weight"), whole.down->weight), 1e-3);
@@ -112,7 +124,8 @@ TEST_P(TensorParallelTest, AnMlpHasTheSingleProcessLosses) {
     const double in_float = worst_difference_of_losses(group, at::kFloat);
     EXPECT_LT(in_double, 1e-12);
     EXPECT_LT(in_float, 1e-5);
-    if (group.rank() == 0) std::printf("losses differ by %.1e double, %.1e float\n", in_double, in_float);
+    if (group.rank() == 0)
+      std::printf("losses differ by %.1e double, %.1e float\n", in_double, in_float);
   });
 }
 
@@ -151,9 +164,12 @@ TEST_P(TensorParallelTest, ASequenceMayBeDividedOutside) {
 TEST_P(TensorParallelTest, SequenceFunctionsAreEachOthersBackward) {
   run([](ProcessGroup& group) {
     const int64_t n = group.size(), rank = group.rank();
-    const auto of_rank = [&](int64_t r) { return tensor_numbers({3, 2 * n}, 10 + static_cast<uint64_t>(r)); };
+    const auto of_rank = [&](int64_t r) {
+      return tensor_numbers({3, 2 * n}, 10 + static_cast<uint64_t>(r));
+    };
     at::Tensor sum = at::zeros({3, 2 * n}, at::kDouble);
-    for (int64_t r = 0; r < n; ++r) sum += of_rank(r);
+    for (int64_t r = 0; r < n; ++r)
+      sum += of_rank(r);
     at::Tensor x = of_rank(rank).requires_grad_();
     const at::Tensor scattered = reduce_scatter_sequence(x, group, -1);
     EXPECT_LT(tensor_difference(scattered, sum.narrow(1, 2 * rank, 2)), 1e-12);
@@ -168,7 +184,8 @@ TEST_P(TensorParallelTest, SequenceFunctionsAreEachOthersBackward) {
 TEST_P(TensorParallelTest, DropoutHasOtherMasksOnEachRankAndTheSameAgain) {
   run([](ProcessGroup& group) {
     const auto masks = [&](uint64_t seed) {
-      if (group.size() == 1) torch::manual_seed(seed);
+      if (group.size() == 1)
+        torch::manual_seed(seed);
       SequenceDropout dropout(0.25, group);
       at::Tensor ones = torch::ones({1000}).requires_grad_();
       const at::Tensor out = dropout(ones);
@@ -184,20 +201,23 @@ TEST_P(TensorParallelTest, DropoutHasOtherMasksOnEachRankAndTheSameAgain) {
     EXPECT_EQ(first.equal(masks(1)), group.size() == 1);
     EXPECT_FALSE(first.equal(masks(2)));
     const at::Tensor all = gather_from_group(first.unsqueeze(0), group, 0);
-    for (int64_t r = 1; r < group.size(); ++r) EXPECT_FALSE(all[0].equal(all[r]));
+    for (int64_t r = 1; r < group.size(); ++r)
+      EXPECT_FALSE(all[0].equal(all[r]));
   });
 }
 
 TEST_P(TensorParallelTest, TheNormOfGradientsIsTheUndividedModels) {
   run([](ProcessGroup& group) {
     TensorMlp whole(at::kDouble);
-    torch::nn::Sequential model(column_parallel(whole.up, group), torch::nn::Functional(torch::relu),
+    torch::nn::Sequential model(column_parallel(whole.up, group),
+                                torch::nn::Functional(torch::relu),
                                 row_parallel(whole.down, group));
     const at::Tensor x = tensor_numbers({4, 6}, 9);
     model->forward(x).square().sum().backward();
     whole.down->forward(torch::relu(whole.up->forward(x))).square().sum().backward();
     std::vector<at::Tensor> all = whole.up->parameters();
-    for (const at::Tensor& parameter : whole.down->parameters()) all.push_back(parameter);
+    for (const at::Tensor& parameter : whole.down->parameters())
+      all.push_back(parameter);
     const ParallelParameters parameters = parallel_parameters(*model);
     EXPECT_EQ(parameters.divided.size(), 3U);
     EXPECT_EQ(parameters.replicated.size(), 1U);
@@ -221,7 +241,8 @@ TEST_P(TensorParallelTest, StacksAreDividedEach) {
     torch::nn::Linear whole = tensor_linear(5, 3 * 8, 7);
     ColumnParallelLinear mine = column_parallel(whole, group, {.stacks = 3});
     const at::Tensor x = tensor_numbers({2, 5}, 8);
-    const at::Tensor expected = whole->forward(x).view({2, 3, group.size(), -1}).select(2, group.rank());
+    const at::Tensor expected =
+        whole->forward(x).view({2, 3, group.size(), -1}).select(2, group.rank());
     EXPECT_LT(tensor_difference(mine(x).view({2, 3, -1}), expected), 1e-12);
     EXPECT_TRUE(mine->gather_parameters().at("weight").equal(whole->weight));
     EXPECT_TRUE(mine->gather_parameters().at("bias").equal(whole->bias));
@@ -238,12 +259,12 @@ TEST_P(TensorParallelTest, AScatteredPartIsFresh) {
 }
 
 TEST(TensorParallel, WhatTheRanksDoNotDivideIsRefusedOnEachRank) {
-  const auto column =
-      failures_of_ranks(2, [](ProcessGroup& group) { column_parallel(tensor_linear(4, 7, 1), group); });
+  const auto column = failures_of_ranks(
+      2, [](ProcessGroup& group) { column_parallel(tensor_linear(4, 7, 1), group); });
   for (const auto& failure : column)
     EXPECT_THAT(message_of(failure), HasSubstr("expected outputs that 2 ranks divide, got 7"));
-  const auto row =
-      failures_of_ranks(2, [](ProcessGroup& group) { row_parallel(tensor_linear(5, 4, 1), group); });
+  const auto row = failures_of_ranks(
+      2, [](ProcessGroup& group) { row_parallel(tensor_linear(5, 4, 1), group); });
   for (const auto& failure : row)
     EXPECT_THAT(message_of(failure), HasSubstr("expected inputs that 2 ranks divide, got 5"));
 }
@@ -256,13 +277,16 @@ TEST(TensorParallel, SizesThatTheRanksDoNotDivideAreRefusedByTheFunctions) {
     scatter_to_group(x, group, -1);
   });
   for (const auto& failure : failures)
-    EXPECT_THAT(message_of(failure), HasSubstr("along dimension 1 that 2 ranks divide, got 3 of [4, 3]"));
+    EXPECT_THAT(message_of(failure),
+                HasSubstr("along dimension 1 that 2 ranks divide, got 3 of [4, 3]"));
 }
 
 TEST(TensorParallel, LayersThatDifferAreRefusedOnEachRank) {
-  const auto shapes = failures_of_ranks(
-      2, [](ProcessGroup& group) { column_parallel(tensor_linear(4, 8 + 2 * group.rank(), 1), group); });
-  for (const auto& failure : shapes) EXPECT_THAT(message_of(failure), HasSubstr("Double [10, 4]"));
+  const auto shapes = failures_of_ranks(2, [](ProcessGroup& group) {
+    column_parallel(tensor_linear(4, 8 + 2 * group.rank(), 1), group);
+  });
+  for (const auto& failure : shapes)
+    EXPECT_THAT(message_of(failure), HasSubstr("Double [10, 4]"));
   const auto seeds = failures_of_ranks(2, [](ProcessGroup& group) {
     row_parallel(tensor_linear(4, 8, static_cast<uint64_t>(group.rank())), group);
   });
@@ -273,7 +297,8 @@ TEST(TensorParallel, LayersThatDifferAreRefusedOnEachRank) {
 TEST(TensorParallel, ARankThatThrowsInTheMiddleIsAnErrorOnTheOthers) {
   const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
     RowParallelLinear layer = row_parallel(tensor_linear(4, 8, 1), group);
-    if (group.rank() == 1) throw Error(ErrorCode::io, "no space left");
+    if (group.rank() == 1)
+      throw Error(ErrorCode::io, "no space left");
     layer(tensor_numbers({3, 2}, 1));
   });
   EXPECT_THROW(std::rethrow_exception(failures[0]), Error);

@@ -21,8 +21,11 @@ class VocabularyTest : public ::testing::TestWithParam<TensorCase> {
     run_ranks(GetParam().ranks, body, {.backend = GetParam().backend});
   }
 };
-INSTANTIATE_TEST_SUITE_P(Groups, VocabularyTest,
-                         ::testing::Values(TensorCase{"shm", 1}, TensorCase{"shm", 2}, TensorCase{"shm", 3},
+INSTANTIATE_TEST_SUITE_P(Groups,
+                         VocabularyTest,
+                         ::testing::Values(TensorCase{"shm", 1},
+                                           TensorCase{"shm", 2},
+                                           TensorCase{"shm", 3},
                                            TensorCase{"gloo", 2}),
                          [](const auto& info) { return name_of_case(info.param); });
 
@@ -41,14 +44,18 @@ TEST_P(VocabularyTest, TheLossAndItsGradientAreCrossEntropys) {
   run([](ProcessGroup& group) {
     for (const auto& [type, bound] : {std::pair(at::kFloat, 1e-6), std::pair(at::kDouble, 1e-14)}) {
       for (const double size : {1.0, 30.0}) {
-        const at::Tensor whole = (tensor_numbers({4, 7, kVocabulary}, 1, type) * size).requires_grad_();
+        const at::Tensor whole =
+            (tensor_numbers({4, 7, kVocabulary}, 1, type) * size).requires_grad_();
         at::Tensor targets = vocabulary_targets({4, 7});
         targets[0][2] = -100;
         targets[3].fill_(-100);
         at::Tensor part = vocabulary_part(whole.detach(), group).requires_grad_();
-        const at::Tensor loss = parallel_cross_entropy(part, targets, group, {.vocabulary = kVocabulary});
-        const at::Tensor expected = torch::cross_entropy_loss(whole.flatten(0, 1), targets.flatten());
-        EXPECT_LT(tensor_difference(loss, expected), bound * std::max(1.0, expected.item<double>()));
+        const at::Tensor loss =
+            parallel_cross_entropy(part, targets, group, {.vocabulary = kVocabulary});
+        const at::Tensor expected =
+            torch::cross_entropy_loss(whole.flatten(0, 1), targets.flatten());
+        EXPECT_LT(tensor_difference(loss, expected),
+                  bound * std::max(1.0, expected.item<double>()));
         (3 * loss).backward();
         (3 * expected).backward();
         EXPECT_LT(tensor_difference(part.grad(), vocabulary_part(whole.grad(), group)), bound);
@@ -63,7 +70,8 @@ TEST_P(VocabularyTest, OneTargetMayHaveNoDimension) {
     const at::Tensor part = vocabulary_part(whole.unsqueeze(0), group)[0];
     const at::Tensor loss =
         parallel_cross_entropy(part, torch::tensor(2), group, {.vocabulary = kVocabulary});
-    EXPECT_NEAR(loss.item<double>(), torch::cross_entropy_loss(whole, torch::tensor(2)).item<double>(),
+    EXPECT_NEAR(loss.item<double>(),
+                torch::cross_entropy_loss(whole, torch::tensor(2)).item<double>(),
                 1e-12);
   });
 }
@@ -73,8 +81,10 @@ TEST_P(VocabularyTest, HalfTypesAreComputedInFloat) {
     const at::Tensor whole = tensor_numbers({8, kVocabulary}, 1, at::kBFloat16);
     const at::Tensor targets = vocabulary_targets({8});
     at::Tensor part = vocabulary_part(whole, group).requires_grad_();
-    const at::Tensor loss = parallel_cross_entropy(part, targets, group, {.vocabulary = kVocabulary});
-    EXPECT_LT(tensor_difference(loss, torch::cross_entropy_loss(whole.to(at::kFloat), targets)), 1e-6);
+    const at::Tensor loss =
+        parallel_cross_entropy(part, targets, group, {.vocabulary = kVocabulary});
+    EXPECT_LT(tensor_difference(loss, torch::cross_entropy_loss(whole.to(at::kFloat), targets)),
+              1e-6);
     loss.backward();
     EXPECT_EQ(part.grad().scalar_type(), at::kBFloat16);
   });
@@ -85,8 +95,8 @@ TEST_P(VocabularyTest, NoLogitIsTooLarge) {
     at::Tensor whole = tensor_numbers({2, kVocabulary}, 1, at::kFloat) + 1e4;
     whole[1][5] = -INFINITY;
     const at::Tensor targets = torch::tensor({100, 0});
-    const at::Tensor loss =
-        parallel_cross_entropy(vocabulary_part(whole, group), targets, group, {.vocabulary = kVocabulary});
+    const at::Tensor loss = parallel_cross_entropy(
+        vocabulary_part(whole, group), targets, group, {.vocabulary = kVocabulary});
     EXPECT_LT(tensor_difference(loss, torch::cross_entropy_loss(whole, targets)), 1e-6);
   });
 }
@@ -125,13 +135,17 @@ TEST(Vocabulary, TokensThatThereAreNotAreRefusedOnEachRank) {
     }
     ParallelEmbedding mine = parallel_embedding(whole, group);
     const at::Tensor logits = torch::zeros({1, 5});
-    EXPECT_THROW(parallel_cross_entropy(logits, torch::tensor({10}), group, {.vocabulary = 10}), Error);
+    EXPECT_THROW(parallel_cross_entropy(logits, torch::tensor({10}), group, {.vocabulary = 10}),
+                 Error);
     EXPECT_THROW(parallel_cross_entropy(logits, torch::tensor({1}), group, {}), Error);
-    EXPECT_THROW(parallel_cross_entropy(logits, torch::tensor({1, 2}), group, {.vocabulary = 10}), Error);
-    EXPECT_THROW(parallel_cross_entropy(logits, torch::tensor({1}), group, {.vocabulary = 12}), Error);
+    EXPECT_THROW(parallel_cross_entropy(logits, torch::tensor({1, 2}), group, {.vocabulary = 10}),
+                 Error);
+    EXPECT_THROW(parallel_cross_entropy(logits, torch::tensor({1}), group, {.vocabulary = 12}),
+                 Error);
     mine(torch::tensor({3, -1}));
   });
-  for (const auto& failure : failures) EXPECT_THAT(message_of(failure), HasSubstr("from 0 to 9, got -1"));
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure), HasSubstr("from 0 to 9, got -1"));
 }
 
 TEST(Vocabulary, FewerTokensThanRanksAreRefusedOnEachRank) {
@@ -141,7 +155,8 @@ TEST(Vocabulary, FewerTokensThanRanksAreRefusedOnEachRank) {
     whole->weight.fill_(1);
     parallel_embedding(whole, group);
   });
-  for (const auto& failure : failures) EXPECT_THAT(message_of(failure), HasSubstr("3 ranks, got 2 tokens"));
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure), HasSubstr("3 ranks, got 2 tokens"));
 }
 
 }  // namespace

@@ -34,23 +34,28 @@ class Picture {
   std::vector<Rect> boxes(const char* kind) const {
     std::vector<Rect> rects;
     for (const pugi::xml_node node : root_.children("rect")) {
-      if (std::strcmp(node.attribute("class").value(), kind) != 0) continue;
-      rects.push_back({node.attribute("x").as_int(), node.attribute("y").as_int(),
-                       node.attribute("width").as_int(), node.attribute("height").as_int()});
+      if (std::strcmp(node.attribute("class").value(), kind) != 0)
+        continue;
+      rects.push_back({node.attribute("x").as_int(),
+                       node.attribute("y").as_int(),
+                       node.attribute("width").as_int(),
+                       node.attribute("height").as_int()});
     }
     return rects;
   }
 
   std::vector<std::string> texts() const {
     std::vector<std::string> texts;
-    for (const pugi::xml_node node : root_.children("text")) texts.emplace_back(node.child_value());
+    for (const pugi::xml_node node : root_.children("text"))
+      texts.emplace_back(node.child_value());
     return texts;
   }
 
   std::multiset<std::string> texts_beginning(const std::string& prefix) const {
     std::multiset<std::string> found;
     for (const std::string& text : texts()) {
-      if (text.starts_with(prefix)) found.insert(text);
+      if (text.starts_with(prefix))
+        found.insert(text);
     }
     return found;
   }
@@ -64,7 +69,8 @@ class Picture {
   }
 
   void expect_tidy() const {
-    for (const char* kind : {"gpu", "nic", "numa", "socket", "pcie", "core", "rank"}) expect_apart(kind);
+    for (const char* kind : {"gpu", "nic", "numa", "socket", "pcie", "core", "rank"})
+      expect_apart(kind);
     expect_inside("gpu", "numa");
     expect_inside("numa", "socket");
     expect_inside("core", "numa");
@@ -80,8 +86,8 @@ class Picture {
           << kind << ' ' << i;
       for (size_t j = i + 1; j < list.size(); ++j) {
         const Rect& b = list[j];
-        const bool apart =
-            a.x + a.width <= b.x || b.x + b.width <= a.x || a.y + a.height <= b.y || b.y + b.height <= a.y;
+        const bool apart = a.x + a.width <= b.x || b.x + b.width <= a.x || a.y + a.height <= b.y ||
+                           b.y + b.height <= a.y;
         EXPECT_TRUE(apart) << kind << ' ' << i << " and " << j;
       }
     }
@@ -89,10 +95,12 @@ class Picture {
 
   void expect_inside(const char* inner, const char* outer) const {
     const auto around = boxes(outer);
-    if (around.empty()) return;
+    if (around.empty())
+      return;
     for (const Rect& a : boxes(inner)) {
       const bool inside = std::any_of(around.begin(), around.end(), [&](const Rect& b) {
-        return a.x >= b.x && a.y >= b.y && a.x + a.width <= b.x + b.width && a.y + a.height <= b.y + b.height;
+        return a.x >= b.x && a.y >= b.y && a.x + a.width <= b.x + b.width &&
+               a.y + a.height <= b.y + b.height;
       });
       EXPECT_TRUE(inside) << inner << " at " << a.x << ' ' << a.y;
     }
@@ -102,7 +110,8 @@ class Picture {
   void expect_lines_apart() const {
     std::set<std::string> starts;
     for (const pugi::xml_node node : root_.children("path")) {
-      if (std::strcmp(node.attribute("class").value(), "link") != 0) continue;
+      if (std::strcmp(node.attribute("class").value(), "link") != 0)
+        continue;
       const std::string path = node.attribute("d").value();
       EXPECT_TRUE(starts.insert(path.substr(0, path.find('V'))).second) << path;
     }
@@ -127,16 +136,19 @@ TEST(DrawSvg, EveryPartOfASwitchedMachine) {
   EXPECT_EQ(picture.num_links(), 8U);  // to one bar
   EXPECT_EQ(picture.texts_beginning("NV18 between any two of these 8 GPUs").size(), 1U);
   EXPECT_EQ(picture.texts_beginning("NV18: NVLink, 18 links, about 450 GB/s each way").size(), 1U);
-  for (int gpu = 0; gpu < 8; ++gpu) EXPECT_EQ(picture.texts_beginning(cat("GPU ", gpu)).size(), 1U) << gpu;
+  for (int gpu = 0; gpu < 8; ++gpu)
+    EXPECT_EQ(picture.texts_beginning(cat("GPU ", gpu)).size(), 1U) << gpu;
 }
 
 TEST(DrawSvg, LinksThatDifferAreLines) {
   const Picture picture(draw_svg(svg_cube_mesh()));
   picture.expect_tidy();
-  EXPECT_EQ(picture.num_links(), 16U + 8U);              // NVLinks, and each GPU to the bar of the rest
+  EXPECT_EQ(picture.num_links(), 16U + 8U);  // NVLinks, and each GPU to the bar of the rest
   EXPECT_EQ(picture.texts_beginning("NV1").size(), 9U);  // eight lines and the legend
   EXPECT_EQ(picture.texts_beginning("NV2").size(), 9U);
-  EXPECT_EQ(picture.texts_beginning("SYS between any two of these 8 GPUs where no nearer link").size(), 1U);
+  EXPECT_EQ(
+      picture.texts_beginning("SYS between any two of these 8 GPUs where no nearer link").size(),
+      1U);
   EXPECT_EQ(picture.texts_beginning("SYS: across NUMA nodes").size(), 1U);
 }
 
@@ -238,9 +250,11 @@ TEST(DrawSvg, HostileNamesStayText) {
 TEST(DrawSvg, LongNamesAreCut) {
   Host host = svg_pcie(2);
   host.name = std::string(100'000, 'n');
-  for (int i = 0; i < 400; ++i) host.name += "ä";
+  for (int i = 0; i < 400; ++i)
+    host.name += "ä";
   const std::string svg = draw_svg(host);
-  for (const std::string& text : Picture(svg).texts()) EXPECT_LE(text.size(), 250U);
+  for (const std::string& text : Picture(svg).texts())
+    EXPECT_LE(text.size(), 250U);
 }
 
 TEST(DrawSvg, SameValuesSamePicture) {

@@ -25,7 +25,9 @@ inline Host svg_machine(const SvgMachine& shape) {
     const int node = i / shape.cores_per_node;
     host.cores.push_back({.cpus = {i, i + host.num_cores}, .numa_node = node, .socket = node});
   }
-  const auto node_of = [&](int device, int count) { return device * shape.nodes / count; };
+  const auto node_of = [&](int device, int count) {
+    return device * shape.nodes / count;
+  };
   for (int i = 0; i < shape.gpus; ++i) {
     Gpu& gpu = host.gpus[static_cast<size_t>(i)];
     gpu.numa_node = node_of(i, shape.gpus);
@@ -61,17 +63,20 @@ inline Host svg_machine(const SvgMachine& shape) {
 
 // Eight GPUs behind NVLink switches, a NIC for each, two of each below a PCIe switch.
 inline Host svg_switched(int gpus) {
-  return svg_machine(
-      {.gpus = gpus, .cores_per_node = 48, .nics = gpus, .gpus_per_switch = 2, .link = [](int, int) {
-         return Link{LinkKind::nvlink, 18};
-       }});
+  return svg_machine({.gpus = gpus,
+                      .cores_per_node = 48,
+                      .nics = gpus,
+                      .gpus_per_switch = 2,
+                      .link = [](int, int) { return Link{LinkKind::nvlink, 18}; }});
 }
 
-// Two rings of four with diagonals, joined by four links: single and double NVLinks, PCIe for the rest.
+// Two rings of four with diagonals, joined by four links: single and double NVLinks, PCIe for the
+// rest.
 inline Host svg_cube_mesh() {
   return svg_machine(
       {.gpus = 8, .cores_per_node = 20, .nics = 4, .gpus_per_switch = 2, .link = [](int i, int j) {
-         if (i / 4 != j / 4 && i % 4 != j % 4) return Link{LinkKind::sys, 0};
+         if (i / 4 != j / 4 && i % 4 != j % 4)
+           return Link{LinkKind::sys, 0};
          const bool twice = i / 4 != j / 4 || (i ^ j) == 3;
          return Link{LinkKind::nvlink, twice ? 2 : 1};
        }});
@@ -80,15 +85,18 @@ inline Host svg_cube_mesh() {
 // No NVLink at all: pairs below a switch.
 inline Host svg_pcie(int gpus) {
   return svg_machine({.gpus = gpus, .cores_per_node = 24, .link = [gpus](int i, int j) {
-                        if (i / 2 == j / 2) return Link{LinkKind::pix, 0};
-                        return Link{i * 2 / gpus == j * 2 / gpus ? LinkKind::node : LinkKind::sys, 0};
+                        if (i / 2 == j / 2)
+                          return Link{LinkKind::pix, 0};
+                        return Link{i * 2 / gpus == j * 2 / gpus ? LinkKind::node : LinkKind::sys,
+                                    0};
                       }});
 }
 
 inline Plan svg_plan(const Host& host, const std::vector<int>& gpus) {
   Plan plan{.policy = "topology"};
   for (size_t i = 0; i < gpus.size(); ++i) {
-    RankPlan rank{.rank = static_cast<int>(i), .local_rank = static_cast<int>(i), .host = host.name};
+    RankPlan rank{
+        .rank = static_cast<int>(i), .local_rank = static_cast<int>(i), .host = host.name};
     if (gpus[i] >= 0) {
       rank.device.kind = DeviceAssignment::Kind::cuda;
       rank.device.uuid = host.gpus.at(static_cast<size_t>(gpus[i])).uuid;

@@ -28,11 +28,14 @@ Plan mesh_plan(const std::vector<Host>& hosts, const std::string& mesh, Request 
 
 std::vector<int> gpus_of(const Plan& plan) {
   std::vector<int> indices;
-  for (const RankPlan& rank : plan.ranks) indices.push_back(rank.device.index.value);
+  for (const RankPlan& rank : plan.ranks)
+    indices.push_back(rank.device.index.value);
   return indices;
 }
 
-std::string mesh_error(const std::vector<Host>& hosts, const std::string& mesh, const Request& request = {}) {
+std::string mesh_error(const std::vector<Host>& hosts,
+                       const std::string& mesh,
+                       const Request& request = {}) {
   try {
     mesh_plan(hosts, mesh, request);
   } catch (const Error& error) {
@@ -71,7 +74,8 @@ TEST(MeshPlacement, AxesBetweenHostsAreNamed) {
   a.name = "a";
   b.name = "b";
   const Plan plan = mesh_plan({a, b}, "dp=2,pp=2,tp=4");
-  EXPECT_THAT(plan.notes, testing::Contains("mesh dp=2,pp=2,tp=4: ranks along dp lie on several hosts"));
+  EXPECT_THAT(plan.notes,
+              testing::Contains("mesh dp=2,pp=2,tp=4: ranks along dp lie on several hosts"));
   EXPECT_THAT(mesh_plan({dgx1()}, "dp=2,tp=4").notes, testing::IsEmpty());
   EXPECT_THAT(mesh_error({a, b}, "tp=3"), HasSubstr("ranks that 2 hosts can divide evenly, got 3"));
 }
@@ -86,7 +90,8 @@ TEST(MeshPlacement, TableAndJsonShowIt) {
 }
 
 TEST(MeshPlacement, WrongOnesAreRefused) {
-  EXPECT_THAT(mesh_error({workstation()}, "dp=3", {.nproc_per_node = 4}), HasSubstr("the 4 ranks there are"));
+  EXPECT_THAT(mesh_error({workstation()}, "dp=3", {.nproc_per_node = 4}),
+              HasSubstr("the 4 ranks there are"));
   EXPECT_THAT(mesh_error({workstation()}, "dp=0"), HasSubstr("sizes of at least 1"));
   try {
     muster::plan({.source = "test", .hosts = {workstation()}}, {.policy = "mesh"});
@@ -99,12 +104,14 @@ TEST(MeshPlacement, WrongOnesAreRefused) {
 Bandwidths random_mesh_links(std::mt19937& random, size_t count, unsigned num_values) {
   Bandwidths links(count, std::vector<int64_t>(count));
   for (size_t a = 0; a < count; ++a)
-    for (size_t b = 0; b < a; ++b) links[a][b] = links[b][a] = static_cast<int64_t>(random() % num_values);
+    for (size_t b = 0; b < a; ++b)
+      links[a][b] = links[b][a] = static_cast<int64_t>(random() % num_values);
   return links;
 }
 
 // From the last axis, which is the order in which meshes are compared.
-std::vector<RingQuality> from_the_last(const Bandwidths& links, const std::vector<int>& sizes,
+std::vector<RingQuality> from_the_last(const Bandwidths& links,
+                                       const std::vector<int>& sizes,
                                        const std::vector<size_t>& order) {
   auto quality = mesh_quality(links, sizes, order);
   std::reverse(quality.begin(), quality.end());
@@ -114,14 +121,18 @@ std::vector<RingQuality> from_the_last(const Bandwidths& links, const std::vecto
 // Every order that could be better than `known`.
 class BestMesh {
  public:
-  BestMesh(const Bandwidths& links, const std::vector<int>& sizes, const std::vector<RingQuality>& known)
+  BestMesh(const Bandwidths& links,
+           const std::vector<int>& sizes,
+           const std::vector<RingQuality>& known)
       : best(known), links_(links), axes_(mesh_neighbours(sizes)), to_earlier_(num_places(sizes)) {
     Axes none(axes_.size());
     for (size_t axis = 0; axis < axes_.size(); ++axis) {
       none[axis] = {INT64_MAX, 0, static_cast<int64_t>(axes_[axis].size())};
-      for (const auto& [a, b] : axes_[axis]) to_earlier_[std::max(a, b)].push_back({axis, std::min(a, b)});
+      for (const auto& [a, b] : axes_[axis])
+        to_earlier_[std::max(a, b)].push_back({axis, std::min(a, b)});
     }
-    for (const auto& row : links) fastest_ = std::max(fastest_, *std::max_element(row.begin(), row.end()));
+    for (const auto& row : links)
+      fastest_ = std::max(fastest_, *std::max_element(row.begin(), row.end()));
     extend(none);
   }
 
@@ -139,20 +150,25 @@ class BestMesh {
   bool could_be_better(const Axes& axes) const {
     for (size_t axis = 0; axis < axes.size(); ++axis) {
       const int64_t most = axes[axis].total + axes[axis].missing * fastest_;
-      if (axes[axis].slowest != best[axis].slowest) return axes[axis].slowest > best[axis].slowest;
-      if (most != best[axis].total) return most > best[axis].total;
+      if (axes[axis].slowest != best[axis].slowest)
+        return axes[axis].slowest > best[axis].slowest;
+      if (most != best[axis].total)
+        return most > best[axis].total;
     }
     return false;
   }
 
   void extend(const Axes& axes) {
-    if (!could_be_better(axes)) return;
+    if (!could_be_better(axes))
+      return;
     if (order_.size() == to_earlier_.size()) {
-      for (size_t axis = 0; axis < axes.size(); ++axis) best[axis] = {axes[axis].slowest, axes[axis].total};
+      for (size_t axis = 0; axis < axes.size(); ++axis)
+        best[axis] = {axes[axis].slowest, axes[axis].total};
       return;
     }
     for (size_t device = 0; device < links_.size(); ++device) {
-      if (std::find(order_.begin(), order_.end(), device) != order_.end()) continue;
+      if (std::find(order_.begin(), order_.end(), device) != order_.end())
+        continue;
       Axes longer = axes;
       for (const Earlier& earlier : to_earlier_[order_.size()]) {
         const int64_t link = links_[device][order_[earlier.place]];
@@ -169,7 +185,8 @@ class BestMesh {
 
   const Bandwidths& links_;
   const std::vector<std::vector<Neighbours>> axes_;
-  std::vector<std::vector<Earlier>> to_earlier_;  // of each place, its neighbours that are filled before it
+  std::vector<std::vector<Earlier>>
+      to_earlier_;  // of each place, its neighbours that are filled before it
   int64_t fastest_ = 0;
   std::vector<size_t> order_ = {};
 };
@@ -189,18 +206,27 @@ TEST(MeshOrder, TheSearchFindsWhatTryingAllFinds) {
 
 TEST(MeshOrder, UpToTwelveEqualBruteForce) {
   std::mt19937 random(7);
-  for (const std::vector<int>& sizes :
-       {std::vector<int>{3, 3}, {2, 5}, {5, 2}, {3, 4}, {4, 3}, {2, 6}, {6, 2}, {2, 2, 3}, {2, 3, 2}}) {
+  for (const std::vector<int>& sizes : {std::vector<int>{3, 3},
+                                        {2, 5},
+                                        {5, 2},
+                                        {3, 4},
+                                        {4, 3},
+                                        {2, 6},
+                                        {6, 2},
+                                        {2, 2, 3},
+                                        {2, 3, 2}}) {
     for (const unsigned num_values : {2U, 5U}) {
-      const Bandwidths links = random_mesh_links(random, std::max<size_t>(num_places(sizes), 10), num_values);
+      const Bandwidths links =
+          random_mesh_links(random, std::max<size_t>(num_places(sizes), 10), num_values);
       const auto found = from_the_last(links, sizes, best_mesh_order(links, sizes));
-      EXPECT_EQ(BestMesh(links, sizes, found).best, found) << testing::PrintToString(sizes) << num_values;
+      EXPECT_EQ(BestMesh(links, sizes, found).best, found)
+          << testing::PrintToString(sizes) << num_values;
     }
   }
 }
 
-// Cliques of fast links hidden in a shuffled machine, whose other links differ a little where there is
-// `noise`.
+// Cliques of fast links hidden in a shuffled machine, whose other links differ a little where there
+// is `noise`.
 Bandwidths hidden_cliques(unsigned seed, size_t count, size_t size, unsigned noise, size_t extra) {
   std::mt19937 random(seed);
   std::vector<size_t> hidden(count + extra);
@@ -221,28 +247,40 @@ void expect_fast_rows(const std::vector<int>& sizes, unsigned seed, unsigned noi
   const auto size = static_cast<size_t>(sizes.back());
   const Bandwidths links = hidden_cliques(seed, num_places(sizes), size, noise, extra);
   EXPECT_EQ(mesh_quality(links, sizes, best_mesh_order(links, sizes)).back().slowest, 100)
-      << testing::PrintToString(sizes) << " seed " << seed << " noise " << noise << " extra " << extra;
+      << testing::PrintToString(sizes) << " seed " << seed << " noise " << noise << " extra "
+      << extra;
 }
 
 TEST(MeshOrder, HiddenCliquesAreFound) {
-  for (const std::vector<int>& sizes : {std::vector<int>{2, 5}, {2, 6}, {2, 8}, {4, 4}, {3, 3}, {5, 3}})
-    for (unsigned seed = 0; seed < 25; ++seed) expect_fast_rows(sizes, seed, 1 + seed % 2 * 4, seed % 3);
+  for (const std::vector<int>& sizes :
+       {std::vector<int>{2, 5}, {2, 6}, {2, 8}, {4, 4}, {3, 3}, {5, 3}})
+    for (unsigned seed = 0; seed < 25; ++seed)
+      expect_fast_rows(sizes, seed, 1 + seed % 2 * 4, seed % 3);
 }
 
 TEST(MeshOrder, HiddenCliquesOfUpTo64DevicesAreFound) {
-  for (const std::vector<int>& sizes :
-       {std::vector<int>{4, 8}, {8, 4}, {8, 8}, {16, 4}, {32, 2}, {2, 4, 8}, {4, 4, 4}, {2, 2, 2, 8}})
-    for (unsigned seed = 0; seed < 2; ++seed) expect_fast_rows(sizes, seed, 1 + seed * 4, 0);
+  for (const std::vector<int>& sizes : {std::vector<int>{4, 8},
+                                        {8, 4},
+                                        {8, 8},
+                                        {16, 4},
+                                        {32, 2},
+                                        {2, 4, 8},
+                                        {4, 4, 4},
+                                        {2, 2, 2, 8}})
+    for (unsigned seed = 0; seed < 2; ++seed)
+      expect_fast_rows(sizes, seed, 1 + seed * 4, 0);
 }
 
-// Sixteen, too many to look at every order: pairs with one fast link each, hidden in a shuffled machine.
+// Sixteen, too many to look at every order: pairs with one fast link each, hidden in a shuffled
+// machine.
 TEST(MeshOrder, TheSearchFindsHiddenPairs) {
   std::mt19937 random(5);
   std::vector<size_t> hidden(16);
   std::iota(hidden.begin(), hidden.end(), size_t{0});
   std::shuffle(hidden.begin(), hidden.end(), random);
   Bandwidths links(16, std::vector<int64_t>(16, 1));
-  for (size_t i = 0; i < 16; i += 2) links[hidden[i]][hidden[i + 1]] = links[hidden[i + 1]][hidden[i]] = 9;
+  for (size_t i = 0; i < 16; i += 2)
+    links[hidden[i]][hidden[i + 1]] = links[hidden[i + 1]][hidden[i]] = 9;
   const auto quality = mesh_quality(links, {8, 2}, best_mesh_order(links, {8, 2}));
   EXPECT_EQ(quality[1].slowest, 9);
 }

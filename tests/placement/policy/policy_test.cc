@@ -13,14 +13,18 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// What `policy` gives each of `num_ranks` ranks (0: its capacity) of a host, by default with 4 GPUs.
-std::vector<int> choices(const char* policy, const Request& request, int num_ranks = 0,
+// What `policy` gives each of `num_ranks` ranks (0: its capacity) of a host, by default with 4
+// GPUs.
+std::vector<int> choices(const char* policy,
+                         const Request& request,
+                         int num_ranks = 0,
                          const Host& host = gpu_host(0, 4)) {
   const std::vector<UsableGpu> gpus = usable_gpus(host, {}).gpus;
   const PolicyInput input{host, gpus, request};
   const Policy& chosen = find_policy(policy);
   std::vector<int> indices;
-  for (const auto& choice : chosen.choose(input, num_ranks > 0 ? num_ranks : chosen.capacity(input))) {
+  for (const auto& choice :
+       chosen.choose(input, num_ranks > 0 ? num_ranks : chosen.capacity(input))) {
     indices.push_back(host.gpus[choice.gpu.position].index.value);
     EXPECT_THAT(choice.reason, testing::StartsWith(policy));
   }
@@ -45,15 +49,17 @@ TEST(Policy, TableIsConsistent) {
     EXPECT_EQ(find_policy(policy.name).choose, policy.choose);
     EXPECT_STRNE(policy.summary, "");
   }
-  EXPECT_THAT(names, ElementsAre("sequential", "list", "fastest", "memory", "topology", "spread", "pack",
-                                 "numa", "mesh"));
+  EXPECT_THAT(
+      names,
+      ElementsAre(
+          "sequential", "list", "fastest", "memory", "topology", "spread", "pack", "numa", "mesh"));
 }
 
 TEST(Policy, UnknownNameListsThoseThereAre) {
-  EXPECT_EQ(
-      policy_error([] { find_policy("fastets"); }),
-      "--policy: expected one of sequential, list, fastest, memory, topology, spread, pack, numa, mesh, got "
-      "'fastets'");
+  EXPECT_EQ(policy_error([] { find_policy("fastets"); }),
+            "--policy: expected one of sequential, list, fastest, memory, topology, spread, pack, "
+            "numa, mesh, got "
+            "'fastets'");
 }
 
 TEST(Sequential, InOrderAndAround) {
@@ -72,7 +78,8 @@ TEST(List, LengthAndRange) {
   EXPECT_THAT(policy_error([] { choices("list", {}); }), HasSubstr("got none; give --map"));
   EXPECT_EQ(policy_error([] { choices("list", {.map = {0, 4}}); }),
             "--map: expected a GPU of host n0 that can be used (0, 1, 2, 3), got 4 at place 2");
-  EXPECT_THAT(policy_error([] { choices("list", {.map = {0, -1}}); }), HasSubstr("got -1 at place 2"));
+  EXPECT_THAT(policy_error([] { choices("list", {.map = {0, -1}}); }),
+              HasSubstr("got -1 at place 2"));
   EXPECT_EQ(policy_error([] { choices("list", {.map = {0, 1, 2}}, 2); }),
             "--map: expected 2 GPU indices, one for each rank of host n0, got 3");
 }
@@ -86,10 +93,11 @@ TEST(List, ByAFunction) {
   EXPECT_THAT(choices("list", request, 1), ElementsAre(2));
   EXPECT_EQ(policy_error([&] { choices("list", request, 3); }),
             "Request::choose: expected 3 GPU indices, one for each rank of host n0, got 1");
-  EXPECT_THAT(policy_error([] {
-                choices("list", {.choose = [](const Host&, int) { return std::vector<int>{9, 0, 1, 2}; }});
-              }),
-              HasSubstr("Request::choose: expected a GPU of host n0 that can be used (0, 1, 2, 3), got 9"));
+  EXPECT_THAT(
+      policy_error([] {
+        choices("list", {.choose = [](const Host&, int) { return std::vector<int>{9, 0, 1, 2}; }});
+      }),
+      HasSubstr("Request::choose: expected a GPU of host n0 that can be used (0, 1, 2, 3), got 9"));
 }
 
 TEST(Fastest, HighestScoreFirst) {
@@ -115,7 +123,8 @@ TEST(Fastest, UuidThenHostThenIndexThenModel) {
 }
 
 TEST(Fastest, EveryGpuNeedsAScore) {
-  EXPECT_THAT(policy_error([] { choices("fastest", {}); }), HasSubstr("got none for GPU 0 of host n0"));
+  EXPECT_THAT(policy_error([] { choices("fastest", {}); }),
+              HasSubstr("got none for GPU 0 of host n0"));
   EXPECT_THAT(policy_error([] { choices("fastest", {.scores = {{"0", 1}, {"1", 1}, {"3", 1}}}); }),
               HasSubstr("expected a score for each GPU, got none for GPU 2 of host n0 (Test GPU, " +
                         test_uuid(0, 2) + "); measure them with `muster bench device`"));
@@ -125,7 +134,8 @@ TEST(Memory, BestFitDecreasing) {
   const Host host = host_with_free({40, 10, 80, 20});
   EXPECT_THAT(choices("memory", {.rank_memory_bytes = {15 * kGiB, 60 * kGiB, 5 * kGiB}}, 3, host),
               ElementsAre(3, 2, 1));
-  EXPECT_THAT(choices("memory", {.rank_memory_bytes = {10 * kGiB}}, 4, host), ElementsAre(1, 3, 0, 2))
+  EXPECT_THAT(choices("memory", {.rank_memory_bytes = {10 * kGiB}}, 4, host),
+              ElementsAre(1, 3, 0, 2))
       << "the last need is that of all after it";
 }
 
@@ -138,7 +148,8 @@ TEST(Memory, SharesOnlyWhereAllowed) {
   const Host host = host_with_free({20, 40});
   const Request alone{.rank_memory_bytes = {20 * kGiB}};
   EXPECT_EQ(policy_error([&] { choices("memory", alone, 3, host); }),
-            "--rank-memory: expected room for 3 ranks on host n0, got too little memory: local rank 2 needs "
+            "--rank-memory: expected room for 3 ranks on host n0, got too little memory: local "
+            "rank 2 needs "
             "20.0 GiB "
             "and no GPU has that free; start fewer ranks there");
   Request shared = alone;
@@ -148,7 +159,9 @@ TEST(Memory, SharesOnlyWhereAllowed) {
   EXPECT_THAT(policy_error([&] { choices("memory", shared, 4, host); }),
               HasSubstr("local rank 3 needs 20.0 GiB"));
   // Evenly it does not go: 10, 10 and 10 beside each other leave no 30.
-  EXPECT_THAT(choices("memory", {.rank_memory_bytes = {30 * kGiB, 10 * kGiB}, .surplus = Surplus::share}, 4,
+  EXPECT_THAT(choices("memory",
+                      {.rank_memory_bytes = {30 * kGiB, 10 * kGiB}, .surplus = Surplus::share},
+                      4,
                       host_with_free({20, 40})),
               ElementsAre(1, 0, 0, 1));
 }
@@ -165,7 +178,8 @@ TEST(Memory, WhatIsNotKnownIsSaid) {
   EXPECT_THAT(error({.rank_memory_bytes = {20 * kGiB}}), HasSubstr("free are GPU 0 not known"));
   EXPECT_THAT(error({.policy = "sequential", .rank_memory_bytes = {20 * kGiB}}),
               HasSubstr("got not known on GPU 0"));
-  EXPECT_THAT(error({.gpus = "mem<80GiB"}), HasSubstr("host n0 has GPU 0; memory not known of GPU 0"));
+  EXPECT_THAT(error({.gpus = "mem<80GiB"}),
+              HasSubstr("host n0 has GPU 0; memory not known of GPU 0"));
 }
 
 TEST(Memory, NeedsMustBeGiven) {
@@ -206,7 +220,8 @@ TEST(Pack, FewestNodesMostUsedFirst) {
 
 TEST(Numa, NeighboursShareANode) {
   Host host = gpu_host(0, 6);
-  for (size_t i = 0; i < 6; ++i) host.gpus[i].numa_node = static_cast<int>(i % 2);
+  for (size_t i = 0; i < 6; ++i)
+    host.gpus[i].numa_node = static_cast<int>(i % 2);
   EXPECT_THAT(choices("numa", {}, 0, host), ElementsAre(0, 2, 4, 1, 3, 5));
   EXPECT_THAT(choices("numa", {}, 2, host), ElementsAre(0, 2));
   host.gpus[3].numa_node.reset();
@@ -216,8 +231,10 @@ TEST(Numa, NeighboursShareANode) {
 
 TEST(Numa, WhereNoNodeIsNamedThereIsOne) {
   Host host = gpu_host(0, 3);
-  EXPECT_THAT(choices("numa", {}, 0, host), ElementsAre(0, 1, 2)) << "nothing says that there are several";
-  for (int core = 0; core < 4; ++core) host.cores.push_back({.cpus = {core}});
+  EXPECT_THAT(choices("numa", {}, 0, host), ElementsAre(0, 1, 2))
+      << "nothing says that there are several";
+  for (int core = 0; core < 4; ++core)
+    host.cores.push_back({.cpus = {core}});
   EXPECT_THAT(choices("numa", {}, 0, host), ElementsAre(0, 1, 2)) << "all cores are on one";
   host.cores[3].numa_node = 1;
   EXPECT_THAT(policy_error([&] { choices("numa", {}, 0, host); }), HasSubstr("got none for GPU 0"));

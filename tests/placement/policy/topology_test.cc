@@ -19,7 +19,8 @@ Plan topology_plan(const Host& host, const Request& request) {
 
 std::vector<int> gpus(const Host& host, int num_ranks, const std::string& selection = "") {
   std::vector<int> indices;
-  for (const RankPlan& rank : topology_plan(host, {.nproc_per_node = num_ranks, .gpus = selection}).ranks) {
+  for (const RankPlan& rank :
+       topology_plan(host, {.nproc_per_node = num_ranks, .gpus = selection}).ranks) {
     indices.push_back(rank.device.index.value);
   }
   return indices;
@@ -38,7 +39,8 @@ std::string topology_error(const Host& host) {
 TEST(Topology, BridgedPairsAreFound) {
   EXPECT_THAT(gpus(workstation(), 2), ElementsAre(0, 2));
   EXPECT_THAT(gpus(workstation(), 2, "1,3,4"), ElementsAre(1, 3)) << "of the selection";
-  EXPECT_THAT(gpus(workstation(), 4), ElementsAre(0, 1, 3, 2)) << "both bridges, and not the slow card";
+  EXPECT_THAT(gpus(workstation(), 4), ElementsAre(0, 1, 3, 2))
+      << "both bridges, and not the slow card";
 }
 
 TEST(Topology, SocketsAreCrossedTwiceOnly) {
@@ -46,7 +48,8 @@ TEST(Topology, SocketsAreCrossedTwiceOnly) {
   EXPECT_THAT(gpus(dual_socket_pcie(), 4, "0,2,1,3"), ElementsAre(0, 2, 3, 1));
 }
 
-// Double links are 50 GB/s a direction, single ones 25. A ring of double links alone goes through all eight.
+// Double links are 50 GB/s a direction, single ones 25. A ring of double links alone goes through
+// all eight.
 TEST(Topology, HybridCubeMesh) {
   EXPECT_THAT(gpus(dgx1(), 8), ElementsAre(0, 3, 2, 1, 5, 6, 7, 4));
   EXPECT_THAT(gpus(dgx1(), 2), ElementsAre(0, 3));
@@ -54,8 +57,10 @@ TEST(Topology, HybridCubeMesh) {
 
 TEST(Topology, SaysWhy) {
   const Plan plan = topology_plan(workstation(), {.nproc_per_node = 4});
-  EXPECT_EQ(plan.ranks[3].reason, "topology: next GPU 0 by NV4 100 GB/s, slowest of the ring 12.608 GB/s");
-  EXPECT_EQ(plan.ranks[0].reason, "topology: next GPU 1 by PHB 12.608 GB/s, slowest of the ring 12.608 GB/s");
+  EXPECT_EQ(plan.ranks[3].reason,
+            "topology: next GPU 0 by NV4 100 GB/s, slowest of the ring 12.608 GB/s");
+  EXPECT_EQ(plan.ranks[0].reason,
+            "topology: next GPU 1 by PHB 12.608 GB/s, slowest of the ring 12.608 GB/s");
 }
 
 TEST(Topology, MoreRanksGoRoundAgain) {
@@ -70,12 +75,14 @@ TEST(Topology, OneGpuNeedsNoLinks) {
 
 TEST(Topology, LinksMustBeKnown) {
   EXPECT_EQ(topology_error(gpu_host(0, 4)),
-            "--policy topology: expected to know the links between the GPUs, got none (host n0); --policy "
+            "--policy topology: expected to know the links between the GPUs, got none (host n0); "
+            "--policy "
             "sequential or numa needs no links");
   Host host = dual_socket_pcie();
   host.gpu_links[2].pop_back();
   EXPECT_THAT(topology_error(host), HasSubstr("a link for each two of 4 GPUs"));
-  for (auto& row : host.gpu_links) row.assign(4, Link{});
+  for (auto& row : host.gpu_links)
+    row.assign(4, Link{});
   EXPECT_THAT(topology_error(host), HasSubstr("got no known link"));
 }
 
@@ -84,7 +91,8 @@ TEST(Topology, HostByHost) {
   inventory.hosts[1].name = "n1";
   const Plan plan = muster::plan(inventory, {.nproc_per_node = 2, .policy = "topology"});
   std::vector<int> indices;
-  for (const RankPlan& rank : plan.ranks) indices.push_back(rank.device.index.value);
+  for (const RankPlan& rank : plan.ranks)
+    indices.push_back(rank.device.index.value);
   EXPECT_THAT(indices, ElementsAre(0, 2, 0, 1));
 }
 

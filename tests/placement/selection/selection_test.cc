@@ -13,16 +13,19 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::vector<int> selected(const std::string& text, const Host& host,
+std::vector<int> selected(const std::string& text,
+                          const Host& host,
                           const std::optional<std::string>& mask = {}) {
   std::vector<int> indices;
-  for (const UsableGpu& gpu : select_gpus(Selection(text), host, usable_gpus(host, {.cuda = mask}))) {
+  for (const UsableGpu& gpu :
+       select_gpus(Selection(text), host, usable_gpus(host, {.cuda = mask}))) {
     indices.push_back(host.gpus[gpu.position].index.value);
   }
   return indices;
 }
 
-std::string selection_error(const std::string& text, const Host& host = gpu_host(0, 4),
+std::string selection_error(const std::string& text,
+                            const Host& host = gpu_host(0, 4),
                             const std::optional<std::string>& mask = {}) {
   try {
     selected(text, host, mask);
@@ -54,13 +57,14 @@ TEST(Selection, UuidsAndTheirBeginnings) {
 }
 
 TEST(Selection, PointsAtTheCharacter) {
-  EXPECT_EQ(
-      selection_error("0,x3"),
-      "--gpus 0,x3: expected an index (3), a range (2-5), the beginning of a UUID (GPU-8f3c, MIG-8f3c), all, "
-      "idle, free:2, fastest:2, a filter (mem>=20GiB, free>=20GiB, model=A100) or what to leave out (!3), "
-      "got 'x3' (at character 3)\n"
-      "  --gpus 0,x3\n"
-      "           ^");
+  EXPECT_EQ(selection_error("0,x3"),
+            "--gpus 0,x3: expected an index (3), a range (2-5), the beginning of a UUID (GPU-8f3c, "
+            "MIG-8f3c), all, "
+            "idle, free:2, fastest:2, a filter (mem>=20GiB, free>=20GiB, model=A100) or what to "
+            "leave out (!3), "
+            "got 'x3' (at character 3)\n"
+            "  --gpus 0,x3\n"
+            "           ^");
 }
 
 TEST(Selection, BadTexts) {
@@ -88,7 +92,8 @@ TEST(Selection, BadTexts) {
       {"all,1", "got GPU 1 again"},
       {"0,GPU-0000", "got GPU 0 again"},
   };
-  for (const auto& [text, expected] : cases) EXPECT_THAT(selection_error(text), HasSubstr(expected)) << text;
+  for (const auto& [text, expected] : cases)
+    EXPECT_THAT(selection_error(text), HasSubstr(expected)) << text;
 }
 
 TEST(Selection, UnknownGpusAreNamedWithThoseThereAre) {
@@ -103,8 +108,9 @@ TEST(Selection, UnknownGpusAreNamedWithThoseThereAre) {
 
 TEST(Selection, SaysWhyAGpuCannotBeUsed) {
   Host host = gpu_host(0, 4);
-  EXPECT_THAT(selection_error("0", host, "2,1"),
-              HasSubstr("got 0; host n0 has GPUs 2, 1; CUDA_VISIBLE_DEVICES='2,1' shows 2 of 4 GPUs"));
+  EXPECT_THAT(
+      selection_error("0", host, "2,1"),
+      HasSubstr("got 0; host n0 has GPUs 2, 1; CUDA_VISIBLE_DEVICES='2,1' shows 2 of 4 GPUs"));
   host.gpus[1].health = "GPU is lost";
   EXPECT_THAT(selection_error("1", host),
               HasSubstr("host n0 has GPUs 0, 2, 3; left out: GPU 1: GPU is lost"));
@@ -158,10 +164,10 @@ TEST(Selection, FreeTakesTheLeastUsed) {
   EXPECT_THAT(selected("free:2,!0", host), ElementsAre(3, 1));
   EXPECT_THAT(selected("free:1,0", host), ElementsAre(3, 0)) << "0 is taken by name";
   EXPECT_THAT(selected("free:1,free:1", host), ElementsAre(0, 3));
-  EXPECT_THAT(
-      selection_error("1,free:3", host),
-      HasSubstr("expected 3 GPUs with no compute process, got 2 (GPU 0, GPU 3); host n0 has GPUs 0, 1, 2, 3 "
-                "(at character 3)"));
+  EXPECT_THAT(selection_error("1,free:3", host),
+              HasSubstr("expected 3 GPUs with no compute process, got 2 (GPU 0, GPU 3); host n0 "
+                        "has GPUs 0, 1, 2, 3 "
+                        "(at character 3)"));
   EXPECT_THAT(selection_error("free:9,!0-3", host),
               HasSubstr("expected 9 GPUs with no compute process, got 0;"));
 }
@@ -188,17 +194,26 @@ TEST(Selection, FastestGoesByScores) {
 TEST(Selection, Filters) {
   const Host host = busy_host();
   const std::pair<const char*, std::vector<int>> cases[] = {
-      {"mem>=80GiB", {2, 3}},       {"mem>40GiB", {2, 3}},
-      {"mem=40GiB", {0, 1}},        {"mem<80GiB", {0, 1}},
-      {"mem<=80GiB", {0, 1, 2, 3}}, {"mem > 40 GiB", {2, 3}},
-      {"free>=40GiB", {0, 2, 3}},   {"free>=40GiB,mem<80GiB", {0}},
-      {"free<50.5GiB", {0, 1, 2}},  {"model=a100", {0, 1, 2}},
-      {"model=H100 80", {3}},       {"model=A100,mem>=41GB", {0, 1, 2}},
-      {"3-3,1,model=A100", {1}},    {"mem>=80GiB,0-2", {2}},
-      {"free:1,model=H100", {3}},   {"idle,mem<80GiB", {0}},
+      {"mem>=80GiB", {2, 3}},
+      {"mem>40GiB", {2, 3}},
+      {"mem=40GiB", {0, 1}},
+      {"mem<80GiB", {0, 1}},
+      {"mem<=80GiB", {0, 1, 2, 3}},
+      {"mem > 40 GiB", {2, 3}},
+      {"free>=40GiB", {0, 2, 3}},
+      {"free>=40GiB,mem<80GiB", {0}},
+      {"free<50.5GiB", {0, 1, 2}},
+      {"model=a100", {0, 1, 2}},
+      {"model=H100 80", {3}},
+      {"model=A100,mem>=41GB", {0, 1, 2}},
+      {"3-3,1,model=A100", {1}},
+      {"mem>=80GiB,0-2", {2}},
+      {"free:1,model=H100", {3}},
+      {"idle,mem<80GiB", {0}},
       {"model=B200", {}},
   };
-  for (const auto& [text, expected] : cases) EXPECT_EQ(selected(text, host), expected) << text;
+  for (const auto& [text, expected] : cases)
+    EXPECT_EQ(selected(text, host), expected) << text;
 }
 
 TEST(Selection, MemoryThatIsNotKnownPassesNoFilter) {
@@ -208,7 +223,9 @@ TEST(Selection, MemoryThatIsNotKnownPassesNoFilter) {
 }
 
 TEST(Selection, Hosts) {
-  const auto of = [](const std::string& text, int number) { return selected(text, gpu_host(number, 4)); };
+  const auto of = [](const std::string& text, int number) {
+    return selected(text, gpu_host(number, 4));
+  };
   EXPECT_THAT(of("n0:0,1;n1:2-3", 0), ElementsAre(0, 1));
   EXPECT_THAT(of("n0:0,1;n1:2-3", 1), ElementsAre(2, 3));
   EXPECT_THAT(of("n0:0,1;n1:2-3", 2), ElementsAre()) << "hosts that are not named get none";
@@ -249,11 +266,13 @@ TEST(Selection, AnyTextIsReadOrRefused) {
   int read = 0;
   for (int i = 0; i < 20'000; ++i) {
     std::string text;
-    for (size_t length = random() % 7; length > 0; --length) text += kPieces[random() % std::size(kPieces)];
+    for (size_t length = random() % 7; length > 0; --length)
+      text += kPieces[random() % std::size(kPieces)];
     try {
       const Selection selection = Selection(text);
       EXPECT_FALSE(selection.parts.empty());
-      for (const SelectionPart& part : selection.parts) EXPECT_FALSE(part.items.empty());
+      for (const SelectionPart& part : selection.parts)
+        EXPECT_FALSE(part.items.empty());
       ++read;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << text;
@@ -280,11 +299,13 @@ TEST(UsableGpus, WithoutAMaskTheOrderIsTheIndex) {
 
 TEST(UsableGpus, AmdGoesByItsOwnVariables) {
   Host host = gpu_host(0, 4);
-  for (Gpu& gpu : host.gpus) gpu.vendor = Vendor::amd;
+  for (Gpu& gpu : host.gpus)
+    gpu.vendor = Vendor::amd;
   EXPECT_THAT(usable_gpus(host, {}).gpus.size(), 4);
   const auto usable = usable_gpus(host, {.rocr = "3,1,0", .hip = "2,0"});
   EXPECT_THAT(usable.gpus, ElementsAre(UsableGpu{0, {0}}, UsableGpu{3, {1}}));
-  EXPECT_EQ(usable.mask_note, "ROCR_VISIBLE_DEVICES='3,1,0' HIP_VISIBLE_DEVICES='2,0' shows 2 of 4 GPUs");
+  EXPECT_EQ(usable.mask_note,
+            "ROCR_VISIBLE_DEVICES='3,1,0' HIP_VISIBLE_DEVICES='2,0' shows 2 of 4 GPUs");
   EXPECT_THAT(usable_gpus(host, {.cuda = "1"}).gpus, ElementsAre(UsableGpu{1, {0}}))
       << "HIP reads CUDA's too";
 }

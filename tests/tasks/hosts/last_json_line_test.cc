@@ -20,7 +20,8 @@ class LastJsonLine : public testing::Test {
     return last_json_line(path_, max_bytes);
   }
 
-  const std::string path_ = testing::TempDir() + "last_json_line_test_" + std::to_string(::getpid());
+  const std::string path_ =
+      testing::TempDir() + "last_json_line_test_" + std::to_string(::getpid());
 };
 
 TEST_F(LastJsonLine, IsTheLastThatIsAnObject) {
@@ -47,9 +48,12 @@ TEST_F(LastJsonLine, PythonsNamesOfNumbersBecomeTexts) {
 TEST(NotFiniteField, IsTheFirstThatIsNoNumber) {
   EXPECT_EQ(not_finite_field(R"({"epochs": 3, "loss": "NaN", "b": "inf"})"), "loss is NaN");
   EXPECT_EQ(not_finite_field(R"({"x": "-Infinity"})"), "x is -Infinity");
-  EXPECT_EQ(not_finite_field(R"({"epochs": 3, "best": null, "lang": "nan", "clip": "inf", "none": ""})"), "")
+  EXPECT_EQ(
+      not_finite_field(R"({"epochs": 3, "best": null, "lang": "nan", "clip": "inf", "none": ""})"),
+      "")
       << "texts";
-  EXPECT_EQ(not_finite_field(R"({"clip": "Infinity", "loss": 1})", {{"clip", "inf"}}), "") << "a parameter";
+  EXPECT_EQ(not_finite_field(R"({"clip": "Infinity", "loss": 1})", {{"clip", "inf"}}), "")
+      << "a parameter";
   EXPECT_EQ(not_finite_field(""), "");
 }
 

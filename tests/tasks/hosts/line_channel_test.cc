@@ -33,7 +33,8 @@ class LineChannelTest : public ::testing::Test {
 
   void run_until_end(EventLoop& loop) {
     const auto until = Clock::now() + std::chrono::seconds(30);
-    while (ends_ == 0 && Clock::now() < until) loop.run_once(until);
+    while (ends_ == 0 && Clock::now() < until)
+      loop.run_once(until);
     EXPECT_EQ(ends_, 1);
   }
 
@@ -104,17 +105,21 @@ TEST_F(LineChannelTest, WhatIsNotTakenIsKeptAndTheOutputClosedBehindIt) {
   LineChannel channel(std::move(in_.reading), std::move(out_.writing), 100);
   bool drained = false;
   LineHandlers with_drained = handlers();
-  with_drained.drained = [&] { drained = true; };
+  with_drained.drained = [&] {
+    drained = true;
+  };
   channel.attach(loop, with_drained);
   const std::string line = std::string(99, 'x') + "\n";
-  for (int i = 0; i < 10'000; ++i) channel.send(line);
+  for (int i = 0; i < 10'000; ++i)
+    channel.send(line);
   EXPECT_GT(channel.queued(), 0U);
   channel.close_output();
   std::string got;
   char buffer[65'536];
   ssize_t n = 1;
   while (n > 0) {
-    if (channel.queued() > 0) loop.run_once(Clock::now());
+    if (channel.queued() > 0)
+      loop.run_once(Clock::now());
     n = ::read(out_.reading.get(), buffer, sizeof(buffer));
     got.append(buffer, static_cast<size_t>(std::max<ssize_t>(0, n)));
   }

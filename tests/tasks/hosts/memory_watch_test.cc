@@ -21,11 +21,18 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 // A GPU of 8 GiB with `free_gib` free, and one with two MIG instances of 4 GiB.
 std::string machine_with(int free_gib, int free_beside_instances_gib) {
   const auto gpu = [](int number, int free) {
-    return cat("|uuid=GPU-", number,
-               "0000000-0000-4000-8000-000000000000,name=Test GPU,cc=9.0,pci=00000000:0", number,
-               ":00.0,total=", 8192 * kMiB, ",free=", static_cast<uint64_t>(free) * 1024 * kMiB);
+    return cat("|uuid=GPU-",
+               number,
+               "0000000-0000-4000-8000-000000000000,name=Test GPU,cc=9.0,pci=00000000:0",
+               number,
+               ":00.0,total=",
+               8192 * kMiB,
+               ",free=",
+               static_cast<uint64_t>(free) * 1024 * kMiB);
   };
-  return cat("version=550.54", gpu(1, free_gib), gpu(2, free_beside_instances_gib),
+  return cat("version=550.54",
+             gpu(1, free_gib),
+             gpu(2, free_beside_instances_gib),
              ",mig=1,migs=MIG-a:Test GPU MIG 3g.4gb:4096:3:3;MIG-b:Test GPU MIG 3g.4gb:4096:3:3");
 }
 
@@ -50,7 +57,8 @@ class MemoryWatchTest : public testing::Test {
 };
 
 TEST_F(MemoryWatchTest, WhatOthersUseIsToldOfEveryGpuWithoutATask) {
-  EXPECT_THAT(told_with({}, machine_with(6, 7)), ElementsAre(Pair(0, 2048), Pair(1, 1024), Pair(2, 1024)));
+  EXPECT_THAT(told_with({}, machine_with(6, 7)),
+              ElementsAre(Pair(0, 2048), Pair(1, 1024), Pair(2, 1024)));
 }
 
 TEST_F(MemoryWatchTest, WhatATaskUsesIsNotOthers) {

@@ -17,7 +17,8 @@ Message through_a_line(const Message& message) {
 
 std::string all_bytes() {
   std::string bytes;
-  for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
+  for (int i = 0; i < 256; ++i)
+    bytes += static_cast<char>(i);
   return bytes;
 }
 
@@ -74,7 +75,8 @@ TEST(RemoteMessage, AnEndComesAsItWas) {
 }
 
 TEST(RemoteMessage, AnInventoryIsNotSimulatedAtTheOtherEnd) {
-  const RemoteInventory host{.version = "1", .inventory = {.hosts = {{.name = "b", .num_cores = 3}}}};
+  const RemoteInventory host{.version = "1",
+                             .inventory = {.hosts = {{.name = "b", .num_cores = 3}}}};
   const RemoteInventory got = through_a_line(host);
   EXPECT_FALSE(got.inventory.simulated);
   ASSERT_EQ(got.inventory.hosts.size(), 1U);
@@ -82,13 +84,14 @@ TEST(RemoteMessage, AnInventoryIsNotSimulatedAtTheOtherEnd) {
 }
 
 TEST(RemoteMessage, WhatOthersHoldIsAskedAndTold) {
-  const RemoteHello hello = through_a_line(RemoteHello{.version = "1", .held = true, .run_id = "r \xff"});
+  const RemoteHello hello =
+      through_a_line(RemoteHello{.version = "1", .held = true, .run_id = "r \xff"});
   EXPECT_TRUE(hello.held);
   EXPECT_EQ(hello.run_id, "r \xff");
-  const RemoteInventory host{
-      .version = "1",
-      .inventory = {.hosts = {{.name = "b"}}},
-      .held = {{.gpu = "GPU-1", .units = 500, .by = "held by \xff"}, {.gpu = "GPU-2", .units = 1000}}};
+  const RemoteInventory host{.version = "1",
+                             .inventory = {.hosts = {{.name = "b"}}},
+                             .held = {{.gpu = "GPU-1", .units = 500, .by = "held by \xff"},
+                                      {.gpu = "GPU-2", .units = 1000}}};
   EXPECT_EQ(through_a_line(host).held, host.held);
   EXPECT_EQ(through_a_line(host.held[0]), host.held[0]);
 }
@@ -96,16 +99,21 @@ TEST(RemoteMessage, WhatOthersHoldIsAskedAndTold) {
 // As it is, and with each of these in it: only the text of what is held makes the difference.
 TEST(RemoteMessage, WhatOthersHoldIsChecked) {
   const auto host_with = [](const std::string& held) {
-    std::string line = to_line(RemoteInventory{.version = "1", .inventory = {.hosts = {{.name = "b"}}}});
+    std::string line =
+        to_line(RemoteInventory{.version = "1", .inventory = {.hosts = {{.name = "b"}}}});
     const std::string none = "\"held\":[]";
     return line.replace(line.find(none), none.size(), "\"held\":" + held);
   };
   EXPECT_NO_THROW(remote_message_from(host_with(R"([{"gpu": "GPU-1", "units": 1, "by": "x"}])")));
-  for (const char* const held :
-       {"7", "{}", "[7]", "[{}]", R"([{"gpu": "GPU-1", "units": -1, "by": "x"}])",
-        R"([{"gpu": "GPU-1", "units": 1.5, "by": "x"}])", R"([{"gpu": 1, "units": 1, "by": "x"}])",
-        R"([{"gpu": "GPU-1", "units": 1, "by": "€"}])",
-        R"([{"gpu": "GPU-1", "units": 1, "by": "x", "more": 1}])"}) {
+  for (const char* const held : {"7",
+                                 "{}",
+                                 "[7]",
+                                 "[{}]",
+                                 R"([{"gpu": "GPU-1", "units": -1, "by": "x"}])",
+                                 R"([{"gpu": "GPU-1", "units": 1.5, "by": "x"}])",
+                                 R"([{"gpu": 1, "units": 1, "by": "x"}])",
+                                 R"([{"gpu": "GPU-1", "units": 1, "by": "€"}])",
+                                 R"([{"gpu": "GPU-1", "units": 1, "by": "x", "more": 1}])"}) {
     EXPECT_THROW(remote_message_from(host_with(held)), Error) << held;
   }
 }

@@ -11,7 +11,8 @@ namespace {
 std::vector<int> indices_of(const Host& host) {
   const Pool pool({.source = "test", .hosts = {host}});
   std::vector<int> indices;
-  for (const PoolGpu& gpu : pool.hosts()[0].gpus) indices.push_back(gpu.index.value);
+  for (const PoolGpu& gpu : pool.hosts()[0].gpus)
+    indices.push_back(gpu.index.value);
   return indices;
 }
 

@@ -30,8 +30,11 @@ TEST(TaskProcess, ATaskSeesItsOwnGpusAlone) {
   Task task = task_of("two", {{.gpus = 2, .cpus = 3}});
   task.environment = {{"CUDA_VISIBLE_DEVICES", "9"}, {"MINE", "yes"}};
   TaskRunFacts run{.run_dir = "/run", .mark = "mark"};
-  run.environment = {
-      {"MINE", "no"}, {"RANK", "3"}, {"MUSTER_LEASE_FD", "9"}, {"MUSTER_GPUS", "9"}, {"PATH", "/bin"}};
+  run.environment = {{"MINE", "no"},
+                     {"RANK", "3"},
+                     {"MUSTER_LEASE_FD", "9"},
+                     {"MUSTER_GPUS", "9"},
+                     {"PATH", "/bin"}};
   const Allocation where = place_on(pool, task.needs[0]);
   const Environment variables = task_environment(task, run, pool, where, 2, "/run/logs/a", "7,8");
   const TaskAttempt attempt = attempt_of(pool, where, 2);
@@ -74,33 +77,38 @@ TEST(TaskProcess, ACpuTaskSeesNoGpuWhereThereAreSome) {
   const Task task = task_of("cpu", {{.cpus = 2}});
   for (const int gpus : {0, 2}) {
     const Pool pool = real_pool(gpus);
-    const Environment variables = task_environment(task, {}, pool, place_on(pool, task.needs[0]), 0, "", "");
+    const Environment variables =
+        task_environment(task, {}, pool, place_on(pool, task.needs[0]), 0, "", "");
     ASSERT_EQ(variables.contains("CUDA_VISIBLE_DEVICES"), gpus > 0);
     if (gpus > 0) {
       EXPECT_EQ(variables.at("CUDA_VISIBLE_DEVICES"), "");
     }
     EXPECT_EQ(variables.at("MUSTER_DEVICE"), "cpu:0");
-    EXPECT_EQ(variables.at("MUSTER_CPU_SLOTS"), "1") << "a program that starts its own ranks starts one";
+    EXPECT_EQ(variables.at("MUSTER_CPU_SLOTS"), "1")
+        << "a program that starts its own ranks starts one";
   }
 }
 
 TEST(TaskProcess, OnASimulatedMachineNoGpuIsShown) {
   const Pool pool = pool_of(2);
   const Task task = task_of("a", {{.gpus = 1}});
-  const Environment variables = task_environment(task, {}, pool, place_on(pool, task.needs[0]), 0, "", "");
+  const Environment variables =
+      task_environment(task, {}, pool, place_on(pool, task.needs[0]), 0, "", "");
   EXPECT_EQ(variables.at("MUSTER_SIMULATED"), "1");
   EXPECT_FALSE(variables.contains("CUDA_VISIBLE_DEVICES"));
   EXPECT_TRUE(lease_wishes_of(pool, place_on(pool, task.needs[0])).empty());
 }
 
 TEST(TaskProcess, AProgramThatStartsItsOwnRanksFindsItsSimulatedGpus) {
-  Inventory box{.source = "/boxes/box.toml", .simulated = true, .hosts = {host_with(4, 100'000, "box")}};
+  Inventory box{
+      .source = "/boxes/box.toml", .simulated = true, .hosts = {host_with(4, 100'000, "box")}};
   const Pool pool(box);
   const Task task = task_of("a", {{.gpus = 2}});
   const Allocation where = place_on(pool, task.needs[0]);
   Environment variables = task_environment(task, {}, pool, where, 0, "", "");
   EXPECT_EQ(variables.at("MUSTER_INVENTORY"), "/boxes/box.toml");
-  EXPECT_EQ(variables.at("MUSTER_GPUS"), cat("box:", join(attempt_of(pool, where, 0).devices, ",")));
+  EXPECT_EQ(variables.at("MUSTER_GPUS"),
+            cat("box:", join(attempt_of(pool, where, 0).devices, ",")));
   EXPECT_LE(std::stoul(variables.at("OMP_NUM_THREADS")), std::thread::hardware_concurrency())
       << "the threads are this machine's";
   const Task cpu = task_of("b", {{.cpus = 50'000}});
@@ -147,18 +155,21 @@ TEST(TaskProcess, ARankSeesWhatVisibilitySays) {
   Task task = task_of("ranks", {{.gpus = 4}});
   const Allocation where = place_on(pool, task.needs[0]);
   std::vector<std::string> gpus;
-  for (const int gpu : where.gpus) gpus.push_back(pool.hosts()[0].gpus[static_cast<size_t>(gpu)].uuid.value);
+  for (const int gpu : where.gpus)
+    gpus.push_back(pool.hosts()[0].gpus[static_cast<size_t>(gpu)].uuid.value);
   const auto seen = [&](int ranks, Visibility visibility) {
     task.ranks = ranks;
     const Plan plan = plan_of(task, pool, where, visibility);
     auto variables = task_environment(task, {.visibility = visibility}, pool, where, 0, "", "");
     const RankPlan& rank = plan.ranks[1];
-    for (const auto& [name, value] : visibility_variables(plan, rank)) variables[name] = value.value_or("");
+    for (const auto& [name, value] : visibility_variables(plan, rank))
+      variables[name] = value.value_or("");
     return std::pair(variables["CUDA_VISIBLE_DEVICES"], rank.device.ordinal.value);
   };
   const auto list = [&](const std::vector<size_t>& places) {
     std::vector<std::string> names;
-    for (const size_t place : places) names.push_back(gpus[place]);
+    for (const size_t place : places)
+      names.push_back(gpus[place]);
     return join(names, ",");
   };
   EXPECT_EQ(seen(4, Visibility::job), std::pair(list({0, 1, 2, 3}), 1));
@@ -173,28 +184,37 @@ TEST(TaskProcess, ARankSeesWhatVisibilitySays) {
 
 TEST(Pool, CpusAreCountedNearTheGpusAndBoundByTheNode) {
   Host host = host_with(8, 16);
-  for (int i = 0; i < 16; ++i) host.cores.push_back({.cpus = {i}, .numa_node = i / 8});
+  for (int i = 0; i < 16; ++i)
+    host.cores.push_back({.cpus = {i}, .numa_node = i / 8});
   const auto cpus_of_place = [&](NumaBinding binding, const TaskNeed& need, const std::string& on) {
-    const Pool pool({.source = "test", .hosts = {host}}, {.gpus = Selection(on), .numa_binding = binding});
+    const Pool pool({.source = "test", .hosts = {host}},
+                    {.gpus = Selection(on), .numa_binding = binding});
     return pool.find(need)->bound;
   };
-  EXPECT_THAT(cpus_of_place(NumaBinding::exclusive, {.gpus = 1, .cpus = 2}, "5"), ElementsAre(8, 9));
-  EXPECT_THAT(cpus_of_place(NumaBinding::node, {.gpus = 1}, "5"), ElementsAre(8, 9, 10, 11, 12, 13, 14, 15));
+  EXPECT_THAT(cpus_of_place(NumaBinding::exclusive, {.gpus = 1, .cpus = 2}, "5"),
+              ElementsAre(8, 9));
+  EXPECT_THAT(cpus_of_place(NumaBinding::node, {.gpus = 1}, "5"),
+              ElementsAre(8, 9, 10, 11, 12, 13, 14, 15));
   EXPECT_THAT(cpus_of_place(NumaBinding::none, {.gpus = 1, .cpus = 2}, "5"), ElementsAre());
-  EXPECT_THAT(cpus_of_place(NumaBinding::node, {.cpus = 12}, ""), ElementsAre()) << "more than a node has";
+  EXPECT_THAT(cpus_of_place(NumaBinding::node, {.cpus = 12}, ""), ElementsAre())
+      << "more than a node has";
 }
 
 TEST(Pool, ExclusiveCpusAreHadWithoutSayingHowMany) {
   Host host = host_with(4, 16);
-  for (int i = 0; i < 16; ++i) host.cores.push_back({.cpus = {i}, .numa_node = i / 8});
+  for (int i = 0; i < 16; ++i)
+    host.cores.push_back({.cpus = {i}, .numa_node = i / 8});
   Pool pool({.source = "test", .hosts = {host}}, {.numa_binding = NumaBinding::exclusive});
   std::set<int> taken;
-  for (const TaskNeed& need :
-       {TaskNeed{.gpus = 1}, TaskNeed{.gpus = 2}, TaskNeed{.gpus = 0.5}, TaskNeed{.gpus = 0.5, .cpus = 1}}) {
+  for (const TaskNeed& need : {TaskNeed{.gpus = 1},
+                               TaskNeed{.gpus = 2},
+                               TaskNeed{.gpus = 0.5},
+                               TaskNeed{.gpus = 0.5, .cpus = 1}}) {
     const Allocation where = pool.find(need).value();
     pool.take(where);
     EXPECT_EQ(where.bound.size(), where.cpus) << describe(need);
-    for (const int cpu : where.bound) EXPECT_TRUE(taken.insert(cpu).second) << "CPU " << cpu << " twice";
+    for (const int cpu : where.bound)
+      EXPECT_TRUE(taken.insert(cpu).second) << "CPU " << cpu << " twice";
   }
   EXPECT_EQ(taken.size(), 4 + 8 + 2 + 1U) << "a GPU's part is four";
   EXPECT_EQ(pool.find({.cpus = 1})->bound.size(), 1U);
@@ -213,7 +233,8 @@ TEST(Pool, ExclusiveCpusThatCannotBeAreAnError) {
   };
   Host host = host_with(1, 4);
   EXPECT_THAT(error_of(host, 0), testing::HasSubstr("CPUs whose numbers are not known (host box)"));
-  for (int i = 0; i < 4; ++i) host.cores.push_back({.cpus = {i}});
+  for (int i = 0; i < 4; ++i)
+    host.cores.push_back({.cpus = {i}});
   EXPECT_EQ(error_of(host, 0), "none");
   EXPECT_THAT(error_of(host, 8),
               testing::HasSubstr("8 CPUs, more than there are (host box); give fewer --cpus"));

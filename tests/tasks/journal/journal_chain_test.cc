@@ -15,7 +15,8 @@ using testing::HasSubstr;
 std::vector<std::string> lines_of(const std::string& bytes) {
   std::vector<std::string> lines = split(bytes, '\n');
   lines.pop_back();
-  for (std::string& line : lines) line += '\n';
+  for (std::string& line : lines)
+    line += '\n';
   return lines;
 }
 
@@ -31,7 +32,8 @@ std::string journal_error(const ScratchFolder& folder, const std::vector<std::st
   }
 }
 
-// A line that somebody removed, or wrote anew with a sum of its own, is noticed at the line behind it.
+// A line that somebody removed, or wrote anew with a sum of its own, is noticed at the line behind
+// it.
 TEST(JournalChain, ALineThatIsGoneOrAnotherIsAnErrorThatNamesTheLine) {
   const ScratchFolder folder;
   const std::vector<std::string> lines = lines_of(write_some(folder));
@@ -78,7 +80,8 @@ TEST(JournalChain, RecordsThatAreNotChainedAreRead) {
   ASSERT_EQ(lines.size(), 7U);
   EXPECT_EQ(journal_error(folder, lines), "");
   lines.erase(lines.begin() + 4);
-  EXPECT_THAT(journal_error(folder, lines), HasSubstr(", line 5)")) << "the last of the earlier ones";
+  EXPECT_THAT(journal_error(folder, lines), HasSubstr(", line 5)"))
+      << "the last of the earlier ones";
 }
 
 }  // namespace

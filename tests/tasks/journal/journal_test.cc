@@ -39,14 +39,16 @@ TEST(Journal, TellsWhatBecameOfEachTask) {
   EXPECT_EQ(state.results[2].state, TaskState::skipped);
 }
 
-// The task never began, so that its next start is the same attempt, and what the one before came to stands.
+// The task never began, so that its next start is the same attempt, and what the one before came to
+// stands.
 TEST(Journal, ARefusedStartIsNoAttempt) {
   const ScratchFolder folder;
   {
     Journal journal(folder.path());
     journal.begin_at(0);
     journal.head({"id", "hash", "mark"}, kTasks.size());
-    for (const auto& [number, how] : {std::pair(0, AttemptEnd::refused), std::pair(0, AttemptEnd::again),
+    for (const auto& [number, how] : {std::pair(0, AttemptEnd::refused),
+                                      std::pair(0, AttemptEnd::again),
                                       std::pair(1, AttemptEnd::refused)}) {
       TaskAttempt attempt = attempt_at(number, number);
       journal.start("a", attempt, {});
@@ -133,7 +135,8 @@ TEST(Journal, TellsEveryMarkOfEveryRun) {
   EXPECT_EQ(state.head.mark, "mark");
 }
 
-// The run was killed while b ran: its bar ends with what is known of that run, and is no later run's.
+// The run was killed while b ran: its bar ends with what is known of that run, and is no later
+// run's.
 TEST(Journal, AnAttemptThatDiedWithItsRunIsLost) {
   const ScratchFolder folder;
   write_some(folder);
@@ -187,8 +190,8 @@ TEST(Journal, TellsWhatFailedInTheLastRunAndItsPresent) {
   }
 }
 
-// Wherever the file ends, as after a kill or a power cut, all whole records before that are read, and a next
-// run goes on behind them.
+// Wherever the file ends, as after a kill or a power cut, all whole records before that are read,
+// and a next run goes on behind them.
 TEST(Journal, ALastLineThatIsNotWholeIsCutOff) {
   const ScratchFolder folder;
   const std::string bytes = write_some(folder);
@@ -233,7 +236,8 @@ TEST(Journal, OtherTasksAreRefused) {
   const ScratchFolder folder;
   write_some(folder);
   EXPECT_THROW(read_journal(folder.path(), {kTasks[0]}), Error);
-  EXPECT_THROW(read_journal(folder.path(), {kTasks[0], kTasks[1], task_of("d", {{.cpus = 1}})}), Error);
+  EXPECT_THROW(read_journal(folder.path(), {kTasks[0], kTasks[1], task_of("d", {{.cpus = 1}})}),
+               Error);
 }
 
 TEST(Journal, OneRunAtATimeInAFolder) {
@@ -254,7 +258,8 @@ TEST(Journal, AProcessThatKeepsTheLockForAMomentIsWaitedFor) {
   auto killed = std::make_unique<Journal>(folder.path());
   const pid_t child = ::fork();
   if (child == 0) {
-    for (;;) ::pause();
+    for (;;)
+      ::pause();
   }
   killed.reset();
   ASSERT_TRUE(is_in_use(folder.path()));
@@ -299,20 +304,21 @@ TEST(Journal, AFullDiskIsAnErrorAndLeavesWholeRecords) {
 }
 
 TEST(TaskFile, GivesTheSameTasksBack) {
-  Task all{.name = "all \"of\" it",
-           .argv = {"sh", "-c", "echo '\n'"},
-           .environment = {{"A", "b c"}},
-           .directory = "/d",
-           .needs = {{.gpus = 0.5, .memory_bytes = uint64_t{20} << 30, .model = "A100"}, {.cpus = 4}},
-           .on = "0,2",
-           .ranks = 4,
-           .after = {"x"},
-           .priority = -3,
-           .retries = 2,
-           .back_off = std::chrono::milliseconds(1500),
-           .time_limit = std::chrono::milliseconds(90'000),
-           .parameters = {{"lr", "0.1"}},
-           .at = {3, 1}};
+  Task all{
+      .name = "all \"of\" it",
+      .argv = {"sh", "-c", "echo '\n'"},
+      .environment = {{"A", "b c"}},
+      .directory = "/d",
+      .needs = {{.gpus = 0.5, .memory_bytes = uint64_t{20} << 30, .model = "A100"}, {.cpus = 4}},
+      .on = "0,2",
+      .ranks = 4,
+      .after = {"x"},
+      .priority = -3,
+      .retries = 2,
+      .back_off = std::chrono::milliseconds(1500),
+      .time_limit = std::chrono::milliseconds(90'000),
+      .parameters = {{"lr", "0.1"}},
+      .at = {3, 1}};
   const TaskFile file{.settings = {{"gpus", "0-3"}}, .tasks = {all, task_of("x", {{.gpus = 1}})}};
   EXPECT_EQ(task_file_of(to_text(file), "test"), file);
   EXPECT_THROW(task_file_of(to_text(file) + "{\"name\": 3}\n", "test"), Error);

@@ -13,8 +13,8 @@
 
 namespace muster::tasks_test {
 
-inline const std::vector<Task> kTasks = {task_of("a", {{.cpus = 1}}), task_of("b", {{.gpus = 1}}),
-                                         task_of("c", {{.cpus = 1}})};
+inline const std::vector<Task> kTasks = {
+    task_of("a", {{.cpus = 1}}), task_of("b", {{.gpus = 1}}), task_of("c", {{.cpus = 1}})};
 
 inline TaskAttempt attempt_at(double began, int number) {
   return {.attempt = number,

@@ -22,7 +22,8 @@ std::string card_with_log(const std::string& log) {
 
 TEST(TaskCard, SaysWhereAndTheLastLines) {
   const std::string card = card_with_log("one\ntwo\n");
-  EXPECT_THAT(card, HasSubstr("[muster] digits failed: exit code 4\n  where     host box, the CPU\n"));
+  EXPECT_THAT(card,
+              HasSubstr("[muster] digits failed: exit code 4\n  where     host box, the CPU\n"));
   EXPECT_THAT(card, HasSubstr("    | one\n    | two\n"));
 }
 

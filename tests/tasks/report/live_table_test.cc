@@ -15,8 +15,8 @@ namespace {
 using testing::HasSubstr;
 
 TEST(LiveTable, SaysWhatRunsWhatWaitsAndHowLong) {
-  const std::vector<Task> tasks = {task_of("a", {{.gpus = 1}}), task_of("b", {{.gpus = 0.5}}),
-                                   task_of("c", {{.gpus = 1}})};
+  const std::vector<Task> tasks = {
+      task_of("a", {{.gpus = 1}}), task_of("b", {{.gpus = 0.5}}), task_of("c", {{.gpus = 1}})};
   TaskSchedule schedule(tasks, Pool({.source = "test", .hosts = {host_with(1)}}));
   LiveTable table(tasks, {.fd = -1, .table = true, .rows = 24, .columns = 120});
   EXPECT_EQ(schedule.start(0).at(0).task, 0U);
@@ -32,11 +32,12 @@ TEST(LiveTable, SaysWhatRunsWhatWaitsAndHowLong) {
   EXPECT_THAT(table.lines(schedule, 10).at(0), HasSubstr("about 20.0s left"));
 }
 
-// Three seconds each, two at a time: what is left falls as the clock goes on, and no task is expected to be
-// over before it is.
+// Three seconds each, two at a time: what is left falls as the clock goes on, and no task is
+// expected to be over before it is.
 TEST(LiveTable, TheTimeLeftCountsDown) {
   std::vector<Task> tasks(6);
-  for (size_t i = 0; i < tasks.size(); ++i) tasks[i] = task_of(cat("t", i), {{.cpus = 1}});
+  for (size_t i = 0; i < tasks.size(); ++i)
+    tasks[i] = task_of(cat("t", i), {{.cpus = 1}});
   TaskSchedule schedule(tasks, pool_of(0, 2));
   LiveTable table(tasks, {.fd = -1, .table = true, .rows = 24, .columns = 120});
   const auto left_at = [&](double now) {
@@ -45,7 +46,8 @@ TEST(LiveTable, TheTimeLeftCountsDown) {
     return at == std::string::npos ? std::string() : head.substr(at + 6);
   };
   const auto start = [&](double now) {
-    for (const TaskStart& one : schedule.start(now)) table.started(one.task, {.began = now});
+    for (const TaskStart& one : schedule.start(now))
+      table.started(one.task, {.began = now});
   };
   const auto end = [&](size_t task, double began, double now) {
     schedule.done(task);
@@ -87,11 +89,14 @@ class LinesOfARun {
 };
 
 TEST(LiveTable, CountsWhatHasEndedForGoodInEarlierRunsToo) {
-  const std::vector<Task> tasks = {task_of("a", {{.cpus = 1}}), task_of("b", {{.cpus = 1}}),
-                                   task_of("c", {{.cpus = 1}}), task_of("d", {{.cpus = 1}})};
+  const std::vector<Task> tasks = {task_of("a", {{.cpus = 1}}),
+                                   task_of("b", {{.cpus = 1}}),
+                                   task_of("c", {{.cpus = 1}}),
+                                   task_of("d", {{.cpus = 1}})};
   const LinesOfARun lines;
   {
-    LiveTable table(tasks, {.fd = lines.fd()},
+    LiveTable table(tasks,
+                    {.fd = lines.fd()},
                     {{.state = TaskState::done, .attempts = {{.began = 0, .ended = 1}}},
                      {.state = TaskState::failed, .attempts = {{.began = 0, .ended = 1}}}});
     table.ended(1, {.state = TaskState::skipped, .attempts = {{.began = 1, .ended = 2}}});

@@ -25,32 +25,38 @@ Outcome three_tasks() {
                    {.name = "lr=1e-4", .argv = {"./train", "1e-4"}, .parameters = {{"lr", "1e-4"}}},
                    {.name = "report", .argv = {"./report"}}};
   const TaskAttempt first{.host = "n0", .gpu_indices = {0, 2}, .began = 1, .ended = 3.5};
-  const TaskAttempt failed{.host = "n0", .cpus = {0, 1, 2}, .began = 1, .ended = 1.25, .exit_code = 3};
-  TaskAttempt again{.attempt = 1, .host = "n0", .gpu_indices = {1}, .gpu_fraction = 0.5, .began = 2};
+  const TaskAttempt failed{
+      .host = "n0", .cpus = {0, 1, 2}, .began = 1, .ended = 1.25, .exit_code = 3};
+  TaskAttempt again{
+      .attempt = 1, .host = "n0", .gpu_indices = {1}, .gpu_fraction = 0.5, .began = 2};
   again.ended = 92;
   again.signal = 9;
-  outcome.results = {
-      {.state = TaskState::done, .attempts = {first}, .last_json = R"({"accuracy": 0.98125, "epochs": 3})"},
-      {.state = TaskState::failed,
-       .attempts = {failed, again},
-       .last_json = R"({"accuracy": 0.5, "note": "a, \"b\"\nc"})",
-       .reason = "SIGKILL"},
-      {.state = TaskState::skipped, .reason = "after lr=1e-4, which failed"}};
+  outcome.results = {{.state = TaskState::done,
+                      .attempts = {first},
+                      .last_json = R"({"accuracy": 0.98125, "epochs": 3})"},
+                     {.state = TaskState::failed,
+                      .attempts = {failed, again},
+                      .last_json = R"({"accuracy": 0.5, "note": "a, \"b\"\nc"})",
+                      .reason = "SIGKILL"},
+                     {.state = TaskState::skipped, .reason = "after lr=1e-4, which failed"}};
   return outcome;
 }
 
 TEST(Results, TheTableThatPeopleRead) {
   const Outcome outcome = three_tasks();
-  EXPECT_EQ(results_table(outcome.tasks, outcome.results),
-            "task       lr  state             restarts  devices       time  accuracy  epochs  note\n"
-            "lr=0.1    0.1  done                     0  GPU 0,2       2.5s   0.98125       3\n"
-            "lr=1e-4  1e-4  failed (SIGKILL)         1  GPU 1 (0.5)  1m30s   0.50000          a, \"b\"?c\n"
-            "report         skipped\n");
+  EXPECT_EQ(
+      results_table(outcome.tasks, outcome.results),
+      "task       lr  state             restarts  devices       time  accuracy  epochs  note\n"
+      "lr=0.1    0.1  done                     0  GPU 0,2       2.5s   0.98125       3\n"
+      "lr=1e-4  1e-4  failed (SIGKILL)         1  GPU 1 (0.5)  1m30s   0.50000          a, "
+      "\"b\"?c\n"
+      "report         skipped\n");
 }
 
 TEST(Results, ManyFieldsAreLeftOutOfTheTableAndSaid) {
   nlohmann::ordered_json line;
-  for (int i = 0; i < 20; ++i) line["f" + std::to_string(i)] = i;
+  for (int i = 0; i < 20; ++i)
+    line["f" + std::to_string(i)] = i;
   const std::string table =
       results_table({{.name = "a"}}, {{.state = TaskState::done, .last_json = line.dump()}});
   EXPECT_THAT(table, HasSubstr("f11"));
@@ -58,10 +64,10 @@ TEST(Results, ManyFieldsAreLeftOutOfTheTableAndSaid) {
 }
 
 TEST(Results, SeveralHostsAreToldApart) {
-  const std::string table =
-      results_table({{.name = "a"}, {.name = "b"}},
-                    {{.state = TaskState::running, .attempts = {{.host = "n0", .gpu_indices = {0}}}},
-                     {.state = TaskState::running, .attempts = {{.host = "n1"}}}});
+  const std::string table = results_table(
+      {{.name = "a"}, {.name = "b"}},
+      {{.state = TaskState::running, .attempts = {{.host = "n0", .gpu_indices = {0}}}},
+       {.state = TaskState::running, .attempts = {{.host = "n1"}}}});
   EXPECT_THAT(table, HasSubstr("n0: GPU 0"));
   EXPECT_THAT(table, HasSubstr("n1: CPU"));
 }
@@ -113,7 +119,8 @@ TEST(Results, CsvIsRfc4180) {
   const Outcome outcome = three_tasks();
   EXPECT_EQ(
       results_csv(outcome.tasks, outcome.results),
-      "name,lr,state,reason,restarts,host,devices,seconds,exit_code,signal,timed_out,accuracy,epochs,note\r\n"
+      "name,lr,state,reason,restarts,host,devices,seconds,exit_code,signal,timed_out,accuracy,"
+      "epochs,note\r\n"
       "lr=0.1,0.1,done,,0,n0,\"GPU 0,2\",2.5,0,0,false,0.98125,3,\r\n"
       "lr=1e-4,1e-4,failed,SIGKILL,1,n0,GPU 1 (0.5),90.0,,9,false,0.5,,\"a, \"\"b\"\"\nc\"\r\n"
       "report,,skipped,\"after lr=1e-4, which failed\",,,,,,,,,,\r\n");

@@ -20,7 +20,8 @@ Inventory two_hosts() {
   Inventory inventory = machine({2, 1});
   inventory.hosts[0].gpus[0].memory_total_bytes = 40 * kGiB;
   inventory.hosts[0].gpus[1].memory_total_bytes = 80 * kGiB;
-  for (Gpu& gpu : inventory.hosts[0].gpus) gpu.model = "NVIDIA A100";
+  for (Gpu& gpu : inventory.hosts[0].gpus)
+    gpu.model = "NVIDIA A100";
   inventory.hosts[1].gpus[0].memory_total_bytes = 80 * kGiB;
   inventory.hosts[1].gpus[0].model = "NVIDIA H100";
   inventory.hosts[1].num_cores = 16;
@@ -45,18 +46,22 @@ std::string needs_error(const std::vector<TaskNeed>& needs, const std::string& o
 }
 
 TEST(CheckNeeds, WhatAHostHasIsPossible) {
-  EXPECT_EQ(needs_error({{.gpus = 2, .memory_bytes = 40 * kGiB, .model = "a100", .cpus = 8}}), "possible");
-  EXPECT_EQ(needs_error({{.gpus = 1, .memory_bytes = 80 * kGiB, .model = "H100", .cpus = 16}}), "possible");
+  EXPECT_EQ(needs_error({{.gpus = 2, .memory_bytes = 40 * kGiB, .model = "a100", .cpus = 8}}),
+            "possible");
+  EXPECT_EQ(needs_error({{.gpus = 1, .memory_bytes = 80 * kGiB, .model = "H100", .cpus = 16}}),
+            "possible");
   EXPECT_EQ(needs_error({{.gpus = 0.5}}), "possible");
   EXPECT_EQ(needs_error({{.cpus = 16}}), "possible");
 }
 
 TEST(CheckNeeds, TheNearestThereIs) {
-  EXPECT_EQ(needs_error({{.gpus = 3}}),
-            "t.toml:2:8: task t: expected needs that a host can meet (a host of test has at most 2 GPUs and "
-            "16 CPUs), got 3 GPUs: the most that a host has is 2 (host n0); ask for less, or add an "
-            "alternative to "
-            "needs");
+  EXPECT_EQ(
+      needs_error({{.gpus = 3}}),
+      "t.toml:2:8: task t: expected needs that a host can meet (a host of test has at most 2 GPUs "
+      "and "
+      "16 CPUs), got 3 GPUs: the most that a host has is 2 (host n0); ask for less, or add an "
+      "alternative to "
+      "needs");
   EXPECT_THAT(needs_error({{.gpus = 2, .model = "H100"}}),
               HasSubstr("2 GPUs of model 'H100': the most that a host has is 1 (host n1)"));
   EXPECT_THAT(needs_error({{.gpus = 1, .model = "V100"}}),
@@ -65,14 +70,18 @@ TEST(CheckNeeds, TheNearestThereIs) {
               HasSubstr("1 GPU with 90.0 GiB: the most that a GPU has is 80.0 GiB (host n0)"));
   EXPECT_THAT(
       needs_error({{.gpus = 2, .memory_bytes = 60 * kGiB}}),
-      HasSubstr("2 GPUs with 60.0 GiB: the most that 2 GPUs of a host have each is 40.0 GiB (host n0)"));
-  EXPECT_THAT(needs_error({{.cpus = 17}}), HasSubstr("17 CPUs: the most that a host has is 16 (host n1)"));
-  EXPECT_THAT(needs_error({{.gpus = 2, .cpus = 16}}), HasSubstr("2 GPUs and 16 CPUs: no host has both"));
+      HasSubstr(
+          "2 GPUs with 60.0 GiB: the most that 2 GPUs of a host have each is 40.0 GiB (host n0)"));
+  EXPECT_THAT(needs_error({{.cpus = 17}}),
+              HasSubstr("17 CPUs: the most that a host has is 16 (host n1)"));
+  EXPECT_THAT(needs_error({{.gpus = 2, .cpus = 16}}),
+              HasSubstr("2 GPUs and 16 CPUs: no host has both"));
 }
 
 TEST(CheckNeeds, MemoryThatIsNotKnownIsNotNothing) {
-  EXPECT_THAT(needs_error({needing({{.gpus = 1, .memory_bytes = kGiB}})}, machine({1})),
-              HasSubstr("got 1 GPU with 1.0 GiB: how much memory GPUs have is not known (host n0); "));
+  EXPECT_THAT(
+      needs_error({needing({{.gpus = 1, .memory_bytes = kGiB}})}, machine({1})),
+      HasSubstr("got 1 GPU with 1.0 GiB: how much memory GPUs have is not known (host n0); "));
 }
 
 TEST(CheckNeeds, OneAlternativeIsEnough) {
@@ -87,26 +96,30 @@ TEST(CheckNeeds, WhatOnSelects) {
   EXPECT_EQ(needs_error({{.gpus = 1}}, "1"), "possible");  // of host n0 alone
   EXPECT_THAT(needs_error({{.gpus = 2}}, "0"),
               HasSubstr("2 GPUs: the most that a host has is 1 (host n0) of on = '0'"));
-  EXPECT_THAT(needs_error({{.gpus = 1}}, "7"), HasSubstr("task t: on = '7': expected the index of a GPU"));
+  EXPECT_THAT(needs_error({{.gpus = 1}}, "7"),
+              HasSubstr("task t: on = '7': expected the index of a GPU"));
   EXPECT_THAT(needs_error({{.gpus = 1}}, "n7:0"),
               HasSubstr("task t: on = 'n7:0': expected a host of the job (n0, n1), got n7"));
   EXPECT_THAT(needs_error({{.gpus = 1}}, "model=V100"), HasSubstr("1 GPU: host n0 has GPUs 0, 1"));
   EXPECT_EQ(needs_error({{.gpus = 1}, {.cpus = 1}}, "model=V100"), "possible");
   // What names nothing is a slip, whatever else would do.
-  EXPECT_THAT(needs_error({{.gpus = 1}, {.cpus = 1}}, "7"), HasSubstr("on = '7': expected the index"));
+  EXPECT_THAT(needs_error({{.gpus = 1}, {.cpus = 1}}, "7"),
+              HasSubstr("on = '7': expected the index"));
   EXPECT_THAT(needs_error({{.gpus = 1}}, "n0:0;n1:1"), HasSubstr("expected the index of a GPU"));
 }
 
 TEST(CheckNeeds, WhatChangesCouldComeToBe) {
   Inventory busy = two_hosts();
   for (Host& host : busy.hosts) {
-    for (Gpu& gpu : host.gpus) gpu.processes = {{.pid = 1, .used_memory_bytes = kGiB}};
+    for (Gpu& gpu : host.gpus)
+      gpu.processes = {{.pid = 1, .used_memory_bytes = kGiB}};
   }
   EXPECT_EQ(needs_error({needing({{.gpus = 2}}, "idle")}, busy), "possible");
   EXPECT_EQ(needs_error({needing({{.gpus = 2}}, "free:2,free>=30GiB")}, busy), "possible");
   EXPECT_THAT(needs_error({needing({{.gpus = 2}}, "free:1")}, busy),
               HasSubstr("the most that a host has is 1"));
-  EXPECT_THAT(needs_error({needing({{.gpus = 2}}, "idle,model=H100")}, busy), HasSubstr("is 1 (host n1)"));
+  EXPECT_THAT(needs_error({needing({{.gpus = 2}}, "idle,model=H100")}, busy),
+              HasSubstr("is 1 (host n1)"));
 }
 
 TEST(CheckNeeds, NoGpuAtAll) {
@@ -124,7 +137,8 @@ TEST(CheckNeeds, CoresOfAFileThatTellsNoneAreNotCounted) {
 TEST(CheckNeeds, WhatThereIsIsSaid) {
   EXPECT_THAT(
       needs_error({needing({{.gpus = 3}})}, machine({1})),
-      HasSubstr("task t: expected needs that a host can meet (test has 1 GPU and 8 CPUs), got 3 GPUs: "));
+      HasSubstr(
+          "task t: expected needs that a host can meet (test has 1 GPU and 8 CPUs), got 3 GPUs: "));
   Inventory unknown = machine({0});
   unknown.hosts[0].num_cores = 0;
   EXPECT_THAT(needs_error({needing({{.gpus = 3}})}, unknown), HasSubstr("(test), got 3 GPUs: "));
@@ -143,22 +157,27 @@ TEST(CheckNeeds, TasksThatAskForTheSameAreToldOnce) {
   EXPECT_THAT(error, HasSubstr("t.toml:2:8: task t and 99999 more: expected"));
   EXPECT_THAT(error, HasSubstr("\nt.toml:2:8: task t: expected needs"));
   std::vector<Task> many;
-  for (int i = 0; i < 20; ++i) many.push_back(needing({{.gpus = 100.0 + i}}));
+  for (int i = 0; i < 20; ++i)
+    many.push_back(needing({{.gpus = 100.0 + i}}));
   EXPECT_THAT(needs_error(many, two_hosts()), Not(HasSubstr("110 GPUs")));
 }
 
 // The lines are those of a spec: name at 2:8, then needs, on and ranks.
-std::string placed_error(const NeedPlaces& places, const std::vector<TaskNeed>& needs, const std::string& on,
-                         const std::string& gpus = "", int cpus = 0) {
+std::string placed_error(const NeedPlaces& places,
+                         const std::vector<TaskNeed>& needs,
+                         const std::string& on,
+                         const std::string& gpus = "",
+                         int cpus = 0) {
   Task task = needing(needs, on);
   task.places = places;
   const Inventory inventory = two_hosts();
   try {
-    check_needs({task}, {.inventory = inventory,
-                         .source = "t.toml",
-                         .text = "[[task]]\nname = 't'\nneeds = …\non = '0,7'\nranks = 2\n",
-                         .gpus = gpus.empty() ? std::nullopt : std::optional(Selection(gpus)),
-                         .cpus = cpus});
+    check_needs({task},
+                {.inventory = inventory,
+                 .source = "t.toml",
+                 .text = "[[task]]\nname = 't'\nneeds = …\non = '0,7'\nranks = 2\n",
+                 .gpus = gpus.empty() ? std::nullopt : std::optional(Selection(gpus)),
+                 .cpus = cpus});
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
     return error.message();
@@ -171,12 +190,15 @@ TEST(CheckNeeds, TheKeyThatIsToBlameIsPointedAt) {
   const std::vector<TaskNeed> by_default = {{.gpus = 1}, {.cpus = 1, .without_gpus = true}};
   EXPECT_THAT(placed_error(places, {{.gpus = 3}}, ""),
               AllOf(StartsWith("t.toml:3:9: task t: "), EndsWith("\n  needs = …\n          ^")));
-  EXPECT_THAT(placed_error({.ranks = {5, 9}}, {{.gpus = 3}}, ""), StartsWith("t.toml:5:9: task t: "));
+  EXPECT_THAT(placed_error({.ranks = {5, 9}}, {{.gpus = 3}}, ""),
+              StartsWith("t.toml:5:9: task t: "));
   EXPECT_THAT(placed_error({.on = {4, 6}}, by_default, "0,7"),
-              AllOf(StartsWith("t.toml:4:9: task t: on = '0,7': "), EndsWith("\n  on = '0,7'\n          ^")));
+              AllOf(StartsWith("t.toml:4:9: task t: on = '0,7': "),
+                    EndsWith("\n  on = '0,7'\n          ^")));
   EXPECT_THAT(placed_error(places, by_default, "model=V100"),
               AllOf(StartsWith("t.toml:4:6: task t: "), HasSubstr("correct on or leave it out")));
-  EXPECT_THAT(placed_error(places, {{.gpus = 3}}, "all"), StartsWith("t.toml:3:9: ")) << "not on's fault";
+  EXPECT_THAT(placed_error(places, {{.gpus = 3}}, "all"), StartsWith("t.toml:3:9: "))
+      << "not on's fault";
 }
 
 TEST(CheckNeeds, WhatTheRunMayUse) {
@@ -184,19 +206,24 @@ TEST(CheckNeeds, WhatTheRunMayUse) {
   EXPECT_EQ(placed_error(places, {{.gpus = 2, .cpus = 4}}, "", "n0:0,1", 4), "possible");
   EXPECT_THAT(
       placed_error(places, {{.gpus = 2}}, "", "n0:0;n1:0"),
-      HasSubstr("is 1 (host n0) of --gpus n0:0;n1:0; ask for less, or give more than --gpus n0:0;n1:0"));
-  EXPECT_THAT(placed_error(places, {{.gpus = 2}}, "", "n0:free:1"), HasSubstr("is 1 (host n0) of --gpus"));
+      HasSubstr(
+          "is 1 (host n0) of --gpus n0:0;n1:0; ask for less, or give more than --gpus n0:0;n1:0"));
+  EXPECT_THAT(placed_error(places, {{.gpus = 2}}, "", "n0:free:1"),
+              HasSubstr("is 1 (host n0) of --gpus"));
   EXPECT_THAT(placed_error(places, {{.gpus = 1}}, "", "model=V100"),
               HasSubstr("--gpus model=V100 leaves none"));
   EXPECT_THAT(
       placed_error(places, {{.cpus = 2}}, "", "", 1),
-      HasSubstr("2 CPUs: the most that a host has is 1 (host n0) of --cpus 1; ask for less, or give"));
+      HasSubstr(
+          "2 CPUs: the most that a host has is 1 (host n0) of --cpus 1; ask for less, or give"));
   EXPECT_EQ(placed_error(places, {{.cpus = 99}}, "", "", 99), "possible");
-  EXPECT_EQ(placed_error(places, {{.gpus = 1}, {.cpus = 1, .without_gpus = true}}, "", "model=V100"),
-            "possible");
+  EXPECT_EQ(
+      placed_error(places, {{.gpus = 1}, {.cpus = 1, .without_gpus = true}}, "", "model=V100"),
+      "possible");
   EXPECT_THAT(placed_error(places, {{.gpus = 9}, {.cpus = 1, .without_gpus = true}}, ""),
               HasSubstr("9 GPUs"));
-  EXPECT_THAT(placed_error(places, {{.gpus = 1}}, "", "7"), StartsWith("--gpus 7: expected the index"));
+  EXPECT_THAT(placed_error(places, {{.gpus = 1}}, "", "7"),
+              StartsWith("--gpus 7: expected the index"));
 }
 
 TEST(CheckNeeds, ASweepsOwnFlagsAreNamed) {

@@ -26,7 +26,8 @@ inline Host host_with(int gpus, int cpus = 8, const std::string& name = "box") {
   host.gpu_links.assign(count, std::vector<Link>(count, {LinkKind::nvlink, 1}));
   for (size_t i = 0; i < count; ++i) {
     host.gpu_links[i][i] = {LinkKind::self, 0};
-    if ((i ^ 1) < count) host.gpu_links[i][i ^ 1] = {LinkKind::nvlink, 12};
+    if ((i ^ 1) < count)
+      host.gpu_links[i][i ^ 1] = {LinkKind::nvlink, 12};
   }
   return host;
 }
@@ -35,7 +36,8 @@ inline Pool pool_of(int gpus, int cpus = 8) {
   return Pool({.source = "test", .simulated = true, .hosts = {host_with(gpus, cpus)}});
 }
 
-inline Task task_of(const std::string& name, std::vector<TaskNeed> needs,
+inline Task task_of(const std::string& name,
+                    std::vector<TaskNeed> needs,
                     std::vector<std::string> after = {}) {
   return {.name = name, .argv = {"true"}, .needs = std::move(needs), .after = std::move(after)};
 }

@@ -1,5 +1,5 @@
-// How good the schedule is, over random sets of tasks on a virtual clock: nothing over its capacity, and not
-// much later than the best there is.
+// How good the schedule is, over random sets of tasks on a virtual clock: nothing over its
+// capacity, and not much later than the best there is.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -43,8 +43,10 @@ std::vector<Task> random_tasks(Random& random, int count) {
   std::vector<Task> tasks;
   for (int i = 0; i < count; ++i) {
     Task task = task_of(cat("t", i), {random_need(random)});
-    if (between(random, 0, 2) == 0) task.needs.push_back(random_need(random));
-    if (i > 0 && between(random, 0, 2) == 0) task.after = {cat("t", between(random, 0, i - 1))};
+    if (between(random, 0, 2) == 0)
+      task.needs.push_back(random_need(random));
+    if (i > 0 && between(random, 0, 2) == 0)
+      task.after = {cat("t", between(random, 0, i - 1))};
     task.priority = between(random, 0, 3) == 0 ? between(random, -2, 2) : 0;
     tasks.push_back(std::move(task));
   }
@@ -57,7 +59,8 @@ void expect_within_capacity(const SimulatedRun& run, const Pool& pool) {
     std::map<std::pair<int, int>, std::pair<int, uint64_t>> gpus;
     std::map<int, int> cpus;
     for (const SimulatedStart& other : run.starts) {
-      if (other.began > at.began || other.ended <= at.began) continue;
+      if (other.began > at.began || other.ended <= at.began)
+        continue;
       cpus[other.where.host] += other.where.cpus;
       for (const int gpu : other.where.gpus) {
         auto& [units, memory] = gpus[{other.where.host, gpu}];
@@ -69,25 +72,29 @@ void expect_within_capacity(const SimulatedRun& run, const Pool& pool) {
       ASSERT_LE(used.first, kWholeGpu);
       ASSERT_LE(used.second, kGpuBytes);
     }
-    for (const auto& [host, used] : cpus) ASSERT_LE(used, pool.hosts()[static_cast<size_t>(host)].cpus);
+    for (const auto& [host, used] : cpus)
+      ASSERT_LE(used, pool.hosts()[static_cast<size_t>(host)].cpus);
   }
 }
 
 TEST(ScheduleQuality, NoDeviceIsOverItsCapacityAtAnyMoment) {
   Random random(1);
   for (int round = 0; round < 60; ++round) {
-    const Inventory machines{.source = "test",
-                             .simulated = true,
-                             .hosts = {host_with(4, 8, "a"), host_with(between(random, 0, 8), 8, "b")}};
+    const Inventory machines{
+        .source = "test",
+        .simulated = true,
+        .hosts = {host_with(4, 8, "a"), host_with(between(random, 0, 8), 8, "b")}};
     const std::vector<Task> tasks = random_tasks(random, between(random, 1, 120));
     std::vector<double> durations;
-    for (size_t i = 0; i < tasks.size(); ++i) durations.push_back(seconds_between(random, 0.1, 5));
+    for (size_t i = 0; i < tasks.size(); ++i)
+      durations.push_back(seconds_between(random, 0.1, 5));
     const Pool pool(machines);
     const SimulatedRun run = simulate(tasks, pool, {.durations = durations});
     ASSERT_EQ(run.starts.size(), tasks.size()) << "every task starts once";
     expect_within_capacity(run, pool);
     std::vector<const SimulatedStart*> of(tasks.size());
-    for (const SimulatedStart& start : run.starts) of[start.task] = &start;
+    for (const SimulatedStart& start : run.starts)
+      of[start.task] = &start;
     for (size_t i = 0; i < tasks.size(); ++i) {
       for (const std::string& name : tasks[i].after) {
         EXPECT_GE(of[i]->began, of[static_cast<size_t>(std::stoi(name.substr(1)))]->ended);
@@ -114,7 +121,8 @@ TEST(ScheduleQuality, OfOneGpuTasksTheMakespanIsNearTheLowerBound) {
       double before = 0;
       for (int arrows = between(random, 0, 3); arrows > 0 && i > 0; --arrows) {
         const int from = between(random, 0, i - 1);
-        if (std::find(task.after.begin(), task.after.end(), cat("t", from)) != task.after.end()) continue;
+        if (std::find(task.after.begin(), task.after.end(), cat("t", from)) != task.after.end())
+          continue;
         task.after.push_back(cat("t", from));
         before = std::max(before, way[static_cast<size_t>(from)]);
       }
@@ -131,8 +139,8 @@ TEST(ScheduleQuality, OfOneGpuTasksTheMakespanIsNearTheLowerBound) {
   EXPECT_LE(sum / kRounds, 1.10);
 }
 
-// The best makespan of all orders in which tasks can be started as early as they fit (one of them is a best
-// schedule, since a schedule can be shifted to the left).
+// The best makespan of all orders in which tasks can be started as early as they fit (one of them
+// is a best schedule, since a schedule can be shifted to the left).
 class BruteForce {
  public:
   BruteForce(const std::vector<Task>& tasks, const std::vector<double>& durations, int gpus)
@@ -145,13 +153,15 @@ class BruteForce {
 
  private:
   void place(unsigned placed, double makespan) {
-    if (makespan >= best_) return;
+    if (makespan >= best_)
+      return;
     if (placed + 1 == 1U << tasks_.size()) {
       best_ = makespan;
       return;
     }
     for (size_t i = 0; i < tasks_.size(); ++i) {
-      if ((placed >> i & 1) != 0) continue;
+      if ((placed >> i & 1) != 0)
+        continue;
       double from = 0;
       bool ready = true;
       for (const std::string& name : tasks_[i].after) {
@@ -159,7 +169,8 @@ class BruteForce {
         ready &= (placed >> before & 1) != 0;
         from = std::max(from, end_[before]);
       }
-      if (!ready) continue;
+      if (!ready)
+        continue;
       const double began = earliest(placed, i, from);
       runs_.push_back({began, began + durations_[i], tasks_[i].needs[0].gpus});
       end_[i] = began + durations_[i];
@@ -178,11 +189,13 @@ class BruteForce {
   double earliest(unsigned /*placed*/, size_t task, double from) const {
     std::vector<double> times = {from};
     for (const Run& run : runs_) {
-      if (run.ended > from) times.push_back(run.ended);
+      if (run.ended > from)
+        times.push_back(run.ended);
     }
     std::sort(times.begin(), times.end());
     for (const double time : times) {
-      if (fits(time, time + durations_[task], tasks_[task].needs[0].gpus)) return time;
+      if (fits(time, time + durations_[task], tasks_[task].needs[0].gpus))
+        return time;
     }
     return times.back();
   }
@@ -190,12 +203,14 @@ class BruteForce {
   bool fits(double began, double ended, double gpus) const {
     std::vector<double> moments = {began};
     for (const Run& run : runs_) {
-      if (run.began > began && run.began < ended) moments.push_back(run.began);
+      if (run.began > began && run.began < ended)
+        moments.push_back(run.began);
     }
     return std::all_of(moments.begin(), moments.end(), [&](double moment) {
       double used = gpus;
       for (const Run& run : runs_) {
-        if (run.began <= moment && run.ended > moment) used += run.gpus;
+        if (run.began <= moment && run.ended > moment)
+          used += run.gpus;
       }
       return used <= gpus_;
     });
@@ -221,7 +236,8 @@ TEST(ScheduleQuality, OfTasksOfSeveralGpusTheMakespanIsNearTheBest) {
     std::vector<double> durations;
     for (int i = 0; i < count; ++i) {
       Task task = task_of(cat("t", i), {{.gpus = 1.0 * between(random, 1, gpus)}});
-      if (i > 0 && between(random, 0, 2) == 0) task.after = {cat("t", between(random, 0, i - 1))};
+      if (i > 0 && between(random, 0, 2) == 0)
+        task.after = {cat("t", between(random, 0, i - 1))};
       tasks.push_back(std::move(task));
       durations.push_back(seconds_between(random, 1, 10));
     }
@@ -240,7 +256,8 @@ TEST(ScheduleQuality, AHundredThousandTasksAreScheduledInNoTime) {
   std::vector<Task> tasks;
   for (int i = 0; i < 100'000; ++i) {
     Task task = task_of(cat("t", i), {{.gpus = i % 3 == 0 ? 0.5 : 1.0, .cpus = i % 5}});
-    if (i >= 1000) task.after = {cat("t", i - 1000)};
+    if (i >= 1000)
+      task.after = {cat("t", i - 1000)};
     tasks.push_back(std::move(task));
   }
   const SimulatedRun run = simulate(tasks, pool_of(8, 64));

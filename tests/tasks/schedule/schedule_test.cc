@@ -19,16 +19,20 @@ using testing::HasSubstr;
 
 const TaskNeed kOneGpu{.gpus = 1};
 
-std::vector<std::string> started_names(const std::vector<Task>& tasks, const std::vector<TaskStart>& starts) {
+std::vector<std::string> started_names(const std::vector<Task>& tasks,
+                                       const std::vector<TaskStart>& starts) {
   std::vector<std::string> names;
-  for (const TaskStart& start : starts) names.push_back(tasks[start.task].name);
+  for (const TaskStart& start : starts)
+    names.push_back(tasks[start.task].name);
   return names;
 }
 
 TEST(TaskSchedule, TakesTheHighestPriorityThenTheLongestWayThenTheOrder) {
-  std::vector<Task> tasks = {task_of("plain", {kOneGpu}), task_of("first of three", {kOneGpu}),
+  std::vector<Task> tasks = {task_of("plain", {kOneGpu}),
+                             task_of("first of three", {kOneGpu}),
                              task_of("second", {kOneGpu}, {"first of three"}),
-                             task_of("third", {kOneGpu}, {"second"}), task_of("urgent", {kOneGpu})};
+                             task_of("third", {kOneGpu}, {"second"}),
+                             task_of("urgent", {kOneGpu})};
   tasks[4].priority = 1;
   TaskSchedule schedule(tasks, pool_of(1));
   for (const char* const expected : {"urgent", "first of three", "second", "plain", "third"}) {
@@ -41,7 +45,8 @@ TEST(TaskSchedule, TakesTheHighestPriorityThenTheLongestWayThenTheOrder) {
 }
 
 TEST(TaskSchedule, TakesALaterAlternativeOnlyWhenTheEarlierCannotBeHad) {
-  const std::vector<Task> tasks = {task_of("a", {kOneGpu, {.cpus = 4}}), task_of("b", {kOneGpu, {.cpus = 4}}),
+  const std::vector<Task> tasks = {task_of("a", {kOneGpu, {.cpus = 4}}),
+                                   task_of("b", {kOneGpu, {.cpus = 4}}),
                                    task_of("c", {kOneGpu, {.cpus = 4}})};
   TaskSchedule schedule(tasks, pool_of(1, 4));
   const auto starts = schedule.start(0);
@@ -49,26 +54,30 @@ TEST(TaskSchedule, TakesALaterAlternativeOnlyWhenTheEarlierCannotBeHad) {
   EXPECT_EQ(starts[0].alternative, 0U);
   EXPECT_EQ(starts[1].alternative, 1U);
   EXPECT_THAT(explain(schedule, 2, 1),
-              testing::AllOf(HasSubstr("c waits for devices"), HasSubstr("GPU 0 has a"),
+              testing::AllOf(HasSubstr("c waits for devices"),
+                             HasSubstr("GPU 0 has a"),
                              HasSubstr("0 of 4 CPUs of box are free, b has the others")));
   schedule.done(0);
   EXPECT_EQ(schedule.start(1).at(0).alternative, 0U);
 }
 
 Pool hosts_a_and_b(std::vector<int> slots = {}) {
-  return Pool({.source = "test", .simulated = true, .hosts = {host_with(0, 4, "a"), host_with(0, 4, "b")}},
-              {.slots = std::move(slots)});
+  return Pool(
+      {.source = "test", .simulated = true, .hosts = {host_with(0, 4, "a"), host_with(0, 4, "b")}},
+      {.slots = std::move(slots)});
 }
 
 std::vector<int> hosts_of(const std::vector<TaskStart>& starts) {
   std::vector<int> hosts;
-  for (const TaskStart& start : starts) hosts.push_back(start.where.host);
+  for (const TaskStart& start : starts)
+    hosts.push_back(start.where.host);
   return hosts;
 }
 
 TEST(TaskSchedule, AHostRunsAsManyTasksAsItHasSlots) {
   std::vector<Task> tasks;
-  for (int i = 0; i < 6; ++i) tasks.push_back(task_of(cat("t", i), {{.cpus = 1}}));
+  for (int i = 0; i < 6; ++i)
+    tasks.push_back(task_of(cat("t", i), {{.cpus = 1}}));
   TaskSchedule schedule(tasks, hosts_a_and_b({1, 2}));
   EXPECT_THAT(hosts_of(schedule.start(0)), ElementsAre(0, 1, 1));
   EXPECT_THAT(explain(schedule, 5, 0), HasSubstr("host b runs as many tasks as it may"));
@@ -78,7 +87,8 @@ TEST(TaskSchedule, AHostRunsAsManyTasksAsItHasSlots) {
 
 TEST(TaskSchedule, NothingStartsOnAHostThatWasLost) {
   std::vector<Task> tasks;
-  for (int i = 0; i < 12; ++i) tasks.push_back(task_of(cat("t", i), {{.cpus = 1}}));
+  for (int i = 0; i < 12; ++i)
+    tasks.push_back(task_of(cat("t", i), {{.cpus = 1}}));
   TaskSchedule schedule(tasks, hosts_a_and_b());
   EXPECT_EQ(schedule.start(0).size(), 8U);
   schedule.set_aside(0);
@@ -93,7 +103,8 @@ TEST(TaskSchedule, NothingStartsOnAHostThatWasLost) {
 TEST(TaskSchedule, SeveralGpusAreTakenWhereTheirLinksAreFastest) {
   Host slow = host_with(2, 8, "slow");
   slow.gpu_links[0][1] = slow.gpu_links[1][0] = {LinkKind::nvlink, 1};
-  const std::vector<Task> tasks = {task_of("two", {{.gpus = 2}}), task_of("more", {{.gpus = 2}}),
+  const std::vector<Task> tasks = {task_of("two", {{.gpus = 2}}),
+                                   task_of("more", {{.gpus = 2}}),
                                    task_of("last", {{.gpus = 2}})};
   TaskSchedule schedule(
       tasks, Pool({.source = "test", .simulated = true, .hosts = {slow, host_with(4, 8, "fast")}}));
@@ -102,14 +113,17 @@ TEST(TaskSchedule, SeveralGpusAreTakenWhereTheirLinksAreFastest) {
 
 TEST(TaskSchedule, AHostThatIsBackIsUsedAgain) {
   std::vector<Task> tasks;
-  for (int i = 0; i < 12; ++i) tasks.push_back(task_of(cat("t", i), {{.cpus = 1}}));
+  for (int i = 0; i < 12; ++i)
+    tasks.push_back(task_of(cat("t", i), {{.cpus = 1}}));
   TaskSchedule schedule(tasks, hosts_a_and_b({4, 4}));
   EXPECT_EQ(schedule.start(0).size(), 8U);
   schedule.set_aside(0);
-  for (const size_t lost : {0U, 1U, 2U, 3U}) schedule.again(lost);
+  for (const size_t lost : {0U, 1U, 2U, 3U})
+    schedule.again(lost);
   EXPECT_TRUE(schedule.start(1).empty());
   schedule.bring_back(0);
-  EXPECT_THAT(hosts_of(schedule.start(2)), ElementsAre(0, 0, 0, 0)) << "all that it had, and no more";
+  EXPECT_THAT(hosts_of(schedule.start(2)), ElementsAre(0, 0, 0, 0))
+      << "all that it had, and no more";
   EXPECT_THAT(explain(schedule, 11, 2), testing::Not(HasSubstr("was lost")));
 }
 
@@ -126,13 +140,15 @@ TEST(TaskSchedule, WithoutNeedsATaskWaitsForAGpuWhereThereAreSome) {
 }
 
 TEST(TaskSchedule, SharesOfAGpuAndMemoryArePacked) {
-  const std::vector<Task> tasks = {task_of("half", {{.gpus = 0.5, .memory_bytes = kGpuBytes / 2}}),
-                                   task_of("quarter", {{.gpus = 0.25}}),
-                                   task_of("most memory", {{.gpus = 0.1, .memory_bytes = kGpuBytes / 4 * 3}}),
-                                   task_of("whole", {kOneGpu})};
+  const std::vector<Task> tasks = {
+      task_of("half", {{.gpus = 0.5, .memory_bytes = kGpuBytes / 2}}),
+      task_of("quarter", {{.gpus = 0.25}}),
+      task_of("most memory", {{.gpus = 0.1, .memory_bytes = kGpuBytes / 4 * 3}}),
+      task_of("whole", {kOneGpu})};
   TaskSchedule schedule(tasks, pool_of(3));
   std::map<std::string, std::vector<int>> gpus;
-  for (const TaskStart& start : schedule.start(0)) gpus[tasks[start.task].name] = start.where.gpus;
+  for (const TaskStart& start : schedule.start(0))
+    gpus[tasks[start.task].name] = start.where.gpus;
   ASSERT_EQ(gpus.size(), 4U);
   EXPECT_EQ(gpus["half"], gpus["quarter"]);
   EXPECT_NE(gpus["half"], gpus["most memory"]) << "its memory does not fit beside";
@@ -159,9 +175,11 @@ TEST(TaskSchedule, ExplicitDevicesAreTheOnlyOnesTaken) {
               testing::AllOf(HasSubstr("GPU 0 not among those"), HasSubstr("GPU 2 has on two")));
 }
 
-// Small tasks keep coming; without devices being reserved for it the big one would wait for all of them.
+// Small tasks keep coming; without devices being reserved for it the big one would wait for all of
+// them.
 TEST(TaskSchedule, ABigTaskIsNotStarvedBySmallOnes) {
-  std::vector<Task> tasks = {task_of("small 0", {kOneGpu}), task_of("small 1", {kOneGpu}),
+  std::vector<Task> tasks = {task_of("small 0", {kOneGpu}),
+                             task_of("small 1", {kOneGpu}),
                              task_of("big", {{.gpus = 2}}, {"small 0"})};
   std::vector<double> durations = {1, 1.5, 1};
   for (int i = 2; i < 40; ++i) {
@@ -170,14 +188,17 @@ TEST(TaskSchedule, ABigTaskIsNotStarvedBySmallOnes) {
   }
   tasks[2].priority = 1;
   const SimulatedRun run = simulate(tasks, pool_of(2), {.durations = durations});
-  const auto big = std::find_if(run.starts.begin(), run.starts.end(),
+  const auto big = std::find_if(run.starts.begin(),
+                                run.starts.end(),
                                 [](const SimulatedStart& start) { return start.task == 2; });
   EXPECT_LE(big->began, 4);
 }
 
 TEST(TaskSchedule, AFailureIsTriedAgainAfterABackOffThatDoubles) {
-  std::vector<Task> tasks = {task_of("flaky", {kOneGpu}), task_of("next", {kOneGpu}, {"flaky"}),
-                             task_of("after next", {kOneGpu}, {"next"}), task_of("other", {kOneGpu})};
+  std::vector<Task> tasks = {task_of("flaky", {kOneGpu}),
+                             task_of("next", {kOneGpu}, {"flaky"}),
+                             task_of("after next", {kOneGpu}, {"next"}),
+                             task_of("other", {kOneGpu})};
   tasks[0].retries = 2;
   tasks[0].back_off = std::chrono::milliseconds(500);
   TaskSchedule schedule(tasks, pool_of(4));
@@ -241,11 +262,13 @@ TEST(TaskSchedule, AGpuThatAnotherJobHoldsIsPassedOverAndNamed) {
 
 TEST(TaskSchedule, MemoryThatOtherProgramsUseIsWaitedFor) {
   Host host = host_with(2);
-  for (Gpu& gpu : host.gpus) gpu.memory_free_bytes = kGpuBytes / 4;
+  for (Gpu& gpu : host.gpus)
+    gpu.memory_free_bytes = kGpuBytes / 4;
   const std::vector<Task> tasks = {task_of("large", {{.gpus = 1, .memory_bytes = kGpuBytes / 2}}),
                                    task_of("small", {{.gpus = 1, .memory_bytes = kGpuBytes / 8}})};
   TaskSchedule schedule(tasks, Pool({.source = "test", .hosts = {host}}));
-  EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("small")) << "nothing is reserved from it";
+  EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("small"))
+      << "nothing is reserved from it";
   EXPECT_TRUE(schedule.waits_for_memory());
   EXPECT_TRUE(schedule.waits_for_memory_of(0, 1));
   schedule.set_memory_in_use(0, 0, 0);
@@ -257,10 +280,12 @@ TEST(TaskSchedule, MemoryThatOtherProgramsUseIsWaitedFor) {
 // As on every real GPU, where the driver has some memory for itself.
 TEST(TaskSchedule, ALittleMemoryInUseIsInNobodysWay) {
   Host host = host_with(2);
-  for (Gpu& gpu : host.gpus) gpu.memory_free_bytes = kGpuBytes - (kGpuBytes >> 6);
+  for (Gpu& gpu : host.gpus)
+    gpu.memory_free_bytes = kGpuBytes - (kGpuBytes >> 6);
   std::vector<Task> tasks = {task_of("other", {{.gpus = 1}}),
                              task_of("waits", {{.gpus = 1, .memory_bytes = kGpuBytes / 2}})};
-  for (Task& task : tasks) task.on = "0";
+  for (Task& task : tasks)
+    task.on = "0";
   TaskSchedule schedule(tasks, Pool({.source = "test", .hosts = {host}}));
   EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("other"));
   EXPECT_TRUE(schedule.waits_for_memory());
@@ -285,18 +310,21 @@ TEST(TaskSchedule, WhatCannotBeIsAnErrorBeforeAnythingStarts) {
 }
 
 TEST(TaskSchedule, WhatIsDoneAlreadyIsNotStarted) {
-  const std::vector<Task> tasks = {task_of("a", {kOneGpu}), task_of("b", {kOneGpu}, {"a"}),
-                                   task_of("c", {kOneGpu})};
+  const std::vector<Task> tasks = {
+      task_of("a", {kOneGpu}), task_of("b", {kOneGpu}, {"a"}), task_of("c", {kOneGpu})};
   TaskSchedule schedule(tasks, pool_of(2), {.done = {0}});
   EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("b", "c"));
 }
 
-// Of a run that goes on elsewhere: what runs has its devices and comes before nothing, and pauses last as
-// there.
+// Of a run that goes on elsewhere: what runs has its devices and comes before nothing, and pauses
+// last as there.
 TEST(TaskSchedule, StandsWhereAnotherRunDoes) {
-  std::vector<Task> tasks = {task_of("runs", {kOneGpu}),  task_of("pauses", {kOneGpu}),
-                             task_of("bad", {kOneGpu}),   task_of("after bad", {kOneGpu}, {"bad"}),
-                             task_of("waits", {kOneGpu}), task_of("done", {kOneGpu})};
+  std::vector<Task> tasks = {task_of("runs", {kOneGpu}),
+                             task_of("pauses", {kOneGpu}),
+                             task_of("bad", {kOneGpu}),
+                             task_of("after bad", {kOneGpu}, {"bad"}),
+                             task_of("waits", {kOneGpu}),
+                             task_of("done", {kOneGpu})};
   tasks[1].retries = 3;
   tasks[1].back_off = std::chrono::milliseconds(10'000);
   const auto at = [&](double now, int gpus) {
@@ -310,7 +338,8 @@ TEST(TaskSchedule, StandsWhereAnotherRunDoes) {
                      now);
     return schedule;
   };
-  EXPECT_THAT(explain(at(40, 1), 1, 40), HasSubstr("pauses failed 2 times and starts again in 10.0s"));
+  EXPECT_THAT(explain(at(40, 1), 1, 40),
+              HasSubstr("pauses failed 2 times and starts again in 10.0s"));
   const std::string why = explain(at(40, 1), 4, 40);
   EXPECT_THAT(why, HasSubstr("GPU 0 has runs"));
   EXPECT_THAT(why, testing::Not(HasSubstr("before it")));

@@ -13,11 +13,15 @@ class Simulation {
 
   SimulatedRun run() {
     for (;;) {
-      for (TaskStart& start : schedule_.start(now_)) begin(std::move(start));
-      if (!ends_.empty()) run_.makespan = ends_.begin()->first;
+      for (TaskStart& start : schedule_.start(now_))
+        begin(std::move(start));
+      if (!ends_.empty())
+        run_.makespan = ends_.begin()->first;
       const auto next = schedule_.next_time();
-      if (ends_.empty() && !next) return std::move(run_);
-      now_ = ends_.empty() ? *next : std::min(ends_.begin()->first, next.value_or(ends_.begin()->first));
+      if (ends_.empty() && !next)
+        return std::move(run_);
+      now_ = ends_.empty() ? *next
+                           : std::min(ends_.begin()->first, next.value_or(ends_.begin()->first));
       for (; !ends_.empty() && ends_.begin()->first <= now_; ends_.erase(ends_.begin()))
         end(run_.starts[ends_.begin()->second]);
     }

@@ -1,5 +1,5 @@
-// A schedule on a clock of its own: what a set of tasks would come to if each took as long as is told, which
-// the schedule does not know. For its tests. No processes, no waiting.
+// A schedule on a clock of its own: what a set of tasks would come to if each took as long as is
+// told, which the schedule does not know. For its tests. No processes, no waiting.
 #pragma once
 
 #include <map>
@@ -31,6 +31,8 @@ struct SimulateOptions {
 };
 
 // Throws: as TaskSchedule.
-SimulatedRun simulate(const std::vector<Task>& tasks, Pool pool, const SimulateOptions& options = {});
+SimulatedRun simulate(const std::vector<Task>& tasks,
+                      Pool pool,
+                      const SimulateOptions& options = {});
 
 }  // namespace muster

@@ -58,11 +58,19 @@ needs = { cpus = 1 }
   ASSERT_EQ(plan.arrays.size(), 2U);
   EXPECT_THAT(plan.arrays[0].tasks, ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(plan.arrays[0].arguments,
-              ElementsAre("--parsable", "--job-name=muster", "--array=0-3",
-                          "--output=/runs/a 1%%/logs/slurm-%A_%a.log", "--open-mode=append", "--nodes=1",
-                          "--ntasks=1", "--gres=gpu:a100:2", "--cpus-per-task=8", "--time=1-02:00:00"));
-  EXPECT_THAT(plan.arrays[0].script,
-              HasSubstr("\nrun /opt/muster x '/runs/a 1%/slurm/0.elements' \"$SLURM_ARRAY_TASK_ID\"\n"));
+              ElementsAre("--parsable",
+                          "--job-name=muster",
+                          "--array=0-3",
+                          "--output=/runs/a 1%%/logs/slurm-%A_%a.log",
+                          "--open-mode=append",
+                          "--nodes=1",
+                          "--ntasks=1",
+                          "--gres=gpu:a100:2",
+                          "--cpus-per-task=8",
+                          "--time=1-02:00:00"));
+  EXPECT_THAT(
+      plan.arrays[0].script,
+      HasSubstr("\nrun /opt/muster x '/runs/a 1%/slurm/0.elements' \"$SLURM_ARRAY_TASK_ID\"\n"));
   EXPECT_THAT(plan.arrays[0].elements, HasSubstr(R"("argv":["./train","2 $HOME","x'y"])"));
   EXPECT_THAT(plan.arrays[1].arguments, Contains("--array=0"));
   EXPECT_THAT(plan.arrays[1].arguments, Not(Contains(HasSubstr("gres"))));
@@ -109,16 +117,23 @@ TEST(SlurmPlan, AfterBecomesDependencies) {
   std::vector<std::string> said;
   std::vector<std::string> job_ids;
   for (const SlurmArray& array : plan.arrays) {
-    said.push_back(cat(tasks[array.tasks[0]].name, " x", array.tasks.size(), " ", array.arguments[2], " ",
+    said.push_back(cat(tasks[array.tasks[0]].name,
+                       " x",
+                       array.tasks.size(),
+                       " ",
+                       array.arguments[2],
+                       " ",
                        dependency_argument(array, job_ids)));
     job_ids.push_back(cat(100 + job_ids.size()));
   }
-  EXPECT_THAT(said, testing::UnorderedElementsAre("prepare x1 --array=0 ",
-                                                  "train-1 x4 --array=0-3 --dependency=afterok:100",
-                                                  "eval-1 x3 --array=0-2 --dependency=aftercorr:101",
-                                                  "late-1 x2 --array=0-1 --dependency=afterok:101_1:101_2",
-                                                  "more-1 x4 --array=0-3 --dependency=afterok:101_3",
-                                                  HasSubstr("report x1 --array=0 ")));
+  EXPECT_THAT(
+      said,
+      testing::UnorderedElementsAre("prepare x1 --array=0 ",
+                                    "train-1 x4 --array=0-3 --dependency=afterok:100",
+                                    "eval-1 x3 --array=0-2 --dependency=aftercorr:101",
+                                    "late-1 x2 --array=0-1 --dependency=afterok:101_1:101_2",
+                                    "more-1 x4 --array=0-3 --dependency=afterok:101_3",
+                                    HasSubstr("report x1 --array=0 ")));
   EXPECT_THAT(said.back(), HasSubstr("report x1 --array=0 --dependency=afterok:"));
 }
 
@@ -149,7 +164,8 @@ TEST(SlurmPlan, RanksAreStartedByMuster) {
   const SlurmPlan plan = plan_of("[[task]]\nname='a'\nargv=['x','y']\nranks=4\nneeds={gpus=4}\n");
   EXPECT_THAT(plan.arrays[0].elements, HasSubstr(R"("argv":["x","y"],)"))
       << "the element starts them, when it knows its GPUs";
-  EXPECT_THAT(plan.arrays[0].elements, HasSubstr(R"("ranks":4,"visibility":"job","need":{"gpus":4.0,)"));
+  EXPECT_THAT(plan.arrays[0].elements,
+              HasSubstr(R"("ranks":4,"visibility":"job","need":{"gpus":4.0,)"));
   EXPECT_THAT(plan.arrays[0].arguments, Contains("--gres=gpu:4"));
 }
 
@@ -159,13 +175,15 @@ TEST(SlurmPlan, RetriesAreTheScriptsBusiness) {
   task.back_off = 1500ms;
   task.time_limit = 1h;
   const std::string script = slurm_script(task, "/f", kSlurm);
+  EXPECT_THAT(
+      script,
+      HasSubstr("export MUSTER_ATTEMPT=$((${SLURM_RESTART_COUNT:-0} * 3))\nfor pause in 2 4; do\n"
+                "  run timeout -k 30 3600 /opt/muster x /f \"$SLURM_ARRAY_TASK_ID\"\n"
+                "  [ \"$code\" != 0 ] || exit 0\n"
+                "  [ \"$code\" != 75 ] || end\n"));
   EXPECT_THAT(script,
-              HasSubstr("export MUSTER_ATTEMPT=$((${SLURM_RESTART_COUNT:-0} * 3))\nfor pause in 2 4; do\n"
-                        "  run timeout -k 30 3600 /opt/muster x /f \"$SLURM_ARRAY_TASK_ID\"\n"
-                        "  [ \"$code\" != 0 ] || exit 0\n"
-                        "  [ \"$code\" != 75 ] || end\n"));
-  EXPECT_THAT(script, HasSubstr("done\nrun timeout -k 30 3600 /opt/muster x /f "
-                                "\"$SLURM_ARRAY_TASK_ID\"\nend\n"));
+              HasSubstr("done\nrun timeout -k 30 3600 /opt/muster x /f "
+                        "\"$SLURM_ARRAY_TASK_ID\"\nend\n"));
   EXPECT_THAT(slurm_script(plain_task(), "/f", kSlurm),
               testing::AllOf(HasSubstr("\nrun /opt/muster x /f \"$SLURM_ARRAY_TASK_ID\"\nend\n"),
                              Not(HasSubstr("for pause"))));
@@ -198,15 +216,16 @@ class SlurmScripts : public testing::Test {
     ranks_.ranks = 2;
   }
 
-  // How the task's script ends when what it starts is this; with `signal`, which the script alone gets when
-  // that has made the file "up".
+  // How the task's script ends when what it starts is this; with `signal`, which the script alone
+  // gets when that has made the file "up".
   std::string ended_by(const Task& task, const std::string& program, int signal = 0) {
     const std::string up = folder_.path() + "/up";
     std::filesystem::remove(up);
     const std::string path =
         folder_.write("program", cat("#!/bin/sh\ncd ", folder_.path(), "\n", program, "\n"));
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-    const std::string script = folder_.write("script", slurm_script(task, "/f", {.exec_element = {path}}));
+    const std::string script =
+        folder_.write("script", slurm_script(task, "/f", {.exec_element = {path}}));
     Environment environment = own_environment();
     environment["SLURM_ARRAY_TASK_ID"] = "0";
     environment["SLURM_JOB_ID"] = "7";
@@ -214,10 +233,13 @@ class SlurmScripts : public testing::Test {
     int status = 0;
     const Child child = spawn_child({.argv = {"sh", script}, .environment = environment});
     const Deadline deadline(20s);
-    while (signal != 0 && !std::filesystem::exists(up) && !deadline.passed()) ::usleep(1'000);
-    if (signal != 0) ::kill(child.pid, signal);
+    while (signal != 0 && !std::filesystem::exists(up) && !deadline.passed())
+      ::usleep(1'000);
+    if (signal != 0)
+      ::kill(child.pid, signal);
     EXPECT_EQ(::waitpid(child.pid, &status, 0), child.pid);
-    return WIFSIGNALED(status) ? cat("signal ", WTERMSIG(status)) : cat("code ", WEXITSTATUS(status));
+    return WIFSIGNALED(status) ? cat("signal ", WTERMSIG(status))
+                               : cat("code ", WEXITSTATUS(status));
   }
 
   const ScratchFolder folder_;
@@ -237,12 +259,14 @@ TEST_F(SlurmScripts, EndAsTheirTask) {
   EXPECT_EQ(ended_by(limited_, "exit 127"), "code 127");
   EXPECT_EQ(ended_by(limited_, "exit 0"), "code 0");
   for (const int code : {147, 148, 149, 150})
-    EXPECT_EQ(ended_by(ranks_, cat("exit ", code)), cat("code ", code)) << "it would stop the script";
+    EXPECT_EQ(ended_by(ranks_, cat("exit ", code)), cat("code ", code))
+        << "it would stop the script";
 }
 
 TEST_F(SlurmScripts, HaveAnElementStartedAgainThatHasStopped) {
   const std::string requeued = folder_.path() + "/requeued";
-  const std::string scontrol = folder_.write("scontrol", cat("#!/bin/sh\necho \"$@\" >>", requeued, "\n"));
+  const std::string scontrol =
+      folder_.write("scontrol", cat("#!/bin/sh\necho \"$@\" >>", requeued, "\n"));
   std::filesystem::permissions(scontrol, std::filesystem::perms::owner_all);
   const std::string wait = "touch up; while :; do sleep 0.01; done";
   for (const Task& task : {plain_, limited_, ranks_}) {
@@ -271,18 +295,20 @@ TEST_F(SlurmScripts, StartNothingAgainOnceTheyAreToEnd) {
   EXPECT_EQ(ended_by(limited_, cat("trap 'exit 7' TERM; ", wait), SIGTERM), "code 7");
   EXPECT_EQ(read_file(folder_.path() + "/starts"), "\n");
   limited_.back_off = 1h;
-  EXPECT_EQ(ended_by(limited_, "(sleep 0.3; touch up) & exit 3", SIGTERM), "code 3") << "in its pause";
+  EXPECT_EQ(ended_by(limited_, "(sleep 0.3; touch up) & exit 3", SIGTERM), "code 3")
+      << "in its pause";
 }
 
 // The shell's `wait` comes back for each.
 TEST_F(SlurmScripts, GoOnAfterASignalThatEndsNothing) {
   for (const Task& task : {limited_, ranks_}) {
     std::filesystem::remove(folder_.path() + "/heard");
-    EXPECT_EQ(ended_by(task,
-                       "trap 'touch heard' USR2; touch up; until [ -e heard ]; do sleep 0.01; done; "
-                       "sleep 0.1; exit 0",
-                       SIGUSR2),
-              "code 0");
+    EXPECT_EQ(
+        ended_by(task,
+                 "trap 'touch heard' USR2; touch up; until [ -e heard ]; do sleep 0.01; done; "
+                 "sleep 0.1; exit 0",
+                 SIGUSR2),
+        "code 0");
   }
 }
 
@@ -297,19 +323,26 @@ class SlurmSubmit : public testing::Test {
   SlurmSubmit() { std::filesystem::create_directories(folder_); }
   ~SlurmSubmit() override { std::filesystem::remove_all(folder_); }
 
-  // An sbatch that keeps its arguments and answers with 41, 42 …; with `fail_at`, that call is refused.
+  // An sbatch that keeps its arguments and answers with 41, 42 …; with `fail_at`, that call is
+  // refused.
   SlurmOptions options(int fail_at = 0) {
     const std::string program = folder_ + "/sbatch";
-    write_file(program, cat("#!/bin/sh\ncd '", folder_, "'\nn=$(($(cat n 2>/dev/null || echo 0) + 1))\n",
-                            "echo $n >n\n[ $n = ", fail_at, " ] && { echo no such partition >&2; exit 1; }\n",
-                            "printf '%s\\n' \"$@\" >args.$n\necho $((40 + n))\n"));
+    write_file(program,
+               cat("#!/bin/sh\ncd '",
+                   folder_,
+                   "'\nn=$(($(cat n 2>/dev/null || echo 0) + 1))\n",
+                   "echo $n >n\n[ $n = ",
+                   fail_at,
+                   " ] && { echo no such partition >&2; exit 1; }\n",
+                   "printf '%s\\n' \"$@\" >args.$n\necho $((40 + n))\n"));
     std::filesystem::permissions(program, std::filesystem::perms::owner_all);
     return {.run_dir = folder_ + "/run dir",
             .exec_element = {"muster", "tasks", "--exec-element"},
             .sbatch = {program, "--partition=gpu"}};
   }
 
-  const std::string folder_ = testing::TempDir() + "slurm_submit_test_" + std::to_string(::getpid());
+  const std::string folder_ =
+      testing::TempDir() + "slurm_submit_test_" + std::to_string(::getpid());
 };
 
 TEST_F(SlurmSubmit, EveryArrayWithItsDependency) {
@@ -333,10 +366,10 @@ TEST_F(SlurmSubmit, ARefusalSaysWhatWasSubmittedBefore) {
     submit_slurm(plan_slurm(tasks, slurm), tasks, slurm);
     FAIL() << "no error";
   } catch (const Error& error) {
-    EXPECT_EQ(
-        error.message(),
-        "sbatch: expected the number of a job, got exit code 1 'no such partition'; submitted before and "
-        "still there: scancel 41");
+    EXPECT_EQ(error.message(),
+              "sbatch: expected the number of a job, got exit code 1 'no such partition'; "
+              "submitted before and "
+              "still there: scancel 41");
   }
 }
 

@@ -32,7 +32,8 @@ TEST(TasksDocumentation, EverySpecIsOne) {
 
 TEST(TasksDocumentation, TheSweepIsTheSpecBesideIt) {
   std::vector<Task> written = tasks_of_text(toml_blocks().at(4), "block");
-  for (Task& task : written) task.at = {};
+  for (Task& task : written)
+    task.at = {};
   EXPECT_EQ(tasks_of_sweep({.sweeps = {"lr=0.1,0.01", "seed=1..5"},
                             .command = {"./train", "--lr", "{lr}", "--seed", "{seed}"}}),
             written);

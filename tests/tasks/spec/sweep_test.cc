@@ -51,7 +51,8 @@ each = { lr = [0.1, 1e-2], seed = "1..3" }
 TEST(Sweep, RangesAndValuesMix) {
   const auto tasks = tasks_of_sweep({.sweeps = {"n=1..3,9,-1..0,a..b"}, .command = {"{n}"}});
   std::vector<std::string> programs;
-  for (const Task& task : tasks) programs.push_back(task.argv[0]);
+  for (const Task& task : tasks)
+    programs.push_back(task.argv[0]);
   EXPECT_THAT(programs, ElementsAre("1", "2", "3", "9", "-1", "0", "a..b"));
 }
 
@@ -63,7 +64,8 @@ TEST(Sweep, NamesCanBeFiles) {
   EXPECT_EQ(tasks[0].argv[1], "/a/b");
   EXPECT_EQ(tasks[0].parameters.at("d"), "/a/b");
   const std::string longer(300, 'x');
-  const auto cut = tasks_of_sweep({.sweeps = {"d=" + longer + "1," + longer + "2"}, .command = {"x"}});
+  const auto cut =
+      tasks_of_sweep({.sweeps = {"d=" + longer + "1," + longer + "2"}, .command = {"x"}});
   EXPECT_LE(cut[1].name.size(), 200U);
   EXPECT_NE(cut[0].name, cut[1].name);
 }
@@ -71,7 +73,8 @@ TEST(Sweep, NamesCanBeFiles) {
 TEST(Sweep, NamesStayDistinctWhateverTheValues) {
   const auto tasks = tasks_of_sweep({.sweeps = {"d=a,a~2,a,a,a~2,a~3"}, .command = {"x"}});
   std::set<std::string> names;
-  for (const Task& task : tasks) names.insert(task.name);
+  for (const Task& task : tasks)
+    names.insert(task.name);
   EXPECT_EQ(names.size(), 6U);
 }
 
@@ -80,7 +83,8 @@ TEST(Sweep, ErrorsPointAtTheCharacter) {
             "--sweep lr=0.1,,2: expected a value or a range (1..5), got nothing (at character 8)\n"
             "  --sweep lr=0.1,,2\n"
             "                 ^");
-  EXPECT_THAT(sweep_error({"lr"}), HasSubstr("expected '=' and values, got nothing (at character 3)"));
+  EXPECT_THAT(sweep_error({"lr"}),
+              HasSubstr("expected '=' and values, got nothing (at character 3)"));
   EXPECT_THAT(sweep_error({"lr="}),
               HasSubstr("expected a value or a range (1..5), got nothing (at character 4)"));
   EXPECT_THAT(sweep_error({"=1"}), HasSubstr("expected NAME=VALUE,…"));
@@ -90,8 +94,11 @@ TEST(Sweep, ErrorsPointAtTheCharacter) {
               HasSubstr("expected a range that counts up, got 5..2 (at character 5)"));
   for (const char* const piece : {"1..x", "0.1..0.5", "x..9", "1.."}) {
     EXPECT_THAT(sweep_error({cat("a=0,", piece)}),
-                StartsWith(cat("--sweep a=0,", piece, ": expected a range of whole numbers, as 1..5, got ",
-                               piece, "; ")));
+                StartsWith(cat("--sweep a=0,",
+                               piece,
+                               ": expected a range of whole numbers, as 1..5, got ",
+                               piece,
+                               "; ")));
   }
   EXPECT_EQ(tasks_of_sweep({.sweeps = {"a=../1,a..b"}, .command = {"x"}}).size(), 2U);
   EXPECT_THAT(sweep_error({"a=1..2000000"}), HasSubstr("expected at most 1000000 values"));
@@ -103,23 +110,26 @@ TEST(Sweep, ErrorsPointAtTheCharacter) {
 TEST(Sweep, ParametersThatNothingUsesAreWarnedOf) {
   std::vector<std::string> warnings;
   tasks_of_sweep({.sweeps = {"lr=0.1", "seed=1..2"}, .command = {"x", "--lr={lr}"}}, &warnings);
-  EXPECT_THAT(warnings, testing::ElementsAre(
-                            "--sweep seed: the command has no {seed}, so tasks that differ in it alone "
-                            "run the same; put {seed} where it belongs"));
+  EXPECT_THAT(warnings,
+              testing::ElementsAre(
+                  "--sweep seed: the command has no {seed}, so tasks that differ in it alone "
+                  "run the same; put {seed} where it belongs"));
   warnings.clear();
   const std::string head =
       "[[task]]\nname = '{a}-{b}-{c}-{d}'\neach = { a = [1], b = [1], c = [1], d = [1] }\n";
   tasks_of_text(head + "argv = ['x{a}']\nenv = { V = '{b}' }\ndir = '{c}'", "t.toml", &warnings);
-  EXPECT_THAT(warnings, testing::ElementsAre(
-                            testing::StartsWith("t.toml:2:8: argv, env and dir have no {d} of each,")));
+  EXPECT_THAT(warnings,
+              testing::ElementsAre(
+                  testing::StartsWith("t.toml:2:8: argv, env and dir have no {d} of each,")));
 }
 
 TEST(Sweep, AnUnknownPlaceholderOfTheCommand) {
-  EXPECT_EQ(sweep_error({"seed=1", "lr=1"}, {"./train", "ä{sed}"}),
-            "command: ä{sed}: expected a parameter ({seed}, {lr}), got '{sed}'; did you mean 'seed'? "
-            "(at character 3)\n"
-            "  command: ä{sed}\n"
-            "            ^");
+  EXPECT_EQ(
+      sweep_error({"seed=1", "lr=1"}, {"./train", "ä{sed}"}),
+      "command: ä{sed}: expected a parameter ({seed}, {lr}), got '{sed}'; did you mean 'seed'? "
+      "(at character 3)\n"
+      "  command: ä{sed}\n"
+      "            ^");
 }
 
 TEST(Sweep, LeadingZerosAreKept) {
