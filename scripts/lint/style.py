@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""style.py [FILE...]: the style of the pages' prose, by what a program can tell: no sentence of more than 36 words, and
-what proselint knows (clichés, hedges, doubled meanings). Without files: README.md, CONTRIBUTING.md
-and docs/. Prints FILE:LINE: WHAT, and ends with 1 when there is any."""
+"""style.py [FILE...]: the style of the pages' prose, by what a program can tell: no sentence of more than 36 words, no
+page on the design of more than 150 lines, and what proselint knows (clichés, hedges, doubled meanings). Without files:
+README.md, CONTRIBUTING.md and docs/. Prints FILE:LINE: WHAT, and ends with 1 when there is any."""
 
 import json
 import pathlib
@@ -12,6 +12,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MOST_WORDS = 36
+MOST_LINES_OF_DESIGN = 150
 # Straight quotes, dots and dates are as code has them.
 CHECKS_LEFT_OUT = ("typography.symbols", "typography.diacritical_marks", "dates_times", "typography.exclamation", "misc.but", "lexical_illusions",
                    "consistency.spacing")
@@ -62,6 +63,12 @@ def long_sentences(path):
             yield number, f"a sentence of {words} words, expected at most {MOST_WORDS}: '{sentence[:60]}…'"
 
 
+def long_design_page(path):
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    if "design" in (path.stem, path.parent.name) and lines > MOST_LINES_OF_DESIGN:
+        yield lines, f"a page on the design of {lines} lines, expected at most {MOST_LINES_OF_DESIGN}"
+
+
 def proselint(path):
     with tempfile.NamedTemporaryFile("w", suffix=".md", encoding="utf-8") as plain:
         plain.write("\n".join(prose(path.read_text(encoding="utf-8"))))
@@ -77,7 +84,7 @@ def main(names):
     paths = [pathlib.Path(name) for name in names] or [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
     count = 0
     for path in paths:
-        for number, what in sorted([*long_sentences(path), *proselint(path)]):
+        for number, what in sorted([*long_sentences(path), *long_design_page(path), *proselint(path)]):
             print(f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}:{number}: {what}")
             count += 1
     return 1 if count else 0
