@@ -5,6 +5,8 @@
 //
 //   build/release/benchmarks/async_bench
 #include <muster/muster.h>
+#include <muster/parallel/averaging/parameter_client.h>
+#include <muster/parallel/averaging/parameter_server.h>
 #include <torch/torch.h>
 
 #include <atomic>

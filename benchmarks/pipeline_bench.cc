@@ -7,6 +7,7 @@
 //   pipeline_bench steps [N]    a step of 4 stages of two layers each; pipeline_bench.py has
 //   PyTorch's beside it
 #include <muster/muster.h>
+#include <muster/parallel/pipeline/simulation.h>
 #include <torch/torch.h>
 
 #include <algorithm>

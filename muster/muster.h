@@ -1,4 +1,5 @@
-// The one line a user needs: everything of muster that a training program uses.
+// The one line that most programs need. Averaging between ranks, simulated pipelines and writers of files have headers of their
+// own, which the pages name.
 #pragma once
 
 #include "muster/base/error.h"
@@ -29,15 +30,9 @@
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/ddp/hooks.h"
 #include "muster/ddp/sync_batch_norm.h"
-#include "muster/parallel/averaging/diloco.h"
-#include "muster/parallel/averaging/gossip.h"
-#include "muster/parallel/averaging/local_sgd.h"
-#include "muster/parallel/averaging/parameter_client.h"
-#include "muster/parallel/averaging/parameter_server.h"
 #include "muster/parallel/mesh.h"
 #include "muster/parallel/pipeline/pipeline.h"
 #include "muster/parallel/pipeline/schedule.h"
-#include "muster/parallel/pipeline/simulation.h"
 #include "muster/parallel/pipeline/stages.h"
 #include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/parallel/sharded/sharded_optimizer.h"
@@ -58,9 +53,7 @@
 #include "muster/train/evaluate.h"
 #include "muster/train/mean_over_ranks.h"
 #include "muster/train/metrics.h"
-#include "muster/train/metrics_writer.h"
 #include "muster/train/precision.h"
 #include "muster/train/rebalance.h"
 #include "muster/train/schedule.h"
 #include "muster/train/step.h"
-#include "muster/train/tensorboard.h"

@@ -18,7 +18,7 @@ if [ $part != reference ]; then
 fi
 if [ $part != pages ]; then
   need doxygen doxygen --version
-  headers=$(sed -n 's/^#include "\(.*\)"$/\1/p' muster/muster.h | tr '\n' ' ')
+  headers=$({ sed -n 's/^#include "\(.*\)"$/\1/p' muster/muster.h; sed '/^#/d' cmake/other_public_headers.txt; } | tr '\n' ' ')
   mkdir -p "$folder/reference"
   { cat Doxyfile; echo "INPUT = scripts/docs/reference.md muster/muster.h $headers"; echo "OUTPUT_DIRECTORY = $folder/reference"; } | doxygen -
   echo "docs: the API reference is $folder/reference/index.html"

@@ -1,6 +1,8 @@
 // Local SGD: every rank takes steps of its own, and every few steps the ranks average their models.
 #pragma once
 
+#include <muster/parallel/averaging/local_sgd.h>
+
 #include "way.h"
 
 class LocalSteps : public Way {
