@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what `make train` (setup.sh train), `make test` (test), the tests labelled long (long), `make lint` (lint),
-# `make bench` (bench), `make packages` (packages), fuzzing (fuzz) and `make docs` (docs) need, and says what.
+# `make bench` (bench), `make packages` (packages), fuzzing (fuzz), `make docs` (docs) and an edited checkout (dev) need,
+# and says what.
 # Distribution packages come through apt-get (sudo when not root); LibTorch comes from its PyPI wheel into .deps/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-goal=${1:?usage: setup.sh train|test|long|lint|bench|packages|fuzz|docs}
+goal=${1:?usage: setup.sh train|test|dev|long|lint|bench|packages|fuzz|docs}
 
 # The default LibTorch, and the two CUDA runtime packages its CPU library is linked against.
 torch_version=2.15.0
@@ -22,22 +23,24 @@ needed="g++ cmake ninja-build pkg-config python3 python3-venv ca-certificates
 optional=""
 case $goal in
   train) ;;
-  test | long | lint | bench)
+  test | dev | long | lint | bench)
     needed="$needed python3-dev"  # Python.h, which the Python module includes
     optional="python3-markdown-it doxygen dpkg-dev e2fsprogs faketime file
       iproute2 openssh-server munge slurmctld slurmd slurm-client etcd-server
       openmpi-bin libopenmpi-dev mpich libmpich-dev"
+    [ "$goal" != dev ] || optional="$optional ccache"
     [ "$goal" != long ] || optional="$optional chromium"
     [ "$goal" != bench ] || optional="$optional parallel task-spooler" ;;
   packages) needed="$needed python3-dev dpkg-dev file" ;;
   fuzz) needed="$needed clang libclang-rt-dev" ;;
   docs) needed="doxygen python3 python3-markdown-it" ;;
-  *) say "unknown goal '$goal': expected train, test, long, lint, bench, packages, fuzz or docs"; exit 2 ;;
+  *) say "unknown goal '$goal': expected train, test, dev, long, lint, bench, packages, fuzz or docs"; exit 2 ;;
 esac
 
 # What there is not without an optional package; the tests among it report themselves skipped.
 used_by() {
   case $1 in
+    ccache) echo "what keeps the compiler's results" ;;
     chromium) echo "the test of the report in a browser" ;;
     python3-markdown-it) echo "the check of the documentation's links" ;;
     doxygen) echo "the check of the API reference" ;;
@@ -180,6 +183,11 @@ if [ "$goal" = lint ] && ! cmp -s scripts/lint/requirements.txt .deps/lint/insta
   /usr/bin/python3 -m venv .deps/lint
   .deps/lint/bin/pip install --quiet --disable-pip-version-check -r scripts/lint/requirements.txt
   cp scripts/lint/requirements.txt .deps/lint/installed.txt
+fi
+
+# Commit messages are looked at in a checkout, unless it has hooks of its own.
+if [ -e .git ] && command -v git >/dev/null && [ -z "$(git config core.hooksPath || true)" ]; then
+  git config core.hooksPath scripts/hooks 2>/dev/null && say "git looks at commit messages by scripts/hooks (core.hooksPath)" || true
 fi
 
 if [ -n "${TORCH:-}" ]; then
