@@ -242,7 +242,7 @@ class ComingAndGoing(OnHosts):
 
     def test_all_hosts_are_asked_to_stop(self):
         for replace in (True, False):
-            self.elastic("--steps", "1000000", replace=replace)
+            self.elastic("--steps", "1000000", replace=replace, flags=("--shutdown-timeout", "100"))  # they save first
             self.wait_until_said("step 5 at")
             for agent in self.agents:
                 agent.terminate()

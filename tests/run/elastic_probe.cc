@@ -206,8 +206,8 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
       crash();
     if (is_here(plan.throws, ctx, done, "step"))
       throw std::runtime_error("a bug of its own");
-    if (is_here(plan.hangs, ctx, done, "step"))
-      ::pause();
+    while (is_here(plan.hangs, ctx, done, "step") && !ctx.stop_requested())
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     note_samples(plan, ctx, done, samples);
     if (checkpoints.save_or_stop(done))
       return;
