@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <variant>
 
 #include "muster/base/env.h"
+#include "muster/base/rank_env_table.h"
 
 namespace muster {
 
@@ -130,68 +132,78 @@ std::optional<RankEnv> read(const Source& source) {
   return env;
 }
 
+// Sets the member of `env` from the variable of its name; leaves it as it is where that is not set.
+struct MemberFromEnvironment {
+  RankEnv& env;
+  const char* name;
+
+  void operator()(std::monostate /*none*/) const {}
+  void operator()(int RankEnv::* number) const { env.*number = env_int(name, env.*number); }
+  void operator()(std::string RankEnv::* text) const {
+    env.*text = get_env(name).value_or(env.*text);
+  }
+  void operator()(const RankFlag& flag) const { env.*flag.value = get_env(name) == flag.yes; }
+};
+
+// What every launcher spells alike, or only muster's tells.
 void read_common(RankEnv& env) {
-  env.group_rank = env_int("GROUP_RANK", env.group_rank);
-  env.group_world_size = env_int("GROUP_WORLD_SIZE", env.group_world_size);
-  env.role_name = get_env("ROLE_NAME").value_or("default");
-  env.role_rank = env_int("ROLE_RANK", env.rank);
-  env.role_world_size = env_int("ROLE_WORLD_SIZE", env.world_size);
-  env.master_addr = get_env("MASTER_ADDR").value_or("");
-  env.master_port = env_int("MASTER_PORT", 0);
-  env.restart_count = env_int("TORCHELASTIC_RESTART_COUNT", 0);
-  env.max_restarts = env_int("TORCHELASTIC_MAX_RESTARTS", 0);
-  env.attempt = env_int("MUSTER_ATTEMPT", env.restart_count);
-  env.launch = get_env("MUSTER_LAUNCH").value_or("");
-  env.run_id = get_env("TORCHELASTIC_RUN_ID").value_or("none");
-  env.error_file = get_env("TORCHELASTIC_ERROR_FILE").value_or("");
-  env.use_agent_store = get_env("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  env.device = get_env("MUSTER_DEVICE").value_or("");
-  env.plan = get_env("MUSTER_PLAN").value_or("");
-  env.store = get_env("MUSTER_STORE").value_or("");
-  env.agent_store = get_env("MUSTER_AGENT_STORE").value_or("");
-  env.secret_fd = env_int("MUSTER_SECRET_FD", -1);
-  env.host_id = get_env("MUSTER_HOST_ID").value_or("");
-  env.run_dir = get_env("MUSTER_RUN_DIR").value_or("");
-  env.backend = get_env("MUSTER_BACKEND").value_or("auto");
-  env.simulated = get_env("MUSTER_SIMULATED") == "1";
-  // `--virtual-local-rank` shows torch scripts LOCAL_RANK=0; the true one is here.
+  env.role_rank = env.rank;
+  env.role_world_size = env.world_size;
+  for (const RankVariable& variable : rank_variables()) {
+    if ((variable.traits & RankVariable::kPlace) == 0)
+      std::visit(MemberFromEnvironment{env, variable.name}, variable.member);
+  }
+  if (!get_env("MUSTER_ATTEMPT"))
+    env.attempt = env.restart_count;
+  // MUSTER_LOCAL_RANK is the true one: `--virtual-local-rank` shows torch scripts LOCAL_RANK=0.
   env.local_rank_told |= get_env("MUSTER_LOCAL_RANK").has_value();
-  env.local_rank = env_int("MUSTER_LOCAL_RANK", env.local_rank);
   if (!env.device.empty())
     env.source = "muster";
 }
 
-// What a rank's next generation may change, by the variable that says it.
-struct GenerationNumber {
-  const char* name;
-  int RankEnv::* value;
-};
-struct GenerationText {
-  const char* name;
-  std::string RankEnv::* value;
-};
-constexpr GenerationNumber kGenerationNumbers[] = {
-    {"RANK", &RankEnv::rank},
-    {"WORLD_SIZE", &RankEnv::world_size},
-    {"LOCAL_WORLD_SIZE", &RankEnv::local_world_size},
-    {"GROUP_RANK", &RankEnv::group_rank},
-    {"GROUP_WORLD_SIZE", &RankEnv::group_world_size},
-    {"ROLE_RANK", &RankEnv::role_rank},
-    {"ROLE_WORLD_SIZE", &RankEnv::role_world_size},
-    {"MASTER_PORT", &RankEnv::master_port},
-    {"TORCHELASTIC_RESTART_COUNT", &RankEnv::restart_count},
-    {"MUSTER_ATTEMPT", &RankEnv::attempt},
-};
-constexpr GenerationText kGenerationTexts[] = {
-    {"MASTER_ADDR", &RankEnv::master_addr},
-    {"MUSTER_STORE", &RankEnv::store},
-    {"TORCHELASTIC_ERROR_FILE", &RankEnv::error_file},
+// The text that a launcher gives a rank for a member of `env`; nothing: the variable is not set.
+struct MemberText {
+  const RankEnv& env;
+  bool set_if_empty;
+
+  using Text = std::optional<std::string>;
+  Text operator()(std::monostate /*none*/) const { return std::nullopt; }
+  Text operator()(int RankEnv::* number) const {
+    const bool is_told = env.*number >= 0;
+    return is_told ? Text(cat(env.*number)) : std::nullopt;
+  }
+  Text operator()(std::string RankEnv::* text) const {
+    const bool is_told = set_if_empty || !(env.*text).empty();
+    return is_told ? Text(env.*text) : std::nullopt;
+  }
+  Text operator()(const RankFlag& flag) const {
+    const char* const text = env.*flag.value ? flag.yes : flag.no;
+    return text != nullptr ? Text(text) : std::nullopt;
+  }
 };
 
-void put(Environment& vars, const char* name, const std::string& value) {
-  if (!value.empty())
-    vars[name] = value;
-}
+// Sets a member of `env` to what another generation's variable says.
+struct MemberOfGeneration {
+  RankEnv& env;
+  const char* name;
+  const std::string& told;
+
+  void operator()(int RankEnv::* number) const {
+    const auto value = parse_int(told);
+    if (!value || *value < 0 || *value > INT32_MAX)
+      throw Error(ErrorCode::invalid_argument,
+                  cat("generation: expected a number in ",
+                      name,
+                      ", got '",
+                      told,
+                      "' (rank ",
+                      env.rank,
+                      "); start the job anew"));
+    env.*number = static_cast<int>(*value);
+  }
+  void operator()(std::string RankEnv::* text) const { env.*text = told; }
+  void operator()(const auto& /*never another*/) const {}
+};
 
 }  // namespace
 
@@ -218,77 +230,33 @@ Environment own_environment() {
 }
 
 Environment to_environment(const RankEnv& env) {
-  Environment vars = {
-      {"RANK", cat(env.rank)},
-      {"WORLD_SIZE", cat(env.world_size)},
-      {"LOCAL_RANK", cat(env.local_rank)},
-      {"LOCAL_WORLD_SIZE", cat(env.local_world_size)},
-      {"GROUP_RANK", cat(env.group_rank)},
-      {"GROUP_WORLD_SIZE", cat(env.group_world_size)},
-      {"ROLE_NAME", env.role_name},
-      {"ROLE_RANK", cat(env.role_rank)},
-      {"ROLE_WORLD_SIZE", cat(env.role_world_size)},
-      {"MASTER_ADDR", env.master_addr},
-      {"MASTER_PORT", cat(env.master_port)},
-      {"TORCHELASTIC_RESTART_COUNT", cat(env.restart_count)},
-      {"TORCHELASTIC_MAX_RESTARTS", cat(env.max_restarts)},
-      {"TORCHELASTIC_RUN_ID", env.run_id},
-      {"TORCHELASTIC_USE_AGENT_STORE", env.use_agent_store ? "True" : "False"},
-      {"TORCHELASTIC_ERROR_FILE", env.error_file},
+  Environment variables = {
       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", get_env("TORCH_NCCL_ASYNC_ERROR_HANDLING").value_or("1")},
       {"CUDA_DEVICE_ORDER", "PCI_BUS_ID"},
-      {"MUSTER_LOCAL_RANK", cat(env.local_rank)},
-      {"MUSTER_ATTEMPT", cat(env.attempt)},
-      {"MUSTER_BACKEND", env.backend},
   };
-  put(vars, "MUSTER_LAUNCH", env.launch);
-  put(vars, "MUSTER_DEVICE", env.device);
-  put(vars, "MUSTER_PLAN", env.plan);
-  put(vars, "MUSTER_STORE", env.store);
-  put(vars, "MUSTER_AGENT_STORE", env.agent_store);
-  put(vars, "MUSTER_HOST_ID", env.host_id);
-  put(vars, "MUSTER_RUN_DIR", env.run_dir);
-  if (env.secret_fd >= 0)
-    vars["MUSTER_SECRET_FD"] = cat(env.secret_fd);
-  if (env.simulated)
-    vars["MUSTER_SIMULATED"] = "1";
-  return vars;
+  for (const RankVariable& variable : rank_variables()) {
+    const bool set_if_empty = (variable.traits & RankVariable::kSetIfEmpty) != 0;
+    if (const auto text = std::visit(MemberText{env, set_if_empty}, variable.member))
+      variables[variable.name] = *text;
+  }
+  return variables;
 }
 
 Environment generation_variables(const Environment& of_rank) {
   Environment part;
-  const auto take = [&](const char* name) {
-    const auto found = of_rank.find(name);
-    if (found != of_rank.end())
-      part.insert(*found);
-  };
-  for (const GenerationNumber& number : kGenerationNumbers)
-    take(number.name);
-  for (const GenerationText& text : kGenerationTexts)
-    take(text.name);
+  for (const auto& [name, value] : of_rank) {
+    if (has_trait(name, RankVariable::kByGeneration))
+      part.emplace(name, value);
+  }
   return part;
 }
 
 RankEnv with_generation(RankEnv env, const Environment& variables) {
-  for (const GenerationNumber& number : kGenerationNumbers) {
-    const auto found = variables.find(number.name);
-    if (found == variables.end())
-      continue;
-    const auto value = parse_int(found->second);
-    if (!value || *value < 0 || *value > INT32_MAX)
-      throw Error(ErrorCode::invalid_argument,
-                  cat("generation: expected a number in ",
-                      number.name,
-                      ", got '",
-                      found->second,
-                      "' (rank ",
-                      env.rank,
-                      "); start the job anew"));
-    env.*number.value = static_cast<int>(*value);
+  for (const RankVariable& variable : rank_variables()) {
+    const auto told = variables.find(variable.name);
+    if ((variable.traits & RankVariable::kByGeneration) != 0 && told != variables.end())
+      std::visit(MemberOfGeneration{env, variable.name, told->second}, variable.member);
   }
-  for (const GenerationText& text : kGenerationTexts)
-    if (const auto found = variables.find(text.name); found != variables.end())
-      env.*text.value = found->second;
   return env;
 }
 

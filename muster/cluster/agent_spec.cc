@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "muster/base/byte_text.h"
+#include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -37,20 +38,14 @@ constexpr const char* kSentPrefixes[] = {"NCCL_",
                                          "TRITON_"};
 constexpr const char* kSentNames[] = {
     "PATH", "LD_LIBRARY_PATH", "LANG", "VIRTUAL_ENV", "CONDA_PREFIX", "TZ"};
-constexpr const char* kKeptPrefixes[] = {
-    "MUSTER_SECRET", "MUSTER_LEASE", "MUSTER_STORE", "MUSTER_HOST_ID", "MUSTER_RUNTIME_DIR"};
-constexpr const char* kKeptNames[] = {"CUDA_VISIBLE_DEVICES", "MUSTER_TTY"};
 
-template <size_t N>
-bool has_prefix(const char* const (&prefixes)[N], const std::string& name) {
-  return std::any_of(std::begin(prefixes), std::end(prefixes), [&](const char* prefix) {
+// Whether the variable steers programs, on whatever host.
+bool steers_programs(const std::string& name) {
+  const auto begins_name = [&](const char* prefix) {
     return name.starts_with(prefix);
-  });
-}
-
-template <size_t N>
-bool is_one_of(const char* const (&names)[N], const std::string& name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
+  return std::ranges::any_of(kSentPrefixes, begins_name) ||
+         std::ranges::find(kSentNames, name) != std::end(kSentNames);
 }
 
 bool is_a_name(const std::string& name) {
@@ -74,7 +69,7 @@ Json launch_to_json(const LaunchOptions& options) {
           {"run_id", options.run_id},
           {"role", options.role},
           {"max_restarts", options.max_restarts},
-          {"replaces", options.replaces},
+          {"replaces", options.failure_policy == FailurePolicy::replace},
           {"rejoin_milliseconds", options.rejoin_within.count()},
           {"shutdown_milliseconds", options.shutdown_timeout.count()},
           {"stopped_milliseconds",
@@ -117,7 +112,8 @@ LaunchOptions launch_from(const Json& json) {
   read(json, "run_id", options.run_id);
   read(json, "role", options.role);
   read(json, "max_restarts", options.max_restarts);
-  read(json, "replaces", options.replaces);
+  if (json.at("replaces").get<bool>())
+    options.failure_policy = FailurePolicy::replace;
   options.rejoin_within = std::chrono::milliseconds(json.at("rejoin_milliseconds").get<int64_t>());
   options.shutdown_timeout =
       std::chrono::milliseconds(json.at("shutdown_milliseconds").get<int64_t>());
@@ -232,8 +228,7 @@ AgentSpec agent_spec_from(std::string_view line) {
 Environment environment_to_send(const Environment& own) {
   Environment sent;
   for (const auto& [name, value] : own) {
-    const bool wanted = (has_prefix(kSentPrefixes, name) || is_one_of(kSentNames, name)) &&
-                        !has_prefix(kKeptPrefixes, name) && !is_one_of(kKeptNames, name);
+    const bool wanted = steers_programs(name) && !has_trait(name, RankVariable::kStaysOnHost);
     if (wanted && is_a_name(name))
       sent.emplace(name, value);
   }

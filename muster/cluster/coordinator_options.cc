@@ -29,7 +29,7 @@ CoordinatorRules rules_of(const LaunchOptions& options, const ClusterOptions& cl
   return {.min_hosts = cluster.min_hosts,
           .max_hosts = cluster.max_hosts,
           .max_restarts = options.max_restarts,
-          .replaces = options.replaces,
+          .replaces = options.failure_policy == FailurePolicy::replace,
           .join_timeout = cluster.join_timeout,
           .last_call = cluster.last_call,
           .stop_timeout = options.shutdown_timeout + kBeyondGrace,

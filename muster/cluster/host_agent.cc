@@ -1,3 +1,7 @@
+// One process for each host. It waits for the coordinator's orders and carries them out in turn: a
+// start order runs the ranks of this host to their end (run_workers), and while they run, the event
+// loop of the process set takes further orders, so that ranks can be stopped or go on in another
+// round. The host that serves the store coordinates too, in a thread of its own.
 #include "muster/cluster/host_agent.h"
 
 #include <signal.h>
@@ -5,7 +9,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <functional>
 #include <memory>
 
 #include "muster/base/log.h"
@@ -61,6 +64,12 @@ std::vector<WorkerExit> not_started(const std::vector<WorkerSpec>& specs) {
     exits.push_back(exit);
   }
   return exits;
+}
+
+std::string in_words(const RankRange& ranks) {
+  if (ranks.count == 0)
+    return "no ranks";
+  return cat("ranks ", ranks.first, " to ", ranks.first + ranks.count - 1);
 }
 
 class HostAgent {
@@ -139,25 +148,46 @@ class HostAgent {
     if (part != Member::Part::none)
       coordinate(part == Member::Part::successor);
     while (auto order = member_->take()) {
-      const bool about_us = order->kind != Order::Kind::refuse ||
-                            (!order->hosts.empty() && order->hosts[0] == member_->id());
-      if (!about_us)
-        continue;
-      if (order->kind == Order::Kind::stop) {
-        stopped_round_ = order->round;
-        if (record_)
-          record_->explain(attempt_of(order->round), order->reason);
-      }
-      if (order->kind != Order::Kind::start && running_round_ != 0 &&
-          (order->kind != Order::Kind::stop || order->round == running_round_)) {
-        if (!cluster_.remote && !order->reason.empty())
-          log(LogLevel::info, cat("ending this round's ranks: ", order->reason));
-        processes_.end_all();
-      }
-      if (order->kind != Order::Kind::stop && !go_on_in_place(*order))
-        pending_.push_back(std::move(*order));
+      if (is_for_us(*order))
+        take(std::move(*order));
     }
     look_for_silence();
+  }
+
+  // A refusal is for one host, all else for every host.
+  bool is_for_us(const Order& order) const {
+    if (order.kind != Order::Kind::refuse)
+      return true;
+    return !order.hosts.empty() && order.hosts[0] == member_->id();
+  }
+
+  void take(Order order) {
+    if (order.kind == Order::Kind::stop) {
+      stopped_round_ = order.round;
+      if (record_)
+        record_->explain(attempt_of(order.round), order.reason);
+    }
+    if (ends_our_ranks(order)) {
+      if (!cluster_.remote && !order.reason.empty())
+        log(LogLevel::info, cat("ending this round's ranks: ", order.reason));
+      processes_.end_all();
+    }
+    if (order.kind != Order::Kind::stop && !go_on_in_place(order))
+      pending_.push_back(std::move(order));
+  }
+
+  bool ends_our_ranks(const Order& order) const {
+    if (running_round_ == 0 || order.kind == Order::Kind::start)
+      return false;
+    return order.kind != Order::Kind::stop || order.round == running_round_;
+  }
+
+  // This host's number among those that take part; nothing: it is a spare.
+  std::optional<int> host_index_in(const Order& order) const {
+    const auto at = std::ranges::find(order.hosts, member_->id());
+    if (at == order.hosts.end())
+      return std::nullopt;
+    return static_cast<int>(at - order.hosts.begin());
   }
 
   // Our ranks run, and go on in this round; or end where they have no part in it. False: it begins
@@ -165,22 +195,21 @@ class HostAgent {
   bool go_on_in_place(const Order& order) {
     if (order.kind != Order::Kind::start || !order.in_place || !replacing_.go_on)
       return false;
-    const auto at = std::find(order.hosts.begin(), order.hosts.end(), member_->id());
-    if (at == order.hosts.end()) {
+    const auto host_index = host_index_in(order);
+    if (!host_index) {
       telemetry_.reset();
       processes_.end_all();
       return false;
     }
-    const int host_index = static_cast<int>(at - order.hosts.begin());
     running_round_ = order.round;
     if (processes_.is_ending())
       return true;
     followed_failures_ = order.exits;
     job_->change_plan(order.plan);
-    take_place(order, host_index);
+    take_place(order, *host_index);
     if (record_)
       record_->end_attempt(order.exits, "");
-    begin_record(order, host_index);
+    begin_record(order, *host_index);
     replacing_.go_on(
         {.number = attempt_of(order.round),
          .specs = make_worker_specs(order.plan, options_, job_->facts(), attempt_of(order.round)),
@@ -202,21 +231,21 @@ class HostAgent {
                               [this] { processes_.end_all_now(); });
   }
 
-  // The exit code, when there will be none.
+  // Returns the exit code if no order will come, or nothing once there is one.
   std::optional<int> wait_for_order() {
     for (;;) {
       take_orders();
       if (!pending_.empty())
         return std::nullopt;
       if (lost_) {
-        log(LogLevel::error,
-            cat(cluster_.backend == "etcd" ? "etcd is gone: "
-                                           : "the host that serves the rendezvous is gone: ",
-                why_lost_));
+        const char* const lost = cluster_.backend == "etcd"
+                                     ? "etcd is gone: "
+                                     : "the host that serves the rendezvous is gone: ";
+        log(LogLevel::error, cat(lost, why_lost_));
         return 1;
       }
-      if (const int signal = processes_.stop_requested();
-          signal != 0 && !std::exchange(leaving_, true)) {
+      const int signal = processes_.stop_requested();
+      if (signal != 0 && !std::exchange(leaving_, true)) {
         if (const auto code = leave(signal))
           return code;
       }
@@ -239,18 +268,34 @@ class HostAgent {
     return 128 + signal;
   }
 
+  // Returns the exit code if this host leaves the job with the round's end.
   std::optional<int> run_round(const Order& order) {
-    const auto at = std::find(order.hosts.begin(), order.hosts.end(), member_->id());
-    if (at == order.hosts.end()) {
-      telemetry_.reset();
-      take_orders();
-      const bool goes_on = stopped_round_ < order.round && pending_.empty();  // else it is history
-      if (goes_on)
-        log(LogLevel::info,
-            cat("the job has its ", order.hosts.size(), " hosts; this one is a spare"));
+    const auto host_index = host_index_in(order);
+    if (!host_index) {
+      be_spare(order);
       return std::nullopt;
     }
-    const int host_index = static_cast<int>(at - order.hosts.begin());
+    const Report end = run_to_the_end(order, *host_index);
+    if (record_)
+      record_->end_attempt(end.exits, end.error);
+    if (lost_)
+      return std::nullopt;
+    if (telemetry_)
+      telemetry_->leave(attempt_of(end.round));
+    return tell_end(end);
+  }
+
+  void be_spare(const Order& order) {
+    telemetry_.reset();
+    take_orders();
+    const bool is_history = stopped_round_ >= order.round || !pending_.empty();
+    if (!is_history)
+      log(LogLevel::info,
+          cat("the job has its ", order.hosts.size(), " hosts; this one is a spare"));
+  }
+
+  // What there is to report when all ranks of this host have ended, or could not be started.
+  Report run_to_the_end(const Order& order, int host_index) {
     Report end{.kind = Report::Kind::ended, .round = order.round};
     try {
       prepare(order, host_index);
@@ -262,23 +307,25 @@ class HostAgent {
       end.error = error.message();
       end.exit_code = exit_code_of(error);
     }
-    if (running_round_ != 0)
-      end.round = running_round_;  // it may have gone on in others
-    running_round_ = 0;
-    if (record_)
-      record_->end_attempt(end.exits, end.error);
-    if (lost_)
-      return std::nullopt;
-    if (telemetry_)
-      telemetry_->leave(attempt_of(end.round));
-    const bool leaves = end.stopped_by != 0 && cluster_.elastic() && !rendezvous_.server;
-    if (end.stopped_by != 0 && rendezvous_.server) {
+    // The ranks may have gone on in other rounds since.
+    const int last_round = std::exchange(running_round_, 0);
+    if (last_round != 0)
+      end.round = last_round;
+    return end;
+  }
+
+  // A signal that ended the ranks of the host that serves ends the job for all. Another host leaves
+  // an elastic job by itself.
+  std::optional<int> tell_end(Report end) {
+    const bool was_stopped = end.stopped_by != 0;
+    const bool serves = rendezvous_.server != nullptr;
+    if (was_stopped && serves) {
       leaving_ = true;
       member_->report({.kind = Report::Kind::stop, .stopped_by = end.stopped_by});
       end.stopped_by = 0;
     }
     member_->report(end);
-    if (!leaves)
+    if (!was_stopped || serves || !cluster_.elastic())
       return std::nullopt;
     if (telemetry_)
       telemetry_->finish();
@@ -292,8 +339,7 @@ class HostAgent {
 
   // After a failure, whoever's it was: a host with a GPU that has gone bad takes no more part.
   void look_at_gpus(Report& end) {
-    const bool has_failed =
-        std::any_of(end.exits.begin(), end.exits.end(), std::mem_fn(&WorkerExit::failed));
+    const bool has_failed = std::ranges::any_of(end.exits, &WorkerExit::failed);
     if (!has_failed || lost_ || end.stopped_by != 0)
       return;
     const std::vector<BadGpu> bad = bad_gpus();
@@ -304,8 +350,9 @@ class HostAgent {
   }
 
   std::vector<BadGpu> bad_gpus() const {
-    return options_.looks_at_gpus ? gpus_.look(plan_, job_->facts().host_index)
-                                  : std::vector<BadGpu>();
+    if (!options_.looks_at_gpus)
+      return {};
+    return gpus_.look(plan_, job_->facts().host_index);
   }
 
   // Another host coordinates from now on.
@@ -318,21 +365,24 @@ class HostAgent {
     member_->resign();
   }
 
+  void set_up(const Order& order) {
+    if (options_.run_dir.empty())
+      options_.run_dir = "runs/" + order.run_folder;
+    job_ = std::make_unique<JobSetup>(options_, std::move(ranks_), host_.num_cores, order.launch);
+    if (options_.failure_policy == FailurePolicy::replace)
+      replacing_ =
+          replacing_over(job_->open_store(), job_->facts().work_dir, options_.rejoin_within);
+    replacing_.replace = [this](const RankFailures& failures) {
+      return ask_to_replace(failures);
+    };
+    replacing_.on_given_up = [this](const std::string& why) {
+      give_up_in_place(why);
+    };
+  }
+
   void prepare(const Order& order, int host_index) {
-    if (!job_) {
-      if (options_.run_dir.empty())
-        options_.run_dir = "runs/" + order.run_folder;
-      job_ = std::make_unique<JobSetup>(options_, std::move(ranks_), host_.num_cores, order.launch);
-      if (options_.replaces)
-        replacing_ =
-            replacing_over(job_->open_store(), job_->facts().work_dir, options_.rejoin_within);
-      replacing_.replace = [this](const RankFailures& failures) {
-        return ask_to_replace(failures);
-      };
-      replacing_.on_given_up = [this](const std::string& why) {
-        give_up_in_place(why);
-      };
-    }
+    if (!job_)
+      set_up(order);
     job_->use_plan(order.plan, {});  // lets the last round's leases go
     job_->use_plan(order.plan, lease_host(order.plan, host_index, options_));
     take_place(order, host_index);
@@ -353,8 +403,8 @@ class HostAgent {
     const std::string& run_dir = job_->facts().work_dir;
     keep_copies_of_launch(run_dir, order.launch);
     std::vector<RankRange> ranks;
-    for (size_t i = 0; i < order.hosts.size(); ++i)
-      ranks.push_back(ranks_on_host(order.plan, static_cast<int>(i)));
+    for (int i = 0; i < std::ssize(order.hosts); ++i)
+      ranks.push_back(ranks_on_host(order.plan, i));
     telemetry_.reset();  // it removes what the next one makes
     telemetry_ = std::make_unique<HostTelemetry>(rendezvous_.store,
                                                  HostTelemetryOptions{.host = member_->id(),
@@ -384,18 +434,17 @@ class HostAgent {
     announced_ = order.plan;
     if (host_index == 0) {
       show_plan(order.plan, options_, STDERR_FILENO);
-      if (const std::string unknown = unknown_local_ranks(order.plan, options_); !unknown.empty())
+      const std::string unknown = unknown_local_ranks(order.plan, options_);
+      if (!unknown.empty())
         log(LogLevel::warn, unknown);
     } else if (!cluster_.remote && !options_.quiet) {
-      const RankRange here = ranks_on_host(order.plan, host_index);
       log(LogLevel::info,
           cat("host ",
               host_index,
               " of ",
               order.hosts.size(),
               ": ",
-              here.count == 0 ? "no ranks"
-                              : cat("ranks ", here.first, " to ", here.first + here.count - 1),
+              in_words(ranks_on_host(order.plan, host_index)),
               " of ",
               order.plan.ranks.size(),
               "; rank 0 is at ",
@@ -412,19 +461,19 @@ class HostAgent {
     take_orders();  // it may have been stopped already
     if (stopped_round_ >= order.round || !pending_.empty() || lost_)
       return not_started(specs);
-    GroupRules rules{
-        .shutdown_timeout = options_.shutdown_timeout,
-        .master_port = specs.front().rank == 0 ? watched_port(options_, job_->facts()) : 0,
-        .stopped_for = options_.stopped_timeout};
+    const bool has_rank_0 = specs.front().rank == 0;
+    GroupRules rules{.shutdown_timeout = options_.shutdown_timeout,
+                     .master_port = has_rank_0 ? watched_port(options_, job_->facts()) : 0,
+                     .stopped_for = options_.stopped_timeout};
     bool told = false;  // the first is what the others must know at once
-    rules.on_failure = [&](const WorkerExit& exit) {
-      if (lost_ || std::exchange(told, true))
-        return;
-      member_->report({.kind = Report::Kind::failing, .round = order.round, .exits = {exit}});
-    };
-    if (options_.replaces) {
-      rules.on_failure = {};
+    if (options_.failure_policy == FailurePolicy::replace) {
       rules.replacing = &replacing_;
+    } else {
+      rules.on_rank_failed = [&](const WorkerExit& exit) {
+        if (lost_ || std::exchange(told, true))
+          return;
+        member_->report({.kind = Report::Kind::failing, .round = order.round, .exits = {exit}});
+      };
     }
     const GroupResult result = run_workers(processes_, specs, job_->inherited_fds(), rules);
     if (!result.fault.empty())
@@ -463,23 +512,27 @@ class HostAgent {
         record_->end_attempt(order.exits, "");
       record_->finish(order.exit_code, outcome_of(order.exit_code, order.exits));
     }
-    if (job_) {
-      tell_activity(
-          job_->facts(), attempt_of(order.round), options_.quiet, job_->facts().host_index == 0);
-      if (!cluster_.remote && !stopped)
-        report_failure(order.exits, job_->facts(), attempt_of(order.round), options_.max_restarts);
-      if (order.exit_code == 0) {
-        job_->remove_unused_folders();
-      } else {  // the folder gets a failure.json, by one of the hosts that share it
-        job_->remove_empty_folders();
-      }
-    }
+    if (job_)
+      report_end(order, stopped);
     if (!order.reason.empty() && !cluster_.remote)
       log(stopped ? LogLevel::info : LogLevel::error, order.reason);
     member_->report({.kind = Report::Kind::leave});
     if (coordinator_ && coordinator_->wait(kTakeLeave))
       clean_up(*rendezvous_.store);
     return order.exit_code;
+  }
+
+  void report_end(const Order& order, bool stopped) {
+    const JobFacts& facts = job_->facts();
+    const int attempt = attempt_of(order.round);
+    tell_activity(facts, attempt, options_.quiet, facts.host_index == 0);
+    if (!cluster_.remote && !stopped)
+      report_failure(order.exits, facts, attempt, options_.max_restarts);
+    if (order.exit_code == 0) {
+      job_->remove_unused_folders();
+    } else {  // the folder gets a failure.json, by one of the hosts that share it
+      job_->remove_empty_folders();
+    }
   }
 
   void watch_for_silence() {
@@ -491,7 +544,8 @@ class HostAgent {
 
   // A coordinator that can give no more orders, not even the last one, leaves this host to itself.
   void look_for_silence() {
-    if (const std::string why = member_->lost(); !why.empty())
+    const std::string why = member_->lost();
+    if (!why.empty())
       be_lost(why);
     if (coordinator_ && coordinator_->broken())
       be_lost("its coordinator cannot reach the store");
@@ -502,8 +556,8 @@ class HostAgent {
   const RankSampler sampler_;
   const Host host_;
   const GpuWatch gpus_;
-  HostRendezvous
-      rendezvous_;  // before signals are ours: until there are ranks, they simply end this process
+  // It is opened before signals are ours: until there are ranks, they simply end this process.
+  HostRendezvous rendezvous_;
   ProcessSet processes_;
   RankRendezvous ranks_;  // moved into job_
   std::unique_ptr<CoordinatorThread> coordinator_;

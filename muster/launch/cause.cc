@@ -1,3 +1,6 @@
+// All ranks of a job end when one fails, and most of them fail too: of the loss of the first. Each
+// failure is classed by what the rank has told (account_of), and cause_among picks the one that
+// explains the others. Where none does, doubt_about says so.
 #include "muster/launch/cause.h"
 
 #include <algorithm>
@@ -9,6 +12,7 @@ namespace muster {
 
 namespace {
 
+// Failures this close together may have come in any order.
 constexpr std::chrono::milliseconds kMoment{250};
 
 bool failed_by_itself(const WorkerExit& exit) {
@@ -19,6 +23,7 @@ bool in_one_moment(const WorkerExit& a, const WorkerExit& b) {
   return std::chrono::abs(a.at - b.at) <= kMoment;
 }
 
+// A signal from outside ended it; a crash is the rank's own doing.
 bool is_killed(const WorkerExit& exit) {
   return exit.signal != 0 && !is_crash(exit.signal);
 }
@@ -32,10 +37,7 @@ Cause cause_in(const std::vector<const WorkerExit*>& failures) {
   return cause_among(ends);
 }
 
-std::string names_of(const std::vector<int>& ranks) {
-  return cat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "));
-}
-
+// The ranks that had no chance to tell a failure of their own.
 std::vector<int> ended_by_muster(const std::vector<WorkerExit>& exits) {
   std::vector<int> ended;
   for (const WorkerExit& exit : exits)
@@ -44,21 +46,25 @@ std::vector<int> ended_by_muster(const std::vector<WorkerExit>& exits) {
   return ended;
 }
 
-// Of a first failure that is but the loss of another.
+// The doubt about a first failure that is but the loss of another rank.
 std::string unknown_cause(const std::vector<WorkerExit>& exits, const WorkerExit& first) {
   const std::vector<int> ended = ended_by_muster(exits);
   const std::string lost =
-      first.facts.lost_ranks.empty() ? "another rank" : names_of(first.facts.lost_ranks);
+      first.facts.lost_ranks.empty() ? "another rank" : rank_list(first.facts.lost_ranks);
   if (ended.empty())
     return cat("not known: it lost ", lost, ", and so did every rank that failed");
   return cat("not known: it lost ",
              lost,
              ", and no failure of another kind had come when muster ended ",
-             names_of(ended),
+             rank_list(ended),
              "; see what these did");
 }
 
 }  // namespace
+
+std::string rank_list(const std::vector<int>& ranks) {
+  return cat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "));
+}
 
 Account account_of(const WorkerExit& exit) {
   if (is_killed(exit))
@@ -75,12 +81,13 @@ bool lost_a_peer(const WorkerExit& exit) {
 }
 
 void put_cause_first(std::vector<WorkerExit>& exits, bool goes_on) {
-  const auto first = std::find_if(exits.begin(), exits.end(), failed_by_itself);
+  const auto first = std::ranges::find_if(exits, failed_by_itself);
   if (first == exits.end())
     return;
   std::vector<const WorkerExit*> failures;
   for (auto exit = first; exit != exits.end(); ++exit) {
-    if (failed_by_itself(*exit) && (!goes_on || in_one_moment(*exit, *first)))
+    const bool came_together = !goes_on || in_one_moment(*exit, *first);
+    if (came_together && failed_by_itself(*exit))
       failures.push_back(&*exit);
   }
   const auto cause = first + (failures[cause_in(failures).index] - &*first);
@@ -97,8 +104,9 @@ const WorkerExit* first_failure(const std::vector<WorkerExit>& exits) {
     if (!lost_a_peer(exit))
       return &exit;
   }
-  // All that ended by themselves say that they lost a peer: which is one that was still on its way
-  // out, and told why. One that our signal killed was not on its way out.
+  // All that ended by themselves say that they lost a peer. That may be a rank that was still on
+  // its way out when our signal came, and told why. One that the signal killed was not on its way
+  // out.
   for (const WorkerExit& exit : exits) {
     const bool by_itself = exit.failed() && exit.signal == 0;
     if (first != nullptr && by_itself && !exit.message.empty() && !lost_a_peer(exit))
@@ -107,8 +115,8 @@ const WorkerExit* first_failure(const std::vector<WorkerExit>& exits) {
   return first;
 }
 
-// One says of itself that its function returned; else it is one that ended with 0, which the first
-// may name.
+// A rank that says that its function returned is the one. Else it is a rank that ended with exit
+// code 0 before, best one that `first` names.
 const WorkerExit* left_early(const std::vector<WorkerExit>& exits, const WorkerExit& first) {
   if (!lost_a_peer(first))
     return nullptr;
@@ -119,7 +127,7 @@ const WorkerExit* left_early(const std::vector<WorkerExit>& exits, const WorkerE
     if (exit.failed() || exit.sent_signal != 0 || exit.at > first.at)
       continue;
     const std::vector<int>& lost = first.facts.lost_ranks;
-    const bool named = std::find(lost.begin(), lost.end(), exit.rank) != lost.end();
+    const bool named = std::ranges::find(lost, exit.rank) != lost.end();
     if (left == nullptr || named)
       left = &exit;
     if (named)
@@ -149,11 +157,11 @@ std::string doubt_about(const std::vector<WorkerExit>& exits, const WorkerExit& 
   for (const size_t i : cause.others)
     others.push_back(failures[i]->rank);
   const std::vector<int> ended = ended_by_muster(exits);
-  return cat(
-      "not certain: ",
-      names_of(others),
-      " ended alike in the same moment, and said no more",
-      ended.empty() ? "" : cat("; or they lost ", names_of(ended), ", which muster ended then"));
+  std::string doubt =
+      cat("not certain: ", rank_list(others), " ended alike in the same moment, and said no more");
+  if (!ended.empty())
+    doubt += cat("; or they lost ", rank_list(ended), ", which muster ended then");
+  return doubt;
 }
 
 }  // namespace muster

@@ -9,6 +9,9 @@
 
 namespace muster {
 
+// "rank 3" or "ranks 0, 2".
+std::string rank_list(const std::vector<int>& ranks);
+
 // What the rank has told of why it failed: its facts, its message, and its last lines.
 Account account_of(const WorkerExit& exit);
 

@@ -1,3 +1,6 @@
+// The card has one part for each question of a reader: which rank failed and of what, where, when,
+// what that means, the evidence, what is not certain, and how the others ended. failure_json says
+// the same to programs.
 #include "muster/launch/exit_report.h"
 
 #include <signal.h>
@@ -64,11 +67,11 @@ std::string first_line_of(const std::string& text) {
 
 std::vector<std::string> last(std::vector<std::string> lines, size_t count) {
   if (lines.size() > count)
-    lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
+    lines.erase(lines.begin(), lines.end() - count);
   return lines;
 }
 
-// How a rank ended beside `told`, if there is one, whose error the card has, and of what error.
+// How a rank ended, and of what error. The card has the error of `told` (nullptr: of none) already.
 std::string end_beside(const WorkerExit& exit, const WorkerExit* told) {
   std::string end = describe_end(exit);
   if (&exit == told || exit.message.empty() || !exit.failed())
@@ -78,7 +81,7 @@ std::string end_beside(const WorkerExit& exit, const WorkerExit* told) {
   return cat(end, ", ", first_line_of(exit.message));
 }
 
-// "rank 0, 2, 3: ended by muster (SIGTERM)", ends that read the same together.
+// "rank 0, 2, 3: ended by muster (SIGTERM)": ranks whose ends read the same share a line.
 std::string consequences(const std::vector<WorkerExit>& exits,
                          const WorkerExit* first,
                          const WorkerExit* told) {
@@ -93,12 +96,8 @@ std::string consequences(const std::vector<WorkerExit>& exits,
   }
   std::string out;
   for (const auto& [end, ranks] : groups) {
-    out += cat(out.empty() ? "  then      " : "            ",
-               ranks.size() == 1 ? "rank " : "ranks ",
-               join(ranks, ", "),
-               ": ",
-               end,
-               "\n");
+    const char* const label = out.empty() ? "  then      " : "            ";
+    out += cat(label, rank_list(ranks), ": ", end, "\n");
   }
   return out;
 }
@@ -120,7 +119,7 @@ std::vector<std::string> innermost(const std::string& stack) {
   return lines;
 }
 
-// What the rank has said but for the error, which the card has.
+// The last lines of the rank but for the error, which the card has.
 std::vector<std::string> lines_beside_error(const WorkerExit& exit) {
   std::vector<std::string> lines = exit.last_lines;
   if (exit.message.empty())
@@ -174,7 +173,7 @@ std::string evidence_of_others(const WorkerExit& first) {
       "\n");
 }
 
-// Whose end is the card's has left the others too, which needs no line.
+// The call at which the ranks parted. That the card's own rank left the others needs no line.
 std::string who_left(const WorkerExit& first, const FailureContext& context) {
   if (context.divergences.empty())
     return "";
@@ -186,7 +185,7 @@ std::string who_left(const WorkerExit& first, const FailureContext& context) {
 
 Json divergence_json(const Divergence& divergence) {
   constexpr const char* kKinds[] = {"never_began", "other_call", "never_ended"};
-  return {{"kind", kKinds[static_cast<size_t>(divergence.kind)]},
+  return {{"kind", kKinds[static_cast<int>(divergence.kind)]},
           {"group", divergence.group},
           {"sequence", divergence.sequence},
           {"call", divergence.call},
@@ -197,15 +196,74 @@ Json divergence_json(const Divergence& divergence) {
           {"text", divergence.text()}};
 }
 
-// Of a job that no rank has ended.
+// One line of the card; nothing where there is no text.
+std::string labelled(const char* label, const std::string& text) {
+  return text.empty() ? "" : cat(label, text, "\n");
+}
+
+std::string restart_text(const FailureContext& context) {
+  if (context.max_restarts == 0)
+    return "";
+  return cat(", restart ", context.restarts, " of ", context.max_restarts);
+}
+
+std::string report_line(const FailureContext& context) {
+  return context.has_report ? cat("  report    ", context.run_dir, "/failure.json\n") : "";
+}
+
+// The card of a job that no rank has ended.
 std::string fault_card(const std::vector<WorkerExit>& exits, const FailureContext& context) {
-  std::string out = cat("[muster] ", context.fault, "\n  when      ", context.time);
-  if (context.max_restarts > 0)
-    out += cat(", restart ", context.restarts, " of ", context.max_restarts);
-  out += cat("\n", consequences(exits, nullptr, nullptr));
-  if (context.has_report)
-    out += cat("  report    ", context.run_dir, "/failure.json\n");
-  return printable_lines(out);
+  return printable_lines(cat("[muster] ",
+                             context.fault,
+                             "\n  when      ",
+                             context.time,
+                             restart_text(context),
+                             "\n",
+                             consequences(exits, nullptr, nullptr),
+                             report_line(context)));
+}
+
+// The rank that the card is about. It is not the one that failed if that failed of the loss of a
+// rank that had left before.
+struct FirstEnd {
+  const WorkerExit* failed = nullptr;  // nullptr: no rank failed by itself
+  const WorkerExit* left = nullptr;
+  const WorkerExit* first = nullptr;
+};
+
+FirstEnd first_end(const std::vector<WorkerExit>& exits) {
+  FirstEnd end{.failed = first_failure(exits)};
+  if (end.failed != nullptr)
+    end.left = left_early(exits, *end.failed);
+  end.first = end.left != nullptr ? end.left : end.failed;
+  return end;
+}
+
+const char* verb_of(const WorkerExit& first, size_t num_ranks) {
+  if (!first.failed())
+    return " ended first: ";
+  return num_ranks > 1 ? " failed first: " : " failed: ";
+}
+
+std::string headline(const std::vector<WorkerExit>& exits, const FirstEnd& end) {
+  const WorkerExit& first = *end.first;
+  if (!is_cause_known(exits, first)) {
+    return cat(
+        "[muster] rank ", first.rank, " failed of the loss of another rank: ", first.cause, "\n");
+  }
+  // The end of one that was asked to end while it was on its way out says little.
+  const bool returned = end.left != nullptr && first.sent_signal != 0;
+  const bool others_waited = returned || !first.failed();
+  return cat("[muster] rank ",
+             first.rank,
+             verb_of(first, exits.size()),
+             returned ? "it returned from its function" : first.cause,
+             others_waited ? ", while others waited for it" : "",
+             "\n");
+}
+
+std::string meaning_and_evidence(const WorkerExit& first) {
+  return labelled("  meaning   ", failure_meaning(first)) + evidence(first);
 }
 
 // What failed in each attempt before, and what was done about it.
@@ -239,14 +297,13 @@ bool has_stopped(const WorkerExit& exit) {
 }  // namespace
 
 bool have_stopped(const std::vector<WorkerExit>& exits) {
-  return some_have_stopped(exits) &&
-         std::all_of(exits.begin(), exits.end(), [](const WorkerExit& exit) {
+  return some_have_stopped(exits) && std::ranges::all_of(exits, [](const WorkerExit& exit) {
            return has_stopped(exit) || !exit.started;
          });
 }
 
 bool some_have_stopped(const std::vector<WorkerExit>& exits) {
-  return std::any_of(exits.begin(), exits.end(), has_stopped);
+  return std::ranges::any_of(exits, has_stopped);
 }
 
 std::vector<WorkerExit> brief(std::vector<WorkerExit> exits) {
@@ -302,13 +359,12 @@ std::string describe_end(const WorkerExit& exit) {
     return "not started: the job had ended before";
   if (exit.sent_signal != 0 && exit.signal != 0)
     return cat("ended by muster (", signal_name(exit.signal), ")");
-  const std::string asked = exit.sent_signal != 0
-                                ? cat(" after muster's ", signal_name(exit.sent_signal))
-                                : std::string();
-  if (exit.signal != 0) {
+  if (exit.signal != 0)
     return cat("killed by ", signal_name(exit.signal), " (", signal_hint(exit.signal), ")");
-  }
-  return cat("exit code ", exit.exit_code, asked);
+  const std::string code = cat("exit code ", exit.exit_code);
+  if (exit.sent_signal == 0)
+    return code;
+  return cat(code, " after muster's ", signal_name(exit.sent_signal));
 }
 
 std::string cause_and_error(const WorkerExit& exit) {
@@ -318,68 +374,38 @@ std::string cause_and_error(const WorkerExit& exit) {
 std::string failure_card(const std::vector<WorkerExit>& exits, const FailureContext& context) {
   if (!context.fault.empty())
     return fault_card(exits, context);
-  const WorkerExit* failed = first_failure(exits);
-  if (failed == nullptr)
+  const FirstEnd end = first_end(exits);
+  if (end.first == nullptr)
     return {};
-  const WorkerExit* left = left_early(exits, *failed);
-  const WorkerExit* first = left != nullptr ? left : failed;
-  const bool ended_well = !first->failed();
-  const char* const verb = ended_well         ? " ended first: "
-                           : exits.size() > 1 ? " failed first: "
-                                              : " failed: ";
-  // The end of one that was asked to end while it was on its way out says little.
-  const bool returned = left != nullptr && first->sent_signal != 0;
-  const std::string doubt = doubt_about(exits, *first);
-  std::string out = is_cause_known(exits, *first)
-                        ? cat("[muster] rank ",
-                              first->rank,
-                              verb,
-                              returned ? "it returned from its function" : first->cause,
-                              ended_well || returned ? ", while others waited for it" : "",
-                              "\n")
-                        : cat("[muster] rank ",
-                              first->rank,
-                              " failed of the loss of another rank: ",
-                              first->cause,
-                              "\n");
-  out += cat("  where     host ", first->host, ", ", first->device, ", pid ", first->pid, "\n");
-  out += cat("  when      ", context.time, ", ", format_duration(first->after), " after its start");
-  if (context.max_restarts > 0)
-    out += cat(", restart ", context.restarts, " of ", context.max_restarts);
-  out += "\n";
-  if (ended_well) {
-    out += evidence_of_others(*failed);
-  } else {
-    if (const std::string meaning = failure_meaning(*first); !meaning.empty())
-      out += cat("  meaning   ", meaning, "\n");
-    out += evidence(*first);
-  }
-  if (!doubt.empty())
-    out += cat("  cause     ", doubt, "\n");
+  const WorkerExit& first = *end.first;
+  const bool ended_well = !first.failed();
+  std::string out = headline(exits, end);
+  out += cat("  where     host ", first.host, ", ", first.device, ", pid ", first.pid, "\n");
+  out += cat("  when      ", context.time, ", ", format_duration(first.after), " after its start");
+  out += restart_text(context) + "\n";
+  out += ended_well ? evidence_of_others(*end.failed) : meaning_and_evidence(first);
+  out += labelled("  cause     ", doubt_about(exits, first));
   for (const BadGpu& gpu : context.bad_gpus)
-    out += cat("  GPU       ", describe({gpu}), "\n");
-  out += who_left(*first, context);
-  out += consequences(exits, first, ended_well ? failed : first);
-  if (!first->stderr_log.empty())
-    out += cat("  log       ", first->stderr_log, "\n");
-  if (context.has_report)
-    out += cat("  report    ", context.run_dir, "/failure.json\n");
+    out += labelled("  GPU       ", describe({gpu}));
+  out += who_left(first, context);
+  out += consequences(exits, end.first, ended_well ? end.failed : end.first);
+  out += labelled("  log       ", first.stderr_log);
+  out += report_line(context);
   return printable_lines(out);
 }
 
 std::string failure_json(const std::vector<WorkerExit>& exits, const FailureContext& context) {
   const bool by_a_rank = context.fault.empty();
-  const WorkerExit* failed = by_a_rank ? first_failure(exits) : nullptr;
-  const WorkerExit* left = failed != nullptr ? left_early(exits, *failed) : nullptr;
-  const WorkerExit* first = left != nullptr ? left : failed;
+  const FirstEnd end = by_a_rank ? first_end(exits) : FirstEnd();
+  const WorkerExit* const first = end.first;
   Json json = {{"schema", "muster.failure/1"},
                {"run_id", context.run_id},
                {"time", context.time},
                {"attempt", context.attempt},
                {"max_restarts", context.max_restarts}};
-  json["exit_code"] = failed != nullptr ? Json(failed->shell_code())
-                      : by_a_rank       ? Json(nullptr)
-                                        : Json(kFaultExitCode);
+  json["exit_code"] = by_a_rank ? Json(nullptr) : Json(kFaultExitCode);
+  if (end.failed != nullptr)
+    json["exit_code"] = end.failed->shell_code();
   json["fault"] = by_a_rank ? Json(nullptr) : Json(context.fault);
   json["first"] = first != nullptr ? to_json(*first) : Json(nullptr);
   json["doubt"] = first != nullptr ? doubt_about(exits, *first) : "";

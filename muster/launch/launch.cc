@@ -1,3 +1,6 @@
+// launch() finds the machine, places the ranks and leases their GPUs; LocalJob is the rest: its
+// constructor sets up all that lasts as long as the job, and run() makes one attempt after the
+// other until one of them is the last.
 #include "muster/launch/launch.h"
 
 #include <unistd.h>
@@ -30,7 +33,7 @@ namespace muster {
 
 namespace {
 
-// Says how the job ended, and gives the exit code.
+// Says how the job ended, and returns its exit code.
 int report(const GroupResult& result,
            const std::vector<BadGpu>& bad,
            const JobFacts& job,
@@ -49,8 +52,8 @@ int report(const GroupResult& result,
   if (!result.fault.empty())
     return kFaultExitCode;
   const WorkerExit* first = first_failure(result.exits);
-  if (first != nullptr && options.on_failure)
-    options.on_failure(*first);
+  if (first != nullptr && options.on_job_failed)
+    options.on_job_failed(*first);
   if (result.timed_out)
     return kTimeLimitExitCode;
   if (first != nullptr)
@@ -64,10 +67,8 @@ int report(const GroupResult& result,
 // Whether the job ended well without those of its ranks that failed, as it was allowed to.
 bool has_survived(const GroupResult& result, const LaunchOptions& options) {
   const bool ended_by_itself = result.fault.empty() && !result.timed_out && result.stopped_by == 0;
-  return options.goes_on && ended_by_itself &&
-         std::any_of(result.exits.begin(), result.exits.end(), [](const WorkerExit& exit) {
-           return !exit.failed();
-         });
+  return options.failure_policy == FailurePolicy::go_on && ended_by_itself &&
+         !std::ranges::all_of(result.exits, &WorkerExit::failed);
 }
 
 void tell_lost_ranks(const GroupResult& result) {
@@ -107,10 +108,125 @@ bool leave_bad_gpus(const std::vector<BadGpu>& bad,
   return true;
 }
 
-// However the job ends, an error before its first rank included.
+// Folders that nothing was written to go however the job ends, by an error before its first rank
+// too.
 struct UnusedFoldersRemoved {
   const JobSetup& job;
   ~UnusedFoldersRemoved() { job.remove_unused_folders(); }
+};
+
+class LocalJob {
+ public:
+  // `began`: when launch() was called. A time limit may count from then.
+  LocalJob(const LaunchOptions& options,
+           const Inventory& inventory,
+           LeasedPlan leased,
+           Clock::time_point began)
+      : options_(options),
+        leased_(std::move(leased)),
+        processes_({.stop_signals = options.stop_signals}),
+        job_(options,
+             RankRendezvous({.master_port = options.master_port}),
+             inventory.simulated ? usable_cores() : inventory.hosts.at(0).num_cores),
+        restarts_(options.max_restarts) {
+    keep_copies_of_launch(job_.facts().work_dir, job_.facts().launch);
+    job_.use_plan(leased_.plan, std::move(leased_.leases));
+    registration_.emplace(job_note(options, leased_.plan, job_.facts()));
+    if (options.looks_at_gpus && !inventory.simulated)
+      gpus_.emplace(inventory.hosts.at(0));
+    record_.emplace(options, job_.facts(), inventory.hosts.at(0).name, &inventory);
+    show_plan(leased_.plan, options, STDERR_FILENO);
+    if (options.time_limit)
+      time_limit_ = (options.limit_has_begun ? began : Clock::now()) + *options.time_limit;
+    if (options.failure_policy == FailurePolicy::replace) {
+      const GpuWatch* const gpus = gpus_ ? &*gpus_ : nullptr;
+      in_place_.emplace(leased_.plan, options, job_, restarts_, *record_, attempt_, gpus);
+    }
+  }
+
+  // Returns the exit code.
+  int run() {
+    for (;; ++attempt_) {
+      GroupResult result = run_attempt();
+      if (const auto exit_code = end_well(result))
+        return *exit_code;
+      const bool failed = first_failure(result.exits) != nullptr;
+      const auto bad = failed && gpus_ ? gpus_->look(leased_.plan, 0) : std::vector<BadGpu>();
+      if (!starts_again(result, bad))
+        return end_badly(result, bad);
+    }
+  }
+
+ private:
+  GroupResult run_attempt() {
+    job_.count_restarts(attempt_);
+    const std::vector<WorkerSpec> specs =
+        make_worker_specs(leased_.plan, options_, job_.facts(), attempt_);
+    attempt_began_ = Clock::now();
+    record_->begin_attempt(attempt_);
+    restarts_.begin();
+    const GroupRules rules{.shutdown_timeout = options_.shutdown_timeout,
+                           .until = time_limit_,
+                           .master_port = watched_port(options_, job_.facts()),
+                           .stopped_for = options_.stopped_timeout,
+                           .failure_policy = options_.failure_policy,
+                           .replacing = in_place_ ? &in_place_->rules() : nullptr};
+    GroupResult result = run_workers(processes_, specs, job_.inherited_fds(), rules);
+    record_->end_attempt(result.exits, result.fault);
+    return result;
+  }
+
+  // Returns the exit code of a job that no failure has ended.
+  std::optional<int> end_well(const GroupResult& result) {
+    if (has_survived(result, options_)) {
+      tell_activity(job_.facts(), attempt_, options_.quiet);
+      tell_lost_ranks(result);
+      return record_->finish(0, outcome_of(0, result.exits));
+    }
+    if (result.fault.empty() && have_stopped(result.exits)) {
+      tell_activity(job_.facts(), attempt_, options_.quiet);
+      log(LogLevel::info,
+          cat("all ranks have stopped, as they were asked to (exit code ",
+              kStoppedExitCode,
+              "); start the job again to resume"));
+      return record_->finish(kStoppedExitCode, outcome_of(kStoppedExitCode, result.exits));
+    }
+    return std::nullopt;
+  }
+
+  // Returns after the pause before the next attempt, on other GPUs if some are bad. False: there is
+  // no next one; a time limit that was over first is noted in `result`.
+  bool starts_again(GroupResult& result, const std::vector<BadGpu>& bad) {
+    if (!restarts_.wanted(result))
+      return false;
+    if (!bad.empty()) {
+      if (!leave_bad_gpus(bad, leased_, job_, options_))
+        return false;
+      registration_.emplace(job_note(options_, leased_.plan, job_.facts()));
+    }
+    return restarts_.wait(result, processes_, attempt_began_, time_limit_);
+  }
+
+  int end_badly(const GroupResult& result, const std::vector<BadGpu>& bad) {
+    tell_activity(job_.facts(), attempt_, options_.quiet);
+    record_->name_source_lines();  // the report has them of all attempts
+    const int exit_code = report(result, bad, job_.facts(), options_, attempt_);
+    return record_->finish(exit_code, outcome_of(exit_code, result.exits));
+  }
+
+  const LaunchOptions& options_;
+  LeasedPlan leased_;
+  ProcessSet processes_;
+  JobSetup job_;
+  const UnusedFoldersRemoved at_end_{job_};
+  std::optional<JobRegistration> registration_;
+  std::optional<GpuWatch> gpus_;
+  std::optional<RunRecorder> record_;
+  std::optional<Clock::time_point> time_limit_;
+  Restarts restarts_;
+  int attempt_ = 0;  // replacements in place count too
+  Clock::time_point attempt_began_;
+  std::optional<InPlaceRestarts> in_place_;
 };
 
 }  // namespace
@@ -129,77 +245,14 @@ int launch(const LaunchOptions& given) {
   check_launch(options);
   const Inventory inventory = discover(options);
   LeasedPlan leased = place_and_lease(inventory, options);
-  const Plan& plan = leased.plan;
-  if (const std::string unknown = unknown_local_ranks(plan, options); !unknown.empty())
+  const std::string unknown = unknown_local_ranks(leased.plan, options);
+  if (!unknown.empty())
     throw Error(ErrorCode::invalid_argument, unknown);
   if (options.dry_run) {
-    show_dry_run(inventory, plan, options);
+    show_dry_run(inventory, leased.plan, options);
     return 0;
   }
-  ProcessSet processes({.stop_signals = options.stop_signals});
-  JobSetup job(options,
-               RankRendezvous({.master_port = options.master_port}),
-               inventory.simulated ? usable_cores() : inventory.hosts.at(0).num_cores);
-  const UnusedFoldersRemoved at_end{job};
-  keep_copies_of_launch(job.facts().work_dir, job.facts().launch);
-  job.use_plan(plan, std::move(leased.leases));
-  std::optional<JobRegistration> registration(job_note(options, plan, job.facts()));
-  std::optional<GpuWatch> gpus;
-  if (options.looks_at_gpus && !inventory.simulated)
-    gpus.emplace(inventory.hosts.at(0));
-  RunRecorder record(options, job.facts(), inventory.hosts.at(0).name, &inventory);
-  show_plan(plan, options, STDERR_FILENO);
-
-  std::optional<Clock::time_point> time_limit;
-  if (options.time_limit)
-    time_limit = (options.limit_has_begun ? began : Clock::now()) + *options.time_limit;
-  Restarts restarts(options.max_restarts);
-  int attempt = 0;
-  std::optional<InPlaceRestarts> in_place;
-  if (options.replaces)
-    in_place.emplace(plan, options, job, restarts, record, attempt, gpus ? &*gpus : nullptr);
-  for (;; ++attempt) {
-    job.count_restarts(attempt);
-    const std::vector<WorkerSpec> specs = make_worker_specs(plan, options, job.facts(), attempt);
-    const auto started = Clock::now();
-    record.begin_attempt(attempt);
-    restarts.begin();
-    GroupResult result = run_workers(processes,
-                                     specs,
-                                     job.inherited_fds(),
-                                     {.shutdown_timeout = options.shutdown_timeout,
-                                      .until = time_limit,
-                                      .master_port = watched_port(options, job.facts()),
-                                      .stopped_for = options.stopped_timeout,
-                                      .goes_on = options.goes_on,
-                                      .replacing = in_place ? &in_place->rules() : nullptr});
-    record.end_attempt(result.exits, result.fault);
-    if (has_survived(result, options)) {
-      tell_activity(job.facts(), attempt, options.quiet);
-      tell_lost_ranks(result);
-      return record.finish(0, outcome_of(0, result.exits));
-    }
-    if (result.fault.empty() && have_stopped(result.exits)) {
-      tell_activity(job.facts(), attempt, options.quiet);
-      log(LogLevel::info,
-          cat("all ranks have stopped, as they were asked to (exit code ",
-              kStoppedExitCode,
-              "); start the job again to resume"));
-      return record.finish(kStoppedExitCode, outcome_of(kStoppedExitCode, result.exits));
-    }
-    const bool failed = first_failure(result.exits) != nullptr;
-    const auto bad = failed && gpus ? gpus->look(plan, 0) : std::vector<BadGpu>();
-    if (restarts.wanted(result) && (bad.empty() || leave_bad_gpus(bad, leased, job, options))) {
-      if (!bad.empty())
-        registration.emplace(job_note(options, plan, job.facts()));
-      if (restarts.wait(result, processes, started, time_limit))
-        continue;
-    }
-    tell_activity(job.facts(), attempt, options.quiet);
-    record.name_source_lines();  // the report has them of all attempts
-    const int exit_code = report(result, bad, job.facts(), options, attempt);
-    return record.finish(exit_code, outcome_of(exit_code, result.exits));
-  }
+  return LocalJob(options, inventory, std::move(leased), began).run();
 }
 
 }  // namespace muster

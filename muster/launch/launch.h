@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/failure_policy.h"
 #include "muster/base/rank_env.h"
 #include "muster/launch/worker_exit.h"
 #include "muster/placement/plan.h"
@@ -50,10 +51,8 @@ struct LaunchOptions {
   std::string run_id = {};       // empty: a random UUID
   std::string role = "default";
   int max_restarts = 0;
-  bool goes_on =
-      false;  // a failed rank is lost and the others go on; one success makes the job succeed
-  bool replaces = false;  // only a failed rank is restarted, at most max_restarts times
-  std::chrono::milliseconds rejoin_within{30'000};  // with `replaces`: for the others to join again
+  FailurePolicy failure_policy = FailurePolicy::end;
+  std::chrono::milliseconds rejoin_within{30'000};  // with `replace`: for the others to join again
   std::chrono::milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL
   // Longest SIGSTOP of a rank; nothing: only report.
   std::optional<std::chrono::milliseconds> stopped_timeout = {};
@@ -81,10 +80,10 @@ struct LaunchOptions {
   bool quiet = false;    // no placement table
   bool virtual_local_rank = false;  // LOCAL_RANK=0 for every rank, each seeing its own GPU alone
   // Called with the first rank that failed, when a failure has ended the job. One host only.
-  std::function<void(const WorkerExit&)> on_failure = {};
+  std::function<void(const WorkerExit&)> on_job_failed = {};
 };
 
-inline constexpr int kReplacements = 3;         // default max_restarts with `replaces`
+inline constexpr int kReplacements = 3;         // default max_restarts with `replace`
 inline constexpr int kTimeLimitExitCode = 124;  // as timeout(1)
 
 // Runs the whole job. Returns the process's exit code: 0, the first failing rank's own, 128 +

@@ -1,3 +1,7 @@
+// WorkerGroup connects the parts of one attempt: WorkerStarts starts the ranks, ProcessSet waits
+// for them, and its callbacks are methods of WorkerGroup. Beside the ranks run the watchers, each
+// with a timer in the loop of the ProcessSet: PortWatch, EarlyEnd, StoppedRanks. With `replace`,
+// Successors starts other processes in the slots of ranks that failed.
 #include "muster/launch/worker_group.h"
 
 #include <signal.h>
@@ -27,9 +31,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookAtRanksEvery{1'000};
 
-// Of the failure that the card is about; the files that say are on this host.
+// Only the failure that the card is about gets its source lines, as their files are on this host.
 void name_source_lines(std::vector<WorkerExit>& exits) {
-  const WorkerExit* first = first_failure(exits);
+  const WorkerExit* const first = first_failure(exits);
   for (WorkerExit& exit : exits) {
     if (&exit == first)
       exit.stack = with_source_lines(exit.stack);
@@ -41,15 +45,18 @@ std::vector<std::string> marks_of(const std::vector<WorkerSpec>& specs) {
   if (specs.empty())
     return {};
   const auto found = specs[0].environment.find("MUSTER_MARK");
-  return found == specs[0].environment.end()
-             ? std::vector<std::string>()
-             : std::vector<std::string>{cat("MUSTER_MARK=", found->second)};
+  if (found == specs[0].environment.end())
+    return {};
+  return {cat("MUSTER_MARK=", found->second)};
 }
 
-// Of a rank that failed by itself, for which the others do not end.
+// Whether the rank failed by itself: nobody sent it a signal.
+bool failed_unasked(const ChildExit& exit) {
+  return exit.failed() && exit.sent_signal == 0;
+}
+
+// Names a rank that failed by itself, and for which the others do not end.
 void say_lost(const WorkerExit& exit, size_t running) {
-  if (!exit.failed() || exit.sent_signal != 0)
-    return;
   log(LogLevel::warn,
       cat("rank ",
           exit.rank,
@@ -59,10 +66,6 @@ void say_lost(const WorkerExit& exit, size_t running) {
           running,
           running == 1 ? " rank goes" : " ranks go",
           " on (--on-failure continue)"));
-}
-
-std::string rank_list(const std::vector<int>& ranks) {
-  return cat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "));
 }
 
 // Says once, after a while, that some ranks have ended well and the others have not: often those
@@ -92,14 +95,16 @@ class EarlyEnd {
   void say() {
     if (failed_ || running_.empty() || processes_.stop_requested() != 0)
       return;
+    const char* const has = ended_.size() == 1 ? " has" : " have";
+    const char* const goes = running_.size() == 1 ? " goes" : " go";
     log(LogLevel::info,
         cat(ranks_in(ended_),
-            ended_.size() == 1 ? " has" : " have",
+            has,
             " ended with exit code 0, the first ",
             format_duration(delay_),
             " ago; ",
             ranks_in(running_),
-            running_.size() == 1 ? " goes" : " go",
+            goes,
             " on"));
   }
 
@@ -170,38 +175,48 @@ class StoppedRanks {
   }
 
   void look(Rank& rank) {
-    const int number = starts_.rank_in(rank.slot);
     const char state = process_status(rank.pid).state;
-    if (state != 'T' && state != 't') {
-      if (std::exchange(rank.said, false))
-        log(LogLevel::info, cat("rank ", number, " goes on"));
-      rank.since.reset();
-      return;
-    }
+    const bool is_traced = state == 't';
+    if (state != 'T' && !is_traced)
+      return say_continued(rank);
     const auto now = Clock::now();
     if (!rank.since)
       rank.since = now;
     if (limit_ && now - *rank.since >= *limit_) {
-      log(LogLevel::warn,
-          cat("rank ",
-              number,
-              " has been stopped for ",
-              format_duration(*limit_),
-              "; ending it (--stopped-timeout)"));
-      ended_.insert(rank.pid);
-      ::kill(rank.pid, SIGKILL);
+      end(rank);
     } else if (!std::exchange(rank.said, true)) {
-      log(LogLevel::warn,
-          cat("rank ",
-              number,
-              " (pid ",
-              rank.pid,
-              ") is stopped",
-              state == 't' ? " by a debugger" : "",
-              "; the others will wait for it; kill -CONT ",
-              rank.pid,
-              " continues it"));
+      say_stopped(rank, is_traced);
     }
+  }
+
+  void say_continued(Rank& rank) const {
+    if (std::exchange(rank.said, false))
+      log(LogLevel::info, cat("rank ", starts_.rank_in(rank.slot), " goes on"));
+    rank.since.reset();
+  }
+
+  void say_stopped(const Rank& rank, bool is_traced) const {
+    log(LogLevel::warn,
+        cat("rank ",
+            starts_.rank_in(rank.slot),
+            " (pid ",
+            rank.pid,
+            ") is stopped",
+            is_traced ? " by a debugger" : "",
+            "; the others will wait for it; kill -CONT ",
+            rank.pid,
+            " continues it"));
+  }
+
+  void end(const Rank& rank) {
+    log(LogLevel::warn,
+        cat("rank ",
+            starts_.rank_in(rank.slot),
+            " has been stopped for ",
+            format_duration(*limit_),
+            "; ending it (--stopped-timeout)"));
+    ended_.insert(rank.pid);
+    ::kill(rank.pid, SIGKILL);
   }
 
   ProcessSet& processes_;
@@ -212,6 +227,172 @@ class StoppedRanks {
   EventLoop::Handle timer_ = 0;
 };
 
+// One attempt. The members are destroyed in the reverse order: the watchers before what they watch.
+class WorkerGroup {
+ public:
+  WorkerGroup(ProcessSet& processes,
+              const std::vector<WorkerSpec>& specs,
+              const std::vector<int>& inherit_fds,
+              const GroupRules& rules)
+      : processes_(processes),
+        specs_(specs),
+        rules_(rules),
+        oom_kills_([] { return count_oom_kills(); }),
+        output_(processes.loop()),
+        input_(processes.loop()),
+        port_(processes.loop(),
+              rules.master_port,
+              [this](const std::string& stranger) { on_stranger(stranger); }),
+        starts_(processes, output_, input_, inherit_fds) {}
+
+  GroupResult run() {
+    if (!fault_.empty())  // PortWatch has found a stranger already
+      return {.exits = {}, .fault = fault_};
+    start_all();
+    const WaitResult ended = wait();
+    input_.close();
+    // A job that was stopped, or is now, ends soon, whoever holds the pipe that it writes to.
+    output_.finish([&] { return ended.stopped_by != 0 || processes_.stop_requested() != 0; });
+    GroupResult result{.exits = exits_of(ended),
+                       .stopped_by = ended.stopped_by,
+                       .timed_out = ended.timed_out,
+                       .fault = fault_,
+                       .all_gone = ended.survivors.empty()};
+    say_leftovers(ended);
+    return result;
+  }
+
+ private:
+  bool goes_on() const { return rules_.failure_policy == FailurePolicy::go_on; }
+
+  void start_all() {
+    starts_.make_log_folder(specs_);
+    try {
+      for (int slot = 0; const WorkerSpec& spec : specs_)
+        starts_.start(slot++, spec);
+    } catch (const Error&) {
+      processes_.kill_all();
+      throw;
+    }
+    running_ = specs_.size();
+    early_end_.emplace(processes_, starts_, specs_.size(), rules_.early_end_after);
+    stopped_.emplace(processes_, starts_, specs_.size(), rules_.stopped_for);
+    if (rules_.replacing != nullptr) {
+      const SuccessorCallbacks callbacks{
+          .explain = [this](std::vector<WorkerExit>& exits) { explain(exits); },
+          .on_generation = [this] { oom_kills_.forget(); },
+          .on_start = [this](int slot) { on_successor(slot); }};
+      successors_.emplace(processes_, starts_, *rules_.replacing, specs_.size(), callbacks);
+    }
+  }
+
+  WaitResult wait() {
+    try {
+      return processes_.wait_all(wait_rules());
+    } catch (const Error&) {  // one that could not be started in place of another
+      processes_.kill_all();
+      throw;
+    }
+  }
+
+  WaitRules wait_rules() {
+    WaitRules wait{
+        .stop_on_failure = !goes_on(),
+        .grace = rules_.shutdown_timeout,
+        .until = rules_.until,
+        .on_exit = [this](const ChildExit& exit) { on_exit(exit); },
+        .account = [this](const ChildExit& exit) { return account_of(starts_.explained(exit)); }};
+    if (!successors_)
+      return wait;
+    wait.is_made_good = [this](const std::vector<ChildExit>& failed) {
+      return successors_->follow(failed);
+    };
+    wait.awaits_others = [this] {
+      return successors_->await_others();
+    };
+    wait.before_stop = [this] {
+      return successors_->prepare_for_stop();
+    };
+    return wait;
+  }
+
+  // Another user listens on MASTER_PORT. The end of a job that ends anyway is not hurried: what its
+  // ranks save now is worth more.
+  void on_stranger(const std::string& stranger) {
+    if (processes_.is_ending())
+      return;
+    fault_ = stranger;
+    processes_.end_all_now();
+  }
+
+  void on_exit(const ChildExit& exit) {
+    early_end_->on_exit(exit);
+    stopped_->on_exit(exit);
+    if (exit.failed())
+      port_.look();  // the failure may be the consequence
+    --running_;
+    if (running_ == 0 && !successors_)
+      port_.stop();
+    if (goes_on() && failed_unasked(exit))
+      say_lost(starts_.in_short(exit), running_);
+    const bool rank_is_to_blame = fault_.empty() && failed_unasked(exit);
+    if (rules_.on_rank_failed && rank_is_to_blame)
+      rules_.on_rank_failed(starts_.in_short(exit));
+    if (successors_)
+      successors_->on_exit(exit);
+  }
+
+  void on_successor(int slot) {
+    stopped_->on_start(slot);
+    ++running_;
+  }
+
+  // Ends that the launcher or the kernel caused say so.
+  void explain(std::vector<WorkerExit>& exits) const {
+    oom_kills_.explain(exits);
+    stopped_->explain(exits);
+  }
+
+  // The ends that count, the cause first. One whose place another process took does not.
+  std::vector<WorkerExit> exits_of(const WaitResult& ended) const {
+    std::vector<WorkerExit> exits;
+    for (const ChildExit& end : ended.exits) {
+      const bool was_replaced = successors_ && successors_->have_followed(end);
+      if (!was_replaced)
+        exits.push_back(starts_.explained(end));
+    }
+    put_cause_first(exits, goes_on());
+    explain(exits);
+    if (successors_)
+      successors_->explain(exits);
+    name_source_lines(exits);
+    return exits;
+  }
+
+  static void say_leftovers(const WaitResult& ended) {
+    if (!ended.killed.empty()) {
+      log(LogLevel::warn,
+          cat("killed processes that ranks had left behind: ", join(ended.killed, ", ")));
+    }
+    for (const std::string& survivor : ended.survivors)
+      log(LogLevel::error, cat("could not end ", survivor, "; it is left to the system"));
+  }
+
+  ProcessSet& processes_;
+  const std::vector<WorkerSpec>& specs_;
+  const GroupRules& rules_;
+  OomKills oom_kills_;
+  Output output_;
+  Input input_;
+  std::string fault_;  // why all were ended where no rank is the cause
+  PortWatch port_;
+  WorkerStarts starts_;
+  size_t running_ = 0;  // processes
+  std::optional<EarlyEnd> early_end_;
+  std::optional<StoppedRanks> stopped_;
+  std::optional<Successors> successors_;
+};
+
 }  // namespace
 
 GroupResult run_workers(ProcessSet& processes,
@@ -219,111 +400,7 @@ GroupResult run_workers(ProcessSet& processes,
                         const std::vector<int>& inherit_fds,
                         const GroupRules& rules) {
   processes.post_sentinel(marks_of(specs));
-  OomKills oom_kills([] { return count_oom_kills(); });
-  Output output(processes.loop());
-  Input input(processes.loop());
-  std::string fault;
-  PortWatch port(processes.loop(), rules.master_port, [&](const std::string& stranger) {
-    if (processes.is_ending())
-      return;  // what is saved now is worth more
-    fault = stranger;
-    processes.end_all_now();
-  });
-  if (!fault.empty())
-    return {.exits = {}, .fault = fault};
-  WorkerStarts starts(processes, output, input, inherit_fds);
-  starts.make_log_folder(specs);
-  try {
-    for (size_t slot = 0; slot < specs.size(); ++slot)
-      starts.start(static_cast<int>(slot), specs[slot]);
-  } catch (const Error&) {
-    processes.kill_all();
-    throw;
-  }
-  EarlyEnd early_end(processes, starts, specs.size(), rules.early_end_after);
-  StoppedRanks stopped(processes, starts, specs.size(), rules.stopped_for);
-  const auto explain_all = [&](std::vector<WorkerExit>& exits) {
-    oom_kills.explain(exits);
-    stopped.explain(exits);
-  };
-  size_t running = specs.size();
-  std::optional<Successors> successors;
-  if (rules.replacing != nullptr) {
-    successors.emplace(processes,
-                       starts,
-                       *rules.replacing,
-                       specs.size(),
-                       SuccessorCallbacks{.explain = explain_all,
-                                          .on_generation = [&] { oom_kills.forget(); },
-                                          .on_start =
-                                              [&](int slot) {
-                                                stopped.on_start(slot);
-                                                ++running;
-                                              }});
-  }
-  WaitRules wait{
-      .stop_on_failure = !rules.goes_on,
-      .grace = rules.shutdown_timeout,
-      .until = rules.until,
-      .on_exit =
-          [&](const ChildExit& exit) {
-            early_end.on_exit(exit);
-            stopped.on_exit(exit);
-            if (exit.failed())
-              port.look();  // it may be the consequence
-            if (--running == 0 && !successors)
-              port.stop();
-            if (rules.goes_on)
-              say_lost(starts.in_short(exit), running);
-            if (rules.on_failure && fault.empty() && exit.failed() && exit.sent_signal == 0)
-              rules.on_failure(starts.in_short(exit));
-            if (successors)
-              successors->on_exit(exit);
-          },
-      .account = [&](const ChildExit& exit) { return account_of(starts.explained(exit)); }};
-  if (successors) {
-    wait.is_made_good = [&](const std::vector<ChildExit>& failed) {
-      return successors->follow(failed);
-    };
-    wait.awaits_others = [&] {
-      return successors->await_others();
-    };
-    wait.before_stop = [&] {
-      return successors->prepare_for_stop();
-    };
-  }
-  WaitResult ended;
-  try {
-    ended = processes.wait_all(wait);
-  } catch (const Error&) {  // one that could not be started in place of another
-    processes.kill_all();
-    throw;
-  }
-  input.close();
-  // A job that was stopped, or is now, ends soon, whoever holds the pipe that it writes to.
-  output.finish([&] { return ended.stopped_by != 0 || processes.stop_requested() != 0; });
-
-  GroupResult result{.exits = {},
-                     .stopped_by = ended.stopped_by,
-                     .timed_out = ended.timed_out,
-                     .fault = fault,
-                     .all_gone = ended.survivors.empty()};
-  for (const ChildExit& end : ended.exits)
-    if (!successors || !successors->have_followed(end))
-      result.exits.push_back(starts.explained(end));
-  put_cause_first(result.exits, rules.goes_on);
-  explain_all(result.exits);
-  if (successors)
-    successors->explain(result.exits);
-  name_source_lines(result.exits);
-  if (!ended.killed.empty()) {
-    log(LogLevel::warn,
-        cat("killed processes that ranks had left behind: ", join(ended.killed, ", ")));
-  }
-  for (const std::string& survivor : ended.survivors) {
-    log(LogLevel::error, cat("could not end ", survivor, "; it is left to the system"));
-  }
-  return result;
+  return WorkerGroup(processes, specs, inherit_fds, rules).run();
 }
 
 }  // namespace muster

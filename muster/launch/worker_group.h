@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/failure_policy.h"
 #include "muster/launch/worker_exit.h"
 #include "muster/launch/worker_spec.h"
 #include "muster/supervise/process_set.h"
@@ -34,11 +35,11 @@ struct GroupRules {
   // A rank that is stopped (SIGSTOP, a debugger) is named; after this long it is ended, which is a
   // failure.
   std::optional<std::chrono::milliseconds> stopped_for = {};
-  bool goes_on = false;            // a failure ends that rank alone, and is said
-  Replacing* replacing = nullptr;  // a failure is followed by another process; nobody: all end
+  FailurePolicy failure_policy = FailurePolicy::end;
+  Replacing* replacing = nullptr;  // with `replace`: who decides about the other process
   // Told at once of each rank that ended by itself and badly; what its streams hold then is not in
   // it yet.
-  std::function<void(const WorkerExit&)> on_failure = {};
+  std::function<void(const WorkerExit&)> on_rank_failed = {};
 };
 
 // Starts `specs` (rank 0 with the launcher's standard input) and waits until every one has ended.

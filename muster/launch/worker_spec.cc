@@ -1,36 +1,23 @@
+// The environment of a rank comes about in this order: the launcher's own, without what speaks of a
+// rank around it; --env; what the user may have set and muster else sets; the contract (RankEnv);
+// the GPUs that the rank may see. Later steps win, and --env may not contradict them.
 #include "muster/launch/worker_spec.h"
 
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <optional>
 
 #include "muster/base/error.h"
+#include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
+#include "muster/launch/lease.h"
 #include "muster/supervise/child.h"
 
 namespace muster {
 
 namespace {
-
-// Left over from a launcher around this one: they speak of another rank.
-constexpr const char* kOthersVariables[] = {
-    "MUSTER_DEVICE",
-    "MUSTER_PLAN",
-    "MUSTER_STORE",
-    "MUSTER_SECRET_FD",
-    "MUSTER_RUN_DIR",
-    "MUSTER_LOCAL_RANK",
-    "MUSTER_ATTEMPT",
-    "MUSTER_SIMULATED",
-    "MUSTER_LEASE_FD",
-    "MUSTER_TTY",
-    "MUSTER_SECRET_FILE",
-    "MUSTER_MARK",
-    "MUSTER_CARD",
-    "MUSTER_AGENT_STORE",
-    "MUSTER_LAUNCH",
-};
 
 std::string value_or(const Environment& environment, const char* name, const char* otherwise) {
   const auto found = environment.find(name);
@@ -62,66 +49,64 @@ struct RankProgram {
   int role_world_size = 0;
 };
 
-// The program of each rank: -1 the first, else an index of more_programs.
-std::vector<int> programs_of_ranks(const LaunchOptions& options, size_t world_size) {
-  std::vector<int> programs;
+// What each rank runs, in rank order. The last ranks run the further programs, the ranks before
+// them the first one. Throws: invalid_argument where no rank is left for the first.
+std::vector<RankProgram> programs_in_order(const LaunchOptions& options,
+                                           const JobFacts& job,
+                                           size_t world_size) {
+  std::vector<RankProgram> further;
   for (size_t i = 0; i < options.more_programs.size(); ++i) {
-    programs.insert(programs.end(),
-                    static_cast<size_t>(options.more_programs[i].num_ranks),
-                    static_cast<int>(i));
+    const ProgramRanks& more = options.more_programs[i];
+    const RankProgram program{
+        .argv = more.argv, .path = job.more_programs.at(i), .role = more.role};
+    further.insert(further.end(), static_cast<size_t>(more.num_ranks), program);
   }
-  if (programs.size() + (options.more_programs.empty() ? 0 : 1) > world_size) {
+  const size_t least_of_first = options.more_programs.empty() ? 0 : 1;
+  if (further.size() + least_of_first > world_size) {
     throw Error(ErrorCode::invalid_argument,
                 cat("launch: expected more than ",
-                    programs.size(),
+                    further.size(),
                     " ranks, for ",
                     options.more_programs.size() + 1,
                     " programs, got ",
                     world_size));
   }
-  programs.insert(programs.begin(), world_size - programs.size(), -1);
-  return programs;
+  const RankProgram first{.argv = options.argv, .path = job.program, .role = options.role};
+  std::vector<RankProgram> all(world_size - further.size(), first);
+  all.insert(all.end(), further.begin(), further.end());
+  return all;
 }
 
 std::vector<RankProgram> rank_programs(const LaunchOptions& options,
                                        const JobFacts& job,
                                        size_t world_size) {
-  std::vector<RankProgram> all;
+  std::vector<RankProgram> all = programs_in_order(options, job, world_size);
   std::map<std::string, int> ranks_of_role;
-  for (const int program : programs_of_ranks(options, world_size)) {
-    const auto more = static_cast<size_t>(std::max(program, 0));
-    RankProgram rank =
-        program < 0 ? RankProgram{.argv = options.argv, .path = job.program, .role = options.role}
-                    : RankProgram{.argv = options.more_programs[more].argv,
-                                  .path = job.more_programs.at(more),
-                                  .role = options.more_programs[more].role};
+  for (RankProgram& rank : all)
     rank.role_rank = ranks_of_role[rank.role]++;
-    all.push_back(std::move(rank));
-  }
   for (RankProgram& rank : all)
     rank.role_world_size = ranks_of_role[rank.role];
   return all;
 }
 
-// What was asked for happens, or is an error.
+// Throws: invalid_argument for a variable of --env that the rank would not get as it was asked for.
 void check_extra_env(const Environment& extra, const Environment& variables) {
   for (const auto& [name, value] : extra) {
-    const bool ours = std::find(std::begin(kOthersVariables), std::end(kOthersVariables), name) !=
-                      std::end(kOthersVariables);
+    const bool ours = has_trait(name, RankVariable::kErased);
     const auto found = variables.find(name);
-    if (!ours && found != variables.end() && found->second == value)
+    const bool is_as_asked = found != variables.end() && found->second == value;
+    if (is_as_asked && !ours)
       continue;
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("--env: expected no variable that muster sets for each rank, got '",
-            name,
-            "'; leave it out",
-            name.find("VISIBLE_DEVICES") == std::string::npos ? ""
-                                                              : ", and choose GPUs with --gpus"));
+    const bool chooses_gpus = name.find("VISIBLE_DEVICES") != std::string::npos;
+    throw Error(ErrorCode::invalid_argument,
+                cat("--env: expected no variable that muster sets for each rank, got '",
+                    name,
+                    "'; leave it out",
+                    chooses_gpus ? ", and choose GPUs with --gpus" : ""));
   }
 }
 
-// The hosts that have ranks, counted in the plan's order.
+// A host's number among the hosts that have ranks, in the plan's order, and how many these are.
 struct HostPlace {
   int index = 0;
   int count = 0;
@@ -129,67 +114,65 @@ struct HostPlace {
 
 HostPlace place_of_host(const Plan& plan, int host_index) {
   HostPlace place;
-  for (size_t i = 0; i < plan.ranks.size(); ++i) {
-    if (i > 0 && plan.ranks[i].host_index == plan.ranks[i - 1].host_index)
+  std::optional<int> before;
+  for (const RankPlan& rank : plan.ranks) {
+    if (rank.host_index == before)
       continue;
-    if (plan.ranks[i].host_index == host_index)
+    before = rank.host_index;
+    if (rank.host_index == host_index)
       place.index = place.count;
     ++place.count;
   }
   return place;
 }
 
-Environment rank_environment(const Plan& plan,
-                             const RankPlan& rank,
-                             const LaunchOptions& options,
-                             const JobFacts& job,
-                             const RankProgram& program,
-                             const WorkerSpec& spec,
-                             int attempt) {
-  const int local_world_size = static_cast<int>(ranks_on_host(plan, rank.host_index).count);
-  const HostPlace host = place_of_host(plan, rank.host_index);
-  Environment variables = job.environment;
-  for (const char* name : kOthersVariables)
-    variables.erase(name);
-  if (!job.mark.empty())
-    variables["MUSTER_MARK"] = job.mark;
-  for (const auto& [name, value] : options.extra_env)
-    variables[name] = value;
-  // What only the console would have, the card says once.
-  if (spec.err.console && spec.err.file.empty())
-    variables["MUSTER_CARD"] = spec.error_file;
-  variables.emplace("PYTHONFAULTHANDLER", "1");  // a signal says the line that it came in
-  if (job.on_terminal)
-    variables.emplace("MUSTER_TTY", "1");  // ranks write into pipes and cannot see it
-  variables.emplace(
-      "OMP_NUM_THREADS",
-      cat(std::max(
-          1, job.cores / static_cast<int>(plan.simulated ? plan.ranks.size() : local_world_size))));
+// One rank, and what its environment is made of.
+struct RankStart {
+  const Plan& plan;
+  const RankPlan& rank;
+  const LaunchOptions& options;
+  const JobFacts& job;
+  const RankProgram& program;
+  int attempt;
+  int local_world_size;
+  HostPlace host;
+};
 
+// Sets what the user may have set otherwise: the user's word counts.
+void set_defaults(Environment& variables, const RankStart& start) {
+  const JobFacts& job = start.job;
+  const bool simulated = start.plan.simulated;
+  variables.emplace("PYTHONFAULTHANDLER", "1");  // a signal says the line that it came in
+  const int ranks_here =
+      simulated ? static_cast<int>(start.plan.ranks.size()) : start.local_world_size;
+  variables.emplace("OMP_NUM_THREADS", cat(std::max(1, job.cores / ranks_here)));
   // Python's Gloo, and NCCL, would take the address of the host's own name, which is loopback on
   // many machines.
-  if (host.count > 1 && !plan.simulated && !job.interface.empty()) {
+  if (start.host.count > 1 && !simulated && !job.interface.empty()) {
     variables.emplace("GLOO_SOCKET_IFNAME", job.interface);
-    variables.emplace("NCCL_SOCKET_IFNAME",
-                      cat("=", job.interface));  // this one, not all that begin so
+    // With "=" NCCL takes this one, and not all whose names begin so.
+    variables.emplace("NCCL_SOCKET_IFNAME", cat("=", job.interface));
   }
+}
 
+RankEnv contract_of(const RankStart& start, const WorkerSpec& spec, const std::string& backend) {
+  const JobFacts& job = start.job;
   RankEnv contract;
-  contract.rank = rank.rank;
-  contract.world_size = static_cast<int>(plan.ranks.size());
-  contract.role_rank = program.role_rank;
-  contract.role_world_size = program.role_world_size;
-  contract.local_rank = rank.local_rank;
-  contract.local_world_size = local_world_size;
-  contract.role_name = program.role;
+  contract.rank = start.rank.rank;
+  contract.world_size = std::ssize(start.plan.ranks);
+  contract.role_rank = start.program.role_rank;
+  contract.role_world_size = start.program.role_world_size;
+  contract.local_rank = start.rank.local_rank;
+  contract.local_world_size = start.local_world_size;
+  contract.role_name = start.program.role;
   contract.master_addr = job.master_addr;
   contract.master_port = job.master_port;
   contract.restart_count = job.restart_count;
-  contract.attempt = attempt;
+  contract.attempt = start.attempt;
   contract.launch = job.launch;
-  contract.group_rank = host.index;
-  contract.group_world_size = host.count;
-  contract.max_restarts = options.max_restarts;
+  contract.group_rank = start.host.index;
+  contract.group_world_size = start.host.count;
+  contract.max_restarts = start.options.max_restarts;
   contract.run_id = job.run_id;
   contract.error_file = spec.error_file;
   contract.device = spec.device;
@@ -198,24 +181,48 @@ Environment rank_environment(const Plan& plan,
   contract.agent_store = job.agent_store;
   contract.secret_fd = job.secret_fd;
   contract.run_dir = job.work_dir;
-  contract.backend = value_or(variables, "MUSTER_BACKEND", "auto");
-  contract.simulated = plan.simulated;
-  for (const auto& [name, value] : to_environment(contract))
-    variables[name] = value;
-  variables["TORCHELASTIC_SIGNALS_TO_HANDLE"] = signal_list(options.stop_signals);
-  if (options.virtual_local_rank || sees_own_gpu_first(plan, rank))
-    variables["LOCAL_RANK"] = cat(0);
-  if (!job.leases.empty())
-    variables["MUSTER_LEASE_FD"] = job.leases;
-  if (plan.simulated)
+  contract.backend = backend;
+  contract.simulated = start.plan.simulated;
+  return contract;
+}
+
+void show_devices(Environment& variables, const RankStart& start) {
+  if (start.plan.simulated)
     variables.erase("CUDA_DEVICE_ORDER");
-  for (const auto& [name, value] : visibility_variables(plan, rank)) {
+  for (const auto& [name, value] : visibility_variables(start.plan, start.rank)) {
     if (value) {
       variables[name] = *value;
     } else {
       variables.erase(name);
     }
   }
+}
+
+Environment rank_environment(const RankStart& start, const WorkerSpec& spec) {
+  const LaunchOptions& options = start.options;
+  const JobFacts& job = start.job;
+  Environment variables = job.environment;
+  erase_outer_rank(variables);
+  if (!job.mark.empty())
+    variables["MUSTER_MARK"] = job.mark;
+  for (const auto& [name, value] : options.extra_env)
+    variables[name] = value;
+  const bool only_console_has_errors = spec.err.console && spec.err.file.empty();
+  if (only_console_has_errors)
+    variables["MUSTER_CARD"] = spec.error_file;  // the card says them, once
+  if (job.on_terminal)
+    variables.emplace("MUSTER_TTY", "1");  // ranks write into pipes and cannot see it
+  set_defaults(variables, start);
+  const std::string backend = value_or(variables, "MUSTER_BACKEND", "auto");
+  for (const auto& [name, value] : to_environment(contract_of(start, spec, backend)))
+    variables[name] = value;
+  variables[kFailurePolicyVariable] = to_string(options.failure_policy);
+  variables["TORCHELASTIC_SIGNALS_TO_HANDLE"] = signal_list(options.stop_signals);
+  if (options.virtual_local_rank || sees_own_gpu_first(start.plan, start.rank))
+    variables["LOCAL_RANK"] = "0";
+  if (!job.leases.empty())
+    variables[kLeaseVariable] = job.leases;
+  show_devices(variables, start);
   check_extra_env(options.extra_env, variables);
   return variables;
 }
@@ -227,8 +234,7 @@ StreamTarget stream_target(const LaunchOptions& options,
   const bool redirected = (stream_bits(options.redirects, local_rank, "--redirects") & bit) != 0;
   const bool teed = (stream_bits(options.tee, local_rank, "--tee") & bit) != 0;
   const auto& filter = options.local_ranks_filter;
-  const bool wanted =
-      filter.empty() || std::find(filter.begin(), filter.end(), local_rank) != filter.end();
+  const bool wanted = filter.empty() || std::ranges::find(filter, local_rank) != filter.end();
   return {.console = wanted && (teed || !redirected),
           .file = redirected || teed ? file : std::string()};
 }
@@ -279,7 +285,16 @@ std::vector<WorkerSpec> make_worker_specs(const Plan& plan,
         .error_file = files + ".error.json"};
     if (rank.bind_cpus && !plan.simulated)
       spec.cpus = parse_cpu_list(rank.cpus);
-    spec.environment = rank_environment(plan, rank, options, job, programs[i], spec, attempt);
+    const RankStart start{
+        .plan = plan,
+        .rank = rank,
+        .options = options,
+        .job = job,
+        .program = programs[i],
+        .attempt = attempt,
+        .local_world_size = static_cast<int>(ranks_on_host(plan, rank.host_index).count),
+        .host = place_of_host(plan, rank.host_index)};
+    spec.environment = rank_environment(start, spec);
     specs.push_back(std::move(spec));
   }
   return specs;
@@ -315,34 +330,53 @@ int stream_bits(const std::string& text, int local_rank, const char* flag) {
   return result;
 }
 
+namespace {
+
+bool is_of_name(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+}
+
+// A "$name" or "${name}" at the beginning of a text.
+struct Placeholder {
+  std::string name;
+  size_t length;  // of all of it
+};
+
+// Nothing for braces that do not close. `text` begins with "$".
+std::optional<Placeholder> placeholder_at_begin(std::string_view text) {
+  const bool braces = text.starts_with("${");
+  const size_t from = braces ? 2 : 1;
+  size_t end = from;
+  while (end < text.size() && is_of_name(text[end]))
+    ++end;
+  const std::string name(text.substr(from, end - from));
+  if (!braces)
+    return Placeholder{name, end};
+  if (!text.substr(end).starts_with('}'))
+    return std::nullopt;
+  return Placeholder{name, end + 1};
+}
+
+}  // namespace
+
 std::string substitute(const std::string& text, const Environment& values) {
   std::string out;
-  const auto is_name = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
-  };
-  for (size_t i = 0; i < text.size();) {
-    if (text[i] != '$' || i + 1 == text.size()) {
-      out += text[i++];
-      continue;
-    }
-    if (text[i + 1] == '$') {
+  for (std::string_view rest = text; !rest.empty();) {
+    if (rest.starts_with("$$")) {
       out += '$';
-      i += 2;
+      rest.remove_prefix(2);
       continue;
     }
-    const bool braces = text[i + 1] == '{';
-    const size_t from = i + (braces ? 2 : 1);
-    size_t to = from;
-    while (to < text.size() && is_name(text[to]))
-      ++to;
-    const size_t end = braces ? to + 1 : to;
-    const auto value = values.find(text.substr(from, to - from));
-    if (value == values.end() || (braces && (to == text.size() || text[to] != '}'))) {
-      out += text[i++];
+    const auto placeholder =
+        rest.starts_with('$') ? placeholder_at_begin(rest) : std::optional<Placeholder>();
+    const auto value = placeholder ? values.find(placeholder->name) : values.end();
+    if (value == values.end()) {
+      out += rest.front();
+      rest.remove_prefix(1);
       continue;
     }
     out += value->second;
-    i = end;
+    rest.remove_prefix(placeholder->length);
   }
   return out;
 }

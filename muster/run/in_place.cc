@@ -8,7 +8,6 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
-#include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/lost_ranks.h"
@@ -65,15 +64,6 @@ bool may_be_of_lost_peer(const std::exception_ptr& error, bool interrupted) {
 }
 
 }  // namespace
-
-std::string what_on_failure() {
-  const std::string what = get_env("MUSTER_ON_FAILURE").value_or("end");
-  if (what != "end" && what != "continue" && what != "replace")
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("MUSTER_ON_FAILURE: expected end, continue or replace, got '", what, "'; correct it"));
-  return what;
-}
 
 void require_interruptible(const ProcessGroup& group) {
   if (capabilities_of(group.backend()).can_be_interrupted)

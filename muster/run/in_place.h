@@ -17,9 +17,6 @@
 
 namespace muster {
 
-// MUSTER_ON_FAILURE: "end", "continue" or "replace". Throws: invalid_argument for other values.
-std::string what_on_failure();
-
 class InPlace {
  public:
   // Throws: invalid_argument for a rank whose launcher serves no store; unavailable.

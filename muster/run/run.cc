@@ -1,6 +1,7 @@
 #include "muster/run/run.h"
 
 #include "muster/base/env.h"
+#include "muster/base/failure_policy.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/comm/clock_alignment.h"
@@ -64,10 +65,8 @@ LaunchOptions own_launch_options(const RunOptions& options, int argc, char** arg
   launch_options.request.map = options.map;
   launch_options.request.visibility = options.visibility;
   launch_options.request.surplus = surplus_of(options);
-  const std::string on_failure = what_on_failure();
-  launch_options.goes_on = on_failure == "continue";
-  launch_options.replaces = on_failure == "replace";
-  if (launch_options.replaces) {
+  launch_options.failure_policy = failure_policy_from_environment();
+  if (launch_options.failure_policy == FailurePolicy::replace) {
     launch_options.max_restarts = kReplacements;
     if (get_env("MUSTER_COLLECTIVE_TIMEOUT"))
       launch_options.rejoin_within = collective_timeout(options.collective_timeout);
@@ -179,7 +178,7 @@ std::optional<int> call_in_group(Start start,
     const OwnLoaders own_loaders(check_of_own_loaders(group));
     fn(context);
     end_operator_trace();
-    leave(group, what_on_failure() == "continue");
+    leave(group, failure_policy_from_environment() == FailurePolicy::go_on);
     set_job_ranks(1);
     return context.stops() ? kStoppedExitCode : 0;
   } catch (...) {
@@ -227,7 +226,7 @@ int run_rank(RankEnv env, const RunOptions& options, const std::function<void(Co
   init.timeout = options.collective_timeout;
   init.nccl = options.nccl;
   std::optional<InPlace> in_place;
-  if (what_on_failure() == "replace")
+  if (failure_policy_from_environment() == FailurePolicy::replace)
     in_place.emplace(env, init);
   std::optional<Rendezvous> met;
   if (env.plan.empty() && !env.local_rank_told)

@@ -82,7 +82,7 @@ int launch_and_answer(const TaskOrder& order, const std::vector<std::string>& ar
   ::fcntl(result.get(), F_SETFD, 0);  // ranks inherit it
   LaunchOptions options = launch_options(order, argv, result.get());
   std::string failure;
-  options.on_failure = [&](const WorkerExit& exit) {
+  options.on_job_failed = [&](const WorkerExit& exit) {
     failure = text_of(exit, order);
   };
   const int exit_code = launch(options);

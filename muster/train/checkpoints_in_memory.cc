@@ -1,8 +1,8 @@
 // The part of Checkpoints that keeps states in memory, for jobs whose ranks are replaced in place.
 #include <ATen/core/grad_mode.h>
 
-#include "muster/base/env.h"
 #include "muster/base/error.h"
+#include "muster/base/failure_policy.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/trace/span.h"
@@ -44,7 +44,7 @@ NamedTensors buffers_of(const torch::nn::Module& model) {
 int64_t Checkpoints::steps_between_kept() const {
   if (options_.in_memory)
     return *options_.in_memory;
-  return get_env("MUSTER_ON_FAILURE").value_or("") == "replace" ? kEveryStep : 0;
+  return failure_policy_from_environment() == FailurePolicy::replace ? kEveryStep : 0;
 }
 
 void Checkpoints::keep(int64_t step) {

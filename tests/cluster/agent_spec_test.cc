@@ -17,7 +17,7 @@ TEST(AgentSpec, IsReadBackAsItWas) {
   spec.launch.stopped_timeout = std::chrono::seconds(7);
   spec.launch.extra_env = {{"MINE", "\xe9"}};
   spec.launch.local_ranks_filter = {0, 2};
-  spec.launch.replaces = true;
+  spec.launch.failure_policy = FailurePolicy::replace;
   spec.launch.rejoin_within = std::chrono::milliseconds(1'500);
   spec.cluster = {.min_hosts = 2,
                   .max_hosts = 5,
@@ -36,7 +36,7 @@ TEST(AgentSpec, IsReadBackAsItWas) {
   EXPECT_EQ(read.folder, spec.folder);
   EXPECT_EQ(read.cluster.secret.bytes(), spec.cluster.secret.bytes());
   EXPECT_TRUE(read.cluster.remote);
-  EXPECT_TRUE(read.launch.replaces);
+  EXPECT_EQ(read.launch.failure_policy, FailurePolicy::replace);
   EXPECT_EQ(read.launch.rejoin_within, spec.launch.rejoin_within);
 }
 
@@ -54,6 +54,12 @@ TEST(EnvironmentToSend, IsWhatSteersProgramsAndNoSecrets) {
                                                 {"CUDA_VISIBLE_DEVICES", "0"},
                                                 {"MUSTER_SECRET_FILE", "/s"},
                                                 {"MUSTER_SECRET_FD", "9"},
+                                                {"MUSTER_STORE", "unix:/store"},
+                                                {"MUSTER_AGENT_STORE", "unix:/agent"},
+                                                {"MUSTER_HOST_ID", "here"},
+                                                {"MUSTER_LEASE_FD", "7"},
+                                                {"MUSTER_RUNTIME_DIR", "/run/me"},
+                                                {"MUSTER_TTY", "1"},
                                                 {"AWS_SECRET_ACCESS_KEY", "x"},
                                                 {"HOME", "/home/me"},
                                                 {"BASH_FUNC_x%%", "() { :; }"},

@@ -145,9 +145,10 @@ TEST(RunWorkers, ARankThatFailsOfAStrangerIsNotToldOf) {
     ProcessSet processes;
     const auto specs = shells({"sleep 1; touch up; until [ -e go ]; do :; done; exit 98"}, folder);
     const GroupResult result = run_workers(
-        processes, specs, {}, {.master_port = port.port(), .on_failure = [&](const WorkerExit&) {
-                                 told = true;
-                               }});
+        processes,
+        specs,
+        {},
+        {.master_port = port.port(), .on_rank_failed = [&](const WorkerExit&) { told = true; }});
     ::_exit(result.fault.empty() ? 1 : told ? 2 : 0);
   }
   while (!std::filesystem::exists(folder.path() + "/up"))
@@ -167,7 +168,7 @@ TEST(RunWorkers, GoesOnWithoutARankThatFails) {
     const StderrTo caught(folder.path() + "/err");
     ProcessSet processes;
     const auto specs = shells({"until grep -q 'is lost' err; do :; done", "kill -KILL $$"}, folder);
-    result = run_workers(processes, specs, {}, {.goes_on = true});
+    result = run_workers(processes, specs, {}, {.failure_policy = FailurePolicy::go_on});
   }
   ASSERT_EQ(result.exits.size(), 2u);
   EXPECT_EQ(result.exits[0].signal, SIGKILL);

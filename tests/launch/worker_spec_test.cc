@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "muster/base/error.h"
+#include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -76,6 +79,7 @@ TEST(WorkerSpec, WholeContractOfOneRank) {
       {"MUSTER_CARD", "/runs/job1/logs/2/3.error.json"},
       {"MUSTER_DEVICE", "cpu:3"},
       {"MUSTER_LOCAL_RANK", "3"},
+      {"MUSTER_ON_FAILURE", "end"},
       {"MUSTER_PLAN", "/runs/job1/plan.json"},
       {"MUSTER_RUN_DIR", "/runs/job1"},
       {"MUSTER_SECRET_FD", "9"},
@@ -96,6 +100,65 @@ TEST(WorkerSpec, WholeContractOfOneRank) {
       {"WORLD_SIZE", "4"},
   };
   EXPECT_EQ(specs[3].environment, expected);
+}
+
+// A job of several hosts that tells its ranks all that a launcher ever tells them.
+Environment all_that_a_rank_is_told() {
+  LaunchOptions launch = options();
+  launch.failure_policy = FailurePolicy::replace;
+  Plan plan;
+  plan.ranks = {gpu_rank(0, "GPU-a", 0), gpu_rank(1, "GPU-b", 0)};
+  plan.ranks[1].host_index = 1;
+  JobFacts facts = job();
+  facts.environment = {};
+  facts.mark = "mark";
+  facts.launch = "launch";
+  facts.agent_store = "unix:/store";
+  facts.interface = "eth1";
+  facts.leases = "7,8";
+  facts.on_terminal = true;
+  Environment told = make_worker_specs(plan, launch, facts, 2)[0].environment;
+  plan.simulated = true;
+  told.merge(make_worker_specs(plan, launch, facts, 2)[0].environment);
+  return told;
+}
+
+TEST(WorkerSpec, WhatALauncherTellsARankIsErasedForAJobInsideIt) {
+  const std::vector<std::string> passed_on = {"CUDA_DEVICE_ORDER",
+                                              "CUDA_VISIBLE_DEVICES",
+                                              "GLOO_SOCKET_IFNAME",
+                                              "MUSTER_BACKEND",
+                                              "NCCL_SOCKET_IFNAME",
+                                              "OMP_NUM_THREADS",
+                                              "PYTHONFAULTHANDLER",
+                                              "TORCH_NCCL_ASYNC_ERROR_HANDLING"};
+  const Environment told = all_that_a_rank_is_told();
+  ASSERT_TRUE(told.contains("MUSTER_AGENT_STORE") && told.contains("MUSTER_SIMULATED"));
+  for (auto* const erase : {&erase_outer_rank, &erase_outer_task}) {
+    Environment left = told;
+    erase(left);
+    std::vector<std::string> names;
+    for (const auto& [name, value] : left)
+      names.push_back(name);
+    EXPECT_EQ(names, passed_on);
+  }
+}
+
+TEST(WorkerSpec, TheTableHasAllThatALauncherTellsARank) {
+  for (const auto& [name, value] : all_that_a_rank_is_told()) {
+    EXPECT_TRUE(std::ranges::any_of(rank_variables(), [&](const RankVariable& variable) {
+      return variable.name == name;
+    })) << name;
+  }
+}
+
+TEST(WorkerSpec, AJobInsideARankHasItsOwnFailurePolicy) {
+  JobFacts facts = job();
+  facts.environment = all_that_a_rank_is_told();
+  EXPECT_EQ(facts.environment.at("MUSTER_ON_FAILURE"), "replace");
+  const Environment inner = make_worker_specs(cpu_plan(1), options(), facts, 0)[0].environment;
+  EXPECT_EQ(inner.at("MUSTER_ON_FAILURE"), "end");
+  EXPECT_FALSE(inner.contains("MUSTER_AGENT_STORE"));
 }
 
 TEST(WorkerSpec, KeepsWhatTheUserSet) {

@@ -5,46 +5,12 @@
 #include <algorithm>
 #include <thread>
 
+#include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
 
 namespace muster {
 
 namespace {
-
-// Left over from a launcher around this run: they speak of another process.
-constexpr const char* kOuterVariables[] = {
-    "MUSTER_DEVICE",
-    "MUSTER_PLAN",
-    "MUSTER_STORE",
-    "MUSTER_SECRET_FD",
-    "MUSTER_LOCAL_RANK",
-    "MUSTER_ATTEMPT",
-    "MUSTER_LAUNCH",
-    "MUSTER_SIMULATED",
-    "MUSTER_LEASE_FD",
-    "MUSTER_TTY",
-    "MUSTER_CARD",
-    "MUSTER_SECRET_FILE",
-    "MUSTER_TASK",
-    "MUSTER_RUN_DIR",
-    "MUSTER_TASK_DIR",
-    "MUSTER_MARK",
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",
-    "ROLE_NAME",
-    "MASTER_ADDR",
-    "MUSTER_GPUS",
-    "MUSTER_INVENTORY",
-    "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_ERROR_FILE",
-};
 
 const PoolHost& host_of(const Pool& pool, const Allocation& where) {
   return pool.hosts()[static_cast<size_t>(where.host)];
@@ -200,8 +166,7 @@ Environment task_environment(const Task& task,
                              const std::string& task_dir,
                              const std::string& leases) {
   Environment variables = run.environment;
-  for (const char* name : kOuterVariables)
-    variables.erase(name);
+  erase_outer_task(variables);
   for (const auto& [name, value] : task.environment)
     variables[name] = value;
   const int threads = threads_of(pool, where) / std::max(1, task.ranks);
