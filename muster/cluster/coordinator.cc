@@ -1,3 +1,6 @@
+// The way of a round: on_report and on_tick change the state and collect orders in orders_, which
+// both return at their end. Why a round is being stopped is kept in trouble_ until all its ranks
+// have ended; round_over then decides by it what follows.
 #include "muster/cluster/coordinator.h"
 
 #include <algorithm>
@@ -17,10 +20,6 @@ namespace {
 
 constexpr std::chrono::seconds kWordEvery{30};
 constexpr std::chrono::seconds kQuickFailure{60};
-
-bool same_rank(const WorkerExit& a, const WorkerExit& b) {
-  return a.rank == b.rank;
-}
 
 }  // namespace
 
@@ -84,90 +83,131 @@ bool Coordinator::is_told_again(const Report& report) {
 
 std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
   now_ = now;
-  if (phase_ != Phase::finished && phase_ != Phase::stopping && rules_.time_limit &&
-      now >= rules_.ends_at.value_or(began_ + *rules_.time_limit)) {
-    trouble_.error = cat(
-        "stopped: the time limit of ", format_duration(*rules_.time_limit), " (--timeout) is over");
-    trouble_.error_code = kTimeLimitExitCode;
-    if (phase_ == Phase::running) {
-      stop_round("the time limit is over");
-    } else {
-      finish(kTimeLimitExitCode, trouble_.error);
-    }
-  }
-  if (phase_ == Phase::stopping && stop_deadline_ && now >= *stop_deadline_) {
-    for (const std::string& id : live_hosts()) {
-      const Member& member = members_.at(id);
-      if (member.in_round && !member.ended)
-        on_gone(id, true);
-    }
-  }
-  if (phase_ == Phase::stopping && all_ended())
-    round_over();
-  if (phase_ == Phase::running && all_ended())
+  if (time_limit_is_over())
+    end_by_time_limit();
+  if (phase_ == Phase::stopping && stop_deadline_ && now >= *stop_deadline_)
+    give_up_unended_hosts();
+  const bool has_round = phase_ == Phase::running || phase_ == Phase::stopping;
+  if (has_round && all_ended())
     round_over();
   if (phase_ == Phase::gathering)
     try_to_start();
   return std::exchange(orders_, {});
 }
 
-void Coordinator::on_failing(const Report& report) {
+bool Coordinator::time_limit_is_over() const {
+  const bool is_ending = phase_ == Phase::stopping || phase_ == Phase::finished;
+  if (is_ending || !rules_.time_limit)
+    return false;
+  return now_ >= rules_.ends_at.value_or(began_ + *rules_.time_limit);
+}
+
+void Coordinator::end_by_time_limit() {
+  trouble_.error = cat(
+      "stopped: the time limit of ", format_duration(*rules_.time_limit), " (--timeout) is over");
+  trouble_.error_code = kTimeLimitExitCode;
+  if (phase_ == Phase::running) {
+    stop_round("the time limit is over");
+  } else {
+    finish(kTimeLimitExitCode, trouble_.error);
+  }
+}
+
+// A host whose ranks do not end in time is treated as one that is gone.
+void Coordinator::give_up_unended_hosts() {
+  for (const std::string& id : live_hosts()) {
+    const Member& member = members_.at(id);
+    if (member.in_round && !member.ended)
+      on_gone(id, true);
+  }
+}
+
+bool Coordinator::is_of_round(const Report& report) const {
   const auto member = members_.find(report.from);
-  if (member == members_.end() || report.round != round_ || !member->second.in_round)
+  return member != members_.end() && member->second.in_round && report.round == round_;
+}
+
+bool Coordinator::can_spare_a_host() const {
+  return rules_.elastic() && std::ssize(members_) > rules_.min_hosts;
+}
+
+void Coordinator::on_failing(const Report& report) {
+  if (!is_of_round(report))
     return;
   if (phase_ == Phase::running && report.error.empty() && replace_in_place(report))
     return;
   for (const WorkerExit& exit : report.exits)
     trouble_.failures.push_back(exit);
-  if (phase_ == Phase::running && !report.error.empty())
+  if (phase_ != Phase::running)
+    return;
+  if (!report.error.empty())
     return stop_round(cat("not replaced in place: ", report.error));
-  if (phase_ == Phase::running && !report.exits.empty()) {
+  if (!report.exits.empty()) {
     const WorkerExit& first = report.exits.front();
     stop_round(cat("rank ", first.rank, " on host ", first.host, " failed: ", first.cause));
   }
 }
 
 void Coordinator::on_ended(const Report& report) {
-  const auto found = members_.find(report.from);
-  if (found == members_.end() || report.round != round_ || !found->second.in_round)
+  if (!is_of_round(report) || leave_in_place(report))
     return;
-  if (leave_in_place(report))
-    return;
-  Member& member = found->second;
-  member.ended = true;
-  for (const WorkerExit& exit : report.exits) {
-    exits_.push_back(exit);
-    // The whole story of a failure that was told in a hurry.
-    const auto told = std::find_if(
-        trouble_.failures.begin(), trouble_.failures.end(), [&](const WorkerExit& failure) {
-          return same_rank(failure, exit);
-        });
-    if (told != trouble_.failures.end()) {
-      if (exit.sent_signal == 0)
-        *told = exit;  // not the end of the one that was started in its place
-    } else if (exit.failed() && exit.sent_signal == 0) {
+  members_.at(report.from).ended = true;
+  for (const WorkerExit& exit : report.exits)
+    note_end(exit);
+  if (!report.error.empty())
+    note_error(report);
+  if (report.stopped_by != 0)
+    note_stop(report);
+  const bool ended_well =
+      report.error.empty() && report.stopped_by == 0 && trouble_.failures.empty();
+  if (!ended_well && phase_ == Phase::running)
+    stop_round(why_ended(report));
+}
+
+// The report of a rank's end has the whole story of a failure that was told in a hurry.
+void Coordinator::note_end(const WorkerExit& exit) {
+  exits_.push_back(exit);
+  const bool ended_by_itself = exit.sent_signal == 0;
+  const auto told = std::ranges::find(trouble_.failures, exit.rank, &WorkerExit::rank);
+  if (told == trouble_.failures.end()) {
+    if (exit.failed() && ended_by_itself)
       trouble_.failures.push_back(exit);
-    }
+  } else if (ended_by_itself) {  // not the end of the one that was started in its place
+    *told = exit;
   }
-  const bool can_be_spared =
-      rules_.elastic() && members_.size() > static_cast<size_t>(rules_.min_hosts);
-  if (!report.error.empty() && can_be_spared) {
+}
+
+// A host could not start its ranks. The job does without it, or fails of that.
+void Coordinator::note_error(const Report& report) {
+  if (can_spare_a_host()) {
     do_without(report.from, report.error);
-    member.leaves = trouble_.hosts_changed = true;
-  } else if (!report.error.empty()) {
-    trouble_.error = cat("host ", name_of(report.from), ": ", report.error);
-    trouble_.error_code = report.exit_code;
+    let_leave(report.from);
+    return;
   }
-  if (report.stopped_by != 0 && rules_.elastic())
-    member.leaves = trouble_.hosts_changed = true;
-  if (report.stopped_by != 0 && !rules_.elastic())
+  trouble_.error = cat("host ", name_of(report.from), ": ", report.error);
+  trouble_.error_code = report.exit_code;
+}
+
+// A host was stopped by a signal. It leaves an elastic job, and ends any other.
+void Coordinator::note_stop(const Report& report) {
+  if (rules_.elastic()) {
+    let_leave(report.from);
+  } else {
     trouble_.stopped_by = report.stopped_by;
-  const bool bad = !report.error.empty() || report.stopped_by != 0 || !trouble_.failures.empty();
-  if (bad && phase_ == Phase::running) {
-    stop_round(!report.error.empty()    ? cat("host ", name_of(report.from), ": ", report.error)
-               : report.stopped_by != 0 ? cat("host ", name_of(report.from), " leaves")
-                                        : cat("rank ", trouble_.failures[0].rank, " failed"));
   }
+}
+
+void Coordinator::let_leave(const std::string& id) {
+  members_.at(id).leaves = true;
+  trouble_.hosts_changed = true;
+}
+
+std::string Coordinator::why_ended(const Report& report) const {
+  if (!report.error.empty())
+    return cat("host ", name_of(report.from), ": ", report.error);
+  if (report.stopped_by != 0)
+    return cat("host ", name_of(report.from), " leaves");
+  return cat("rank ", trouble_.failures[0].rank, " failed");
 }
 
 void Coordinator::on_gone(const std::string& id, bool lost) {
@@ -183,19 +223,18 @@ void Coordinator::go_on_without(const std::string& id, bool lost) {
   const std::string name = name_of(id);
   const bool mattered = found->second.in_round && !found->second.ended;
   members_.erase(found);
-  if (lost)
-    refuse(
-        id,
-        "it was given up: no sign of life, or ranks that did not end in time");  // in case it lives
+  if (lost)  // in case it lives
+    refuse(id, "it was given up: no sign of life, or ranks that did not end in time");
   if (phase_ == Phase::gathering)
     say_(cat("host ", name, lost ? " is gone" : " has left"));
-  if (!mattered || regroup_in_place(cat("host ", name, lost ? " is gone" : " leaves")))
+  const std::string loss = cat("host ", name, lost ? " is gone" : " leaves");
+  if (!mattered || regroup_in_place(loss))
     return;
   trouble_.hosts_changed = true;
   if (lost)
     trouble_.lost.push_back(name);
   if (phase_ == Phase::running)
-    stop_round(cat("host ", name, lost ? " is gone" : " leaves"));
+    stop_round(loss);
 }
 
 void Coordinator::on_stop(const Report& report) {
@@ -224,8 +263,9 @@ void Coordinator::stop_round(const std::string& reason) {
 }
 
 bool Coordinator::all_ended() const {
-  return std::all_of(members_.begin(), members_.end(), [](const auto& entry) {
-    return !entry.second.in_round || entry.second.ended;
+  return std::ranges::all_of(members_, [](const auto& entry) {
+    const Member& member = entry.second;
+    return !member.in_round || member.ended;
   });
 }
 
@@ -241,37 +281,38 @@ void Coordinator::round_over() {
   put_cause_first(trouble_.failures);
   if (!trouble_.error.empty())
     return finish(trouble_.error_code, trouble_.error);
-  if (trouble_.stopped_by != 0) {
+  if (trouble_.stopped_by != 0)
     return finish(128 + trouble_.stopped_by, cat("stopped by ", signal_name(trouble_.stopped_by)));
-  }
-  if (!trouble_.lost.empty()) {
-    const std::string lost = cat(trouble_.lost.size() == 1 ? "host " : "hosts ",
-                                 join(trouble_.lost, ", "),
-                                 trouble_.lost.size() == 1 ? " is gone" : " are gone");
-    if (rules_.elastic()) {
-      const bool enough = std::ssize(members_) >= rules_.min_hosts;
-      say_(cat(lost, enough ? "; going on without it" : "; waiting for another"));
-      return regather();
-    }
-    if (restarts_ >= rules_.max_restarts)
-      return finish(1, lost);
-    ++restarts_;
-    say_(cat(lost, "; waiting for another (restart ", restarts_, " of ", rules_.max_restarts, ")"));
-    return regather();
-  }
+  if (!trouble_.lost.empty())
+    return restart_after_loss();
   if (trouble_.failures.empty() || trouble_.hosts_changed)
     return regather();
   const WorkerExit* const first = first_failure(trouble_.failures);
   restart_after_failure(first != nullptr ? *first : trouble_.failures[0]);
 }
 
+// The loss of hosts costs an elastic job no restart.
+void Coordinator::restart_after_loss() {
+  const bool is_one = trouble_.lost.size() == 1;
+  const std::string lost = cat(
+      is_one ? "host " : "hosts ", join(trouble_.lost, ", "), is_one ? " is gone" : " are gone");
+  if (rules_.elastic()) {
+    const bool enough = std::ssize(members_) >= rules_.min_hosts;
+    say_(cat(lost, enough ? "; going on without it" : "; waiting for another"));
+    return regather();
+  }
+  if (restarts_ >= rules_.max_restarts)
+    return finish(1, lost);
+  ++restarts_;
+  say_(cat(lost, "; waiting for another (restart ", restarts_, " of ", rules_.max_restarts, ")"));
+  regather();
+}
+
 void Coordinator::restart_after_failure(const WorkerExit& first) {
   if (restarts_ >= rules_.max_restarts)
     return finish(first.shell_code(), "");
   ++restarts_;
-  const bool can_be_spared =
-      rules_.elastic() && members_.size() > static_cast<size_t>(rules_.min_hosts);
-  if (count_failure(first.host, can_be_spared)) {
+  if (count_failure(first.host, can_spare_a_host())) {
     for (const auto& [id, member] : members_) {
       if (member.planned_name == first.host)
         refuse(id, set_aside_text(first.host));
@@ -288,7 +329,7 @@ void Coordinator::restart_after_failure(const WorkerExit& first) {
            " failed: ",
            cause_and_error(first),
            "; starting all ranks again",
-           delay.count() > 0 ? cat(" in ", format_duration(delay)) : "",
+           pause_text(delay),
            " (restart ",
            restarts_,
            " of ",
@@ -312,10 +353,10 @@ void Coordinator::regather() {
 void Coordinator::try_to_start() {
   if (now_ < not_before_)
     return;
-  const size_t there = members_.size();
-  if (there >= static_cast<size_t>(rules_.max_hosts))
+  const auto there = std::ssize(members_);
+  if (there >= rules_.max_hosts)
     return start(candidates());
-  if (there >= static_cast<size_t>(rules_.min_hosts)) {
+  if (there >= rules_.min_hosts) {
     // A round that goes on with fewer hosts has heard from all that there are.
     const auto wait = round_ > 0 ? std::chrono::milliseconds(0) : rules_.last_call;
     if (!last_call_)
@@ -356,7 +397,7 @@ void Coordinator::start(const std::vector<std::string>& ids) {
   orders_.push_back(std::move(order));
 }
 
-// Throws: as the planner.
+// The order for a next round of these hosts; nothing has changed yet. Throws: as the planner.
 Order Coordinator::round_of(const std::vector<std::string>& ids) const {
   std::vector<HostFacts> hosts;
   std::map<std::string, int> seen;
@@ -371,7 +412,7 @@ Order Coordinator::round_of(const std::vector<std::string>& ids) const {
               .run_folder = rules_.run_folder,
               .launch = rules_.launch};
   order.plan = planner_(hosts);
-  const HostFacts& first = hosts.at(static_cast<size_t>(order.plan.ranks.at(0).host_index));
+  const HostFacts& first = hosts.at(order.plan.ranks.at(0).host_index);
   order.round = round_ + 1;
   order.restart_count = restarts_;
   order.failures = failures_of_;
@@ -392,12 +433,12 @@ void Coordinator::enter_round(const Order& order) {
   exits_.clear();
   for (auto& [id, member] : members_)
     member.in_round = member.ended = false;
-  for (size_t i = 0; i < order.hosts.size(); ++i) {
-    const auto found = members_.find(order.hosts[i]);
+  for (int index = 0; const std::string& id : order.hosts) {
+    const RankRange ranks = ranks_on_host(order.plan, index++);
+    const auto found = members_.find(id);
     if (found == members_.end())
       continue;  // in a replay: it has left since
     Member& member = found->second;
-    const RankRange ranks = ranks_on_host(order.plan, static_cast<int>(i));
     member.in_round = true;
     member.has_ranks = ranks.count > 0;
     member.planned_name =
@@ -416,11 +457,7 @@ void Coordinator::finish(int exit_code, const std::string& reason) {
   // The cause first, then what followed from it.
   order.exits = trouble_.failures;
   for (const WorkerExit& exit : exits_) {
-    const bool told =
-        std::any_of(order.exits.begin(), order.exits.end(), [&](const WorkerExit& failure) {
-          return same_rank(failure, exit);
-        });
-    if (!told)
+    if (std::ranges::find(order.exits, exit.rank, &WorkerExit::rank) == order.exits.end())
       order.exits.push_back(exit);
   }
   if (exit_code == 0)

@@ -27,8 +27,8 @@ struct CoordinatorRules {
   int min_hosts = 1;
   int max_hosts = 1;
   int max_restarts = 0;
-  bool replaces =
-      false;  // what a failure, or a host that comes or goes, leaves running goes on in place
+  // What a failure, or a host that comes or goes, leaves running goes on in place.
+  bool replaces = false;
   std::chrono::milliseconds join_timeout{600'000};           // for min_hosts to come
   std::chrono::milliseconds last_call{30'000};               // with min_hosts there, for more
   std::chrono::milliseconds stop_timeout{60'000};            // for a stopped round's ranks to end
@@ -103,8 +103,19 @@ class Coordinator {
   void forget_newcomer(const std::string& id);
   void let_newcomers_in(const std::string& place);
   bool is_told_again(const Report& report);
+  bool time_limit_is_over() const;
+  void end_by_time_limit();
+  void give_up_unended_hosts();
+  // Whether it is from a host that takes part in this round, and speaks of this round.
+  bool is_of_round(const Report& report) const;
+  bool can_spare_a_host() const;
   void on_failing(const Report& report);
   void on_ended(const Report& report);
+  void note_end(const WorkerExit& exit);
+  void note_error(const Report& report);
+  void note_stop(const Report& report);
+  void let_leave(const std::string& id);  // when the round is over
+  std::string why_ended(const Report& report) const;
   void on_gone(const std::string& id, bool lost);
   void go_on_without(const std::string& id, bool lost);
   void on_stop(const Report& report);
@@ -131,6 +142,7 @@ class Coordinator {
   std::string obstacle_in_plan(const Order& next) const;
   void go_on_in_place(Order order);
   void regather();
+  void restart_after_loss();
   void restart_after_failure(const WorkerExit& first);
   void finish(int exit_code, const std::string& reason);
   void finish_missing();

@@ -24,9 +24,7 @@ std::string Coordinator::obstacle_to_replacing_ranks(const Report& report) const
   const std::string& host = report.exits.front().host;
   const auto known = failures_of_.find(host);
   const int failures = known == failures_of_.end() ? 1 : known->second + 1;
-  const bool can_be_spared =
-      rules_.elastic() && members_.size() > static_cast<size_t>(rules_.min_hosts);
-  if (can_be_spared && failures >= rules_.max_host_failures)
+  if (can_spare_a_host() && failures >= rules_.max_host_failures)
     return cat("host ", host, " is to be set aside (--max-host-failures)");
   return "";
 }

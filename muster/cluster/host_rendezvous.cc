@@ -1,3 +1,6 @@
+// Three ways to meet: at an endpoint that one of the hosts serves, at the endpoint that a shared
+// file names, and in etcd. Each ends with a connected store, the address of this host for the
+// others, and the job's secret.
 #include "muster/cluster/host_rendezvous.h"
 
 #include <fcntl.h>
@@ -81,7 +84,8 @@ std::unique_ptr<TcpServer> serve(const ClusterOptions& options, Endpoint at, con
   }
 }
 
-// `is_served_here`: then nothing lies between, and only a slow machine makes it wait.
+// Connects as soon as somebody serves there. If `is_served_here`, nothing lies between, and only a
+// slow machine makes it wait.
 std::shared_ptr<Store> connect(const ClusterOptions& options,
                                const Endpoint& endpoint,
                                const Secret& secret,
@@ -89,7 +93,7 @@ std::shared_ptr<Store> connect(const ClusterOptions& options,
   const Silence silence = options.silence;
   const std::chrono::milliseconds answer = is_served_here ? silence.limit() : silence.answer();
   const Deadline deadline(options.join_timeout);
-  // For the last try too: what that says is what the user is told.
+  // The last try has this long too: the user is told what it says.
   constexpr std::chrono::milliseconds kLeast{1000};
   bool said = false;
   for (;;) {
@@ -120,20 +124,32 @@ std::shared_ptr<Store> connect(const ClusterOptions& options,
   }
 }
 
-// A name may be about to be made known, as that of a pod that is starting.
-std::string patient_address_to_serve(const std::string& host, const ClusterOptions& options) {
-  const Deadline deadline(std::min<std::chrono::milliseconds>(options.join_timeout, kNameMayCome));
+// Calls `attempt` until it no longer throws unavailable, or the deadline has passed. What `words`
+// makes of the first such error is said once.
+template <class Attempt, class Words>
+auto retry_while_unavailable(const Deadline& deadline, const Attempt& attempt, const Words& words) {
   for (bool said = false;; said = true) {
     try {
-      return address_to_serve(host);
+      return attempt();
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unavailable || deadline.passed())
         throw;
       if (!said)
-        log(LogLevel::info, cat(error.message(), "; trying again for a while"));
+        log(LogLevel::info, words(error.message()));
     }
     std::this_thread::sleep_for(std::min(std::chrono::milliseconds(500), deadline.left()));
   }
+}
+
+// A name may be about to be made known, as that of a pod that is starting.
+std::string patient_address_to_serve(const std::string& host, const ClusterOptions& options) {
+  const auto words = [](const std::string& error) {
+    return cat(error, "; trying again for a while");
+  };
+  return retry_while_unavailable(
+      Deadline(std::min<std::chrono::milliseconds>(options.join_timeout, kNameMayCome)),
+      [&] { return address_to_serve(host); },
+      words);
 }
 
 HostRendezvous meet_at_file(const ClusterOptions& options) {
@@ -142,7 +158,8 @@ HostRendezvous meet_at_file(const ClusterOptions& options) {
   if (here.empty())
     here = options.one_machine ? "127.0.0.1" : outward_address();
   Endpoint endpoint{.host = here};
-  if (options.node_rank == 0) {
+  const bool serves = options.node_rank == 0;
+  if (serves) {
     rendezvous.secret = Secret::make();
     rendezvous.server = serve(options, endpoint, rendezvous.secret);
     endpoint = rendezvous.server->endpoint();
@@ -155,14 +172,13 @@ HostRendezvous meet_at_file(const ClusterOptions& options) {
     rendezvous.secret = point.secret;
     endpoint = parse_endpoint(point.endpoint);
   }
-  rendezvous.store = connect(options, endpoint, rendezvous.secret, rendezvous.server != nullptr);
-  rendezvous.address = options.node_rank == 0 || !options.local_address.empty()
-                           ? here
-                           : address_towards(endpoint.host);
+  rendezvous.store = connect(options, endpoint, rendezvous.secret, serves);
+  const bool is_address_known = serves || !options.local_address.empty();
+  rendezvous.address = is_address_known ? here : address_towards(endpoint.host);
   return rendezvous;
 }
 
-// By the route to the first of these servers that there is one to.
+// This host's address on the route to the first of these servers that there is a route to.
 std::string address_towards_any(const std::vector<std::string>& endpoints) {
   for (size_t i = 0;; ++i) {
     try {
@@ -194,18 +210,51 @@ HostRendezvous meet_in_etcd(const ClusterOptions& options) {
                                        .timeout = options.silence.answer()},
                               .job = options.job,
                               .patience = options.silence.limit()};
-  const Deadline deadline(options.join_timeout);
-  for (bool said = false; !rendezvous.store; said = true) {
+  rendezvous.store = retry_while_unavailable(
+      Deadline(options.join_timeout),
+      [&] { return std::make_shared<EtcdStore>(etcd); },
+      [](const std::string& error) { return cat("waiting for etcd: ", error); });
+  return rendezvous;
+}
+
+// Throws: invalid_argument where this host is to serve and `here`, its address, is none of its own.
+void check_is_served_here(const ClusterOptions& options, const std::string& here) {
+  if (!here.empty())
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("rendezvous: expected an address of this host, which has node rank 0 and serves "
+                  "it, got ",
+                  options.endpoint,
+                  "; give this host's address, or the right --node-rank"));
+}
+
+HostRendezvous meet_at_endpoint(const ClusterOptions& options) {
+  HostRendezvous rendezvous;
+  Endpoint endpoint = endpoint_of(options);
+  const std::string here = patient_address_to_serve(endpoint.host, options);
+  const bool by_rank = options.backend == "static" && options.node_rank.has_value();
+  const bool is_the_one = by_rank ? *options.node_rank == 0 : !here.empty();
+  const bool may_serve = is_the_one && !options.remote;
+  const bool is_loopback_only = is_loopback_address(endpoint.host) || is_loopback_address(here);
+  rendezvous.secret = cluster_secret(options, is_loopback_only);
+  if (may_serve) {
+    check_is_served_here(options, here);
+    endpoint.host = options.local_address.empty() ? here : options.local_address;
     try {
-      rendezvous.store = std::make_shared<EtcdStore>(etcd);
+      rendezvous.server = serve(options, endpoint, rendezvous.secret);
+      endpoint = rendezvous.server->endpoint();
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::unavailable || deadline.passed())
+      // Another agent of the job on this machine may have come first.
+      const bool others_may_serve =
+          !by_rank && error.code() == ErrorCode::unavailable && endpoint.port != 0;
+      if (!others_may_serve)
         throw;
-      if (!said)
-        log(LogLevel::info, cat("waiting for etcd: ", error.message()));
-      std::this_thread::sleep_for(std::min(std::chrono::milliseconds(500), deadline.left()));
     }
   }
+  rendezvous.store = connect(options, endpoint, rendezvous.secret, rendezvous.server != nullptr);
+  rendezvous.address = options.local_address;
+  if (rendezvous.address.empty())
+    rendezvous.address = may_serve ? endpoint.host : address_towards(endpoint.host);
   return rendezvous;
 }
 
@@ -277,36 +326,7 @@ HostRendezvous open_host_rendezvous(const ClusterOptions& options) {
     return meet_at_file(options);
   if (options.backend == "etcd")
     return meet_in_etcd(options);
-  HostRendezvous rendezvous;
-  Endpoint endpoint = endpoint_of(options);
-  const std::string here = patient_address_to_serve(endpoint.host, options);
-  const bool by_rank = options.backend == "static" && options.node_rank.has_value();
-  const bool may_serve = !options.remote && (by_rank ? *options.node_rank == 0 : !here.empty());
-  rendezvous.secret =
-      cluster_secret(options, is_loopback_address(endpoint.host) || is_loopback_address(here));
-  if (may_serve) {
-    if (here.empty()) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("rendezvous: expected an address of this host, which has node rank 0 and "
-                      "serves it, got ",
-                      options.endpoint,
-                      "; give this host's address, or the right --node-rank"));
-    }
-    endpoint.host = options.local_address.empty() ? here : options.local_address;
-    try {
-      rendezvous.server = serve(options, endpoint, rendezvous.secret);
-      endpoint = rendezvous.server->endpoint();
-    } catch (const Error& error) {
-      // Another agent of the job on this machine may have come first.
-      if (by_rank || error.code() != ErrorCode::unavailable || endpoint.port == 0)
-        throw;
-    }
-  }
-  rendezvous.store = connect(options, endpoint, rendezvous.secret, rendezvous.server != nullptr);
-  rendezvous.address = !options.local_address.empty() ? options.local_address
-                       : may_serve                    ? endpoint.host
-                                                      : address_towards(endpoint.host);
-  return rendezvous;
+  return meet_at_endpoint(options);
 }
 
 void clean_up(Store& store) {

@@ -1,3 +1,6 @@
+// The words between a launcher and the ranks of a job in place go through the launcher's store, one
+// key a process. InPlaceRestarts decides for one host: whether failed ranks can be replaced, and on
+// whose account.
 #include "muster/launch/replacement.h"
 
 #include <algorithm>
@@ -26,15 +29,15 @@ std::string failures_in_words(const std::vector<WorkerExit>& failed) {
 
 namespace {
 
-// As the main thread's spans say it. A rank that writes no such file is not known to.
+// Whether the main thread's spans say so. A rank that has no such file is not known to save.
 bool is_in_checkpoint(const std::string& activity_file) {
   try {
     const ActivityView view = read_activity(activity_file);
     const ThreadView* const main = view.main();
-    return main != nullptr &&
-           std::any_of(main->spans.begin(), main->spans.end(), [](const SpanView& span) {
-             return span.category == Category::checkpoint;
-           });
+    if (main == nullptr)
+      return false;
+    return std::ranges::find(main->spans, Category::checkpoint, &SpanView::category) !=
+           main->spans.end();
   } catch (const Error&) {
     return false;
   }
@@ -42,7 +45,7 @@ bool is_in_checkpoint(const std::string& activity_file) {
 
 }  // namespace
 
-// A process is called as its activity file is.
+// A process has the name of its activity file.
 Replacing replacing_over(std::shared_ptr<Store> store,
                          const std::string& run_dir,
                          std::chrono::milliseconds patience) {
@@ -66,7 +69,8 @@ Replacing replacing_over(std::shared_ptr<Store> store,
       .patience = patience};
 }
 
-// Such a rank had the time to come to the next generation: its program cannot.
+// A rank that ended because it had lost another had the time to come to the next generation. That
+// it did not means that its program cannot.
 std::string obstacle_to_replacing(const WorkerExit& exit) {
   if (!lost_a_peer(exit))
     return "";
@@ -81,9 +85,11 @@ std::string obstacle_to_replacing(const RankFailures& failures) {
     return "no rank is left to go on";
   if (failures.some_have_ended)
     return "another rank has ended already";
-  for (const WorkerExit& exit : failures.failed)
-    if (std::string obstacle = obstacle_to_replacing(exit); !obstacle.empty())
+  for (const WorkerExit& exit : failures.failed) {
+    std::string obstacle = obstacle_to_replacing(exit);
+    if (!obstacle.empty())
       return obstacle;
+  }
   return "";
 }
 
@@ -94,7 +100,7 @@ std::string describe_replacing(const std::vector<WorkerExit>& failed,
   return cat(failures_in_words(failed),
              failed.size() == 1 ? "; a replacement is" : "; replacements are",
              " started",
-             pause.count() > 0 ? cat(" in ", format_duration(pause)) : "",
+             pause_text(pause),
              ", the others keep their processes (",
              used,
              " of ",
@@ -133,8 +139,8 @@ bool InPlaceRestarts::replace(const RankFailures& failures) {
   }
   // The others keep their devices, and the ranks' devices go together: a bad one takes a restart of
   // all.
-  if (const auto bad = gpus_ == nullptr ? std::vector<BadGpu>() : gpus_->look(plan_, 0);
-      !bad.empty()) {
+  const auto bad = gpus_ == nullptr ? std::vector<BadGpu>() : gpus_->look(plan_, 0);
+  if (!bad.empty()) {
     log(LogLevel::warn, cat("not replaced in place: ", describe(bad)));
     return false;
   }

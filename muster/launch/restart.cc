@@ -1,3 +1,5 @@
+// A job that fails soon after each start is started again after longer and longer pauses; one that
+// has run for a while starts again at once.
 #include "muster/launch/restart.h"
 
 #include <algorithm>
@@ -11,7 +13,7 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::seconds kQuick{60};  // who fails so soon failed of its start
+constexpr std::chrono::seconds kQuick{60};  // a failure this soon comes of the start
 constexpr std::chrono::seconds kLongestBackOff{60};
 constexpr int kMostDoublings = 6;
 
@@ -24,6 +26,10 @@ std::chrono::seconds back_off(int quick_failures) {
                   std::chrono::seconds(1 << std::min(quick_failures - 2, kMostDoublings)));
 }
 
+std::string pause_text(std::chrono::milliseconds pause) {
+  return pause.count() > 0 ? cat(" in ", format_duration(pause)) : "";
+}
+
 std::chrono::seconds Restarts::use() {
   quick_failures_ = Clock::now() - began_ < kQuick ? quick_failures_ + 1 : 0;
   ++used_;
@@ -33,8 +39,10 @@ std::chrono::seconds Restarts::use() {
 }
 
 bool Restarts::wanted(const GroupResult& result) const {
-  return first_failure(result.exits) != nullptr && result.fault.empty() && result.stopped_by == 0 &&
-         !result.timed_out && has_budget();
+  const bool was_asked_to_end = result.stopped_by != 0 || result.timed_out;
+  if (was_asked_to_end || !result.fault.empty())
+    return false;
+  return has_budget() && first_failure(result.exits) != nullptr;
 }
 
 bool Restarts::wait(GroupResult& result,
@@ -50,7 +58,7 @@ bool Restarts::wait(GroupResult& result,
           " failed: ",
           cause_and_error(first),
           "; starting all ranks again",
-          delay.count() > 0 ? cat(" in ", format_duration(delay)) : "",
+          pause_text(delay),
           " (restart ",
           used_,
           " of ",
@@ -60,8 +68,8 @@ bool Restarts::wait(GroupResult& result,
   const auto until = std::min(at, time_limit.value_or(at));
   while (processes.stop_requested() == 0 && Clock::now() < until)
     processes.loop().run_once(until);
-  if (const int signal = processes.stop_requested();
-      signal != 0) {  // also one that came when all had ended
+  const int signal = processes.stop_requested();  // one that came when all had ended, too
+  if (signal != 0) {
     log(LogLevel::info, cat("stopped by ", signal_name(signal), "; not starting again"));
     return false;
   }

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <optional>
+#include <string>
 
 #include "muster/launch/worker_group.h"
 
@@ -12,6 +13,9 @@ namespace muster {
 // The pause after this many failures in a row that each came soon: none, none, 1 s, 2 s, 4 s ... 60
 // s.
 std::chrono::seconds back_off(int quick_failures);
+
+// " in 4s", or nothing for no pause.
+std::string pause_text(std::chrono::milliseconds pause);
 
 class Restarts {
  public:
