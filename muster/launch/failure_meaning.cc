@@ -1,3 +1,5 @@
+// A table of words that programs print, and what they mean. The same table classes an error: as the
+// rank's own, as the loss of another rank, or as a broken connection, which may be either.
 #include "muster/launch/failure_meaning.h"
 
 #include <algorithm>
@@ -16,10 +18,10 @@ struct Meaning {
   Account account = Account::none;  // none: as any error says it
 };
 
-constexpr const char* kPortInUse = "a port is in use";  // the whole of it: meaning_of_port_in_use
+constexpr const char* kPortInUse = "a port is in use";  // meaning_of_port_in_use says all of it
 constexpr const char* kLostAnother = "it lost another rank, or the network to it: see that rank";
 
-// The first that is found holds, so causes stand before what they cause.
+// The first row that is found counts, so causes stand before what they cause.
 constexpr Meaning kMeanings[] = {
     {"CUDA out of memory",
      "the GPU's memory is full: use a smaller batch, or GPUs with more memory (--gpus "
@@ -97,35 +99,35 @@ bool is_python_error(std::string_view line) {
   return is_name && (type.ends_with("Error") || type.ends_with("Exception"));
 }
 
-// Whether it has said words that stand in the table with that account.
+// Whether the rank has said words that stand in the table with that account, in its message or in
+// its last lines. `in_last_line_alone`: only the very last line counts, and only without a message.
 bool says(const WorkerExit& exit, Account account, bool in_last_line_alone) {
   const auto in = [&](const std::string& text) {
-    return std::any_of(std::begin(kMeanings), std::end(kMeanings), [&](const Meaning& meaning) {
+    return std::ranges::any_of(kMeanings, [&](const Meaning& meaning) {
       return meaning.account == account && has_words(text, meaning);
     });
   };
   if (in(exit.message))
     return true;
   if (!in_last_line_alone)
-    return std::any_of(exit.last_lines.begin(), exit.last_lines.end(), in);
+    return std::ranges::any_of(exit.last_lines, in);
   return exit.message.empty() && !exit.last_lines.empty() && in(exit.last_lines.back());
 }
 
-// The first line of the table whose words it has said; nullptr: none.
+// The first row of the table whose words the rank has said; nullptr: none.
 const Meaning* meaning_in(const WorkerExit& exit) {
   for (const Meaning& meaning : kMeanings) {
     const auto says = [&](const std::string& text) {
       return has_words(text, meaning);
     };
-    if (says(exit.message) || says(exit.stack))
-      return &meaning;
-    if (std::any_of(exit.last_lines.begin(), exit.last_lines.end(), says))
+    if (says(exit.message) || says(exit.stack) || std::ranges::any_of(exit.last_lines, says))
       return &meaning;
   }
   return nullptr;
 }
 
-// "…[::]:42471 (errno: 98", "port: 58561", "port=42471", "('127.0.0.1', 54373)"; 0: it names none.
+// The port that a text names: "…[::]:42471 (errno: 98", "port: 58561", "port=42471",
+// "('127.0.0.1', 54373)". 0: it names none.
 int port_in(const std::string& text) {
   for (const std::string_view mark : {"port: ", "port=", "]:", "0.0.0.0:", "', "}) {
     const size_t at = text.find(mark);
@@ -139,26 +141,27 @@ int port_in(const std::string& text) {
   return 0;
 }
 
+// The port of the error that an address is in use; 0: the error names none.
 int port_in_use(const WorkerExit& exit) {
   const auto is_of_it = [](const std::string& text) {
     return lower_case(text).find("address already in use") != std::string::npos;
   };
   if (is_of_it(exit.message))
     return port_in(exit.message);
-  const auto line = std::find_if(exit.last_lines.begin(), exit.last_lines.end(), is_of_it);
+  const auto line = std::ranges::find_if(exit.last_lines, is_of_it);
   return line == exit.last_lines.end() ? 0 : port_in(*line);
 }
 
+// Whether PyTorch's store failed to listen. It sets SO_REUSEADDR, as few programs do.
 bool is_of_pytorch(const WorkerExit& exit) {
   const auto is_its = [](const std::string& text) {
     return text.find("The server socket has failed to") != std::string::npos;
   };
-  return is_its(exit.message) ||
-         std::any_of(exit.last_lines.begin(), exit.last_lines.end(), is_its);
+  return is_its(exit.message) || std::ranges::any_of(exit.last_lines, is_its);
 }
 
-// muster holds MASTER_PORT: that is in the way of who listens there without SO_REUSEADDR, and of
-// nobody else.
+// muster holds MASTER_PORT. That is in the way of a program that listens there without
+// SO_REUSEADDR, and of no other.
 std::string meaning_of_port_in_use(const WorkerExit& exit) {
   const int port = port_in_use(exit);
   if (port != 0 && port != exit.master_port)
@@ -190,8 +193,8 @@ std::string failure_meaning(const WorkerExit& exit) {
   return meaning->meant == kPortInUse ? meaning_of_port_in_use(exit) : meaning->meant;
 }
 
-// A download's connection breaks too, and is tried again: what was said of one counts at the very
-// end.
+// A download's connection breaks too, and is tried again. So words about a connection count only
+// where they are the last ones.
 Account account_by_words(const WorkerExit& exit) {
   if (says(exit, Account::lost_peer, false))
     return Account::lost_peer;
@@ -199,9 +202,8 @@ Account account_by_words(const WorkerExit& exit) {
     return Account::connection;
   const bool names_its_signal = exit.message.starts_with("Fatal Python error: ");  // and no more
   const bool has_message = !exit.message.empty() && !names_its_signal;
-  const bool has_error =
-      has_message || meaning_in(exit) != nullptr ||
-      std::any_of(exit.last_lines.begin(), exit.last_lines.end(), is_python_error);
+  const bool has_error = has_message || meaning_in(exit) != nullptr ||
+                         std::ranges::any_of(exit.last_lines, is_python_error);
   return has_error ? Account::own_error : Account::none;
 }
 

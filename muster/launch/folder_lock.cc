@@ -1,3 +1,6 @@
+// The lock is a lock of the kernel on a file in the folder, so it ends with the processes that hold
+// it. The file's text says which start of a job holds it: the launchers of other hosts, which
+// belong to the same start, then share the lock instead of waiting for it.
 #include "muster/launch/folder_lock.h"
 
 #include <fcntl.h>
@@ -22,31 +25,33 @@ namespace {
 // then.
 constexpr std::chrono::seconds kFolderPatience{5};
 
-// "<the start's id> <pid> <host>".
+// The file's text: "<the start's id> <pid> <host>".
 std::string lock_note(const std::string& start) {
   char host[256] = {};
   ::gethostname(host, sizeof(host) - 1);
   return cat(start, " ", ::getpid(), " ", host, "\n");
 }
 
+// The three words of lock_note; empty words where the file has fewer.
 std::vector<std::string> read_lock_note(const Fd& file) {
   char text[512];
   const ssize_t size = ::pread(file.get(), text, sizeof(text), 0);
-  std::vector<std::string> words =
-      split(trim({text, static_cast<size_t>(std::max<ssize_t>(size, 0))}), ' ');
+  const size_t length = std::max<ssize_t>(size, 0);
+  std::vector<std::string> words = split(trim({text, length}), ' ');
   words.resize(3);
   return words;
 }
 
-// Of this open file, so that two launchers in one process are two holders. 0, or an errno.
-int set_lock(const Fd& file, int type) {
+// Sets a lock of this open file, so that two launchers in one process are two holders. Returns 0,
+// or an errno.
+int set_lock(const Fd& file, short type) {
   struct flock lock = {};
-  lock.l_type = static_cast<short>(type);
+  lock.l_type = type;
   lock.l_whence = SEEK_SET;
   return ::fcntl(file.get(), F_OFD_SETLK, &lock) == 0 ? 0 : errno;
 }
 
-// Whether the path still names it: a folder that held nothing is removed with its lock.
+// Whether the path still names this file: a folder that held nothing is removed with its lock.
 bool is_still_there(const Fd& file, const std::string& path) {
   struct stat ours = {};
   struct stat there = {};
@@ -75,16 +80,18 @@ FolderLock::FolderLock(const std::string& folder, const std::string& start)
   }
   const std::vector<std::string> note =
       file_.valid() ? read_lock_note(file_) : std::vector<std::string>(3);
+  const std::string holder =
+      note[1].empty() ? "" : cat(" (process ", note[1], " on ", note[2], ")");
   throw Error(
       ErrorCode::failed_precondition,
       printable(cat("the folder '",
                     folder,
                     "': expected no job that still writes there, got one",
-                    note[1].empty() ? "" : cat(" (process ", note[1], " on ", note[2], ")"),
+                    holder,
                     "; wait until it has ended (`muster ps`), or give this one another folder")));
 }
 
-// False where another start has it.
+// False where another start holds it, or where the file has been removed meanwhile.
 bool FolderLock::try_lock(const std::string& start) {
   const int alone = set_lock(file_, F_WRLCK);
   const bool held = alone == EAGAIN || alone == EACCES;
@@ -96,9 +103,8 @@ bool FolderLock::try_lock(const std::string& start) {
   if (!is_still_there(file_, path_))
     return false;
   const std::string note = lock_note(start);
-  const bool noted =
-      ::ftruncate(file_.get(), 0) == 0 &&
-      ::pwrite(file_.get(), note.data(), note.size(), 0) == static_cast<ssize_t>(note.size());
+  const bool noted = ::ftruncate(file_.get(), 0) == 0 &&
+                     ::pwrite(file_.get(), note.data(), note.size(), 0) == std::ssize(note);
   if (!noted)
     log(LogLevel::debug, cat("no note in ", printable(path_)));
   return true;

@@ -1,3 +1,6 @@
+// A GPU has gone bad if the driver says something of it that it did not say when the job began, or
+// if the kernel's log has an error of its hardware since then. The driver is asked in a thread that
+// can be left behind: with a broken GPU it may never answer.
 #include "muster/launch/gpu_watch.h"
 
 #include <algorithm>
@@ -20,7 +23,7 @@ namespace {
 
 constexpr std::chrono::seconds kDriverAnswers{30};
 
-// As the kernel stamps its log.
+// The time as the kernel stamps its log.
 int64_t kernel_microseconds() {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
@@ -35,12 +38,12 @@ std::set<GpuUuid> planned_gpus(const Plan& plan, int host_index) {
 }
 
 bool has_device(const Gpu& gpu, const std::set<GpuUuid>& uuids) {
-  return uuids.contains(gpu.uuid) ||
-         std::any_of(gpu.mig.begin(), gpu.mig.end(), [&](const MigInstance& mig) {
+  return uuids.contains(gpu.uuid) || std::ranges::any_of(gpu.mig, [&](const MigInstance& mig) {
            return uuids.contains(mig.uuid);
          });
 }
 
+// The first error of this GPU's hardware in the kernel's log; empty: there is none.
 std::string what_of_log(const Gpu& gpu, const std::vector<XidError>& xids) {
   for (const XidError& error : xids) {
     if (is_of_hardware(error) && error.pci == gpu.pci)
@@ -49,7 +52,8 @@ std::string what_of_log(const Gpu& gpu, const std::vector<XidError>& xids) {
   return "";
 }
 
-// Empty: nothing. The most telling first.
+// What has become bad of a GPU, the most telling first; empty: nothing. `now` is nullptr for a GPU
+// that the driver no longer lists, and `note` then says why.
 std::string what_is_bad(const Gpu& before,
                         const Gpu* now,
                         const std::string& note,
@@ -68,7 +72,8 @@ std::string what_is_bad(const Gpu& before,
   return what_of_log(before, xids);
 }
 
-// A driver of a broken GPU may never answer; the thread that asks it is then left behind.
+// This host as the driver tells it now; without GPUs, and with a note, if the driver does not
+// answer.
 Host host_now() {
   const auto answer = std::make_shared<std::promise<Host>>();
   std::future<Host> host = answer->get_future();
@@ -86,6 +91,17 @@ Host host_now() {
   return {.gpu_note = cat("the driver has not answered for ", kDriverAnswers.count(), " s")};
 }
 
+// The GPU that `gpu` is now; nullptr: the driver does not list it. A GPU that is lost may not even
+// say its UUID, and is then known by its place.
+const Gpu* same_gpu(const Gpu& gpu, const std::vector<Gpu>& now) {
+  const auto same = std::ranges::find(now, gpu.uuid, &Gpu::uuid);
+  if (same != now.end())
+    return &*same;
+  const auto place = std::ranges::find_if(
+      now, [&](const Gpu& other) { return other.uuid.value.empty() && other.index == gpu.index; });
+  return place != now.end() ? &*place : nullptr;
+}
+
 }  // namespace
 
 std::vector<BadGpu> gpus_gone_bad(const Plan& plan,
@@ -98,16 +114,8 @@ std::vector<BadGpu> gpus_gone_bad(const Plan& plan,
   for (const Gpu& gpu : before.gpus) {
     if (!has_device(gpu, planned))
       continue;
-    const auto same = std::find_if(
-        now.gpus.begin(), now.gpus.end(), [&](const Gpu& other) { return other.uuid == gpu.uuid; });
-    const Gpu* found = same == now.gpus.end() ? nullptr : &*same;
-    // A GPU that is lost may not even say its UUID: what it has is its place.
-    const auto place = std::find_if(now.gpus.begin(), now.gpus.end(), [&](const Gpu& other) {
-      return other.uuid.value.empty() && other.index == gpu.index;
-    });
-    if (found == nullptr && place != now.gpus.end())
-      found = &*place;
-    if (std::string what = what_is_bad(gpu, found, now.gpu_note, xids); !what.empty())
+    std::string what = what_is_bad(gpu, same_gpu(gpu, now.gpus), now.gpu_note, xids);
+    if (!what.empty())
       bad.push_back({.index = gpu.index, .uuid = gpu.uuid, .what = std::move(what)});
   }
   return bad;

@@ -1,3 +1,6 @@
+// At the end of a job the launcher reads what its ranks left about themselves: their activity files
+// become breakdown.json and a few lines of text, their events one trace file. No error here may
+// change how the job ended, so each is only logged.
 #include "muster/launch/job_activity.h"
 
 #include <filesystem>
@@ -27,8 +30,9 @@ std::string clocks_text(const MergedTrace& trace) {
              format_duration(std::chrono::nanoseconds(trace.uncertainty_ns)));
 }
 
+// What the trace does not have.
 std::string missing_text(const MergedTrace& trace) {
-  const auto missing = trace.world_size - static_cast<int>(trace.ranks.size());
+  const auto missing = trace.world_size - std::ssize(trace.ranks);
   std::string text;
   if (missing > 0)
     text += cat("; ", plural(missing, "rank"), " of other hosts have their events there");
@@ -37,23 +41,24 @@ std::string missing_text(const MergedTrace& trace) {
   return text;
 }
 
-// What the merge has come to.
+// What the merge has come to, as one line for people.
 std::string trace_text(const MergedTrace& trace) {
   return cat(trace.path,
              ", ",
              trace.events,
              " events of ",
-             plural(static_cast<int64_t>(trace.ranks.size()), "rank"),
+             plural(trace.ranks.size(), "rank"),
              clocks_text(trace),
              missing_text(trace),
              "; open it at ui.perfetto.dev");
 }
 
+// Whether the trace's events of rank 0 are in this folder too: then the first host of the job
+// shares the folder and merges all events.
 bool is_first_hosts_to_merge(const std::string& run_dir) {
   std::error_code error;
-  for (std::filesystem::directory_iterator attempt(std::filesystem::path(run_dir) / "trace", error),
-       end;
-       !error && attempt != end;
+  const std::filesystem::path trace = std::filesystem::path(run_dir) / "trace";
+  for (std::filesystem::directory_iterator attempt(trace, error), end; !error && attempt != end;
        attempt.increment(error)) {
     if (std::filesystem::exists(attempt->path() / "0", error))
       return true;
@@ -70,19 +75,20 @@ void tell_trace(const JobFacts& job, bool first_host) {
   log(LogLevel::info, cat("trace: ", trace_text(*trace)));
 }
 
+// The activity of the attempt's ranks. A file that cannot be read is none of them.
 std::vector<ActivityView> readable_views(const std::string& run_dir, int attempt) {
   std::vector<ActivityView> views;
   for (const ActivityFile& file : activity_files(run_dir, attempt)) {
     try {
       views.push_back(read_activity(file.path));
     } catch (const Error&) {
-      continue;  // it is somebody else's
+      continue;
     }
   }
   return views;
 }
 
-// Of the ranks that this host's folder has.
+// Writes and says where the time went, of the ranks that this host's folder has.
 void tell_breakdown(const JobFacts& job, int attempt, bool quiet) {
   const auto breakdown = breakdown_of(readable_views(job.work_dir, attempt), {});
   if (!breakdown)
@@ -95,15 +101,6 @@ void tell_breakdown(const JobFacts& job, int attempt, bool quiet) {
   for (const std::string& line : split(straggler_table(*breakdown), '\n')) {
     if (!line.empty())
       log(LogLevel::info, line);
-  }
-}
-
-template <class Tell>
-void log_errors_of(const Tell& tell) {
-  try {
-    tell();
-  } catch (const std::exception& error) {
-    log(LogLevel::error, error.what());
   }
 }
 
@@ -129,9 +126,17 @@ std::string merge_left_trace(const std::string& run_dir) {
 }
 
 void tell_activity(const JobFacts& job, int attempt, bool quiet, bool first_host) {
-  if (first_host)
-    log_errors_of([&] { tell_breakdown(job, attempt, quiet); });
-  log_errors_of([&] { tell_trace(job, first_host); });
+  try {
+    if (first_host)
+      tell_breakdown(job, attempt, quiet);
+  } catch (const std::exception& error) {
+    log(LogLevel::error, error.what());
+  }
+  try {
+    tell_trace(job, first_host);
+  } catch (const std::exception& error) {
+    log(LogLevel::error, error.what());
+  }
 }
 
 }  // namespace muster

@@ -1,3 +1,6 @@
+// discover() probes the machine, place() makes the plan for it, and place_and_lease() does both
+// again while other jobs hold GPUs of the plan. Scores that `muster bench device` measured are read
+// once, before the first plan, so that all plans of a start go by the same ones.
 #include "muster/launch/job_plan.h"
 
 #include <algorithm>
@@ -18,30 +21,28 @@ namespace muster {
 
 namespace {
 
-// Whether the selection takes GPUs by what they do now: then others will do where these have just
+// Whether the selection takes GPUs by what they do now. Others will do then, where these have just
 // been taken.
 bool takes_any(const Selection& gpus) {
   using Kind = SelectionItem::Kind;
   return gpus.has({Kind::idle, Kind::free, Kind::fastest});
 }
 
-// A device of a plan from a file; empty when it is here and can be used, else what was expected and
-// is not.
+// Why a device of a given plan does not fit this host; both are empty when it does.
 struct Unfit {
   std::string expected = {};
   std::string got = {};
 };
+
 Unfit unfit_on(const Host& host, const DeviceAssignment& device) {
   if (device.kind != DeviceAssignment::Kind::cuda)
     return {};
   const auto is_it = [&](const Gpu& gpu) {
-    const auto same = [&](const MigInstance& mig) {
-      return mig.uuid == device.uuid;
-    };
-    return gpu.uuid == device.uuid || std::any_of(gpu.mig.begin(), gpu.mig.end(), same);
+    return gpu.uuid == device.uuid ||
+           std::ranges::find(gpu.mig, device.uuid, &MigInstance::uuid) != gpu.mig.end();
   };
   const std::string uuid = printable(device.uuid.value);
-  const auto gpu = std::find_if(host.gpus.begin(), host.gpus.end(), is_it);
+  const auto gpu = std::ranges::find_if(host.gpus, is_it);
   if (gpu == host.gpus.end())
     return {cat("a GPU of host ", host.name), uuid};
   if (gpu->health != kHealthy)
@@ -51,55 +52,64 @@ Unfit unfit_on(const Host& host, const DeviceAssignment& device) {
   return {};
 }
 
-// A plan from a file fits when its GPUs are here and can be used.
+// The same for a rank's host and all its devices.
+Unfit unfit_on(const Inventory& inventory, const RankPlan& rank, bool simulated) {
+  const size_t num_hosts = inventory.hosts.size();
+  const size_t at = rank.host_index;
+  if (at >= num_hosts) {
+    return {num_hosts == 1 ? "ranks of one host" : cat("ranks of ", num_hosts, " hosts"),
+            cat("one on host ", printable(rank.host), " as well")};
+  }
+  const Host& host = inventory.hosts[at];
+  if (num_hosts > 1 && rank.host != host.name)
+    return {cat("host ", host.name, " as number ", at), printable(rank.host)};
+  if (simulated)
+    return {};
+  Unfit unfit = unfit_on(host, rank.device);
+  for (const DeviceAssignment& device : rank.more_devices) {
+    if (unfit.got.empty())
+      unfit = unfit_on(host, device);
+  }
+  return unfit;
+}
+
+// The plan of --plan. It fits when its GPUs are here and can be used.
 Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
   Plan plan = plan_from_json(read_small_file(options.plan), options.plan);
   for (const RankPlan& rank : plan.ranks) {
-    const auto refuse = [&](const std::string& expected, const std::string& got) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("--plan ",
-                      options.plan,
-                      ": expected ",
-                      expected,
-                      ", got ",
-                      got,
-                      " (rank ",
-                      rank.rank,
-                      "); make the plan on this machine"));
-    };
-    const auto at = static_cast<size_t>(rank.host_index);
-    if (at >= inventory.hosts.size())
-      refuse(inventory.hosts.size() == 1 ? "ranks of one host"
-                                         : cat("ranks of ", inventory.hosts.size(), " hosts"),
-             cat("one on host ", printable(rank.host), " as well"));
-    const Host& host = inventory.hosts[at];
-    if (inventory.hosts.size() > 1 && rank.host != host.name)
-      refuse(cat("host ", host.name, " as number ", at), printable(rank.host));
-    if (plan.simulated)
+    const Unfit unfit = unfit_on(inventory, rank, plan.simulated);
+    if (unfit.got.empty())
       continue;
-    std::vector<DeviceAssignment> devices = rank.more_devices;
-    devices.insert(devices.begin(), rank.device);
-    for (const DeviceAssignment& device : devices) {
-      if (const Unfit unfit = unfit_on(host, device); !unfit.got.empty())
-        refuse(unfit.expected, unfit.got);
-    }
+    throw Error(ErrorCode::invalid_argument,
+                cat("--plan ",
+                    options.plan,
+                    ": expected ",
+                    unfit.expected,
+                    ", got ",
+                    unfit.got,
+                    " (rank ",
+                    rank.rank,
+                    "); make the plan on this machine"));
   }
   return plan;
 }
 
-// Scores that were measured before, where the plan is made by them and none were given. Batches are
-// divided by them only when every device has one.
+// The scores that were measured before, where the plan is made by scores and none were given.
+// Batches are shared out by them only when every device has one.
 Scores scores_for(const Inventory& inventory, const Request& request) {
   const bool by_speed =
       request.policy == "fastest" || request.gpus.has({SelectionItem::Kind::fastest});
   if (!request.scores.empty() || (!by_speed && request.global_batch == 0))
     return {};
   Scores scores = remembered_scores(inventory);
-  const bool cpus = request.cpu_only || request.surplus == Surplus::cpu ||
-                    std::any_of(inventory.hosts.begin(),
-                                inventory.hosts.end(),
-                                [](const Host& host) { return host.gpus.empty(); });
+  const bool some_have_no_gpu =
+      std::ranges::any_of(inventory.hosts, [](const Host& host) { return host.gpus.empty(); });
+  const bool cpus = request.cpu_only || request.surplus == Surplus::cpu || some_have_no_gpu;
   return by_speed || cover_all(scores, inventory, cpus) ? scores : Scores();
+}
+
+Scores scores_for(const Inventory& inventory, const LaunchOptions& options) {
+  return options.plan.empty() ? scores_for(inventory, options.request) : Scores();
 }
 
 Plan place_by(const Inventory& inventory, const LaunchOptions& options, const Scores& remembered) {
@@ -138,14 +148,13 @@ Inventory discover(const LaunchOptions& options) {
 }
 
 Plan place(const Inventory& inventory, const LaunchOptions& options) {
-  return place_by(
-      inventory, options, options.plan.empty() ? scores_for(inventory, options.request) : Scores());
+  return place_by(inventory, options, scores_for(inventory, options));
 }
 
 std::vector<Lease> lease_host(const Plan& plan, int host_index, const LaunchOptions& options) {
   if (lease_wishes(plan, host_index).empty())
     return {};
-  // Since this launcher began, its host may have waited for long.
+  // The machine is asked anew: the host may have waited for long since this launcher began.
   warn_of_other_users(
       probe_this_machine({.detail = GpuDetail::processes}).hosts.at(0), plan, host_index);
   if (!options.lease)
@@ -168,8 +177,7 @@ LeasedPlan place_without(const BusyGpus& bad, int num_ranks, const LaunchOptions
 }
 
 LeasedPlan place_and_lease(const Inventory& inventory, const LaunchOptions& options) {
-  const Scores remembered =
-      options.plan.empty() ? scores_for(inventory, options.request) : Scores();
+  const Scores remembered = scores_for(inventory, options);
   Plan plan = place_by(inventory, options, remembered);
   if (options.dry_run || lease_wishes(plan).empty())
     return {.plan = std::move(plan)};

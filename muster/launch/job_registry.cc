@@ -1,3 +1,7 @@
+// Each launcher keeps a note of its job in the runtime folder, and a lock on it. The kernel lets
+// the lock go when the launcher ends, however that comes, so a note without a lock is of a job that
+// is over, and whoever reads it removes it. Processes are held by pidfd: a number may be used
+// again.
 #include "muster/launch/job_registry.h"
 
 #include <dirent.h>
@@ -46,7 +50,7 @@ bool is_locked(int fd) {
   return ::fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
-// Where pids mean what they mean here: containers may share the folder.
+// Where pids mean what they mean here: containers with pids of their own may share the folder.
 std::string pid_namespace() {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
@@ -66,7 +70,7 @@ std::string job_text(const JobNote& note) {
   return document.dump(-1, ' ', true, json::error_handler_t::replace) + "\n";
 }
 
-// Nothing when the bytes are no such note.
+// Nothing when the bytes are no such note, or one from another pid namespace.
 std::optional<JobNote> job_from(const std::string& bytes) {
   try {
     const json document = json::parse(bytes);
@@ -93,7 +97,7 @@ Fd open_folder_above(const std::string& given, bool create) {
   return open_runtime_folder(given.empty() ? default_runtime_folder() : given, create);
 }
 
-// Invalid when there is none.
+// Returns an invalid descriptor when there is none.
 Fd open_registry(const std::string& given) {
   if (!open_folder_above(given, false).valid())
     return {};
@@ -103,10 +107,11 @@ Fd open_registry(const std::string& given) {
 std::string bytes_of(int fd) {
   std::string bytes(kMaxNote, '\0');
   const ssize_t n = ::pread(fd, bytes.data(), bytes.size(), 0);
-  bytes.resize(static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  bytes.resize(std::max<ssize_t>(n, 0));
   return bytes;
 }
 
+// The notes' names. The descriptor stays open.
 std::vector<std::string> names_in(int folder) {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> list(::fdopendir(::fcntl(folder, F_DUPFD_CLOEXEC, 0)),
@@ -121,7 +126,7 @@ std::vector<std::string> names_in(int folder) {
   return names;
 }
 
-// Written and locked under another name first: who looks never sees one that is not locked yet.
+// The note is written and locked under another name first, so that nobody sees it without its lock.
 Fd make_note(const std::string& aside, const std::string& path, const JobNote& note) {
   Fd file(::open(aside.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file.valid())
@@ -172,12 +177,12 @@ std::vector<JobNote> running_jobs(const std::string& given) {
       jobs.push_back(std::move(*job));
     }
   }
-  std::sort(jobs.begin(), jobs.end(), [](const JobNote& a, const JobNote& b) {
-    return std::pair(a.since_seconds, a.pid) < std::pair(b.since_seconds, b.pid);
-  });
+  std::ranges::sort(
+      jobs, {}, [](const JobNote& job) { return std::pair(job.since_seconds, job.pid); });
   return jobs;
 }
 
+// An id that is told in full is stronger than one that only begins so, and a pid than both.
 const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& text) {
   std::vector<const JobNote*> found;
   std::vector<const JobNote*> beginning;
@@ -193,13 +198,14 @@ const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& tex
     found = std::move(beginning);
   if (found.size() == 1)
     return *found[0];
+  const std::string why = found.empty() ? cat("none of ", jobs.size(), " running jobs")
+                                        : cat("of ", found.size(), " jobs; give the pid");
   throw Error(
       ErrorCode::invalid_argument,
       printable(cat("expected a running job's id, its beginning, or its launcher's pid, got '",
                     text,
                     "' (",
-                    found.empty() ? cat("none of ", jobs.size(), " running jobs")
-                                  : cat("of ", found.size(), " jobs; give the pid"),
+                    why,
                     "); `muster ps` lists them")));
 }
 

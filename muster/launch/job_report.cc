@@ -1,3 +1,6 @@
+// A failure is told three times: to programs in failure.json, to a launcher around this one in its
+// error file, and to people on standard error. The card comes last, as it says whether there is a
+// failure.json.
 #include "muster/launch/job_report.h"
 
 #include <fcntl.h>
@@ -24,21 +27,22 @@ std::string time_text(std::chrono::system_clock::time_point at) {
   return {text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S%z", &local)};
 }
 
-// For a launcher that is a rank of another one (or a Kubernetes job's main process): tell it what
-// failed, in the form that it expects.
+// This launcher may be a rank of another one, or a Kubernetes job's main process. That one is told
+// what failed in the form that it expects.
 void pass_error_on(const JobFacts& job, const WorkerExit& first, int attempt) {
   const auto ours = get_env("TORCHELASTIC_ERROR_FILE");
   if (!ours)
     return;
   try {
-    write_all(Fd(::open(ours->c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)).get(),
+    const Fd file(::open(ours->c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    write_all(file.get(),
               read_file(cat(job.log_dir, "/", attempt, "/", first.rank, ".error.json")));
   } catch (const Error&) {
-    return;  // the rank reported nothing, or there is nowhere to pass it on: the card has all we
-             // know
+    return;  // the rank reported nothing, or its report goes nowhere: the card has all we know
   }
 }
 
+// Whether the report could be written. Where it could not, that is logged.
 bool write_report(const std::string& path, const std::string& text) {
   try {
     write_file(path, text);
@@ -49,13 +53,16 @@ bool write_report(const std::string& path, const std::string& text) {
   }
 }
 
-// Of this job, as its folder's record has them; none where that cannot be read.
+// The attempts of this job that its folder's record has; none where that cannot be read.
 std::vector<AttemptRecord> attempts_until(const JobFacts& job, int attempt) {
   try {
     const auto record = read_run_record(job.run_dir);
-    if (!record || record->launches.empty() || record->launches.back().run_id != job.run_id)
+    if (!record || record->launches.empty())
       return {};
-    std::vector<AttemptRecord> attempts = record->launches.back().attempts;
+    const LaunchRecord& newest = record->launches.back();
+    if (newest.run_id != job.run_id)
+      return {};
+    std::vector<AttemptRecord> attempts = newest.attempts;
     std::erase_if(attempts, [&](const AttemptRecord& other) { return other.attempt > attempt; });
     return attempts;
   } catch (const Error& error) {
@@ -64,7 +71,7 @@ std::vector<AttemptRecord> attempts_until(const JobFacts& job, int attempt) {
   }
 }
 
-// Of ranks that failed when the job was stopped, for which there is no card.
+// Says the errors of ranks that failed when the job was stopped, for which there is no card.
 void tell_errors(const std::vector<WorkerExit>& exits) {
   for (const WorkerExit& exit : exits) {
     if (exit.failed() && !exit.message.empty())

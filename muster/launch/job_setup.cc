@@ -1,3 +1,6 @@
+// A job's folder may have been used before, and may be used by launchers of several hosts at once.
+// take_folders locks it for this start, and only the first launcher of a start makes way for it:
+// earlier logs move aside, and an earlier failure.json goes.
 #include "muster/launch/job_setup.h"
 
 #include <unistd.h>
@@ -28,24 +31,25 @@ namespace fs = std::filesystem;
 std::string folder_name(std::string id) {
   std::replace(id.begin(), id.end(), '/', '_');
   if (id == "latest")
-    return "_latest";  // which is the link to the newest run
+    return "_latest";  // runs/latest is the link to the newest run
   return id == "." || id == ".." ? "_" : id;
 }
 
-void check_folder(const char* flag, const std::string& path) {
+// Throws: invalid_argument for what is no folder.
+void check_work_dir(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error))
     return;
   throw Error(ErrorCode::invalid_argument,
-              cat(flag,
-                  ": expected a folder, got '",
+              cat("--workdir: expected a folder, got '",
                   path,
                   "' (",
                   error ? error.message() : "a file",
                   "); make it first"));
 }
 
-// Where there is none the ranks cannot meet either, and say so themselves.
+// The network interface on the route to that host; empty: there is none, or loopback. Where there
+// is no route the ranks cannot meet either, and say so themselves.
 std::string interface_towards(const std::string& host) {
   try {
     const std::string address = address_towards(host);
@@ -69,6 +73,20 @@ std::string run_folder_of(const LaunchOptions& options) {
     return options.run_dir;
   return "runs/" + folder_name(options.run_id == "none" ? make_uuid() : options.run_id);
 }
+
+namespace {
+
+// Where the logs of a job go whose folder is `run_dir`. In a folder for logs each job has one of
+// its own.
+std::string log_folder_of(const LaunchOptions& options, const std::string& run_dir) {
+  if (options.log_dir.empty())
+    return run_dir + "/logs";
+  const std::string id =
+      options.run_id == "none" ? fs::path(run_dir).filename().string() : options.run_id;
+  return absolute_path(options.log_dir) + "/" + folder_name(id);
+}
+
+}  // namespace
 
 std::vector<std::string> program_paths(const LaunchOptions& options) {
   const auto path_of = [&](const std::string& name) {
@@ -96,19 +114,14 @@ JobSetup::JobSetup(const LaunchOptions& options,
   facts_.program = facts_.more_programs.front();
   facts_.more_programs.erase(facts_.more_programs.begin());
   if (!options.work_dir.empty())
-    check_folder("--workdir", options.work_dir);
+    check_work_dir(options.work_dir);
   facts_.run_id = options.run_id;
   facts_.mark = make_uuid();
   facts_.launch = start.empty() ? facts_.mark : start;
   facts_.run_dir = resolve_run_folder(run_folder_of(options));
   const auto task_dir = get_env("MUSTER_TASK_DIR");
   facts_.work_dir = task_dir && options.run_dir.empty() ? *task_dir : facts_.run_dir;
-  facts_.log_dir =
-      options.log_dir.empty()
-          ? facts_.run_dir + "/logs"
-          : absolute_path(options.log_dir) + "/" +
-                folder_name(options.run_id == "none" ? fs::path(facts_.run_dir).filename().string()
-                                                     : options.run_id);
+  facts_.log_dir = log_folder_of(options, facts_.run_dir);
   facts_.plan_path = facts_.run_dir + "/plan.json";
   facts_.master_addr = options.master_addr.empty() ? std::string("localhost") : options.master_addr;
   facts_.master_port = rendezvous_.master_port();
@@ -122,19 +135,21 @@ JobSetup::JobSetup(const LaunchOptions& options,
   take_folders();
 }
 
-// What an earlier start has left there makes way for this one, once: the start's other launchers
-// find the folder theirs.
+// What an earlier start has left there makes way for this one, once: the other launchers of this
+// start find the folder theirs.
 void JobSetup::take_folders() {
   is_new_folder_ = make_run_folder(facts_.run_dir);
   lock_ = FolderLock(facts_.run_dir, facts_.launch);
   const bool logs_elsewhere = facts_.log_dir != facts_.run_dir + "/logs";
   if (logs_elsewhere)
     log_lock_ = FolderLock(facts_.log_dir, facts_.launch);
-  if ((logs_elsewhere ? log_lock_ : lock_).is_new_start())
+  const FolderLock& lock_of_logs = logs_elsewhere ? log_lock_ : lock_;
+  if (lock_of_logs.is_new_start())
     move_earlier_logs(facts_.log_dir);
   if (lock_.is_new_start()) {
     ::unlink(cat(facts_.run_dir, "/failure.json").c_str());
-    if (!is_new_folder_ || facts_.work_dir != facts_.run_dir) {
+    const bool is_new_work_dir = is_new_folder_ && facts_.work_dir == facts_.run_dir;
+    if (!is_new_work_dir) {
       remove_earlier_activity(facts_.work_dir);
       keep_earlier_trace(facts_.work_dir);
     }

@@ -1,3 +1,5 @@
+// The checks, the table and the note with which every launcher begins: of a job on one host, and of
+// each host of a job on several.
 #include "muster/launch/job_start.h"
 
 #include <unistd.h>
@@ -30,13 +32,13 @@ void check_launch(const LaunchOptions& options) {
 
 namespace {
 
-// The local ranks that "0:1,5:3" names; none of "3".
+// The local ranks that a text such as "0:1,5:3" names. "3" names none.
 std::vector<int> ranks_with_streams(const std::string& text) {
   std::vector<int> ranks;
   if (text.find(':') == std::string::npos)
     return ranks;
   for (const std::string& piece : split(text, ','))
-    ranks.push_back(static_cast<int>(parse_int(split(piece, ':').at(0)).value_or(0)));
+    ranks.push_back(parse_int(split(piece, ':').at(0)).value_or(0));
   return ranks;
 }
 
@@ -54,8 +56,7 @@ std::string unknown_local_ranks(const Plan& plan, const LaunchOptions& options) 
   for (const auto& [flag, ranks] : {std::pair("--local-ranks-filter", options.local_ranks_filter),
                                     {"--redirects", ranks_with_streams(options.redirects)},
                                     {"--tee", ranks_with_streams(options.tee)}}) {
-    const auto unknown =
-        std::find_if(ranks.begin(), ranks.end(), [&](int rank) { return rank > most; });
+    const auto unknown = std::ranges::find_if(ranks, [&](int rank) { return rank > most; });
     if (unknown != ranks.end())
       return cat(flag,
                  ": expected local ranks from 0 to ",
@@ -74,8 +75,8 @@ void show_plan(const Plan& plan, const LaunchOptions& options, int fd) {
   if (plan.simulated && !options.json) {
     text += "the machine above is simulated: its ranks run on this one's CPU\n";
   }
-  write_within(
-      fd, text, kReaderPatience);  // who does not read it must not keep the ranks from starting
+  // A reader that does not read must not keep the ranks from starting.
+  write_within(fd, text, kReaderPatience);
 }
 
 void show_dry_run(const Inventory& inventory, const Plan& plan, const LaunchOptions& options) {
@@ -87,20 +88,22 @@ void show_dry_run(const Inventory& inventory, const Plan& plan, const LaunchOpti
 
 JobNote job_note(const LaunchOptions& options, const Plan& plan, const JobFacts& job) {
   // "none" is the name of many jobs; their folders have names of their own.
-  JobNote note{
-      .id = job.run_id == "none" ? job.run_dir.substr(job.run_dir.rfind('/') + 1) : job.run_id,
-      .pid = ::getpid(),
-      .program = join(options.argv, " "),
-      .run_dir = job.run_dir,
-      .num_ranks = static_cast<int>(plan.ranks.size()),
-      .since_seconds = std::time(nullptr)};
+  const std::string id =
+      job.run_id == "none" ? job.run_dir.substr(job.run_dir.rfind('/') + 1) : job.run_id;
+  const int num_ranks = std::ssize(plan.ranks);
+  JobNote note{.id = id,
+               .pid = ::getpid(),
+               .program = join(options.argv, " "),
+               .run_dir = job.run_dir,
+               .num_ranks = num_ranks,
+               .since_seconds = std::time(nullptr)};
   for (const RankPlan& rank : plan.ranks) {
     if (rank.host_index != job.host_index && !plan.simulated)
       continue;
     std::vector<DeviceAssignment> devices = {rank.device};
     devices.insert(devices.end(), rank.more_devices.begin(), rank.more_devices.end());
     for (const DeviceAssignment& device : devices) {
-      if (std::find(note.devices.begin(), note.devices.end(), device.id()) == note.devices.end())
+      if (std::ranges::find(note.devices, device.id()) == note.devices.end())
         note.devices.push_back(device.id());
     }
   }

@@ -1,3 +1,7 @@
+// Each GPU has a file of the runtime folder, and each unit of the GPU one byte of it: a lease is a
+// lock of the kernel on those bytes. It belongs to the open file, so children inherit it, and it
+// ends with the last process that has the descriptor. Behind the bytes that stand for units are the
+// notes, at a place for each unit, which say to people who holds it.
 #include "muster/launch/lease.h"
 
 #include <fcntl.h>
@@ -21,7 +25,7 @@ namespace muster {
 
 namespace {
 
-constexpr off_t kNotes = 4096;
+constexpr off_t kNotes = 4096;                 // where the notes begin
 constexpr const char* kTakingFile = "taking";  // locked while someone takes or reads leases
 
 struct Segment {  // of units: [first, end)
@@ -38,7 +42,7 @@ struct flock lock_of(short type, Segment segment) {
   return lock;
 }
 
-// False when another holds some of it.
+// False when another holds some of the segment.
 bool try_lock(int fd, Segment segment, const std::string& path) {
   struct flock lock = lock_of(F_WRLCK, segment);
   if (::fcntl(fd, F_OFD_SETLK, &lock) == 0)
@@ -52,8 +56,8 @@ bool try_lock(int fd, Segment segment, const std::string& path) {
              errno);
 }
 
-// What others (other open file descriptions) hold inside `within`, in order. The kernel names some
-// conflicting lock and not the first, so both sides of it are asked for again.
+// Adds what others (other open file descriptions) hold inside `within`, in order. The kernel names
+// some conflicting lock, which need not be the first, so both sides of it are asked for again.
 void add_held(int fd, Segment within, std::vector<Segment>& held) {
   if (within.first >= within.end)
     return;
@@ -62,11 +66,12 @@ void add_held(int fd, Segment within, std::vector<Segment>& held) {
     fail_errno("lease: cannot see a file's locks", errno);
   if (lock.l_type == F_UNLCK)
     return;
+  const bool ends_with_file = lock.l_len == 0;
   const auto clamp = [&](off_t at) {
     return static_cast<int>(std::clamp<off_t>(at, within.first, within.end));
   };
   const Segment found{clamp(lock.l_start),
-                      lock.l_len == 0 ? within.end : clamp(lock.l_start + lock.l_len)};
+                      ends_with_file ? within.end : clamp(lock.l_start + lock.l_len)};
   add_held(fd, {within.first, found.first}, held);
   held.push_back(found);
   add_held(fd, {found.end, within.end}, held);
@@ -78,7 +83,7 @@ std::vector<Segment> held_segments(int fd) {
   return held;
 }
 
-// `units` of the gaps between `held`, the first ones; nothing when there are not so many.
+// The first `units` of the gaps between `held`; nothing when there are not so many.
 std::optional<std::vector<Segment>> free_segments(std::vector<Segment> held, int units) {
   held.push_back({kWholeGpu, kWholeGpu});
   std::vector<Segment> chosen;
@@ -95,28 +100,37 @@ std::optional<std::vector<Segment>> free_segments(std::vector<Segment> held, int
   return chosen;
 }
 
-// A UUID is text from a driver or a file, and becomes a file's name.
-// "MIG-GPU-<uuid>/1/0", the older form, has slashes, and AMD's "GPU-pci-0000:3b:00.0" dots; '_' is
-// in none.
+constexpr size_t kMaxUuid = 96;
+
+// "MIG-GPU-<uuid>/1/0", the older form, has slashes, and AMD's "GPU-pci-0000:3b:00.0" dots.
+bool is_of_uuid(char c, bool may_be_slash) {
+  const bool is_alnum = std::isalnum(static_cast<unsigned char>(c)) != 0;
+  return is_alnum || c == '-' || c == ':' || c == '.' || (c == '/' && may_be_slash);
+}
+
+// A UUID is text from a driver or a file, and becomes the name of a file.
+bool is_uuid(const std::string& text) {
+  const bool begins_well = text.starts_with("GPU-") || text.starts_with("MIG-");
+  const bool has_slashes = text.starts_with("MIG-GPU-");
+  return begins_well && text.size() > 4 && text.size() <= kMaxUuid &&
+         std::ranges::all_of(text, [&](char c) { return is_of_uuid(c, has_slashes); });
+}
+
+// The name of the GPU's file. A slash becomes '_', which no UUID has. Throws: invalid_argument.
 std::string file_name(const GpuUuid& gpu) {
-  constexpr size_t kMaxLength = 96;
-  std::string name = gpu.value;
-  bool good = name.size() <= kMaxLength && name.size() > 4 &&
-              (name.starts_with("GPU-") || name.starts_with("MIG-"));
-  const bool slashes = name.starts_with("MIG-GPU-");
-  for (char& c : name) {
-    const bool slash = c == '/' && slashes;
-    good = good && (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == ':' ||
-                    c == '.' || slash);
-    c = slash ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  if (!good) {
+  if (!is_uuid(gpu.value)) {
     throw Error(ErrorCode::invalid_argument,
                 cat("lease: expected a UUID as GPU-8f3c… or MIG-…, got '",
-                    printable(gpu.value.substr(0, kMaxLength)),
+                    printable(gpu.value.substr(0, kMaxUuid)),
                     "'; see `muster devices`"));
   }
+  std::string name = lower_case(gpu.value);
+  std::ranges::replace(name, '/', '_');
   return name;
+}
+
+off_t note_place(const Segment& segment) {
+  return kNotes + off_t{segment.first} * off_t{kLeaseNoteBytes};
 }
 
 void check_units(int units) {
@@ -126,15 +140,15 @@ void check_units(int units) {
               cat("lease: expected 1 to ", kWholeGpu, " units of a GPU, got ", units));
 }
 
-// What clears old files out of /tmp leaves the file alone: in older versions of systemd for its
-// mode, in newer ones also for the lock. Both hold as long as a rank has the lease, whatever became
-// of its launcher.
+// Programs that clear old files out of /tmp leave the file alone: older versions of systemd because
+// of its mode, newer ones also because of the lock. Both hold as long as a rank has the lease,
+// whatever became of its launcher.
 void keep_from_clearing(int file) {
   ::fchmod(file, kKeptFile);
   ::flock(file, LOCK_SH | LOCK_NB);
 }
 
-// Held while leases are taken or read, so that all of a job's are had at once and a reader sees
+// Held while leases are taken or read: a job gets all of its leases at once, and a reader sees
 // whole notes.
 class Taking {
  public:
@@ -152,8 +166,8 @@ class Taking {
       pause = std::min(2 * pause, std::chrono::microseconds(2000));
     }
   }
-  // Released by name and not only by closing: a process that another thread forked just now has it
-  // open too.
+  // The lock is released by name and not only by closing: a process that another thread forked just
+  // now has the file open too.
   ~Taking() {
     struct flock lock = lock_of(F_UNLCK, {0, 1});
     ::fcntl(file_.get(), F_OFD_SETLK, &lock);
@@ -172,7 +186,8 @@ LeaseFolder::LeaseFolder(LeaseOptions options)
       path_(options_.folder.empty() ? default_runtime_folder() : options_.folder),
       folder_(open_runtime_folder(path_, options_.create)) {}
 
-// Invalid when the file is absent and not to be made.
+// Returns an invalid descriptor when the file is absent and not to be made. Throws: io;
+// failed_precondition for what is no ordinary file.
 Fd LeaseFolder::open_file(const std::string& name, bool create) const {
   if (!folder_.valid())
     return {};
@@ -206,21 +221,23 @@ std::optional<Lease> LeaseFolder::inherited(const GpuUuid& gpu) const {
     return std::nullopt;
   }
   for (const std::string& word : split(options_.inherited, ',')) {
-    const auto fd = parse_int(word);
+    const auto number = parse_int(word);
+    if (!number || *number < 0 || *number > INT32_MAX)
+      continue;
+    const int fd = static_cast<int>(*number);
     struct stat info = {};
-    if (!fd || *fd < 0 || *fd > INT32_MAX || ::fstat(static_cast<int>(*fd), &info) != 0)
+    const bool is_open = ::fstat(fd, &info) == 0;
+    if (!is_open || info.st_dev != file.st_dev || info.st_ino != file.st_ino)
       continue;
-    if (info.st_dev != file.st_dev || info.st_ino != file.st_ino)
-      continue;
-    Fd copy(::fcntl(
-        static_cast<int>(*fd), F_DUPFD_CLOEXEC, 3));  // the same lock: it belongs to what is open
+    // The copy has the same lock, which belongs to the open file.
+    Fd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
     if (copy.valid())
       return Lease(gpu, std::move(copy), false);
   }
   return std::nullopt;
 }
 
-// Called with Taking held.
+// Returns nothing when there are not so many free units. The caller holds a Taking.
 std::optional<Lease> LeaseFolder::take(const GpuUuid& gpu, int units, const LeaseNote& note) const {
   if (auto ours = inherited(gpu))
     return ours;
@@ -234,13 +251,13 @@ std::optional<Lease> LeaseFolder::take(const GpuUuid& gpu, int units, const Leas
   for (const Segment& segment : *segments) {
     if (!try_lock(file.get(), segment, path_ + "/" + name))
       return std::nullopt;
-    const off_t at = kNotes + off_t{segment.first} * static_cast<off_t>(kLeaseNoteBytes);
     // A full disk is no reason to refuse: the lock is the lease.
-    [[maybe_unused]] const ssize_t written = ::pwrite(file.get(), bytes.data(), bytes.size(), at);
+    (void)!::pwrite(file.get(), bytes.data(), bytes.size(), note_place(segment));
   }
   return Lease(gpu, std::move(file), true);
 }
 
+// Who holds the GPU now. The caller holds a Taking.
 std::vector<LeaseHolder> LeaseFolder::read_holders(const GpuUuid& gpu) const {
   const Fd file = open_file(file_name(gpu), false);
   if (!file.valid())
@@ -249,13 +266,12 @@ std::vector<LeaseHolder> LeaseFolder::read_holders(const GpuUuid& gpu) const {
   for (const Segment& segment : held_segments(file.get())) {
     LeaseHolder holder{.units = segment.end - segment.first};
     std::string bytes(kLeaseNoteBytes, '\0');
-    const off_t at = kNotes + off_t{segment.first} * static_cast<off_t>(kLeaseNoteBytes);
-    if (::pread(file.get(), bytes.data(), bytes.size(), at) > 0)
+    if (::pread(file.get(), bytes.data(), bytes.size(), note_place(segment)) > 0)
       holder.note = lease_note_from_bytes(bytes);
     if (holder.note)
       holder.alive = lease_note_alive(*holder.note);
     // A lease that fills several gaps has left the same note in each.
-    const auto same = std::find_if(holders.begin(), holders.end(), [&](const LeaseHolder& other) {
+    const auto same = std::ranges::find_if(holders, [&](const LeaseHolder& other) {
       return holder.note && other.note == holder.note;
     });
     if (same == holders.end()) {
@@ -276,10 +292,10 @@ std::optional<Lease> LeaseFolder::try_take(const GpuUuid& gpu,
   return std::move(result.leases.front());
 }
 
+// The leases are taken in the order of the GPUs' UUIDs; if one is busy, those before it end with
+// `result.leases`.
 LeaseResult LeaseFolder::try_take_all(std::vector<LeaseWish> wishes, const LeaseNote& note) const {
-  std::sort(wishes.begin(), wishes.end(), [](const LeaseWish& a, const LeaseWish& b) {
-    return a.gpu < b.gpu;
-  });
+  std::ranges::sort(wishes, {}, &LeaseWish::gpu);
   for (size_t i = 0; i < wishes.size(); ++i) {
     check_units(wishes[i].units);
     if (i > 0 && file_name(wishes[i - 1].gpu) == file_name(wishes[i].gpu)) {

@@ -1,3 +1,5 @@
+// A note is JSON of a fixed size, padded with zeros, so that a new one covers all of an old one. It
+// is information for people only: nothing is decided by it but whether its process still runs.
 #include "muster/launch/lease_note.h"
 
 #include <unistd.h>
@@ -19,6 +21,7 @@ using nlohmann::json;
 constexpr const char* kSchema = "muster.lease/1";
 constexpr size_t kMaxText = 120;  // even when every byte is escaped as \u00xx, the note fits
 
+// A member of the note; `fallback` for one that is missing or of another type.
 template <class T>
 T member_or(const json& note, const char* key, T fallback) {
   const auto found = note.find(key);
@@ -81,18 +84,16 @@ std::string describe(const LeaseHolder& holder) {
   if (!holder.note)
     return text + "a job that left no note";
   const LeaseNote& note = *holder.note;
-  text += note.job.empty() ? std::string("a job") : cat("job ", printable(note.job));
-  text +=
-      cat(" (",
-          note.program.empty() ? std::string() : cat(printable(note.program), ", "),
-          "pid ",
-          note.pid,
-          holder.alive ? "" : ", which has ended; a process that it started still holds the lease",
-          ")");
+  text += note.job.empty() ? "a job (" : cat("job ", printable(note.job), " (");
+  if (!note.program.empty())
+    text += cat(printable(note.program), ", ");
+  text += cat("pid ", note.pid);
+  if (!holder.alive)
+    text += ", which has ended; a process that it started still holds the lease";
+  text += ")";
   const int64_t age = std::time(nullptr) - note.since_seconds;
-  if (note.since_seconds > 0 && age >= 1) {
+  if (note.since_seconds > 0 && age >= 1)
     text += cat(" since ", format_duration(std::chrono::seconds(age)));
-  }
   if (note.memory_bytes > 0)
     text += cat(", ", format_bytes(note.memory_bytes), " reserved");
   return text;

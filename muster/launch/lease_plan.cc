@@ -1,3 +1,6 @@
+// A plan and its leases are found together: the planner plans, all of the plan's GPUs are leased at
+// once, and GPUs that others hold are left out of the next plan. While there is none, Round runs
+// again and again until the wait is over.
 #include "muster/launch/lease_plan.h"
 
 #include <algorithm>
@@ -13,11 +16,14 @@ namespace muster {
 
 namespace {
 
+// The holder may have gone since.
 std::string held_by(const LeaseRefusal& refusal) {
+  if (refusal.holders.empty())
+    return "held a moment ago";
   std::vector<std::string> holders;
   for (const LeaseHolder& holder : refusal.holders)
     holders.push_back(describe(holder));
-  return holders.empty() ? std::string("held a moment ago") : cat("held by ", join(holders, "; "));
+  return cat("held by ", join(holders, "; "));
 }
 
 std::string busy_text(const BusyGpus& busy) {
@@ -32,8 +38,8 @@ Error still_busy(const BusyGpus& busy,
                  const LeasePlanOptions& options) {
   const std::string waited =
       options.wait ? cat(" after waiting ", format_duration(*options.wait)) : std::string();
-  // Its first line: below that stands a picture of where in --gpus it is, which has no place in a
-  // sentence.
+  // Only the first line of the planner's error fits a sentence: below it stands a picture of the
+  // place in --gpus.
   const std::string planner = planner_error.substr(0, planner_error.find('\n'));
   const std::string why = planner.empty() ? std::string() : cat(" (without them: ", planner, ")");
   return {
@@ -41,7 +47,8 @@ Error still_busy(const BusyGpus& busy,
       cat("lease: expected free GPUs, got ", busy_text(busy), waited, why, "; ", options.advice)};
 }
 
-// One round: a plan with its leases, or what stands in the way.
+// One try for a plan with its leases. When there is none, busy() and planner_error() say what
+// stands in the way.
 class Round {
  public:
   Round(const LeaseFolder& folder,
@@ -94,6 +101,7 @@ class Round {
 
 }  // namespace
 
+// The set has each GPU once, which several ranks may share.
 std::vector<LeaseWish> lease_wishes(const Plan& plan, int host_index) {
   std::vector<LeaseWish> wishes;
   if (plan.simulated)
@@ -140,8 +148,8 @@ LeasedPlan plan_with_leases(const LeaseFolder& folder,
                             const LeaseNote& note,
                             const LeasePlanOptions& options) {
   using std::chrono::milliseconds;
-  constexpr milliseconds kLongest =
-      std::chrono::hours(24 * 365 * 10);  // a deadline that the clock can hold
+  // The clock can hold no later deadline than some centuries from now.
+  constexpr milliseconds kLongest = std::chrono::hours(24 * 365 * 10);
   const Deadline deadline(std::min(options.wait.value_or(milliseconds(0)), kLongest));
   for (bool told = false;; told = true) {
     Round round(folder, make_plan, note, options.host_index);

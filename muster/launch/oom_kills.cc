@@ -1,3 +1,5 @@
+// The kernel counts its kills for a control group and names no process. So SIGKILLs that nobody
+// here sent are explained by it only if it has killed as many processes as there are such ranks.
 #include "muster/launch/oom_kills.h"
 
 #include <signal.h>
@@ -14,20 +16,19 @@ void OomKills::explain(std::vector<WorkerExit>& exits) const {
   const auto killed = [](const WorkerExit& exit) {
     return exit.signal == SIGKILL && exit.sent_signal == 0;
   };
-  const auto unexplained = std::count_if(exits.begin(), exits.end(), killed);
+  const auto unexplained = std::ranges::count_if(exits, killed);
   if (!before_ || unexplained == 0)
     return;
   const int64_t kills = count_().value_or(0) - *before_;
   if (kills < unexplained)
     return;
-  const auto limit = group_memory_limit();
-  const std::string cause =
-      cat("killed by SIGKILL: out of memory (the kernel ended ",
-          kills,
-          kills == 1 ? " process" : " processes",
-          " of this control group meanwhile",
-          limit ? cat(", whose limit is ", format_bytes(static_cast<uint64_t>(*limit))) : "",
-          ")");
+  std::string cause = cat("killed by SIGKILL: out of memory (the kernel ended ",
+                          kills,
+                          kills == 1 ? " process" : " processes",
+                          " of this control group meanwhile");
+  if (const auto limit = group_memory_limit())
+    cause += cat(", whose limit is ", format_bytes(*limit));
+  cause += ")";
   for (WorkerExit& exit : exits) {
     if (killed(exit))
       exit.cause = cause;

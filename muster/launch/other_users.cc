@@ -1,3 +1,6 @@
+// Leases keep jobs of muster apart. Programs that take no lease are seen by the driver's list of
+// the processes on each GPU: those of other users are named, as this job will share the GPU with
+// them.
 #include "muster/launch/other_users.h"
 
 #include <pwd.h>
@@ -30,7 +33,8 @@ std::string command_of(int pid) {
   }
 }
 
-// Nothing for a process of this user.
+// The process in words; nothing for a process of this user. A process of another container has no
+// entry in /proc here.
 std::optional<std::string> describe_other(const GpuProcess& process) {
   std::string who;
   struct stat info = {};
@@ -41,20 +45,17 @@ std::optional<std::string> describe_other(const GpuProcess& process) {
   } else {
     who = cat(command_of(process.pid), ", ", user_name(info.st_uid));
   }
-  const std::string memory = process.used_memory_bytes > 0
-                                 ? cat(", ", format_bytes(process.used_memory_bytes))
-                                 : std::string();
-  return cat("pid ", process.pid, " (", who, memory, ")");
+  if (process.used_memory_bytes > 0)
+    who += cat(", ", format_bytes(process.used_memory_bytes));
+  return cat("pid ", process.pid, " (", who, ")");
 }
 
+// Whether the list has the GPU or one of its MIG instances.
 bool is_wanted(const Gpu& gpu, const std::vector<GpuUuid>& wanted) {
   const auto in_list = [&](const GpuUuid& uuid) {
-    return std::find(wanted.begin(), wanted.end(), uuid) != wanted.end();
+    return std::ranges::find(wanted, uuid) != wanted.end();
   };
-  return in_list(gpu.uuid) ||
-         std::any_of(gpu.mig.begin(), gpu.mig.end(), [&](const MigInstance& mig) {
-           return in_list(mig.uuid);
-         });
+  return in_list(gpu.uuid) || std::ranges::any_of(gpu.mig, in_list, &MigInstance::uuid);
 }
 
 }  // namespace

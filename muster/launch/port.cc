@@ -1,3 +1,6 @@
+// A reservation is a bound socket that does not listen. It is bound without SO_REUSEADDR, so that
+// no second reservation gets the same port, and has it set afterwards: rank 0, which sets it too,
+// can then bind and listen while the launcher holds the port.
 #include "muster/launch/port.h"
 
 #include <arpa/inet.h>
@@ -17,20 +20,28 @@ namespace muster {
 
 namespace {
 
-// A socket bound to `port` on every address, IPv6 and IPv4; nothing with errno when the port is
-// taken.
+void set_option(const Fd& socket, int level, int name, int value) {
+  ::setsockopt(socket.get(), level, name, &value, sizeof(value));
+}
+
+// Whether the socket is bound now; errno says why not.
+template <class Address>
+bool is_bound_to(const Fd& socket, const Address& address) {
+  return ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+}
+
+// A socket bound to `port` on every address, IPv6 and IPv4. Returns an invalid descriptor, with
+// errno set, when the port is taken.
 Fd bind_everywhere(int port, bool reuse) {
   Fd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int on = 1;
-  const int off = 0;
   if (fd.valid()) {
-    ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
     if (reuse)
-      ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+      set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
     sockaddr_in6 address = {};
     address.sin6_family = AF_INET6;
-    address.sin6_port = htons(static_cast<uint16_t>(port));
-    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0)
+    address.sin6_port = htons(port);
+    if (is_bound_to(fd, address))
       return fd;
     if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT)
       return {};
@@ -39,11 +50,11 @@ Fd bind_everywhere(int port, bool reuse) {
   if (!fd.valid())
     return {};
   if (reuse)
-    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
+  address.sin_port = htons(port);
+  if (!is_bound_to(fd, address))
     return {};
   return fd;
 }
@@ -53,13 +64,13 @@ int bound_port(int fd) {
   socklen_t size = sizeof(address);
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
     fail_errno("getsockname", errno);
-  return ntohs(address.ss_family == AF_INET6
-                   ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
-                   : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+  if (address.ss_family == AF_INET6)
+    return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
-// True when only the remains of closed connections keep the port: they do not stop who sets
-// SO_REUSEADDR.
+// Whether only the remains of closed connections keep the port: they do not stop a program that
+// sets SO_REUSEADDR.
 bool only_old_connections(int port) {
   bool any = false;
   for (const TcpEntry& entry : tcp_table().value_or(std::vector<TcpEntry>())) {
@@ -71,12 +82,14 @@ bool only_old_connections(int port) {
 }
 
 Error port_taken(int port) {
-  const std::string holder = port_holder(port);
+  std::string holder = port_holder(port);
+  if (holder.empty())
+    holder = "another program";
   return {ErrorCode::unavailable,
           cat("--master-port: expected a free port, got ",
               port,
-              ", which is in use",
-              holder.empty() ? std::string(" by another program") : cat(" by ", holder),
+              ", which is in use by ",
+              holder,
               "; end it, give another port, or give none to have a free one chosen")};
 }
 
@@ -87,8 +100,8 @@ PortReservation::PortReservation(int port) {
     throw Error(ErrorCode::invalid_argument,
                 cat("--master-port: expected a port from 1 to 65535, got ", port));
   }
-  // Without SO_REUSEADDR first: with it, the bind would share the port with another job's
-  // reservation.
+  // The first try is without SO_REUSEADDR: with it, the bind would share the port with another
+  // job's reservation.
   socket_ = bind_everywhere(port, false);
   if (!socket_.valid()) {
     if (errno == EACCES) {
@@ -104,8 +117,7 @@ PortReservation::PortReservation(int port) {
     if (!socket_.valid())
       throw port_taken(port);
   }
-  const int on = 1;
-  ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  set_option(socket_, SOL_SOCKET, SO_REUSEADDR, 1);
   port_ = bound_port(socket_.get());
 }
 
@@ -117,6 +129,7 @@ std::string port_holder(int port) {
   return {};
 }
 
+// An address belongs to this host if a socket can be bound to it.
 void check_master_address(const std::string& address) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;

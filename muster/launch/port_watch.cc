@@ -1,3 +1,6 @@
+// A look asks the kernel for the listeners on the port, and each listener's user decides: one of
+// the job's users ends the watch if it has the whole port, and a stranger ends the job. As long as
+// nobody listens, a timer asks again.
 #include "muster/launch/port_watch.h"
 
 #include <pwd.h>
@@ -17,11 +20,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A look is some ten microseconds. The pause grows with the time that has gone: ranks that do not
-// listen in the first second import their libraries first, or never will.
+// A look takes some ten microseconds. The pause grows with the time that has gone: ranks that do
+// not listen in the first second import their libraries first, or never will.
 constexpr milliseconds kFirstPause{4};
 constexpr milliseconds kLongestPause{250};
-constexpr int kPartOfTime = 16;
+constexpr int kPartOfTime = 16;  // the pause is this part of the time since the watch began
 
 // A rank may run as another user (sudo, a container's entry point), and so may what it starts. One
 // that a daemon has started for it (docker run --network host) is root's and no descendant; and
@@ -38,12 +41,13 @@ std::string user_text(uint32_t uid) {
 }
 
 std::string stranger_text(int port, const TcpListener& stranger) {
-  const std::string process =
-      process_with_socket(stranger.inode);  // of other users' only root sees it
+  std::string process = process_with_socket(stranger.inode);
+  if (process.empty())
+    process = "a process";  // only root sees those of other users
   return cat("MASTER_PORT ",
              port,
              ": expected a rank of this job to listen there, got ",
-             process.empty() ? "a process" : process,
+             process,
              " of ",
              user_text(stranger.uid),
              "; what ranks have sent there may have reached it: start again, with another "
@@ -81,10 +85,8 @@ void PortWatch::look() {
     stop();
     return on_stranger_(text);
   }
-  // On one address alone, another is still free for others.
-  if (std::any_of(found->begin(), found->end(), [](const auto& listener) {
-        return listener.has_whole_port;
-      })) {
+  // Where this job listens on one address alone, another is still free for others.
+  if (std::ranges::any_of(*found, &TcpListener::has_whole_port)) {
     log(LogLevel::debug, cat("MASTER_PORT ", port_, ": this job listens there; watched no more"));
     return stop();
   }

@@ -1,3 +1,5 @@
+// The ranks get the store's secret as a descriptor of memory: it stands in no file, and in nobody's
+// environment.
 #include "muster/launch/rank_rendezvous.h"
 
 #include "muster/store/open_store.h"

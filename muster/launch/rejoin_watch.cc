@@ -1,3 +1,5 @@
+// Each awaited slot has a deadline. A timer asks several times a second who has come; a slot whose
+// time is over is killed, unless its process is saving a checkpoint, which gives it more time.
 #include "muster/launch/rejoin_watch.h"
 
 #include <signal.h>
@@ -43,7 +45,8 @@ void RejoinWatch::look() {
   timer_ = processes_.loop().call_at(Clock::now() + kAskEvery, [this] { look(); });
 }
 
-// A save ends by itself, and what it has written by then would be lost.
+// Processes that save are not ended: a save ends by itself, and what it has written by then would
+// be lost.
 bool RejoinWatch::wait_for(int slot, Awaited& awaited) {
   const auto now = Clock::now();
   if (now < awaited.until - limit_ / 2)

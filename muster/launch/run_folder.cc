@@ -1,3 +1,6 @@
+// A run's folder lies in runs/ unless the user names one, and the link runs/latest names the
+// newest. Jobs may begin and end at the same time, so the link changes in one step, under a lock
+// where the file system has locks.
 #include "muster/launch/run_folder.h"
 
 #include <fcntl.h>
@@ -29,6 +32,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRunsFolder = "runs";
 constexpr const char* kLatest = "latest";
+// What the launcher itself puts into a folder. The activity of ranks is of use only beside results.
 constexpr const char* kLaunchersOwn[] = {
     "plan.json", "run.json", "activity", "breakdown.json", kFolderLock};
 
@@ -39,8 +43,8 @@ bool lies_in_runs(const fs::path& run_dir) {
   return !error && fs::equivalent(run_dir.parent_path(), runs, error);
 }
 
-// One at a time changes the link. Without a lock the change is still one step: a file system that
-// has none, or somebody who keeps it, holds up no job.
+// Lets one launcher at a time change the link. Without the lock the change is still one step, so a
+// file system that has no locks, or a process that keeps it, holds up no job.
 Fd lock_runs(const fs::path& runs) {
   constexpr std::chrono::seconds kPatience{1};
   Fd fd(::open(runs.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -56,7 +60,7 @@ Fd lock_runs(const fs::path& runs) {
   return fd;
 }
 
-// The run's name as the link's text, so that the folder can be moved or mounted elsewhere.
+// The link's text is the run's name alone, so that the folder can be moved or mounted elsewhere.
 void replace_latest(const fs::path& runs, const fs::path& name) {
   std::error_code error;
   const fs::path latest = runs / kLatest;
@@ -73,7 +77,7 @@ void replace_latest(const fs::path& runs, const fs::path& name) {
   ::unlink(aside.c_str());
 }
 
-// The folder that changed last.
+// The name of the folder that changed last; nothing when there is none.
 std::optional<fs::path> newest_run(const fs::path& runs) {
   std::optional<fs::path> newest;
   fs::file_time_type changed;
@@ -92,18 +96,13 @@ std::optional<fs::path> newest_run(const fs::path& runs) {
   return newest;
 }
 
-bool is_the_launchers_own(const fs::path& name) {
-  return std::find(std::begin(kLaunchersOwn), std::end(kLaunchersOwn), name) !=
-         std::end(kLaunchersOwn);
-}
-
-// Nothing but what the launcher itself has put there, and what the ranks did (activity), which is
-// of use beside results.
+// Whether the folder holds nothing but kLaunchersOwn.
 bool holds_no_results(const fs::path& run_dir) {
   std::error_code error;
   for (fs::directory_iterator entry(run_dir, error), end; !error && entry != end;
        entry.increment(error)) {
-    if (!is_the_launchers_own(entry->path().filename()))
+    const std::string name = entry->path().filename().string();
+    if (std::ranges::find(kLaunchersOwn, name) == std::end(kLaunchersOwn))
       return false;
   }
   return !error;
@@ -143,7 +142,8 @@ bool make_run_folder(const std::string& run_dir) {
 
 void link_latest(const std::string& run_dir) {
   const fs::path folder = run_dir;
-  if (!get_env("MUSTER_RUN_DIR").value_or("").empty() || !lies_in_runs(folder))
+  const bool is_within_run = get_env("MUSTER_RUN_DIR").has_value();
+  if (is_within_run || !lies_in_runs(folder))
     return;
   const Fd lock = lock_runs(folder.parent_path());
   replace_latest(folder.parent_path(), folder.filename());
@@ -180,7 +180,7 @@ void move_earlier_logs(const std::string& log_dir) {
                   "; give another folder with --run-dir or --log-dir"));
 }
 
-// The launchers of other hosts may remove the folder meanwhile.
+// The launchers of other hosts may remove the folder meanwhile; the answer is then false.
 bool holds_only(const std::string& folder, const std::string& name) {
   std::error_code is_gone;
   int others = 0;
