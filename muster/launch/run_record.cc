@@ -1,5 +1,9 @@
+// run.json of a run's folder. Members that another version wrote are read where they are there and
+// have their empty values otherwise; only the schema, the launches and their attempts must be
+// there.
 #include "muster/launch/run_record.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
@@ -39,12 +43,16 @@ RecordJson attempt_json(const AttemptRecord& attempt) {
           {"exits", std::move(exits)}};
 }
 
+// The newest `most` as an array. What is older is left out, so that the file stays small.
+template <class T>
+RecordJson newest_json(const std::vector<T>& all, size_t most, RecordJson (*to_json)(const T&)) {
+  RecordJson array = RecordJson::array();
+  for (size_t i = all.size() - std::min(all.size(), most); i < all.size(); ++i)
+    array.push_back(to_json(all[i]));
+  return array;
+}
+
 RecordJson launch_json(const LaunchRecord& launch) {
-  RecordJson attempts = RecordJson::array();
-  const size_t first =
-      launch.attempts.size() > kMostAttempts ? launch.attempts.size() - kMostAttempts : 0;
-  for (size_t i = first; i < launch.attempts.size(); ++i)
-    attempts.push_back(attempt_json(launch.attempts[i]));
   return {{"run_id", launch.run_id},
           {"argv", launch.argv},
           {"more_argvs", launch.more_argvs},
@@ -60,7 +68,7 @@ RecordJson launch_json(const LaunchRecord& launch) {
           {"ended", time_json(launch.ended)},
           {"exit_code", launch.ended ? RecordJson(launch.exit_code) : RecordJson(nullptr)},
           {"outcome", launch.outcome},
-          {"attempts", std::move(attempts)}};
+          {"attempts", newest_json(launch.attempts, kMostAttempts, attempt_json)}};
 }
 
 AttemptRecord attempt_from(const RecordJson& json) {
@@ -105,27 +113,26 @@ RunRecord record_from(const RecordJson& json, const std::string& source) {
   RunRecord record;
   for (const RecordJson& launch : json.at("launches"))
     record.launches.push_back(launch_from(launch));
-  if (const auto machine = json.find("machine"); machine != json.end() && machine->is_object())
-    record.machine = inventory_from_json(machine->dump(), source);
+  const RecordJson machine = json.value("machine", RecordJson());
+  if (machine.is_object())
+    record.machine = inventory_from_json(machine.dump(), source);
   return record;
 }
 
 }  // namespace
 
 std::string run_record_to_json(const RunRecord& record) {
-  RecordJson launches = RecordJson::array();
-  const size_t first =
-      record.launches.size() > kMostLaunches ? record.launches.size() - kMostLaunches : 0;
-  for (size_t i = first; i < record.launches.size(); ++i)
-    launches.push_back(launch_json(record.launches[i]));
+  RecordJson machine;
+  if (record.machine)
+    machine = RecordJson::parse(inventory_to_json(*record.machine));
   const RecordJson document = {
       {"schema", kRunSchema},
-      {"launches", std::move(launches)},
-      {"machine",
-       record.machine ? RecordJson::parse(inventory_to_json(*record.machine)) : RecordJson()}};
+      {"launches", newest_json(record.launches, kMostLaunches, launch_json)},
+      {"machine", std::move(machine)}};
   return document.dump(1, ' ', false, RecordJson::error_handler_t::replace) + "\n";
 }
 
+// Whatever is wrong with the text, the error says what was expected and from where.
 RunRecord run_record_from_json(const std::string& text, const std::string& source) {
   std::string got = "JSON of more than 64 levels";
   if (!nests_too_deep(text)) {

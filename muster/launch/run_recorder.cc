@@ -1,3 +1,6 @@
+// The record is written anew, as a whole, at the beginning of each attempt and at the end: the
+// folder always has a file that can be read. Stacks get their source lines only at the end, as that
+// may take seconds which a restart must not wait for.
 #include "muster/launch/run_recorder.h"
 
 #include <unistd.h>
@@ -20,13 +23,14 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::seconds kMostOfSourceLines{5};  // of jobs that have crashed often
+// Jobs that have crashed often have many stacks.
+constexpr std::chrono::seconds kMostOfSourceLines{5};
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// The folder's record, to go on with. One that cannot be read is another program's, and is
+// The folder's record, to go on with. A record that cannot be read is another program's, and is
 // replaced.
 RunRecord earlier_record(const std::string& run_dir) {
   try {
@@ -37,6 +41,7 @@ RunRecord earlier_record(const std::string& run_dir) {
   }
 }
 
+// Whether another host of this job has begun the launch. "none" is the id of many jobs.
 bool is_this_job(const LaunchRecord& launch, const JobFacts& job) {
   return !launch.ended && launch.run_id == job.run_id && job.run_id != "none";
 }
@@ -66,11 +71,10 @@ RunRecorder::RunRecorder(const LaunchOptions& options,
   if (!record_.launches.empty() && is_this_job(launch(), job))
     return;
   std::error_code error;
+  const std::string own_folder = std::filesystem::current_path(error).string();
   LaunchRecord launch{.run_id = job.run_id,
                       .argv = options.argv,
-                      .work_dir = options.work_dir.empty()
-                                      ? std::filesystem::current_path(error).string()
-                                      : options.work_dir,
+                      .work_dir = options.work_dir.empty() ? own_folder : options.work_dir,
                       .host = host,
                       .muster_version = version(),
                       .pid = ::getpid(),
@@ -103,22 +107,23 @@ void RunRecorder::end_attempt(const std::vector<WorkerExit>& exits, const std::s
     attempt.fault = fault;
   attempt.exits = exits;
   const WorkerExit* const first = first_failure(attempt.exits);
-  for (WorkerExit& exit :
-       attempt.exits) {  // the logs have the others, and failure.json the last attempt's
+  // The logs have what the others said, and failure.json the last attempt's.
+  for (WorkerExit& exit : attempt.exits) {
     exit.last_lines.clear();
     exit.stack = &exit == first ? shown_stack(exit.stack) : "";
   }
 }
 
-// Those of ranks that were replaced: until now the others were not to wait for it. Of this host's
-// alone, whose files may be others than another's.
+// The stacks of ranks that were replaced are without them until now, as the others were not to
+// wait. The program's files of another host may be others, so only the stacks of this host's ranks
+// count.
 void RunRecorder::name_source_lines() {
   const auto end = std::chrono::steady_clock::now() + kMostOfSourceLines;
   for (auto attempt = launch().attempts.rbegin(); attempt != launch().attempts.rend(); ++attempt) {
     for (WorkerExit& exit : attempt->exits) {
-      if (exit.stack.empty() || exit.host != host_ || std::chrono::steady_clock::now() >= end)
-        continue;
-      exit.stack = with_source_lines(exit.stack, exit.at);
+      const bool is_ours = exit.host == host_ && !exit.stack.empty();
+      if (is_ours && std::chrono::steady_clock::now() < end)
+        exit.stack = with_source_lines(exit.stack, exit.at);
     }
   }
   write();
@@ -142,7 +147,8 @@ int RunRecorder::finish(int exit_code, const char* outcome) {
   return exit_code;
 }
 
-// As the ranks of the last attempt have it in their activity files, of which some are enough.
+// Takes over what the ranks of the last attempt told in their activity files of LibTorch, the
+// backend and the devices. Some files are enough.
 void RunRecorder::take_software() {
   if (launch().attempts.empty())
     return;
@@ -159,7 +165,7 @@ void RunRecorder::take_software() {
       launch().libtorch = view.libtorch;
       launch().backend = view.backend;
       auto& names = launch().device_names;
-      if (std::find(names.begin(), names.end(), view.device_name) == names.end())
+      if (std::ranges::find(names, view.device_name) == names.end())
         names.push_back(view.device_name);
     } catch (const Error&) {
       // The rank has told nothing then.

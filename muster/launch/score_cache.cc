@@ -1,3 +1,6 @@
+// Scores are kept by device: by UUID, and by host where a device has no id that is unique in the
+// world. A score counts only while driver or cores are as they were when it was measured. Devices
+// of one model share the mean of their scores, as the differences between them are noise.
 #include "muster/launch/score_cache.h"
 
 #include <fcntl.h>
@@ -6,11 +9,11 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
@@ -22,10 +25,11 @@ namespace muster {
 namespace {
 
 constexpr const char* kScoresSchema = "muster.scores/1";
-constexpr double kNoise = 0.05;
+constexpr double kNoise = 0.05;  // scores of one model that differ by no more are the same
 constexpr const char* kCpu = "cpu";
 constexpr std::chrono::seconds kPatience{10};
 
+// Throws: invalid_argument that names the member which is wrong.
 MeasuredScore entry_from(JsonObject entry) {
   MeasuredScore score{.device = entry.text("device"),
                       .host = entry.text("host"),
@@ -42,7 +46,7 @@ MeasuredScore entry_from(JsonObject entry) {
   return score;
 }
 
-// By model: the mean of all scores when they are close to each other.
+// The mean score of each model whose scores are close to each other.
 std::map<std::string, double> means_of_models(
     const std::vector<std::pair<std::string, double>>& scores) {
   struct Sum {
@@ -65,7 +69,7 @@ std::map<std::string, double> means_of_models(
   return means;
 }
 
-// What has no id of its own in the world.
+// Whether the device has no id that is unique in the world.
 bool belongs_to_host(const std::string& device) {
   return device == kCpu || device.starts_with(kNoUniqueId);
 }
@@ -94,11 +98,11 @@ std::string score_text(const std::vector<MeasuredScore>& scores) {
 }  // namespace
 
 std::string default_score_cache() {
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/') {
-    return cat(cache, "/muster/scores.json");
-  }
-  const char* home = std::getenv("HOME");
-  return home == nullptr || *home != '/' ? "" : cat(home, "/.cache/muster/scores.json");
+  const std::string cache = get_env("XDG_CACHE_HOME").value_or("");
+  if (cache.starts_with('/'))
+    return cache + "/muster/scores.json";
+  const std::string home = get_env("HOME").value_or("");
+  return home.starts_with('/') ? home + "/.cache/muster/scores.json" : "";
 }
 
 std::vector<MeasuredScore> read_score_cache(const std::string& path) {
@@ -117,7 +121,7 @@ std::vector<MeasuredScore> read_score_cache(const std::string& path) {
 }
 
 void add_to_score_cache(const std::string& path, const MeasuredScore& score) {
-  std::error_code ignored;  // what could not be made, opening says
+  std::error_code ignored;  // a folder that could not be made is an error of opening
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   const std::string lock_path = path + ".lock";
   const Fd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -131,23 +135,25 @@ void add_to_score_cache(const std::string& path, const MeasuredScore& score) {
 }
 
 std::string cpu_slot_model(const Host& host) {
-  return cat(
-      std::max(1, host.num_cores / std::max(1, host.cpu_slots)), " of ", host.num_cores, " cores");
+  const int cores_of_slot = host.num_cores / std::max(1, host.cpu_slots);
+  return cat(std::max(1, cores_of_slot), " of ", host.num_cores, " cores");
 }
 
 const MeasuredScore* find_measured(const std::vector<MeasuredScore>& measured,
                                    const Host& host,
                                    const std::string& device,
                                    const std::string& dtype) {
-  for (const MeasuredScore& score : measured) {
+  const auto is_it = [&](const MeasuredScore& score) {
     if (score.device != device || score.dtype != dtype)
-      continue;
+      return false;
     if (belongs_to_host(device) && score.host != host.name)
-      continue;
-    if (device == kCpu ? score.model == cpu_slot_model(host) : score.driver == host.driver_version)
-      return &score;
-  }
-  return nullptr;
+      return false;
+    if (device == kCpu)
+      return score.model == cpu_slot_model(host);
+    return score.driver == host.driver_version;
+  };
+  const auto found = std::ranges::find_if(measured, is_it);
+  return found == measured.end() ? nullptr : &*found;
 }
 
 Scores measured_scores(const std::vector<MeasuredScore>& measured, const Inventory& inventory) {
@@ -196,12 +202,11 @@ bool cover_all(const Scores& scores, const Inventory& inventory, bool cpus) {
       return true;
     if (!gpu.mig_enabled)
       return has(gpu.uuid);
-    return std::all_of(
-        gpu.mig.begin(), gpu.mig.end(), [&](const MigInstance& mig) { return has(mig.uuid); });
+    return std::ranges::all_of(gpu.mig, has, &MigInstance::uuid);
   };
-  return std::all_of(inventory.hosts.begin(), inventory.hosts.end(), [&](const Host& host) {
-    return std::all_of(host.gpus.begin(), host.gpus.end(), covered) &&
-           (!cpus || scores.contains(cat(host.name, ":", kCpu)));
+  return std::ranges::all_of(inventory.hosts, [&](const Host& host) {
+    const bool has_cpu = scores.contains(cat(host.name, ":", kCpu));
+    return std::ranges::all_of(host.gpus, covered) && (has_cpu || !cpus);
   });
 }
 

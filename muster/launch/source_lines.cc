@@ -1,3 +1,6 @@
+// A rank's stack has modules and offsets; addr2line turns them into functions and lines, once for
+// each module. What is not the program's is made shorter: calls of the C++ library on the way to a
+// function are left out, and calls in a row within LibTorch or muster are counted.
 #include "muster/launch/source_lines.h"
 
 #include <cxxabi.h>
@@ -20,8 +23,8 @@ namespace muster {
 
 namespace {
 
-constexpr size_t kShownOfFolded =
-    2;  // of calls in a row: the first, and the one that the program made
+// Of calls in a row these are shown: the first, and the one that the program made.
+constexpr size_t kShownOfFolded = 2;
 
 struct Frame {
   std::string number;
@@ -38,33 +41,48 @@ std::string plain_function(const std::string& symbol) {
   return status == 0 ? name.get() : symbol;
 }
 
-// What a stack says is a rank's words, and goes to addr2line's command line.
+// A stack is a rank's words, and parts of it go to addr2line's command line.
 bool is_offset(std::string_view text) {
   return text.size() > 2 && text.size() <= 18 && text.starts_with("0x") &&
          text.find_first_not_of("0123456789abcdef", 2) == std::string_view::npos;
 }
 
+// "  #3 /opt/libfoo.so(+0x1a2b) _Zfoo"; nothing for a line that is no frame.
 std::optional<Frame> parse_frame(const std::string& text) {
-  const size_t hash = text.find_first_not_of(' ');
   const size_t open = text.find("(+0x");
   const size_t close = text.find(')', open == std::string::npos ? 0 : open);
-  if (hash == std::string::npos || text[hash] != '#' || open == std::string::npos ||
-      close == std::string::npos)
+  if (!trim(text).starts_with('#') || open == std::string::npos || close == std::string::npos)
     return std::nullopt;
+  const size_t hash = text.find('#');
   const size_t blank = text.find(' ', hash);
-  if (blank > open || !is_offset(std::string_view(text).substr(open + 2, close - open - 2)))
+  const std::string offset = text.substr(open + 2, close - open - 2);
+  if (blank > open || !is_offset(offset))
     return std::nullopt;
-  return Frame{
-      .number = text.substr(hash, blank - hash),
-      .module = text.substr(blank + 1, open - blank - 1),
-      .offset = text.substr(open + 2, close - open - 2),
-      .function = plain_function(std::string(trim(std::string_view(text).substr(close + 1)))),
-      .line = {}};
+  return Frame{.number = text.substr(hash, blank - hash),
+               .module = text.substr(blank + 1, open - blank - 1),
+               .offset = offset,
+               .function = plain_function(std::string(trim(text.substr(close + 1)))),
+               .line = {}};
 }
 
-// What addr2line says is two lines an address, of which "??" means that it does not know.
+// Takes what addr2line says of one address. "??" means that it does not know. The nearest symbol of
+// a stripped library may be far away, so a function without a line counts only if
+// `has_all_symbols`.
+void take_answer(Frame& frame,
+                 const std::string& function,
+                 const std::string& place,
+                 bool has_all_symbols) {
+  const std::string line = place.substr(0, place.find(" ("));
+  const bool knows_line = !line.starts_with("?") && !line.starts_with(":") && !line.ends_with("?");
+  if (knows_line)
+    frame.line = line;
+  const bool is_only_source = frame.function.empty() && has_all_symbols;
+  if (!function.starts_with("?") && (knows_line || is_only_source))
+    frame.function = function;
+}
+
+// Asks addr2line for the frames of one module; it answers two lines for each.
 void find_lines(const std::string& module, const std::vector<Frame*>& frames) {
-  // A stripped library's nearest symbol may be far away.
   const bool has_all_symbols = !module.starts_with("/lib") && !module.starts_with("/usr/lib");
   std::string command = cat("timeout 5 addr2line -Cfe ", shell_quoted(module));
   for (const Frame* frame : frames)
@@ -75,17 +93,11 @@ void find_lines(const std::string& module, const std::vector<Frame*>& frames) {
   } catch (const Error&) {
     return;  // no addr2line here, or no such file any more: module and offset stay
   }
-  for (size_t i = 0; i < frames.size() && 2 * i + 1 < said.size(); ++i) {
-    const std::string line = said[2 * i + 1].substr(0, said[2 * i + 1].find(" ("));
-    const bool known = !line.starts_with("?") && !line.starts_with(":") && !line.ends_with("?");
-    if (known)
-      frames[i]->line = line;
-    if ((known || (frames[i]->function.empty() && has_all_symbols)) &&
-        !said[2 * i].starts_with("?"))
-      frames[i]->function = said[2 * i];
-  }
+  for (size_t i = 0; i < frames.size() && 2 * i + 1 < said.size(); ++i)
+    take_answer(*frames[i], said[2 * i], said[2 * i + 1], has_all_symbols);
 }
 
+// A module that was built anew since has other offsets.
 bool has_changed_since(const std::string& module, std::chrono::system_clock::time_point taken) {
   struct stat info = {};
   return ::stat(module.c_str(), &info) == 0 &&
@@ -100,17 +112,15 @@ std::string shorter(std::string function) {
   return function;
 }
 
-// The C++ library's way to what a std::function or a thread holds, which nobody wrote.
+// Whether the frame is the C++ library's way to what a std::function or a thread holds.
 bool is_detour(const Frame& frame) {
-  for (const char* part : {"std::__invoke_impl<",
-                           "::type std::__invoke",
-                           "std::_Function_handler<",
-                           "std::thread::_Invoker<",
-                           "std::thread::_State_impl<"}) {
-    if (frame.function.find(part) != std::string::npos)
-      return true;
-  }
-  return false;
+  constexpr const char* kParts[] = {"std::__invoke_impl<",
+                                    "::type std::__invoke",
+                                    "std::_Function_handler<",
+                                    "std::thread::_Invoker<",
+                                    "std::thread::_State_impl<"};
+  return std::ranges::any_of(
+      kParts, [&](const char* part) { return frame.function.find(part) != std::string::npos; });
 }
 
 std::string file_of(const Frame& frame) {
@@ -126,13 +136,22 @@ bool is_musters(const Frame& frame) {
   return file_of(frame).starts_with("libmuster") || frame.function.starts_with("muster::");
 }
 
-// Whose calls in a row are counted only; empty: they are the program's.
+// The library whose calls in a row are counted only; empty: the call is the program's.
 std::string folded_into(const std::optional<Frame>& frame) {
   if (!frame)
     return "";
   if (is_libtorchs(*frame))
     return "LibTorch";
   return is_musters(*frame) ? "muster" : "";
+}
+
+// The end of the calls in a row that fold into the same library as frame `first` does.
+size_t end_of_folded(const std::vector<std::optional<Frame>>& frames, size_t first) {
+  const std::string whose = folded_into(frames[first]);
+  size_t end = first;
+  while (!whose.empty() && end < frames.size() && folded_into(frames[end]) == whose)
+    ++end;
+  return end;
 }
 
 std::string to_text(const Frame& frame) {
@@ -142,15 +161,9 @@ std::string to_text(const Frame& frame) {
   return cat("  ", frame.number, " ", function, " (", file_of(frame), "+", frame.offset, ")");
 }
 
-}  // namespace
-
-std::string with_source_lines(const std::string& stack,
-                              std::chrono::system_clock::time_point taken) {
-  const std::vector<std::string> lines = split(stack, '\n');
-  std::vector<std::optional<Frame>> frames;
-  frames.reserve(lines.size());
-  for (const std::string& line : lines)
-    frames.push_back(parse_frame(line));
+// Completes the frames. Of a module that has changed since `taken` nothing is known: its frames go.
+void find_lines(std::vector<std::optional<Frame>>& frames,
+                std::chrono::system_clock::time_point taken) {
   std::map<std::string, std::vector<Frame*>> by_module;
   for (auto& frame : frames) {
     if (!frame || !frame->module.starts_with("/"))
@@ -163,25 +176,35 @@ std::string with_source_lines(const std::string& stack,
   }
   for (const auto& [module, of_module] : by_module)
     find_lines(module, of_module);
+}
 
+}  // namespace
+
+std::string with_source_lines(const std::string& stack,
+                              std::chrono::system_clock::time_point taken) {
+  const std::vector<std::string> lines = split(stack, '\n');
+  std::vector<std::optional<Frame>> frames;
+  frames.reserve(lines.size());
+  for (const std::string& line : lines)
+    frames.push_back(parse_frame(line));
+  find_lines(frames, taken);
   std::vector<std::string> text;
   for (size_t i = 0; i < lines.size(); ++i) {
     if (frames[i] && is_detour(*frames[i]))
       continue;
-    const std::string whose = folded_into(frames[i]);
-    size_t end = i;
-    while (!whose.empty() && end < frames.size() && folded_into(frames[end]) == whose)
-      ++end;
     text.push_back(frames[i] ? to_text(*frames[i]) : lines[i]);
+    const size_t end = end_of_folded(frames, i);
     if (end - i <= kShownOfFolded + 1)
       continue;
-    text.push_back(cat("     … ", end - i - kShownOfFolded, " calls in ", whose));
+    const size_t folded = end - i - kShownOfFolded;
+    text.push_back(cat("     … ", folded, " calls in ", folded_into(frames[i])));
     text.push_back(to_text(*frames[end - 1]));
     i = end - 1;
   }
   return join(text, "\n");
 }
 
+// A call in Python is a line "File …, line …, in …" and perhaps, further to the right, its source.
 std::vector<std::string> with_musters_calls_folded(const std::vector<std::string>& lines) {
   constexpr std::string_view kOwnFile = "/muster/__init__.py\", line ";
   std::vector<std::string> text;
@@ -205,7 +228,7 @@ std::vector<std::string> with_musters_calls_folded(const std::vector<std::string
   return text;
 }
 
-// Its handler wrote the same lines to standard error, where they are not wanted twice.
+// The rank's handler wrote the same lines to standard error, where they are not wanted twice.
 void take_signal_stack(WorkerExit& exit, std::vector<std::string>& lines) {
   std::vector<std::string> said = std::exchange(exit.facts.said, {});
   if (exit.signal == 0 || exit.facts.signal != signal_name(exit.signal) || said.empty())
@@ -217,7 +240,7 @@ void take_signal_stack(WorkerExit& exit, std::vector<std::string>& lines) {
   exit.stack = join(said, "\n");
 }
 
-// The C++ library's words.
+// The C++ library writes the type of the exception, and what() in the next line.
 void take_uncaught_exception(WorkerExit& exit, const std::vector<std::string>& lines) {
   constexpr std::string_view kThrown = "terminate called after throwing an instance of '";
   if (exit.signal == 0)
@@ -231,14 +254,14 @@ void take_uncaught_exception(WorkerExit& exit, const std::vector<std::string>& l
   }
 }
 
-// The words of Python's faulthandler.
+// Python's faulthandler writes the fault, and a stack for each thread; the current thread's is
+// taken.
 void take_python_fault(WorkerExit& exit, const std::vector<std::string>& lines) {
   constexpr std::string_view kFault = "Fatal Python error: ";
   if (exit.signal == 0 || !exit.stack.empty())
     return;
-  const auto fault = std::find_if(lines.begin(), lines.end(), [&](const std::string& line) {
-    return line.starts_with(kFault);
-  });
+  const auto fault = std::ranges::find_if(
+      lines, [&](const std::string& line) { return line.starts_with(kFault); });
   const auto thread = std::find_if(fault, lines.end(), [](const std::string& line) {
     return line.starts_with("Current thread 0x") &&
            line.find("(most recent call first)") != std::string::npos;

@@ -1,7 +1,10 @@
+// A row a rank, the slowest first, by the time of a step that the rank spent on its own work.
 #include "muster/launch/straggler_table.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdio>
+#include <functional>
 
 #include "muster/base/strings.h"
 #include "muster/draw/text_table.h"
@@ -10,22 +13,22 @@ namespace muster {
 
 namespace {
 
-constexpr double kWorthATable = 5e-5;  // seconds: what is less is 0.00 ms
+constexpr double kWorthATable = 5e-5;  // seconds; less is shown as 0.00 ms
 
-// Three digits that count, or so.
+// A time with about three significant digits.
 std::string step_time_text(double seconds) {
-  char text[32];
-  const char* const form = seconds < 0.01 ? "%.2f ms" : seconds < 0.1 ? "%.1f ms" : "%.0f ms";
-  if (seconds >= 1)
-    std::snprintf(text, sizeof(text), "%.2f s", seconds);
+  if (seconds < 0.01)
+    return fmt::format("{:.2f} ms", seconds * 1e3);
+  if (seconds < 0.1)
+    return fmt::format("{:.1f} ms", seconds * 1e3);
   if (seconds < 1)
-    std::snprintf(text, sizeof(text), form, seconds * 1e3);
-  return text;
+    return fmt::format("{:.0f} ms", seconds * 1e3);
+  return fmt::format("{:.2f} s", seconds);
 }
 
 double of_a_step(const RankTimes& rank, Category category) {
-  return rank.seconds[static_cast<size_t>(category)] /
-         static_cast<double>(std::max<int64_t>(1, rank.steps));
+  const double steps = std::max<int64_t>(1, rank.steps);
+  return rank.seconds[static_cast<size_t>(category)] / steps;
 }
 
 }  // namespace
@@ -34,13 +37,11 @@ std::string straggler_table(const Breakdown& breakdown, size_t most) {
   if (!breakdown.straggler || breakdown.straggler->seconds_a_step < kWorthATable)
     return {};
   std::vector<RankTimes> ranks = breakdown.ranks;
-  std::stable_sort(ranks.begin(), ranks.end(), [](const RankTimes& one, const RankTimes& other) {
-    return one.own_of_a_step() > other.own_of_a_step();
-  });
-  const size_t shown = std::min(most, ranks.size());
+  std::ranges::stable_sort(ranks, std::greater(), &RankTimes::own_of_a_step);
+  const size_t left_out = ranks.size() - std::min(most, ranks.size());
+  ranks.resize(ranks.size() - left_out);
   std::vector<std::vector<std::string>> rows;
-  for (size_t i = 0; i < shown; ++i) {
-    const RankTimes& rank = ranks[i];
+  for (const RankTimes& rank : ranks) {
     rows.push_back({cat(rank.rank),
                     rank.host,
                     rank.device,
@@ -59,8 +60,8 @@ std::string straggler_table(const Breakdown& breakdown, size_t most) {
                                    {"checkpoint", true},
                                    {"waits for others", true}},
                                   rows);
-  if (shown < ranks.size())
-    text += cat("and ", plural(static_cast<int64_t>(ranks.size() - shown), "faster rank"), "\n");
+  if (left_out > 0)
+    text += cat("and ", plural(left_out, "faster rank"), "\n");
   return text;
 }
 

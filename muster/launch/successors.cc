@@ -1,3 +1,7 @@
+// A failure that is to be made good takes this way: follow() asks Replacing, which answers with
+// go_on(), now or later; go_on() announces the generation to the processes that run, and start()
+// fills the slots that have none. Once a generation has held, forget_replaced() drops the processes
+// before it.
 #include "muster/launch/successors.h"
 
 #include <algorithm>
@@ -48,8 +52,8 @@ void Successors::on_exit(const ChildExit& exit) {
     give_up(exit.id);
 }
 
-// It had done all its work when the others were told to come together again: they would wait for
-// it. What they were to make good is the job's failure then.
+// The rank had done all its work when the others were told to come together again: they would wait
+// for it. The failure that they were to make good is the job's then.
 void Successors::give_up(int slot) {
   if (processes_.is_ending())
     return;
@@ -64,9 +68,10 @@ void Successors::give_up(int slot) {
 
 bool Successors::follow(const std::vector<ChildExit>& failed) {
   RankFailures failures{.failed = {}, .left = {}, .some_have_ended = some_have_ended_};
-  for (const ChildExit& end : failed)
+  for (const ChildExit& end : failed) {
     if (!have_followed(end))
       failures.failed.push_back(starts_.explained(end));
+  }
   if (failures.failed.empty())
     return true;  // a generation has begun since they ended
   for (const int slot : running_)
@@ -82,20 +87,18 @@ bool Successors::follow(const std::vector<ChildExit>& failed) {
   return false;
 }
 
-// Of the generation before: the one that followed has held, and no failure of theirs can be the
-// job's. One whose place is still empty is kept.
+// Drops the processes of the generation before that others have followed: the generation after it
+// has held, so none of their failures can be the job's. One whose slot is still empty is kept.
 void Successors::forget_replaced() {
-  for (auto pid = replaced_.begin(); pid != replaced_.end();) {
-    if (!starts_.has_follower(*pid)) {
-      ++pid;
-      continue;
-    }
-    processes_.forget(*pid);
-    starts_.forget(*pid);
-    followed_.erase(*pid);
-    causes_.erase(*pid);
-    pid = replaced_.erase(pid);
-  }
+  std::erase_if(replaced_, [this](pid_t pid) {
+    if (!starts_.has_follower(pid))
+      return false;
+    processes_.forget(pid);
+    starts_.forget(pid);
+    followed_.erase(pid);
+    causes_.erase(pid);
+    return true;
+  });
 }
 
 // Every slot without a process gets one, for whatever reason it has none.
@@ -113,14 +116,14 @@ void Successors::go_on(const NextGeneration& next) {
   specs_ = next.specs;
   to_start_.clear();
   started_.clear();
-  for (int slot = 0; slot < std::ssize(specs_); ++slot) {
-    const WorkerSpec& spec = specs_[static_cast<size_t>(slot)];
-    if (!running_.contains(slot)) {
+  for (int slot = 0; const WorkerSpec& spec : specs_) {
+    if (running_.contains(slot)) {
+      starts_.become(slot, spec);
+      rules_.announce(starts_.process_in(slot), next, spec);
+    } else {
       to_start_.insert(slot);
-      continue;
     }
-    starts_.become(slot, spec);
-    rules_.announce(starts_.process_in(slot), next, spec);
+    ++slot;
   }
   rejoin_.await(running_);
   if (next.pause.count() == 0)
@@ -134,14 +137,15 @@ void Successors::start() {
   if (processes_.is_ending())
     return;
   for (const int slot : std::exchange(to_start_, {})) {
-    starts_.start(slot, specs_.at(static_cast<size_t>(slot)));
+    starts_.start(slot, specs_.at(slot));
     running_.insert(slot);
     started_.insert(slot);
     callbacks_.on_start(slot);
   }
 }
 
-// What was found out when they ended: later the kernel's counts have begun anew.
+// The causes are those that were found when the processes ended: later the kernel's counts have
+// begun anew.
 void Successors::explain(std::vector<WorkerExit>& exits) const {
   rejoin_.explain(exits);
   for (WorkerExit& exit : exits) {

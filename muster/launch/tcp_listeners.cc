@@ -1,3 +1,6 @@
+// The kernel is asked over netlink (inet_diag), which answers for one port within microseconds.
+// Where it refuses, as in some sandboxes, /proc/net/tcp is read, which lists all sockets of the
+// machine.
 #include "muster/launch/tcp_listeners.h"
 
 #include <arpa/inet.h>
@@ -27,9 +30,9 @@ struct Question {
   inet_diag_req_v2 request;
 };
 
-// One attribute of a byte, behind the message's fixed part.
+// An attribute of one byte, behind the message's fixed part.
 std::optional<uint8_t> byte_attribute(const nlmsghdr& header, uint16_t type) {
-  auto left = static_cast<int>(header.nlmsg_len - NLMSG_LENGTH(sizeof(inet_diag_msg)));
+  int left = header.nlmsg_len - NLMSG_LENGTH(sizeof(inet_diag_msg));
   const auto* const message = static_cast<const inet_diag_msg*>(NLMSG_DATA(&header));
   for (const auto* at = reinterpret_cast<const rtattr*>(message + 1); RTA_OK(at, left);
        at = RTA_NEXT(at, left)) {
@@ -43,8 +46,7 @@ TcpListener listener_of(const nlmsghdr& header) {
   inet_diag_msg message;
   std::memcpy(&message, NLMSG_DATA(&header), sizeof(message));
   const auto& source = message.id.idiag_src;
-  const bool every_address =
-      std::all_of(std::begin(source), std::end(source), [](auto w) { return w == 0; });
+  const bool every_address = std::ranges::all_of(source, [](auto word) { return word == 0; });
   const bool ipv4_too = message.idiag_family == AF_INET6 &&
                         byte_attribute(header, INET_DIAG_SKV6ONLY).value_or(0) == 0;
   return {.uid = message.idiag_uid,
@@ -52,6 +54,7 @@ TcpListener listener_of(const nlmsghdr& header) {
           .has_whole_port = every_address && ipv4_too};
 }
 
+// Nothing where /proc does not tell.
 std::optional<std::vector<TcpListener>> listeners_in_proc(int port) {
   const auto table = tcp_table();
   if (!table)
@@ -69,6 +72,7 @@ std::optional<std::vector<TcpListener>> listeners_in_proc(int port) {
 
 }  // namespace
 
+// A refusal is for good: the kernel is not asked over netlink again.
 std::optional<std::vector<TcpListener>> TcpListeners::on(int port) {
   if (!is_refused_ && !netlink_.valid()) {
     netlink_ =
@@ -85,17 +89,18 @@ std::optional<std::vector<TcpListener>> TcpListeners::on(int port) {
   return listeners_in_proc(port);
 }
 
-// The kernel answers within the call that asks. False: not this one.
+// Adds the listeners of one address family. The kernel answers within the call that asks. False:
+// this kernel does not answer.
 bool TcpListeners::ask(int port, int family, std::vector<TcpListener>& found) {
   Question question = {};
   question.header.nlmsg_len = sizeof(question);
   question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
   question.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
   question.header.nlmsg_seq = ++question_;
-  question.request.sdiag_family = static_cast<uint8_t>(family);
+  question.request.sdiag_family = family;
   question.request.sdiag_protocol = IPPROTO_TCP;
   question.request.idiag_states = kListenStates;
-  question.request.id.idiag_sport = htons(static_cast<uint16_t>(port));
+  question.request.id.idiag_sport = htons(port);
   if (::send(netlink_.get(), &question, sizeof(question), 0) != sizeof(question))
     return false;
   alignas(nlmsghdr) std::array<char, 16384> answer;
@@ -103,7 +108,7 @@ bool TcpListeners::ask(int port, int family, std::vector<TcpListener>& found) {
     const ssize_t n = ::recv(netlink_.get(), answer.data(), answer.size(), 0);
     if (n <= 0)
       return false;
-    auto left = static_cast<unsigned>(n);
+    unsigned left = n;
     for (auto* at = reinterpret_cast<nlmsghdr*>(answer.data()); NLMSG_OK(at, left);
          at = NLMSG_NEXT(at, left)) {
       if (at->nlmsg_seq != question_)

@@ -1,3 +1,6 @@
+// /proc/net/tcp and tcp6 list all TCP sockets of this network namespace with their inodes. The
+// process of a socket is the one that has a link to that inode among its descriptors, in
+// /proc/<pid>/fd.
 #include "muster/launch/tcp_table.h"
 
 #include <dirent.h>
@@ -25,7 +28,8 @@ std::optional<int64_t> parse_hex(std::string_view text) {
   return value;
 }
 
-// sl local_address:port remote:port state queues timer retransmits uid timeout inode …
+// Reads a line of the table: "sl local_address:port remote:port state queues timer retransmits uid
+// timeout inode …". Nothing for the heading.
 std::optional<TcpEntry> entry_of(const std::string& line, bool is_ipv6) {
   std::vector<std::string> words;
   for (std::string& word : split(line, ' ')) {
@@ -43,7 +47,7 @@ std::optional<TcpEntry> entry_of(const std::string& line, bool is_ipv6) {
   const auto uid = parse_int(words[7]);
   const auto inode = parse_int(words[9]);
   if (!port || !state || !uid || !inode)
-    return std::nullopt;  // the heading
+    return std::nullopt;
   return TcpEntry{.port = static_cast<int>(*port),
                   .listens = *state == kListenState,
                   .uid = static_cast<uint32_t>(*uid),
@@ -52,7 +56,7 @@ std::optional<TcpEntry> entry_of(const std::string& line, bool is_ipv6) {
                   .is_ipv6 = is_ipv6};
 }
 
-// Calls `visit(name)` for the entries of a folder until it returns true.
+// Calls `visit(name)` for the entries of a folder until it returns true. Returns whether it did.
 template <class Visit>
 bool any_entry(const std::string& folder, Visit visit) {
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
@@ -63,6 +67,26 @@ bool any_entry(const std::string& folder, Visit visit) {
       return true;
   }
   return false;
+}
+
+// Other users' descriptors are hidden from all but root.
+bool has_socket(const std::string& pid, uint64_t inode) {
+  const std::string wanted = cat("socket:[", inode, "]");
+  const std::string fds = cat("/proc/", pid, "/fd");
+  return any_entry(fds, [&](const std::string& fd) {
+    char target[PATH_MAX];
+    const ssize_t n = ::readlink(cat(fds, "/", fd).c_str(), target, sizeof(target));
+    return n > 0 && std::string_view(target, n) == wanted;
+  });
+}
+
+std::string process_in_words(const std::string& pid) {
+  try {
+    const std::string name = read_file(cat("/proc/", pid, "/comm"));
+    return cat("process ", pid, " (", printable(trim(name)), ")");
+  } catch (const Error&) {
+    return cat("process ", pid);
+  }
 }
 
 }  // namespace
@@ -87,25 +111,11 @@ std::optional<std::vector<TcpEntry>> tcp_table(const std::string& root) {
 }
 
 std::string process_with_socket(uint64_t inode) {
-  const std::string wanted = cat("socket:[", inode, "]");
   std::string found;
-  any_entry("/proc", [&](const std::string& pid) {
-    if (!parse_int(pid))
+  any_entry("/proc", [&](const std::string& name) {
+    if (!parse_int(name) || !has_socket(name, inode))
       return false;
-    const std::string fds = cat("/proc/", pid, "/fd");
-    const bool has = any_entry(fds, [&](const std::string& fd) {
-      char target[PATH_MAX];
-      const ssize_t n = ::readlink(cat(fds, "/", fd).c_str(), target, sizeof(target));
-      return n > 0 && std::string_view(target, static_cast<size_t>(n)) == wanted;
-    });
-    if (!has)
-      return false;
-    try {
-      found =
-          cat("process ", pid, " (", printable(trim(read_file(cat("/proc/", pid, "/comm")))), ")");
-    } catch (const Error&) {
-      found = cat("process ", pid);
-    }
+    found = process_in_words(name);
     return true;
   });
   return found;

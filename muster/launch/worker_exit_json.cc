@@ -1,3 +1,6 @@
+// A rank's end as JSON goes into failure.json, into run.json and to the coordinator of several
+// hosts. A rank's own facts are read with care, as a rank has written them; all else muster wrote
+// itself.
 #include "muster/launch/worker_exit_json.h"
 
 #include <signal.h>
@@ -22,6 +25,7 @@ int64_t milliseconds_of(std::chrono::system_clock::time_point at) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(at.time_since_epoch()).count();
 }
 
+// 0 for a name that is no signal's.
 int signal_number(const std::string& name) {
   for (int number = 1; number <= SIGRTMAX; ++number) {
     if (signal_name(number) == name)
@@ -57,30 +61,43 @@ Json to_json(const ErrorFacts& facts) {
   return json;
 }
 
-// A rank wrote it: what has another type than it should have is left out.
+namespace {
+
+// The member of that name if it has that type, else null.
+Json member_of_type(const Json& json, const char* name, Json::value_t type) {
+  const auto found = json.find(name);
+  const bool is_there = found != json.end() && found->type() == type;
+  return is_there ? *found : Json();
+}
+
+bool is_rank(const Json& value) {
+  return value.is_number_integer() && value >= 0 && value <= INT32_MAX;
+}
+
+}  // namespace
+
+// A rank wrote it: a member of another type than it should have is left out.
 ErrorFacts error_facts_from_json(const Json& json) {
+  using Type = Json::value_t;
   ErrorFacts facts;
   if (!json.is_object())
     return facts;
-  const auto has = [&](const char* name, auto is) {
-    return json.contains(name) && is(json[name]);
-  };
-  if (has("code", [](const Json& value) { return value.is_string(); }))
-    facts.code = json["code"];
-  if (has("left_early", [](const Json& value) { return value.is_boolean(); }))
-    facts.left_early = json["left_early"];
-  if (has("signal", [](const Json& value) { return value.is_string(); }))
-    facts.signal = json["signal"];
-  if (has("said", [](const Json& value) { return value.is_array(); })) {
-    for (const Json& line : json["said"])
-      if (line.is_string())
-        facts.said.push_back(line);
+  if (const Json code = member_of_type(json, "code", Type::string); !code.is_null())
+    facts.code = code;
+  if (const Json left = member_of_type(json, "left_early", Type::boolean); !left.is_null())
+    facts.left_early = left;
+  if (const Json signal = member_of_type(json, "signal", Type::string); !signal.is_null())
+    facts.signal = signal;
+  const Json said = member_of_type(json, "said", Type::array);
+  for (const Json& line : said) {
+    if (line.is_string())
+      facts.said.push_back(line);
   }
-  if (!has("lost_ranks", [](const Json& value) { return value.is_array(); }))
-    return facts;
-  for (const Json& rank : json["lost_ranks"])
-    if (rank.is_number_integer() && rank >= 0 && rank <= INT32_MAX)
+  const Json lost_ranks = member_of_type(json, "lost_ranks", Type::array);
+  for (const Json& rank : lost_ranks) {
+    if (is_rank(rank))
       facts.lost_ranks.push_back(rank);
+  }
   return facts;
 }
 
@@ -102,7 +119,7 @@ Json to_json(const WorkerExit& exit) {
           {"account", name_of(account_of(exit))},
           {"last_lines", exit.last_lines},
           {"stderr_log", exit.stderr_log},
-          {"seconds", static_cast<double>(exit.after.count()) / 1000},
+          {"seconds", exit.after.count() / 1000.0},
           {"unix_milliseconds", milliseconds_of(exit.at)}};
 }
 
@@ -119,11 +136,13 @@ WorkerExit worker_exit_from_json(const Json& json) {
                     .stack = json.value("stack", ""),
                     .last_lines = json.value("last_lines", std::vector<std::string>()),
                     .stderr_log = json.value("stderr_log", "")};
-    if (const auto code = json.find("exit_code"); code != json.end() && !code->is_null())
-      exit.exit_code = code->get<int>();
-    if (const auto signal = json.find("signal"); signal != json.end() && !signal->is_null())
-      exit.signal = signal_number(signal->get<std::string>());
-    exit.started = exit.signal != 0 || !json.value("exit_code", Json()).is_null();
+    const Json code = json.value("exit_code", Json());
+    const Json signal = json.value("signal", Json());
+    if (!code.is_null())
+      exit.exit_code = code.get<int>();
+    if (!signal.is_null())
+      exit.signal = signal_number(signal.get<std::string>());
+    exit.started = exit.signal != 0 || !code.is_null();
     exit.facts = error_facts_from_json(json.value("facts", Json()));
     exit.facts.account = account_named(json.value("account", ""));
     if (json.value("ended_by", "itself") == "muster")

@@ -1,3 +1,6 @@
+// A rank's standard error is read by the launcher even where nobody sees it, as the card needs its
+// last lines. Starts are kept in order, and the newest one in a slot is the rank that the slot has
+// now.
 #include "muster/launch/worker_starts.h"
 
 #include <fcntl.h>
@@ -24,24 +27,24 @@ constexpr size_t kTailBytes = size_t{96} * 1024;  // a signal's stack is up to 6
 constexpr size_t kLastLines = 20;
 constexpr size_t kLinesWithStack = 200;  // of which those of a signal's stack are taken
 
-// The child's end of one stream: a pipe that we read, a file of its own, or /dev/null.
+// The child's end of one stream: a pipe that we read, a file of its own, or /dev/null. Sets `id` if
+// it is a pipe.
 Fd open_target(Output& output,
                int folder,
                const WorkerSpec& spec,
                const StreamTarget& target,
                int fd,
                size_t tail_bytes,
-               std::optional<Output::StreamId>* id) {
-  const bool piped = target.console || (tail_bytes > 0 && target.file.empty());
-  if (piped) {
+               std::optional<Output::StreamId>& id) {
+  const bool wants_tail = tail_bytes > 0 && target.file.empty();
+  if (target.console || wants_tail) {
     auto opened = output.open({.console_fd = target.console ? fd : -1,
                                .prefix = spec.prefix,
                                .collapse_as = spec.collapse ? spec.rank : -1,
                                .file = target.file,
                                .folder = folder,
                                .tail_bytes = tail_bytes});
-    if (id != nullptr)
-      *id = opened.id;
+    id = opened.id;
     return std::move(opened.child_end);
   }
   if (!target.file.empty())
@@ -57,37 +60,42 @@ std::vector<std::string> last_lines_of(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid())
     return {};
-  const off_t size = ::lseek(file.get(), 0, SEEK_END);
-  const off_t from = std::max<off_t>(0, size - static_cast<off_t>(kTailBytes));
-  std::string text(static_cast<size_t>(std::max<off_t>(0, size - from)), '\0');
+  const off_t size = std::max<off_t>(0, ::lseek(file.get(), 0, SEEK_END));
+  const off_t from = std::max<off_t>(0, size - off_t{kTailBytes});
+  std::string text(size - from, '\0');
   const ssize_t n = ::pread(file.get(), text.data(), text.size(), from);
-  text.resize(static_cast<size_t>(std::max<ssize_t>(0, n)));
+  text.resize(std::max<ssize_t>(0, n));
   return split(trim(text), '\n');
 }
 
 int master_port_of(const WorkerSpec& spec) {
   const auto told = spec.environment.find("MASTER_PORT");
-  return told == spec.environment.end() ? 0 : static_cast<int>(parse_int(told->second).value_or(0));
+  if (told == spec.environment.end())
+    return 0;
+  return static_cast<int>(parse_int(told->second).value_or(0));
 }
 
+// What is known of a rank's end but for what it wrote to standard error. `earlier_error_file`: that
+// of the rank that the process was before, for a process that ended on its way to the next
+// generation.
 WorkerExit explain(const ChildExit& end,
                    const WorkerSpec& spec,
                    const std::string& earlier_error_file,
                    Clock::time_point started) {
-  WorkerExit exit{
-      .rank = spec.rank,
-      .local_rank = spec.local_rank,
-      .host = spec.host,
-      .device = spec.device,
-      .pid = end.pid,
-      .master_port = master_port_of(spec),
-      .exit_code = end.exit_code,
-      .signal = end.signal,
-      .sent_signal = end.sent_signal,
-      .stderr_log = spec.err.file,
-      .after = std::chrono::duration_cast<std::chrono::milliseconds>(end.at - started),
-      .at = std::chrono::system_clock::now() -
-            std::chrono::duration_cast<std::chrono::system_clock::duration>(Clock::now() - end.at)};
+  using std::chrono::system_clock;
+  const auto ago = std::chrono::duration_cast<system_clock::duration>(Clock::now() - end.at);
+  WorkerExit exit{.rank = spec.rank,
+                  .local_rank = spec.local_rank,
+                  .host = spec.host,
+                  .device = spec.device,
+                  .pid = end.pid,
+                  .master_port = master_port_of(spec),
+                  .exit_code = end.exit_code,
+                  .signal = end.signal,
+                  .sent_signal = end.sent_signal,
+                  .stderr_log = spec.err.file,
+                  .after = std::chrono::duration_cast<std::chrono::milliseconds>(end.at - started),
+                  .at = system_clock::now() - ago};
   exit.cause = describe_end(exit) + (end.core_dumped ? ", core dumped" : "");
   if (!exit.failed())
     return exit;
@@ -104,13 +112,14 @@ WorkerExit explain(const ChildExit& end,
   return exit;
 }
 
-// What it said last, on standard error.
+// Takes what the rank said last on standard error: the stack of a signal or of Python, else the
+// lines.
 void add_lines(WorkerExit& exit, std::vector<std::string> lines) {
   take_signal_stack(exit, lines);
   take_uncaught_exception(exit, lines);
   take_python_fault(exit, lines);
   if (lines.size() > kLastLines)
-    lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(kLastLines));
+    lines.erase(lines.begin(), lines.end() - kLastLines);
   for (std::string& line : lines)
     line = seen_line(line);
   exit.last_lines = std::move(lines);
@@ -138,12 +147,15 @@ void WorkerStarts::start(int slot, const WorkerSpec& spec) {
                   .err = {},
                   .pid = -1,
                   .at = {}};
-  const Fd terminal = spec.rank == 0 ? input_.open() : Fd();
-  const int in = spec.rank != 0 ? -1 : terminal.valid() ? terminal.get() : STDIN_FILENO;
-  const Fd out =
-      open_target(output_, log_folder_.get(), spec, spec.out, STDOUT_FILENO, 0, &started.out);
-  const Fd err = open_target(
-      output_, log_folder_.get(), spec, spec.err, STDERR_FILENO, kTailBytes, &started.err);
+  const bool has_input = spec.rank == 0;
+  const Fd terminal = has_input ? input_.open() : Fd();
+  int in = has_input ? STDIN_FILENO : -1;
+  if (terminal.valid())
+    in = terminal.get();
+  const int folder = log_folder_.get();
+  const Fd out = open_target(output_, folder, spec, spec.out, STDOUT_FILENO, 0, started.out);
+  const Fd err =
+      open_target(output_, folder, spec, spec.err, STDERR_FILENO, kTailBytes, started.err);
   started.at = Clock::now();
   processes_.spawn(slot,
                    {.argv = spec.argv,
@@ -160,9 +172,7 @@ void WorkerStarts::start(int slot, const WorkerSpec& spec) {
 }
 
 size_t WorkerStarts::start_of(pid_t pid) const {
-  const auto found = std::find_if(
-      started_.begin(), started_.end(), [&](const Started& started) { return started.pid == pid; });
-  return static_cast<size_t>(found - started_.begin());
+  return std::ranges::find(started_, pid, &Started::pid) - started_.begin();
 }
 
 bool WorkerStarts::has_follower(pid_t pid) const {
@@ -172,14 +182,15 @@ bool WorkerStarts::has_follower(pid_t pid) const {
 
 void WorkerStarts::forget(pid_t pid) {
   const size_t at = start_of(pid);
-  for (const auto& stream : {started_.at(at).out, started_.at(at).err})
+  for (const auto& stream : {started_.at(at).out, started_.at(at).err}) {
     if (stream)
       output_.forget(*stream);
-  started_.erase(started_.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  started_.erase(started_.begin() + at);
 }
 
 const WorkerStarts::Started& WorkerStarts::start_of(const ChildExit& end) const {
-  return *std::find_if(started_.begin(), started_.end(), [&](const Started& started) {
+  return *std::ranges::find_if(started_, [&](const Started& started) {
     return started.slot == end.id && started.pid == end.pid;
   });
 }
@@ -199,15 +210,16 @@ std::string WorkerStarts::process_in(int slot) const {
   return started_[newest_in(slot)].process;
 }
 
-// Its streams stay where they are.
+// The process's streams stay where they are.
 void WorkerStarts::become(int slot, const WorkerSpec& spec) {
   Started& started = started_[newest_in(slot)];
   started.spec.rank = spec.rank;
   started.spec.host = spec.host;
   started.earlier_error_file = std::exchange(started.spec.error_file, spec.error_file);
-  for (const auto& stream : {started.out, started.err})
+  for (const auto& stream : {started.out, started.err}) {
     if (stream)
       output_.set_prefix(*stream, spec.prefix);
+  }
 }
 
 WorkerExit WorkerStarts::in_short(const ChildExit& end) const {
