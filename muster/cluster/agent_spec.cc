@@ -1,3 +1,6 @@
+// An agent that starts by ssh reads one line from its standard input: the job's secret, and JSON of
+// all that its launcher knows. The secret never stands in a command line or an environment, and no
+// copy of the line stays behind in memory.
 #include "muster/cluster/agent_spec.h"
 
 #include <openssl/crypto.h>
@@ -18,6 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kSchema = "muster.agent/3";
+// Variables that steer programs are the same on all hosts; what stays here, rank_env_table.h says.
 constexpr const char* kSentPrefixes[] = {"NCCL_",
                                          "GLOO_",
                                          "UCX_",
@@ -48,14 +52,16 @@ bool steers_programs(const std::string& name) {
          std::ranges::find(kSentNames, name) != std::end(kSentNames);
 }
 
+// Whether a shell takes the name: functions that bash exports have others.
 bool is_a_name(const std::string& name) {
   const auto word = [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_';
   };
   return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
-         std::all_of(name.begin(), name.end(), word);
+         std::ranges::all_of(name, word);
 }
 
+// What the agent's launcher needs; what only the coordinator needs stays here.
 Json launch_to_json(const LaunchOptions& options) {
   Json programs = Json::array();
   for (const ProgramRanks& more : options.more_programs)
@@ -93,6 +99,7 @@ Json launch_to_json(const LaunchOptions& options) {
           {"numa_binding", to_string(request.numa_binding)}};
 }
 
+// Throws: nlohmann's exceptions.
 template <class T>
 void read(const Json& json, const char* name, T& value) {
   value = json.at(name).get<T>();
@@ -162,7 +169,8 @@ ClusterOptions cluster_from(const Json& json) {
   return cluster;
 }
 
-// Arguments, variables and paths are bytes and perhaps no UTF-8, which JSON must be.
+// Changes every text of `json`, names of members too. Arguments, variables and paths are bytes and
+// perhaps no UTF-8, which JSON must be.
 void change_texts(Json& json, const std::function<std::string(const std::string&)>& change) {
   if (json.is_string())
     json = change(json.get_ref<const std::string&>());
@@ -194,7 +202,8 @@ std::string to_line(const AgentSpec& spec) {
   change_texts(json, [](const std::string& text) { return text_of_bytes(text); });
   const std::string body = json.dump(-1, ' ', true);
   std::string digits = spec.cluster.secret.hex();
-  std::string line;  // as long as it gets, so that no copy of it stays behind
+  std::string line;
+  // It never grows, so that no copy of it stays behind.
   line.reserve(digits.size() + body.size() + 2);
   line.append(digits).append(" ").append(body).append("\n");
   OPENSSL_cleanse(digits.data(), digits.size());

@@ -4,6 +4,7 @@
 #include "muster/cluster/coordinator.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -70,7 +71,7 @@ std::vector<Order> Coordinator::on_report(const Report& report, Clock::time_poin
   return on_tick(now);
 }
 
-// A host whose store did not answer reports again, and both may have arrived.
+// A host whose store did not answer reports again, and both reports may have arrived.
 bool Coordinator::is_told_again(const Report& report) {
   if (report.number == 0)
     return false;
@@ -237,6 +238,7 @@ void Coordinator::go_on_without(const std::string& id, bool lost) {
     stop_round(loss);
 }
 
+// Somebody ends the whole job: by a signal, or because of an error that no host can report.
 void Coordinator::on_stop(const Report& report) {
   trouble_.stopped_by = report.stopped_by;
   if (!report.error.empty()) {
@@ -256,6 +258,7 @@ void Coordinator::refuse(const std::string& id, const std::string& reason) {
   orders_.push_back({.kind = Order::Kind::refuse, .hosts = {id}, .reason = reason, .exit_code = 1});
 }
 
+// The ranks of all hosts are to end; their reports of it are awaited until the deadline.
 void Coordinator::stop_round(const std::string& reason) {
   phase_ = Phase::stopping;
   stop_deadline_ = now_ + rules_.stop_timeout;
@@ -269,6 +272,7 @@ bool Coordinator::all_ended() const {
   });
 }
 
+// All ranks of the round have ended. The first of these reasons decides what follows.
 void Coordinator::round_over() {
   stop_deadline_.reset();
   const bool was_stopped = phase_ == Phase::stopping;
@@ -308,6 +312,7 @@ void Coordinator::restart_after_loss() {
   regather();
 }
 
+// Costs a restart. A host that has failed too often takes no more part.
 void Coordinator::restart_after_failure(const WorkerExit& first) {
   if (restarts_ >= rules_.max_restarts)
     return finish(first.shell_code(), "");
@@ -339,6 +344,7 @@ void Coordinator::restart_after_failure(const WorkerExit& first) {
   regather();
 }
 
+// The hosts that are there stay; the next round begins when there are enough.
 void Coordinator::regather() {
   phase_ = Phase::gathering;
   gathering_since_ = now_;
@@ -350,6 +356,7 @@ void Coordinator::regather() {
     member.in_round = member.ended = false;
 }
 
+// With enough hosts for a start, more may come until the last call is over.
 void Coordinator::try_to_start() {
   if (now_ < not_before_)
     return;
@@ -423,6 +430,7 @@ Order Coordinator::round_of(const std::vector<std::string>& ids) const {
   return order;
 }
 
+// Takes over what the order says, also in a replay.
 void Coordinator::enter_round(const Order& order) {
   phase_ = Phase::running;
   round_ = order.round;
@@ -448,13 +456,13 @@ void Coordinator::enter_round(const Order& order) {
   }
 }
 
+// The last order. Failures that stopped the round come before the ends that followed from them.
 void Coordinator::finish(int exit_code, const std::string& reason) {
   Order order{.kind = Order::Kind::finish,
               .round = round_,
               .restart_count = restarts_,
               .reason = reason,
               .exit_code = exit_code};
-  // The cause first, then what followed from it.
   order.exits = trouble_.failures;
   for (const WorkerExit& exit : exits_) {
     if (std::ranges::find(order.exits, exit.rank, &WorkerExit::rank) == order.exits.end())
@@ -491,6 +499,7 @@ void Coordinator::replay(const Order& order) {
   enter_round(order);
 }
 
+// Hosts that no order speaks of have joined while nobody coordinated: they join again.
 std::vector<Order> Coordinator::resume(Clock::time_point now, std::chrono::milliseconds age) {
   now_ = now;
   began_ = now - age;
@@ -509,10 +518,8 @@ std::vector<Order> Coordinator::resume(Clock::time_point now, std::chrono::milli
 }
 
 std::vector<std::string> Coordinator::live_hosts() const {
-  std::vector<std::string> ids;
-  for (const auto& [id, member] : members_)
-    ids.push_back(id);
-  return ids;
+  const auto ids = std::views::keys(members_);
+  return {ids.begin(), ids.end()};
 }
 
 std::string Coordinator::name_of(const std::string& id) const {

@@ -1,6 +1,11 @@
+// Whether a round in place is possible is asked in three steps: of the failures or the hosts, of
+// the plan for those that are left, and of what the plan would change for processes that run. Any
+// obstacle is said, and the round is stopped as without --on-failure replace.
+//
 // Rounds in place (`--on-failure replace`): ranks that failed get other processes, or hosts come
 // and go, and all processes that run go on in the next round as ranks of its plan.
 #include <algorithm>
+#include <span>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -13,14 +18,16 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::seconds kQuickInPlace{60};
+constexpr std::chrono::seconds kQuickInPlace{60};  // failures this soon make the pause longer
 
 }  // namespace
 
 std::string Coordinator::obstacle_to_replacing_ranks(const Report& report) const {
-  for (const WorkerExit& exit : report.exits)
-    if (std::string obstacle = obstacle_to_replacing(exit); !obstacle.empty())
+  for (const WorkerExit& exit : report.exits) {
+    std::string obstacle = obstacle_to_replacing(exit);
+    if (!obstacle.empty())
       return obstacle;
+  }
   const std::string& host = report.exits.front().host;
   const auto known = failures_of_.find(host);
   const int failures = known == failures_of_.end() ? 1 : known->second + 1;
@@ -29,8 +36,9 @@ std::string Coordinator::obstacle_to_replacing_ranks(const Report& report) const
   return "";
 }
 
-// Ranks of one host. Those of another that failed with them are of a round that is over when their
-// report comes: their host starts them with the next order, as it does all that do not run.
+// The report has ranks of one host. Ranks of another that failed with them belong to a round that
+// is over when their report comes: their host starts them with the next order, as it does all that
+// do not run.
 bool Coordinator::replace_in_place(const Report& report) {
   if (!rules_.replaces || report.exits.empty() || restarts_ >= rules_.max_restarts)
     return false;
@@ -52,6 +60,7 @@ bool Coordinator::replace_in_place(const Report& report) {
   return true;
 }
 
+// Ranks that have ended cannot come to a new round.
 std::string Coordinator::obstacle_to_regrouping() const {
   if (std::ssize(members_) < rules_.min_hosts)
     return cat("expected ", rules_.min_hosts, " hosts at least (--nnodes), got ", members_.size());
@@ -66,28 +75,36 @@ std::string Coordinator::obstacle_to_regrouping() const {
   return some_run ? "" : "no rank is left to go on";
 }
 
+namespace {
+
+std::span<const RankPlan> ranks_of_host(const Plan& plan, int host_index) {
+  const RankRange range = ranks_on_host(plan, host_index);
+  return std::span(plan.ranks).subspan(range.first, range.count);
+}
+
 // A process keeps its device, and its place among those of its host.
+bool may_go_on_as(const RankPlan& was, const RankPlan& is) {
+  return was.local_rank == is.local_rank && was.device == is.device &&
+         was.more_devices == is.more_devices;
+}
+
+}  // namespace
+
 std::string Coordinator::obstacle_in_plan(const Order& next) const {
-  for (size_t i = 0; i < next.hosts.size(); ++i) {
-    const auto before = std::find(hosts_.begin(), hosts_.end(), next.hosts[i]);
+  for (int index = 0; const std::string& id : next.hosts) {
+    const auto is = ranks_of_host(next.plan, index++);
+    const auto before = std::ranges::find(hosts_, id);
     if (before == hosts_.end())
       continue;
-    const RankRange old_ranks = ranks_on_host(plan_, static_cast<int>(before - hosts_.begin()));
-    const RankRange new_ranks = ranks_on_host(next.plan, static_cast<int>(i));
-    bool same = old_ranks.count == new_ranks.count;
-    for (size_t r = 0; same && r < old_ranks.count; ++r) {
-      const RankPlan& was = plan_.ranks.at(old_ranks.first + r);
-      const RankPlan& is = next.plan.ranks.at(new_ranks.first + r);
-      same = was.local_rank == is.local_rank && was.device == is.device &&
-             was.more_devices == is.more_devices;
-    }
-    if (!same)
-      return cat(
-          "the plan for these hosts gives ", name_of(next.hosts[i]), " other ranks or devices");
+    const int old_index = before - hosts_.begin();
+    const auto was = ranks_of_host(plan_, old_index);
+    if (!std::ranges::equal(was, is, may_go_on_as))
+      return cat("the plan for these hosts gives ", name_of(id), " other ranks or devices");
   }
   return "";
 }
 
+// `what` has happened to a host, in words.
 bool Coordinator::regroup_in_place(const std::string& what) {
   if (!rules_.replaces || phase_ != Phase::running)
     return false;
@@ -108,7 +125,7 @@ bool Coordinator::regroup_in_place(const std::string& what) {
   const size_t ranks = order.plan.ranks.size();
   say_(cat(what,
            "; the others keep their processes: ",
-           plural(static_cast<int64_t>(ranks), "rank"),
+           plural(ranks, "rank"),
            ranks == 1 ? " goes" : " go",
            " on in place of ",
            plan_.ranks.size()));
@@ -117,11 +134,12 @@ bool Coordinator::regroup_in_place(const std::string& what) {
   return true;
 }
 
-// A host whose agent was stopped, and whose ranks have ended of that. Where these ended as
-// should_stop() asks, all others have done so too.
+// A host leaves whose agent was stopped, and whose ranks have ended of that. Where these ended as
+// should_stop() asks, all others have done so too, and none is left to go on.
 bool Coordinator::leave_in_place(const Report& report) {
   const bool leaves = report.stopped_by != 0 && rules_.elastic() && report.error.empty();
-  if (!leaves || !rules_.replaces || phase_ != Phase::running || some_have_stopped(report.exits))
+  const bool may_go_on = rules_.replaces && phase_ == Phase::running;
+  if (!leaves || !may_go_on || some_have_stopped(report.exits))
     return false;
   const std::string name = name_of(report.from);
   const auto found = members_.find(report.from);

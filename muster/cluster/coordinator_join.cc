@@ -1,5 +1,8 @@
-// Which hosts take part: whether one that wants to join may, their order, who is missing.
+// A host that joins is compared with those that are there: it may want a place that is taken, be
+// the same agent started again, or have been set aside. A newcomer for a member's place waits until
+// the member has shown whether it lives.
 #include <algorithm>
+#include <ranges>
 #include <set>
 #include <tuple>
 
@@ -10,6 +13,7 @@ namespace muster {
 
 namespace {
 
+// --nnodes as the user writes it.
 std::string size_text(int low, int high) {
   return low == high ? cat(low) : cat(low, ":", high);
 }
@@ -34,31 +38,37 @@ void Coordinator::on_join(const Report& report) {
   members_[report.from] = {.facts = facts};
   if (phase_ != Phase::running || !rules_.elastic())
     return;
-  const auto in_round = std::count_if(
-      members_.begin(), members_.end(), [](const auto& entry) { return entry.second.in_round; });
-  const bool ending = std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
-    return entry.second.in_round && entry.second.ended && entry.second.has_ranks;
+  const auto members = std::views::values(members_);
+  const auto in_round = std::ranges::count_if(members, &Member::in_round);
+  const bool some_have_ended = std::ranges::any_of(members, [](const Member& member) {
+    return member.in_round && member.ended && member.has_ranks;
   });
-  if (in_round >= rules_.max_hosts || ending)
-    return;  // it is a spare
-  if (regroup_in_place(cat("host ", name_of(report.from), " has joined")))
+  const bool is_spare = in_round >= rules_.max_hosts || some_have_ended;
+  if (is_spare)
+    return;
+  const std::string what = cat("host ", name_of(report.from), " has joined");
+  if (regroup_in_place(what))
     return;
   trouble_.hosts_changed = true;
-  stop_round(cat("host ", name_of(report.from), " has joined"));
+  stop_round(what);
 }
 
-// The member that this one would be if it was started again before its end was known.
+// The id of the member that this host would be if its agent was started again before its end was
+// known.
 std::optional<std::string> Coordinator::same_agent(const HostFacts& facts) const {
-  const auto found = std::find_if(members_.begin(), members_.end(), [&](const auto& entry) {
-    const HostFacts& other = entry.second.facts;
-    return facts.node_rank && other.node_rank == facts.node_rank &&
-           other.host.name == facts.host.name && other.address == facts.address;
-  });
-  return found == members_.end() ? std::nullopt : std::optional(found->first);
+  if (!facts.node_rank)
+    return std::nullopt;
+  for (const auto& [id, member] : members_) {
+    const HostFacts& other = member.facts;
+    const bool is_same_host = other.host.name == facts.host.name && other.address == facts.address;
+    if (is_same_host && other.node_rank == facts.node_rank)
+      return id;
+  }
+  return std::nullopt;
 }
 
-// The first sign may have been given before the newcomer came; the second says that the member
-// lives.
+// The first sign may have been given before the newcomer came. The second says that the member
+// lives, and the newcomer is refused.
 std::vector<Order> Coordinator::on_sign_of_life(const std::string& id, Clock::time_point now) {
   now_ = now;
   const auto [first, last] = newcomers_.equal_range(id);
@@ -74,10 +84,12 @@ std::vector<Order> Coordinator::on_sign_of_life(const std::string& id, Clock::ti
   return std::exchange(orders_, {});
 }
 
+// The newcomer itself has gone.
 void Coordinator::forget_newcomer(const std::string& id) {
   std::erase_if(newcomers_, [&](const auto& entry) { return entry.second.join.from == id; });
 }
 
+// The member whose place they want has gone.
 void Coordinator::let_newcomers_in(const std::string& place) {
   std::vector<Report> joins;
   const auto [first, last] = newcomers_.equal_range(place);
@@ -88,6 +100,7 @@ void Coordinator::let_newcomers_in(const std::string& place) {
     on_join(join);
 }
 
+// Everything that is wrong is said in the words of the flag that it comes from.
 std::string Coordinator::why_not(const HostFacts& facts) const {
   if (facts.min_hosts != rules_.min_hosts || facts.max_hosts != rules_.max_hosts) {
     return cat("--nnodes: expected the same on every host, got ",
@@ -124,8 +137,8 @@ std::string Coordinator::why_not(const HostFacts& facts) const {
   return "";
 }
 
-// A host that could not start its ranks. Whoever started its agent may start it again, and it would
-// join again: that counts as its ranks' failures do.
+// A host that could not start its ranks is refused. Its agent may be started again, and would join
+// again, so this counts as its ranks' failures do.
 void Coordinator::do_without(const std::string& id, const std::string& error) {
   say_(cat("host ", name_of(id), " cannot take part: ", error));
   refuse(id, error);
@@ -149,7 +162,8 @@ std::string Coordinator::set_aside_text(const std::string& name) const {
              " (--max-host-failures)");
 }
 
-// What may work together, but is the first thing to look at when it does not.
+// Hosts with different versions may work together, but that is the first thing to look at when they
+// do not.
 void Coordinator::tell_differences(const HostFacts& facts) const {
   if (members_.empty())
     return;
@@ -179,23 +193,23 @@ void Coordinator::tell_differences(const HostFacts& facts) const {
 // Those that were there before keep their order, so that ranks stay where they were; new ones
 // follow in the order of their numbers and names, whoever came first.
 std::vector<std::string> Coordinator::candidates() const {
-  std::vector<std::string> ids;
-  for (const auto& [id, member] : members_)
-    ids.push_back(id);
   const auto key = [&](const std::string& id) {
     const Member& member = members_.at(id);
-    const int unknown = rules_.max_hosts;
-    return std::tuple(member.facts.node_rank.value_or(member.seniority == 0 ? unknown : -1),
-                      member.seniority == 0 ? next_seniority_ : member.seniority,
+    const bool is_new = member.seniority == 0;
+    const int unnumbered = is_new ? rules_.max_hosts : -1;
+    return std::tuple(member.facts.node_rank.value_or(unnumbered),
+                      is_new ? next_seniority_ : member.seniority,
                       member.facts.host.name,
                       id);
   };
-  std::sort(ids.begin(), ids.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
-  if (ids.size() > static_cast<size_t>(rules_.max_hosts))
-    ids.resize(static_cast<size_t>(rules_.max_hosts));
+  std::vector<std::string> ids = live_hosts();
+  std::ranges::sort(ids, {}, key);
+  if (std::ssize(ids) > rules_.max_hosts)
+    ids.resize(rules_.max_hosts);
   return ids;
 }
 
+// Who is there, and which numbers are missing where all have one.
 std::string Coordinator::missing_text() const {
   std::set<int> there;
   std::vector<std::string> names;
@@ -204,9 +218,9 @@ std::string Coordinator::missing_text() const {
     if (member.facts.node_rank)
       there.insert(*member.facts.node_rank);
   }
+  const bool all_have_numbers = !there.empty() && there.size() == members_.size();
   std::vector<int> missing;
-  for (int rank = 0; rank < rules_.max_hosts && !there.empty() && there.size() == members_.size();
-       ++rank) {
+  for (int rank = 0; all_have_numbers && rank < rules_.max_hosts; ++rank) {
     if (!there.contains(rank))
       missing.push_back(rank);
   }

@@ -1,3 +1,5 @@
+// Translates the options of the launcher for the coordinator, which knows neither flags nor
+// machines.
 #include "muster/cluster/coordinator_options.h"
 
 #include "muster/launch/job_plan.h"
@@ -7,10 +9,12 @@ namespace muster {
 
 namespace {
 
+// After the grace period of its ranks a host has this long to report their end.
 constexpr std::chrono::seconds kBeyondGrace{15};
 
 }  // namespace
 
+// Plans for the hosts as they were when they joined.
 Coordinator::Planner planner_of(const LaunchOptions& options) {
   return [options](const std::vector<HostFacts>& facts) {
     Inventory inventory{.source = "the job's hosts"};
@@ -25,7 +29,11 @@ Coordinator::Planner planner_of(const LaunchOptions& options) {
   };
 }
 
+// The run's folder and the launch have new ids here, the same for all hosts.
 CoordinatorRules rules_of(const LaunchOptions& options, const ClusterOptions& cluster) {
+  std::optional<Clock::time_point> ends_at;
+  if (options.limit_has_begun && options.time_limit)
+    ends_at = Clock::now() + *options.time_limit;
   return {.min_hosts = cluster.min_hosts,
           .max_hosts = cluster.max_hosts,
           .max_restarts = options.max_restarts,
@@ -34,9 +42,7 @@ CoordinatorRules rules_of(const LaunchOptions& options, const ClusterOptions& cl
           .last_call = cluster.last_call,
           .stop_timeout = options.shutdown_timeout + kBeyondGrace,
           .time_limit = options.time_limit,
-          .ends_at = options.limit_has_begun && options.time_limit
-                         ? std::optional(Clock::now() + *options.time_limit)
-                         : std::nullopt,
+          .ends_at = ends_at,
           .max_host_failures = cluster.max_host_failures,
           .run_folder = options.run_id == "none" ? make_uuid() : options.run_id,
           .launch = make_uuid()};

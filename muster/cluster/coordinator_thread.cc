@@ -1,3 +1,6 @@
+// Reports and orders are two logs in the store, each entry under its number. The thread reads the
+// reports in order, hands them to the Coordinator and appends its orders. A successor reads both
+// logs first, and so comes to the state of the one before.
 #include "muster/cluster/coordinator_thread.h"
 
 #include <algorithm>
@@ -16,6 +19,7 @@ namespace {
 constexpr std::chrono::milliseconds kTick{200};
 constexpr size_t kShownInLog = 200;
 
+// The entry of that number; nothing if it does not come in time.
 std::optional<std::string> entry(Store& store,
                                  const char* log,
                                  int64_t number,
@@ -32,6 +36,7 @@ std::optional<std::string> entry(Store& store,
   }
 }
 
+// Thrown when another host has taken this one's part.
 class Deposed : public Error {
  public:
   Deposed() : Error(ErrorCode::failed_precondition, "another host coordinates this job now") {}
@@ -89,7 +94,7 @@ void CoordinatorThread::run() {
   done_ = true;
 }
 
-// Nobody must wait for orders that will not come.
+// Ends the job, as nobody must wait for orders that will not come.
 void CoordinatorThread::give_up(const std::string& why) {
   log(LogLevel::error, cat("coordinator: ", why));
   try {
@@ -102,6 +107,21 @@ void CoordinatorThread::give_up(const std::string& why) {
   }
 }
 
+// The orders that follow from the next report, or from the time if none comes within a tick. A
+// report that cannot be read is passed over.
+std::vector<Order> CoordinatorThread::next_orders(int64_t& next_report) {
+  const auto text = entry(*store_, kReports, next_report, kTick);
+  if (!text)
+    return coordinator_.on_tick(Clock::now());
+  log(LogLevel::debug, cat("report ", next_report++, ": ", text->substr(0, kShownInLog)));
+  try {
+    return coordinator_.on_report(report_from_text(*text), Clock::now());
+  } catch (const Error& error) {
+    log(LogLevel::error, cat("coordinator: ", error.message()));
+    return {};
+  }
+}
+
 void CoordinatorThread::serve() {
   int64_t next_report = 1;
   if (options_.take_over) {
@@ -110,18 +130,7 @@ void CoordinatorThread::serve() {
     age_of_job();  // which begins now
   }
   while (!stop_) {
-    std::vector<Order> orders;
-    if (const auto text = entry(*store_, kReports, next_report, kTick)) {
-      ++next_report;
-      log(LogLevel::debug, cat("report ", next_report - 1, ": ", text->substr(0, kShownInLog)));
-      try {
-        orders = coordinator_.on_report(report_from_text(*text), Clock::now());
-      } catch (const Error& error) {
-        log(LogLevel::error, cat("coordinator: ", error.message()));
-      }
-    } else {
-      orders = coordinator_.on_tick(Clock::now());
-    }
+    std::vector<Order> orders = next_orders(next_report);
     watch_signs_of_life(orders);
     give(orders);
     if (coordinator_.finished() && coordinator_.live_hosts().empty()) {
@@ -131,6 +140,8 @@ void CoordinatorThread::serve() {
   }
 }
 
+// Joins and losses are replayed at once. Ends of ranks count only after the orders, which say of
+// which round they are.
 void CoordinatorThread::take_over(int64_t& next_report) {
   const std::chrono::milliseconds now(0);
   std::vector<Report> ends;
@@ -152,7 +163,8 @@ void CoordinatorThread::take_over(int64_t& next_report) {
     give(coordinator_.on_report(report, Clock::now()));
 }
 
-// The hosts' clocks are compared here: a takeover may be as far off as they are.
+// How long ago the job began, by the clock of the host that began it: after a takeover the age may
+// be as wrong as the hosts' clocks differ.
 std::chrono::milliseconds CoordinatorThread::age_of_job() {
   using std::chrono::milliseconds;
   const auto now =
@@ -161,15 +173,14 @@ std::chrono::milliseconds CoordinatorThread::age_of_job() {
   return std::max(milliseconds(0), now - milliseconds(began.value_or(now.count())));
 }
 
-// Each order has its number, which only one coordinator can take: one that was given up for dead,
-// and finds another's order there, is deposed.
+// Each order has its number, which only one coordinator can take. A coordinator that was given up
+// for dead, and finds another's order there, is deposed. Throws: Deposed.
 void CoordinatorThread::give(const std::vector<Order>& orders) {
   for (const Order& order : orders) {
     const std::string text = to_text(order);
     log(LogLevel::debug, cat("order ", next_order_, ": ", text.substr(0, kShownInLog)));
-    if (store_->compare_set(log_entry_key(kOrders, next_order_), "", text) != text) {
+    if (store_->compare_set(log_entry_key(kOrders, next_order_), "", text) != text)
       throw Deposed();
-    }
     store_->add(log_size_key(kOrders), 1);
     if (order.kind == Order::Kind::finish) {
       const std::lock_guard lock(mutex_);
@@ -179,13 +190,15 @@ void CoordinatorThread::give(const std::vector<Order>& orders) {
   }
 }
 
+// A host counts its sign up as long as it lives; a value that stays the same for too long is its
+// loss.
 void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
   const auto now = Clock::now();
   if (now < next_watch_)
     return;
   next_watch_ = now + options_.silence.step();
   const auto add = [&](std::vector<Order> more) {
-    std::move(more.begin(), more.end(), std::back_inserter(orders));
+    std::ranges::move(more, std::back_inserter(orders));
   };
   for (const std::string& id : coordinator_.live_hosts()) {
     const std::string key = sign_of_life_key(id);

@@ -42,6 +42,7 @@ class CoordinatorThread {
  private:
   void run();
   void serve();
+  std::vector<Order> next_orders(int64_t& next_report);
   void give_up(const std::string& why);
   void take_over(int64_t& next_report);
   std::chrono::milliseconds age_of_job();

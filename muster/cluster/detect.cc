@@ -1,4 +1,9 @@
+// Under mpirun or srun each host has one process of muster, which finds its number and the number
+// of hosts in the variables that such a launcher sets, and the others by a file that all can name.
 #include "muster/cluster/detect.h"
+
+#include <algorithm>
+#include <iterator>
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
@@ -10,8 +15,7 @@ namespace muster {
 
 namespace {
 
-// The cluster's own launchers, by their name in RankEnv::source, and how to have each start one
-// process a host.
+// A launcher of the cluster by its name in RankEnv::source, and its command for one process a host.
 struct Launcher {
   const char* source;
   const char* one_a_host;
@@ -22,13 +26,11 @@ constexpr Launcher kLaunchers[] = {{"Open MPI", "mpirun --map-by ppr:1:node"},
                                    {"Slurm", "srun --ntasks-per-node=1"}};
 
 const Launcher* launcher_of(const RankEnv& env) {
-  for (const Launcher& launcher : kLaunchers) {
-    if (env.source == launcher.source)
-      return &launcher;
-  }
-  return nullptr;
+  const auto* const found = std::ranges::find(kLaunchers, env.source, &Launcher::source);
+  return found == std::end(kLaunchers) ? nullptr : found;
 }
 
+// Somebody who starts muster in a batch script may believe that it uses all nodes.
 void note_unused_nodes() {
   const auto nodes = get_env_int("SLURM_JOB_NUM_NODES").value_or(1);
   if (nodes < 2 || inside_srun_step())
@@ -82,6 +84,7 @@ bool detect_cluster(ClusterOptions& options) {
   return true;
 }
 
+// An indexed job of Kubernetes has one pod a host.
 std::optional<int> node_rank_of_environment() {
   const auto env = rank_env_from_environment();
   if (env && env->world_size > 1 && launcher_of(*env) != nullptr)

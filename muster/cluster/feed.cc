@@ -1,3 +1,5 @@
+// The text is written first, as much at a time as the pipe takes. Then each piece of standard input
+// is read and written before the next is read, so that a slow child slows its writer.
 #include "muster/cluster/feed.h"
 
 #include <fcntl.h>
@@ -12,7 +14,7 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::milliseconds kForegroundCheck{500};
+constexpr std::chrono::milliseconds kForegroundCheck{500};  // a person does not notice it
 
 // Reading a terminal from the background would stop this process.
 bool may_read_input() {
@@ -42,8 +44,8 @@ void Feed::write_some() {
   while (!pending_.empty()) {
     const ssize_t n = ::write(pipe_.get(), pending_.data(), pending_.size());
     if (n > 0) {
-      OPENSSL_cleanse(pending_.data(), static_cast<size_t>(n));  // it may hold a secret
-      pending_.erase(0, static_cast<size_t>(n));
+      OPENSSL_cleanse(pending_.data(), n);  // it may hold a secret
+      pending_.erase(0, n);
     } else if (errno == EAGAIN) {
       watch_ = loop_.watch_writable(pipe_.get(), [this] { write_some(); });
       return;
@@ -56,6 +58,7 @@ void Feed::write_some() {
   wait_for_input();
 }
 
+// From the background it looks now and then whether it has come to the foreground.
 void Feed::wait_for_input() {
   if (!may_read_input()) {
     watch_ = loop_.call_at(Clock::now() + kForegroundCheck, [this] { wait_for_input(); });
@@ -68,6 +71,7 @@ void Feed::wait_for_input() {
   }
 }
 
+// Called when there is input, or its end.
 void Feed::read_some() {
   loop_.cancel(std::exchange(watch_, 0));
   if (!may_read_input())
@@ -79,7 +83,7 @@ void Feed::read_some() {
   if (n <= 0) {
     has_more_ = false;
   } else {
-    pending_.assign(buffer, static_cast<size_t>(n));
+    pending_.assign(buffer, n);
   }
   write_some();
 }

@@ -45,12 +45,12 @@ Host this_host(const LaunchOptions& options, const ClusterOptions& cluster) {
   return host;
 }
 
+// The ranks' secret is another than the agents': a rank must not be able to give orders.
 Secret ranks_secret(const HostRendezvous& rendezvous) {
-  // Not the agents' own: a rank must not be able to give orders.
   return rendezvous.secret.empty() ? Secret() : rendezvous.secret.derive("ranks");
 }
 
-// The ends of ranks whose round was over before this host began it.
+// The ends of ranks whose round was over before this host had begun it.
 std::vector<WorkerExit> not_started(const std::vector<WorkerSpec>& specs) {
   std::vector<WorkerExit> exits;
   for (const WorkerSpec& spec : specs) {
@@ -161,6 +161,7 @@ class HostAgent {
     return !order.hosts.empty() && order.hosts[0] == member_->id();
   }
 
+  // Acts at once on what concerns the ranks that run; run() does the rest in its turn.
   void take(Order order) {
     if (order.kind == Order::Kind::stop) {
       stopped_round_ = order.round;
@@ -190,8 +191,8 @@ class HostAgent {
     return static_cast<int>(at - order.hosts.begin());
   }
 
-  // Our ranks run, and go on in this round; or end where they have no part in it. False: it begins
-  // like others.
+  // Our ranks run, and go on in this round, or end where they have no part in it. False: the round
+  // begins like others.
   bool go_on_in_place(const Order& order) {
     if (order.kind != Order::Kind::start || !order.in_place || !replacing_.go_on)
       return false;
@@ -218,6 +219,7 @@ class HostAgent {
     return true;
   }
 
+  // Nobody will give orders any more. The ranks have the time that Silence promises to the others.
   void be_lost(const std::string& why) {
     if (lost_)
       return;
@@ -285,6 +287,7 @@ class HostAgent {
     return tell_end(end);
   }
 
+  // Orders are looked for first, so that a round that is over already is not announced.
   void be_spare(const Order& order) {
     telemetry_.reset();
     take_orders();
@@ -365,6 +368,7 @@ class HostAgent {
     member_->resign();
   }
 
+  // Once, when this host takes part for the first time.
   void set_up(const Order& order) {
     if (options_.run_dir.empty())
       options_.run_dir = "runs/" + order.run_folder;
@@ -380,6 +384,7 @@ class HostAgent {
     };
   }
 
+  // Throws: Error where this host cannot start its ranks; that is reported.
   void prepare(const Order& order, int host_index) {
     if (!job_)
       set_up(order);
@@ -388,6 +393,7 @@ class HostAgent {
     take_place(order, host_index);
   }
 
+  // What another round may change for this host, in place or not.
   void take_place(const Order& order, int host_index) {
     plan_ = order.plan;
     job_->use_place(host_index, order.master_addr, order.master_port, order.store);
@@ -428,6 +434,7 @@ class HostAgent {
     record_->begin_attempt(attempt_of(order.round), order.in_place);
   }
 
+  // A plan is announced once, however often it is started.
   void announce(const Order& order, int host_index) {
     if (order.plan == announced_)
       return;
@@ -452,6 +459,7 @@ class HostAgent {
     }
   }
 
+  // Blocking: until all ranks of this host have ended. Throws: Error where no rank is the cause.
   std::vector<WorkerExit> run_ranks(const Order& order, int* stopped_by) {
     const auto specs =
         make_worker_specs(order.plan, options_, job_->facts(), attempt_of(order.round));
@@ -501,6 +509,7 @@ class HostAgent {
                      .error = why});
   }
 
+  // The job is over. The host that coordinates waits until the others have taken leave.
   int finish(const Order& order) {
     const bool stopped = order.exit_code == kStoppedExitCode && have_stopped(order.exits);
     if (telemetry_) {
@@ -522,6 +531,7 @@ class HostAgent {
     return order.exit_code;
   }
 
+  // An agent of ssh says nothing: its launcher does.
   void report_end(const Order& order, bool stopped) {
     const JobFacts& facts = job_->facts();
     const int attempt = attempt_of(order.round);

@@ -30,6 +30,7 @@ constexpr const char* kUserSecret = "secret";
 constexpr std::chrono::seconds kResolve{10};
 constexpr std::chrono::seconds kNameMayCome{60};
 
+// Whether the address is this machine's: a socket can be bound to it.
 bool is_here(const SocketAddress& address) {
   const Fd probe(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   SocketAddress any_port = address;
@@ -40,7 +41,7 @@ bool is_here(const SocketAddress& address) {
   return probe.valid() && ::bind(probe.get(), any_port.get(), any_port.size) == 0;
 }
 
-// This user's processes on this machine share a secret: made by the first that needs it.
+// The secret that this user's processes on this machine share. The first that needs it makes it.
 Secret user_secret() {
   const std::string path = default_runtime_folder();
   const Fd folder = open_runtime_folder(path, true);
@@ -59,7 +60,7 @@ Secret user_secret() {
       write_all(fresh.get(), "\n");
       OPENSSL_cleanse(digits.data(), digits.size());
     }
-    // Not a rename: the first one's stays.
+    // A link and no rename, so that the file of the process that came first stays.
     (void)!::linkat(folder.get(), aside.c_str(), folder.get(), kUserSecret, 0);
     ::unlinkat(folder.get(), aside.c_str(), 0);
   }
@@ -70,6 +71,7 @@ Endpoint endpoint_of(const ClusterOptions& options) {
   return parse_endpoint("tcp://" + options.endpoint);
 }
 
+// Throws: unavailable, with words for the user, when the server cannot listen.
 std::unique_ptr<TcpServer> serve(const ClusterOptions& options, Endpoint at, const Secret& secret) {
   try {
     return std::make_unique<TcpServer>(TcpServerOptions{.endpoint = std::move(at),
@@ -152,6 +154,7 @@ std::string patient_address_to_serve(const std::string& host, const ClusterOptio
       words);
 }
 
+// Node rank 0 serves on a free port and writes into the file where; the others wait for the file.
 HostRendezvous meet_at_file(const ClusterOptions& options) {
   HostRendezvous rendezvous;
   std::string here = options.local_address;
@@ -192,6 +195,7 @@ std::string address_towards_any(const std::vector<std::string>& endpoints) {
   }
 }
 
+// No host serves. The server of etcd may be started at the same time as the job.
 HostRendezvous meet_in_etcd(const ClusterOptions& options) {
   const std::vector<std::string> endpoints = split(options.endpoint, ',');
   std::vector<std::string> urls;
@@ -228,6 +232,7 @@ void check_is_served_here(const ClusterOptions& options, const std::string& here
                   "; give this host's address, or the right --node-rank"));
 }
 
+// With node ranks the host of rank 0 serves; else any host whose address the endpoint is.
 HostRendezvous meet_at_endpoint(const ClusterOptions& options) {
   HostRendezvous rendezvous;
   Endpoint endpoint = endpoint_of(options);

@@ -1,3 +1,7 @@
+// Two threads for each host. One looks into the run's folder for questions of people and ranks
+// here, and asks the other hosts through the store. The other answers what is asked of this host.
+// Questions to a host are a log in the store; answers have keys of their own, which the asker
+// removes.
 #include "muster/cluster/host_telemetry.h"
 
 #include <fcntl.h>
@@ -7,9 +11,9 @@
 #include <cerrno>
 #include <condition_variable>
 #include <filesystem>
-#include <iterator>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <thread>
@@ -36,18 +40,19 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kLookEvery{250};
 constexpr std::chrono::milliseconds kAskEvery{1'000};
-// An agent of a new round does not get what was asked before it listened.
+// An agent of a new round does not get what was asked before it listened, so it is asked again.
 constexpr std::chrono::seconds kAskAgain{3};
 constexpr std::chrono::milliseconds kWaitForRequest{2'000};
 constexpr std::chrono::milliseconds kCollect{5'000};
 constexpr std::chrono::milliseconds kThreadsEnd{1'000};
 constexpr std::chrono::seconds kDescribeAgain{10};
 constexpr std::chrono::milliseconds kNow{0};
-constexpr size_t kMostEvents = size_t{512} << 20;  // of all hosts: they lie in the store's memory
+// The events of all hosts lie in the store's memory until the first host takes them.
+constexpr size_t kMostEvents = size_t{512} << 20;
 constexpr size_t kMostValueOfEvents = size_t{48} << 20;
 
 constexpr const char* kSampleRequest = "sample";
-constexpr const char* kDescribeRequest = "describe ";
+constexpr std::string_view kDescribeRequest = "describe ";
 
 std::string request_log(const std::string& host) {
   return cat("ask/", host);
@@ -61,16 +66,17 @@ std::string activity_key(const std::string& host, int rank) {
   return cat("activity/", host, "/", rank);
 }
 
-// "3/1": its files' place below RUN_DIR/trace, by attempt and rank.
+// `place` is that of the files below RUN_DIR/trace, by attempt and rank: "3/1".
 std::string events_key(const std::string& host, const std::string& place) {
   return cat("events/", host, "/", place);
 }
 
-// The places of a host's files.
+// Under this key a host lists the places of its files.
 std::string events_list_key(const std::string& host) {
   return cat("events/", host);
 }
 
+// The value, which is removed; nothing if there is none.
 std::optional<std::string> take_value(Store& store, const std::string& key) {
   if (!store.check({key}))
     return std::nullopt;
@@ -79,33 +85,39 @@ std::optional<std::string> take_value(Store& store, const std::string& key) {
   return value;
 }
 
-// The text before the first blank, which is taken off.
+// Takes the text before the first blank off, and the blank too.
 std::string take_word(std::string& text) {
-  const size_t blank = text.find(' ');
-  std::string word = text.substr(0, blank);
-  text = blank == std::string::npos ? "" : text.substr(blank + 1);
+  std::string word = text.substr(0, text.find(' '));
+  text.erase(0, word.size() + 1);
   return word;
 }
 
 bool is_in(const RankRange& ranks, int rank) {
-  const auto number = static_cast<size_t>(rank);
+  const size_t number = rank;
   return number >= ranks.first && number < ranks.first + ranks.count;
 }
 
-// Of this host.
-RankRange ranks_of(const HostTelemetryOptions& options) {
-  const auto own = std::find(options.hosts.begin(), options.hosts.end(), options.host);
-  return options.ranks.at(static_cast<size_t>(own - options.hosts.begin()));
+std::vector<int> numbers_in(const RankRange& ranks) {
+  std::vector<int> numbers(ranks.count);
+  std::iota(numbers.begin(), numbers.end(), static_cast<int>(ranks.first));
+  return numbers;
 }
 
-// A waiting rank of this host has described it just now.
+// The ranks of this host.
+RankRange ranks_of(const HostTelemetryOptions& options) {
+  const auto own = std::ranges::find(options.hosts, options.host);
+  return options.ranks.at(own - options.hosts.begin());
+}
+
+// Whether a waiting rank of this host has just described the late one.
 bool has_shown_its_stack(const std::string& activity_path) {
   std::error_code error;
   const auto shown = fs::last_write_time(stack_path(activity_path), error);
   return !error && fs::file_time_type::clock::now() - shown < kDescribeAgain;
 }
 
-// Nothing that a job needs depends on what is told.
+// Calls `tell`, and logs its error: nothing that a job needs depends on what is told. Returns
+// whether there was none.
 template <class Tell>
 bool without_error(const Tell& tell) {
   try {
@@ -180,6 +192,7 @@ void HostTelemetry::finish() {
   state_->changed.wait_for(lock, kThreadsEnd, [this] { return state_->threads == 0; });
 }
 
+// The threads are left behind when the agent ends: they may wait for the store.
 void HostTelemetry::State::start(void (State::*run)()) {
   const auto ended = [](State& self) {
     const std::lock_guard lock(self.mutex);
@@ -212,12 +225,12 @@ void HostTelemetry::State::stop() {
   changed.notify_all();
 }
 
-// "ASKER'S HOST, ITS ID, NUMBER, WHAT".
+// A request is "<the asker's host> <its id> <number> <what>".
 void HostTelemetry::State::ask(const std::string& host, const std::string& what) {
   store->append(request_log(host), cat(options.host, " ", id, " ", ++requests, " ", what));
 }
 
-// Of the agents that share a folder, one looks at it: the one with the lock.
+// One of the agents that share a folder looks at it: the one that has the lock.
 void HostTelemetry::State::watch() {
   make_hosts_folder(options.run_dir, options.launch);
   Fd lock;
@@ -225,15 +238,15 @@ void HostTelemetry::State::watch() {
     if (!pause(kAskEvery))
       return;
   }
-  do
+  do {
     without_error([this] { look(); });
-  while (pause(kLookEvery));
+  } while (pause(kLookEvery));
 }
 
-// Where there are no locks, the first host's agent has it.
+// Whether this agent is to look at the folder. On a file system without locks the first host's is.
 bool HostTelemetry::State::hold_folder(Fd& lock) {
   const std::string path = hosts_folder(options.run_dir) + "/lock";
-  // Anew each time: who had it may have removed the file.
+  // The file is opened anew each time, as the agent that had the lock may have removed it.
   lock.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644));
   if (lock.valid() && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0)
     return true;
@@ -262,17 +275,18 @@ void HostTelemetry::State::pass_on_late_requests() {
   for (const auto& [attempt, ranks] : late) {
     for (size_t i = 0; i < options.hosts.size(); ++i) {
       LateRequest request{.attempt = attempt};
-      std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(request.ranks), [&](int rank) {
-        return is_in(options.ranks.at(i), rank);
-      });
+      for (const int rank : ranks) {
+        if (is_in(options.ranks.at(i), rank))
+          request.ranks.push_back(rank);
+      }
       if (!request.ranks.empty())
-        ask(options.hosts[i], kDescribeRequest + to_text(request));
+        ask(options.hosts[i], cat(kDescribeRequest, to_text(request)));
     }
   }
 }
 
-// One that has not answered has the request still, or its agent began after it: it is asked again,
-// less often.
+// A host that has not answered has the request still, or its agent began after it: that host is
+// asked again, but less often.
 void HostTelemetry::State::ask_for_samples() {
   next_ask = Clock::now() + kAskEvery;
   for (const std::string& host : options.hosts) {
@@ -284,7 +298,7 @@ void HostTelemetry::State::ask_for_samples() {
   }
 }
 
-// An answer to an earlier watch, or to the round before, is of then.
+// An answer to an earlier watch, or to the round before, is too old to be shown.
 void HostTelemetry::State::take_samples() {
   for (size_t i = 0; i < options.hosts.size(); ++i) {
     auto answer = take_value(*store, sample_key(options.hosts[i], options.host));
@@ -298,6 +312,7 @@ void HostTelemetry::State::take_samples() {
   }
 }
 
+// Requests that came before this agent began are not for it.
 void HostTelemetry::State::answer() {
   int64_t next = 0;
   while (
@@ -323,6 +338,7 @@ void HostTelemetry::State::answer() {
   }
 }
 
+// Anything else than these two requests is of another version, or the end.
 void HostTelemetry::State::answer_to(std::string request) {
   const std::string asker = take_word(request);
   const std::string asked_by = take_word(request);
@@ -333,10 +349,12 @@ void HostTelemetry::State::answer_to(std::string request) {
   }
   if (!request.starts_with(kDescribeRequest))
     return;
-  if (const auto late = late_request_from(request.substr(std::string(kDescribeRequest).size())))
+  const auto late = late_request_from(request.substr(kDescribeRequest.size()));
+  if (late)
     describe(*late);
 }
 
+// Writes the stacks of this host's late ranks into the log, each at most every few seconds.
 void HostTelemetry::State::describe(const LateRequest& request) {
   for (const int rank : request.ranks) {
     if (!is_in(ranks_of(options), rank))
@@ -355,7 +373,8 @@ bool HostTelemetry::is_first() const {
   return state_->options.hosts.front() == state_->options.host;
 }
 
-// Rank 0 is the first host's.
+// Whether this host writes into the first host's folder: rank 0, which runs there, has left files
+// here.
 bool HostTelemetry::shares_folder(int attempt) const {
   std::error_code error;
   const std::string& folder = state_->options.run_dir;
@@ -370,13 +389,11 @@ void HostTelemetry::leave(int attempt) {
   without_error([this] { leave_events(); });
 }
 
-// Each rank's has a key of its own, as etcd's values are small; an attempt's replaces that of the
-// one before.
+// The activity of each rank has a key of its own, as etcd's values are small. It replaces that of
+// the attempt before.
 void HostTelemetry::leave_activity(int attempt) {
   const HostTelemetryOptions& options = state_->options;
-  const auto [first, count] = ranks_of(options);
-  for (size_t i = first; i < first + count; ++i) {
-    const int rank = static_cast<int>(i);
+  for (const int rank : numbers_in(ranks_of(options))) {
     without_error([&] {
       state_->store->set(activity_key(options.host, rank),
                          cat(attempt, " ", pack_activity(options.run_dir, attempt, rank)));
@@ -384,7 +401,7 @@ void HostTelemetry::leave_activity(int attempt) {
   }
 }
 
-// Of all attempts: ranks that went on in place have theirs where they began.
+// Leaves the events of all attempts: ranks that went on in place have theirs where they began.
 void HostTelemetry::leave_events() {
   const HostTelemetryOptions& options = state_->options;
   size_t room = std::min(kMostValueOfEvents, kMostEvents / options.hosts.size());
@@ -424,8 +441,7 @@ void HostTelemetry::collect(int last_attempt) {
 }
 
 void HostTelemetry::collect_activity(const std::string& host, const RankRange& ranks, int attempt) {
-  for (size_t i = ranks.first; i < ranks.first + ranks.count; ++i) {
-    const int rank = static_cast<int>(i);
+  for (const int rank : numbers_in(ranks)) {
     without_error([&] {
       auto activity = take_value(*state_->store, activity_key(host, rank));
       if (!activity || take_word(*activity) != cat(attempt))

@@ -1,3 +1,5 @@
+// A shell runs the command every two seconds and ends each answer with a line that has the exit
+// code. The loop reads the answers as they come, so nothing here ever waits for the command.
 #include "muster/cluster/host_watch.h"
 
 #include <fcntl.h>
@@ -22,13 +24,13 @@ namespace muster {
 namespace {
 
 // Every answer ends with a line of its own: this, and the command's exit code.
-constexpr const char* kEnd = "\n# muster: end of the list, exit code ";
+constexpr std::string_view kEnd = "\n# muster: end of the list, exit code ";
 constexpr const char* kAskAgainAndAgain =
     "while :; do sleep 2; sh -c \"$1\"; printf '\\n# muster: end of the list, exit code %d\\n' $?; "
     "done";
 constexpr size_t kMaxAnswer = size_t{1} << 20;
 
-// False when the patience ends first.
+// Blocking: until there is something to read, or the deadline. False: the deadline came first.
 bool wait_readable(int fd, const Deadline& deadline) {
   struct pollfd poll = {.fd = fd, .events = POLLIN, .revents = 0};
   for (;;) {
@@ -41,7 +43,7 @@ bool wait_readable(int fd, const Deadline& deadline) {
   }
 }
 
-// Its output until it has ended; nothing when it takes longer.
+// The child's output until it has ended; nothing when it takes longer.
 std::optional<std::string> answer_in_time(const Child& child,
                                           const Fd& answers,
                                           const Deadline& deadline) {
@@ -50,33 +52,50 @@ std::optional<std::string> answer_in_time(const Child& child,
   while (wait_readable(answers.get(), deadline)) {
     const ssize_t n = ::read(answers.get(), buffer, sizeof(buffer));
     if (n > 0 && answer.size() < kMaxAnswer)
-      answer.append(buffer, static_cast<size_t>(n));
-    if (n > 0 || (n < 0 && errno == EINTR))
+      answer.append(buffer, n);
+    const bool was_interrupted = n < 0 && errno == EINTR;
+    if (n > 0 || was_interrupted)
       continue;
-    return wait_readable(child.pidfd.get(), deadline) ? std::optional(answer) : std::nullopt;
+    if (!wait_readable(child.pidfd.get(), deadline))
+      return std::nullopt;
+    return answer;
   }
   return std::nullopt;
 }
 
-}  // namespace
+struct Pipe {
+  Fd read_end;
+  Fd write_end;
+};
 
-std::vector<HostSpec> discover_hosts(const std::string& command,
-                                     std::chrono::milliseconds patience) {
+Pipe make_answer_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     fail_errno("cannot make a pipe", errno);
-  const Fd answers(ends[0]);
-  Fd child_end(ends[1]);
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+int wait_for_end(pid_t pid) {
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return status;
+}
+
+}  // namespace
+
+// The command is killed with its whole process group if it does not end in time.
+std::vector<HostSpec> discover_hosts(const std::string& command,
+                                     std::chrono::milliseconds patience) {
+  Pipe pipe = make_answer_pipe();
   const Child child = spawn_child({.argv = {"sh", "-c", command},
                                    .environment = own_environment(),
-                                   .stdout_fd = child_end.get()});
-  child_end = Fd();
-  const auto answer = answer_in_time(child, answers, Deadline(patience));
+                                   .stdout_fd = pipe.write_end.get()});
+  pipe.write_end.reset();
+  const auto answer = answer_in_time(child, pipe.read_end, Deadline(patience));
   if (!answer)
     ::kill(-child.pid, SIGKILL);
-  int status = 0;
-  while (::waitpid(child.pid, &status, 0) < 0 && errno == EINTR) {
-  }
+  const int status = wait_for_end(child.pid);
   if (!answer) {
     throw Error(ErrorCode::timeout,
                 cat("--host-discovery: expected '",
@@ -86,28 +105,22 @@ std::vector<HostSpec> discover_hosts(const std::string& command,
                     ", got no end; correct the command"));
   }
   if (status != 0) {
-    throw Error(
-        ErrorCode::io,
-        cat("--host-discovery: expected '",
-            printable(command),
-            "' to succeed, got ",
-            WIFEXITED(status) ? cat("exit code ", WEXITSTATUS(status)) : std::string("a signal")));
+    const std::string end = WIFEXITED(status) ? cat("exit code ", WEXITSTATUS(status)) : "a signal";
+    throw Error(ErrorCode::io,
+                cat("--host-discovery: expected '", printable(command), "' to succeed, got ", end));
   }
   return parse_hostfile(*answer, cat("what '", command, "' printed"));
 }
 
 HostWatch::HostWatch(ProcessSet& processes, int id, const std::string& command, OnHosts on_hosts)
     : processes_(processes), id_(id), command_(command), on_hosts_(std::move(on_hosts)) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    fail_errno("cannot make a pipe", errno);
-  answers_ = Fd(ends[0]);
-  const Fd child_end(ends[1]);
+  Pipe pipe = make_answer_pipe();
+  answers_ = std::move(pipe.read_end);
   ::fcntl(answers_.get(), F_SETFL, O_NONBLOCK);
   processes_.spawn(id,
                    {.argv = {"sh", "-c", kAskAgainAndAgain, "sh", command},
                     .environment = own_environment(),
-                    .stdout_fd = child_end.get()});
+                    .stdout_fd = pipe.write_end.get()});
   watch_ = processes_.loop().watch_readable(answers_.get(), [this] { read_some(); });
 }
 
@@ -115,10 +128,12 @@ void HostWatch::stop() {
   if (watch_ == 0)
     return;
   processes_.loop().cancel(std::exchange(watch_, 0));
-  if (const pid_t pid = processes_.pid_of(id_); pid > 0)
+  const pid_t pid = processes_.pid_of(id_);
+  if (pid > 0)
     ::kill(-pid, SIGKILL);
 }
 
+// The callback may stop the watch: then nothing more is taken.
 void HostWatch::read_some() {
   char buffer[4096];
   const ssize_t n = ::read(answers_.get(), buffer, sizeof(buffer));
@@ -129,29 +144,10 @@ void HostWatch::read_some() {
         "--host-discovery: the shell that runs the command has ended; no new hosts will be found");
     return stop();
   }
-  read_.append(buffer, static_cast<size_t>(n));
-  for (size_t end = 0; (end = read_.find(kEnd)) != std::string::npos;) {
-    const size_t line_end = read_.find('\n', end + 1);
-    if (line_end == std::string::npos)
-      return;
-    const std::string answer = read_.substr(0, end);
-    const std::string code =
-        read_.substr(end + std::string(kEnd).size(), line_end - end - std::string(kEnd).size());
-    read_.erase(0, line_end + 1);
-    if (code == "0") {
-      take(answer);
-    } else {
-      log(LogLevel::warn,
-          cat("--host-discovery: expected '",
-              command_,
-              "' to succeed, got exit code ",
-              code,
-              "; asking again"));
-    }
-    if (watch_ == 0)
-      return;
+  read_.append(buffer, n);
+  while (watch_ != 0 && take_answer()) {
   }
-  if (read_.size() > kMaxAnswer) {
+  if (watch_ != 0 && read_.size() > kMaxAnswer) {
     log(LogLevel::warn,
         cat("--host-discovery: expected less than a mebibyte from '",
             command_,
@@ -160,6 +156,32 @@ void HostWatch::read_some() {
   }
 }
 
+// Takes one whole answer from what has been read. False: there is none yet.
+bool HostWatch::take_answer() {
+  const size_t end = read_.find(kEnd);
+  if (end == std::string::npos)
+    return false;
+  const size_t code_begin = end + kEnd.size();
+  const size_t line_end = read_.find('\n', code_begin);
+  if (line_end == std::string::npos)
+    return false;
+  const std::string answer = read_.substr(0, end);
+  const std::string code = read_.substr(code_begin, line_end - code_begin);
+  read_.erase(0, line_end + 1);
+  if (code == "0") {
+    take(answer);
+  } else {
+    log(LogLevel::warn,
+        cat("--host-discovery: expected '",
+            command_,
+            "' to succeed, got exit code ",
+            code,
+            "; asking again"));
+  }
+  return true;
+}
+
+// An answer that is no list of hosts is said, and nothing else follows from it.
 void HostWatch::take(const std::string& answer) {
   try {
     on_hosts_(parse_hostfile(answer, cat("what '", command_, "' printed")));

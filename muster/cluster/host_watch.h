@@ -33,6 +33,7 @@ class HostWatch {
 
  private:
   void read_some();
+  bool take_answer();
   void take(const std::string& answer);
 
   ProcessSet& processes_;

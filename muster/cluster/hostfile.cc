@@ -1,3 +1,6 @@
+// A host is a word such as "a", "a:4" or "[fe80::1]:4", in --hosts and in a file alike. In a file,
+// "slots=" may follow it, as Open MPI writes it, and a host that stands in several lines has all
+// their ranks.
 #include "muster/cluster/hostfile.h"
 
 #include <algorithm>
@@ -17,8 +20,10 @@ namespace {
 
 constexpr int kMostRanks = 1'000'000;
 
+// Throws the error about `got`, in the words of where the text comes from.
 using Refuse = std::function<void(const std::string& got)>;
 
+// A number of ranks.
 int parse_slots(std::string_view text, const Refuse& refuse) {
   const auto value = parse_int(text);
   if (!value || *value < 1 || *value > kMostRanks)
@@ -26,42 +31,71 @@ int parse_slots(std::string_view text, const Refuse& refuse) {
   return static_cast<int>(value.value_or(1));
 }
 
-// It becomes an argument of ssh: what looks like an option must not.
+// A name becomes an argument of ssh, so it must not look like an option.
 void check_name(const std::string& name, const Refuse& refuse) {
-  const bool plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_' || c == '@' || c == ':' ||
-           c == '%';
+  constexpr std::string_view kMarks = ".-_@:%";
+  const bool plain = std::ranges::all_of(name, [&](unsigned char c) {
+    return std::isalnum(c) != 0 || kMarks.find(static_cast<char>(c)) != std::string_view::npos;
   });
   if (name.empty() || name[0] == '-' || !plain)
     refuse(name);
 }
 
-// "a:4" has ranks; "fe80::1" is an address.
-HostSpec parse_host_spec(std::string_view text, const Refuse& refuse) {
-  const size_t colon = text.find(':');
-  HostSpec host;
-  if (text.starts_with('[')) {
-    const size_t close = text.find(']');
-    if (close == std::string_view::npos)
-      refuse(std::string(text));
-    host.name = text.substr(1, close - 1);
-    if (!is_ipv6_address(host.name))
-      refuse(std::string(text));
-    const std::string_view rest = text.substr(std::min(text.size(), close + 1));
-    if (!rest.empty() && rest[0] != ':')
-      refuse(std::string(text));
-    if (!rest.empty())
-      host.nproc = parse_slots(rest.substr(1), refuse);
-  } else if (colon != std::string_view::npos &&
-             text.find(':', colon + 1) == std::string_view::npos) {
-    host.name = text.substr(0, colon);
-    host.nproc = parse_slots(text.substr(colon + 1), refuse);
-  } else {
-    host.name = text;
-    if (colon != std::string_view::npos && !is_ipv6_address(host.name))
-      refuse(std::string(text));
+// "[fe80::1]" or "[fe80::1]:4".
+HostSpec parse_bracketed(std::string_view text, const Refuse& refuse) {
+  const size_t close = text.find(']');
+  if (close == std::string_view::npos)
+    refuse(std::string(text));
+  HostSpec host{.name = std::string(text.substr(1, close - 1))};
+  const std::string_view rest = text.substr(close + 1);
+  const bool is_well_formed = rest.empty() || rest.starts_with(':');
+  if (!is_ipv6_address(host.name) || !is_well_formed)
+    refuse(std::string(text));
+  if (!rest.empty())
+    host.nproc = parse_slots(rest.substr(1), refuse);
+  return host;
+}
+
+// With one colon a number of ranks follows, with several it is an address.
+HostSpec parse_plain(std::string_view text, const Refuse& refuse) {
+  const auto colons = std::ranges::count(text, ':');
+  if (colons == 1) {
+    const size_t colon = text.find(':');
+    return {.name = std::string(text.substr(0, colon)),
+            .nproc = parse_slots(text.substr(colon + 1), refuse)};
   }
+  HostSpec host{.name = std::string(text)};
+  if (colons > 1 && !is_ipv6_address(host.name))
+    refuse(host.name);
+  return host;
+}
+
+HostSpec parse_host_spec(std::string_view text, const Refuse& refuse) {
+  HostSpec host = text.starts_with('[') ? parse_bracketed(text, refuse) : parse_plain(text, refuse);
   check_name(host.name, refuse);
+  return host;
+}
+
+constexpr const char* kBlanks = " \t";
+
+// The text up to the first blank, which is taken off `rest`.
+std::string_view take_field(std::string_view& rest) {
+  const std::string_view field = rest.substr(0, rest.find_first_of(kBlanks));
+  rest = trim(rest.substr(field.size()));
+  return field;
+}
+
+// A host and its fields, as in "a slots=4 max_slots=8". The most that others may use is not asked.
+HostSpec parse_line(std::string_view line, const Refuse& refuse) {
+  HostSpec host = parse_host_spec(take_field(line), refuse);
+  while (!line.empty()) {
+    const std::string_view field = take_field(line);
+    if (field.starts_with("slots=")) {
+      host.nproc = parse_slots(field.substr(6), refuse);
+    } else if (!field.starts_with("max_slots=") && !field.starts_with("max-slots=")) {
+      refuse(std::string(field));
+    }
+  }
   return host;
 }
 
@@ -104,22 +138,10 @@ std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string&
                       printable(got),
                       "'"));
     };
-    std::string_view rest = trim(std::string_view(line).substr(0, line.find('#')));
+    const std::string_view rest = trim(std::string_view(line).substr(0, line.find('#')));
     if (rest.empty())
       continue;
-    const size_t blank = rest.find_first_of(" \t");
-    HostSpec host = parse_host_spec(rest.substr(0, blank), refuse);
-    while (blank != std::string_view::npos &&
-           !(rest = trim(rest.substr(rest.find_first_of(" \t")))).empty()) {
-      const std::string_view word = rest.substr(0, rest.find_first_of(" \t"));
-      if (word.starts_with("slots=")) {
-        host.nproc = parse_slots(word.substr(6), refuse);
-      } else if (!word.starts_with("max_slots=") && !word.starts_with("max-slots=")) {
-        refuse(std::string(word));
-      }
-      if (word.size() == rest.size())
-        break;
-    }
+    HostSpec host = parse_line(rest, refuse);
     const auto [place, is_new] = places.emplace(host.name, hosts.size());
     if (is_new) {
       hosts.push_back(std::move(host));

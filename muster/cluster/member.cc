@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kCoordinatorKey = "coordinator";
 
-// Another try may find the store again.
+// Whether another try may find the store again.
 bool may_pass(const Error& error) {
   return error.code() == ErrorCode::unavailable || error.code() == ErrorCode::timeout;
 }
@@ -69,6 +69,7 @@ void Member::report(Report report) {
   changed_.notify_all();
 }
 
+// The descriptor stays readable for a host that is lost, so that its agent asks why.
 std::optional<Order> Member::take() {
   const std::lock_guard lock(mutex_);
   if (orders_.empty()) {
@@ -82,6 +83,7 @@ std::optional<Order> Member::take() {
   return order;
 }
 
+// The silence counts from the last sign of life that arrived.
 std::string Member::lost() {
   const std::lock_guard lock(mutex_);
   if (!lost_.empty() || finished_)
@@ -97,6 +99,7 @@ std::string Member::lost() {
   return lost_;
 }
 
+// The first reason counts.
 void Member::lose(const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
@@ -112,6 +115,7 @@ void Member::wake() const {
   (void)!::write(ready_.get(), &one, sizeof(one));
 }
 
+// `asked` is when the sign was given, as its arrival may have taken long.
 void Member::reached(Clock::time_point asked) {
   const std::lock_guard lock(mutex_);
   reached_ = std::max(reached_, asked);
@@ -119,8 +123,8 @@ void Member::reached(Clock::time_point asked) {
   last_error_.clear();
 }
 
-// A server that has ended refuses connections, and so may a firewall for a moment: a step later it
-// is believed.
+// A server that has ended refuses connections, and so may a firewall for a moment. A refusal is
+// believed if it lasts for a step.
 void Member::failed(const std::exception& error) {
   const auto* const known = dynamic_cast<const Error*>(&error);
   if (known == nullptr || !may_pass(*known))
@@ -140,6 +144,7 @@ void Member::failed(const std::exception& error) {
     lose(error.what());
 }
 
+// A coordinator whose name is gone has no silence to be waited for: another takes the part at once.
 void Member::resign() {
   {
     std::unique_lock lock(mutex_);
@@ -157,8 +162,8 @@ Member::Part Member::take_part() {
   return part_.exchange(Part::none);
 }
 
-// Its process's end is noticed at once where a server holds a connection to it; else the signs of
-// life end.
+// The end of this process is noticed at once where a server holds a connection to it. Elsewhere it
+// is noticed by the end of the signs of life.
 void Member::give_sign_of_life() {
   const auto now = Clock::now();
   store_->add(sign_of_life_key(id_), 1);
@@ -175,9 +180,9 @@ void Member::elect() {
   if (chosen == id_) {
     if (std::exchange(coordinator_, chosen) == id_)
       return;
-    const bool orders_before =
-        store_->check({log_entry_key(kOrders, 1)});  // of one that has handed over
-    part_ = orders_before ? Part::successor : Part::first;
+    // Orders before this host's are those of a coordinator that has handed over.
+    const bool has_orders = store_->check({log_entry_key(kOrders, 1)});
+    part_ = has_orders ? Part::successor : Part::first;
     return;
   }
   const std::string key = sign_of_life_key(chosen);
@@ -198,6 +203,7 @@ void Member::elect() {
   part_ = Part::successor;
 }
 
+// Waits a step at most. Throws: failed_precondition where the job's keys have been removed.
 bool Member::take_next_order() {
   std::string text;
   try {
@@ -218,6 +224,7 @@ bool Member::take_next_order() {
   return true;
 }
 
+// The listener's thread. The lock is not held while the store is asked.
 void Member::listen() {
   const auto is_over = [this] {
     return ends_ || finished_ || !lost_.empty();
@@ -245,6 +252,7 @@ void Member::listen() {
   }
 }
 
+// The sender's thread. A report leaves the queue when the store has it.
 void Member::send_reports() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -264,7 +272,7 @@ void Member::send_reports() {
   }
 }
 
-// What was carried out and not answered is told twice: its number says so.
+// A report that arrived without an answer is told twice; its number says so.
 bool Member::sent(const Report& report) {
   try {
     store_->append(kReports, to_text(report));

@@ -1,5 +1,8 @@
+// Reports and orders as JSON. All hosts run the same version of muster, so every member must be
+// there; only facts and plans, which few messages have, may be missing.
 #include "muster/cluster/messages.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
@@ -15,19 +18,21 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// The names are in the order of the kinds.
 constexpr std::array<const char*, 6> kReportKinds = {
     "join", "failing", "ended", "leave", "lost", "stop"};
 constexpr std::array<const char*, 4> kOrderKinds = {"start", "stop", "finish", "refuse"};
 
-template <size_t N>
-int kind_of(const std::array<const char*, N>& names, const Json& json) {
+// The kind whose name stands at its place among `names`.
+template <class Kind, size_t N>
+Kind kind_of(const std::array<const char*, N>& names, const Json& json) {
   const auto name = json.at("kind").get<std::string>();
-  for (size_t i = 0; i < N; ++i) {
-    if (name == names[i])
-      return static_cast<int>(i);
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end()) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("message: expected a known kind, got '", printable(name), "'"));
   }
-  throw Error(ErrorCode::invalid_argument,
-              cat("message: expected a known kind, got '", printable(name), "'"));
+  return static_cast<Kind>(found - names.begin());
 }
 
 template <class T>
@@ -35,6 +40,7 @@ Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+// Nothing for null, and for a member that is not there.
 template <class T>
 std::optional<T> optional_of(const Json& json, const char* name) {
   const auto found = json.find(name);
@@ -43,6 +49,7 @@ std::optional<T> optional_of(const Json& json, const char* name) {
   return found->get<T>();
 }
 
+// The machine is text in the text, in the form of a captured file.
 Json to_json(const HostFacts& facts) {
   return {
       {"id", facts.id},
@@ -62,6 +69,7 @@ std::optional<std::string> text_or_nothing(const Json& json) {
   return json.is_null() ? std::nullopt : std::optional(json.get<std::string>());
 }
 
+// Throws: nlohmann's exceptions; as inventory_from_json.
 HostFacts facts_from(const Json& json) {
   const std::string id = json.at("id").get<std::string>();
   const Inventory devices =
@@ -101,6 +109,7 @@ std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// Calls `read` with the parsed text. Throws: invalid_argument that begins with `what`.
 template <class Value>
 Value parse(const std::string& text, const char* what, Value (*read)(const Json&)) {
   try {
@@ -129,7 +138,7 @@ std::string to_text(const Report& report) {
 
 Report report_from_text(const std::string& text) {
   return parse<Report>(text, "report of a host", [](const Json& json) {
-    Report report{.kind = static_cast<Report::Kind>(kind_of(kReportKinds, json)),
+    Report report{.kind = kind_of<Report::Kind>(kReportKinds, json),
                   .from = json.at("from").get<std::string>(),
                   .number = json.at("number").get<int>(),
                   .round = json.at("round").get<int>(),
@@ -167,7 +176,7 @@ std::string to_text(const Order& order) {
 
 Order order_from_text(const std::string& text) {
   return parse<Order>(text, "order of the coordinator", [](const Json& json) {
-    Order order{.kind = static_cast<Order::Kind>(kind_of(kOrderKinds, json)),
+    Order order{.kind = kind_of<Order::Kind>(kOrderKinds, json),
                 .round = json.at("round").get<int>(),
                 .hosts = json.at("hosts").get<std::vector<std::string>>(),
                 .run_folder = json.at("run_folder").get<std::string>(),

@@ -1,3 +1,7 @@
+// The launcher serves the store and coordinates, and starts an agent for each host: here as a
+// child, and elsewhere by ssh. Agents get all that they need to know on their standard input. The
+// ends of their processes say little, as an agent that has joined reports by the store; only an
+// agent that ends without having joined is known by its process alone.
 #include "muster/cluster/remote_launch.h"
 
 #include <fcntl.h>
@@ -38,9 +42,10 @@ namespace muster {
 
 namespace {
 
+// After the grace period of the ranks their agents have this long to report and end.
 constexpr std::chrono::seconds kBeyondTheRanksGrace{20};
 constexpr std::chrono::seconds kAllTakeLeave{5};
-constexpr int kHostWatch = -1;  // its child; the agents' are numbered from 0
+constexpr int kHostWatch = -1;  // the number of its child; the agents' are numbered from 0
 constexpr std::chrono::milliseconds kLookForTheEndEvery{250};
 
 RemoteOptions with_hosts(RemoteOptions remote, const ClusterOptions& cluster) {
@@ -60,9 +65,9 @@ class RemoteJob {
         processes_({.stop_signals = options.stop_signals, .goes_on_because = kGoesOnBecause}) {
     if (remote_.ssh.empty())
       remote_.ssh = {"ssh"};
+    const int there = std::ssize(remote_.hosts);
     if (cluster_.max_hosts <= 1)
-      cluster_.min_hosts = cluster_.max_hosts = static_cast<int>(remote_.hosts.size());
-    const int there = static_cast<int>(remote_.hosts.size());
+      cluster_.min_hosts = cluster_.max_hosts = there;
     if (there < cluster_.min_hosts && remote_.discovery.empty()) {
       throw Error(ErrorCode::invalid_argument,
                   cat("--nnodes: expected at most ",
@@ -80,16 +85,11 @@ class RemoteJob {
       start(host);
     watch_discovery();
     watch_for_the_end();
-    const WaitResult ended = processes_.wait_all(
-        {.stop_on_failure = false,
-         .grace = options_.shutdown_timeout + kBeyondTheRanksGrace,
-         .on_exit = [this](const ChildExit& exit) { on_exit(exit); },
-         .on_stop =
-             [this](int signal) {
-               if (host_watch_)
-                 host_watch_->stop();
-               coordinator_report({.kind = Report::Kind::stop, .stopped_by = signal});
-             }});
+    const WaitResult ended =
+        processes_.wait_all({.stop_on_failure = false,
+                             .grace = options_.shutdown_timeout + kBeyondTheRanksGrace,
+                             .on_exit = [this](const ChildExit& exit) { on_exit(exit); },
+                             .on_stop = [this](int signal) { on_stop(signal); }});
     output_->finish([&] { return ended.stopped_by != 0 || processes_.stop_requested() != 0; });
     coordinator_->wait(kAllTakeLeave);
     return report(ended);
@@ -103,7 +103,8 @@ class RemoteJob {
     bool running = false;
   };
 
-  // ssh's own idea of a name: its configuration may give another.
+  // The address of a host; empty: it is this machine. A name that does not resolve may be one of
+  // ssh's configuration, so ssh is asked what it stands for.
   std::string address_of(const std::string& name) {
     std::string bare = without_user(name);
     try {
@@ -120,6 +121,7 @@ class RemoteJob {
     }
   }
 
+  // The address under which the others reach this host: on the route to the first of them.
   void find_out_where_they_are() {
     for (const HostSpec& host : remote_.hosts) {
       const std::string address = address_of(host.name);
@@ -159,28 +161,38 @@ class RemoteJob {
     return options_.run_dir.empty() ? "runs/" + rules_.run_folder : options_.run_dir;
   }
 
+  // The whole of what the agent with this number has to know.
+  AgentSpec spec_for(const Agent& agent, int number) const {
+    AgentSpec spec{.launch = options_, .cluster = cluster_, .folder = current_folder()};
+    if (agent.host.nproc)
+      spec.launch.request.nproc_per_node = agent.host.nproc;
+    spec.launch.run_dir = run_dir();
+    spec.cluster.host_name = without_user(agent.host.name);
+    const bool hosts_are_fixed = remote_.discovery.empty() && !cluster_.elastic();
+    if (hosts_are_fixed)
+      spec.cluster.node_rank = number;
+    if (!agent.address.empty())
+      spec.environment = environment_to_send(own_environment());
+    return spec;
+  }
+
+  std::vector<std::string> command_for(const Agent& agent) const {
+    if (agent.address.empty())
+      return {own_program(), "agent"};
+    const std::string program =
+        remote_.remote_muster.empty() ? own_program() : remote_.remote_muster;
+    return ssh_command(remote_.ssh, agent.host.name, {program, "agent"});
+  }
+
   void start(const HostSpec& host) {
-    const int number = static_cast<int>(agents_.size());
+    const int number = std::ssize(agents_);
     Agent& agent = *agents_.emplace_back(std::make_unique<Agent>());
     agent.host = host;
     if (!addresses_.contains(host.name))
       addresses_[host.name] = address_of(host.name);
     agent.address = addresses_[host.name];
-    AgentSpec spec{.launch = options_, .cluster = cluster_, .folder = current_folder()};
-    spec.launch.request.nproc_per_node = host.nproc ? host.nproc : options_.request.nproc_per_node;
-    spec.launch.run_dir = run_dir();
-    spec.cluster.host_name = without_user(host.name);
-    if (remote_.discovery.empty() && !cluster_.elastic())
-      spec.cluster.node_rank = number;
-    if (!agent.address.empty())
-      spec.environment = environment_to_send(own_environment());
-
-    std::vector<std::string> argv = {own_program(), "agent"};
-    if (!agent.address.empty()) {
-      const std::string program =
-          remote_.remote_muster.empty() ? own_program() : remote_.remote_muster;
-      argv = ssh_command(remote_.ssh, host.name, {program, "agent"});
-    }
+    const AgentSpec spec = spec_for(agent, number);
+    const std::vector<std::string> argv = command_for(agent);
     auto out = output_->open({.console_fd = STDOUT_FILENO, .whole_lines = true});
     auto err = output_->open({.console_fd = STDERR_FILENO, .whole_lines = true});
     int ends[2];
@@ -194,14 +206,16 @@ class RemoteJob {
                       .stdout_fd = out.child_end.get(),
                       .stderr_fd = err.child_end.get()});
     agent.running = true;
-    agent.feed = std::make_unique<Feed>(processes_.loop(), Fd(ends[1]), to_line(spec), number == 0);
+    const bool has_standard_input = number == 0;
+    agent.feed =
+        std::make_unique<Feed>(processes_.loop(), Fd(ends[1]), to_line(spec), has_standard_input);
   }
 
   // An agent that has joined tells its end itself; one that has not is known by its ssh alone.
   void on_exit(const ChildExit& exit) {
     if (exit.id == kHostWatch)
       return;
-    Agent& agent = *agents_.at(static_cast<size_t>(exit.id));
+    Agent& agent = *agents_.at(exit.id);
     agent.running = false;
     agent.feed.reset();
     if (!exit.failed() || coordinator_->result() || processes_.stop_requested() != 0)
@@ -211,15 +225,22 @@ class RemoteJob {
     const bool by_ssh = !agent.address.empty() && exit.exit_code == 255;
     const std::string what =
         cat("host ", agent.host.name, ": ", by_ssh ? "ssh" : "its agent", " ended with ", how);
-    const auto others =
-        std::count_if(agents_.begin(), agents_.end(), [](const auto& a) { return a->running; });
-    if (cluster_.elastic() && (others >= cluster_.min_hosts || !remote_.discovery.empty())) {
+    const auto others = std::ranges::count_if(agents_, [](const auto& a) { return a->running; });
+    const bool enough_may_be_there = others >= cluster_.min_hosts || !remote_.discovery.empty();
+    if (cluster_.elastic() && enough_may_be_there) {
       log(LogLevel::warn, what);
       return;
     }
     coordinator_report({.kind = Report::Kind::stop,
                         .error = what,
                         .exit_code = by_ssh ? 1 : std::max(1, exit.exit_code)});
+  }
+
+  // The first stop signal ends the job by its coordinator, so that all hosts end their ranks.
+  void on_stop(int signal) {
+    if (host_watch_)
+      host_watch_->stop();
+    coordinator_report({.kind = Report::Kind::stop, .stopped_by = signal});
   }
 
   void coordinator_report(Report report) {
@@ -232,13 +253,13 @@ class RemoteJob {
     }
   }
 
-  // New hosts are started as they appear; those that go away end by themselves, or are told to by
-  // whoever took them away.
+  // Agents are started on new hosts as they appear. Hosts that go away end by themselves, or are
+  // told to by the one who took them away.
   void start_new(const std::vector<HostSpec>& hosts) {
     if (coordinator_->result() || processes_.stop_requested() != 0)
       return;
     for (const HostSpec& host : hosts) {
-      const bool there = std::any_of(agents_.begin(), agents_.end(), [&](const auto& agent) {
+      const bool there = std::ranges::any_of(agents_, [&](const auto& agent) {
         return agent->host.name == host.name && agent->running;
       });
       if (there || ++starts_[host.name] > cluster_.max_host_failures)
@@ -255,7 +276,7 @@ class RemoteJob {
         processes_, kHostWatch, remote_.discovery, [this](const auto& hosts) { start_new(hosts); });
   }
 
-  // When the job is over, an ssh whose host cannot be reached any more would go on for minutes.
+  // When the job is over, an ssh whose host can no longer be reached would go on for minutes.
   void watch_for_the_end() {
     processes_.loop().call_at(Clock::now() + kLookForTheEndEvery, [this] {
       if (!coordinator_->result())
@@ -266,16 +287,23 @@ class RemoteJob {
     });
   }
 
+  // The exit code of a job that ended before its coordinator had ended it.
+  static int report_no_order(const WaitResult& ended) {
+    if (ended.stopped_by == 0) {
+      log(LogLevel::error, "no host is left");
+      return 1;
+    }
+    log(LogLevel::error, cat("stopped by ", signal_name(ended.stopped_by)));
+    return 128 + ended.stopped_by;
+  }
+
+  // Says how the job ended, for all hosts: their agents say nothing of it. Returns the exit code.
   int report(const WaitResult& ended) {
     const auto order = coordinator_->result();
     for (const std::string& survivor : ended.survivors)
       log(LogLevel::error, cat("could not end ", survivor));
-    if (!order) {
-      log(LogLevel::error,
-          ended.stopped_by != 0 ? cat("stopped by ", signal_name(ended.stopped_by))
-                                : std::string("no host is left"));
-      return ended.stopped_by != 0 ? 128 + ended.stopped_by : 1;
-    }
+    if (!order)
+      return report_no_order(ended);
     const bool stopped = order->exit_code == kStoppedExitCode && have_stopped(order->exits);
     if (first_failure(order->exits) != nullptr && !stopped) {
       JobFacts job;

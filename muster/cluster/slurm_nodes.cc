@@ -1,6 +1,9 @@
+// Slurm writes the nodes of an allocation as "a[1-3,5],b", and numbers of each node as "2(x3),1".
+// Both come from the environment, so what is too long or malformed is refused.
 #include "muster/cluster/slurm_nodes.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
@@ -33,12 +36,13 @@ constexpr size_t kMostDigits = 9;
   refuse_nodes(kNodeList, "nodes as in a[1-3,5],b", text);
 }
 
+// Digits only, and few enough for an int.
 bool is_number(const std::string& text) {
   return !text.empty() && text.size() <= kMostDigits &&
-         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+         text.find_first_not_of("0123456789") == std::string::npos;
 }
 
-// "1-3" or "07", with as many digits as the first has.
+// The numbers of "1-3" or "07", each with as many digits as the first has.
 std::vector<std::string> numbers_of_range(const std::string& range, const std::string& whole) {
   const std::vector<std::string> ends = split(range, '-');
   if (ends.size() > 2 || !is_number(ends.front()) || !is_number(ends.back()))
@@ -58,24 +62,37 @@ std::vector<std::string> numbers_of_range(const std::string& range, const std::s
   return numbers;
 }
 
-// One piece between commas that stand in no brackets: "a[1-2]r[3,4]" is a product.
-std::vector<std::string> expand_piece(const std::string& piece, const std::string& whole) {
+// The numbers of "1-3,5".
+std::vector<std::string> numbers_of_ranges(const std::string& ranges, const std::string& whole) {
+  std::vector<std::string> all;
+  for (const std::string& range : split(ranges, ',')) {
+    const auto numbers = numbers_of_range(range, whole);
+    all.insert(all.end(), numbers.begin(), numbers.end());
+  }
+  return all;
+}
+
+// Takes the part of a name off that begins `rest`: text, or what a pair of brackets stands for.
+std::vector<std::string> take_parts(std::string& rest, const std::string& whole) {
+  if (!rest.starts_with('[')) {
+    const std::string text = rest.substr(0, rest.find('['));
+    rest.erase(0, text.size());
+    return {text};
+  }
+  const size_t close = rest.find(']');
+  if (close == std::string::npos)
+    refuse_node_list(whole);
+  const std::string ranges = rest.substr(1, close - 1);
+  rest.erase(0, close + 1);
+  return numbers_of_ranges(ranges, whole);
+}
+
+// The names that one piece between commas outside of brackets stands for: "a[1-2]r[3,4]" is a
+// product.
+std::vector<std::string> expand_piece(std::string piece, const std::string& whole) {
   std::vector<std::string> names = {""};
-  for (size_t from = 0; from < piece.size();) {
-    const bool bracket = piece[from] == '[';
-    const size_t to =
-        bracket ? piece.find(']', from) : std::min(piece.find('[', from), piece.size());
-    if (to == std::string::npos)
-      refuse_node_list(whole);
-    std::vector<std::string> parts;
-    if (bracket) {
-      for (const std::string& range : split(piece.substr(from + 1, to - from - 1), ',')) {
-        const auto numbers = numbers_of_range(range, whole);
-        parts.insert(parts.end(), numbers.begin(), numbers.end());
-      }
-    } else {
-      parts = {piece.substr(from, to - from)};
-    }
+  while (!piece.empty()) {
+    const std::vector<std::string> parts = take_parts(piece, whole);
     if (names.size() * parts.size() > kMostNodes)
       refuse_node_list(whole);
     std::vector<std::string> longer;
@@ -84,16 +101,32 @@ std::vector<std::string> expand_piece(const std::string& piece, const std::strin
         longer.push_back(name + part);
     }
     names = std::move(longer);
-    from = bracket ? to + 1 : to;
   }
   return names;
 }
 
-// It becomes an argument of srun: what looks like an option must not.
+// The pieces between commas that stand in no brackets.
+std::vector<std::string> pieces_of(const std::string& text) {
+  std::vector<std::string> pieces = {""};
+  int depth = 0;
+  for (const char c : text) {
+    if (c == ',' && depth <= 0) {
+      pieces.emplace_back();
+      continue;
+    }
+    if (c == '[')
+      ++depth;
+    if (c == ']')
+      --depth;
+    pieces.back() += c;
+  }
+  return pieces;
+}
+
+// A name becomes an argument of srun, so it must not look like an option.
 void check_node_name(const std::string& name, const std::string& whole) {
-  const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '-' || c == '_';
+  const bool plain = std::ranges::all_of(name, [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '-' || c == '_';
   });
   if (name.empty() || name[0] == '-' || !plain)
     refuse_node_list(whole);
@@ -103,19 +136,11 @@ void check_node_name(const std::string& name, const std::string& whole) {
 
 std::vector<std::string> parse_slurm_nodes(const std::string& text) {
   std::vector<std::string> names;
-  int depth = 0;
-  std::string piece;
-  for (size_t i = 0; i <= text.size(); ++i) {
-    if (i < text.size() && (text[i] != ',' || depth > 0)) {
-      depth += text[i] == '[' ? 1 : text[i] == ']' ? -1 : 0;
-      piece += text[i];
-      continue;
-    }
+  for (const std::string& piece : pieces_of(text)) {
     for (std::string& name : expand_piece(piece, text)) {
       check_node_name(name, text);
       names.push_back(std::move(name));
     }
-    piece.clear();
     if (names.size() > kMostNodes)
       refuse_node_list(text);
   }
@@ -126,20 +151,21 @@ std::vector<int> parse_slurm_counts(const std::string& text) {
   std::vector<int> counts;
   for (const std::string& piece : split(text, ',')) {
     const size_t open = piece.find("(x");
+    const bool is_repeated = open != std::string::npos;
     const std::string count = piece.substr(0, open);
-    std::string times = "1";
-    if (open != std::string::npos && piece.ends_with(')'))
-      times = piece.substr(open + 2, piece.size() - open - 3);
-    const bool whole = open == std::string::npos || piece.ends_with(')');
-    if (!whole || !is_number(count) || !is_number(times) ||
-        counts.size() + static_cast<size_t>(*parse_int(times)) > kMostNodes)
+    const std::string times = is_repeated ? piece.substr(open + 2, piece.size() - open - 3) : "1";
+    const bool is_closed = !is_repeated || piece.ends_with(')');
+    if (!is_closed || !is_number(count) || !is_number(times))
       refuse_nodes(kNodeCpus, "counts as in 2(x3),1", text);
-    counts.insert(
-        counts.end(), static_cast<size_t>(*parse_int(times)), static_cast<int>(*parse_int(count)));
+    const size_t nodes = *parse_int(times);
+    if (counts.size() + nodes > kMostNodes)
+      refuse_nodes(kNodeCpus, "counts as in 2(x3),1", text);
+    counts.insert(counts.end(), nodes, static_cast<int>(*parse_int(count)));
   }
   return counts;
 }
 
+// The nodes of a batch script or an interactive shell; a step of srun has its place already.
 std::optional<std::vector<SlurmNode>> slurm_nodes_of_environment() {
   const auto list = get_env(kNodeList);
   if (!get_env("SLURM_JOB_ID") || !list || inside_srun_step())
@@ -160,8 +186,8 @@ std::optional<std::vector<SlurmNode>> slurm_nodes_of_environment() {
 
 std::vector<std::string> srun_command(const std::string& node,
                                       const std::vector<std::string>& program) {
-  // All of the node that the allocation has; what the batch script asked of its own steps is not
-  // meant.
+  // The step gets all of the node that the allocation has, whatever the batch script asked of its
+  // own steps.
   std::vector<std::string> argv = {"srun",
                                    "--overlap",
                                    "--nodes=1",
@@ -175,6 +201,7 @@ std::vector<std::string> srun_command(const std::string& node,
   return argv;
 }
 
+// What a batch script sets for its own steps would change how the agents start and speak.
 Environment srun_environment() {
   Environment environment = own_environment();
   for (const char* const name : {"SLURM_LABELIO",

@@ -1,3 +1,4 @@
+// Options are given only to ssh itself: --ssh may name any program that takes a host and a command.
 #include "muster/cluster/ssh_command.h"
 
 #include "muster/base/shell.h"
@@ -5,7 +6,7 @@
 namespace muster {
 
 std::string without_user(const std::string& host) {
-  return host.substr(host.find('@') == std::string::npos ? 0 : host.find('@') + 1);
+  return host.substr(host.find('@') + 1);  // of a name without '@' all
 }
 
 std::vector<std::string> ssh_command(const std::vector<std::string>& ssh,

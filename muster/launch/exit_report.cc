@@ -28,6 +28,7 @@ constexpr size_t kMaxStackLines = 30;
 constexpr size_t kMostOfErrorFile = size_t{1} << 20;
 constexpr size_t kShownOfLongFile = 2'000;
 
+// What a signal usually means, for people who do not know it by its name.
 std::string signal_hint(int signal) {
   switch (signal) {
     case SIGSEGV:
@@ -49,6 +50,7 @@ std::string signal_hint(int signal) {
   }
 }
 
+// The text member of that name; empty where it is missing or no text.
 std::string text_or_empty(const Json& object, const char* name) {
   const auto found = object.find(name);
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
@@ -65,6 +67,7 @@ std::string first_line_of(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
+// The last `count` of the lines.
 std::vector<std::string> last(std::vector<std::string> lines, size_t count) {
   if (lines.size() > count)
     lines.erase(lines.begin(), lines.end() - count);
@@ -109,6 +112,7 @@ bool begins_with_innermost(const std::string& stack) {
          stack.find("(most recent call first)") != std::string::npos;
 }
 
+// The innermost calls of a stack, wherever they stand in it.
 std::vector<std::string> innermost(const std::string& stack) {
   const std::string text(stack.substr(0, stack.find_last_not_of(" \n") + 1));
   std::vector<std::string> lines = with_musters_calls_folded(split(text, '\n'));
@@ -130,6 +134,8 @@ std::vector<std::string> lines_beside_error(const WorkerExit& exit) {
   return lines;
 }
 
+// The part of the card about standard error. Lines that stand right above the card are not
+// repeated.
 std::string last_words(const WorkerExit& exit, const std::vector<std::string>& lines) {
   if (lines.empty())
     return "";
@@ -183,6 +189,7 @@ std::string who_left(const WorkerExit& first, const FailureContext& context) {
   return cat("  apart     ", earliest.text(), "\n");
 }
 
+// A call at which the ranks parted, for failure.json.
 Json divergence_json(const Divergence& divergence) {
   constexpr const char* kKinds[] = {"never_began", "other_call", "never_ended"};
   return {{"kind", kKinds[static_cast<int>(divergence.kind)]},
@@ -290,6 +297,7 @@ Json earlier_json(const FailureContext& context) {
   return list;
 }
 
+// Whether the rank ended as should_stop() asks.
 bool has_stopped(const WorkerExit& exit) {
   return exit.signal == 0 && exit.exit_code == kStoppedExitCode;
 }
@@ -323,6 +331,8 @@ std::string shown_stack(const std::string& stack) {
   return join(innermost(stack), "\n");
 }
 
+// The file may be any text: torchrun's JSON, other JSON, or a message. Text that is too long, or
+// nests too deep, is not parsed.
 std::optional<ReportedError> read_error_file(const std::string& path) {
   std::string text;
   try {
@@ -354,6 +364,8 @@ std::optional<ReportedError> read_error_file(const std::string& path) {
   return error;
 }
 
+// A signal that muster had sent is the cause of an end by a signal; a rank that ends with an exit
+// code after it may have had its own reasons, so the code is said first.
 std::string describe_end(const WorkerExit& exit) {
   if (!exit.started)
     return "not started: the job had ended before";

@@ -84,6 +84,7 @@ constexpr Meaning kMeanings[] = {
     {"Broken pipe", "", "", Account::connection},
 };
 
+// Both texts may stand anywhere in the line.
 bool has_words(const std::string& text, const Meaning& meaning) {
   return text.find(meaning.said) != std::string::npos &&
          text.find(meaning.beside) != std::string::npos;

@@ -66,6 +66,7 @@ bool is_first_hosts_to_merge(const std::string& run_dir) {
   return false;
 }
 
+// Merges the events of all ranks whose files are here, and says where.
 void tell_trace(const JobFacts& job, bool first_host) {
   if (!first_host && is_first_hosts_to_merge(job.work_dir))
     return;
@@ -120,6 +121,7 @@ void keep_earlier_trace(const std::string& work_dir) {
   }
 }
 
+// The run may still go on, so its events stay where they are.
 std::string merge_left_trace(const std::string& run_dir) {
   const auto trace = copy_trace(run_dir);
   return trace ? trace_text(*trace) : "";

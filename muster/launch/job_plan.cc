@@ -108,10 +108,12 @@ Scores scores_for(const Inventory& inventory, const Request& request) {
   return by_speed || cover_all(scores, inventory, cpus) ? scores : Scores();
 }
 
+// A given plan needs none.
 Scores scores_for(const Inventory& inventory, const LaunchOptions& options) {
   return options.plan.empty() ? scores_for(inventory, options.request) : Scores();
 }
 
+// The plan by `remembered` scores, or the given plan.
 Plan place_by(const Inventory& inventory, const LaunchOptions& options, const Scores& remembered) {
   if (!options.plan.empty())
     return given_plan(inventory, options);
@@ -130,6 +132,7 @@ Plan place_by(const Inventory& inventory, const LaunchOptions& options, const Sc
 
 }  // namespace
 
+// Each detail costs time at the start: processes on GPUs, links between them, the CPU's topology.
 Inventory discover(const LaunchOptions& options) {
   if (!options.inventory.empty())
     return read_inventory(options.inventory);
@@ -176,6 +179,8 @@ LeasedPlan place_without(const BusyGpus& bad, int num_ranks, const LaunchOptions
   return place_and_lease(without_busy(discover(options), bad), here);
 }
 
+// The first plan is made before the folder of leases is opened: most errors come from it. Later
+// plans leave busy GPUs out, and see the machine as it is then.
 LeasedPlan place_and_lease(const Inventory& inventory, const LaunchOptions& options) {
   const Scores remembered = scores_for(inventory, options);
   Plan plan = place_by(inventory, options, remembered);

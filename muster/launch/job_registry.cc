@@ -38,6 +38,7 @@ constexpr const char* kJobSchema = "muster.job/1";
 constexpr size_t kMaxProgram = 4000;
 constexpr size_t kMaxNote = size_t{1} << 20;
 
+// For F_OFD_SETLK and F_OFD_GETLK: the locks belong to the open file.
 struct flock whole_file(short type) {
   struct flock lock = {};
   lock.l_type = type;
@@ -45,6 +46,7 @@ struct flock whole_file(short type) {
   return lock;
 }
 
+// Whether another open file has a lock on this one.
 bool is_locked(int fd) {
   struct flock lock = whole_file(F_WRLCK);
   return ::fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
@@ -142,6 +144,7 @@ Fd make_note(const std::string& aside, const std::string& path, const JobNote& n
 
 }  // namespace
 
+// A job that cannot be noted runs all the same.
 JobRegistration::JobRegistration(JobNote note, const std::string& folder) {
   if (note.started_ticks == 0)
     note.started_ticks = process_start_ticks(::getpid());
@@ -161,6 +164,7 @@ JobRegistration::~JobRegistration() {
     ::unlink(path_.c_str());
 }
 
+// Notes without a lock are of jobs that were killed: they are removed.
 std::vector<JobNote> running_jobs(const std::string& given) {
   std::vector<JobNote> jobs;
   const Fd folder = open_registry(given);
@@ -209,6 +213,7 @@ const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& tex
                     "); `muster ps` lists them")));
 }
 
+// Returns an invalid descriptor for a launcher that has ended. Throws: io.
 Fd open_job(const JobNote& job) {
   Fd process(static_cast<int>(::syscall(SYS_pidfd_open, job.pid, 0)));
   if (!process.valid() && errno != ESRCH)
@@ -228,6 +233,7 @@ void signal_job(const Fd& launcher, int signal) {
               cat("cannot send ", signal_name(signal), ": ", std::strerror(errno)));
 }
 
+// A pidfd becomes readable when its process ends.
 bool wait_for_job(const Fd& launcher, std::chrono::milliseconds patience) {
   if (!launcher.valid())
     return true;

@@ -61,6 +61,7 @@ std::string interface_towards(const std::string& host) {
 
 }  // namespace
 
+// The bits that are not random are the version's and the variant's.
 std::string make_uuid() {
   std::string bytes = random_bytes(16);
   bytes[6] = static_cast<char>((bytes[6] & 0x0f) | 0x40);
@@ -88,6 +89,7 @@ std::string log_folder_of(const LaunchOptions& options, const std::string& run_d
 
 }  // namespace
 
+// Paths are absolute where the ranks run in another folder.
 std::vector<std::string> program_paths(const LaunchOptions& options) {
   const auto path_of = [&](const std::string& name) {
     const std::string path =
@@ -168,6 +170,7 @@ void JobSetup::change_plan(const Plan& plan) {
   write_file(facts_.plan_path, plan_to_json(plan));
 }
 
+// The ranks' interface may be another for each place of rank 0.
 void JobSetup::use_place(int host_index,
                          const std::string& master_addr,
                          int master_port,
@@ -186,6 +189,7 @@ std::vector<int> JobSetup::inherited_fds() const {
   return fds;
 }
 
+// rmdir leaves alone what holds something.
 void JobSetup::remove_empty_folders() const {
   std::error_code ignored;
   if (!fs::exists(facts_.log_dir, ignored) || fs::is_symlink(facts_.log_dir, ignored))

@@ -42,6 +42,7 @@ std::vector<int> ranks_with_streams(const std::string& text) {
   return ranks;
 }
 
+// The warnings stand in the table too; a quiet job has no table.
 void tell_warnings(const Plan& plan) {
   for (const std::string& warning : plan.warnings)
     log(LogLevel::warn, printable(warning));
@@ -49,6 +50,7 @@ void tell_warnings(const Plan& plan) {
 
 }  // namespace
 
+// A flag that names a local rank which no host has would silently do nothing.
 std::string unknown_local_ranks(const Plan& plan, const LaunchOptions& options) {
   int most = 0;
   for (const RankPlan& rank : plan.ranks)
@@ -86,6 +88,7 @@ void show_dry_run(const Inventory& inventory, const Plan& plan, const LaunchOpti
     write_file(options.svg, draw_svg(inventory, &plan));
 }
 
+// Each device is in the note once, though several ranks may share it.
 JobNote job_note(const LaunchOptions& options, const Plan& plan, const JobFacts& job) {
   // "none" is the name of many jobs; their folders have names of their own.
   const std::string id =

@@ -71,6 +71,7 @@ bool has_survived(const GroupResult& result, const LaunchOptions& options) {
          !std::ranges::all_of(result.exits, &WorkerExit::failed);
 }
 
+// Says which ranks a job that has ended well has lost.
 void tell_lost_ranks(const GroupResult& result) {
   std::vector<std::string> lost;
   for (const WorkerExit& exit : result.exits) {
@@ -158,6 +159,7 @@ class LocalJob {
   }
 
  private:
+  // Blocking: until every rank of the attempt has ended.
   GroupResult run_attempt() {
     job_.count_restarts(attempt_);
     const std::vector<WorkerSpec> specs =
@@ -207,6 +209,7 @@ class LocalJob {
     return restarts_.wait(result, processes_, attempt_began_, time_limit_);
   }
 
+  // Says what each rank did, writes the report and returns the exit code.
   int end_badly(const GroupResult& result, const std::vector<BadGpu>& bad) {
     tell_activity(job_.facts(), attempt_, options_.quiet);
     record_->name_source_lines();  // the report has them of all attempts
@@ -231,12 +234,15 @@ class LocalJob {
 
 }  // namespace
 
+// A program that cannot be found or executed has a shell's exit codes.
 int exit_code_of(const Error& error) {
   if (const auto* spawn = dynamic_cast<const SpawnError*>(&error))
     return spawn->exit_code();
   return error.code() == ErrorCode::invalid_argument ? 2 : 1;
 }
 
+// What can be found wrong without looking at the machine is found first, then what the plan shows;
+// the run's folder is made only when all of that is right.
 int launch(const LaunchOptions& given) {
   const auto began = Clock::now();
   LaunchOptions options = given;

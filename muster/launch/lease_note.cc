@@ -50,6 +50,7 @@ std::string lease_note_to_bytes(const LeaseNote& note) {
   return bytes;
 }
 
+// Nothing for bytes that are no note, as after a full disk.
 std::optional<LeaseNote> lease_note_from_bytes(const std::string& bytes) {
   const json document = json::parse(bytes.substr(0, bytes.find('\0')), nullptr, false);
   if (!document.is_object() || member_or<std::string>(document, "schema", "") != kSchema)
@@ -62,6 +63,7 @@ std::optional<LeaseNote> lease_note_from_bytes(const std::string& bytes) {
                    .memory_bytes = member_or(document, "memory_bytes", uint64_t{0})};
 }
 
+// A note that says nothing of its process is this process's.
 LeaseNote complete_lease_note(LeaseNote note) {
   if (note.pid == 0)
     note.pid = ::getpid();
@@ -72,6 +74,7 @@ LeaseNote complete_lease_note(LeaseNote note) {
   return note;
 }
 
+// The start time tells a process from a later one with the same pid.
 bool lease_note_alive(const LeaseNote& note) {
   return note.pid > 0 && note.started_ticks != 0 &&
          process_start_ticks(note.pid) == note.started_ticks;

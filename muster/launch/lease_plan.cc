@@ -132,6 +132,7 @@ std::string lease_variable(const std::vector<Lease>& leases) {
   return join(lease_fds(leases), ",");
 }
 
+// A GPU that others hold counts as one that cannot be used, for the reason that is given.
 Inventory without_busy(Inventory inventory, const BusyGpus& busy) {
   for (Host& host : inventory.hosts) {
     for (Gpu& gpu : host.gpus) {

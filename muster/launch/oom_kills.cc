@@ -12,6 +12,7 @@
 
 namespace muster {
 
+// A cause that is given is the same for all of these ranks: which kill was whose is not known.
 void OomKills::explain(std::vector<WorkerExit>& exits) const {
   const auto killed = [](const WorkerExit& exit) {
     return exit.signal == SIGKILL && exit.sent_signal == 0;

@@ -81,6 +81,7 @@ std::vector<std::string> other_users_of(const Host& host, const std::vector<GpuU
   return lines;
 }
 
+// The job starts all the same: the user may know of them.
 void warn_of_other_users(const Host& host, const Plan& plan, int host_index) {
   std::vector<GpuUuid> wanted;
   for (const LeaseWish& wish : lease_wishes(plan, host_index))

@@ -21,6 +21,7 @@ constexpr std::chrono::minutes kLongestSave{5};  // the others wait no longer to
 
 }  // namespace
 
+// The clock of each process begins now.
 void RejoinWatch::await(const std::set<int>& slots) {
   processes_.loop().cancel(timer_);
   awaited_.clear();
@@ -34,6 +35,7 @@ bool RejoinWatch::on_exit(int slot) {
   return awaited_.erase(slot) != 0 && !ask_.has_come(slot);
 }
 
+// Called by the timer. The answer of a process may have come since it was asked last.
 void RejoinWatch::look() {
   if (processes_.is_ending())
     return;

@@ -93,6 +93,7 @@ std::string obstacle_to_replacing(const RankFailures& failures) {
   return "";
 }
 
+// `used` of `budget` counts the restarts of all ranks too.
 std::string describe_replacing(const std::vector<WorkerExit>& failed,
                                std::chrono::milliseconds pause,
                                int used,
@@ -128,6 +129,8 @@ InPlaceRestarts::InPlaceRestarts(const Plan& plan,
   };
 }
 
+// A refusal whose reason the user cannot see is said. The attempt before is recorded as ended by
+// the failures before the next one begins.
 bool InPlaceRestarts::replace(const RankFailures& failures) {
   if (some_have_stopped(failures.failed))
     return false;  // ranks that were asked to stop do so one after the other

@@ -15,10 +15,11 @@ namespace {
 
 constexpr std::chrono::seconds kQuick{60};  // a failure this soon comes of the start
 constexpr std::chrono::seconds kLongestBackOff{60};
-constexpr int kMostDoublings = 6;
+constexpr int kMostDoublings = 6;  // 1 s becomes more than the longest pause
 
 }  // namespace
 
+// The first two failures cost no pause: whatever made a rank fail is often gone at once.
 std::chrono::seconds back_off(int quick_failures) {
   if (quick_failures < 2)
     return std::chrono::seconds(0);
@@ -30,6 +31,7 @@ std::string pause_text(std::chrono::milliseconds pause) {
   return pause.count() > 0 ? cat(" in ", format_duration(pause)) : "";
 }
 
+// The time of the start counts from the end of the pause, which has not come yet.
 std::chrono::seconds Restarts::use() {
   quick_failures_ = Clock::now() - began_ < kQuick ? quick_failures_ + 1 : 0;
   ++used_;
@@ -38,6 +40,7 @@ std::chrono::seconds Restarts::use() {
   return pause;
 }
 
+// A fault of the surroundings would come again.
 bool Restarts::wanted(const GroupResult& result) const {
   const bool was_asked_to_end = result.stopped_by != 0 || result.timed_out;
   if (was_asked_to_end || !result.fault.empty())
@@ -45,6 +48,7 @@ bool Restarts::wanted(const GroupResult& result) const {
   return has_budget() && first_failure(result.exits) != nullptr;
 }
 
+// Signals are seen while it waits, as the event loop runs.
 bool Restarts::wait(GroupResult& result,
                     ProcessSet& processes,
                     Clock::time_point started,

@@ -110,6 +110,7 @@ bool holds_no_results(const fs::path& run_dir) {
 
 }  // namespace
 
+// A link, such as runs/latest, stands for the folder that it names now: it may name another soon.
 std::string resolve_run_folder(const std::string& path) {
   fs::path absolute = absolute_path(path);
   std::error_code is_none;
@@ -123,6 +124,7 @@ std::string resolve_run_folder(const std::string& path) {
   return absolute.string();
 }
 
+// The owner is checked before and after: somebody else may have made the folder meanwhile.
 bool make_run_folder(const std::string& run_dir) {
   std::error_code error;
   check_folder_owner(run_dir);
@@ -149,6 +151,7 @@ void link_latest(const std::string& run_dir) {
   replace_latest(folder.parent_path(), folder.filename());
 }
 
+// The logs of each attempt are a folder whose name is a number.
 void move_earlier_logs(const std::string& log_dir) {
   std::vector<fs::path> attempts;
   std::error_code is_none;
@@ -192,6 +195,7 @@ bool holds_only(const std::string& folder, const std::string& name) {
   return !is_gone && found == 1 && others == 0;
 }
 
+// The lock keeps another launcher from making the folder the newest while it goes.
 void remove_unused_run_folder(const std::string& run_dir) {
   const fs::path folder = run_dir;
   if (!lies_in_runs(folder))

@@ -20,10 +20,12 @@ using RecordJson = nlohmann::ordered_json;
 
 constexpr const char* kRunSchema = "muster.run/1";
 
+// Times are seconds since 1970.
 RecordJson time_json(const std::optional<double>& time) {
   return time ? RecordJson(*time) : RecordJson(nullptr);
 }
 
+// Nothing for null, which is the end of what has not ended.
 std::optional<double> time_from(const RecordJson& json, const char* name) {
   const auto found = json.find(name);
   if (found == json.end() || found->is_null())
@@ -82,6 +84,7 @@ AttemptRecord attempt_from(const RecordJson& json) {
   return attempt;
 }
 
+// Throws: nlohmann's exceptions for a launch without argv or attempts.
 LaunchRecord launch_from(const RecordJson& json) {
   LaunchRecord launch{
       .run_id = json.value("run_id", ""),
@@ -121,6 +124,7 @@ RunRecord record_from(const RecordJson& json, const std::string& source) {
 
 }  // namespace
 
+// Program names need not be UTF-8; JSON must be.
 std::string run_record_to_json(const RunRecord& record) {
   RecordJson machine;
   if (record.machine)

@@ -74,11 +74,13 @@ bool belongs_to_host(const std::string& device) {
   return device == kCpu || device.starts_with(kNoUniqueId);
 }
 
+// Hosts have the same "cpu", so a device without a unique id is the same on one host only.
 bool is_same_device(const MeasuredScore& a, const MeasuredScore& b) {
   return a.device == b.device && a.dtype == b.dtype &&
          (a.host == b.host || !belongs_to_host(a.device));
 }
 
+// The whole file as text.
 std::string score_text(const std::vector<MeasuredScore>& scores) {
   nlohmann::ordered_json devices = nlohmann::ordered_json::array();
   for (const MeasuredScore& score : scores) {
@@ -105,6 +107,7 @@ std::string default_score_cache() {
   return home.starts_with('/') ? home + "/.cache/muster/scores.json" : "";
 }
 
+// A file that is not there has no scores.
 std::vector<MeasuredScore> read_score_cache(const std::string& path) {
   std::vector<MeasuredScore> scores;
   std::error_code error;
@@ -120,6 +123,8 @@ std::vector<MeasuredScore> read_score_cache(const std::string& path) {
   return scores;
 }
 
+// The lock is on a file of its own, as the cache is replaced as a whole. A score takes the place of
+// an earlier one of the same device.
 void add_to_score_cache(const std::string& path, const MeasuredScore& score) {
   std::error_code ignored;  // a folder that could not be made is an error of opening
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
@@ -139,6 +144,7 @@ std::string cpu_slot_model(const Host& host) {
   return cat(std::max(1, cores_of_slot), " of ", host.num_cores, " cores");
 }
 
+// A CPU slot's score holds for as many cores, a GPU's for the same driver.
 const MeasuredScore* find_measured(const std::vector<MeasuredScore>& measured,
                                    const Host& host,
                                    const std::string& device,
@@ -156,6 +162,7 @@ const MeasuredScore* find_measured(const std::vector<MeasuredScore>& measured,
   return found == measured.end() ? nullptr : &*found;
 }
 
+// Scores of MIG instances are kept beside those of their GPUs; CPUs have a score for each host.
 Scores measured_scores(const std::vector<MeasuredScore>& measured, const Inventory& inventory) {
   std::vector<std::pair<std::string, double>> by_model;
   std::vector<const MeasuredScore*> found;
@@ -184,6 +191,7 @@ Scores measured_scores(const std::vector<MeasuredScore>& measured, const Invento
   return scores;
 }
 
+// Measured scores make a plan better and are never needed: a bad file is only a warning.
 Scores remembered_scores(const Inventory& inventory) {
   try {
     return measured_scores(read_score_cache(default_score_cache()), inventory);
@@ -193,6 +201,7 @@ Scores remembered_scores(const Inventory& inventory) {
   }
 }
 
+// A GPU that cannot be used needs no score, and one in MIG mode none of its own.
 bool cover_all(const Scores& scores, const Inventory& inventory, bool cpus) {
   const auto has = [&](const GpuUuid& uuid) {
     return scores.contains(uuid.value);

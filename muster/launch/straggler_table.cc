@@ -26,6 +26,7 @@ std::string step_time_text(double seconds) {
   return fmt::format("{:.2f} s", seconds);
 }
 
+// The mean over the rank's steps.
 double of_a_step(const RankTimes& rank, Category category) {
   const double steps = std::max<int64_t>(1, rank.steps);
   return rank.seconds[static_cast<size_t>(category)] / steps;
@@ -33,6 +34,8 @@ double of_a_step(const RankTimes& rank, Category category) {
 
 }  // namespace
 
+// There is no table where no rank is slower than the others by an amount that the table would show.
+// The fastest ranks are left out where there are more than `most`.
 std::string straggler_table(const Breakdown& breakdown, size_t most) {
   if (!breakdown.straggler || breakdown.straggler->seconds_a_step < kWorthATable)
     return {};

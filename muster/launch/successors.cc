@@ -43,6 +43,7 @@ Successors::~Successors() {
   processes_.loop().cancel(pause_);
 }
 
+// An awaited process that ends well without having come leaves the others waiting for it.
 void Successors::on_exit(const ChildExit& exit) {
   const bool has_not_come = rejoin_.on_exit(exit.id);
   running_.erase(exit.id);

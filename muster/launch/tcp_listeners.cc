@@ -42,6 +42,7 @@ std::optional<uint8_t> byte_attribute(const nlmsghdr& header, uint16_t type) {
   return std::nullopt;
 }
 
+// A socket of IPv6 on every address takes connections of IPv4 too, unless it has refused them.
 TcpListener listener_of(const nlmsghdr& header) {
   inet_diag_msg message;
   std::memcpy(&message, NLMSG_DATA(&header), sizeof(message));

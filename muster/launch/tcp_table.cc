@@ -91,6 +91,7 @@ std::string process_in_words(const std::string& pid) {
 
 }  // namespace
 
+// Nothing where neither table can be read.
 std::optional<std::vector<TcpEntry>> tcp_table(const std::string& root) {
   std::optional<std::vector<TcpEntry>> entries;
   for (const bool is_ipv6 : {false, true}) {
@@ -110,6 +111,7 @@ std::optional<std::vector<TcpEntry>> tcp_table(const std::string& root) {
   return entries;
 }
 
+// Empty where no process that this user may look into has the socket.
 std::string process_with_socket(uint64_t inode) {
   std::string found;
   any_entry("/proc", [&](const std::string& name) {

@@ -34,6 +34,7 @@ int signal_number(const std::string& name) {
   return 0;
 }
 
+// How an account is written, in both directions.
 constexpr std::pair<Account, const char*> kAccounts[] = {{Account::none, ""},
                                                          {Account::own_error, "own_error"},
                                                          {Account::connection, "connection"},
@@ -46,6 +47,7 @@ const char* name_of(Account account) {
   return "";
 }
 
+// `none` for a word of another version.
 Account account_named(const std::string& text) {
   for (const auto& [value, name] : kAccounts)
     if (text == name)
@@ -101,6 +103,7 @@ ErrorFacts error_facts_from_json(const Json& json) {
   return facts;
 }
 
+// An exit code of null says that a signal ended the rank, or that it was never started.
 Json to_json(const WorkerExit& exit) {
   return {{"rank", exit.rank},
           {"local_rank", exit.local_rank},
@@ -123,6 +126,8 @@ Json to_json(const WorkerExit& exit) {
           {"unix_milliseconds", milliseconds_of(exit.at)}};
 }
 
+// The signal that muster sent is not recorded; that there was one is, and SIGTERM stands for it.
+// Throws: invalid_argument for what is no rank's end.
 WorkerExit worker_exit_from_json(const Json& json) {
   try {
     WorkerExit exit{.rank = json.value("rank", 0),

@@ -83,6 +83,7 @@ class EarlyEnd {
   EarlyEnd& operator=(const EarlyEnd&) = delete;
   ~EarlyEnd() { processes_.loop().cancel(timer_); }
 
+  // The time counts from the first end. A failure is another story, and told elsewhere.
   void on_exit(const ChildExit& exit) {
     std::erase(running_, exit.id);
     ended_.push_back(exit.id);
@@ -174,6 +175,7 @@ class StoppedRanks {
     });
   }
 
+  // The state of a process is 'T' when a signal has stopped it, and 't' when a debugger has.
   void look(Rank& rank) {
     const char state = process_status(rank.pid).state;
     const bool is_traced = state == 't';
@@ -245,6 +247,7 @@ class WorkerGroup {
               [this](const std::string& stranger) { on_stranger(stranger); }),
         starts_(processes, output_, input_, inherit_fds) {}
 
+  // Blocking: until every process has ended. Throws: SpawnError, io.
   GroupResult run() {
     if (!fault_.empty())  // PortWatch has found a stranger already
       return {.exits = {}, .fault = fault_};
@@ -265,6 +268,7 @@ class WorkerGroup {
  private:
   bool goes_on() const { return rules_.failure_policy == FailurePolicy::go_on; }
 
+  // The watchers begin when all ranks run. Throws: SpawnError, io; no process is left then.
   void start_all() {
     starts_.make_log_folder(specs_);
     try {
@@ -295,6 +299,7 @@ class WorkerGroup {
     }
   }
 
+  // Without Successors the callbacks about replacements stay empty, and the first failure ends all.
   WaitRules wait_rules() {
     WaitRules wait{
         .stop_on_failure = !goes_on(),
@@ -325,6 +330,7 @@ class WorkerGroup {
     processes_.end_all_now();
   }
 
+  // Called by the loop for each end, in the order of death.
   void on_exit(const ChildExit& exit) {
     early_end_->on_exit(exit);
     stopped_->on_exit(exit);
@@ -342,6 +348,7 @@ class WorkerGroup {
       successors_->on_exit(exit);
   }
 
+  // Another process runs in the slot of a rank that failed.
   void on_successor(int slot) {
     stopped_->on_start(slot);
     ++running_;
@@ -369,6 +376,7 @@ class WorkerGroup {
     return exits;
   }
 
+  // Processes that ranks started and left behind, and processes that even SIGKILL did not end.
   static void say_leftovers(const WaitResult& ended) {
     if (!ended.killed.empty()) {
       log(LogLevel::warn,

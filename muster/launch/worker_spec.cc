@@ -19,11 +19,13 @@ namespace muster {
 
 namespace {
 
+// The variable's value; `otherwise` for one that is not set, or empty.
 std::string value_or(const Environment& environment, const char* name, const char* otherwise) {
   const auto found = environment.find(name);
   return found == environment.end() || found->second.empty() ? otherwise : found->second;
 }
 
+// "SIGTERM,SIGINT", as torchrun spells it.
 std::string signal_list(const std::vector<int>& signals) {
   std::vector<std::string> names;
   names.reserve(signals.size());
@@ -77,6 +79,7 @@ std::vector<RankProgram> programs_in_order(const LaunchOptions& options,
   return all;
 }
 
+// The same with each rank's place among the ranks of its role.
 std::vector<RankProgram> rank_programs(const LaunchOptions& options,
                                        const JobFacts& job,
                                        size_t world_size) {
@@ -155,6 +158,7 @@ void set_defaults(Environment& variables, const RankStart& start) {
   }
 }
 
+// The part of the environment that rank_env.h defines.
 RankEnv contract_of(const RankStart& start, const WorkerSpec& spec, const std::string& backend) {
   const JobFacts& job = start.job;
   RankEnv contract;
@@ -186,6 +190,7 @@ RankEnv contract_of(const RankStart& start, const WorkerSpec& spec, const std::s
   return contract;
 }
 
+// Sets or erases the variables by which the driver's libraries choose GPUs.
 void show_devices(Environment& variables, const RankStart& start) {
   if (start.plan.simulated)
     variables.erase("CUDA_DEVICE_ORDER");
@@ -227,6 +232,7 @@ Environment rank_environment(const RankStart& start, const WorkerSpec& spec) {
   return variables;
 }
 
+// `bit` is the stream's: 1 for standard output, 2 for standard error.
 StreamTarget stream_target(const LaunchOptions& options,
                            int local_rank,
                            int bit,
@@ -239,6 +245,7 @@ StreamTarget stream_target(const LaunchOptions& options,
           .file = redirected || teed ? file : std::string()};
 }
 
+// The default prefix names the rank, and its host if there are several; a job of one rank has none.
 std::string line_prefix(const LaunchOptions& options,
                         const RankPlan& rank,
                         const std::string& role,
@@ -300,6 +307,7 @@ std::vector<WorkerSpec> make_worker_specs(const Plan& plan,
   return specs;
 }
 
+// A local rank that the text does not name has 0. The text is checked as a whole for every rank.
 int stream_bits(const std::string& text, int local_rank, const char* flag) {
   const auto bad = [&] {
     return Error(ErrorCode::invalid_argument,
@@ -359,6 +367,7 @@ std::optional<Placeholder> placeholder_at_begin(std::string_view text) {
 
 }  // namespace
 
+// "$$" is a dollar sign, and whatever is no placeholder stays as it is.
 std::string substitute(const std::string& text, const Environment& values) {
   std::string out;
   for (std::string_view rest = text; !rest.empty();) {

@@ -139,6 +139,7 @@ void WorkerStarts::make_log_folder(const std::vector<WorkerSpec>& specs) {
     ::unlink(spec.error_file.c_str());
 }
 
+// The launcher's ends of the pipes belong to Output; the child's ends close here.
 void WorkerStarts::start(int slot, const WorkerSpec& spec) {
   Started started{.slot = slot,
                   .spec = spec,
@@ -195,6 +196,7 @@ const WorkerStarts::Started& WorkerStarts::start_of(const ChildExit& end) const 
   });
 }
 
+// The slot has had a process.
 size_t WorkerStarts::newest_in(int slot) const {
   size_t at = started_.size() - 1;
   while (started_.at(at).slot != slot)
@@ -227,6 +229,7 @@ WorkerExit WorkerStarts::in_short(const ChildExit& end) const {
   return explain(end, started.spec, started.earlier_error_file, started.at);
 }
 
+// A rank whose standard error went into a file of its own has its last lines there.
 WorkerExit WorkerStarts::explained(const ChildExit& end) const {
   const Started& started = start_of(end);
   WorkerExit exit = explain(end, started.spec, started.earlier_error_file, started.at);
