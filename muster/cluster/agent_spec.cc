@@ -13,6 +13,7 @@
 #include "muster/base/byte_text.h"
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
+#include "muster/cluster/json_members.h"
 
 namespace muster {
 
@@ -61,109 +62,90 @@ bool is_a_name(const std::string& name) {
          std::ranges::all_of(name, word);
 }
 
-// What the agent's launcher needs; what only the coordinator needs stays here.
-Json launch_to_json(const LaunchOptions& options) {
-  Json programs = Json::array();
-  for (const ProgramRanks& more : options.more_programs)
-    programs.push_back({{"argv", more.argv}, {"num_ranks", more.num_ranks}, {"role", more.role}});
-  const Request& request = options.request;
-  return {{"argv", options.argv},
-          {"more_programs", programs},
-          {"cpu_slots", options.cpu_slots},
-          {"lease", options.lease},
-          {"looks_at_gpus", options.looks_at_gpus},
-          {"run_id", options.run_id},
-          {"role", options.role},
-          {"max_restarts", options.max_restarts},
-          {"replaces", options.failure_policy == FailurePolicy::replace},
-          {"rejoin_milliseconds", options.rejoin_within.count()},
-          {"shutdown_milliseconds", options.shutdown_timeout.count()},
-          {"stopped_milliseconds",
-           options.stopped_timeout ? Json(options.stopped_timeout->count()) : Json(nullptr)},
-          {"stop_signals", options.stop_signals},
-          {"run_dir", options.run_dir},
-          {"log_dir", options.log_dir},
-          {"redirects", options.redirects},
-          {"tee", options.tee},
-          {"local_ranks_filter", options.local_ranks_filter},
-          {"line_prefix", options.line_prefix},
-          {"extra_env", options.extra_env},
-          {"work_dir", options.work_dir},
-          {"json", options.json},
-          {"quiet", options.quiet},
-          {"virtual_local_rank", options.virtual_local_rank},
-          // What has to be asked of the machine depends on these; the plan is made elsewhere.
-          {"cpu_only", request.cpu_only},
-          {"gpus", request.gpus.text},
-          {"policy", request.policy},
-          {"numa_binding", to_string(request.numa_binding)}};
+// The members of the launcher's options that are sent as they are. What only the coordinator needs
+// stays here.
+template <class Options, class Visit>
+void visit_launch(Options& options, const Visit& visit) {
+  visit("argv", options.argv);
+  visit("cpu_slots", options.cpu_slots);
+  visit("lease", options.lease);
+  visit("looks_at_gpus", options.looks_at_gpus);
+  visit("run_id", options.run_id);
+  visit("role", options.role);
+  visit("max_restarts", options.max_restarts);
+  visit("rejoin_milliseconds", options.rejoin_within);
+  visit("shutdown_milliseconds", options.shutdown_timeout);
+  visit("stopped_milliseconds", options.stopped_timeout);
+  visit("stop_signals", options.stop_signals);
+  visit("run_dir", options.run_dir);
+  visit("log_dir", options.log_dir);
+  visit("redirects", options.redirects);
+  visit("tee", options.tee);
+  visit("local_ranks_filter", options.local_ranks_filter);
+  visit("line_prefix", options.line_prefix);
+  visit("extra_env", options.extra_env);
+  visit("work_dir", options.work_dir);
+  visit("json", options.json);
+  visit("quiet", options.quiet);
+  visit("virtual_local_rank", options.virtual_local_rank);
+  // What has to be asked of the machine depends on these two; the plan is made elsewhere.
+  visit("cpu_only", options.request.cpu_only);
+  visit("policy", options.request.policy);
 }
 
-// Throws: nlohmann's exceptions.
-template <class T>
-void read(const Json& json, const char* name, T& value) {
-  value = json.at(name).get<T>();
+template <class Program, class Visit>
+void visit_program(Program& program, const Visit& visit) {
+  visit("argv", program.argv);
+  visit("num_ranks", program.num_ranks);
+  visit("role", program.role);
+}
+
+template <class Options, class Visit>
+void visit_cluster(Options& cluster, const Visit& visit) {
+  visit("min_hosts", cluster.min_hosts);
+  visit("max_hosts", cluster.max_hosts);
+  visit("node_rank", cluster.node_rank);
+  visit("endpoint", cluster.endpoint);
+  visit("host_name", cluster.host_name);
+  visit("join_milliseconds", cluster.join_timeout);
+}
+
+Json launch_to_json(const LaunchOptions& options) {
+  Json json = members_to_json([&](const auto& visit) { visit_launch(options, visit); });
+  json["replaces"] = options.failure_policy == FailurePolicy::replace;
+  json["gpus"] = options.request.gpus.text;
+  json["numa_binding"] = to_string(options.request.numa_binding);
+  json["more_programs"] = Json::array();
+  for (const ProgramRanks& more : options.more_programs) {
+    json["more_programs"].push_back(
+        members_to_json([&](const auto& visit) { visit_program(more, visit); }));
+  }
+  return json;
 }
 
 LaunchOptions launch_from(const Json& json) {
   LaunchOptions options;
-  read(json, "argv", options.argv);
-  for (const Json& more : json.at("more_programs")) {
-    options.more_programs.push_back({.argv = more.at("argv").get<std::vector<std::string>>(),
-                                     .num_ranks = more.at("num_ranks").get<int>(),
-                                     .role = more.at("role").get<std::string>()});
-  }
-  read(json, "cpu_slots", options.cpu_slots);
-  read(json, "lease", options.lease);
-  read(json, "looks_at_gpus", options.looks_at_gpus);
-  read(json, "run_id", options.run_id);
-  read(json, "role", options.role);
-  read(json, "max_restarts", options.max_restarts);
+  members_from_json(json, [&](const auto& visit) { visit_launch(options, visit); });
   if (json.at("replaces").get<bool>())
     options.failure_policy = FailurePolicy::replace;
-  options.rejoin_within = std::chrono::milliseconds(json.at("rejoin_milliseconds").get<int64_t>());
-  options.shutdown_timeout =
-      std::chrono::milliseconds(json.at("shutdown_milliseconds").get<int64_t>());
-  if (const Json& stopped = json.at("stopped_milliseconds"); !stopped.is_null())
-    options.stopped_timeout = std::chrono::milliseconds(stopped.get<int64_t>());
-  read(json, "stop_signals", options.stop_signals);
-  read(json, "run_dir", options.run_dir);
-  read(json, "log_dir", options.log_dir);
-  read(json, "redirects", options.redirects);
-  read(json, "tee", options.tee);
-  read(json, "local_ranks_filter", options.local_ranks_filter);
-  read(json, "line_prefix", options.line_prefix);
-  read(json, "extra_env", options.extra_env);
-  read(json, "work_dir", options.work_dir);
-  read(json, "json", options.json);
-  read(json, "quiet", options.quiet);
-  read(json, "virtual_local_rank", options.virtual_local_rank);
-  read(json, "cpu_only", options.request.cpu_only);
   options.request.gpus = json.at("gpus").get<std::string>();
-  read(json, "policy", options.request.policy);
   options.request.numa_binding = parse_numa_binding(json.at("numa_binding").get<std::string>());
+  for (const Json& more : json.at("more_programs")) {
+    ProgramRanks& program = options.more_programs.emplace_back();
+    members_from_json(more, [&](const auto& visit) { visit_program(program, visit); });
+  }
   return options;
 }
 
 Json cluster_to_json(const ClusterOptions& cluster) {
-  return {{"min_hosts", cluster.min_hosts},
-          {"max_hosts", cluster.max_hosts},
-          {"node_rank", cluster.node_rank ? Json(*cluster.node_rank) : Json(nullptr)},
-          {"endpoint", cluster.endpoint},
-          {"host_name", cluster.host_name},
-          {"join_milliseconds", cluster.join_timeout.count()},
-          {"silence_milliseconds", cluster.silence.limit().count()}};
+  Json json = members_to_json([&](const auto& visit) { visit_cluster(cluster, visit); });
+  json["silence_milliseconds"] = cluster.silence.limit().count();
+  return json;
 }
 
 ClusterOptions cluster_from(const Json& json) {
   ClusterOptions cluster{.backend = "remote", .remote = true};
-  read(json, "min_hosts", cluster.min_hosts);
-  read(json, "max_hosts", cluster.max_hosts);
-  if (!json.at("node_rank").is_null())
-    cluster.node_rank = json.at("node_rank").get<int>();
-  read(json, "endpoint", cluster.endpoint);
-  read(json, "host_name", cluster.host_name);
-  cluster.join_timeout = std::chrono::milliseconds(json.at("join_milliseconds").get<int64_t>());
+  members_from_json(json, [&](const auto& visit) { visit_cluster(cluster, visit); });
   cluster.silence =
       Silence(std::chrono::milliseconds(json.at("silence_milliseconds").get<int64_t>()));
   return cluster;
@@ -193,9 +175,7 @@ void change_texts(Json& json, const std::function<std::string(const std::string&
 std::string to_line(const AgentSpec& spec) {
   Json json = {{"schema", kSchema},
                {"launch", launch_to_json(spec.launch)},
-               {"nproc",
-                spec.launch.request.nproc_per_node ? Json(*spec.launch.request.nproc_per_node)
-                                                   : Json(nullptr)},
+               {"nproc", member_json(spec.launch.request.nproc_per_node)},
                {"cluster", cluster_to_json(spec.cluster)},
                {"environment", spec.environment},
                {"folder", spec.folder}};
@@ -210,6 +190,7 @@ std::string to_line(const AgentSpec& spec) {
   return line;
 }
 
+// Throws: invalid_argument for a line that no launcher of this version wrote.
 AgentSpec agent_spec_from(std::string_view line) {
   const size_t space = std::min(line.find(' '), line.size());
   try {
@@ -221,8 +202,7 @@ AgentSpec agent_spec_from(std::string_view line) {
                    .cluster = cluster_from(json.at("cluster")),
                    .environment = json.at("environment").get<Environment>(),
                    .folder = json.at("folder").get<std::string>()};
-    if (!json.at("nproc").is_null())
-      spec.launch.request.nproc_per_node = json.at("nproc").get<int>();
+    take_member(json.at("nproc"), spec.launch.request.nproc_per_node);
     spec.cluster.secret = Secret::from_hex(line.substr(0, space));
     return spec;
   } catch (const nlohmann::json::exception& error) {
@@ -234,6 +214,7 @@ AgentSpec agent_spec_from(std::string_view line) {
   }
 }
 
+// A user's own secrets have names that nobody knows, so only what is known to be needed is sent.
 Environment environment_to_send(const Environment& own) {
   Environment sent;
   for (const auto& [name, value] : own) {

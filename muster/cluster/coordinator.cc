@@ -19,8 +19,8 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::seconds kWordEvery{30};
-constexpr std::chrono::seconds kQuickFailure{60};
+constexpr std::chrono::seconds kWordEvery{30};     // while hosts are awaited
+constexpr std::chrono::seconds kQuickFailure{60};  // a failure this soon makes the pause longer
 
 }  // namespace
 
@@ -34,6 +34,7 @@ Coordinator::Coordinator(CoordinatorRules rules, Planner planner, Say say, Clock
       next_word_(now + kWordEvery),
       not_before_(now) {}
 
+// After the end of the job hosts only take leave; others that come are refused.
 std::vector<Order> Coordinator::on_report(const Report& report, Clock::time_point now) {
   now_ = now;
   if (is_told_again(report))
@@ -103,6 +104,7 @@ bool Coordinator::time_limit_is_over() const {
   return now_ >= rules_.ends_at.value_or(began_ + *rules_.time_limit);
 }
 
+// Ranks that run are stopped first; finish() follows when they have ended.
 void Coordinator::end_by_time_limit() {
   trouble_.error = cat(
       "stopped: the time limit of ", format_duration(*rules_.time_limit), " (--timeout) is over");
@@ -132,6 +134,8 @@ bool Coordinator::can_spare_a_host() const {
   return rules_.elastic() && std::ssize(members_) > rules_.min_hosts;
 }
 
+// A rank has failed, and its host's other ranks still run: those of all hosts end now, unless the
+// failure can be made good in place.
 void Coordinator::on_failing(const Report& report) {
   if (!is_of_round(report))
     return;
@@ -149,6 +153,8 @@ void Coordinator::on_failing(const Report& report) {
   }
 }
 
+// All ranks of a host have ended, or could not be started. Without a bad reason the round goes on
+// until the ranks of all hosts have ended.
 void Coordinator::on_ended(const Report& report) {
   if (!is_of_round(report) || leave_in_place(report))
     return;
@@ -198,11 +204,13 @@ void Coordinator::note_stop(const Report& report) {
   }
 }
 
+// The host's ranks have ended, but it takes part until the round is over.
 void Coordinator::let_leave(const std::string& id) {
   members_.at(id).leaves = true;
   trouble_.hosts_changed = true;
 }
 
+// Why the other hosts' ranks end, for people.
 std::string Coordinator::why_ended(const Report& report) const {
   if (!report.error.empty())
     return cat("host ", name_of(report.from), ": ", report.error);
@@ -211,6 +219,7 @@ std::string Coordinator::why_ended(const Report& report) const {
   return cat("rank ", trouble_.failures[0].rank, " failed");
 }
 
+// The member's place is free, so a newcomer that waits for it may join.
 void Coordinator::on_gone(const std::string& id, bool lost) {
   forget_newcomer(id);
   if (!members_.contains(id))
@@ -219,6 +228,7 @@ void Coordinator::on_gone(const std::string& id, bool lost) {
   let_newcomers_in(id);
 }
 
+// A host that takes no part in the round, or whose ranks have ended, is no loss.
 void Coordinator::go_on_without(const std::string& id, bool lost) {
   const auto found = members_.find(id);
   const std::string name = name_of(id);
@@ -254,6 +264,7 @@ void Coordinator::on_stop(const Report& report) {
   }
 }
 
+// Tells one host that it takes no part, and why. Its agent ends with that.
 void Coordinator::refuse(const std::string& id, const std::string& reason) {
   orders_.push_back({.kind = Order::Kind::refuse, .hosts = {id}, .reason = reason, .exit_code = 1});
 }
@@ -265,6 +276,7 @@ void Coordinator::stop_round(const std::string& reason) {
   orders_.push_back({.kind = Order::Kind::stop, .round = round_, .reason = reason});
 }
 
+// Hosts that take no part in the round have no ranks to be waited for.
 bool Coordinator::all_ended() const {
   return std::ranges::all_of(members_, [](const auto& entry) {
     const Member& member = entry.second;
@@ -393,6 +405,7 @@ void Coordinator::finish_missing() {
              "; see whether the others were started and can reach this address"));
 }
 
+// Begins a round with these hosts, or ends the job if there is no plan for them.
 void Coordinator::start(const std::vector<std::string>& ids) {
   Order order;
   try {
@@ -474,6 +487,7 @@ void Coordinator::finish(int exit_code, const std::string& reason) {
   phase_ = Phase::finished;
 }
 
+// Who has joined and left does not depend on what was decided since.
 void Coordinator::replay(const Report& report) {
   if (report.kind == Report::Kind::join)
     members_[report.from] = {.facts = *report.facts};
@@ -481,6 +495,7 @@ void Coordinator::replay(const Report& report) {
     members_.erase(report.from);
 }
 
+// An order of the coordinator before is the state that it was in.
 void Coordinator::replay(const Order& order) {
   if (order.kind == Order::Kind::finish)
     phase_ = Phase::finished;

@@ -44,6 +44,8 @@ void note_unused_nodes() {
 
 }  // namespace
 
+// Several processes on one host are the user's ranks, started without knowing that muster starts
+// ranks.
 bool detect_cluster(ClusterOptions& options) {
   const auto env = rank_env_from_environment();
   const Launcher* const launcher = env ? launcher_of(*env) : nullptr;

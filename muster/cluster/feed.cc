@@ -32,6 +32,7 @@ Feed::Feed(EventLoop& loop, Fd pipe, std::string text, bool then_standard_input)
   write_some();
 }
 
+// What has not been written may hold a secret.
 void Feed::close() {
   loop_.cancel(std::exchange(watch_, 0));
   pipe_.reset();
@@ -39,6 +40,7 @@ void Feed::close() {
     OPENSSL_cleanse(pending_.data(), pending_.size());
 }
 
+// Called when the pipe takes more. A reader that has gone ends the feed.
 void Feed::write_some() {
   loop_.cancel(std::exchange(watch_, 0));
   while (!pending_.empty()) {

@@ -95,6 +95,7 @@ class HostAgent {
     watch_for_silence();
   }
 
+  // Blocking: until the job is over, or this host's part in it. Returns the exit code.
   int run() {
     for (;;) {
       if (pending_.empty()) {
@@ -120,6 +121,7 @@ class HostAgent {
   }
 
  private:
+  // This host decides for all from now on.
   void coordinate(bool take_over) {
     coordinator_ = std::make_unique<CoordinatorThread>(
         rendezvous_.store,
@@ -128,6 +130,7 @@ class HostAgent {
         CoordinatorThreadOptions{.silence = cluster_.silence, .take_over = take_over});
   }
 
+  // What the coordinator and the planner need to know of this host.
   HostFacts facts() const {
     return {.id = make_uuid(),
             .min_hosts = cluster_.min_hosts,
@@ -340,7 +343,7 @@ class HostAgent {
     return have_stopped(end.exits) ? kStoppedExitCode : 128 + end.stopped_by;
   }
 
-  // After a failure, whoever's it was: a host with a GPU that has gone bad takes no more part.
+  // After a failure of any rank here: a host with a GPU that has gone bad takes no more part.
   void look_at_gpus(Report& end) {
     const bool has_failed = std::ranges::any_of(end.exits, &WorkerExit::failed);
     if (!has_failed || lost_ || end.stopped_by != 0)
@@ -405,6 +408,7 @@ class HostAgent {
     begin_telemetry(order);
   }
 
+  // Telemetry belongs to a round: its hosts and their ranks.
   void begin_telemetry(const Order& order) {
     const std::string& run_dir = job_->facts().work_dir;
     keep_copies_of_launch(run_dir, order.launch);
@@ -545,6 +549,7 @@ class HostAgent {
     }
   }
 
+  // The silence of the store is noticed only if somebody asks again and again.
   void watch_for_silence() {
     processes_.loop().call_at(Clock::now() + cluster_.silence.step(), [this] {
       look_for_silence();

@@ -265,6 +265,7 @@ HostRendezvous meet_at_endpoint(const ClusterOptions& options) {
 
 }  // namespace
 
+// Secrets are looked for in this order: the options', a file's, the environment's, this user's.
 Secret cluster_secret(const ClusterOptions& options, bool loopback) {
   if (!options.secret.empty())
     return options.secret;
@@ -302,6 +303,7 @@ bool is_this_machine(const std::string& host) {
   return std::any_of(addresses.begin(), addresses.end(), is_here);
 }
 
+// The first address of the host that is this machine's counts.
 std::string address_to_serve(const std::string& host) {
   for (const SocketAddress& address : resolve({.host = host}, Deadline(kResolve))) {
     if (!is_here(address))
@@ -334,6 +336,7 @@ HostRendezvous open_host_rendezvous(const ClusterOptions& options) {
   return meet_at_endpoint(options);
 }
 
+// A store that a host serves ends with its server.
 void clean_up(Store& store) {
   auto* const etcd = dynamic_cast<EtcdStore*>(&store);
   if (etcd == nullptr)

@@ -28,7 +28,7 @@ constexpr std::string_view kEnd = "\n# muster: end of the list, exit code ";
 constexpr const char* kAskAgainAndAgain =
     "while :; do sleep 2; sh -c \"$1\"; printf '\\n# muster: end of the list, exit code %d\\n' $?; "
     "done";
-constexpr size_t kMaxAnswer = size_t{1} << 20;
+constexpr size_t kMaxAnswer = size_t{1} << 20;  // bytes; no list of hosts is longer
 
 // Blocking: until there is something to read, or the deadline. False: the deadline came first.
 bool wait_readable(int fd, const Deadline& deadline) {
@@ -63,6 +63,7 @@ std::optional<std::string> answer_in_time(const Child& child,
   return std::nullopt;
 }
 
+// The child writes its standard output into one end; this process reads the other.
 struct Pipe {
   Fd read_end;
   Fd write_end;
@@ -75,6 +76,7 @@ Pipe make_answer_pipe() {
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
+// Blocking: until the process has ended. Returns waitpid's status.
 int wait_for_end(pid_t pid) {
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
@@ -124,6 +126,7 @@ HostWatch::HostWatch(ProcessSet& processes, int id, const std::string& command, 
   watch_ = processes_.loop().watch_readable(answers_.get(), [this] { read_some(); });
 }
 
+// The shell and the command that it waits for are one process group.
 void HostWatch::stop() {
   if (watch_ == 0)
     return;

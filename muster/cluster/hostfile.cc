@@ -101,6 +101,7 @@ HostSpec parse_line(std::string_view line, const Refuse& refuse) {
 
 }  // namespace
 
+// Each host may stand there once: a list is written by hand, and short.
 std::vector<HostSpec> parse_host_list(const std::string& text, const std::string& flag) {
   const Refuse refuse = [&](const std::string& got) {
     throw Error(ErrorCode::invalid_argument,

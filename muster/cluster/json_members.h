@@ -1,6 +1,6 @@
-// JSON of a struct by one list of its members, which is both written and read by: a list is a callable
-// that calls its argument with the name and the member, for each member. So writer and reader cannot
-// drift apart.
+// JSON of a struct by one list of its members, which is both written and read by: a list is a
+// callable that calls its argument with the name and the member, for each member. So writer and
+// reader cannot drift apart.
 #pragma once
 
 #include <chrono>

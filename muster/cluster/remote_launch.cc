@@ -48,6 +48,8 @@ constexpr std::chrono::seconds kAllTakeLeave{5};
 constexpr int kHostWatch = -1;  // the number of its child; the agents' are numbered from 0
 constexpr std::chrono::milliseconds kLookForTheEndEvery{250};
 
+// Asks --host-discovery for the first hosts, where none are listed. Blocking: until it has
+// answered.
 RemoteOptions with_hosts(RemoteOptions remote, const ClusterOptions& cluster) {
   if (remote.hosts.empty())
     remote.hosts = discover_hosts(remote.discovery, cluster.join_timeout);
@@ -139,6 +141,7 @@ class RemoteJob {
       own_address_ = "127.0.0.1";
   }
 
+  // Serves the store on a free port, with a secret for this job alone, and coordinates.
   void serve() {
     cluster_.secret = Secret::make();
     TcpServerOptions options{.secret = cluster_.secret};
@@ -157,6 +160,7 @@ class RemoteJob {
                                             CoordinatorThreadOptions{.silence = cluster_.silence});
   }
 
+  // The name of the folder is the same on every host.
   std::string run_dir() const {
     return options_.run_dir.empty() ? "runs/" + rules_.run_folder : options_.run_dir;
   }
@@ -184,6 +188,7 @@ class RemoteJob {
     return ssh_command(remote_.ssh, agent.host.name, {program, "agent"});
   }
 
+  // Starts the host's agent. Only the first agent gets the launcher's standard input, for rank 0.
   void start(const HostSpec& host) {
     const int number = std::ssize(agents_);
     Agent& agent = *agents_.emplace_back(std::make_unique<Agent>());
@@ -243,6 +248,7 @@ class RemoteJob {
     coordinator_report({.kind = Report::Kind::stop, .stopped_by = signal});
   }
 
+  // The launcher reports as hosts do, in its own name.
   void coordinator_report(Report report) {
     report.from = "launcher";
     report.number = next_report_++;
@@ -269,6 +275,7 @@ class RemoteJob {
     }
   }
 
+  // Without --host-discovery the hosts are those that were listed.
   void watch_discovery() {
     if (remote_.discovery.empty())
       return;

@@ -9,6 +9,7 @@ std::string without_user(const std::string& host) {
   return host.substr(host.find('@') + 1);  // of a name without '@' all
 }
 
+// `exec` spares a shell on the other host.
 std::vector<std::string> ssh_command(const std::vector<std::string>& ssh,
                                      const std::string& host,
                                      const std::vector<std::string>& program) {
