@@ -13,7 +13,7 @@
 #include "muster/base/byte_text.h"
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
-#include "muster/cluster/json_members.h"
+#include "muster/launch/json_members.h"
 
 namespace muster {
 

@@ -8,8 +8,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/cluster/json_members.h"
 #include "muster/device/inventory_json.h"
+#include "muster/launch/json_members.h"
 #include "muster/launch/worker_exit_json.h"
 #include "muster/placement/plan_json.h"
 

@@ -10,6 +10,7 @@
 #include "muster/base/json_depth.h"
 #include "muster/base/strings.h"
 #include "muster/device/inventory_json.h"
+#include "muster/launch/json_members.h"
 #include "muster/launch/worker_exit_json.h"
 
 namespace muster {
@@ -20,29 +21,38 @@ using RecordJson = nlohmann::ordered_json;
 
 constexpr const char* kRunSchema = "muster.run/1";
 
-// Times are seconds since 1970.
-RecordJson time_json(const std::optional<double>& time) {
-  return time ? RecordJson(*time) : RecordJson(nullptr);
+template <class Attempt, class Visit>
+void visit_attempt(Attempt& attempt, const Visit& visit) {
+  visit("attempt", attempt.attempt);
+  visit("in_place", attempt.in_place);
+  visit("began", attempt.began);
+  visit("ended", attempt.ended);
+  visit("fault", attempt.fault);
 }
 
-// Nothing for null, which is the end of what has not ended.
-std::optional<double> time_from(const RecordJson& json, const char* name) {
-  const auto found = json.find(name);
-  if (found == json.end() || found->is_null())
-    return std::nullopt;
-  return found->get<double>();
+template <class Launch, class Visit>
+void visit_launch_record(Launch& launch, const Visit& visit) {
+  visit("run_id", launch.run_id);
+  visit("argv", launch.argv);
+  visit("more_argvs", launch.more_argvs);
+  visit("work_dir", launch.work_dir);
+  visit("host", launch.host);
+  visit("muster_version", launch.muster_version);
+  visit("libtorch", launch.libtorch);
+  visit("backend", launch.backend);
+  visit("device_names", launch.device_names);
+  visit("pid", launch.pid);
+  visit("max_restarts", launch.max_restarts);
+  visit("began", launch.began);
+  visit("ended", launch.ended);
 }
 
 RecordJson attempt_json(const AttemptRecord& attempt) {
-  RecordJson exits = RecordJson::array();
+  RecordJson json = members_to_json([&](const auto& visit) { visit_attempt(attempt, visit); });
+  json["exits"] = RecordJson::array();
   for (const WorkerExit& exit : attempt.exits)
-    exits.push_back(to_json(exit));
-  return {{"attempt", attempt.attempt},
-          {"in_place", attempt.in_place},
-          {"began", attempt.began},
-          {"ended", time_json(attempt.ended)},
-          {"fault", attempt.fault},
-          {"exits", std::move(exits)}};
+    json["exits"].push_back(to_json(exit));
+  return json;
 }
 
 // The newest `most` as an array. What is older is left out, so that the file stays small.
@@ -55,30 +65,16 @@ RecordJson newest_json(const std::vector<T>& all, size_t most, RecordJson (*to_j
 }
 
 RecordJson launch_json(const LaunchRecord& launch) {
-  return {{"run_id", launch.run_id},
-          {"argv", launch.argv},
-          {"more_argvs", launch.more_argvs},
-          {"work_dir", launch.work_dir},
-          {"host", launch.host},
-          {"muster_version", launch.muster_version},
-          {"libtorch", launch.libtorch},
-          {"backend", launch.backend},
-          {"device_names", launch.device_names},
-          {"pid", launch.pid},
-          {"max_restarts", launch.max_restarts},
-          {"began", launch.began},
-          {"ended", time_json(launch.ended)},
-          {"exit_code", launch.ended ? RecordJson(launch.exit_code) : RecordJson(nullptr)},
-          {"outcome", launch.outcome},
-          {"attempts", newest_json(launch.attempts, kMostAttempts, attempt_json)}};
+  RecordJson json = members_to_json([&](const auto& visit) { visit_launch_record(launch, visit); });
+  json["exit_code"] = launch.ended ? RecordJson(launch.exit_code) : RecordJson(nullptr);
+  json["outcome"] = launch.outcome;
+  json["attempts"] = newest_json(launch.attempts, kMostAttempts, attempt_json);
+  return json;
 }
 
 AttemptRecord attempt_from(const RecordJson& json) {
-  AttemptRecord attempt{.attempt = json.value("attempt", 0),
-                        .in_place = json.value("in_place", false),
-                        .began = json.value("began", 0.0),
-                        .ended = time_from(json, "ended"),
-                        .fault = json.value("fault", "")};
+  AttemptRecord attempt;
+  present_members_from_json(json, [&](const auto& visit) { visit_attempt(attempt, visit); });
   for (const RecordJson& exit : json.at("exits"))
     attempt.exits.push_back(worker_exit_from_json(exit));
   return attempt;
@@ -86,21 +82,8 @@ AttemptRecord attempt_from(const RecordJson& json) {
 
 // Throws: nlohmann's exceptions for a launch without argv or attempts.
 LaunchRecord launch_from(const RecordJson& json) {
-  LaunchRecord launch{
-      .run_id = json.value("run_id", ""),
-      .argv = json.at("argv"),
-      .more_argvs = json.value("more_argvs", std::vector<std::vector<std::string>>()),
-      .work_dir = json.value("work_dir", ""),
-      .host = json.value("host", ""),
-      .muster_version = json.value("muster_version", ""),
-      .libtorch = json.value("libtorch", ""),
-      .backend = json.value("backend", ""),
-      .device_names = json.value("device_names", std::vector<std::string>()),
-      .pid = json.value("pid", 0),
-      .max_restarts = json.value("max_restarts", 0),
-      .began = json.value("began", 0.0),
-      .ended = time_from(json, "ended"),
-      .outcome = json.value("outcome", "")};
+  LaunchRecord launch{.argv = json.at("argv"), .outcome = json.value("outcome", "")};
+  present_members_from_json(json, [&](const auto& visit) { visit_launch_record(launch, visit); });
   if (launch.ended)
     launch.exit_code = json.value("exit_code", 0);
   for (const RecordJson& attempt : json.at("attempts"))

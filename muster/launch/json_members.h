@@ -52,4 +52,14 @@ void members_from_json(const nlohmann::ordered_json& json, const List& list) {
   list([&](const char* name, auto& member) { take_member(json.at(name), member); });
 }
 
+// The same for JSON of other versions: a member that is missing keeps its value.
+template <class List>
+void present_members_from_json(const nlohmann::ordered_json& json, const List& list) {
+  list([&](const char* name, auto& member) {
+    const auto found = json.find(name);
+    if (found != json.end())
+      take_member(*found, member);
+  });
+}
+
 }  // namespace muster
