@@ -145,7 +145,7 @@ struct MemberFromEnvironment {
   void operator()(const RankFlag& flag) const { env.*flag.value = get_env(name) == flag.yes; }
 };
 
-// What every launcher spells alike, or only muster's tells.
+// Reads what every launcher spells alike, and what only muster's tells.
 void read_common(RankEnv& env) {
   env.role_rank = env.rank;
   env.role_world_size = env.world_size;

@@ -15,8 +15,8 @@ using Environment = std::map<std::string, std::string>;
 Environment own_environment();
 
 struct RankEnv {
-  std::string source =
-      {};  // who told: "muster", "torchrun", "Open MPI", "PMI", "Slurm", "Kubernetes"
+  // Who told: "muster", "torchrun", "Open MPI", "PMI", "Slurm", "Kubernetes".
+  std::string source = {};
 
   int rank = 0;
   int world_size = 1;
@@ -35,13 +35,13 @@ struct RankEnv {
   int restart_count = 0;
   int max_restarts = 0;
   int attempt = 0;  // how often the ranks have been started before, for whatever reason
-  std::string launch =
-      {};  // one id for all hosts and attempts of one start of the job; empty: not known
+  // One id for all hosts and attempts of one start of the job; empty: not known.
+  std::string launch = {};
   std::string run_id = "none";
   std::string error_file = {};
   bool use_agent_store = false;
 
-  // What only muster's launcher tells (empty or -1 under others).
+  // Only muster's launcher tells these (empty or -1 under others).
   std::string device = {};       // "GPU-<uuid>", "MIG-<uuid>" or "cpu:<slot>"
   std::string plan = {};         // path of plan.json
   std::string store = {};        // "tcp://host:port" or "unix:path", authenticated
@@ -57,7 +57,7 @@ struct RankEnv {
 // OMP_NUM_THREADS, which depend on the device and on what the user set.
 Environment to_environment(const RankEnv& env);
 
-// Of a rank's variables those that may be others in the job's next generation, to which the process
+// Those of a rank's variables that may be others in the job's next generation, to which the process
 // comes as another rank: numbers, sizes, addresses, counts, the error file.
 Environment generation_variables(const Environment& of_rank);
 

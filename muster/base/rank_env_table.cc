@@ -64,7 +64,7 @@ constexpr RankVariable kRankVariables[] = {
     // Each names the process that it is for, and others ignore it.
     {"MUSTER_RUN_CALLS", {}, 0},
     {"MUSTER_TASK_ORDER", {}, 0},
-    // Where a rank works for a task of `muster tasks`, the run finds its processes by these.
+    // A run of tasks finds the processes of its tasks by these, also behind a launcher.
     {"MUSTER_TASK", {}, kErasedByTasks},
     {"MUSTER_TASK_DIR", {}, kErasedByTasks},
     // A run of tasks has used up these two itself.

@@ -46,7 +46,7 @@ bool has_trait(std::string_view name, RankVariable::Trait trait);
 // ranks.
 void erase_outer_rank(Environment& variables);
 
-// The same for `muster tasks`, whose tasks see nothing of a task or an inventory around them.
+// For `muster tasks`: its tasks see nothing of a task or an inventory around them either.
 void erase_outer_task(Environment& variables);
 
 }  // namespace muster

@@ -88,7 +88,7 @@ void visit_launch(Options& options, const Visit& visit) {
   visit("json", options.json);
   visit("quiet", options.quiet);
   visit("virtual_local_rank", options.virtual_local_rank);
-  // What has to be asked of the machine depends on these two; the plan is made elsewhere.
+  // The agent asks its machine for what these two need; the plan is made elsewhere.
   visit("cpu_only", options.request.cpu_only);
   visit("policy", options.request.policy);
 }

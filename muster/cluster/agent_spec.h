@@ -1,4 +1,4 @@
-// What `muster run --hosts` hands to the agent that it starts on another host: the job, as far as
+// `muster run --hosts` hands this to the agent that it starts on another host: the job, as far as
 // that host needs to know it, and the secret by which it joins. One line on the agent's standard
 // input, the secret's digits and JSON; never in arguments or the environment, which others on that
 // host can see.
@@ -25,8 +25,8 @@ std::string to_line(const AgentSpec& spec);
 // Throws: invalid_argument when the text is none.
 AgentSpec agent_spec_from(std::string_view line);
 
-// Of this process's environment, what ranks on other hosts are to have too: what programs and
-// libraries are steered by, never what belongs to one machine or names a secret.
+// The part of this process's environment that ranks on other hosts are to have too: variables that
+// steer programs and libraries, never what belongs to one machine or names a secret.
 Environment environment_to_send(const Environment& own);
 
 }  // namespace muster

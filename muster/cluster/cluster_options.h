@@ -29,11 +29,11 @@ struct ClusterOptions {
   std::string etcd_ca_file = {};
   std::string etcd_cert_file = {};
   std::string etcd_key_file = {};
-  std::string rendezvous_file =
-      {};                    // where to leave or find that, when nobody was told (srun, mpirun)
+  // The file in which to leave or find that, when nobody was told (srun, mpirun).
+  std::string rendezvous_file = {};
   bool one_machine = false;  // all of them are on this one
-  std::string local_address =
-      {};  // where other hosts reach this one; empty: by the route to the endpoint
+  // The address by which other hosts reach this one; empty: found by the route to the endpoint.
+  std::string local_address = {};
   std::string host_name = {};    // what this host is called; empty: by its own name
   Secret secret = {};            // given by whoever started this agent; empty: look for one
   std::string secret_file = {};  // empty: MUSTER_SECRET_FD, MUSTER_SECRET_FILE

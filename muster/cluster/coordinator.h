@@ -27,16 +27,16 @@ struct CoordinatorRules {
   int min_hosts = 1;
   int max_hosts = 1;
   int max_restarts = 0;
-  // What a failure, or a host that comes or goes, leaves running goes on in place.
+  // Processes that a failure, or a host that comes or goes, leaves running go on in place.
   bool replaces = false;
   std::chrono::milliseconds join_timeout{600'000};           // for min_hosts to come
   std::chrono::milliseconds last_call{30'000};               // with min_hosts there, for more
   std::chrono::milliseconds stop_timeout{60'000};            // for a stopped round's ranks to end
   std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole job
-  std::optional<Clock::time_point> ends_at =
-      {};  // when that is over, where it does not count from the job's start
-  int max_host_failures =
-      3;  // rounds that one host may fail before it is set aside, where others are left
+  // When that is over, where it does not count from the job's start.
+  std::optional<Clock::time_point> ends_at = {};
+  // Rounds that one host may fail before it is set aside, where others are left.
+  int max_host_failures = 3;
   std::string run_folder = {};
   std::string launch = {};  // JobFacts::launch
 
@@ -48,7 +48,7 @@ class Coordinator {
   // The plan for these hosts, in this order. Throws: Error when there is none; the job then ends
   // with it.
   using Planner = std::function<Plan(const std::vector<HostFacts>&)>;
-  // What people are to read, as one line.
+  // Says one line to people.
   using Say = std::function<void(const std::string&)>;
 
   Coordinator(CoordinatorRules rules, Planner planner, Say say, Clock::time_point now);
@@ -123,7 +123,7 @@ class Coordinator {
   void tell_differences(const HostFacts& facts) const;
   void refuse(const std::string& id, const std::string& reason);
   void do_without(const std::string& id, const std::string& error);
-  // Of its ranks, or of starting them. True: it is set aside from now on.
+  // Counts a failure of the host's ranks, or of starting them. True: it is set aside from now on.
   bool count_failure(const std::string& name, bool can_be_spared);
   std::string set_aside_text(const std::string& name) const;
   void stop_round(const std::string& reason);

@@ -1,5 +1,5 @@
-// What a coordinator needs of a job's options: the hosts' agents, and who coordinates hosts of
-// which it is none itself.
+// The rules and the planner of a coordinator, by a job's options. For the hosts' agents, and for a
+// launcher that coordinates hosts of which it is none itself.
 #pragma once
 
 #include "muster/cluster/cluster_options.h"

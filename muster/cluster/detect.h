@@ -1,5 +1,5 @@
-// What a cluster's own launcher says of the hosts of this job: `srun muster run`, `mpirun muster
-// run`, Kubernetes. In the order of the environment contract: Open MPI, PMI, Slurm.
+// Reads what a cluster's own launcher says of the hosts of this job: `srun muster run`, `mpirun
+// muster run`, Kubernetes. In the order of the environment contract: Open MPI, PMI, Slurm.
 #pragma once
 
 #include <optional>

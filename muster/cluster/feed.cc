@@ -32,7 +32,7 @@ Feed::Feed(EventLoop& loop, Fd pipe, std::string text, bool then_standard_input)
   write_some();
 }
 
-// What has not been written may hold a secret.
+// The text that has not been written may hold a secret.
 void Feed::close() {
   loop_.cancel(std::exchange(watch_, 0));
   pipe_.reset();

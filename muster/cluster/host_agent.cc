@@ -130,7 +130,7 @@ class HostAgent {
         CoordinatorThreadOptions{.silence = cluster_.silence, .take_over = take_over});
   }
 
-  // What the coordinator and the planner need to know of this host.
+  // All that the coordinator and the planner need to know of this host.
   HostFacts facts() const {
     return {.id = make_uuid(),
             .min_hosts = cluster_.min_hosts,
@@ -300,7 +300,7 @@ class HostAgent {
           cat("the job has its ", order.hosts.size(), " hosts; this one is a spare"));
   }
 
-  // What there is to report when all ranks of this host have ended, or could not be started.
+  // Runs the ranks of this host. Returns the report of their end, or of why they could not start.
   Report run_to_the_end(const Order& order, int host_index) {
     Report end{.kind = Report::Kind::ended, .round = order.round};
     try {
@@ -396,7 +396,7 @@ class HostAgent {
     take_place(order, host_index);
   }
 
-  // What another round may change for this host, in place or not.
+  // Takes over all that another round may change for this host, in place or not.
   void take_place(const Order& order, int host_index) {
     plan_ = order.plan;
     job_->use_place(host_index, order.master_addr, order.master_port, order.store);

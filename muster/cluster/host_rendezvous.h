@@ -18,7 +18,7 @@ namespace muster {
 // failed_precondition with advice when there is none; as Secret::from_file.
 Secret cluster_secret(const ClusterOptions& options, bool loopback);
 
-// Where a server for `host` is to listen: an address of this machine; empty when `host` is
+// The address at which a server for `host` is to listen: one of this machine; empty when `host` is
 // another's. A name that means loopback here only (Debian's 127.0.1.1) is replaced by the address
 // that leads out, and that is said. Throws: unavailable when the name does not resolve.
 std::string address_to_serve(const std::string& host);

@@ -131,7 +131,7 @@ bool without_error(const Tell& tell) {
 
 }  // namespace
 
-// What the threads have; each holds it as long as it lives.
+// The threads share this, and each holds it as long as it lives.
 struct HostTelemetry::State : std::enable_shared_from_this<State> {
   State(std::shared_ptr<Store> at, HostTelemetryOptions with)
       : store(std::move(at)), options(std::move(with)) {}

@@ -1,4 +1,4 @@
-// What the hosts of a job tell each other of their ranks, so that they need no common folder:
+// The hosts of a job tell each other of their ranks, so that they need no common folder:
 // samples, while `muster top` asks for them; a description of ranks that others wait for; and at
 // the end what the ranks have written of their activity and events (`--trace`). Requests come from
 // files (muster/trace/hosts_folder.h) and go to the hosts' agents through the job's store:
@@ -21,8 +21,8 @@
 
 namespace muster {
 
-// What these ranks of this host do now, as bytes for `muster top`. Called in one thread, which may
-// outlive the agent's part in the job.
+// Says what these ranks of this host do now, as bytes for `muster top`. Called in one thread, which
+// may outlive the agent's part in the job.
 using RankSampler = std::function<std::string(RankRange)>;
 
 struct HostTelemetryOptions {

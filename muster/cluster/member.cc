@@ -38,7 +38,7 @@ Member::Member(std::shared_ptr<Store> store, const HostFacts& facts, const Membe
   if (!ready_.valid())
     fail_errno("member: cannot make an eventfd", errno);
   give_sign_of_life();
-  // What was ordered before this host came is not for it.
+  // Orders from before this host came are not for it.
   next_order_ = store_->add(log_size_key(kOrders), 0) + 1;
   while (store_->check({log_entry_key(kOrders, next_order_)}))
     ++next_order_;

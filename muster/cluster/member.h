@@ -24,8 +24,8 @@ namespace muster {
 
 struct MemberOptions {
   Silence silence;
-  bool elects =
-      false;  // the hosts make one of them the coordinator, and another when that one is gone
+  // The hosts make one of them the coordinator, and another when that one is gone.
+  bool elects = false;
 };
 
 class Member {

@@ -115,7 +115,7 @@ std::vector<WorkerExit> exits_from(const Json& json) {
   return exits;
 }
 
-// What a rank printed, and a host's name, need not be UTF-8.
+// A rank's lines and a host's name need not be UTF-8.
 std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -1,4 +1,4 @@
-// What the hosts of a job and the coordinator say to each other, as values. Hosts report; the
+// The messages between the hosts of a job and the coordinator, as values. Hosts report; the
 // coordinator orders. Both are logs in the job's store (Store::append), so that everybody sees the
 // same orders in the same sequence and a coordinator that takes over can read what was said before.
 #pragma once
@@ -22,7 +22,7 @@ namespace muster {
 inline constexpr const char* kReports = "reports";
 inline constexpr const char* kOrders = "orders";
 
-// What a host brings along.
+// All that a host tells of itself when it joins.
 struct HostFacts {
   std::string id = {};  // of its agent: one a process
   int min_hosts = 1;    // of the job, as this host was told
@@ -87,8 +87,8 @@ struct Order {
   std::string store = {};                    // start
   std::string reason = {};                   // stop, finish, refuse; start in place
   int exit_code = 0;                         // finish, refuse
-  std::vector<WorkerExit> exits =
-      {};  // finish: of the failed round, the cause first; start in place: as well
+  // finish, start in place: of the round that failed, the cause first
+  std::vector<WorkerExit> exits = {};
 };
 
 std::string to_text(const Report& report);

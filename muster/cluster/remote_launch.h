@@ -13,10 +13,10 @@ namespace muster {
 
 struct RemoteOptions {
   std::vector<HostSpec> hosts = {};
-  std::string discovery =
-      {};  // a command that prints the hosts there are now; asked again and again
-  std::vector<std::string> ssh =
-      {};                          // what reaches a host, its name and a command follow; empty: ssh
+  // A command that prints the hosts there are now; asked again and again.
+  std::string discovery = {};
+  // The command that reaches a host; the host's name and a command follow. Empty: ssh.
+  std::vector<std::string> ssh = {};
   std::string remote_muster = {};  // the program's path on the other hosts; empty: as here
 };
 

@@ -30,7 +30,7 @@ class Silence {
   // The last sign of life may be a step older than the silence.
   constexpr Time gives_itself_up_after() const { return limit_ + step(); }
 
-  // What the ranks of a host that has given itself up have to end, between SIGTERM and SIGKILL.
+  // The time between SIGTERM and SIGKILL for the ranks of a host that has given itself up.
   constexpr Time grace() const { return std::min(limit_ / 6, Time(2'000)); }
 
   // Two steps more, for a busy machine.

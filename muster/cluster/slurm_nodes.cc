@@ -201,7 +201,7 @@ std::vector<std::string> srun_command(const std::string& node,
   return argv;
 }
 
-// What a batch script sets for its own steps would change how the agents start and speak.
+// Variables that a batch script sets for its own steps would change how the agents start and speak.
 Environment srun_environment() {
   Environment environment = own_environment();
   for (const char* const name : {"SLURM_LABELIO",

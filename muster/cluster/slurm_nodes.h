@@ -26,8 +26,8 @@ std::vector<std::string> parse_slurm_nodes(const std::string& text);
 // SLURM_JOB_CPUS_PER_NODE's value: "2(x3),1" is 2, 2, 2, 1. Throws: invalid_argument.
 std::vector<int> parse_slurm_counts(const std::string& text);
 
-// What has srun start one process on the node, beside whatever runs there: the words of `program`
-// follow.
+// The command by which srun starts one process on the node, beside whatever runs there. It ends
+// with the words of `program`.
 std::vector<std::string> srun_command(const std::string& node,
                                       const std::vector<std::string>& program);
 

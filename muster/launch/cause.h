@@ -12,7 +12,7 @@ namespace muster {
 // "rank 3" or "ranks 0, 2".
 std::string rank_list(const std::vector<int>& ranks);
 
-// What the rank has told of why it failed: its facts, its message, and its last lines.
+// The class of what the rank has told of why it failed, by facts, its message and its last lines.
 Account account_of(const WorkerExit& exit);
 
 // Whether it failed of the loss of another, as muster's, Gloo's, NCCL's and c10d's errors say it.
@@ -28,14 +28,15 @@ void put_cause_first(std::vector<WorkerExit>& exits, bool goes_on = false);
 // nothing when none did.
 const WorkerExit* first_failure(const std::vector<WorkerExit>& exits);
 
-// Where the first failure is but the loss of a rank: who left while the others waited, if one did.
+// The rank that left while the others waited, if `first` failed of no more than the loss of a rank;
+// nullptr: none did.
 const WorkerExit* left_early(const std::vector<WorkerExit>& exits, const WorkerExit& first);
 
 // Whether `first` is known to be the cause, or who left early; else it failed of the loss of
 // another.
 bool is_cause_known(const std::vector<WorkerExit>& exits, const WorkerExit& first);
 
-// What is not known of the cause, for people; empty: it is known.
+// In words, what is not known of the cause; empty: it is known.
 std::string doubt_about(const std::vector<WorkerExit>& exits, const WorkerExit& first);
 
 }  // namespace muster

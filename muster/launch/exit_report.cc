@@ -28,7 +28,7 @@ constexpr size_t kMaxStackLines = 30;
 constexpr size_t kMostOfErrorFile = size_t{1} << 20;
 constexpr size_t kShownOfLongFile = 2'000;
 
-// What a signal usually means, for people who do not know it by its name.
+// The usual meaning of a signal, for people who do not know it by its name.
 std::string signal_hint(int signal) {
   switch (signal) {
     case SIGSEGV:
@@ -273,7 +273,7 @@ std::string meaning_and_evidence(const WorkerExit& first) {
   return labelled("  meaning   ", failure_meaning(first)) + evidence(first);
 }
 
-// What failed in each attempt before, and what was done about it.
+// For each attempt before, what failed and what was done about it.
 Json earlier_json(const FailureContext& context) {
   Json list = Json::array();
   for (size_t i = 0; i + 1 < context.attempts.size(); ++i) {
@@ -434,7 +434,7 @@ std::string failure_json(const std::vector<WorkerExit>& exits, const FailureCont
   json["divergences"] = Json::array();
   for (const Divergence& divergence : context.divergences)
     json["divergences"].push_back(divergence_json(divergence));
-  // What a rank printed need not be UTF-8; JSON must be.
+  // Ranks may print what is no UTF-8; JSON must be.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

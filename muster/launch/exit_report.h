@@ -14,7 +14,7 @@
 
 namespace muster {
 
-// What a rank wrote to TORCHELASTIC_ERROR_FILE.
+// The content of a rank's TORCHELASTIC_ERROR_FILE.
 struct ReportedError {
   std::string message;  // "ValueError: bad batch"
   std::string stack;
@@ -36,10 +36,10 @@ std::string cause_and_error(const WorkerExit& exit);
 // The innermost calls of it, as many as people read.
 std::string shown_stack(const std::string& stack);
 
-// Of a job that a fault of its surroundings has ended, and no rank: as one that could not start.
+// A job that a fault of its surroundings has ended ends as one that could not start.
 inline constexpr int kFaultExitCode = 1;
-inline constexpr int kStoppedExitCode =
-    75;  // sysexits' EX_TEMPFAIL: a rank that was asked to stop, and has
+// sysexits' EX_TEMPFAIL: a rank that was asked to stop, and has.
+inline constexpr int kStoppedExitCode = 75;
 
 // Whether all ranks have stopped as they were asked to: there are some, and each ended with that
 // code.
@@ -61,15 +61,15 @@ struct FailureContext {
   std::vector<Divergence> divergences = {};  // of the ranks' collectives, earliest first
   std::vector<AttemptRecord> attempts = {};  // of the job, up to this one
   std::vector<BadGpu> bad_gpus = {};         // of the job's, since it began
-  std::string fault =
-      {};  // why all ranks were killed where none is the cause, as an error; empty: one is
+  // Why all ranks were killed, as an error, where none of them is the cause; empty: one is.
+  std::string fault = {};
 };
 
 // The card for people, several lines; `exits` in order of death. Empty when nothing failed by
 // itself and there is no fault.
 std::string failure_card(const std::vector<WorkerExit>& exits, const FailureContext& context);
 
-// The same for programs, schema "muster.failure/1".
+// The card for programs, schema "muster.failure/1".
 std::string failure_json(const std::vector<WorkerExit>& exits, const FailureContext& context);
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// What well-known failures mean, in plain words and with the next step, found in what a rank left
-// behind. For the failure card. To add one: a line in the table of failure_meaning.cc.
+// The meaning of well-known failures, in plain words and with the next step, found in what a rank
+// left behind. For the failure card. To add one: a line in the table of failure_meaning.cc.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace muster {
 
-// Of the rank's message, stack and last lines; empty when nothing in them is known.
+// The meaning of the rank's message, stack or last lines; empty when nothing in them is known.
 std::string failure_meaning(const WorkerExit& exit);
 
-// What the words of its message and last lines tell of why it failed.
+// The class of a failure by the words of the rank's message and last lines.
 Account account_by_words(const WorkerExit& exit);
 
 }  // namespace muster

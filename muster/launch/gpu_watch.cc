@@ -52,8 +52,8 @@ std::string what_of_log(const Gpu& gpu, const std::vector<XidError>& xids) {
   return "";
 }
 
-// What has become bad of a GPU, the most telling first; empty: nothing. `now` is nullptr for a GPU
-// that the driver no longer lists, and `note` then says why.
+// Says what has become bad of a GPU, the most telling first; empty: nothing. `now` is nullptr for a
+// GPU that the driver no longer lists, and `note` then says why.
 std::string what_is_bad(const Gpu& before,
                         const Gpu* now,
                         const std::string& note,

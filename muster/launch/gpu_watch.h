@@ -20,8 +20,8 @@ struct BadGpu {
   bool operator==(const BadGpu&) const = default;
 };
 
-// Of the GPUs that `plan` gives to ranks of host `host_index`, by index. `before`: the host as the
-// job found it, `now`: as it is.
+// The bad ones among the GPUs that `plan` gives to ranks of host `host_index`, by index. `before`
+// is the host as the job found it, `now` as it is.
 std::vector<BadGpu> gpus_gone_bad(const Plan& plan,
                                   int host_index,
                                   const Host& before,

@@ -30,7 +30,7 @@ std::string clocks_text(const MergedTrace& trace) {
              format_duration(std::chrono::nanoseconds(trace.uncertainty_ns)));
 }
 
-// What the trace does not have.
+// Says what the trace does not have.
 std::string missing_text(const MergedTrace& trace) {
   const auto missing = trace.world_size - std::ssize(trace.ranks);
   std::string text;
@@ -41,7 +41,7 @@ std::string missing_text(const MergedTrace& trace) {
   return text;
 }
 
-// What the merge has come to, as one line for people.
+// The result of the merge, as one line for people.
 std::string trace_text(const MergedTrace& trace) {
   return cat(trace.path,
              ", ",

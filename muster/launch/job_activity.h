@@ -1,5 +1,5 @@
-// What the launcher makes of its ranks' activity when a job has ended: where the time of their
-// steps went, in words and as breakdown.json; one trace of all, where they traced.
+// The launcher tells its ranks' activity when a job has ended: where the time of their steps went,
+// in words and as breakdown.json, and one trace of all, where they traced.
 #pragma once
 
 #include <string>

@@ -52,7 +52,7 @@ Unfit unfit_on(const Host& host, const DeviceAssignment& device) {
   return {};
 }
 
-// The same for a rank's host and all its devices.
+// Why a rank of a given plan does not fit, by its host and all its devices.
 Unfit unfit_on(const Inventory& inventory, const RankPlan& rank, bool simulated) {
   const size_t num_hosts = inventory.hosts.size();
   const size_t at = rank.host_index;

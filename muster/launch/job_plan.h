@@ -23,8 +23,8 @@ std::vector<Lease> lease_host(const Plan& plan, int host_index, const LaunchOpti
 // invalid_argument for a given plan that does not fit this machine.
 LeasedPlan place_and_lease(const Inventory& inventory, const LaunchOptions& options);
 
-// The same number of ranks of one host, on others than the `bad` GPUs: for a job that goes on
-// without them. Throws: as place_and_lease, where no others are left.
+// Places that many ranks of one host on others than the `bad` GPUs, for a job that goes on without
+// them. Throws: as place_and_lease, where no others are left.
 LeasedPlan place_without(const BusyGpus& bad, int num_ranks, const LaunchOptions& options);
 
 }  // namespace muster

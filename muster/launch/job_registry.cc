@@ -52,7 +52,7 @@ bool is_locked(int fd) {
   return ::fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
-// Where pids mean what they mean here: containers with pids of their own may share the folder.
+// Pids have a meaning only within their namespace, and containers may share the folder.
 std::string pid_namespace() {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self/ns/pid", error).string();

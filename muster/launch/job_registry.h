@@ -15,8 +15,8 @@ namespace muster {
 struct JobNote {
   std::string id = {};  // the run's
   int pid = 0;          // of the launcher
-  uint64_t started_ticks =
-      0;                     // when that began (process_start_ticks); 0: filled in, this process's
+  // When that process began (process_start_ticks); 0: filled in, this process's.
+  uint64_t started_ticks = 0;
   std::string program = {};  // with its arguments
   std::string run_dir = {};
   int num_ranks = 0;

@@ -1,5 +1,5 @@
-// What a launcher says at the end of a failed job: failure.json, the card on standard error, and
-// the error file of a launcher around this one.
+// A launcher's report at the end of a failed job: failure.json, the card on standard error, and the
+// error file of a launcher around this one.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What a job's part on one host needs before its ranks start: programs that exist, a folder, a
+// A job's part on one host needs these before its ranks start: programs that exist, a folder, a
 // place to meet, leases. Made by the launcher and kept until the job has ended.
 #pragma once
 
@@ -37,7 +37,7 @@ class JobSetup {
   // Executes this plan from now on: writes plan.json, keeps the leases and lets those before go.
   void use_plan(const Plan& plan, std::vector<Lease> leases);
 
-  // The same ranks of this host go on, in another plan: keeps the leases.
+  // This host's ranks go on in another plan: keeps the leases.
   void change_plan(const Plan& plan);
 
   // Several hosts: which one this is, and where its ranks meet, which may be on another.

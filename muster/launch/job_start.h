@@ -1,4 +1,4 @@
-// What every launcher does when it starts a job, on one host or as one of several.
+// The beginning of every launcher, on one host or as one of several.
 #pragma once
 
 #include "muster/launch/job_registry.h"
@@ -11,8 +11,8 @@ namespace muster {
 // started. Throws: invalid_argument.
 void check_launch(const LaunchOptions& options);
 
-// What the output flags (--local-ranks-filter, --redirects, --tee) say of local ranks that the plan
-// has on no host, in words; empty: nothing.
+// An error about an output flag (--local-ranks-filter, --redirects, --tee) that names a local rank
+// which the plan has on no host; empty: there is none.
 std::string unknown_local_ranks(const Plan& plan, const LaunchOptions& options);
 
 // The plan as a table, or as JSON, before a start. Of a quiet job what is not where it was asked
@@ -23,7 +23,7 @@ void show_plan(const Plan& plan, const LaunchOptions& options, int fd);
 // about_model, before anything is printed.
 void show_dry_run(const Inventory& inventory, const Plan& plan, const LaunchOptions& options);
 
-// What `muster ps` is to show of this host's part of the job.
+// This host's part of the job, for `muster ps`.
 JobNote job_note(const LaunchOptions& options, const Plan& plan, const JobFacts& job);
 
 }  // namespace muster

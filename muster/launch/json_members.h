@@ -52,7 +52,7 @@ void members_from_json(const nlohmann::ordered_json& json, const List& list) {
   list([&](const char* name, auto& member) { take_member(json.at(name), member); });
 }
 
-// The same for JSON of other versions: a member that is missing keeps its value.
+// For JSON of other versions: a member that is missing keeps its value.
 template <class List>
 void present_members_from_json(const nlohmann::ordered_json& json, const List& list) {
   list([&](const char* name, auto& member) {

@@ -241,7 +241,7 @@ int exit_code_of(const Error& error) {
   return error.code() == ErrorCode::invalid_argument ? 2 : 1;
 }
 
-// What can be found wrong without looking at the machine is found first, then what the plan shows;
+// Errors that need no look at the machine are found first, then those that the plan shows;
 // the run's folder is made only when all of that is right.
 int launch(const LaunchOptions& given) {
   const auto began = Clock::now();

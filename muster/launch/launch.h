@@ -34,8 +34,8 @@ struct LaunchOptions {
   // request's number of ranks includes them.
   std::vector<ProgramRanks> more_programs = {};
   Request request = {};
-  std::string inventory =
-      {};  // plan for this file instead of this machine; ranks then run on CPU, simulated
+  // A file to plan for instead of this machine; ranks then run on the CPU, simulated.
+  std::string inventory = {};
   int cpu_slots = 0;      // 0: MUSTER_CPU_SLOTS, or 2
   std::string plan = {};  // execute this plan file exactly; `request` is then ignored
   std::string svg = {};   // with dry_run: draw the plan into this file
@@ -43,8 +43,8 @@ struct LaunchOptions {
   std::function<std::string(const Inventory&, const Plan&)> about_model = {};
   bool lease = true;          // lease every GPU, so that no two jobs get the same one
   bool looks_at_gpus = true;  // check them after a failure, so that no restart uses a bad one
-  std::optional<std::chrono::milliseconds> wait =
-      {};  // for GPUs that other jobs hold; nothing: do not wait
+  // How long to wait for GPUs that other jobs hold; nothing: not at all.
+  std::optional<std::chrono::milliseconds> wait = {};
 
   std::string master_addr = {};  // empty: "localhost"
   int master_port = 0;           // 0: a free one, held by the launcher until the job ends
@@ -59,25 +59,25 @@ struct LaunchOptions {
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // that end the job
   std::string run_dir = {};                                            // empty: runs/<id>
   std::string log_dir = {};  // empty: <run_dir>/logs, else <log_dir>/<id>
-  std::string redirects =
-      "0";                // torchrun's form: 0..3 (1 stdout, 2 stderr) or "0:1,1:2" by local rank
-  std::string tee = "0";  // the same
+  // Both in torchrun's form: 0..3 (1 stdout, 2 stderr), or "0:1,1:2" by local rank.
+  std::string redirects = "0";
+  std::string tee = "0";
   std::vector<int> local_ranks_filter = {};  // show only these ranks on the console; empty: all
   bool collapse = true;  // on a terminal: "[0-7] message ×8" for a line that several ranks print
   // May use ${rank}, ${local_rank}, ${role_name}, ${hostname}; empty: "[rank] ", or no prefix for a
   // job of one rank.
   std::string line_prefix = {};
   Environment extra_env = {};  // overrides the launcher's own environment
-  // Where ranks run; empty: the launcher's directory. The program is always found from the
-  // launcher's directory.
+  // The folder that ranks run in; empty: the launcher's. The program is always found from the
+  // launcher's folder.
   std::string work_dir = {};
-  std::optional<std::chrono::milliseconds> time_limit =
-      {};  // for the whole job; then it ends as by SIGTERM
-  bool limit_has_begun =
-      false;             // time_limit counts from now, not from the start of the ranks: Slurm's end
-  bool dry_run = false;  // print the plan on standard output and stop
-  bool json = false;     // the plan as JSON
-  bool quiet = false;    // no placement table
+  // For the whole job, which then ends as by SIGTERM.
+  std::optional<std::chrono::milliseconds> time_limit = {};
+  // The limit counts from now, as Slurm's does, and not from the start of the ranks.
+  bool limit_has_begun = false;
+  bool dry_run = false;             // print the plan on standard output and stop
+  bool json = false;                // the plan as JSON
+  bool quiet = false;               // no placement table
   bool virtual_local_rank = false;  // LOCAL_RANK=0 for every rank, each seeing its own GPU alone
   // Called with the first rank that failed, when a failure has ended the job. One host only.
   std::function<void(const WorkerExit&)> on_job_failed = {};

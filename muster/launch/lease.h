@@ -29,8 +29,8 @@ inline constexpr const char* kLeaseVariable = "MUSTER_LEASE_FD";
 
 struct LeaseNote {
   int pid = 0;  // of who took it; 0: this process
-  uint64_t started_ticks =
-      0;  // when that process began, as /proc says; filled in when the lease is taken
+  // When that process began, as /proc says; filled in when the lease is taken.
+  uint64_t started_ticks = 0;
   std::string job = {};  // the run's id
   std::string program = {};
   int64_t since_seconds = 0;  // on the calendar's clock, since 1970; 0: now
@@ -86,10 +86,10 @@ struct LeaseResult {
 
 struct LeaseOptions {
   std::string folder = {};  // empty: default_runtime_folder()
-  bool create =
-      true;  // false: only look; without the folder nothing is held and nothing can be taken
-  std::string inherited =
-      {};  // MUSTER_LEASE_FD's value: what this process holds already is no obstacle to it
+  // False: only look. Without the folder nothing is held and nothing can be taken.
+  bool create = true;
+  // The value of MUSTER_LEASE_FD: leases that this process holds already are no obstacle to it.
+  std::string inherited = {};
   std::chrono::milliseconds patience{10'000};  // for another process that is just taking a lease
 };
 

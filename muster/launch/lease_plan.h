@@ -18,9 +18,9 @@ namespace muster {
 // a simulated plan and for CPU ranks.
 std::vector<LeaseWish> lease_wishes(const Plan& plan, int host_index = 0);
 
-// Of the job's leases: what ranks inherit, and MUSTER_LEASE_FD's value that tells them. One
-// descriptor a GPU, in order of UUID, joined by commas; empty when there are none. Every rank
-// inherits all of them, so that a job keeps all its GPUs until its last process has ended.
+// The descriptors of the job's leases, which ranks inherit, and as the value of MUSTER_LEASE_FD.
+// One a GPU, in order of UUID, joined by commas; empty when there are none. Every rank inherits all
+// of them, so that a job keeps all its GPUs until its last process has ended.
 std::vector<int> lease_fds(const std::vector<Lease>& leases);
 std::string lease_variable(const std::vector<Lease>& leases);
 
@@ -38,9 +38,9 @@ struct LeasePlanOptions {
   bool replan = false;
   std::optional<std::chrono::milliseconds> wait = {};  // nothing: do not wait
   std::chrono::milliseconds poll{200};                 // while waiting
-  std::function<void(const std::string&)> on_wait =
-      {};  // told once, with a line that says for what
-  // What the user may do about GPUs that stay busy, for the error.
+  // Called once, with a line that says for what the job waits.
+  std::function<void(const std::string&)> on_wait = {};
+  // The end of the error: a user's choices about GPUs that stay busy.
   std::string advice =
       "wait for them with --wait, give others with --gpus, or share them with --no-lease";
 };

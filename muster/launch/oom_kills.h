@@ -1,5 +1,5 @@
-// What the kernel has killed in this control group for want of memory, set against ranks' SIGKILLs
-// that nobody here sent. For run_workers alone.
+// Sets the kernel's kills in this control group for want of memory against ranks' SIGKILLs that
+// nobody here sent. For run_workers alone.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ class OomKills {
     forget();
   }
 
-  // Where the kernel has killed as many as these that were killed, their causes say so.
+  // If the kernel has killed as many processes as these that were killed, their causes say so.
   void explain(std::vector<WorkerExit>& exits) const;
 
-  // What it has killed until now explains no later end.
+  // The kills until now explain no later end.
   void forget() { before_ = count_(); }
 
  private:

@@ -1,4 +1,4 @@
-// What other users compute on GPUs that a job is about to use: leases are among the jobs of one
+// Finds other users' processes on GPUs that a job is about to use: leases are among the jobs of one
 // user. Called by the launcher and `muster tasks`, before they start anything.
 #pragma once
 

@@ -85,7 +85,7 @@ void PortWatch::look() {
     stop();
     return on_stranger_(text);
   }
-  // Where this job listens on one address alone, another is still free for others.
+  // If this job listens on one address alone, another is still free for others.
   if (std::ranges::any_of(*found, &TcpListener::has_whole_port)) {
     log(LogLevel::debug, cat("MASTER_PORT ", port_, ": this job listens there; watched no more"));
     return stop();

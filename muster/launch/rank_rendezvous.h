@@ -1,6 +1,6 @@
-// Where a job's ranks find each other: a held port for PyTorch's own store (MASTER_PORT), and a
-// served store for muster's (MUSTER_STORE) with its secret. Made by the launcher of one host, and
-// by every host's agent of several, of which the one with rank 0 is used.
+// A job's ranks find each other by two things: a held port for PyTorch's own store (MASTER_PORT),
+// and a served store for muster's (MUSTER_STORE) with its secret. Made by the launcher of one host,
+// and by every host's agent of several, of which the one with rank 0 is used.
 #pragma once
 
 #include <memory>

@@ -17,8 +17,8 @@ namespace muster {
 
 // Questions about the process in a slot.
 struct RejoinQuestions {
-  std::function<bool(int slot)> has_come =
-      {};  // asked a few times a second, of those that have not
+  // Asked a few times a second, of those that have not come.
+  std::function<bool(int slot)> has_come = {};
   std::function<bool(int slot)> is_saving = {};  // asked of those whose time is half over
 };
 

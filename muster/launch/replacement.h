@@ -33,8 +33,8 @@ struct RankFailures {
 // The job goes on in this generation: processes that run come to it, ranks without one get one.
 struct NextGeneration {
   int number = 0;
-  std::vector<WorkerSpec> specs =
-      {};  // of all of this host's ranks, in the order in which they were started
+  // Those of all of this host's ranks, in the order in which they were started.
+  std::vector<WorkerSpec> specs = {};
   std::chrono::milliseconds pause{0};  // before processes are started; the others are told at once
   std::string why = {};
 };
@@ -43,7 +43,7 @@ struct NextGeneration {
 struct Replacing {
   // True: go_on() follows, now or later, or the end of all. False: the others are to end now.
   std::function<bool(const RankFailures&)> replace = {};
-  // What this host's store is told and asked of a process (process_name).
+  // These go through this host's store; `process` is a process_name.
   std::function<void(const std::string& process, const NextGeneration&, const WorkerSpec&)>
       announce = {};
   std::function<bool(const std::string& process, int generation)> has_come = {};
@@ -64,7 +64,7 @@ Replacing replacing_over(std::shared_ptr<Store> store,
 
 // Why these cannot be replaced while the others go on; empty: they can.
 std::string obstacle_to_replacing(const RankFailures& failures);
-// The same of one rank's end, whoever is left.
+// Why a rank that ended so cannot be replaced, whoever is left.
 std::string obstacle_to_replacing(const WorkerExit& exit);
 
 // "rank 1: killed by SIGKILL, rank 2: …"

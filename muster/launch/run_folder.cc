@@ -32,7 +32,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRunsFolder = "runs";
 constexpr const char* kLatest = "latest";
-// What the launcher itself puts into a folder. The activity of ranks is of use only beside results.
+// The launcher itself puts these into a folder. The activity of ranks is of use only beside
+// results.
 constexpr const char* kLaunchersOwn[] = {
     "plan.json", "run.json", "activity", "breakdown.json", kFolderLock};
 

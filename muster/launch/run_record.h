@@ -14,8 +14,8 @@ namespace muster {
 
 struct AttemptRecord {
   int attempt = 0;
-  bool in_place =
-      false;         // in it the ranks that failed before were replaced, and the others went on
+  // In it the ranks that failed before were replaced, and the others went on.
+  bool in_place = false;
   double began = 0;  // Units, of all times here: seconds since 1970
   std::optional<double> ended = {};
   std::vector<WorkerExit> exits = {};  // in order of death; of the first failure with its stack
@@ -30,7 +30,7 @@ struct LaunchRecord {
   std::string work_dir = {};                              // where the ranks ran
   std::string host = {};                                  // of the launcher
   std::string muster_version = {};
-  // As ranks of the last attempt told them; empty of programs that are not muster's.
+  // Ranks of the last attempt told these; they are empty for programs that are not muster's.
   std::string libtorch = {};                   // its version
   std::string backend = {};                    // of the ranks' group
   std::vector<std::string> device_names = {};  // each once
@@ -45,11 +45,11 @@ struct LaunchRecord {
 
 struct RunRecord {
   std::vector<LaunchRecord> launches = {};  // oldest first
-  std::optional<Inventory> machine =
-      {};  // that the last of them found; nothing where hosts are several
+  // The machine that the last of them found; nothing where hosts are several.
+  std::optional<Inventory> machine = {};
 };
 
-// What a file keeps: a job that restarts for ever does not fill the disk.
+// A file keeps this many, so that a job that restarts for ever does not fill the disk.
 inline constexpr size_t kMostLaunches = 50;
 inline constexpr size_t kMostAttempts = 500;  // of each launch; the first ones go
 

@@ -1,4 +1,4 @@
-// What `muster bench device` measured, kept for later plans: one JSON file a user, an entry for
+// Keeps what `muster bench device` measured for later plans: one JSON file a user, an entry for
 // each device and number type. Written by muster-bench; read by the launcher, where a plan needs
 // scores and none were given.
 #pragma once
@@ -52,7 +52,7 @@ const MeasuredScore* find_measured(const std::vector<MeasuredScore>& measured,
 // less than 5 % have the mean, so that noise divides no batch unequally and reorders nothing.
 Scores measured_scores(const std::vector<MeasuredScore>& measured, const Inventory& inventory);
 
-// The same, of the default cache. A cache that cannot be read is none, with a warning.
+// The scores of the default cache. A cache that cannot be read is none, with a warning.
 Scores remembered_scores(const Inventory& inventory);
 
 // Whether each healthy GPU of these hosts has a score of its own, and with `cpus` each host's CPU

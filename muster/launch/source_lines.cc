@@ -23,7 +23,7 @@ namespace muster {
 
 namespace {
 
-// Of calls in a row these are shown: the first, and the one that the program made.
+// Two of the calls in a row are shown: the first, and the one that the program made.
 constexpr size_t kShownOfFolded = 2;
 
 struct Frame {

@@ -19,15 +19,15 @@ std::string with_source_lines(
     const std::string& stack,
     std::chrono::system_clock::time_point taken = std::chrono::system_clock::now());
 
-// Of a rank that a signal ended and whose handler told of it in the error file: the stack becomes
+// For a rank that a signal ended and whose handler told of it in the error file: the stack becomes
 // the exit's, and goes from the last `lines` of standard error.
 void take_signal_stack(WorkerExit& exit, std::vector<std::string>& lines);
 
-// What an exception that nobody caught has said there becomes the message.
+// The words of an exception that nobody caught become the message.
 void take_uncaught_exception(WorkerExit& exit, const std::vector<std::string>& lines);
 
-// What Python's faulthandler has said there of the signal: the stack of the thread that got it
-// becomes the exit's, and the error its message.
+// The words of Python's faulthandler: the stack of the thread that got the signal becomes the
+// exit's, and the error its message.
 void take_python_fault(WorkerExit& exit, const std::vector<std::string>& lines);
 
 // Lines of a Python stack, in which the calls of muster's module are counted only.

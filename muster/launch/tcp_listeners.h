@@ -11,8 +11,8 @@
 namespace muster {
 
 struct TcpListener {
-  uint32_t uid =
-      0;  // of who made the socket; in a user namespace, of users outside: the overflow uid
+  // The user who made the socket; in a user namespace, the overflow uid for users outside.
+  uint32_t uid = 0;
   uint64_t inode = 0;
   bool has_whole_port = false;  // on every address, IPv6 and IPv4: nobody else can listen there
 };

@@ -10,7 +10,7 @@
 
 namespace muster {
 
-// What a rank of muster::run has told of its failure, beside words.
+// Facts that a rank of muster::run has told of its failure, beside words.
 struct ErrorFacts {
   std::string code{};             // "peer_failed", of a muster::Error
   std::vector<int> lost_ranks{};  // of the job, where it failed of their loss and knows them
@@ -43,7 +43,7 @@ struct WorkerExit {
   std::chrono::system_clock::time_point at{};
 
   bool failed() const { return exit_code != 0 || signal != 0; }
-  // As a shell says it: the exit code, or 128 + signal.
+  // The exit code as a shell says it: that, or 128 + signal.
   int shell_code() const { return signal != 0 ? 128 + signal : exit_code; }
 };
 

@@ -11,10 +11,10 @@ namespace muster {
 nlohmann::ordered_json to_json(const WorkerExit& exit);
 nlohmann::ordered_json to_json(const ErrorFacts& facts);
 
-// What a rank wrote: members of another type than they should have are left out.
+// Reads what a rank wrote: members of another type than they should have are left out.
 ErrorFacts error_facts_from_json(const nlohmann::ordered_json& json);
 
-// What to_json made. Members that are missing have the defaults of WorkerExit. Throws:
+// Reads what to_json made. Members that are missing have the defaults of WorkerExit. Throws:
 // invalid_argument for one of another type.
 WorkerExit worker_exit_from_json(const nlohmann::ordered_json& json);
 

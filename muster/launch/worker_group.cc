@@ -40,7 +40,7 @@ void name_source_lines(std::vector<WorkerExit>& exits) {
   }
 }
 
-// What tells this launcher's processes from all others, those of the job's other hosts too.
+// The marks tell this launcher's processes from all others, those of the job's other hosts too.
 std::vector<std::string> marks_of(const std::vector<WorkerSpec>& specs) {
   if (specs.empty())
     return {};

@@ -30,8 +30,8 @@ struct GroupRules {
   std::optional<Clock::time_point> until = {};         // the job's time limit
   std::chrono::milliseconds early_end_after{
       10'000};  // a rank ended well, the others go on: then say so
-  int master_port =
-      0;  // where rank 0 of these may listen, and nobody of another user; 0: none to watch
+  // Rank 0 of these may listen there, and nobody of another user; 0: there is no port to watch.
+  int master_port = 0;
   // A rank that is stopped (SIGSTOP, a debugger) is named; after this long it is ended, which is a
   // failure.
   std::optional<std::chrono::milliseconds> stopped_for = {};

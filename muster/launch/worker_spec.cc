@@ -42,7 +42,7 @@ bool sees_own_gpu_first(const Plan& plan, const RankPlan& rank) {
          plan.visibility != Visibility::all && rank.device.ordinal.value == 0;
 }
 
-// What a rank runs, and its place among the ranks of the same role.
+// The program of a rank, and the rank's place among those of the same role.
 struct RankProgram {
   std::vector<std::string> argv;
   std::string path;
@@ -51,8 +51,8 @@ struct RankProgram {
   int role_world_size = 0;
 };
 
-// What each rank runs, in rank order. The last ranks run the further programs, the ranks before
-// them the first one. Throws: invalid_argument where no rank is left for the first.
+// The program of each rank, in rank order. The last ranks run the further programs, the ranks
+// before them the first one. Throws: invalid_argument where no rank is left for the first.
 std::vector<RankProgram> programs_in_order(const LaunchOptions& options,
                                            const JobFacts& job,
                                            size_t world_size) {
@@ -79,7 +79,7 @@ std::vector<RankProgram> programs_in_order(const LaunchOptions& options,
   return all;
 }
 
-// The same with each rank's place among the ranks of its role.
+// The programs with each rank's place among the ranks of its role.
 std::vector<RankProgram> rank_programs(const LaunchOptions& options,
                                        const JobFacts& job,
                                        size_t world_size) {

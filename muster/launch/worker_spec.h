@@ -1,4 +1,4 @@
-// What one rank is started with: the third of the launcher's values (Inventory → Plan → WorkerSpec
+// The start of one rank: the third of the launcher's values (Inventory → Plan → WorkerSpec
 // → WorkerExit). A pure function of the plan and what the job has decided; no I/O.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace muster {
 
-// What the launcher has decided and set up before any rank starts.
+// All that the launcher has decided and set up before any rank starts.
 struct JobFacts {
   std::string run_id;
   std::string mark;    // this launcher's own id: what its ranks' descendants are known by
@@ -36,7 +36,7 @@ struct JobFacts {
   Environment environment;   // the launcher's own, which ranks inherit
 };
 
-// Where one stream of a rank goes. Neither: /dev/null.
+// The ways that one stream of a rank goes. None: /dev/null.
 struct StreamTarget {
   bool console = true;
   std::string file;

@@ -75,7 +75,7 @@ int master_port_of(const WorkerSpec& spec) {
   return static_cast<int>(parse_int(told->second).value_or(0));
 }
 
-// What is known of a rank's end but for what it wrote to standard error. `earlier_error_file`: that
+// All that is known of a rank's end but for its standard error. `earlier_error_file`: that
 // of the rank that the process was before, for a process that ended on its way to the next
 // generation.
 WorkerExit explain(const ChildExit& end,

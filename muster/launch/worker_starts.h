@@ -38,15 +38,15 @@ class WorkerStarts {
   // Lets go of one that has a follower, of which nothing will be asked any more.
   void forget(pid_t pid);
 
-  // What it is called in a store that tells of generations.
+  // The name of the process in a store that tells of generations.
   std::string process_in(int slot) const;
 
   // The rank that the slot has now, or had last.
   int rank_in(int slot) const;
 
-  // Of how the rank ended, without what it said last: its streams may hold more of it.
+  // How the rank ended, without what it said last: its streams may hold more of that.
   WorkerExit in_short(const ChildExit& end) const;
-  // With its last lines.
+  // How the rank ended, with its last lines.
   WorkerExit explained(const ChildExit& end) const;
 
  private:
