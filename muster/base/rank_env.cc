@@ -1,3 +1,6 @@
+// Rank and size are read from the first launcher whose variables give both; all else is read and
+// written by the table of rank_env_table.h. A visitor for each direction does it by the member's
+// type.
 #include "muster/base/rank_env.h"
 
 #include <unistd.h>
@@ -86,6 +89,20 @@ void check_range(const Source& source, const char* name, int value, const char* 
                   "; correct them or unset both"));
 }
 
+Error half_set(const char* set, const char* missing) {
+  return {ErrorCode::invalid_argument,
+          cat("environment: ", set, " is set but ", missing, " is not; set both or unset both")};
+}
+
+// Slurm tells the size of each node in one list, and not by a variable of the task.
+void read_slurm_nodes(RankEnv& env) {
+  env.group_rank = env_int("SLURM_NODEID", 0);
+  env.group_world_size = env_int("SLURM_STEP_NUM_NODES", 1);
+  env.local_world_size = slurm_tasks_on_node(env.group_rank).value_or(env.local_world_size);
+}
+
+// Rank and size, and the place on the host, as this launcher tells them; nothing: it tells none.
+// Throws: invalid_argument for a contradiction.
 std::optional<RankEnv> read(const Source& source) {
   const auto rank = get_env_int(source.rank);
   const auto size = get_env_int(source.world_size);
@@ -95,12 +112,7 @@ std::optional<RankEnv> read(const Source& source) {
     // Only torchrun's own names are a clear statement; a half-set foreign pair is no source.
     if (source.rank != kSources[0].rank)
       return std::nullopt;
-    throw Error(ErrorCode::invalid_argument,
-                cat("environment: ",
-                    rank ? "RANK" : "WORLD_SIZE",
-                    " is set but ",
-                    rank ? "WORLD_SIZE" : "RANK",
-                    " is not; set both or unset both"));
+    throw half_set(rank ? "RANK" : "WORLD_SIZE", rank ? "WORLD_SIZE" : "RANK");
   }
   RankEnv env;
   env.source = source.name;
@@ -120,11 +132,8 @@ std::optional<RankEnv> read(const Source& source) {
   env.local_rank_told = told || env.world_size == 1;
   env.local_rank = env_int(source.local_rank, 0);
   env.local_world_size = env_int(source.local_world_size, std::max(env.local_rank + 1, 1));
-  if (source.name == std::string_view("Slurm")) {
-    env.group_rank = env_int("SLURM_NODEID", 0);
-    env.group_world_size = env_int("SLURM_STEP_NUM_NODES", 1);
-    env.local_world_size = slurm_tasks_on_node(env.group_rank).value_or(env.local_world_size);
-  }
+  if (source.name == std::string_view("Slurm"))
+    read_slurm_nodes(env);
   if (source.local_rank != nullptr && source.local_world_size != nullptr) {
     check_range(
         source, source.local_rank, env.local_rank, source.local_world_size, env.local_world_size);

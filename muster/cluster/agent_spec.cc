@@ -110,6 +110,7 @@ void visit_cluster(Options& cluster, const Visit& visit) {
   visit("join_milliseconds", cluster.join_timeout);
 }
 
+// Members that are another type in JSON follow those of visit_launch.
 Json launch_to_json(const LaunchOptions& options) {
   Json json = members_to_json([&](const auto& visit) { visit_launch(options, visit); });
   json["replaces"] = options.failure_policy == FailurePolicy::replace;
@@ -143,6 +144,7 @@ Json cluster_to_json(const ClusterOptions& cluster) {
   return json;
 }
 
+// The agent of a launcher serves nothing, whatever backend its launcher has.
 ClusterOptions cluster_from(const Json& json) {
   ClusterOptions cluster{.backend = "remote", .remote = true};
   members_from_json(json, [&](const auto& visit) { visit_cluster(cluster, visit); });
@@ -172,6 +174,7 @@ void change_texts(Json& json, const std::function<std::string(const std::string&
 
 }  // namespace
 
+// The digits of the secret stand before the JSON, so that no parser copies them.
 std::string to_line(const AgentSpec& spec) {
   Json json = {{"schema", kSchema},
                {"launch", launch_to_json(spec.launch)},

@@ -24,6 +24,7 @@ constexpr std::chrono::seconds kQuickFailure{60};  // a failure this soon makes 
 
 }  // namespace
 
+// The job begins with the gathering of its hosts.
 Coordinator::Coordinator(CoordinatorRules rules, Planner planner, Say say, Clock::time_point now)
     : rules_(std::move(rules)),
       planner_(std::move(planner)),
@@ -97,6 +98,7 @@ std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
   return std::exchange(orders_, {});
 }
 
+// The limit counts from the job's start, or has its own end.
 bool Coordinator::time_limit_is_over() const {
   const bool is_ending = phase_ == Phase::stopping || phase_ == Phase::finished;
   if (is_ending || !rules_.time_limit)
@@ -125,11 +127,13 @@ void Coordinator::give_up_unended_hosts() {
   }
 }
 
+// A report of an earlier round may come late; it is history then.
 bool Coordinator::is_of_round(const Report& report) const {
   const auto member = members_.find(report.from);
   return member != members_.end() && member->second.in_round && report.round == round_;
 }
 
+// Whether the job could go on without any one of its hosts.
 bool Coordinator::can_spare_a_host() const {
   return rules_.elastic() && std::ssize(members_) > rules_.min_hosts;
 }
@@ -393,6 +397,7 @@ void Coordinator::try_to_start() {
   say_(cat("waiting for hosts: ", there, " of ", rules_.min_hosts, " there", missing_text()));
 }
 
+// Too few hosts have come in time.
 void Coordinator::finish_missing() {
   finish(1,
          cat("rendezvous: expected ",
@@ -532,6 +537,7 @@ std::vector<Order> Coordinator::resume(Clock::time_point now, std::chrono::milli
   return std::exchange(orders_, {});
 }
 
+// All members, in the order of their ids.
 std::vector<std::string> Coordinator::live_hosts() const {
   const auto ids = std::views::keys(members_);
   return {ids.begin(), ids.end()};

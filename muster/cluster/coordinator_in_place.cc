@@ -96,7 +96,7 @@ std::string Coordinator::obstacle_in_plan(const Order& next) const {
     const auto before = std::ranges::find(hosts_, id);
     if (before == hosts_.end())
       continue;
-    const int old_index = before - hosts_.begin();
+    const auto old_index = static_cast<int>(before - hosts_.begin());
     const auto was = ranks_of_host(plan_, old_index);
     if (!std::ranges::equal(was, is, may_go_on_as))
       return cat("the plan for these hosts gives ", name_of(id), " other ranks or devices");

@@ -38,6 +38,7 @@ namespace {
 
 constexpr std::chrono::seconds kTakeLeave{5};
 
+// The machine as far as the job needs to know it, under the name that the job gives it.
 Host this_host(const LaunchOptions& options, const ClusterOptions& cluster) {
   Host host = discover(options).hosts.at(0);
   if (!cluster.host_name.empty())
@@ -180,6 +181,7 @@ class HostAgent {
       pending_.push_back(std::move(order));
   }
 
+  // A start order ends no ranks: it comes when they have ended, or go on in place.
   bool ends_our_ranks(const Order& order) const {
     if (running_round_ == 0 || order.kind == Order::Kind::start)
       return false;
@@ -355,6 +357,7 @@ class HostAgent {
     end.exit_code = 1;
   }
 
+  // Blocking: as GpuWatch::look.
   std::vector<BadGpu> bad_gpus() const {
     if (!options_.looks_at_gpus)
       return {};

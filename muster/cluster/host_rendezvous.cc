@@ -27,8 +27,8 @@ namespace muster {
 namespace {
 
 constexpr const char* kUserSecret = "secret";
-constexpr std::chrono::seconds kResolve{10};
-constexpr std::chrono::seconds kNameMayCome{60};
+constexpr std::chrono::seconds kResolve{10};      // for an answer about a name
+constexpr std::chrono::seconds kNameMayCome{60};  // for a name to become known
 
 // Whether the address is this machine's: a socket can be bound to it.
 bool is_here(const SocketAddress& address) {
@@ -67,6 +67,7 @@ Secret user_secret() {
   return Secret::from_file(file);
 }
 
+// Throws: invalid_argument for what is no HOST:PORT.
 Endpoint endpoint_of(const ClusterOptions& options) {
   return parse_endpoint("tcp://" + options.endpoint);
 }
@@ -88,6 +89,7 @@ std::unique_ptr<TcpServer> serve(const ClusterOptions& options, Endpoint at, con
 
 // Connects as soon as somebody serves there. If `is_served_here`, nothing lies between, and only a
 // slow machine makes it wait.
+// Throws: unavailable when nobody serves in time; invalid_argument for another secret or job.
 std::shared_ptr<Store> connect(const ClusterOptions& options,
                                const Endpoint& endpoint,
                                const Secret& secret,
@@ -232,6 +234,19 @@ void check_is_served_here(const ClusterOptions& options, const std::string& here
                   "; give this host's address, or the right --node-rank"));
 }
 
+// Another agent of the job on this machine may have come first: then this one serves nothing.
+std::unique_ptr<TcpServer> serve_unless_served(const ClusterOptions& options,
+                                               const Endpoint& at,
+                                               const Secret& secret) {
+  try {
+    return serve(options, at, secret);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unavailable || at.port == 0)
+      throw;
+    return nullptr;
+  }
+}
+
 // With node ranks the host of rank 0 serves; else any host whose address the endpoint is.
 HostRendezvous meet_at_endpoint(const ClusterOptions& options) {
   HostRendezvous rendezvous;
@@ -245,16 +260,10 @@ HostRendezvous meet_at_endpoint(const ClusterOptions& options) {
   if (may_serve) {
     check_is_served_here(options, here);
     endpoint.host = options.local_address.empty() ? here : options.local_address;
-    try {
-      rendezvous.server = serve(options, endpoint, rendezvous.secret);
+    rendezvous.server = by_rank ? serve(options, endpoint, rendezvous.secret)
+                                : serve_unless_served(options, endpoint, rendezvous.secret);
+    if (rendezvous.server)
       endpoint = rendezvous.server->endpoint();
-    } catch (const Error& error) {
-      // Another agent of the job on this machine may have come first.
-      const bool others_may_serve =
-          !by_rank && error.code() == ErrorCode::unavailable && endpoint.port != 0;
-      if (!others_may_serve)
-        throw;
-    }
   }
   rendezvous.store = connect(options, endpoint, rendezvous.secret, rendezvous.server != nullptr);
   rendezvous.address = options.local_address;
@@ -298,6 +307,7 @@ Secret cluster_secret(const ClusterOptions& options, bool loopback) {
                   "reach these hosts"));
 }
 
+// A host may have many addresses; one that is here will do.
 bool is_this_machine(const std::string& host) {
   const std::vector<SocketAddress> addresses = resolve({.host = host}, Deadline(kResolve));
   return std::any_of(addresses.begin(), addresses.end(), is_here);

@@ -23,7 +23,8 @@ namespace muster {
 
 namespace {
 
-// Every answer ends with a line of its own: this, and the command's exit code.
+// Every answer ends with a line of its own: kEnd, and the command's exit code. The shell writes
+// that line even if the command prints nothing.
 constexpr std::string_view kEnd = "\n# muster: end of the list, exit code ";
 constexpr const char* kAskAgainAndAgain =
     "while :; do sleep 2; sh -c \"$1\"; printf '\\n# muster: end of the list, exit code %d\\n' $?; "
@@ -114,6 +115,7 @@ std::vector<HostSpec> discover_hosts(const std::string& command,
   return parse_hostfile(*answer, cat("what '", command, "' printed"));
 }
 
+// The first answer comes after the first pause: the caller has asked by discover_hosts before.
 HostWatch::HostWatch(ProcessSet& processes, int id, const std::string& command, OnHosts on_hosts)
     : processes_(processes), id_(id), command_(command), on_hosts_(std::move(on_hosts)) {
   Pipe pipe = make_answer_pipe();

@@ -124,6 +124,7 @@ std::vector<HostSpec> parse_host_list(const std::string& text, const std::string
   return hosts;
 }
 
+// Comments begin with '#'. The hosts keep the order of their first lines.
 std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string& path) {
   std::vector<HostSpec> hosts;
   std::unordered_map<std::string, size_t> places;  // in hosts, by name

@@ -36,6 +36,7 @@ Kind kind_of(const std::array<const char*, N>& names, const Json& json) {
   return static_cast<Kind>(found - names.begin());
 }
 
+// The members of a host's facts that are written as they are. The templates serve both directions.
 template <class Facts, class Visit>
 void visit_facts(Facts& facts, const Visit& visit) {
   visit("id", facts.id);
@@ -100,6 +101,7 @@ HostFacts facts_from(const Json& json) {
   return facts;
 }
 
+// The ends keep their order: the cause stands first.
 Json to_json(const std::vector<WorkerExit>& exits) {
   Json list = Json::array();
   for (const WorkerExit& exit : exits)
@@ -133,6 +135,7 @@ Value parse(const std::string& text, const char* what, Value (*read)(const Json&
 
 }  // namespace
 
+// A host that joins tells its facts; other reports have none.
 std::string to_text(const Report& report) {
   Json json = members_to_json([&](const auto& visit) { visit_report(report, visit); });
   json["kind"] = kReportKinds.at(static_cast<size_t>(report.kind));
@@ -153,6 +156,7 @@ Report report_from_text(const std::string& text) {
   });
 }
 
+// Only an order to start has a plan, which is large.
 std::string to_text(const Order& order) {
   Json json = members_to_json([&](const auto& visit) { visit_order(order, visit); });
   json["kind"] = kOrderKinds.at(static_cast<size_t>(order.kind));

@@ -67,7 +67,7 @@ class RemoteJob {
         processes_({.stop_signals = options.stop_signals, .goes_on_because = kGoesOnBecause}) {
     if (remote_.ssh.empty())
       remote_.ssh = {"ssh"};
-    const int there = std::ssize(remote_.hosts);
+    const auto there = static_cast<int>(remote_.hosts.size());
     if (cluster_.max_hosts <= 1)
       cluster_.min_hosts = cluster_.max_hosts = there;
     if (there < cluster_.min_hosts && remote_.discovery.empty()) {
@@ -81,6 +81,7 @@ class RemoteJob {
     serve();
   }
 
+  // Blocking: until the job is over and all agents have ended. Returns the exit code.
   int run() {
     output_ = std::make_unique<Output>(processes_.loop());
     for (const HostSpec& host : remote_.hosts)
@@ -98,6 +99,7 @@ class RemoteJob {
   }
 
  private:
+  // The process here that stands for a host: the agent itself, or ssh.
   struct Agent {
     HostSpec host;
     std::string address;  // what the name stands for; empty: this machine
@@ -180,6 +182,7 @@ class RemoteJob {
     return spec;
   }
 
+  // The agent's command: on this machine as a child, elsewhere by ssh.
   std::vector<std::string> command_for(const Agent& agent) const {
     if (agent.address.empty())
       return {own_program(), "agent"};
@@ -190,7 +193,7 @@ class RemoteJob {
 
   // Starts the host's agent. Only the first agent gets the launcher's standard input, for rank 0.
   void start(const HostSpec& host) {
-    const int number = std::ssize(agents_);
+    const auto number = static_cast<int>(agents_.size());
     Agent& agent = *agents_.emplace_back(std::make_unique<Agent>());
     agent.host = host;
     if (!addresses_.contains(host.name))

@@ -134,6 +134,7 @@ void check_node_name(const std::string& name, const std::string& whole) {
 
 }  // namespace
 
+// Pieces may stand for many names each, so the number is checked after each piece.
 std::vector<std::string> parse_slurm_nodes(const std::string& text) {
   std::vector<std::string> names;
   for (const std::string& piece : pieces_of(text)) {
@@ -147,6 +148,7 @@ std::vector<std::string> parse_slurm_nodes(const std::string& text) {
   return names;
 }
 
+// A count stands for one node, or for several: "2(x3)".
 std::vector<int> parse_slurm_counts(const std::string& text) {
   std::vector<int> counts;
   for (const std::string& piece : split(text, ',')) {

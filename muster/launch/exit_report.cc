@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -68,10 +69,9 @@ std::string first_line_of(const std::string& text) {
 }
 
 // The last `count` of the lines.
-std::vector<std::string> last(std::vector<std::string> lines, size_t count) {
-  if (lines.size() > count)
-    lines.erase(lines.begin(), lines.end() - count);
-  return lines;
+std::vector<std::string> last(const std::vector<std::string>& lines, size_t count) {
+  const auto kept = std::span(lines).last(std::min(count, lines.size()));
+  return {kept.begin(), kept.end()};
 }
 
 // How a rank ended, and of what error. The card has the error of `told` (nullptr: of none) already.
@@ -117,7 +117,7 @@ std::vector<std::string> innermost(const std::string& stack) {
   const std::string text(stack.substr(0, stack.find_last_not_of(" \n") + 1));
   std::vector<std::string> lines = with_musters_calls_folded(split(text, '\n'));
   if (!begins_with_innermost(stack))
-    return last(std::move(lines), kMaxStackLines);
+    return last(lines, kMaxStackLines);
   if (lines.size() > kMaxStackLines)
     lines.resize(kMaxStackLines);
   return lines;

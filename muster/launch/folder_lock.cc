@@ -55,8 +55,9 @@ int set_lock(const Fd& file, short type) {
 bool is_still_there(const Fd& file, const std::string& path) {
   struct stat ours = {};
   struct stat there = {};
-  return ::fstat(file.get(), &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
-         ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
+  if (::fstat(file.get(), &ours) != 0 || ::stat(path.c_str(), &there) != 0)
+    return false;
+  return ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // change how the job ended, so each is only logged.
 #include "muster/launch/job_activity.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "muster/base/error.h"
@@ -11,6 +12,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/job_setup.h"
+#include "muster/launch/run_folder.h"
 #include "muster/launch/straggler_table.h"
 #include "muster/trace/activity_clock.h"
 #include "muster/trace/breakdown.h"
@@ -57,13 +59,10 @@ std::string trace_text(const MergedTrace& trace) {
 // shares the folder and merges all events.
 bool is_first_hosts_to_merge(const std::string& run_dir) {
   std::error_code error;
-  const std::filesystem::path trace = std::filesystem::path(run_dir) / "trace";
-  for (std::filesystem::directory_iterator attempt(trace, error), end; !error && attempt != end;
-       attempt.increment(error)) {
-    if (std::filesystem::exists(attempt->path() / "0", error))
-      return true;
-  }
-  return false;
+  const auto attempts = paths_in(std::filesystem::path(run_dir) / "trace", error);
+  return std::ranges::any_of(attempts, [&](const std::filesystem::path& attempt) {
+    return std::filesystem::exists(attempt / "0", error);
+  });
 }
 
 // Merges the events of all ranks whose files are here, and says where.

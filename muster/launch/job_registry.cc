@@ -25,6 +25,7 @@
 #include "muster/base/log.h"
 #include "muster/base/runtime_folder.h"
 #include "muster/base/strings.h"
+#include "muster/launch/json_members.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/descendants.h"
 
@@ -32,7 +33,7 @@ namespace muster {
 
 namespace {
 
-using nlohmann::json;
+using JobJson = nlohmann::ordered_json;
 
 constexpr const char* kJobSchema = "muster.job/1";
 constexpr size_t kMaxProgram = 4000;
@@ -58,35 +59,37 @@ std::string pid_namespace() {
   return std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
 }
 
+template <class Note, class Visit>
+void visit_note(Note& note, const Visit& visit) {
+  visit("id", note.id);
+  visit("pid", note.pid);
+  visit("started_ticks", note.started_ticks);
+  visit("program", note.program);
+  visit("run_dir", note.run_dir);
+  visit("num_ranks", note.num_ranks);
+  visit("devices", note.devices);
+  visit("since_seconds", note.since_seconds);
+}
+
+// The note as a line of JSON. A program's command line may be long, and is cut.
 std::string job_text(const JobNote& note) {
-  const json document = {{"schema", kJobSchema},
-                         {"id", note.id},
-                         {"pid", note.pid},
-                         {"started_ticks", note.started_ticks},
-                         {"pid_namespace", pid_namespace()},
-                         {"program", note.program.substr(0, kMaxProgram)},
-                         {"run_dir", note.run_dir},
-                         {"num_ranks", note.num_ranks},
-                         {"devices", note.devices},
-                         {"since_seconds", note.since_seconds}};
-  return document.dump(-1, ' ', true, json::error_handler_t::replace) + "\n";
+  JobJson document = members_to_json([&](const auto& visit) { visit_note(note, visit); });
+  document["schema"] = kJobSchema;
+  document["pid_namespace"] = pid_namespace();
+  document["program"] = note.program.substr(0, kMaxProgram);
+  return document.dump(-1, ' ', true, JobJson::error_handler_t::replace) + "\n";
 }
 
 // Nothing when the bytes are no such note, or one from another pid namespace.
 std::optional<JobNote> job_from(const std::string& bytes) {
   try {
-    const json document = json::parse(bytes);
+    const JobJson document = JobJson::parse(bytes);
     if (document.at("schema") != kJobSchema || document.at("pid_namespace") != pid_namespace())
       return std::nullopt;
-    return JobNote{.id = document.at("id"),
-                   .pid = document.at("pid"),
-                   .started_ticks = document.at("started_ticks"),
-                   .program = document.at("program"),
-                   .run_dir = document.at("run_dir"),
-                   .num_ranks = document.at("num_ranks"),
-                   .devices = document.at("devices"),
-                   .since_seconds = document.at("since_seconds")};
-  } catch (const json::exception&) {
+    JobNote note;
+    members_from_json(document, [&](const auto& visit) { visit_note(note, visit); });
+    return note;
+  } catch (const JobJson::exception&) {
     return std::nullopt;
   }
 }

@@ -194,10 +194,8 @@ void JobSetup::remove_empty_folders() const {
   std::error_code ignored;
   if (!fs::exists(facts_.log_dir, ignored) || fs::is_symlink(facts_.log_dir, ignored))
     return;
-  for (fs::directory_iterator attempt(facts_.log_dir, ignored), end; !ignored && attempt != end;
-       attempt.increment(ignored)) {
-    ::rmdir(attempt->path().c_str());
-  }
+  for (const fs::path& attempt : paths_in(facts_.log_dir, ignored))
+    ::rmdir(attempt.c_str());
   if (holds_only(facts_.log_dir, kFolderLock))
     log_lock_.remove_file();
   ::rmdir(facts_.log_dir.c_str());

@@ -38,7 +38,7 @@ std::vector<int> ranks_with_streams(const std::string& text) {
   if (text.find(':') == std::string::npos)
     return ranks;
   for (const std::string& piece : split(text, ','))
-    ranks.push_back(parse_int(split(piece, ':').at(0)).value_or(0));
+    ranks.push_back(static_cast<int>(parse_int(split(piece, ':').at(0)).value_or(0)));
   return ranks;
 }
 
@@ -93,7 +93,7 @@ JobNote job_note(const LaunchOptions& options, const Plan& plan, const JobFacts&
   // "none" is the name of many jobs; their folders have names of their own.
   const std::string id =
       job.run_id == "none" ? job.run_dir.substr(job.run_dir.rfind('/') + 1) : job.run_id;
-  const int num_ranks = std::ssize(plan.ranks);
+  const int num_ranks = static_cast<int>(plan.ranks.size());
   JobNote note{.id = id,
                .pid = ::getpid(),
                .program = join(options.argv, " "),

@@ -82,16 +82,16 @@ void replace_latest(const fs::path& runs, const fs::path& name) {
 std::optional<fs::path> newest_run(const fs::path& runs) {
   std::optional<fs::path> newest;
   fs::file_time_type changed;
-  std::error_code error;
-  for (fs::directory_iterator entry(runs, error), end; !error && entry != end;
-       entry.increment(error)) {
+  std::error_code ignored;
+  for (const fs::path& path : paths_in(runs, ignored)) {
     std::error_code unknown;
-    if (fs::symlink_status(entry->path(), unknown).type() != fs::file_type::directory)
+    if (fs::symlink_status(path, unknown).type() != fs::file_type::directory)
       continue;
-    const auto at = fs::last_write_time(entry->path(), unknown);
-    if (unknown || (newest && at <= changed))
+    const auto at = fs::last_write_time(path, unknown);
+    const bool is_newer = !newest || at > changed;
+    if (unknown || !is_newer)
       continue;
-    newest = entry->path().filename();
+    newest = path.filename();
     changed = at;
   }
   return newest;
@@ -100,16 +100,24 @@ std::optional<fs::path> newest_run(const fs::path& runs) {
 // Whether the folder holds nothing but kLaunchersOwn.
 bool holds_no_results(const fs::path& run_dir) {
   std::error_code error;
-  for (fs::directory_iterator entry(run_dir, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (std::ranges::find(kLaunchersOwn, name) == std::end(kLaunchersOwn))
-      return false;
-  }
-  return !error;
+  const std::vector<fs::path> paths = paths_in(run_dir, error);
+  const bool all_are_ours = std::ranges::all_of(paths, [](const fs::path& path) {
+    const std::string name = path.filename().string();
+    return std::ranges::find(kLaunchersOwn, name) != std::end(kLaunchersOwn);
+  });
+  return all_are_ours && !error;
 }
 
 }  // namespace
+
+std::vector<fs::path> paths_in(const fs::path& folder, std::error_code& error) {
+  std::vector<fs::path> paths;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    paths.push_back(entry->path());
+  }
+  return paths;
+}
 
 // A link, such as runs/latest, stands for the folder that it names now: it may name another soon.
 std::string resolve_run_folder(const std::string& path) {
@@ -154,15 +162,12 @@ void link_latest(const std::string& run_dir) {
 
 // The logs of each attempt are a folder whose name is a number.
 void move_earlier_logs(const std::string& log_dir) {
-  std::vector<fs::path> attempts;
   std::error_code is_none;
   if (fs::is_symlink(log_dir, is_none))
     return;  // refused when a log is made
-  for (fs::directory_iterator entry(log_dir, is_none), end; !is_none && entry != end;
-       entry.increment(is_none)) {
-    if (parse_int(entry->path().filename().string()))
-      attempts.push_back(entry->path());
-  }
+  std::vector<fs::path> attempts = paths_in(log_dir, is_none);
+  std::erase_if(attempts,
+                [](const fs::path& path) { return !parse_int(path.filename().string()); });
   if (attempts.empty())
     return;
   int number = 1;
@@ -187,13 +192,8 @@ void move_earlier_logs(const std::string& log_dir) {
 // The launchers of other hosts may remove the folder meanwhile; the answer is then false.
 bool holds_only(const std::string& folder, const std::string& name) {
   std::error_code is_gone;
-  int others = 0;
-  int found = 0;
-  for (fs::directory_iterator entry(folder, is_gone), end; !is_gone && entry != end;
-       entry.increment(is_gone)) {
-    ++(entry->path().filename() == name ? found : others);
-  }
-  return !is_gone && found == 1 && others == 0;
+  const std::vector<fs::path> paths = paths_in(folder, is_gone);
+  return !is_gone && paths.size() == 1 && paths[0].filename() == name;
 }
 
 // The lock keeps another launcher from making the folder the newest while it goes.

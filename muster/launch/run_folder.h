@@ -3,7 +3,10 @@
 // plan.json and run.json.
 #pragma once
 
+#include <filesystem>
 #include <string>
+#include <system_error>
+#include <vector>
 
 namespace muster {
 
@@ -23,6 +26,10 @@ void link_latest(const std::string& run_dir);
 // The folders of attempts in `log_dir`, which an earlier start of a job has left there, go into
 // `earlier-<n>` beside them. Throws: io.
 void move_earlier_logs(const std::string& log_dir);
+
+// The paths of what is in the folder; what could be read of them, if `error` is set then.
+std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder,
+                                            std::error_code& error);
 
 // Whether the folder has a file of this name and nothing else.
 bool holds_only(const std::string& folder, const std::string& name);

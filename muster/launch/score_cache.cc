@@ -76,8 +76,9 @@ bool belongs_to_host(const std::string& device) {
 
 // Hosts have the same "cpu", so a device without a unique id is the same on one host only.
 bool is_same_device(const MeasuredScore& a, const MeasuredScore& b) {
-  return a.device == b.device && a.dtype == b.dtype &&
-         (a.host == b.host || !belongs_to_host(a.device));
+  if (a.device != b.device || a.dtype != b.dtype)
+    return false;
+  return a.host == b.host || !belongs_to_host(a.device);
 }
 
 // The whole file as text.

@@ -204,27 +204,41 @@ std::string with_source_lines(const std::string& stack,
   return join(text, "\n");
 }
 
-// A call in Python is a line "File …, line …, in …" and perhaps, further to the right, its source.
+namespace {
+
+// A call in Python is a line "File …, line …, in …", and perhaps its source further to the right,
+// and marks below that. Returns the last line of the call that begins at `at`.
+size_t last_line_of_call(const std::vector<std::string>& lines, size_t at) {
+  const size_t indent = lines[at].find("File ");
+  const auto is_source = [&](const std::string& line) {
+    return line.starts_with("  ") && line.find_first_not_of(' ') > indent + 1;
+  };
+  while (at + 1 < lines.size() && is_source(lines[at + 1]))
+    ++at;
+  return at;
+}
+
+void add_folded(std::vector<std::string>& text, int calls) {
+  if (calls > 0)
+    text.push_back(cat("    … ", plural(calls, "call"), " in muster"));
+}
+
+}  // namespace
+
 std::vector<std::string> with_musters_calls_folded(const std::vector<std::string>& lines) {
   constexpr std::string_view kOwnFile = "/muster/__init__.py\", line ";
   std::vector<std::string> text;
-  size_t folded = 0;
-  for (size_t i = 0; i <= lines.size(); ++i) {
-    const bool is_own = i < lines.size() && lines[i].find(kOwnFile) != std::string::npos;
-    if (!is_own && folded > 0)
-      text.push_back(cat("    … ", folded, folded == 1 ? " call" : " calls", " in muster"));
-    folded = is_own ? folded + 1 : 0;
-    if (i == lines.size())
-      break;
-    if (!is_own) {
-      text.push_back(lines[i]);
+  int folded = 0;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (lines[i].find(kOwnFile) != std::string::npos) {
+      ++folded;
+      i = last_line_of_call(lines, i);
       continue;
     }
-    const size_t indent = lines[i].find("File ");
-    while (i + 1 < lines.size() && lines[i + 1].find_first_not_of(' ') > indent + 1 &&
-           lines[i + 1].starts_with("  "))
-      ++i;  // the source line, and what marks a part of it
+    add_folded(text, std::exchange(folded, 0));
+    text.push_back(lines[i]);
   }
+  add_folded(text, folded);
   return text;
 }
 

@@ -32,7 +32,7 @@ struct Question {
 
 // An attribute of one byte, behind the message's fixed part.
 std::optional<uint8_t> byte_attribute(const nlmsghdr& header, uint16_t type) {
-  int left = header.nlmsg_len - NLMSG_LENGTH(sizeof(inet_diag_msg));
+  auto left = static_cast<int>(header.nlmsg_len - NLMSG_LENGTH(sizeof(inet_diag_msg)));
   const auto* const message = static_cast<const inet_diag_msg*>(NLMSG_DATA(&header));
   for (const auto* at = reinterpret_cast<const rtattr*>(message + 1); RTA_OK(at, left);
        at = RTA_NEXT(at, left)) {
@@ -53,6 +53,28 @@ TcpListener listener_of(const nlmsghdr& header) {
   return {.uid = message.idiag_uid,
           .inode = message.idiag_inode,
           .has_whole_port = every_address && ipv4_too};
+}
+
+enum class Answer { goes_on, is_whole, is_refusal };
+
+// Adds the listeners of the messages in `bytes` that answer this question.
+Answer take_messages(char* bytes,
+                     unsigned left,
+                     uint32_t question,
+                     std::vector<TcpListener>& found) {
+  for (auto* at = reinterpret_cast<nlmsghdr*>(bytes); NLMSG_OK(at, left);
+       at = NLMSG_NEXT(at, left)) {
+    if (at->nlmsg_seq != question)
+      continue;  // the rest of an earlier answer
+    if (at->nlmsg_type == NLMSG_DONE)
+      return Answer::is_whole;
+    const bool is_socket = at->nlmsg_type == SOCK_DIAG_BY_FAMILY &&
+                           at->nlmsg_len >= NLMSG_LENGTH(sizeof(inet_diag_msg));
+    if (!is_socket)
+      return Answer::is_refusal;
+    found.push_back(listener_of(*at));
+  }
+  return Answer::goes_on;
 }
 
 // Nothing where /proc does not tell.
@@ -109,18 +131,9 @@ bool TcpListeners::ask(int port, int family, std::vector<TcpListener>& found) {
     const ssize_t n = ::recv(netlink_.get(), answer.data(), answer.size(), 0);
     if (n <= 0)
       return false;
-    unsigned left = n;
-    for (auto* at = reinterpret_cast<nlmsghdr*>(answer.data()); NLMSG_OK(at, left);
-         at = NLMSG_NEXT(at, left)) {
-      if (at->nlmsg_seq != question_)
-        continue;  // the rest of an earlier answer
-      if (at->nlmsg_type == NLMSG_DONE)
-        return true;
-      if (at->nlmsg_type != SOCK_DIAG_BY_FAMILY ||
-          at->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg)))
-        return false;
-      found.push_back(listener_of(*at));
-    }
+    const Answer taken = take_messages(answer.data(), n, question_, found);
+    if (taken != Answer::goes_on)
+      return taken == Answer::is_whole;
   }
 }
 

@@ -122,7 +122,7 @@ Json to_json(const WorkerExit& exit) {
           {"account", name_of(account_of(exit))},
           {"last_lines", exit.last_lines},
           {"stderr_log", exit.stderr_log},
-          {"seconds", exit.after.count() / 1000.0},
+          {"seconds", std::chrono::duration<double>(exit.after).count()},
           {"unix_milliseconds", milliseconds_of(exit.at)}};
 }
 

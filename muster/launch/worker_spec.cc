@@ -1,5 +1,5 @@
 // The environment of a rank comes about in this order: the launcher's own, without what speaks of a
-// rank around it; --env; what the user may have set and muster else sets; the contract (RankEnv);
+// rank around it; --env; defaults of what the user has not set; the contract (RankEnv);
 // the GPUs that the rank may see. Later steps win, and --env may not contradict them.
 #include "muster/launch/worker_spec.h"
 
@@ -38,8 +38,9 @@ std::string signal_list(const std::vector<int>& signals) {
 // ordinal must find 0 there. MUSTER_LOCAL_RANK keeps the true one. A process that drives several
 // GPUs counts them itself.
 bool sees_own_gpu_first(const Plan& plan, const RankPlan& rank) {
-  return rank.device.kind == DeviceAssignment::Kind::cuda && rank.more_devices.empty() &&
-         plan.visibility != Visibility::all && rank.device.ordinal.value == 0;
+  const bool has_one_gpu =
+      rank.device.kind == DeviceAssignment::Kind::cuda && rank.more_devices.empty();
+  return has_one_gpu && plan.visibility != Visibility::all && rank.device.ordinal.value == 0;
 }
 
 // The program of a rank, and the rank's place among those of the same role.
@@ -161,33 +162,32 @@ void set_defaults(Environment& variables, const RankStart& start) {
 // The part of the environment that rank_env.h defines.
 RankEnv contract_of(const RankStart& start, const WorkerSpec& spec, const std::string& backend) {
   const JobFacts& job = start.job;
-  RankEnv contract;
-  contract.rank = start.rank.rank;
-  contract.world_size = std::ssize(start.plan.ranks);
-  contract.role_rank = start.program.role_rank;
-  contract.role_world_size = start.program.role_world_size;
-  contract.local_rank = start.rank.local_rank;
-  contract.local_world_size = start.local_world_size;
-  contract.role_name = start.program.role;
-  contract.master_addr = job.master_addr;
-  contract.master_port = job.master_port;
-  contract.restart_count = job.restart_count;
-  contract.attempt = start.attempt;
-  contract.launch = job.launch;
-  contract.group_rank = start.host.index;
-  contract.group_world_size = start.host.count;
-  contract.max_restarts = start.options.max_restarts;
-  contract.run_id = job.run_id;
-  contract.error_file = spec.error_file;
-  contract.device = spec.device;
-  contract.plan = job.plan_path;
-  contract.store = job.store;
-  contract.agent_store = job.agent_store;
-  contract.secret_fd = job.secret_fd;
-  contract.run_dir = job.work_dir;
-  contract.backend = backend;
-  contract.simulated = start.plan.simulated;
-  return contract;
+  const auto world_size = static_cast<int>(start.plan.ranks.size());
+  return {.rank = start.rank.rank,
+          .world_size = world_size,
+          .local_rank = start.rank.local_rank,
+          .local_world_size = start.local_world_size,
+          .group_rank = start.host.index,
+          .group_world_size = start.host.count,
+          .role_name = start.program.role,
+          .role_rank = start.program.role_rank,
+          .role_world_size = start.program.role_world_size,
+          .master_addr = job.master_addr,
+          .master_port = job.master_port,
+          .restart_count = job.restart_count,
+          .max_restarts = start.options.max_restarts,
+          .attempt = start.attempt,
+          .launch = job.launch,
+          .run_id = job.run_id,
+          .error_file = spec.error_file,
+          .device = spec.device,
+          .plan = job.plan_path,
+          .store = job.store,
+          .agent_store = job.agent_store,
+          .secret_fd = job.secret_fd,
+          .run_dir = job.work_dir,
+          .backend = backend,
+          .simulated = start.plan.simulated};
 }
 
 // Sets or erases the variables by which the driver's libraries choose GPUs.
@@ -241,8 +241,9 @@ StreamTarget stream_target(const LaunchOptions& options,
   const bool teed = (stream_bits(options.tee, local_rank, "--tee") & bit) != 0;
   const auto& filter = options.local_ranks_filter;
   const bool wanted = filter.empty() || std::ranges::find(filter, local_rank) != filter.end();
-  return {.console = wanted && (teed || !redirected),
-          .file = redirected || teed ? file : std::string()};
+  const bool has_file = redirected || teed;
+  const bool on_console = teed || !redirected;
+  return {.console = wanted && on_console, .file = has_file ? file : ""};
 }
 
 // The default prefix names the rank, and its host if there are several; a job of one rank has none.

@@ -182,12 +182,12 @@ bool WorkerStarts::has_follower(pid_t pid) const {
 }
 
 void WorkerStarts::forget(pid_t pid) {
-  const size_t at = start_of(pid);
-  for (const auto& stream : {started_.at(at).out, started_.at(at).err}) {
+  const auto started = std::ranges::find(started_, pid, &Started::pid);
+  for (const auto& stream : {started->out, started->err}) {
     if (stream)
       output_.forget(*stream);
   }
-  started_.erase(started_.begin() + at);
+  started_.erase(started);
 }
 
 const WorkerStarts::Started& WorkerStarts::start_of(const ChildExit& end) const {
