@@ -51,6 +51,13 @@ void Fd::reset(int fd) {
   fd_ = fd;
 }
 
+Pipe open_pipe(int flags) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | flags) != 0)
+    fail_errno("cannot make a pipe", errno);
+  return {.read_end = Fd(ends[0]), .write_end = Fd(ends[1])};
+}
+
 ReaderGone::ReaderGone() : Error(ErrorCode::io, "write: Broken pipe") {}
 
 void write_all(int fd, const std::string& bytes, const std::string& path) {

@@ -33,6 +33,14 @@ class Fd {
   int fd_ = -1;
 };
 
+struct Pipe {
+  Fd read_end;
+  Fd write_end;
+};
+
+// Both ends are closed on exec. `flags` are pipe2's others, such as O_NONBLOCK. Throws: io.
+Pipe open_pipe(int flags = 0);
+
 // Nobody reads our standard output any more, as in `muster top | head`: what is printed has an end
 // there.
 struct ReaderGone : Error {

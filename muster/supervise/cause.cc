@@ -1,14 +1,19 @@
+// How it works: each end gets a weight, from what the process has told of itself and from how many
+// others ended in the same way. The lowest weight is the cause. Ends of the same weight are told
+// apart by the order of death only, and the answer names them too.
 #include "muster/supervise/cause.h"
 
 #include <signal.h>
 
 #include <algorithm>
 
+#include "muster/base/contains.h"
+
 namespace muster {
 
 namespace {
 
-// From the surest cause to the surest consequence.
+// The weights go from the surest cause to the surest consequence.
 enum class Weight {
   killed,
   own_error,
@@ -22,31 +27,32 @@ enum class Weight {
   lost_peer,
 };
 
-// A program fails so by itself, perhaps of the loss of another; the other signals kill it.
+// A program ends itself by these signals, perhaps because it has lost another; the other signals
+// kill it.
 bool is_own_doing(int signal) {
-  constexpr int kOwn[] = {SIGABRT, SIGPIPE};
-  return std::find(std::begin(kOwn), std::end(kOwn), signal) != std::end(kOwn);
+  return signal == SIGABRT || signal == SIGPIPE;
 }
 
 bool ended_alike(const End& a, const End& b) {
   return a.signal == b.signal && a.exit_code == b.exit_code;
 }
 
-// Those that told no more of themselves than this one, and ended as it did; with it.
+// The count includes the end itself. An end that told an error of its own is never one of a crowd.
 std::ptrdiff_t count_alike(const std::vector<End>& ends, const End& end) {
-  return std::count_if(ends.begin(), ends.end(), [&](const End& other) {
+  return std::ranges::count_if(ends, [&](const End& other) {
     return other.account != Account::own_error && ended_alike(other, end);
   });
 }
 
-// Whether many have ended in one way, as those do that fail of the same thing.
+// Processes that fail of the same thing end in the same way, and these are many.
 bool has_crowd(const std::vector<End>& ends) {
   constexpr std::ptrdiff_t kCrowd = 3;
-  return std::any_of(ends.begin(), ends.end(), [&](const End& end) {
+  return std::ranges::any_of(ends, [&](const End& end) {
     return end.account != Account::own_error && count_alike(ends, end) >= kCrowd;
   });
 }
 
+// The process told nothing, so its signal or its exit code has to do. Code 1 says the least.
 Weight weight_of_silent(const End& end) {
   constexpr int kOfAnyError = 1;  // EXIT_FAILURE, and Python's
   if (end.signal == SIGPIPE)
@@ -56,6 +62,8 @@ Weight weight_of_silent(const End& end) {
   return end.exit_code == kOfAnyError ? Weight::common_code : Weight::code;
 }
 
+// A signal from outside comes first, whatever the process told before it was killed. A crash, which
+// a lost connection may bring about too, comes after the process's own word.
 Weight weight_of(const End& end, const std::vector<End>& ends) {
   if (end.signal != 0 && !is_crash(end.signal))
     return Weight::killed;
@@ -73,7 +81,7 @@ Weight weight_of(const End& end, const std::vector<End>& ends) {
   return end.signal != 0 ? Weight::odd_signal : Weight::odd_code;
 }
 
-// Whether ends of this weight say for themselves that they are causes, each of its own.
+// Each end of such a weight is a cause of its own, so the first of them has no rivals.
 bool stands_alone(Weight weight) {
   return weight == Weight::killed || weight == Weight::own_error;
 }
@@ -82,7 +90,7 @@ bool stands_alone(Weight weight) {
 
 bool is_crash(int signal) {
   constexpr int kCrashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPIPE};
-  return std::find(std::begin(kCrashes), std::end(kCrashes), signal) != std::end(kCrashes);
+  return contains(kCrashes, signal);
 }
 
 Cause cause_among(const std::vector<End>& ends) {
@@ -90,13 +98,15 @@ Cause cause_among(const std::vector<End>& ends) {
   weights.reserve(ends.size());
   for (const End& end : ends)
     weights.push_back(weight_of(end, ends));
-  const auto first = std::min_element(weights.begin(), weights.end());
-  Cause cause{.index = static_cast<size_t>(first - weights.begin()),
-              .is_known = *first != Weight::lost_peer};
+  const auto first = std::ranges::min_element(weights);
+  Cause cause;
+  cause.index = first - weights.begin();
+  cause.is_known = *first != Weight::lost_peer;
   if (stands_alone(*first))
     return cause;
-  for (size_t i = 0; i < ends.size(); ++i) {
-    if (i != cause.index && weights[i] == *first)
+  // The first of the lowest weight is the cause, so its rivals come after it.
+  for (size_t i = cause.index + 1; i < weights.size(); ++i) {
+    if (weights[i] == *first)
       cause.others.push_back(i);
   }
   return cause;

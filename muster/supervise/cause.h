@@ -8,7 +8,7 @@
 
 namespace muster {
 
-// What a process has told of why it failed.
+// A process that failed may have told why.
 enum class Account {
   none,        // nothing
   own_error,   // an error of its own
@@ -28,8 +28,8 @@ struct End {
 
 struct Cause {
   size_t index = 0;
-  std::vector<size_t> others =
-      {};                // that may as well be it: nothing but the order of death tells them apart
+  // These may as well be the cause: nothing but the order of death tells them apart.
+  std::vector<size_t> others = {};
   bool is_known = true;  // false: all failed of the loss of another
 };
 

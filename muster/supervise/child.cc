@@ -1,3 +1,8 @@
+// How it works: clone(CLONE_VM | CLONE_VFORK), as vfork does, on a stack of its own. The child
+// shares the parent's memory, and the parent's thread waits until the child executes its program or
+// ends. Everything that the child needs is made before it exists (ChildPlan), since it may call
+// only what is async-signal-safe. What fails in it is written into the plan, where the parent finds
+// it and says it in words.
 #include "muster/supervise/child.h"
 
 #include <fcntl.h>
@@ -15,8 +20,8 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/shortage.h"
@@ -40,8 +45,11 @@ constexpr auto clone_process = ::__clone;
 constexpr auto clone_process = ::clone;
 #endif
 
-// Everything the child needs, made before it exists: it must not allocate. It shares the parent's
-// memory, so what it writes to `failed_*` the parent reads.
+constexpr const char* kStepChangeFolder = "cannot change to";
+constexpr const char* kStepExec = "exec";
+
+// The child must not allocate, so all that it needs is here before it exists. It shares the
+// parent's memory, so the parent reads what it writes to `failed_*`.
 struct ChildPlan {
   const char* path;
   char* const* argv;
@@ -68,9 +76,9 @@ bool place_fd(int fd, int target) {
   return ::dup2(fd, target) == target;
 }
 
-// By the kernel's own call: the thread sanitizer's sigaction() notes handlers in memory, which the
-// parent shares, and the parent's would be called no more. What runs on the child's stack leaves it
-// by exec, so the address sanitizer must not note its variables there.
+// The kernel is called directly: the thread sanitizer's sigaction() notes handlers in memory, which
+// the parent shares, and the parent's would be called no more. A function on the child's stack
+// leaves it by exec, so the address sanitizer must not note its variables there.
 [[gnu::no_sanitize_address]] void reset_signals(bool keep_sighup_ignored) {
   constexpr size_t kMaskBytes = NSIG / 8;
   const std::array<uint64_t, 8> standard{};  // the kernel's struct, and room: SIG_DFL, no flags
@@ -85,14 +93,15 @@ bool place_fd(int fd, int target) {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
+// Async-signal-safe. /dev/null stands for a standard input that was not given.
 bool place_standard_streams(const ChildPlan& plan) {
   const int input = plan.stdin_fd >= 0 ? plan.stdin_fd : ::open("/dev/null", O_RDONLY);
   return input >= 0 && place_fd(input, 0) && place_fd(plan.stdout_fd, 1) &&
          place_fd(plan.stderr_fd, 2);
 }
 
-// Runs in the child, on a stack of its own, while the parent waits. Returns only when something
-// failed.
+// The child runs this while the parent waits. It returns only when something failed: the step that
+// did, with errno.
 [[gnu::no_sanitize_address]] const char* become_program(const ChildPlan& plan) {
   if (::setpgid(0, 0) != 0)
     return "setpgid";
@@ -107,14 +116,14 @@ bool place_standard_streams(const ChildPlan& plan) {
       return "cannot pass a file descriptor";
   }
   if (plan.working_directory != nullptr && ::chdir(plan.working_directory) != 0)
-    return "cannot change to";
+    return kStepChangeFolder;
   if (plan.cpus != nullptr && ::sched_setaffinity(0, plan.cpus_bytes, plan.cpus) != 0)
     return "cannot bind to its CPUs";
   if (plan.open_files != nullptr && ::setrlimit(RLIMIT_NOFILE, plan.open_files) != 0)
     return "setrlimit";
   reset_signals(plan.keep_sighup_ignored);
   ::execve(plan.path, plan.argv, plan.environment);
-  return "exec";
+  return kStepExec;
 }
 
 [[gnu::no_sanitize_address]] int child_main(void* argument) {
@@ -124,7 +133,7 @@ bool place_standard_streams(const ChildPlan& plan) {
   ::_exit(127);
 }
 
-// The pointer array that exec wants, into strings that the caller keeps.
+// exec wants an array of pointers that ends in null. The caller keeps the strings.
 std::vector<char*> pointers(const std::vector<std::string>& strings) {
   std::vector<char*> result;
   result.reserve(strings.size() + 1);
@@ -134,28 +143,34 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   return result;
 }
 
-// CPUs as the kernel takes them, for any number of them.
+// A set of CPUs as the kernel takes it. It has room for any number, where cpu_set_t ends at 1024.
 class CpuMask {
  public:
   explicit CpuMask(const std::vector<int>& cpus) {
     if (cpus.empty())
       return;
-    const size_t num_cpus = static_cast<size_t>(*std::max_element(cpus.begin(), cpus.end())) + 1;
-    words_.resize(CPU_ALLOC_SIZE(num_cpus) / sizeof(unsigned long));
+    const size_t num_cpus = *std::ranges::max_element(cpus) + size_t{1};
+    set_.reset(CPU_ALLOC(num_cpus));
+    if (!set_)
+      throw std::bad_alloc();
+    bytes_ = CPU_ALLOC_SIZE(num_cpus);
+    CPU_ZERO_S(bytes_, set_.get());
     for (const int cpu : cpus)
-      CPU_SET_S(static_cast<size_t>(cpu), bytes(), reinterpret_cast<cpu_set_t*>(words_.data()));
+      CPU_SET_S(cpu, bytes_, set_.get());
   }
-  const cpu_set_t* set() const {
-    return words_.empty() ? nullptr : reinterpret_cast<const cpu_set_t*>(words_.data());
-  }
-  size_t bytes() const { return words_.size() * sizeof(unsigned long); }
+  const cpu_set_t* set() const { return set_.get(); }  // null: no CPUs were named
+  size_t bytes() const { return bytes_; }
 
  private:
-  std::vector<unsigned long> words_;
+  struct Free {
+    void operator()(cpu_set_t* set) const { CPU_FREE(set); }
+  };
+  std::unique_ptr<cpu_set_t, Free> set_;
+  size_t bytes_ = 0;
 };
 
-// A mapping used as the child's stack. One a thread is enough, and is kept for the next child: the
-// parent waits while the child uses it.
+// The child's stack. One a thread is enough and is kept for the next child, since the parent waits
+// while a child uses it.
 class ChildStack {
  public:
   ChildStack()
@@ -177,30 +192,40 @@ class ChildStack {
   void* base_;
 };
 
-bool is_executable_file(const std::string& path) {
+bool is_regular_file(const std::string& path) {
   struct stat info = {};
-  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
-         ::access(path.c_str(), X_OK) == 0;
+  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
 
-// Why a path that has a slash cannot be executed, as an exception.
+bool is_executable_file(const std::string& path) {
+  return is_regular_file(path) && ::access(path.c_str(), X_OK) == 0;
+}
+
+SpawnError not_found(const std::string& name, const std::string& why) {
+  return {127, cat("cannot start '", name, "': ", why)};
+}
+
+SpawnError not_startable(const std::string& name, const std::string& why) {
+  return {126, cat("cannot start '", name, "': ", why)};
+}
+
+// The path is known not to be an executable file; this says why.
 SpawnError cannot_execute(const std::string& path) {
   struct stat info = {};
-  if (::stat(path.c_str(), &info) != 0) {
-    return {127, cat("cannot start '", path, "': ", std::strerror(errno), "; correct the path")};
-  }
-  if (S_ISDIR(info.st_mode)) {
-    return {126, cat("cannot start '", path, "': it is a directory; name a program in it")};
-  }
-  return {126, cat("cannot start '", path, "': not executable; make it so with: chmod +x ", path)};
+  if (::stat(path.c_str(), &info) != 0)
+    return not_found(path, cat(std::strerror(errno), "; correct the path"));
+  if (S_ISDIR(info.st_mode))
+    return not_startable(path, "it is a directory; name a program in it");
+  return not_startable(path, cat("not executable; make it so with: chmod +x ", path));
 }
 
-// Of a program that is there, and whose start says that something is not.
+// exec says "no such file" of a script that is there when the interpreter that its first line names
+// is not.
 std::string missing_interpreter(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   char bytes[256];
   const ssize_t size = ::read(file.get(), bytes, sizeof(bytes));
-  std::string line(bytes, static_cast<size_t>(std::max<ssize_t>(size, 0)));
+  std::string line(bytes, std::max<ssize_t>(size, 0));
   line.resize(std::min(line.find('\n'), line.size()));
   if (!line.starts_with("#!"))
     return "the interpreter that it names was not found";
@@ -213,101 +238,102 @@ std::string missing_interpreter(const std::string& path) {
              path);
 }
 
-SpawnError cannot_exec(const ChildOptions& options,
-                       const std::string& path,
-                       const ChildPlan& plan) {
+// The child has written into the plan which step failed, and its errno.
+SpawnError cannot_become_program(const ChildOptions& options,
+                                 const std::string& path,
+                                 const ChildPlan& plan) {
+  const std::string step = plan.failed_step;
   const std::string why = std::strerror(plan.failed_errno);
-  if (plan.failed_step != std::string_view("exec")) {
-    const bool directory = plan.failed_step == std::string_view("cannot change to");
-    return {126,
-            cat("cannot start '",
-                path,
-                "': ",
-                std::string(plan.failed_step),
-                directory ? cat(" '", options.working_directory, "'") : std::string(),
-                ": ",
-                why)};
-  }
-  if (plan.failed_errno == ENOEXEC) {
-    return {126,
-            cat("cannot start '",
-                path,
-                "': neither a program of this machine's kind nor a script with a #! line; "
-                "rebuild it, or name its interpreter first")};
-  }
-  if (plan.failed_errno == ENOENT) {
-    return {127, cat("cannot start '", path, "': ", missing_interpreter(path))};
-  }
-  return {126, cat("cannot start '", path, "': ", why)};
+  if (step == kStepChangeFolder)
+    return not_startable(path, cat(step, " '", options.working_directory, "': ", why));
+  if (step != kStepExec)
+    return not_startable(path, cat(step, ": ", why));
+  if (plan.failed_errno == ENOENT)
+    return not_found(path, missing_interpreter(path));
+  if (plan.failed_errno != ENOEXEC)
+    return not_startable(path, why);
+  return not_startable(path,
+                       "neither a program of this machine's kind nor a script with a #! line; "
+                       "rebuild it, or name its interpreter first");
 }
 
+// The PATH that counts is the child's, not this process's.
 std::string program_of(const ChildOptions& options) {
   if (!options.program.empty())
     return options.program;
   const auto search = options.environment.find("PATH");
-  return find_program(
-      options.argv[0],
-      search != options.environment.end() ? search->second : "/usr/local/bin:/usr/bin:/bin");
+  if (search == options.environment.end())
+    return find_program(options.argv[0], "/usr/local/bin:/usr/bin:/bin");
+  return find_program(options.argv[0], search->second);
+}
+
+// "NAME=value" for each variable, as exec wants them.
+std::vector<std::string> entries_of(const std::map<std::string, std::string>& environment) {
+  std::vector<std::string> entries;
+  entries.reserve(environment.size());
+  for (const auto& [name, value] : environment)
+    entries.push_back(cat(name, "=", value));
+  return entries;
+}
+
+// nohup is meant for the children too, although they get every other signal's default back.
+bool ignores_sighup() {
+  struct sigaction hangup = {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  return hangup.sa_handler == SIG_IGN;
+}
+
+// `path` has a slash, so nothing is looked up.
+std::string expect_executable(const std::string& path) {
+  if (!is_executable_file(path))
+    throw cannot_execute(path);
+  return path;
 }
 
 }  // namespace
 
 std::string find_program(const std::string& name, const std::string& search_path) {
   if (name.empty())
-    throw SpawnError(127, "cannot start '': expected a program, got an empty name");
-  if (name.find('/') != std::string::npos) {
-    if (!is_executable_file(name))
-      throw cannot_execute(name);
-    return name;
-  }
+    throw not_found(name, "expected a program, got an empty name");
+  if (name.find('/') != std::string::npos)
+    return expect_executable(name);
   std::string not_executable;
   for (const std::string& folder : split(search_path, ':')) {
-    std::string path = folder.empty() ? cat("./", name) : cat(folder, "/", name);
+    // An empty entry of PATH is the current folder.
+    std::string path = cat(folder.empty() ? "." : folder, "/", name);
     if (is_executable_file(path))
       return path;
-    struct stat info = {};
-    if (not_executable.empty() && ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
+    if (not_executable.empty() && is_regular_file(path))
       not_executable = path;
-    }
   }
   if (!not_executable.empty())
     throw cannot_execute(not_executable);
-  const bool here = ::access(name.c_str(), F_OK) == 0;
-  throw SpawnError(127,
-                   cat("cannot start '",
-                       name,
-                       "': not found in PATH; ",
-                       here ? cat("the one in this folder is ./", name)
-                            : std::string("correct the name or give a path")));
+  const bool is_in_this_folder = ::access(name.c_str(), F_OK) == 0;
+  if (is_in_this_folder)
+    throw not_found(name, cat("not found in PATH; the one in this folder is ./", name));
+  throw not_found(name, "not found in PATH; correct the name or give a path");
 }
 
 Child spawn_child(const ChildOptions& options) {
   if (options.argv.empty())
     throw Error(ErrorCode::invalid_argument, "spawn: expected a program, got none");
   const std::string path = program_of(options);
-  std::vector<std::string> variables;
-  variables.reserve(options.environment.size());
-  for (const auto& [name, value] : options.environment)
-    variables.push_back(cat(name, "=", value));
+  const std::vector<std::string> variables = entries_of(options.environment);
   const std::vector<char*> argv = pointers(options.argv);
   const std::vector<char*> environment = pointers(variables);
-
+  const std::string& folder = options.working_directory;
   const CpuMask cpus(options.cpus);
-  struct sigaction hangup = {};
-  ::sigaction(SIGHUP, nullptr, &hangup);
   ChildPlan plan{.path = path.c_str(),
                  .argv = argv.data(),
                  .environment = environment.data(),
-                 .working_directory = options.working_directory.empty()
-                                          ? nullptr
-                                          : options.working_directory.c_str(),
+                 .working_directory = folder.empty() ? nullptr : folder.c_str(),
                  .stdin_fd = options.stdin_fd,
                  .stdout_fd = options.stdout_fd,
                  .stderr_fd = options.stderr_fd,
                  .inherit_fds = options.inherit_fds.data(),
                  .num_inherit_fds = options.inherit_fds.size(),
                  .parent = ::getpid(),
-                 .keep_sighup_ignored = hangup.sa_handler == SIG_IGN,
+                 .keep_sighup_ignored = ignores_sighup(),
                  .cpus = cpus.set(),
                  .cpus_bytes = cpus.bytes(),
                  .open_files = options.open_files ? &*options.open_files : nullptr};
@@ -326,7 +352,7 @@ Child spawn_child(const ChildOptions& options) {
     ::waitpid(pid, nullptr, 0);
     if (is_shortage(plan.failed_errno))
       fail_errno(cat("cannot start '", path, "'"), plan.failed_errno);
-    throw cannot_exec(options, path, plan);
+    throw cannot_become_program(options, path, plan);
   }
   return child;
 }

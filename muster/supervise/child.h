@@ -19,8 +19,8 @@ namespace muster {
 
 struct ChildOptions {
   std::vector<std::string> argv{};
-  std::string
-      program{};  // the path of what is executed; empty: argv[0], looked up in the child's PATH
+  // The path of what is executed; empty: argv[0], looked up in the child's PATH.
+  std::string program{};
   std::map<std::string, std::string> environment{};  // the whole of it
   std::string working_directory{};                   // empty: the parent's
   int stdin_fd = -1;                                 // -1: /dev/null; 0: inherited

@@ -1,3 +1,5 @@
+// How it works: a child is looked at with waitid(WNOWAIT), which leaves its zombie there, and only
+// whoever has ended its process group waits for it for good.
 #include "muster/supervise/child_exit.h"
 
 #include <sys/wait.h>
@@ -10,9 +12,10 @@
 
 namespace muster {
 
+// The child has ended, so that waitid answers at once.
 ChildExit exit_of(const Child& child, int id, int sent_signal) {
   siginfo_t info = {};
-  if (::waitid(P_PIDFD, static_cast<id_t>(child.pidfd.get()), &info, WEXITED | WNOWAIT) != 0)
+  if (::waitid(P_PIDFD, child.pidfd.get(), &info, WEXITED | WNOWAIT) != 0)
     fail_errno("waitid", errno);
   ChildExit exit{.id = id, .pid = child.pid, .sent_signal = sent_signal, .at = Clock::now()};
   if (info.si_code == CLD_EXITED) {
@@ -25,21 +28,15 @@ ChildExit exit_of(const Child& child, int id, int sent_signal) {
 }
 
 std::set<pid_t> without_ended(std::set<pid_t> children) {
-  for (auto pid = children.begin(); pid != children.end();) {
-    pid = ::waitpid(*pid, nullptr, WNOHANG) == *pid ? children.erase(pid) : std::next(pid);
-  }
+  std::erase_if(children, [](pid_t pid) { return ::waitpid(pid, nullptr, WNOHANG) == pid; });
   return children;
 }
 
 std::string describe_process(pid_t pid) {
   const ProcessStatus status = process_status(pid);
-  return cat("process ",
-             pid,
-             " (",
-             status.command,
-             ", state ",
-             status.state,
-             status.state == 'D' ? ": waiting in the kernel, no signal reaches it)" : ")");
+  const char* const why =
+      status.state == 'D' ? ": waiting in the kernel, no signal reaches it" : "";
+  return cat("process ", pid, " (", status.command, ", state ", status.state, why, ")");
 }
 
 }  // namespace muster

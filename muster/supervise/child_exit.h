@@ -23,12 +23,12 @@ struct ChildExit {
   bool failed() const { return exit_code != 0 || signal != 0; }
 };
 
-// Of a child that has ended. Its zombie is kept: as long as it is there, neither its pid nor its
-// process group's number can belong to anybody else, so that signalling the group is safe. Throws:
-// io.
+// How a child that has ended did so. Its zombie is kept: as long as it is there, neither its pid
+// nor its process group's number can belong to anybody else, so that signalling the group is safe.
+// Throws: io.
 ChildExit exit_of(const Child& child, int id, int sent_signal);
 
-// Without those of this process's children that have ended, which are waited for.
+// Waits for those of this process's children that have ended, and returns the others.
 std::set<pid_t> without_ended(std::set<pid_t> children);
 
 // "process 17 (python3, state S)", for one that does not end.

@@ -1,11 +1,24 @@
+// How it works: lines wait in a queue of groups. A line joins a group that has the same text, but
+// only one behind its stream's last line, so that no stream's lines change places. Groups leave the
+// front of the queue after a moment; `first_` counts them, so that a group's number stays its own.
 #include "muster/supervise/collapse.h"
-
-#include <algorithm>
 
 #include "muster/base/strings.h"
 
 namespace muster {
 
+namespace {
+
+// The counter goes before the line's own end, which may be "\r\n".
+std::string counted(const std::string& line, const std::set<int>& numbers) {
+  const size_t end = line.find_last_not_of("\r\n") + 1;
+  const std::string body = line.substr(0, end);
+  return cat("[", number_ranges(numbers), "] ", body, " ×", numbers.size(), line.substr(end));
+}
+
+}  // namespace
+
+// Two numbers in a row are "0,1" and no range.
 std::string number_ranges(const std::set<int>& numbers) {
   std::string text;
   for (auto at = numbers.begin(); at != numbers.end();) {
@@ -14,8 +27,9 @@ std::string number_ranges(const std::set<int>& numbers) {
     while (++at != numbers.end() && *at == to + 1)
       ++to;
     text += cat(text.empty() ? "" : ",", from);
+    const bool is_range = to > from + 1;
     if (to > from)
-      text += cat(to > from + 1 ? "-" : ",", to);
+      text += cat(is_range ? "-" : ",", to);
   }
   return text;
 }
@@ -24,37 +38,27 @@ void LineCollapser::add(int number,
                         const std::string& prefix,
                         const std::string& line,
                         Clock::time_point now) {
-  // Behind its own last line, so that no stream's lines change places.
   const auto last = last_of_.find(number);
-  const size_t from =
-      last == last_of_.end() || last->second < first_ ? 0 : last->second - first_ + 1;
-  for (size_t i = from; i < groups_.size(); ++i) {
-    if (groups_[i].line != line)
-      continue;
-    groups_[i].numbers.insert(number);
-    last_of_[number] = first_ + i;
-    return;
-  }
-  groups_.push_back({.line = line, .prefix = prefix, .numbers = {number}, .since = now});
-  last_of_[number] = first_ + groups_.size() - 1;
+  const bool waits = last != last_of_.end() && last->second >= first_;
+  size_t at = waits ? last->second - first_ + 1 : 0;
+  while (at < groups_.size() && groups_[at].line != line)
+    ++at;
+  if (at == groups_.size())
+    groups_.push_back({.line = line, .prefix = prefix, .numbers = {}, .since = now});
+  groups_[at].numbers.insert(number);
+  last_of_[number] = first_ + at;
 }
 
+// The front of the queue has waited longest, so that the first line that has not waited long enough
+// ends the loop.
 std::string LineCollapser::take(Clock::time_point now, bool all) {
   std::string text;
   while (!groups_.empty() && (all || now - groups_.front().since >= patience_)) {
     const Group& group = groups_.front();
-    if (group.numbers.size() == 1) {
+    if (group.numbers.size() == 1)
       text += group.prefix + group.line;
-    } else {
-      const size_t end = std::min(group.line.find_last_not_of("\r\n") + 1, group.line.size());
-      text += cat("[",
-                  number_ranges(group.numbers),
-                  "] ",
-                  group.line.substr(0, end),
-                  " ×",
-                  group.numbers.size(),
-                  group.line.substr(end));
-    }
+    else
+      text += counted(group.line, group.numbers);
     groups_.pop_front();
     ++first_;
   }

@@ -1,3 +1,8 @@
+// How it works: write() appends to a buffer and push() gives the reader as much of it as it takes;
+// the loop calls push() again when there is room. A full buffer makes the streams pause (`full_`)
+// until it is half empty. A reader that takes nothing for too long is given up (`stalled_`), and a
+// disk that is full is tried again with each text (`failing_`): in both cases text is dropped and
+// counted, and a note tells of it as soon as something can be written.
 #include "muster/supervise/console.h"
 
 #include <sys/stat.h>
@@ -5,6 +10,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <tuple>
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -14,10 +20,14 @@ namespace muster {
 
 namespace {
 
+constexpr const char* kReaderStopped = "the reader had stopped";
+
 const char* name_of(int fd) {
-  return fd == STDOUT_FILENO   ? "standard output"
-         : fd == STDERR_FILENO ? "standard error"
-                               : "the console";
+  if (fd == STDOUT_FILENO)
+    return "standard output";
+  if (fd == STDERR_FILENO)
+    return "standard error";
+  return "the console";
 }
 
 bool is_pipe(int fd) {
@@ -43,19 +53,21 @@ Console::~Console() {
 bool Console::same_as(int fd) const {
   struct stat mine = {};
   struct stat other = {};
-  return ::fstat(fd_, &mine) == 0 && ::fstat(fd, &other) == 0 && mine.st_dev == other.st_dev &&
-         mine.st_ino == other.st_ino && mine.st_rdev == other.st_rdev;
+  if (::fstat(fd_, &mine) != 0 || ::fstat(fd, &other) != 0)
+    return false;
+  return std::tie(mine.st_dev, mine.st_ino, mine.st_rdev) ==
+         std::tie(other.st_dev, other.st_ino, other.st_rdev);
 }
 
 void Console::write(std::string_view text) {
   if (closed_ || text.empty())
     return;
-  if (stalled_ || (failing_ && !works_again()))
-    return drop(text);
-  if (dropped_bytes_ > 0) {
-    buffer_ += note_of_dropped();
-    dropped_bytes_ = 0;
+  if (stalled_ || (failing_ && !works_again())) {
+    dropped_bytes_ += text.size();
+    return;
   }
+  if (dropped_bytes_ > 0)
+    add_note_of_dropped();
   if (size() == 0)
     last_progress_ = Clock::now();
   buffer_ += text;
@@ -68,16 +80,22 @@ void Console::write(std::string_view text) {
     check_stall();
 }
 
-void Console::drop(std::string_view text) {
-  dropped_bytes_ += text.size();
-}
-
 std::string Console::note_of_dropped() const {
   return cat("\n[muster] ",
              format_bytes(dropped_bytes_),
              " of output not shown here: ",
              why_dropped_,
              " (--tee 3 keeps it in files)\n");
+}
+
+void Console::add_note_of_dropped() {
+  buffer_ += note_of_dropped();
+  dropped_bytes_ = 0;
+}
+
+void Console::tell_of_room() const {
+  if (on_room)
+    on_room();
 }
 
 // The ranks have done nothing wrong: what they print is read on, and missing here until there is
@@ -98,8 +116,8 @@ void Console::fail(int why) {
           "; the ranks go on, and what they print is not shown until it works again"));
 }
 
-// Tries with the note of what is missing. Part of it may go out: the rest follows with the next
-// text.
+// The note of what is missing is the first thing to try. If a part of it goes out, the rest follows
+// with the next text.
 bool Console::works_again() {
   const std::string note = note_of_dropped();
   const long taken = writer_.write(note);
@@ -109,8 +127,8 @@ bool Console::works_again() {
     return false;
   failing_ = false;
   dropped_bytes_ = 0;
-  why_dropped_ = "the reader had stopped";
-  buffer_ = note.substr(static_cast<size_t>(taken));
+  why_dropped_ = kReaderStopped;
+  buffer_ = note.substr(taken);
   return true;
 }
 
@@ -119,45 +137,66 @@ void Console::close() {
   full_ = false;
   buffer_.clear();
   written_ = 0;
-  loop_.cancel(std::exchange(watch_, 0));
-  loop_.cancel(std::exchange(stall_timer_, 0));
-  if (on_room)
-    on_room();
+  loop_.cancel(watch_);
+  loop_.cancel(stall_timer_);
+  tell_of_room();
+}
+
+// One write. True when it is worth trying again at once.
+bool Console::write_some() {
+  const long taken = writer_.write(std::string_view(buffer_).substr(written_));
+  if (taken > 0) {
+    written_ += taken;
+    last_progress_ = Clock::now();
+    return true;
+  }
+  if (taken == 0)
+    return false;
+  switch (errno) {
+    case EINTR:
+      return true;
+    case EAGAIN:
+      return false;
+    case EPIPE:
+    case EBADF:
+      close();
+      return false;
+    default:
+      fail(errno);
+      return false;
+  }
+}
+
+// Text that was written is erased seldom, since erasing moves what follows it.
+void Console::forget_written() {
+  if (size() > 0 && written_ < options_.buffer_bytes)
+    return;
+  buffer_.erase(0, written_);
+  written_ = 0;
+}
+
+// The loop calls push() for as long as something waits.
+void Console::watch_reader() {
+  if (size() == 0) {
+    loop_.cancel(watch_);
+    loop_.cancel(stall_timer_);
+  } else if (watch_ == 0) {
+    watch_ = loop_.watch_writable(writer_.fd(), [this] { push(); });
+  }
 }
 
 // Writes until the reader takes no more.
 void Console::push() {
-  while (size() > 0) {
-    const long taken = writer_.write(std::string_view(buffer_).substr(written_));
-    if (taken > 0) {
-      written_ += static_cast<size_t>(taken);
-      last_progress_ = Clock::now();
-    } else if (taken < 0 && errno == EINTR) {
-      continue;
-    } else if (taken < 0 && (errno == EPIPE || errno == EBADF)) {
-      return close();
-    } else if (taken < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
-      fail(errno);
-    } else {
-      break;
-    }
+  while (size() > 0 && write_some()) {
   }
-  if (written_ == buffer_.size() || written_ >= options_.buffer_bytes) {
-    buffer_.erase(0, written_);
-    written_ = 0;
-  }
-  if (size() > 0) {
-    if (watch_ == 0) {
-      watch_ = loop_.watch_writable(writer_.fd(), [this] { push(); });
-    }
-  } else {
-    loop_.cancel(std::exchange(watch_, 0));
-    loop_.cancel(std::exchange(stall_timer_, 0));
-  }
-  if ((full_ || stalled_) && size() <= options_.buffer_bytes / 2) {
+  if (closed_)
+    return;
+  forget_written();
+  watch_reader();
+  const bool has_paused = full_ || stalled_;
+  if (has_paused && size() <= options_.buffer_bytes / 2) {
     full_ = stalled_ = false;
-    if (on_room)
-      on_room();
+    tell_of_room();
   }
 }
 
@@ -174,22 +213,21 @@ void Console::check_stall() {
   }
   stalled_ = true;
   full_ = false;
-  if (on_room)
-    on_room();
+  tell_of_room();
+}
+
+// A disk that is full gets no note of what is missing.
+bool Console::has_more_to_say() const {
+  return size() > 0 || (dropped_bytes_ > 0 && !failing_);
 }
 
 void Console::flush(const std::function<bool()>& hurry) {
   last_progress_ = Clock::now();  // also where the reader had stopped: it may be back
   bool patient = waits_;
-  for (;;) {
-    if (size() == 0 && dropped_bytes_ > 0 && !failing_) {
-      buffer_ = note_of_dropped();
-      dropped_bytes_ = 0;
-    }
-    if (size() > 0)
-      push();
-    if (size() == 0 && (dropped_bytes_ == 0 || failing_))
-      return;
+  while (has_more_to_say()) {
+    if (size() == 0)
+      add_note_of_dropped();
+    push();
     if (size() == 0)
       continue;
     if (patient && hurry && hurry()) {
@@ -203,6 +241,7 @@ void Console::flush(const std::function<bool()>& hurry) {
   }
 }
 
+// The log is another way to the reader, and may still be seen.
 void Console::give_up() {
   log(LogLevel::warn,
       cat(format_bytes(size() + dropped_bytes_),

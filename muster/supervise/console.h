@@ -53,12 +53,17 @@ class Console {
 
  private:
   void push();
+  bool write_some();
+  void forget_written();
+  void watch_reader();
+  bool has_more_to_say() const;
+  void tell_of_room() const;
   void check_stall();
-  void drop(std::string_view text);
   void give_up();
   void fail(int why);
   bool works_again();
   std::string note_of_dropped() const;
+  void add_note_of_dropped();
   void close();
   size_t size() const { return buffer_.size() - written_; }
 

@@ -1,3 +1,6 @@
+// How it works: everything is read from /proc, where any process may end between two reads. A
+// process that has gone shows nothing, and that is never an error here. The lists of children are a
+// matter of the kernel's configuration; without them every process is asked for its parent.
 #include "muster/supervise/descendants.h"
 
 #include <dirent.h>
@@ -28,32 +31,38 @@ void for_each_number(const char* folder, Visit visit) {
   }
 }
 
-// /proc's list of one thread's children; nothing where the kernel was built without it.
-std::optional<std::string> children_file(pid_t thread) {
+// A file of /proc; nothing when the process or the thread has ended, when it may not be looked at,
+// or when the kernel has no such file.
+std::optional<std::string> read_proc(const std::string& path) {
   try {
-    return read_file(cat("/proc/self/task/", thread, "/children"));
+    return read_file(path);
   } catch (const Error&) {
-    return std::nullopt;  // the thread ended, or no such file
+    return std::nullopt;
   }
 }
 
-// "Uid:	0	0	0	0" of its status.
-void add_uids(pid_t pid, std::set<uid_t>& uids) {
-  try {
-    for (const std::string& line : split(read_file(cat("/proc/", pid, "/status")), '\n')) {
-      if (!line.starts_with("Uid:"))
-        continue;
-      for (const std::string& word : split(line.substr(4), '\t')) {
-        if (const auto uid = parse_int(word))
-          uids.insert(static_cast<uid_t>(*uid));
-      }
-      return;
-    }
-  } catch (const Error&) {
-    return;  // it has ended
+// The numbers of a list; words that are none, such as an empty last one, are left out.
+template <class Number>
+std::set<Number> numbers_in(std::string_view text, char separator) {
+  std::set<Number> numbers;
+  for (const std::string& word : split(text, separator)) {
+    if (const auto number = parse_int(word))
+      numbers.insert(static_cast<Number>(*number));
   }
+  return numbers;
 }
 
+// The line of its status is "Uid:	0	0	0	0".
+std::set<uid_t> uids_of(pid_t pid) {
+  const std::string status = read_proc(cat("/proc/", pid, "/status")).value_or("");
+  for (const std::string& line : split(status, '\n')) {
+    if (line.starts_with("Uid:"))
+      return numbers_in<uid_t>(line.substr(4), '\t');
+  }
+  return {};
+}
+
+// Devices have no id: all processes may have them open, so that they tell nothing.
 std::optional<FileId> id_of(const struct stat& info) {
   if (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode))
     return std::nullopt;
@@ -62,18 +71,22 @@ std::optional<FileId> id_of(const struct stat& info) {
 
 }  // namespace
 
+std::set<pid_t> pids_in(std::string_view text) {
+  return numbers_in<pid_t>(text, ' ');
+}
+
+// A process that starts children in several threads has a list for each of them.
 std::set<pid_t> own_children() {
   std::set<pid_t> children;
-  bool listed = false;
+  bool has_lists = false;
   for_each_number("/proc/self/task", [&](pid_t thread) {
-    const auto list = children_file(thread);
-    listed |= list.has_value();
-    for (const std::string& pid : split(list.value_or(""), ' ')) {
-      if (const auto number = parse_int(pid))
-        children.insert(static_cast<pid_t>(*number));
-    }
+    const auto list = read_proc(cat("/proc/self/task/", thread, "/children"));
+    if (!list)
+      return;
+    has_lists = true;
+    children.merge(pids_in(*list));
   });
-  if (listed)
+  if (has_lists)
     return children;
   const pid_t self = ::getpid();
   for_each_number("/proc", [&](pid_t pid) {
@@ -83,6 +96,7 @@ std::set<pid_t> own_children() {
   return children;
 }
 
+// The tree is put together from every process's parent, as /proc has no list of descendants.
 std::set<uid_t> uids_of_descendants() {
   std::multimap<pid_t, pid_t> children;
   for_each_number("/proc", [&](pid_t pid) { children.emplace(process_status(pid).parent, pid); });
@@ -92,7 +106,7 @@ std::set<uid_t> uids_of_descendants() {
     const auto [first, last] = children.equal_range(pending.back());
     pending.pop_back();
     for (auto child = first; child != last; ++child) {
-      add_uids(child->second, uids);
+      uids.merge(uids_of(child->second));
       pending.push_back(child->second);
     }
   }
@@ -105,13 +119,8 @@ int64_t ProcessStatus::number(size_t field) const {
 
 ProcessStatus process_status(pid_t pid) {
   ProcessStatus status;
-  std::string text;
-  try {
-    text = read_file(cat("/proc/", pid, "/stat"));
-  } catch (const Error&) {
-    return status;
-  }
-  // "123 (name, which may hold anything) S 1 …"
+  const std::string text = read_proc(cat("/proc/", pid, "/stat")).value_or("");
+  // The text is "123 (name, which may hold anything) S 1 …".
   const size_t open = text.find('(');
   const size_t close = text.rfind(')');
   if (open == std::string::npos || close == std::string::npos || close + 2 >= text.size())
@@ -128,7 +137,7 @@ ProcessStatus process_status(pid_t pid) {
 
 uint64_t process_start_ticks(pid_t pid) {
   constexpr size_t kStartField = 19;
-  return static_cast<uint64_t>(process_status(pid).number(kStartField));
+  return process_status(pid).number(kStartField);
 }
 
 std::optional<FileId> file_of(int fd) {
@@ -138,6 +147,7 @@ std::optional<FileId> file_of(int fd) {
   return id_of(info);
 }
 
+// stat() follows the links of /proc/pid/fd to the files themselves.
 std::set<FileId> open_files(pid_t pid) {
   std::set<FileId> files;
   const std::string folder = cat("/proc/", pid, "/fd");
@@ -152,11 +162,8 @@ std::set<FileId> open_files(pid_t pid) {
 }
 
 std::vector<std::string> environment_entries(pid_t pid) {
-  try {
-    return split(read_file(cat("/proc/", pid, "/environ")), '\0');
-  } catch (const Error&) {
-    return {};
-  }
+  const auto text = read_proc(cat("/proc/", pid, "/environ"));
+  return text ? split(*text, '\0') : std::vector<std::string>();
 }
 
 }  // namespace muster

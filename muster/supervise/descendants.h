@@ -7,10 +7,14 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace muster {
+
+// The process ids in a text of /proc, which has blanks between them.
+std::set<pid_t> pids_in(std::string_view text);
 
 // The children of this process: those that it started and, when it is a subreaper, orphans that
 // came to it.
@@ -24,10 +28,10 @@ struct ProcessStatus {
   std::string command;  // "python3"
   char state = '?';     // R, S, D, Z, …; '?' when there is no such process
   pid_t parent = 0;
-  bool is_exiting =
-      false;  // its end has begun: it lets go of what it has open, and will be a zombie
-  // What /proc/pid/stat has from the state on, which is field 3 of proc_pid_stat(5); empty: no such
-  // process.
+  // Its end has begun: it lets go of what it has open, and will be a zombie.
+  bool is_exiting = false;
+  // The fields of /proc/pid/stat from the state on, which is field 3 of proc_pid_stat(5); empty: no
+  // such process.
   std::vector<std::string> fields;
 
   int64_t number(size_t field) const;  // of `fields`; 0 when there is none
@@ -48,8 +52,8 @@ struct ProcessId {
 // A file, a pipe or a socket, whatever its name.
 using FileId = std::pair<dev_t, ino_t>;
 
-// What a descriptor of this process is; nothing of a terminal and of other devices, which all may
-// have open.
+// The file behind a descriptor of this process; nothing for terminals and other devices, which all
+// processes may have open.
 std::optional<FileId> file_of(int fd);
 
 // The files that a process has open; none when it has ended, or may not be looked at: another

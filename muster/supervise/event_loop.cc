@@ -1,3 +1,6 @@
+// How it works: epoll carries each watch's handle, and the handle leads to the function to call.
+// Handles are never used twice, so an event for a watch that is gone meets nothing. Timers are kept
+// in the order of their times, and the first of them bounds the wait.
 #include "muster/supervise/event_loop.h"
 
 #include <sys/epoll.h>
@@ -5,6 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <span>
+#include <utility>
 
 #include "muster/base/error.h"
 
@@ -28,9 +33,8 @@ EventLoop::Handle EventLoop::watch(int fd, uint32_t events, std::function<void()
   epoll_event event = {};
   event.events = events;
   event.data.u64 = handle;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
     fail_errno("cannot wait for a file descriptor", errno);
-  }
   watches_.emplace(handle, Watch{fd, std::move(ready)});
   return handle;
 }
@@ -41,20 +45,23 @@ EventLoop::Handle EventLoop::call_at(Clock::time_point at, std::function<void()>
   return handle;
 }
 
-void EventLoop::cancel(Handle handle) {
-  const auto watch = watches_.find(handle);
+// The handle may belong to the function that is erased here, so it is set to 0 first.
+void EventLoop::cancel(Handle& handle) {
+  const Handle going = std::exchange(handle, 0);
+  const auto watch = watches_.find(going);
   if (watch != watches_.end()) {
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watch->second.fd, nullptr);
     watches_.erase(watch);
     return;
   }
-  const auto timer = std::find_if(timers_.begin(), timers_.end(), [&](const auto& entry) {
-    return entry.second.handle == handle;
-  });
+  const auto timer = std::ranges::find_if(
+      timers_, [going](const auto& entry) { return entry.second.handle == going; });
   if (timer != timers_.end())
     timers_.erase(timer);
 }
 
+// epoll's own measure: whole milliseconds, rounded up so that the time has come; -1 is for ever. An
+// hour is the most, after which the caller just asks again.
 int EventLoop::timeout_ms(std::optional<Clock::time_point> until) const {
   if (!timers_.empty() && (!until || timers_.begin()->first < *until))
     until = timers_.begin()->first;
@@ -64,6 +71,7 @@ int EventLoop::timeout_ms(std::optional<Clock::time_point> until) const {
   return static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
 }
 
+// A timer is erased before it is called, as it may set itself anew.
 void EventLoop::call_due_timers() {
   while (!timers_.empty() && timers_.begin()->first <= Clock::now()) {
     const auto due = std::move(timers_.begin()->second.due);
@@ -73,16 +81,17 @@ void EventLoop::call_due_timers() {
 }
 
 void EventLoop::run_once(std::optional<Clock::time_point> until) {
-  std::array<epoll_event, 64> events;
-  const int count =
-      ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms(until));
+  constexpr int kMostEvents = 64;
+  std::array<epoll_event, kMostEvents> events;
+  const int count = ::epoll_wait(epoll_.get(), events.data(), kMostEvents, timeout_ms(until));
   if (count < 0 && errno != EINTR)
     fail_errno("epoll_wait", errno);
-  for (int i = 0; i < count; ++i) {
-    const auto watch = watches_.find(events[static_cast<size_t>(i)].data.u64);
+  for (const epoll_event& event : std::span(events).first(std::max(count, 0))) {
+    const auto watch = watches_.find(event.data.u64);
     if (watch == watches_.end())
-      continue;                              // an earlier callback of this round cancelled it
-    const auto ready = watch->second.ready;  // a copy: it may cancel itself
+      continue;  // an earlier callback of this wait cancelled it
+    // A copy is called, since the callback may cancel itself.
+    const auto ready = watch->second.ready;
     ready();
   }
   call_due_timers();

@@ -28,8 +28,10 @@ class EventLoop {
   // Calls `due` once, when `at` has come.
   Handle call_at(Clock::time_point at, std::function<void()> due);
 
-  // Forgets a watch or a timer; 0 and one that has gone are fine.
-  void cancel(Handle handle);
+  // Forgets a watch or a timer, and sets its handle to 0. A handle of 0 and one that has gone are
+  // fine.
+  void cancel(Handle& handle);
+  void cancel(Handle&& handle) { cancel(handle); }
 
   // Waits until something is ready or `until` has come, then calls what is due, in order of
   // readiness. Blocking: until then; nothing = for ever.

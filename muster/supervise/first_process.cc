@@ -1,3 +1,5 @@
+// How it works: signals that still have their default action get a handler that ends the process.
+// A handler of the program's own, and a signal that it ignores, stay as they are.
 #include "muster/supervise/first_process.h"
 
 #include <unistd.h>
@@ -8,6 +10,7 @@ namespace muster {
 
 namespace {
 
+// The handler's address also tells ends_first_process who has set the action.
 void end_by_signal(int signal) {
   ::_exit(128 + signal);
 }

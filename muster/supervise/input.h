@@ -24,8 +24,10 @@ class Input {
   void close();
 
  private:
+  void watch_terminal();
   void read_terminal();
   void write_pipe();
+  void on_room();
 
   EventLoop& loop_;
   Fd pipe_;

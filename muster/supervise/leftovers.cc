@@ -1,3 +1,6 @@
+// How it works: /proc keeps a list of each thread's children, and an open one can be read again and
+// again from its beginning. A sweep remembers whom it has asked and killed, so that each process is
+// asked once and described once, before it is gone.
 #include "muster/supervise/leftovers.h"
 
 #include <fcntl.h>
@@ -20,19 +23,13 @@ std::set<pid_t> ChildList::read() const {
   std::string text;
   char bytes[4'096];  // the kernel gives no more at a time
   for (;;) {
-    const ssize_t n = ::pread(file_.get(), bytes, sizeof(bytes), static_cast<off_t>(text.size()));
+    const ssize_t n = ::pread(file_.get(), bytes, sizeof(bytes), std::ssize(text));
     if (n < 0)
       return own_children();
     if (n == 0)
-      break;
-    text.append(bytes, static_cast<size_t>(n));
+      return pids_in(text);
+    text.append(bytes, n);
   }
-  std::set<pid_t> pids;
-  for (const std::string& word : split(text, ' ')) {
-    if (const auto pid = parse_int(word))
-      pids.insert(static_cast<pid_t>(*pid));
-  }
-  return pids;
 }
 
 void LeftoverSweep::ask(const std::set<pid_t>& left) {
@@ -42,10 +39,11 @@ void LeftoverSweep::ask(const std::set<pid_t>& left) {
   }
 }
 
+// SIGKILL is sent each time, as it may have come while the process was in the kernel.
 void LeftoverSweep::kill(const std::set<pid_t>& left) {
   for (const pid_t pid : left) {
     if (killed_.insert(pid).second)
-      killed_words_.push_back(describe_process(pid));
+      descriptions_.push_back(describe_process(pid));
     ::kill(pid, SIGKILL);
   }
 }

@@ -16,8 +16,8 @@ namespace muster {
 
 // No descriptor tells of the deaths of leftovers, so whoever waits for them looks again after this.
 inline constexpr std::chrono::milliseconds kLookAtLeftovers{5};
-inline constexpr std::chrono::milliseconds kAskLeftovers{
-    2'000};  // grace period between SIGTERM and SIGKILL
+// Their grace period, between SIGTERM and SIGKILL.
+inline constexpr std::chrono::milliseconds kAskLeftovers{2'000};
 
 // The children of this process, for who asks often: /proc's list stays open. All of them must be
 // started by the main thread, to which orphans come too; asked in another thread it is
@@ -43,13 +43,13 @@ class LeftoverSweep {
   void note_asked(pid_t pid) { asked_.insert(pid); }
   bool has_signalled(pid_t pid) const { return asked_.contains(pid) || killed_.contains(pid); }
 
-  // Those that were killed, in words.
-  const std::vector<std::string>& killed() const { return killed_words_; }
+  // A description of each process that was killed.
+  const std::vector<std::string>& killed() const { return descriptions_; }
 
  private:
   std::set<pid_t> asked_;
   std::set<pid_t> killed_;
-  std::vector<std::string> killed_words_;
+  std::vector<std::string> descriptions_;
 };
 
 }  // namespace muster

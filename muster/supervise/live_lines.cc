@@ -1,3 +1,6 @@
+// How it works: each stream has at most one line here. To draw is to put the streams that show the
+// same into one line, to cut every line at the terminal's width, and to leave the cursor where the
+// lines begin, so that the next drawing can erase them.
 #include "muster/supervise/live_lines.h"
 
 #include <algorithm>
@@ -11,22 +14,27 @@ namespace muster {
 
 namespace {
 
-// DECAWM: a line that is too long is cut by the terminal itself, which knows its width and that of
-// characters.
+// These are DECAWM: a line that is too long is cut by the terminal itself, which knows its width
+// and that of characters.
 constexpr const char* kCutLines = "\033[?7l";
 constexpr const char* kWrapLines = "\033[?7h";
 constexpr const char* kNoColour = "\033[0m";
 
-// One past the escape sequence at `from`.
+// The place after the escape sequence at `from`. A sequence "ESC [ …" ends in a character from @ to
+// ~; others have two characters.
 size_t end_of_sequence(const std::string& text, size_t from) {
   size_t at = from + 1;
   if (at == text.size() || text[at] != '[')
     return std::min(at + 1, text.size());
-  for (++at; at < text.size(); ++at) {
-    if (text[at] >= '@' && text[at] <= '~')
-      return at + 1;
-  }
-  return at;
+  do {
+    ++at;
+  } while (at < text.size() && (text[at] < '@' || text[at] > '~'));
+  return std::min(at + 1, text.size());
+}
+
+bool is_shown(char c) {
+  const auto byte = static_cast<unsigned char>(c);
+  return byte == '\t' || (byte >= ' ' && byte != 0x7f);
 }
 
 // Colours stay; what would move the cursor out of the line goes.
@@ -40,8 +48,7 @@ std::string in_one_line(const std::string& text) {
       at = end;
       continue;
     }
-    const auto byte = static_cast<unsigned char>(text[at]);
-    if (byte == '\t' || (byte >= ' ' && byte != 0x7f))
+    if (is_shown(text[at]))
       kept += text[at];
     ++at;
   }
@@ -54,11 +61,25 @@ struct LiveGroup {
   std::set<int> numbers;
 };
 
+// One line of the terminal, with the numbers of the streams where several show it.
 std::string to_text(const LiveGroup& group) {
   const std::string text = in_one_line(group.text);
   if (group.numbers.size() == 1)
     return group.prefix + text;
   return cat("[", number_ranges(group.numbers), "] ", text, " ×", group.numbers.size());
+}
+
+// Groups are in the order of their first streams.
+std::vector<LiveGroup> live_groups(const std::map<size_t, LiveLine>& lines) {
+  std::vector<LiveGroup> groups;
+  std::map<std::string, size_t> place;
+  for (const auto& [id, line] : lines) {
+    const auto [at, is_new] = place.emplace(line.text, groups.size());
+    if (is_new)
+      groups.push_back({.prefix = line.prefix, .text = line.text, .numbers = {}});
+    groups[at->second].numbers.insert(line.number);
+  }
+  return groups;
 }
 
 }  // namespace
@@ -70,7 +91,7 @@ bool draws_anew(const std::string& name) {
 bool LiveLines::set(size_t id, int number, const std::string& prefix, const std::string& text) {
   if (text.empty())
     return lines_.erase(id) > 0;
-  Line& line = lines_[id];
+  LiveLine& line = lines_[id];
   if (line.text == text)
     return false;
   line = {.number = number, .prefix = prefix, .text = text};
@@ -82,24 +103,19 @@ std::string LiveLines::erase() {
 }
 
 std::string LiveLines::draw(size_t rows) const {
-  std::vector<LiveGroup> groups;
-  std::map<std::string, size_t> place;
-  for (const auto& [id, line] : lines_) {
-    const auto [at, is_new] = place.emplace(line.text, groups.size());
-    if (is_new)
-      groups.push_back({.prefix = line.prefix, .text = line.text, .numbers = {}});
-    groups[at->second].numbers.insert(line.number);
-  }
+  const std::vector<LiveGroup> groups = live_groups(lines_);
   if (groups.empty() || rows == 0)
     return "";
-  const size_t shown = groups.size() <= rows ? groups.size() : rows - 1;  // one to tell of the rest
-  std::string text = kCutLines;
+  // One row tells of the rest where not all have room.
+  const size_t shown = groups.size() <= rows ? groups.size() : rows - 1;
+  std::vector<std::string> drawn;
   for (size_t i = 0; i < shown; ++i)
-    text += cat(i == 0 ? "" : "\n", to_text(groups[i]));
+    drawn.push_back(to_text(groups[i]));
   if (shown < groups.size())
-    text += cat(shown == 0 ? "" : "\n", "… and ", groups.size() - shown, " more");
-  if (groups.size() > 1 && rows > 1)
-    text += cat("\r\033[", std::min(groups.size(), rows) - 1, "A");
+    drawn.push_back(cat("… and ", groups.size() - shown, " more"));
+  std::string text = kCutLines + join(drawn, "\n");
+  if (drawn.size() > 1)
+    text += cat("\r\033[", drawn.size() - 1, "A");
   return text + kWrapLines;
 }
 

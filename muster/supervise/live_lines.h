@@ -11,10 +11,16 @@ namespace muster {
 // Whether a terminal that calls itself `name` (TERM) can be told to draw a line anew.
 bool draws_anew(const std::string& name);
 
+struct LiveLine {
+  int number;
+  std::string prefix;
+  std::string text;
+};
+
 class LiveLines {
  public:
-  // What the stream `id` shows now; `number` and `prefix` are as LineCollapser has them. Empty:
-  // nothing more. True when that is not what it has shown.
+  // The stream `id` shows `text` from now on; empty: nothing more. `number` and `prefix` are as
+  // LineCollapser has them. True when that is not what it has shown.
   bool set(size_t id, int number, const std::string& prefix, const std::string& text);
 
   bool empty() const { return lines_.empty(); }
@@ -28,12 +34,7 @@ class LiveLines {
   std::string draw(size_t rows) const;
 
  private:
-  struct Line {
-    int number;
-    std::string prefix;
-    std::string text;
-  };
-  std::map<size_t, Line> lines_;
+  std::map<size_t, LiveLine> lines_;
 };
 
 }  // namespace muster

@@ -1,3 +1,7 @@
+// How it works: a Stream reads one pipe and cuts its bytes into lines. On a terminal, lines that
+// several streams say at the same time become one (LineCollapser), and unfinished lines are drawn
+// below the finished ones (LiveLines); elsewhere lines go to the console as they come. A console
+// that is full pauses its streams, so that the pipes fill and the children wait for the reader.
 #include "muster/supervise/output.h"
 
 #include <fcntl.h>
@@ -26,11 +30,10 @@ constexpr size_t kMaxLineBytes = size_t{64} * 1024;
 constexpr std::chrono::milliseconds kShowPartialAfter{100};
 // No eye follows more.
 constexpr std::chrono::milliseconds kDrawLiveEvery{50};
-// What others may say before somebody's last lines are out of sight: some lines.
+// Others may say this much, some lines, before somebody's last lines are out of sight.
 constexpr size_t kLittle = 800;
 
-// Lines of the terminal that live ones may take: never the last, so that something else is seen as
-// well.
+// Live lines never take the terminal's last row, so that something else is seen as well.
 size_t rows_for_live_lines() {
   constexpr size_t kMost = 20;
   winsize size = {};
@@ -43,7 +46,8 @@ size_t rows_for_live_lines() {
 
 }  // namespace
 
-// One pipe.
+// One child's pipe, with all the places that its bytes go to: a file, the tail that is kept for a
+// report, and a console.
 class Output::Stream {
  public:
   Stream(Output& output, size_t id, StreamOptions options, Fd pipe)
@@ -55,9 +59,8 @@ class Output::Stream {
         collapses_(options_.collapse_as >= 0 && console_ != nullptr &&
                    ::isatty(options_.console_fd) != 0),
         lives_(collapses_ && draws_anew(get_env("TERM").value_or(""))) {
-    if (!options_.file.empty()) {
+    if (!options_.file.empty())
       file_ = create_log(options_.folder, options_.file);
-    }
     resume();
   }
   Stream(const Stream&) = delete;
@@ -76,25 +79,27 @@ class Output::Stream {
       close();
       return false;
     }
-    take(std::string_view(buffer, static_cast<size_t>(n)));
+    take(std::string_view(buffer, n));
     return true;
   }
 
+  // Reads whenever there is something, until the console is full.
   void resume() {
     if (watch_ != 0 || !pipe_.valid())
       return;
     watch_ = output_.loop_.watch_readable(pipe_.get(), [this] {
       read_some();
-      if (console_ != nullptr && console_->full())
-        output_.loop_.cancel(std::exchange(watch_, 0));
+      if (console_is_full())
+        output_.loop_.cancel(watch_);
     });
   }
 
+  // Shows what is left of a line; nothing is read any more.
   void close() {
     show_partial();
     if (!live_.empty())
       show_live("\n");
-    output_.loop_.cancel(std::exchange(watch_, 0));
+    output_.loop_.cancel(watch_);
     pipe_.reset();
     file_.reset();
   }
@@ -106,35 +111,41 @@ class Output::Stream {
 
   const std::string& tail() const { return tail_; }
   size_t shown_until() const { return shown_until_; }
-  bool reads_nothing_else() const { return options_.file.empty() && options_.tail_bytes == 0; }
   Console* console() const { return console_; }
+  bool console_is_full() const { return console_ != nullptr && console_->full(); }
 
  private:
   void take(std::string_view bytes) {
     copy_to_file(bytes);
-    if (options_.tail_bytes > 0) {
-      tail_ += bytes.substr(bytes.size() - std::min(bytes.size(), options_.tail_bytes));
-      if (tail_.size() > 2 * options_.tail_bytes)
-        tail_.erase(0, tail_.size() - options_.tail_bytes);
-    }
+    if (options_.tail_bytes > 0)
+      keep_tail(bytes);
     if (console_ == nullptr)
       return;
     shown_until_ = output_.bytes_shown_ += bytes.size();
-    if (options_.prefix.empty() && !options_.whole_lines) {
+    const bool passes_straight_through = options_.prefix.empty() && !options_.whole_lines;
+    if (passes_straight_through)
       console_->write(bytes);
-    } else {
+    else
       show_lines(bytes);
-    }
     // As if the child wrote to the closed pipe itself: it gets SIGPIPE (as in `program | head`).
-    if (console_->closed() && reads_nothing_else())
+    const bool only_shown = options_.file.empty() && options_.tail_bytes == 0;
+    if (console_->closed() && only_shown)
       close();
   }
 
+  // Up to twice of what is wanted is kept, so that the tail is seldom moved.
+  void keep_tail(std::string_view bytes) {
+    tail_ += bytes.substr(bytes.size() - std::min(bytes.size(), options_.tail_bytes));
+    if (tail_.size() > 2 * options_.tail_bytes)
+      tail_.erase(0, tail_.size() - options_.tail_bytes);
+  }
+
+  // A file that cannot be written ends there; the child goes on.
   void copy_to_file(std::string_view bytes) {
     while (file_.valid() && !bytes.empty()) {
       const ssize_t n = ::write(file_.get(), bytes.data(), bytes.size());
       if (n > 0) {
-        bytes.remove_prefix(static_cast<size_t>(n));
+        bytes.remove_prefix(n);
       } else if (errno != EINTR) {
         log(LogLevel::warn, cat("log '", options_.file, "' ends here: ", std::strerror(errno)));
         file_.reset();
@@ -149,65 +160,70 @@ class Output::Stream {
     partial_ += bytes;
     std::string shown;
     size_t from = 0;
-    for (;;) {
-      const size_t end = line_end(from);
-      if (end == std::string::npos)
-        break;
+    for (size_t end = 0; (end = line_end(from)) != std::string::npos; from = end)
       add_piece(shown, std::string_view(partial_).substr(from, end - from), true);
-      from = end;
-    }
     partial_.erase(0, from);
     if (partial_.size() > kMaxLineBytes) {
       add_piece(shown, partial_, false);
       partial_.clear();
     }
     console_->write(shown);
-    if (partial_.empty()) {
-      output_.loop_.cancel(std::exchange(partial_timer_, 0));
-    } else if (partial_timer_ == 0) {
+    if (partial_.empty())
+      output_.loop_.cancel(partial_timer_);
+    else if (partial_timer_ == 0)
       show_partial_later();
-    }
   }
 
-  // Nothing is quiet while more is in the pipe: it has paused, or its turn has not come.
+  // A stream is not quiet while more is in its pipe: it has paused, or its turn has not come.
   void show_partial_later() {
     partial_timer_ = output_.loop_.call_at(Clock::now() + kShowPartialAfter, [this] {
       partial_timer_ = 0;
-      pollfd more = {.fd = pipe_.get(), .events = POLLIN, .revents = 0};
-      const bool has_more =
-          pipe_.valid() && ::poll(&more, 1, 0) > 0 && (more.revents & POLLIN) != 0;
-      has_more ? show_partial_later() : show_partial();
+      if (has_more_to_read())
+        show_partial_later();
+      else
+        show_partial();
     });
   }
 
-  // One past the first line end at or after `from`; npos when there is none.
+  bool has_more_to_read() const {
+    pollfd more = {.fd = pipe_.get(), .events = POLLIN, .revents = 0};
+    return pipe_.valid() && ::poll(&more, 1, 0) > 0 && (more.revents & POLLIN) != 0;
+  }
+
+  // The place after the first line end at or after `from`; npos when there is none.
   size_t line_end(size_t from) const {
     const size_t newline = partial_.find('\n', from);
-    const size_t stop = newline == std::string::npos ? partial_.size() : newline;
-    const void* found = std::memchr(partial_.data() + from, '\r', stop - from);
-    if (found == nullptr)
+    const std::string_view line = std::string_view(partial_).substr(from, newline - from);
+    const size_t carriage_return = line.find('\r');
+    if (carriage_return == std::string::npos)
       return newline == std::string::npos ? newline : newline + 1;
-    const size_t after = static_cast<size_t>(static_cast<const char*>(found) - partial_.data()) + 1;
+    const size_t after = from + carriage_return + 1;
     if (after == partial_.size())
       return std::string::npos;
     return partial_[after] == '\n' ? after + 1 : after;
   }
 
+  // The console shows a line's beginning that this stream wrote.
+  bool has_begun_line() const { return console_->unfinished_line_of == this; }
+
+  // Shows a line or a piece of one: as a live line, held back for others that say the same, or at
+  // the end of `shown`, which the caller writes.
   void add_piece(std::string& shown, std::string_view text, bool ends_line) {
-    if (lives_ && console_->unfinished_line_of != this &&
-        live_.size() + text.size() <= kMaxLineBytes) {
+    const bool is_short = live_.size() + text.size() <= kMaxLineBytes;
+    if (lives_ && is_short && !has_begun_line()) {
       console_->write(std::exchange(shown, {}));
       return show_live(text);
     }
-    if (collapses_ && ends_line && text.ends_with('\n') && console_->unfinished_line_of != this) {
-      output_.collapsed_to_ = console_;
-      output_.collapser_.add(
-          options_.collapse_as, options_.prefix, std::string(text), Clock::now());
-      return output_.show_collapsed(false);
-    }
+    const bool is_whole = ends_line && text.ends_with('\n');
+    if (collapses_ && is_whole && !has_begun_line())
+      return collapse(std::string(text));
     if (collapses_)
       output_.show_collapsed(true);  // a progress bar, or a piece of a line: nothing is held back
-    const bool continues = console_->unfinished_line_of == this;
+    append_piece(shown, text, ends_line);
+  }
+
+  void append_piece(std::string& shown, std::string_view text, bool ends_line) {
+    const bool continues = has_begun_line();
     if (console_ == output_.collapsed_to_)
       shown += output_.erase_live();
     if (console_->unfinished_line_of != nullptr && !continues)
@@ -222,8 +238,14 @@ class Output::Stream {
     console_->unfinished_line_of = ends_line ? nullptr : this;
   }
 
-  // Keeps what the line shows: a carriage return begins it anew, a newline makes it one as all
-  // others are.
+  // Holds a finished line back for a moment, in which others may say the same.
+  void collapse(const std::string& line) {
+    output_.collapsed_to_ = console_;
+    output_.collapser_.add(options_.collapse_as, options_.prefix, line, Clock::now());
+    output_.show_collapsed(false);
+  }
+
+  // Keeps what the live line shows: a carriage return begins it anew, a newline finishes it.
   void show_live(std::string_view text) {
     const std::string_view body = text.substr(0, text.find_last_not_of("\r\n") + 1);
     if (std::exchange(begins_anew_, false) && !body.empty())
@@ -234,16 +256,12 @@ class Output::Stream {
       return output_.set_live(id_, options_, live_);
     }
     output_.set_live(id_, options_, "");
-    output_.collapsed_to_ = console_;
-    output_.collapser_.add(options_.collapse_as,
-                           options_.prefix,
-                           std::exchange(live_, {}).append(text.substr(body.size())),
-                           Clock::now());
-    output_.show_collapsed(false);
+    collapse(std::exchange(live_, {}).append(text.substr(body.size())));
   }
 
+  // Shows a line's beginning as it is.
   void show_partial() {
-    output_.loop_.cancel(std::exchange(partial_timer_, 0));
+    output_.loop_.cancel(partial_timer_);
     if (partial_.empty() || console_ == nullptr)
       return;
     std::string shown;
@@ -269,8 +287,7 @@ class Output::Stream {
   size_t shown_until_ = 0;
 };
 
-Output::Output(EventLoop& loop, ConsoleOptions options)
-    : loop_(loop), options_(options), consoles_(3) {}
+Output::Output(EventLoop& loop, ConsoleOptions options) : loop_(loop), options_(options) {}
 
 Output::~Output() {
   streams_.clear();  // what they still have goes through the rest
@@ -278,13 +295,15 @@ Output::~Output() {
   loop_.cancel(live_timer_);
 }
 
+// Standard output and error that lead to the same place share a console, so that their lines do not
+// mix.
 Console* Output::console(int fd) {
-  if (fd < 1 || fd > 2)
+  if (fd != STDOUT_FILENO && fd != STDERR_FILENO)
     return nullptr;
-  Console* const other = consoles_[static_cast<size_t>(3 - fd)].get();
+  Console* const other = consoles_[STDOUT_FILENO + STDERR_FILENO - fd].get();
   if (other != nullptr && other->same_as(fd))
     return other;
-  auto& mine = consoles_[static_cast<size_t>(fd)];
+  auto& mine = consoles_[fd];
   if (!mine) {
     mine = std::make_unique<Console>(loop_, fd, options_);
     mine->on_room = [this] {
@@ -295,19 +314,15 @@ Console* Output::console(int fd) {
 }
 
 Output::Opened Output::open(StreamOptions options) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    fail_errno("cannot make a pipe", errno);
-  Fd read_end(ends[0]);
-  Fd write_end(ends[1]);
+  Pipe pipe = open_pipe();
   // Only our end: the child's must block when full.
-  ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
+  ::fcntl(pipe.read_end.get(), F_SETFL, O_NONBLOCK);
   const auto free = std::find(streams_.begin(), streams_.end(), nullptr);
-  const auto id = static_cast<StreamId>(free - streams_.begin());
+  const StreamId id = free - streams_.begin();
   if (free == streams_.end())
     streams_.emplace_back();
-  streams_[id] = std::make_unique<Stream>(*this, id, std::move(options), std::move(read_end));
-  return {id, std::move(write_end)};
+  streams_[id] = std::make_unique<Stream>(*this, id, std::move(options), std::move(pipe.read_end));
+  return {id, std::move(pipe.write_end)};
 }
 
 void Output::forget(StreamId id) {
@@ -320,10 +335,12 @@ void Output::forget(StreamId id) {
   console->unfinished_line_of = nullptr;
 }
 
-// Bounded: a descendant that escaped may still write.
+// The number of reads is bounded, since a descendant that escaped may still write. A full console
+// is emptied in between only for who gives `hurry`.
 void Output::take_rest(Stream& stream, const std::function<bool()>& hurry) {
-  for (int i = 0; i < 64 && stream.read_some(); ++i) {
-    if (hurry && stream.console() != nullptr && stream.console()->full())
+  constexpr int kMostReads = 64;
+  for (int i = 0; i < kMostReads && stream.read_some(); ++i) {
+    if (hurry && stream.console_is_full())
       stream.console()->flush(hurry);
   }
   stream.close();
@@ -331,7 +348,8 @@ void Output::take_rest(Stream& stream, const std::function<bool()>& hurry) {
 
 void Output::resume_all() {
   for (const auto& stream : streams_) {
-    if (stream && stream->console() != nullptr && !stream->console()->full())
+    const bool is_shown = stream && stream->console() != nullptr;
+    if (is_shown && !stream->console_is_full())
       stream->resume();
   }
 }
@@ -344,7 +362,7 @@ void Output::show_collapsed(bool all) {
     collapsed_to_->unfinished_line_of = nullptr;
     redraw_live((in_a_line ? "\n" : "") + text);
   }
-  loop_.cancel(std::exchange(collapse_timer_, 0));
+  loop_.cancel(collapse_timer_);
   if (const auto due = collapser_.due()) {
     collapse_timer_ = loop_.call_at(*due, [this] {
       collapse_timer_ = 0;
@@ -353,7 +371,7 @@ void Output::show_collapsed(bool all) {
   }
 }
 
-// What a stream shows in its last line; empty: that has ended. Drawn soon.
+// The last line of a stream shows `text` from now on; empty: that line has ended. It is drawn soon.
 void Output::set_live(size_t id, const StreamOptions& options, const std::string& text) {
   if (!live_.set(id, options.collapse_as, options.prefix, text))
     return;
@@ -367,13 +385,14 @@ void Output::set_live(size_t id, const StreamOptions& options, const std::string
   });
 }
 
-// With the finished lines `above` above them.
+// Draws the live lines again, with the finished lines `above` above them.
 void Output::redraw_live(const std::string& above) {
   const std::string gone = erase_live();
   live_drawn_ = !live_.empty();
   collapsed_to_->write(cat(gone, above, live_.draw(rows_for_live_lines())));
 }
 
+// The caller writes what this returns before anything else.
 std::string Output::erase_live() {
   return std::exchange(live_drawn_, false) ? LiveLines::erase() : std::string();
 }

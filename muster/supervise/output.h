@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,8 +22,8 @@ namespace muster {
 struct StreamOptions {
   int console_fd = -1;   // 1 or 2: shown there; -1: not shown
   std::string prefix{};  // before each line on the console; empty: bytes pass straight through
-  int collapse_as =
-      -1;  // this stream's number among those that may say the same: LineCollapser, on terminals
+  // This stream's number among those that may say the same (LineCollapser, on terminals).
+  int collapse_as = -1;
   bool whole_lines = false;  // also without a prefix: lines of several streams are never mixed
   std::string file{};        // a copy of every byte; empty: none
   int folder = AT_FDCWD;     // where the file's last name is looked up (create_log)
@@ -77,8 +78,7 @@ class Output {
 
   EventLoop& loop_;
   ConsoleOptions options_;
-  std::vector<std::unique_ptr<Console>>
-      consoles_;  // by descriptor: [1], [2]; one may stand for both
+  std::array<std::unique_ptr<Console>, 3> consoles_;  // by descriptor: 1, 2; one may stand for both
   std::vector<std::unique_ptr<Stream>> streams_;
   LineCollapser collapser_;
   Console* collapsed_to_ = nullptr;  // and the live lines

@@ -1,3 +1,5 @@
+// How it works: the constructor keeps what it changes, and the destructor puts it back in the
+// opposite order. Children that are there before the first one is started are none of the guard's.
 #include "muster/supervise/parent_state.h"
 
 #include <sys/prctl.h>
@@ -9,13 +11,19 @@ namespace muster {
 namespace {
 
 // Every child costs several descriptors, and the usual soft limit is low for old programs' sake.
-// Returns what it was.
+// Returns the limit before.
 rlimit raise_open_files() {
   rlimit before = {};
   ::getrlimit(RLIMIT_NOFILE, &before);
   const rlimit most = {.rlim_cur = before.rlim_max, .rlim_max = before.rlim_max};
   ::setrlimit(RLIMIT_NOFILE, &most);
   return before;
+}
+
+struct sigaction action_of(void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  return action;
 }
 
 }  // namespace
@@ -32,12 +40,10 @@ std::vector<int> caught_signals(std::vector<int>& stops, const std::vector<int>&
 ParentState::ParentState() : old_open_files_(raise_open_files()) {
   // An ignored SIGCHLD, inherited through exec, would have the kernel reap children before we see
   // them.
-  struct sigaction standard = {};
-  standard.sa_handler = SIG_DFL;
+  const struct sigaction standard = action_of(SIG_DFL);
   ::sigaction(SIGCHLD, &standard, &old_child_action_);
   // A reader of our output that went away is an error of write, not our end.
-  struct sigaction ignored = {};
-  ignored.sa_handler = SIG_IGN;
+  const struct sigaction ignored = action_of(SIG_IGN);
   ::sigaction(SIGPIPE, &ignored, &old_pipe_action_);
   ::sigaction(SIGXFSZ, &ignored, &old_size_action_);  // nor is a limit of file sizes
   int subreaper = 0;

@@ -1,11 +1,16 @@
+// How it works: a member's death is seen through its pidfd, and it is reported (settle) only when
+// nothing is left of what it started. Leftovers become children of this process, the subreaper; who
+// has started one is read from its process group, from its environment, or else guessed from its
+// age and from the files that it has open. While a leftover may belong to a member that still runs,
+// it is let be.
 #include "muster/supervise/process_pool.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 
+#include "muster/base/contains.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/leftovers.h"
@@ -21,22 +26,30 @@ ProcessId process_id_of(pid_t pid) {
   return {.pid = pid, .started_ticks = process_start_ticks(pid)};
 }
 
-// What is this process's own too says nothing of a child.
+// The files of a child that tell it from others: this process's own outputs tell nothing.
 std::set<FileId> outputs_of(const ChildOptions& options) {
   std::set<FileId> outputs;
   std::vector<int> given = options.inherit_fds;
   given.insert(given.end(), {options.stdout_fd, options.stderr_fd});
   for (const int fd : given) {
-    const auto file = file_of(fd);
-    if (file && file != file_of(STDOUT_FILENO) && file != file_of(STDERR_FILENO))
+    if (const auto file = file_of(fd))
       outputs.insert(*file);
+  }
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+    if (const auto own = file_of(fd))
+      outputs.erase(*own);
   }
   return outputs;
 }
 
 bool have_one_in_common(const std::set<FileId>& some, const std::set<FileId>& others) {
-  return std::any_of(
-      some.begin(), some.end(), [&](const FileId& file) { return others.contains(file); });
+  return std::ranges::any_of(some, [&](const FileId& file) { return others.contains(file); });
+}
+
+// It asks by waitid, which keeps the zombie.
+bool is_zombie(pid_t pid) {
+  siginfo_t info = {};
+  return ::waitid(P_PID, pid, &info, WEXITED | WNOWAIT | WNOHANG) == 0 && info.si_pid == pid;
 }
 
 }  // namespace
@@ -74,9 +87,11 @@ pid_t ProcessPool::spawn(int id, const std::string& name, ChildOptions options) 
 
 void ProcessPool::end(int id, std::chrono::milliseconds grace) {
   const auto found = members_.find(id);
-  if (found == members_.end() || found->second->has_ended || found->second->killing)
+  if (found == members_.end())
     return;
   Member& member = *found->second;
+  if (member.has_ended || member.killing)
+    return;
   const auto kill_at = Clock::now() + grace;
   member.kill_at = member.kill_at ? std::min(*member.kill_at, kill_at) : kill_at;
   ending_.insert(id);
@@ -90,9 +105,9 @@ void ProcessPool::end(int id, std::chrono::milliseconds grace) {
 void ProcessPool::on_death(Member& member) {
   ChildExit& exit = member.end.exit;
   exit = exit_of(member.child, member.id, member.sent_signal);
-  loop_.cancel(std::exchange(member.watch, 0));
-  // Asked to end, what it left has the rest of its grace too: behind a wrapper that went at once,
-  // one of them is the program that was to end.
+  loop_.cancel(member.watch);
+  // If it was asked to end, what it left has the rest of its grace: behind a wrapper that went at
+  // once, one of them is the program that was to end.
   if (!member.kill_at || member.killing)
     member.kill_at = exit.at + options_.ask_leftovers;
   member.killing = false;
@@ -103,12 +118,10 @@ void ProcessPool::on_death(Member& member) {
 
 void ProcessPool::take_signals() {
   while (const auto signal = signals_->take()) {
-    const auto& stops = options_.stop_signals;
-    if (std::find(stops.begin(), stops.end(), *signal) != stops.end()) {
+    if (contains(options_.stop_signals, *signal))
       stops_.push_back(*signal);
-    } else {
+    else
       pass_on(*signal);
-    }
   }
 }
 
@@ -138,15 +151,15 @@ std::optional<int> ProcessPool::take_signal() {
   return signal;
 }
 
-// Those that were asked to end and had time enough.
+// Kills the members that were asked to end and had time enough.
 void ProcessPool::insist(Clock::time_point now) {
-  std::vector<int> given_up;
-  for (const int id : ending_) {
+  const std::set<int> ending = ending_;  // a copy: who is given up leaves the set
+  for (const int id : ending) {
     Member& member = *members_[id];
     if (now < *member.kill_at)
       continue;
     if (member.killing) {
-      given_up.push_back(id);
+      note_unkillable(member, now);
       continue;
     }
     member.killing = true;
@@ -155,16 +168,18 @@ void ProcessPool::insist(Clock::time_point now) {
     ::kill(-member.child.pid, SIGKILL);
     ::kill(member.child.pid, SIGKILL);
   }
-  for (const int id : given_up) {
-    Member& member = *members_[id];
-    loop_.cancel(std::exchange(member.watch, 0));
-    member.end.exit = {
-        .id = id, .pid = member.child.pid, .signal = SIGKILL, .sent_signal = SIGKILL, .at = now};
-    give_up(member, {member.child.pid});
-    member.has_ended = true;
-    ending_.erase(id);
-    ended_.push_back(id);
-  }
+}
+
+// A member that survives SIGKILL counts as ended, and its process as a survivor.
+void ProcessPool::note_unkillable(Member& member, Clock::time_point now) {
+  const pid_t pid = member.child.pid;
+  loop_.cancel(member.watch);
+  member.end.exit = {
+      .id = member.id, .pid = pid, .signal = SIGKILL, .sent_signal = SIGKILL, .at = now};
+  give_up(member, {pid});
+  member.has_ended = true;
+  ending_.erase(member.id);
+  ended_.push_back(member.id);
 }
 
 std::vector<PoolExit> ProcessPool::wait(std::optional<Clock::time_point> until) {
@@ -181,7 +196,8 @@ std::vector<PoolExit> ProcessPool::wait(std::optional<Clock::time_point> until) 
   return settle(now);
 }
 
-// Children that are neither members nor foreign: what members started and left behind.
+// The children that are neither members nor foreign: members have started them and left them
+// behind.
 std::set<pid_t> ProcessPool::left_behind() const {
   std::set<pid_t> left = children_.read();
   for (const pid_t pid : parent_->foreign())
@@ -193,7 +209,8 @@ std::set<pid_t> ProcessPool::left_behind() const {
   return without_ended(std::move(left));
 }
 
-// The member that has started it, as its group or its environment shows.
+// The member that has started the process, as its group or its environment shows; null when neither
+// does.
 const ProcessPool::Member* ProcessPool::member_shown_by(pid_t pid) const {
   const pid_t group = ::getpgid(pid);
   const auto entries =
@@ -201,15 +218,14 @@ const ProcessPool::Member* ProcessPool::member_shown_by(pid_t pid) const {
   for (const auto& [id, member] : members_) {
     if (member->child.pid == group)
       return member.get();
-    const std::string mark = cat(options_.child_variable, "=", member->name);
-    if (std::find(entries.begin(), entries.end(), mark) != entries.end())
+    if (contains(entries, cat(options_.child_variable, "=", member->name)))
       return member.get();
   }
   return nullptr;
 }
 
-// One that shows none, as daemons do that have emptied their environment, was started by a member
-// that is older; where what it has open is some of these members' alone, by one of these.
+// A process that shows no member, such as a daemon that has emptied its environment, was started by
+// a member that is older. If it has a file open that only some of these have, one of them did.
 std::set<const ProcessPool::Member*> ProcessPool::suspects_of(pid_t pid) const {
   if (const Member* const shown = member_shown_by(pid))
     return {shown};
@@ -236,6 +252,7 @@ ProcessPool::Suspects ProcessPool::suspects_of(const std::set<pid_t>& left) cons
   return suspects;
 }
 
+// Returns the members of which nothing is left, in order of their ends, and forgets them.
 std::vector<PoolExit> ProcessPool::settle(Clock::time_point now) {
   std::vector<PoolExit> exits;
   if (ended_.empty())
@@ -259,37 +276,42 @@ std::vector<PoolExit> ProcessPool::settle(Clock::time_point now) {
   return exits;
 }
 
-// Ends what the member left: asks with SIGTERM, then insists. Killing one process may bring its own
-// children to us, so this is done again until there are none. True when there are. What another
-// member may need that still runs is let be.
-bool ProcessPool::sweep(Member& member, const Suspects& left, Clock::time_point now) {
-  std::set<pid_t> its;
-  std::set<pid_t> unclear;
+ProcessPool::Leftovers ProcessPool::leftovers_of(const Member& member, const Suspects& left) {
+  Leftovers leftovers;
   for (const auto& [pid, suspects] : left) {
-    // One that is dying has no environment any more.
+    // A process that is dying has no environment any more, so one that was signalled stays its own.
     if (member.leftovers.has_signalled(pid))
-      its.insert(pid);
+      leftovers.own.insert(pid);
     if (!suspects.contains(&member))
       continue;
-    const bool all_ended = std::all_of(
-        suspects.begin(), suspects.end(), [](const Member* one) { return one->has_ended; });
-    const bool is_its = all_ended || process_status(pid).is_exiting;
-    (is_its ? its : unclear).insert(pid);
+    const bool all_ended =
+        std::ranges::all_of(suspects, [](const Member* one) { return one->has_ended; });
+    if (all_ended || process_status(pid).is_exiting)
+      leftovers.own.insert(pid);
+    else
+      leftovers.unclear.insert(pid);
   }
-  const bool insists = now >= *member.kill_at;
-  if (!its.empty() && now < *member.kill_at + options_.kill_wait) {
+  return leftovers;
+}
+
+// Ends what the member left: asks with SIGTERM, then insists. Killing one process may bring its own
+// children to us, so this is done again until there are none. True when it is done. A process that
+// another member may need that still runs is let be.
+bool ProcessPool::sweep(Member& member, const Suspects& left, Clock::time_point now) {
+  const auto [own, unclear] = leftovers_of(member, left);
+  if (!own.empty() && now < *member.kill_at + options_.kill_wait) {
+    const bool insists = now >= *member.kill_at;
     if (insists) {
-      member.leftovers.kill(its);
+      member.leftovers.kill(own);
       ::kill(-member.child.pid, SIGKILL);
     } else {
-      member.leftovers.ask(its);
+      member.leftovers.ask(own);
     }
     return false;
   }
   if (!unclear.empty() && now < member.end.exit.at + kShowsItself)
     return false;
-  if (!its.empty())
-    give_up(member, its);
+  give_up(member, own);
   for (const pid_t pid : unclear) {
     member.end.unclear.push_back(describe_process(pid));
     member.end.alive.push_back(process_id_of(pid));
@@ -297,6 +319,7 @@ bool ProcessPool::sweep(Member& member, const Suspects& left, Clock::time_point 
   return true;
 }
 
+// Survivors are told of once, and no member waits for them any more.
 void ProcessPool::give_up(Member& member, const std::set<pid_t>& pids) {
   for (const pid_t pid : pids) {
     member.end.survivors.push_back(describe_process(pid));
@@ -310,6 +333,7 @@ bool ProcessPool::is_alive(const ProcessId& process) {
          !without_ended({process.pid}).empty();
 }
 
+// The member's zombie goes last: from then on its number may be somebody else's.
 void ProcessPool::forget(int id) {
   const auto found = members_.find(id);
   const pid_t pid = found->second->child.pid;
@@ -318,29 +342,31 @@ void ProcessPool::forget(int id) {
   members_.erase(found);
 }
 
-// Without grace: whoever wanted to give some has done so.
+// Returns the members that are not dead yet.
+std::set<pid_t> ProcessPool::kill_members() {
+  std::set<pid_t> alive;
+  for (const auto& [id, member] : members_) {
+    const pid_t pid = member->child.pid;
+    loop_.cancel(member->watch);
+    ::kill(-pid, SIGKILL);
+    if (!is_zombie(pid))
+      alive.insert(pid);
+  }
+  return alive;
+}
+
+// There is no grace: whoever wanted to give some has done so.
 void ProcessPool::kill_everything() {
-  const auto give_up = Clock::now() + options_.kill_wait;
+  const auto give_up_at = Clock::now() + options_.kill_wait;
   for (;;) {
-    // What a member had started comes to us when that is dead, so leftovers are looked for
-    // afterwards.
-    std::set<pid_t> alive;
-    for (const auto& [id, member] : members_) {
-      const pid_t pid = member->child.pid;
-      loop_.cancel(std::exchange(member->watch, 0));
-      ::kill(-pid, SIGKILL);
-      siginfo_t info = {};
-      const int rc = ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT | WNOHANG);
-      if (rc != 0 || info.si_pid != pid)
-        alive.insert(pid);
-    }
-    std::set<pid_t> left = left_behind();
-    left.insert(alive.begin(), alive.end());
+    // A dead member's children come to us, so leftovers are looked for after the members.
+    std::set<pid_t> left = kill_members();
+    left.merge(left_behind());
     if (left.empty())
       break;
     for (const pid_t pid : left)
       ::kill(pid, SIGKILL);
-    if (Clock::now() >= give_up) {
+    if (Clock::now() >= give_up_at) {
       for (const pid_t pid : left)
         log(LogLevel::error, cat("could not end ", describe_process(pid)));
       break;

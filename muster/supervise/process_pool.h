@@ -30,8 +30,8 @@ namespace muster {
 struct ProcessPoolOptions {
   // Signals to this process that take_signal returns. SIGHUP is ignored if it was ignored at entry.
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-  std::vector<int> pass_signals = {
-      SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};  // only passed on to the children
+  // Signals that are only passed on to the children.
+  std::vector<int> pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};
   std::string mark = {};            // "NAME=value" in every child's environment, and in no other's
   std::string child_variable = {};  // the variable whose value is a child's name
   std::function<void(int signal)> on_pass = {};  // called before one of pass_signals is passed on
@@ -97,11 +97,13 @@ class ProcessPool {
     int id = 0;
     std::string name;
     Child child;
-    uint64_t began = 0;        // process_start_ticks
-    std::set<FileId> outputs;  // what it writes to, and was given open: the same in what it starts
+    uint64_t began = 0;  // process_start_ticks
+    // The files that it writes to and was given open; the processes that it starts have them too.
+    std::set<FileId> outputs;
     EventLoop::Handle watch = 0;
     int sent_signal = 0;
-    std::optional<Clock::time_point> kill_at = {};  // when it is asked to end; then when to give up
+    // The end of the grace period once it was asked to end; after SIGKILL, when to give it up.
+    std::optional<Clock::time_point> kill_at = {};
     bool killing = false;
     PoolExit end = {};
     bool has_ended = false;
@@ -112,16 +114,24 @@ class ProcessPool {
   void pass_on(int signal);
   void on_death(Member& member);
   void insist(Clock::time_point now);
+  void note_unkillable(Member& member, Clock::time_point now);
   std::vector<PoolExit> settle(Clock::time_point now);
   std::set<pid_t> left_behind() const;
-  // Of a process that was left behind: the members of which one has started it.
+  // For each process that was left behind: the members of which one has started it.
   using Suspects = std::map<pid_t, std::set<const Member*>>;
+  // The processes that were left behind, as one member sees them.
+  struct Leftovers {
+    std::set<pid_t> own;
+    std::set<pid_t> unclear;  // another member that still runs may have started them
+  };
   Suspects suspects_of(const std::set<pid_t>& left) const;
   std::set<const Member*> suspects_of(pid_t pid) const;
   const Member* member_shown_by(pid_t pid) const;
+  static Leftovers leftovers_of(const Member& member, const Suspects& left);
   bool sweep(Member& member, const Suspects& left, Clock::time_point now);
   void give_up(Member& member, const std::set<pid_t>& pids);
   void forget(int id);
+  std::set<pid_t> kill_members();
   void kill_everything();
 
   ProcessPoolOptions options_;

@@ -1,16 +1,21 @@
+// How it works: the set goes through phases, running, stopping, killing, and `deadline_` is the
+// time at which the present one is over. Failures that come within a moment are gathered first,
+// since the first to die need not be the cause; then they are made good, or the rest is stopped.
+// When no member runs, finish() sweeps up what the members have started, which comes to this
+// process as their subreaper. Zombies are kept until then, so that no number is used twice
+// meanwhile.
 #include "muster/supervise/process_set.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/descendants.h"
-#include "muster/supervise/leftovers.h"
 
 namespace muster {
 
@@ -25,10 +30,6 @@ constexpr milliseconds kReapEvery{2'000};
 constexpr milliseconds kTogether{5};
 constexpr milliseconds kAwaitAnEnd{2'000};  // that has begun, or must have
 constexpr milliseconds kLookForCauseEvery{20};
-
-bool contains(const std::vector<int>& list, int value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
 
 }  // namespace
 
@@ -75,21 +76,21 @@ void ProcessSet::spawn(int id, ChildOptions options) {
 }
 
 pid_t ProcessSet::pid_of(int id) const {
-  const auto found = std::find_if(
-      members_.rbegin(), members_.rend(), [&](const auto& member) { return member->id == id; });
-  return found == members_.rend() ? -1 : (*found)->child.pid;
+  for (auto member = members_.rbegin(); member != members_.rend(); ++member) {
+    if ((*member)->id == id)
+      return (*member)->child.pid;
+  }
+  return -1;
 }
 
 void ProcessSet::forget(pid_t pid) {
-  const auto member = std::find_if(members_.begin(), members_.end(), [&](const auto& candidate) {
+  const auto member = std::ranges::find_if(members_, [pid](const auto& candidate) {
     return candidate->child.pid == pid && candidate->exit;
   });
   if (member == members_.end())
     return;
-  const auto exit = std::find_if(result_.exits.begin(),
-                                 result_.exits.end(),
-                                 [&](const ChildExit& candidate) { return candidate.pid == pid; });
-  const auto at = static_cast<size_t>(exit - result_.exits.begin());
+  const auto exit = std::ranges::find(result_.exits, pid, &ChildExit::pid);
+  const std::ptrdiff_t at = exit - result_.exits.begin();
   result_.exits.erase(exit);
   if (at < made_good_)
     --made_good_;
@@ -117,22 +118,23 @@ void ProcessSet::on_death(Member& member) {
   if (!exit.failed() || phase_ != Phase::running || !rules_.stop_on_failure)
     return;
   if (first_failure_ == kNone)
-    first_failure_ = result_.exits.size() - 1;
+    first_failure_ = std::ssize(result_.exits) - 1;
   if (!deadline_)
     deadline_ = exit.at + kTogether;
 }
 
+// All that is known of why it failed.
 End ProcessSet::evidence(const ChildExit& exit) const {
   return {.exit_code = exit.exit_code,
           .signal = exit.signal,
           .account = rules_.account ? rules_.account(exit) : Account::none};
 }
 
-// Of the failures that came together with the first.
+// The cause is looked for among the failures that came together with the first.
 void ProcessSet::put_cause_first() {
   if (first_failure_ == kNone)
     return;
-  const auto first = result_.exits.begin() + static_cast<std::ptrdiff_t>(first_failure_);
+  const auto first = result_.exits.begin() + first_failure_;
   std::vector<End> ends;
   std::vector<std::ptrdiff_t> places;
   for (auto exit = first; exit != result_.exits.end(); ++exit) {
@@ -157,32 +159,35 @@ int ProcessSet::stop_requested() {
   return result_.stopped_by;
 }
 
-void ProcessSet::on_signal(int signal) {
-  if (contains(options_.stop_signals, signal)) {
-    if (result_.stopped_by != 0 && signal == SIGINT && !members_.empty()) {
-      kill_now();
-    } else if (result_.stopped_by == 0) {
-      result_.stopped_by = signal;
-      if (phase_ == Phase::running && !members_.empty())
-        stop_as_asked(signal);
-    } else {
-      signal_mains(signal, true);
-    }
-    return;
+// The first stop signal stops the set and later ones are passed on; a second Ctrl-C kills at once.
+void ProcessSet::on_stop_signal(int signal) {
+  if (result_.stopped_by == 0) {
+    result_.stopped_by = signal;
+    if (phase_ == Phase::running && !members_.empty())
+      stop_as_asked(signal);
+  } else if (signal == SIGINT && !members_.empty()) {
+    kill_now();
+  } else {
+    signal_mains(signal, true);
   }
+}
+
+void ProcessSet::on_signal(int signal) {
+  if (contains(options_.stop_signals, signal))
+    return on_stop_signal(signal);
   if (signal == SIGTSTP && !options_.goes_on_because.empty())
     return log(LogLevel::warn,
                cat("SIGTSTP (Ctrl-Z) has no effect here: ", options_.goes_on_because));
-  if (signal == SIGTSTP || signal == SIGCONT) {
-    // The terminal's job control reaches only us: the children have process groups of their own.
-    signal_groups(signal);
-    if (signal == SIGTSTP)
-      ::raise(SIGSTOP);
-    return;
-  }
-  signal_mains(signal, false);
+  const bool is_job_control = signal == SIGTSTP || signal == SIGCONT;
+  if (!is_job_control)
+    return signal_mains(signal, false);
+  // The terminal's job control reaches only us: the children have process groups of their own.
+  signal_groups(signal);
+  if (signal == SIGTSTP)
+    ::raise(SIGSTOP);
 }
 
+// Members that are spared get a signal that is to end them later, when tell_spared() is called.
 void ProcessSet::signal_mains(int signal, bool to_end) {
   for (const auto& member : members_) {
     if (member->exit)
@@ -196,13 +201,15 @@ void ProcessSet::signal_mains(int signal, bool to_end) {
   }
 }
 
+// A member whose end had begun before it was first told to end has ended by itself, so that is
+// looked up first.
 void ProcessSet::tell(Member& member, int signal, bool to_end) {
-  if (to_end && member.told.empty())
-    member.was_exiting = process_status(member.child.pid).is_exiting;
-  if (to_end)
+  if (to_end) {
+    if (member.told.empty())
+      member.was_exiting = process_status(member.child.pid).is_exiting;
     member.told.insert(signal);
-  if (to_end)
     member.sent_signal = signal;
+  }
   // As a terminal does: a shell that gets Ctrl-C waits for what it runs to end of that too.
   const bool to_group = to_end && (signal == SIGINT || signal == SIGQUIT);
   ::kill(to_group ? -member.child.pid : member.child.pid, signal);
@@ -213,14 +220,14 @@ void ProcessSet::signal_groups(int signal) const {
     ::kill(-member->child.pid, signal);
 }
 
-// What failed a moment ago may be made good yet, and what is spawned then spared.
+// A failure of a moment ago may be made good yet, and members that are spawned for it are spared.
 bool ProcessSet::stop_as_asked(int signal) {
   const bool has_failed = first_failure_ != kNone && !make_good();
   const std::set<int> spared = rules_.before_stop ? rules_.before_stop() : std::set<int>();
   const auto is_told = [&](const auto& member) {
     return !member->exit && !spared.contains(member->id);
   };
-  if (std::any_of(members_.begin(), members_.end(), is_told)) {
+  if (std::ranges::any_of(members_, is_told)) {
     for (const auto& member : members_)
       member->is_spared = !member->exit && spared.contains(member->id);
   }
@@ -230,13 +237,14 @@ bool ProcessSet::stop_as_asked(int signal) {
 
 void ProcessSet::tell_spared() {
   for (const auto& member : members_) {
-    if (std::exchange(member->is_spared, false) && !member->exit && member->spared_of != 0)
+    const bool was_spared = std::exchange(member->is_spared, false);
+    if (was_spared && !member->exit && member->spared_of != 0)
       tell(*member, member->spared_of, true);
   }
 }
 
-// The main processes first: theirs is the chance to write a checkpoint. What they started follows
-// when they are gone (sweep).
+// The main processes are stopped first: theirs is the chance to write a checkpoint. The processes
+// that they started follow when they are gone (sweep).
 void ProcessSet::stop(int signal) {
   put_cause_first();
   phase_ = Phase::stopping;
@@ -274,7 +282,7 @@ void ProcessSet::kill_now() {
 bool ProcessSet::awaits_an_end() const {
   if (Clock::now() >= result_.exits.at(first_failure_).at + kAwaitAnEnd)
     return false;
-  return std::any_of(members_.begin(), members_.end(), [](const auto& member) {
+  return std::ranges::any_of(members_, [](const auto& member) {
     return !member->exit && process_status(member->child.pid).is_exiting;
   });
 }
@@ -284,12 +292,11 @@ bool ProcessSet::awaits_an_end() const {
 bool ProcessSet::awaits_a_cause() const {
   if (Clock::now() >= result_.exits.at(first_failure_).at + kAwaitAnEnd)
     return false;
-  return std::all_of(result_.exits.begin() + static_cast<std::ptrdiff_t>(made_good_),
-                     result_.exits.end(),
-                     [this](const ChildExit& exit) {
-                       const Account account = evidence(exit).account;
-                       return account == Account::lost_peer || account == Account::connection;
-                     });
+  const auto is_consequence = [this](const ChildExit& exit) {
+    const Account account = evidence(exit).account;
+    return account == Account::lost_peer || account == Account::connection;
+  };
+  return std::all_of(result_.exits.begin() + made_good_, result_.exits.end(), is_consequence);
 }
 
 // Whether the failures that came together stop nothing, as others have taken their place.
@@ -298,46 +305,49 @@ bool ProcessSet::make_good() {
     return false;
   put_cause_first();
   std::vector<ChildExit> failed;
-  for (size_t i = first_failure_; i < result_.exits.size(); ++i)
-    if (result_.exits[i].failed())
-      failed.push_back(result_.exits[i]);
+  std::copy_if(result_.exits.begin() + first_failure_,
+               result_.exits.end(),
+               std::back_inserter(failed),
+               [](const ChildExit& exit) { return exit.failed(); });
   if (!rules_.is_made_good(failed))
     return false;
   first_failure_ = kNone;
   for (const ChildExit& exit : failed)
     ::kill(-exit.pid, SIGKILL);
-  made_good_ = result_.exits.size();
+  made_good_ = std::ssize(result_.exits);
   deadline_.reset();
   return true;
 }
 
-// True when waiting on is useless.
+// The deadline of the present phase has come. True when waiting on is useless.
 bool ProcessSet::on_timeout() {
   if (phase_ == Phase::killing)
     return true;
-  if (phase_ == Phase::running && first_failure_ != kNone && awaits_an_end()) {
-    deadline_ = Clock::now() + kTogether;
-  } else if (phase_ == Phase::running && first_failure_ != kNone && awaits_a_cause()) {
-    deadline_ = Clock::now() + kLookForCauseEvery;
-  } else if (phase_ == Phase::running) {
-    if (!make_good())
-      stop(SIGTERM);
-  } else {
+  const bool has_failed = first_failure_ != kNone;
+  if (phase_ == Phase::stopping) {
     kill_now();
+  } else if (has_failed && awaits_an_end()) {
+    deadline_ = Clock::now() + kTogether;
+  } else if (has_failed && awaits_a_cause()) {
+    deadline_ = Clock::now() + kLookForCauseEvery;
+  } else if (!make_good()) {
+    stop(SIGTERM);
   }
   return false;
 }
 
-size_t ProcessSet::num_running() const {
-  return static_cast<size_t>(std::count_if(
-      members_.begin(), members_.end(), [](const auto& member) { return !member->exit; }));
+bool ProcessSet::is_anyone_running() const {
+  return std::ranges::any_of(members_, [](const auto& member) { return !member->exit; });
 }
 
+// With nobody running, the set goes on for those who will be spawned, and for failures that may be
+// made good yet.
 bool ProcessSet::goes_on() const {
-  if (num_running() > 0)
+  if (is_anyone_running())
     return true;
-  return phase_ == Phase::running && rules_.awaits_others &&
-         (first_failure_ != kNone || rules_.awaits_others());
+  if (phase_ != Phase::running || !rules_.awaits_others)
+    return false;
+  return first_failure_ != kNone || rules_.awaits_others();
 }
 
 WaitResult ProcessSet::wait_all(const WaitRules& rules) {
@@ -377,7 +387,7 @@ WaitResult ProcessSet::finish() {
   if (sentinel_)
     sentinel_->forget_groups();
   for (const auto& member : members_) {
-    loop_.cancel(member->exit ? 0 : member->watch);
+    loop_.cancel(member->watch);
     ::waitpid(member->child.pid, nullptr, member->exit ? 0 : WNOHANG);
   }
   members_.clear();
@@ -388,7 +398,8 @@ WaitResult ProcessSet::finish() {
   return std::exchange(result_, {});
 }
 
-// Children that are neither members nor were there before: what members started and left behind.
+// The children that are neither members nor were there before: members have started them and left
+// them behind.
 std::set<pid_t> ProcessSet::left_behind() const {
   std::set<pid_t> pids = own_children();
   for (const pid_t pid : parent_->foreign())
@@ -401,15 +412,27 @@ std::set<pid_t> ProcessSet::left_behind() const {
 // Whether the process is in the group of a member, which signal_groups reaches.
 bool ProcessSet::is_in_a_group(pid_t pid) const {
   const pid_t group = ::getpgid(pid);
-  return std::any_of(members_.begin(), members_.end(), [&](const auto& member) {
-    return member->child.pid == group;
-  });
+  return std::ranges::any_of(members_,
+                             [group](const auto& member) { return member->child.pid == group; });
 }
 
-// Ends what the members left: asks with SIGTERM, then insists. When the set was stopped they have
-// until the stop's own deadline: behind a wrapper that went at once, one of them is the program
-// that was to be stopped. Killing one process may bring its own children to us, so it looks again
-// until there are none.
+// A process in a member's group is asked by a signal to the group, only once.
+void ProcessSet::ask(LeftoverSweep& leftovers,
+                     const std::set<pid_t>& left,
+                     bool groups_too) const {
+  if (groups_too)
+    signal_groups(SIGTERM);
+  for (const pid_t pid : left) {
+    if (is_in_a_group(pid))
+      leftovers.note_asked(pid);
+  }
+  leftovers.ask(left);
+}
+
+// Ends what the members left: asks with SIGTERM, then insists. When the set was stopped, the
+// leftovers have until the stop's own deadline: behind a wrapper that went at once, one of them is
+// the program that was to be stopped. Killing one process may bring its own children to us, so it
+// looks again until there are none. A pause grows with the time that has passed.
 void ProcessSet::sweep() {
   const auto start = Clock::now();
   auto ask_until = phase_ == Phase::stopping ? deadline_.value_or(start)
@@ -418,12 +441,14 @@ void ProcessSet::sweep() {
   LeftoverSweep leftovers;
   for (;;) {
     const std::set<pid_t> left = without_ended(left_behind());
-    if (left.empty() && num_running() == 0)
+    const bool has_running = is_anyone_running();
+    if (left.empty() && !has_running)
       break;
     const auto now = Clock::now();
     if (phase_ == Phase::killing)
       ask_until = std::min(ask_until, now);  // also by a second Ctrl-C meanwhile
-    if (now >= ask_until + (num_running() > 0 ? kLookAtLeftovers : rules_.kill_wait)) {
+    const auto give_up_after = has_running ? kLookAtLeftovers : rules_.kill_wait;
+    if (now >= ask_until + give_up_after) {
       result_.survivors = describe_all(left);
       break;
     }
@@ -431,20 +456,16 @@ void ProcessSet::sweep() {
       leftovers.kill(left);
       signal_groups(SIGKILL);
     } else {
-      if (!std::exchange(groups_asked, true))
-        signal_groups(SIGTERM);
-      for (const pid_t pid : left) {
-        if (is_in_a_group(pid))
-          leftovers.note_asked(pid);
-      }
-      leftovers.ask(left);
+      ask(leftovers, left, !std::exchange(groups_asked, true));
     }
-    loop_.run_once(now + std::clamp<Clock::duration>(
-                             (now - start) / 20, kLookAtLeftovers, kLookAtLeftoversLate));
+    const Clock::duration pause = (now - start) / 20;
+    loop_.run_once(now +
+                   std::clamp<Clock::duration>(pause, kLookAtLeftovers, kLookAtLeftoversLate));
   }
   result_.killed = leftovers.killed();
 }
 
+// Members that still run count too.
 std::vector<std::string> ProcessSet::describe_all(const std::set<pid_t>& leftovers) const {
   std::vector<std::string> survivors;
   for (const auto& member : members_) {

@@ -20,6 +20,7 @@
 #include "muster/supervise/child.h"
 #include "muster/supervise/child_exit.h"
 #include "muster/supervise/event_loop.h"
+#include "muster/supervise/leftovers.h"
 #include "muster/supervise/parent_state.h"
 #include "muster/supervise/sentinel.h"
 #include "muster/supervise/signal_pipe.h"
@@ -62,10 +63,10 @@ struct WaitRules {
 };
 
 struct WaitResult {
-  std::vector<ChildExit>
-      exits;               // in order of death, but the cause before what came together with it
-  int stopped_by = 0;      // the stop signal received, if any
-  bool timed_out = false;  // WaitRules::until was reached
+  // In order of death, but the cause before the failures that came together with it.
+  std::vector<ChildExit> exits;
+  int stopped_by = 0;                  // the stop signal received, if any
+  bool timed_out = false;              // WaitRules::until was reached
   std::vector<std::string> killed;     // descriptions of leftover descendants that needed SIGKILL
   std::vector<std::string> survivors;  // descriptions of processes that survived even SIGKILL
 };
@@ -133,6 +134,7 @@ class ProcessSet {
 
   void take_signals();
   void on_signal(int signal);
+  void on_stop_signal(int signal);
   void on_death(Member& member);
   bool stop_as_asked(int signal);  // false: a failure is the reason
   void stop(int signal);
@@ -147,10 +149,11 @@ class ProcessSet {
   bool on_timeout();
   bool awaits_an_end() const;
   bool awaits_a_cause() const;
-  size_t num_running() const;
+  bool is_anyone_running() const;
   bool goes_on() const;
   WaitResult finish();
   void sweep();
+  void ask(LeftoverSweep& leftovers, const std::set<pid_t>& left, bool groups_too) const;
   bool is_in_a_group(pid_t pid) const;
   std::set<pid_t> left_behind() const;
   std::vector<std::string> describe_all(const std::set<pid_t>& leftovers) const;
@@ -167,9 +170,9 @@ class ProcessSet {
   WaitResult result_;
   Phase phase_ = Phase::running;
   std::optional<Clock::time_point> deadline_;
-  static constexpr size_t kNone = static_cast<size_t>(-1);
-  size_t first_failure_ = kNone;  // in result_.exits; those that came with it follow
-  size_t made_good_ = 0;          // in result_.exits: ends before this were handled
+  static constexpr std::ptrdiff_t kNone = -1;
+  std::ptrdiff_t first_failure_ = kNone;  // in result_.exits; those that came with it follow
+  std::ptrdiff_t made_good_ = 0;          // in result_.exits: ends before this were handled
 };
 
 }  // namespace muster

@@ -1,3 +1,7 @@
+// How it works: the sentinel is a fork of the launcher that reads one end of a pipe. A byte tells
+// it to go; the end of file tells it that the launcher is dead, and then it kills the process
+// groups in the memory that both share, and looks through /proc for processes with the job's marks.
+// The launcher may have threads, so nothing in the child allocates or takes a lock.
 #include "muster/supervise/sentinel.h"
 
 #include <fcntl.h>
@@ -13,6 +17,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
@@ -29,15 +34,15 @@ struct Sentinel::Groups {
 
 namespace {
 
-// From here to stand_guard: what runs in the child. No allocation, no locks, nothing of the C++
-// runtime; the marks were made by the parent before.
+// All functions from here to stand_guard run in the child: no allocation, no locks, nothing of the
+// C++ runtime. The parent has made the marks before.
 
 constexpr int kMostPasses = 200;
 constexpr timespec kBetweenPasses = {.tv_sec = 0, .tv_nsec = 5'000'000};
 constexpr size_t kMostMarks = 4;
 constexpr char kName[] = "muster-sentinel";
 
-// Looks for whole entries in an environment that comes in pieces.
+// Looks for whole entries in an environment that comes byte by byte.
 class MarkFinder {
  public:
   explicit MarkFinder(const std::vector<std::string>& marks)
@@ -52,17 +57,17 @@ class MarkFinder {
       } else if (matched_[i] < mark.size() && mark[matched_[i]] == c) {
         ++matched_[i];
       } else {
-        matched_[i] = kOther;
+        matched_[i] = kOtherEntry;
       }
     }
   }
   bool found_all() const { return std::find(found_, found_ + count_, false) == found_ + count_; }
 
  private:
-  static constexpr size_t kOther = static_cast<size_t>(-1);
+  static constexpr size_t kOtherEntry = SIZE_MAX;
   const std::vector<std::string>& marks_;
   size_t count_;
-  size_t matched_[kMostMarks] = {};
+  size_t matched_[kMostMarks] = {};  // how much of each mark the entry has shown
   bool found_[kMostMarks] = {};
 };
 
@@ -77,6 +82,7 @@ int open_of(int proc, const char* pid, const char* name) {
   return ::openat(proc, path, O_RDONLY | O_CLOEXEC);
 }
 
+// Whether all marks are in the process's environment. One that may not be read has none.
 bool has_marks(int proc, const char* pid, const std::vector<std::string>& marks) {
   const int file = open_of(proc, pid, "environ");
   if (file < 0)
@@ -91,7 +97,7 @@ bool has_marks(int proc, const char* pid, const std::vector<std::string>& marks)
   return finder.found_all();
 }
 
-// A launcher that was a rank of ours has a sentinel of its own, which has its own work to do.
+// A launcher that was a rank of this job has a sentinel of its own, which has its own work to do.
 bool is_sentinel(int proc, const char* pid) {
   const int file = open_of(proc, pid, "comm");
   char name[sizeof(kName)] = {};
@@ -101,7 +107,7 @@ bool is_sentinel(int proc, const char* pid) {
   return n > 0 && std::equal(kName, kName + sizeof(kName) - 1, name);
 }
 
-// What getdents64 writes; readdir allocates.
+// getdents64 writes entries of this form. readdir would allocate.
 struct Entry {
   uint64_t inode;
   int64_t next;
@@ -110,6 +116,7 @@ struct Entry {
   char name[1];
 };
 
+// 0 for a name of /proc that is no number.
 pid_t pid_of(const char* name) {
   pid_t pid = 0;
   for (; *name != '\0'; ++name) {
@@ -120,7 +127,12 @@ pid_t pid_of(const char* name) {
   return pid;
 }
 
-// The number of processes with the marks, all of which were sent SIGKILL.
+// Whether the process is one of the job's, to be killed.
+bool is_of_job(int proc, const char* pid, const std::vector<std::string>& marks) {
+  return has_marks(proc, pid, marks) && !is_sentinel(proc, pid);
+}
+
+// Sends SIGKILL to all processes with the marks, and returns their number.
 int kill_marked(int proc, const std::vector<std::string>& marks) {
   int killed = 0;
   alignas(Entry) char entries[4096];
@@ -130,9 +142,7 @@ int kill_marked(int proc, const std::vector<std::string>& marks) {
       const auto* entry = reinterpret_cast<const Entry*>(entries + at);
       at += entry->size;
       const pid_t pid = pid_of(entry->name);
-      if (pid <= 0 || pid == ::getpid() || !has_marks(proc, entry->name, marks))
-        continue;
-      if (is_sentinel(proc, entry->name))
+      if (pid <= 0 || pid == ::getpid() || !is_of_job(proc, entry->name, marks))
         continue;
       if (::kill(pid, SIGKILL) == 0)
         ++killed;
@@ -148,8 +158,18 @@ void close_all_but_standard_input() {
     ::close(fd);  // a kernel before 5.9
 }
 
-// Until the word to end (a byte), or the launcher's death (end of file): then SIGKILL to all that
-// is left. It looks again until nothing is found, as processes may be born meanwhile.
+// Blocking: until a byte comes (false) or the end of file (true).
+bool launcher_has_died(int pipe) {
+  char word = 0;
+  ssize_t n = 0;
+  do {
+    n = ::read(pipe, &word, 1);
+  } while (n < 0 && errno == EINTR);
+  return n == 0;
+}
+
+// Waits for the launcher's death, and then sends SIGKILL to all that is left. It looks again until
+// nothing is found, as processes may be born meanwhile.
 void stand_guard(int pipe,
                  const pid_t* groups,
                  const std::atomic<size_t>& num_groups,
@@ -161,16 +181,13 @@ void stand_guard(int pipe,
   if (::dup2(pipe, STDIN_FILENO) != STDIN_FILENO)
     return;
   close_all_but_standard_input();
-  char word = 0;
-  ssize_t n = 0;
-  do {
-    n = ::read(STDIN_FILENO, &word, 1);
-  } while (n < 0 && errno == EINTR);
-  if (n != 0)
+  if (!launcher_has_died(STDIN_FILENO))
     return;
   for (size_t i = 0; i < num_groups; ++i)
     ::kill(-groups[i], SIGKILL);
-  const int proc = marks.empty() ? -1 : ::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (marks.empty())
+    return;
+  const int proc = ::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   for (int pass = 0; proc >= 0 && pass < kMostPasses; ++pass) {
     if (kill_marked(proc, marks) == 0 && pass > 0)
       return;
@@ -181,11 +198,8 @@ void stand_guard(int pipe,
 }  // namespace
 
 Sentinel::Sentinel(const std::vector<std::string>& marks) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    fail_errno("cannot make a pipe", errno);
-  const Fd read_end(ends[0]);
-  pipe_ = Fd(ends[1]);
+  Pipe pipe = open_pipe();
+  pipe_ = std::move(pipe.write_end);
   void* const shared =
       ::mmap(nullptr, sizeof(Groups), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED)
@@ -197,7 +211,7 @@ Sentinel::Sentinel(const std::vector<std::string>& marks) {
     const BlockedSignals blocked;
     pid_ = ::_Fork();
     if (pid_ == 0) {
-      stand_guard(read_end.get(), groups_->ids, groups_->count, marks);
+      stand_guard(pipe.read_end.get(), groups_->ids, groups_->count, marks);
       ::_exit(0);
     }
   }
@@ -223,8 +237,8 @@ void Sentinel::guard(pid_t group) {
   groups_->count = count + 1;
 }
 
-// The last group takes its place, and is there twice for a moment: killed in between, that does no
-// harm.
+// The last group takes the place of the released one, and is there twice for a moment. If this
+// process is killed in between, that does no harm.
 void Sentinel::release(pid_t group) {
   const size_t count = groups_->count;
   pid_t* const end = groups_->ids + count;

@@ -1,3 +1,6 @@
+// How it works: the handler writes the signal's number into a pipe, and does nothing else. It finds
+// the pipe in a global variable, so that there is one SignalPipe at a time; whoever ends it waits
+// for handlers that still run in other threads before it closes the pipe.
 #include "muster/supervise/signal_pipe.h"
 
 #include <fcntl.h>
@@ -7,13 +10,11 @@
 #include <atomic>
 #include <cerrno>
 
-#include "muster/base/error.h"
-
 namespace muster {
 
 namespace {
 
-// All that a handler can reach.
+// A handler can reach nothing but these.
 std::atomic<int> handlers_pipe{-1};
 std::atomic<int> handlers_running{0};
 static_assert(std::atomic<int>::is_always_lock_free);
@@ -21,8 +22,8 @@ static_assert(std::atomic<int>::is_always_lock_free);
 void on_signal(int signal) {
   const int saved_errno = errno;
   ++handlers_running;
-  const auto number = static_cast<unsigned char>(signal);
-  // Full: thousands of signals wait to be read, and one more says nothing new.
+  const unsigned char number = signal;
+  // A full pipe takes nothing: thousands of signals wait to be read, and one more says nothing new.
   if (const int fd = handlers_pipe; fd >= 0)
     (void)!::write(fd, &number, 1);
   --handlers_running;
@@ -31,13 +32,8 @@ void on_signal(int signal) {
 
 }  // namespace
 
-SignalPipe::SignalPipe(const std::vector<int>& signals) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
-    fail_errno("cannot make a pipe", errno);
-  read_end_ = Fd(ends[0]);
-  write_end_ = Fd(ends[1]);
-  handlers_pipe = write_end_.get();
+SignalPipe::SignalPipe(const std::vector<int>& signals) : pipe_(open_pipe(O_NONBLOCK)) {
+  handlers_pipe = pipe_.write_end.get();
   struct sigaction ours = {};
   ours.sa_handler = on_signal;
   ours.sa_flags = SA_RESTART;
@@ -67,7 +63,7 @@ SignalPipe::~SignalPipe() {
 std::optional<int> SignalPipe::take() {
   unsigned char number = 0;
   for (;;) {
-    const ssize_t n = ::read(read_end_.get(), &number, 1);
+    const ssize_t n = ::read(fd(), &number, 1);
     if (n == 1)
       return number;
     if (n >= 0 || errno != EINTR)

@@ -22,7 +22,7 @@ class SignalPipe {
   ~SignalPipe();  // what was done about them before is done again
 
   // Readable when a signal has come.
-  int fd() const { return read_end_.get(); }
+  int fd() const { return pipe_.read_end.get(); }
 
   // The next signal that has come; nothing when there is none.
   std::optional<int> take();
@@ -33,8 +33,7 @@ class SignalPipe {
     struct sigaction action;
   };
 
-  Fd read_end_;
-  Fd write_end_;
+  Pipe pipe_;
   std::vector<Before> before_;
   sigset_t old_mask_;
 };
