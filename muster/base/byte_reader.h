@@ -38,10 +38,10 @@ class ByteReader {
     if (digits == std::string_view::npos || !number || *number < 0)
       fail("a number", cat("'", printable(std::string(rest_.substr(0, 20))), "'"));
     rest_.remove_prefix(digits + 1);
-    return static_cast<size_t>(*number);
+    return *number;
   }
 
-  // As it was in the memory of who has written it.
+  // The value as it was in the memory of who has written it.
   template <class Value>
   Value take_value() {
     static_assert(std::is_trivially_copyable_v<Value>);

@@ -1,3 +1,5 @@
+// How it works: a byte is written as the character of the same number, U+0000 to U+00FF, which has
+// one byte in UTF-8 or two.
 #include "muster/base/byte_text.h"
 
 #include "muster/base/error.h"
@@ -29,7 +31,8 @@ std::string bytes_of_text(const std::string& text, const std::string& what) {
       bytes += text[i];
       continue;
     }
-    if ((byte & 0xfcU) != 0xc0U || i + 1 == text.size())
+    const bool begins_pair = (byte & 0xfcU) == 0xc0U && i + 1 < text.size();
+    if (!begins_pair)
       throw Error(ErrorCode::invalid_argument,
                   cat(what, ": expected bytes as characters, got others"));
     const auto low = static_cast<unsigned char>(text[++i]);

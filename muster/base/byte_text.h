@@ -9,7 +9,7 @@ namespace muster {
 
 std::string text_of_bytes(std::string_view bytes);
 
-// Throws: invalid_argument for a text that is of no bytes, naming `what`.
+// Throws: invalid_argument, naming `what`, for a text that text_of_bytes has not written.
 std::string bytes_of_text(const std::string& text, const std::string& what);
 
 }  // namespace muster

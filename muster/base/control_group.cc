@@ -1,9 +1,11 @@
+// How it works: /proc/self/cgroup names this process's group in each hierarchy, and the hierarchies
+// are mounted below /sys/fs/cgroup. Limits of the groups around it bind too, so they are read on
+// the way up to the mount. A file that is not there says nothing.
 #include "muster/base/control_group.h"
 
-#include <algorithm>
 #include <filesystem>
 
-#include "muster/base/error.h"
+#include "muster/base/contains.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 
@@ -11,41 +13,59 @@ namespace muster {
 
 namespace {
 
+// The file's text; empty when it cannot be read.
 std::string text_of_file(const std::string& path) {
-  try {
-    return read_file(path);
-  } catch (const Error&) {
-    return "";
-  }
+  return try_read_file(path).value_or("");
 }
 
-ControlGroup seen_group(const std::string& mount, const std::string& path, bool v2) {
+bool is_folder(const std::string& path) {
   std::error_code error;
-  const bool seen = std::filesystem::is_directory(cat(mount, path), error);
-  ControlGroup group{.mount = mount, .folder = seen ? cat(mount, path) : mount, .v2 = v2};
+  return std::filesystem::is_directory(path, error);
+}
+
+// In a container the path may be the outside's; then the mount itself is the group.
+ControlGroup seen_group(const std::string& mount, const std::string& path, bool v2) {
+  const std::string folder = cat(mount, path);
+  ControlGroup group{.mount = mount, .folder = is_folder(folder) ? folder : mount, .v2 = v2};
   while (group.folder.size() > mount.size() && group.folder.back() == '/')
     group.folder.pop_back();
   return group;
 }
 
-// "200000 100000" and "max 100000" are version 2's.
-std::optional<double> quota_in(const std::string& folder, bool v2) {
-  std::optional<int64_t> quota;
-  std::optional<int64_t> period;
-  if (v2) {
-    const std::string text = text_of_file(folder + "/cpu.max");
-    const auto words = split(trim(text), ' ');
-    if (words.size() != 2)
-      return std::nullopt;
-    quota = parse_int(words[0]);
-    period = parse_int(words[1]);
-  } else {
-    quota = number_in_file(folder + "/cpu.cfs_quota_us");
-    period = number_in_file(folder + "/cpu.cfs_period_us");
-  }
-  if (!quota || !period || *quota <= 0 || *period <= 0)
-    return std::nullopt;  // "max", -1, or no such files
+// `quota` is the time that the group may use in each `period`. Both are above 0; "max" and -1 are
+// no quota.
+std::optional<double> quota_of(std::optional<int64_t> quota, std::optional<int64_t> period) {
+  if (quota.value_or(0) <= 0 || period.value_or(0) <= 0)
+    return std::nullopt;
   return static_cast<double>(*quota) / static_cast<double>(*period);
+}
+
+// The file of version 2 is "200000 100000" or "max 100000".
+std::optional<double> quota_in(const std::string& folder, bool v2) {
+  if (!v2)
+    return quota_of(number_in_file(folder + "/cpu.cfs_quota_us"),
+                    number_in_file(folder + "/cpu.cfs_period_us"));
+  const std::string text = text_of_file(folder + "/cpu.max");
+  const auto words = split(trim(text), ' ');
+  return words.size() == 2 ? quota_of(parse_int(words[0]), parse_int(words[1])) : std::nullopt;
+}
+
+// A line of /proc/self/cgroup: "0::/path" is version 2's, "3:cpu,cpuacct:/path" version 1's.
+struct GroupLine {
+  std::string controllers;  // empty: version 2's
+  std::string path;
+};
+
+std::optional<GroupLine> parse_group_line(const std::string& line) {
+  const size_t first = line.find(':');
+  if (first == std::string::npos)
+    return std::nullopt;
+  const size_t second = line.find(':', first + 1);
+  if (second == std::string::npos)
+    return std::nullopt;
+  GroupLine parsed{.controllers = line.substr(first + 1, second - first - 1),
+                   .path = line.substr(second + 1)};
+  return parsed.path.starts_with('/') ? std::optional(parsed) : std::nullopt;
 }
 
 }  // namespace
@@ -57,31 +77,21 @@ std::vector<std::string> ControlGroup::folders() const {
   return found;
 }
 
-// Of /proc/self/cgroup's lines: "0::/path" is version 2's, "3:cpu,cpuacct:/path" version 1's, which
-// is mounted under all of its controllers' names, or under one.
+// A hierarchy of version 1 is mounted under all of its controllers' names, or under one.
 std::vector<ControlGroup> control_groups(std::string_view controller, const std::string& root) {
+  const std::string base = root + "/sys/fs/cgroup";
   std::vector<ControlGroup> found;
-  for (const std::string& line : split(text_of_file(root + "/proc/self/cgroup"), '\n')) {
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos || line.size() <= second + 1 || line[second + 1] != '/')
+  for (const std::string& text : split(text_of_file(root + "/proc/self/cgroup"), '\n')) {
+    const auto line = parse_group_line(text);
+    if (!line)
       continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const std::string path = line.substr(second + 1);
-    const std::string base = root + "/sys/fs/cgroup";
-    if (controllers.empty()) {
-      found.push_back(seen_group(base, path, true));
-      continue;
+    if (line->controllers.empty()) {
+      found.push_back(seen_group(base, line->path, true));
+    } else if (contains(split(line->controllers, ','), controller)) {
+      const std::string by_all = cat(base, "/", line->controllers);
+      const std::string mount = is_folder(by_all) ? by_all : cat(base, "/", controller);
+      found.insert(found.begin(), seen_group(mount, line->path, false));
     }
-    const auto names = split(controllers, ',');
-    if (std::find(names.begin(), names.end(), controller) == names.end())
-      continue;
-    std::error_code error;
-    const bool by_all = std::filesystem::is_directory(cat(base, "/", controllers), error);
-    found.insert(
-        found.begin(),
-        seen_group(
-            cat(base, "/", by_all ? std::string_view(controllers) : controller), path, false));
   }
   return found;
 }
@@ -103,7 +113,8 @@ std::optional<int64_t> number_in_file(const std::string& path, std::string_view 
   if (key.empty())
     return parse_int(trim(text));
   for (const std::string& line : split(text, '\n')) {
-    if (!line.starts_with(key) || line.size() == key.size())
+    const bool has_number = line.starts_with(key) && line.size() > key.size();
+    if (!has_number)
       continue;
     std::string_view rest = trim(std::string_view(line).substr(key.size()));
     if (rest.ends_with(" kB"))

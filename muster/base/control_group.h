@@ -12,7 +12,7 @@
 namespace muster {
 
 struct ControlGroup {
-  std::string mount;   // of its hierarchy
+  std::string mount;   // the place of its hierarchy
   std::string folder;  // at or below the mount
   bool v2 = false;
 

@@ -1,3 +1,5 @@
+// How it works: an error carries a code, the message that people read, and the place in the source
+// that threw it, of which only the file's last name is shown.
 #include "muster/base/error.h"
 
 #include <cerrno>
@@ -35,8 +37,15 @@ std::string Error::where() const {
 }
 
 bool is_shortage(int errno_value) {
-  return errno_value == EAGAIN || errno_value == EMFILE || errno_value == ENFILE ||
-         errno_value == ENOMEM;
+  switch (errno_value) {
+    case EAGAIN:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+      return true;
+    default:
+      return false;
+  }
 }
 
 void fail_errno(const std::string& message, int errno_value, std::source_location where) {

@@ -1,3 +1,5 @@
+// How it works: plain system calls that go on after a signal and after a part was read or written,
+// and that name the path when they fail.
 #include "muster/base/fd.h"
 
 #include <fcntl.h>
@@ -17,7 +19,7 @@ namespace {
 
 constexpr size_t kSmallBytes = size_t{64} << 20;
 
-// To the end, or one byte more than `most`.
+// Reads to the end, or one byte more than `most`, which tells the caller that there are more.
 std::string read_until(const Fd& fd, const std::string& path, size_t most) {
   std::string bytes;
   char buffer[65536];
@@ -26,7 +28,7 @@ std::string read_until(const Fd& fd, const std::string& path, size_t most) {
     if (n == 0)
       return bytes;
     if (n > 0) {
-      bytes.append(buffer, static_cast<size_t>(n));
+      bytes.append(buffer, n);
     } else if (errno != EINTR) {
       fail_errno(cat("cannot read '", path, "'"), errno);
     }
@@ -35,6 +37,7 @@ std::string read_until(const Fd& fd, const std::string& path, size_t most) {
   return bytes;
 }
 
+// The caller has read at most one byte more than a small file has.
 std::string expect_small(std::string bytes, const std::string& path) {
   if (bytes.size() <= kSmallBytes)
     return bytes;
@@ -63,9 +66,10 @@ ReaderGone::ReaderGone() : Error(ErrorCode::io, "write: Broken pipe") {}
 void write_all(int fd, const std::string& bytes, const std::string& path) {
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
+    const bool is_output = fd == STDOUT_FILENO && path.empty();
     if (n >= 0) {
-      done += static_cast<size_t>(n);
-    } else if (errno == EPIPE && fd == STDOUT_FILENO && path.empty()) {
+      done += n;
+    } else if (errno == EPIPE && is_output) {
       throw ReaderGone();
     } else if (errno != EINTR) {
       fail_errno(path.empty() ? "write" : cat("cannot write '", path, "'"), errno);
@@ -73,6 +77,7 @@ void write_all(int fd, const std::string& bytes, const std::string& path) {
   }
 }
 
+// A write that failed half way is cut off again.
 void append_whole(int fd, const std::string& bytes, const std::string& path) {
   const off_t before = ::lseek(fd, 0, SEEK_END);
   try {
@@ -90,10 +95,19 @@ std::string read_file(const std::string& path, size_t most) {
   return read_until(fd, path, most);
 }
 
+std::optional<std::string> try_read_file(const std::string& path, size_t most) {
+  try {
+    return read_file(path, most);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 std::string read_small_file(const std::string& path) {
   return expect_small(read_file(path, kSmallBytes), path);
 }
 
+// O_NONBLOCK opens a pipe without its other end, and the look at the file then refuses it.
 Fd open_plain_file(const std::string& path, const std::string& who) {
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat info = {};

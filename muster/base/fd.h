@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -59,8 +60,11 @@ void append_whole(int fd, const std::string& bytes, const std::string& path);
 // Throws: io naming the path.
 std::string read_file(const std::string& path, size_t most = SIZE_MAX);
 
-// The same of a file that a person names and that is small: at most 64 MiB. Throws:
-// invalid_argument too, of one that is longer.
+// The file as read_file has it; nothing when it cannot be read.
+std::optional<std::string> try_read_file(const std::string& path, size_t most = SIZE_MAX);
+
+// A file that a person names is small: at most 64 MiB. Throws: io; invalid_argument for a longer
+// one.
 std::string read_small_file(const std::string& path);
 
 // Opens a file of a folder that others may have written to. Never waits, as it would for the other
@@ -68,7 +72,7 @@ std::string read_small_file(const std::string& path);
 // and a folder.
 Fd open_plain_file(const std::string& path, const std::string& who = {});
 
-// As read_file and read_small_file, of what open_plain_file opens.
+// read_file and read_small_file, for a file that open_plain_file opens.
 std::string read_plain_file(const std::string& path, size_t most = SIZE_MAX);
 std::string read_small_plain_file(const std::string& path);
 

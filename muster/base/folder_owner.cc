@@ -1,3 +1,6 @@
+// How it works: each folder on the way is opened below the one above it and without following links
+// (openat, O_NOFOLLOW), and its owner is read from what was opened, so that nobody can put another
+// in its place between the look and the use.
 #include "muster/base/folder_owner.h"
 
 #include <sys/stat.h>
@@ -15,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Whoever owns the folder above could replace this one anyway.
 bool is_trusted(uid_t owner, const struct stat& above) {
   return owner == ::geteuid() || owner == 0 || owner == above.st_uid;
 }
@@ -37,7 +41,7 @@ Error is_a_link(const std::string& path) {
               "'; remove it, or name another place with --run-dir or --log-dir")};
 }
 
-// Both a link and what it points to.
+// A link and what it points to must both have a trusted owner. A folder that is not there passes.
 void check_one(const fs::path& folder, const fs::path& above) {
   struct stat info_above = {};
   struct stat info = {};
@@ -58,6 +62,8 @@ struct stat stat_of(const Fd& file, const std::string& path) {
   return info;
 }
 
+// Makes the folder `name` below `above` where it is not there yet. `path` is its whole name, for
+// messages.
 Fd open_next_folder(const Fd& above, const std::string& name, const std::string& path) {
   if (::mkdirat(above.get(), name.c_str(), 0777) != 0 && errno != EEXIST)
     fail_errno(cat("cannot create '", path, "'"), errno);
@@ -79,7 +85,9 @@ void check_folder_owner(const std::string& folder) {
   const fs::path path = fs::absolute(folder, error).lexically_normal();
   const fs::path here = fs::current_path(error);
   const fs::path from_here = path.lexically_relative(here);
-  if (from_here.empty() || *from_here.begin() == ".." || *from_here.begin() == ".")
+  const fs::path first = from_here.empty() ? fs::path("..") : *from_here.begin();
+  const bool is_below_here = first != ".." && first != ".";
+  if (!is_below_here)
     return check_one(path, path.parent_path());
   fs::path above = here;
   for (const fs::path& name : from_here) {
@@ -104,11 +112,11 @@ Fd make_folder_below(const std::string& top, const std::string& below) {
   return folder;
 }
 
+// A link is not followed, and the other end of a pipe is not waited for.
 Fd create_log(int folder, const std::string& path, int flags) {
-  constexpr int kNeither =
-      O_NOFOLLOW | O_NONBLOCK;  // a link, nor the other end of a pipe that is waited for
+  constexpr int kCarefully = O_CREAT | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW | O_NONBLOCK;
   const std::string name = folder == AT_FDCWD ? path : path.substr(path.rfind('/') + 1);
-  Fd file(::openat(folder, name.c_str(), flags | O_CREAT | O_CLOEXEC | O_NOCTTY | kNeither, 0644));
+  Fd file(::openat(folder, name.c_str(), flags | kCarefully, 0644));
   if (!file.valid() && errno == ELOOP)
     throw is_a_link(path);
   if (!file.valid())

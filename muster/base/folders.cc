@@ -1,3 +1,4 @@
+// How it works: the standard library's calls, whose errors are said with what to do about them.
 #include "muster/base/folders.h"
 
 #include <filesystem>
@@ -8,6 +9,15 @@
 namespace muster {
 
 namespace fs = std::filesystem;
+
+std::vector<fs::path> paths_in(const fs::path& folder) {
+  std::vector<fs::path> paths;
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error))
+    paths.push_back(entry->path());
+  return paths;
+}
 
 std::string current_folder() {
   std::error_code error;

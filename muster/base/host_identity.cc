@@ -1,3 +1,5 @@
+// How it works: the boot id tells machines and their starts apart, and the namespaces tell
+// containers of one machine apart that share no memory or no network.
 #include "muster/base/host_identity.h"
 
 #include <sys/stat.h>
@@ -7,25 +9,21 @@
 
 namespace muster {
 
-namespace {
-
-std::string namespace_inode(const char* name) {
-  struct stat info{};
-  return ::stat(cat("/proc/self/ns/", name).c_str(), &info) == 0 ? cat(info.st_ino) : "?";
+uint64_t namespace_inode(const char* name) {
+  struct stat info {};
+  return ::stat(cat("/proc/self/ns/", name).c_str(), &info) == 0 ? info.st_ino : 0;
 }
-
-}  // namespace
 
 std::string host_identity() {
   if (const auto id = get_env("MUSTER_HOST_ID"))
     return *id;
-  std::string boot = "?";
-  try {
-    boot = std::string(trim(read_file("/proc/sys/kernel/random/boot_id")));
-  } catch (const Error&) {
-    // No /proc: hosts are then told apart by their namespaces alone.
-  }
-  return cat(boot, "-", namespace_inode("ipc"), "-", namespace_inode("net"));
+  // Without /proc, hosts are told apart by less.
+  const std::string boot = try_read_file("/proc/sys/kernel/random/boot_id").value_or("?");
+  const auto text_of = [](const char* name) {
+    const uint64_t inode = namespace_inode(name);
+    return inode == 0 ? std::string("?") : cat(inode);
+  };
+  return cat(trim(boot), "-", text_of("ipc"), "-", text_of("net"));
 }
 
 }  // namespace muster

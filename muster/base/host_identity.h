@@ -1,6 +1,7 @@
 // Which host this process is on, for ranks to compare.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace muster {
@@ -8,5 +9,9 @@ namespace muster {
 // Equal where memory and devices can be shared: MUSTER_HOST_ID, or boot id + IPC and network
 // namespaces.
 std::string host_identity();
+
+// The number that the kernel gives to this process's namespace "pid", "ipc" or "net"; 0 where it
+// does not tell.
+uint64_t namespace_inode(const char* name);
 
 }  // namespace muster

@@ -1,23 +1,46 @@
+// How it works: brackets outside of strings are counted. Whether the text is JSON at all is the
+// parser's affair.
 #include "muster/base/json_depth.h"
 
+#include <algorithm>
+
 namespace muster {
+
+namespace {
+
+// The place after the string whose quotes open at `at`.
+size_t end_of_json_string(std::string_view json, size_t at) {
+  for (++at; at < json.size() && json[at] != '"'; ++at) {
+    if (json[at] == '\\')
+      ++at;  // and the character that it escapes
+  }
+  return std::min(at + 1, json.size());
+}
+
+}  // namespace
 
 bool nests_too_deep(std::string_view json) {
   constexpr int kMostLevels = 64;
   int level = 0;
-  bool in_text = false;
-  for (size_t i = 0; i < json.size(); ++i) {
-    const char c = json[i];
-    if (in_text && c == '\\') {
-      ++i;  // what it escapes
-    } else if (c == '"') {
-      in_text = !in_text;
-    } else if (!in_text && (c == '{' || c == '[')) {
-      if (++level > kMostLevels)
-        return true;
-    } else if (!in_text && (c == '}' || c == ']')) {
-      --level;
+  for (size_t at = 0; at < json.size();) {
+    switch (json[at]) {
+      case '"':
+        at = end_of_json_string(json, at);
+        continue;
+      case '{':
+      case '[':
+        ++level;
+        break;
+      case '}':
+      case ']':
+        --level;
+        break;
+      default:
+        break;
     }
+    if (level > kMostLevels)
+      return true;
+    ++at;
   }
   return false;
 }

@@ -1,10 +1,12 @@
+// How it works: a wait asks due() again and again, which says yes after a while and then at
+// doubling intervals. The last eighth of the limit is silent, as the error itself comes soon. Where
+// warnings go, and who has more to say, are functions that the program sets once.
 #include "muster/base/late_ranks.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
 
-#include "muster/base/late_detail.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 
@@ -20,8 +22,7 @@ void print_warning(const std::string& text) {
 
 std::atomic<void (*)(const std::string&)> g_warn = &print_warning;
 std::atomic<const char*> g_setting = nullptr;
-std::atomic<void (*)(const std::vector<int>& late, const std::vector<int>& came)> g_detail =
-    nullptr;
+std::atomic<LateDetail> g_detail = nullptr;
 
 }  // namespace
 
@@ -44,6 +45,7 @@ void LateRanks::tell(const std::string& operation,
                      const std::vector<int>& late,
                      const char* advice) const {
   const auto waited = Clock::now() - began_;
+  const auto left = std::max<Clock::duration>(limit_ - waited, Clock::duration::zero());
   const char* setting = g_setting;
   warn(cat(operation,
            ": waited ",
@@ -55,13 +57,14 @@ void LateRanks::tell(const std::string& operation,
            " have come; ",
            advice,
            "; it fails in ",
-           format_duration(std::max<Clock::duration>(limit_ - waited, Clock::duration::zero())),
+           format_duration(left),
            setting == nullptr ? "" : cat(" (", setting, ")")));
-  if (const auto detail = g_detail.load(); detail != nullptr && words_ == 1)
+  const LateDetail detail = g_detail;
+  if (detail != nullptr && words_ == 1)
     detail(late, came);
 }
 
-void set_late_detail(void (*tell)(const std::vector<int>& late, const std::vector<int>& came)) {
+void set_late_detail(LateDetail tell) {
   g_detail = tell;
 }
 

@@ -36,9 +36,13 @@ class LateRanks {
 // A warning that goes where these do.
 void warn(const std::string& text);
 
-// Where such warnings go: to log(), where there is one; until this is called, to standard error.
-// `setting` names what gives the limit, and must last as long as the process; until then none is
-// named.
+// Warnings go to `warn` from now on; until this is called, to standard error. `setting` names what
+// gives the limit, and must last as long as the process; until then none is named.
 void set_warning(void (*warn)(const std::string& text), const char* setting);
+
+// More to say of ranks that do not come, beside who they are: told once a wait. `late` are those
+// that do not come, `came` the others of their group. It must not block.
+using LateDetail = void (*)(const std::vector<int>& late, const std::vector<int>& came);
+void set_late_detail(LateDetail tell);
 
 }  // namespace muster

@@ -1,3 +1,5 @@
+// How it works: spdlog formats the lines, and a sink of our own writes them, which does not wait
+// for ever for a reader that has stopped.
 #include "muster/base/log.h"
 
 #include <spdlog/sinks/base_sink.h>
@@ -15,7 +17,8 @@ namespace muster {
 
 namespace {
 
-// Standard error, for a program that has more to do than to wait for whoever reads it.
+// Writes to standard error, for a program that has more to do than to wait for whoever reads it. A
+// reader that has stopped once gets no more patience until it reads again.
 class PatientSink final : public spdlog::sinks::base_sink<std::mutex> {
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
@@ -47,9 +50,12 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
 std::optional<spdlog::level::level_enum> parse_level(const std::string& given) {
   const std::string name = lower_case(given);
   const auto level = spdlog::level::from_str(name);
-  return level == spdlog::level::off && name != "off" ? std::nullopt : std::optional(level);
+  const bool is_unknown = level == spdlog::level::off && name != "off";
+  return is_unknown ? std::nullopt : std::optional(level);
 }
 
+// The level comes from the environment. A wrong one is told of once, however often the name
+// changes.
 std::shared_ptr<spdlog::logger> make_logger(const std::string& name) {
   auto logger = std::make_shared<spdlog::logger>(name, std::make_shared<PatientSink>());
   logger->set_pattern("[%n] %l: %v");

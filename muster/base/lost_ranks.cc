@@ -1,7 +1,9 @@
+// How it works: one list in the process, of the first ranks only, since a report names no more.
 #include "muster/base/lost_ranks.h"
 
-#include <algorithm>
 #include <mutex>
+
+#include "muster/base/contains.h"
 
 namespace muster {
 
@@ -24,8 +26,7 @@ LostRanks& noted() {
 void note_lost_rank(int rank) {
   const std::lock_guard lock(noted().mutex);
   std::vector<int>& ranks = noted().ranks;
-  const bool is_known = std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-  if (!is_known && ranks.size() < kMost)
+  if (!contains(ranks, rank) && ranks.size() < kMost)
     ranks.push_back(rank);
 }
 

@@ -12,7 +12,7 @@ void note_lost_rank(int rank);
 // In the order in which they were found.
 std::vector<int> lost_ranks();
 
-// For a rank's next generation, whose ranks are others.
+// For a rank's next attempt, whose ranks are others.
 void forget_lost_ranks();
 
 }  // namespace muster

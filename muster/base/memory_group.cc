@@ -1,3 +1,6 @@
+// How it works: the numbers are files of the control group, with other names in version 1 than in
+// version 2. The turn to take memory is a lock (flock) on a folder that is the same for all
+// processes that share the limit.
 #include "muster/base/memory_group.h"
 
 #include <fcntl.h>
@@ -15,11 +18,12 @@ namespace muster {
 
 namespace {
 
-constexpr int64_t kNoLimit = int64_t{1} << 60;  // cgroup v1 says "no limit" with a number near 2^63
+// cgroup v1 says "no limit" with a number near 2^63.
+constexpr int64_t kNoLimit = int64_t{1} << 60;
 constexpr std::chrono::milliseconds kAskAgain{1};
 constexpr std::chrono::milliseconds kAskAgainAtMost{20};
 
-// Version 1's where both are there.
+// The group of version 1 where both versions are there.
 std::optional<ControlGroup> memory_group(const std::string& root) {
   auto groups = control_groups("memory", root);
   if (groups.empty())
@@ -29,9 +33,11 @@ std::optional<ControlGroup> memory_group(const std::string& root) {
 
 std::optional<int64_t> limit_in(const std::string& folder, bool v2) {
   const auto limit = number_in_file(folder + (v2 ? "/memory.max" : "/memory.limit_in_bytes"));
-  return limit && *limit > 0 && *limit < kNoLimit ? limit : std::nullopt;
+  const bool binds = limit && *limit > 0 && *limit < kNoLimit;
+  return binds ? limit : std::nullopt;
 }
 
+// The page cache that the kernel can drop counts as left.
 std::optional<int64_t> left_in(const std::string& folder, bool v2) {
   const auto limit = limit_in(folder, v2);
   const auto used = number_in_file(folder + (v2 ? "/memory.current" : "/memory.usage_in_bytes"));
@@ -80,7 +86,8 @@ MemoryTurn::MemoryTurn(std::chrono::milliseconds patience, const std::string& ro
   for (auto pause = kAskAgain; lock_.valid(); pause = std::min(2 * pause, kAskAgainAtMost)) {
     if (::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0)
       return;
-    if ((errno != EWOULDBLOCK && errno != EINTR) || deadline.passed()) {
+    const bool is_taken = errno == EWOULDBLOCK || errno == EINTR;
+    if (!is_taken || deadline.passed()) {
       lock_.reset();
       return;
     }

@@ -1,3 +1,5 @@
+// How it works: a rank is a number whose digits are its coordinates, with the axes' sizes as bases
+// and the last axis as the lowest digit.
 #include "muster/base/mesh_shape.h"
 
 #include <algorithm>
@@ -23,32 +25,37 @@ constexpr int kTheRest = -1;
                   "; write it as dp=2,pp=2,tp=2, the fastest axis last"));
 }
 
-bool is_word(const std::string& name) {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-  });
+bool is_word(std::string_view name) {
+  constexpr const char* kLetters =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+  return !name.empty() && name.find_first_not_of(kLetters) == std::string_view::npos;
 }
 
+// NAME=SIZE. The size may be any int here.
 MeshAxis parse_axis(const std::string& text) {
-  const size_t equals = text.find('=');
+  const size_t equals = std::min(text.find('='), text.size());
+  const std::string size = text.substr(std::min(equals + 1, text.size()));
   MeshAxis axis{.name = text.substr(0, equals)};
-  const char* const end = text.data() + text.size();
-  const char* const digits = equals == std::string::npos ? end : text.data() + equals + 1;
-  const auto [stop, error] = std::from_chars(digits, end, axis.size);
+  const char* const end = size.data() + size.size();
+  const auto [stop, error] = std::from_chars(size.data(), end, axis.size);
   if (error != std::errc() || stop != end)
     refuse_mesh("NAME=SIZE for each axis", cat("'", printable(text), "'"));
   return axis;
 }
 
+int product_of_sizes(const std::vector<MeshAxis>& axes) {
+  int product = 1;
+  for (const MeshAxis& axis : axes)
+    product *= axis.size;
+  return product;
+}
+
+// Gives the axis of size -1, if there is one, the ranks that the others leave.
 void fill_the_rest(std::vector<MeshAxis>& axes, int num_ranks) {
-  const auto rest = std::find_if(
-      axes.begin(), axes.end(), [](const auto& axis) { return axis.size == kTheRest; });
+  const auto rest = std::ranges::find(axes, kTheRest, &MeshAxis::size);
   if (rest == axes.end())
     return;
-  int others = 1;
-  for (const MeshAxis& axis : axes)
-    if (&axis != &*rest)
-      others *= axis.size;
+  const int others = -product_of_sizes(axes);  // the rest counts as -1 in the product
   if (num_ranks < 1)
     refuse_mesh("a size for every axis where the number of ranks is not known",
                 cat(rest->name, "=-1"));
@@ -61,16 +68,13 @@ void fill_the_rest(std::vector<MeshAxis>& axes, int num_ranks) {
 }  // namespace
 
 int MeshShape::num_ranks() const {
-  int product = 1;
-  for (const MeshAxis& axis : axes)
-    product *= axis.size;
-  return product;
+  return product_of_sizes(axes);
 }
 
 size_t MeshShape::axis(std::string_view name) const {
-  for (size_t i = 0; i < axes.size(); ++i)
-    if (axes[i].name == name)
-      return i;
+  const auto found = std::ranges::find(axes, name, &MeshAxis::name);
+  if (found != axes.end())
+    return found - axes.begin();
   refuse_mesh(cat("an axis of ", axes.empty() ? "a mesh without axes" : to_string(*this)),
               cat("'", name, "'"));
 }
@@ -93,14 +97,17 @@ std::vector<int> MeshShape::group_of(int rank, const std::vector<std::string>& n
   std::set<size_t> free;
   for (const std::string& name : names)
     free.insert(axis(name));
-  const std::vector<int> mine = coordinates(rank);
+  // The coordinates along the free axes are set to 0, and all of the group have the rest in common.
+  const auto fixed_coordinates = [&](int of_rank) {
+    std::vector<int> fixed = coordinates(of_rank);
+    for (const size_t axis : free)
+      fixed[axis] = 0;
+    return fixed;
+  };
+  const std::vector<int> mine = fixed_coordinates(rank);
   std::vector<int> group;
   for (int other = 0; other < num_ranks(); ++other) {
-    const std::vector<int> theirs = coordinates(other);
-    bool same = true;
-    for (size_t i = 0; i < axes.size(); ++i)
-      same &= free.contains(i) || mine[i] == theirs[i];
-    if (same)
+    if (fixed_coordinates(other) == mine)
       group.push_back(other);
   }
   return group;
@@ -127,8 +134,10 @@ MeshShape checked_mesh(std::vector<MeshAxis> axes, int num_ranks) {
       refuse_mesh("letters, digits and _ in an axis' name", cat("'", printable(axis.name), "'"));
     if (!names.insert(axis.name).second)
       refuse_mesh("each axis once", cat("'", axis.name, "' twice"));
-    rests += axis.size == kTheRest ? 1 : 0;
-    if ((axis.size < 1 && axis.size != kTheRest) || rests > 1)
+    const bool is_rest = axis.size == kTheRest;
+    rests += is_rest ? 1 : 0;
+    const bool is_size = axis.size >= 1 || is_rest;
+    if (!is_size || rests > 1)
       refuse_mesh("sizes of at least 1, and one -1 for the rest", cat(axis.name, "=", axis.size));
     product *= std::max(1, axis.size);
     if (product > 1'000'000)

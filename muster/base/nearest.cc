@@ -1,3 +1,5 @@
+// How it works: the distance to each name is the number of slips of the hand between them; the
+// search for it ends as soon as it is further than the best so far.
 #include "muster/base/nearest.h"
 
 #include <algorithm>
@@ -7,10 +9,18 @@
 #include "muster/base/strings.h"
 
 namespace muster {
+
 namespace {
 
-// How many letters are changed, added, left out or swapped with the next one; `limit` + 1 when it
-// is more than that. Source: the optimal string alignment distance (Damerau, 1964).
+// Whether the last two letters of one text are the other's in the opposite order.
+bool ends_swapped(std::string_view a, std::string_view b) {
+  if (a.size() < 2 || b.size() < 2)
+    return false;
+  return a.back() == b[b.size() - 2] && a[a.size() - 2] == b.back();
+}
+
+// The number of letters that are changed, added, left out or swapped with the next one; `limit` + 1
+// when it is more than that. Source: the optimal string alignment distance (Damerau, 1964).
 size_t distance_within(std::string_view a, std::string_view b, size_t limit) {
   if (a.size() > b.size())
     std::swap(a, b);
@@ -25,20 +35,18 @@ size_t distance_within(std::string_view a, std::string_view b, size_t limit) {
     above = row;
     row[0] = i;
     for (size_t j = 1; j <= a.size(); ++j) {
-      row[j] =
-          std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[j - 1] == b[i - 1] ? 0 : 1)});
-      const bool swapped = i > 1 && j > 1 && a[j - 1] == b[i - 2] && a[j - 2] == b[i - 1];
-      if (swapped)
+      const size_t change = a[j - 1] == b[i - 1] ? 0 : 1;
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + change});
+      if (ends_swapped(a.substr(0, j), b.substr(0, i)))
         row[j] = std::min(row[j], two_above[j - 2] + 1);
     }
-    if (std::min(*std::min_element(row.begin(), row.end()),
-                 *std::min_element(above.begin(), above.end())) > limit)
+    if (std::min(std::ranges::min(row), std::ranges::min(above)) > limit)
       return limit + 1;
   }
   return row[a.size()];
 }
 
-// The only name that begins as `text` does, but for a last letter.
+// The only name that begins as `text` does, but for a last letter; empty when there are more.
 std::string_view same_beginning(std::string_view text, const std::vector<std::string_view>& names) {
   constexpr size_t kLeast = 3;
   if (text.size() < kLeast)

@@ -1,3 +1,6 @@
+// How it works: a regular file never blocks, and a socket can be told not to. A pipe or a terminal
+// is opened a second time, without blocking; where that cannot be done, it is polled before a short
+// write.
 #include "muster/base/patient_write.h"
 
 #include <fcntl.h>
@@ -63,14 +66,15 @@ bool write_within(int fd, std::string_view bytes, std::chrono::milliseconds limi
   while (!bytes.empty()) {
     const long taken = writer.write(bytes);
     if (taken > 0) {
-      bytes.remove_prefix(static_cast<size_t>(taken));
+      bytes.remove_prefix(taken);
       deadline = Deadline(limit);
-    } else if ((taken < 0 && errno != EAGAIN && errno != EINTR) || deadline.passed()) {
-      return false;
-    } else {
-      pollfd room = {.fd = writer.fd(), .events = POLLOUT, .revents = 0};
-      ::poll(&room, 1, static_cast<int>(deadline.left().count()));
+      continue;
     }
+    const bool may_take_more = taken == 0 || errno == EAGAIN || errno == EINTR;
+    if (!may_take_more || deadline.passed())
+      return false;
+    pollfd room = {.fd = writer.fd(), .events = POLLOUT, .revents = 0};
+    ::poll(&room, 1, static_cast<int>(deadline.left().count()));
   }
   return true;
 }

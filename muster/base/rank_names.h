@@ -12,17 +12,18 @@ namespace muster {
 
 struct RankNames {
   std::vector<int> ranks = {};  // one for each rank of the group
-  int size = 0;                 // of the job
+  int size = 0;                 // the job's
   bool sub_group = false;       // not all of the job's ranks
-  bool of_one_host = false;  // the ranks of one host, of a group that others of other hosts are in
+  // These are the ranks of one host, of a group that has ranks on other hosts too.
+  bool of_one_host = false;
 
   static RankNames of_all(int size) {
-    RankNames names{.ranks = std::vector<int>(static_cast<size_t>(size)), .size = size};
+    RankNames names{.ranks = std::vector<int>(size), .size = size};
     std::iota(names.ranks.begin(), names.ranks.end(), 0);
     return names;
   }
 
-  int operator[](int rank) const { return ranks.at(static_cast<size_t>(rank)); }
+  int operator[](int rank) const { return ranks.at(rank); }
 
   std::vector<int> operator()(std::vector<int> numbers) const {
     for (int& rank : numbers)
@@ -30,7 +31,7 @@ struct RankNames {
     return numbers;
   }
 
-  // Of the group whose ranks are these.
+  // The names of the group whose ranks are these.
   RankNames part(const std::vector<int>& members) const {
     return {.ranks = (*this)(members),
             .size = size,

@@ -1,3 +1,5 @@
+// How it works: the kernel is asked which source address it would take (a datagram socket that is
+// connected and never written to), and which interfaces there are (getifaddrs).
 #include "muster/base/route.h"
 
 #include <arpa/inet.h>
@@ -17,6 +19,59 @@
 
 namespace muster {
 
+namespace {
+
+// The address in digits; empty when it has none.
+std::string numeric_text(const sockaddr* address, socklen_t size) {
+  char text[NI_MAXHOST];
+  const int error = ::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
+  return error == 0 ? text : "";
+}
+
+// The address that the kernel would send from to reach the given one; empty when there is no route.
+// Connecting a datagram socket sends nothing.
+std::string source_address(const addrinfo& to) {
+  const Fd fd(::socket(to.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage local{};
+  socklen_t length = sizeof(local);
+  auto* const address = reinterpret_cast<sockaddr*>(&local);
+  if (!fd.valid() || ::connect(fd.get(), to.ai_addr, to.ai_addrlen) != 0)
+    return "";
+  if (::getsockname(fd.get(), address, &length) != 0)
+    return "";
+  return numeric_text(address, length);
+}
+
+struct Interface {
+  std::string name;
+  std::string address;
+  bool is_ipv4 = false;
+  bool leads_to_others = false;  // up, and no loopback
+};
+
+// One entry for each IP address of an interface.
+std::vector<Interface> all_interfaces() {
+  std::vector<Interface> found;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0)
+    return found;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+    const int family = at->ifa_addr == nullptr ? AF_UNSPEC : at->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6)
+      continue;
+    const bool is_ipv4 = family == AF_INET;
+    const socklen_t size = is_ipv4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    const std::string address = numeric_text(at->ifa_addr, size);
+    const bool leads_to_others = (at->ifa_flags & (IFF_UP | IFF_LOOPBACK)) == IFF_UP;
+    if (!address.empty())
+      found.push_back({at->ifa_name, address, is_ipv4, leads_to_others});
+  }
+  return found;
+}
+
+}  // namespace
+
 std::string address_towards(const std::string& host) {
   if (host.empty() || host == "localhost")
     return "127.0.0.1";
@@ -33,38 +88,18 @@ std::string address_towards(const std::string& host) {
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> results(found, ::freeaddrinfo);
   for (const addrinfo* at = results.get(); at != nullptr; at = at->ai_next) {
-    // Connecting a datagram socket sends nothing; the kernel picks the source address.
-    const Fd fd(::socket(at->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    sockaddr_storage local{};
-    socklen_t length = sizeof(local);
-    auto* address = reinterpret_cast<sockaddr*>(&local);
-    char text[NI_MAXHOST];
-    if (fd.valid() && ::connect(fd.get(), at->ai_addr, at->ai_addrlen) == 0 &&
-        ::getsockname(fd.get(), address, &length) == 0 &&
-        ::getnameinfo(address, length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0) {
-      return text;
-    }
+    std::string address = source_address(*at);
+    if (!address.empty())
+      return address;
   }
   throw Error(ErrorCode::unavailable,
               cat("address: no route to '", host, "' (", std::strerror(errno), ")"));
 }
 
 std::string interface_with(const std::string& address) {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0)
-    return "";
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
-  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr)
-      continue;
-    const int family = at->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6)
-      continue;
-    const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    char text[NI_MAXHOST];
-    if (::getnameinfo(at->ifa_addr, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0 &&
-        text == address)
-      return at->ifa_name;
+  for (const Interface& interface : all_interfaces()) {
+    if (interface.address == address)
+      return interface.name;
   }
   return "";
 }
@@ -78,28 +113,18 @@ bool is_ipv6_address(const std::string& text) {
   return ::inet_pton(AF_INET6, text.substr(0, text.find('%')).c_str(), &address) == 1;
 }
 
+// 192.0.2.1 is no machine's address (RFC 5737), so that it asks for the default route.
 std::string outward_address() {
   try {
-    std::string by_route =
-        address_towards("192.0.2.1");  // of no machine: asks for the default route
+    std::string by_route = address_towards("192.0.2.1");
     if (!is_loopback_address(by_route))
       return by_route;
   } catch (const Error&) {
     // No default route: a closed network.
   }
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0)
-    return "";
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
-  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_INET)
-      continue;
-    if ((at->ifa_flags & IFF_LOOPBACK) != 0 || (at->ifa_flags & IFF_UP) == 0)
-      continue;
-    char text[NI_MAXHOST];
-    if (::getnameinfo(
-            at->ifa_addr, sizeof(sockaddr_in), text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0)
-      return text;
+  for (const Interface& interface : all_interfaces()) {
+    if (interface.is_ipv4 && interface.leads_to_others)
+      return interface.address;
   }
   return "";
 }

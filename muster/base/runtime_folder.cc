@@ -1,3 +1,6 @@
+// How it works: the folder is opened without following a link, and its owner and mode are read from
+// what was opened. A shared lock keeps programs away that clear old files out of /tmp; they lock a
+// folder for themselves before they remove it.
 #include "muster/base/runtime_folder.h"
 
 #include <fcntl.h>
@@ -27,22 +30,42 @@ Error bad_folder(const std::string& path, const std::string& got) {
           "; remove or correct it, or set MUSTER_RUNTIME_DIR")};
 }
 
-// Whether others cannot have made it: in these places, nobody can give a folder away.
+// A folder of this user was made by this user: in these places, nobody can give a folder away.
 bool is_own_folder(const std::string& path) {
   struct stat info = {};
   return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid();
 }
 
+// `path` is below `place`.
 bool can_be_made(const std::string& place, const std::string& path) {
   struct stat info = {};
-  return ::lstat(path.c_str(), &info) != 0 && errno == ENOENT &&
-         ::access(place.c_str(), W_OK | X_OK) == 0;
+  const bool is_free = ::lstat(path.c_str(), &info) != 0 && errno == ENOENT;
+  return is_free && ::access(place.c_str(), W_OK | X_OK) == 0;
 }
 
+// The last three digits are those of chmod.
+std::string octal_mode(mode_t mode) {
+  std::string digits = "0";
+  for (const unsigned shift : {6U, 3U, 0U})
+    digits += std::to_string((mode >> shift) & 7U);
+  return digits;
+}
+
+// Throws unless the folder is this user's, and nobody else may look into it.
+void expect_private(const Fd& folder, const std::string& path) {
+  struct stat info = {};
+  if (::fstat(folder.get(), &info) != 0)
+    fail_errno(cat("runtime folder: cannot look at '", path, "'"), errno);
+  if (info.st_uid != ::geteuid())
+    throw bad_folder(path, cat("which belongs to user ", info.st_uid));
+  if ((info.st_mode & 077) != 0)
+    throw bad_folder(path, cat("which has mode ", octal_mode(info.st_mode)));
+}
+
+// Invalid when the folder is not there and not to be made.
 Fd open_private_folder(const std::string& path, bool create) {
-  if (create && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+  if (create && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     fail_errno(cat("runtime folder: cannot make the folder '", path, "'"), errno);
-  }
   Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder.valid()) {
     if (errno == ENOENT && !create)
@@ -51,18 +74,7 @@ Fd open_private_folder(const std::string& path, bool create) {
       throw bad_folder(path, "which is a link or no folder");
     fail_errno(cat("runtime folder: cannot open the folder '", path, "'"), errno);
   }
-  struct stat info = {};
-  if (::fstat(folder.get(), &info) != 0)
-    fail_errno(cat("runtime folder: cannot look at '", path, "'"), errno);
-  if (info.st_uid != ::geteuid())
-    throw bad_folder(path, cat("which belongs to user ", info.st_uid));
-  if ((info.st_mode & 077) != 0) {
-    const unsigned mode = info.st_mode & 0777;
-    const auto digit = [&](unsigned shift) {
-      return static_cast<char>('0' + ((mode >> shift) & 7));
-    };
-    throw bad_folder(path, cat("which has mode 0", digit(6), digit(3), digit(0)));
-  }
+  expect_private(folder, path);
   return folder;
 }
 
@@ -72,11 +84,13 @@ bool try_share(const Fd& folder) {
   return ::flock(folder.get(), LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 
+// False when the folder was removed, or another has its name.
 bool is_still_at(const std::string& path, const Fd& folder) {
   struct stat opened = {};
   struct stat named = {};
-  return ::fstat(folder.get(), &opened) == 0 && ::lstat(path.c_str(), &named) == 0 &&
-         opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+  if (::fstat(folder.get(), &opened) != 0 || ::lstat(path.c_str(), &named) != 0)
+    return false;
+  return opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
 }  // namespace
@@ -108,17 +122,16 @@ Fd open_runtime_folder(const std::string& path, bool create, std::chrono::millis
     Fd folder = open_private_folder(path, create);
     if (!create)
       return folder;
-    // What had it to itself may have removed it.
+    // Whoever had the folder to itself may have removed it.
     if (try_share(folder) && is_still_at(path, folder))
       return folder;
-    if (deadline.passed()) {
+    if (deadline.passed())
       throw Error(ErrorCode::timeout,
                   cat("runtime folder: expected to lock '",
                       path,
                       "' beside others (flock), got no lock; see who has it (`lsof ",
                       path,
                       "`)"));
-    }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

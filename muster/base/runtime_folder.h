@@ -12,9 +12,9 @@
 
 namespace muster {
 
-// choose_runtime_folder() of /tmp, /var/tmp and /dev/shm, or of MUSTER_RUNTIME_DIR alone. Never
-// below XDG_RUNTIME_DIR, which a login has and cron's jobs have not: both must see each other's
-// leases.
+// choose_runtime_folder() among /tmp, /var/tmp and /dev/shm, or MUSTER_RUNTIME_DIR alone. The
+// folder is never below XDG_RUNTIME_DIR, which a login has and cron's jobs have not: both must see
+// each other's leases.
 std::string default_runtime_folder();
 
 // muster-<uid> in the first of `places` where this user has that folder; where there is none yet,

@@ -1,6 +1,9 @@
+// How it works: what comes after the last carriage return is what stood there in the end. A long
+// line is cut between two characters.
 #include "muster/base/seen_line.h"
 
 #include "muster/base/strings.h"
+#include "muster/base/utf8.h"
 
 namespace muster {
 
@@ -12,8 +15,8 @@ std::string seen_line(std::string_view line) {
   if (line.size() <= kMostBytes)
     return std::string(line);
   size_t end = kMostBytes;
-  while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xc0U) == 0x80U)
-    --end;  // whole characters
+  while (end > 0 && continues_character(line[end]))
+    --end;
   return cat(line.substr(0, end), " … (", line.size(), " bytes)");
 }
 

@@ -6,8 +6,8 @@
 
 namespace muster {
 
-// Of a line that was drawn over, as a progress bar is, what stood there in the end; of a very long
-// one its beginning.
+// A line that was drawn over, as a progress bar is, becomes what stood there in the end; a very
+// long one becomes its beginning.
 std::string seen_line(std::string_view line);
 
 }  // namespace muster

@@ -1,3 +1,5 @@
+// How it works: popen() runs the command, after lines that export the variables. More output than
+// is wanted is read and dropped, so that the command does not end by SIGPIPE.
 #include "muster/base/shell.h"
 
 #include <sys/wait.h>
@@ -29,13 +31,9 @@ std::string output_of_shell(const std::string& command,
   const int status = ::pclose(pipe);
   if (status == 0)
     return text;
-  throw Error(
-      ErrorCode::io,
-      cat(what,
-          ": expected '",
-          command,
-          "' to succeed, got ",
-          WIFEXITED(status) ? cat("exit code ", WEXITSTATUS(status)) : std::string("a signal")));
+  const std::string got =
+      WIFEXITED(status) ? cat("exit code ", WEXITSTATUS(status)) : std::string("a signal");
+  throw Error(ErrorCode::io, cat(what, ": expected '", command, "' to succeed, got ", got));
 }
 
 std::string shell_quoted(const std::string& text) {
@@ -50,9 +48,11 @@ std::string shell_command(const std::vector<std::string>& words) {
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
   std::vector<std::string> quoted;
   for (const std::string& word : words) {
+    // A first word with '=' would set a variable.
     const bool is_assignment = quoted.empty() && word.find('=') != std::string::npos;
-    const bool is_plain =
-        !word.empty() && !is_assignment && word.find_first_not_of(kPlain) == std::string::npos;
+    const bool has_plain_letters =
+        !word.empty() && word.find_first_not_of(kPlain) == std::string::npos;
+    const bool is_plain = has_plain_letters && !is_assignment;
     quoted.push_back(is_plain ? word : shell_quoted(word));
   }
   return join(quoted, " ");

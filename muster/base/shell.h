@@ -7,9 +7,9 @@
 
 namespace muster {
 
-// Its standard output, at most a mebibyte of it. `variables`: of its environment, as "NAME=value"
-// words. Blocking: until it has ended. Throws: io naming `what` and the command when it cannot be
-// started or does not end with 0.
+// Returns the command's standard output, at most a mebibyte of it. `variables` are added to its
+// environment, as "NAME=value" words. Blocking: until it has ended. Throws: io naming `what` and
+// the command when it cannot be started or does not end with 0.
 std::string output_of_shell(const std::string& command,
                             const std::string& what,
                             const std::vector<std::string>& variables = {});

@@ -70,7 +70,7 @@ std::string join(const Range& items, std::string_view separator) {
   return out;
 }
 
-// The same of the first `most`: "a, b and 4 more".
+// Joins the first `most` and counts the others: "a, b and 4 more".
 inline std::string join_first(std::vector<std::string> items,
                               std::string_view separator,
                               size_t most) {
@@ -86,13 +86,14 @@ inline std::string plural(std::integral auto count, std::string_view word) {
   return cat(count, " ", word, count == 1 ? "" : "s");
 }
 
-// Some programs mark UTF-8 by its first character.
+// The text without the first character by which some programs mark UTF-8.
 inline std::string_view without_byte_order_mark(std::string_view text) {
   if (text.starts_with("\xef\xbb\xbf"))
     text.remove_prefix(3);
   return text;
 }
 
+// The text without blanks and line ends around it.
 inline std::string_view trim(std::string_view text) {
   const char* const blanks = " \t\r\n";
   const size_t from = text.find_first_not_of(blanks);
@@ -101,7 +102,7 @@ inline std::string_view trim(std::string_view text) {
   return text.substr(from, text.find_last_not_of(blanks) - from + 1);
 }
 
-// A to Z as a to z, whatever the locale.
+// A to Z become a to z, whatever the locale.
 inline char lower_case(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
@@ -130,18 +131,18 @@ inline std::string printable_lines(std::string_view text) {
   return printable(text, "\n\t");
 }
 
-// Without the sequences that colour what follows: "\x1b[31m".
+// The text without the sequences that colour what follows, such as "\x1b[31m".
 inline std::string without_colors(std::string_view text) {
+  constexpr std::string_view kBegin = "\x1b[";
   std::string out;
   for (size_t at = 0; at < text.size();) {
-    const size_t end = text.substr(at).starts_with("\x1b[")
-                           ? text.find_first_not_of("0123456789;", at + 2)
-                           : std::string_view::npos;
-    if (end != std::string_view::npos && text[end] == 'm') {
+    const size_t end = text.find_first_not_of("0123456789;", at + kBegin.size());
+    const bool is_color =
+        text.substr(at).starts_with(kBegin) && end < text.size() && text[end] == 'm';
+    if (is_color)
       at = end + 1;
-    } else {
+    else
       out += text[at++];
-    }
   }
   return out;
 }
@@ -154,6 +155,14 @@ inline std::optional<int64_t> parse_int(std::string_view text) {
   if (error != std::errc() || end != text.data() + text.size() || text.empty())
     return std::nullopt;
   return value;
+}
+
+// A number that counts something: from 0 to what an int can hold.
+inline std::optional<int> parse_count(std::string_view text) {
+  const auto value = parse_int(text);
+  if (!value || *value < 0 || *value > INT32_MAX)
+    return std::nullopt;
+  return static_cast<int>(*value);
 }
 
 }  // namespace muster

@@ -1,43 +1,20 @@
+// How it works: a scanner goes through the text before toml++ does. It knows of every character
+// whether it is in quotes, in a comment or in neither, which is all that its checks need.
 #include "muster/base/toml_text.h"
 
-#include <cstdint>
-
 #include "muster/base/strings.h"
+#include "muster/base/utf8.h"
 
 namespace muster {
+
 namespace {
 
 constexpr size_t kMaxKeyDots = 8;
 
-// How many bytes the character at `at` has; 0 when it is no UTF-8.
-size_t utf8_bytes(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) -> uint32_t {
-    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0;
-  };
-  const uint32_t first = byte(0);
-  if (first < 0x80)
-    return 1;
-  const size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4)
-    return 0;
-  uint32_t code = first & (0x7fU >> bytes);
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xc0U) != 0x80)
-      return 0;
-    code = (code << 6U) | (byte(i) & 0x3fU);
-  }
-  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  const bool surrogate = code >= 0xd800 && code <= 0xdfff;
-  return code < kLeast[bytes] || code > 0x10ffff || surrogate ? 0 : bytes;
-}
-
-// Goes through the text once, and knows of every character whether it is in quotes or in a comment.
+// Throws a TomlError at the first place that toml++ must not see.
 class TomlScanner {
  public:
-  explicit TomlScanner(std::string_view text) : text_(text) {
-    if (text_.starts_with("\xef\xbb\xbf"))
-      at_ = 3;
-  }
+  explicit TomlScanner(std::string_view text) : text_(without_byte_order_mark(text)) {}
 
   void scan() {
     while (at_ < text_.size())
@@ -51,20 +28,18 @@ class TomlScanner {
     throw TomlError{.line = line_, .column = column_, .expected = expected, .got = got};
   }
 
+  // Takes a word of ASCII, if it comes next.
   bool take(std::string_view word) {
-    if (text_.substr(at_, word.size()) != word)
+    if (!text_.substr(at_).starts_with(word))
       return false;
-    advance(word.size());
+    for (size_t i = 0; i < word.size(); ++i)
+      next_character(1);
     return true;
   }
 
-  void advance(size_t bytes) {
-    at_ += bytes;
-    column_ += static_cast<int>(bytes);
-  }
-
+  // Takes a character, a quote or a line's end.
   void step() {
-    const size_t bytes = utf8_bytes(text_, at_);
+    const size_t bytes = utf8_bytes(text_.substr(at_));
     if (bytes == 0)
       fail("UTF-8", "bytes that are none");
     if (in_ == In::quotes)
@@ -72,9 +47,8 @@ class TomlScanner {
     const char c = text_[at_];
     if (c == '\n')
       return end_line();
-    if (in_ == In::plain && bytes > 1) {
+    if (in_ == In::plain && bytes > 1)
       fail("ASCII outside quotes and comments", "another character");
-    }
     if (in_ == In::plain && open_quotes())
       return;
     if (in_ == In::plain)
@@ -82,17 +56,30 @@ class TomlScanner {
     next_character(bytes);
   }
 
+  // Counts the dots of a key, which ends at any sign of TOML.
   void plain(char c) {
-    if (c == '#') {
-      in_ = In::comment;
-    } else if (c == '.') {
-      if (++dots_ > kMaxKeyDots)
-        fail("plain keys", "one of many dots");
-    } else if (c == '=' || c == ',' || c == '[' || c == ']' || c == '{' || c == '}') {
-      dots_ = 0;
+    switch (c) {
+      case '#':
+        in_ = In::comment;
+        return;
+      case '.':
+        if (++dots_ > kMaxKeyDots)
+          fail("plain keys", "one of many dots");
+        return;
+      case '=':
+      case ',':
+      case '[':
+      case ']':
+      case '{':
+      case '}':
+        dots_ = 0;
+        return;
+      default:
+        return;
     }
   }
 
+  // The longer quotes come first, as they begin like the shorter ones.
   bool open_quotes() {
     for (const std::string_view quotes : {R"(""")", "'''", "\"", "'"}) {
       if (!take(quotes))
@@ -104,10 +91,11 @@ class TomlScanner {
     return false;
   }
 
+  // Takes a character in quotes, which may be the quotes' end, or an escape with what it escapes.
   void quoted(size_t bytes) {
     if (take(quotes_)) {
       in_ = In::plain;
-      // """a""""" ends with two quotes of the text itself.
+      // The text """a""""" ends with two quotes of its own.
       for (int more = 0; more < 2 && quotes_.size() == 3; ++more)
         take(quotes_.substr(0, 1));
       return;
@@ -118,7 +106,7 @@ class TomlScanner {
     next_character(bytes);
     if (!escapes || at_ == text_.size() || text_[at_] == '\n')
       return;
-    if (const size_t escaped = utf8_bytes(text_, at_); escaped > 0)
+    if (const size_t escaped = utf8_bytes(text_.substr(at_)); escaped > 0)
       next_character(escaped);
   }
 
@@ -152,6 +140,7 @@ void check_toml(std::string_view text) {
   TomlScanner(text).scan();
 }
 
+// toml++ counts lines and columns in 32 bits without a sign.
 toml::table parse_toml(std::string_view text) {
   check_toml(text);
   try {

@@ -1,3 +1,5 @@
+// How it works: one flag for each thread. It is defined here, and not in the header, so that there
+// is one in the process.
 #include "muster/base/uneven_inputs.h"
 
 namespace muster {

@@ -1,3 +1,5 @@
+// How it works: a text is numbers with units behind them, and a unit is a factor: of a byte, or of
+// a millisecond. Nothing depends on the locale.
 #include "muster/base/units.h"
 
 #include <algorithm>
@@ -11,8 +13,8 @@ namespace muster {
 
 namespace {
 
-constexpr double kLongestMilliseconds =
-    864e9;  // ten thousand days; clocks count nanoseconds in 63 bits
+// Ten thousand days: clocks count nanoseconds in 63 bits.
+constexpr double kLongestMilliseconds = 864e9;
 
 struct Unit {
   std::string_view name;
@@ -41,15 +43,36 @@ std::optional<double> factor_of(const Unit (&units)[N], std::string_view name) {
   return std::nullopt;
 }
 
-// Takes a non-negative number from the front of `text`.
+// Takes a non-negative number from the front of `text`; nothing, and takes nothing, without one.
 std::optional<double> take_number(std::string_view& text) {
   double value = 0;
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
   if (error != std::errc() || value < 0 || !std::isfinite(value))
     return std::nullopt;
-  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  text.remove_prefix(end - text.data());
   return value;
+}
+
+// The time in a text such as "1h30m"; a number alone means seconds. Nothing for another text.
+std::optional<double> milliseconds_in(std::string_view text) {
+  if (text.empty())
+    return std::nullopt;
+  double total = 0;
+  for (std::string_view rest = text; !rest.empty();) {
+    const bool is_first = rest.size() == text.size();
+    const auto number = take_number(rest);
+    if (!number)
+      return std::nullopt;
+    const size_t end = std::min(rest.find_first_of("0123456789."), rest.size());
+    const bool is_alone = rest.empty() && is_first;
+    const auto factor = factor_of(kDurationUnits, is_alone ? "s" : rest.substr(0, end));
+    if (!factor)
+      return std::nullopt;
+    total += *number * *factor;
+    rest.remove_prefix(end);
+  }
+  return total;
 }
 
 std::string with_one_decimal(double value) {
@@ -77,34 +100,12 @@ uint64_t parse_bytes(std::string_view text) {
 }
 
 std::chrono::milliseconds parse_duration(std::string_view text, std::string_view what) {
-  const auto bad = [&] {
-    return Error(ErrorCode::invalid_argument,
-                 cat(what,
-                     ": expected a time such as 30s, 250ms, 5m or 1h30m, got '",
-                     text,
-                     "'; correct it"));
-  };
-  std::string_view rest = trim(text);
-  if (rest.empty())
-    throw bad();
-  double total_ms = 0;
-  bool first = true;
-  while (!rest.empty()) {
-    const auto number = take_number(rest);
-    if (!number)
-      throw bad();
-    const size_t end = std::min(rest.find_first_of("0123456789."), rest.size());
-    const bool bare = rest.empty() && first;  // a number alone means seconds
-    const auto factor = bare ? 1e3 : factor_of(kDurationUnits, rest.substr(0, end));
-    if (!factor)
-      throw bad();
-    total_ms += *number * *factor;
-    first = false;
-    rest.remove_prefix(end);
-  }
-  if (total_ms > kLongestMilliseconds)
-    throw bad();
-  return std::chrono::milliseconds(std::llround(total_ms));
+  const auto milliseconds = milliseconds_in(trim(text));
+  if (milliseconds && *milliseconds <= kLongestMilliseconds)
+    return std::chrono::milliseconds(std::llround(*milliseconds));
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat(what, ": expected a time such as 30s, 250ms, 5m or 1h30m, got '", text, "'; correct it"));
 }
 
 std::string format_bytes(uint64_t bytes) {

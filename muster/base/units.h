@@ -21,7 +21,7 @@ std::string format_bytes(uint64_t bytes);
 // 83 s → "1m23s"; 0.25 s → "250ms".
 std::string format_duration(std::chrono::nanoseconds duration);
 
-// The same of seconds, to the millisecond; below 0 it is "0ms".
+// Seconds in the same form, to the millisecond; below 0 it is "0ms".
 std::string format_seconds(double seconds);
 
 }  // namespace muster

@@ -31,16 +31,6 @@ void for_each_number(const char* folder, Visit visit) {
   }
 }
 
-// A file of /proc; nothing when the process or the thread has ended, when it may not be looked at,
-// or when the kernel has no such file.
-std::optional<std::string> read_proc(const std::string& path) {
-  try {
-    return read_file(path);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
 // The numbers of a list; words that are none, such as an empty last one, are left out.
 template <class Number>
 std::set<Number> numbers_in(std::string_view text, char separator) {
@@ -54,7 +44,7 @@ std::set<Number> numbers_in(std::string_view text, char separator) {
 
 // The line of its status is "Uid:	0	0	0	0".
 std::set<uid_t> uids_of(pid_t pid) {
-  const std::string status = read_proc(cat("/proc/", pid, "/status")).value_or("");
+  const std::string status = try_read_file(cat("/proc/", pid, "/status")).value_or("");
   for (const std::string& line : split(status, '\n')) {
     if (line.starts_with("Uid:"))
       return numbers_in<uid_t>(line.substr(4), '\t');
@@ -80,7 +70,7 @@ std::set<pid_t> own_children() {
   std::set<pid_t> children;
   bool has_lists = false;
   for_each_number("/proc/self/task", [&](pid_t thread) {
-    const auto list = read_proc(cat("/proc/self/task/", thread, "/children"));
+    const auto list = try_read_file(cat("/proc/self/task/", thread, "/children"));
     if (!list)
       return;
     has_lists = true;
@@ -113,33 +103,6 @@ std::set<uid_t> uids_of_descendants() {
   return uids;
 }
 
-int64_t ProcessStatus::number(size_t field) const {
-  return field < fields.size() ? parse_int(fields[field]).value_or(0) : 0;
-}
-
-ProcessStatus process_status(pid_t pid) {
-  ProcessStatus status;
-  const std::string text = read_proc(cat("/proc/", pid, "/stat")).value_or("");
-  // The text is "123 (name, which may hold anything) S 1 …".
-  const size_t open = text.find('(');
-  const size_t close = text.rfind(')');
-  if (open == std::string::npos || close == std::string::npos || close + 2 >= text.size())
-    return status;
-  status.command = text.substr(open + 1, close - open - 1);
-  status.state = text[close + 2];
-  status.fields = split(std::string_view(text).substr(close + 2), ' ');
-  status.parent = static_cast<pid_t>(status.number(1));
-  constexpr size_t kFlagsField = 6;
-  constexpr int64_t kExiting = 0x4;  // the kernel's PF_EXITING
-  status.is_exiting = (status.number(kFlagsField) & kExiting) != 0;
-  return status;
-}
-
-uint64_t process_start_ticks(pid_t pid) {
-  constexpr size_t kStartField = 19;
-  return process_status(pid).number(kStartField);
-}
-
 std::optional<FileId> file_of(int fd) {
   struct stat info = {};
   if (::fstat(fd, &info) != 0)
@@ -162,7 +125,7 @@ std::set<FileId> open_files(pid_t pid) {
 }
 
 std::vector<std::string> environment_entries(pid_t pid) {
-  const auto text = read_proc(cat("/proc/", pid, "/environ"));
+  const auto text = try_read_file(cat("/proc/", pid, "/environ"));
   return text ? split(*text, '\0') : std::vector<std::string>();
 }
 

@@ -1,4 +1,4 @@
-// Looking for processes in /proc: what children left behind, and what a process is and uses.
+// Looking for processes in /proc: what children left behind, and what a process uses.
 #pragma once
 
 #include <sys/types.h>
@@ -10,6 +10,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "muster/base/process_status.h"
 
 namespace muster {
 
@@ -23,25 +25,6 @@ std::set<pid_t> own_children();
 // The users that this process's descendants run as, and may have opened what they have open as:
 // real, effective, saved and of files.
 std::set<uid_t> uids_of_descendants();
-
-struct ProcessStatus {
-  std::string command;  // "python3"
-  char state = '?';     // R, S, D, Z, …; '?' when there is no such process
-  pid_t parent = 0;
-  // Its end has begun: it lets go of what it has open, and will be a zombie.
-  bool is_exiting = false;
-  // The fields of /proc/pid/stat from the state on, which is field 3 of proc_pid_stat(5); empty: no
-  // such process.
-  std::vector<std::string> fields;
-
-  int64_t number(size_t field) const;  // of `fields`; 0 when there is none
-};
-
-ProcessStatus process_status(pid_t pid);
-
-// When the process began, in the kernel's ticks, which tells it from another that gets its number;
-// 0 when there is none.
-uint64_t process_start_ticks(pid_t pid);
 
 // A process, and no other that gets its number.
 struct ProcessId {

@@ -417,9 +417,7 @@ bool ProcessSet::is_in_a_group(pid_t pid) const {
 }
 
 // A process in a member's group is asked by a signal to the group, only once.
-void ProcessSet::ask(LeftoverSweep& leftovers,
-                     const std::set<pid_t>& left,
-                     bool groups_too) const {
+void ProcessSet::ask(LeftoverSweep& leftovers, const std::set<pid_t>& left, bool groups_too) const {
   if (groups_too)
     signal_groups(SIGTERM);
   for (const pid_t pid : left) {

@@ -1,3 +1,8 @@
+// How it works: the file is mapped and every thread writes its own record, so that nobody waits for
+// anybody; a thread claims a record with its first span and gives it back at its end. A record that
+// changes is opened and closed by its number (activity_layout.h), by which readers see whether they
+// have it whole. The totals are the main thread's: each change of its category adds the time since
+// the last.
 #include "muster/trace/activity.h"
 
 #include <fcntl.h>
@@ -13,17 +18,16 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <memory>
-#include <system_error>
 
 #include "muster/base/error.h"
+#include "muster/base/host_identity.h"
+#include "muster/base/process_status.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity_clock.h"
 #include "muster/trace/call_text.h"
+#include "muster/trace/mapped_file.h"
 
 namespace muster {
 
@@ -33,6 +37,7 @@ std::atomic<uint64_t> g_serial = 0;
 
 constexpr uint32_t kInherited = kActivityCategories;
 
+// Others read the file at any time, so each field is written and read in one piece.
 template <class T>
 void put(T& field, T value) {
   std::atomic_ref(field).store(value, std::memory_order_relaxed);
@@ -42,7 +47,7 @@ T value_of(T& field) {
   return std::atomic_ref(field).load(std::memory_order_relaxed);
 }
 
-// Between these two a record changes.
+// A record changes only between these two calls.
 template <class Record>
 void open_record(Record& record, uint64_t number) {
   put(record.tail, number);
@@ -54,25 +59,28 @@ void close_record(Record& record, uint64_t number) {
 }
 
 uint32_t own_thread() {
-  return static_cast<uint32_t>(::syscall(SYS_gettid));
+  return ::syscall(SYS_gettid);
 }
 
-// Where the calling thread writes, in the Activity `serial`; given back when it ends.
+// The calling thread's record in the Activity `serial`; given back when the thread ends.
 struct ThreadPlace {
   uint64_t serial = 0;
   uint32_t thread = 0;
-  ActivityThread* record = nullptr;  // of which there may be none left
+  ActivityThread* record = nullptr;  // null when there was none left
   bool is_main = false;
 
   ~ThreadPlace() {
-    // What is no longer mapped is not written to: an Activity of a process stays until its end.
-    if (record != nullptr && Activity::get() != nullptr && serial == g_serial)
+    // A record that is no longer mapped must not be written to. The newest Activity stays until the
+    // end of the process.
+    const bool is_mapped = Activity::get() != nullptr && serial == g_serial;
+    if (record != nullptr && is_mapped)
       std::atomic_ref(record->owner).store(0, std::memory_order_release);
   }
 };
 
 thread_local ThreadPlace t_place;
 
+// The record is the calling thread's from now on, in no span yet.
 void begin_thread(ActivityThread& record, uint64_t number) {
   open_record(record, number);
   record.depth = 0;
@@ -82,24 +90,14 @@ void begin_thread(ActivityThread& record, uint64_t number) {
   close_record(record, number);
 }
 
-// 0 where the kernel does not tell.
-int64_t pid_namespace() {
-  struct stat status = {};
-  return ::stat("/proc/self/ns/pid", &status) == 0 ? static_cast<int64_t>(status.st_ino) : 0;
+// A span that was left already, with another that it was within, is not there any more.
+bool is_in_span(const ActivityThread& record, const Activity::Entered& span) {
+  if (record.depth <= span.depth)
+    return false;
+  return span.depth >= kActivityDepth || record.spans[span.depth].begin_ns == span.begin_ns;
 }
 
-// Behind the name, which may hold anything. 0 where the kernel does not tell.
-int64_t own_start_ticks() {
-  std::ifstream file("/proc/self/stat");
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  const size_t behind_name = text.rfind(") ");
-  if (behind_name == std::string::npos)
-    return 0;
-  constexpr size_t kStartTime = 19;
-  const auto fields = split(std::string_view(text).substr(behind_name + 2), ' ');
-  return fields.size() > kStartTime ? parse_int(fields[kStartTime]).value_or(0) : 0;
-}
-
+// The magic comes last: with it the file is one.
 void fill_header(ActivityHeader& header, const ActivityOwner& owner) {
   header.bytes = sizeof(ActivityLayout);
   header.rank = owner.rank;
@@ -107,8 +105,8 @@ void fill_header(ActivityHeader& header, const ActivityOwner& owner) {
   header.attempt = owner.attempt;
   header.main_thread = own_thread();
   header.pid = ::getpid();
-  header.pid_namespace = pid_namespace();
-  header.start_ticks = own_start_ticks();
+  header.pid_namespace = static_cast<int64_t>(namespace_inode("pid"));
+  header.start_ticks = static_cast<int64_t>(process_start_ticks(::getpid()));
   ::gethostname(header.host, sizeof(header.host) - 1);
   put_text(header.device, sizeof(header.device), owner.device.c_str());
   header.opened_ns = activity_now();
@@ -117,33 +115,22 @@ void fill_header(ActivityHeader& header, const ActivityOwner& owner) {
   header.loss = std::numeric_limits<double>::quiet_NaN();
   header.version = kActivityVersion;
   std::atomic_thread_fence(std::memory_order_release);
-  std::memcpy(header.magic, kActivityMagic, sizeof(kActivityMagic));  // last: now it is one
+  std::memcpy(header.magic, kActivityMagic, sizeof(kActivityMagic));
 }
 
 // The file has all of its blocks, so that a full disk is told here and not by SIGBUS at a write.
-int open_file(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  if (error)
-    throw Error(ErrorCode::io,
-                cat("activity: cannot make the folder of '", path, "': ", error.message()));
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (fd < 0)
-    fail_errno(cat("activity: cannot open '", path, "'"), errno);
+Fd open_activity_file(const std::string& path) {
+  Fd file = open_mapped_file("activity", path, 0);
   // A file system without locks has none to tell two writers apart.
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    ::close(fd);
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     throw Error(ErrorCode::failed_precondition,
                 cat("activity: expected '",
                     path,
                     "' for this process alone, got another that writes to it"));
-  }
-  if (const int failed = ::posix_fallocate(fd, 0, sizeof(ActivityLayout)); failed != 0) {
-    ::close(fd);
+  if (const int failed = ::posix_fallocate(file.get(), 0, sizeof(ActivityLayout)); failed != 0)
     fail_errno(cat("activity: cannot make '", path, "' ", sizeof(ActivityLayout), " bytes long"),
                failed);
-  }
-  return fd;
+  return file;
 }
 
 }  // namespace
@@ -154,16 +141,10 @@ std::atomic<void (*)(const char*)> Activity::span_begin_hook_ = nullptr;
 std::atomic<void (*)()> Activity::span_end_hook_ = nullptr;
 
 Activity::Activity(const std::string& path, const ActivityOwner& owner)
-    : fd_(open_file(path)), serial_(++g_serial) {
-  path_ = paths_.emplace_back(std::make_unique<const std::string>(path)).get();
-  void* const memory =
-      ::mmap(nullptr, sizeof(ActivityLayout), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-  if (memory == MAP_FAILED) {
-    const int why = errno;
-    ::close(fd_);
-    fail_errno(cat("activity: cannot map '", path, "'"), why);
-  }
-  std::memset(memory, 0, sizeof(ActivityLayout));  // what an earlier job has left there
+    : fd_(open_activity_file(path)), serial_(++g_serial) {
+  set_path(path);
+  void* const memory = map_file("activity", fd_, path, sizeof(ActivityLayout));
+  std::memset(memory, 0, sizeof(ActivityLayout));  // an earlier job may have left something there
   file_ = static_cast<ActivityLayout*>(memory);
   fill_header(file_->header, owner);
 }
@@ -173,28 +154,35 @@ Activity::~Activity() {
     set(nullptr);
   delete events();
   ::munmap(file_, sizeof(ActivityLayout));
-  ::close(fd_);
 }
 
-int Activity::place() noexcept {
+void Activity::set_path(const std::string& path) {
+  path_ = paths_.emplace_back(std::make_unique<const std::string>(path)).get();
+}
+
+ActivityThread* Activity::claim_record(uint32_t thread) noexcept {
+  for (ActivityThread& record : file_->threads) {
+    uint32_t nobody = 0;
+    if (!std::atomic_ref(record.owner).compare_exchange_strong(nobody, thread))
+      continue;
+    begin_thread(record, value_of(record.head) + 1);
+    if (TraceEventFile* const traced = events())
+      traced->add_thread(record.name, thread);
+    return &record;
+  }
+  return nullptr;
+}
+
+// A thread that found no record free asks again with its next span.
+ActivityThread* Activity::own_record() noexcept {
   ThreadPlace& here = t_place;
   if (here.serial != serial_) {
     here = {.serial = serial_, .thread = own_thread(), .record = nullptr};
     here.is_main = here.thread == file_->header.main_thread;
   }
-  if (here.record == nullptr) {
-    for (ActivityThread& record : file_->threads) {
-      uint32_t nobody = 0;
-      if (!std::atomic_ref(record.owner).compare_exchange_strong(nobody, here.thread))
-        continue;
-      here.record = &record;
-      begin_thread(record, value_of(record.head) + 1);
-      if (TraceEventFile* const traced = events())
-        traced->add_thread(record.name, here.thread);
-      break;
-    }
-  }
-  return here.record == nullptr ? -1 : static_cast<int>(here.record - file_->threads);
+  if (here.record == nullptr)
+    here.record = claim_record(here.thread);
+  return here.record;
 }
 
 // A span that inherits has no category of its own, so that what is outside of all can change under
@@ -208,10 +196,10 @@ uint32_t Activity::category_within(const ActivityThread& record, uint32_t depth)
 }
 
 Activity::Entered Activity::enter(const char* name, Category category, bool inherits) noexcept {
-  const int at = place();
-  if (at < 0)
+  ActivityThread* const own = own_record();
+  if (own == nullptr)
     return {};
-  ActivityThread& record = file_->threads[at];
+  ActivityThread& record = *own;
   const uint32_t depth = record.depth;
   const int64_t now = activity_now();
   const uint64_t number = record.head + 1;
@@ -231,15 +219,12 @@ Activity::Entered Activity::enter(const char* name, Category category, bool inhe
   return {.thread = &t_place, .depth = depth, .begin_ns = now};
 }
 
-// One that was left already, with another that it was within, is not there any more.
 void Activity::leave(const Entered& span) noexcept {
-  if (span.thread != &t_place || t_place.serial != serial_ || t_place.record == nullptr)
+  const bool is_of_this_thread = span.thread == &t_place && t_place.serial == serial_;
+  if (!is_of_this_thread || t_place.record == nullptr)
     return;
   ActivityThread& record = *t_place.record;
-  const bool is_there =
-      record.depth > span.depth &&
-      (span.depth >= kActivityDepth || record.spans[span.depth].begin_ns == span.begin_ns);
-  if (!is_there)
+  if (!is_in_span(record, span))
     return;
   const uint64_t number = record.head + 1;
   const uint32_t deepest = std::min<uint32_t>(record.depth, kActivityDepth);
@@ -270,10 +255,11 @@ void Activity::leave(const Entered& span) noexcept {
 }
 
 void Activity::set_category_outside(Category category) noexcept {
-  if (place() < 0 || !t_place.is_main)
+  const ActivityThread* const record = own_record();
+  if (record == nullptr || !t_place.is_main)
     return;
   outside_ = static_cast<uint32_t>(category);
-  switch_category(category_within(*t_place.record, t_place.record->depth), activity_now());
+  switch_category(category_within(*record, record->depth), activity_now());
 }
 
 void Activity::switch_category(uint32_t category, int64_t now) noexcept {
@@ -289,10 +275,7 @@ void Activity::switch_category(uint32_t category, int64_t now) noexcept {
 std::array<int64_t, kActivityCategories> Activity::totals() const noexcept {
   ActivityHeader& header = file_->header;
   std::array<int64_t, kActivityCategories> totals = {};
-  std::transform(
-      std::begin(header.totals_ns), std::end(header.totals_ns), totals.begin(), [](int64_t& total) {
-        return value_of(total);
-      });
+  std::ranges::transform(header.totals_ns, totals.begin(), value_of<int64_t>);
   totals[value_of(header.category)] += activity_now() - value_of(header.category_since_ns);
   return totals;
 }
@@ -308,8 +291,8 @@ uint64_t Activity::begin_call(const CallFacts& facts) noexcept {
   put(call.end_ns, int64_t{0});
   put(call.sequence, facts.sequence);
   put(call.bytes, facts.bytes);
-  put(call.peer, static_cast<int32_t>(facts.peer));
-  put(call.tag, static_cast<int32_t>(facts.tag));
+  put(call.peer, facts.peer);
+  put(call.tag, facts.tag);
   put(call.state, static_cast<uint32_t>(CallState::under_way));
   put(call.thread, t_place.thread);
   put_text(call.group, sizeof(call.group), facts.group);
@@ -319,13 +302,15 @@ uint64_t Activity::begin_call(const CallFacts& facts) noexcept {
   return number;
 }
 
-// One that came 1024 calls later may have its place.
+// A call that began 1024 calls later may have its place in the ring; then its end is lost.
 void Activity::end_call(uint64_t number, CallState state) noexcept {
+  if (number == 0)
+    return;
   ActivityCall& call = file_->ring[(number - 1) % kActivityCalls];
   TraceEventFile* const traced = events();
-  if (number == 0 || value_of(call.head) != number) {
-    if (number != 0 && traced != nullptr)
-      traced->add_lost();  // so many have begun since then
+  if (value_of(call.head) != number) {
+    if (traced != nullptr)
+      traced->add_lost();
     return;
   }
   const int64_t now = activity_now();
@@ -348,6 +333,7 @@ void Activity::note_samples(int64_t more) noexcept {
   std::atomic_ref(file_->header.samples).fetch_add(more, std::memory_order_relaxed);
 }
 
+// NaN says that nobody told a loss, so a loss that is NaN has bits of its own.
 void Activity::note_loss(double loss) noexcept {
   put(file_->header.loss, std::isnan(loss) ? std::bit_cast<double>(kLossIsNan) : loss);
 }
@@ -361,9 +347,9 @@ void Activity::set_software(const ActivitySoftware& software) noexcept {
 
 void Activity::become(int rank, int world_size, const std::string& path) {
   if (!path.empty())
-    path_ = paths_.emplace_back(std::make_unique<const std::string>(path)).get();
-  put(file_->header.rank, static_cast<int32_t>(rank));
-  put(file_->header.world_size, static_cast<int32_t>(world_size));
+    set_path(path);
+  put(file_->header.rank, rank);
+  put(file_->header.world_size, world_size);
 }
 
 void Activity::set_stack_signal(int signal) noexcept {

@@ -83,8 +83,8 @@ class Activity {
   void close() noexcept;  // the rank leaves its function
 
   void set_software(const ActivitySoftware& software) noexcept;
-  // The process is another rank from now on, in the job's next generation. `path`: where the file
-  // is found as that rank's, too; empty: nowhere else.
+  // The process is another rank from now on, in the job's next attempt. `path`: where the file is
+  // found as that rank's, too; empty: nowhere else.
   void become(int rank, int world_size, const std::string& path);
 
   void set_stack_signal(int signal) noexcept;  // this process answers it
@@ -92,9 +92,8 @@ class Activity {
   // From now on every span and call is an event too, in a file that lies at `path` and stays until
   // the end of the process. Throws: io.
   void trace_into(const std::string& path);
-  TraceEventFile* events() const {
-    return events_.load(std::memory_order_acquire);
-  }  // nullptr: none
+  // The file of events; null where there is none.
+  TraceEventFile* events() const { return events_.load(std::memory_order_acquire); }
   // Called with how many steps there have been, by who tells them.
   static void set_step_hook(void (*hook)(int64_t steps)) { step_hook_ = hook; }
   // Called where a span begins and where it ends, in its thread: by who shows spans elsewhere.
@@ -108,7 +107,10 @@ class Activity {
   int world_size() const { return file_->header.world_size; }
 
  private:
-  int place() noexcept;  // of the calling thread among the threads; -1: none
+  void set_path(const std::string& path);
+  // The calling thread's record; null where there is none left.
+  ActivityThread* own_record() noexcept;
+  ActivityThread* claim_record(uint32_t thread) noexcept;
   void switch_category(uint32_t category, int64_t now) noexcept;
   uint32_t category_within(const ActivityThread& record, uint32_t depth) const noexcept;
 
@@ -117,10 +119,10 @@ class Activity {
   static std::atomic<void (*)(const char*)> span_begin_hook_;
   static std::atomic<void (*)()> span_end_hook_;
 
-  std::vector<std::unique_ptr<const std::string>>
-      paths_;  // all: another thread may read one that was before
+  // All paths that there have been: another thread may read an earlier one.
+  std::vector<std::unique_ptr<const std::string>> paths_;
   std::atomic<const std::string*> path_ = nullptr;  // the last
-  int fd_ = -1;                                     // locked as long as the process lives
+  Fd fd_;                                           // locked as long as the process lives
   ActivityLayout* file_ = nullptr;
   uint32_t outside_ = 0;  // the category outside of all spans; the main thread's
   std::atomic<TraceEventFile*> events_ = nullptr;

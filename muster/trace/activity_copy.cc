@@ -1,3 +1,5 @@
+// How it works: a packed file is the head of an activity file, all before the ring, and the last
+// calls of the ring in their order. Unpacking puts the calls back into their places.
 #include "muster/trace/activity_copy.h"
 
 #include <cstring>
@@ -18,12 +20,17 @@ namespace {
 constexpr size_t kHead = offsetof(ActivityLayout, ring);
 constexpr size_t kPacked = kHead + kCopiedCalls * sizeof(ActivityCall);
 
-// Where the call of this number lies in a file.
+// The offset of the call of this number in a file.
 size_t place_in_ring(uint64_t number) {
   return kHead + (number - 1) % kActivityCalls * sizeof(ActivityCall);
 }
 
-// The numbers of the last calls, the earliest first; 0 where there was none.
+// The offset of the i-th copied call in a packed file.
+size_t place_in_packed(size_t i) {
+  return kHead + i * sizeof(ActivityCall);
+}
+
+// The number of the i-th copied call, the earliest first; 0 where there was none.
 uint64_t copied_call(const ActivityHeader& header, size_t i) {
   const uint64_t back = kCopiedCalls - 1 - i;
   return header.calls > back ? header.calls - back : 0;
@@ -43,9 +50,7 @@ std::string pack_file(const std::string& bytes) {
     const uint64_t number = copied_call(header, i);
     if (number == 0)
       continue;
-    std::memcpy(&packed[kHead + i * sizeof(ActivityCall)],
-                &bytes[place_in_ring(number)],
-                sizeof(ActivityCall));
+    std::memcpy(&packed[place_in_packed(i)], &bytes[place_in_ring(number)], sizeof(ActivityCall));
   }
   return packed;
 }
@@ -58,9 +63,7 @@ std::string unpack_file(const std::string& packed) {
     const uint64_t number = copied_call(header, i);
     if (number == 0)
       continue;
-    std::memcpy(&bytes[place_in_ring(number)],
-                &packed[kHead + i * sizeof(ActivityCall)],
-                sizeof(ActivityCall));
+    std::memcpy(&bytes[place_in_ring(number)], &packed[place_in_packed(i)], sizeof(ActivityCall));
   }
   return bytes;
 }
@@ -74,6 +77,7 @@ std::string pack_activity(const std::string& run_dir, int attempt, int rank) {
   return pack_file(bytes);
 }
 
+// A file that is there already stays: it is the rank's own, in a folder that the hosts share.
 void unpack_activity(const std::string& packed, const std::string& run_dir, int attempt, int rank) {
   const std::string name = "activity of another host";
   if (packed.size() != kPacked)

@@ -1,3 +1,6 @@
+// How it works: each rank's totals become seconds by category. A rank's own time of a step is all
+// that is neither communication, in which it waits for others, nor outside of the steps; the rank
+// with the most is the straggler, if it is clearly above the median.
 #include "muster/trace/breakdown.h"
 
 #include <algorithm>
@@ -19,7 +22,12 @@ size_t index_of(Category category) {
   return static_cast<size_t>(category);
 }
 
-// What a file says may be anything: a time below nothing, or a hundred years, is none.
+// Of no steps there is one, so that a time can be divided by them.
+double steps_of(const RankTimes& rank) {
+  return static_cast<double>(std::max<int64_t>(1, rank.steps));
+}
+
+// A file may say anything: a time below nothing, or a hundred years, is none.
 double seconds_of(int64_t nanoseconds) {
   constexpr int64_t kMost = int64_t{3} * 1'000'000'000 * 1'000'000'000;
   return nanoseconds < 0 || nanoseconds > kMost ? 0 : static_cast<double>(nanoseconds) * 1e-9;
@@ -28,58 +36,70 @@ double seconds_of(int64_t nanoseconds) {
 RankTimes times_of(const ActivityView& view, std::optional<int64_t> now_ns) {
   RankTimes times{.rank = view.rank, .host = view.host, .device = view.device, .steps = view.steps};
   const int64_t last = view.last_sign_ns();
-  const auto totals = view.totals_at(now_ns && !view.closed_ns ? std::max(*now_ns, last) : last);
-  std::transform(totals.begin(), totals.end(), times.seconds.begin(), seconds_of);
+  const bool goes_on = now_ns && !view.closed_ns;
+  const auto totals = view.totals_at(goes_on ? std::max(*now_ns, last) : last);
+  std::ranges::transform(totals, times.seconds.begin(), seconds_of);
   return times;
 }
 
+// The lower of the two middle values, where there are two.
 template <class Value>
 double median_of(const std::vector<RankTimes>& ranks, const Value& value) {
   std::vector<double> values;
   for (const RankTimes& rank : ranks)
     values.push_back(value(rank));
-  const auto middle =
-      values.begin() + static_cast<ptrdiff_t>((values.size() - 1) / 2);  // the lower of two
+  const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
+}
+
+// The category in which the rank takes longer than the median by most.
+Category category_of_delay(const RankTimes& slowest, const std::vector<RankTimes>& ranks) {
+  Category found = Category::compute;
+  double most = 0;
+  for (const Category category : {Category::compute, Category::data, Category::checkpoint}) {
+    const auto of_a_step = [category](const RankTimes& rank) {
+      return rank.seconds[index_of(category)] / steps_of(rank);
+    };
+    const double more = of_a_step(slowest) - median_of(ranks, of_a_step);
+    if (more <= most)
+      continue;
+    most = more;
+    found = category;
+  }
+  return found;
 }
 
 std::optional<Breakdown::Straggler> straggler_of(const std::vector<RankTimes>& ranks) {
   if (ranks.size() < 2)
     return std::nullopt;
-  const auto slowest =
-      std::max_element(ranks.begin(), ranks.end(), [](const auto& one, const auto& other) {
-        return one.own_of_a_step() < other.own_of_a_step();
-      });
+  const auto slowest = std::ranges::max_element(ranks, {}, &RankTimes::own_of_a_step);
+  const double own = slowest->own_of_a_step();
   const double median = median_of(ranks, std::mem_fn(&RankTimes::own_of_a_step));
-  if (median <= 0 || slowest->steps <= 0 || slowest->own_of_a_step() < kWorthSaying * median)
+  if (median <= 0 || slowest->steps <= 0 || own < kWorthSaying * median)
     return std::nullopt;
-  Breakdown::Straggler found{.rank = slowest->rank,
-                             .seconds_a_step = slowest->own_of_a_step() - median,
-                             .ratio = slowest->own_of_a_step() / median};
-  double most = 0;
-  for (const Category category : {Category::compute, Category::data, Category::checkpoint}) {
-    const auto of = [&](const RankTimes& rank) {
-      return rank.seconds[index_of(category)] /
-             static_cast<double>(std::max<int64_t>(1, rank.steps));
-    };
-    const double more = of(*slowest) - median_of(ranks, of);
-    if (more <= most)
-      continue;
-    most = more;
-    found.category = category;
-  }
-  return found;
+  return Breakdown::Straggler{.rank = slowest->rank,
+                              .category = category_of_delay(*slowest, ranks),
+                              .seconds_a_step = own - median,
+                              .ratio = own / median};
 }
 
 std::string percent(double share) {
   return cat(std::lround(share * 100), " %");
 }
 
+// Below ten milliseconds, hundredths of one count.
 std::string milliseconds_text(double seconds) {
-  return seconds < 0.01
-             ? cat(std::round(seconds * 1e5) / 100, " ms")
-             : format_duration(std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)));
+  if (seconds < 0.01)
+    return cat(std::round(seconds * 1e5) / 100, " ms");
+  return format_duration(std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)));
+}
+
+nlohmann::ordered_json by_category(const std::array<double, kActivityCategories>& values) {
+  nlohmann::ordered_json object;
+  for (size_t i = 0; i < values.size(); ++i)
+    object[to_string(static_cast<Category>(i))] = values[i];
+  return object;
 }
 
 const char* reason_text(Category category) {
@@ -103,10 +123,9 @@ double RankTimes::own() const {
   return all() - seconds[index_of(Category::communication)];
 }
 
-// Of one step, as a rank that was replaced took fewer.
+// Ranks are compared by one step, as a rank that was replaced took fewer.
 double RankTimes::own_of_a_step() const {
-  return (own() - seconds[index_of(Category::other)]) /
-         static_cast<double>(std::max<int64_t>(1, steps));
+  return (own() - seconds[index_of(Category::other)]) / steps_of(*this);
 }
 
 std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views,
@@ -131,10 +150,7 @@ std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views,
 }
 
 std::vector<std::string> Breakdown::lines() const {
-  const int64_t steps =
-      std::max_element(ranks.begin(), ranks.end(), [](const auto& one, const auto& other) {
-        return one.steps < other.steps;
-      })->steps;
+  const int64_t steps = std::ranges::max_element(ranks, {}, &RankTimes::steps)->steps;
   std::vector<std::string> parts;
   for (const Category category : {Category::compute,
                                   Category::communication,
@@ -146,15 +162,13 @@ std::vector<std::string> Breakdown::lines() const {
       cat("time of ",
           plural(steps, "step"),
           " on ",
-          plural(static_cast<int64_t>(ranks.size()), "rank"),
+          plural(ranks.size(), "rank"),
           ": ",
           join(parts, ", "),
           " (communication: the time in which a rank waits for others)")};
   if (!straggler)
     return lines;
-  const auto slowest = std::find_if(ranks.begin(), ranks.end(), [&](const RankTimes& rank) {
-    return rank.rank == straggler->rank;
-  });
+  const auto slowest = std::ranges::find(ranks, straggler->rank, &RankTimes::rank);
   lines.push_back(cat("the others wait for rank ",
                       slowest->rank,
                       " (host ",
@@ -170,12 +184,6 @@ std::vector<std::string> Breakdown::lines() const {
 
 std::string Breakdown::json() const {
   nlohmann::ordered_json json = {{"schema", "muster.breakdown/1"}};
-  const auto by_category = [](const std::array<double, kActivityCategories>& values) {
-    nlohmann::ordered_json object;
-    for (size_t i = 0; i < values.size(); ++i)
-      object[to_string(static_cast<Category>(i))] = values[i];
-    return object;
-  };
   json["shares"] = by_category(shares);
   json["ranks"] = nlohmann::ordered_json::array();
   for (const RankTimes& rank : ranks) {

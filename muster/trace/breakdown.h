@@ -17,8 +17,8 @@ struct RankTimes {
   std::string host = {};
   std::string device = {};
   int64_t steps = 0;
-  std::array<double, kActivityCategories> seconds =
-      {};  // by Category, from its beginning to its end
+  // By Category, from the rank's beginning to its end.
+  std::array<double, kActivityCategories> seconds = {};
 
   double all() const;
   double own() const;  // without waiting for other ranks

@@ -1,38 +1,14 @@
+// How it works: a field has a fixed size and ends in a zero. Writing cuts what does not fit, and
+// reading takes no byte of a field for what it says to be.
 #include "muster/trace/call_text.h"
 
 #include <charconv>
 #include <cstring>
 
 #include "muster/base/strings.h"
+#include "muster/base/utf8.h"
 
 namespace muster {
-
-namespace {
-
-// The bytes of the character at the beginning of `text`; 0 where none begins there.
-size_t character_length(std::string_view text) {
-  const auto first = static_cast<unsigned char>(text[0]);
-  if (first < 0x80)
-    return 1;
-  const size_t length = first >= 0xc2 && first < 0xe0   ? 2
-                        : first >= 0xe0 && first < 0xf0 ? 3
-                        : first >= 0xf0 && first < 0xf5 ? 4
-                                                        : 0;
-  if (length == 0 || text.size() < length)
-    return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80)
-      return 0;
-  }
-  const auto second = static_cast<unsigned char>(text[1]);
-  const bool is_longer_than_needed =
-      (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
-  const bool is_no_character =
-      (first == 0xed && second >= 0xa0) || (first == 0xf4 && second >= 0x90);
-  return is_longer_than_needed || is_no_character ? 0 : length;
-}
-
-}  // namespace
 
 void put_text(char* field, size_t size, const char* text) noexcept {
   const size_t length = ::strnlen(text, size - 1);
@@ -40,6 +16,7 @@ void put_text(char* field, size_t size, const char* text) noexcept {
   field[length] = '\0';
 }
 
+// The sizes are put one after the other as long as there is room for one more and for the cut.
 void put_shape(
     char* field, size_t size, const char* type, const int64_t* sizes, size_t dimensions) noexcept {
   constexpr const char kCut[] = "…]";
@@ -51,19 +28,17 @@ void put_shape(
   char* const limit = field + size - sizeof(kCut);  // what ends the text has room behind it
   *at++ = '[';
   for (size_t i = 0; i < dimensions; ++i) {
-    char number[24];
-    const char* const end = std::to_chars(number, number + sizeof(number), sizes[i]).ptr;
-    const size_t length = static_cast<size_t>(end - number) + (i > 0 ? 2 : 0);
+    char next[26] = ", ";
+    char* const number = next + 2;
+    const char* const end = std::to_chars(number, next + sizeof(next), sizes[i]).ptr;
+    const char* const begin = i > 0 ? next : number;
+    const size_t length = end - begin;
     if (at + length > limit) {
       std::memcpy(at, kCut, sizeof(kCut));
       return;
     }
-    if (i > 0) {
-      *at++ = ',';
-      *at++ = ' ';
-    }
-    std::memcpy(at, number, static_cast<size_t>(end - number));
-    at += end - number;
+    std::memcpy(at, begin, length);
+    at += length;
   }
   at[0] = ']';
   at[1] = '\0';
@@ -72,7 +47,7 @@ void put_shape(
 std::string readable(std::string_view field) {
   std::string text;
   while (!field.empty()) {
-    const size_t length = character_length(field);
+    const size_t length = utf8_bytes(field);
     if (length == 0)
       text += '?';
     text += field.substr(0, length);

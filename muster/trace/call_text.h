@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -10,6 +11,12 @@ namespace muster {
 
 // As much of `text` as fits, and a zero behind it.
 void put_text(char* field, size_t size, const char* text) noexcept;
+
+// The text in a field, up to its zero or its end.
+template <size_t kSize>
+std::string_view text_in(const char (&field)[kSize]) {
+  return {field, ::strnlen(field, kSize)};
+}
 
 // A field's text for people and JSON: control characters, and what is not UTF-8, as '?'.
 std::string readable(std::string_view field);

@@ -1,9 +1,13 @@
+// How it works: the collectives of each group have sequence numbers, so that the calls of all ranks
+// can be put side by side. At each number the call that most ranks made is the common one, and
+// whoever made another, or none, has left the common path. The first such number of a group counts.
 #include "muster/trace/compare_activity.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <map>
+#include <set>
 #include <string_view>
 
 #include "muster/base/error.h"
@@ -14,77 +18,86 @@ namespace muster {
 
 namespace {
 
-// What a rank did in a group, by sequence number.
+// The calls of a rank in a group, by sequence number.
 struct RankPath {
   const ActivityView* view = nullptr;
   std::map<int64_t, const CallView*> calls;
 };
 using GroupPaths = std::vector<RankPath>;
 
-// A job that replaces ranks in place makes its groups anew, with the generation in their names;
-// what the survivors did before, nobody can be compared with.
-constexpr std::string_view kOfGeneration = " of generation ";
+// A job that replaces ranks in place makes its groups anew, with the attempt in their names; what
+// the survivors did before, nobody can be compared with.
+constexpr std::string_view kOfAttempt = " of generation ";
 
-int generation_of(const std::string& group) {
-  const size_t at = group.find(kOfGeneration);
-  return at == std::string::npos ? 0 : std::atoi(group.c_str() + at + kOfGeneration.size());
+int attempt_in(const std::string& group) {
+  const size_t at = group.find(kOfAttempt);
+  return at == std::string::npos ? 0 : std::atoi(group.c_str() + at + kOfAttempt.size());
 }
 
-int newest_generation(const std::vector<ActivityView>& views) {
+int newest_attempt(const std::vector<ActivityView>& views) {
   int newest = 0;
   for (const ActivityView& view : views)
     for (const CallView& call : view.calls)
-      newest = std::max(newest, generation_of(call.group));
+      newest = std::max(newest, attempt_in(call.group));
   return newest;
+}
+
+// Messages between two ranks, and calls of earlier attempts, are left out.
+std::map<std::string, RankPath> paths_of_rank(const ActivityView& view, int attempt) {
+  std::map<std::string, RankPath> paths;
+  for (const CallView& call : view.calls) {
+    if (call.peer >= 0 || attempt_in(call.group) != attempt)
+      continue;
+    RankPath& path = paths[call.group];
+    path.view = &view;
+    path.calls[call.sequence] = &call;
+  }
+  return paths;
+}
+
+// All ranks are in the world, those too that have made no call there.
+void add_silent_ranks(GroupPaths& world, const std::vector<ActivityView>& views) {
+  for (const ActivityView& view : views) {
+    const bool is_there = std::ranges::find(world, &view, &RankPath::view) != world.end();
+    if (!is_there)
+      world.push_back({.view = &view, .calls = {}});
+  }
 }
 
 std::map<std::string, GroupPaths> paths_by_group(const std::vector<ActivityView>& views) {
   std::map<std::string, GroupPaths> groups;
-  const int generation = newest_generation(views);
+  const int attempt = newest_attempt(views);
   for (const ActivityView& view : views) {
-    std::map<std::string, RankPath> own;
-    for (const CallView& call : view.calls) {
-      if (call.peer >= 0 || generation_of(call.group) != generation)
-        continue;
-      RankPath& path = own[call.group];
-      path.view = &view;
-      path.calls[call.sequence] = &call;
-    }
-    for (auto& [group, path] : own)
+    for (auto& [group, path] : paths_of_rank(view, attempt))
       groups[group].push_back(std::move(path));
   }
-  // All ranks are in the world, those too that have made no call there.
-  const auto world =
-      groups.find(generation == 0 ? "world" : cat("world", kOfGeneration, generation));
-  if (world == groups.end())
-    return groups;
-  for (const ActivityView& view : views) {
-    const bool is_there = std::any_of(world->second.begin(),
-                                      world->second.end(),
-                                      [&](const RankPath& path) { return path.view == &view; });
-    if (!is_there)
-      world->second.push_back({.view = &view, .calls = {}});
-  }
+  const auto world = groups.find(attempt == 0 ? "world" : cat("world", kOfAttempt, attempt));
+  if (world != groups.end())
+    add_silent_ranks(world->second, views);
   return groups;
 }
 
-// What must be the same on all ranks. Rows of an all_to_all need not be as many, and bytes are of
-// any length.
+// The part of a call that must be the same on all ranks. Rows of an all_to_all need not be as many,
+// and bytes are of any length.
 std::string common_text(const CallView& call) {
   const bool shapes_differ =
       call.operation.starts_with("all_to_all") || call.operation.ends_with("_bytes");
   return shapes_differ ? call.operation : cat(call.operation, " ", call.what);
 }
 
+// The main thread's spans; empty where it was in none.
+std::string spans_seen(const ActivityView& view) {
+  if (view.closed_ns)
+    return "it had left its function";
+  const ThreadView* const main = view.main();
+  if (main == nullptr || main->spans.empty())
+    return "";
+  return cat("it was in ", main->span_names());
+}
+
+// "it was in tokenize; last all_reduce #40 f32[1000]": the last call before the one that it misses.
 std::string where_seen(const ActivityView& view, int64_t sequence, const std::string& group) {
-  std::vector<std::string> names;
-  if (const ThreadView* const main = view.main()) {
-    for (const SpanView& span : main->spans)
-      names.push_back(span.name);
-  }
-  std::string text = view.closed_ns  ? "it had left its function"
-                     : names.empty() ? std::string()
-                                     : cat("it was in ", join(names, " > "));
+  const std::string text = spans_seen(view);
   const auto is_before = [&](const CallView& call) {
     return call.group != group || call.sequence < sequence;
   };
@@ -94,18 +107,23 @@ std::string where_seen(const ActivityView& view, int64_t sequence, const std::st
   return cat(text, text.empty() ? "" : "; ", "last ", last->text());
 }
 
-// Where all ranks' files reach back to, up to the last that any has begun.
-std::pair<int64_t, int64_t> range_of(const GroupPaths& paths) {
-  int64_t from = std::numeric_limits<int64_t>::min(), to = std::numeric_limits<int64_t>::min();
+// The file has the rank's last calls only.
+bool is_cut(const ActivityView& view) {
+  return view.num_calls > view.calls.size();
+}
+
+// The sequence numbers that all ranks' files reach back to, in order.
+std::set<int64_t> comparable_sequences(const GroupPaths& paths) {
+  std::set<int64_t> sequences;
+  int64_t from = std::numeric_limits<int64_t>::min();
   for (const RankPath& path : paths) {
-    if (path.calls.empty())
-      continue;
-    const bool is_cut = path.view->num_calls > path.view->calls.size();
-    if (is_cut)
+    for (const auto& [sequence, call] : path.calls)
+      sequences.insert(sequence);
+    if (!path.calls.empty() && is_cut(*path.view))
       from = std::max(from, path.calls.begin()->first);
-    to = std::max(to, path.calls.rbegin()->first);
   }
-  return {from, to};
+  sequences.erase(sequences.begin(), sequences.lower_bound(from));
+  return sequences;
 }
 
 // The calls at one sequence number: who made which, and who made none.
@@ -118,11 +136,10 @@ Meeting meeting_at(const GroupPaths& paths, int64_t sequence) {
   Meeting meeting;
   for (const RankPath& path : paths) {
     const auto found = path.calls.find(sequence);
-    if (found == path.calls.end()) {
+    if (found == path.calls.end())
       meeting.absent.push_back(&path);
-    } else {
+    else
       meeting.by_text[common_text(*found->second)].push_back(&path);
-    }
   }
   return meeting;
 }
@@ -131,10 +148,11 @@ std::vector<int> ranks_of(const std::vector<const RankPath*>& paths) {
   std::vector<int> ranks;
   for (const RankPath* const path : paths)
     ranks.push_back(path->view->rank);
-  std::sort(ranks.begin(), ranks.end());
+  std::ranges::sort(ranks);
   return ranks;
 }
 
+// `left` are the ranks that left the common path, `others` those that made the common call.
 Divergence divergence_of(Divergence::Kind kind,
                          const std::string& group,
                          int64_t sequence,
@@ -153,9 +171,7 @@ Divergence divergence_of(Divergence::Kind kind,
         std::min(found.unix_ns,
                  time_sum(path->calls.at(sequence)->begin_ns, path->view->unix_minus_monotonic_ns));
   const auto first =
-      std::min_element(left.begin(), left.end(), [](const RankPath* one, const RankPath* other) {
-        return one->view->rank < other->view->rank;
-      });
+      std::ranges::min_element(left, {}, [](const RankPath* path) { return path->view->rank; });
   if (kind == Divergence::Kind::other_call)
     found.theirs = (*first)->calls.at(sequence)->text();
   if (kind == Divergence::Kind::never_began)
@@ -163,20 +179,16 @@ Divergence divergence_of(Divergence::Kind kind,
   return found;
 }
 
-// The call that most made is the common one; of equally many, that of the lowest rank.
+// The call that most made is the common one; among equally many, that of the lowest rank.
 std::optional<Divergence> difference_at(const GroupPaths& paths,
                                         const std::string& group,
                                         int64_t sequence) {
   const Meeting meeting = meeting_at(paths, sequence);
   if (meeting.by_text.empty())
     return std::nullopt;
-  const auto common = std::max_element(
-      meeting.by_text.begin(), meeting.by_text.end(), [](const auto& one, const auto& other) {
-        const auto weight = [](const auto& entry) {
-          return std::pair(entry.second.size(), -ranks_of(entry.second).front());
-        };
-        return weight(one) < weight(other);
-      });
+  const auto common = std::ranges::max_element(meeting.by_text, {}, [](const auto& entry) {
+    return std::pair(entry.second.size(), -ranks_of(entry.second).front());
+  });
   std::vector<const RankPath*> others;
   for (const auto& [text, made] : meeting.by_text) {
     if (text != common->first)
@@ -187,9 +199,12 @@ std::optional<Divergence> difference_at(const GroupPaths& paths,
   if (!meeting.absent.empty())
     return divergence_of(
         Divergence::Kind::never_began, group, sequence, meeting.absent, common->second);
-  std::vector<const RankPath*> ended, not_ended;
-  for (const RankPath* const path : common->second)
-    (path->calls.at(sequence)->state == CallView::State::ended ? ended : not_ended).push_back(path);
+  std::vector<const RankPath*> ended = common->second;
+  const auto rest = std::ranges::stable_partition(ended, [sequence](const RankPath* path) {
+    return path->calls.at(sequence)->state == CallView::State::ended;
+  });
+  const std::vector<const RankPath*> not_ended(rest.begin(), rest.end());
+  ended.erase(rest.begin(), rest.end());
   if (ended.empty() || not_ended.empty())
     return std::nullopt;
   return divergence_of(Divergence::Kind::never_ended, group, sequence, not_ended, ended);
@@ -206,27 +221,19 @@ std::string numbers_text(const std::vector<int>& ranks) {
 // A rank whose file has none of the group's calls, and does not reach back to its first call, may
 // have made any.
 GroupPaths known_paths(GroupPaths paths) {
-  std::erase_if(paths, [](const RankPath& path) {
-    return path.calls.empty() && path.view->num_calls > path.view->calls.size();
-  });
+  std::erase_if(paths,
+                [](const RankPath& path) { return path.calls.empty() && is_cut(*path.view); });
   return paths;
 }
 
-// Asynchronous calls end in any order: that one has not is of interest where nothing else is found.
+// Asynchronous calls end in any order: one that has not ended is of interest only where nothing
+// else is found.
 std::optional<Divergence> first_difference(const GroupPaths& all_paths, const std::string& group) {
   const GroupPaths paths = known_paths(all_paths);
   if (paths.size() < 2)
     return std::nullopt;
-  const auto [from, to] = range_of(paths);
   std::optional<Divergence> unfinished;
-  std::map<int64_t, bool> sequences;
-  for (const RankPath& path : paths) {
-    for (const auto& [sequence, call] : path.calls)
-      sequences[sequence] = true;
-  }
-  for (const auto& [sequence, there] : sequences) {
-    if (sequence < from || sequence > to)
-      continue;
+  for (const int64_t sequence : comparable_sequences(paths)) {
     auto found = difference_at(paths, group, sequence);
     if (!found)
       continue;
@@ -278,10 +285,9 @@ std::vector<Divergence> compare_activity(const std::vector<ActivityView>& views)
     if (auto difference = first_difference(paths, group))
       found.push_back(std::move(*difference));
   }
-  std::stable_sort(found.begin(), found.end(), [](const Divergence& one, const Divergence& other) {
-    const bool one_ended = one.kind == Divergence::Kind::never_ended;
-    const bool other_ended = other.kind == Divergence::Kind::never_ended;
-    return one_ended != other_ended ? other_ended : one.unix_ns < other.unix_ns;
+  // Calls that never ended come last.
+  std::ranges::stable_sort(found, {}, [](const Divergence& one) {
+    return std::pair(one.kind == Divergence::Kind::never_ended, one.unix_ns);
   });
   return found;
 }

@@ -25,19 +25,20 @@ struct Divergence {
   std::vector<int> ranks = {};
   std::vector<int> others = {};
   int64_t unix_ns = 0;  // when the first of the others began it
-  std::string where =
-      {};  // what the first of `ranks` was in when it was last seen, and its last call
+  // The span that the first of `ranks` was in when it was last seen, and its last call.
+  std::string where = {};
 
   // "rank 2 left the common path first: it never began all_reduce #41 f32[1000] of world, which
   // rank(s) 0, 1 began; it was in tokenize; last all_reduce #40 f32[1000]".
   std::string text() const;
 };
 
-// Of the ranks whose files are given; earliest first, one a group. Calls that a rank's file holds
-// no longer are not compared.
+// Compares the ranks whose files are given; earliest difference first, one a group. Calls that a
+// rank's file holds no longer are not compared.
 std::vector<Divergence> compare_activity(const std::vector<ActivityView>& views);
 
-// Of the last attempt in the run folder, or `attempt`. Files that cannot be read are left out.
+// Compares the last attempt in the run folder, or `attempt`. Files that cannot be read are left
+// out.
 std::vector<Divergence> compare_activity(const std::string& run_dir,
                                          std::optional<int> attempt = {});
 

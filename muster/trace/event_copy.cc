@@ -1,3 +1,5 @@
+// How it works: a file of events is copied as it is, without the zeros that it has grown by. Its
+// place, ATTEMPT/RANK, comes from another host and is checked before it becomes a path.
 #include "muster/trace/event_copy.h"
 
 #include <algorithm>
@@ -16,7 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a file has grown by and not used yet is zero. Events stay whole, and may end with zeros too.
+// The part that the file has grown by and not used yet is zero. Events stay whole, and may end with
+// zeros too.
 std::string used_part(std::string bytes) {
   const size_t used = bytes.find_last_not_of('\0') + 1;
   if (used <= sizeof(EventHeader))
@@ -26,13 +29,15 @@ std::string used_part(std::string bytes) {
   return bytes;
 }
 
+// A number as muster writes it: no sign, no zeros before it.
+bool is_plain_number(const std::string& text) {
+  const auto number = parse_int(text);
+  return number && *number >= 0 && cat(*number) == text;
+}
+
 bool is_place(const std::string& text) {
   const std::vector<std::string> numbers = split(text, '/');
-  return numbers.size() == 2 &&
-         std::all_of(numbers.begin(), numbers.end(), [](const std::string& text) {
-           const auto number = parse_int(text);
-           return number && *number >= 0 && cat(*number) == text;
-         });
+  return numbers.size() == 2 && std::ranges::all_of(numbers, is_plain_number);
 }
 
 }  // namespace
@@ -49,11 +54,11 @@ std::vector<std::string> event_places(const std::string& run_dir) {
     if (entry.depth() >= 1)
       entry.disable_recursion_pending();
   }
-  std::sort(places.begin(), places.end());
+  std::ranges::sort(places);
   return places;
 }
 
-// Files grow by much at a time, of which a part is used.
+// A file grows by much at a time, so that one may be longer than `most` and its events are not.
 std::string pack_events(const std::string& run_dir, const std::string& place, size_t most) {
   const std::string path = cat(run_dir, "/trace/", place);
   if (fs::file_size(path) > most + kEventsOfChunk * sizeof(TraceEvent))

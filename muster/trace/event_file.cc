@@ -1,18 +1,19 @@
+// How it works: events have numbers, and a number says where its event lies: in a chunk of the file
+// that is mapped when its first event comes. A writer takes a number, writes the event and then its
+// kind, which tells readers that it is whole.
 #include "muster/trace/event_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <filesystem>
-#include <system_error>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/trace/call_text.h"
+#include "muster/trace/mapped_file.h"
 
 namespace muster {
 
@@ -20,33 +21,24 @@ namespace {
 
 constexpr size_t kChunkBytes = kEventsOfChunk * sizeof(TraceEvent);
 
-// From now on the event is there.
+// Readers take the event for whole from now on.
 void publish(TraceEvent& event, EventKind kind) {
   std::atomic_ref(event.kind).store(static_cast<uint32_t>(kind), std::memory_order_release);
 }
 
-int open_events(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  if (error)
-    throw Error(ErrorCode::io,
-                cat("trace: cannot make the folder of '", path, "': ", error.message()));
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (fd < 0)
-    fail_errno(cat("trace: cannot open '", path, "'"), errno);
-  if (const int failed = ::posix_fallocate(fd, 0, sizeof(EventHeader)); failed != 0) {
-    ::close(fd);
+Fd open_events(const std::string& path) {
+  Fd file = open_mapped_file("trace", path, O_TRUNC);
+  if (const int failed = ::posix_fallocate(file.get(), 0, sizeof(EventHeader)); failed != 0)
     fail_errno(cat("trace: cannot make '", path, "' longer"), failed);
-  }
-  return fd;
+  return file;
 }
 
+// "f32[1000] #41 world", cut where there is no room.
 void put_detail(TraceEvent& event, const ActivityCall& call) {
   char* at = event.detail;
   char* const end = event.detail + sizeof(event.detail);
   const auto add = [&](const char* text) {
-    const size_t room = static_cast<size_t>(end - at);
-    put_text(at, room, text);
+    put_text(at, end - at, text);
     at += std::strlen(at);
   };
   add(call.what);
@@ -63,14 +55,7 @@ void put_detail(TraceEvent& event, const ActivityCall& call) {
 
 TraceEventFile::TraceEventFile(const std::string& path, const ActivityHeader& activity)
     : fd_(open_events(path)) {
-  void* const memory =
-      ::mmap(nullptr, sizeof(EventHeader), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-  if (memory == MAP_FAILED) {
-    const int why = errno;
-    ::close(fd_);
-    fail_errno(cat("trace: cannot map '", path, "'"), why);
-  }
-  header_ = static_cast<EventHeader*>(memory);
+  header_ = static_cast<EventHeader*>(map_file("trace", fd_, path, sizeof(EventHeader)));
   header_->version = kEventVersion;
   header_->event_bytes = sizeof(TraceEvent);
   header_->rank = activity.rank;
@@ -90,13 +75,13 @@ TraceEventFile::~TraceEventFile() {
       ::munmap(events, kChunkBytes);
   }
   ::munmap(header_, sizeof(EventHeader));
-  ::close(fd_);
 }
 
 void TraceEventFile::add_lost() noexcept {
   std::atomic_ref(header_->lost).fetch_add(1, std::memory_order_relaxed);
 }
 
+// The place of the next event. An event without a place is counted as lost.
 TraceEvent* TraceEventFile::next() noexcept {
   const uint64_t number = count_.fetch_add(1, std::memory_order_relaxed);
   const size_t chunk = number / kEventsOfChunk;
@@ -111,8 +96,8 @@ TraceEvent* TraceEventFile::next() noexcept {
   return events + number % kEventsOfChunk;
 }
 
-// All of its blocks, so that a full disk loses events and not the rank. A chunk that could not be
-// had is asked for again by each event that belongs there.
+// The file gets all blocks of the chunk, so that a full disk loses events and not the rank. A chunk
+// that could not be had is asked for again by each event that belongs there.
 TraceEvent* TraceEventFile::grow(size_t chunk) noexcept {
   if (chunk >= kEventChunks)
     return nullptr;
@@ -120,13 +105,14 @@ TraceEvent* TraceEventFile::grow(size_t chunk) noexcept {
   if (TraceEvent* const there = chunks_[chunk].load())
     return there;
   const auto begin = static_cast<off_t>(sizeof(EventHeader) + chunk * kChunkBytes);
-  if (::posix_fallocate(fd_, begin, kChunkBytes) != 0)
+  if (::posix_fallocate(fd_.get(), begin, kChunkBytes) != 0)
     return nullptr;
-  void* const memory = ::mmap(nullptr, kChunkBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, begin);
+  void* const memory =
+      ::mmap(nullptr, kChunkBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), begin);
   if (memory == MAP_FAILED)
     return nullptr;
-  // Its pages too, all at once: one by one they would cost the training thread more than the events
-  // do. A kernel before 5.14 cannot, and gives each as it is written to.
+  // The pages come too, all at once: one by one they would cost the training thread more than the
+  // events do. A kernel before 5.14 cannot do this, and gives each as it is written to.
   constexpr int kPopulateForWriting = 23;  // MADV_POPULATE_WRITE, which older headers lack
   ::madvise(memory, kChunkBytes, kPopulateForWriting);
   auto* const events = static_cast<TraceEvent*>(memory);

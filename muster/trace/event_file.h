@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "muster/base/fd.h"
 #include "muster/trace/activity_layout.h"
 #include "muster/trace/event_layout.h"
 
@@ -39,7 +40,7 @@ class TraceEventFile {
   TraceEvent* next() noexcept;  // nullptr where there is no room
   TraceEvent* grow(size_t chunk) noexcept;
 
-  int fd_ = -1;
+  Fd fd_;
   EventHeader* header_ = nullptr;
   std::atomic<uint64_t> count_ = 0;
   std::mutex growing_;

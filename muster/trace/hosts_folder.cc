@@ -1,15 +1,18 @@
+// How it works: requests and answers are small files, and a request's age is the time at which its
+// file was touched. Whoever cannot write asks nobody, which is no error.
 #include "muster/trace/hosts_folder.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <functional>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -28,11 +31,9 @@ bool is_younger_than(const fs::path& file, std::chrono::seconds age) {
   return !error && fs::file_time_type::clock::now() - written < age;
 }
 
-void for_each_file(const std::string& run_dir, const std::function<void(const fs::path&)>& take) {
+bool is_folder_of_copies(const fs::path& path) {
   std::error_code error;
-  for (fs::directory_iterator entry(hosts_folder(run_dir), error), end; !error && entry != end;
-       entry.increment(error))
-    take(entry->path());
+  return fs::is_directory(path, error);
 }
 
 }  // namespace
@@ -86,10 +87,10 @@ void write_host_sample(const std::string& run_dir, size_t host, const std::strin
 
 std::vector<std::string> fresh_host_samples(const std::string& run_dir) {
   std::vector<std::string> files;
-  for_each_file(run_dir, [&](const fs::path& file) {
+  for (const fs::path& file : paths_in(hosts_folder(run_dir))) {
     if (file.extension() == ".sample" && is_younger_than(file, kFresh))
       files.push_back(file.string());
-  });
+  }
   return files;
 }
 
@@ -98,18 +99,16 @@ std::string to_text(const LateRequest& request) {
 }
 
 std::optional<LateRequest> late_request_from(const std::string& text) {
-  LateRequest request;
-  const std::vector<std::string> words = split(trim(text), ' ');
-  for (size_t i = 0; i < words.size(); ++i) {
-    const auto number = parse_int(words[i]);
-    if (!number || *number < 0 || *number > INT32_MAX)
+  std::vector<int> numbers;
+  for (const std::string& word : split(trim(text), ' ')) {
+    const auto number = parse_count(word);
+    if (!number)
       return std::nullopt;
-    if (i == 0)
-      request.attempt = static_cast<int>(*number);
-    if (i > 0)
-      request.ranks.push_back(static_cast<int>(*number));
+    numbers.push_back(*number);
   }
-  return request.ranks.empty() ? std::nullopt : std::optional(request);
+  if (numbers.size() < 2)
+    return std::nullopt;
+  return LateRequest{.attempt = numbers.front(), .ranks = {numbers.begin() + 1, numbers.end()}};
 }
 
 bool ask_to_describe(const std::string& run_dir, int asker, const LateRequest& request) {
@@ -123,14 +122,12 @@ bool ask_to_describe(const std::string& run_dir, int asker, const LateRequest& r
   }
 }
 
+// A file that cannot be read stays.
 std::vector<LateRequest> take_late_requests(const std::string& run_dir) {
-  std::vector<fs::path> files;
-  for_each_file(run_dir, [&](const fs::path& file) {
-    if (file.stem() == "late" && file.has_extension())
-      files.push_back(file);
-  });
   std::vector<LateRequest> requests;
-  for (const fs::path& file : files) {
+  for (const fs::path& file : paths_in(hosts_folder(run_dir))) {
+    if (file.stem() != "late" || !file.has_extension())
+      continue;
     try {
       if (const auto request = late_request_from(read_plain_file(file.string(), kMostLateText)))
         requests.push_back(*request);
@@ -143,16 +140,14 @@ std::vector<LateRequest> take_late_requests(const std::string& run_dir) {
 }
 
 void remove_host_samples(const std::string& run_dir) {
-  bool has_copies = false;
-  for_each_file(run_dir, [&](const fs::path& file) {
+  const std::vector<fs::path> paths = paths_in(hosts_folder(run_dir));
+  const bool has_copies = std::ranges::any_of(paths, is_folder_of_copies);
+  for (const fs::path& path : paths) {
+    const bool is_launch_of_copies = has_copies && path.filename() == "launch";
     std::error_code failed;
-    has_copies = has_copies || fs::is_directory(file, failed);
-  });
-  for_each_file(run_dir, [&](const fs::path& file) {
-    std::error_code failed;
-    if (!fs::is_directory(file, failed) && (!has_copies || file.filename() != "launch"))
-      fs::remove(file, failed);
-  });
+    if (!is_folder_of_copies(path) && !is_launch_of_copies)
+      fs::remove(path, failed);
+  }
   ::rmdir(hosts_folder(run_dir).c_str());
 }
 

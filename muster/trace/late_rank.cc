@@ -1,3 +1,6 @@
+// How it works: late_ranks.h calls tell_of_ranks() once a wait, which must not block: a thread then
+// reads the late ranks' activity files, asks each process for its stack, and warns. Ranks of other
+// hosts are described by their own host's agent.
 #include "muster/trace/late_rank.h"
 
 #include <unistd.h>
@@ -12,7 +15,6 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
-#include "muster/base/late_detail.h"
 #include "muster/base/late_ranks.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -38,10 +40,8 @@ std::string spans_text(const ActivityView& view, int64_t now_ns) {
     return cat("has left its function ", time_between(*view.closed_ns, now_ns), " ago");
   if (main == nullptr)
     return "in nothing that muster knows of";
-  std::vector<std::string> names;
-  for (const SpanView& span : main->spans)
-    names.push_back(span.name);
-  return cat("in ", join(names, " > "), " for ", time_between(main->spans.back().begin_ns, now_ns));
+  const int64_t begin_ns = main->spans.back().begin_ns;
+  return cat("in ", main->span_names(), " for ", time_between(begin_ns, now_ns));
 }
 
 std::string last_call_text(const ActivityView& view, int64_t now_ns) {
@@ -51,12 +51,8 @@ std::string last_call_text(const ActivityView& view, int64_t now_ns) {
   const std::string which = cat(call.text(), call.group == "world" ? "" : cat(" of ", call.group));
   if (!call.end_ns)
     return cat("under way: ", which, " for ", time_between(call.begin_ns, now_ns));
-  return cat("last ",
-             which,
-             ", ",
-             call.state == CallView::State::failed ? "failed " : "ended ",
-             time_between(*call.end_ns, now_ns),
-             " ago");
+  const char* const how = call.state == CallView::State::failed ? "failed" : "ended";
+  return cat("last ", which, ", ", how, " ", time_between(*call.end_ns, now_ns), " ago");
 }
 
 const char* process_text(ProcessState state) {
@@ -70,7 +66,7 @@ const char* process_text(ProcessState state) {
   }
 }
 
-// One at a time, and none once the process ends.
+// Describes late ranks in a thread: one wait's at a time, and none once the process ends.
 class LateTeller {
  public:
   static LateTeller& instance() {
@@ -107,6 +103,7 @@ class LateTeller {
       thread_.join();
   }
 
+  // The ranks that are on this host are told of here, the others where they are.
   static void tell_all(const std::vector<int>& late) {
     const Activity* const own = Activity::get();
     if (own == nullptr)
@@ -131,7 +128,7 @@ class LateTeller {
   }
 
   static int number_of(const std::filesystem::path& path) {
-    return static_cast<int>(parse_int(path.filename().string()).value_or(0));
+    return parse_count(path.filename().string()).value_or(0);
   }
 
   static bool is_here(const std::filesystem::path& activity) {
@@ -158,12 +155,13 @@ class LateTeller {
 
 std::atomic<bool> g_names_are_the_jobs = false;
 
+// A group of all ranks has the job's numbers in any case.
 void tell_of_ranks(const std::vector<int>& late, const std::vector<int>& came) {
   const Activity* const own = Activity::get();
   if (own == nullptr)
     return;
-  const auto size = static_cast<int>(late.size() + came.size());
-  if (g_names_are_the_jobs || size == own->world_size())
+  const bool is_world = std::cmp_equal(late.size() + came.size(), own->world_size());
+  if (g_names_are_the_jobs || is_world)
     LateTeller::instance().begin(late);
 }
 
@@ -182,7 +180,7 @@ std::string describe_rank(const ActivityView& view, ProcessState state, int64_t 
 std::string describe_late_rank(const std::string& activity_path) {
   const ActivityView view = read_activity(activity_path);
   const ProcessState state = process_state(view);
-  // Another host's clock is another one; both know the time of day.
+  // Another host's monotonic clock is another one, but both hosts know the time of day.
   const int64_t now =
       state == ProcessState::unknown
           ? time_difference(nanoseconds_of(CLOCK_REALTIME), view.unix_minus_monotonic_ns)

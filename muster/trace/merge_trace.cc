@@ -1,3 +1,6 @@
+// How it works: two passes over the files. The first finds the earliest event, from which all times
+// count; the second writes each event as a line of JSON. Memory stays small whatever the files'
+// size: they are read and written in pieces, and texts that come again are quoted once.
 #include "muster/trace/merge_trace.h"
 
 #include <fcntl.h>
@@ -9,10 +12,12 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <unordered_map>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity_clock.h"
 #include "muster/trace/call_text.h"
@@ -30,7 +35,7 @@ constexpr size_t kEventsAtOnce = 4096;
 constexpr size_t kWrittenAtOnce = size_t{1} << 20;
 constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
 
-// A text in JSON, of which there are few different ones.
+// Texts as JSON has them. There are few different ones, so that each is quoted once.
 class QuotedTexts {
  public:
   const std::string& operator()(const std::string& text) {
@@ -46,9 +51,18 @@ class QuotedTexts {
   std::unordered_map<std::string, std::string> known_;
 };
 
-template <size_t kSize>
-std::string text_in(const char (&field)[kSize]) {
-  return {field, ::strnlen(field, kSize)};
+// Any file may lie there, so the header is checked before anything of it is used.
+bool is_event_header(const EventHeader& header) {
+  if (std::memcmp(header.magic, kEventMagic, sizeof(kEventMagic)) != 0)
+    return false;
+  if (header.version != kEventVersion || header.event_bytes != sizeof(TraceEvent))
+    return false;
+  return header.rank >= 0 && header.rank < header.world_size;
+}
+
+EventKind kind_of(const TraceEvent& event) {
+  const bool is_known = event.kind <= static_cast<uint32_t>(EventKind::thread_name);
+  return is_known ? static_cast<EventKind>(event.kind) : EventKind::none;
 }
 
 // Reads the file's events in pieces; a file may end anywhere.
@@ -56,24 +70,20 @@ class EventReader {
  public:
   explicit EventReader(const std::string& path)
       : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
-    if (!fd_.valid() || !read_whole(&header, sizeof(header)))
-      return;
-    is_good = std::memcmp(header.magic, kEventMagic, sizeof(kEventMagic)) == 0 &&
-              header.version == kEventVersion && header.event_bytes == sizeof(TraceEvent) &&
-              header.rank >= 0 && header.world_size > header.rank;
+    is_good = fd_.valid() && read_header() && is_event_header(header);
   }
 
   // Calls `take` with each event that is whole.
   template <class Take>
   void for_each(const Take& take) {
+    constexpr ssize_t kEventBytes = sizeof(TraceEvent);
     std::vector<TraceEvent> events(kEventsAtOnce);
     for (;;) {
-      const ssize_t got = ::read(fd_.get(), events.data(), kEventsAtOnce * sizeof(TraceEvent));
-      if (got < static_cast<ssize_t>(sizeof(TraceEvent)))
+      const ssize_t got = ::read(fd_.get(), events.data(), kEventsAtOnce * kEventBytes);
+      if (got < kEventBytes)
         return;
-      for (size_t i = 0; i < static_cast<size_t>(got) / sizeof(TraceEvent); ++i) {
-        const TraceEvent& event = events[i];
-        if (event.kind != 0 && event.kind <= static_cast<uint32_t>(EventKind::thread_name))
+      for (const TraceEvent& event : std::span(events).first(got / kEventBytes)) {
+        if (kind_of(event) != EventKind::none)
           take(event);
       }
     }
@@ -83,39 +93,45 @@ class EventReader {
   bool is_good = false;
 
  private:
-  bool read_whole(void* into, size_t bytes) {
-    return ::read(fd_.get(), into, bytes) == static_cast<ssize_t>(bytes);
+  bool read_header() {
+    constexpr ssize_t kHeaderBytes = sizeof(header);
+    return ::read(fd_.get(), &header, kHeaderBytes) == kHeaderBytes;
   }
   Fd fd_;
 };
 
+// The type of the entry itself: a link is none of the other types.
+fs::file_type type_of(const fs::path& path) {
+  std::error_code unknown;
+  return fs::symlink_status(path, unknown).type();
+}
+
+// RUN_DIR/trace/ATTEMPT/RANK, in order. Links are not followed.
 std::vector<fs::path> files_of_all_attempts(const std::string& run_dir) {
   std::vector<fs::path> files;
-  std::error_code error;
-  for (fs::recursive_directory_iterator entry(fs::path(run_dir) / "trace", error), end;
-       !error && entry != end;
-       entry.increment(error)) {
-    std::error_code unknown;
-    if (entry.depth() == 1 &&
-        fs::symlink_status(entry->path(), unknown).type() == fs::file_type::regular)
-      files.push_back(entry->path());
-    if (entry.depth() >= 1)
-      entry.disable_recursion_pending();
+  for (const fs::path& attempt : paths_in(fs::path(run_dir) / "trace")) {
+    if (type_of(attempt) != fs::file_type::directory)
+      continue;
+    std::ranges::copy_if(paths_in(attempt), std::back_inserter(files), [](const fs::path& file) {
+      return type_of(file) == fs::file_type::regular;
+    });
   }
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
   return files;
 }
 
-// Trace times are microseconds; the nanoseconds behind the point.
+// Trace times are microseconds, with the nanoseconds behind the point. The smallest number has no
+// positive counterpart in 64 bits with a sign.
 std::string microseconds(int64_t nanoseconds) {
-  const bool negative = nanoseconds < 0;
-  const auto size =
-      negative ? -static_cast<uint64_t>(nanoseconds) : static_cast<uint64_t>(nanoseconds);
+  const bool is_negative = nanoseconds < 0;
+  const uint64_t as_unsigned = nanoseconds;
+  const uint64_t size = is_negative ? -as_unsigned : as_unsigned;
   std::string part = cat(size % 1000);
   part.insert(0, 3 - part.size(), '0');
-  return cat(negative ? "-" : "", size / 1000, ".", part);
+  return cat(is_negative ? "-" : "", size / 1000, ".", part);
 }
 
+// Writes the trace aside and gives it its name when it is whole.
 class TraceWriter {
  public:
   explicit TraceWriter(const std::string& path)
@@ -170,33 +186,19 @@ class RankEvents {
                                zero)) {
     const std::string name =
         cat("rank ", header.rank, " (", text_in(header.host), ", ", text_in(header.device), ")");
-    writer.add(cat("{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":",
-                   header.rank,
-                   ",\"args\":{\"name\":",
-                   quoted(name),
-                   "}}"));
-    writer.add(cat("{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":",
-                   header.rank,
-                   ",\"args\":{\"sort_index\":",
-                   header.rank,
-                   "}}"));
+    add_metadata("process_name", cat("\"pid\":", header.rank), cat("\"name\":", quoted(name)));
+    add_metadata(
+        "process_sort_index", cat("\"pid\":", header.rank), cat("\"sort_index\":", header.rank));
   }
 
   void add(const TraceEvent& event) {
-    switch (static_cast<EventKind>(event.kind)) {
+    switch (kind_of(event)) {
       case EventKind::span:
         return add_span(event);
       case EventKind::call:
         return add_call(event);
       case EventKind::thread_name:
-        writer_.add(cat("{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":",
-                        header_.rank,
-                        ",\"tid\":",
-                        event.thread,
-                        ",\"args\":{\"name\":",
-                        quoted_(event.thread == header_.main_thread ? "main" : text_in(event.name)),
-                        "}}"));
-        return;
+        return add_thread_name(event);
       case EventKind::none:
         return;
     }
@@ -207,43 +209,58 @@ class RankEvents {
     return microseconds(time_sum(monotonic_ns, shift_));
   }
 
+  std::string place(const TraceEvent& event) const {
+    return cat("\"pid\":", header_.rank, ",\"tid\":", event.thread);
+  }
+
+  const std::string& name_of(const TraceEvent& event) {
+    return quoted_(std::string(text_in(event.name)));
+  }
+
+  void add_metadata(const char* name, const std::string& place, const std::string& argument) {
+    writer_.add(
+        cat("{\"ph\":\"M\",\"name\":\"", name, "\",", place, ",\"args\":{", argument, "}}"));
+  }
+
+  void add_thread_name(const TraceEvent& event) {
+    const bool is_main = event.thread == header_.main_thread;
+    const std::string& name = is_main ? quoted_("main") : name_of(event);
+    add_metadata("thread_name", place(event), cat("\"name\":", name));
+  }
+
   void add_span(const TraceEvent& event) {
     const char* const category = event.category < kActivityCategories
                                      ? to_string(static_cast<Category>(event.category))
                                      : "span";
-    writer_.add(
-        cat("{\"ph\":\"X\",\"name\":",
-            quoted_(text_in(event.name)),
-            ",\"cat\":\"",
-            category,
-            "\",\"pid\":",
-            header_.rank,
-            ",\"tid\":",
-            event.thread,
-            ",\"ts\":",
-            time(event.begin_ns),
-            ",\"dur\":",
-            microseconds(std::max<int64_t>(time_difference(event.end_ns, event.begin_ns), 0)),
-            "}"));
+    const int64_t duration = std::max<int64_t>(time_difference(event.end_ns, event.begin_ns), 0);
+    writer_.add(cat("{\"ph\":\"X\",\"name\":",
+                    name_of(event),
+                    ",\"cat\":\"",
+                    category,
+                    "\",",
+                    place(event),
+                    ",\"ts\":",
+                    time(event.begin_ns),
+                    ",\"dur\":",
+                    microseconds(duration),
+                    "}"));
   }
 
-  // Calls overlap each other, and what the thread does meanwhile: a begin and an end that belong
-  // together.
+  // Calls overlap each other and the spans of their thread, so each is a begin and an end that
+  // belong together by their number.
   void add_call(const TraceEvent& event) {
     const std::string what = cat("\"name\":",
-                                 quoted_(text_in(event.name)),
+                                 name_of(event),
                                  ",\"cat\":\"collective\",\"id2\":{\"local\":\"",
                                  ++calls_,
-                                 "\"},\"pid\":",
-                                 header_.rank,
-                                 ",\"tid\":",
-                                 event.thread);
+                                 "\"},",
+                                 place(event));
     writer_.add(cat("{\"ph\":\"b\",",
                     what,
                     ",\"ts\":",
                     time(event.begin_ns),
                     ",\"args\":{\"what\":",
-                    quoted_(text_in(event.detail)),
+                    quoted_(std::string(text_in(event.detail))),
                     ",\"bytes\":",
                     event.bytes,
                     "}}"));
@@ -258,10 +275,17 @@ class RankEvents {
   int64_t calls_ = 0;
 };
 
-// Times count from the first rank's beginning: as microseconds of Unix time they would lose their
-// digits.
-int64_t zero_of(const EventHeader& header, int64_t opened_ns) {
-  return time_sum(time_sum(header.unix_minus_monotonic_ns, header.host_correction_ns), opened_ns);
+// Rank 0's time of day at a time of the rank's host.
+int64_t unix_time(const EventHeader& header, int64_t monotonic_ns) {
+  return time_sum(time_sum(header.unix_minus_monotonic_ns, header.host_correction_ns),
+                  monotonic_ns);
+}
+
+// Both may be kNone.
+int64_t earlier_of(int64_t a, int64_t b) {
+  if (a == kNone)
+    return b;
+  return b == kNone ? a : std::min(a, b);
 }
 
 int64_t first_event_of(const std::string& path) {
@@ -270,15 +294,13 @@ int64_t first_event_of(const std::string& path) {
   if (!reader.is_good)
     return first;
   reader.for_each([&](const TraceEvent& event) {
-    if (event.kind == static_cast<uint32_t>(EventKind::thread_name))
-      return;
-    const int64_t at = zero_of(reader.header, event.begin_ns);
-    if (first == kNone || at < first)
-      first = at;
+    if (kind_of(event) != EventKind::thread_name)
+      first = earlier_of(first, unix_time(reader.header, event.begin_ns));
   });
   return first;
 }
 
+// What all files together say is gathered in `merged`, `ranks` and `unmeasured`.
 void note_file(MergedTrace& merged,
                std::set<int>& ranks,
                std::set<std::string>& unmeasured,
@@ -287,20 +309,18 @@ void note_file(MergedTrace& merged,
   merged.world_size = std::max(merged.world_size, header.world_size);
   merged.lost = time_sum(merged.lost, header.lost);
   if (header.host_uncertainty_ns < 0)
-    unmeasured.insert(text_in(header.host));
+    unmeasured.emplace(text_in(header.host));
   merged.uncertainty_ns = std::max(merged.uncertainty_ns, header.host_uncertainty_ns);
 }
 
-// Nothing where none of the files has an event.
+// Nothing where none of the files has an event. Times count from the first event: as microseconds
+// of Unix time they would lose their digits.
 std::optional<MergedTrace> merge_files(const std::string& run_dir,
                                        const std::vector<fs::path>& files,
                                        const std::string& name) {
   int64_t zero = kNone;
-  for (const fs::path& file : files) {
-    const int64_t first = first_event_of(file);
-    if (first != kNone && (zero == kNone || first < zero))
-      zero = first;
-  }
+  for (const fs::path& file : files)
+    zero = earlier_of(zero, first_event_of(file));
   if (zero == kNone)
     return std::nullopt;
   MergedTrace merged{.path = cat(run_dir, "/", name), .ranks = {}};
@@ -316,7 +336,8 @@ std::optional<MergedTrace> merge_files(const std::string& run_dir,
     RankEvents events(writer, quoted, reader.header, zero);
     reader.for_each([&](const TraceEvent& event) {
       events.add(event);
-      merged.events += event.kind != static_cast<uint32_t>(EventKind::thread_name);
+      if (kind_of(event) != EventKind::thread_name)
+        ++merged.events;
     });
   }
   writer.finish();
@@ -326,14 +347,8 @@ std::optional<MergedTrace> merge_files(const std::string& run_dir,
   return merged;
 }
 
-std::string own_host() {
-  char host[sizeof(EventHeader::host)] = {};
-  ::gethostname(host, sizeof(host) - 1);
-  return host;
-}
-
 std::vector<fs::path> files_of_this_host(const std::string& run_dir) {
-  const std::string host = own_host();
+  const std::string host = own_host_name();
   std::vector<fs::path> files = files_of_all_attempts(run_dir);
   std::erase_if(files, [&](const fs::path& file) {
     const EventReader reader(file);
@@ -359,8 +374,8 @@ std::optional<MergedTrace> copy_trace(const std::string& run_dir) {
 std::optional<MergedTrace> merge_earlier_trace(const std::string& run_dir) {
   const std::vector<fs::path> mine = files_of_this_host(run_dir);
   const bool is_alone = mine.size() == files_of_all_attempts(run_dir).size();
-  const auto merged =
-      merge_files(run_dir, mine, is_alone ? "trace.json" : cat("trace.", own_host(), ".json"));
+  const std::string name = is_alone ? "trace.json" : cat("trace.", own_host_name(), ".json");
+  const auto merged = merge_files(run_dir, mine, name);
   remove_earlier_trace(run_dir);
   return merged;
 }

@@ -6,8 +6,9 @@
 #include <link.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -27,8 +28,8 @@ namespace {
 
 constexpr size_t kMostMaps = size_t{16} << 20;
 constexpr size_t kMostShownFrames = 24;
-constexpr size_t kLargestAsked = size_t{128}
-                                 << 20;  // addr2line reads all of a file: LibTorch's takes too long
+// addr2line reads all of a file, and LibTorch's would take too long.
+constexpr size_t kLargestAsked = size_t{128} << 20;
 
 struct NamedFrame {
   std::string file;     // empty: not known
@@ -38,10 +39,29 @@ struct NamedFrame {
   bool is_known_here = false;  // its file is in this process too
 };
 
-// Where a file lies in a process: its lowest address.
-std::map<std::string, uint64_t> files_of_process(
-    int64_t pid, std::map<uint64_t, std::pair<uint64_t, std::string>>& ranges) {
-  std::map<std::string, uint64_t> lowest;
+struct MappedRange {
+  uint64_t end = 0;
+  std::string file;
+};
+
+// The files that a process has mapped.
+struct MappedFiles {
+  std::map<uint64_t, MappedRange> ranges;  // by their first address
+  std::map<std::string, uint64_t> lowest;  // each file's first address
+
+  // The file that has this address; empty when none has.
+  std::string file_at(uint64_t address) const {
+    const auto above = ranges.upper_bound(address);
+    if (above == ranges.begin())
+      return "";
+    const MappedRange& range = std::prev(above)->second;
+    return address < range.end ? range.file : "";
+  }
+};
+
+// Throws: io, when the process has ended.
+MappedFiles files_of_process(int64_t pid) {
+  MappedFiles mapped;
   for (const std::string& line : split(read_file(cat("/proc/", pid, "/maps"), kMostMaps), '\n')) {
     const size_t slash = line.find('/');
     const size_t dash = line.find('-');
@@ -50,10 +70,10 @@ std::map<std::string, uint64_t> files_of_process(
     const uint64_t from = std::strtoull(line.c_str(), nullptr, 16);
     const uint64_t to = std::strtoull(line.c_str() + dash + 1, nullptr, 16);
     const std::string file = line.substr(slash);
-    lowest.emplace(file, from);
-    ranges[from] = {to, file};
+    mapped.lowest.emplace(file, from);
+    mapped.ranges[from] = {to, file};
   }
-  return lowest;
+  return mapped;
 }
 
 std::string demangled(const char* symbol) {
@@ -63,17 +83,21 @@ std::string demangled(const char* symbol) {
   return status == 0 ? name.get() : symbol;
 }
 
-// Of a file that this process does not have; the offset is that from the file's lowest address,
-// unless the file was linked for its own addresses.
+// The offset of an address in a file that this process does not have: that from the file's lowest
+// address, unless the file was linked for its own addresses.
 uint64_t offset_in(const std::string& file, uint64_t address, uint64_t lowest) {
-  constexpr size_t kTypeAt = 16;  // of the ELF header
+  constexpr size_t kTypeAt = 16;  // the type's place in the ELF header
   constexpr char kExecutable = 2;
-  try {
-    const std::string head = read_file(file, kTypeAt + 1);
-    return head.size() > kTypeAt && head[kTypeAt] == kExecutable ? address : address - lowest;
-  } catch (const Error&) {
-    return address - lowest;
-  }
+  const std::string head = try_read_file(file, kTypeAt + 1).value_or("");
+  const bool has_own_addresses = head.size() > kTypeAt && head[kTypeAt] == kExecutable;
+  return has_own_addresses ? address : address - lowest;
+}
+
+// " 0x12ab" with the prefix " 0x".
+std::string hex_text(const char* prefix, uint64_t number) {
+  char digits[16];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), number, 16).ptr;
+  return prefix + std::string(digits, end);
 }
 
 bool is_worth_addr2line(const std::string& file) {
@@ -82,7 +106,7 @@ bool is_worth_addr2line(const std::string& file) {
   return !error && size < kLargestAsked;
 }
 
-// In this process.
+// `address` is the frame's in this process, whose linker knows the symbols.
 void name_by_linker(NamedFrame& frame, uint64_t address) {
   Dl_info info = {};
   link_map* map = nullptr;
@@ -97,80 +121,88 @@ void name_by_linker(NamedFrame& frame, uint64_t address) {
     frame.function = demangled(info.dli_sname);
 }
 
+// addr2line says two lines for each address, the function and the place, and "?" for what it does
+// not know.
+void take_answer(NamedFrame& frame, const std::string& function, const std::string& place) {
+  if (!function.starts_with("?"))
+    frame.function = function;
+  if (!place.starts_with("?") && !place.ends_with("?"))
+    frame.line = place.substr(0, place.find(" ("));
+}
+
+// Asks for all frames of the file at once. Without addr2line the file and the offset stay.
 void name_by_addr2line(const std::string& program, std::vector<NamedFrame>& frames) {
   std::vector<NamedFrame*> asked;
   std::string command = cat("timeout -s KILL 5 addr2line -Cfe ", shell_quoted(program));
   for (NamedFrame& frame : frames) {
     if (frame.file != program)
       continue;
-    char offset[24];
-    std::snprintf(offset, sizeof(offset), " 0x%llx", static_cast<unsigned long long>(frame.offset));
-    command += offset;
+    command += hex_text(" 0x", frame.offset);
     asked.push_back(&frame);
   }
   if (asked.empty())
     return;
   try {
     const auto said = split(output_of_shell(command + " 2>/dev/null", "stack"), '\n');
-    for (size_t i = 0; i < asked.size() && 2 * i + 1 < said.size(); ++i) {
-      if (!said[2 * i].starts_with("?"))
-        asked[i]->function = said[2 * i];
-      if (!said[2 * i + 1].starts_with("?") && !said[2 * i + 1].ends_with("?"))
-        asked[i]->line = said[2 * i + 1].substr(0, said[2 * i + 1].find(" ("));
-    }
+    for (size_t i = 0; i < asked.size() && 2 * i + 1 < said.size(); ++i)
+      take_answer(*asked[i], said[2 * i], said[2 * i + 1]);
   } catch (const Error&) {
-    return;  // no addr2line here: the file and the offset stay
+    return;
   }
 }
 
-// The C++ library's, to what a std::function or a thread holds.
+// Frames of the C++ library on the way to what a std::function or a thread holds.
 bool is_way_to_function(const NamedFrame& frame) {
-  for (const char* const part : {"std::__invoke_impl<",
-                                 "::type std::__invoke",
-                                 "std::_Function_handler<",
-                                 "std::thread::_Invoker<"}) {
-    if (frame.function.find(part) != std::string::npos)
-      return true;
-  }
-  return false;
+  constexpr const char* kParts[] = {"std::__invoke_impl<",
+                                    "::type std::__invoke",
+                                    "std::_Function_handler<",
+                                    "std::thread::_Invoker<"};
+  return std::ranges::any_of(
+      kParts, [&](const char* part) { return frame.function.find(part) != std::string::npos; });
 }
 
+// "  #3 train(int) at train.cc:41", or "  #3 ?? (libc.so.6+0x2a1ca)" where less is known.
 std::string frame_text(size_t number, const NamedFrame& frame) {
-  char offset[24];
-  std::snprintf(offset, sizeof(offset), "+0x%llx", static_cast<unsigned long long>(frame.offset));
-  const std::string place =
-      frame.line.empty() ? cat("(", frame.file.substr(frame.file.rfind('/') + 1), offset, ")")
-                         : cat("at ", frame.line);
-  return cat(
-      "  #", number, " ", frame.function.empty() ? "??" : readable(frame.function), " ", place);
+  const std::string file = frame.file.substr(frame.file.rfind('/') + 1);
+  const std::string place = frame.line.empty() ? cat("(", file, hex_text("+0x", frame.offset), ")")
+                                               : cat("at ", frame.line);
+  const std::string function = frame.function.empty() ? "??" : readable(frame.function);
+  return cat("  #", number, " ", function, " ", place);
+}
+
+// The frame of an address in the other process, as far as this one's linker knows it.
+NamedFrame frame_at(uint64_t address, const MappedFiles& theirs, const MappedFiles& ours) {
+  NamedFrame frame{.file = theirs.file_at(address), .offset = address, .function = {}, .line = {}};
+  if (frame.file.empty())
+    return frame;
+  const uint64_t lowest = theirs.lowest.at(frame.file);
+  const auto here = ours.lowest.find(frame.file);
+  frame.is_known_here = here != ours.lowest.end();
+  if (frame.is_known_here)
+    name_by_linker(frame, address - lowest + here->second);
+  else
+    frame.offset = offset_in(frame.file, address, lowest);
+  return frame;
+}
+
+// All addresses but the first are of what follows a call, and the call itself is wanted.
+std::vector<NamedFrame> frames_at(const std::vector<uint64_t>& addresses, int64_t pid) {
+  const MappedFiles theirs = files_of_process(pid);
+  const MappedFiles ours = files_of_process(::getpid());
+  std::vector<NamedFrame> frames;
+  for (size_t i = 0; i < addresses.size() && i < kMostShownFrames; ++i)
+    frames.push_back(frame_at(i == 0 ? addresses[i] : addresses[i] - 1, theirs, ours));
+  return frames;
 }
 
 }  // namespace
 
 std::string named_frames(const std::vector<uint64_t>& addresses, int64_t pid) {
-  std::map<uint64_t, std::pair<uint64_t, std::string>> theirs, ours;
-  std::map<std::string, uint64_t> their_files, our_files;
-  try {
-    their_files = files_of_process(pid, theirs);
-    our_files = files_of_process(::getpid(), ours);
-  } catch (const Error&) {
-    return "";  // it has ended
-  }
   std::vector<NamedFrame> frames;
-  for (size_t i = 0; i < addresses.size() && i < kMostShownFrames; ++i) {
-    const uint64_t at = i == 0 ? addresses[i] : addresses[i] - 1;  // the call, not what follows it
-    NamedFrame frame{.file = {}, .offset = at, .function = {}, .line = {}};
-    const auto above = theirs.upper_bound(at);
-    if (above != theirs.begin() && at < std::prev(above)->second.first) {
-      frame.file = std::prev(above)->second.second;
-      const auto here = our_files.find(frame.file);
-      frame.is_known_here = here != our_files.end();
-      if (frame.is_known_here)
-        name_by_linker(frame, at - their_files[frame.file] + here->second);
-      else
-        frame.offset = offset_in(frame.file, at, their_files[frame.file]);
-    }
-    frames.push_back(std::move(frame));
+  try {
+    frames = frames_at(addresses, pid);
+  } catch (const Error&) {
+    return "";  // the process has ended
   }
   char program[4096] = {};
   if (::readlink(cat("/proc/", pid, "/exe").c_str(), program, sizeof(program) - 1) > 0)

@@ -1,4 +1,6 @@
-// The activity file of this process, and what users tell it.
+// The activity file of this process, and what users tell it. How it works: the file is opened once,
+// with the first question for it, from what the launcher has put into the environment; without a
+// run folder there is none, and everything here does nothing.
 #include <pthread.h>
 
 #include <mutex>
@@ -14,6 +16,7 @@ namespace muster {
 
 namespace {
 
+// The number in a variable; `otherwise` when it is unset, or no number that counts something.
 int told_number(const char* name, int otherwise) {
   const auto value = get_env_int(name);
   return value && *value >= 0 && *value <= INT32_MAX ? static_cast<int>(*value) : otherwise;
@@ -74,21 +77,16 @@ Activity* open_own_activity() {
   return Activity::get();
 }
 
-Span::Span(const char* name) noexcept {
-  Activity* const activity = Activity::get();
-  if (activity == nullptr)
-    return;
-  const Activity::Entered entered = activity->enter(name, Category::other, /*inherits=*/true);
-  thread_ = entered.thread;
-  depth_ = entered.depth;
-  begin_ns_ = entered.begin_ns;
-}
+Span::Span(const char* name) noexcept : Span(name, Category::other, /*inherits=*/true) {}
 
-Span::Span(const char* name, Category category) noexcept {
+Span::Span(const char* name, Category category) noexcept
+    : Span(name, category, /*inherits=*/false) {}
+
+Span::Span(const char* name, Category category, bool inherits) noexcept {
   Activity* const activity = Activity::get();
   if (activity == nullptr)
     return;
-  const Activity::Entered entered = activity->enter(name, category, /*inherits=*/false);
+  const Activity::Entered entered = activity->enter(name, category, inherits);
   thread_ = entered.thread;
   depth_ = entered.depth;
   begin_ns_ = entered.begin_ns;

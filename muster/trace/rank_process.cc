@@ -1,3 +1,6 @@
+// How it works: a process is the file's if it is on this host, in this PID namespace, and began
+// when the file says. It is asked for its stack by a signal to its pidfd, so that no other process
+// gets it, and the answer comes in a file: addresses from muster's own handler, text from Python's.
 #include "muster/trace/rank_process.h"
 
 #include <fcntl.h>
@@ -15,8 +18,10 @@
 #include <thread>
 
 #include "muster/base/clock.h"
-#include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
+#include "muster/base/host_identity.h"
+#include "muster/base/process_status.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity.h"
 #include "muster/trace/call_text.h"
@@ -33,58 +38,49 @@ constexpr size_t kMostLines = 60;
 // the main thread waits for it. Without work it is in this function.
 constexpr std::string_view kBackwardThread = "pt_autograd";
 constexpr const char* kWithoutWork = "ReadyQueue::pop";
+// The answer of muster's own handler ends so.
+constexpr const char* kEnd = "\nend\n";
 
+// Whether the process has its number here too.
 bool is_seen_from_here(const ActivityView& view) {
-  char host[sizeof(ActivityHeader::host)] = {};
-  ::gethostname(host, sizeof(host) - 1);
-  struct stat own = {};
-  return view.host == readable(host) && ::stat("/proc/self/ns/pid", &own) == 0 &&
-         view.pid_namespace == static_cast<int64_t>(own.st_ino) && view.pid > 0 &&
-         view.pid <= INT32_MAX;
+  const uint64_t own_namespace = namespace_inode("pid");
+  const bool has_number = view.pid > 0 && view.pid <= INT32_MAX;
+  return has_number && view.host == readable(own_host_name()) && own_namespace != 0 &&
+         std::cmp_equal(view.pid_namespace, own_namespace);
 }
 
-struct ProcessStat {
-  char state = '?';
-  int64_t start_ticks = 0;
-};
+// The process's number, which fits after is_seen_from_here().
+pid_t pid_of(const ActivityView& view) {
+  return static_cast<pid_t>(view.pid);
+}
 
-std::optional<ProcessStat> stat_of(int64_t pid) {
-  std::string text;
-  try {
-    text = read_file(cat("/proc/", pid, "/stat"), 4096);
-  } catch (const Error&) {
+// The state of the file's process, as /proc has it; nothing when it has ended, and its number may
+// be another's.
+std::optional<char> state_of(const ActivityView& view) {
+  const ProcessStatus status = process_status(pid_of(view));
+  constexpr size_t kStartField = 19;
+  const bool is_there = status.fields.size() > kStartField;
+  if (!is_there || status.number(kStartField) != view.start_ticks)
     return std::nullopt;
-  }
-  const size_t behind_name = text.rfind(") ");
-  if (behind_name == std::string::npos)
-    return std::nullopt;
-  const auto fields = split(std::string_view(text).substr(behind_name + 2), ' ');
-  constexpr size_t kStartTime = 19;  // of those behind the name
-  if (fields.size() <= kStartTime || fields[0].size() != 1)
-    return std::nullopt;
-  return ProcessStat{.state = fields[0][0],
-                     .start_ticks = parse_int(fields[kStartTime]).value_or(0)};
+  return status.state;
 }
 
 // The descriptor names the process for good, whatever becomes of its number.
 Fd descriptor_of(const ActivityView& view) {
-  Fd process(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(view.pid), 0)));
-  const auto status = process.valid() ? stat_of(view.pid) : std::nullopt;
-  if (!status || status->start_ticks != view.start_ticks)
+  Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid_of(view), 0)));
+  if (process.valid() && !state_of(view))
     process.reset();
   return process;
 }
 
+// Answers are appended to the file, so that this one begins behind what was there.
 std::string answer_behind(const std::string& path, size_t before) {
-  try {
-    const std::string text = read_file(path, before + kLongestAnswer);
-    return text.size() > before ? text.substr(before) : "";
-  } catch (const Error&) {
-    return "";  // no answer yet
-  }
+  const std::string text = try_read_file(path, before + kLongestAnswer).value_or("");
+  return text.size() > before ? text.substr(before) : "";
 }
 
-// The handler's ends in "end"; faulthandler's is there when it has not grown for a while.
+// The handler's answer says where it ends; that of Python's faulthandler is there when it has not
+// grown for a while.
 std::string await_answer(const std::string& path,
                          size_t before,
                          std::chrono::milliseconds patience) {
@@ -94,7 +90,7 @@ std::string await_answer(const std::string& path,
   for (int still = 0; still < kStill && !deadline.passed(); ++still) {
     std::this_thread::sleep_for(kLookForAnswer);
     const std::string now = answer_behind(path, before);
-    if (now.ends_with("\nend\n"))
+    if (now.ends_with(kEnd))
       return now;
     if (now.empty() || now.size() != answer.size())
       still = 0;
@@ -103,7 +99,7 @@ std::string await_answer(const std::string& path,
   return answer;
 }
 
-// The first line is the thread.
+// The first line is the thread, the last ones are the answer's end.
 std::vector<uint64_t> addresses_in(const std::vector<std::string>& lines) {
   std::vector<uint64_t> addresses;
   for (size_t i = 1; i + 2 < lines.size(); ++i)
@@ -111,37 +107,30 @@ std::vector<uint64_t> addresses_in(const std::vector<std::string>& lines) {
   return addresses;
 }
 
-// What the process writes once `ask` has sent it the signal; empty: nothing in time.
+// The text that the process writes once `ask` has sent it the signal; empty: nothing in time.
 std::string answer_of(const std::string& activity_path,
                       std::chrono::milliseconds patience,
                       const std::function<bool()>& ask) {
   struct stat status = {};
   const std::string answers = stack_path(activity_path);
-  const size_t before =
-      ::stat(answers.c_str(), &status) == 0 ? static_cast<size_t>(status.st_size) : 0;
+  const size_t before = ::stat(answers.c_str(), &status) == 0 ? status.st_size : 0;
   return ask() ? await_answer(answers, before, patience) : "";
 }
 
-// By number and name.
+// The threads' names by their numbers.
 std::map<pid_t, std::string> backward_threads(int64_t pid) {
   std::map<pid_t, std::string> threads;
-  std::error_code error;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(cat("/proc/", pid, "/task"), error)) {
-    const auto thread = parse_int(entry.path().filename().string());
-    if (!thread)
-      continue;
-    try {
-      const std::string name(trim(read_file(entry.path() / "comm", 64)));
-      if (name.starts_with(kBackwardThread))
-        threads[static_cast<pid_t>(*thread)] = readable(name);
-    } catch (const Error&) {  // it has ended
-    }
+  for (const auto& path : paths_in(cat("/proc/", pid, "/task"))) {
+    const auto thread = parse_count(path.filename().string());
+    const std::string comm = try_read_file(path / "comm", 64).value_or("");
+    const std::string_view name = trim(comm);
+    if (thread && name.starts_with(kBackwardThread))
+      threads[*thread] = readable(name);
   }
   return threads;
 }
 
-// Of those that work.
+// The stacks of those that work, one after the other.
 std::string stacks_of_backwards(const ActivityView& view,
                                 const Fd& process,
                                 const std::string& path,
@@ -154,7 +143,7 @@ std::string stacks_of_backwards(const ActivityView& view,
       return ::syscall(SYS_pidfd_send_signal, process.get(), 0, nullptr, 0) == 0 &&
              ::syscall(SYS_tgkill, view.pid, thread, view.stack_signal) == 0;
     });
-    if (!answer.ends_with("\nend\n"))
+    if (!answer.ends_with(kEnd))
       continue;
     const std::string stack = named_frames(addresses_in(split(answer, '\n')), view.pid);
     if (stack.find(kWithoutWork) == std::string::npos)
@@ -168,11 +157,16 @@ std::string stacks_of_backwards(const ActivityView& view,
 ProcessState process_state(const ActivityView& view) {
   if (!is_seen_from_here(view))
     return ProcessState::unknown;
-  const auto status = stat_of(view.pid);
-  if (!status || status->start_ticks != view.start_ticks || status->state == 'Z' ||
-      status->state == 'X')
-    return ProcessState::gone;
-  return status->state == 'T' || status->state == 't' ? ProcessState::stopped : ProcessState::alive;
+  switch (state_of(view).value_or('X')) {
+    case 'X':
+    case 'Z':
+      return ProcessState::gone;
+    case 'T':
+    case 't':
+      return ProcessState::stopped;
+    default:
+      return ProcessState::alive;
+  }
 }
 
 std::string stack_of_rank(const ActivityView& view,
@@ -187,7 +181,7 @@ std::string stack_of_rank(const ActivityView& view,
     return ::syscall(SYS_pidfd_send_signal, process.get(), view.stack_signal, nullptr, 0) == 0;
   });
   std::vector<std::string> lines = split(answer, '\n');
-  if (answer.ends_with("\nend\n"))
+  if (answer.ends_with(kEnd))
     return named_frames(addresses_in(lines), view.pid) +
            stacks_of_backwards(view, process, path, patience);
   if (lines.size() > kMostLines)

@@ -1,4 +1,9 @@
+// How it works: a file is read three times while its rank may write to it. A record counts only if
+// its number is the same, at both of its ends, in all three copies. Then the bytes become values,
+// each of which may be anything, as somebody else may have written the file.
 #include "muster/trace/read_activity.h"
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -10,7 +15,9 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/strings.h"
+#include "muster/trace/activity_clock.h"
 #include "muster/trace/call_text.h"
 #include "muster/trace/hosts_folder.h"
 
@@ -20,13 +27,27 @@ namespace {
 
 template <size_t kSize>
 std::string text_of(const char (&field)[kSize]) {
-  return readable(std::string_view(field, ::strnlen(field, kSize)));
+  return readable(text_in(field));
+}
+
+// Numbers of threads and signals are ints, and not below 0.
+int count_of(uint32_t value) {
+  return static_cast<int>(value & INT32_MAX);
+}
+
+constexpr size_t place_of_thread(size_t i) {
+  return offsetof(ActivityLayout, threads) + i * sizeof(ActivityThread);
+}
+
+constexpr size_t place_of_call(size_t i) {
+  return offsetof(ActivityLayout, ring) + i * sizeof(ActivityCall);
 }
 
 Category category_of(uint32_t value) {
   return value < kActivityCategories ? static_cast<Category>(value) : Category::other;
 }
 
+// A copy: the bytes need not lie where a record could.
 template <class Record>
 Record record_at(const std::string& bytes, size_t offset) {
   Record record;
@@ -47,6 +68,7 @@ Record record_at(const std::string& bytes, size_t offset) {
                   "; name one of RUN_DIR/activity that this version of muster has written"));
 }
 
+// Throws unless the bytes have an activity file's size, version and sensible ranks.
 void check_file(const std::string& bytes, const std::string& name) {
   if (bytes.size() != sizeof(ActivityLayout))
     refuse_file(name, cat(sizeof(ActivityLayout), " bytes"), cat(bytes.size()));
@@ -55,19 +77,20 @@ void check_file(const std::string& bytes, const std::string& name) {
     refuse_file(name, "to begin with 'mustract'", "something else");
   if (header.version != kActivityVersion || header.bytes != sizeof(ActivityLayout))
     refuse_file(name, cat("version ", kActivityVersion), cat("version ", header.version));
-  if (header.world_size < 1 || header.rank < 0 || header.rank >= header.world_size ||
-      header.attempt < 0)
+  const bool is_rank = header.rank >= 0 && header.rank < header.world_size;
+  if (!is_rank || header.attempt < 0)
     refuse_file(name,
                 "a rank below its world size",
                 cat("rank ", header.rank, " of ", header.world_size, ", attempt ", header.attempt));
 }
 
+// Nothing for a record that is nobody's, in no span or being written.
 std::optional<ThreadView> thread_view(const ActivityThread& record) {
-  if (record.owner == 0 || record.owner > INT32_MAX || record.head != record.tail ||
-      record.depth == 0)
+  const bool is_owned = record.owner != 0 && record.owner <= INT32_MAX;
+  const bool is_whole = record.head == record.tail;
+  if (!is_owned || !is_whole || record.depth == 0)
     return std::nullopt;
-  ThreadView view{
-      .thread = static_cast<int>(record.owner), .name = text_of(record.name), .spans = {}};
+  ThreadView view{.thread = count_of(record.owner), .name = text_of(record.name), .spans = {}};
   const size_t named = std::min<size_t>(record.depth, kActivityDepth);
   for (size_t i = 0; i < named; ++i) {
     const ActivitySpan& span = record.spans[i];
@@ -80,11 +103,12 @@ std::optional<ThreadView> thread_view(const ActivityThread& record) {
   return view;
 }
 
-// Of what is being written now there is no record yet.
+// Nothing for a place that was never used, or whose record is being written.
 std::optional<CallView> call_view(const ActivityCall& record, size_t place) {
-  const bool whole = record.head != 0 && record.head == record.tail;
-  if (!whole || (record.head - 1) % kActivityCalls != place)
+  const bool is_whole = record.head != 0 && record.head == record.tail;
+  if (!is_whole || (record.head - 1) % kActivityCalls != place)
     return std::nullopt;
+  constexpr uint32_t kFailed = 2;  // CallState::failed
   CallView view{.number = record.head,
                 .group = text_of(record.group),
                 .operation = text_of(record.operation),
@@ -93,85 +117,77 @@ std::optional<CallView> call_view(const ActivityCall& record, size_t place) {
                 .bytes = record.bytes,
                 .peer = record.peer,
                 .tag = record.tag,
-                .thread = static_cast<int>(record.thread & INT32_MAX),
+                .thread = count_of(record.thread),
                 .begin_ns = record.begin_ns};
   if (record.end_ns == 0)
     return view;
   view.end_ns = record.end_ns;
-  view.state = record.state == 2 ? CallView::State::failed : CallView::State::ended;
+  view.state = record.state == kFailed ? CallView::State::failed : CallView::State::ended;
   return view;
 }
 
 void read_threads(const std::string& bytes, ActivityView& view) {
   for (size_t i = 0; i < kActivityThreads; ++i) {
-    const size_t at = offsetof(ActivityLayout, threads) + i * sizeof(ActivityThread);
-    if (auto thread = thread_view(record_at<ActivityThread>(bytes, at)))
+    if (auto thread = thread_view(record_at<ActivityThread>(bytes, place_of_thread(i))))
       view.threads.push_back(std::move(*thread));
   }
-  std::stable_partition(view.threads.begin(), view.threads.end(), [&](const ThreadView& thread) {
-    return thread.thread == view.main_thread;
-  });
+  std::ranges::stable_partition(
+      view.threads, [&](const ThreadView& thread) { return thread.thread == view.main_thread; });
 }
 
 void read_calls(const std::string& bytes, ActivityView& view) {
   for (size_t i = 0; i < kActivityCalls; ++i) {
-    const size_t at = offsetof(ActivityLayout, ring) + i * sizeof(ActivityCall);
-    if (auto call = call_view(record_at<ActivityCall>(bytes, at), i))
+    if (auto call = call_view(record_at<ActivityCall>(bytes, place_of_call(i)), i))
       view.calls.push_back(std::move(*call));
   }
-  std::sort(view.calls.begin(), view.calls.end(), [](const CallView& one, const CallView& other) {
-    return one.number < other.number;
-  });
+  std::ranges::sort(view.calls, {}, &CallView::number);
 }
 
+// 0 for a record that was never used or is being written.
 template <class Record>
 uint64_t number_at(const std::string& bytes, size_t offset) {
   const auto record = record_at<Record>(bytes, offset);
   return record.head == record.tail ? record.head : 0;
 }
 
+// Sets the record to zero unless it has the same number in all three copies.
 template <class Record>
 void drop_if_changed(const std::string& before,
                      std::string& bytes,
                      const std::string& after,
                      size_t offset) {
-  const uint64_t number = number_at<Record>(before, offset);
-  if (number != 0 && number == number_at<Record>(bytes, offset) &&
-      number == number_at<Record>(after, offset))
-    return;
-  bytes.replace(offset, sizeof(Record), sizeof(Record), '\0');
+  const uint64_t number = number_at<Record>(bytes, offset);
+  const bool is_same =
+      number == number_at<Record>(before, offset) && number == number_at<Record>(after, offset);
+  if (number == 0 || !is_same)
+    bytes.replace(offset, sizeof(Record), sizeof(Record), '\0');
 }
 
 void drop_changed(const std::string& before, std::string& bytes, const std::string& after) {
   for (size_t i = 0; i < kActivityThreads; ++i)
-    drop_if_changed<ActivityThread>(
-        before, bytes, after, offsetof(ActivityLayout, threads) + i * sizeof(ActivityThread));
+    drop_if_changed<ActivityThread>(before, bytes, after, place_of_thread(i));
   for (size_t i = 0; i < kActivityCalls; ++i)
-    drop_if_changed<ActivityCall>(
-        before, bytes, after, offsetof(ActivityLayout, ring) + i * sizeof(ActivityCall));
+    drop_if_changed<ActivityCall>(before, bytes, after, place_of_call(i));
 }
 
 // The number that a file's or folder's whole name is.
 std::optional<int> number_of(const std::filesystem::path& path) {
-  const auto value = parse_int(path.filename().string());
-  if (!value || *value < 0 || *value > INT32_MAX || cat(*value) != path.filename())
-    return std::nullopt;
-  return static_cast<int>(*value);
+  const auto value = parse_count(path.filename().string());
+  const bool is_whole_name = value && cat(*value) == path.filename();
+  return is_whole_name ? value : std::nullopt;
 }
 
 std::vector<int> numbers_in(const std::filesystem::path& folder) {
   std::vector<int> numbers;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (const auto number = number_of(entry->path()))
+  for (const auto& path : paths_in(folder)) {
+    if (const auto number = number_of(path))
       numbers.push_back(*number);
   }
-  std::sort(numbers.begin(), numbers.end());
+  std::ranges::sort(numbers);
   return numbers;
 }
 
-// The last that a rank has left a file of.
+// The last attempt that a rank has left a file of.
 std::optional<int> last_attempt_in(const std::filesystem::path& folder) {
   std::vector<int> attempts = numbers_in(folder);
   while (!attempts.empty() && numbers_in(folder / cat(attempts.back())).empty())
@@ -181,26 +197,38 @@ std::optional<int> last_attempt_in(const std::filesystem::path& folder) {
 
 }  // namespace
 
+std::string ThreadView::span_names() const {
+  std::vector<std::string> names;
+  for (const SpanView& span : spans)
+    names.push_back(span.name);
+  return join(names, " > ");
+}
+
 std::string CallView::text() const {
-  const std::string which = peer < 0 ? cat(" #", sequence)
-                                     : cat(operation.starts_with("recv") ? " from " : " to ",
-                                           peer,
-                                           tag == 0 ? "" : cat(" tag ", tag));
-  return cat(operation, which, what.empty() ? "" : " ", what);
+  const std::string with_what = what.empty() ? "" : cat(" ", what);
+  if (peer < 0)
+    return cat(operation, " #", sequence, with_what);
+  const char* const direction = operation.starts_with("recv") ? " from " : " to ";
+  return cat(operation, direction, peer, tag == 0 ? "" : cat(" tag ", tag), with_what);
 }
 
 const ThreadView* ActivityView::main() const {
   return !threads.empty() && threads.front().thread == main_thread ? &threads.front() : nullptr;
 }
 
-// What a file says may be anything, and the sums of it are no numbers to trust either: they wrap.
+// A file may say anything, and sums of its numbers are none to trust either: they wrap.
 std::array<int64_t, kActivityCategories> ActivityView::totals_at(int64_t now_ns) const {
   auto totals = totals_ns;
-  auto& total = totals[static_cast<size_t>(category)];
-  const uint64_t since = static_cast<uint64_t>(now_ns) - static_cast<uint64_t>(category_since_ns);
+  int64_t& total = totals[static_cast<size_t>(category)];
   if (now_ns > category_since_ns)
-    total = static_cast<int64_t>(static_cast<uint64_t>(total) + since);
+    total = time_sum(total, time_difference(now_ns, category_since_ns));
   return totals;
+}
+
+std::string own_host_name() {
+  char name[sizeof(ActivityHeader::host)] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
 }
 
 ActivityView parse_activity(const std::string& bytes, const std::string& name) {
@@ -212,7 +240,7 @@ ActivityView parse_activity(const std::string& bytes, const std::string& name) {
                     .pid = header.pid,
                     .pid_namespace = header.pid_namespace,
                     .start_ticks = header.start_ticks,
-                    .stack_signal = static_cast<int>(header.stack_signal & INT32_MAX),
+                    .stack_signal = count_of(header.stack_signal),
                     .host = text_of(header.host),
                     .device = text_of(header.device),
                     .libtorch = text_of(header.libtorch),
@@ -226,7 +254,7 @@ ActivityView parse_activity(const std::string& bytes, const std::string& name) {
                     .samples = header.samples,
                     .category = category_of(header.category),
                     .category_since_ns = header.category_since_ns,
-                    .main_thread = static_cast<int>(header.main_thread & INT32_MAX),
+                    .main_thread = count_of(header.main_thread),
                     .threads = {},
                     .num_calls = header.calls,
                     .calls = {}};
@@ -236,7 +264,7 @@ ActivityView parse_activity(const std::string& bytes, const std::string& name) {
       !std::isnan(header.loss) || std::bit_cast<uint64_t>(header.loss) == kLossIsNan;
   if (is_told)
     view.loss = header.loss;
-  std::copy(std::begin(header.totals_ns), std::end(header.totals_ns), view.totals_ns.begin());
+  std::ranges::copy(header.totals_ns, view.totals_ns.begin());
   read_threads(bytes, view);
   read_calls(bytes, view);
   return view;
@@ -255,17 +283,16 @@ int64_t ActivityView::last_sign_ns() const {
   return last;
 }
 
-// How a copy goes through memory is the machine's affair: so what counts is what was not written to
-// from before it until after it.
+// The order in which a copy goes through memory is the machine's affair: so a record counts if
+// nobody wrote to it from before the copy until after it.
 ActivityView read_activity(const std::string& path) {
-  const auto read = [&] {
-    return read_plain_file(path, sizeof(ActivityLayout));
-  };
-  const std::string before = read();
-  std::string bytes = read();
-  const std::string after = read();
-  if (before.size() == sizeof(ActivityLayout) && bytes.size() == before.size() &&
-      after.size() == before.size())
+  constexpr size_t kWhole = sizeof(ActivityLayout);
+  const std::string before = read_plain_file(path, kWhole);
+  std::string bytes = read_plain_file(path, kWhole);
+  const std::string after = read_plain_file(path, kWhole);
+  const bool are_whole =
+      before.size() == kWhole && bytes.size() == kWhole && after.size() == kWhole;
+  if (are_whole)
     drop_changed(before, bytes, after);
   return parse_activity(bytes, path);
 }

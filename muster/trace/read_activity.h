@@ -26,6 +26,8 @@ struct ThreadView {
   std::string name = {};
   std::vector<SpanView> spans = {};  // outermost first
   int deeper = 0;                    // within those
+
+  std::string span_names() const;  // "TrainStep > backward"
 };
 
 struct CallView {
@@ -71,8 +73,7 @@ struct ActivityView {
   std::optional<double> loss = {};      // may be NaN
   Category category = Category::other;  // of the main thread, since:
   int64_t category_since_ns = 0;
-  std::array<int64_t, kActivityCategories> totals_ns =
-      {};  // by Category, without what it is in now
+  std::array<int64_t, kActivityCategories> totals_ns = {};  // by Category, without the present one
   int main_thread = 0;
   std::vector<ThreadView> threads = {};  // those in spans, the main thread first
   uint64_t num_calls = 0;                // that have begun, of which the last 1024 are:
@@ -98,10 +99,13 @@ struct ActivityFile {
   std::string path = {};
 };
 
-// Of the last attempt, or `attempt`, by rank; empty where there is none. Ranks of other hosts,
-// which do not write here, have copies here once the job has ended (activity_copy.h).
+// The files of the last attempt, or `attempt`, by rank; empty where there is none. Ranks of other
+// hosts, which do not write here, have copies here once the job has ended (activity_copy.h).
 std::vector<ActivityFile> activity_files(const std::string& run_dir,
                                          std::optional<int> attempt = {});
+
+// This host's name as activity files have it.
+std::string own_host_name();
 
 // Removes what ranks of this host have left in a folder that another job has used before. Files of
 // other hosts, and of processes that live, stay.

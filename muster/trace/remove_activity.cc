@@ -1,4 +1,6 @@
-// Removes what an earlier launch in the same run folder has left of its ranks' activity.
+// Removes what an earlier launch in the same run folder has left of its ranks' activity. How it
+// works: a file goes if this host has written it and nobody has a lock on it; a folder goes when it
+// is empty.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -7,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/strings.h"
 #include "muster/trace/hosts_folder.h"
 #include "muster/trace/read_activity.h"
@@ -14,12 +17,6 @@
 namespace muster {
 
 namespace {
-
-std::string own_host_name() {
-  char name[sizeof(ActivityHeader::host)] = {};
-  ::gethostname(name, sizeof(name) - 1);
-  return name;
-}
 
 bool is_of_this_host(const std::string& path) {
   try {
@@ -29,43 +26,33 @@ bool is_of_this_host(const std::string& path) {
   }
 }
 
-// Its writer has a lock on it.
+// The process that writes a file has a lock on it.
 bool is_written_to(const std::string& path) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   return !fd.valid() || ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0;
 }
 
-// Those that a rank was asked for: beside its file, which is gone.
+// A stack that a rank was asked for lies beside the rank's file, and goes when that is gone.
 void remove_stacks(const std::filesystem::path& folder) {
-  std::error_code gone;
-  for (std::filesystem::directory_iterator file(folder, gone), end; !gone && file != end;
-       file.increment(gone)) {
-    auto of_rank = file->path();
-    if (of_rank.extension() != ".stack")
-      continue;
+  for (const auto& path : paths_in(folder)) {
+    auto of_rank = path;
     std::error_code unknown;
-    if (!std::filesystem::exists(of_rank.replace_extension(), unknown))
-      ::unlink(file->path().c_str());
+    const bool is_stack = path.extension() == ".stack";
+    if (is_stack && !std::filesystem::exists(of_rank.replace_extension(), unknown))
+      ::unlink(path.c_str());
   }
 }
 
 }  // namespace
 
 void remove_earlier_activity(const std::string& run_dir) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  for (fs::directory_iterator folder(fs::path(run_dir) / "activity", error), end;
-       !error && folder != end;
-       folder.increment(error)) {
-    std::error_code gone;
-    for (fs::directory_iterator file(folder->path(), gone); !gone && file != end;
-         file.increment(gone)) {
-      const std::string path = file->path().string();
+  for (const auto& folder : paths_in(std::filesystem::path(run_dir) / "activity")) {
+    for (const auto& path : paths_in(folder)) {
       if (is_of_this_host(path) && !is_written_to(path))
         ::unlink(path.c_str());
     }
-    remove_stacks(folder->path());
-    ::rmdir(folder->path().c_str());  // where nothing is left
+    remove_stacks(folder);
+    ::rmdir(folder.c_str());  // fails where something is left
   }
 }
 
@@ -76,11 +63,10 @@ void keep_copies_of_launch(const std::string& run_dir, const std::string& launch
     return;
   if (launch_of_hosts_folder(run_dir) == launch)
     return;
-  for (fs::directory_iterator folder(hosts_folder(run_dir), error), end; !error && folder != end;
-       folder.increment(error)) {
-    std::error_code failed;
-    if (parse_int(folder->path().filename().string()) && folder->is_directory(failed))
-      fs::remove_all(folder->path(), failed);
+  for (const fs::path& folder : paths_in(hosts_folder(run_dir))) {
+    const bool is_attempt = parse_int(folder.filename().string()).has_value();
+    if (is_attempt && fs::is_directory(folder, error))
+      fs::remove_all(folder, error);
   }
 }
 

@@ -23,18 +23,20 @@ class Span {
   Span& operator=(const Span&) = delete;
 
  private:
+  Span(const char* name, Category category, bool inherits) noexcept;
+
   const void* thread_ = nullptr;  // where it was entered; nullptr: nowhere
   uint32_t depth_ = 0;
   int64_t begin_ns_ = 0;
 };
 
-// What the main thread's time counts as while it is in no span that says it, from now on: a
+// The main thread's time counts as this while it is in no span that says it, from now on: a
 // training loop of one's own is other time otherwise. DistributedDataParallel tells it of forwards
 // and backwards.
 void count_outside_as(Category category) noexcept;
 
-// What the rank has come to. TrainStep and the loader tell the first two; a training loop of one's
-// own may.
+// The place that the rank has come to. TrainStep and the loader tell the first two; a training loop
+// of one's own may.
 void note_step(int64_t step) noexcept;
 void note_samples(int64_t more) noexcept;  // beside those before
 void note_loss(double loss) noexcept;

@@ -1,3 +1,6 @@
+// How it works: a signal handler writes the addresses of its thread's frames into a file. It may
+// interrupt anything, so it takes no lock and allocates nothing: the path is ready, the unwinder is
+// loaded before, and the text is made on its stack.
 #include "muster/trace/stack_request.h"
 
 #include <execinfo.h>
@@ -20,11 +23,12 @@ namespace muster {
 
 namespace {
 
-constexpr int kOfRealTimeSignals = 9;  // from the first: few programs use that one
+constexpr int kOfRealTimeSignals = 9;  // counted from the first; few programs use that one
 constexpr int kMostFrames = 64;
 
 std::atomic<const std::string*> g_stack_path = nullptr;
 
+// The instruction that the signal interrupted; frames before it are the handler's own.
 void* place_of_interruption(const void* context) {
   const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext;
 #if defined(__x86_64__)
@@ -37,6 +41,7 @@ void* place_of_interruption(const void* context) {
 #endif
 }
 
+// Writes "0x12ab" and a line's end, and returns the place behind it. Async-signal-safe.
 char* put_hex(char* at, uint64_t number) {
   char digits[16];
   int count = 0;
@@ -51,8 +56,8 @@ char* put_hex(char* at, uint64_t number) {
   return at;
 }
 
-// Addresses alone: their names are behind the linker's lock, which another thread may hold while it
-// waits for this one. Who asks has the same program and looks them up in its own.
+// Only addresses are written: their names are behind the linker's lock, which another thread may
+// hold while it waits for this one. The asker has the same program and looks them up in its own.
 void on_stack_request(int, siginfo_t*, void* context) {
   const int errno_before = errno;
   std::array<void*, kMostFrames> frames;
@@ -61,7 +66,7 @@ void on_stack_request(int, siginfo_t*, void* context) {
   void* const* const interrupted =
       std::find<void* const*>(frames.data(), end, place_of_interruption(context));
   char text[kMostFrames * 20 + 32];
-  char* at = put_hex(text, static_cast<uint64_t>(::syscall(SYS_gettid)));
+  char* at = put_hex(text, ::syscall(SYS_gettid));
   const bool found = interrupted != end;
   for (void* const* frame = found ? interrupted : frames.data(); frame != end; ++frame)
     at = put_hex(at, reinterpret_cast<uint64_t>(*frame));
@@ -71,7 +76,7 @@ void on_stack_request(int, siginfo_t*, void* context) {
                           O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
                           0644);
   if (file >= 0) {
-    static_cast<void>(!::write(file, text, static_cast<size_t>(at - text)));
+    (void)!::write(file, text, at - text);
     ::close(file);
   }
   errno = errno_before;
@@ -88,8 +93,8 @@ std::string stack_path(const std::string& activity_path) {
 }
 
 void answer_stack_requests_at(const std::string& activity_path) {
-  static auto& paths =
-      *new std::vector<std::unique_ptr<const std::string>>;  // a handler may read any of them
+  // Never destroyed: a handler may read any of them.
+  static auto& paths = *new std::vector<std::unique_ptr<const std::string>>;
   paths.push_back(std::make_unique<const std::string>(stack_path(activity_path)));
   ::unlink(paths.back()->c_str());  // an earlier job's
   g_stack_path = paths.back().get();
@@ -103,7 +108,7 @@ void answer_stack_requests(Activity& activity) {
     return;
   answer_stack_requests_at(activity.path());
   void* first = nullptr;
-  ::backtrace(&first, 1);  // the first loads the unwinder, which a handler must not
+  ::backtrace(&first, 1);  // the first call loads the unwinder, which a handler must not
   action.sa_sigaction = on_stack_request;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
   ::sigemptyset(&action.sa_mask);

@@ -1,0 +1,31 @@
+// What a process is and does, from /proc/PID/stat.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace muster {
+
+struct ProcessStatus {
+  std::string command;  // "python3"
+  char state = '?';     // R, S, D, Z, …; '?' when there is no such process
+  pid_t parent = 0;
+  // Its end has begun: it lets go of what it has open, and will be a zombie.
+  bool is_exiting = false;
+  // The fields of /proc/PID/stat from the state on, which is field 3 of proc_pid_stat(5); empty: no
+  // such process.
+  std::vector<std::string> fields;
+
+  int64_t number(size_t field) const;  // of `fields`; 0 when there is none
+};
+
+ProcessStatus process_status(pid_t pid);
+
+// When the process began, in the kernel's ticks, which tells it from another that gets its number;
+// 0 when there is none.
+uint64_t process_start_ticks(pid_t pid);
+
+}  // namespace muster
