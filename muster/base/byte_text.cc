@@ -11,7 +11,7 @@ std::string text_of_bytes(std::string_view bytes) {
   std::string text;
   text.reserve(bytes.size());
   for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
+    const unsigned char byte = c;
     if (byte < 0x80) {
       text += c;
     } else {
@@ -26,7 +26,7 @@ std::string bytes_of_text(const std::string& text, const std::string& what) {
   std::string bytes;
   bytes.reserve(text.size());
   for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
+    const unsigned char byte = text[i];
     if (byte < 0x80) {
       bytes += text[i];
       continue;
@@ -35,7 +35,7 @@ std::string bytes_of_text(const std::string& text, const std::string& what) {
     if (!begins_pair)
       throw Error(ErrorCode::invalid_argument,
                   cat(what, ": expected bytes as characters, got others"));
-    const auto low = static_cast<unsigned char>(text[++i]);
+    const unsigned char low = text[++i];
     bytes += static_cast<char>(((byte & 0x03U) << 6U) | (low & 0x3fU));
   }
   return bytes;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 
 namespace muster {
 
@@ -25,11 +26,14 @@ class Deadline {
     return std::chrono::floor<std::chrono::milliseconds>(limit_);
   }
   bool passed() const { return Clock::now() >= at_; }
-  // Time left, never negative, rounded up: right for poll().
+  // Time left, never negative, rounded up.
   std::chrono::milliseconds left() const {
     return std::max(std::chrono::milliseconds(0),
                     std::chrono::ceil<std::chrono::milliseconds>(at_ - Clock::now()));
   }
+
+  // The same as poll() takes it; at most twelve days.
+  int left_for_poll() const { return static_cast<int>(std::min<int64_t>(left().count(), 1 << 30)); }
 
  private:
   std::chrono::nanoseconds limit_;

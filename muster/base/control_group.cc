@@ -70,6 +70,7 @@ std::optional<GroupLine> parse_group_line(const std::string& line) {
 
 }  // namespace
 
+// Each folder is cut at its last slash until the mount is left.
 std::vector<std::string> ControlGroup::folders() const {
   std::vector<std::string> found = {folder};
   while (found.back().size() > mount.size())
@@ -96,6 +97,7 @@ std::vector<ControlGroup> control_groups(std::string_view controller, const std:
   return found;
 }
 
+// The tightest of all groups binds.
 std::optional<double> cpu_quota(const std::string& root) {
   std::optional<double> least;
   for (const ControlGroup& group : control_groups("cpu", root)) {
@@ -108,6 +110,7 @@ std::optional<double> cpu_quota(const std::string& root) {
   return least;
 }
 
+// A key counts only at the beginning of a line, and with a number behind it.
 std::optional<int64_t> number_in_file(const std::string& path, std::string_view key) {
   const std::string text = text_of_file(path);
   if (key.empty())

@@ -31,6 +31,7 @@ const char* to_string(ErrorCode code) {
   return "unknown";
 }
 
+// The compiler gives the whole path, which says where muster was built.
 std::string Error::where() const {
   const std::string file = where_.file_name();
   return file.substr(file.find_last_of('/') + 1) + ":" + std::to_string(where_.line());
@@ -48,6 +49,7 @@ bool is_shortage(int errno_value) {
   }
 }
 
+// A shortage is an exception of its own, so that callers can wait for its end.
 void fail_errno(const std::string& message, int errno_value, std::source_location where) {
   const std::string text = message + ": " + std::generic_category().message(errno_value);
   if (is_shortage(errno_value))

@@ -17,6 +17,7 @@ namespace muster {
 
 namespace {
 
+// No text that a person writes is longer.
 constexpr size_t kSmallBytes = size_t{64} << 20;
 
 // Reads to the end, or one byte more than `most`, which tells the caller that there are more.
@@ -54,6 +55,7 @@ void Fd::reset(int fd) {
   fd_ = fd;
 }
 
+// Ends that a child is to have are opened to it by whoever starts it.
 Pipe open_pipe(int flags) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | flags) != 0)
@@ -63,6 +65,7 @@ Pipe open_pipe(int flags) {
 
 ReaderGone::ReaderGone() : Error(ErrorCode::io, "write: Broken pipe") {}
 
+// An end of the reader is an error of its own only for what is printed.
 void write_all(int fd, const std::string& bytes, const std::string& path) {
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
@@ -88,6 +91,7 @@ void append_whole(int fd, const std::string& bytes, const std::string& path) {
   }
 }
 
+// A pipe or a device that never ends is cut at `most` bytes.
 std::string read_file(const std::string& path, size_t most) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid())
@@ -128,10 +132,12 @@ std::string read_small_plain_file(const std::string& path) {
   return expect_small(read_plain_file(path, kSmallBytes), path);
 }
 
+// The name stays in the same folder, so that it can be renamed in one step.
 std::string name_aside(const std::string& path) {
   return cat(path, ".tmp-", to_hex(random_bytes(8)));
 }
 
+// A file that was not written whole is removed, and the old one stays.
 void write_file(const std::string& path, const std::string& bytes) {
   const std::string aside = name_aside(path);
   {

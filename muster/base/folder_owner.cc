@@ -80,6 +80,13 @@ Fd open_next_folder(const Fd& above, const std::string& name, const std::string&
 
 }  // namespace
 
+std::string octal_mode(mode_t mode) {
+  std::string digits = "0";
+  for (const unsigned shift : {6U, 3U, 0U})
+    digits += cat((mode >> shift) & 7U);
+  return digits;
+}
+
 void check_folder_owner(const std::string& folder) {
   std::error_code error;
   const fs::path path = fs::absolute(folder, error).lexically_normal();
@@ -96,6 +103,7 @@ void check_folder_owner(const std::string& folder) {
   }
 }
 
+// The folder `top` is the user's own choice; only what lies below it may have been made by others.
 Fd make_folder_below(const std::string& top, const std::string& below) {
   std::error_code error;
   fs::create_directories(top, error);

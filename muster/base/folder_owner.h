@@ -4,6 +4,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/types.h>
 
 #include <string>
 
@@ -16,6 +17,9 @@ namespace muster {
 // that. What is not there yet is nobody's. Throws: failed_precondition naming the folder and its
 // owner.
 void check_folder_owner(const std::string& folder);
+
+// "0600": the owner's, the group's and the others' digit, as chmod takes them.
+std::string octal_mode(mode_t mode);
 
 // Makes `top`, and the folders `below` it ("logs/0"), where they are not there yet; opens the last,
 // through no link. Throws: failed_precondition, of a link and of another user's folder; io.

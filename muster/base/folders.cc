@@ -10,6 +10,7 @@ namespace muster {
 
 namespace fs = std::filesystem;
 
+// An entry that cannot be read ends the list, since what comes after it is unknown.
 std::vector<fs::path> paths_in(const fs::path& folder) {
   std::vector<fs::path> paths;
   std::error_code error;
@@ -19,6 +20,7 @@ std::vector<fs::path> paths_in(const fs::path& folder) {
   return paths;
 }
 
+// The folder may have been removed while the process was in it.
 std::string current_folder() {
   std::error_code error;
   const fs::path folder = fs::current_path(error);
@@ -30,6 +32,7 @@ std::string current_folder() {
                   "): it has been removed; change to one that exists"));
 }
 
+// Only a relative path needs the current folder.
 std::string absolute_path(const std::string& path) {
   std::error_code error;
   const fs::path absolute = fs::absolute(path, error);

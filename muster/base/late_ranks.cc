@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::chrono::seconds kFirstWord{20};
 
+// A program that has set nothing gets its warnings here.
 void print_warning(const std::string& text) {
   std::fputs(cat("[muster] warning: ", text, "\n").c_str(), stderr);
 }
@@ -31,6 +32,7 @@ LateRanks::LateRanks(std::chrono::milliseconds limit)
       began_(Clock::now()),
       next_(std::min<std::chrono::milliseconds>(kFirstWord, limit / 4)) {}
 
+// Each time it is due it doubles the time until the next one.
 bool LateRanks::due() {
   const auto waited = Clock::now() - began_;
   if (waited < next_ || waited >= limit_ - limit_ / 8)

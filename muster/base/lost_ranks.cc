@@ -9,6 +9,7 @@ namespace muster {
 
 namespace {
 
+// A job of thousands of ranks may lose all of them at once.
 constexpr size_t kMost = 64;
 
 struct LostRanks {

@@ -49,6 +49,7 @@ std::optional<int64_t> left_in(const std::string& folder, bool v2) {
 
 }  // namespace
 
+// Both files have a line "oom_kill N".
 std::optional<int64_t> count_oom_kills(const std::string& root) {
   const auto group = memory_group(root);
   if (!group)
@@ -62,6 +63,7 @@ std::optional<int64_t> group_memory_limit(const std::string& root) {
   return group ? limit_in(group->folder, group->v2) : std::nullopt;
 }
 
+// The machine and each group around this process may have the least.
 std::optional<int64_t> available_memory(const std::string& root) {
   std::optional<int64_t> least;
   if (const auto kilobytes = number_in_file(root + "/proc/meminfo", "MemAvailable:"))

@@ -14,6 +14,7 @@ namespace muster {
 
 namespace {
 
+// An axis of this size gets what the others leave.
 constexpr int kTheRest = -1;
 
 [[noreturn]] void refuse_mesh(const std::string& expected, const std::string& got) {
@@ -79,6 +80,7 @@ size_t MeshShape::axis(std::string_view name) const {
               cat("'", name, "'"));
 }
 
+// Takes the digits of the rank, from the lowest one up.
 std::vector<int> MeshShape::coordinates(int rank) const {
   std::vector<int> found(axes.size());
   for (size_t i = axes.size(); i-- > 0; rank /= axes[i].size)
@@ -86,6 +88,7 @@ std::vector<int> MeshShape::coordinates(int rank) const {
   return found;
 }
 
+// Puts the digits together again.
 int MeshShape::rank_at(const std::vector<int>& coordinates) const {
   int rank = 0;
   for (size_t i = 0; i < axes.size(); ++i)
@@ -113,6 +116,7 @@ std::vector<int> MeshShape::group_of(int rank, const std::vector<std::string>& n
   return group;
 }
 
+// A group is taken when its first rank comes, so that it is taken once.
 std::vector<std::vector<int>> MeshShape::groups(const std::vector<std::string>& names) const {
   std::vector<std::vector<int>> all;
   for (int rank = 0; rank < num_ranks(); ++rank) {
@@ -123,6 +127,7 @@ std::vector<std::vector<int>> MeshShape::groups(const std::vector<std::string>& 
   return all;
 }
 
+// The product is checked on the way, before it can overflow.
 MeshShape checked_mesh(std::vector<MeshAxis> axes, int num_ranks) {
   if (axes.empty())
     refuse_mesh("at least one axis", "none");

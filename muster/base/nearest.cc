@@ -65,6 +65,7 @@ std::string_view same_beginning(std::string_view text, const std::vector<std::st
 
 }  // namespace
 
+// A slip of the hand is one letter in three. The first of equally near names counts.
 std::string_view nearest_name(std::string_view text, const std::vector<std::string_view>& names) {
   std::string_view nearest;
   size_t limit = std::max<size_t>(1, (text.size() + 1) / 3);
@@ -78,6 +79,7 @@ std::string_view nearest_name(std::string_view text, const std::vector<std::stri
   return nearest.empty() ? same_beginning(text, names) : nearest;
 }
 
+// The text is the end of an error's message.
 std::string did_you_mean(std::string_view text, const std::vector<std::string_view>& names) {
   const std::string_view nearest = nearest_name(text, names);
   return nearest.empty() ? "" : cat("; did you mean '", printable(nearest), "'?");

@@ -60,6 +60,7 @@ long NonBlockingWriter::write(std::string_view bytes) const {
   return ::write(fd_, bytes.data(), std::min(bytes.size(), kPolledWriteBytes));
 }
 
+// The deadline begins anew with each byte that is taken.
 bool write_within(int fd, std::string_view bytes, std::chrono::milliseconds limit) noexcept {
   const NonBlockingWriter writer(fd);
   Deadline deadline(limit);
@@ -74,7 +75,7 @@ bool write_within(int fd, std::string_view bytes, std::chrono::milliseconds limi
     if (!may_take_more || deadline.passed())
       return false;
     pollfd room = {.fd = writer.fd(), .events = POLLOUT, .revents = 0};
-    ::poll(&room, 1, static_cast<int>(deadline.left().count()));
+    ::poll(&room, 1, deadline.left_for_poll());
   }
   return true;
 }

@@ -11,6 +11,11 @@ int64_t ProcessStatus::number(size_t field) const {
   return field < fields.size() ? parse_int(fields[field]).value_or(0) : 0;
 }
 
+int64_t ProcessStatus::start_ticks() const {
+  constexpr size_t kStartField = 19;
+  return number(kStartField);
+}
+
 ProcessStatus process_status(pid_t pid) {
   ProcessStatus status;
   const std::string text = try_read_file(cat("/proc/", pid, "/stat")).value_or("");
@@ -30,8 +35,7 @@ ProcessStatus process_status(pid_t pid) {
 }
 
 uint64_t process_start_ticks(pid_t pid) {
-  constexpr size_t kStartField = 19;
-  return process_status(pid).number(kStartField);
+  return process_status(pid).start_ticks();
 }
 
 }  // namespace muster

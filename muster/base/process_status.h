@@ -20,12 +20,13 @@ struct ProcessStatus {
   std::vector<std::string> fields;
 
   int64_t number(size_t field) const;  // of `fields`; 0 when there is none
+  // When the process began, in the kernel's ticks, which tells it from another that gets its
+  // number; 0 when there is none.
+  int64_t start_ticks() const;
 };
 
 ProcessStatus process_status(pid_t pid);
 
-// When the process began, in the kernel's ticks, which tells it from another that gets its number;
-// 0 when there is none.
 uint64_t process_start_ticks(pid_t pid);
 
 }  // namespace muster

@@ -72,6 +72,7 @@ std::vector<Interface> all_interfaces() {
 
 }  // namespace
 
+// A name may have several addresses, of which the first with a route counts.
 std::string address_towards(const std::string& host) {
   if (host.empty() || host == "localhost")
     return "127.0.0.1";
@@ -108,6 +109,7 @@ bool is_loopback_address(const std::string& address) {
   return address == "localhost" || address.starts_with("127.") || address == "::1";
 }
 
+// The scope, such as %eth0, is no part of the address itself.
 bool is_ipv6_address(const std::string& text) {
   in6_addr address{};
   return ::inet_pton(AF_INET6, text.substr(0, text.find('%')).c_str(), &address) == 1;

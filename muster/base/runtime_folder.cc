@@ -14,6 +14,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
+#include "muster/base/folder_owner.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -41,14 +42,6 @@ bool can_be_made(const std::string& place, const std::string& path) {
   struct stat info = {};
   const bool is_free = ::lstat(path.c_str(), &info) != 0 && errno == ENOENT;
   return is_free && ::access(place.c_str(), W_OK | X_OK) == 0;
-}
-
-// The last three digits are those of chmod.
-std::string octal_mode(mode_t mode) {
-  std::string digits = "0";
-  for (const unsigned shift : {6U, 3U, 0U})
-    digits += std::to_string((mode >> shift) & 7U);
-  return digits;
 }
 
 // Throws unless the folder is this user's, and nobody else may look into it.

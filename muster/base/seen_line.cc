@@ -7,6 +7,7 @@
 
 namespace muster {
 
+// Programs for Windows end their lines in a carriage return, which draws nothing over.
 std::string seen_line(std::string_view line) {
   constexpr size_t kMostBytes = 1000;
   while (line.ends_with('\r'))

@@ -36,6 +36,7 @@ std::string output_of_shell(const std::string& command,
   throw Error(ErrorCode::io, cat(what, ": expected '", command, "' to succeed, got ", got));
 }
 
+// A quote ends the quoted part, stands alone behind a backslash, and begins the next part.
 std::string shell_quoted(const std::string& text) {
   std::string quoted = "'";
   for (const char c : text)

@@ -136,6 +136,7 @@ class TomlScanner {
 
 }  // namespace
 
+// The scanner throws where it finds something.
 void check_toml(std::string_view text) {
   TomlScanner(text).scan();
 }

@@ -34,6 +34,7 @@ constexpr Unit kSizeUnits[] = {{"", 1},
 constexpr Unit kDurationUnits[] = {
     {"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"min", 60e3}, {"h", 3600e3}, {"d", 86400e3}};
 
+// Nothing for a name that is no unit. The empty name is one of sizes.
 template <size_t N>
 std::optional<double> factor_of(const Unit (&units)[N], std::string_view name) {
   for (const Unit& unit : units) {
@@ -75,17 +76,20 @@ std::optional<double> milliseconds_in(std::string_view text) {
   return total;
 }
 
+// to_chars writes a point whatever the locale.
 std::string with_one_decimal(double value) {
   char text[32];
   return {text, std::to_chars(text, text + sizeof(text), value, std::chars_format::fixed, 1).ptr};
 }
 
+// Minutes and seconds below ten get a zero before them.
 std::string with_two_digits(int64_t value) {
   return cat(value < 10 ? "0" : "", value);
 }
 
 }  // namespace
 
+// The limit is a little below 2^64, as a double cannot hold that number less one.
 uint64_t parse_bytes(std::string_view text) {
   std::string_view rest = trim(text);
   const auto number = take_number(rest);
@@ -108,6 +112,7 @@ std::chrono::milliseconds parse_duration(std::string_view text, std::string_view
       cat(what, ": expected a time such as 30s, 250ms, 5m or 1h30m, got '", text, "'; correct it"));
 }
 
+// The largest unit is taken in which the number is at least 1.
 std::string format_bytes(uint64_t bytes) {
   constexpr std::string_view kNames[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);
@@ -119,6 +124,7 @@ std::string format_bytes(uint64_t bytes) {
   return unit == 0 ? cat(bytes, " B") : cat(with_one_decimal(value), " ", kNames[unit]);
 }
 
+// Times of a minute and more show two units, shorter ones one.
 std::string format_duration(std::chrono::nanoseconds duration) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
   if (ms < 1000)

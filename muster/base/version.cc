@@ -1,3 +1,4 @@
+// How it works: the build says which version this is (CMakeLists.txt).
 #include "muster/base/version.h"
 
 namespace muster {

@@ -1,6 +1,10 @@
-// Numbers in messages and records: little endian, of as many bytes as is said. For the files of
-// this folder.
+// Bytes for the files of this folder: numbers in messages and records, little endian and of as many
+// bytes as is said; and bytes as OpenSSL's functions take them.
 #pragma once
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -22,9 +26,34 @@ inline uint64_t read_number(std::string_view from, size_t size) {
   return value;
 }
 
-// As OpenSSL's functions take them.
 inline const unsigned char* unsigned_bytes(std::string_view text) {
   return reinterpret_cast<const unsigned char*>(text.data());
 }
+inline unsigned char* unsigned_bytes(std::string& text) {
+  return reinterpret_cast<unsigned char*>(text.data());
+}
+
+// Writes 32 bytes to `mac`. False when OpenSSL fails.
+inline bool hmac_sha256(std::string_view key, std::string_view message, unsigned char* mac) {
+  unsigned size = 0;
+  return HMAC(EVP_sha256(),
+              key.data(),
+              static_cast<int>(key.size()),
+              unsigned_bytes(message),
+              message.size(),
+              mac,
+              &size) != nullptr;
+}
+
+// A place for a secret's text, which is wiped at the end.
+template <size_t kSize>
+struct WipedBytes {
+  WipedBytes() = default;
+  WipedBytes(const WipedBytes&) = delete;
+  WipedBytes& operator=(const WipedBytes&) = delete;
+  ~WipedBytes() { OPENSSL_cleanse(data, kSize); }
+
+  char data[kSize];
+};
 
 }  // namespace muster

@@ -22,4 +22,7 @@ Endpoint parse_endpoint(std::string_view text);
 // The text that parse_endpoint reads.
 std::string to_string(const Endpoint& endpoint);
 
+// "host:port"; an IPv6 address gets brackets, so that its last group is not taken for the port.
+std::string host_and_port(const std::string& host, uint16_t port);
+
 }  // namespace muster

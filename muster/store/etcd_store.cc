@@ -1,9 +1,15 @@
+// How it works: each operation is a request in JSON with keys and values in base64. add and
+// compare_set read a key, decide by the rules of Table, and write on the condition that the key's
+// revision is still the same; if it is not, they begin again. etcd's gateway cannot tell of changes
+// in one answer, so get and wait ask again and again. All keys hang on one lease of the job, which
+// each of its processes renews.
 #include "muster/store/etcd_store.h"
 
 #include <openssl/evp.h>
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <thread>
 
 #include "muster/base/clock.h"
@@ -26,24 +32,36 @@ constexpr std::chrono::seconds kRenewAgain{1};  // after it failed
 constexpr std::chrono::milliseconds kFirstLook{2};
 constexpr std::chrono::milliseconds kLongestLook{100};
 
+// Pauses between two questions, each twice as long as the last.
+class Pauses {
+ public:
+  void wait(const Deadline& deadline) {
+    std::this_thread::sleep_for(std::min(pause_, deadline.left()));
+    pause_ = std::min(2 * pause_, kLongestLook);
+  }
+
+ private:
+  std::chrono::milliseconds pause_ = kFirstLook;
+};
+
+// OpenSSL writes a zero behind the text, which has room here.
 std::string to_base64(std::string_view bytes) {
   std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');
-  const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
-                                   unsigned_bytes(bytes),
-                                   static_cast<int>(bytes.size()));
-  text.resize(static_cast<size_t>(size));
+  const int length = static_cast<int>(bytes.size());
+  text.resize(EVP_EncodeBlock(unsigned_bytes(text), unsigned_bytes(bytes), length));
   return text;
 }
 
-std::string from_base64(const std::string& text) {
+// OpenSSL counts the padding as bytes. Another text than base64 is no bytes.
+std::string from_base64(std::string_view text) {
   std::string bytes(text.size(), '\0');
-  const int size = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
-                                   unsigned_bytes(text),
-                                   static_cast<int>(text.size()));
-  size_t padding = 0;
-  while (padding < 2 && padding < text.size() && text[text.size() - 1 - padding] == '=')
-    ++padding;
-  bytes.resize(size < 0 ? 0 : static_cast<size_t>(size) - padding);
+  const int length = static_cast<int>(text.size());
+  int size = EVP_DecodeBlock(unsigned_bytes(bytes), unsigned_bytes(text), length);
+  for (int padding = 0; padding < 2 && text.ends_with('='); ++padding) {
+    text.remove_suffix(1);
+    --size;
+  }
+  bytes.resize(std::max(size, 0));
   return bytes;
 }
 
@@ -53,6 +71,7 @@ std::string end_of_prefix(std::string prefix) {
   return prefix;
 }
 
+// etcd would refuse the request.
 void check_size(const std::string& value) {
   if (value.size() <= EtcdStore::kMaxValueBytes)
     return;
@@ -63,16 +82,15 @@ void check_size(const std::string& value) {
                   format_bytes(value.size())));
 }
 
-// The same for every process of the job, and nobody else's: a lease's id is a positive number of 63
-// bits.
+// The lease's id is the same for every process of the job, and nobody else's: a positive number of
+// 63 bits.
 int64_t lease_of(const std::string& prefix) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned size = 0;
-  EVP_Digest(prefix.data(), prefix.size(), digest.data(), &size, EVP_sha256(), nullptr);
-  int64_t id = 0;
-  for (int i = 0; i < 8; ++i)
-    id = static_cast<int64_t>(static_cast<uint64_t>(id) << 8 | digest.at(static_cast<size_t>(i)));
-  return (id & INT64_MAX) | 1;
+  EVP_Digest(prefix.data(), prefix.size(), digest.data(), nullptr, EVP_sha256(), nullptr);
+  uint64_t id = 0;
+  for (const unsigned char byte : std::span(digest).first<sizeof(id)>())
+    id = id << 8 | byte;
+  return static_cast<int64_t>((id & INT64_MAX) | 1);
 }
 
 // The gateway writes 64-bit numbers as text, and leaves out what is 0.
@@ -80,12 +98,26 @@ int64_t number(const Json& json, const char* name) {
   const auto found = json.find(name);
   if (found == json.end())
     return 0;
-  return found->is_string() ? parse_int(found->get<std::string>()).value_or(0)
-                            : found->get<int64_t>();
+  if (found->is_string())
+    return parse_int(found->get<std::string>()).value_or(0);
+  return found->get<int64_t>();
+}
+
+int64_t count_of(Clock::time_point at) {
+  return at.time_since_epoch().count();
+}
+
+// The one key as all stores see it: their rules are those of Table.
+Table table_with(const std::string& key, const std::optional<std::string>& value) {
+  Table table;
+  if (value)
+    table.set(key, *value);
+  return table;
 }
 
 }  // namespace
 
+// The lease is the first request, so that a wrong address is told at once.
 EtcdStore::EtcdStore(EtcdStoreOptions options)
     : options_(std::move(options)),
       http_(options_.http),
@@ -94,56 +126,56 @@ EtcdStore::EtcdStore(EtcdStoreOptions options)
   begin_lease();
 }
 
+// A new leader is elected within moments, so a server that does not answer is asked again. A
+// request that was carried out and not answered may then be carried out twice: entries of logs
+// differ, and counters may count once too often.
 std::string EtcdStore::post(const std::string& path, const std::string& body) {
-  if (Clock::now().time_since_epoch().count() > lease_due_)
+  if (count_of(Clock::now()) > lease_due_)
     keep_lease();
-  // A new leader is elected within moments. What was carried out and not answered may be asked
-  // again: entries of logs differ, and counters may count once too often.
   const Deadline deadline(options_.patience);
-  for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLongestLook)) {
+  for (Pauses pauses;; pauses.wait(deadline)) {
     try {
       return http_.post(path, body);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unavailable || deadline.passed())
         throw;
     }
-    std::this_thread::sleep_for(std::min(pause, deadline.left()));
   }
 }
 
+// Another process of the job may have made the lease before.
 void EtcdStore::begin_lease() {
   try {
     http_.post("/v3/lease/grant", Json{{"TTL", kLease.count()}, {"ID", cat(lease_)}}.dump());
   } catch (const Error& error) {
     if (error.message().find("already exists") == std::string::npos)
-      throw;  // another process of the job
+      throw;
   }
   keep_lease();
 }
 
 // While the lease has time left it can be renewed later: a new leader is elected within it.
 void EtcdStore::keep_lease() {
-  const auto count = [](Clock::time_point at) {
-    return at.time_since_epoch().count();
-  };
   const auto now = Clock::now();
-  lease_due_ = count(now + kRenewLease);
+  lease_due_ = count_of(now + kRenewLease);
   try {
     http_.post("/v3/lease/keepalive", Json{{"ID", cat(lease_)}}.dump());
-    lease_ends_ = count(now + kLease);
+    lease_ends_ = count_of(now + kLease);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::unavailable || count(Clock::now()) >= lease_ends_)
+    if (error.code() != ErrorCode::unavailable || count_of(Clock::now()) >= lease_ends_)
       throw;
-    lease_due_ = count(Clock::now() + kRenewAgain);
+    lease_due_ = count_of(Clock::now() + kRenewAgain);
     log(LogLevel::debug,
         cat("etcd: the lease could not be renewed, trying again: ", error.message()));
   }
 }
 
+// Any of the servers may have answered.
 std::string EtcdStore::place() const {
   return join(options_.http.urls, ", ");
 }
 
+// A key that is absent has revision 0, on which a put can depend too.
 EtcdStore::Found EtcdStore::find(const std::string& key) {
   const Json answer = Json::parse(post("/v3/kv/range", Json{{"key", to_base64(full(key))}}.dump()));
   const auto keys = answer.find("kvs");
@@ -153,6 +185,7 @@ EtcdStore::Found EtcdStore::find(const std::string& key) {
   return {from_base64(found.value("value", "")), number(found, "mod_revision")};
 }
 
+// A transaction of etcd: the puts are carried out if the key's revision is still this one.
 bool EtcdStore::put_if_unchanged(const std::string& key,
                                  int64_t revision,
                                  const std::string& value,
@@ -174,6 +207,7 @@ bool EtcdStore::put_if_unchanged(const std::string& key,
   return Json::parse(post("/v3/kv/txn", body.dump())).value("succeeded", false);
 }
 
+// Nothing depends on the earlier value, so one request does.
 void EtcdStore::set(const std::string& key, const std::string& value) {
   check_limits("set", key, value);
   check_size(value);
@@ -185,24 +219,20 @@ void EtcdStore::set(const std::string& key, const std::string& value) {
 std::string EtcdStore::get(const std::string& key, std::chrono::milliseconds timeout) {
   check_limits("get", key);
   const Deadline deadline(bounded_timeout(timeout));
-  for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLongestLook)) {
+  for (Pauses pauses;; pauses.wait(deadline)) {
     if (auto found = find(key); found.value)
       return *found.value;
     if (deadline.passed())
       throw missing_keys_error("get", Table().describe_missing({key}), timeout, place());
-    std::this_thread::sleep_for(std::min(pause, deadline.left()));
   }
 }
 
-// Read, decide by the rules that all stores share, write if nobody has written meanwhile.
+// To add 0 to a counter that is there only reads it.
 int64_t EtcdStore::add(const std::string& key, int64_t amount) {
   check_limits("add", key);
   for (;;) {
     const Found found = find(key);
-    Table one;
-    if (found.value)
-      one.set(key, *found.value);
-    const int64_t sum = one.sum(key, amount);
+    const int64_t sum = table_with(key, found.value).sum(key, amount);
     if (found.value && amount == 0)
       return sum;
     if (put_if_unchanged(key, found.revision, std::to_string(sum)))
@@ -210,6 +240,7 @@ int64_t EtcdStore::add(const std::string& key, int64_t amount) {
   }
 }
 
+// If the rules say that nothing is to be stored, what was read is the answer.
 std::string EtcdStore::compare_set(const std::string& key,
                                    const std::string& expected,
                                    const std::string& desired) {
@@ -218,16 +249,16 @@ std::string EtcdStore::compare_set(const std::string& key,
   check_size(desired);
   for (;;) {
     const Found found = find(key);
-    Table one;
-    if (found.value)
-      one.set(key, *found.value);
-    const Table::Comparison comparison = one.compare(key, expected, desired);
+    const Table::Comparison comparison =
+        table_with(key, found.value).compare(key, expected, desired);
     if (!comparison.store || put_if_unchanged(key, found.revision, desired))
       return comparison.result;
   }
 }
 
-// The entry and the log's size in one, so that neither outlives the other.
+// The entry and the log's size are put in one step, so that neither outlives the other. A number
+// that somebody else has taken leads to the next one, unless the entry there is this one: then an
+// earlier request was carried out and not answered.
 int64_t EtcdStore::append(const std::string& log, const std::string& entry) {
   check_limits("append", log_entry_key(log, INT64_MAX), entry);
   check_size(entry);
@@ -239,6 +270,7 @@ int64_t EtcdStore::append(const std::string& log, const std::string& entry) {
   }
 }
 
+// Each key is a request of its own.
 std::vector<std::string> EtcdStore::missing(const std::vector<std::string>& keys) {
   std::vector<std::string> missing;
   for (const std::string& key : keys) {
@@ -256,16 +288,16 @@ bool EtcdStore::check(const std::vector<std::string>& keys) {
 void EtcdStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
   check_limits("wait", keys);
   const Deadline deadline(bounded_timeout(timeout));
-  for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLongestLook)) {
+  for (Pauses pauses;; pauses.wait(deadline)) {
     const auto absent = missing(keys);
     if (absent.empty())
       return;
     if (deadline.passed())
       throw missing_keys_error("wait", Table().describe_missing(absent), timeout, place());
-    std::this_thread::sleep_for(std::min(pause, deadline.left()));
   }
 }
 
+// etcd says how many keys it has deleted.
 bool EtcdStore::remove(const std::string& key) {
   check_limits("remove", key);
   const Json answer =
@@ -273,6 +305,7 @@ bool EtcdStore::remove(const std::string& key) {
   return number(answer, "deleted") > 0;
 }
 
+// The job's keys are a range, of which etcd only counts.
 int64_t EtcdStore::num_keys() {
   const Json body = {{"key", to_base64(prefix_)},
                      {"range_end", to_base64(end_of_prefix(prefix_))},
@@ -280,6 +313,7 @@ int64_t EtcdStore::num_keys() {
   return number(Json::parse(post("/v3/kv/range", body.dump())), "count");
 }
 
+// It is asked once, at a job's end: keys that stay go with their lease.
 void EtcdStore::remove_all() {
   http_.post(
       "/v3/kv/deleterange",

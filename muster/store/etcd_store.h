@@ -17,14 +17,13 @@ namespace muster {
 
 struct EtcdStoreOptions {
   HttpOptions http = {};
-  std::string job = {};  // keys are muster/<job>/<key>
-  std::chrono::milliseconds patience{
-      5'000};  // with servers that do not answer: how long they are asked again
+  std::string job = {};                       // keys are muster/<job>/<key>
+  std::chrono::milliseconds patience{5'000};  // servers that do not answer are asked for so long
 };
 
 class EtcdStore final : public Store {
  public:
-  // Of a value; etcd's own default for a whole request is half as much again.
+  // The largest value; etcd's own default for a whole request is half as much again.
   static constexpr size_t kMaxValueBytes = size_t{1} << 20;
 
   // Throws: unavailable (no etcd at that address, no libcurl).
@@ -44,7 +43,7 @@ class EtcdStore final : public Store {
   bool remove(const std::string& key) override;
   int64_t num_keys() override;
 
-  // Of the job's keys nothing is left.
+  // Removes all of the job's keys.
   void remove_all();
 
  private:
@@ -55,7 +54,7 @@ class EtcdStore final : public Store {
 
   std::string full(const std::string& key) const { return prefix_ + key; }
   Found find(const std::string& key);
-  // With `also_key`, that too, in one.
+  // Puts `also_key` too, if it is given, in the same step.
   bool put_if_unchanged(const std::string& key,
                         int64_t revision,
                         const std::string& value,

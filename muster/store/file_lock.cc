@@ -1,3 +1,6 @@
+// How it works: the locks are bytes of the file, far behind any data: one for the operation, and
+// one for each rank. A lock of an open file description is released when its last descriptor is
+// closed, so also when its process is killed.
 #include "muster/store/file_lock.h"
 
 #include <fcntl.h>
@@ -14,12 +17,12 @@ namespace muster {
 
 namespace {
 
-// Far behind any data: a lock may lie where the file has no bytes.
+// A lock may lie where the file has no bytes.
 constexpr off_t kOperation = off_t{1} << 60;
 constexpr off_t kMembers = kOperation + 1;
 
 struct flock range(short type, off_t start, off_t size) {
-  struct flock lock{};
+  struct flock lock {};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
   lock.l_start = start;
@@ -37,7 +40,8 @@ bool set_lock(int fd, short type, off_t at) {
   fail_errno("file store: cannot lock the file (a file system without locks?)", errno);
 }
 
-std::optional<off_t> first_locked(int fd, off_t start, off_t size) {
+// The start of some range that another holds; nothing when nobody does.
+std::optional<off_t> locked_by_another(int fd, off_t start, off_t size) {
   struct flock lock = range(F_WRLCK, start, size);
   if (::fcntl(fd, F_OFD_GETLK, &lock) != 0)
     fail_errno("file store: cannot see the file's locks", errno);
@@ -48,16 +52,16 @@ std::optional<off_t> first_locked(int fd, off_t start, off_t size) {
 
 }  // namespace
 
+// The lock is asked for again and again: to wait for it in the kernel has no time limit.
 void lock_operation(int fd, const std::string& path, const Deadline& deadline) {
   auto pause = std::chrono::microseconds(20);
   while (!set_lock(fd, F_WRLCK, kOperation)) {
-    if (deadline.passed()) {
+    if (deadline.passed())
       throw Error(ErrorCode::timeout,
                   cat("file store: expected the lock of '",
                       path,
                       "' to be released, got none; see whether a process that uses it is stopped "
                       "(`ps`: state T)"));
-    }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, std::chrono::microseconds(2000));
   }
@@ -67,6 +71,7 @@ void unlock_operation(int fd) {
   set_lock(fd, F_UNLCK, kOperation);
 }
 
+// The lock is kept until unlock_member(), or the process's end.
 bool lock_member(int fd, int rank) {
   return set_lock(fd, F_WRLCK, kMembers + rank);
 }
@@ -75,21 +80,24 @@ void unlock_member(int fd, int rank) {
   set_lock(fd, F_UNLCK, kMembers + rank);
 }
 
+// The kernel names some conflicting range, not the first, so the search narrows down to what lies
+// before it.
 std::optional<int> lowest_living_member(int fd) {
-  // GETLK names some conflicting range, not the first: narrow down to what lies before it.
   std::optional<int> lowest;
-  off_t end = kMembers + off_t{INT32_MAX};
-  while (const auto locked = first_locked(fd, kMembers, end - kMembers)) {
-    lowest = static_cast<int>(*locked - kMembers);
-    end = *locked;
-    if (end == kMembers)
+  off_t num_ranks = INT32_MAX;
+  while (num_ranks > 0) {
+    const auto locked = locked_by_another(fd, kMembers, num_ranks);
+    if (!locked)
       break;
+    num_ranks = *locked - kMembers;
+    lowest = static_cast<int>(num_ranks);
   }
   return lowest;
 }
 
+// The caller's own lock is not seen, as it does not stand in its own way.
 bool is_member_alive(int fd, int rank) {
-  return first_locked(fd, kMembers + rank, 1).has_value();
+  return locked_by_another(fd, kMembers + rank, 1).has_value();
 }
 
 }  // namespace muster

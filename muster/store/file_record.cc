@@ -1,7 +1,10 @@
+// How it works: a record is the size of its body, a checksum of it, and the body: a letter for the
+// kind, the size of the key, the key and the value. A record that is not whole, or whose checksum
+// does not fit, ends the file for its readers.
 #include "muster/store/file_record.h"
-#include "muster/store/bytes.h"
 
 #include "muster/base/strings.h"
+#include "muster/store/bytes.h"
 
 namespace muster {
 
@@ -10,16 +13,17 @@ namespace {
 constexpr size_t kPrefixBytes = 4 + 8;  // size of the body, its checksum
 constexpr size_t kBodyStart = 1 + 4;    // kind, size of the key
 
-// FNV-1a: tells a torn record, which is all it is for.
+// FNV-1a tells a torn record, which is all it is for.
 uint64_t checksum(std::string_view bytes) {
   uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : bytes)
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  for (const unsigned char byte : bytes)
+    hash = (hash ^ byte) * 0x100000001b3;
   return hash;
 }
 
 }  // namespace
 
+// The record is made whole before it is written, so that one write does.
 std::string encode_record(const FileRecord& record) {
   std::string body;
   body += static_cast<char>(record.kind);
@@ -33,6 +37,7 @@ std::string encode_record(const FileRecord& record) {
   return bytes + body;
 }
 
+// All sizes are checked before they are used, since a dying writer may have left anything.
 std::optional<FileRecord> take_record(std::string_view& bytes) {
   if (bytes.size() < kPrefixBytes)
     return std::nullopt;
@@ -53,20 +58,21 @@ std::optional<FileRecord> take_record(std::string_view& bytes) {
   return record;
 }
 
+// The boot's id has no blanks.
 std::string encode_header(const FileHeader& header) {
   return cat(header.world_size, " ", header.generation, " ", header.boot_id);
 }
 
+// Another text than encode_header writes is no header.
 std::optional<FileHeader> decode_header(std::string_view text) {
   const auto parts = split(text, ' ');
   if (parts.size() != 3)
     return std::nullopt;
-  const auto world_size = parse_int(parts[0]);
+  const auto world_size = parse_count(parts[0]);
   const auto generation = parse_int(parts[1]);
-  if (!world_size || *world_size < 1 || *world_size > INT32_MAX || !generation)
+  if (!world_size || *world_size < 1 || !generation)
     return std::nullopt;
-  return FileHeader{
-      .world_size = static_cast<int>(*world_size), .generation = *generation, .boot_id = parts[2]};
+  return FileHeader{.world_size = *world_size, .generation = *generation, .boot_id = parts[2]};
 }
 
 }  // namespace muster

@@ -23,7 +23,7 @@ struct FileRecord {
   std::string value;
 };
 
-// What a file says of itself in its first record, beside the job's name.
+// A file says this of itself in its first record, beside the job's name.
 struct FileHeader {
   int world_size = 0;
   int64_t generation = 0;  // 1 for a new file, one more each time a leftover is started anew

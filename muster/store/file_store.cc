@@ -1,3 +1,6 @@
+// How it works: the file is a log of records, and each member keeps a table of what it has read so
+// far (`read_to_`). An operation takes the file's lock, reads the records that others have written,
+// and appends its own. A member that waits looks at the file's size, which any change makes grow.
 #include "muster/store/file_store.h"
 
 #include <fcntl.h>
@@ -18,42 +21,48 @@ namespace muster {
 
 namespace {
 
+// The locks of another boot's processes prove nothing.
 std::string this_boot() {
   return std::string(trim(read_file("/proc/sys/kernel/random/boot_id")));
 }
 
+// All refusals name the file, and say what was expected of it.
 Error refusal(const std::string& path, const std::string& rest) {
   return Error(ErrorCode::failed_precondition, cat("file store '", path, "': expected ", rest));
 }
 
+// Reads what lies from `from` to `to`, or less where the file ends before.
 std::string read_at(int fd, off_t from, off_t to, const std::string& path) {
-  std::string bytes(static_cast<size_t>(std::max<off_t>(to - from, 0)), '\0');
+  std::string bytes(std::max<off_t>(to - from, 0), '\0');
   size_t have = 0;
   while (have < bytes.size()) {
-    const ssize_t n =
-        ::pread(fd, bytes.data() + have, bytes.size() - have, from + static_cast<off_t>(have));
+    const ssize_t n = ::pread(fd, bytes.data() + have, bytes.size() - have, from);
     if (n == 0)
       break;
-    if (n < 0 && errno != EINTR)
+    if (n > 0) {
+      have += n;
+      from += n;
+    } else if (errno != EINTR) {
       fail_errno(cat("file store: cannot read '", path, "'"), errno);
-    if (n > 0)
-      have += static_cast<size_t>(n);
+    }
   }
   bytes.resize(have);
   return bytes;
 }
 
-void write_at(int fd, const std::string& bytes, off_t at, const std::string& path) {
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t n =
-        ::pwrite(fd, bytes.data() + done, bytes.size() - done, at + static_cast<off_t>(done));
-    if (n < 0 && errno != EINTR)
+void write_at(int fd, std::string_view bytes, off_t at, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::pwrite(fd, bytes.data(), bytes.size(), at);
+    if (n >= 0) {
+      bytes.remove_prefix(n);
+      at += n;
+    } else if (errno != EINTR) {
       fail_errno(cat("file store: cannot write '", path, "'"), errno);
-    if (n > 0)
-      done += static_cast<size_t>(n);
+    }
   }
 }
 
+// The bytes behind `size` are gone for all members.
 void truncate_to(int fd, off_t size, const std::string& path) {
   if (::ftruncate(fd, size) != 0)
     fail_errno(cat("file store: cannot cut '", path, "'"), errno);
@@ -61,8 +70,8 @@ void truncate_to(int fd, off_t size, const std::string& path) {
 
 }  // namespace
 
-// One operation: alone in this process and among the processes, with every record of the others
-// read.
+// While one lives, its thread is alone in this process and among the processes, and has read every
+// record of the others.
 class FileStore::Operation {
  public:
   explicit Operation(FileStore& store) : lock_(store.mutex_), fd_(store.fd_.get()) {
@@ -85,19 +94,20 @@ class FileStore::Operation {
 };
 
 FileStore::FileStore(FileStoreOptions options) : options_(std::move(options)), owner_(::getpid()) {
-  if (options_.world_size < 1 || options_.rank < 0 || options_.rank >= options_.world_size) {
+  const bool is_rank = options_.rank >= 0 && options_.rank < options_.world_size;
+  if (!is_rank)
     throw Error(ErrorCode::invalid_argument,
                 cat("file store: expected 0 <= rank < world size, got rank ",
                     options_.rank,
                     " of ",
                     options_.world_size));
-  }
   open_file();
   lock_operation(fd_.get(), options_.path, Deadline(bounded_timeout(options_.lock_timeout)));
   join();  // on failure closing the file releases every lock
   unlock_operation(fd_.get());
 }
 
+// A forked child has the descriptor too, and leaves nothing.
 FileStore::~FileStore() {
   if (::getpid() != owner_)
     return;
@@ -114,26 +124,27 @@ FileStore::~FileStore() {
   }
 }
 
+// The call never waits for the other end of a pipe, nor takes a terminal for this process.
 void FileStore::open_file() {
   const std::string& path = options_.path;
   fd_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600));
   if (!fd_.valid())
     fail_errno(cat("file store: cannot open '", path, "'"), errno);
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd_.get(), &info) != 0)
     fail_errno(cat("file store: cannot read '", path, "'"), errno);
   if (!S_ISREG(info.st_mode))
     throw refusal(path, "a regular file, got something else; choose another path");
-  if (info.st_uid != ::geteuid()) {
+  if (info.st_uid != ::geteuid())
     throw refusal(path,
                   cat("a file of this user (",
                       ::geteuid(),
                       "), got one of user ",
                       info.st_uid,
                       "; choose another path"));
-  }
 }
 
+// The caller holds the file's lock.
 void FileStore::join() {
   const std::string bytes = read_at(fd_.get(), 0, file_size(), options_.path);
   const size_t compared = std::min(bytes.size(), kFileMagic.size());
@@ -143,38 +154,45 @@ void FileStore::join() {
 
   std::string_view rest = std::string_view(bytes).substr(compared);
   const auto first = take_record(rest);
-  const auto header =
-      first && first->kind == FileRecord::Kind::header ? decode_header(first->value) : std::nullopt;
+  const bool begins_with_header = first && first->kind == FileRecord::Kind::header;
+  const auto header = begins_with_header ? decode_header(first->value) : std::nullopt;
   const auto living = lowest_living_member(fd_.get());
-  if (header && header->boot_id != this_boot()) {
+  if (header && header->boot_id != this_boot())
     throw refusal(
         options_.path,
         cat("a file of this run, got one of another host, or from before this host's last "
             "start (job '",
             first->key,
             "'); remove it"));
-  }
-  if (!living) {
-    if (!bytes.empty()) {
-      log(LogLevel::warn,
-          cat("file store '",
-              options_.path,
-              "': left over from an earlier run (job '",
-              first ? first->key : "",
-              "') of which no process lives; starting anew"));
-    }
-    start_anew(header ? header->generation + 1 : 1);
-  } else if (!header) {
+  if (living && !header)
     throw refusal(options_.path,
                   cat("a whole header, got a damaged one while rank ",
                       *living,
                       " uses it; end that job or choose another path"));
+  if (!living) {
+    if (!bytes.empty())
+      warn_of_leftover(first ? first->key : "");
+    start_anew(header ? header->generation + 1 : 1);
   }
   read_to_ = 0;
   read_new_records();
   if (living)
     check_run(*first, *living);
-  if (!lock_member(fd_.get(), options_.rank)) {
+  take_rank();
+}
+
+void FileStore::warn_of_leftover(const std::string& job) const {
+  log(LogLevel::warn,
+      cat("file store '",
+          options_.path,
+          "': left over from an earlier run (job '",
+          job,
+          "') of which no process lives; starting anew"));
+}
+
+// From here on this process is a member, which others see by its lock.
+void FileStore::take_rank() {
+  if (!lock_member(fd_.get(), options_.rank))
     throw refusal(options_.path,
                   cat("rank ",
                       options_.rank,
@@ -183,11 +201,10 @@ void FileStore::join() {
                       " and pid ",
                       owner_,
                       " (this one); give each process its own rank"));
-  }
   write_record({FileRecord::Kind::member, cat(options_.rank), cat("pid ", owner_)});
 }
 
-// Whether the file's run, some of whose members live, is the one that this member belongs to.
+// Refuses a file whose run, some of whose members live, is not the one that this member belongs to.
 void FileStore::check_run(const FileRecord& header_record, int living) {
   const std::string user = cat("rank ", living, ", ", who(living));
   if (header_record.key != options_.job) {
@@ -229,11 +246,13 @@ void FileStore::check_run(const FileRecord& header_record, int living) {
   }
 }
 
+// Members say who they are in their records.
 std::string FileStore::who(int rank) const {
   const auto found = members_.find(rank);
   return found == members_.end() ? "an unknown process" : found->second;
 }
 
+// Everything in the file goes, and a header says whose it is now.
 void FileStore::start_anew(int64_t generation) {
   truncate_to(fd_.get(), 0, options_.path);
   const FileHeader header{
@@ -245,17 +264,18 @@ void FileStore::start_anew(int64_t generation) {
            options_.path);
 }
 
+// It throws when somebody has removed the file: those who come now would make another one.
 off_t FileStore::file_size() const {
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd_.get(), &info) != 0)
     fail_errno(cat("file store: cannot read '", options_.path, "'"), errno);
-  if (info.st_nlink == 0) {
+  if (info.st_nlink == 0)
     throw refusal(options_.path,
                   "the file to stay while it is used, got it removed; start all ranks again");
-  }
   return info.st_size;
 }
 
+// The caller holds the file's lock, so that no record is being written.
 void FileStore::read_new_records() {
   const off_t size = file_size();
   if (size < read_to_)
@@ -267,13 +287,14 @@ void FileStore::read_new_records() {
   std::string_view rest = bytes;
   if (read_to_ == 0)
     rest.remove_prefix(std::min(rest.size(), kFileMagic.size()));
-  // What follows the last whole record was left by a writer that died: the next record overwrites
-  // it.
+  // Bytes behind the last whole record were left by a writer that died: the next record overwrites
+  // them.
   while (auto record = take_record(rest))
     apply(std::move(*record));
-  read_to_ += static_cast<off_t>(bytes.size() - rest.size());
+  read_to_ += std::ssize(bytes) - std::ssize(rest);
 }
 
+// A header begins another run, to which nothing before it belongs.
 void FileStore::apply(FileRecord record) {
   switch (record.kind) {
     case FileRecord::Kind::header:
@@ -281,8 +302,8 @@ void FileStore::apply(FileRecord record) {
       table_.clear();
       break;
     case FileRecord::Kind::member:
-      if (const auto rank = parse_int(record.key))
-        members_[static_cast<int>(*rank)] = record.value;
+      if (const auto rank = parse_count(record.key))
+        members_[*rank] = record.value;
       break;
     case FileRecord::Kind::set:
       table_.set(record.key, std::move(record.value));
@@ -293,12 +314,13 @@ void FileStore::apply(FileRecord record) {
   }
 }
 
+// A torn record behind the last whole one is cut off first, as the new one may be shorter.
 void FileStore::write_record(const FileRecord& record) {
   const std::string bytes = encode_record(record);
   if (file_size() > read_to_)
     truncate_to(fd_.get(), read_to_, options_.path);
   write_at(fd_.get(), bytes, read_to_, options_.path);
-  read_to_ += static_cast<off_t>(bytes.size());
+  read_to_ += std::ssize(bytes);
   apply(record);
 }
 
@@ -315,6 +337,7 @@ std::string FileStore::get(const std::string& key, std::chrono::milliseconds tim
   return value;
 }
 
+// The file's lock makes reading and writing one step.
 int64_t FileStore::add(const std::string& key, int64_t amount) {
   check_limits("add", key);
   const Operation operation(*this);
@@ -346,6 +369,7 @@ void FileStore::wait(const std::vector<std::string>& keys, std::chrono::millisec
   wait_for("wait", keys, timeout, nullptr);
 }
 
+// A key that is not there needs no record.
 bool FileStore::remove(const std::string& key) {
   check_limits("remove", key);
   const Operation operation(*this);
@@ -360,17 +384,20 @@ int64_t FileStore::num_keys() {
   return table_.size();
 }
 
+// Members that have left count too.
 int FileStore::num_joined() {
   const Operation operation(*this);
   return static_cast<int>(members_.size());
 }
 
+// Waits until all keys are there; `value`, where given, becomes the first one's. Between looks only
+// the file's size is asked for, which takes no lock. A record may take the place of a torn one of
+// its size, hence another look now and then.
 void FileStore::wait_for(const char* operation_name,
                          const std::vector<std::string>& keys,
                          std::chrono::milliseconds timeout,
                          std::string* value) {
   const Deadline deadline(bounded_timeout(timeout));
-  // Between looks only the file's size is asked for, which takes no lock: any change makes it grow.
   constexpr auto kNextLook = std::chrono::milliseconds(250);
   constexpr auto kLongestPause = std::chrono::microseconds(10'000);
   auto pause = std::chrono::microseconds(100);
@@ -384,15 +411,12 @@ void FileStore::wait_for(const char* operation_name,
           *value = *table_.find(keys[0]);
         return;
       }
-      if (deadline.passed()) {
+      if (deadline.passed())
         throw missing_keys_error(operation_name,
                                  table_.describe_missing(keys),
                                  timeout,
                                  cat("file '", options_.path, "'"));
-      }
     }
-    // (Except a record that takes the place of a torn one of its size: hence another look now and
-    // then.)
     const Deadline next_look(std::min<std::chrono::milliseconds>(deadline.left(), kNextLook));
     while (file_size() == seen && !next_look.passed()) {
       std::this_thread::sleep_for(std::min<std::chrono::microseconds>(pause, next_look.left()));

@@ -63,6 +63,8 @@ class FileStore final : public Store {
 
   void open_file();
   void join();
+  void warn_of_leftover(const std::string& job) const;
+  void take_rank();
   void start_anew(int64_t generation);
   void check_run(const FileRecord& header_record, int living);
   std::string who(int rank) const;

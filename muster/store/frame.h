@@ -24,8 +24,8 @@ inline constexpr size_t kMaxFrameBody = 2 * kMaxValueBytes + kMaxKeyBytes + 256;
 class FrameMac {
  public:
   explicit FrameMac(std::string_view key);
-  // Writes kFrameMacBytes to `mac`, for the next frame.
-  void next(std::string_view size_and_body, char* mac);
+  // The MAC of the next frame, of kFrameMacBytes; valid until the next call.
+  std::string_view next(std::string_view size_and_body);
 
  private:
   struct FreeContext {
@@ -33,6 +33,7 @@ class FrameMac {
   };
   std::unique_ptr<void, FreeContext> context_;  // EVP_MAC_CTX
   uint64_t number_ = 0;
+  std::string mac_ = std::string(kFrameMacBytes, '\0');
 };
 
 class FrameWriter {

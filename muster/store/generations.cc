@@ -1,3 +1,6 @@
+// How it works: the launcher sets a key for each process, with the reason and the variables of its
+// next attempt, and the process waits for that key. A process that waits no longer puts a mark in
+// its place, if the launcher has not been there first.
 #include "muster/store/generations.h"
 
 #include <nlohmann/json.hpp>
@@ -9,24 +12,28 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kLeft = "-";  // in place of what is announced
+constexpr const char* kLeft = "-";  // stands in the place of an announcement
 
+// Each process has keys of its own, so that nobody waits for another one's.
 std::string key_of_generation(const char* what, const std::string& process, int generation) {
   return cat("muster/generations/", generation, "/", what, "/", process);
 }
 
 }  // namespace
 
+// The process keeps this name when it becomes another rank.
 std::string process_name(int attempt, int rank) {
   return cat(attempt, "/", rank);
 }
 
+// Bytes that are no UTF-8 are replaced: the reason quotes what programs say.
 void announce_generation(Store& store, const std::string& process, const Generation& generation) {
   const nlohmann::json text = {{"why", generation.why}, {"variables", generation.variables}};
   store.set(key_of_generation("why", process, generation.number),
             text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+// The question is asked once, and waits for nobody.
 bool has_come_to_generation(Store& store, const std::string& process, int generation) {
   return store.check({key_of_generation("come", process, generation)});
 }
@@ -35,6 +42,7 @@ void come_to_generation(Store& store, const std::string& process, int generation
   store.set(key_of_generation("come", process, generation), "1");
 }
 
+// Nothing when the patience is over, or when this process had stopped waiting before.
 std::optional<Generation> wait_for_generation(Store& store,
                                               const std::string& process,
                                               int generation,
@@ -53,6 +61,7 @@ std::optional<Generation> wait_for_generation(Store& store,
   return std::nullopt;
 }
 
+// An announcement that was there before stays, and the process has missed it.
 void stop_waiting_for_generation(Store& store, const std::string& process, int generation) {
   store.compare_set(key_of_generation("why", process, generation), "", kLeft);
 }

@@ -1,10 +1,10 @@
+// How it works: proofs and keys are made from a message of parts, each with its length before it.
+// The roles differ in the message, so that neither side can send the other's proof back.
 #include "muster/store/handshake.h"
-#include "muster/store/bytes.h"
 
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <openssl/kdf.h>
 #include <openssl/params.h>
 #include <openssl/rand.h>
@@ -12,6 +12,7 @@
 #include <array>
 
 #include "muster/base/error.h"
+#include "muster/store/bytes.h"
 
 namespace muster {
 
@@ -20,51 +21,46 @@ namespace {
 constexpr std::string_view kProtocol = "muster store 1";
 constexpr std::array<char, Secret::kBytes> kNoSecret{};
 
+// A store without a secret has a key of zeros.
 std::string_view key_of(const Secret& secret) {
   return secret.empty() ? std::string_view(kNoSecret.data(), kNoSecret.size()) : secret.bytes();
 }
 
-// Length first, so that no two lists of parts give the same bytes.
+// The length comes first, so that no two lists of parts give the same bytes.
 void append_part(std::string& out, std::string_view part) {
   put_number(out, part.size(), 4);
   out += part;
 }
 
+// OpenSSL's parameters are not const, and it does not write to these.
 OSSL_PARAM octets(const char* name, std::string_view value) {
   return OSSL_PARAM_construct_octet_string(name, const_cast<char*>(value.data()), value.size());
 }
 
 }  // namespace
 
+// A nonce is used for one connection, so that old proofs prove nothing.
 std::string make_nonce() {
   std::string nonce(kNonceBytes, '\0');
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), static_cast<int>(nonce.size())) !=
-      1)
+  if (RAND_bytes(unsigned_bytes(nonce), kNonceBytes) != 1)
     throw Error(ErrorCode::internal, "store handshake: the system gave no random bytes");
   return nonce;
 }
 
+// The address is in it, so that a proof for one server is none for another.
 std::string make_proof(Side side, const HandshakeFacts& facts) {
   std::string message;
   append_part(message, kProtocol);
   append_part(message, side == Side::client ? "client" : "server");
   for (const auto part : {facts.job, facts.address, facts.client_nonce, facts.server_nonce})
     append_part(message, part);
-  const std::string_view key = key_of(facts.secret);
   std::string proof(kProofBytes, '\0');
-  unsigned size = 0;
-  if (HMAC(EVP_sha256(),
-           key.data(),
-           static_cast<int>(key.size()),
-           unsigned_bytes(message),
-           message.size(),
-           reinterpret_cast<unsigned char*>(proof.data()),
-           &size) == nullptr) {
+  if (!hmac_sha256(key_of(facts.secret), message, unsigned_bytes(proof)))
     throw Error(ErrorCode::internal, "store handshake: HMAC-SHA256 failed");
-  }
   return proof;
 }
 
+// Each direction has a key of its own, so that a frame cannot be sent back.
 std::string make_session_key(Side sender, const HandshakeFacts& facts) {
   std::string salt(facts.client_nonce);
   salt += facts.server_nonce;
@@ -81,17 +77,16 @@ std::string make_session_key(Side sender, const HandshakeFacts& facts) {
   EVP_KDF* hkdf = EVP_KDF_fetch(nullptr, OSSL_KDF_NAME_HKDF, nullptr);
   EVP_KDF_CTX* context = EVP_KDF_CTX_new(hkdf);
   std::string key(Secret::kBytes, '\0');
-  const bool derived =
-      context != nullptr &&
-      EVP_KDF_derive(
-          context, reinterpret_cast<unsigned char*>(key.data()), key.size(), parameters) == 1;
+  const bool is_derived = context != nullptr &&
+                          EVP_KDF_derive(context, unsigned_bytes(key), key.size(), parameters) == 1;
   EVP_KDF_CTX_free(context);
   EVP_KDF_free(hkdf);
-  if (!derived)
+  if (!is_derived)
     throw Error(ErrorCode::internal, "store handshake: HKDF-SHA256 failed");
   return key;
 }
 
+// The sizes are no secret.
 bool equal_in_constant_time(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }

@@ -1,3 +1,5 @@
+// How it works: one libcurl handle, which keeps its connection between requests. Servers are equal:
+// when one does not answer or says that it cannot, the next is asked.
 #include "muster/store/http.h"
 
 #include <curl/curl.h>
@@ -11,29 +13,35 @@ namespace muster {
 
 namespace {
 
+// A job's keys and values are less.
 constexpr size_t kMostAnswerBytes = size_t{256} << 20;
 
 template <class Function>
-Function symbol(void* library, const char* name) {
-  return reinterpret_cast<Function>(::dlsym(library, name));
+void load_symbol(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(::dlsym(library, name));
+  if (function == nullptr)
+    throw Error(ErrorCode::unavailable,
+                "http: expected libcurl.so.4 to have its functions, got another library");
 }
 
-// Ranks must not inherit it.
+// Ranks must not inherit the socket.
 curl_socket_t open_socket(void* /*unused*/, curlsocktype /*purpose*/, curl_sockaddr* address) {
   return ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 }
 
+// To take less than was given is an error for libcurl.
 size_t take_body(char* bytes, size_t size, size_t count, void* to) {
   auto& body = *static_cast<std::string*>(to);
   if (body.size() + size * count > kMostAnswerBytes)
-    return 0;  // an error
+    return 0;
   body.append(bytes, size * count);
   return size * count;
 }
 
 }  // namespace
 
-// The few functions that are used. Never unloaded: libcurl keeps threads and exit handlers.
+// The few functions that are used. The library is never unloaded: it keeps threads and exit
+// handlers.
 struct CurlLibrary {
   decltype(&::curl_easy_init) init = nullptr;
   decltype(&::curl_easy_setopt) setopt = nullptr;
@@ -44,26 +52,21 @@ struct CurlLibrary {
 
   CurlLibrary() {
     void* const library = ::dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) {
+    if (library == nullptr)
       throw Error(ErrorCode::unavailable,
                   cat("http: expected libcurl.so.4, got none (",
                       ::dlerror(),
                       "); install the package libcurl4"));
-    }
-    init = symbol<decltype(init)>(library, "curl_easy_init");
-    setopt = symbol<decltype(setopt)>(library, "curl_easy_setopt");
-    perform = symbol<decltype(perform)>(library, "curl_easy_perform");
-    getinfo = symbol<decltype(getinfo)>(library, "curl_easy_getinfo");
-    cleanup = symbol<decltype(cleanup)>(library, "curl_easy_cleanup");
-    strerror = symbol<decltype(strerror)>(library, "curl_easy_strerror");
-    if (init == nullptr || setopt == nullptr || perform == nullptr || getinfo == nullptr ||
-        cleanup == nullptr || strerror == nullptr) {
-      throw Error(ErrorCode::unavailable,
-                  "http: expected libcurl.so.4 to have its functions, got another library");
-    }
+    load_symbol(library, "curl_easy_init", init);
+    load_symbol(library, "curl_easy_setopt", setopt);
+    load_symbol(library, "curl_easy_perform", perform);
+    load_symbol(library, "curl_easy_getinfo", getinfo);
+    load_symbol(library, "curl_easy_cleanup", cleanup);
+    load_symbol(library, "curl_easy_strerror", strerror);
   }
 };
 
+// A handle of libcurl, whose options are set once.
 class Http::Curl {
  public:
   explicit Curl(const HttpOptions& options) : library_(library()), handle_(library_.init()) {
@@ -72,8 +75,8 @@ class Http::Curl {
     set(CURLOPT_NOSIGNAL, 1L);
     set(CURLOPT_POST, 1L);
     set(CURLOPT_NOPROXY, "*");
-    set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options.connect_timeout.count()));
-    set(CURLOPT_TIMEOUT_MS, static_cast<long>(options.timeout.count()));
+    set<long>(CURLOPT_CONNECTTIMEOUT_MS, options.connect_timeout.count());
+    set<long>(CURLOPT_TIMEOUT_MS, options.timeout.count());
     set(CURLOPT_OPENSOCKETFUNCTION, &open_socket);
     set(CURLOPT_WRITEFUNCTION, &take_body);
     if (!options.ca_file.empty())
@@ -98,24 +101,19 @@ class Http::Curl {
     set(CURLOPT_URL, url.c_str());
     set(CURLOPT_WRITEDATA, &answer);
     set(CURLOPT_POSTFIELDS, body.data());
-    set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
+    set<curl_off_t>(CURLOPT_POSTFIELDSIZE_LARGE, std::ssize(body));
     const CURLcode code = library_.perform(handle_);
-    if (code != CURLE_OK) {
+    if (code != CURLE_OK)
       return {.error =
                   cat("http: expected an answer of ", url, ", got: ", library_.strerror(code))};
-    }
     long status = 0;
     library_.getinfo(handle_, CURLINFO_RESPONSE_CODE, &status);
-    if (status != 200) {
-      return {.error = cat("http: expected ",
-                           url,
-                           " to answer with status 200, got ",
-                           status,
-                           ": ",
-                           printable(answer.substr(0, 300))),
-              .is_servers = status >= 500};
-    }
-    return {.body = std::move(answer)};
+    if (status == 200)
+      return {.body = std::move(answer)};
+    const std::string said = printable(answer.substr(0, 300));
+    return {.error =
+                cat("http: expected ", url, " to answer with status 200, got ", status, ": ", said),
+            .is_servers = status >= 500};
   }
 
  private:
@@ -124,6 +122,7 @@ class Http::Curl {
     return loaded;
   }
 
+  // libcurl's function takes anything, so that the type must be the option's.
   template <class Value>
   void set(CURLoption option, Value value) {
     library_.setopt(handle_, option, value);
@@ -138,6 +137,7 @@ Http::Http(HttpOptions options)
 
 Http::~Http() = default;
 
+// Each server is asked once, beginning with the one that has answered last.
 std::string Http::post(const std::string& path, const std::string& body) {
   const std::lock_guard lock(mutex_);
   Curl::Answer answer;

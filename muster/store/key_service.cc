@@ -1,3 +1,6 @@
+// How it works: a request that waits is listed under the first of its keys that is missing, so that
+// a key that is set wakes only those who may go on. A client waits for one thing at a time. Answers
+// are gathered for the caller, who sends them: setting one key may answer many clients.
 #include "muster/store/key_service.h"
 
 #include <algorithm>
@@ -10,16 +13,19 @@ namespace {
 
 using Operation = StoreRequest::Operation;
 
+// The other operations are answered at once.
 bool may_wait(Operation operation) {
   return operation == Operation::get || operation == Operation::wait;
 }
 
+// The reply names the keys that are missing.
 StoreReply timed_out(const Table& table, const StoreRequest& request) {
   return {.ok = false, .code = ErrorCode::timeout, .text = table.describe_missing(request.keys)};
 }
 
 }  // namespace
 
+// A will is only kept; its entry is appended when the client is lost.
 void KeyService::handle(Client client, StoreRequest request, Answers& answers) {
   if (may_wait(request.operation)) {
     begin_wait(client, std::move(request), answers);
@@ -39,6 +45,7 @@ void KeyService::handle(Client client, StoreRequest request, Answers& answers) {
   answers.emplace_back(client, std::move(reply));
 }
 
+// Requests that wait, and wills, are answered by handle().
 StoreReply KeyService::answer_now(const StoreRequest& request, Answers& answers) {
   StoreReply reply;
   switch (request.operation) {
@@ -76,6 +83,7 @@ StoreReply KeyService::answer_now(const StoreRequest& request, Answers& answers)
   return reply;
 }
 
+// The size comes before the entry: whoever sees the entry finds a size that counts it.
 int64_t KeyService::append(const StoreRequest& request, Answers& answers) {
   const std::string size = log_size_key(request.keys[0]);
   const int64_t number = table_.sum(size, 1);
@@ -84,6 +92,8 @@ int64_t KeyService::append(const StoreRequest& request, Answers& answers) {
   return number;
 }
 
+// The will of a client whose connection broke is dropped: it may be there still, and will say it
+// again.
 void KeyService::lose(Client client, Loss loss, Answers& answers) {
   forget(client);
   const auto will = last_wills_.extract(client);
@@ -96,6 +106,7 @@ void KeyService::lose(Client client, Loss loss, Answers& answers) {
   }
 }
 
+// Answers at once where nothing is missing or nobody wants to wait.
 void KeyService::begin_wait(Client client, StoreRequest request, Answers& answers) {
   const size_t missing = table_.first_missing(request.keys);
   if (missing == request.keys.size()) {
@@ -113,6 +124,7 @@ void KeyService::begin_wait(Client client, StoreRequest request, Answers& answer
   waits_.emplace(client, Wait{std::move(request), missing, deadline});
 }
 
+// Sets the key, and answers those that have waited for it alone; others wait for their next key.
 void KeyService::store(const std::string& key, std::string value, Answers& answers) {
   table_.set(key, std::move(value));
   const auto listed = by_missing_key_.extract(key);
@@ -122,7 +134,7 @@ void KeyService::store(const std::string& key, std::string value, Answers& answe
     Wait& wait = waits_.at(client);
     const auto& keys = wait.request.keys;
     wait.at = table_.first_missing(keys, wait.at);
-    // Keys passed earlier may have been removed since.
+    // Keys that were there earlier may have been removed since.
     if (wait.at == keys.size())
       wait.at = table_.first_missing(keys);
     if (wait.at < keys.size()) {
@@ -135,6 +147,7 @@ void KeyService::store(const std::string& key, std::string value, Answers& answe
   }
 }
 
+// wait has no value to give.
 StoreReply KeyService::found(const StoreRequest& request) const {
   StoreReply reply;
   if (request.operation == Operation::get)
@@ -142,6 +155,7 @@ StoreReply KeyService::found(const StoreRequest& request) const {
   return reply;
 }
 
+// The earliest deadline comes first.
 void KeyService::expire(Clock::time_point now, Answers& answers) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     const Client client = deadlines_.begin()->second;
@@ -156,6 +170,7 @@ std::optional<Clock::time_point> KeyService::next_deadline() const {
   return deadlines_.begin()->first;
 }
 
+// Takes the client off every list.
 void KeyService::forget(Client client) {
   const auto found = waits_.find(client);
   if (found == waits_.end())

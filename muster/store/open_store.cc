@@ -1,3 +1,4 @@
+// How it works: all endpoints are served by a TcpServer, over TCP or a unix socket.
 #include "muster/store/open_store.h"
 
 #include "muster/store/tcp_store.h"

@@ -1,3 +1,6 @@
+// How it works: the process with rank 0 serves a store and writes its address and a fresh secret
+// into a private file, which the others wait for. The file's name is made of what the launcher's
+// environment says of the job, so that all of its processes find the same, and no other job's do.
 #include "muster/store/rendezvous_file.h"
 
 #include <fcntl.h>
@@ -6,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <memory>
 #include <string_view>
 #include <thread>
 
@@ -16,6 +18,7 @@
 #include "muster/base/rank_env.h"
 #include "muster/base/runtime_folder.h"
 #include "muster/base/units.h"
+#include "muster/store/bytes.h"
 #include "muster/store/tcp_store.h"
 
 namespace muster {
@@ -25,25 +28,61 @@ namespace {
 constexpr std::chrono::milliseconds kLookEvery{20};
 constexpr size_t kMostBytes = 4096;
 
+// Files of different launchers and jobs must not have the same name.
 std::string file_name(const std::string& launcher, const std::string& job, const std::string& who) {
   return cat(".muster-", launcher, "-", job, "-", who);
 }
 
+// Processes of one host meet in the user's runtime folder.
 std::string in_runtime_folder(const std::string& name) {
   const std::string folder = default_runtime_folder();
   open_runtime_folder(folder, true);
   return cat(folder, "/", name);
 }
 
+// Processes of several hosts meet in the folder in which the job was started: the one in the
+// variable, or else the current one.
 std::string in_folder_of_job(const char* variable, const std::string& name) {
+  if (const auto told = get_env(variable))
+    return cat(*told, "/", name);
   char here[4096];
-  const auto told = get_env(variable);
-  if (!told && ::getcwd(here, sizeof(here)) == nullptr)
+  if (::getcwd(here, sizeof(here)) == nullptr)
     fail_errno("cannot find the current folder", errno);
-  return cat(told ? *told : std::string(here), "/", name);
+  return cat(here, "/", name);
 }
 
-// What the serving process keeps.
+RendezvousPlace place_for(bool is_one_host, const char* variable, const std::string& file) {
+  return {is_one_host ? in_runtime_folder(file) : in_folder_of_job(variable, file), is_one_host};
+}
+
+std::optional<RendezvousPlace> place_of_mpirun(const std::string& who) {
+  const auto name = get_env("PMIX_NAMESPACE");
+  const auto size = get_env("OMPI_COMM_WORLD_SIZE");
+  if (!name || !size)
+    return std::nullopt;
+  const bool is_one_host = size == get_env("OMPI_COMM_WORLD_LOCAL_SIZE");
+  return place_for(is_one_host, "OMPI_MCA_initial_wdir", file_name("mpirun", *name, who));
+}
+
+// MPICH's launcher says nothing by which processes of several hosts could meet.
+std::optional<RendezvousPlace> place_of_mpiexec(const std::string& who) {
+  const auto size = get_env("PMI_SIZE");
+  if (!size || size != get_env("MPI_LOCALNRANKS"))
+    return std::nullopt;
+  return RendezvousPlace{in_runtime_folder(file_name("mpiexec", cat(::getppid()), who)), true};
+}
+
+std::optional<RendezvousPlace> place_of_srun(const std::string& who) {
+  const auto job = get_env("SLURM_JOB_ID");
+  if (!inside_srun_step() || !job)
+    return std::nullopt;
+  const std::string restarts = get_env("SLURM_RESTART_COUNT").value_or("0");
+  const std::string step = cat(*job, ".", *get_env("SLURM_STEP_ID"), ".", restarts);
+  const bool is_one_host = get_env("SLURM_STEP_NUM_NODES") == "1";
+  return place_for(is_one_host, "SLURM_SUBMIT_DIR", file_name("srun", step, who));
+}
+
+// The serving process keeps these until its store is no longer used.
 struct Served {
   Served(const std::string& path,
          const std::string& address,
@@ -60,6 +99,7 @@ struct Served {
 
 }  // namespace
 
+// The file is written aside and renamed, so that nobody reads a part of it.
 RendezvousFile::RendezvousFile(std::string path, const RendezvousPoint& point)
     : path_(std::move(path)) {
   const std::string aside = name_aside(path_);
@@ -77,15 +117,17 @@ RendezvousFile::RendezvousFile(std::string path, const RendezvousPoint& point)
     fail_errno(cat("cannot rename '", aside, "'"), errno);
 }
 
+// The secret goes with the store.
 RendezvousFile::~RendezvousFile() {
   ::unlink(path_.c_str());
 }
 
+// Whoever else may read the file is refused, as it holds the secret.
 RendezvousPoint wait_for_rendezvous_file(const std::string& path,
                                          std::chrono::milliseconds timeout) {
   const Deadline deadline(timeout);
   while (::access(path.c_str(), R_OK) != 0) {
-    if (deadline.passed()) {
+    if (deadline.passed())
       throw Error(ErrorCode::timeout,
                   cat("rendezvous: expected the file '",
                       path,
@@ -93,52 +135,31 @@ RendezvousPoint wait_for_rendezvous_file(const std::string& path,
                       format_duration(timeout),
                       ", got none; start the job in a folder that its hosts share, or set "
                       "MASTER_ADDR and MASTER_PORT (muster run: --rdzv-endpoint)"));
-    }
     std::this_thread::sleep_for(std::min(kLookEvery, deadline.left()));
   }
-  char bytes[kMostBytes];
-  const auto wipe = [](char* text) {
-    OPENSSL_cleanse(text, kMostBytes);
-  };
-  const std::unique_ptr<char, decltype(wipe)> wiped(bytes, wipe);
-  const ssize_t size = ::read(open_private_file(path).get(), bytes, kMostBytes);
-  const std::string_view text(bytes, static_cast<size_t>(std::max<ssize_t>(0, size)));
+  WipedBytes<kMostBytes> bytes;
+  const ssize_t size = ::read(open_private_file(path).get(), bytes.data, kMostBytes);
+  const std::string_view text(bytes.data, std::max<ssize_t>(0, size));
   const size_t line = text.find('\n');
-  if (line == std::string_view::npos) {
+  if (line == std::string_view::npos)
     throw Error(ErrorCode::invalid_argument,
                 cat("rendezvous: expected a secret and an address in '",
                     path,
                     "', got one line; see whether another program wrote it"));
-  }
   const std::string_view rest = text.substr(line + 1);
   return {.endpoint = std::string(rest.substr(0, rest.find('\n'))),
           .secret = Secret::from_hex(text.substr(0, line))};
 }
 
 std::optional<RendezvousPlace> rendezvous_place_of_environment(const std::string& who) {
-  if (const auto name = get_env("PMIX_NAMESPACE"); name && get_env("OMPI_COMM_WORLD_SIZE")) {
-    const std::string file = file_name("mpirun", *name, who);
-    const bool one_host = get_env("OMPI_COMM_WORLD_SIZE") == get_env("OMPI_COMM_WORLD_LOCAL_SIZE");
-    return RendezvousPlace{
-        one_host ? in_runtime_folder(file) : in_folder_of_job("OMPI_MCA_initial_wdir", file),
-        one_host};
-  }
-  if (get_env("PMI_SIZE") && get_env("PMI_SIZE") == get_env("MPI_LOCALNRANKS"))
-    return RendezvousPlace{in_runtime_folder(file_name("mpiexec", cat(::getppid()), who)), true};
-  if (!inside_srun_step() || !get_env("SLURM_JOB_ID"))
-    return std::nullopt;
-  const std::string file = file_name("srun",
-                                     cat(*get_env("SLURM_JOB_ID"),
-                                         ".",
-                                         *get_env("SLURM_STEP_ID"),
-                                         ".",
-                                         get_env("SLURM_RESTART_COUNT").value_or("0")),
-                                     who);
-  const bool one_host = get_env("SLURM_STEP_NUM_NODES") == "1";
-  return RendezvousPlace{
-      one_host ? in_runtime_folder(file) : in_folder_of_job("SLURM_SUBMIT_DIR", file), one_host};
+  if (const auto place = place_of_mpirun(who))
+    return place;
+  if (const auto place = place_of_mpiexec(who))
+    return place;
+  return place_of_srun(who);
 }
 
+// The store of the serving process keeps the server and the file alive.
 RendezvousStore rendezvous_by_file(const std::string& path,
                                    bool serve,
                                    const std::string& address,

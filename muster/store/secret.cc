@@ -1,9 +1,9 @@
+// How it works: the bytes lie on a page of their own, which copies share and which is wiped with
+// the last of them. Texts with the digits are wiped as soon as they were read or written.
 #include "muster/store/secret.h"
 
 #include <fcntl.h>
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <openssl/rand.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -14,12 +14,14 @@
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
+#include "muster/base/folder_owner.h"
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"
+#include "muster/store/bytes.h"
 
 namespace muster {
 
-// A page of its own, so that it can be kept out of core dumps whole.
+// A page of its own can be kept out of core dumps whole.
 class Secret::Page {
  public:
   Page()
@@ -44,8 +46,10 @@ class Secret::Page {
 
 namespace {
 
-constexpr size_t kMaxText = 2 * Secret::kBytes + 8;  // digits and a few blanks
+// There is room for the digits and a few blanks around them.
+constexpr size_t kMaxText = 2 * Secret::kBytes + 8;
 
+// -1 for another character.
 int hex_digit(char c) {
   if (c >= '0' && c <= '9')
     return c - '0';
@@ -56,8 +60,9 @@ int hex_digit(char c) {
   return -1;
 }
 
+// The file is the one that was opened, whatever has its name now.
 struct stat stat_of(int fd, const std::string& name) {
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd, &info) != 0)
     fail_errno(cat("secret: cannot read ", name), errno);
   return info;
@@ -65,72 +70,58 @@ struct stat stat_of(int fd, const std::string& name) {
 
 }  // namespace
 
+// OpenSSL's generator is seeded by the kernel.
 Secret Secret::make() {
   const auto page = std::make_shared<Page>();
-  if (RAND_bytes(page->data(), static_cast<int>(kBytes)) != 1)
+  if (RAND_bytes(page->data(), kBytes) != 1)
     throw Error(ErrorCode::internal, "secret: the system gave no random bytes");
   return Secret(page);
 }
 
+// The error does not quote the text, which may be a secret with a slip in it.
 Secret Secret::from_hex(std::string_view text) {
   const std::string_view digits = trim(text);
   const auto page = std::make_shared<Page>();
-  bool good = digits.size() == 2 * kBytes;
-  for (size_t i = 0; good && i < kBytes; ++i) {
+  bool is_good = digits.size() == 2 * kBytes;
+  for (size_t i = 0; is_good && i < kBytes; ++i) {
     const int high = hex_digit(digits[2 * i]);
     const int low = hex_digit(digits[2 * i + 1]);
-    good = high >= 0 && low >= 0;
-    page->data()[i] = static_cast<unsigned char>((high << 4 | low) & 0xff);
+    is_good = high >= 0 && low >= 0;
+    page->data()[i] = high << 4 | low;
   }
-  if (!good) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("secret: expected ",
-                    2 * kBytes,
-                    " hexadecimal digits, got ",
-                    digits.size(),
-                    " characters that are too few, too many or not all hexadecimal; make one with "
-                    "`muster secret`"));
-  }
-  return Secret(page);
+  if (is_good)
+    return Secret(page);
+  throw Error(ErrorCode::invalid_argument,
+              cat("secret: expected ",
+                  2 * kBytes,
+                  " hexadecimal digits, got ",
+                  digits.size(),
+                  " characters that are too few, too many or not all hexadecimal; make one with "
+                  "`muster secret`"));
 }
 
+// Who knows the derived secret learns nothing of this one.
 Secret Secret::derive(std::string_view purpose) const {
   if (empty())
     throw Error(ErrorCode::failed_precondition, "secret: expected one to derive from, got none");
   const auto page = std::make_shared<Page>();
-  unsigned size = 0;
-  if (HMAC(EVP_sha256(),
-           page_->data(),
-           static_cast<int>(kBytes),
-           reinterpret_cast<const unsigned char*>(purpose.data()),
-           purpose.size(),
-           page->data(),
-           &size) == nullptr ||
-      size != kBytes) {
+  if (!hmac_sha256(bytes(), purpose, page->data()))
     throw Error(ErrorCode::internal, "secret: HMAC-SHA256 failed");
-  }
   return Secret(page);
 }
 
 Secret Secret::from_fd(int fd) {
-  char text[kMaxText];
-  const ssize_t size = ::pread(fd, text, sizeof(text), 0);
-  if (size < 0) {
-    const int error = errno;
-    if (error == ESPIPE) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("secret: expected a memfd or a regular file in descriptor ",
-                      fd,
-                      ", got a pipe or socket; use a private file"));
-    }
+  WipedBytes<kMaxText> text;
+  const ssize_t size = ::pread(fd, text.data, sizeof(text.data), 0);
+  if (size >= 0)
+    return from_hex(std::string_view(text.data, size));
+  if (errno != ESPIPE)
     fail_errno(cat("secret: cannot read descriptor ", fd, " (MUSTER_SECRET_FD; inherited?)"),
-               error);
-  }
-  const auto wipe = [](char* bytes) {
-    OPENSSL_cleanse(bytes, kMaxText);
-  };
-  const std::unique_ptr<char, decltype(wipe)> wiped(text, wipe);
-  return from_hex(std::string_view(text, static_cast<size_t>(size)));
+               errno);
+  throw Error(ErrorCode::invalid_argument,
+              cat("secret: expected a memfd or a regular file in descriptor ",
+                  fd,
+                  ", got a pipe or socket; use a private file"));
 }
 
 Fd open_private_file(const std::string& path) {
@@ -138,33 +129,30 @@ Fd open_private_file(const std::string& path) {
   if (!fd.valid())
     fail_errno(cat("secret: cannot open '", path, "'"), errno);
   const struct stat info = stat_of(fd.get(), cat("'", path, "'"));
-  const bool ours = info.st_uid == ::geteuid() || info.st_uid == 0;
-  if (!S_ISREG(info.st_mode) || !ours || (info.st_mode & 077) != 0) {
-    const unsigned mode = info.st_mode & 07777;
-    throw Error(ErrorCode::failed_precondition,
-                cat("secret: expected '",
-                    path,
-                    "' to be a file that only its owner may read (mode 0600), got mode 0",
-                    mode >> 6 & 7,
-                    mode >> 3 & 7,
-                    mode & 7,
-                    " of user ",
-                    info.st_uid,
-                    "; chmod 600 it"));
-  }
-  return fd;
+  const bool is_ours = info.st_uid == ::geteuid() || info.st_uid == 0;
+  const bool is_private = S_ISREG(info.st_mode) && (info.st_mode & 077) == 0;
+  if (is_ours && is_private)
+    return fd;
+  throw Error(ErrorCode::failed_precondition,
+              cat("secret: expected '",
+                  path,
+                  "' to be a file that only its owner may read (mode 0600), got mode ",
+                  octal_mode(info.st_mode),
+                  " of user ",
+                  info.st_uid,
+                  "; chmod 600 it"));
 }
 
 Secret Secret::from_file(const std::string& path) {
   return from_fd(open_private_file(path).get());
 }
 
+// The descriptor comes first: the launcher has made it, and the file is the user's.
 std::optional<Secret> Secret::from_environment() {
   if (const auto fd = get_env_int("MUSTER_SECRET_FD")) {
-    if (*fd < 0 || *fd > INT32_MAX) {
+    if (*fd < 0 || *fd > INT32_MAX)
       throw Error(ErrorCode::invalid_argument,
                   cat("environment: expected a descriptor in MUSTER_SECRET_FD, got ", *fd));
-    }
     return from_fd(static_cast<int>(*fd));
   }
   if (const auto path = get_env("MUSTER_SECRET_FILE"))
@@ -172,6 +160,7 @@ std::optional<Secret> Secret::from_environment() {
   return std::nullopt;
 }
 
+// Copies of the secret share the page, so that the bytes are in one place.
 std::string_view Secret::bytes() const {
   if (empty())
     return {};

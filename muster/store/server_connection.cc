@@ -1,3 +1,6 @@
+// How it works: a stranger's bytes go into a place of fixed size, so that nobody without the secret
+// can make the server keep more. After the proof, bytes go into a buffer from which whole frames
+// are taken. Answers wait in another buffer for as long as the client does not take them.
 #include "muster/store/server_connection.h"
 
 #include <sys/socket.h>
@@ -13,8 +16,10 @@ namespace muster {
 namespace {
 
 constexpr size_t kReadBytes = size_t{64} << 10;
-constexpr size_t kKeptBytes = size_t{64} << 10;  // of an emptied buffer: idle clients cost little
+// An emptied buffer keeps no more room than this, so that idle clients cost little.
+constexpr size_t kKeptBytes = size_t{64} << 10;
 
+// All of the buffer was used up to `position`.
 void empty(std::string& buffer, size_t& position) {
   position = 0;
   buffer.clear();
@@ -24,12 +29,14 @@ void empty(std::string& buffer, size_t& position) {
 
 }  // namespace
 
+// The nonce is new for each connection.
 void ServerConnection::greet() {
   nonce_ = make_nonce();
   output_ = cat(kGreetingWelcome, nonce_);
   send_pending();
 }
 
+// One buffer serves all clients, since one thread reads them all.
 ServerConnection::Received ServerConnection::receive() {
   static thread_local char buffer[kReadBytes];
   char* const to = is_stranger() ? proof_.data() + proof_size_ : buffer;
@@ -42,14 +49,14 @@ ServerConnection::Received ServerConnection::receive() {
       return Received::nothing;
     fail_errno(cat("store server: cannot receive from ", host_), errno);
   }
-  if (is_stranger()) {
-    proof_size_ += static_cast<size_t>(n);
-  } else {
-    input_.append(buffer, static_cast<size_t>(n));
-  }
+  if (is_stranger())
+    proof_size_ += n;
+  else
+    input_.append(buffer, n);
   return Received::something;
 }
 
+// A client with another secret is told so before it is dropped.
 void ServerConnection::check_proof(const Secret& secret, const std::string& job) {
   if (proof_size_ < proof_.size())
     return;
@@ -79,7 +86,7 @@ std::optional<StoreRequest> ServerConnection::next_request() {
   std::string_view rest = std::string_view(input_).substr(taken_);
   const auto body = reader_->take(rest);
   if (!body) {
-    // What is left is the beginning of a frame: keep it at the buffer's front.
+    // The rest is the beginning of a frame, and stays at the buffer's front.
     if (taken_ > 0)
       input_.erase(0, std::exchange(taken_, 0));
     return std::nullopt;
@@ -91,17 +98,19 @@ std::optional<StoreRequest> ServerConnection::next_request() {
   return request;
 }
 
+// The frame goes behind those that are not sent yet.
 void ServerConnection::reply(const StoreReply& reply) {
   writer_->append(output_, [&](std::string& out) { encode(reply, out); });
   send_pending();
 }
 
+// A client that takes no more now is given the rest when epoll says that there is room.
 void ServerConnection::send_pending() {
   while (has_unsent()) {
     const ssize_t n =
         ::send(fd_.get(), output_.data() + sent_, output_.size() - sent_, MSG_NOSIGNAL);
     if (n >= 0) {
-      sent_ += static_cast<size_t>(n);
+      sent_ += n;
     } else if (errno == EAGAIN) {
       return;
     } else if (errno != EINTR) {

@@ -18,6 +18,8 @@ struct SocketAddress {
   socklen_t size = 0;
 
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+  sa_family_t family() const { return storage.ss_family; }
 };
 
 // The addresses of an endpoint, in the system's order of preference.
@@ -27,7 +29,7 @@ std::vector<SocketAddress> resolve(const Endpoint& endpoint, const Deadline& dea
 // "127.0.0.1:29500", "[::1]:29500" (an IPv4 address in IPv6 clothing as IPv4), or "unix". Never
 // asks DNS.
 std::string to_string(const SocketAddress& address);
-// The same without the port.
+// The host without the port.
 std::string host_of(const SocketAddress& address);
 
 // True for 127.0.0.0/8, ::1 and unix sockets.

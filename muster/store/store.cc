@@ -1,3 +1,4 @@
+// How it works: a log is a key for each entry and one for their number.
 #include "muster/store/store.h"
 
 #include "muster/base/error.h"
@@ -5,6 +6,7 @@
 
 namespace muster {
 
+// Entries are counted from 1.
 std::string log_entry_key(const std::string& log, int64_t number) {
   return cat(log, "/", number);
 }
@@ -13,8 +15,8 @@ std::string log_size_key(const std::string& log) {
   return cat(log, "/size");
 }
 
-// By the operations that every store has: each number is given to whoever sets it first. The size
-// is where to begin looking; it may lag behind.
+// This uses only operations that every store has: each number is given to whoever sets it first.
+// The search begins at the size, which may lag behind.
 int64_t Store::append(const std::string& log, const std::string& entry) {
   const std::string size = log_size_key(log);
   for (int64_t number = add(size, 0) + 1;; ++number) {

@@ -1,3 +1,5 @@
+// How it works: sum() and compare() only say what an operation would do, so that a store that keeps
+// its values elsewhere can decide by them and write for itself.
 #include "muster/store/table.h"
 
 #include <algorithm>
@@ -11,18 +13,20 @@ namespace muster {
 
 namespace {
 
-// Keys come from programs.
+// Keys come from programs, and may be any bytes of any length.
 std::string quote(std::string_view text) {
   return cat("'", escaped(text, 80), "'");
 }
 
 }  // namespace
 
+// Values may be large, so that none is copied.
 const std::string* Table::find(const std::string& key) const {
   const auto found = values_.find(key);
   return found == values_.end() ? nullptr : &found->second;
 }
 
+// A counter is a text, as all values are.
 int64_t Table::sum(const std::string& key, int64_t amount) const {
   const std::string* value = find(key);
   const auto number = value == nullptr ? 0 : parse_int(*value);
@@ -51,11 +55,10 @@ Table::Comparison Table::compare(const std::string& key,
                                  const std::string& expected,
                                  const std::string& desired) const {
   const std::string* value = find(key);
-  if (value == nullptr)
-    return {expected.empty(), expected.empty() ? desired : expected};
-  if (*value == expected)
+  const bool is_expected = value == nullptr ? expected.empty() : *value == expected;
+  if (is_expected)
     return {true, desired};
-  return {false, *value};
+  return {false, value == nullptr ? expected : *value};
 }
 
 size_t Table::first_missing(const std::vector<std::string>& keys, size_t from) const {
@@ -64,6 +67,7 @@ size_t Table::first_missing(const std::vector<std::string>& keys, size_t from) c
   return from;
 }
 
+// A few names are enough for a message.
 std::string Table::describe_missing(const std::vector<std::string>& keys) const {
   constexpr size_t kNamed = 8;
   std::vector<std::string> missing;
@@ -99,6 +103,7 @@ void check_limits(std::string_view operation, const std::string& key, const std:
   }
 }
 
+// Each key has four bytes for its size in a request.
 void check_limits(std::string_view operation, const std::vector<std::string>& keys) {
   size_t total = 0;
   for (const auto& key : keys) {
@@ -117,6 +122,7 @@ void check_limits(std::string_view operation, const std::vector<std::string>& ke
   }
 }
 
+// The rank that was to set a key may never have started, which is the first thing to look at.
 Error missing_keys_error(std::string_view operation,
                          const std::string& missing,
                          std::chrono::milliseconds timeout,
@@ -133,6 +139,7 @@ Error missing_keys_error(std::string_view operation,
                    "); see whether the rank that sets it has started"));
 }
 
+// A clock plus a longer time could overflow.
 std::chrono::milliseconds bounded_timeout(std::chrono::milliseconds timeout) {
   return std::clamp<std::chrono::milliseconds>(
       timeout, std::chrono::milliseconds(0), std::chrono::years(1));

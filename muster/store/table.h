@@ -28,7 +28,7 @@ class Table {
 
   // The value, or null. Valid until the next change.
   const std::string* find(const std::string& key) const;
-  int64_t size() const { return static_cast<int64_t>(values_.size()); }
+  int64_t size() const { return std::ssize(values_); }
 
   // The counter's next value, not yet stored. Throws: invalid_argument.
   int64_t sum(const std::string& key, int64_t amount) const;

@@ -1,3 +1,7 @@
+// How it works: one thread and one epoll. A new connection is a stranger until it has proved that
+// it knows the secret; strangers have a deadline and limited room. Requests go to a KeyService,
+// which says whom to answer. When descriptors run out, the oldest stranger goes, and without
+// strangers a spare descriptor serves to tell the newcomer that there is no room.
 #include "muster/store/tcp_server.h"
 
 #include <fcntl.h>
@@ -11,8 +15,8 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <set>
+#include <span>
 #include <thread>
 #include <unordered_map>
 
@@ -34,12 +38,22 @@ constexpr uint64_t kListener = 1;  // connections are numbered from 2
 constexpr int kAcceptAtOnce = 16;
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
+// Any file would do.
 Fd spare_descriptor() {
   return Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
 }
 
+// Shortages that another connection's end can mend.
 bool is_out_of_descriptors(int error) {
-  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+  switch (error) {
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM:
+      return true;
+    default:
+      return false;
+  }
 }
 
 // Over a unix socket the kernel tells who the peer is: another user has no business here.
@@ -69,13 +83,16 @@ class TcpServer::Loop {
     bool waits_to_send = false;  // epoll watches for room instead of input
   };
 
+  void check_options() const;
   void serve();
-  std::chrono::milliseconds time_to_next_deadline() const;
+  int milliseconds_to_next_deadline() const;
   void accept_some();
   bool accept_one();
   bool turn_away();
   void admit(Fd fd);
   void drop_oldest_stranger();
+  static bool transfer(ServerConnection& connection, uint32_t events);
+  bool let_in(Id id, Client& client);
   void on_event(Id id, uint32_t events);
   void advance(Id id, Client& client);
   void deliver(const KeyService::Answers& answers);
@@ -97,24 +114,26 @@ class TcpServer::Loop {
   std::thread thread_;
 };
 
-TcpServer::Loop::Loop(TcpServerOptions options) : options_(std::move(options)) {
-  if (options_.secret.empty() && !options_.no_auth) {
+// To serve without a secret must be said.
+void TcpServer::Loop::check_options() const {
+  if (options_.secret.empty() && !options_.no_auth)
     throw Error(ErrorCode::failed_precondition,
                 cat("store server: expected a secret for ",
                     to_string(options_.endpoint),
                     ", got none; make one with `muster secret`, or say --no-auth"));
-  }
-  if (!options_.secret.empty() && options_.no_auth) {
+  if (!options_.secret.empty() && options_.no_auth)
     throw Error(ErrorCode::invalid_argument,
                 "store server: expected a secret or --no-auth, got both; leave one of them out");
-  }
+}
+
+TcpServer::Loop::Loop(TcpServerOptions options) : options_(std::move(options)) {
+  check_options();
   listener_ = listen_on(options_.endpoint, Deadline(std::chrono::seconds(10)));
-  if (options_.no_auth && !is_loopback(local_address(listener_.get()))) {
+  if (options_.no_auth && !is_loopback(local_address(listener_.get())))
     log(LogLevel::warn,
         cat("store server on ",
             to_string(options_.endpoint),
             " has no authentication: whoever reaches it can change the job"));
-  }
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   spare_ = spare_descriptor();
@@ -144,28 +163,27 @@ TcpServer::Stats TcpServer::Loop::stats() const {
           .broken = broken_};
 }
 
+// The thread runs this until the destructor writes to stop_.
 void TcpServer::Loop::serve() {
-  std::array<epoll_event, 64> events;
+  constexpr int kMostEvents = 64;
+  std::array<epoll_event, kMostEvents> events;
   for (;;) {
-    const int timeout =
-        static_cast<int>(std::min<int64_t>(time_to_next_deadline().count(), 60'000));
-    const int n =
-        ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout);
-    for (int i = 0; i < n; ++i) {
-      const epoll_event& event = events[static_cast<size_t>(i)];
+    const int count =
+        ::epoll_wait(epoll_.get(), events.data(), kMostEvents, milliseconds_to_next_deadline());
+    for (const epoll_event& event : std::span(events).first(std::max(count, 0))) {
       if (event.data.u64 == kStop)
         return;
-      if (event.data.u64 == kListener) {
+      if (event.data.u64 == kListener)
         accept_some();
-      } else {
+      else
         on_event(event.data.u64, event.events);
-      }
     }
     on_deadlines();
   }
 }
 
-std::chrono::milliseconds TcpServer::Loop::time_to_next_deadline() const {
+// At most a minute, after which the loop just looks again.
+int TcpServer::Loop::milliseconds_to_next_deadline() const {
   auto next = Clock::now() + std::chrono::minutes(1);
   if (const auto wait = service_.next_deadline())
     next = std::min(next, *wait);
@@ -173,17 +191,19 @@ std::chrono::milliseconds TcpServer::Loop::time_to_next_deadline() const {
     next = std::min(next, strangers_.begin()->first);
   if (listener_resumes_)
     next = std::min(next, *listener_resumes_);
-  return std::max(std::chrono::milliseconds(0),
-                  std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()));
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
+  return static_cast<int>(std::max<int64_t>(left.count(), 0));
 }
 
+// A crowd of new ones must neither keep those inside waiting nor push out those whose proof has
+// come.
 void TcpServer::Loop::accept_some() {
-  // A crowd of new ones must neither keep those inside waiting nor push out those whose proof has
-  // come.
   for (int i = 0; i < kAcceptAtOnce && accept_one(); ++i) {
   }
 }
 
+// False when there is nobody more to accept now. A stranger that only holds a connection makes room
+// for one that may be a rank.
 bool TcpServer::Loop::accept_one() {
   Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (fd.valid()) {
@@ -196,7 +216,7 @@ bool TcpServer::Loop::accept_one() {
       return false;
     if (strangers_.empty())
       return turn_away();
-    drop_oldest_stranger();  // who only holds a connection makes room for who may be a rank
+    drop_oldest_stranger();
     return true;
   }
   return errno == ECONNABORTED || errno == EINTR || errno == EPROTO;
@@ -228,6 +248,7 @@ bool TcpServer::Loop::turn_away() {
   return false;
 }
 
+// The connection is a stranger from now on, unless another user has made it.
 void TcpServer::Loop::admit(Fd fd) {
   const Id id = next_id_++;
   try {
@@ -253,32 +274,40 @@ void TcpServer::Loop::admit(Fd fd) {
   }
 }
 
+// There is one, as the caller knows.
 void TcpServer::Loop::drop_oldest_stranger() {
   drop(strangers_.begin()->second, "other clients need its place");
 }
 
+// True when the client has closed its connection.
+bool TcpServer::Loop::transfer(ServerConnection& connection, uint32_t events) {
+  if ((events & EPOLLOUT) != 0)
+    connection.send_pending();
+  const bool has_input = (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0;
+  return has_input && connection.receive() == ServerConnection::Received::end;
+}
+
+// True when the client is no stranger any more.
+bool TcpServer::Loop::let_in(Id id, Client& client) {
+  client.connection.check_proof(options_.secret, options_.job);
+  if (client.connection.is_stranger())
+    return false;
+  leave_strangers(id, client);
+  ++authenticated_;
+  return true;
+}
+
+// A client whose bytes make no sense is dropped, and the others go on.
 void TcpServer::Loop::on_event(Id id, uint32_t events) {
   const auto found = clients_.find(id);
   if (found == clients_.end())
-    return;  // dropped by an earlier event of this round
+    return;  // an earlier event of this wait has dropped it
   Client& client = found->second;
   try {
-    if ((events & EPOLLOUT) != 0)
-      client.connection.send_pending();
-    if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
-      const auto received = client.connection.receive();
-      if (received == ServerConnection::Received::end) {
-        drop(id, "it closed the connection", KeyService::Loss::ended);
-        return;
-      }
-    }
-    if (client.connection.is_stranger()) {
-      client.connection.check_proof(options_.secret, options_.job);
-      if (client.connection.is_stranger())
-        return;
-      leave_strangers(id, client);
-      ++authenticated_;
-    }
+    if (transfer(client.connection, events))
+      return drop(id, "it closed the connection", KeyService::Loss::ended);
+    if (client.connection.is_stranger() && !let_in(id, client))
+      return;
     advance(id, client);
   } catch (const std::exception& error) {
     if (!client.connection.is_stranger())
@@ -287,7 +316,7 @@ void TcpServer::Loop::on_event(Id id, uint32_t events) {
   }
 }
 
-// Answers what the client asked. A client asks one thing at a time, so one that speaks while it
+// Answers the client's requests. A client asks one thing at a time, so one that speaks while it
 // waits is none.
 void TcpServer::Loop::advance(Id id, Client& client) {
   KeyService::Answers answers;
@@ -310,6 +339,7 @@ void TcpServer::Loop::advance(Id id, Client& client) {
   watch(id, client);
 }
 
+// Clients may have gone since they were answered.
 void TcpServer::Loop::deliver(const KeyService::Answers& answers) {
   for (const auto& [id, reply] : answers) {
     const auto found = clients_.find(id);
@@ -324,6 +354,7 @@ void TcpServer::Loop::deliver(const KeyService::Answers& answers) {
   }
 }
 
+// While an answer waits to be sent, nothing is read from the client.
 void TcpServer::Loop::watch(Id id, Client& client) {
   const bool waits_to_send = client.connection.has_unsent();
   if (waits_to_send == client.waits_to_send)
@@ -332,6 +363,7 @@ void TcpServer::Loop::watch(Id id, Client& client) {
   control(EPOLL_CTL_MOD, client.connection.fd(), waits_to_send ? EPOLLOUT : EPOLLIN, id);
 }
 
+// Strangers, requests that wait and the listener each have deadlines.
 void TcpServer::Loop::on_deadlines() {
   const auto now = Clock::now();
   while (!strangers_.empty() && strangers_.begin()->first <= now)
@@ -347,6 +379,7 @@ void TcpServer::Loop::on_deadlines() {
   }
 }
 
+// The client's last will, if it has one, may answer others.
 void TcpServer::Loop::drop(Id id, const std::string& why, KeyService::Loss loss) {
   const auto found = clients_.find(id);
   const Client& client = found->second;
@@ -367,6 +400,7 @@ void TcpServer::Loop::leave_strangers(Id id, const Client& client) {
   strangers_.erase({client.proof_deadline, id});
 }
 
+// epoll gives the name back with each event.
 void TcpServer::Loop::control(int operation, int fd, uint32_t events, uint64_t name) const {
   epoll_event event{};
   event.events = events;

@@ -1,3 +1,7 @@
+// How it works: a request takes a free connection or makes a new one, sends a frame and waits for
+// the answer's. A connection on which anything failed is closed, since the frames of its two ends
+// may no longer fit together. The will has a connection of its own, whose end tells the server that
+// this process has ended.
 #include "muster/store/tcp_store.h"
 
 #include <sys/socket.h>
@@ -24,6 +28,8 @@ using Operation = StoreRequest::Operation;
 
 constexpr auto kFirstPause = std::chrono::milliseconds(1);
 constexpr auto kLongestPause = std::chrono::milliseconds(100);
+constexpr auto kLeastPatience = std::chrono::milliseconds(1000);
+constexpr size_t kKeptBufferBytes = size_t{1} << 20;
 
 // One authenticated connection: one request, then its reply, in turn.
 class TcpStore::Connection {
@@ -34,6 +40,7 @@ class TcpStore::Connection {
 
  private:
   void open(const TcpStoreOptions& options, IfRefused if_refused, const Deadline& deadline);
+  std::string receive_greeting();
   void authenticate(const TcpStoreOptions& options);
   void set_timeout(std::chrono::milliseconds timeout);
   void send_all(std::string_view bytes);
@@ -67,6 +74,7 @@ TcpStore::Connection::Connection(const TcpStoreOptions& options, IfRefused if_re
   }
 }
 
+// A connection that failed half way leaves nothing behind.
 void TcpStore::Connection::open(const TcpStoreOptions& options,
                                 IfRefused if_refused,
                                 const Deadline& deadline) {
@@ -78,21 +86,26 @@ void TcpStore::Connection::open(const TcpStoreOptions& options,
   authenticate(options);
 }
 
-void TcpStore::Connection::authenticate(const TcpStoreOptions& options) {
-  const std::string greeting = receive_exactly(kGreetingBytes);
+// The first message says whether a muster server is there, and whether it has room.
+std::string TcpStore::Connection::receive_greeting() {
+  std::string greeting = receive_exactly(kGreetingBytes);
   greeted_ = greeting.starts_with(kGreetingFull) || greeting.starts_with(kGreetingWelcome);
-  if (greeting.starts_with(kGreetingFull)) {
+  if (greeting.starts_with(kGreetingFull))
     throw Error(ErrorCode::unavailable,
                 cat("store: expected room for a client at ",
                     where_,
                     ", got: its process has no descriptor left; raise its limit (ulimit -n)"));
-  }
-  if (!greeting.starts_with(kGreetingWelcome)) {
+  if (!greeted_)
     throw Error(ErrorCode::unavailable,
                 cat("store: expected a muster store at ",
                     where_,
                     ", got another program; check the address"));
-  }
+  return greeting;
+}
+
+// Both sides prove that they know the secret, the client first.
+void TcpStore::Connection::authenticate(const TcpStoreOptions& options) {
+  const std::string greeting = receive_greeting();
   const std::string address = to_string(peer_address(fd_.get()));
   const std::string nonce = make_nonce();
   const HandshakeFacts facts{
@@ -117,6 +130,7 @@ void TcpStore::Connection::authenticate(const TcpStoreOptions& options) {
   reader_.emplace(make_session_key(Side::server, facts));
 }
 
+// Buffers that a large value has made large are given back.
 StoreReply TcpStore::Connection::exchange(const StoreRequest& request,
                                           std::chrono::milliseconds timeout) {
   set_timeout(timeout);
@@ -128,10 +142,9 @@ StoreReply TcpStore::Connection::exchange(const StoreRequest& request,
     std::string_view bytes = input_;
     if (const auto body = reader_->take(bytes)) {
       StoreReply reply = decode_reply(*body);
-      constexpr size_t kKeptBytes = size_t{1} << 20;
-      if (output_.capacity() > kKeptBytes)
+      if (output_.capacity() > kKeptBufferBytes)
         output_ = {};
-      if (input_.capacity() > kKeptBytes)
+      if (input_.capacity() > kKeptBufferBytes)
         input_ = {};
       return reply;
     }
@@ -143,12 +156,13 @@ StoreReply TcpStore::Connection::exchange(const StoreRequest& request,
   }
 }
 
-// The server says nothing unasked: what there is to read is an end.
+// The server says nothing unasked, so that anything to read is an end.
 bool TcpStore::Connection::is_whole() const {
   char byte = 0;
   return ::recv(fd_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
 }
 
+// The kernel ends a send or a receive that takes longer.
 void TcpStore::Connection::set_timeout(std::chrono::milliseconds timeout) {
   if (timeout == timeout_)
     return;
@@ -162,23 +176,25 @@ void TcpStore::Connection::set_timeout(std::chrono::milliseconds timeout) {
   }
 }
 
+// A socket's timeout ends it with an error.
 void TcpStore::Connection::send_all(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (n >= 0) {
-      bytes.remove_prefix(static_cast<size_t>(n));
+      bytes.remove_prefix(n);
     } else if (errno != EINTR) {
       lost("cannot send");
     }
   }
 }
 
+// Returns the number of bytes received, at least one.
 size_t TcpStore::Connection::receive(char* to, size_t size) {
   const Deadline deadline(timeout_);
   for (;;) {
     const ssize_t n = ::recv(fd_.get(), to, size, 0);
     if (n > 0)
-      return static_cast<size_t>(n);
+      return n;
     if (n == 0) {
       errno = ECONNRESET;
       lost("it closed the connection");
@@ -188,6 +204,7 @@ size_t TcpStore::Connection::receive(char* to, size_t size) {
   }
 }
 
+// The handshake's messages have fixed sizes.
 std::string TcpStore::Connection::receive_exactly(size_t size) {
   std::string bytes(size, '\0');
   for (size_t have = 0; have < size;)
@@ -195,16 +212,16 @@ std::string TcpStore::Connection::receive_exactly(size_t size) {
   return bytes;
 }
 
+// errno says whether time ran out or the connection broke.
 void TcpStore::Connection::lost(const std::string& how) const {
   const int error = errno;
-  if (error == EAGAIN || error == EINTR) {
+  if (error == EAGAIN || error == EINTR)
     throw Error(ErrorCode::timeout,
                 cat("store: expected an answer of the server at ",
                     where_,
                     " within ",
                     format_duration(timeout_),
                     ", got none; is its process stopped?"));
-  }
   throw Error(ErrorCode::unavailable,
               cat("store: expected the server at ",
                   where_,
@@ -215,12 +232,14 @@ void TcpStore::Connection::lost(const std::string& how) const {
                   "); the launcher or rank that served it has ended"));
 }
 
+// The first connection is made at once, so that a wrong secret is told here.
 TcpStore::TcpStore(TcpStoreOptions options) : options_(std::move(options)) {
   idle_.push_back(std::make_unique<Connection>(options_, IfRefused::retry));
 }
 
 TcpStore::~TcpStore() = default;
 
+// The lock is not held while a connection is made.
 std::unique_ptr<TcpStore::Connection> TcpStore::take_connection() {
   {
     const std::lock_guard lock(mutex_);
@@ -233,31 +252,34 @@ std::unique_ptr<TcpStore::Connection> TcpStore::take_connection() {
   return connect_again();
 }
 
+// The server was there, so that nobody waits for it to start.
 std::unique_ptr<TcpStore::Connection> TcpStore::connect_again() {
   TcpStoreOptions options = options_;
   options.timeout = options.reconnect.value_or(options.timeout);
   return std::make_unique<Connection>(options, IfRefused::fail);
 }
 
+// The time that an answer may take when the server does not wait by our own wish.
+std::chrono::milliseconds TcpStore::patience() const {
+  return std::max(bounded_timeout(options_.timeout), kLeastPatience);
+}
+
+// A connection on which anything failed is not given back: its next frame would not be the expected
+// one.
 StoreReply TcpStore::round_trip(const StoreRequest& request, std::chrono::milliseconds waiting) {
   auto connection = take_connection();
-  // A connection on which anything failed is not given back: its next frame would not be the
-  // expected one.
-  StoreReply reply = connection->exchange(
-      request,
-      std::max(bounded_timeout(options_.timeout), std::chrono::milliseconds(1000)) + waiting);
+  StoreReply reply = connection->exchange(request, patience() + waiting);
   {
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(connection));
   }
   if (reply.ok)
     return reply;
-  if (reply.code == ErrorCode::timeout) {
+  if (reply.code == ErrorCode::timeout)
     throw missing_keys_error(to_string(request.operation),
                              reply.text,
                              std::chrono::milliseconds(request.number),
                              to_string(options_.endpoint));
-  }
   throw Error(reply.code, reply.text);
 }
 
@@ -266,6 +288,7 @@ void TcpStore::set(const std::string& key, const std::string& value) {
   round_trip({.operation = Operation::set, .keys = {key}, .value = value});
 }
 
+// The server may take as long as the caller is willing to wait.
 std::string TcpStore::get(const std::string& key, std::chrono::milliseconds timeout) {
   check_limits("get", key);
   const auto bounded = bounded_timeout(timeout);
@@ -307,17 +330,18 @@ int64_t TcpStore::append(const std::string& log, const std::string& entry) {
   return round_trip({.operation = Operation::append, .keys = {log}, .value = entry}).number;
 }
 
+// An earlier will is replaced, together with its connection.
 void TcpStore::append_when_lost(const std::string& log, const std::string& entry) {
   check_limits("append_when_lost", log_entry_key(log, INT64_MAX), entry);
   auto connection = connect_again();
   const StoreReply reply = connection->exchange(
-      {.operation = Operation::append_when_lost, .keys = {log}, .value = entry},
-      std::max(bounded_timeout(options_.timeout), std::chrono::milliseconds(1000)));
+      {.operation = Operation::append_when_lost, .keys = {log}, .value = entry}, patience());
   if (!reply.ok)
     throw Error(reply.code, reply.text);
   will_ = std::move(connection);
 }
 
+// False when no will was made, or when its connection has broken.
 bool TcpStore::has_will() const {
   return will_ != nullptr && will_->is_whole();
 }

@@ -19,10 +19,10 @@ struct TcpStoreOptions {
   Endpoint endpoint{};
   Secret secret{};    // empty: only a server that was told --no-auth takes it
   std::string job{};  // as the server's
-  std::chrono::milliseconds timeout{
-      30'000};  // to connect (the server may be starting); for one answer
-  std::optional<std::chrono::milliseconds> reconnect =
-      {};  // to connect later on; nothing: the timeout
+  // To connect (the server may be starting), and for one answer.
+  std::chrono::milliseconds timeout{30'000};
+  // To connect later on; nothing: the timeout.
+  std::optional<std::chrono::milliseconds> reconnect = {};
 };
 
 class TcpStore final : public Store {
@@ -59,6 +59,7 @@ class TcpStore final : public Store {
   // Sends the request on a free connection, and gives the reply; `waiting` is how long the server
   // may take by our own wish.
   StoreReply round_trip(const StoreRequest& request, std::chrono::milliseconds waiting = {});
+  std::chrono::milliseconds patience() const;
   std::unique_ptr<Connection> take_connection();
   std::unique_ptr<Connection> connect_again();
 

@@ -1,12 +1,15 @@
+// How it works: a message is numbers and texts one after the other, each text with its size before
+// it. A reader checks every size before it uses it, and refuses what is left at the end.
 #include "muster/store/wire.h"
-#include "muster/store/bytes.h"
 
+#include "muster/store/bytes.h"
 #include "muster/store/store.h"
 
 namespace muster {
 
 namespace {
 
+// Whoever sends such a message is dropped, so that it needs no advice.
 [[noreturn]] void malformed(const char* what) {
   throw Error(ErrorCode::io, std::string("store message: expected a well-formed one, got ") + what);
 }
@@ -16,11 +19,19 @@ void put_text(std::string& out, std::string_view text) {
   out += text;
 }
 
+// Operations and error codes are sent as their numbers.
+template <class Enum>
+uint64_t sent_number(Enum value) {
+  return static_cast<uint64_t>(value);
+}
+
+// Takes a message's parts in their order; throws when they are not there.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : rest_(bytes) {}
 
   uint64_t number(unsigned size) { return read_number(take(size), size); }
+  int64_t signed_number() { return static_cast<int64_t>(number(8)); }
   std::string text() { return std::string(take(number(4))); }
   size_t left() const { return rest_.size(); }
   void end() const {
@@ -39,7 +50,7 @@ class Reader {
   std::string_view rest_;
 };
 
-// Operations on one key must come with one; num_keys with none.
+// check and wait come with any number of keys, num_keys with none, and the others with one.
 void check_keys(const StoreRequest& request) {
   using Operation = StoreRequest::Operation;
   const bool any = request.operation == Operation::check || request.operation == Operation::wait;
@@ -83,29 +94,32 @@ const char* to_string(StoreRequest::Operation operation) {
   return "unknown";
 }
 
+// Every request has all fields, also those that it does not use.
 void encode(const StoreRequest& request, std::string& out) {
-  put_number(out, static_cast<uint8_t>(request.operation), 1);
+  put_number(out, sent_number(request.operation), 1);
   put_number(out, request.keys.size(), 4);
   for (const auto& key : request.keys)
     put_text(out, key);
   put_text(out, request.value);
   put_text(out, request.expected);
-  put_number(out, static_cast<uint64_t>(request.number), 8);
+  put_number(out, request.number, 8);
 }
 
+// The status is 0, or 1 + the error's code.
 void encode(const StoreReply& reply, std::string& out) {
-  put_number(out, reply.ok ? 0 : 1 + static_cast<uint64_t>(reply.code), 1);
+  put_number(out, reply.ok ? 0 : 1 + sent_number(reply.code), 1);
   put_text(out, reply.text);
-  put_number(out, static_cast<uint64_t>(reply.number), 8);
+  put_number(out, reply.number, 8);
 }
 
+// Nothing is taken for right that the sender says.
 StoreRequest decode_request(std::string_view bytes) {
   using Operation = StoreRequest::Operation;
   Reader reader(bytes);
   StoreRequest request;
   const uint64_t operation = reader.number(1);
-  if (operation < static_cast<uint64_t>(Operation::set) ||
-      operation > static_cast<uint64_t>(Operation::append_when_lost))
+  if (operation < sent_number(Operation::set) ||
+      operation > sent_number(Operation::append_when_lost))
     malformed("an unknown operation");
   request.operation = static_cast<Operation>(operation);
   const uint64_t num_keys = reader.number(4);
@@ -117,7 +131,7 @@ StoreRequest decode_request(std::string_view bytes) {
     request.keys.push_back(reader.text());
   request.value = reader.text();
   request.expected = reader.text();
-  request.number = static_cast<int64_t>(reader.number(8));
+  request.number = reader.signed_number();
   reader.end();
   check_keys(request);
   return request;
@@ -127,13 +141,13 @@ StoreReply decode_reply(std::string_view bytes) {
   Reader reader(bytes);
   StoreReply reply;
   const uint64_t status = reader.number(1);
-  if (status > 1 + static_cast<uint64_t>(ErrorCode::internal))
+  if (status > 1 + sent_number(ErrorCode::internal))
     malformed("an unknown status");
   reply.ok = status == 0;
   if (!reply.ok)
     reply.code = static_cast<ErrorCode>(status - 1);
   reply.text = reader.text();
-  reply.number = static_cast<int64_t>(reader.number(8));
+  reply.number = reader.signed_number();
   reader.end();
   return reply;
 }

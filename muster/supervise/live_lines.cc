@@ -33,7 +33,7 @@ size_t end_of_sequence(const std::string& text, size_t from) {
 }
 
 bool is_shown(char c) {
-  const auto byte = static_cast<unsigned char>(c);
+  const unsigned char byte = c;
   return byte == '\t' || (byte >= ' ' && byte != 0x7f);
 }
 

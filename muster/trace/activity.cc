@@ -20,6 +20,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <type_traits>
 
 #include "muster/base/error.h"
 #include "muster/base/host_identity.h"
@@ -39,12 +40,18 @@ constexpr uint32_t kInherited = kActivityCategories;
 
 // Others read the file at any time, so each field is written and read in one piece.
 template <class T>
-void put(T& field, T value) {
+void put(T& field, std::type_identity_t<T> value) {
   std::atomic_ref(field).store(value, std::memory_order_relaxed);
 }
 template <class T>
 T value_of(T& field) {
   return std::atomic_ref(field).load(std::memory_order_relaxed);
+}
+
+// The file has an enum's number.
+template <class Enum>
+uint32_t stored_number(Enum value) {
+  return static_cast<uint32_t>(value);
 }
 
 // A record changes only between these two calls.
@@ -106,7 +113,7 @@ void fill_header(ActivityHeader& header, const ActivityOwner& owner) {
   header.main_thread = own_thread();
   header.pid = ::getpid();
   header.pid_namespace = static_cast<int64_t>(namespace_inode("pid"));
-  header.start_ticks = static_cast<int64_t>(process_start_ticks(::getpid()));
+  header.start_ticks = process_status(::getpid()).start_ticks();
   ::gethostname(header.host, sizeof(header.host) - 1);
   put_text(header.device, sizeof(header.device), owner.device.c_str());
   header.opened_ns = activity_now();
@@ -140,6 +147,7 @@ std::atomic<void (*)(int64_t)> Activity::step_hook_ = nullptr;
 std::atomic<void (*)(const char*)> Activity::span_begin_hook_ = nullptr;
 std::atomic<void (*)()> Activity::span_end_hook_ = nullptr;
 
+// The file of an earlier job is taken over, unless its process still lives.
 Activity::Activity(const std::string& path, const ActivityOwner& owner)
     : fd_(open_activity_file(path)), serial_(++g_serial) {
   set_path(path);
@@ -160,6 +168,7 @@ void Activity::set_path(const std::string& path) {
   path_ = paths_.emplace_back(std::make_unique<const std::string>(path)).get();
 }
 
+// The thread takes the first record that is nobody's.
 ActivityThread* Activity::claim_record(uint32_t thread) noexcept {
   for (ActivityThread& record : file_->threads) {
     uint32_t nobody = 0;
@@ -195,6 +204,7 @@ uint32_t Activity::category_within(const ActivityThread& record, uint32_t depth)
   return outside_;
 }
 
+// Spans deeper than the record has room for are counted and not named.
 Activity::Entered Activity::enter(const char* name, Category category, bool inherits) noexcept {
   ActivityThread* const own = own_record();
   if (own == nullptr)
@@ -208,7 +218,7 @@ Activity::Entered Activity::enter(const char* name, Category category, bool inhe
     ActivitySpan& span = record.spans[depth];
     put_text(span.name, sizeof(span.name), name);
     put(span.begin_ns, now);
-    put(span.category, inherits ? kInherited : static_cast<uint32_t>(category));
+    put(span.category, inherits ? kInherited : stored_number(category));
     if (t_place.is_main)
       switch_category(category_within(record, depth + 1), now);
     if (const auto begin = span_begin_hook_.load(std::memory_order_relaxed))
@@ -219,6 +229,7 @@ Activity::Entered Activity::enter(const char* name, Category category, bool inhe
   return {.thread = &t_place, .depth = depth, .begin_ns = now};
 }
 
+// Spans within this one end with it, so that the hooks are called for each of them.
 void Activity::leave(const Entered& span) noexcept {
   const bool is_of_this_thread = span.thread == &t_place && t_place.serial == serial_;
   if (!is_of_this_thread || t_place.record == nullptr)
@@ -258,10 +269,11 @@ void Activity::set_category_outside(Category category) noexcept {
   const ActivityThread* const record = own_record();
   if (record == nullptr || !t_place.is_main)
     return;
-  outside_ = static_cast<uint32_t>(category);
+  outside_ = stored_number(category);
   switch_category(category_within(*record, record->depth), activity_now());
 }
 
+// The time since the last change belongs to the category before.
 void Activity::switch_category(uint32_t category, int64_t now) noexcept {
   ActivityHeader& header = file_->header;
   if (category == header.category)
@@ -280,6 +292,7 @@ std::array<int64_t, kActivityCategories> Activity::totals() const noexcept {
   return totals;
 }
 
+// Any thread may begin a call: numbers are given out, and each has its place in the ring.
 uint64_t Activity::begin_call(const CallFacts& facts) noexcept {
   const uint64_t number =
       std::atomic_ref(file_->header.calls).fetch_add(1, std::memory_order_relaxed) + 1;
@@ -288,12 +301,12 @@ uint64_t Activity::begin_call(const CallFacts& facts) noexcept {
     t_place.thread = own_thread();
   open_record(call, number);
   put(call.begin_ns, activity_now());
-  put(call.end_ns, int64_t{0});
+  put(call.end_ns, 0);
   put(call.sequence, facts.sequence);
   put(call.bytes, facts.bytes);
   put(call.peer, facts.peer);
   put(call.tag, facts.tag);
-  put(call.state, static_cast<uint32_t>(CallState::under_way));
+  put(call.state, stored_number(CallState::under_way));
   put(call.thread, t_place.thread);
   put_text(call.group, sizeof(call.group), facts.group);
   put_text(call.operation, sizeof(call.operation), facts.operation);
@@ -315,11 +328,12 @@ void Activity::end_call(uint64_t number, CallState state) noexcept {
   }
   const int64_t now = activity_now();
   put(call.end_ns, now);
-  put(call.state, static_cast<uint32_t>(state));
+  put(call.state, stored_number(state));
   if (traced != nullptr)
     traced->add_call(call, now);
 }
 
+// The hook gets the number of steps, which may differ from the step's own number.
 void Activity::note_step(int64_t step) noexcept {
   ActivityHeader& header = file_->header;
   put(header.step, step);
@@ -345,6 +359,7 @@ void Activity::set_software(const ActivitySoftware& software) noexcept {
   put_text(header.device_name, sizeof(header.device_name), software.device_name.c_str());
 }
 
+// Readers that know the earlier path still find the file there.
 void Activity::become(int rank, int world_size, const std::string& path) {
   if (!path.empty())
     set_path(path);
@@ -353,9 +368,10 @@ void Activity::become(int rank, int world_size, const std::string& path) {
 }
 
 void Activity::set_stack_signal(int signal) noexcept {
-  put(file_->header.stack_signal, static_cast<uint32_t>(signal));
+  put(file_->header.stack_signal, signal);
 }
 
+// Threads that have a record already are named first, as they claim none again.
 void Activity::trace_into(const std::string& path) {
   if (events() != nullptr)
     return;

@@ -36,6 +36,7 @@ uint64_t copied_call(const ActivityHeader& header, size_t i) {
   return header.calls > back ? header.calls - back : 0;
 }
 
+// The bytes have a header at least, as the callers have checked.
 ActivityHeader header_of(const std::string& bytes) {
   ActivityHeader header;
   std::memcpy(&header, bytes.data(), sizeof(header));
@@ -70,6 +71,7 @@ std::string unpack_file(const std::string& packed) {
 
 }  // namespace
 
+// A file that is none, or of another version, is refused here already.
 std::string pack_activity(const std::string& run_dir, int attempt, int rank) {
   const std::string path = activity_path(run_dir, attempt, rank);
   const std::string bytes = read_plain_file(path, sizeof(ActivityLayout));

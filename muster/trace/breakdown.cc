@@ -18,10 +18,6 @@ namespace {
 
 constexpr double kWorthSaying = 1.05;
 
-size_t index_of(Category category) {
-  return static_cast<size_t>(category);
-}
-
 // Of no steps there is one, so that a time can be divided by them.
 double steps_of(const RankTimes& rank) {
   return static_cast<double>(std::max<int64_t>(1, rank.steps));
@@ -33,6 +29,7 @@ double seconds_of(int64_t nanoseconds) {
   return nanoseconds < 0 || nanoseconds > kMost ? 0 : static_cast<double>(nanoseconds) * 1e-9;
 }
 
+// A rank that has not ended counts until now, but never less than until its last sign of life.
 RankTimes times_of(const ActivityView& view, std::optional<int64_t> now_ns) {
   RankTimes times{.rank = view.rank, .host = view.host, .device = view.device, .steps = view.steps};
   const int64_t last = view.last_sign_ns();
@@ -70,6 +67,7 @@ Category category_of_delay(const RankTimes& slowest, const std::vector<RankTimes
   return found;
 }
 
+// One rank alone holds nobody up, and a rank without steps cannot be compared.
 std::optional<Breakdown::Straggler> straggler_of(const std::vector<RankTimes>& ranks) {
   if (ranks.size() < 2)
     return std::nullopt;
@@ -84,6 +82,7 @@ std::optional<Breakdown::Straggler> straggler_of(const std::vector<RankTimes>& r
                               .ratio = own / median};
 }
 
+// Whole percents are enough.
 std::string percent(double share) {
   return cat(std::lround(share * 100), " %");
 }
@@ -128,6 +127,7 @@ double RankTimes::own_of_a_step() const {
   return (own() - seconds[index_of(Category::other)]) / steps_of(*this);
 }
 
+// The shares are those of all ranks' time together.
 std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views,
                                       std::optional<int64_t> now_ns,
                                       int64_t least_steps) {
@@ -149,6 +149,7 @@ std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views,
   return found;
 }
 
+// A rank that was replaced took fewer steps, so the most of any rank is the job's.
 std::vector<std::string> Breakdown::lines() const {
   const int64_t steps = std::ranges::max_element(ranks, {}, &RankTimes::steps)->steps;
   std::vector<std::string> parts;
@@ -182,6 +183,7 @@ std::vector<std::string> Breakdown::lines() const {
   return lines;
 }
 
+// All categories are there, also those without any time.
 std::string Breakdown::json() const {
   nlohmann::ordered_json json = {{"schema", "muster.breakdown/1"}};
   json["shares"] = by_category(shares);

@@ -10,6 +10,7 @@
 
 namespace muster {
 
+// A character may be cut in its middle; readable() shows the rest of it as '?'.
 void put_text(char* field, size_t size, const char* text) noexcept {
   const size_t length = ::strnlen(text, size - 1);
   std::memcpy(field, text, length);
@@ -44,6 +45,7 @@ void put_shape(
   at[1] = '\0';
 }
 
+// Each byte that begins no character becomes a '?' of its own.
 std::string readable(std::string_view field) {
   std::string text;
   while (!field.empty()) {

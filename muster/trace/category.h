@@ -1,6 +1,7 @@
 // What a rank's time is counted as, for the breakdown of its steps.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace muster {
@@ -12,6 +13,11 @@ enum class Category : uint32_t {
   data,           // waits for the loader
   checkpoint,
 };
+
+// The category's place in an array with one element for each.
+constexpr size_t index_of(Category category) {
+  return static_cast<size_t>(category);
+}
 
 // "compute" and so on.
 const char* to_string(Category category);

@@ -42,6 +42,7 @@ bool is_place(const std::string& text) {
 
 }  // namespace
 
+// Files lie in the attempts' folders, and nothing deeper is looked at.
 std::vector<std::string> event_places(const std::string& run_dir) {
   std::vector<std::string> places;
   const fs::path trace = fs::path(run_dir) / "trace";
@@ -67,6 +68,7 @@ std::string pack_events(const std::string& run_dir, const std::string& place, si
   return events.size() <= most ? events : std::string();
 }
 
+// A file that is there already stays: it is the rank's own, in a folder that the hosts share.
 void unpack_events(const std::string& packed,
                    const std::string& run_dir,
                    const std::string& place) {

@@ -53,6 +53,7 @@ void put_detail(TraceEvent& event, const ActivityCall& call) {
 
 }  // namespace
 
+// The magic comes last: with it the file is one.
 TraceEventFile::TraceEventFile(const std::string& path, const ActivityHeader& activity)
     : fd_(open_events(path)) {
   header_ = static_cast<EventHeader*>(map_file("trace", fd_, path, sizeof(EventHeader)));
@@ -77,6 +78,7 @@ TraceEventFile::~TraceEventFile() {
   ::munmap(header_, sizeof(EventHeader));
 }
 
+// Readers tell of lost events, so that nobody takes the trace for whole.
 void TraceEventFile::add_lost() noexcept {
   std::atomic_ref(header_->lost).fetch_add(1, std::memory_order_relaxed);
 }
@@ -120,6 +122,7 @@ TraceEvent* TraceEventFile::grow(size_t chunk) noexcept {
   return events;
 }
 
+// A span is written when it ends, when both of its times are known.
 void TraceEventFile::add_span(const char* name,
                               uint32_t category,
                               uint32_t thread,
@@ -136,6 +139,7 @@ void TraceEventFile::add_span(const char* name,
   publish(*event, EventKind::span);
 }
 
+// The facts are copied from the call's record in the ring.
 void TraceEventFile::add_call(const ActivityCall& call, int64_t end_ns) noexcept {
   TraceEvent* const event = next();
   if (event == nullptr)

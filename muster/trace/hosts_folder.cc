@@ -25,6 +25,7 @@ constexpr std::chrono::seconds kAskedFor{5};
 constexpr std::chrono::seconds kFresh{4};  // they are asked for each second
 constexpr size_t kMostLateText = 65536;
 
+// A file that is not there is not young.
 bool is_younger_than(const fs::path& file, std::chrono::seconds age) {
   std::error_code error;
   const auto written = fs::last_write_time(file, error);
@@ -42,6 +43,7 @@ std::string hosts_folder(const std::string& run_dir) {
   return run_dir + "/activity/hosts";
 }
 
+// The name of an earlier launch is replaced.
 void make_hosts_folder(const std::string& run_dir, const std::string& launch) {
   std::error_code error;
   fs::create_directories(hosts_folder(run_dir), error);
@@ -67,6 +69,7 @@ bool can_ask_other_hosts(const std::string& run_dir) {
   return fs::exists(hosts_folder(run_dir) + "/lock", error);
 }
 
+// The file's time is the request, so that asking again costs little.
 void ask_other_hosts(const std::string& run_dir) {
   if (!can_ask_other_hosts(run_dir))
     return;
@@ -81,10 +84,12 @@ bool are_other_hosts_asked(const std::string& run_dir) {
   return is_younger_than(hosts_folder(run_dir) + "/asked", kAskedFor);
 }
 
+// Readers see the old sample or the new one.
 void write_host_sample(const std::string& run_dir, size_t host, const std::string& bytes) {
   write_file(cat(hosts_folder(run_dir), "/", host, ".sample"), bytes);
 }
 
+// An agent that has ended leaves an old sample, which says nothing of now.
 std::vector<std::string> fresh_host_samples(const std::string& run_dir) {
   std::vector<std::string> files;
   for (const fs::path& file : paths_in(hosts_folder(run_dir))) {
@@ -111,6 +116,7 @@ std::optional<LateRequest> late_request_from(const std::string& text) {
   return LateRequest{.attempt = numbers.front(), .ranks = {numbers.begin() + 1, numbers.end()}};
 }
 
+// A later request of the same rank takes the place of an earlier one.
 bool ask_to_describe(const std::string& run_dir, int asker, const LateRequest& request) {
   if (!can_ask_other_hosts(run_dir))
     return false;

@@ -26,9 +26,12 @@ namespace muster {
 
 namespace {
 
+// More would hide the rest of the log.
 constexpr size_t kMostDescribed = 4;
+// A rank that computes answers at once; one that is stuck in the kernel never does.
 constexpr std::chrono::seconds kPatienceForStack{2};
 
+// A file may say that something will begin; then it has lasted no time.
 std::string time_between(int64_t from_ns, int64_t to_ns) {
   return format_duration(
       std::chrono::nanoseconds(std::max<int64_t>(time_difference(to_ns, from_ns), 0)));
@@ -44,6 +47,7 @@ std::string spans_text(const ActivityView& view, int64_t now_ns) {
   return cat("in ", main->span_names(), " for ", time_between(begin_ns, now_ns));
 }
 
+// Groups other than the world are named.
 std::string last_call_text(const ActivityView& view, int64_t now_ns) {
   if (view.calls.empty())
     return "no collective yet";
@@ -55,6 +59,7 @@ std::string last_call_text(const ActivityView& view, int64_t now_ns) {
   return cat("last ", which, ", ", how, " ", time_between(*call.end_ns, now_ns), " ago");
 }
 
+// Nothing is said of a process that lives or cannot be seen.
 const char* process_text(ProcessState state) {
   switch (state) {
     case ProcessState::gone:

@@ -288,6 +288,7 @@ int64_t earlier_of(int64_t a, int64_t b) {
   return b == kNone ? a : std::min(a, b);
 }
 
+// The names of threads have no time. kNone where there is no event, or no file of events.
 int64_t first_event_of(const std::string& path) {
   EventReader reader(path);
   int64_t first = kNone;
@@ -347,6 +348,7 @@ std::optional<MergedTrace> merge_files(const std::string& run_dir,
   return merged;
 }
 
+// A file of events says which host wrote it.
 std::vector<fs::path> files_of_this_host(const std::string& run_dir) {
   const std::string host = own_host_name();
   std::vector<fs::path> files = files_of_all_attempts(run_dir);
@@ -359,6 +361,7 @@ std::vector<fs::path> files_of_this_host(const std::string& run_dir) {
 
 }  // namespace
 
+// The ranks' files go only when the trace is whole: an error leaves them.
 std::optional<MergedTrace> merge_trace(const std::string& run_dir) {
   const auto merged = copy_trace(run_dir);
   std::error_code error;
@@ -371,6 +374,7 @@ std::optional<MergedTrace> copy_trace(const std::string& run_dir) {
   return merge_files(run_dir, files_of_all_attempts(run_dir), "trace.json");
 }
 
+// Other hosts' files are their launchers' affair.
 std::optional<MergedTrace> merge_earlier_trace(const std::string& run_dir) {
   const std::vector<fs::path> mine = files_of_this_host(run_dir);
   const bool is_alone = mine.size() == files_of_all_attempts(run_dir).size();

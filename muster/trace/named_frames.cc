@@ -76,6 +76,7 @@ MappedFiles files_of_process(int64_t pid) {
   return mapped;
 }
 
+// A symbol of C is no mangled name, and stays as it is.
 std::string demangled(const char* symbol) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> name(
@@ -100,6 +101,7 @@ std::string hex_text(const char* prefix, uint64_t number) {
   return prefix + std::string(digits, end);
 }
 
+// A file that cannot be read is not.
 bool is_worth_addr2line(const std::string& file) {
   std::error_code error;
   const auto size = std::filesystem::file_size(file, error);

@@ -53,10 +53,11 @@ void open_once() {
 
 const char* to_string(Category category) {
   constexpr const char* kNames[] = {"other", "compute", "communication", "data", "checkpoint"};
-  const auto index = static_cast<size_t>(category);
+  const size_t index = index_of(category);
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
+// The answer is the same for the whole process, and so is the warning.
 bool trace_is_asked() {
   static const bool is_asked = [] {
     const std::string asked = get_env("MUSTER_TRACE").value_or("0");
@@ -71,6 +72,7 @@ std::string activity_path(const std::string& run_dir, int attempt, int rank) {
   return cat(run_dir, "/activity/", attempt, "/", rank);
 }
 
+// Later calls find what the first one has opened.
 Activity* open_own_activity() {
   static std::once_flag once;
   std::call_once(once, open_once);
@@ -92,6 +94,7 @@ Span::Span(const char* name, Category category, bool inherits) noexcept {
   begin_ns_ = entered.begin_ns;
 }
 
+// The activity may have gone meanwhile, in a forked child.
 Span::~Span() {
   if (thread_ == nullptr)
     return;

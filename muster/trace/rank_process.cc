@@ -58,9 +58,7 @@ pid_t pid_of(const ActivityView& view) {
 // be another's.
 std::optional<char> state_of(const ActivityView& view) {
   const ProcessStatus status = process_status(pid_of(view));
-  constexpr size_t kStartField = 19;
-  const bool is_there = status.fields.size() > kStartField;
-  if (!is_there || status.number(kStartField) != view.start_ticks)
+  if (status.fields.empty() || status.start_ticks() != view.start_ticks)
     return std::nullopt;
   return status.state;
 }

@@ -43,6 +43,7 @@ constexpr size_t place_of_call(size_t i) {
   return offsetof(ActivityLayout, ring) + i * sizeof(ActivityCall);
 }
 
+// A number that is no category counts as other time.
 Category category_of(uint32_t value) {
   return value < kActivityCategories ? static_cast<Category>(value) : Category::other;
 }
@@ -126,6 +127,7 @@ std::optional<CallView> call_view(const ActivityCall& record, size_t place) {
   return view;
 }
 
+// The main thread comes first, and the others stay in their order.
 void read_threads(const std::string& bytes, ActivityView& view) {
   for (size_t i = 0; i < kActivityThreads; ++i) {
     if (auto thread = thread_view(record_at<ActivityThread>(bytes, place_of_thread(i))))
@@ -135,6 +137,7 @@ void read_threads(const std::string& bytes, ActivityView& view) {
       view.threads, [&](const ThreadView& thread) { return thread.thread == view.main_thread; });
 }
 
+// The ring begins anywhere, so the calls are sorted by their numbers.
 void read_calls(const std::string& bytes, ActivityView& view) {
   for (size_t i = 0; i < kActivityCalls; ++i) {
     if (auto call = call_view(record_at<ActivityCall>(bytes, place_of_call(i)), i))
@@ -163,6 +166,7 @@ void drop_if_changed(const std::string& before,
     bytes.replace(offset, sizeof(Record), sizeof(Record), '\0');
 }
 
+// The header has no number of its own, as each of its fields stands alone.
 void drop_changed(const std::string& before, std::string& bytes, const std::string& after) {
   for (size_t i = 0; i < kActivityThreads; ++i)
     drop_if_changed<ActivityThread>(before, bytes, after, place_of_thread(i));
@@ -177,6 +181,7 @@ std::optional<int> number_of(const std::filesystem::path& path) {
   return is_whole_name ? value : std::nullopt;
 }
 
+// Other names, such as those of stacks, are left out.
 std::vector<int> numbers_in(const std::filesystem::path& folder) {
   std::vector<int> numbers;
   for (const auto& path : paths_in(folder)) {
@@ -219,7 +224,7 @@ const ThreadView* ActivityView::main() const {
 // A file may say anything, and sums of its numbers are none to trust either: they wrap.
 std::array<int64_t, kActivityCategories> ActivityView::totals_at(int64_t now_ns) const {
   auto totals = totals_ns;
-  int64_t& total = totals[static_cast<size_t>(category)];
+  int64_t& total = totals[index_of(category)];
   if (now_ns > category_since_ns)
     total = time_sum(total, time_difference(now_ns, category_since_ns));
   return totals;
@@ -231,6 +236,7 @@ std::string own_host_name() {
   return name;
 }
 
+// The caller has the bytes of one moment, or what drop_changed left of them.
 ActivityView parse_activity(const std::string& bytes, const std::string& name) {
   check_file(bytes, name);
   const auto header = record_at<ActivityHeader>(bytes, 0);
@@ -270,6 +276,7 @@ ActivityView parse_activity(const std::string& bytes, const std::string& name) {
   return view;
 }
 
+// Everything that a rank does leaves a time somewhere.
 int64_t ActivityView::last_sign_ns() const {
   if (closed_ns)
     return *closed_ns;
@@ -297,6 +304,7 @@ ActivityView read_activity(const std::string& path) {
   return parse_activity(bytes, path);
 }
 
+// A rank's own file comes before a copy of it.
 std::vector<ActivityFile> activity_files(const std::string& run_dir, std::optional<int> attempt) {
   const std::filesystem::path own = std::filesystem::path(run_dir) / "activity";
   const std::filesystem::path copies = hosts_folder(run_dir);

@@ -56,6 +56,7 @@ void remove_earlier_activity(const std::string& run_dir) {
   }
 }
 
+// The other hosts' copies come at the end of a job, so those of an earlier launch are out of date.
 void keep_copies_of_launch(const std::string& run_dir, const std::string& launch) {
   namespace fs = std::filesystem;
   std::error_code error;

@@ -30,13 +30,12 @@ std::atomic<const std::string*> g_stack_path = nullptr;
 
 // The instruction that the signal interrupted; frames before it are the handler's own.
 void* place_of_interruption(const void* context) {
-  const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext;
+  [[maybe_unused]] const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext;
 #if defined(__x86_64__)
   return reinterpret_cast<void*>(registers.gregs[REG_RIP]);  // NOLINT(performance-no-int-to-ptr)
 #elif defined(__aarch64__)
   return reinterpret_cast<void*>(registers.pc);  // NOLINT(performance-no-int-to-ptr)
 #else
-  static_cast<void>(registers);
   return nullptr;
 #endif
 }
@@ -92,6 +91,7 @@ std::string stack_path(const std::string& activity_path) {
   return activity_path + ".stack";
 }
 
+// Earlier paths are kept, as the handler may be running.
 void answer_stack_requests_at(const std::string& activity_path) {
   // Never destroyed: a handler may read any of them.
   static auto& paths = *new std::vector<std::unique_ptr<const std::string>>;
@@ -100,6 +100,7 @@ void answer_stack_requests_at(const std::string& activity_path) {
   g_stack_path = paths.back().get();
 }
 
+// A program that uses the signal itself keeps it.
 void answer_stack_requests(Activity& activity) {
   struct sigaction action = {};
   if (::sigaction(stack_signal(), nullptr, &action) != 0)
