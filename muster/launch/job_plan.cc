@@ -35,7 +35,7 @@ struct Unfit {
 };
 
 Unfit unfit_on(const Host& host, const DeviceAssignment& device) {
-  if (device.kind != DeviceAssignment::Kind::cuda)
+  if (device.kind != DeviceAssignment::Kind::gpu)
     return {};
   const auto is_it = [&](const Gpu& gpu) {
     return gpu.uuid == device.uuid ||

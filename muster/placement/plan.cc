@@ -25,7 +25,7 @@ Enum parse_name(std::string_view text, const char* const (&names)[N], const char
 }
 
 bool is_on(const RankPlan& rank, Vendor vendor) {
-  return rank.device.kind == DeviceAssignment::Kind::cuda && rank.device.vendor == vendor;
+  return rank.device.kind == DeviceAssignment::Kind::gpu && rank.device.vendor == vendor;
 }
 
 bool any_on(const Plan& plan, int host_index, Vendor vendor) {
@@ -97,7 +97,7 @@ NumaBinding parse_numa_binding(std::string_view text) {
 }
 
 std::string DeviceAssignment::id() const {
-  return kind == Kind::cuda ? uuid.value : cat("cpu:", cpu_slot);
+  return kind == Kind::gpu ? uuid.value : cat("cpu:", cpu_slot);
 }
 
 RankRange ranks_on_host(const Plan& plan, int host_index) {

@@ -28,11 +28,11 @@ const char* to_string(Visibility visibility);
 Visibility parse_visibility(std::string_view text);
 
 struct DeviceAssignment {
-  enum class Kind { cpu, cuda };
+  enum class Kind { cpu, gpu };
   Kind kind = Kind::cpu;
   int cpu_slot = 0;  // kind == cpu
   Vendor vendor = Vendor::nvidia;
-  GpuUuid uuid = {};  // this and the rest: kind == cuda; a MIG instance has its own
+  GpuUuid uuid = {};  // this and the rest: kind == gpu; a MIG instance has its own
   GpuIndex index = {};
   PciAddress pci = {};
   std::string model = {};    // as CUDA names it; an instance's is "… MIG 1g.5gb"

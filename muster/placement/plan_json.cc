@@ -69,7 +69,7 @@ DeviceAssignment device_from(JsonObject object) {
   if (kind == "cpu") {
     device.cpu_slot = static_cast<int>(object.integer("cpu_slot", 0));
   } else if (kind == "cuda") {
-    device.kind = DeviceAssignment::Kind::cuda;
+    device.kind = DeviceAssignment::Kind::gpu;
     device.uuid.value = object.text("uuid");
     if (!device.uuid.value.starts_with("GPU-") && !device.uuid.value.starts_with("MIG-")) {
       object.fail("uuid", "GPU-<uuid> or MIG-<uuid>", cat("'", device.uuid.value, "'"));
@@ -118,7 +118,7 @@ RankPlan rank_from(JsonObject object, const std::vector<RankPlan>& before) {
   rank.device = device_from(object.object("device"));
   for (JsonObject& more : object.objects_or_none("more_devices")) {
     const DeviceAssignment device = device_from(std::move(more));
-    if (rank.device.kind != DeviceAssignment::Kind::cuda || device.kind != rank.device.kind ||
+    if (rank.device.kind != DeviceAssignment::Kind::gpu || device.kind != rank.device.kind ||
         device.vendor != rank.device.vendor)
       object.fail("more_devices",
                   "GPUs of the vendor of `device`",

@@ -16,7 +16,7 @@ struct Column {
 };
 
 bool on_gpu(const RankPlan& rank) {
-  return rank.device.kind == DeviceAssignment::Kind::cuda;
+  return rank.device.kind == DeviceAssignment::Kind::gpu;
 }
 
 // The instances of a GPU with an older driver differ at the end of their names: MIG-GPU-<uuid>/7/0.

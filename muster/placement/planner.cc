@@ -398,7 +398,7 @@ class Planner {
   DeviceAssignment device_of(size_t host_at, const UsableGpu& chosen) const {
     const Host& host = *hosts_[host_at].host;
     const Gpu& gpu = gpu_of(host, chosen);
-    return {.kind = DeviceAssignment::Kind::cuda,
+    return {.kind = DeviceAssignment::Kind::gpu,
             .vendor = gpu.vendor,
             .uuid = uuid_of(host, chosen),
             .index = gpu.index,
@@ -524,7 +524,7 @@ class Planner {
     for (size_t i = 1; i < plan_.ranks.size(); ++i) {
       const RankPlan& a = plan_.ranks[i - 1];
       const RankPlan& b = plan_.ranks[i];
-      const auto on_gpu = DeviceAssignment::Kind::cuda;
+      const auto on_gpu = DeviceAssignment::Kind::gpu;
       if (a.host_index == b.host_index && a.device.kind == on_gpu && b.device.kind == on_gpu &&
           a.device.vendor != b.device.vendor) {
         return true;

@@ -43,7 +43,7 @@ Tile ranks_tile(const Plan& plan) {
   size_t gpus = 0;
   for (const RankPlan& rank : plan.ranks) {
     hosts.insert(rank.host);
-    gpus += rank.device.kind == DeviceAssignment::Kind::cuda ? 1 + rank.more_devices.size() : 0;
+    gpus += rank.device.kind == DeviceAssignment::Kind::gpu ? 1 + rank.more_devices.size() : 0;
   }
   std::string note = plural(hosts.size(), "host");
   note += gpus > 0 ? cat(", ", plural(gpus, "GPU")) : std::string(", on the CPU");

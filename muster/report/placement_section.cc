@@ -13,7 +13,7 @@ namespace {
 constexpr int kMostHostsDrawn = 8;
 
 void add_gpu(Host& host, const DeviceAssignment& device) {
-  if (device.kind != DeviceAssignment::Kind::cuda)
+  if (device.kind != DeviceAssignment::Kind::gpu)
     return;
   const bool known = std::any_of(host.gpus.begin(), host.gpus.end(), [&](const Gpu& gpu) {
     return gpu.index == device.index;

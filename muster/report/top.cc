@@ -86,7 +86,7 @@ void add_plan(TopView& view, const Plan& plan) {
 // What this host's driver says of each rank's GPU.
 void add_gpus(TopView& view, const Plan& plan, const std::set<int>& here) {
   const bool any = std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlan& rank) {
-    return here.contains(rank.rank) && rank.device.kind == DeviceAssignment::Kind::cuda;
+    return here.contains(rank.rank) && rank.device.kind == DeviceAssignment::Kind::gpu;
   });
   if (!any)
     return;

@@ -31,7 +31,7 @@ RankDevice from_plan(const RankEnv& env) {
     if (plan.global_batch > 0)
       found.batch_shares.push_back(rank.batch_share);
   }
-  if (found.assignment.device.kind == DeviceAssignment::Kind::cuda && !env.simulated) {
+  if (found.assignment.device.kind == DeviceAssignment::Kind::gpu && !env.simulated) {
     found.device = c10::Device(
         c10::kCUDA, static_cast<c10::DeviceIndex>(found.assignment.device.ordinal.value));
   }
@@ -48,7 +48,7 @@ RankDevice on_gpu(const RankEnv& env, const Inventory& machine, const UsableGpu&
   found.assignment.host = host.name;
   found.assignment.reason =
       cat("visible GPU of local rank ", env.local_rank, " (", env.source, " assigns no device)");
-  found.assignment.device = {.kind = DeviceAssignment::Kind::cuda,
+  found.assignment.device = {.kind = DeviceAssignment::Kind::gpu,
                              .vendor = gpu.vendor,
                              .uuid = uuid_of(host, usable),
                              .index = gpu.index,

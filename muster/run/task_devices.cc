@@ -38,7 +38,7 @@ TaskDevice device_of_gpu(const Host& host,
   TaskDevice device{.label = label_of(host, gpu), .alone = gpu.mig >= 0 && !(gpu == first)};
   const Gpu& whole = gpu_of(host, gpu);
   device.as_rank = {.host = host.name, .numa_node = whole.numa_node, .cpus = whole.near_cpus};
-  device.as_rank.device = {.kind = DeviceAssignment::Kind::cuda,
+  device.as_rank.device = {.kind = DeviceAssignment::Kind::gpu,
                            .vendor = whole.vendor,
                            .uuid = uuid_of(host, gpu),
                            .index = whole.index,
@@ -176,7 +176,7 @@ Plan TaskDevices::plan_of(const std::string& task, const std::vector<size_t>& de
   for (const size_t index : devices) {
     RankPlan rank = devices_[index].as_rank;
     rank.rank = rank.local_rank = static_cast<int>(plan.ranks.size());
-    rank.device.ordinal = {rank.device.kind == DeviceAssignment::Kind::cuda ? rank.rank : 0};
+    rank.device.ordinal = {rank.device.kind == DeviceAssignment::Kind::gpu ? rank.rank : 0};
     rank.reason = cat("task '", printable(task), "': ", devices_[index].label);
     if (index < usable_.gpus.size() && usable_.gpus[index].mig >= 0)
       plan.visibility = Visibility::own;

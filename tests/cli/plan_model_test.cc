@@ -28,7 +28,7 @@ struct TwoGpus {
       RankPlan rank;
       rank.rank = rank.local_rank = i;
       rank.host = "box";
-      rank.device = {.kind = DeviceAssignment::Kind::cuda,
+      rank.device = {.kind = DeviceAssignment::Kind::gpu,
                      .uuid = shared ? GpuUuid{"GPU-a"} : gpu.uuid};
       plan.ranks.push_back(rank);
     }

@@ -202,7 +202,7 @@ TEST(DevicesCommand, DrawsAPicture) {
   plan.ranks = {
       {.host = "box",
        .device = {
-           .kind = DeviceAssignment::Kind::cuda, .uuid = {"GPU-1111"}, .model = "Test 80GB"}}};
+           .kind = DeviceAssignment::Kind::gpu, .uuid = {"GPU-1111"}, .model = "Test 80GB"}}};
   const std::string plan_file = folder.write("plan.json", plan_to_json(plan));
   run("devices --inventory " + box + " --plan " + plan_file + " --svg " + svg);
   EXPECT_NE(read_file(svg), plain);

@@ -15,7 +15,7 @@ Plan plan_of_gpus(int first, int count) {
   Plan plan;
   for (int i = 0; i < count; ++i) {
     RankPlan rank{.rank = i, .local_rank = i};
-    rank.device.kind = DeviceAssignment::Kind::cuda;
+    rank.device.kind = DeviceAssignment::Kind::gpu;
     rank.device.uuid.value = cat("GPU-", first + i);
     plan.ranks.push_back(rank);
   }

@@ -21,7 +21,7 @@ Plan plan_of(const std::vector<int>& gpus) {
   for (size_t i = 0; i < gpus.size(); ++i) {
     RankPlan rank{.rank = static_cast<int>(i), .local_rank = static_cast<int>(i)};
     if (gpus[i] >= 0) {
-      rank.device.kind = DeviceAssignment::Kind::cuda;
+      rank.device.kind = DeviceAssignment::Kind::gpu;
       rank.device.uuid.value = cat("GPU-", gpus[i]);
     }
     plan.ranks.push_back(rank);

@@ -23,7 +23,7 @@ RankPlan cpu_rank(int rank) {
 
 RankPlan gpu_rank(int rank, const std::string& uuid, int ordinal) {
   RankPlan plan = cpu_rank(rank);
-  plan.device.kind = DeviceAssignment::Kind::cuda;
+  plan.device.kind = DeviceAssignment::Kind::gpu;
   plan.device.uuid.value = uuid;
   plan.device.ordinal.value = ordinal;
   return plan;

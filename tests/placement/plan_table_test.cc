@@ -39,7 +39,7 @@ TEST(PlanTable, InstancesOfOneGpuAreToldApart) {
     RankPlan rank;
     rank.rank = rank.local_rank = instance - 7;
     rank.host = "n0";
-    rank.device = {.kind = DeviceAssignment::Kind::cuda, .model = "A100 MIG 1g.10gb"};
+    rank.device = {.kind = DeviceAssignment::Kind::gpu, .model = "A100 MIG 1g.10gb"};
     rank.device.uuid.value = cat("MIG-GPU-5607aa21-1111-2222-3333-444444444444/", instance, "/0");
     rank.device.index.value = rank.device.ordinal.value = 0;
     plan.ranks.push_back(rank);

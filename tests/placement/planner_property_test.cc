@@ -196,7 +196,7 @@ void check_devices(const Inventory& inventory, const Request& request, const Pla
   std::set<std::string> used;
   for (const RankPlan& rank : plan.ranks) {
     const bool fresh = used.insert(cat(rank.host_index, " ", rank.device.id())).second;
-    const bool cuda = rank.device.kind == DeviceAssignment::Kind::cuda;
+    const bool cuda = rank.device.kind == DeviceAssignment::Kind::gpu;
     ASSERT_TRUE(fresh || (cuda && request.surplus == Surplus::share)) << rank.device.id();
     if (!cuda)
       continue;
@@ -248,7 +248,7 @@ void check_cpus(const Inventory& inventory, const Request& request, const Plan& 
   for (const RankPlan& rank : plan.ranks) {
     ASSERT_EQ(rank.bind_cpus,
               request.numa_binding != NumaBinding::none &&
-                  rank.device.kind == DeviceAssignment::Kind::cuda);
+                  rank.device.kind == DeviceAssignment::Kind::gpu);
     if (!rank.bind_cpus)
       continue;
     ASSERT_NE(rank.cpus, "");

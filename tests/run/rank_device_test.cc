@@ -21,7 +21,7 @@ RankEnv planned(int rank, bool simulated) {
     entry.rank = entry.local_rank = i;
     entry.host = "h";
     entry.reason = "as asked";
-    entry.device = {.kind = DeviceAssignment::Kind::cuda,
+    entry.device = {.kind = DeviceAssignment::Kind::gpu,
                     .uuid = {i == 0 ? "GPU-b" : "GPU-a"},
                     .index = {1 - i},
                     .model = "M",

@@ -25,7 +25,7 @@ DeviceAssignment device_of(const Pool& pool, const Allocation& where, size_t pla
   const PoolGpu& gpu = host_of(pool, where).gpus[static_cast<size_t>(where.gpus[place])];
   const Gpu& real =
       pool.inventory().hosts[static_cast<size_t>(where.host)].gpus[gpu.device.position];
-  return {.kind = DeviceAssignment::Kind::cuda,
+  return {.kind = DeviceAssignment::Kind::gpu,
           .vendor = real.vendor,
           .uuid = gpu.uuid,
           .index = gpu.index,

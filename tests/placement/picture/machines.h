@@ -98,7 +98,7 @@ inline Plan svg_plan(const Host& host, const std::vector<int>& gpus) {
     RankPlan rank{
         .rank = static_cast<int>(i), .local_rank = static_cast<int>(i), .host = host.name};
     if (gpus[i] >= 0) {
-      rank.device.kind = DeviceAssignment::Kind::cuda;
+      rank.device.kind = DeviceAssignment::Kind::gpu;
       rank.device.uuid = host.gpus.at(static_cast<size_t>(gpus[i])).uuid;
       rank.bind_cpus = true;
       rank.cpus = std::to_string(4 * i) + "-" + std::to_string(4 * i + 3);
