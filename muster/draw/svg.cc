@@ -5,9 +5,13 @@
 #include "muster/base/strings.h"
 #include "muster/draw/xml_text.h"
 
+// Everything is put together as text at once: there is no tree of elements. An attribute's value is
+// escaped when the element is written, so nobody who draws has to think of it.
+
 namespace muster {
 
 std::string svg_number(double value) {
+  // The C library would print the decimal point of the user's locale, so digits are cut here.
   const long hundredths = std::lround(value * 100);
   const long rest = std::labs(hundredths % 100);
   std::string text = cat(hundredths < 0 ? "-" : "", std::labs(hundredths / 100));
@@ -27,7 +31,9 @@ std::string svg_element(std::string_view name,
     if (!attribute.value.empty())
       text += cat(" ", attribute.name, "=\"", xml_text(attribute.value), "\"");
   }
-  return text + (content.empty() ? std::string("/>") : cat(">", content, "</", name, ">"));
+  if (content.empty())
+    return text + "/>";
+  return cat(text, ">", content, "</", name, ">");
 }
 
 SvgPath& SvgPath::add(char command, std::initializer_list<double> values) {

@@ -1,5 +1,5 @@
-// SVG as text: elements with attributes, values escaped, numbers never in the user's locale. For
-// whoever draws; it knows nothing of what is drawn. A private header.
+// SVG as text: elements with attributes, values escaped, numbers never in the user's locale. This
+// header serves whoever draws and knows nothing of what is drawn. A private header.
 #pragma once
 
 #include <initializer_list>
@@ -15,8 +15,6 @@ struct SvgAttribute {
   SvgAttribute(std::string_view name, double value) : name(name), value(svg_number(value)) {}
   SvgAttribute(std::string_view name, int value) : name(name), value(svg_number(value)) {}
   SvgAttribute(std::string_view name, std::string_view value) : name(name), value(value) {}
-  SvgAttribute(std::string_view name, const std::string& value) : name(name), value(value) {}
-  SvgAttribute(std::string_view name, const char* value) : name(name), value(value) {}
   std::string_view name;
   std::string value;  // not escaped; an attribute without a value is left out
 };

@@ -4,25 +4,46 @@
 #include "muster/draw/svg.h"
 #include "muster/draw/xml_text.h"
 
+// Each call appends one element to the body; `finish` puts the document around it. What is drawn
+// later covers what was drawn before, so the caller's order decides what is seen.
+
 namespace muster {
 
 namespace {
 
+// An attribute without a value is left out of its element: zero is what SVG assumes anyway.
 SvgAttribute unless_zero(const char* name, double value) {
   return value > 0 ? SvgAttribute(name, value) : SvgAttribute(name, "");
 }
 
+// A title inside an element is the text that a viewer shows where the pointer rests.
 std::string title_of(std::string_view name) {
   return name.empty() ? std::string() : svg_element("title", {}, xml_text(name));
 }
 
-// Nothing for a line that is not drawn.
+bool has_stroke(const SvgStyle& style) {
+  return std::string_view(style.stroke) != "none";
+}
+
 double stroke_width_of(const SvgStyle& style) {
-  return std::string_view(style.stroke) == "none" ? 0 : style.stroke_width;
+  return has_stroke(style) ? style.stroke_width : 0;
 }
 
 const char* stroke_of(const SvgStyle& style) {
-  return std::string_view(style.stroke) == "none" ? "" : style.stroke;
+  return has_stroke(style) ? style.stroke : "";
+}
+
+// The value of text-anchor; "start" is SVG's default and needs none.
+const char* anchor_of(SvgAlign align) {
+  switch (align) {
+    case SvgAlign::left:
+      return "";
+    case SvgAlign::middle:
+      return "middle";
+    case SvgAlign::right:
+      break;
+  }
+  return "end";
 }
 
 }  // namespace
@@ -62,13 +83,12 @@ void SvgCanvas::path(const std::string& commands,
 }
 
 void SvgCanvas::text(int x, int baseline, std::string_view text, const SvgFont& font) {
-  constexpr const char* kAnchors[] = {"", "middle", "end"};
   body_ += svg_element("text",
                        {{"x", x},
                         {"y", baseline},
                         {"font-size", font.size},
                         {"fill", font.fill},
-                        {"text-anchor", kAnchors[static_cast<size_t>(font.align)]},
+                        {"text-anchor", anchor_of(font.align)},
                         {"font-weight", font.bold ? "bold" : ""}},
                        xml_text(text)) +
            "\n";

@@ -1,5 +1,5 @@
-// A picture as SVG text: boxes, lines and words at whole coordinates, every text escaped. Knows
-// nothing of what is drawn; a private header.
+// A picture as SVG text: boxes, lines and words at whole coordinates, every text escaped. The
+// canvas knows nothing of what is drawn. A private header.
 #pragma once
 
 #include <string>

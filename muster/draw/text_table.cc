@@ -4,15 +4,20 @@
 
 #include "muster/base/strings.h"
 
+// The first pass finds each column's width, the second writes the lines. A cell's control
+// characters are replaced only when its line is whole: a '?' is as wide as the character it stands
+// for.
+
 namespace muster {
 namespace {
 
-// Columns a terminal needs for UTF-8 text, one a code point.
+// The columns that a terminal needs for UTF-8 text: one for each code point. Bytes of the form
+// 10xxxxxx continue a code point and take no room.
 size_t width(const std::string& text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](unsigned char c) { return (c & 0xc0) != 0x80; }));
+  return std::ranges::count_if(text, [](unsigned char c) { return (c & 0xc0) != 0x80; });
 }
 
+// Appends one line of cells. Blanks at its end, which a last column set left would have, are cut.
 void append_line(std::string& out,
                  const std::vector<TableColumn>& columns,
                  const std::vector<size_t>& widths,

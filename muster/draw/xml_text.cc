@@ -1,6 +1,13 @@
 #include "muster/draw/xml_text.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
+#include <utility>
+
+// Text is read character by character, as UTF-8. A byte that begins no valid character counts as a
+// character of its own and is shown as '?', so that any bytes give a picture that a reader of XML
+// takes.
 
 namespace muster {
 
@@ -11,44 +18,72 @@ struct Character {
   size_t bytes = 1;
 };
 
-// The character at the beginning of `text`, which is not empty; '?' of one byte for what is no
-// UTF-8.
+// Returns the character at the beginning of `text`, which is not empty; '?' of one byte stands for
+// what is no UTF-8.
 Character first_character(std::string_view text) {
-  const auto byte = [&](size_t at) {
-    return static_cast<unsigned char>(text[at]);
-  };
-  if (byte(0) < 0x80)
-    return {byte(0), 1};
-  constexpr uint32_t kLeast[] = {
-      0, 0, 0x80, 0x800, 0x10000};  // shorter forms of a code are not allowed
-  const size_t bytes = byte(0) >= 0xf0 ? 4 : byte(0) >= 0xe0 ? 3 : 2;
-  if (byte(0) < 0xc2 || byte(0) > 0xf4 || text.size() < bytes)
+  const unsigned char first = text[0];
+  if (first < 0x80)
+    return {first, 1};
+  // The bytes 0x80 to 0xc1 begin no character, and none beyond 0xf4 does.
+  if (first < 0xc2 || first > 0xf4)
     return {};
-  uint32_t code = byte(0) & (0x7fU >> bytes);
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xc0) != 0x80)
+  const size_t bytes = std::countl_one(first);
+  if (text.size() < bytes)
+    return {};
+  uint32_t code = first & (0x7fU >> bytes);
+  for (const unsigned char byte : text.substr(1, bytes - 1)) {
+    if ((byte & 0xc0) != 0x80)
       return {};
-    code = (code << 6) | (byte(i) & 0x3f);
+    code = (code << 6) | (byte & 0x3f);
   }
+  // A code that would fit into fewer bytes may not be written with more.
+  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
   if (code < kLeast[bytes] || code > 0x10ffff)
     return {};
   return {code, bytes};
 }
 
+struct CodeRange {
+  uint32_t first;
+  uint32_t last;
+};
+
+// Characters that XML forbids or that mislead a reader's eye.
+constexpr CodeRange kHidden[] = {{0x0000, 0x001f},   // control characters
+                                 {0x007f, 0x009f},   // more of them
+                                 {0x061c, 0x061c},   // the Arabic mark of direction
+                                 {0x200e, 0x200f},   // marks of direction
+                                 {0x2028, 0x202e},   // ends of lines, embedded directions
+                                 {0x2066, 0x2069},   // isolated directions
+                                 {0xd800, 0xdfff}};  // halves of UTF-16's pairs
+
 bool may_be_shown(uint32_t code) {
-  if (code < 0x20 || (code >= 0x7f && code < 0xa0))
-    return false;
-  if (code >= 0xd800 && code <= 0xdfff)
-    return false;
-  if ((code & 0xfffe) == 0xfffe)
-    return false;
-  if (code == 0x200e || code == 0x200f || code == 0x61c)
-    return false;  // marks of direction
-  return !(code >= 0x2028 && code <= 0x202e) && !(code >= 0x2066 && code <= 0x2069);
+  const bool is_noncharacter = (code & 0xfffe) == 0xfffe;  // U+FFFE, U+FFFF, U+1FFFE …
+  return !is_noncharacter && std::ranges::none_of(kHidden, [&](const CodeRange& range) {
+    return range.first <= code && code <= range.last;
+  });
 }
 
-size_t num_characters(std::string_view text) {
-  size_t count = 0;
+// Returns what stands for a character of XML's markup; empty for all others.
+std::string_view markup_of(uint32_t code) {
+  switch (code) {
+    case '&':
+      return "&amp;";
+    case '<':
+      return "&lt;";
+    case '>':
+      return "&gt;";
+    case '"':
+      return "&quot;";
+    case '\'':
+      return "&#39;";
+    default:
+      return {};
+  }
+}
+
+int num_characters(std::string_view text) {
+  int count = 0;
   for (; !text.empty(); ++count)
     text.remove_prefix(first_character(text).bytes);
   return count;
@@ -62,34 +97,20 @@ std::string xml_text(std::string_view text) {
     const Character character = first_character(text);
     const std::string_view bytes = text.substr(0, character.bytes);
     text.remove_prefix(character.bytes);
-    switch (character.code) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default: {
-        const bool shown =
-            may_be_shown(character.code) && !(character.bytes == 1 && character.code == '?');
-        out += shown ? bytes : std::string_view("?");
-      }
+    const std::string_view markup = markup_of(character.code);
+    if (!markup.empty()) {
+      out += markup;
+    } else if (may_be_shown(character.code) && character.code != '?') {
+      out += bytes;
+    } else {
+      out += '?';
     }
   }
   return out;
 }
 
 std::string fit_text(std::string_view text, size_t max_chars) {
-  if (num_characters(text) <= max_chars)
+  if (std::cmp_less_equal(num_characters(text), max_chars))
     return std::string(text);
   std::string out;
   for (size_t i = 0; i + 1 < max_chars; ++i) {
@@ -100,12 +121,13 @@ std::string fit_text(std::string_view text, size_t max_chars) {
   return out + "…";
 }
 
+// The average character of a sans-serif font is three fifths as wide as the font is high.
 int text_width(std::string_view text, int font_size) {
-  return static_cast<int>(num_characters(text)) * font_size * 3 / 5 + 1;
+  return num_characters(text) * font_size * 3 / 5 + 1;
 }
 
 size_t chars_in(int width, int font_size) {
-  return static_cast<size_t>(width * 5 / (font_size * 3));
+  return width * 5 / (font_size * 3);
 }
 
 }  // namespace muster
