@@ -1,14 +1,22 @@
 #include "muster/device/amd.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"
 #include "muster/device/kfd.h"
+#include "muster/device/links.h"
+#include "muster/device/numbers.h"
 #include "muster/device/pci_tree.h"
+
+// KFD says which GPUs there are and in which order (kfd.h); each one's folder on the PCI bus says
+// the rest, one small file for each fact. A file that is missing or holds nonsense leaves its fact
+// unknown: older kernels and containers show less.
 
 namespace muster {
 namespace {
@@ -19,51 +27,60 @@ std::optional<int64_t> read_number(const fs::path& path) {
   return parse_int(read_line(path));
 }
 
-// 90010 → "gfx90a": major, then minor and stepping in one hexadecimal digit each.
-std::string gfx_name(uint64_t version) {
+std::optional<int> read_number(const fs::path& path, int least, int most) {
+  return parse_number(read_line(path), least, most);
+}
+
+// Returns "gfx90a" for 90010: the major version, then minor and stepping in hexadecimal.
+std::string gfx_name(unsigned version) {
   if (version == 0)
     return "";
   char text[32];
-  std::snprintf(text,
-                sizeof(text),
-                "gfx%u%x%x",
-                static_cast<unsigned>(version / 10000),
-                static_cast<unsigned>(version / 100 % 100),
-                static_cast<unsigned>(version % 100));
+  std::snprintf(
+      text, sizeof(text), "gfx%u%x%x", version / 10000, version / 100 % 100, version % 100);
   return text;
 }
 
-// Its folder in sysfs: by the bus or, where a container shows only graphics devices, by these.
+bool holds_line(const fs::path& path, const std::string& wanted) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line == wanted)
+      return true;
+  }
+  return false;
+}
+
+// Returns the GPU's folder in sysfs. A container may show only graphics devices and not the bus;
+// the folder is then found by the address that each card gives.
 fs::path device_folder(const std::string& sysroot, const std::string& pci) {
   std::error_code error;
   fs::path folder = sysroot + "/sys/bus/pci/devices/" + pci;
   if (fs::exists(folder, error))
     return folder;
   for (const auto& card : fs::directory_iterator(sysroot + "/sys/class/drm", error)) {
-    std::ifstream uevent(card.path() / "device" / "uevent");
-    for (std::string line; std::getline(uevent, line);) {
-      if (line == cat("PCI_SLOT_NAME=", pci))
-        return card.path() / "device";
-    }
+    const fs::path device = card.path() / "device";
+    if (holds_line(device / "uevent", cat("PCI_SLOT_NAME=", pci)))
+      return device;
   }
   return folder;
 }
 
-// "16.0 GT/s PCIe" → 4
+// Returns 4 for "16.0 GT/s PCIe": each generation has twice the speed of the one before.
 std::optional<int> pcie_generation(const std::string& speed) {
-  constexpr const char* kSpeeds[] = {"2.5", "5", "8", "16", "32", "64"};
   std::string number = speed.substr(0, speed.find(' '));
   if (number.ends_with(".0"))
     number.resize(number.size() - 2);
-  for (size_t i = 0; i < std::size(kSpeeds); ++i) {
-    if (number == kSpeeds[i])
-      return static_cast<int>(i) + 1;
+  int generation = 0;
+  for (const char* const known : {"2.5", "5", "8", "16", "32", "64"}) {
+    ++generation;
+    if (number == known)
+      return generation;
   }
   return std::nullopt;
 }
 
-// "ue: 0" and "ce: 0" in a file for each part of the GPU; memory's is the one that matters to a
-// job.
+// The driver writes "ue: 0" and "ce: 0" into a file for each part of the GPU. The memory's file is
+// the one that matters to a job.
 std::optional<uint64_t> uncorrected_errors(const fs::path& folder) {
   std::ifstream file(folder / "ras" / "umc_err_count");
   for (std::string line; std::getline(file, line);) {
@@ -71,37 +88,44 @@ std::optional<uint64_t> uncorrected_errors(const fs::path& folder) {
       continue;
     const auto count = parse_int(trim(line.substr(3)));
     if (count && *count >= 0)
-      return static_cast<uint64_t>(*count);
+      return *count;
   }
   return std::nullopt;
+}
+
+// The driver's id is the GPU's own. A GPU without one goes by its PCI address, which only muster
+// understands.
+std::string amd_uuid(const KfdGpu& node, const fs::path& folder) {
+  const uint64_t unique_id = value_of(node.properties, "unique_id");
+  const std::string id = unique_id != 0 ? to_hex(unique_id, 16) : read_line(folder / "unique_id");
+  return id.empty() ? cat(kNoUniqueId, node.pci.value) : cat("GPU-", id);
 }
 
 void read_amd_properties(Gpu& gpu, const KfdGpu& node, const fs::path& folder) {
   gpu.vendor = Vendor::amd;
   gpu.pci = node.pci;
-  const uint64_t unique_id = value_of(node.properties, "unique_id");
-  std::string id = unique_id != 0 ? to_hex(unique_id, 16) : read_line(folder / "unique_id");
-  gpu.uuid.value = id.empty() ? cat(kNoUniqueId, node.pci.value) : cat("GPU-", id);
+  gpu.uuid.value = amd_uuid(node, folder);
   gpu.compute_capability = gfx_name(value_of(node.properties, "gfx_target_version"));
   gpu.model = read_line(folder / "product_name");
   if (gpu.model.empty())
     gpu.model = cat("AMD GPU 0x", to_hex(value_of(node.properties, "device_id"), 4));
   gpu.pcie_generation = pcie_generation(read_line(folder / "max_link_speed"));
-  const auto width = read_number(folder / "max_link_width");
-  if (width && *width > 0 && *width <= 64)
-    gpu.pcie_width = static_cast<int>(*width);
+  gpu.pcie_width = read_number(folder / "max_link_width", 1, 64);
 }
 
+// Without the driver's own numbers the memory is what KFD says, and all of it counts as free.
 void read_vram(Gpu& gpu, const KfdGpu& node, const fs::path& folder) {
-  const auto total = read_number(folder / "mem_info_vram_total");
-  const auto used = read_number(folder / "mem_info_vram_used");
-  gpu.memory_total_bytes = total && *total > 0 ? static_cast<uint64_t>(*total) : node.memory_bytes;
+  const int64_t total = read_number(folder / "mem_info_vram_total").value_or(0);
+  const int64_t used = read_number(folder / "mem_info_vram_used").value_or(0);
+  gpu.memory_total_bytes = node.memory_bytes;
+  if (total > 0)
+    gpu.memory_total_bytes = total;
   gpu.memory_free_bytes = gpu.memory_total_bytes;
-  if (used && *used > 0) {
-    gpu.memory_free_bytes -= std::min(gpu.memory_total_bytes, static_cast<uint64_t>(*used));
-  }
+  if (used > 0)
+    gpu.memory_free_bytes -= std::min<uint64_t>(gpu.memory_total_bytes, used);
 }
 
+// `seen` holds the UUIDs of the GPUs before this one.
 void read_health(Gpu& gpu, const fs::path& folder, std::set<std::string>& seen) {
   gpu.ecc_uncorrected_errors = uncorrected_errors(folder);
   if (gpu.ecc_uncorrected_errors.value_or(0) > 0) {
@@ -113,7 +137,7 @@ void read_health(Gpu& gpu, const fs::path& folder, std::set<std::string>& seen) 
     gpu.health = "has the same unique id as another";
 }
 
-// The GPU's folder of sensors; empty when it has none.
+// Returns the GPU's folder of sensors; empty when it has none.
 fs::path sensors_folder(const fs::path& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder / "hwmon", error))
@@ -121,7 +145,7 @@ fs::path sensors_folder(const fs::path& folder) {
   return {};
 }
 
-// The first of `names` that can be read.
+// Returns the number in the first of the files that can be read.
 std::optional<int64_t> first_number(const fs::path& folder,
                                     std::initializer_list<const char*> names) {
   for (const char* const name : names) {
@@ -131,15 +155,14 @@ std::optional<int64_t> first_number(const fs::path& folder,
   return std::nullopt;
 }
 
+// What only `muster devices` shows: nothing here matters to placement.
 void read_activity(Gpu& gpu, const fs::path& folder) {
-  const auto busy = read_number(folder / "gpu_busy_percent");
-  if (busy && *busy >= 0 && *busy <= 100)
-    gpu.utilization_percent = static_cast<int>(*busy);
+  gpu.utilization_percent = read_number(folder / "gpu_busy_percent", 0, 100);
   const fs::path sensors = sensors_folder(folder);
   if (sensors.empty())
     return;
-  // Degrees and watts are in thousandths and millionths. Some have a sensor at the edge, some in
-  // the middle only; some tell an average of power, some what it is now.
+  // Degrees are in thousandths, watts in millionths. Some GPUs have a sensor at the edge, some in
+  // the middle only; some tell an average of the power, some what it is now.
   const auto temperature = first_number(sensors, {"temp1_input", "temp2_input"});
   if (temperature)
     gpu.temperature_celsius = static_cast<int>(*temperature / 1000);
@@ -151,20 +174,37 @@ void read_activity(Gpu& gpu, const fs::path& folder) {
     gpu.power_limit_watts = static_cast<double>(*limit) / 1e6;
 }
 
-std::vector<std::vector<Link>> read_links(const std::vector<KfdGpu>& gpus) {
-  std::vector links(gpus.size(), std::vector<Link>(gpus.size()));
+// Returns the square of links. KFD tells of a link at one of its ends or at both.
+LinkMatrix read_links(const std::vector<KfdGpu>& gpus) {
+  std::map<int, size_t> position;  // of each node that is a GPU
+  for (size_t i = 0; i < gpus.size(); ++i)
+    position[gpus[i].node] = i;
+  LinkMatrix links = unknown_links(gpus.size());
   for (size_t i = 0; i < gpus.size(); ++i) {
-    links[i][i] = {.kind = LinkKind::self};
     for (const KfdLink& link : gpus[i].links) {
-      if (!link.xgmi || link.count == 0)
-        continue;
-      for (size_t j = 0; j < gpus.size(); ++j) {
-        if (j != i && gpus[j].node == link.to_node)
-          links[i][j] = links[j][i] = {LinkKind::xgmi, link.count};
-      }
+      const auto other = position.find(link.to_node);
+      const bool joins_gpus = link.xgmi && link.count > 0 && other != position.end();
+      if (joins_gpus && other->second != i)
+        links[i][other->second] = links[other->second][i] = {LinkKind::xgmi, link.count};
     }
   }
   return links;
+}
+
+Gpu read_amd_gpu(const KfdGpu& node, const AmdOptions& options, std::set<std::string>& seen) {
+  Gpu gpu;
+  const fs::path folder = device_folder(options.sysroot, node.pci.value);
+  read_amd_properties(gpu, node, folder);
+  read_vram(gpu, node, folder);
+  read_health(gpu, folder, seen);
+  const PciPlace place = find_pci_place(options.sysroot, node.pci);
+  gpu.numa_node = place.numa_node;
+  gpu.near_cpus = place.near_cpus;
+  if (options.detail == GpuDetail::full)
+    read_activity(gpu, folder);
+  if (options.detail != GpuDetail::placement)
+    gpu.processes = read_kfd_processes(options.sysroot, node.gpu_id);
+  return gpu;
 }
 
 }  // namespace
@@ -176,20 +216,8 @@ AmdReport probe_amd(const AmdOptions& options) {
   const auto nodes = read_kfd_gpus(options.sysroot, options.links);
   std::set<std::string> seen;
   for (const KfdGpu& node : nodes) {
-    const fs::path folder = device_folder(options.sysroot, node.pci.value);
-    Gpu gpu;
-    gpu.index.value = static_cast<int>(report.gpus.size());
-    read_amd_properties(gpu, node, folder);
-    read_vram(gpu, node, folder);
-    read_health(gpu, folder, seen);
-    const PciPlace place = find_pci_place(options.sysroot, node.pci);
-    gpu.numa_node = place.numa_node;
-    gpu.near_cpus = place.near_cpus;
-    if (options.detail == GpuDetail::full)
-      read_activity(gpu, folder);
-    if (options.detail != GpuDetail::placement)
-      gpu.processes = read_kfd_processes(options.sysroot, node.gpu_id);
-    report.gpus.push_back(std::move(gpu));
+    Gpu& gpu = report.gpus.emplace_back(read_amd_gpu(node, options, seen));
+    gpu.index.value = int_size(report.gpus) - 1;
   }
   if (options.links)
     report.links = read_links(nodes);

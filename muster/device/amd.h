@@ -20,7 +20,7 @@ struct AmdReport {
   std::vector<Gpu> gpus = {};
   // links[i][j] joins gpus[i] and gpus[j] by xGMI; other pairs are LinkKind::unknown. Empty unless
   // asked for.
-  std::vector<std::vector<Link>> links = {};
+  LinkMatrix links = {};
   std::string driver_version = {};  // of amdgpu, where the module tells
   std::string note = {};  // why there are no GPUs though the driver is loaded, in one line
 };

@@ -5,36 +5,48 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <memory>
 
 #include "muster/base/control_group.h"
+#include "muster/device/numbers.h"
+
+// The kernel refuses an affinity mask smaller than its own, whose size is not known beforehand:
+// masks twice as large are tried until one is taken.
 
 namespace muster {
+namespace {
+
+constexpr int kMostCpus = 1 << 20;
+
+struct FreeSet {
+  void operator()(cpu_set_t* set) const { CPU_FREE(set); }
+};
+
+}  // namespace
+
 std::vector<int> usable_cpus() {
-  // The kernel refuses a mask smaller than its own, whose size is not known beforehand.
-  for (size_t num_cpus = 1024; num_cpus <= (1U << 20U); num_cpus *= 2) {
-    cpu_set_t* const set = CPU_ALLOC(num_cpus);
+  for (int num_cpus = 1024; num_cpus <= kMostCpus; num_cpus *= 2) {
+    const std::unique_ptr<cpu_set_t, FreeSet> set(CPU_ALLOC(num_cpus));
     const size_t bytes = CPU_ALLOC_SIZE(num_cpus);
-    const bool ok = sched_getaffinity(0, bytes, set) == 0;
-    const bool too_small = !ok && errno == EINVAL;
-    std::vector<int> cpus;
-    for (size_t cpu = 0; ok && cpu < num_cpus; ++cpu) {
-      if (CPU_ISSET_S(cpu, bytes, set))
-        cpus.push_back(static_cast<int>(cpu));
-    }
-    CPU_FREE(set);
-    if (ok)
+    if (sched_getaffinity(0, bytes, set.get()) == 0) {
+      std::vector<int> cpus;
+      for (int cpu = 0; cpu < num_cpus; ++cpu) {
+        if (CPU_ISSET_S(cpu, bytes, set.get()))
+          cpus.push_back(cpu);
+      }
       return cpus;
-    if (!too_small)
+    }
+    if (errno != EINVAL)
       break;
   }
   return {};
 }
 
 int usable_cores(const std::string& root) {
-  const int cores = static_cast<int>(usable_cpus().size());
+  const int cores = std::max(int_size(usable_cpus()), 1);
   const auto quota = cpu_quota(root);
   if (!quota || *quota >= cores)
-    return std::max(cores, 1);
+    return cores;
   return std::max(static_cast<int>(std::ceil(*quota)), 1);
 }
 

@@ -4,17 +4,25 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
+
+// A list becomes plain numbers and is sorted before anything looks at it, so order, overlaps and
+// repetitions in the text do not matter.
 
 namespace muster {
 namespace {
-
-constexpr int64_t kMaxCpu = 65535;
 
 [[noreturn]] void refuse_list(std::string_view text) {
   throw Error(ErrorCode::invalid_argument,
               cat("CPU list: expected numbers and ranges as in 0-31,64-95, got '",
                   printable(text.substr(0, 100)),
                   "'"));
+}
+
+void sort_each_once(std::vector<int>& cpus) {
+  std::ranges::sort(cpus);
+  const auto repeated = std::ranges::unique(cpus);
+  cpus.erase(repeated.begin(), repeated.end());
 }
 
 }  // namespace
@@ -25,36 +33,35 @@ std::vector<int> parse_cpu_list(std::string_view text) {
     return cpus;
   for (const std::string& piece : split(trim(text), ',')) {
     const size_t dash = piece.find('-');
-    const auto first = parse_int(piece.substr(0, dash));
-    const auto last = dash == std::string::npos ? first : parse_int(piece.substr(dash + 1));
-    if (!first || !last || *first < 0 || *last < *first || *last > kMaxCpu)
+    const auto first = parse_number(piece.substr(0, dash), 0, kMaxNumber);
+    if (!first)
       refuse_list(text);
-    for (int64_t cpu = *first; cpu <= *last; ++cpu)
-      cpus.push_back(static_cast<int>(cpu));
-    if (cpus.size() > static_cast<size_t>(kMaxCpu) + 1)
-      refuse_list(text);  // the same ranges again and again
+    const auto last = dash == std::string::npos
+                          ? first
+                          : parse_number(piece.substr(dash + 1), *first, kMaxNumber);
+    if (!last)
+      refuse_list(text);
+    for (int cpu = *first; cpu <= *last; ++cpu)
+      cpus.push_back(cpu);
+    // A text that names the same ranges again and again would fill the memory.
+    if (std::ssize(cpus) > kMaxNumber + 1)
+      refuse_list(text);
   }
-  std::sort(cpus.begin(), cpus.end());
-  cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());
+  sort_each_once(cpus);
   return cpus;
 }
 
 std::string to_cpu_list(std::vector<int> cpus) {
-  std::sort(cpus.begin(), cpus.end());
-  cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());
-  std::string text;
+  sort_each_once(cpus);
+  std::vector<std::string> ranges;
   for (size_t i = 0; i < cpus.size();) {
-    size_t end = i + 1;
-    while (end < cpus.size() && cpus[end] == cpus[end - 1] + 1)
-      ++end;
-    if (!text.empty())
-      text += ',';
-    text += cat(cpus[i]);
-    if (end - i > 1)
-      text += cat('-', cpus[end - 1]);
-    i = end;
+    const int first = cpus[i];
+    int last = first;
+    while (++i < cpus.size() && cpus[i] == last + 1)
+      ++last;
+    ranges.push_back(first == last ? cat(first) : cat(first, '-', last));
   }
-  return text;
+  return join(ranges, ",");
 }
 
 }  // namespace muster

@@ -10,6 +10,9 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
+// hwloc's library is opened when it is needed and its functions are found by name. It looks for
+// packages, cores and third-level caches alone: everything else would only cost time.
+
 namespace muster {
 namespace {
 
@@ -24,7 +27,8 @@ constexpr const char* kLibrary = "libhwloc.so.15";  // every hwloc 2
                   "; install hwloc's library (Debian: libhwloc15)"));
 }
 
-// hwloc's functions. Its inline helpers that only follow pointers can be used as they are.
+// The functions of hwloc's library. Its inline helpers that only follow pointers can be used as
+// they are.
 class Hwloc {
  public:
   Hwloc() : library_(dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL)) {
@@ -77,6 +81,7 @@ class Hwloc {
   std::unique_ptr<void, Close> library_;
 };
 
+// This machine as hwloc has read it, narrowed to the CPUs that this process may use.
 class Topology {
  public:
   explicit Topology(const Hwloc& hwloc) : hwloc_(hwloc) {
@@ -108,7 +113,7 @@ class Topology {
   }
 
  private:
-  // The cpuset is hwloc's own affair; the affinity mask is not.
+  // hwloc obeys the cpuset by itself, and the affinity mask only when it is told to.
   void keep_usable() {
     if (hwloc_.is_this_system(topology_) == 0)
       return;
@@ -132,7 +137,7 @@ class Topology {
     return core;
   }
 
-  // Which of the host's objects of `type` holds `object`.
+  // Returns the number of the host's object of `type` that holds `object`.
   static std::optional<int> number_of(hwloc_obj_t object, hwloc_obj_type_t type) {
     while (object != nullptr && object->type != type)
       object = object->parent;

@@ -58,6 +58,9 @@ struct Link {
   bool operator==(const Link&) const = default;
 };
 
+// links[i][j] joins the i-th device of one list and the j-th of another (or of the same) list.
+using LinkMatrix = std::vector<std::vector<Link>>;
+
 struct GpuProcess {
   int pid = 0;
   uint64_t used_memory_bytes = 0;
@@ -122,8 +125,8 @@ struct Host {
   std::vector<Nic> nics = {};
   // gpu_links[i][j] joins gpus[i] and gpus[j]; nic_links[i][k] joins gpus[i] and nics[k]. Empty:
   // not known.
-  std::vector<std::vector<Link>> gpu_links = {};
-  std::vector<std::vector<Link>> nic_links = {};
+  LinkMatrix gpu_links = {};
+  LinkMatrix nic_links = {};
   std::string driver_version = {};      // empty without a driver
   std::string gpu_note = {};            // why there are no GPUs, in one line; empty when there are
   bool gpus_expected = false;           // a driver is there, and yet no GPU

@@ -9,6 +9,9 @@
 #include "muster/device/readers/captured_host.h"
 #include "muster/device/strict_json.h"
 
+// Writing and reading stand one after the other, type by type, and both know every member: a member
+// that only one of them has would be an error when its own output is read back.
+
 namespace muster {
 namespace {
 
@@ -63,8 +66,8 @@ Json to_json(const Nic& nic) {
   return {{"name", nic.name}, {"pci", nic.pci.value}, {"numa_node", or_null(nic.numa_node)}};
 }
 
-// A row of links is one text, "X NV18 SYS": a matrix that people can read.
-Json to_json(const std::vector<std::vector<Link>>& links) {
+// A row of links is one text, "X NV18 SYS", so that people can read the matrix.
+Json to_json(const LinkMatrix& links) {
   Json rows = Json::array();
   for (const std::vector<Link>& row : links) {
     std::vector<std::string> texts;
@@ -76,17 +79,18 @@ Json to_json(const std::vector<std::vector<Link>>& links) {
   return rows;
 }
 
-// Neighbouring cores with the same place stand together: one text a core.
+bool stand_together(const CpuCore& a, const CpuCore& b) {
+  return a.numa_node == b.numa_node && a.socket == b.socket && a.l3 == b.l3;
+}
+
+// Neighbouring cores with the same place share an object, in which each core is one text.
 Json to_json(const std::vector<CpuCore>& cores) {
   Json groups = Json::array();
   for (size_t i = 0; i < cores.size();) {
     const CpuCore& first = cores[i];
     Json cpus = Json::array();
-    for (; i < cores.size() && cores[i].numa_node == first.numa_node &&
-           cores[i].socket == first.socket && cores[i].l3 == first.l3;
-         ++i) {
+    for (; i < cores.size() && stand_together(cores[i], first); ++i)
       cpus.push_back(to_cpu_list(cores[i].cpus));
-    }
     groups.push_back({{"numa_node", first.numa_node},
                       {"socket", first.socket},
                       {"l3", first.l3},
@@ -118,11 +122,16 @@ Json to_json(const Host& host) {
   return json;
 }
 
+// Shows a wrong text in errors, cut where it is long.
+std::string quoted(const std::string& text) {
+  return cat("'", text.substr(0, kMaxShown), "'");
+}
+
 std::vector<int> cpus_from(const JsonObject& object, const char* key, const std::string& text) {
   try {
     return parse_cpu_list(text);
   } catch (const Error&) {
-    object.fail(key, "CPUs as in 0-31,64-95", cat("'", text.substr(0, kMaxShown), "'"));
+    object.fail(key, "CPUs as in 0-31,64-95", quoted(text));
   }
 }
 
@@ -131,20 +140,19 @@ Vendor vendor_from(JsonObject& object) {
   if (vendor == kAmd)
     return Vendor::amd;
   if (vendor != kNvidia)
-    object.fail("vendor", "nvidia or amd", cat("'", vendor.substr(0, kMaxShown), "'"));
+    object.fail("vendor", "nvidia or amd", quoted(vendor));
   return Vendor::nvidia;
 }
 
 std::vector<MigInstance> mig_from(JsonObject& object) {
   std::vector<MigInstance> instances;
   for (JsonObject& instance : object.objects_or_none("mig")) {
-    instances.push_back({.uuid = {instance.text("uuid")},
+    const std::string uuid = instance.text("uuid");
+    instances.push_back({.uuid = {uuid},
                          .profile = instance.text_or("profile", ""),
                          .memory_total_bytes = instance.size_or("memory_total_bytes", 0)});
-    if (!instances.back().uuid.value.starts_with("MIG-")) {
-      instance.fail(
-          "uuid", "MIG-<uuid>", cat("'", instances.back().uuid.value.substr(0, kMaxShown), "'"));
-    }
+    if (!uuid.starts_with("MIG-"))
+      instance.fail("uuid", "MIG-<uuid>", quoted(uuid));
     instance.finish();
   }
   return instances;
@@ -162,7 +170,7 @@ void read_memory(JsonObject& object, Gpu& gpu) {
 
 Gpu gpu_from(JsonObject object) {
   Gpu gpu;
-  gpu.index.value = static_cast<int>(object.integer("index", 0));
+  gpu.index.value = object.small_integer("index", 0);
   gpu.health = object.text_or("health", kHealthy);
   gpu.uuid.value = object.text_or("uuid", "");
   if (gpu.health == kHealthy && !gpu.uuid.value.starts_with("GPU-")) {
@@ -186,7 +194,7 @@ Gpu gpu_from(JsonObject object) {
   gpu.mig = mig_from(object);
   gpu.mig_enabled = object.boolean_or("mig_enabled", !gpu.mig.empty());
   for (JsonObject& process : object.objects_or_none("processes")) {
-    gpu.processes.push_back({.pid = static_cast<int>(process.integer("pid", 1)),
+    gpu.processes.push_back({.pid = process.small_integer("pid", 1),
                              .used_memory_bytes = process.size_or("used_memory_bytes", 0)});
     process.finish();
   }
@@ -209,9 +217,9 @@ std::vector<CpuCore> cores_from(JsonObject& host) {
   std::vector<CpuCore> cores;
   for (JsonObject& group : host.objects_or_none("cores")) {
     CpuCore core;
-    core.numa_node = static_cast<int>(group.integer_or("numa_node", 0, 0));
-    core.socket = static_cast<int>(group.integer_or("socket", 0, 0));
-    core.l3 = static_cast<int>(group.integer_or("l3", 0, 0));
+    core.numa_node = group.small_integer_or("numa_node", 0, 0);
+    core.socket = group.small_integer_or("socket", 0, 0);
+    core.l3 = group.small_integer_or("l3", 0, 0);
     for (const std::string& cpus : group.texts_or_none("cores")) {
       if (cores.size() == kMaxHostCores)
         group.fail("cores", cat("at most ", kMaxHostCores, " cores"), "more");
@@ -223,19 +231,22 @@ std::vector<CpuCore> cores_from(JsonObject& host) {
   return cores;
 }
 
-std::vector<std::vector<Link>> links_from(JsonObject& host,
-                                          const char* key,
-                                          size_t rows,
-                                          size_t columns) {
-  std::vector<std::vector<Link>> links;
+std::vector<Link> row_from(const JsonObject& host, const char* key, const std::string& text) {
+  std::vector<Link> row;
+  for (const std::string& word : split(text, ' ')) {
+    const auto link = parse_link(word);
+    if (!link)
+      host.fail(key, "links as in \"X NV4 SYS\"", quoted(word));
+    row.push_back(*link);
+  }
+  return row;
+}
+
+// A matrix that is there must fit the devices: `rows` of `columns` links.
+LinkMatrix links_from(JsonObject& host, const char* key, size_t rows, size_t columns) {
+  LinkMatrix links;
   for (const std::string& text : host.texts_or_none(key)) {
-    std::vector<Link> row;
-    for (const std::string& word : split(text, ' ')) {
-      const auto link = parse_link(word);
-      if (!link)
-        host.fail(key, "links as in \"X NV4 SYS\"", cat("'", word.substr(0, kMaxShown), "'"));
-      row.push_back(*link);
-    }
+    std::vector<Link> row = row_from(host, key, text);
     if (row.size() != columns)
       host.fail(key, cat(columns, " links in each row"), cat(row.size()));
     links.push_back(std::move(row));
@@ -250,8 +261,8 @@ Host host_from(JsonObject object) {
   host.name = object.text("name");
   if (host.name.empty())
     object.fail("name", "a host's name", "''");
-  host.num_cores = static_cast<int>(object.integer_or("num_cores", 1, host.num_cores));
-  host.cpu_slots = static_cast<int>(object.integer_or("cpu_slots", 1, host.cpu_slots));
+  host.num_cores = object.small_integer_or("num_cores", 1, host.num_cores);
+  host.cpu_slots = object.small_integer_or("cpu_slots", 1, host.cpu_slots);
   host.driver_version = object.text_or("driver_version", "");
   host.gpu_note = object.text_or("gpu_note", "");
   host.notes = object.texts_or_none("notes");
@@ -289,7 +300,8 @@ Inventory inventory_from_json(const std::string& text, const std::string& source
   const auto json = parse_strict_json(text, what);
   JsonObject document(json, what, "");
   check_schema(document, kSchema);
-  document.text_or("source", "");  // where it was captured; from now on it comes from this file
+  // These two tell where the text was captured; from now on its machines come from this file.
+  document.text_or("source", "");
   document.boolean_or("simulated", true);
   Inventory inventory{.source = source, .simulated = true, .hosts = {}};
   std::set<std::string> names;

@@ -1,7 +1,7 @@
 #include "muster/device/kfd.h"
 
 #include <algorithm>
-#include <cctype>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -9,7 +9,11 @@
 #include <optional>
 
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
 #include "muster/device/pci_tree.h"
+
+// The driver keeps a folder for each node, with a file of properties, one "name value" a line, and
+// folders of the node's memory banks and links, which have such files too.
 
 namespace muster {
 namespace {
@@ -20,23 +24,28 @@ constexpr uint64_t kXgmi = 11;          // a link's type; PCIe is 2
 constexpr uint64_t kWeightPerHop = 15;  // of an xGMI link
 constexpr uint64_t kMaxXgmiLinks = 64;
 
+// Types of memory banks on a GPU, whose memory the CPU can see whole or not.
+constexpr uint64_t kHeapPublic = 1;
+constexpr uint64_t kHeapPrivate = 2;
+
 fs::path nodes_folder(const std::string& sysroot) {
   return sysroot + "/sys/class/kfd/kfd/topology/nodes";
 }
 
-// Entries of `folder` whose names are numbers, in order.
+// Returns the entries of `folder` whose names are numbers, in order.
 std::vector<int> numbered(const fs::path& folder) {
   std::vector<int> numbers;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const auto number = parse_int(entry.path().filename().string());
-    if (number && *number >= 0 && *number <= std::numeric_limits<int>::max())
-      numbers.push_back(static_cast<int>(*number));
+    const std::string name = entry.path().filename();
+    if (const auto number = parse_number(name, 0, std::numeric_limits<int>::max()))
+      numbers.push_back(*number);
   }
-  std::sort(numbers.begin(), numbers.end());
+  std::ranges::sort(numbers);
   return numbers;
 }
 
+// GPUs' ids and properties may take all of 64 bits.
 std::optional<uint64_t> parse_unsigned(std::string_view text) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -45,7 +54,7 @@ std::optional<uint64_t> parse_unsigned(std::string_view text) {
   return value;
 }
 
-// Lines "name value".
+// Reads the lines "name value"; others are passed over.
 KfdProperties read_properties(const fs::path& path) {
   KfdProperties properties;
   std::ifstream file(path);
@@ -59,38 +68,39 @@ KfdProperties read_properties(const fs::path& path) {
   return properties;
 }
 
+// The location holds the bus in eight bits, the device in five and the function in three.
 PciAddress pci_of(const KfdProperties& properties) {
-  const uint64_t location = value_of(properties, "location_id");
+  const unsigned domain = value_of(properties, "domain");
+  const unsigned location = value_of(properties, "location_id");
+  const unsigned bus = location >> 8 & 0xff;
+  const unsigned device = location >> 3 & 0x1f;
   char text[32];
-  std::snprintf(text,
-                sizeof(text),
-                "%04x:%02x:%02x.%x",
-                static_cast<unsigned>(value_of(properties, "domain")),
-                static_cast<unsigned>(location >> 8) & 0xff,
-                static_cast<unsigned>(location >> 3) & 0x1f,
-                static_cast<unsigned>(location) & 7);
+  std::snprintf(text, sizeof(text), "%04x:%02x:%02x.%x", domain, bus, device, location & 7);
   return {text};
 }
 
+// Returns the sum of the banks on the GPU itself.
 uint64_t memory_of(const fs::path& node) {
   uint64_t bytes = 0;
   for (const int bank : numbered(node / "mem_banks")) {
     const auto properties = read_properties(node / "mem_banks" / cat(bank) / "properties");
     const uint64_t heap = value_of(properties, "heap_type");
-    if (heap == 1 || heap == 2)
-      bytes += value_of(properties, "size_in_bytes");  // visible to the CPU, or not
+    if (heap == kHeapPublic || heap == kHeapPrivate)
+      bytes += value_of(properties, "size_in_bytes");
   }
   return bytes;
 }
 
-// Kernels tell the bandwidth of one link and of all together; where they do not, there is one at
-// least.
+// Returns how many xGMI links join two GPUs, none where the way leads over another GPU. Kernels
+// tell the bandwidth of one link and of all together; where they do not, there is one at least.
 int count_links(const KfdProperties& link) {
   if (value_of(link, "weight") > kWeightPerHop)
-    return 0;  // by way of another GPU
+    return 0;
   const uint64_t one = value_of(link, "min_bandwidth");
   const uint64_t all = value_of(link, "max_bandwidth");
-  return static_cast<int>(one == 0 ? 1 : std::clamp<uint64_t>(all / one, 1, kMaxXgmiLinks));
+  if (one == 0)
+    return 1;
+  return static_cast<int>(std::clamp<uint64_t>(all / one, 1, kMaxXgmiLinks));
 }
 
 std::vector<KfdLink> links_of(const fs::path& node) {

@@ -28,7 +28,7 @@ struct KfdGpu {
   std::vector<KfdLink> links = {};
 };
 
-// Whether the driver is there at all.
+// Whether the driver is loaded.
 bool has_kfd(const std::string& sysroot);
 
 // A property of a node; 0 when it has none of this name.
@@ -37,7 +37,7 @@ uint64_t value_of(const KfdProperties& properties, const char* name);
 // The GPUs that this process may see, in the order of their nodes.
 std::vector<KfdGpu> read_kfd_gpus(const std::string& sysroot, bool links);
 
-// pid and bytes of memory on the GPU with `gpu_id`.
+// The processes that have memory on the GPU with `gpu_id`, and how much.
 std::vector<GpuProcess> read_kfd_processes(const std::string& sysroot, uint64_t gpu_id);
 
 }  // namespace muster

@@ -2,8 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
+
+// Bandwidths come from data sheets and not from measurements: placement only compares links with
+// each other, and has to do so for machines that are not there.
 
 namespace muster {
 namespace {
@@ -35,6 +40,8 @@ constexpr std::array<double, 7> kPcieLaneGbps = {0, 0.25, 0.5, 0.985, 1.969, 3.9
 constexpr int kUsualGeneration = 3;
 constexpr int kUsualWidth = 16;
 
+constexpr int kMaxLinks = 1024;  // between two devices, in a file that may be anything
+
 // What is left of a slot's bandwidth the further apart the devices are: switches cost little, host
 // bridges and the way between sockets more. Only their order matters to placement. Source: the
 // order of NCCL's path types (PIX, PXB, PHB, SYS), with NODE between PHB and SYS.
@@ -55,24 +62,52 @@ double pcie_share(LinkKind kind) {
   }
 }
 
+// Returns what the GPU's slot carries in GB/s; a slot that nobody told of is a usual one.
 double slot_bandwidth(const Gpu& gpu) {
-  const int generation = std::clamp(gpu.pcie_generation.value_or(kUsualGeneration),
-                                    1,
-                                    static_cast<int>(kPcieLaneGbps.size()) - 1);
-  return kPcieLaneGbps[static_cast<size_t>(generation)] *
-         std::clamp(gpu.pcie_width.value_or(kUsualWidth), 1, 32);
+  constexpr int kNewest = int_size(kPcieLaneGbps) - 1;
+  const int generation = std::clamp(gpu.pcie_generation.value_or(kUsualGeneration), 1, kNewest);
+  const int lanes = std::clamp(gpu.pcie_width.value_or(kUsualWidth), 1, 32);
+  return kPcieLaneGbps[generation] * lanes;
 }
 
+// Returns the link whose name is `prefix` and the number of links: "NV4".
 std::optional<Link> counted(std::string_view text, std::string_view prefix, LinkKind kind) {
   if (!text.starts_with(prefix))
     return std::nullopt;
-  const auto count = parse_int(text.substr(prefix.size()));
-  if (!count || *count < 1 || *count > 1024)
+  const auto count = parse_number(text.substr(prefix.size()), 1, kMaxLinks);
+  if (!count)
     return std::nullopt;
-  return Link{kind, static_cast<int>(*count)};
+  return Link{kind, *count};
 }
 
+// The least major number of a compute capability, or a piece of a model's name, and the generation
+// of its NVLinks; the first that fits counts.
+constexpr std::pair<int, int> kNvlinkCapabilities[] = {{10, 5}, {9, 4}, {8, 3}, {7, 2}, {6, 1}};
+constexpr std::pair<const char*, int> kNvlinkModels[] = {{"GB200", 5},
+                                                         {"GB300", 5},
+                                                         {"B200", 5},
+                                                         {"B300", 5},
+                                                         {"H100", 4},
+                                                         {"H200", 4},
+                                                         {"H800", 4},
+                                                         {"GH200", 4},
+                                                         {"A100", 3},
+                                                         {"A800", 3},
+                                                         {"A30", 3},
+                                                         {"A40", 3},
+                                                         {"A6000", 3},
+                                                         {"3090", 3},
+                                                         {"V100", 2},
+                                                         {"P100", 1}};
+
 }  // namespace
+
+LinkMatrix unknown_links(size_t count) {
+  LinkMatrix links(count, std::vector<Link>(count));
+  for (size_t i = 0; i < count; ++i)
+    links[i][i].kind = LinkKind::self;
+  return links;
+}
 
 std::string to_string(const Link& link) {
   if (link.kind == LinkKind::nvlink)
@@ -100,35 +135,12 @@ int nvlink_generation(const Gpu& gpu) {
   if (gpu.vendor != Vendor::nvidia)
     return 0;
   const auto major = parse_int(gpu.compute_capability.substr(0, gpu.compute_capability.find('.')));
-  if (major) {
-    if (*major >= 10)
-      return 5;
-    if (*major >= 9)
-      return 4;
-    if (*major >= 8)
-      return 3;
-    if (*major >= 7)
-      return 2;
-    return *major == 6 ? 1 : 0;
+  for (const auto& [least, generation] : kNvlinkCapabilities) {
+    if (major && *major >= least)
+      return generation;
   }
-  constexpr std::pair<const char*, int> kModels[] = {{"GB200", 5},
-                                                     {"GB300", 5},
-                                                     {"B200", 5},
-                                                     {"B300", 5},
-                                                     {"H100", 4},
-                                                     {"H200", 4},
-                                                     {"H800", 4},
-                                                     {"GH200", 4},
-                                                     {"A100", 3},
-                                                     {"A800", 3},
-                                                     {"A30", 3},
-                                                     {"A40", 3},
-                                                     {"A6000", 3},
-                                                     {"3090", 3},
-                                                     {"V100", 2},
-                                                     {"P100", 1}};
-  for (const auto& [model, generation] : kModels) {
-    if (gpu.model.find(model) != std::string::npos)
+  for (const auto& [model, generation] : kNvlinkModels) {
+    if (!major && gpu.model.find(model) != std::string::npos)
       return generation;
   }
   return 0;
@@ -139,8 +151,8 @@ double link_bandwidth(const Gpu& a, const Gpu& b, const Link& link) {
     return link.count * kXgmiGbps;
   if (link.kind == LinkKind::nvlink) {
     // A GPU with NVLink whose generation nobody told has the second at least.
-    const int generation = std::min(nvlink_generation(a), nvlink_generation(b));
-    return link.count * kNvlinkGbps[static_cast<size_t>(generation == 0 ? 2 : generation)];
+    const int told = std::min(nvlink_generation(a), nvlink_generation(b));
+    return link.count * kNvlinkGbps[told == 0 ? 2 : told];
   }
   return pcie_share(link.kind) * std::min(slot_bandwidth(a), slot_bandwidth(b));
 }

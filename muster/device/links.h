@@ -10,11 +10,15 @@
 
 namespace muster {
 
-// As `nvidia-smi topo -m` spells them: "X", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS"; "XGMI4";
+// A square of unknown links between `count` devices, with "self" on its diagonal.
+LinkMatrix unknown_links(size_t count);
+
+// The name that `nvidia-smi topo -m` gives a link: "X", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS";
+// "XGMI4";
 // "?" unknown.
 std::string to_string(const Link& link);
 
-// The reverse. Nothing for other texts.
+// The link of such a name; nothing for other texts.
 std::optional<Link> parse_link(std::string_view text);
 
 // What the link between `a` and `b` carries in one direction. Units: GB/s (10^9 bytes). 0 when

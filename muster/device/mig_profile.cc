@@ -4,6 +4,9 @@
 
 #include "muster/base/strings.h"
 
+// A GPU's memory is cut into eighths. Profiles are named after the GPU's memory in GiB, rounded up,
+// times the eighths that the part has, rounded up too: 4.75 of 39.5 GiB make "1g.5gb".
+
 namespace muster {
 
 std::string mig_profile_name(int compute_slices,
@@ -14,11 +17,12 @@ std::string mig_profile_name(int compute_slices,
     return "";
   constexpr double kParts = 8;
   constexpr double kGiB = 1U << 30U;
-  const double share = static_cast<double>(memory_bytes) / static_cast<double>(gpu_memory_bytes);
-  const double gpu_gib = std::ceil(static_cast<double>(gpu_memory_bytes) / kGiB);
+  const auto gpu_bytes = static_cast<double>(gpu_memory_bytes);
+  const double share = static_cast<double>(memory_bytes) / gpu_bytes;
+  const double gpu_gib = std::ceil(gpu_bytes / kGiB);
   const long gib = std::lround(std::ceil(share * kParts) / kParts * gpu_gib);
-  const bool part = compute_slices != gpu_slices;
-  return cat(part ? cat(compute_slices, "c.") : "", gpu_slices, "g.", gib, "gb");
+  const std::string profile = cat(gpu_slices, "g.", gib, "gb");
+  return compute_slices == gpu_slices ? profile : cat(compute_slices, "c.", profile);
 }
 
 }  // namespace muster

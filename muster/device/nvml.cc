@@ -10,12 +10,15 @@
 #include "muster/device/nvml_gpu.h"
 #include "muster/device/nvml_links.h"
 
+// Loading the library costs milliseconds, so where no file of a driver is there it is not even
+// looked for. What NVML tells is read GPU by GPU (nvml_gpu.h), then their links (nvml_links.h).
+
 namespace muster {
 namespace {
 
 constexpr const char* kDefaultLibrary = "libnvidia-ml.so.1";
 
-// An initialised NVML; what `init` took is given back in any case.
+// An initialised NVML. The destructor gives back what `init` took.
 class Session {
  public:
   explicit Session(const nvml::Api& api) : api_(api), code_(api.init()) {}
@@ -31,6 +34,23 @@ class Session {
   const nvml::Api& api_;
   nvml::Return code_;
 };
+
+// A GPU without a handle stays in the report, with the error as its health, so that indices are the
+// driver's.
+Gpu read_one(const nvml::Api& api,
+             unsigned index,
+             const NvmlOptions& options,
+             nvml::Device& device) {
+  Gpu gpu;
+  if (const auto code = api.handle_by_index(index, &device); code == nvml::kSuccess) {
+    gpu = nvml::read_gpu(api, device, options.detail, options.sysroot);
+  } else {
+    device = nullptr;
+    gpu.health = api.text(code);
+  }
+  gpu.index.value = static_cast<int>(index);
+  return gpu;
+}
 
 NvmlReport read_all(const nvml::Api& api, const NvmlOptions& options) {
   NvmlReport report;
@@ -49,17 +69,8 @@ NvmlReport read_all(const nvml::Api& api, const NvmlOptions& options) {
     return report;
   }
   std::vector<nvml::Device> devices(count, nullptr);
-  for (unsigned i = 0; i < count; ++i) {
-    Gpu gpu;
-    if (const auto code = api.handle_by_index(i, &devices[i]); code == nvml::kSuccess) {
-      gpu = nvml::read_gpu(api, devices[i], options.detail, options.sysroot);
-    } else {
-      devices[i] = nullptr;
-      gpu.health = api.text(code);
-    }
-    gpu.index.value = static_cast<int>(i);
-    report.gpus.push_back(std::move(gpu));
-  }
+  for (unsigned i = 0; i < count; ++i)
+    report.gpus.push_back(read_one(api, i, options, devices[i]));
   if (options.links)
     report.links = nvml::read_links(api, devices, report.gpus);
   if (count == 0)
@@ -67,10 +78,10 @@ NvmlReport read_all(const nvml::Api& api, const NvmlOptions& options) {
   return report;
 }
 
+// `paths` are below `sysroot`.
 bool any_exists(const std::string& sysroot, const std::vector<std::string>& paths) {
-  return std::any_of(paths.begin(), paths.end(), [&](const std::string& path) {
-    return access((sysroot + path).c_str(), F_OK) == 0;
-  });
+  return std::ranges::any_of(
+      paths, [&](const std::string& path) { return access((sysroot + path).c_str(), F_OK) == 0; });
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ struct NvmlOptions {
 struct NvmlReport {
   std::vector<Gpu> gpus = {};  // in NVML's order, which is PCI order
   // links[i][j] joins gpus[i] and gpus[j], as far as NVML tells. Empty unless asked for.
-  std::vector<std::vector<Link>> links = {};
+  LinkMatrix links = {};
   std::string driver_version = {};  // "570.86.15"
   std::string note = {};            // why there are no GPUs, in one line; empty when there are
   bool has_driver = true;           // or files of one

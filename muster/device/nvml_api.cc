@@ -7,10 +7,13 @@
 
 #include "muster/base/strings.h"
 
+// Every function is looked up by name, so one that a driver does not have costs only what it tells.
+
 namespace muster::nvml {
 namespace {
 
-// The first of `names` that the library has: newer versions of a function first.
+// Sets `function` to the first of `names` that the library has; newer versions of a function stand
+// first. A function that it has under none of them stays null.
 template <class Function>
 void find(void* library, Function& function, std::initializer_list<const char*> names) {
   for (const char* const name : names) {
@@ -24,11 +27,21 @@ void find(void* library, Function& function, std::initializer_list<const char*> 
 }  // namespace
 
 bool is_harmless(Return code) {
-  return code == kSuccess || code == kNotSupported || code == kNoPermission || code == kNotFound ||
-         code == kFunctionNotFound || code == kNoData;
+  switch (code) {
+    case kSuccess:
+    case kNotSupported:
+    case kNoPermission:
+    case kNotFound:
+    case kFunctionNotFound:
+    case kNoData:
+      return true;
+    default:
+      return false;
+  }
 }
 
 std::string linux_pci_address(const std::string& bus_id) {
+  // Linux writes the domain with four digits at least.
   const size_t colon = std::min(bus_id.find(':'), bus_id.size());
   size_t from = 0;
   while (colon - from > 4 && bus_id[from] == '0')
@@ -43,9 +56,9 @@ Api::Api(const std::string& library) : library_(dlopen(library.c_str(), RTLD_NOW
     return;
   }
   load_functions();
-  if (!init || !shutdown || !count || !handle_by_index || !uuid) {
+  const bool is_complete = init && shutdown && count && handle_by_index && uuid;
+  if (!is_complete)
     error_ = cat(library, " lacks functions that every NVML has");
-  }
 }
 
 Api::~Api() {

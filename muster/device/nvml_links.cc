@@ -4,17 +4,35 @@
 #include <map>
 #include <string>
 
+#include "muster/device/links.h"
+
+// Each GPU tells where its NVLinks end: at another GPU or at a switch. Two GPUs that no NVLink
+// joins are joined by PCI, of which NVML knows the nearest thing above both.
+
 namespace muster::nvml {
 namespace {
 
-constexpr unsigned kMaxNvlinks =
-    64;  // today's GPUs have 18 at most; NVML refuses the first beyond its own
+// Today's GPUs have 18 NVLinks at most; NVML refuses the first number beyond a GPU's own.
+constexpr unsigned kMaxNvlinks = 64;
 
 // The ends of one GPU's active NVLinks.
 struct Nvlinks {
   std::map<std::string, int> to_pci;  // GPUs' PCI addresses and how many links lead there
   int to_switches = 0;
 };
+
+// Counts one active link at the end that it leads to.
+void add_nvlink(const Api& api, Device device, unsigned link, Nvlinks& found) {
+  int type = kRemoteIsGpu;  // drivers that do not tell are older than most switches
+  if (api.nvlink_remote_type)
+    api.nvlink_remote_type(device, link, &type);
+  PciInfo pci{};
+  if (type == kRemoteIsSwitch) {
+    ++found.to_switches;
+  } else if (api.nvlink_remote_pci && api.nvlink_remote_pci(device, link, &pci) == kSuccess) {
+    ++found.to_pci[linux_pci_address(pci.bus_id)];
+  }
+}
 
 Nvlinks read_nvlinks(const Api& api, Device device) {
   Nvlinks found;
@@ -23,23 +41,16 @@ Nvlinks read_nvlinks(const Api& api, Device device) {
   for (unsigned link = 0; link < kMaxNvlinks; ++link) {
     int active = 0;
     const Return code = api.nvlink_state(device, link, &active);
-    if (code == kInvalidArgument || (code == kNotSupported && link == 0))
+    const bool has_none = code == kNotSupported && link == 0;
+    if (code == kInvalidArgument || has_none)
       break;
-    if (code != kSuccess || active == 0)
-      continue;
-    int type = kRemoteIsGpu;  // drivers that do not tell are older than most switches
-    if (api.nvlink_remote_type)
-      api.nvlink_remote_type(device, link, &type);
-    PciInfo pci{};
-    if (type == kRemoteIsSwitch) {
-      ++found.to_switches;
-    } else if (api.nvlink_remote_pci && api.nvlink_remote_pci(device, link, &pci) == kSuccess) {
-      ++found.to_pci[linux_pci_address(pci.bus_id)];
-    }
+    if (code == kSuccess && active != 0)
+      add_nvlink(api, device, link, found);
   }
   return found;
 }
 
+// GPUs on the same switches are joined by as many links as the lesser of them has to switches.
 int count_between(const Nvlinks& a, const std::string& pci_of_b, const Nvlinks& b) {
   const auto direct = a.to_pci.find(pci_of_b);
   if (direct != a.to_pci.end())
@@ -65,27 +76,26 @@ LinkKind kind_of(int level) {
   }
 }
 
+// A GPU without a handle, or a driver that does not tell, leaves the link unknown.
 Link pci_link(const Api& api, Device a, Device b) {
   int level = -1;
-  if (a == nullptr || b == nullptr || !api.common_ancestor)
-    return {};
-  if (api.common_ancestor(a, b, &level) != kSuccess)
+  const bool can_ask = a != nullptr && b != nullptr && api.common_ancestor;
+  if (!can_ask || api.common_ancestor(a, b, &level) != kSuccess)
     return {};
   return {.kind = kind_of(level)};
 }
 
 }  // namespace
 
-std::vector<std::vector<Link>> read_links(const Api& api,
-                                          const std::vector<Device>& devices,
-                                          const std::vector<Gpu>& gpus) {
+LinkMatrix read_links(const Api& api,
+                      const std::vector<Device>& devices,
+                      const std::vector<Gpu>& gpus) {
   std::vector<Nvlinks> nvlinks;
   nvlinks.reserve(devices.size());
   for (const Device device : devices)
     nvlinks.push_back(read_nvlinks(api, device));
-  std::vector links(gpus.size(), std::vector<Link>(gpus.size()));
+  LinkMatrix links = unknown_links(gpus.size());
   for (size_t i = 0; i < gpus.size(); ++i) {
-    links[i][i] = {.kind = LinkKind::self};
     for (size_t j = 0; j < i; ++j) {
       const int count = count_between(nvlinks[i], gpus[j].pci.value, nvlinks[j]);
       links[i][j] =

@@ -3,12 +3,16 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
+// A text is read twice: once by a checker that only looks for what must not be there, and once by
+// nlohmann::json itself. What an object's members may be is decided by who reads them.
+
 namespace muster {
 namespace {
 
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxValues = 16'000'000;
 
+// Returns a wrong value as errors show it: short, and valid UTF-8 whatever it holds.
 std::string shown(const nlohmann::json& value) {
   if (value.is_object())
     return "an object";
@@ -20,34 +24,25 @@ std::string shown(const nlohmann::json& value) {
   return text;
 }
 
-// Reads a document for what nlohmann::json would let pass, before it is read for good. (A callback
+// Refuses what nlohmann::json would let pass, before the document is read for good. (A callback
 // given to nlohmann::json::parse could do both, but takes time quadratic in the length of lists.)
 class Checker : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit Checker(const std::string& what) : what_(what) {}
 
-  bool start_object(size_t) override {
-    open();
-    return true;
-  }
-  bool start_array(size_t) override {
-    open();
-    return true;
-  }
+  bool start_object(size_t) override { return open(); }
+  bool start_array(size_t) override { return open(); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
 
   bool key(std::string& name) override {
     if (keys_.back().insert(name).second)
       return true;
-    throw Error(
-        ErrorCode::invalid_argument,
-        printable(cat(what_, ": expected each member once, got '", name, "' twice in one object")));
+    refuse(cat("each member once, got '", name, "' twice in one object"));
   }
 
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    throw Error(ErrorCode::invalid_argument,
-                printable(cat(what_, ": expected JSON, got something else: ", error.what())));
+    refuse(cat("JSON, got something else: ", error.what()));
   }
 
   bool null() override { return count(); }
@@ -59,21 +54,21 @@ class Checker : public nlohmann::json_sax<nlohmann::json> {
   bool binary(nlohmann::json::binary_t&) override { return count(); }
 
  private:
-  void open() {
-    if (keys_.size() == kMaxDepth) {
-      throw Error(
-          ErrorCode::invalid_argument,
-          cat(what_, ": expected JSON nested at most ", kMaxDepth, " levels deep, got more"));
-    }
+  [[noreturn]] void refuse(const std::string& expected) const {
+    throw Error(ErrorCode::invalid_argument, printable(cat(what_, ": expected ", expected)));
+  }
+
+  bool open() {
+    if (keys_.size() == kMaxDepth)
+      refuse(cat("JSON nested at most ", kMaxDepth, " levels deep, got more"));
     keys_.emplace_back();
-    count();
+    return count();
   }
 
   bool count() {
     if (++values_ <= kMaxValues)
       return true;
-    throw Error(ErrorCode::invalid_argument,
-                cat(what_, ": expected at most ", kMaxValues, " values, got more"));
+    refuse(cat("at most ", kMaxValues, " values, got more"));
   }
 
   bool close() {
@@ -96,14 +91,11 @@ nlohmann::json parse_strict_json(const std::string& text, const std::string& wha
 
 JsonObject::JsonObject(const nlohmann::json& value, std::string what, std::string path)
     : value_(&value), what_(std::move(what)), path_(std::move(path)) {
-  if (!value.is_object()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(what_,
-                    ": expected an object at ",
-                    path_.empty() ? "the top" : path_,
-                    ", got ",
-                    shown(value)));
-  }
+  if (value.is_object())
+    return;
+  const std::string place = path_.empty() ? "the top" : path_;
+  throw Error(ErrorCode::invalid_argument,
+              cat(what_, ": expected an object at ", place, ", got ", shown(value)));
 }
 
 std::string JsonObject::path_of(const std::string& key) const {
@@ -120,7 +112,8 @@ void JsonObject::fail(const std::string& key,
 const nlohmann::json* JsonObject::find(const char* key) {
   known_.insert(key);
   const auto member = value_->find(key);
-  return member == value_->end() || member->is_null() ? nullptr : &*member;
+  const bool is_there = member != value_->end() && !member->is_null();
+  return is_there ? &*member : nullptr;
 }
 
 const nlohmann::json& JsonObject::require(const char* key) {
@@ -152,30 +145,33 @@ bool JsonObject::boolean_or(const char* key, bool fallback) {
 
 int64_t JsonObject::integer(const char* key, int64_t least, int64_t most) {
   const nlohmann::json& member = require(key);
-  const std::string expected = cat("an integer from ", least, " to ", most);
-  if (!member.is_number_integer())
-    fail(key, expected, shown(member));
-  if (member.is_number_unsigned() && member.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
-    fail(key, expected, shown(member));
-  }
-  const auto value = member.get<int64_t>();
-  if (value < least || value > most)
-    fail(key, expected, shown(member));
+  // nlohmann::json keeps numbers from 2^63 as unsigned ones; read as signed they would be negative.
+  const bool is_too_large = member.is_number_unsigned() && member.get<uint64_t>() > INT64_MAX;
+  const bool is_integer = member.is_number_integer() && !is_too_large;
+  const int64_t value = is_integer ? member.get<int64_t>() : 0;
+  if (!is_integer || value < least || value > most)
+    fail(key, cat("an integer from ", least, " to ", most), shown(member));
   return value;
 }
 
-int64_t JsonObject::integer_or(const char* key, int64_t least, int64_t fallback) {
-  return find(key) == nullptr ? fallback : integer(key, least);
+int JsonObject::small_integer(const char* key, int least, int most) {
+  return static_cast<int>(integer(key, least, most));
+}
+
+int JsonObject::small_integer_or(const char* key, int least, int fallback) {
+  return find(key) == nullptr ? fallback : small_integer(key, least);
 }
 
 uint64_t JsonObject::size_or(const char* key, uint64_t fallback) {
-  return find(key) == nullptr ? fallback : static_cast<uint64_t>(integer(key, 0, INT64_MAX));
+  if (find(key) == nullptr)
+    return fallback;
+  return integer(key, 0, INT64_MAX);
 }
 
 std::optional<int> JsonObject::optional_integer(const char* key, int least) {
   if (find(key) == nullptr)
     return std::nullopt;
-  return static_cast<int>(integer(key, least));
+  return small_integer(key, least);
 }
 
 std::optional<uint64_t> JsonObject::optional_size(const char* key) {

@@ -1,6 +1,6 @@
-// Reading JSON documents that come from a file and may be anything: every member is asked for by
-// name and type, what nobody asked for is an error, and errors say where. For the .cc files that
-// read a document (inventory, plan); a private header, because it shows nlohmann::json.
+// JSON documents that come from a file and may be anything: every member is asked for by name and
+// type, what nobody asked for is an error, and errors say where. For the .cc files that read a
+// document (inventory, plan); a private header, because it shows nlohmann::json.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace muster {
 
-// Of a wrong value, errors show no more characters than these.
+// Errors show no more characters of a wrong value than these.
 inline constexpr size_t kMaxShown = 60;
 
 // `text` as JSON; `what` names the document in errors ("inventory box.json").
@@ -31,8 +31,9 @@ class JsonObject {
   std::string text(const char* key);
   std::string text_or(const char* key, const std::string& fallback);
   bool boolean_or(const char* key, bool fallback);
-  int64_t integer(const char* key, int64_t least, int64_t most = std::numeric_limits<int>::max());
-  int64_t integer_or(const char* key, int64_t least, int64_t fallback);
+  int64_t integer(const char* key, int64_t least, int64_t most);
+  int small_integer(const char* key, int least, int most = std::numeric_limits<int>::max());
+  int small_integer_or(const char* key, int least, int fallback);
   uint64_t size_or(const char* key, uint64_t fallback);
   std::optional<int> optional_integer(const char* key, int least);  // absent or null: nothing
   std::optional<uint64_t> optional_size(const char* key);
@@ -41,7 +42,7 @@ class JsonObject {
   std::vector<JsonObject> objects_or_none(const char* key);
   std::vector<std::string> texts_or_none(const char* key);
   JsonObject object(const char* key);
-  void ignore(const char* key) { known_.insert(key); }  // for finish: it may be there
+  void ignore(const char* key) { known_.insert(key); }  // the member may be there, unread
   void finish() const;
 
   [[noreturn]] void fail(const std::string& key,
@@ -49,7 +50,7 @@ class JsonObject {
                          const std::string& got) const;
 
  private:
-  const nlohmann::json* find(const char* key);
+  const nlohmann::json* find(const char* key);  // null when the member is absent or null itself
   const nlohmann::json& require(const char* key);
   std::string path_of(const std::string& key) const;
 

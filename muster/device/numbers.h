@@ -1,0 +1,29 @@
+// Whole numbers as probes and readers need them: out of text that anybody may have written, and out
+// of sizes. A private header.
+#pragma once
+
+#include <iterator>
+#include <optional>
+#include <string_view>
+
+#include "muster/base/strings.h"
+
+namespace muster {
+
+// The greatest number of a CPU, a NUMA node or a GPU that is believed.
+inline constexpr int kMaxNumber = 65535;
+
+// The whole text as a number from `least` to `most`; nothing for other texts and numbers.
+inline std::optional<int> parse_number(std::string_view text, int least, int most) {
+  const auto number = parse_int(text);
+  if (!number || *number < least || *number > most)
+    return std::nullopt;
+  return static_cast<int>(*number);
+}
+
+// The number of a range's elements, for ranges that are far shorter than an int can count.
+constexpr int int_size(const auto& range) {
+  return static_cast<int>(std::ssize(range));
+}
+
+}  // namespace muster
