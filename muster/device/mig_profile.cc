@@ -9,11 +9,11 @@
 
 namespace muster {
 
-std::string mig_profile_name(int compute_slices,
-                             int gpu_slices,
+std::string mig_profile_name(unsigned compute_slices,
+                             unsigned gpu_slices,
                              uint64_t memory_bytes,
                              uint64_t gpu_memory_bytes) {
-  if (gpu_slices < 1 || gpu_memory_bytes == 0)
+  if (gpu_slices == 0 || gpu_memory_bytes == 0)
     return "";
   constexpr double kParts = 8;
   constexpr double kGiB = 1U << 30U;

@@ -11,8 +11,8 @@ namespace muster {
 // "1c.3g.40gb". The memory in the name is not the part's size rounded, but as many eighths of the
 // GPU's as it has. Empty when that is not known. Source: NVIDIA MIG User Guide, "Supported MIG
 // Profiles".
-std::string mig_profile_name(int compute_slices,
-                             int gpu_slices,
+std::string mig_profile_name(unsigned compute_slices,
+                             unsigned gpu_slices,
                              uint64_t memory_bytes,
                              uint64_t gpu_memory_bytes);
 

@@ -2,6 +2,8 @@
 // of sizes. A private header.
 #pragma once
 
+#include <charconv>
+#include <cstdint>
 #include <iterator>
 #include <optional>
 #include <string_view>
@@ -19,6 +21,16 @@ inline std::optional<int> parse_number(std::string_view text, int least, int mos
   if (!number || *number < least || *number > most)
     return std::nullopt;
   return static_cast<int>(*number);
+}
+
+// The whole text as a hexadecimal number of 32 bits, without "0x" before it.
+inline std::optional<uint32_t> parse_hex(std::string_view text) {
+  uint32_t value = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value, 16);
+  if (error != std::errc() || end != last)
+    return std::nullopt;
+  return value;
 }
 
 // The number of a range's elements, for ranges that are far shorter than an int can count.

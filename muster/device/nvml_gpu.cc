@@ -1,13 +1,16 @@
 #include "muster/device/nvml_gpu.h"
 
 #include <algorithm>
-#include <array>
 #include <climits>
 
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/mig_profile.h"
 #include "muster/device/pci_tree.h"
+
+// A function of NVML may be missing in this driver, may not be for this kind of GPU, or may fail
+// because the GPU is broken. Only the last is an error of the GPU, and it becomes its health;
+// whatever was not told stays unknown.
 
 namespace muster::nvml {
 namespace {
@@ -21,27 +24,27 @@ class Reader {
 
   void identity() {
     char text[96] = {};
-    if (check(api_.uuid(device_, text, sizeof(text))))
+    if (ask(api_.uuid, text, sizeof(text)))
       gpu_.uuid.value = text;
-    if (gpu_.uuid.value.empty() && healthy())
-      gpu_.health = "has no UUID";
-    if (api_.name && check(api_.name(device_, text, sizeof(text))))
+    if (gpu_.uuid.value.empty())
+      mark_sick("has no UUID");
+    if (ask(api_.name, text, sizeof(text)))
       gpu_.model = text;
     PciInfo pci{};
-    if (api_.pci_info && check(api_.pci_info(device_, &pci))) {
+    if (ask(api_.pci_info, &pci)) {
       gpu_.pci.value = linux_pci_address(api_.long_bus_id ? pci.bus_id : pci.bus_id_legacy);
     }
   }
 
   void properties() {
     Memory memory{};
-    if (api_.memory && check(api_.memory(device_, &memory))) {
+    if (ask(api_.memory, &memory)) {
       gpu_.memory_total_bytes = memory.total;
       gpu_.memory_free_bytes = memory.free;
     }
     int major = 0;
     int minor = 0;
-    if (api_.compute_capability && check(api_.compute_capability(device_, &major, &minor))) {
+    if (ask(api_.compute_capability, &major, &minor)) {
       gpu_.compute_capability = cat(major, ".", minor);
     }
     gpu_.pcie_generation = number(api_.max_pcie_generation);
@@ -58,54 +61,49 @@ class Reader {
     constexpr int kUncorrected = 1;
     constexpr int kSinceDriverLoad = 0;
     unsigned long long errors = 0;
-    if (!api_.total_ecc_errors ||
-        !check(api_.total_ecc_errors(device_, kUncorrected, kSinceDriverLoad, &errors))) {
+    if (!ask(api_.total_ecc_errors, kUncorrected, kSinceDriverLoad, &errors))
       return;
-    }
     gpu_.ecc_uncorrected_errors = errors;
-    if (errors > 0 && healthy()) {
-      gpu_.health = cat(plural(errors, "uncorrected ECC error"), " since the driver loaded");
-    }
+    if (errors > 0)
+      mark_sick(cat(plural(errors, "uncorrected ECC error"), " since the driver loaded"));
   }
 
   void repairs() {
     int retiring = 0;
-    unsigned corrected = 0, uncorrected = 0, remapping = 0, failed = 0;
-    if (api_.retired_pages_pending && glance(api_.retired_pages_pending(device_, &retiring)))
+    if (glance_at(api_.retired_pages_pending, &retiring))
       gpu_.repair_pending = retiring == 1;
-    if (api_.remapped_rows &&
-        glance(api_.remapped_rows(device_, &corrected, &uncorrected, &remapping, &failed)))
-      gpu_.repair_pending = gpu_.repair_pending || remapping != 0 || failed != 0;
+    unsigned corrected = 0, uncorrected = 0, remapping = 0, failed = 0;
+    if (!glance_at(api_.remapped_rows, &corrected, &uncorrected, &remapping, &failed))
+      return;
+    if (remapping != 0 || failed != 0)
+      gpu_.repair_pending = true;
   }
 
   void mig() {
     unsigned current = 0;
     unsigned pending = 0;
-    if (!api_.mig_mode || !glance(api_.mig_mode(device_, &current, &pending)))
+    if (!glance_at(api_.mig_mode, &current, &pending))
       return;
     gpu_.mig_enabled = current == 1;
     if (!gpu_.mig_enabled)
       return;
     unsigned most = 0;
-    if (api_.max_mig_devices && api_.mig_device && glance(api_.max_mig_devices(device_, &most))) {
+    if (api_.mig_device && glance_at(api_.max_mig_devices, &most)) {
       for (unsigned i = 0; i < most; ++i)
         add_instance(i);
     }
-    if (gpu_.mig.empty() && healthy()) {
-      gpu_.health = "MIG mode is on, but it has no instance (nvidia-smi mig -cgi … -C makes some)";
-    }
+    if (gpu_.mig.empty())
+      mark_sick("MIG mode is on, but it has no instance (nvidia-smi mig -cgi … -C makes some)");
   }
 
   void activity() {
     Utilization utilization{};
-    if (api_.utilization && glance(api_.utilization(device_, &utilization))) {
-      gpu_.utilization_percent = static_cast<int>(utilization.gpu);
-    }
-    unsigned value = 0;
+    if (glance_at(api_.utilization, &utilization))
+      gpu_.utilization_percent = utilization.gpu;
+    unsigned degrees = 0;
     constexpr int kGpuSensor = 0;
-    if (api_.temperature && glance(api_.temperature(device_, kGpuSensor, &value))) {
-      gpu_.temperature_celsius = static_cast<int>(value);
-    }
+    if (glance_at(api_.temperature, kGpuSensor, &degrees))
+      gpu_.temperature_celsius = degrees;
     if (const auto milliwatts = number(api_.power_milliwatts))
       gpu_.power_watts = *milliwatts / 1000.0;
     if (const auto limit = number(api_.power_limit_milliwatts))
@@ -121,49 +119,65 @@ class Reader {
   }
 
  private:
-  bool healthy() const { return gpu_.health == kHealthy; }
+  // The first thing that is wrong is what the user is told.
+  void mark_sick(const std::string& problem) {
+    if (gpu_.health == kHealthy)
+      gpu_.health = problem;
+  }
 
   bool check(Return code) {
-    if (!is_harmless(code) && healthy())
-      gpu_.health = api_.text(code);
+    if (!is_harmless(code))
+      mark_sick(api_.text(code));
     return code == kSuccess;
   }
 
   // For what a GPU can work without: only an error that is about the GPU itself counts.
   bool glance(Return code) {
-    return code == kGpuIsLost || code == kResetRequired ? check(code) : code == kSuccess;
+    const bool is_about_gpu = code == kGpuIsLost || code == kResetRequired;
+    return is_about_gpu ? check(code) : code == kSuccess;
+  }
+
+  // These two call a function of NVML for this GPU; false when the driver lacks it or it fails.
+  template <class Function, class... Arguments>
+  bool ask(Function function, Arguments... arguments) {
+    return function && check(function(device_, arguments...));
+  }
+  template <class Function, class... Arguments>
+  bool glance_at(Function function, Arguments... arguments) {
+    return function && glance(function(device_, arguments...));
   }
 
   std::optional<int> number(Return (*function)(Device, unsigned*)) {
     unsigned value = 0;
-    if (!function || !glance(function(device_, &value)) || value > INT_MAX)
+    if (!glance_at(function, &value) || value > INT_MAX)
       return std::nullopt;
-    return static_cast<int>(value);
+    return value;
   }
 
+  // The driver's list of near CPUs, for systems whose sysfs has none.
   std::string cpus_by_nvml() {
-    constexpr unsigned kBits = sizeof(unsigned long) * CHAR_BIT;
-    std::array<unsigned long, 64> words{};
-    if (!api_.cpu_affinity || api_.cpu_affinity(device_, words.size(), words.data()) != kSuccess)
+    constexpr int kWords = 64;
+    constexpr int kBits = sizeof(unsigned long) * CHAR_BIT;
+    unsigned long words[kWords] = {};
+    if (!api_.cpu_affinity || api_.cpu_affinity(device_, kWords, words) != kSuccess)
       return "";
     std::vector<int> cpus;
-    for (unsigned cpu = 0; cpu < words.size() * kBits; ++cpu) {
+    for (int cpu = 0; cpu < kWords * kBits; ++cpu) {
       if ((words[cpu / kBits] >> (cpu % kBits)) & 1)
-        cpus.push_back(static_cast<int>(cpu));
+        cpus.push_back(cpu);
     }
     return to_cpu_list(std::move(cpus));
   }
 
+  // Most numbers below the maximum have no instance, which is no error.
   void add_instance(unsigned index) {
     Device device = nullptr;
-    const Return code = api_.mig_device(device_, index, &device);
-    if (!glance(code))
-      return;  // most numbers have no instance
-    MigInstance instance;
+    if (!glance(api_.mig_device(device_, index, &device)))
+      return;
     char text[96] = {};
     if (!glance(api_.uuid(device, text, sizeof(text))))
       return;
-    instance.uuid.value = text;
+    MigInstance instance{.uuid = {text}};
     Memory memory{};
     if (api_.memory && api_.memory(device, &memory) == kSuccess)
       instance.memory_total_bytes = memory.total;
@@ -178,7 +192,7 @@ class Reader {
     gpu_.mig.push_back(std::move(instance));
   }
 
-  // "NVIDIA A100-SXM4-40GB MIG 1g.5gb" → "1g.5gb"; older drivers name the whole GPU only.
+  // Returns "1g.5gb" for "NVIDIA A100-SXM4-40GB MIG 1g.5gb"; older drivers name the whole GPU only.
   static std::string profile_in(std::string_view name) {
     constexpr std::string_view kMark = " MIG ";
     const size_t at = name.find(kMark);
@@ -186,31 +200,30 @@ class Reader {
   }
 
   std::string profile_of(const Attributes& attributes) const {
-    return mig_profile_name(static_cast<int>(attributes.compute_slices),
-                            static_cast<int>(attributes.gpu_slices),
+    return mig_profile_name(attributes.compute_slices,
+                            attributes.gpu_slices,
                             attributes.memory_mib * kMiB,
                             gpu_.memory_total_bytes);
   }
 
+  // NVML says how much room the list needs, but new processes may come before it is asked again.
   template <class Entry, class Function>
   void read_processes(Function list) {
     std::vector<Entry> entries(16);
-    unsigned count = 0;
-    Return code = kInsufficientSize;
-    for (int attempt = 0; attempt < 5 && code == kInsufficientSize; ++attempt) {
-      if (attempt > 0)
-        entries.resize(std::max<size_t>(count, entries.size()) * 2);  // new ones may come between
-      count = static_cast<unsigned>(entries.size());
+    unsigned count = entries.size();
+    Return code = list(device_, &count, entries.data());
+    for (int again = 0; again < 4 && code == kInsufficientSize; ++again) {
+      entries.resize(std::max<size_t>(count, entries.size()) * 2);
+      count = entries.size();
       code = list(device_, &count, entries.data());
     }
     if (code == kInsufficientSize || !glance(code))
       return;
-    for (size_t i = 0; i < count && i < entries.size(); ++i) {
+    entries.resize(std::min<size_t>(count, entries.size()));
+    for (const Entry& entry : entries) {
       constexpr auto kNotAvailable = ~0ULL;
-      gpu_.processes.push_back({.pid = static_cast<int>(entries[i].pid),
-                                .used_memory_bytes = entries[i].used_memory == kNotAvailable
-                                                         ? 0
-                                                         : entries[i].used_memory});
+      const uint64_t bytes = entry.used_memory == kNotAvailable ? 0 : entry.used_memory;
+      gpu_.processes.push_back({.pid = static_cast<int>(entry.pid), .used_memory_bytes = bytes});
     }
   }
 

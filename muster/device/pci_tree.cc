@@ -6,35 +6,38 @@
 #include <set>
 
 #include "muster/base/error.h"
+#include "muster/base/hex.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
+#include "muster/device/numbers.h"
+
+// A device's folder in sysfs is a link whose true path goes down from the host bridge over all
+// bridges to the device: the further two such paths run together, the nearer two devices are.
 
 namespace muster {
 namespace {
 
 namespace fs = std::filesystem;
 
-// "0000:3b:00.0"
+// Each 'x' of the pattern stands for one hexadecimal digit in lower case.
+bool fits_pattern(std::string_view text, std::string_view pattern) {
+  return std::ranges::equal(text, pattern, [](char c, char wanted) {
+    return wanted == 'x' ? kHexDigits.find(c) != std::string_view::npos : c == wanted;
+  });
+}
+
+// Whether the text is like "0000:3b:00.0", with four digits of the domain or more.
 bool is_pci_address(std::string_view text) {
-  const size_t colon = text.find(':');
-  if (colon == std::string_view::npos || colon < 4 || text.size() != colon + 8)
-    return false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool digit = (text[i] >= '0' && text[i] <= '9') || (text[i] >= 'a' && text[i] <= 'f');
-    const bool right = i == colon || i == colon + 3 ? text[i] == ':'
-                       : i == colon + 6             ? text[i] == '.'
-                                                    : digit;
-    if (!right)
-      return false;
-  }
-  return true;
+  const size_t digits = std::min(text.find(':'), text.size());
+  return digits >= 4 && fits_pattern(text, std::string(digits, 'x') + ":xx:xx.x");
 }
 
 bool is_host_bridge(const std::string& name) {  // "pci0000:80"
   return name.starts_with("pci") && name.find(':') != std::string::npos;
 }
 
-// The host bridge, the bridges and the last PCI device on the true path of `folder`.
+// Returns the host bridge, the bridges and the last PCI device on the true path of `folder`. Only
+// the last host bridge counts: some bridges make a PCI domain of their own.
 std::vector<std::string> pci_path(const fs::path& folder) {
   std::error_code error;
   const fs::path real = fs::canonical(folder, error);
@@ -43,19 +46,23 @@ std::vector<std::string> pci_path(const fs::path& folder) {
     return path;
   for (const fs::path& part : real) {
     const std::string name = part.string();
-    if (is_host_bridge(name))
-      path.clear();  // the last one: some bridges make a PCI domain of their own
-    if (is_host_bridge(name) || (!path.empty() && is_pci_address(name)))
+    if (is_host_bridge(name)) {
+      path = {name};
+    } else if (!path.empty() && is_pci_address(name)) {
       path.push_back(name);
+    }
   }
   return path;
 }
 
+// The kernel writes -1 where the firmware names no NUMA node.
+std::optional<int> numa_node_in(const fs::path& folder) {
+  return parse_number(read_line(folder / "numa_node"), 0, kMaxNumber);
+}
+
 PciPlace place_of(const fs::path& folder) {
   PciPlace place;
-  const auto node = parse_int(read_line(folder / "numa_node"));
-  if (node && *node >= 0 && *node < 65536)
-    place.numa_node = static_cast<int>(*node);
+  place.numa_node = numa_node_in(folder);
   try {
     place.near_cpus = to_cpu_list(parse_cpu_list(read_line(folder / "local_cpulist")));
   } catch (const Error&) {
@@ -69,7 +76,7 @@ fs::path devices_folder(const std::string& sysroot) {
   return sysroot + "/sys/bus/pci/devices";
 }
 
-// The devices of one class (infiniband, net) that are on the PCI bus, by address.
+// Returns the devices of one class (infiniband, net) that are on the PCI bus, by address.
 std::vector<Nic> nics_of_class(const std::string& sysroot, const char* name) {
   std::vector<Nic> nics;
   std::error_code error;
@@ -77,16 +84,11 @@ std::vector<Nic> nics_of_class(const std::string& sysroot, const char* name) {
     const auto path = pci_path(entry.path() / "device");
     if (path.size() < 2)
       continue;  // no hardware of its own: loopback, bridges, tunnels
-    const PciAddress pci{path.back()};
-    const auto node = parse_int(read_line(devices_folder(sysroot) / pci.value / "numa_node"));
-    Nic nic{.name = entry.path().filename().string(), .pci = pci};
-    if (node && *node >= 0)
-      nic.numa_node = static_cast<int>(*node);
-    nics.push_back(std::move(nic));
+    nics.push_back({.name = entry.path().filename(),
+                    .pci = {path.back()},
+                    .numa_node = numa_node_in(devices_folder(sysroot) / path.back())});
   }
-  std::sort(nics.begin(), nics.end(), [](const Nic& a, const Nic& b) {
-    return std::tie(a.pci.value, a.name) < std::tie(b.pci.value, b.name);
-  });
+  std::ranges::sort(nics, {}, [](const Nic& nic) { return std::tie(nic.pci.value, nic.name); });
   return nics;
 }
 
@@ -123,9 +125,8 @@ std::optional<int> only_numa_node(const std::string& sysroot) {
 Link pci_link(const PciPlace& a, const PciPlace& b) {
   if (a.path.size() < 2 || b.path.size() < 2)
     return {};
-  size_t common = 0;
-  while (common < std::min(a.path.size(), b.path.size()) && a.path[common] == b.path[common])
-    ++common;
+  const auto parting = std::ranges::mismatch(a.path, b.path);
+  const size_t common = parting.in1 - a.path.begin();
   if (common == 0)
     return {.kind = a.numa_node == b.numa_node ? LinkKind::node : LinkKind::sys};
   if (common == 1)

@@ -7,8 +7,13 @@
 #include "muster/base/strings.h"
 #include "muster/device/cores.h"
 #include "muster/device/cpu_topology.h"
+#include "muster/device/numbers.h"
 #include "muster/device/pci_tree.h"
 #include "muster/device/sys_cores.h"
+
+// Drivers are asked first, since they know more than sysfs does; PCI and the kernel fill in what
+// they left open. Every step beyond the names of GPUs is done only when somebody asked for it: a
+// launcher waits for this.
 
 namespace muster {
 namespace {
@@ -41,38 +46,41 @@ std::string host_name() {
   return name;
 }
 
-// NVIDIA's GPUs, then AMD's.
+// Puts AMD's links behind NVIDIA's: no link of theirs joins GPUs of two vendors.
+void append_links(LinkMatrix& gpu_links, const AmdReport& amd, size_t num_nvidia) {
+  for (auto& row : gpu_links)
+    row.resize(num_nvidia + amd.gpus.size());
+  for (const auto& links : amd.links) {
+    std::vector<Link> row(num_nvidia);
+    row.insert(row.end(), links.begin(), links.end());
+    gpu_links.push_back(std::move(row));
+  }
+}
+
+// NVIDIA's GPUs come first, AMD's after them.
 void find_gpus(const ProbeOptions& options, Host& host) {
   NvmlOptions nvml_options = options.nvml;
   nvml_options.detail = options.detail;
   nvml_options.links = options.links;
   nvml_options.sysroot = options.sysroot;
   NvmlReport nvml = probe_nvml(nvml_options);
-  AmdReport amd =
+  const AmdReport amd =
       probe_amd({.detail = options.detail, .links = options.links, .sysroot = options.sysroot});
   host.driver_version = nvml.driver_version.empty() ? amd.driver_version : nvml.driver_version;
   host.gpus = std::move(nvml.gpus);
   host.gpu_links = std::move(nvml.links);
-  const size_t num_nvidia = host.gpus.size();
-  for (Gpu& gpu : amd.gpus) {
-    gpu.index.value += static_cast<int>(num_nvidia);
-    host.gpus.push_back(std::move(gpu));
-  }
-  if (host.gpus.empty())
-    host.gpu_note = amd.note.empty() ? nvml.note : cat(nvml.note, "; ", amd.note);
-  host.gpus_expected = host.gpus.empty() && (nvml.has_driver || !amd.note.empty());
-  if (!options.links)
+  const int num_nvidia = int_size(host.gpus);
+  for (const Gpu& gpu : amd.gpus)
+    host.gpus.emplace_back(gpu).index.value += num_nvidia;
+  if (options.links)
+    append_links(host.gpu_links, amd, num_nvidia);
+  if (!host.gpus.empty())
     return;
-  for (auto& row : host.gpu_links)
-    row.resize(host.gpus.size());
-  for (auto& links : amd.links) {
-    std::vector<Link> row(num_nvidia);
-    row.insert(row.end(), links.begin(), links.end());
-    host.gpu_links.push_back(std::move(row));
-  }
+  host.gpu_note = amd.note.empty() ? nvml.note : cat(nvml.note, "; ", amd.note);
+  host.gpus_expected = nvml.has_driver || !amd.note.empty();
 }
 
-// Devices whose firmware names no NUMA node, where there is only one.
+// A device whose firmware names no NUMA node is on the only one, where there is only one.
 void find_numa_nodes(const std::string& sysroot, Host& host) {
   const std::optional<int> only = only_numa_node(sysroot);
   for (Gpu& gpu : host.gpus) {
@@ -85,15 +93,20 @@ void find_numa_nodes(const std::string& sysroot, Host& host) {
   }
 }
 
+template <class Device>
+std::vector<PciPlace> places_on_pci(const std::string& sysroot,
+                                    const std::vector<Device>& devices) {
+  std::vector<PciPlace> places;
+  for (const Device& device : devices)
+    places.push_back(find_pci_place(sysroot, device.pci));
+  return places;
+}
+
 // Fills in what PCI alone tells: pairs that no driver spoke of, and network cards.
 void find_pci_links(const std::string& sysroot, Host& host) {
-  std::vector<PciPlace> gpus;
-  std::vector<PciPlace> nics;
   host.nics = find_nics(sysroot);
-  for (const Gpu& gpu : host.gpus)
-    gpus.push_back(find_pci_place(sysroot, gpu.pci));
-  for (const Nic& nic : host.nics)
-    nics.push_back(find_pci_place(sysroot, nic.pci));
+  const std::vector<PciPlace> gpus = places_on_pci(sysroot, host.gpus);
+  const std::vector<PciPlace> nics = places_on_pci(sysroot, host.nics);
   for (size_t i = 0; i < gpus.size(); ++i) {
     for (size_t j = 0; j < gpus.size(); ++j) {
       Link& link = host.gpu_links[i][j];

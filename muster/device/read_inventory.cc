@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <span>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -16,6 +17,9 @@
 #include "muster/device/readers/nvidia_smi_xml.h"
 #include "muster/device/readers/xml_root.h"
 
+// The content is looked at, never the name: people rename what they captured. What looks like the
+// output of a known tool but is of no use is refused with the command that gives the right one.
+
 namespace muster {
 namespace {
 
@@ -28,8 +32,8 @@ enum class Format { json, nvidia_smi, topo, nccl, hwloc, fleet };
               cat("inventory ", source, ": expected ", expected, ", got ", clean_text(got)));
 }
 
-// What looks like one of the formats and is not: what it holds, what it is called, what gives the
-// right one.
+// A text that looks like one of the formats and is not: what it holds, what it is called, and what
+// to give instead.
 struct OtherFormat {
   std::string_view mark;
   const char* name;
@@ -56,8 +60,9 @@ void refuse_other_formats(std::string_view text, const std::string& source) {
   constexpr size_t kMaxLooked = 4096;
   if (text.find("[[") != std::string_view::npos)
     return;
+  const std::string_view beginning = text.substr(0, kMaxLooked);
   for (const OtherFormat& other : kOtherFormats) {
-    if (text.substr(0, kMaxLooked).find(other.mark) != std::string_view::npos)
+    if (beginning.find(other.mark) != std::string_view::npos)
       refuse(source, other.instead, other.name);
   }
 }
@@ -67,8 +72,8 @@ void refuse_utf16(std::string_view text, const std::string& source) {
     refuse(source, "UTF-8, which iconv -f utf-16 -t utf-8 gives", "UTF-16");
 }
 
-// Where XML begins behind lines that a program wrote before it, such as nvidia-smi's warnings; 0:
-// there are none.
+// Returns where XML begins behind lines that a program wrote before it, such as nvidia-smi's
+// warnings; 0 when there are none.
 size_t xml_behind_text(std::string_view text) {
   constexpr size_t kMaxBefore = 4096;
   const size_t at = text.find("\n<?xml ");
@@ -81,32 +86,34 @@ bool has_fleet_line(std::string_view text) {
   return text.find("[[") != std::string_view::npos || text.find('=') != std::string_view::npos;
 }
 
+Format format_of_xml(std::string_view text, const std::string& source) {
+  const std::string root = xml_root_name(text);
+  if (root == "nvidia_smi_log")
+    return Format::nvidia_smi;
+  if (root == "system")
+    return Format::nccl;
+  if (root == "topology")
+    return Format::hwloc;
+  refuse(source,
+         "XML of nvidia-smi -q -x, NCCL (<system>) or hwloc (<topology>)",
+         cat("<", root, ">"));
+}
+
 Format format_of(const std::string& text, const std::string& source) {
   refuse_utf16(text, source);
   std::string_view rest = without_byte_order_mark(text);
   rest = rest.substr(std::min(rest.find_first_not_of(" \t\r\n"), rest.size()));
   if (rest.starts_with('{'))
     return Format::json;
-  if (rest.starts_with('<')) {
-    const std::string root = xml_root_name(rest);
-    if (root == "nvidia_smi_log")
-      return Format::nvidia_smi;
-    if (root == "system")
-      return Format::nccl;
-    if (root == "topology")
-      return Format::hwloc;
-    refuse(source,
-           "XML of nvidia-smi -q -x, NCCL (<system>) or hwloc (<topology>)",
-           cat("<", root, ">"));
-  }
+  if (rest.starts_with('<'))
+    return format_of_xml(rest, source);
   if (is_nvidia_smi_topo(rest))
     return Format::topo;
   refuse_other_formats(rest, source);
   if (rest.empty() || !has_fleet_line(rest)) {
     refuse(source,
            "muster devices --json, nvidia-smi -q -x, nvidia-smi topo -m, an NCCL or hwloc "
-           "topology, or a "
-           "fleet file",
+           "topology, or a fleet file",
            rest.empty() ? "nothing" : cat("'", rest.substr(0, 40), "'"));
   }
   return Format::fleet;
@@ -119,7 +126,8 @@ std::string read_bounded(const std::string& path) {
   return bytes;
 }
 
-// The one host that a fleet file's `from` names. A fleet file in a fleet file could go in circles.
+// Returns the one host that a fleet file's `from` names. A fleet file in a fleet file could go in
+// circles.
 Host captured_host(const std::string& path) {
   const std::string text = read_bounded(path);
   if (format_of(text, path) == Format::fleet)
@@ -136,7 +144,8 @@ std::vector<Host> fleet(const std::string& text, const std::string& source) {
       text, source, [&](const std::string& path) { return captured_host(folder / path); });
 }
 
-Inventory read_folder(const std::string& path) {
+// Returns the plain files of a folder in the order of their names; hidden ones are left out.
+std::vector<std::string> files_in(const std::string& path) {
   std::vector<std::string> files;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
@@ -148,10 +157,14 @@ Inventory read_folder(const std::string& path) {
     fail_errno(cat("cannot list '", path, "'"), error.value());
   if (files.empty())
     refuse(path, "a folder with inventories", "no file");
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
+  return files;
+}
+
+Inventory read_folder(const std::string& path) {
   Inventory whole{.source = path, .simulated = true};
   std::set<std::string> names;
-  for (const std::string& file : files) {
+  for (const std::string& file : files_in(path)) {
     for (Host& host : parse_inventory(read_bounded(file), file).hosts) {
       if (!names.insert(host.name).second)
         refuse(file, "each host's name once", cat("'", host.name, "' twice"));
@@ -191,12 +204,9 @@ Inventory parse_inventory(const std::string& text, const std::string& source) {
   std::string document(without_byte_order_mark(text));
   const size_t behind = xml_behind_text(document);
   const std::string before = document.substr(0, behind);
-  // Blanks instead, so that errors name the right line.
-  std::replace_if(
-      document.begin(),
-      document.begin() + static_cast<std::ptrdiff_t>(behind),
-      [](char c) { return c != '\n'; },
-      ' ');
+  // Blanks take the place of those lines, so that errors name the right one.
+  for (char& c : std::span(document).first(behind))
+    c = c == '\n' ? c : ' ';
   Inventory inventory = inventory_of(document, source);
   if (behind > 0)
     inventory.hosts.at(0).notes.push_back(cat("above the XML stands: ", clean_text(before)));

@@ -1,23 +1,24 @@
 #include "muster/device/sys_cores.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
 #include <tuple>
 
-#include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/device/cpu_list.h"
+#include "muster/device/numbers.h"
 #include "muster/device/pci_tree.h"
 #include "muster/device/readers/cpu_mask.h"
+
+// Each CPU's place is read first, in numbers that only tell places apart. Sockets and caches are
+// then numbered from 0 as hwloc does, and CPUs at one place become the threads of one core.
 
 namespace muster {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Where one CPU is, by numbers that only tell places apart.
+// The place of one CPU, by numbers that only tell places apart.
 struct CpuPlace {
   int socket = 0;
   int node = 0;
@@ -25,12 +26,7 @@ struct CpuPlace {
   int core = 0;  // the first of its threads
 };
 
-int number_or(const fs::path& file, int fallback) {
-  const auto number = parse_int(read_line(file));
-  return number && *number >= 0 && *number < 65536 ? static_cast<int>(*number) : fallback;
-}
-
-// The lowest CPU of a mask ("00000000,00000033").
+// Returns the lowest CPU of the mask in a file ("00000000,00000033").
 int first_cpu_or(const fs::path& file, int fallback) {
   const auto cpus = parse_cpu_mask(read_line(file));
   return cpus && !cpus->empty() ? cpus->front() : fallback;
@@ -41,16 +37,19 @@ std::map<int, int> nodes_of_cpus(const fs::path& system) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(system / "node", error)) {
     const std::string name = entry.path().filename();
-    const auto node = name.starts_with("node") ? parse_int(name.substr(4)) : std::nullopt;
-    const auto cpus = node ? parse_cpu_mask(read_line(entry.path() / "cpumap")) : std::nullopt;
-    if (!cpus)
+    if (!name.starts_with("node"))
+      continue;
+    const auto node = parse_number(name.substr(4), 0, kMaxNumber);
+    const auto cpus = parse_cpu_mask(read_line(entry.path() / "cpumap"));
+    if (!node || !cpus)
       continue;
     for (const int cpu : *cpus)
-      nodes[cpu] = static_cast<int>(*node);
+      nodes[cpu] = *node;
   }
   return nodes;
 }
 
+// The last level that sysfs knows of is the third.
 int last_level_cache_or(const fs::path& folder, int fallback) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder / "cache", error)) {
@@ -60,12 +59,13 @@ int last_level_cache_or(const fs::path& folder, int fallback) {
   return fallback;
 }
 
-// Numbers from 0 in the order of the keys, as hwloc counts.
+// Returns numbers from 0 in the order of the keys, as hwloc counts.
 template <class Key>
 std::map<Key, int> numbers_of_keys(const std::set<Key>& keys) {
   std::map<Key, int> numbers;
+  int next = 0;
   for (const Key& key : keys)
-    numbers.emplace(key, static_cast<int>(numbers.size()));
+    numbers.emplace(key, next++);
   return numbers;
 }
 
@@ -76,8 +76,8 @@ std::map<int, CpuPlace> places_of(const std::string& sysroot, const std::vector<
   for (const int cpu : cpus) {
     const fs::path folder = system / "cpu" / cat("cpu", cpu);
     const auto node = nodes.find(cpu);
-    const int socket = number_or(folder / "topology" / "physical_package_id", 0);
-    places[cpu] = {.socket = socket,
+    const std::string socket = read_line(folder / "topology" / "physical_package_id");
+    places[cpu] = {.socket = parse_number(socket, 0, kMaxNumber).value_or(0),
                    .node = node == nodes.end() ? 0 : node->second,
                    .l3 = last_level_cache_or(folder, -1),
                    .core = first_cpu_or(folder / "topology" / "thread_siblings", cpu)};

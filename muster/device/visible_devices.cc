@@ -5,6 +5,11 @@
 #include <limits>
 
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
+
+// The list is cut where it becomes invalid, first by its form alone (parse_visible_devices), then
+// by the devices that there are. Matching knows three kinds of entries: indices, UUIDs of GPUs, and
+// UUIDs of MIG instances; a prefix that fits several devices fits none.
 
 namespace muster {
 namespace {
@@ -16,8 +21,8 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-// The number that `text` starts with, as strtol reads it; -1 when it starts with none, is negative
-// or too big.
+// Returns the number that `text` starts with, as strtol reads it; -1 when it starts with none, is
+// negative or too big.
 int leading_number(std::string_view text) {
   const size_t from = text.find_first_not_of(" \t\n\v\f\r");
   if (from == std::string_view::npos)
@@ -28,21 +33,28 @@ int leading_number(std::string_view text) {
     text.remove_prefix(1);
   if (text.empty() || !is_digit(text[0]))
     return -1;
-  int64_t value = 0;
-  for (size_t i = 0; i < text.size() && is_digit(text[i]); ++i) {
-    value = value * 10 + (text[i] - '0');
-    if (value > std::numeric_limits<int>::max())
-      return -1;
-  }
-  return negative && value != 0 ? -1 : static_cast<int>(value);
+  const size_t digits = std::ranges::find_if_not(text, is_digit) - text.begin();
+  const int most = negative ? 0 : std::numeric_limits<int>::max();
+  return parse_number(text.substr(0, digits), 0, most).value_or(-1);
 }
 
+// The kind of an entry that stands alone, or first in a list.
+VisibleEntry::Kind kind_of_entry(std::string_view text) {
+  if (text.starts_with(kGpuPrefix))
+    return VisibleEntry::Kind::gpu_uuid;
+  if (text.starts_with(kMigPrefix))
+    return VisibleEntry::Kind::mig;
+  return VisibleEntry::Kind::index;
+}
+
+// An entry of another kind than the list's is invalid; an index may begin with anything strtol
+// takes.
 VisibleEntry parse_entry(const std::string& text, VisibleEntry::Kind list_kind) {
   using Kind = VisibleEntry::Kind;
-  if (list_kind == Kind::gpu_uuid)
-    return {text.starts_with(kGpuPrefix) ? list_kind : Kind::invalid, -1, text};
-  if (list_kind == Kind::mig)
-    return {text.starts_with(kMigPrefix) ? list_kind : Kind::invalid, -1, text};
+  if (list_kind != Kind::index) {
+    const bool is_of_list = kind_of_entry(text) == list_kind;
+    return {is_of_list ? list_kind : Kind::invalid, -1, text};
+  }
   const int index = leading_number(text);
   return {index >= 0 ? Kind::index : Kind::invalid, index, text};
 }
@@ -55,12 +67,11 @@ struct Match {
 };
 
 Match match_index(const std::vector<Gpu>& gpus, int index) {
-  const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) {
-    return gpu.vendor == Vendor::nvidia && gpu.index.value == index;
-  });
-  if (found == gpus.end())
-    return {.problem = "there is no such GPU"};
-  return {.gpu = static_cast<size_t>(found - gpus.begin())};
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    if (gpus[i].vendor == Vendor::nvidia && gpus[i].index.value == index)
+      return {.gpu = i};
+  }
+  return {.problem = "there is no such GPU"};
 }
 
 Match match_uuid(const std::vector<Gpu>& gpus, const std::string& prefix) {
@@ -108,31 +119,34 @@ Match match_entry(const std::vector<Gpu>& gpus, const VisibleEntry& entry) {
 // Adds the device; false when it is there already.
 template <class Device>
 bool add_once(std::vector<Device>& devices, const Device& device) {
-  if (std::find(devices.begin(), devices.end(), device) != devices.end())
+  if (std::ranges::find(devices, device) != devices.end())
     return false;
   devices.push_back(device);
   return true;
 }
 
+// An empty mask is not an unset one: it hides everything. So get_env, which takes both alike, would
+// not do.
+std::optional<std::string> mask_in(const char* name) {
+  const char* const value = std::getenv(name);
+  if (value == nullptr)
+    return std::nullopt;
+  return value;
+}
+
 }  // namespace
 
 VisibilityMasks inherited_masks() {
-  const auto of = [](const char* name) {
-    const char* value = std::getenv(name);
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  };
-  return {.cuda = of("CUDA_VISIBLE_DEVICES"),
-          .rocr = of("ROCR_VISIBLE_DEVICES"),
-          .hip = of("HIP_VISIBLE_DEVICES")};
+  return {.cuda = mask_in("CUDA_VISIBLE_DEVICES"),
+          .rocr = mask_in("ROCR_VISIBLE_DEVICES"),
+          .hip = mask_in("HIP_VISIBLE_DEVICES")};
 }
 
 std::vector<VisibleEntry> parse_visible_devices(std::string_view text) {
   std::vector<VisibleEntry> entries;
   if (text.empty())
     return entries;
-  const auto kind = text.starts_with(kGpuPrefix)   ? VisibleEntry::Kind::gpu_uuid
-                    : text.starts_with(kMigPrefix) ? VisibleEntry::Kind::mig
-                                                   : VisibleEntry::Kind::index;
+  const VisibleEntry::Kind kind = kind_of_entry(text);
   for (const std::string& piece : split(text, ',')) {
     entries.push_back(parse_entry(piece, kind));
     if (entries.back().kind == VisibleEntry::Kind::invalid)
@@ -146,14 +160,10 @@ VisibleDevices visible_devices(const std::vector<Gpu>& gpus, std::string_view te
   const auto entries = parse_visible_devices(text);
   for (size_t i = 0; i < entries.size(); ++i) {
     const bool is_mig = entries[i].kind == VisibleEntry::Kind::mig;
+    const std::string entry = cat("entry ", i + 1, ", '", entries[i].text, "', ");
     const Match match = match_entry(gpus, entries[i]);
     if (!match.problem.empty()) {
-      visible.remark = cat("entry ",
-                           i + 1,
-                           ", '",
-                           entries[i].text,
-                           "', hides itself and all entries after it: ",
-                           match.problem);
+      visible.remark = cat(entry, "hides itself and all entries after it: ", match.problem);
       break;
     }
     const bool added = is_mig ? add_once(visible.mig, {match.gpu, match.instance})
@@ -161,13 +171,8 @@ VisibleDevices visible_devices(const std::vector<Gpu>& gpus, std::string_view te
     if (!added) {
       visible.gpus.clear();
       visible.mig.clear();
-      visible.remark = cat("entry ",
-                           i + 1,
-                           ", '",
-                           entries[i].text,
-                           "', names ",
-                           is_mig ? "an instance" : "a GPU",
-                           " twice, which hides all");
+      visible.remark =
+          cat(entry, "names ", is_mig ? "an instance" : "a GPU", " twice, which hides all");
       break;
     }
     visible.by_index = entries[i].kind == VisibleEntry::Kind::index;

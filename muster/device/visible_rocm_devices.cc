@@ -1,8 +1,11 @@
-// Which AMD GPUs a process sees: ROCR_VISIBLE_DEVICES first, then what HIP makes of the rest.
+// Which AMD GPUs a process sees: ROCR_VISIBLE_DEVICES first, then what HIP makes of the rest. The
+// two read their variables differently (visible_devices.h), so each has its own functions here;
+// both give places in the list of GPUs that the one before them has left.
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/device/visible_devices.h"
@@ -23,6 +26,18 @@ std::string upper(std::string_view text) {
   return out;
 }
 
+bool contains_gpu(const std::vector<size_t>& gpus, size_t gpu) {
+  return std::ranges::find(gpus, gpu) != gpus.end();
+}
+
+// Returns the entries of a mask; a comma at its end begins no other.
+std::vector<std::string> entries_of(const std::string& mask) {
+  std::vector<std::string> entries = split(mask, ',');
+  if (entries.back().empty())
+    entries.pop_back();
+  return entries;
+}
+
 std::string ends(const char* variable, const std::string& entry, const char* why) {
   return cat(variable, ": '", entry, "' hides itself and all entries after it: ", why);
 }
@@ -30,6 +45,8 @@ std::string ends(const char* variable, const std::string& entry, const char* why
 // A place in `shown`, or nothing.
 using Place = std::optional<size_t>;
 
+// The id must be as long as ROCr wants it, and only one GPU may have it or begin with it. An id
+// that muster made up for a GPU is none that ROCr knows.
 Place rocr_uuid(const std::vector<Gpu>& gpus,
                 const std::vector<size_t>& shown,
                 const std::string& token) {
@@ -41,7 +58,7 @@ Place rocr_uuid(const std::vector<Gpu>& gpus,
   for (size_t i = 0; i < shown.size(); ++i) {
     const std::string& uuid = gpus[shown[i]].uuid.value;
     if (uuid.starts_with(kNoUniqueId) || !upper(uuid).starts_with(token))
-      continue;  // that one is muster's own
+      continue;
     if (place)
       return std::nullopt;
     place = i;
@@ -49,14 +66,15 @@ Place rocr_uuid(const std::vector<Gpu>& gpus,
   return place;
 }
 
+// ROCr reads numbers as C writes them: "0x1" and "01" are 1.
 Place rocr_number(size_t count, const std::string& token) {
   char* end = nullptr;
   errno = 0;
   const long value = std::strtol(token.c_str(), &end, 0);
-  const bool whole = !token.empty() && *end == 0 && errno == 0;
-  if (!whole || value < 0 || static_cast<size_t>(value) >= count)
+  const bool is_whole = !token.empty() && *end == 0 && errno == 0;
+  if (!is_whole || value < 0 || std::cmp_greater_equal(value, count))
     return std::nullopt;
-  return static_cast<size_t>(value);
+  return value;
 }
 
 Shown after_rocr(const std::vector<Gpu>& gpus,
@@ -65,18 +83,18 @@ Shown after_rocr(const std::vector<Gpu>& gpus,
   Shown shown;
   if (mask.empty())
     return shown;
-  std::vector<std::string> tokens = split(mask, ',');
-  if (tokens.back().empty())
-    tokens.pop_back();  // a comma at the end is none
-  tokens.resize(std::min(tokens.size(), all.size()));
-  for (const std::string& entry : tokens) {
+  std::vector<std::string> entries = entries_of(mask);
+  entries.resize(std::min(entries.size(), all.size()));
+  for (const std::string& entry : entries) {
     const std::string token = upper(trim(entry));
     const Place place =
         token.starts_with('G') ? rocr_uuid(gpus, all, token) : rocr_number(all.size(), token);
-    const char* why = place ? "it was named before" : "there is no such GPU";
-    if (!place ||
-        std::find(shown.gpus.begin(), shown.gpus.end(), all[*place]) != shown.gpus.end()) {
-      shown.remark = ends("ROCR_VISIBLE_DEVICES", entry, why);
+    if (!place) {
+      shown.remark = ends("ROCR_VISIBLE_DEVICES", entry, "there is no such GPU");
+      break;
+    }
+    if (contains_gpu(shown.gpus, all[*place])) {
+      shown.remark = ends("ROCR_VISIBLE_DEVICES", entry, "it was named before");
       break;
     }
     shown.gpus.push_back(all[*place]);
@@ -84,21 +102,25 @@ Shown after_rocr(const std::vector<Gpu>& gpus,
   return shown;
 }
 
-Place hip_entry(const std::vector<Gpu>& gpus,
-                const std::vector<size_t>& shown,
-                const std::string& entry) {
-  if (entry.find("GPU-") != std::string::npos) {
-    for (size_t i = 0; i < shown.size(); ++i) {
-      const std::string& uuid = gpus[shown[i]].uuid.value;
-      if (!uuid.starts_with(kNoUniqueId) && uuid.find(entry) != std::string::npos)
-        return i;
-    }
-    return std::nullopt;
+// HIP takes any part of a UUID, and the first GPU that has it.
+Place hip_uuid(const std::vector<Gpu>& gpus,
+               const std::vector<size_t>& shown,
+               const std::string& part) {
+  for (size_t i = 0; i < shown.size(); ++i) {
+    const std::string& uuid = gpus[shown[i]].uuid.value;
+    if (!uuid.starts_with(kNoUniqueId) && uuid.find(part) != std::string::npos)
+      return i;
   }
+  return std::nullopt;
+}
+
+// HIP takes decimal numbers without zeros before them.
+Place hip_number(size_t count, const std::string& entry) {
   const auto number = parse_int(entry);
-  if (!number || *number < 0 || *number >= std::ssize(shown) || cat(*number) != entry)
+  const bool is_plain = number && *number >= 0 && cat(*number) == entry;
+  if (!is_plain || std::cmp_greater_equal(*number, count))
     return std::nullopt;
-  return static_cast<size_t>(*number);
+  return *number;
 }
 
 Shown after_hip(const std::vector<Gpu>& gpus,
@@ -106,18 +128,15 @@ Shown after_hip(const std::vector<Gpu>& gpus,
                 const char* variable,
                 const std::string& mask) {
   Shown shown;
-  std::vector<std::string> entries = split(mask, ',');
-  if (entries.back().empty())
-    entries.pop_back();
-  for (const std::string& entry : entries) {
-    const Place place = hip_entry(gpus, all, entry);
+  for (const std::string& entry : entries_of(mask)) {
+    const bool is_uuid = entry.find("GPU-") != std::string::npos;
+    const Place place = is_uuid ? hip_uuid(gpus, all, entry) : hip_number(all.size(), entry);
     if (!place) {
       shown.remark = ends(variable, entry, "there is no such GPU");
       break;
     }
-    if (std::find(shown.gpus.begin(), shown.gpus.end(), all[*place]) == shown.gpus.end()) {
+    if (!contains_gpu(shown.gpus, all[*place]))
       shown.gpus.push_back(all[*place]);
-    }
   }
   return shown;
 }
@@ -134,10 +153,12 @@ VisibleDevices visible_rocm_devices(const std::vector<Gpu>& gpus, const Visibili
   if (masks.rocr)
     shown = after_rocr(gpus, shown.gpus, *masks.rocr);
   visible.remark = shown.remark;
-  const bool own = masks.hip && !masks.hip->empty();
-  const auto& hip = own ? masks.hip : masks.cuda;
-  if (hip && !hip->empty()) {
-    shown = after_hip(gpus, shown.gpus, own ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES", *hip);
+  // HIP reads CUDA's variable where its own is unset or empty.
+  const bool has_own = masks.hip && !masks.hip->empty();
+  const char* const variable = has_own ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES";
+  const std::string hip = (has_own ? masks.hip : masks.cuda).value_or("");
+  if (!hip.empty()) {
+    shown = after_hip(gpus, shown.gpus, variable, hip);
     if (!shown.remark.empty())
       visible.remark += (visible.remark.empty() ? "" : "; ") + shown.remark;
   }

@@ -8,9 +8,14 @@
 #include <cerrno>
 #include <iterator>
 #include <optional>
+#include <utility>
 
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
+
+// A record of the log is "priority,sequence,microseconds,flags;text". The driver's text holds the
+// mark below, the GPU's address, "): ", the number of the error, and then words.
 
 namespace muster {
 namespace {
@@ -18,12 +23,20 @@ namespace {
 constexpr std::string_view kMark = "NVRM: Xid (";
 constexpr size_t kMostBytes = size_t{16} << 20;  // kernels keep less
 
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(' ');
-  return first == std::string_view::npos ? std::string_view() : text.substr(first);
+// Cuts the text in two at the first `mark`; nothing when it has none.
+std::optional<std::pair<std::string_view, std::string_view>> cut_at(std::string_view text,
+                                                                    std::string_view mark) {
+  const size_t at = text.find(mark);
+  if (at == std::string_view::npos)
+    return std::nullopt;
+  return std::pair(text.substr(0, at), text.substr(at + mark.size()));
 }
 
-// "PCI:0000:3b:00" or "PCI:0000:3b:00.0", in whatever case.
+std::string_view without_blanks_before(std::string_view text) {
+  return text.substr(std::min(text.find_first_not_of(' '), text.size()));
+}
+
+// Returns "0000:3b:00.0" for "PCI:0000:3b:00" or "PCI:0000:3b:00.0", in whatever case.
 std::string pci_address_in(std::string_view text) {
   constexpr std::string_view kBus = "PCI:";
   if (text.starts_with(kBus))
@@ -32,30 +45,31 @@ std::string pci_address_in(std::string_view text) {
   return address.find('.') == std::string::npos ? address + ".0" : address;
 }
 
-// After "priority,sequence,microseconds,flags;".
+// Returns when a record was written, from its head; nothing when the head is none.
+std::optional<int64_t> microseconds_in(std::string_view head) {
+  const auto fields = split(head, ',');
+  return fields.size() > 2 ? parse_int(fields[2]) : std::nullopt;
+}
+
 std::optional<XidError> xid_error_in(std::string_view record) {
-  const size_t behind_head = record.find(';');
-  const size_t mark = record.find(kMark);
-  if (behind_head == std::string_view::npos || mark == std::string_view::npos || mark < behind_head)
+  const auto parts = cut_at(record, ";");
+  const auto marked = parts ? cut_at(parts->second, kMark) : std::nullopt;
+  const auto told = marked ? cut_at(marked->second, "): ") : std::nullopt;
+  if (!told)
     return std::nullopt;
-  const auto head = split(record.substr(0, behind_head), ',');
-  const auto at = head.size() > 2 ? parse_int(head[2]) : std::nullopt;
-  const std::string_view told = record.substr(mark + kMark.size());
-  const size_t close = told.find("): ");
-  if (!at || close == std::string_view::npos)
+  const auto at = microseconds_in(parts->first);
+  const auto [number_text, words] = cut_at(told->second, ",").value_or(std::pair(told->second, ""));
+  const auto number = parse_number(number_text, 0, INT16_MAX);
+  if (!at || !number)
     return std::nullopt;
-  const std::string_view behind = told.substr(close + 3);
-  const size_t comma = std::min(behind.find(','), behind.size());
-  const auto number = parse_int(behind.substr(0, comma));
-  if (!number || *number < 0 || *number > INT16_MAX)
-    return std::nullopt;
-  return XidError{.pci = {pci_address_in(told.substr(0, close))},
-                  .number = static_cast<int>(*number),
-                  .text = printable(trimmed(behind.substr(std::min(comma + 1, behind.size())))),
+  return XidError{.pci = {pci_address_in(told->first)},
+                  .number = *number,
+                  .text = printable(without_blanks_before(words)),
                   .at_microseconds = *at};
 }
 
-// /dev/kmsg gives a record a read, and says EPIPE where some were overwritten meanwhile.
+// Reads all records that are there: /dev/kmsg gives one at each read, and says EPIPE where some
+// were overwritten meanwhile.
 std::string whole_log(int fd) {
   std::string text;
   std::array<char, 8192> part;
@@ -65,7 +79,7 @@ std::string whole_log(int fd) {
       continue;
     if (got <= 0)
       break;
-    text.append(part.data(), static_cast<size_t>(got));
+    text.append(part.data(), got);
   }
   return text;
 }
@@ -74,14 +88,15 @@ std::string whole_log(int fd) {
 
 bool is_of_hardware(const XidError& error) {
   constexpr int kNumbers[] = {48, 64, 74, 79, 92, 95, 119, 120, 140};
-  return std::find(std::begin(kNumbers), std::end(kNumbers), error.number) != std::end(kNumbers);
+  return std::ranges::find(kNumbers, error.number) != std::end(kNumbers);
 }
 
 std::vector<XidError> xid_errors_in(std::string_view records) {
   std::vector<XidError> found;
-  for (const auto& record : split(records, '\n'))
+  for (const auto& record : split(records, '\n')) {
     if (auto error = xid_error_in(record))
       found.push_back(std::move(*error));
+  }
   return found;
 }
 

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <cctype>
+#include <functional>
 #include <set>
 
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"
+
+// Files come from anywhere, so nothing of them is taken as it stands: names lose what a terminal or
+// `--gpus` would stumble over, and a GPU must be told from all others of its host.
 
 namespace muster {
 namespace {
@@ -14,21 +18,43 @@ namespace {
 constexpr size_t kMaxText = 200;
 constexpr size_t kMaxHostName = 64;
 
+bool is_printable_ascii(char c) {
+  return c >= 0x20 && c < 0x7f;
+}
+
 bool is_hex(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return std::isxdigit(c) != 0;
-  });
+  return std::ranges::all_of(text, [](unsigned char c) { return std::isxdigit(c) != 0; });
+}
+
+// Pads a PCI domain to four digits, or cuts zeros before it down to four.
+std::string four_digits_at_least(std::string domain) {
+  domain.erase(0, std::min(domain.find_first_not_of('0'), domain.size()));
+  return std::string(domain.size() < 4 ? 4 - domain.size() : 0, '0') + domain;
+}
+
+// Whether the text is like "00.0": a device's two digits and one of its eight functions.
+bool is_device_and_function(std::string_view text) {
+  if (text.size() != 4 || text[2] != '.')
+    return false;
+  return is_hex(text.substr(0, 2)) && text[3] >= '0' && text[3] <= '7';
 }
 
 // FNV-1a, then mixed as splitmix64 does, so that near seeds give far values. Source: G. Fowler, L.
 // Noll and P. Vo; S. Vigna.
 uint64_t hash(std::string_view text, uint64_t start) {
   uint64_t value = 14695981039346656037U ^ start;
-  for (const char c : text)
-    value = (value ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  for (const unsigned char c : text)
+    value = (value ^ c) * 1099511628211U;
   value = (value ^ (value >> 30U)) * 0xbf58476d1ce4e5b9U;
   value = (value ^ (value >> 27U)) * 0x94d049bb133111ebU;
   return value ^ (value >> 31U);
+}
+
+void check_count(const std::string& what, const char* things, size_t count, size_t most) {
+  if (count <= most)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat(what, ": expected at most ", most, " ", things, " on a host, got ", count));
 }
 
 }  // namespace
@@ -39,21 +65,16 @@ std::string host_name_of(const std::string& path) {
   if (dot != std::string::npos && dot > 0)
     name.resize(dot);
   name.resize(std::min(name.size(), kMaxHostName));
-  for (char& c : name) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte <= 0x20 || byte >= 0x7f || std::string_view(":;,!").find(c) != std::string_view::npos)
-      c = '-';
-  }
+  const auto may_stand = [](char c) {
+    return is_printable_ascii(c) && std::string_view(" :;,!").find(c) == std::string_view::npos;
+  };
+  std::ranges::replace_if(name, std::not_fn(may_stand), '-');
   return name.empty() ? "host" : name;
 }
 
 std::string clean_text(std::string_view text) {
   std::string out(trim(text).substr(0, kMaxText));
-  for (char& c : out) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte >= 0x7f)
-      c = '?';
-  }
+  std::ranges::replace_if(out, std::not_fn(is_printable_ascii), '?');
   return out;
 }
 
@@ -64,17 +85,15 @@ std::optional<PciAddress> parse_pci_address(std::string_view text) {
   std::vector<std::string> parts = split(text, ':');
   if (parts.size() == 2)
     parts.insert(parts.begin(), "0000");
-  if (parts.size() != 3 || parts[2].size() != 4 || parts[2][2] != '.')
+  if (parts.size() != 3)
     return std::nullopt;
-  std::string& domain = parts[0];
-  if (!is_hex(domain) || domain.size() > 8 || !is_hex(parts[1]) || parts[1].size() != 2)
+  const std::string& domain = parts[0];
+  const std::string& bus = parts[1];
+  if (domain.empty() || domain.size() > 8 || bus.size() != 2 || !is_hex(domain + bus))
     return std::nullopt;
-  if (!is_hex(parts[2].substr(0, 2)) || parts[2][3] < '0' || parts[2][3] > '7')
+  if (!is_device_and_function(parts[2]))
     return std::nullopt;
-  while (domain.size() > 4 && domain.front() == '0')
-    domain.erase(0, 1);
-  while (domain.size() < 4)
-    domain.insert(0, 1, '0');
+  parts[0] = four_digits_at_least(domain);
   return PciAddress{lower_case(join(parts, ":"))};
 }
 
@@ -92,6 +111,13 @@ GpuUuid invented_uuid(std::string_view seed) {
               to_hex(low >> 48U, 3),
               "-",
               to_hex(low, 12))};
+}
+
+void invent_uuids(Host& host) {
+  for (Gpu& gpu : host.gpus) {
+    if (gpu.uuid.value.empty() && gpu.health == kHealthy)
+      gpu.uuid = invented_uuid(cat(host.name, "/", gpu.index.value));
+  }
 }
 
 std::optional<Repeated> first_repeated(const std::vector<Gpu>& gpus) {
@@ -112,20 +138,10 @@ std::optional<Repeated> first_repeated(const std::vector<Gpu>& gpus) {
 }
 
 void complete_host(Host& host, const std::string& what) {
-  const auto bound = [&](const char* things, size_t count, size_t most) {
-    if (count <= most)
-      return;
-    throw Error(ErrorCode::invalid_argument,
-                cat(what, ": expected at most ", most, " ", things, " on a host, got ", count));
-  };
-  bound("GPUs", host.gpus.size(), kMaxHostDevices);
-  bound("NICs", host.nics.size(), kMaxHostDevices);
-  bound("cores", host.cores.size(), kMaxHostCores);
-  for (Gpu& gpu : host.gpus) {
-    if (gpu.uuid.value.empty() && gpu.health == kHealthy) {
-      gpu.uuid = invented_uuid(cat(host.name, "/", gpu.index.value));
-    }
-  }
+  check_count(what, "GPUs", host.gpus.size(), kMaxHostDevices);
+  check_count(what, "NICs", host.nics.size(), kMaxHostDevices);
+  check_count(what, "cores", host.cores.size(), kMaxHostCores);
+  invent_uuids(host);
   if (const auto repeated = first_repeated(host.gpus)) {
     throw Error(ErrorCode::invalid_argument,
                 cat(what,
@@ -137,15 +153,6 @@ void complete_host(Host& host, const std::string& what) {
   }
   if (host.gpus.empty() && host.gpu_note.empty())
     host.gpu_note = "the inventory lists none";
-}
-
-std::vector<std::vector<Link>> unknown_links(size_t rows, size_t columns, bool square) {
-  std::vector<std::vector<Link>> links(rows, std::vector<Link>(columns));
-  if (square) {
-    for (size_t i = 0; i < rows; ++i)
-      links[i][i].kind = LinkKind::self;
-  }
-  return links;
 }
 
 }  // namespace muster

@@ -1,6 +1,6 @@
-// What the readers of captured machines share: limits, names, addresses and UUIDs that a file does
-// not give, and the check that a host makes sense. For the readers beside this file; knows no
-// format.
+// The things that the readers of captured machines share: limits, names, addresses and UUIDs that a
+// file does not give, and the check that a host makes sense. For the readers beside this file;
+// knows no format.
 #pragma once
 
 #include <cstddef>
@@ -15,22 +15,24 @@ namespace muster {
 
 inline constexpr size_t kMaxInventoryBytes = size_t{64} << 20;
 inline constexpr size_t kMaxHostDevices =
-    1024;  // GPUs of a host, and NICs: their links are a square
+    1024;  // GPUs or NICs of a host: links are a square of them
 inline constexpr size_t kMaxHostCores = 65536;
 
 // The file's name without folder and ending: what a host is called whose file does not say. Blanks
-// and what
-// `--gpus` uses between names become '-'.
+// and what `--gpus` uses between names become '-'.
 std::string host_name_of(const std::string& path);
 
 // Trimmed, at most 200 bytes, and '?' for what is not printable ASCII.
 std::string clean_text(std::string_view text);
 
-// "00000000:3B:00.0", "0000:3b:00.0", "3b:00.0" → as Linux writes it. Nothing for other texts.
+// "00000000:3B:00.0", "0000:3b:00.0" or "3b:00.0" as Linux writes it; nothing for other texts.
 std::optional<PciAddress> parse_pci_address(std::string_view text);
 
 // A UUID for a GPU whose file gives none, the same for the same seed.
 GpuUuid invented_uuid(std::string_view seed);
+
+// Gives every healthy GPU that has no UUID one made from the host's name and the GPU's index.
+void invent_uuids(Host& host);
 
 // A value that two GPUs share and must not: two of them would be taken for one.
 struct Repeated {
@@ -43,8 +45,5 @@ std::optional<Repeated> first_repeated(const std::vector<Gpu>& gpus);
 // there are no GPUs. `what` names the file in errors. Throws: invalid_argument when two GPUs share
 // an index, a UUID or a PCI address, or there are too many.
 void complete_host(Host& host, const std::string& what);
-
-// A square or oblong of unknown links, with "self" on the square's diagonal.
-std::vector<std::vector<Link>> unknown_links(size_t rows, size_t columns, bool square);
 
 }  // namespace muster

@@ -1,26 +1,26 @@
 #include "muster/device/readers/cpu_mask.h"
 
-#include <charconv>
 #include <cstdint>
+#include <ranges>
 #include <string>
 
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
+
+// A mask is groups of 32 bits, the highest first, with commas between them.
 
 namespace muster {
 namespace {
 
 constexpr size_t kMaxGroups = 16384 / 32;
 
+// hwloc leaves groups of zeros away, so an empty group is one.
 std::optional<uint32_t> parse_group(std::string_view text) {
   if (text.starts_with("0x"))
     text.remove_prefix(2);
   if (text.empty())
-    return 0;  // hwloc leaves groups of zeros away
-  uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  if (error != std::errc() || end != text.data() + text.size() || text.size() > 8)
-    return std::nullopt;
-  return value;
+    return 0;
+  return text.size() <= 8 ? parse_hex(text) : std::nullopt;
 }
 
 }  // namespace
@@ -33,14 +33,16 @@ std::optional<std::vector<int>> parse_cpu_mask(std::string_view text) {
   if (groups.size() > kMaxGroups)
     return std::nullopt;
   std::vector<int> cpus;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    const auto bits = parse_group(groups[groups.size() - 1 - i]);
+  int first = 0;  // the CPU of the group's lowest bit
+  for (const std::string& group : std::views::reverse(groups)) {
+    const auto bits = parse_group(group);
     if (!bits)
       return std::nullopt;
     for (int bit = 0; bit < 32; ++bit) {
-      if ((*bits >> static_cast<unsigned>(bit) & 1U) != 0)
-        cpus.push_back(static_cast<int>(i) * 32 + bit);
+      if ((*bits >> bit & 1U) != 0)
+        cpus.push_back(first + bit);
     }
+    first += 32;
   }
   return cpus;
 }

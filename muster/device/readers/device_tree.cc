@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+// Two devices' ways up are followed, always from the lower of the two places, until they meet. How
+// far below that the lower device hangs tells one switch from several.
+
 namespace muster {
 
 size_t DeviceTree::add(size_t parent, LinkKind meet) {
@@ -17,8 +20,9 @@ LinkKind DeviceTree::link(size_t a, size_t b) const {
     size_t& lower = nodes_[a].depth >= nodes_[b].depth ? a : b;
     lower = nodes_[lower].parent;
   }
-  const LinkKind meet = nodes_[a].meet;
-  return meet == LinkKind::pix && lowest - nodes_[a].depth > switch_levels_ ? LinkKind::pxb : meet;
+  const Node& top = nodes_[a];
+  const bool several_switches = lowest - top.depth > switch_levels_;
+  return top.meet == LinkKind::pix && several_switches ? LinkKind::pxb : top.meet;
 }
 
 }  // namespace muster

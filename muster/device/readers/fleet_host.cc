@@ -2,22 +2,28 @@
 
 #include <algorithm>
 
-#include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
+#include "muster/device/links.h"
+#include "muster/device/numbers.h"
 #include "muster/device/readers/captured_host.h"
+
+// Cores, GPUs and NICs are spread over the NUMA nodes in equal blocks, each in its own order; a
+// node is a socket with one cache. GPUs and NICs share PCIe switches in blocks too.
 
 namespace muster {
 namespace {
 
-// Which of `blocks` equal parts of `count` things the thing number `i` is in.
-int block_of(size_t i, size_t count, size_t blocks) {
-  return static_cast<int>(i * blocks / count);
+// Returns which of `blocks` equal parts of `count` things the thing number `i` is in.
+int block_of(int i, int count, int blocks) {
+  return i * blocks / count;
 }
 
 LinkKind over_pcie(const std::optional<int>& a, const std::optional<int>& b) {
   return a == b ? LinkKind::node : LinkKind::sys;
 }
 
+// Returns the link between two GPUs that are wired to each other; unknown when they have no ports
+// for it.
 Link direct_link(const GpuModel& a, const GpuModel& b) {
   if (a.vendor != b.vendor || a.links == 0 || b.links == 0)
     return {};
@@ -25,25 +31,31 @@ Link direct_link(const GpuModel& a, const GpuModel& b) {
   return {kind, std::min(a.links, b.links)};
 }
 
+Link wired_link(const FleetHost& wanted, size_t i, size_t j) {
+  switch (wanted.nvlink) {
+    case NvlinkLayout::none:
+      return {};
+    case NvlinkLayout::all:
+      return direct_link(*wanted.gpus[i], *wanted.gpus[j]);
+    case NvlinkLayout::pairs:
+      return i / 2 == j / 2 ? direct_link(*wanted.gpus[i], *wanted.gpus[j]) : Link{};
+    case NvlinkLayout::matrix:
+      break;
+  }
+  return wanted.matrix[i][j];
+}
+
 Link link_between(const FleetHost& wanted, const Host& host, size_t i, size_t j) {
-  Link link;
-  if (wanted.nvlink == NvlinkLayout::matrix)
-    link = wanted.matrix[i][j];
-  const bool joined = wanted.nvlink == NvlinkLayout::all ||
-                      (wanted.nvlink == NvlinkLayout::pairs && i / 2 == j / 2);
-  if (joined)
-    link = direct_link(*wanted.gpus[i], *wanted.gpus[j]);
+  Link link = wired_link(wanted, i, j);
   if (link.kind == LinkKind::unknown)
     link.kind = over_pcie(host.gpus[i].numa_node, host.gpus[j].numa_node);
   return link;
 }
 
 void add_cores(const FleetHost& wanted, Host& host) {
-  const auto cores = static_cast<size_t>(wanted.cores);
-  for (size_t i = 0; i < cores; ++i) {
-    const int node = block_of(i, cores, static_cast<size_t>(wanted.numa));
-    host.cores.push_back(
-        {.cpus = {static_cast<int>(i)}, .numa_node = node, .socket = node, .l3 = node});
+  for (int i = 0; i < wanted.cores; ++i) {
+    const int node = block_of(i, wanted.cores, wanted.numa);
+    host.cores.push_back({.cpus = {i}, .numa_node = node, .socket = node, .l3 = node});
   }
   if (wanted.cores > 0)
     host.num_cores = wanted.cores;
@@ -60,21 +72,21 @@ std::string cpus_of(const Host& host, int node) {
 
 void add_gpus(const FleetHost& wanted, Host& host) {
   std::vector<std::string> cpus;
-  cpus.reserve(static_cast<size_t>(wanted.numa));
+  cpus.reserve(wanted.numa);
   for (int node = 0; node < wanted.numa; ++node)
     cpus.push_back(cpus_of(host, node));
-  const size_t count = wanted.gpus.size();
-  for (size_t i = 0; i < count; ++i) {
-    Gpu gpu;
-    gpu.index.value = static_cast<int>(i);
+  const int count = int_size(wanted.gpus);
+  for (int i = 0; i < count; ++i) {
+    const int node = block_of(i, count, wanted.numa);
+    Gpu gpu{.index = {i}};
     apply_model(gpu, *wanted.gpus[i]);
-    gpu.numa_node = block_of(i, count, static_cast<size_t>(wanted.numa));
-    gpu.near_cpus = cpus[static_cast<size_t>(*gpu.numa_node)];
+    gpu.numa_node = node;
+    gpu.near_cpus = cpus[node];
     host.gpus.push_back(std::move(gpu));
   }
-  host.gpu_links = unknown_links(count, count, true);
-  for (size_t i = 0; i < count; ++i) {
-    for (size_t j = 0; j < count; ++j) {
+  host.gpu_links = unknown_links(count);
+  for (int i = 0; i < count; ++i) {
+    for (int j = 0; j < count; ++j) {
       if (i != j)
         host.gpu_links[i][j] = link_between(wanted, host, i, j);
     }
@@ -82,18 +94,16 @@ void add_gpus(const FleetHost& wanted, Host& host) {
 }
 
 void add_nics(const FleetHost& wanted, Host& host) {
-  const size_t count = wanted.nics.size();
-  for (size_t k = 0; k < count; ++k) {
-    host.nics.push_back({.name = wanted.nics[k],
-                         .numa_node = block_of(k, count, static_cast<size_t>(wanted.numa))});
-  }
-  const size_t gpus = host.gpus.size();
+  const int count = int_size(wanted.nics);
+  for (int k = 0; k < count; ++k)
+    host.nics.push_back({.name = wanted.nics[k], .numa_node = block_of(k, count, wanted.numa)});
+  const int gpus = int_size(host.gpus);
   if (count == 0 || gpus == 0)
     return;
-  host.nic_links = unknown_links(gpus, count, false);
-  const size_t switches = std::min(count, gpus);
-  for (size_t i = 0; i < gpus; ++i) {
-    for (size_t k = 0; k < count; ++k) {
+  host.nic_links.assign(gpus, std::vector<Link>(count));
+  const int switches = std::min(count, gpus);
+  for (int i = 0; i < gpus; ++i) {
+    for (int k = 0; k < count; ++k) {
       const bool same = block_of(i, gpus, switches) == block_of(k, count, switches);
       host.nic_links[i][k].kind =
           same ? LinkKind::pix : over_pcie(host.gpus[i].numa_node, host.nics[k].numa_node);
@@ -119,11 +129,7 @@ Host invent_host(const FleetHost& wanted) {
 Host named_host(const Host& host, const std::string& name) {
   Host named = host;
   named.name = name;
-  for (Gpu& gpu : named.gpus) {
-    if (gpu.uuid.value.empty() && gpu.health == kHealthy) {
-      gpu.uuid = invented_uuid(cat(name, "/", gpu.index.value));
-    }
-  }
+  invent_uuids(named);
   return named;
 }
 

@@ -14,14 +14,14 @@ enum class NvlinkLayout { none, all, pairs, matrix };
 struct FleetHost {
   std::vector<const GpuModel*> gpus = {};
   NvlinkLayout nvlink = NvlinkLayout::none;
-  std::vector<std::vector<Link>> matrix = {};  // nvlink == matrix; unknown links are filled in
+  LinkMatrix matrix = {};  // nvlink == matrix; unknown links are filled in
   int numa = 1;
   int cores = 0;  // 0: not told
   int cpu_slots = 2;
   std::vector<std::string> nics = {};
 };
 
-// Without a name and UUIDs: the same for all hosts of an entry.
+// A host without a name and UUIDs, which is the same for all hosts of an entry.
 Host invent_host(const FleetHost& wanted);
 
 // `host` with a name, and UUIDs made from it for GPUs that have none.

@@ -10,13 +10,17 @@
 #include "muster/device/readers/captured_host.h"
 #include "muster/device/readers/fleet_host.h"
 
+// The text is bounded before toml++ sees it, since that nests as deep as the text wants. An entry
+// becomes one host, invented or captured, and that one is copied as often as the entry counts.
+
 namespace muster {
 namespace {
 
-constexpr int64_t kMaxGpus = 64;
-constexpr int64_t kMaxNics = 64;
-constexpr int64_t kMaxCores = 4096;
-constexpr int64_t kMaxHosts = 100'000;
+constexpr int kMaxGpus = 64;
+constexpr int kMaxNics = 64;
+constexpr int kMaxCores = 4096;
+constexpr int kMaxHosts = 100'000;
+constexpr int kMaxLinkCount = 1024;
 constexpr uint64_t kMaxParts = 16'000'000;  // links and cores; a host counts as 100, a GPU as 20
 constexpr size_t kMaxFleetLine = 1 << 16;
 constexpr int64_t kMaxFleetMarks = 2'000'000;
@@ -73,8 +77,15 @@ class FleetReader {
                     ")"));
   }
 
-  // What could make tables nest without end, or a message without end: a fleet file needs none of
-  // it.
+  static toml::source_position position(size_t line, size_t column) {
+    toml::source_position at;
+    at.line = line;
+    at.column = column;
+    return at;
+  }
+
+  // Refuses what could make tables nest without end, or a message without end: a fleet file needs
+  // none of it.
   void check_lines() const {
     if (text_.size() > kMaxInventoryBytes)
       fail({1, 1}, cat("at most ", kMaxInventoryBytes >> 20U, " MiB"), "more");
@@ -83,48 +94,58 @@ class FleetReader {
         fail({1, 1}, cat("at most ", kMaxFleetMarks, " lines and values"), "more");
       }
     }
-    toml::source_index line = 1;
+    size_t line = 1;
     for (size_t from = 0; from < text_.size(); ++line) {
       const size_t to = std::min(text_.find('\n', from), text_.size());
       if (to - from > kMaxFleetLine)
-        fail({line, 1}, cat("lines up to ", kMaxFleetLine, " bytes"), cat(to - from));
+        fail(position(line, 1), cat("lines up to ", kMaxFleetLine, " bytes"), cat(to - from));
       check_line(std::string_view(text_).substr(from, to - from), line);
       from = to + 1;
     }
   }
 
-  void check_line(std::string_view line, toml::source_index number) const {
+  // Dots count outside texts and comments alone: each makes a table inside the one before it.
+  void check_line(std::string_view line, size_t number) const {
     for (const char* const quotes : {R"(""")", "'''"}) {
-      if (const size_t at = line.find(quotes); at != std::string_view::npos) {
-        fail({number, static_cast<toml::source_index>(at + 1)}, "text on one line", quotes);
-      }
+      if (const size_t at = line.find(quotes); at != std::string_view::npos)
+        fail(position(number, at + 1), "text on one line", quotes);
     }
-    char quote = '\0';
+    char quote = '\0';  // of the text that is open
     size_t dots = 0;
-    for (size_t i = 0; i < line.size() && (quote != '\0' || line[i] != '#'); ++i) {
+    for (size_t i = 0; i < line.size(); ++i) {
+      const char c = line[i];
       if (quote != '\0') {
-        if (line[i] == '\\' && quote == '"')
-          ++i;
-        else if (line[i] == quote)
+        if (c == quote)
           quote = '\0';
-      } else if (line[i] == '"' || line[i] == '\'') {
-        quote = line[i];
-      } else if (line[i] == '.' && ++dots > kMaxDots) {
-        fail({number, static_cast<toml::source_index>(i + 1)}, "plain keys", "too many dots");
+        if (c == '\\' && quote == '"')
+          ++i;  // what follows is escaped
+        continue;
       }
+      if (c == '#')
+        return;
+      if (c == '"' || c == '\'')
+        quote = c;
+      if (c == '.' && ++dots > kMaxDots)
+        fail(position(number, i + 1), "plain keys", "too many dots");
     }
   }
 
-  // Names of hosts and GPUs are.
+  // The names of hosts and GPUs are ASCII, so whatever is not stands there by mistake.
   void check_ascii() const {
-    toml::source_position at{1, 1};
-    bool comment = false;
-    for (const char c : text_) {
-      comment = c != '\n' && (comment || c == '#');
-      if (!comment && static_cast<unsigned char>(c) >= 0x80)
-        fail(at, "ASCII outside comments", "another character");
-      at = c == '\n' ? toml::source_position{at.line + 1, 1}
-                     : toml::source_position{at.line, at.column + 1};
+    size_t line = 1;
+    size_t column = 1;
+    bool is_comment = false;
+    for (const unsigned char c : text_) {
+      if (c == '#')
+        is_comment = true;
+      if (c >= 0x80 && !is_comment)
+        fail(position(line, column), "ASCII outside comments", "another character");
+      ++column;
+      if (c == '\n') {
+        ++line;
+        column = 1;
+        is_comment = false;
+      }
     }
   }
 
@@ -133,10 +154,7 @@ class FleetReader {
     try {
       return parse_toml(text_);
     } catch (const TomlError& error) {
-      fail({static_cast<toml::source_index>(error.line),
-            static_cast<toml::source_index>(error.column)},
-           error.expected,
-           error.got);
+      fail(position(error.line, error.column), error.expected, error.got);
     }
   }
 
@@ -144,27 +162,27 @@ class FleetReader {
     check_keys(entry);
     const std::string name = read_name(entry);
     const bool numbered = entry.contains("count");
-    const int64_t count = integer(entry, "count", 1, kMaxHosts).value_or(1);
+    const int count = integer(entry, "count", 1, kMaxHosts).value_or(1);
     const Host host = entry.contains("from") ? captured(entry) : invent_host(described(entry));
     const uint64_t gpus = host.gpus.size() * (host.gpus.size() + host.nics.size() + 20);
-    parts_ += static_cast<uint64_t>(count) * (100 + gpus + host.cores.size());
+    parts_ += count * (100 + gpus + host.cores.size());
     if (parts_ > kMaxParts) {
       fail(entry.source().begin,
            "a fleet that fits in a gigabyte",
            "more hosts, GPUs, links and cores");
     }
-    for (int64_t i = 0; i < count; ++i)
+    for (int i = 0; i < count; ++i)
       add(entry, named_host(host, numbered ? cat(name, i) : name));
   }
 
   void check_keys(const toml::table& entry) const {
     const bool from = entry.contains("from");
-    const std::vector<std::string_view> known =
-        from ? std::vector<std::string_view>{"name", "from", "count", "cpu_slots"}
-             : std::vector<std::string_view>{
-                   "name", "gpus", "nvlink", "numa", "nics", "cores", "cpu_slots", "count"};
+    std::vector<std::string_view> known = {
+        "name", "gpus", "nvlink", "numa", "nics", "cores", "cpu_slots", "count"};
+    if (from)
+      known = {"name", "from", "count", "cpu_slots"};
     for (const auto& [key, value] : entry) {
-      if (std::find(known.begin(), known.end(), key.str()) != known.end())
+      if (std::ranges::find(known, key.str()) != known.end())
         continue;
       fail(key.source().begin,
            cat("a key of ", join(known, ", "), from ? " (beside from)" : ""),
@@ -181,10 +199,8 @@ class FleetReader {
     return value->as_string()->get();
   }
 
-  std::optional<int64_t> integer(const toml::table& entry,
-                                 const char* key,
-                                 int64_t least,
-                                 int64_t most) const {
+  // Returns nothing when the entry has no such key.
+  std::optional<int> integer(const toml::table& entry, const char* key, int least, int most) const {
     const toml::node* const value = entry.get(key);
     if (value == nullptr)
       return std::nullopt;
@@ -194,17 +210,16 @@ class FleetReader {
            cat(key, " from ", least, " to ", most),
            number == nullptr ? "something else" : cat(number->get()));
     }
-    return number->get();
+    return static_cast<int>(number->get());
   }
 
   std::string read_name(const toml::table& entry) const {
     std::string name = text(entry, "name");
-    const bool bad = std::any_of(name.begin(), name.end(), [](char c) {
-      const auto byte = static_cast<unsigned char>(c);
-      return byte <= 0x20 || byte == 0x7f ||
-             std::string_view(":;,!").find(c) != std::string_view::npos;
+    const bool is_bad = std::ranges::any_of(name, [](unsigned char c) {
+      const bool separates = std::string_view(":;,!").find(c) != std::string_view::npos;
+      return c <= 0x20 || c == 0x7f || separates;
     });
-    if (name.empty() || name.size() > kMaxFleetName || bad) {
+    if (name.empty() || name.size() > kMaxFleetName || is_bad) {
       fail(entry.get("name")->source().begin,
            "a host's name, without blanks and ':;,!'",
            cat("'", name, "'"));
@@ -216,17 +231,16 @@ class FleetReader {
     FleetHost host;
     if (entry.contains("gpus"))
       host.gpus = read_gpus(entry);
-    host.numa = static_cast<int>(integer(entry, "numa", 1, 64).value_or(1));
-    host.cores = static_cast<int>(integer(entry, "cores", host.numa, kMaxCores).value_or(0));
-    host.cpu_slots =
-        static_cast<int>(integer(entry, "cpu_slots", 1, kMaxCores).value_or(host.cpu_slots));
+    host.numa = integer(entry, "numa", 1, 64).value_or(1);
+    host.cores = integer(entry, "cores", host.numa, kMaxCores).value_or(0);
+    host.cpu_slots = integer(entry, "cpu_slots", 1, kMaxCores).value_or(host.cpu_slots);
     read_nics(entry, host);
     if (entry.contains("nvlink"))
       read_nvlink(*entry.get("nvlink"), host);
     return host;
   }
 
-  // "8xH100-80GB", "1xRTX4090, 1xRTX3090"
+  // Reads "8xH100-80GB" or "1xRTX4090, 1xRTX3090": one pointer into the table for each GPU.
   std::vector<const GpuModel*> read_gpus(const toml::table& entry) const {
     const toml::source_position at = entry.get("gpus")->source().begin;
     std::vector<const GpuModel*> gpus;
@@ -237,15 +251,13 @@ class FleetReader {
       if (!count || *count < 1 || cross == item.size()) {
         fail(at, "gpus as \"8xH100-80GB\"", cat("'", item, "'"));
       }
-      const GpuModel* const model = find_gpu_model(trim(item.substr(cross + 1)));
-      if (model == nullptr) {
-        fail(
-            at, cat("a GPU model of ", model_names()), cat("'", trim(item.substr(cross + 1)), "'"));
-      }
-      if (*count > kMaxGpus - static_cast<int64_t>(gpus.size())) {
+      const std::string_view name = trim(item.substr(cross + 1));
+      const GpuModel* const model = find_gpu_model(name);
+      if (model == nullptr)
+        fail(at, cat("a GPU model of ", model_names()), cat("'", name, "'"));
+      if (*count > kMaxGpus - std::ssize(gpus))
         fail(at, cat("at most ", kMaxGpus, " GPUs on a host"), cat(*count));
-      }
-      gpus.insert(gpus.end(), static_cast<size_t>(*count), model);
+      gpus.insert(gpus.end(), *count, model);
     }
     return gpus;
   }
@@ -253,8 +265,8 @@ class FleetReader {
   void read_nics(const toml::table& entry, FleetHost& host) const {
     const toml::array* const names = entry["nics"].as_array();
     if (names == nullptr) {
-      const int64_t count = integer(entry, "nics", 0, kMaxNics).value_or(0);
-      for (int64_t i = 0; i < count; ++i)
+      const int count = integer(entry, "nics", 0, kMaxNics).value_or(0);
+      for (int i = 0; i < count; ++i)
         host.nics.push_back(cat("mlx5_", i));
       return;
     }
@@ -290,11 +302,12 @@ class FleetReader {
     }
   }
 
-  std::vector<std::vector<Link>> read_matrix(const toml::array& rows, const FleetHost& host) const {
+  // The matrix is square, and symmetric, since a link has two ends.
+  LinkMatrix read_matrix(const toml::array& rows, const FleetHost& host) const {
     const size_t size = host.gpus.size();
     if (rows.size() != size)
       fail(rows.source().begin, cat(size, " rows, one a GPU"), cat(rows.size()));
-    std::vector<std::vector<Link>> links = unknown_links(size, size, true);
+    LinkMatrix links = unknown_links(size);
     for (size_t i = 0; i < size; ++i) {
       const toml::array* const row = rows[i].as_array();
       if (row == nullptr || row->size() != size)
@@ -311,20 +324,22 @@ class FleetReader {
     return links;
   }
 
+  // A number counts the links of the vendor's own kind; a text names a link of any kind. 0 leaves
+  // open how two GPUs are joined.
+  static std::optional<Link> link_in(const toml::node& cell, bool diagonal, Vendor vendor) {
+    if (cell.is_string())
+      return parse_link(cell.as_string()->get());
+    const int64_t count = cell.is_integer() ? cell.as_integer()->get() : -1;
+    if (count < 0 || count > kMaxLinkCount)
+      return std::nullopt;
+    if (count == 0)
+      return Link{diagonal ? LinkKind::self : LinkKind::unknown};
+    const LinkKind kind = vendor == Vendor::amd ? LinkKind::xgmi : LinkKind::nvlink;
+    return Link{kind, static_cast<int>(count)};
+  }
+
   Link read_link(const toml::node& cell, bool diagonal, Vendor vendor) const {
-    std::optional<Link> link;
-    if (const auto* const count = cell.as_integer();
-        count != nullptr && count->get() >= 0 && count->get() <= 1024) {
-      link = Link{};
-      if (count->get() > 0) {
-        *link = {vendor == Vendor::amd ? LinkKind::xgmi : LinkKind::nvlink,
-                 static_cast<int>(count->get())};
-      }
-      if (diagonal && count->get() == 0)
-        link->kind = LinkKind::self;
-    } else if (cell.is_string()) {
-      link = parse_link(cell.as_string()->get());
-    }
+    const std::optional<Link> link = link_in(cell, diagonal, vendor);
     if (!link || (link->kind == LinkKind::self) != diagonal) {
       fail(cell.source().begin,
            diagonal ? "\"X\" or 0" : "a number of links, or \"NV4\", \"PIX\", \"SYS\" …",
@@ -351,7 +366,7 @@ class FleetReader {
                       error.what()));
     }
     if (const auto slots = integer(entry, "cpu_slots", 1, kMaxCores))
-      host.cpu_slots = static_cast<int>(*slots);
+      host.cpu_slots = *slots;
     return host;
   }
 
@@ -367,6 +382,7 @@ class FleetReader {
     hosts_.push_back(std::move(host));
   }
 
+  // A captured file's UUIDs stay with the first host that has them.
   void make_distinct(const std::string& host, const char* prefix, GpuUuid& uuid) {
     if (uuid.value.empty() || uuids_.insert(uuid.value).second)
       return;

@@ -4,14 +4,14 @@
 //   [[host]]
 //   name = "a"                # required; with count: a0, a1, …
 //   gpus = "8xH100-80GB"      # models of gpu_models.h, joined by commas: "1xRTX4090, 1xRTX3090"
-//   nvlink = "all"            # "none" (default), "all" with each other, "pairs" 0-1, 2-3 …, or a
-//   matrix:
-//                             # of counts, [[0, 2], [2, 0]], or of links, [["X", "NV2"], ["NV2",
-//                             "X"]]
+//   nvlink = "all"            # "none" (default), "all" with each other, "pairs" 0-1, 2-3 …, or
+//                             # a matrix of counts, [[0, 2], [2, 0]], or of links,
+//                             # [["X", "NV2"], ["NV2", "X"]]
 //   numa = 2                  # NUMA nodes, the GPUs and cores in equal blocks; default 1
-//   nics = 8                  # or ["mlx5_0", "mlx5_1"]; each on one PCIe switch with its share of
-//   the GPUs cores = 96                # physical cores cpu_slots = 4             # CPU ranks where
-//   no GPU is used; default 2 count = 16                # that many hosts alike
+//   nics = 8                  # or ["mlx5_0", "mlx5_1"]; each shares a PCIe switch with its GPUs
+//   cores = 96                # physical cores
+//   cpu_slots = 4             # CPU ranks where no GPU is used; default 2
+//   count = 16                # that many hosts alike
 //
 //   [[host]]
 //   name = "n"

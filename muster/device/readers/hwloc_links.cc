@@ -1,4 +1,6 @@
-// The links between GPUs, from the bandwidths in a file of hwloc.
+// The links between GPUs, from the bandwidths in a file of hwloc. A matrix holds the bandwidth of
+// each pair of objects, GPUs and switches among them; divided by what one link carries, it tells
+// how many links there are.
 #include <algorithm>
 #include <cmath>
 
@@ -10,9 +12,9 @@
 namespace muster {
 namespace {
 
-constexpr int64_t kMaxObjects = 2 * kMaxHostDevices;
+constexpr int kMaxObjects = 2 * kMaxHostDevices;
 
-// The words in all children called `name`.
+// Returns the words in all children called `name`.
 std::vector<std::string_view> words_in(pugi::xml_node matrix, const char* name) {
   std::vector<std::string_view> words;
   for (const pugi::xml_node child : matrix.children(name)) {
@@ -26,20 +28,19 @@ std::vector<std::string_view> words_in(pugi::xml_node matrix, const char* name) 
   return words;
 }
 
-// As numbers; "OSDev:802" counts as 802.
-std::vector<uint64_t> numbers_in(const XmlFile& file,
-                                 pugi::xml_node matrix,
-                                 const char* name,
-                                 size_t most) {
-  std::vector<uint64_t> numbers;
+// Returns those words as numbers; "OSDev:802" counts as 802.
+std::vector<int64_t> numbers_in(const XmlFile& file,
+                                pugi::xml_node matrix,
+                                const char* name,
+                                size_t most) {
+  std::vector<int64_t> numbers;
   for (const std::string_view word : words_in(matrix, name)) {
-    const size_t colon = word.find(':');
-    const auto value = parse_int(colon == std::string_view::npos ? word : word.substr(colon + 1));
+    const auto value = parse_int(word.substr(word.find(':') + 1));
     if (!value || *value < 0)
       file.fail(matrix.child(name), "numbers", word);
     if (numbers.size() == most)
       file.fail(matrix.child(name), cat("at most ", most, " numbers"), "more");
-    numbers.push_back(static_cast<uint64_t>(*value));
+    numbers.push_back(*value);
   }
   return numbers;
 }
@@ -63,10 +64,8 @@ class Bandwidths {
       }
     }
     for (size_t i = 0; i < gpus.size(); ++i) {
-      for (size_t column = 0; rows_[i] != kNone && column < is_switch.size(); ++column) {
-        if (is_switch[column])
-          through_[i] += static_cast<double>(at(rows_[i], column));
-      }
+      if (rows_[i] != kNone)
+        through_[i] = sum_to(is_switch, rows_[i]);
     }
   }
 
@@ -76,15 +75,24 @@ class Bandwidths {
   double between(size_t a, size_t b) const {
     if (rows_[a] == kNone || rows_[b] == kNone)
       return 0;
-    const uint64_t straight = std::min(at(rows_[a], rows_[b]), at(rows_[b], rows_[a]));
-    return straight > 0 ? static_cast<double>(straight) : std::min(through_[a], through_[b]);
+    const double straight = std::min(at(rows_[a], rows_[b]), at(rows_[b], rows_[a]));
+    return straight > 0 ? straight : std::min(through_[a], through_[b]);
   }
 
  private:
-  static constexpr size_t kNone = static_cast<size_t>(-1);
+  static constexpr size_t kNone = SIZE_MAX;
 
-  uint64_t at(size_t row, size_t column) const {
-    return matrix_.values[row * matrix_.objects.size() + column];
+  double at(size_t row, size_t column) const {
+    return static_cast<double>(matrix_.values[row * matrix_.objects.size() + column]);
+  }
+
+  double sum_to(const std::vector<bool>& is_switch, size_t row) const {
+    double sum = 0;
+    for (size_t column = 0; column < is_switch.size(); ++column) {
+      if (is_switch[column])
+        sum += at(row, column);
+    }
+    return sum;
   }
 
   const BandwidthMatrix& matrix_;
@@ -92,7 +100,8 @@ class Bandwidths {
   std::vector<double> through_;  // of each GPU: to all switches
 };
 
-void apply(std::vector<std::vector<Link>>& links,
+// Sets the link of every pair that the matrix joins.
+void apply(LinkMatrix& links,
            const std::vector<HwlocDevice>& gpus,
            const BandwidthMatrix& matrix,
            LinkKind kind) {
@@ -103,7 +112,8 @@ void apply(std::vector<std::vector<Link>>& links,
       if (mbps <= 0)
         continue;
       const double one = 1000 * link_bandwidth(gpus[i].gpu, gpus[j].gpu, {kind, 1});
-      links[i][j] = {kind, static_cast<int>(std::clamp(std::round(mbps / one), 1.0, 1024.0))};
+      const double count = std::clamp(std::round(mbps / one), 1.0, 1024.0);
+      links[i][j] = {kind, static_cast<int>(count)};
     }
   }
 }
@@ -116,11 +126,8 @@ BandwidthMatrix read_bandwidths(const XmlFile& file, const std::string& name) {
     const std::string_view kind = matrix.name();
     if (!kind.starts_with("distances2") || name != matrix.attribute("name").value())
       continue;
-    const auto count = file.integer(matrix, "nbobjs", 1, kMaxObjects).value_or(1);
-    const auto size = static_cast<size_t>(count);
-    for (const uint64_t object : numbers_in(file, matrix, "indexes", size)) {
-      result.objects.push_back(static_cast<int64_t>(object));
-    }
+    const size_t size = file.integer(matrix, "nbobjs", 1, kMaxObjects).value_or(1);
+    result.objects = numbers_in(file, matrix, "indexes", size);
     for (const std::string_view word : words_in(matrix, "indexes")) {
       result.may_be_switch.push_back(!word.starts_with("Package:"));
     }
@@ -135,10 +142,10 @@ BandwidthMatrix read_bandwidths(const XmlFile& file, const std::string& name) {
   return result;
 }
 
-std::vector<std::vector<Link>> hwloc_gpu_links(const XmlFile& file,
-                                               const DeviceTree& tree,
-                                               const std::vector<HwlocDevice>& gpus) {
-  std::vector<std::vector<Link>> links = unknown_links(gpus.size(), gpus.size(), true);
+LinkMatrix hwloc_gpu_links(const XmlFile& file,
+                           const DeviceTree& tree,
+                           const std::vector<HwlocDevice>& gpus) {
+  LinkMatrix links = unknown_links(gpus.size());
   for (size_t i = 0; i < gpus.size(); ++i) {
     for (size_t j = 0; j < gpus.size(); ++j)
       links[i][j].kind = tree.link(gpus[i].place, gpus[j].place);

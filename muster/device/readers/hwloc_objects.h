@@ -1,5 +1,5 @@
-// What hwloc_xml.cc keeps of an hwloc tree: the devices with their places, and the matrices of
-// bandwidths between them. For hwloc_xml.cc and hwloc_links.cc.
+// The parts of an hwloc tree that hwloc_xml.cc keeps: the devices with their places, and the
+// matrices of bandwidths between them. For hwloc_xml.cc and hwloc_links.cc.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct HwlocDevice {
   Gpu gpu = {};      // of a GPU
   std::string nic_name = {};
   std::optional<int> number = {};  // nvml3, rsmi0
-  std::vector<int64_t> object_numbers =
-      {};  // gp_index of the PCI device and of what the system calls it
+  // gp_index of the PCI device and of what the system calls it.
+  std::vector<int64_t> object_numbers = {};
 };
 
 // The matrix of unidirectional bandwidths in MB/s whose name is `name` ("NVLinkBandwidth"): by
@@ -29,14 +29,14 @@ struct HwlocDevice {
 struct BandwidthMatrix {
   std::vector<int64_t> objects;
   std::vector<bool> may_be_switch;  // a processor that GPUs have links to (POWER) passes nothing on
-  std::vector<uint64_t> values;     // row by row
+  std::vector<int64_t> values;      // row by row
   bool empty() const { return objects.empty(); }
 };
 BandwidthMatrix read_bandwidths(const XmlFile& file, const std::string& name);
 
 // Links of GPUs with each other: those of `tree`, and better ones where the file has bandwidths.
-std::vector<std::vector<Link>> hwloc_gpu_links(const XmlFile& file,
-                                               const DeviceTree& tree,
-                                               const std::vector<HwlocDevice>& gpus);
+LinkMatrix hwloc_gpu_links(const XmlFile& file,
+                           const DeviceTree& tree,
+                           const std::vector<HwlocDevice>& gpus);
 
 }  // namespace muster

@@ -1,23 +1,29 @@
 #include "muster/device/readers/hwloc_xml.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <set>
 
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
+#include "muster/device/numbers.h"
 #include "muster/device/readers/captured_host.h"
 #include "muster/device/readers/cpu_mask.h"
 #include "muster/device/readers/gpu_models.h"
 #include "muster/device/readers/hwloc_objects.h"
+
+// The file is a tree of objects. It is walked once from the top: objects with CPUs narrow the place
+// of all that is below them, bridges extend the tree in which devices meet (device_tree.h), and
+// cores and PCI devices are kept. Links and the order of devices come last, when all of them are
+// known.
 
 namespace muster {
 namespace {
 
 constexpr size_t kMaxThreads = 64;
 
-// What an object is below: filled in on the way down.
+// The place of an object, from the objects above it: filled in on the way down.
 struct Place {
   size_t node = DeviceTree::kRoot;
   pugi::xml_node cpus = {};  // the object whose cpuset it is
@@ -34,10 +40,7 @@ struct PciType {  // "0302 [10de:1db8] [10de:131d] a1 00"
 
 PciType parse_pci_type(std::string_view text) {
   const auto hex = [&](size_t at) {
-    uint32_t value = 0;
-    if (at + 4 <= text.size())
-      std::from_chars(text.data() + at, text.data() + at + 4, value, 16);
-    return value;
+    return at + 4 <= text.size() ? parse_hex(text.substr(at, 4)).value_or(0) : 0;
   };
   return {hex(0), hex(6), hex(11)};
 }
@@ -46,14 +49,29 @@ std::string_view info(pugi::xml_node object, const char* name) {
   return object.find_child_by_attribute("info", "name", name).attribute("value").value();
 }
 
-// 7 of "nvml7" for "nvml".
+// Returns 7 for the name "nvml7" and the prefix "nvml".
 std::optional<int> number_after(std::string_view name, std::string_view prefix) {
   if (!name.starts_with(prefix))
     return std::nullopt;
-  const auto number = parse_int(name.substr(prefix.size()));
-  if (!number || *number < 0 || *number > 65535)
-    return std::nullopt;
-  return static_cast<int>(*number);
+  return parse_number(name.substr(prefix.size()), 0, kMaxNumber);
+}
+
+// An accelerator of AMD says that it displays, in 3D or otherwise, or that it processes.
+bool looks_like_gpu(const PciType& type) {
+  constexpr uint32_t kDisplayClass = 0x03;
+  constexpr uint32_t kAmdKinds[] = {0x0302, 0x0380, 0x1200};
+  if (type.vendor == kPciVendorNvidia)
+    return type.kind >> 8U == kDisplayClass;
+  const bool is_of_amd = type.vendor == kPciVendorAmd;
+  return is_of_amd && std::ranges::find(kAmdKinds, type.kind) != std::end(kAmdKinds);
+}
+
+// Whether all of the devices have numbers, each another.
+bool are_numbered(const std::vector<HwlocDevice>& devices) {
+  std::set<int> numbers;
+  return std::ranges::all_of(devices, [&](const HwlocDevice& device) {
+    return device.number && numbers.insert(*device.number).second;
+  });
 }
 
 class HwlocReader {
@@ -69,27 +87,37 @@ class HwlocReader {
     }
     const double version = std::strtod(file_.root().attribute("version").value(), nullptr);
     rdma_is_a_bit_ = version >= 3;
-    for (const pugi::xml_node machine : file_.root().children("object")) {
-      read_nodes(machine);
-      const std::string name = clean_text(info(machine, "HostName"));
-      if (!name.empty())
-        host_.name = host_name_of(name + ".");
-      if (const auto allowed = parse_cpu_mask(machine.attribute("allowed_cpuset").value())) {
-        num_cpus_ = allowed->size();
-      }
-      read_object(machine, {});
-    }
+    for (const pugi::xml_node machine : file_.root().children("object"))
+      read_machine(machine);
     if (num_cpus_ == 0) {
       for (const CpuCore& core : host_.cores)
-        num_cpus_ += core.cpus.size();
+        num_cpus_ += int_size(core.cpus);
     }
     if (num_cpus_ > 0)
-      host_.num_cores = static_cast<int>(num_cpus_);
-    finish_devices();
+      host_.num_cores = num_cpus_;
+    order_gpus();
+    for (const HwlocDevice& device : gpus_)
+      host_.gpus.push_back(device.gpu);
+    for (const HwlocDevice& device : nics_) {
+      host_.nics.push_back(
+          {.name = device.nic_name, .pci = device.gpu.pci, .numa_node = device.gpu.numa_node});
+    }
+    complete_host(host_, what_);
+    link_devices();
     return std::move(host_);
   }
 
  private:
+  void read_machine(pugi::xml_node machine) {
+    read_nodes(machine);
+    const std::string name = clean_text(info(machine, "HostName"));
+    if (!name.empty())
+      host_.name = host_name_of(name + ".");
+    if (const auto allowed = parse_cpu_mask(machine.attribute("allowed_cpuset").value()))
+      num_cpus_ = int_size(*allowed);
+    read_object(machine, {});
+  }
+
   std::vector<int> mask(pugi::xml_node object, const char* attribute) const {
     const char* const text = object.attribute(attribute).value();
     const auto bits = parse_cpu_mask(text);
@@ -98,6 +126,7 @@ class HwlocReader {
     return *bits;
   }
 
+  // The CPUs near a place are those of the nearest object above it that has any.
   std::vector<int> cpus_of(const Place& place) const {
     return place.cpus ? mask(place.cpus, "cpuset") : std::vector<int>();
   }
@@ -117,20 +146,19 @@ class HwlocReader {
   void read_nodes(pugi::xml_node object) {  // NOLINT(misc-no-recursion)
     for (const pugi::xml_node child : object.children("object"))
       read_nodes(child);
-    const auto number = file_.integer(object, "os_index", 0, INT32_MAX);
+    const auto number = file_.small_integer(object, "os_index", 0, INT32_MAX);
     if (std::string_view(object.attribute("type").value()) != "NUMANode" || !number)
       return;
     const std::string cpus = object.attribute("cpuset").value();
     const auto bits = parse_cpu_mask(cpus);
     if (!bits || bits->empty())
       return;
-    const auto [first, is_new] = first_node_.try_emplace(cpus, static_cast<int>(*number));
-    if (!is_new)
-      first->second = std::min(first->second, static_cast<int>(*number));
-    cpus_of_node_[static_cast<int>(*number)] = cpus;
+    int& first = first_node_.try_emplace(cpus, *number).first->second;
+    first = std::min(first, *number);
+    cpus_of_node_[*number] = cpus;
   }
 
-  // The one place that all of `nodes` are; nothing when they are several.
+  // Returns the one node that all of `nodes` are; nothing when they are several.
   std::optional<int> only_node(const std::vector<int>& nodes) const {
     std::optional<int> only;
     for (const int node : nodes) {
@@ -145,7 +173,13 @@ class HwlocReader {
     return only;
   }
 
-  // Nested as deep as XmlFile allows at most.
+  // Older versions of the format have one type for caches of all levels.
+  bool is_third_level_cache(pugi::xml_node object) const {
+    const std::string_view type = object.attribute("type").value();
+    return type == "L3Cache" || (type == "Cache" && file_.integer(object, "depth", 0, 9) == 3);
+  }
+
+  // The recursion is as deep as XmlFile allows elements to nest.
   void read_object(pugi::xml_node object, Place place) {  // NOLINT(misc-no-recursion)
     const std::string_view type = object.attribute("type").value();
     if (object.attribute("cpuset"))
@@ -153,8 +187,7 @@ class HwlocReader {
     if (type == "Package" || type == "Socket") {
       place.socket = num_sockets_++;
       place.l3.reset();
-    } else if (type == "L3Cache" ||
-               (type == "Cache" && file_.integer(object, "depth", 0, 9) == 3)) {
+    } else if (is_third_level_cache(object)) {
       place.l3 = num_l3_++;
     } else if (type == "Core" || type == "PU") {
       read_core(object, place);
@@ -198,16 +231,11 @@ class HwlocReader {
     device.gpu.numa_node = place.numa_node;
     note_number(object, device);
     bool managed = false;  // the vendor's library knows it
-    for (const pugi::xml_node child : object.children("object")) {
+    for (const pugi::xml_node child : object.children("object"))
       managed = read_os_device(child, device) || managed;
-    }
-    const bool display = type.kind >> 8U == 0x03;
-    const bool nvidia = type.vendor == kPciVendorNvidia && display;
-    const bool amd = type.vendor == kPciVendorAmd &&
-                     (type.kind == 0x0302 || type.kind == 0x0380 || type.kind == 0x1200);
-    if (managed || nvidia || amd) {
+    if (managed || looks_like_gpu(type)) {
       device.gpu.near_cpus = to_cpu_list(cpus_of(place));
-      describe_gpu(object, type, device);
+      describe_gpu(object, type, device.gpu);
       gpus_.push_back(std::move(device));
     } else if (!device.nic_name.empty()) {
       nics_.push_back(std::move(device));
@@ -223,19 +251,28 @@ class HwlocReader {
     }
   }
 
-  // Whether it is a GPU of NVML, CUDA or ROCm SMI.
+  // The type of a device of the system is a number, or since version 3 a set of bits.
+  bool is_rdma(pugi::xml_node object) const {
+    const int type = file_.small_integer(object, "osdev_type", 0, INT32_MAX).value_or(0);
+    return rdma_is_a_bit_ ? (type & 32) != 0 : type == 3;
+  }
+
+  // Reads what the system or a vendor's library calls the PCI device. Returns whether it is a GPU
+  // of NVML, CUDA or ROCm SMI.
   bool read_os_device(pugi::xml_node object, HwlocDevice& device) const {
     note_number(object, device);
     const std::string_view name = object.attribute("name").value();
-    const auto kind = file_.integer(object, "osdev_type", 0, INT32_MAX).value_or(0);
-    const bool rdma = rdma_is_a_bit_ ? (kind & 32) != 0 : kind == 3;
-    if (rdma && device.nic_name.empty())
+    if (is_rdma(object) && device.nic_name.empty())
       device.nic_name = clean_text(name);
     const auto nvml = number_after(name, "nvml");
-    const auto rsmi = number_after(name, "rsmi");
-    if (nvml || rsmi)
-      device.number = nvml ? nvml : rsmi;
-    Gpu& gpu = device.gpu;
+    const auto number = nvml ? nvml : number_after(name, "rsmi");
+    if (number)
+      device.number = number;
+    read_os_gpu(object, device.gpu);
+    return number || number_after(name, "cuda");
+  }
+
+  static void read_os_gpu(pugi::xml_node object, Gpu& gpu) {
     if (!info(object, "GPUModel").empty())
       gpu.model = clean_text(info(object, "GPUModel"));
     for (const char* const key : {"NVIDIAUUID", "AMDUUID"}) {
@@ -246,13 +283,12 @@ class HwlocReader {
     for (const char* const key : {"CUDAGlobalMemorySize", "RSMIVRAMSize"}) {
       const auto kib = parse_int(info(object, key));
       if (kib && *kib > 0 && *kib < INT64_C(1) << 40)
-        gpu.memory_total_bytes = static_cast<uint64_t>(*kib) << 10U;
+        gpu.memory_total_bytes = *kib * 1024;
     }
-    return nvml || rsmi || number_after(name, "cuda");
   }
 
-  void describe_gpu(pugi::xml_node object, const PciType& type, HwlocDevice& device) const {
-    Gpu& gpu = device.gpu;
+  // What the file says of a GPU goes before what is known of its model.
+  static void describe_gpu(pugi::xml_node object, const PciType& type, Gpu& gpu) {
     const Gpu told = gpu;
     const GpuModel* model = find_gpu_model_by_pci_id(type.vendor, type.device);
     if (model == nullptr)
@@ -266,10 +302,15 @@ class HwlocReader {
     if (told.memory_total_bytes > 0)
       gpu.memory_total_bytes = told.memory_total_bytes;
     gpu.memory_free_bytes = gpu.memory_total_bytes;
-    // What the link carried at that moment, which idle devices lower: taken where nothing better is
-    // known and it is that of 16 lanes of generation 3 or more. In GB/s, after encoding.
+    if (model == nullptr)
+      read_slot(object, gpu);
+  }
+
+  // The speed is what the link carried at that moment, in GB/s after encoding. Idle devices lower
+  // it, so it is believed only where it is that of 16 lanes of generation 3 or more.
+  static void read_slot(pugi::xml_node object, Gpu& gpu) {
     const double speed = std::strtod(object.attribute("pci_link_speed").value(), nullptr);
-    for (int generation = 3; model == nullptr && generation <= 5; ++generation) {
+    for (int generation = 3; generation <= 5; ++generation) {
       const double full = 16 * 8.0 / 8 * 128 / 130 * (1 << (generation - 3));
       if (std::abs(speed - full) > 0.02 * full)
         continue;
@@ -278,34 +319,27 @@ class HwlocReader {
     }
   }
 
-  void finish_devices() {
-    bool numbered = true;
-    std::vector<int> numbers;
-    for (const HwlocDevice& device : gpus_) {
-      numbered = numbered && device.number &&
-                 std::find(numbers.begin(), numbers.end(), *device.number) == numbers.end();
-      numbers.push_back(device.number.value_or(-1));
+  void order_gpus() {
+    if (are_numbered(gpus_)) {
+      std::ranges::stable_sort(gpus_, {}, &HwlocDevice::number);
+      for (HwlocDevice& device : gpus_)
+        device.gpu.index.value = *device.number;
+      return;
     }
-    std::stable_sort(gpus_.begin(), gpus_.end(), [&](const HwlocDevice& a, const HwlocDevice& b) {
-      return numbered ? *a.number < *b.number : a.gpu.pci.value < b.gpu.pci.value;
-    });
-    for (size_t i = 0; i < gpus_.size(); ++i) {
-      gpus_[i].gpu.index.value = numbered ? *gpus_[i].number : static_cast<int>(i);
-      host_.gpus.push_back(gpus_[i].gpu);
-    }
-    for (const HwlocDevice& device : nics_) {
-      host_.nics.push_back(
-          {.name = device.nic_name, .pci = device.gpu.pci, .numa_node = device.gpu.numa_node});
-    }
-    complete_host(host_, what_);
+    std::ranges::stable_sort(gpus_, {}, [](const HwlocDevice& device) { return device.gpu.pci; });
+    int next = 0;
+    for (HwlocDevice& device : gpus_)
+      device.gpu.index.value = next++;
+  }
+
+  void link_devices() {
     host_.gpu_links = hwloc_gpu_links(file_, tree_, gpus_);
     if (nics_.empty())
       return;
-    host_.nic_links = unknown_links(gpus_.size(), nics_.size(), false);
-    for (size_t i = 0; i < gpus_.size(); ++i) {
-      for (size_t k = 0; k < nics_.size(); ++k) {
-        host_.nic_links[i][k].kind = tree_.link(gpus_[i].place, nics_[k].place);
-      }
+    for (const HwlocDevice& gpu : gpus_) {
+      std::vector<Link>& row = host_.nic_links.emplace_back();
+      for (const HwlocDevice& nic : nics_)
+        row.push_back({.kind = tree_.link(gpu.place, nic.place)});
     }
   }
 
@@ -320,7 +354,7 @@ class HwlocReader {
   int num_l3_ = 0;
   std::optional<int> shared_l3_;
   int socket_of_l3_ = 0;
-  size_t num_cpus_ = 0;
+  int num_cpus_ = 0;
   std::vector<HwlocDevice> gpus_;
   std::vector<HwlocDevice> nics_;
   Host host_;

@@ -1,19 +1,22 @@
 #include "muster/device/readers/nccl_topology.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
+#include "muster/device/links.h"
+#include "muster/device/numbers.h"
 #include "muster/device/readers/captured_host.h"
 #include "muster/device/readers/cpu_mask.h"
 #include "muster/device/readers/device_tree.h"
 #include "muster/device/readers/gpu_models.h"
 #include "muster/device/readers/xml_file.h"
+
+// The file holds one <cpu> for each NUMA node, and below it the PCI devices as they hang on
+// bridges. Those of one host are read together; links need all GPUs of a host, so they come last.
 
 namespace muster {
 namespace {
@@ -25,6 +28,7 @@ constexpr uint32_t kProcessing = 0x12;  // what newer AMD accelerators call them
 constexpr uint32_t kNvswitch = 0x0680;
 
 constexpr size_t kMaxDumpedHosts = 1024;
+constexpr int kMaxLinksOfGpu = 1024;
 
 struct FoundGpu {
   size_t place = 0;  // in the tree
@@ -32,7 +36,7 @@ struct FoundGpu {
   std::map<std::string, int> links = {};  // to other GPUs, by PCI address
   int switch_links = 0;                   // to NVSwitches
   LinkKind link_kind = LinkKind::nvlink;
-  std::optional<int64_t> dev = {};
+  std::optional<int> dev = {};  // the number that CUDA gave it
   pugi::xml_node node = {};
 };
 
@@ -41,7 +45,7 @@ struct FoundNic {
   Nic nic = {};
 };
 
-// "gfx90a:sramecc+:xnack-" → "gfx90a"; older ROCm wrote a number.
+// Returns "gfx90a" for "gfx90a:sramecc+:xnack-"; older ROCm wrote a number.
 std::string gfx_target(std::string_view text) {
   const std::string target = clean_text(text.substr(0, text.find(':')));
   if (target == "910")
@@ -49,7 +53,7 @@ std::string gfx_target(std::string_view text) {
   return target.empty() || target.starts_with("gfx") ? target : cat("gfx", target);
 }
 
-// One host: some of the <cpu> of a file.
+// Reads one host: some of the <cpu> of a file.
 class NcclReader {
  public:
   NcclReader(const XmlFile& file, const std::string& what, const std::string& name)
@@ -61,7 +65,7 @@ class NcclReader {
     for (const pugi::xml_node cpu : cpus)
       read_cpu(cpu);
     if (num_cpus_ > 0)
-      host_.num_cores = static_cast<int>(num_cpus_);
+      host_.num_cores = num_cpus_;
     check_one_host(cpus);
     order_gpus();
     for (FoundGpu& found : gpus_)
@@ -78,15 +82,14 @@ class NcclReader {
     std::string_view text = trim(node.attribute(attribute).value());
     if (text.starts_with("0x"))
       text.remove_prefix(2);
-    uint32_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-    if (!text.empty() && (error != std::errc() || end != text.data() + text.size())) {
+    const auto value = text.empty() ? 0 : parse_hex(text);
+    if (!value)
       file_.fail(node, cat(attribute, "= a hexadecimal number"), text);
-    }
-    return value;
+    return *value;
   }
 
-  // Of two hosts whose topologies stand side by side, PCI addresses or NUMA nodes are there twice.
+  // Where the topologies of two hosts stand side by side, PCI addresses or NUMA nodes are there
+  // twice.
   void check_one_host(const std::vector<pugi::xml_node>& cpus) const {
     std::set<std::string> seen;
     const auto look = [&](pugi::xml_node at, const std::string& thing) {
@@ -104,32 +107,30 @@ class NcclReader {
       look(cpu, cat("NUMA node ", cpu.attribute("numaid").value()));
   }
 
-  // As where each process sees one GPU, which is its device 0.
+  // A number comes twice where each process sees one GPU, which is its device 0.
   bool devs_repeat() const {
-    std::set<std::optional<int64_t>> devs;
-    return !std::all_of(gpus_.begin(), gpus_.end(), [&](const FoundGpu& found) {
-      return !found.dev || devs.insert(found.dev).second;
-    });
+    std::set<int> devs;
+    return std::ranges::any_of(
+        gpus_, [&](const FoundGpu& found) { return found.dev && !devs.insert(*found.dev).second; });
   }
 
   void read_cpu(pugi::xml_node cpu) {
-    const auto node = file_.integer(cpu, "numaid", -1, 65535);
-    numa_node_.reset();
-    if (node.value_or(-1) >= 0)
-      numa_node_ = static_cast<int>(*node);
+    numa_node_ = file_.small_integer(cpu, "numaid", -1, kMaxNumber);
+    if (numa_node_ == -1)
+      numa_node_.reset();
     const char* const mask = cpu.attribute("affinity").value();
     near_cpus_.clear();
     if (*mask != '\0') {
       const auto cpus = parse_cpu_mask(mask);
       if (!cpus)
         file_.fail(cpu, "affinity= a mask of CPUs", mask);
-      num_cpus_ += cpus->size();
+      num_cpus_ += int_size(*cpus);
       near_cpus_ = to_cpu_list(*cpus);
     }
     read_devices(cpu, tree_.add(DeviceTree::kRoot, LinkKind::phb));
   }
 
-  // Nested as deep as XmlFile allows at most.
+  // The recursion is as deep as XmlFile allows elements to nest.
   void read_devices(pugi::xml_node above, size_t place) {  // NOLINT(misc-no-recursion)
     for (const pugi::xml_node pci : above.children("pci")) {
       const size_t own = tree_.add(place, LinkKind::pix);
@@ -170,14 +171,8 @@ class NcclReader {
     read_slot(pci, gpu);
     const pugi::xml_node detail = pci.child("gpu");
     has_details_ = has_details_ || detail;
-    found.dev = file_.integer(detail, "dev", 0, 65535);
-    if (detail.attribute("gcn")) {
-      gpu.vendor = Vendor::amd;
-      gpu.compute_capability = gfx_target(detail.attribute("gcn").value());
-    }
-    if (const auto sm = file_.integer(detail, "sm", 10, 9999); sm && gpu.vendor == Vendor::nvidia) {
-      gpu.compute_capability = cat(*sm / 10, ".", *sm % 10);
-    }
+    found.dev = file_.small_integer(detail, "dev", 0, kMaxNumber);
+    read_target(detail, gpu);
     for (const pugi::xml_node link : detail.children("nvlink"))
       read_link(link, found);
     for (const pugi::xml_node link : detail.children("xgmi")) {
@@ -188,31 +183,42 @@ class NcclReader {
     gpus_.push_back(std::move(found));
   }
 
-  // "16 GT/s", "32.0 GT/s PCIe": each generation doubles. Source: PCI-SIG.
+  // AMD's GPUs have a target ("gcn"), NVIDIA's a compute capability ("sm").
+  void read_target(pugi::xml_node detail, Gpu& gpu) const {
+    if (detail.attribute("gcn")) {
+      gpu.vendor = Vendor::amd;
+      gpu.compute_capability = gfx_target(detail.attribute("gcn").value());
+    }
+    const auto sm = file_.integer(detail, "sm", 10, 9999);
+    if (sm && gpu.vendor == Vendor::nvidia)
+      gpu.compute_capability = cat(*sm / 10, ".", *sm % 10);
+  }
+
+  // Reads "16 GT/s", "32.0 GT/s PCIe": each generation doubles. Source: PCI-SIG.
   void read_slot(pugi::xml_node pci, Gpu& gpu) const {
     const double speed = std::strtod(pci.attribute("link_speed").value(), nullptr);
-    constexpr double kSpeeds[] = {2.5, 5, 8, 16, 32, 64};
-    for (size_t i = 0; i < std::size(kSpeeds); ++i) {
-      if (speed == kSpeeds[i])
-        gpu.pcie_generation = static_cast<int>(i) + 1;
+    int generation = 0;
+    for (const double known : {2.5, 5., 8., 16., 32., 64.}) {
+      ++generation;
+      if (speed == known)
+        gpu.pcie_generation = generation;
     }
-    const auto width = file_.integer(pci, "link_width", 0, 64);
-    if (width.value_or(0) > 0)
-      gpu.pcie_width = static_cast<int>(*width);
+    const int width = file_.small_integer(pci, "link_width", 0, 64).value_or(0);
+    if (width > 0)
+      gpu.pcie_width = width;
   }
 
   void read_link(pugi::xml_node link, FoundGpu& found) const {
-    const auto count = file_.integer(link, "count", 1, 1024);
-    const int links = static_cast<int>(count.value_or(1));
+    const int count = file_.small_integer(link, "count", 1, kMaxLinksOfGpu).value_or(1);
     if (hex(link, "tclass") >> 8U == kNvswitch) {
-      found.switch_links = std::min(found.switch_links + links, 1024);
+      found.switch_links = std::min(found.switch_links + count, kMaxLinksOfGpu);
       return;
     }
-    const auto target = parse_pci_address(link.attribute("target").value());
-    if (!target)
-      return;  // a CPU with NVLink has another kind of address
-    int& sum = found.links[target->value];
-    sum = std::min(sum + links, 1024);
+    // A CPU with NVLink has another kind of address, and is passed over.
+    if (const auto target = parse_pci_address(link.attribute("target").value())) {
+      int& sum = found.links[target->value];
+      sum = std::min(sum + count, kMaxLinksOfGpu);
+    }
   }
 
   void read_nics(pugi::xml_node above, size_t place) {
@@ -239,29 +245,29 @@ class NcclReader {
     nics_.push_back(std::move(found));
   }
 
+  // Indices are the numbers that the file gives, where all GPUs have one of their own.
   void order_gpus() {
     const bool repeat = devs_repeat();
-    const bool told = !repeat && std::all_of(gpus_.begin(), gpus_.end(), [](const FoundGpu& gpu) {
-      return gpu.dev;
-    });
     if (repeat) {
       host_.notes.emplace_back(
           "several GPUs have one device number, as where each process sees one GPU: they are "
-          "numbered by "
-          "their "
-          "PCI addresses");
+          "numbered by their PCI addresses");
     }
     if (!has_details_ && gpus_.size() > 1) {
       host_.notes.emplace_back(
           "a topology for NCCL_TOPO_FILE, which has no NVLinks: NCCL_TOPO_DUMP_FILE writes one "
-          "that has "
-          "them");
+          "that has them");
     }
-    std::sort(gpus_.begin(), gpus_.end(), [&](const FoundGpu& a, const FoundGpu& b) {
-      return told && a.dev != b.dev ? *a.dev < *b.dev : a.gpu.pci.value < b.gpu.pci.value;
-    });
-    for (size_t i = 0; i < gpus_.size(); ++i) {
-      gpus_[i].gpu.index.value = static_cast<int>(told ? *gpus_[i].dev : static_cast<int64_t>(i));
+    std::ranges::sort(gpus_, {}, [](const FoundGpu& found) { return found.gpu.pci; });
+    const bool all_told =
+        std::ranges::all_of(gpus_, [](const FoundGpu& found) { return found.dev.has_value(); });
+    const bool by_dev = all_told && !repeat;
+    if (by_dev)
+      std::ranges::sort(gpus_, {}, &FoundGpu::dev);
+    int next = 0;
+    for (FoundGpu& found : gpus_) {
+      found.gpu.index.value = by_dev ? *found.dev : next;
+      ++next;
     }
   }
 
@@ -283,19 +289,20 @@ class NcclReader {
   }
 
   void link_devices() {
-    host_.gpu_links = unknown_links(gpus_.size(), gpus_.size(), true);
-    host_.nic_links = unknown_links(gpus_.size(), nics_.size(), false);
+    host_.gpu_links = unknown_links(gpus_.size());
     for (size_t i = 0; i < gpus_.size(); ++i) {
       for (size_t j = 0; j < gpus_.size(); ++j) {
         if (i != j)
           host_.gpu_links[i][j] = link(gpus_[i], gpus_[j]);
       }
-      for (size_t k = 0; k < nics_.size(); ++k) {
-        host_.nic_links[i][k].kind = tree_.link(gpus_[i].place, nics_[k].place);
-      }
     }
     if (nics_.empty())
-      host_.nic_links.clear();
+      return;
+    for (const FoundGpu& gpu : gpus_) {
+      std::vector<Link>& row = host_.nic_links.emplace_back();
+      for (const FoundNic& nic : nics_)
+        row.push_back({.kind = tree_.link(gpu.place, nic.place)});
+    }
   }
 
   const std::string& what_;
@@ -304,14 +311,14 @@ class NcclReader {
   bool has_details_ = false;      // what NCCL itself knows of GPUs, NVLinks among them
   std::optional<int> numa_node_;  // of the CPU that is being read
   std::string near_cpus_;
-  size_t num_cpus_ = 0;
+  int num_cpus_ = 0;
   std::vector<FoundGpu> gpus_;
   std::vector<FoundNic> nics_;
   Host host_;
 };
 
-// The <cpu> of each host, by NCCL's hash of the host, which dumps of one host may lack. One host at
-// least.
+// Returns the <cpu> of each host, by NCCL's hash of the host, which dumps of one host may lack.
+// There is one host at least.
 std::vector<std::vector<pugi::xml_node>> cpus_by_host(const XmlFile& file) {
   std::vector<std::vector<pugi::xml_node>> hosts(1);
   std::map<std::string, size_t> by_hash;
@@ -338,9 +345,8 @@ std::vector<Host> nccl_topology_hosts(const std::string& text, const std::string
   const auto groups = cpus_by_host(file);
   std::vector<Host> hosts;
   for (const std::vector<pugi::xml_node>& cpus : groups) {
-    const bool several = groups.size() > 1;
-    hosts.push_back(
-        NcclReader(file, what, several ? cat(name, "-", hosts.size()) : name).read(cpus));
+    const std::string own = groups.size() > 1 ? cat(name, "-", hosts.size()) : name;
+    hosts.push_back(NcclReader(file, what, own).read(cpus));
   }
   return hosts;
 }

@@ -3,13 +3,19 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/links.h"
+#include "muster/device/numbers.h"
 #include "muster/device/readers/captured_host.h"
 #include "muster/device/readers/gpu_models.h"
+
+// The matrix is found by its rows, which begin with a GPU's name and a link; the line of titles is
+// the one above the first of them. Cells behind the links are told apart by tabs or, where somebody
+// has made blanks of them, by their columns. Names and UUIDs may stand anywhere around the matrix.
 
 namespace muster {
 namespace {
@@ -20,9 +26,11 @@ constexpr size_t kMaxLines = 1 << 16;
 struct Cell {
   std::string text;
   size_t at;  // column in its line, from 0
+
+  bool is_told() const { return !text.empty() && text != "N/A"; }
 };
 
-// Without the escape sequences that underline nvidia-smi's header.
+// Returns the line without the escape sequences that underline nvidia-smi's header.
 std::string without_escapes(std::string_view line) {
   std::string out;
   for (size_t i = 0; i < line.size(); ++i) {
@@ -48,14 +56,11 @@ std::vector<Cell> words_of(const std::string& line) {
 std::optional<int> gpu_number(std::string_view text) {
   if (!text.starts_with("GPU") || text.size() < 4 || text[3] == '-')
     return std::nullopt;
-  const auto number = parse_int(text.substr(3));
-  if (!number || *number < 0 || *number > 65535)
-    return std::nullopt;
-  return static_cast<int>(*number);
+  return parse_number(text.substr(3), 0, kMaxNumber);
 }
 
 bool is_row(const std::vector<Cell>& words) {
-  return words.size() >= 2 && gpu_number(words[0].text) && parse_link(words[1].text).has_value();
+  return words.size() >= 2 && gpu_number(words[0].text) && parse_link(words[1].text);
 }
 
 // "SOC" is what drivers before 390 called SYS.
@@ -67,6 +72,7 @@ std::optional<Link> link_of(const std::string& text) {
   return parse_link(text);
 }
 
+// Reads the text line by line; `line_` is the one that errors name.
 class TopoReader {
  public:
   TopoReader(const std::string& text, const std::string& source) : source_(source) {
@@ -86,7 +92,7 @@ class TopoReader {
     read_names();
     read_links();
     if (!cpus_.empty())
-      host_.num_cores = static_cast<int>(cpus_.size());
+      host_.num_cores = int_size(cpus_);
     complete_host(host_, cat("inventory ", source_));
     return std::move(host_);
   }
@@ -107,8 +113,9 @@ class TopoReader {
                     ")"));
   }
 
+  // Cuts the text into lines. Errors need a line to name, so there is one from the start.
   void cut(const std::string& text) {
-    lines_.emplace_back();  // errors want one
+    lines_.emplace_back();
     for (size_t from = 0; from <= text.size(); ++line_) {
       const size_t to = std::min(text.find('\n', from), text.size());
       if (to - from > kMaxLine)
@@ -123,24 +130,32 @@ class TopoReader {
     line_ = 0;
   }
 
-  // The line above the first row: devices, then the names of the last columns.
-  void read_header() {
+  // The header is the line above the first row, blank ones aside.
+  void find_header() {
     while (line_ < lines_.size() && !is_row(words_of(lines_[line_])))
       ++line_;
     if (line_ == lines_.size() || line_ == 0)
       fail(0, "a header and rows as of nvidia-smi topo -m", "none");
-    for (--line_; line_ > 0 && words_of(lines_[line_]).empty();)
+    --line_;
+    while (line_ > 0 && words_of(lines_[line_]).empty())
       --line_;
+  }
+
+  // The header names the devices, then the columns behind the links: "CPU Affinity", "NUMA
+  // Affinity", "GPU NUMA ID".
+  void read_header() {
+    find_header();
     const std::string& header = lines_[line_];
     const std::vector<Cell> words = words_of(header);
-    size_t word = 0;
-    for (; word < words.size() && words[word].text != "CPU"; ++word)
-      columns_.push_back(words[word].text);
-    for (; word < words.size(); ++word) {
-      const bool next =
-          words[word].text == "CPU" || words[word].text == "NUMA" || words[word].text == "GPU";
-      if (next && (word == 0 || words[word - 1].text != "GPU"))
-        tail_.push_back(words[word].at);
+    const auto tail = std::ranges::find(words, "CPU", &Cell::text);
+    for (const Cell& word : std::ranges::subrange(words.begin(), tail))
+      columns_.push_back(word.text);
+    std::string_view before;
+    for (const Cell& word : std::ranges::subrange(tail, words.end())) {
+      const bool begins = word.text == "CPU" || word.text == "NUMA" || word.text == "GPU";
+      if (begins && before != "GPU")
+        tail_.push_back(word.at);
+      before = word.text;
     }
     while (num_gpus_ < columns_.size() && gpu_number(columns_[num_gpus_]))
       ++num_gpus_;
@@ -161,76 +176,87 @@ class TopoReader {
            cat(words.size() - 1));
     }
     std::vector<Link> links;
-    for (size_t i = 1; i <= columns_.size(); ++i) {
-      const auto link = link_of(words[i].text);
-      if (!link || (link->kind == LinkKind::self) != (i - 1 == row)) {
-        fail(words[i].at, i - 1 == row ? "X" : "a link as NV4, PIX or SYS", words[i].text);
-      }
-      if (i - 1 < row && matrix_[i - 1][row] != *link) {
-        fail(words[i].at,
-             cat(to_string(matrix_[i - 1][row]), ", as in the row of ", columns_[i - 1]),
-             words[i].text);
-      }
-      links.push_back(*link);
-    }
+    for (size_t column = 0; column < columns_.size(); ++column)
+      links.push_back(read_link(words[column + 1], row, column));
     matrix_.push_back(std::move(links));
     if (row < num_gpus_)
       read_gpu(row, words);
+  }
+
+  // A link must be what the other device's row, if it came before, says of it.
+  Link read_link(const Cell& word, size_t row, size_t column) const {
+    const bool is_self = column == row;
+    const auto link = link_of(word.text);
+    if (!link || (link->kind == LinkKind::self) != is_self)
+      fail(word.at, is_self ? "X" : "a link as NV4, PIX or SYS", word.text);
+    if (column < row && matrix_[column][row] != *link) {
+      fail(word.at,
+           cat(to_string(matrix_[column][row]), ", as in the row of ", columns_[column]),
+           word.text);
+    }
+    return *link;
   }
 
   void read_gpu(size_t row, const std::vector<Cell>& words) {
     Gpu gpu;
     gpu.index.value = *gpu_number(columns_[row]);
     const std::vector<Cell> rest = tail_cells(words);
-    if (!rest.empty() && !rest[0].text.empty() && rest[0].text != "N/A") {
-      try {
-        const std::vector<int> cpus = parse_cpu_list(rest[0].text);
-        cpus_.insert(cpus.begin(), cpus.end());
-        gpu.near_cpus = to_cpu_list(cpus);
-      } catch (const Error&) {
-        fail(rest[0].at, "CPUs as in 0-31,64-95", rest[0].text);
-      }
-    }
-    if (rest.size() > 1 && !rest[1].text.empty() && rest[1].text != "N/A" && rest[1].text != "-1") {
-      // A GPU that has memory of its own in the system's address space is near several nodes; the
-      // first has CPUs.
-      const std::string& text = rest[1].text;
-      const auto node = parse_int(text.substr(0, text.find_first_of(",-")));
-      if (!node || *node < 0 || *node > 65535)
-        fail(rest[1].at, "a NUMA node", text);
-      gpu.numa_node = static_cast<int>(*node);
-    }
+    if (!rest.empty() && rest[0].is_told())
+      gpu.near_cpus = read_cpus(rest[0]);
+    if (rest.size() > 1 && rest[1].is_told() && rest[1].text != "-1")
+      gpu.numa_node = read_node(rest[1]);
     host_.gpus.push_back(std::move(gpu));
   }
 
-  // The cells after the links, by column: "CPU Affinity", "NUMA Affinity", "GPU NUMA ID". Any may
-  // be empty.
+  std::string read_cpus(const Cell& cell) {
+    try {
+      const std::vector<int> cpus = parse_cpu_list(cell.text);
+      cpus_.insert(cpus.begin(), cpus.end());
+      return to_cpu_list(cpus);
+    } catch (const Error&) {
+      fail(cell.at, "CPUs as in 0-31,64-95", cell.text);
+    }
+  }
+
+  // A GPU that has memory of its own in the system's address space is near several nodes; the first
+  // has CPUs.
+  int read_node(const Cell& cell) const {
+    const std::string first = cell.text.substr(0, cell.text.find_first_of(",-"));
+    const auto node = parse_number(first, 0, kMaxNumber);
+    if (!node)
+      fail(cell.at, "a NUMA node", cell.text);
+    return *node;
+  }
+
+  // Returns the cells behind the links, one for each column of the tail. Any may be empty: with
+  // tabs such a cell is there all the same, with blanks the place of the others tells.
   std::vector<Cell> tail_cells(const std::vector<Cell>& words) const {
     std::vector<Cell> cells(tail_.size(), Cell{{}, 0});
     const std::string& line = lines_[line_];
     const size_t from = words[columns_.size()].at;
     if (line.find('\t', from) != std::string::npos) {
       const std::vector<std::string> pieces = split(std::string_view(line).substr(from), '\t');
-      for (size_t i = 0; i < cells.size() && i + 1 < pieces.size(); ++i) {
+      for (size_t i = 0; i < cells.size() && i + 1 < pieces.size(); ++i)
         cells[i] = {std::string(trim(pieces[i + 1])), from};
-      }
       return cells;
     }
-    const size_t count = words.size() - columns_.size() - 1;
-    for (size_t i = 0; i < count; ++i) {
-      const Cell& word = words[columns_.size() + 1 + i];
-      size_t column = i;
-      if (count < tail_.size()) {  // some are empty: the place tells which
-        for (column = 0; column + 1 < tail_.size() && tail_[column + 1] <= word.at;)
-          ++column;
-      }
+    const auto rest = std::span(words).subspan(columns_.size() + 1);
+    const bool all_told = rest.size() >= cells.size();
+    for (size_t i = 0; i < rest.size(); ++i) {
+      const size_t column = all_told ? i : column_at(rest[i].at);
       if (column < cells.size())
-        cells[column] = word;
+        cells[column] = rest[i];
     }
     return cells;
   }
 
-  // Around the matrix: `nvidia-smi -L`, and the legend that names the NICs ("NIC0: mlx5_0").
+  // Returns the last column of the tail that begins at this place or before it; else the first.
+  size_t column_at(size_t place) const {
+    const auto behind = std::ranges::upper_bound(tail_, place);
+    return std::max<size_t>(behind - tail_.begin(), 1) - 1;
+  }
+
+  // Around the matrix stand `nvidia-smi -L`, and the legend that names the NICs ("NIC0: mlx5_0").
   void read_names() {
     std::map<std::string, std::string> nics;
     Gpu* gpu = nullptr;
@@ -251,30 +277,31 @@ class TopoReader {
     }
   }
 
-  // "GPU-…" of "(UUID: GPU-…)".
+  // Returns "GPU-…" of "(UUID: GPU-…)".
   std::string uuid_in(std::string_view line, const char* prefix) const {
-    const size_t from = line.find("(UUID: ");
-    std::string uuid = from == std::string_view::npos
-                           ? ""
-                           : clean_text(line.substr(from + 7, line.find(')', from) - from - 7));
+    constexpr std::string_view kMark = "(UUID: ";
+    std::string uuid;
+    if (const size_t at = line.find(kMark); at != std::string_view::npos) {
+      const std::string_view behind = line.substr(at + kMark.size());
+      uuid = clean_text(behind.substr(0, behind.find(')')));
+    }
     if (!uuid.starts_with(prefix))
       fail(0, cat("(UUID: ", prefix, "…)"), line);
     return uuid;
   }
 
-  // "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-…)", of nvidia-smi -L, or without the UUID, of
-  // PyTorch's collect_env.
+  // Reads "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-…)", of nvidia-smi -L, or without the UUID, of
+  // PyTorch's collect_env. Returns the GPU, or null for a line that is another.
   Gpu* read_listed_gpu(std::string_view line, size_t colon) {
     const auto index = parse_int(line.substr(4, colon - 4));
     if (!index)
       return nullptr;
-    const auto gpu = std::find_if(host_.gpus.begin(), host_.gpus.end(), [&](const Gpu& candidate) {
-      return candidate.index.value == *index;
-    });
+    const auto gpu = std::ranges::find(
+        host_.gpus, *index, [](const Gpu& candidate) { return candidate.index.value; });
     if (gpu == host_.gpus.end())
       fail(0, "a GPU that has a row in the matrix", line);
-    const std::string product =
-        clean_text(line.substr(colon + 1, std::min(line.find(" (UUID"), line.size()) - colon - 1));
+    const std::string_view behind = line.substr(colon + 1);
+    const std::string product = clean_text(behind.substr(0, behind.find(" (UUID")));
     if (const GpuModel* const model = find_gpu_model_by_product(product))
       apply_model(*gpu, *model);
     gpu->model = product;
@@ -284,18 +311,19 @@ class TopoReader {
     return &*gpu;
   }
 
-  // "MIG 3g.20gb     Device  0: (UUID: MIG-…)"
+  // Reads "MIG 3g.20gb     Device  0: (UUID: MIG-…)"; the profile's name holds the memory.
   void read_listed_mig(std::string_view line, Gpu& gpu) const {
     const std::vector<Cell> words = words_of(std::string(line));
     if (words.size() < 2)
       return;
     MigInstance instance{.uuid = {uuid_in(line, "MIG-")}, .profile = clean_text(words[1].text)};
-    const size_t dot = instance.profile.rfind('.');
-    if (dot != std::string::npos && instance.profile.ends_with("gb")) {
-      const auto gib = parse_int(
-          std::string_view(instance.profile).substr(dot + 1, instance.profile.size() - dot - 3));
-      if (gib && *gib > 0 && *gib < 65536)
-        instance.memory_total_bytes = static_cast<uint64_t>(*gib) << 30U;
+    const std::string& profile = instance.profile;
+    const size_t dot = profile.rfind('.');
+    if (dot != std::string::npos && profile.ends_with("gb")) {
+      const uint64_t gib =
+          parse_number(profile.substr(dot + 1, profile.size() - dot - 3), 1, kMaxNumber)
+              .value_or(0);
+      instance.memory_total_bytes = gib << 30U;
     }
     if (gpu.mig.size() == kMaxHostDevices)
       fail(0, "fewer MIG devices", "more");
@@ -304,11 +332,12 @@ class TopoReader {
   }
 
   void read_links() {
-    for (size_t i = 0; i < num_gpus_; ++i) {
-      const auto middle = matrix_[i].begin() + static_cast<ptrdiff_t>(num_gpus_);
-      host_.gpu_links.emplace_back(matrix_[i].begin(), middle);
-      if (!host_.nics.empty())
-        host_.nic_links.emplace_back(middle, matrix_[i].end());
+    for (const std::vector<Link>& row : std::span(matrix_).first(num_gpus_)) {
+      const auto gpus = std::span(row).first(num_gpus_);
+      const auto nics = std::span(row).subspan(num_gpus_);
+      host_.gpu_links.emplace_back(gpus.begin(), gpus.end());
+      if (!nics.empty())
+        host_.nic_links.emplace_back(nics.begin(), nics.end());
     }
   }
 
@@ -318,7 +347,7 @@ class TopoReader {
   std::vector<std::string> columns_;  // "GPU0", …, "NIC0", …
   size_t num_gpus_ = 0;
   std::vector<size_t> tail_;  // where the columns after those begin
-  std::vector<std::vector<Link>> matrix_;
+  LinkMatrix matrix_;
   std::set<int> cpus_;  // near any GPU
   Host host_;
 };

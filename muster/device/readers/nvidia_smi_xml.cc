@@ -2,22 +2,29 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
 
 #include "muster/base/strings.h"
 #include "muster/device/mig_profile.h"
+#include "muster/device/numbers.h"
 #include "muster/device/readers/captured_host.h"
 #include "muster/device/readers/gpu_models.h"
 #include "muster/device/readers/xml_file.h"
+
+// Each fact of a GPU is one element, whose place and name changed from one version of nvidia-smi to
+// the next. A value with a unit must have the unit that is expected; "N/A" and the like leave a
+// fact unknown.
 
 namespace muster {
 namespace {
 
 constexpr double kMaxMib = 1 << 30;
 
-// What nvidia-smi writes instead of a value when the GPU does not answer.
+// nvidia-smi writes one of these instead of a value when the GPU does not answer.
 constexpr const char* kBroken[] = {"GPU is lost", "Unknown Error", "ERR!", "GPU requires reset"};
 
+// Reads one <gpu>.
 class GpuReader {
  public:
   GpuReader(const XmlFile& file, pugi::xml_node node) : file_(file), node_(node) {}
@@ -38,12 +45,11 @@ class GpuReader {
   }
 
  private:
-  // `path`: "pci/pci_bus", below this GPU.
+  // `path` is like "pci/pci_bus", below this GPU.
   pugi::xml_node at(const char* path) const { return node_.first_element_by_path(path); }
   std::string text(const char* path) const { return clean_text(at(path).text().get()); }
 
-  // A number with its unit ("81920 MiB") at the first of `places` that holds one; nothing for "N/A"
-  // and the like.
+  // Returns the number with its unit ("81920 MiB") at the first of `places` that holds one.
   std::optional<double> number(std::initializer_list<const char*> places,
                                std::string_view unit,
                                double most) const {
@@ -59,19 +65,20 @@ class GpuReader {
     if (text.empty() || text.front() < '0' || text.front() > '9')
       return std::nullopt;
     double value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const std::string_view rest = trim({end, static_cast<size_t>(text.data() + text.size() - end)});
-    if (error != std::errc() || rest != unit || !(value <= most)) {
+    const char* const last = text.data() + text.size();
+    const auto [end, error] = std::from_chars(text.data(), last, value);
+    const bool has_unit = trim(std::string_view(end, last)) == unit;
+    if (error != std::errc() || !has_unit || !(value <= most)) {
       file_.fail(node, cat("a number up to ", most, unit.empty() ? "" : " in ", unit), text);
     }
     return value;
   }
 
-  std::optional<int> integer(std::initializer_list<const char*> places,
-                             std::string_view unit,
-                             int most) const {
-    const auto value = number(places, unit, most);
-    return value ? std::optional<int>(static_cast<int>(*value)) : std::nullopt;
+  std::optional<int> integer(const char* path, std::string_view unit, int most) const {
+    const auto value = number_in(at(path), unit, most);
+    if (!value)
+      return std::nullopt;
+    return static_cast<int>(*value);
   }
 
   uint64_t mebibytes(pugi::xml_node node) const {
@@ -83,11 +90,10 @@ class GpuReader {
     gpu_.uuid.value = text("uuid");
     gpu_.compute_capability = compute_capability_of(gpu_.model);
     const char* const address = node_.attribute("id").value();
-    if (const auto pci = parse_pci_address(address)) {
-      gpu_.pci = *pci;
-    } else {
+    const auto pci = parse_pci_address(address);
+    if (!pci)
       file_.fail(node_, "id= a PCI address", address);
-    }
+    gpu_.pci = *pci;
   }
 
   void health() {
@@ -112,8 +118,8 @@ class GpuReader {
     gpu_.memory_total_bytes = mebibytes(at("fb_memory_usage/total"));
     gpu_.memory_free_bytes =
         std::min(mebibytes(at("fb_memory_usage/free")), gpu_.memory_total_bytes);
-    gpu_.utilization_percent = integer({"utilization/gpu_util"}, "%", 100);
-    gpu_.temperature_celsius = integer({"temperature/gpu_temp"}, "C", 1000);
+    gpu_.utilization_percent = integer("utilization/gpu_util", "%", 100);
+    gpu_.temperature_celsius = integer("temperature/gpu_temp", "C", 1000);
     gpu_.power_watts = number({"gpu_power_readings/power_draw",
                                "gpu_power_readings/instant_power_draw",
                                "gpu_power_readings/average_power_draw",
@@ -125,16 +131,15 @@ class GpuReader {
   }
 
   void slot() {
-    gpu_.pcie_generation = integer({"pci/pci_gpu_link_info/pcie_gen/max_link_gen"}, "", 16);
+    gpu_.pcie_generation = integer("pci/pci_gpu_link_info/pcie_gen/max_link_gen", "", 16);
     if (gpu_.pcie_generation == 0)
       gpu_.pcie_generation.reset();
-    const pugi::xml_node width = at("pci/pci_gpu_link_info/link_widths/max_link_width");
-    const auto lanes = number_in(width, "x", 64);
-    if (lanes.value_or(0) >= 1)
-      gpu_.pcie_width = static_cast<int>(*lanes);
+    gpu_.pcie_width = integer("pci/pci_gpu_link_info/link_widths/max_link_width", "x", 64);
+    if (gpu_.pcie_width == 0)
+      gpu_.pcie_width.reset();
   }
 
-  // Names changed twice; the parts of the newer ones add up.
+  // The names changed twice; the parts of the newer ones add up.
   void ecc() {
     const pugi::xml_node errors = at("ecc_errors/volatile");
     std::optional<double> sum;
@@ -154,29 +159,41 @@ class GpuReader {
 
   void mig() {
     gpu_.mig_enabled = text("mig_mode/current_mig") == "Enabled";
+    const auto devices = node_.child("mig_devices").children("mig_device");
     std::map<std::string, int> sharers;  // compute instances of each GPU instance
-    for (const pugi::xml_node device : node_.child("mig_devices").children("mig_device")) {
-      ++sharers[device.child("gpu_instance_id").text().get()];
-    }
-    for (const pugi::xml_node device : node_.child("mig_devices").children("mig_device")) {
+    for (const pugi::xml_node device : devices)
+      ++sharers[gpu_instance_of(device)];
+    for (const pugi::xml_node device : devices) {
       if (gpu_.mig.size() == kMaxHostDevices)
         file_.fail(device, "fewer MIG devices", "more");
-      gpu_.mig.push_back(
-          mig_instance(device, sharers[device.child("gpu_instance_id").text().get()] == 1));
+      gpu_.mig.push_back(mig_instance(device, sharers[gpu_instance_of(device)] == 1));
     }
   }
 
+  static const char* gpu_instance_of(pugi::xml_node device) {
+    return device.child("gpu_instance_id").text().get();
+  }
+
+  // CUDA takes this name too, for an instance that has no UUID.
+  std::string name_by_numbers(pugi::xml_node device) const {
+    const auto gpu_instance = number_in(device.child("gpu_instance_id"), "", 1000);
+    const auto compute_instance = number_in(device.child("compute_instance_id"), "", 1000);
+    if (!gpu_instance || !compute_instance)
+      file_.fail(device, "gpu_instance_id and compute_instance_id", "none");
+    return cat("MIG-",
+               gpu_.uuid.value,
+               "/",
+               std::floor(*gpu_instance),
+               "/",
+               std::floor(*compute_instance));
+  }
+
+  // `whole`: no other compute instance shares the part of the GPU.
   MigInstance mig_instance(pugi::xml_node device, bool whole) const {
     MigInstance instance;
     instance.uuid.value = clean_text(device.child("uuid").text().get());
-    if (!instance.uuid.value.starts_with("MIG-")) {
-      const auto gi = number_in(device.child("gpu_instance_id"), "", 1000);
-      const auto ci = number_in(device.child("compute_instance_id"), "", 1000);
-      if (!gi || !ci)
-        file_.fail(device, "gpu_instance_id and compute_instance_id", "none");
-      instance.uuid.value =
-          cat("MIG-", gpu_.uuid.value, "/", static_cast<int>(*gi), "/", static_cast<int>(*ci));
-    }
+    if (!instance.uuid.value.starts_with("MIG-"))
+      instance.uuid.value = name_by_numbers(device);
     instance.memory_total_bytes = mebibytes(device.first_element_by_path("fb_memory_usage/total"));
     const auto processors = number_in(
         device.first_element_by_path("device_attributes/shared/multiprocessor_count"), "", 10000);
@@ -185,22 +202,31 @@ class GpuReader {
     return instance;
   }
 
-  // "2g.20gb": sevenths of the GPU's multiprocessors, and memory. Source: NVIDIA MIG User Guide,
-  // "Supported MIG Profiles" (a seventh is 14 multiprocessors of an A100, 16 of an H100, fewer of
-  // an H20). Empty where that is not known.
-  std::string profile(double processors, uint64_t memory) const {
+  // Returns how many multiprocessors are a seventh of this GPU; 0 where that is not known. Source:
+  // NVIDIA MIG User Guide, "Supported MIG Profiles" (14 of an A100, 16 of an H100, fewer of an
+  // H20).
+  int seventh_of_gpu() const {
     const std::string architecture = text("product_architecture");
-    const int seventh = architecture == "Ampere" ? 14 : architecture == "Hopper" ? 16 : 0;
-    if (seventh == 0 || gpu_.model == "NVIDIA H20")
+    if (architecture == "Ampere")
+      return 14;
+    const bool is_hopper = architecture == "Hopper" && gpu_.model != "NVIDIA H20";
+    return is_hopper ? 16 : 0;
+  }
+
+  // Returns "2g.20gb": sevenths of the GPU's multiprocessors, and memory.
+  std::string profile(double processors, uint64_t memory) const {
+    const int seventh = seventh_of_gpu();
+    if (seventh == 0)
       return {};
     const int slices = std::clamp(static_cast<int>(processors) / seventh, 1, 7);
     return mig_profile_name(slices, slices, memory, gpu_.memory_total_bytes);
   }
 
-  // Those that compute; "G" alone is a desktop.
+  // Only processes that compute count; "G" alone is a desktop.
   void processes() {
     for (const pugi::xml_node process : node_.child("processes").children("process_info")) {
-      if (std::string_view(process.child("type").text().get()).find('C') == std::string_view::npos)
+      const std::string_view type = process.child("type").text().get();
+      if (type.find('C') == std::string_view::npos)
         continue;
       const auto pid = number_in(process.child("pid"), "", 1 << 30);
       if (!pid || *pid < 1)
@@ -228,7 +254,7 @@ Host nvidia_smi_xml_host(const std::string& text, const std::string& source) {
   for (const pugi::xml_node node : file.root().children("gpu")) {
     if (host.gpus.size() == kMaxHostDevices)
       file.fail(node, cat("at most ", kMaxHostDevices, " GPUs"), "more");
-    host.gpus.push_back(GpuReader(file, node).read(static_cast<int>(host.gpus.size())));
+    host.gpus.push_back(GpuReader(file, node).read(int_size(host.gpus)));
   }
   complete_host(host, what);
   return host;

@@ -7,6 +7,9 @@
 #include "muster/base/strings.h"
 #include "muster/device/readers/captured_host.h"
 
+// pugixml allocates for every element and attribute, so their marks are counted before it sees the
+// text; and its own functions recurse, so depth is checked before anybody walks the tree.
+
 namespace muster {
 namespace {
 
@@ -20,8 +23,7 @@ XmlFile::XmlFile(const std::string& text, const std::string& what) : text_(text)
   const pugi::xml_parse_result result = document_.load_buffer(
       text.data(), text.size(), pugi::parse_minimal | pugi::parse_escapes, pugi::encoding_utf8);
   if (!result)
-    fail_at(
-        static_cast<size_t>(std::max<ptrdiff_t>(result.offset, 0)), "XML", result.description());
+    fail_at(result.offset, "XML", result.description());
   check_depth();
   check_single();
 }
@@ -41,8 +43,8 @@ void XmlFile::check_bounds() const {
   if (text_.size() > kMaxInventoryBytes) {
     fail_at(0, cat("at most ", kMaxInventoryBytes >> 20U, " MiB"), cat(text_.size(), " bytes"));
   }
-  if (const size_t nul = text_.find('\0'); nul != std::string::npos) {
-    fail_at(nul, "XML in UTF-8", "a zero byte (UTF-16? convert it with iconv)");
+  if (const auto nul = std::ranges::find(text_, '\0'); nul != text_.end()) {
+    fail_at(nul - text_.begin(), "XML in UTF-8", "a zero byte (UTF-16? convert it with iconv)");
   }
   for (const char mark : {'<', '='}) {
     const int64_t count = std::count(text_.begin(), text_.end(), mark);
@@ -51,6 +53,8 @@ void XmlFile::check_bounds() const {
   }
 }
 
+// Walks the whole tree without recursion: down to the first child, on to the next sibling, and up
+// where there is none.
 void XmlFile::check_depth() const {
   size_t depth = 0;
   for (pugi::xml_node node = document_; node;) {
@@ -69,8 +73,9 @@ void XmlFile::check_depth() const {
   }
 }
 
-void XmlFile::fail_at(size_t offset, const std::string& expected, std::string_view got) const {
-  const auto end = text_.begin() + static_cast<ptrdiff_t>(std::min(offset, text_.size()));
+// pugixml gives -1 where it does not know the place; then the first line is named.
+void XmlFile::fail_at(ptrdiff_t offset, const std::string& expected, std::string_view got) const {
+  const auto end = text_.begin() + std::clamp<ptrdiff_t>(offset, 0, std::ssize(text_));
   throw Error(ErrorCode::invalid_argument,
               cat(what_,
                   ": expected ",
@@ -83,7 +88,7 @@ void XmlFile::fail_at(size_t offset, const std::string& expected, std::string_vi
 }
 
 void XmlFile::fail(pugi::xml_node at, const std::string& expected, std::string_view got) const {
-  fail_at(static_cast<size_t>(std::max<ptrdiff_t>(at.offset_debug(), 0)), expected, got);
+  fail_at(at.offset_debug(), expected, got);
 }
 
 std::optional<int64_t> XmlFile::integer(pugi::xml_node node,
@@ -100,6 +105,16 @@ std::optional<int64_t> XmlFile::integer(pugi::xml_node node,
          cat("'", found.value(), "'"));
   }
   return value;
+}
+
+std::optional<int> XmlFile::small_integer(pugi::xml_node node,
+                                          const char* attribute,
+                                          int least,
+                                          int most) const {
+  const auto value = integer(node, attribute, least, most);
+  if (!value)
+    return std::nullopt;
+  return static_cast<int>(*value);
 }
 
 }  // namespace muster

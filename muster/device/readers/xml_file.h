@@ -31,12 +31,18 @@ class XmlFile {
                                  const char* attribute,
                                  int64_t least,
                                  int64_t most) const;
+  std::optional<int> small_integer(pugi::xml_node node,
+                                   const char* attribute,
+                                   int least,
+                                   int most) const;
 
  private:
   void check_bounds() const;
   void check_depth() const;
   void check_single() const;
-  [[noreturn]] void fail_at(size_t offset, const std::string& expected, std::string_view got) const;
+  [[noreturn]] void fail_at(ptrdiff_t offset,
+                            const std::string& expected,
+                            std::string_view got) const;
 
   const std::string& text_;
   const std::string& what_;

@@ -2,28 +2,39 @@
 
 #include "muster/base/strings.h"
 
+// The prolog is passed over item by item, until the first element begins. A text that has no end to
+// an item, or holds something else before the element, is no XML.
+
 namespace muster {
 namespace {
 
+constexpr size_t kMaxName = 64;
+
 bool is_name_character(char c) {
-  return c == '_' || c == '-' || (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
+  const char lower = lower_case(c);
+  const bool is_letter = lower >= 'a' && lower <= 'z';
+  const bool is_digit = c >= '0' && c <= '9';
+  return is_letter || is_digit || c == '_' || c == '-';
 }
 
-// Where what begins at `text[at]` ("<?", "<!--", "<!DOCTYPE") ends; npos when it does not.
+// Returns the place behind the first `mark` from `at` on; npos when there is none.
+size_t behind(std::string_view text, std::string_view mark, size_t at) {
+  const size_t found = text.find(mark, at);
+  return found == std::string_view::npos ? found : found + mark.size();
+}
+
+// Returns where the item that begins at `text[at]` ("<?", "<!--", "<!DOCTYPE") ends; npos when it
+// does not. A document type may hold '>' within its brackets.
 size_t end_of_prolog_item(std::string_view text, size_t at) {
-  const auto after = [&](std::string_view mark) {
-    const size_t found = text.find(mark, at);
-    return found == std::string_view::npos ? found : found + mark.size();
-  };
-  if (text.substr(at, 2) == "<?")
-    return after("?>");
-  if (text.substr(at, 4) == "<!--")
-    return after("-->");
+  const std::string_view item = text.substr(at);
+  if (item.starts_with("<?"))
+    return behind(text, "?>", at);
+  if (item.starts_with("<!--"))
+    return behind(text, "-->", at);
   const size_t subset = text.find_first_of("[>", at);
-  if (subset == std::string_view::npos || text[subset] == '>')
-    return after(">");
-  at = subset;
-  return after("]>");
+  if (subset != std::string_view::npos && text[subset] == '[')
+    return behind(text, "]>", subset);
+  return behind(text, ">", at);
 }
 
 }  // namespace
@@ -34,16 +45,16 @@ std::string xml_root_name(std::string_view text) {
     at = text.find_first_not_of(" \t\r\n", at);
     if (at == std::string_view::npos || text[at] != '<')
       return {};
-    if (at + 1 < text.size() && (text[at + 1] == '?' || text[at + 1] == '!')) {
+    const std::string_view item = text.substr(at);
+    if (item.starts_with("<?") || item.starts_with("<!")) {
       at = end_of_prolog_item(text, at);
       if (at == std::string_view::npos)
         return {};
       continue;
     }
-    size_t end = at + 1;
-    while (end < text.size() && is_name_character(text[end]) && end - at <= 64)
-      ++end;
-    return std::string(text.substr(at + 1, end - at - 1));
+    const std::string_view name = item.substr(1, kMaxName);
+    const auto end = std::ranges::find_if_not(name, is_name_character);
+    return {name.begin(), end};
   }
 }
 
