@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "muster/base/control_group.h"
 #include "muster/device/numbers.h"
@@ -22,20 +23,26 @@ struct FreeSet {
   void operator()(cpu_set_t* set) const { CPU_FREE(set); }
 };
 
+// Returns the CPUs of a mask of `num_cpus`; nothing when the kernel refuses it, errno says why.
+std::optional<std::vector<int>> cpus_by_mask_of(int num_cpus) {
+  const std::unique_ptr<cpu_set_t, FreeSet> set(CPU_ALLOC(num_cpus));
+  const size_t bytes = CPU_ALLOC_SIZE(num_cpus);
+  if (sched_getaffinity(0, bytes, set.get()) != 0)
+    return std::nullopt;
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < num_cpus; ++cpu) {
+    if (CPU_ISSET_S(cpu, bytes, set.get()))
+      cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
 }  // namespace
 
 std::vector<int> usable_cpus() {
   for (int num_cpus = 1024; num_cpus <= kMostCpus; num_cpus *= 2) {
-    const std::unique_ptr<cpu_set_t, FreeSet> set(CPU_ALLOC(num_cpus));
-    const size_t bytes = CPU_ALLOC_SIZE(num_cpus);
-    if (sched_getaffinity(0, bytes, set.get()) == 0) {
-      std::vector<int> cpus;
-      for (int cpu = 0; cpu < num_cpus; ++cpu) {
-        if (CPU_ISSET_S(cpu, bytes, set.get()))
-          cpus.push_back(cpu);
-      }
-      return cpus;
-    }
+    if (auto cpus = cpus_by_mask_of(num_cpus))
+      return std::move(*cpus);
     if (errno != EINVAL)
       break;
   }

@@ -2,16 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <queue>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
+// Every rank gets its exact share rounded down; the samples that are left go to the ranks that lost
+// most by it. Sums are made in long double, since the shares of a large batch differ in their last
+// digits.
+
 namespace muster {
 namespace {
 
-// One sample for each rank without, from whichever rank has most then; of equals the last.
+// Gives one sample to each rank that has none, from whichever rank has most then; of equals the
+// last.
 void raise_to_one(std::vector<int64_t>& shares) {
   std::priority_queue<std::pair<int64_t, size_t>> largest;
   for (size_t i = 0; i < shares.size(); ++i) {
@@ -57,9 +63,7 @@ std::vector<int64_t> batch_shares(int64_t global_batch, const std::vector<double
   }
   std::vector<size_t> order(weights.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return remainders[a] > remainders[b];
-  });
+  std::ranges::stable_sort(order, std::greater(), [&](size_t rank) { return remainders[rank]; });
   // Fewer are left than there are ranks but for rounding, so going round again is a precaution.
   for (size_t i = 0; left > 0; ++i, --left)
     ++shares[order[i % order.size()]];

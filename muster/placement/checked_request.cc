@@ -6,8 +6,12 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
 #include "muster/placement/policy/policy.h"
 #include "muster/placement/selection/scores.h"
+
+// What a request leaves open is filled in first, as far as it needs no device: the policy, and the
+// number of ranks that a mesh asks for. Errors name the flag that has to change.
 
 namespace muster {
 namespace {
@@ -16,37 +20,41 @@ namespace {
   throw Error(ErrorCode::invalid_argument, printable(message));
 }
 
+// Returns what tells each rank's GPU one by one; empty when nothing does.
+std::string flag_that_lists(const Request& request) {
+  if (request.map_of)
+    return "--map-command";
+  if (!request.map.empty())
+    return "--map";
+  return request.choose ? "Request::choose" : "";
+}
+
 void check_policy(const Request& request) {
   if (!request.map.empty() && request.choose)
     refuse("--map: expected a map or Request::choose, got both");
-  if ((!request.map.empty() || request.map_of) && request.policy != "list") {
-    refuse(cat(request.map_of ? "--map-command" : "--map",
-               ": expected policy list, got ",
-               request.policy,
-               "; leave --policy out"));
-  }
-  if (request.choose && request.policy != "list") {
-    refuse(cat(
-        "Request::choose", ": expected policy list, got ", request.policy, "; leave --policy out"));
+  const std::string lists = flag_that_lists(request);
+  if (!lists.empty() && request.policy != "list") {
+    refuse(cat(lists, ": expected policy list, got ", request.policy, "; leave --policy out"));
   }
   if (request.policy == "mesh" && request.mesh.empty())
     refuse("--policy mesh: expected a mesh to order the GPUs for, got none; give --mesh dp=2,tp=2");
   find_policy(request.policy);
 }
 
-// Something that goes by scores, beside the policy.
+// Whether something beside the policy goes by scores.
 bool weighs_by_scores(const Request& request) {
   return request.global_batch > 0 || request.gpus.has({SelectionItem::Kind::fastest});
 }
 
 std::string default_policy(const Request& request) {
-  if (!request.map.empty() || request.map_of || request.choose)
+  if (!flag_that_lists(request).empty())
     return "list";
   if (!request.rank_memory_bytes.empty())
     return "memory";
   if (!request.mesh.empty())
     return "mesh";
-  return request.scores.empty() || weighs_by_scores(request) ? "sequential" : "fastest";
+  const bool only_for_policy = !request.scores.empty() && !weighs_by_scores(request);
+  return only_for_policy ? "fastest" : "sequential";
 }
 
 void check_scores_are_used(const Request& request) {
@@ -54,8 +62,7 @@ void check_scores_are_used(const Request& request) {
     return;
   refuse(
       cat("--scores: expected policy fastest, --gpus fastest:N or --global-batch, which go by "
-          "them, got "
-          "policy ",
+          "them, got policy ",
           request.policy,
           " alone; leave --scores out, or add one of these"));
 }
@@ -69,7 +76,7 @@ std::string names_of(const Inventory& inventory) {
   return join_first(std::move(names), ", ", kMaxNamed);
 }
 
-// What says of ranks that each has one GPU, or none.
+// Returns the flag by which each rank has one GPU, or none; empty when there is no such flag.
 std::string flag_of_one_gpu_each(const Request& request) {
   if (!request.mesh.empty())
     return "--mesh";
@@ -95,22 +102,22 @@ void check_gpus_per_rank(const Request& request) {
              "; leave one of them out"));
 }
 
-// Without a number of ranks, those of the mesh, the same on every host.
-void set_ranks_of_mesh(const Inventory& inventory, Request& request) {
-  const auto takes_the_rest = [](const MeshAxis& axis) {
-    return axis.size == -1;
-  };
+bool tells_number_of_ranks(const Request& request) {
   const auto has_number = [](const HostRequest& host) {
     return host.nproc.has_value();
   };
-  if (request.nproc_per_node ||
-      std::any_of(request.mesh.begin(), request.mesh.end(), takes_the_rest) ||
-      std::any_of(request.hosts.begin(), request.hosts.end(), has_number)) {
+  return request.nproc_per_node || std::ranges::any_of(request.hosts, has_number);
+}
+
+// Without a number of ranks there are those of the mesh, the same on every host. An axis that takes
+// the remaining ranks needs the number from elsewhere.
+void set_ranks_of_mesh(const Inventory& inventory, Request& request) {
+  const bool takes_the_rest =
+      std::ranges::any_of(request.mesh, [](const MeshAxis& axis) { return axis.size == -1; });
+  if (takes_the_rest || tells_number_of_ranks(request))
     return;
-  }
   const int num_ranks = checked_mesh(request.mesh, 0).num_ranks();
-  const auto hosts =
-      static_cast<int>(request.hosts.empty() ? inventory.hosts.size() : request.hosts.size());
+  const int hosts = request.hosts.empty() ? int_size(inventory.hosts) : int_size(request.hosts);
   if (num_ranks % hosts != 0) {
     refuse(cat("--mesh: expected ranks that ",
                hosts,
@@ -150,7 +157,6 @@ Request checked_request(const Inventory& inventory, Request request) {
 std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& request) {
   std::vector<JobHost> hosts;
   if (request.hosts.empty()) {
-    hosts.reserve(inventory.hosts.size());
     for (const Host& host : inventory.hosts)
       hosts.push_back({&host, request.nproc_per_node, request.masks});
     return hosts;
@@ -170,9 +176,8 @@ std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& req
                  wanted.name,
                  "'"));
     }
-    if (!seen.insert(wanted.name).second) {
+    if (!seen.insert(wanted.name).second)
       refuse(cat("--hosts: expected each host once, got '", wanted.name, "' again"));
-    }
     if (wanted.nproc && *wanted.nproc < 1) {
       refuse(cat("--hosts: expected at least 1 rank, got ",
                  *wanted.nproc,
@@ -204,9 +209,9 @@ std::string flag_that_needs_gpus(const Request& request) {
     return "--rank-memory";
   if (request.policy != "sequential" && request.policy != "mesh")
     return cat("--policy ", request.policy);
-  return request.numa_binding == NumaBinding::none
-             ? ""
-             : cat("--numa-binding ", to_string(request.numa_binding));
+  if (request.numa_binding != NumaBinding::none)
+    return cat("--numa-binding ", to_string(request.numa_binding));
+  return "";
 }
 
 }  // namespace muster

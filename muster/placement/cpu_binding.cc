@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
+
+// Ranks are grouped by the NUMA node of their GPU, and each group divides the cores of its node.
+// Cores are kept whole: their hardware threads go to the same rank.
 
 namespace muster {
 namespace {
@@ -42,22 +46,21 @@ std::string cpu_list(const Cores& cores) {
 }
 
 int first_cpu(const CpuCore& core) {
-  return core.cpus.empty() ? -1 : *std::min_element(core.cpus.begin(), core.cpus.end());
+  return core.cpus.empty() ? -1 : std::ranges::min(core.cpus);
 }
 
-// In the order of their first CPU.
+// Returns the node's cores in the order of their first CPU.
 Cores cores_of_node(const Host& host, int node) {
   Cores cores;
   for (const CpuCore& core : host.cores) {
     if (core.numa_node == node && !core.cpus.empty())
       cores.push_back(&core);
   }
-  std::sort(cores.begin(), cores.end(), [](const CpuCore* a, const CpuCore* b) {
-    return first_cpu(*a) < first_cpu(*b);
-  });
+  std::ranges::sort(cores, {}, [](const CpuCore* core) { return first_cpu(*core); });
   return cores;
 }
 
+// Returns the cores of every socket that the node's cores are on.
 Cores cores_of_socket(const Host& host, const Cores& node) {
   std::set<int> sockets;
   for (const CpuCore* core : node)
@@ -70,7 +73,8 @@ Cores cores_of_socket(const Host& host, const Cores& node) {
   return cores;
 }
 
-// Most cores first; of equals, the one with the lowest CPU.
+// Returns the node's cores by their last-level cache, the cache with most cores first; of equals,
+// the one with the lowest CPU.
 std::vector<Cores> complexes_of(const Cores& node) {
   std::map<int, Cores> by_cache;
   for (const CpuCore* core : node)
@@ -79,52 +83,68 @@ std::vector<Cores> complexes_of(const Cores& node) {
   complexes.reserve(by_cache.size());
   for (const auto& [cache, cores] : by_cache)
     complexes.push_back(cores);
-  std::sort(complexes.begin(), complexes.end(), [](const Cores& a, const Cores& b) {
-    return a.size() != b.size() ? a.size() > b.size() : first_cpu(*a[0]) < first_cpu(*b[0]);
+  std::ranges::sort(complexes, {}, [](const Cores& cores) {
+    return std::pair(-std::ssize(cores), first_cpu(*cores[0]));
   });
   return complexes;
 }
 
-// The part of `cores` for the `place`-th of `count` ranks: the first ranks get one more where it is
-// uneven.
-Cores slice(const Cores& cores, size_t place, size_t count) {
-  const size_t each = cores.size() / count;
-  const size_t extra = cores.size() % count;
-  const size_t from = place * each + std::min(place, extra);
-  const size_t to = from + each + (place < extra ? 1 : 0);
-  return {cores.begin() + static_cast<ptrdiff_t>(from), cores.begin() + static_cast<ptrdiff_t>(to)};
+// Returns each rank's part of `cores`; the first ranks get one more where it is uneven.
+std::vector<Cores> slices_of(const Cores& cores, size_t num_ranks) {
+  std::vector<Cores> slices;
+  auto rest = std::span(cores);
+  for (size_t left = num_ranks; left > 0; --left) {
+    const size_t count = (rest.size() + left - 1) / left;
+    const auto slice = rest.first(count);
+    slices.emplace_back(slice.begin(), slice.end());
+    rest = rest.subspan(count);
+  }
+  return slices;
 }
 
-// The ranks on one NUMA node.
-void bind_node(const Host& host, NumaBinding binding, const std::vector<RankPlan*>& ranks) {
-  const Cores node = cores_of_node(host, *ranks[0]->numa_node);
-  if (node.empty()) {
-    fail_to_bind(
-        binding, cat("usable CPUs on NUMA node ", *ranks[0]->numa_node), "none", *ranks[0]);
-  }
-  if (binding == NumaBinding::exclusive && node.size() < ranks.size()) {
-    fail_to_bind(
-        binding,
-        cat("a core for each of ", ranks.size(), " ranks on NUMA node ", *ranks[0]->numa_node),
-        cat(node.size()),
-        *ranks[0]);
-  }
-  const std::vector<Cores> complexes = complexes_of(node);
-  const std::string whole =
-      cpu_list(binding == NumaBinding::socket ? cores_of_socket(host, node) : node);
-  for (size_t place = 0; place < ranks.size(); ++place) {
-    RankPlan& rank = *ranks[place];
-    rank.bind_cpus = true;
-    rank.cpus = binding == NumaBinding::exclusive ? cpu_list(slice(node, place, ranks.size()))
-                : binding == NumaBinding::core_complex
-                    ? cpu_list(complexes[place % complexes.size()])
-                    : whole;
+// Returns the sets of cores that the ranks of one node get in turn.
+std::vector<Cores> shares_of(const Host& host,
+                             NumaBinding binding,
+                             const Cores& node,
+                             size_t num_ranks) {
+  switch (binding) {
+    case NumaBinding::exclusive:
+      return slices_of(node, num_ranks);
+    case NumaBinding::core_complex:
+      return complexes_of(node);
+    case NumaBinding::socket:
+      return {cores_of_socket(host, node)};
+    default:
+      return {node};
   }
 }
 
+// Binds the ranks on one NUMA node.
+void bind_node(const Host& host,
+               NumaBinding binding,
+               int number,
+               const std::vector<RankPlan*>& ranks) {
+  const Cores node = cores_of_node(host, number);
+  const size_t count = ranks.size();
+  if (node.empty())
+    fail_to_bind(binding, cat("usable CPUs on NUMA node ", number), "none", *ranks[0]);
+  if (binding == NumaBinding::exclusive && node.size() < count) {
+    fail_to_bind(binding,
+                 cat("a core for each of ", count, " ranks on NUMA node ", number),
+                 cat(node.size()),
+                 *ranks[0]);
+  }
+  const std::vector<Cores> shares = shares_of(host, binding, node, count);
+  for (size_t place = 0; place < count; ++place) {
+    ranks[place]->bind_cpus = true;
+    ranks[place]->cpus = cpu_list(shares[place % shares.size()]);
+  }
+}
+
+// Without a binding a rank's CPUs are only named, for the ranks whose GPU's driver told of none.
 void name_near_cpus(const Host& host, int node, const std::vector<RankPlan*>& ranks) {
-  const bool all_named = std::all_of(
-      ranks.begin(), ranks.end(), [](const RankPlan* rank) { return !rank->cpus.empty(); });
+  const bool all_named =
+      std::ranges::none_of(ranks, [](const RankPlan* rank) { return rank->cpus.empty(); });
   if (all_named)
     return;
   const std::string cpus = cpu_list(cores_of_node(host, node));
@@ -154,7 +174,7 @@ void bind_to_cpus(const Host& host, NumaBinding binding, std::span<RankPlan> ran
     if (binding == NumaBinding::none) {
       name_near_cpus(host, node, its_ranks);
     } else {
-      bind_node(host, binding, its_ranks);
+      bind_node(host, binding, node, its_ranks);
     }
   }
 }

@@ -6,10 +6,15 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
+// A rank's memory has two peaks: when backward begins, with all activations there, and when it has
+// ended, with what averages gradients and updates parameters. Each kind of memory is one function
+// of a stage's share; the whole model is one stage. Numbers are bytes unless a name says otherwise.
+
 namespace muster {
 namespace {
 
-constexpr int64_t kFloat = 4, kHalf = 2;
+constexpr int64_t kFloat = 4;
+constexpr int64_t kHalf = 2;
 constexpr int64_t kBucket = 25 << 20;  // of ShardedOptimizer
 constexpr double kMostBytes = 1e15;    // far from overflow, however a rank's share is computed
 constexpr const char* kModelExample =
@@ -21,6 +26,7 @@ constexpr const char* kModelExample =
               cat("--model: expected ", expected, ", got ", got, "; write ", kModelExample));
 }
 
+// Returns a size given on the command line; 100 million is far beyond any model's.
 int64_t size_of_member(const std::string& name, const std::string& text) {
   constexpr int64_t kMost = 100'000'000;
   const auto number = parse_int(text);
@@ -58,44 +64,69 @@ void set_member(ModelSizes& model, const std::string& name, const std::string& t
   refuse_model("the model's sizes", cat("'", name, "'"));
 }
 
+// Returns about how many bytes training takes in all, counted in doubles, which cannot overflow.
+double rough_bytes(const ModelSizes& m) {
+  const auto width = static_cast<double>(m.width);
+  const auto layers = static_cast<double>(m.layers);
+  const auto vocabulary = static_cast<double>(m.vocabulary);
+  const auto context = static_cast<double>(m.context);
+  const double tokens = static_cast<double>(m.batch) * context;
+  const double parameters = (12 * width * layers + 2 * vocabulary + context) * width;
+  const double activations = tokens * (96 * width * layers + 12 * vocabulary);
+  return 16 * parameters + activations;
+}
+
 void check_model(const ModelSizes& m) {
-  if (m.width % m.heads != 0)
+  if (m.width % m.heads != 0) {
     refuse_model("a width that the heads divide",
                  cat("width ", m.width, " and ", m.heads, " heads"));
-  if (m.micro_batches > 0 && m.batch % m.micro_batches != 0)
+  }
+  if (m.micro_batches > 0 && m.batch % m.micro_batches != 0) {
     refuse_model("a batch that micro_batches divides",
                  cat("batch ", m.batch, " and ", m.micro_batches, " micro-batches"));
-  const auto width = static_cast<double>(m.width), layers = static_cast<double>(m.layers);
-  const auto vocabulary = static_cast<double>(m.vocabulary),
-             context = static_cast<double>(m.context);
-  const double tokens = static_cast<double>(m.batch) * context;
-  if (16 * (12 * width * layers + 2 * vocabulary + context) * width +
-          tokens * (96 * width * layers + 12 * vocabulary) >
-      kMostBytes)
+  }
+  if (rough_bytes(m) > kMostBytes)
     refuse_model("a model whose training takes less than 1 PB", "larger sizes");
 }
 
-// Sizes of one stage's share; the whole model is one stage.
+// The share of one stage; the whole model is one stage.
 struct StageShape {
   int64_t layers;
-  bool first, last;
+  bool first;
+  bool last;
+
+  // What of it is in no block.
+  StageShape ends() const { return {0, first, last}; }
 };
 
 int64_t divided_up(int64_t total, int64_t parts) {
   return (total + parts - 1) / parts;
 }
 
-// Parameters of a block: those that tensor parallelism divides, and the rest.
+// Returns the parameters of a block that tensor parallelism shards: qkv, mix, up and down, and the
+// biases of qkv and up.
 int64_t block_matrices(const ModelSizes& m) {
-  return 12 * m.width * m.width + 7 * m.width;  // qkv, mix, up, down; biases of qkv and up
+  return 12 * m.width * m.width + 7 * m.width;
 }
+
+// Returns the other parameters of a block: the biases of mix and down, and two norms.
 int64_t block_rest(const ModelSizes& m) {
-  return 6 * m.width;  // biases of mix and down, two norms
+  return 6 * m.width;
+}
+
+// Returns the parameters of one rank's share of a block.
+int64_t block_parameters(const ModelSizes& m, int tensor) {
+  return divided_up(block_matrices(m), tensor) + block_rest(m);
+}
+
+// Returns the parameters of one rank's share of the vocabulary's table.
+int64_t table_parameters(const ModelSizes& m, int tensor) {
+  return divided_up(m.vocabulary, tensor) * m.width;
 }
 
 int64_t stage_parameters(const ModelSizes& m, const StageShape& stage, int tensor) {
-  const int64_t table = divided_up(m.vocabulary, tensor) * m.width;
-  int64_t count = stage.layers * (divided_up(block_matrices(m), tensor) + block_rest(m));
+  const int64_t table = table_parameters(m, tensor);
+  int64_t count = stage.layers * block_parameters(m, tensor);
   if (stage.first)
     count += table + m.context * m.width;
   if (stage.last)
@@ -105,123 +136,176 @@ int64_t stage_parameters(const ModelSizes& m, const StageShape& stage, int tenso
   return count;
 }
 
-// Weights that autocast casts, and keeps for backward.
-int64_t cast_weights(const ModelSizes& m, const StageShape& stage, int tensor) {
-  return stage.layers * divided_up(block_matrices(m), tensor) +
-         (stage.last ? divided_up(m.vocabulary, tensor) * m.width : 0);
+// Returns the bytes of one number that autocast computes with.
+int64_t computed_bytes(const ModelSizes& m) {
+  return m.bf16 ? kHalf : kFloat;
 }
 
-// What a block's forward keeps of a token: x, its norm, the sum and its norm whole; q, k, v, what
-// was seen, and the wide layer before and after gelu in parts; the softmax's sums and the norms'
+// Returns how many weights autocast casts, and keeps for backward.
+int64_t cast_weights(const ModelSizes& m, const StageShape& stage, int tensor) {
+  const int64_t in_blocks = stage.layers * divided_up(block_matrices(m), tensor);
+  return stage.last ? in_blocks + table_parameters(m, tensor) : in_blocks;
+}
+
+// A block's forward keeps of a token: x, its norm, the sum and its norm whole; q, k, v, what was
+// seen, and the wide layer before and after gelu sharded; the softmax's sums and the norms'
 // moments.
 int64_t block_activations(const ModelSizes& m, int tensor) {
-  const int64_t whole = m.bf16 ? 2 * kFloat + 2 * kHalf : 4 * kFloat;
-  const int64_t parts = 12 * (m.bf16 ? kHalf : kFloat);
-  return whole * m.width + divided_up(parts * m.width + kFloat * m.heads, tensor) + 4 * kFloat;
+  const int64_t whole = 2 * kFloat + 2 * computed_bytes(m);
+  const int64_t sharded = 12 * computed_bytes(m) * m.width + kFloat * m.heads;
+  return whole * m.width + divided_up(sharded, tensor) + 4 * kFloat;
 }
 
-// What the end of the model keeps of a token: the last norm's input and output, the log-softmax.
+// The end of the model keeps of a token: the last norm's input and output, and the log-softmax.
 int64_t end_activations(const ModelSizes& m, int tensor) {
-  return m.width * (m.bf16 ? kFloat + kHalf : 2 * kFloat) +
-         divided_up(m.vocabulary, tensor) * kFloat;
+  const int64_t norm = kFloat + computed_bytes(m);
+  return m.width * norm + divided_up(m.vocabulary, tensor) * kFloat;
 }
 
-// What backward needs at once beside: two gradients of the logits, or the gradients of a block's
-// wide layer.
+// Backward needs beside the activations at once: two gradients of the logits, or the gradients of a
+// block's wide layer, for each token.
 int64_t backward_work(const ModelSizes& m, const StageShape& stage, int tensor) {
   const int64_t logits = stage.last ? 2 * divided_up(m.vocabulary, tensor) * kFloat : 0;
-  const int64_t wide =
-      divided_up(8 * m.width, tensor) * (m.bf16 ? kHalf : kFloat) - m.width * kFloat;
-  return std::max(logits, wide);
+  const int64_t wide = divided_up(8 * m.width, tensor) * computed_bytes(m);
+  return std::max(logits, wide - m.width * kFloat);
 }
 
-// Of a stage's largest parameter.
+// Returns the bytes of a stage's largest parameter.
 int64_t largest_parameter(const ModelSizes& m, const StageShape& stage, int tensor) {
-  const int64_t table = stage.first || stage.last ? divided_up(m.vocabulary, tensor) * m.width : 0;
+  const bool has_table = stage.first || stage.last;
+  const int64_t table = has_table ? table_parameters(m, tensor) : 0;
   return kFloat * std::max(table, divided_up(4 * m.width * m.width, tensor));
 }
 
-// What fully sharded training has whole in backward: what is in no block, two blocks, and their
-// gradients, as they come, joined, and (not over NCCL) copied for the reduction; and one block's of
-// the parts.
+// Fully sharded training has whole in backward: what is in no block, two blocks, and their
+// gradients, as they come, joined, and (not over NCCL) copied for the reduction; and one block's
+// sharded ones.
 int64_t gathered_in_backward(const ModelSizes& m,
                              const StageShape& stage,
                              int tensor,
                              int64_t gradients) {
-  const int64_t block = divided_up(block_matrices(m), tensor) + block_rest(m);
-  const StageShape rest{0, stage.first, stage.last};
-  return kFloat * (stage_parameters(m, rest, tensor) + 6 * block) +
-         gradients / std::max<int64_t>(stage.layers, 1);
+  const int64_t ends = stage_parameters(m, stage.ends(), tensor);
+  const int64_t whole = kFloat * (ends + 6 * block_parameters(m, tensor));
+  return whole + gradients / std::max<int64_t>(stage.layers, 1);
 }
 
-// What is there beside gradients when the activations have gone: two numbers of AdamW for each of
-// the largest parameter's; what is gathered or averaged.
+// When the activations have gone, there are beside the gradients: two numbers of AdamW for each of
+// the largest parameter's, or what is gathered or averaged.
 int64_t bytes_at_the_end(const ModelSizes& m, const ModelDivision& d, const StageShape& stage) {
   const int64_t parameters = stage_parameters(m, stage, d.tensor) * kFloat;
   const auto buckets = [&](int64_t count) {
     return std::min(count * kBucket, parameters);
   };
-  const int64_t update = 2 * divided_up(largest_parameter(m, stage, d.tensor),
-                                        d.sharding == Sharding::none ? 1 : d.data);
+  const int64_t sharers = d.sharding == Sharding::none ? 1 : d.data;
+  const int64_t update = 2 * divided_up(largest_parameter(m, stage, d.tensor), sharers);
+  const bool joins_gradients = d.pipeline > 1 && d.data > 1;
   switch (d.sharding) {
     case Sharding::none:
-      return std::max(update,
-                      d.pipeline > 1 && d.data > 1 ? parameters : 0);  // joined, to be averaged
+      return joins_gradients ? std::max(update, parameters) : update;
     case Sharding::optimizer:
       return std::max(update, buckets(2));
     case Sharding::gradients:
-      return std::max(update,
-                      buckets(3) + buckets(2));  // and, not over NCCL, copies of those under way
+      // Not over NCCL there are copies of the buckets under way, too.
+      return std::max(update, buckets(3) + buckets(2));
     case Sharding::all:
-      return std::max(update,
-                      2 * kFloat * stage_parameters(m, {0, stage.first, stage.last}, d.tensor));
+      return std::max(update, 2 * kFloat * stage_parameters(m, stage.ends(), d.tensor));
   }
   return update;
 }
 
-RankBytes stage_bytes(const ModelSizes& m, const ModelDivision& d, int number) {
+// The stage with this number, and what a step of it is made of.
+struct StageStep {
+  StageShape stage;
+  int64_t micro_batches;
+  int64_t tokens;  // of a micro-batch
+  int64_t held;    // micro-batches whose activations are there at once (1F1B)
+};
+
+// The first stages get one layer more where they do not divide.
+StageStep step_of(const ModelSizes& m, const ModelDivision& d, int number) {
   const int64_t all = d.pipeline;
-  const StageShape stage{
-      m.layers / all + (number < m.layers % all ? 1 : 0), number == 0, number + 1 == all};
-  const int64_t parameters = stage_parameters(m, stage, d.tensor) * kFloat;
-  const int64_t micro_batches = all == 1 ? 1 : (m.micro_batches > 0 ? m.micro_batches : m.batch);
-  const int64_t tokens = m.batch / micro_batches * m.context;
-  const int64_t held = std::min<int64_t>(micro_batches, all - number);  // 1F1B
-  const int64_t part = divided_up(parameters, d.data);
+  StageStep step{};
+  step.stage = {.layers = m.layers / all, .first = number == 0, .last = number + 1 == all};
+  if (number < m.layers % all)
+    ++step.stage.layers;
+  step.micro_batches = m.micro_batches > 0 ? m.micro_batches : m.batch;
+  if (all == 1)
+    step.micro_batches = 1;
+  step.tokens = m.batch / step.micro_batches * m.context;
+  step.held = std::min<int64_t>(step.micro_batches, all - number);
+  return step;
+}
+
+// Under bf16 each micro-batch keeps cast weights of its own.
+int64_t stage_activations(const ModelSizes& m, const ModelDivision& d, const StageStep& step) {
+  const auto& [stage, micro_batches, tokens, held] = step;
+  int64_t bytes = held * tokens * stage.layers * block_activations(m, d.tensor);
+  if (stage.last)
+    bytes += tokens * end_activations(m, d.tensor);
+  if (d.pipeline > 1)
+    bytes += held * tokens * m.width * kFloat;  // what is sent on
+  if (m.bf16)
+    bytes += held * kHalf * cast_weights(m, stage, d.tensor);
+  return bytes;
+}
+
+// Returns what backward needs beside activations when it begins. In a pipeline that is also a
+// micro-batch's gradient before it is added to the others', and messages on their way.
+int64_t work_at_begin(const ModelSizes& m,
+                      const ModelDivision& d,
+                      const StageStep& step,
+                      int64_t gradients) {
+  const auto& [stage, micro_batches, tokens, held] = step;
+  int64_t work = tokens * backward_work(m, stage, d.tensor);
+  if (d.sharding == Sharding::all) {
+    const int64_t ends = kFloat * stage_parameters(m, stage.ends(), d.tensor);
+    work = std::max(work + ends, gathered_in_backward(m, stage, d.tensor, gradients));
+  }
+  if (d.pipeline > 1)
+    work += largest_parameter(m, stage, d.tensor) + 3 * tokens * m.width * kFloat;
+  return work;
+}
+
+RankBytes stage_bytes(const ModelSizes& m, const ModelDivision& d, int number) {
+  const StageStep step = step_of(m, d, number);
+  const int64_t parameters = stage_parameters(m, step.stage, d.tensor) * kFloat;
+  const int64_t share = divided_up(parameters, d.data);
+  const bool shards_gradients = d.sharding == Sharding::gradients || d.sharding == Sharding::all;
 
   RankBytes bytes{.parameters = parameters, .gradients = parameters, .optimizer = 2 * parameters};
   if (d.sharding != Sharding::none)
-    bytes.optimizer = 2 * part;
-  if (d.sharding == Sharding::gradients || d.sharding == Sharding::all)
-    bytes.gradients = part;
+    bytes.optimizer = 2 * share;
+  if (shards_gradients)
+    bytes.gradients = share;
   if (d.sharding == Sharding::all)
-    bytes.parameters = part;
-  bytes.activations = held * tokens * stage.layers * block_activations(m, d.tensor);
-  if (stage.last)
-    bytes.activations += tokens * end_activations(m, d.tensor);
-  if (all > 1)
-    bytes.activations += held * tokens * m.width * kFloat;  // what is sent on
-  if (m.bf16)
-    bytes.activations +=
-        held * kHalf * cast_weights(m, stage, d.tensor);  // each micro-batch its own
+    bytes.parameters = share;
+  bytes.activations = stage_activations(m, d, step);
 
   // Two moments: backward begins, and all activations have gone. Gradients are there in the first
   // where they keep their memory, or add up over micro-batches.
-  int64_t work = tokens * backward_work(m, stage, d.tensor);
-  if (d.sharding == Sharding::all) {
-    const int64_t rest = kFloat * stage_parameters(m, {0, stage.first, stage.last}, d.tensor);
-    work = std::max(work + rest, gathered_in_backward(m, stage, d.tensor, part));
-  }
-  if (all >
-      1)  // a micro-batch's gradient before it is added to the others', and messages on their way
-    work += largest_parameter(m, stage, d.tensor) + 3 * tokens * m.width * kFloat;
-  const bool is_whole = d.sharding == Sharding::none || d.sharding == Sharding::optimizer;
-  const int64_t kept = is_whole && (d.data > 1 || all > 1) ? bytes.gradients : 0;
-  const int64_t at_begin = kept + bytes.activations + work, end = bytes_at_the_end(m, d, stage);
+  const int64_t work = work_at_begin(m, d, step, share);
+  const bool keeps_gradients = !shards_gradients && (d.data > 1 || d.pipeline > 1);
+  const int64_t kept = keeps_gradients ? bytes.gradients : 0;
+  const int64_t at_begin = kept + bytes.activations + work;
+  const int64_t end = bytes_at_the_end(m, d, step.stage);
   const int64_t at_end = bytes.gradients + end;
   bytes.other = at_begin >= at_end ? work : end;
   bytes.apart = bytes.gradients + bytes.activations + bytes.other - std::max(at_begin, at_end);
   return bytes;
+}
+
+// Returns the size that an axis of the mesh sets.
+int& size_along(ModelDivision& division, const std::string& axis) {
+  if (axis == "dp")
+    return division.data;
+  if (axis == "pp")
+    return division.pipeline;
+  if (axis == "tp")
+    return division.tensor;
+  throw Error(ErrorCode::invalid_argument,
+              cat("--mesh: expected axes out of dp, pp and tp with --model, got '",
+                  axis,
+                  "'; rename it, or leave out --model"));
 }
 
 }  // namespace
@@ -238,9 +322,10 @@ ModelSizes parse_model(std::string_view text) {
       refuse_model(cat(name, " once"), "it twice");
     set_member(model, name, printable(member.substr(equals + 1)));
   }
-  for (const char* needed : {"layers", "width", "heads", "context", "vocabulary", "batch"})
+  for (const char* needed : {"layers", "width", "heads", "context", "vocabulary", "batch"}) {
     if (!given.contains(needed))
       refuse_model(needed, "none");
+  }
   check_model(model);
   return model;
 }
@@ -250,19 +335,9 @@ int64_t num_parameters(const ModelSizes& model) {
 }
 
 std::vector<ModelDivision> model_divisions(int num_ranks, const MeshShape& mesh) {
-  ModelDivision division{.data = num_ranks};
-  if (!mesh.axes.empty())
-    division.data = 1;
-  for (const MeshAxis& axis : mesh.axes) {
-    if (axis.name != "dp" && axis.name != "pp" && axis.name != "tp")
-      throw Error(ErrorCode::invalid_argument,
-                  cat("--mesh: expected axes out of dp, pp and tp with --model, got '",
-                      axis.name,
-                      "'; rename it, or leave out --model"));
-    (axis.name == "dp"   ? division.data
-     : axis.name == "pp" ? division.pipeline
-                         : division.tensor) = axis.size;
-  }
+  ModelDivision division{.data = mesh.axes.empty() ? num_ranks : 1};
+  for (const MeshAxis& axis : mesh.axes)
+    size_along(division, axis.name) = axis.size;
   std::vector<ModelDivision> divisions;
   for (const auto& [name, sharding] : {std::pair{"DDP", Sharding::none},
                                        {"ZeRO-1", Sharding::optimizer},
@@ -302,17 +377,21 @@ int64_t most_layers(ModelSizes model, const ModelDivision& division, int64_t byt
     model.layers = layers;
     return obstacle(model, division).empty() && rank_bytes(model, division).total() <= bytes;
   };
-  int64_t least = division.pipeline;  // fits
-  if (!fits(least))
+  int64_t fitting = division.pipeline;
+  if (!fits(fitting))
     return 0;
-  int64_t most = 2 * least;  // does not, when this is done
-  while (fits(most))
-    most *= 2;
-  while (most - least > 1) {
-    const int64_t middle = (least + most) / 2;
-    (fits(middle) ? least : most) = middle;
+  int64_t too_many = 2 * fitting;
+  while (fits(too_many))
+    too_many *= 2;
+  while (too_many - fitting > 1) {
+    const int64_t middle = (fitting + too_many) / 2;
+    if (fits(middle)) {
+      fitting = middle;
+    } else {
+      too_many = middle;
+    }
   }
-  return least;
+  return fitting;
 }
 
 }  // namespace muster

@@ -1,5 +1,5 @@
 // How many bytes a rank needs to train a GPT (examples/02_gpt/gpt.h, AdamW) by each way of dividing
-// the work, and how deep a model fits into a device. Pure formulas, which
+// the work, and how deep a model fits into a device. These are pure formulas, which
 // benchmarks/memory_bench.cc holds against measured peaks; docs/parallel/README.md has them written
 // out.
 #pragma once
@@ -34,7 +34,7 @@ ModelSizes parse_model(std::string_view text);
 
 int64_t num_parameters(const ModelSizes& model);
 
-// What the data-parallel ranks share out instead of each having all of it.
+// The things that the data-parallel ranks shard instead of each having all of them.
 enum class Sharding { none, optimizer, gradients, all };
 
 struct ModelDivision {
@@ -66,7 +66,7 @@ struct RankBytes {
   bool operator==(const RankBytes&) const = default;
 };
 
-// Of the rank that needs most. The model can be divided so.
+// The bytes of the rank that needs most. The model must be one that can be divided so.
 RankBytes rank_bytes(const ModelSizes& model, const ModelDivision& division);
 
 // The most layers, all else being equal, with which a rank needs no more than `bytes`; 0: not even

@@ -1,11 +1,14 @@
 #include "muster/placement/plan.h"
 
 #include <algorithm>
-#include <iterator>
+#include <span>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/placement/request.h"
+
+// The values' names stand in the order of their enums. A rank's variables list UUIDs, never
+// indices: those mean different GPUs to different programs.
 
 namespace muster {
 namespace {
@@ -14,14 +17,24 @@ constexpr const char* kVisibilities[] = {"job", "own", "own-first", "all"};
 constexpr const char* kNumaBindings[] = {"none", "node", "socket", "exclusive", "core-complex"};
 constexpr const char* kSurpluses[] = {"error", "cpu", "drop", "share"};
 
-template <class Enum, size_t N>
-Enum parse_name(std::string_view text, const char* const (&names)[N], const char* flag) {
-  const auto found = std::find(std::begin(names), std::end(names), text);
-  if (found == std::end(names)) {
+template <class Enum>
+const char* name_of(std::span<const char* const> names, Enum value) {
+  return names[static_cast<size_t>(value)];
+}
+
+template <class Enum>
+Enum parse_name(std::string_view text, std::span<const char* const> names, const char* flag) {
+  const auto found = std::ranges::find(names, text);
+  if (found == names.end()) {
     throw Error(ErrorCode::invalid_argument,
                 cat(flag, ": expected one of ", join(names, ", "), ", got '", text, "'"));
   }
-  return static_cast<Enum>(found - std::begin(names));
+  return static_cast<Enum>(found - names.begin());
+}
+
+std::span<const RankPlan> ranks_beside(const Plan& plan, int host_index) {
+  const auto [first, count] = ranks_on_host(plan, host_index);
+  return std::span(plan.ranks).subspan(first, count);
 }
 
 bool is_on(const RankPlan& rank, Vendor vendor) {
@@ -29,13 +42,11 @@ bool is_on(const RankPlan& rank, Vendor vendor) {
 }
 
 bool any_on(const Plan& plan, int host_index, Vendor vendor) {
-  const auto [first, count] = ranks_on_host(plan, host_index);
-  const auto from = plan.ranks.begin() + static_cast<std::ptrdiff_t>(first);
-  return std::any_of(from, from + static_cast<std::ptrdiff_t>(count), [&](const RankPlan& rank) {
-    return is_on(rank, vendor);
-  });
+  return std::ranges::any_of(ranks_beside(plan, host_index),
+                             [&](const RankPlan& rank) { return is_on(rank, vendor); });
 }
 
+// CUDA hides everything where a UUID comes twice.
 void append_once(std::string& list, const std::string& uuid) {
   if (cat(",", list, ",").find(cat(",", uuid, ",")) != std::string::npos)
     return;
@@ -44,7 +55,8 @@ void append_once(std::string& list, const std::string& uuid) {
   list += uuid;
 }
 
-// As the vendor's variable takes it. An AMD GPU that has no id of its own goes by its number.
+// Returns the device as the vendor's variable takes it. An AMD GPU that has no id of its own goes
+// by its number.
 std::string visible_name(const DeviceAssignment& device) {
   return device.uuid.value.starts_with(kNoUniqueId) ? cat(device.index.value) : device.uuid.value;
 }
@@ -55,17 +67,16 @@ void append_own(std::string& list, const RankPlan& rank) {
     append_once(list, visible_name(device));
 }
 
-// The GPUs that `rank`, itself on one of this vendor's, sees.
+// Returns the GPUs that `rank`, itself on one of this vendor's, sees.
 std::string seen_by(const Plan& plan, const RankPlan& rank, Vendor vendor) {
   std::string list;
   if (plan.visibility != Visibility::job)
     append_own(list, rank);
   if (plan.visibility == Visibility::own)
     return list;
-  const auto [first, count] = ranks_on_host(plan, rank.host_index);
-  for (size_t i = first; i < first + count; ++i) {
-    if (is_on(plan.ranks[i], vendor))
-      append_own(list, plan.ranks[i]);
+  for (const RankPlan& other : ranks_beside(plan, rank.host_index)) {
+    if (is_on(other, vendor))
+      append_own(list, other);
   }
   return list;
 }
@@ -73,7 +84,7 @@ std::string seen_by(const Plan& plan, const RankPlan& rank, Vendor vendor) {
 }  // namespace
 
 const char* to_string(Visibility visibility) {
-  return kVisibilities[static_cast<size_t>(visibility)];
+  return name_of(kVisibilities, visibility);
 }
 
 Visibility parse_visibility(std::string_view text) {
@@ -81,7 +92,7 @@ Visibility parse_visibility(std::string_view text) {
 }
 
 const char* to_string(Surplus surplus) {
-  return kSurpluses[static_cast<size_t>(surplus)];
+  return name_of(kSurpluses, surplus);
 }
 
 Surplus parse_surplus(std::string_view text) {
@@ -89,7 +100,7 @@ Surplus parse_surplus(std::string_view text) {
 }
 
 const char* to_string(NumaBinding binding) {
-  return kNumaBindings[static_cast<size_t>(binding)];
+  return name_of(kNumaBindings, binding);
 }
 
 NumaBinding parse_numa_binding(std::string_view text) {
@@ -101,15 +112,9 @@ std::string DeviceAssignment::id() const {
 }
 
 RankRange ranks_on_host(const Plan& plan, int host_index) {
-  const auto before = [](const RankPlan& rank, int host) {
-    return rank.host_index < host;
-  };
-  const auto after = [](int host, const RankPlan& rank) {
-    return host < rank.host_index;
-  };
-  const auto first = std::lower_bound(plan.ranks.begin(), plan.ranks.end(), host_index, before);
-  const auto last = std::upper_bound(first, plan.ranks.end(), host_index, after);
-  return {static_cast<size_t>(first - plan.ranks.begin()), static_cast<size_t>(last - first)};
+  const auto found = std::ranges::equal_range(plan.ranks, host_index, {}, &RankPlan::host_index);
+  const size_t first = found.begin() - plan.ranks.begin();
+  return {first, found.size()};
 }
 
 VisibilityVariables visibility_variables(const Plan& plan, const RankPlan& rank) {
@@ -119,12 +124,15 @@ VisibilityVariables visibility_variables(const Plan& plan, const RankPlan& rank)
   for (const Vendor vendor : {Vendor::nvidia, Vendor::amd}) {
     if (!any_on(plan, rank.host_index, vendor))
       continue;
-    const bool nvidia = vendor == Vendor::nvidia;
-    variables[nvidia ? "CUDA_VISIBLE_DEVICES" : "ROCR_VISIBLE_DEVICES"] =
-        is_on(rank, vendor) ? seen_by(plan, rank, vendor) : "";
-    if (!nvidia)
-      variables["HIP_VISIBLE_DEVICES"] = std::nullopt;
-    if (!nvidia && is_on(rank, vendor))
+    const bool is_own = is_on(rank, vendor);
+    const std::string seen = is_own ? seen_by(plan, rank, vendor) : "";
+    if (vendor == Vendor::nvidia) {
+      variables["CUDA_VISIBLE_DEVICES"] = seen;
+      continue;
+    }
+    variables["ROCR_VISIBLE_DEVICES"] = seen;
+    variables["HIP_VISIBLE_DEVICES"] = std::nullopt;
+    if (is_own)
       variables.try_emplace("CUDA_VISIBLE_DEVICES", "");  // HIP takes it as unset
   }
   return variables;

@@ -3,7 +3,11 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
+#include "muster/device/numbers.h"
 #include "muster/device/strict_json.h"
+
+// Reading checks more than the form: whoever executes a plan relies on the order of its ranks, on
+// ids and on shares, so a plan that somebody edited must hold together.
 
 namespace muster {
 namespace {
@@ -34,7 +38,7 @@ Json to_json(const DeviceAssignment& device) {
   return json;
 }
 
-// What is not known or not asked for is left out.
+// A fact that is not known or was not asked for is left out.
 Json to_json(const RankPlan& rank) {
   Json json = {{"rank", rank.rank},
                {"local_rank", rank.local_rank},
@@ -62,23 +66,28 @@ Vendor vendor_from(JsonObject& object) {
   return vendor == "amd" ? Vendor::amd : Vendor::nvidia;
 }
 
+// "cuda" is the word of the format for a GPU of either vendor.
+void read_gpu(JsonObject& object, DeviceAssignment& device) {
+  device.kind = DeviceAssignment::Kind::gpu;
+  const std::string uuid = object.text("uuid");
+  if (!uuid.starts_with("GPU-") && !uuid.starts_with("MIG-"))
+    object.fail("uuid", "GPU-<uuid> or MIG-<uuid>", cat("'", uuid, "'"));
+  device.uuid.value = uuid;
+  device.pci.value = object.text_or("pci", "");
+  device.vendor = vendor_from(object);
+  device.index.value = object.small_integer("index", 0);
+  device.model = object.text_or("model", "");
+  device.ordinal.value = object.small_integer("ordinal", 0);
+}
+
 DeviceAssignment device_from(JsonObject object) {
   DeviceAssignment device;
   const std::string kind = object.text("kind");
   const std::string id = object.text("id");
   if (kind == "cpu") {
-    device.cpu_slot = static_cast<int>(object.integer("cpu_slot", 0));
+    device.cpu_slot = object.small_integer("cpu_slot", 0);
   } else if (kind == "cuda") {
-    device.kind = DeviceAssignment::Kind::gpu;
-    device.uuid.value = object.text("uuid");
-    if (!device.uuid.value.starts_with("GPU-") && !device.uuid.value.starts_with("MIG-")) {
-      object.fail("uuid", "GPU-<uuid> or MIG-<uuid>", cat("'", device.uuid.value, "'"));
-    }
-    device.pci.value = object.text_or("pci", "");
-    device.vendor = vendor_from(object);
-    device.index.value = static_cast<int>(object.integer("index", 0));
-    device.model = object.text_or("model", "");
-    device.ordinal.value = static_cast<int>(object.integer("ordinal", 0));
+    read_gpu(object, device);
   } else {
     object.fail("kind", "'cpu' or 'cuda'", cat("'", kind, "'"));
   }
@@ -86,6 +95,12 @@ DeviceAssignment device_from(JsonObject object) {
     object.fail("id", cat("'", device.id(), "'"), cat("'", id, "'"));
   object.finish();
   return device;
+}
+
+// A number of samples, 0 when it is absent. JsonObject's sizes fit into 63 bits.
+int64_t size_from(JsonObject& object, const char* key) {
+  const uint64_t size = object.size_or(key, 0);
+  return static_cast<int64_t>(size);
 }
 
 void read_cpus(JsonObject& object, RankPlan& rank) {
@@ -100,34 +115,44 @@ void read_cpus(JsonObject& object, RankPlan& rank) {
     object.fail("bind_cpus", "cpus to bind to", "true without cpus");
 }
 
-// Ranks count up over hosts, local ranks within one: what everybody who reads a plan relies on.
-RankPlan rank_from(JsonObject object, const std::vector<RankPlan>& before) {
-  RankPlan rank;
-  const auto next = static_cast<int64_t>(before.size());
-  rank.rank = static_cast<int>(object.integer("rank", next, next));
-  const int last_host = before.empty() ? 0 : before.back().host_index;
-  rank.host_index = static_cast<int>(object.integer("host_index", last_host));
-  const bool same_host = !before.empty() && rank.host_index == last_host;
-  const int next_local = same_host ? before.back().local_rank + 1 : 0;
-  rank.local_rank = static_cast<int>(object.integer("local_rank", next_local, next_local));
+// Reads the numbers and the host of a rank. Ranks count up over hosts, local ranks within one: what
+// everybody who reads a plan relies on.
+void read_place(JsonObject& object, const std::vector<RankPlan>& before, RankPlan& rank) {
+  const int next = int_size(before);
+  rank.rank = object.small_integer("rank", next, next);
+  const RankPlan last = before.empty() ? RankPlan() : before.back();
+  rank.host_index = object.small_integer("host_index", last.host_index);
+  const bool same_host = !before.empty() && rank.host_index == last.host_index;
+  const int next_local = same_host ? last.local_rank + 1 : 0;
+  rank.local_rank = object.small_integer("local_rank", next_local, next_local);
   rank.host = object.text("host");
-  if (same_host && rank.host != before.back().host) {
-    object.fail(
-        "host", cat("'", before.back().host, "', as host_index says"), cat("'", rank.host, "'"));
-  }
-  rank.device = device_from(object.object("device"));
+  if (same_host && rank.host != last.host)
+    object.fail("host", cat("'", last.host, "', as host_index says"), cat("'", rank.host, "'"));
+}
+
+// A rank's further devices are GPUs like its first.
+void read_more_devices(JsonObject& object, RankPlan& rank) {
+  const bool has_gpu = rank.device.kind == DeviceAssignment::Kind::gpu;
   for (JsonObject& more : object.objects_or_none("more_devices")) {
     const DeviceAssignment device = device_from(std::move(more));
-    if (rank.device.kind != DeviceAssignment::Kind::gpu || device.kind != rank.device.kind ||
-        device.vendor != rank.device.vendor)
+    const bool is_alike = device.kind == rank.device.kind && device.vendor == rank.device.vendor;
+    if (!has_gpu || !is_alike) {
       object.fail("more_devices",
                   "GPUs of the vendor of `device`",
                   cat(device.id(), " beside ", rank.device.id()));
+    }
     rank.more_devices.push_back(device);
   }
+}
+
+RankPlan rank_from(JsonObject object, const std::vector<RankPlan>& before) {
+  RankPlan rank;
+  read_place(object, before, rank);
+  rank.device = device_from(object.object("device"));
+  read_more_devices(object, rank);
   rank.numa_node = object.optional_integer("numa_node", 0);
   read_cpus(object, rank);
-  rank.batch_share = static_cast<int64_t>(object.size_or("batch_share", 0));
+  rank.batch_share = size_from(object, "batch_share");
   rank.reason = object.text_or("reason", "");
   object.finish();
   return rank;
@@ -158,9 +183,8 @@ MeshShape mesh_from(JsonObject& document, int num_ranks) {
 void check_shares(const JsonObject& document, const Plan& plan) {
   int64_t left = plan.global_batch;
   for (const RankPlan& rank : plan.ranks) {
-    const bool fits = plan.global_batch > 0 ? 0 < rank.batch_share && rank.batch_share <= left
-                                            : rank.batch_share == 0;
-    if (!fits) {
+    const int64_t least = plan.global_batch > 0 ? 1 : 0;
+    if (rank.batch_share < least || rank.batch_share > left) {
       document.fail(cat("ranks[", rank.rank, "].batch_share"),
                     cat("shares of at least 1 that sum to global_batch ", plan.global_batch),
                     cat(rank.batch_share));
@@ -174,35 +198,31 @@ void check_shares(const JsonObject& document, const Plan& plan) {
 }  // namespace
 
 std::string plan_to_json(const Plan& plan, const std::string& model) {
-  // One rank a line: small enough for many ranks, and still readable, greppable and comparable by
+  // One rank a line is small enough for many ranks, and can still be read, searched and compared by
   // line.
-  std::string text =
-      cat("{\n  \"schema\": ",
-          dump(kSchema),
-          ",\n  \"policy\": ",
-          dump(plan.policy),
-          plan.mesh.axes.empty() ? "" : cat(",\n  \"mesh\": ", dump(to_string(plan.mesh))),
-          plan.global_batch > 0 ? cat(",\n  \"global_batch\": ", plan.global_batch) : "",
-          ",\n  \"visibility\": ",
-          dump(to_string(plan.visibility)),
-          ",\n  \"simulated\": ",
-          plan.simulated,
-          ",\n  \"world_size\": ",
-          plan.ranks.size(),
-          ",\n  \"ranks\": [");
-  const char* separator = "\n    ";
-  for (const RankPlan& rank : plan.ranks) {
-    text += separator;
-    text += dump(to_json(rank));
-    separator = ",\n    ";
-  }
-  text += cat("\n  ],\n  \"notes\": ", dump(plan.notes));
+  std::vector<std::string> members;
+  const auto add = [&](const char* name, const std::string& value) {
+    members.push_back(cat("\n  \"", name, "\": ", value));
+  };
+  add("schema", dump(kSchema));
+  add("policy", dump(plan.policy));
+  if (!plan.mesh.axes.empty())
+    add("mesh", dump(to_string(plan.mesh)));
+  if (plan.global_batch > 0)
+    add("global_batch", cat(plan.global_batch));
+  add("visibility", dump(to_string(plan.visibility)));
+  add("simulated", dump(plan.simulated));
+  add("world_size", cat(plan.ranks.size()));
+  std::vector<std::string> ranks;
+  for (const RankPlan& rank : plan.ranks)
+    ranks.push_back(cat("\n    ", dump(to_json(rank))));
+  add("ranks", cat("[", join(ranks, ","), "\n  ]"));
+  add("notes", dump(plan.notes));
   if (!plan.warnings.empty())
-    text += cat(",\n  \"warnings\": ", dump(plan.warnings));
+    add("warnings", dump(plan.warnings));
   if (!model.empty())
-    text += cat(",\n  \"model\": ", model);
-  text += "\n}\n";
-  return text;
+    add("model", model);
+  return cat("{", join(members, ","), "\n}\n");
 }
 
 Plan plan_from_json(const std::string& text, const std::string& source) {
@@ -218,12 +238,11 @@ Plan plan_from_json(const std::string& text, const std::string& source) {
     plan.ranks.push_back(rank_from(std::move(rank), plan.ranks));
   if (plan.ranks.empty())
     document.fail("ranks", "at least one rank", "none");
-  const auto size = static_cast<int64_t>(plan.ranks.size());
-  if (document.integer_or("world_size", 1, size) != size) {
+  const int size = int_size(plan.ranks);
+  if (document.small_integer_or("world_size", 1, size) != size)
     document.fail("world_size", cat(size, ", the number of ranks"), "another number");
-  }
-  plan.mesh = mesh_from(document, static_cast<int>(size));
-  plan.global_batch = static_cast<int64_t>(document.size_or("global_batch", 0));
+  plan.mesh = mesh_from(document, size);
+  plan.global_batch = size_from(document, "global_batch");
   check_shares(document, plan);
   plan.notes = document.texts_or_none("notes");
   plan.warnings = document.texts_or_none("warnings");

@@ -3,31 +3,33 @@
 #include <algorithm>
 
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
+
+// Ranks are numbered host by host, so whether an axis stays within hosts follows from the numbers;
+// it is noted because communication between hosts is what makes an axis slow.
 
 namespace muster {
 namespace {
 
-int host_of_rank(const Plan& plan, int rank) {
-  return plan.ranks[static_cast<size_t>(rank)].host_index;
-}
-
+// Whether a group of ranks along the axis lies on several hosts. Hosts count up with ranks, so the
+// first and the last rank of a group tell.
 bool leaves_host(const Plan& plan, const std::string& axis) {
-  const auto groups = plan.mesh.groups({axis});
-  return std::any_of(groups.begin(), groups.end(), [&](const std::vector<int>& ranks) {
-    return std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
-      return host_of_rank(plan, rank) != host_of_rank(plan, ranks.front());
-    });
+  return std::ranges::any_of(plan.mesh.groups({axis}), [&](const std::vector<int>& ranks) {
+    const RankPlan& first = plan.ranks[ranks.front()];
+    const RankPlan& last = plan.ranks[ranks.back()];
+    return first.host_index != last.host_index;
   });
 }
 
 }  // namespace
 
 void set_mesh(Plan& plan, const std::vector<MeshAxis>& axes, PlanNotes& notes) {
-  plan.mesh = checked_mesh(axes, static_cast<int>(plan.ranks.size()));
+  plan.mesh = checked_mesh(axes, int_size(plan.ranks));
   std::vector<std::string> between;
-  for (const MeshAxis& axis : plan.mesh.axes)
+  for (const MeshAxis& axis : plan.mesh.axes) {
     if (leaves_host(plan, axis.name))
       between.push_back(axis.name);
+  }
   if (between.empty())
     return;
   notes.add(cat("mesh ",

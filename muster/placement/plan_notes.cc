@@ -2,9 +2,13 @@
 
 #include "muster/base/strings.h"
 
+// A text is kept once, with the names of its hosts in the order in which they came. Which hosts to
+// name is decided at the end, when all of them are known.
+
 namespace muster {
 namespace {
 
+// Returns the words before a note that say where it holds.
 std::string prefix(const std::vector<const std::string*>& names, size_t num_hosts) {
   constexpr size_t kMaxNamed = 4;
   if (names.empty() || num_hosts == 1)
@@ -13,9 +17,8 @@ std::string prefix(const std::vector<const std::string*>& names, size_t num_host
     return cat("host ", *names[0], ": ");
   if (names.size() == num_hosts)
     return "every host: ";
-  if (names.size() > kMaxNamed) {
+  if (names.size() > kMaxNamed)
     return cat("hosts ", *names[0], ", ", *names[1], " and ", names.size() - 2, " more: ");
-  }
   std::vector<std::string> all;
   all.reserve(names.size());
   for (const std::string* name : names)

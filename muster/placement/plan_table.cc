@@ -3,14 +3,18 @@
 #include <algorithm>
 
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
 #include "muster/draw/text_table.h"
 #include "muster/placement/selection/gpu_facts.h"
+
+// A column is a title and a function that gives a rank's cell; a column whose cells are all empty
+// is left out.
 
 namespace muster {
 namespace {
 
 struct Column {
-  const char* title;
+  std::string_view title;
   bool right;
   std::string (*cell)(const RankPlan& rank);
 };
@@ -38,20 +42,30 @@ std::string device_cell(const RankPlan& rank) {
   return cat("GPU ", device.index.value, "  ", short_uuid(device.uuid.value), "  ", device.model);
 }
 
+std::string ordinal_cell(const RankPlan& rank) {
+  return on_gpu(rank) ? cat(rank.device.ordinal.value) : "";
+}
+
+std::string numa_cell(const RankPlan& rank) {
+  return rank.numa_node ? cat(*rank.numa_node) : "";
+}
+
+std::string share_cell(const RankPlan& rank) {
+  return rank.batch_share > 0 ? cat(rank.batch_share) : "";
+}
+
+constexpr std::string_view kLocalRank = "local";
+
 constexpr Column kColumns[] = {
     {"rank", true, [](const RankPlan& rank) { return cat(rank.rank); }},
     {"host", false, [](const RankPlan& rank) { return rank.host; }},
-    {"local", true, [](const RankPlan& rank) { return cat(rank.local_rank); }},
+    {kLocalRank, true, [](const RankPlan& rank) { return cat(rank.local_rank); }},
     {"device", false, device_cell},
-    {"ordinal",
-     true,
-     [](const RankPlan& rank) { return on_gpu(rank) ? cat(rank.device.ordinal.value) : ""; }},
-    {"NUMA", true, [](const RankPlan& rank) { return rank.numa_node ? cat(*rank.numa_node) : ""; }},
+    {"ordinal", true, ordinal_cell},
+    {"NUMA", true, numa_cell},
     {"near CPUs", false, [](const RankPlan& rank) { return rank.bind_cpus ? "" : rank.cpus; }},
     {"bound to CPUs", false, [](const RankPlan& rank) { return rank.bind_cpus ? rank.cpus : ""; }},
-    {"share",
-     true,
-     [](const RankPlan& rank) { return rank.batch_share > 0 ? cat(rank.batch_share) : ""; }},
+    {"share", true, share_cell},
     {"why", false, [](const RankPlan& rank) { return rank.reason; }},
 };
 
@@ -65,16 +79,16 @@ std::string plan_table(const Plan& plan) {
     cells.reserve(rows.size());
     for (const RankPlan& rank : plan.ranks)
       cells.push_back(column.cell(rank));
-    if (std::all_of(
-            cells.begin(), cells.end(), [](const std::string& cell) { return cell.empty(); }))
+    if (std::ranges::all_of(cells, &std::string::empty))
       continue;
-    heads.push_back({column.title, column.right});
+    heads.push_back({std::string(column.title), column.right});
     for (size_t i = 0; i < rows.size(); ++i)
       rows[i].push_back(cells[i].empty() ? "-" : std::move(cells[i]));
-    if (column.title == std::string_view("local") && !plan.mesh.axes.empty()) {
+    // The mesh is the plan's and not a rank's, so its column is no entry of the table.
+    if (column.title == kLocalRank && !plan.mesh.axes.empty()) {
       heads.push_back({"mesh", false});
-      for (size_t i = 0; i < rows.size(); ++i)
-        rows[i].push_back(coordinates_text(plan.mesh, static_cast<int>(i)));
+      for (int rank = 0; rank < int_size(rows); ++rank)
+        rows[rank].push_back(coordinates_text(plan.mesh, rank));
     }
   }
   std::string text = format_table(heads, rows);

@@ -110,24 +110,31 @@ class FleetReader {
       if (const size_t at = line.find(quotes); at != std::string_view::npos)
         fail(position(number, at + 1), "text on one line", quotes);
     }
-    char quote = '\0';  // of the text that is open
+    constexpr const char* kMarks = "\"'.#";
     size_t dots = 0;
-    for (size_t i = 0; i < line.size(); ++i) {
-      const char c = line[i];
-      if (quote != '\0') {
-        if (c == quote)
-          quote = '\0';
-        if (c == '\\' && quote == '"')
-          ++i;  // what follows is escaped
-        continue;
-      }
-      if (c == '#')
+    for (size_t at = line.find_first_of(kMarks); at < line.size();
+         at = line.find_first_of(kMarks, at + 1)) {
+      if (line[at] == '#')
         return;
-      if (c == '"' || c == '\'')
-        quote = c;
-      if (c == '.' && ++dots > kMaxDots)
-        fail(position(number, i + 1), "plain keys", "too many dots");
+      if (line[at] != '.') {
+        at = end_of_text(line, at);
+      } else if (++dots > kMaxDots) {
+        fail(position(number, at + 1), "plain keys", "too many dots");
+      }
     }
+  }
+
+  // Returns the place of the quote that closes the text whose opening quote is at `from`; the
+  // line's end when none does. Only double quotes can be escaped.
+  static size_t end_of_text(std::string_view line, size_t from) {
+    const char quote = line[from];
+    for (size_t i = from + 1; i < line.size(); ++i) {
+      if (line[i] == quote)
+        return i;
+      if (line[i] == '\\' && quote == '"')
+        ++i;
+    }
+    return line.size();
   }
 
   // The names of hosts and GPUs are ASCII, so whatever is not stands there by mistake.
