@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <span>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/device/numbers.h"
 #include "muster/placement/batch_shares.h"
 #include "muster/placement/checked_request.h"
 #include "muster/placement/cpu_binding.h"
@@ -18,6 +20,10 @@
 #include "muster/placement/selection/scores.h"
 #include "muster/placement/selection/selection.h"
 #include "muster/placement/selection/usable_gpus.h"
+
+// Hosts are taken one after the other: what can be used there, what is selected of it, what the
+// policy makes of that. Whatever depends on all ranks comes last: visibility, shares of the batch,
+// the mesh and the notes.
 
 namespace muster {
 namespace {
@@ -35,17 +41,54 @@ DeviceKey key_of(const UsableGpu& gpu) {
   return {gpu.position, gpu.mig};
 }
 
-// Which local ranks are on each device.
+// The local ranks on each device.
 using Sharers = std::map<DeviceKey, std::vector<int>>;
 
 Sharers sharers_of(const std::vector<PolicyChoice>& choices) {
   Sharers sharers;
-  for (size_t i = 0; i < choices.size(); ++i) {
-    sharers[key_of(choices[i].gpu)].push_back(static_cast<int>(i));
-  }
+  int local_rank = 0;
+  for (const PolicyChoice& choice : choices)
+    sharers[key_of(choice.gpu)].push_back(local_rank++);
   return sharers;
 }
 
+bool is_on_gpu(const RankPlan& rank) {
+  return rank.device.kind == DeviceAssignment::Kind::gpu;
+}
+
+// Whether two ranks on one host have GPUs of different vendors.
+bool differ_in_vendor(const RankPlan& a, const RankPlan& b) {
+  const bool are_beside = a.host_index == b.host_index && is_on_gpu(a) && is_on_gpu(b);
+  return are_beside && a.device.vendor != b.device.vendor;
+}
+
+// A rank's devices are its first ones; their ordinals count from 0.
+void count_own_first(RankPlan& rank) {
+  rank.device.ordinal = {};
+  int next = 1;
+  for (DeviceAssignment& more : rank.more_devices)
+    more.ordinal = {next++};
+}
+
+// One process can use only one vendor's GPUs.
+void check_group(const RankPlan& rank) {
+  for (const DeviceAssignment& more : rank.more_devices) {
+    if (more.vendor == rank.device.vendor)
+      continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("--gpus-per-rank: expected GPUs of one vendor for each rank, got GPU ",
+                    rank.device.index.value,
+                    " and GPU ",
+                    more.index.value,
+                    " for rank ",
+                    rank.rank,
+                    " on host ",
+                    rank.host,
+                    "; choose them with --gpus"));
+  }
+}
+
+// Makes one plan. `host_at` is everywhere a position among the job's hosts.
 class Planner {
  public:
   Planner(const Inventory& inventory, const Request& request)
@@ -59,13 +102,8 @@ class Planner {
     plan_.visibility = request_.visibility;
     plan_.simulated = inventory_.simulated;
     const bool on_gpus = !request_.cpu_only && find_gpus();
-    for (size_t i = 0; i < hosts_.size(); ++i) {
-      const size_t first = plan_.ranks.size();
-      on_gpus ? place_on_gpus(i) : place_on_cpu(i);
-      for (const std::string& note : hosts_[i].host->notes)
-        notes_.add(*hosts_[i].host, note);
-      bind_to_cpus(*hosts_[i].host, request_.numa_binding, std::span(plan_.ranks).subspan(first));
-    }
+    for (size_t i = 0; i < hosts_.size(); ++i)
+      place_on_host(i, on_gpus);
     check_any_rank();
     set_visibility();
     divide_batch();
@@ -77,7 +115,20 @@ class Planner {
   }
 
  private:
-  // Mask, health and selection of every host; true when any host has a GPU to use.
+  void place_on_host(size_t host_at, bool on_gpus) {
+    const Host& host = *hosts_[host_at].host;
+    const size_t first = plan_.ranks.size();
+    if (on_gpus) {
+      place_on_gpus(host_at);
+    } else {
+      place_on_cpu(host_at);
+    }
+    for (const std::string& note : host.notes)
+      notes_.add(host, note);
+    bind_to_cpus(host, request_.numa_binding, std::span(plan_.ranks).subspan(first));
+  }
+
+  // Applies mask, health and selection to every host; true when any host has a GPU to use.
   bool find_gpus() {
     std::vector<const Host*> hosts;
     for (const JobHost& host : hosts_)
@@ -94,12 +145,16 @@ class Planner {
     }
     if (any_usable && !any_selected)
       fail_with_nothing_left();
-    // A machine whose GPUs are all broken is to be repaired, not quietly trained on with its CPU.
-    for (size_t i = 0; i < gpus_.size() && !any_selected && any_sick; ++i) {
-      if (!gpus_[i].usable.sick.empty())
-        fail_without_gpu(*hosts[i], gpus_[i]);
-    }
+    if (any_sick && !any_selected)
+      fail_with_sick_gpus();
     return any_selected;
+  }
+
+  // A machine whose GPUs are all broken is to be repaired, not quietly trained on with its CPU.
+  [[noreturn]] void fail_with_sick_gpus() const {
+    const auto sick =
+        std::ranges::find_if(gpus_, [](const HostGpus& gpus) { return !gpus.usable.sick.empty(); });
+    fail_without_gpu(*hosts_[sick - gpus_.begin()].host, *sick);
   }
 
   HostGpus gpus_of(const Host& host, const VisibilityMasks& masks) {
@@ -124,19 +179,19 @@ class Planner {
 
   [[noreturn]] void fail_without_gpu(const Host& host, const HostGpus& gpus) const {
     const std::string flag = flag_that_needs_gpus(request_);
+    const std::string operation = flag.empty() ? "plan" : flag;
     throw Error(ErrorCode::unavailable,
-                cat(flag.empty() ? "plan" : flag,
+                cat(operation,
                     ": expected a GPU that can be used, got none: ",
                     describe(host, gpus.usable),
                     "; --nproc-per-node cpu runs on CPU slots"));
   }
 
   [[noreturn]] void fail_with_nothing_left() const {
-    std::string there;
-    for (size_t i = 0; i < gpus_.size() && there.empty(); ++i) {
-      if (gpus_[i].named)
-        there = describe(*hosts_[i].host, gpus_[i].usable);
-    }
+    // The first host that --gpus means stands for all of them.
+    const auto named = std::ranges::find_if(gpus_, &HostGpus::named);
+    const std::string there =
+        named == gpus_.end() ? "" : describe(*hosts_[named - gpus_.begin()].host, named->usable);
     throw Error(ErrorCode::unavailable,
                 printable(cat("--gpus ",
                               request_.gpus.text,
@@ -146,7 +201,7 @@ class Planner {
                               "; `muster devices` shows them all")));
   }
 
-  // For a selection by memory: GPUs that it cannot judge.
+  // Names the GPUs that a selection by memory cannot judge.
   std::string unknown_memory() const {
     using Kind = SelectionItem::Kind;
     if (!request_.gpus.has({Kind::memory, Kind::free_memory}))
@@ -159,19 +214,17 @@ class Planner {
       }
     }
     constexpr size_t kMaxNamed = 8;
-    return labels.empty()
-               ? ""
-               : cat("; memory not known of ", join_first(std::move(labels), ", ", kMaxNamed));
+    if (labels.empty())
+      return "";
+    return cat("; memory not known of ", join_first(std::move(labels), ", ", kMaxNamed));
   }
 
   RankPlan& add_rank(size_t host_at) {
-    const int host_index = static_cast<int>(host_at);
-    const bool first = plan_.ranks.empty() || plan_.ranks.back().host_index != host_index;
-    const int local_rank = first ? 0 : plan_.ranks.back().local_rank + 1;
     RankPlan rank;
-    rank.rank = static_cast<int>(plan_.ranks.size());
-    rank.local_rank = local_rank;
-    rank.host_index = host_index;
+    rank.rank = int_size(plan_.ranks);
+    rank.host_index = static_cast<int>(host_at);
+    const bool is_first = plan_.ranks.empty() || plan_.ranks.back().host_index != rank.host_index;
+    rank.local_rank = is_first ? 0 : plan_.ranks.back().local_rank + 1;
     rank.host = hosts_[host_at].host->name;
     return plan_.ranks.emplace_back(std::move(rank));
   }
@@ -197,7 +250,7 @@ class Planner {
     weights_.push_back(*score);
   }
 
-  // Batch shares follow scores.
+  // Whether batch shares follow scores.
   bool weighs() const { return request_.global_batch > 0 && !request_.scores.empty(); }
 
   void place_on_cpu(size_t host_at) {
@@ -214,10 +267,13 @@ class Planner {
     std::string note = why;
     if (!request_.cpu_only)
       note += cat(" (", no_gpu_reason(host_at), ")");
-    note += nproc ? cat(": ", plural(num_ranks, "rank"), " on CPU slots")
-                  : cat(": ",
-                        plural(slots, "CPU slot"),
-                        ", one rank each; --cpu-slots N or MUSTER_CPU_SLOTS=N changes how many");
+    if (nproc) {
+      note += cat(": ", plural(num_ranks, "rank"), " on CPU slots");
+    } else {
+      note += cat(": ",
+                  plural(slots, "CPU slot"),
+                  ", one rank each; --cpu-slots N or MUSTER_CPU_SLOTS=N changes how many");
+    }
     if (!request_.cpu_only && expects_gpus(host_at)) {
       notes_.warn(*host, note);
     } else {
@@ -237,10 +293,10 @@ class Planner {
       return cat("none fits --gpus ", printable(request_.gpus.text));
     if (!usable.sick.empty())
       return "all unhealthy";
-    if (!host.gpus.empty())
-      return host.gpus[0].vendor == Vendor::amd ? "all hidden by ROCm's variables"
-                                                : "all hidden by CUDA_VISIBLE_DEVICES";
-    return host.gpu_note.empty() ? "none found" : host.gpu_note;
+    if (host.gpus.empty())
+      return host.gpu_note.empty() ? "none found" : host.gpu_note;
+    const bool is_amd = host.gpus[0].vendor == Vendor::amd;
+    return is_amd ? "all hidden by ROCm's variables" : "all hidden by CUDA_VISIBLE_DEVICES";
   }
 
   void place_on_gpus(size_t host_at) {
@@ -253,11 +309,7 @@ class Planner {
     const PolicyInput input{*host, gpus, request_};
     const int capacity = gpus.empty() ? 0 : policy_.capacity(input) / request_.gpus_per_rank;
     if (capacity == 0 && !nproc) {
-      notes_.warn(*host,
-                  gpus.empty() ? cat("no GPU (",
-                                     no_gpu_reason(host_at),
-                                     "): no rank there, since other hosts have GPUs")
-                               : cat("no rank there: ", why_none(input)));
+      notes_.warn(*host, why_left_out(host_at, input));
       return;
     }
     const int asked = nproc.value_or(capacity);
@@ -266,12 +318,18 @@ class Planner {
     const int on_gpus = asked > capacity ? surplus(input, asked, capacity) : asked;
     if (on_gpus > 0)
       place_by_policy(host_at, input, on_gpus);
-    if (asked > on_gpus && request_.surplus == Surplus::cpu) {
+    if (asked > on_gpus && request_.surplus == Surplus::cpu)
       place_rest_on_cpu(host_at, asked - on_gpus, capacity);
-    }
   }
 
-  // Why `asked` ranks are too many where there are GPUs for all of them, in words to put after
+  // Says why a host gets no rank while others have GPUs.
+  std::string why_left_out(size_t host_at, const PolicyInput& input) const {
+    if (!input.gpus.empty())
+      return cat("no rank there: ", why_none(input));
+    return cat("no GPU (", no_gpu_reason(host_at), "): no rank there, since other hosts have GPUs");
+  }
+
+  // Says why `asked` ranks are too many where there are GPUs for all of them, in words to put after
   // others.
   std::string why_too_many(const PolicyInput& input, int asked) const {
     if (policy_.why_too_many == nullptr || input.gpus.empty())
@@ -286,21 +344,24 @@ class Planner {
       return;
     const int each = request_.gpus_per_rank;
     std::vector<std::string> left;
-    for (size_t i = static_cast<size_t>(num_ranks) * each; i < input.gpus.size(); ++i)
-      left.push_back(label_of(input.host, input.gpus[i]));
+    for (const UsableGpu& gpu : input.gpus | std::views::drop(num_ranks * each))
+      left.push_back(label_of(input.host, gpu));
     if (left.empty())
       return;
+    const char* const are = left.size() == 1 ? " is" : " are";
+    const char* const each_of_several = num_ranks == 1 ? "" : ", each";
+    const char* const advice = each == 1 ? "; --gpus-per-rank N gives each more" : "";
     notes_.warn(input.host,
                 cat(join(left, ", "),
                     " of --gpus ",
                     printable(request_.gpus.text),
-                    left.size() == 1 ? " is" : " are",
+                    are,
                     " not used: ",
                     plural(num_ranks, "rank"),
-                    num_ranks == 1 ? "" : ", each",
+                    each_of_several,
                     " with ",
                     plural(each, "GPU"),
-                    each == 1 ? "; --gpus-per-rank N gives each more" : ""));
+                    advice));
   }
 
   std::string why_none(const PolicyInput& input) const {
@@ -310,13 +371,17 @@ class Planner {
         plural(input.gpus.size(), "GPU"), ", fewer than --gpus-per-rank ", request_.gpus_per_rank);
   }
 
-  // How many of the `asked` ranks go on GPUs when there are only `capacity`.
+  // Says how many ranks' GPUs there are: "3 GPUs large enough", "5 GPUs for ranks of 2".
+  std::string gpus_there(const PolicyInput& input, int capacity, bool by_size) const {
+    if (request_.gpus_per_rank > 1)
+      return cat(plural(input.gpus.size(), "GPU"), " for ranks of ", request_.gpus_per_rank);
+    return cat(plural(capacity, "GPU"), by_size ? " large enough" : "");
+  }
+
+  // Returns how many of the `asked` ranks go on GPUs when there are only `capacity`.
   int surplus(const PolicyInput& input, int asked, int capacity) {
     const std::string why = why_too_many(input, asked);
-    const std::string there =
-        request_.gpus_per_rank == 1
-            ? cat(plural(capacity, "GPU"), why.empty() ? "" : " large enough")
-            : cat(plural(input.gpus.size(), "GPU"), " for ranks of ", request_.gpus_per_rank);
+    const std::string there = gpus_there(input, capacity, !why.empty());
     const std::string numbers = cat(plural(asked, "rank"), " asked for, ", there);
     if (request_.surplus == Surplus::cpu) {
       notes_.add(input.host,
@@ -332,6 +397,7 @@ class Planner {
     }
     if (request_.surplus == Surplus::share && !input.gpus.empty())
       return asked;
+    const std::string fewer = capacity > 0 ? cat("--nproc-per-node ", capacity, " or less, ") : "";
     throw Error(ErrorCode::invalid_argument,
                 cat("--nproc-per-node: expected at most ",
                     capacity,
@@ -343,7 +409,7 @@ class Planner {
                     asked,
                     why,
                     "; give ",
-                    capacity > 0 ? cat("--nproc-per-node ", capacity, " or less, ") : "",
+                    fewer,
                     "or say what the others get: --surplus cpu, drop or share"));
   }
 
@@ -356,42 +422,25 @@ class Planner {
     if (sharers.size() < choices.size())
       note_sharing(input.host, sharers, choices.size());
     check_memory(input, sharers);
-    for (const PolicyChoice& choice : choices) {
-      add_gpu_rank(host_at, choice, sharers.at(key_of(choice.gpu)).size());
-    }
+    for (const PolicyChoice& choice : choices)
+      add_gpu_rank(host_at, choice, int_size(sharers.at(key_of(choice.gpu))));
   }
 
   // Each rank gets the next few of the GPUs that the policy has chosen.
   void place_in_groups(size_t host_at, const std::vector<PolicyChoice>& choices) {
-    const auto each = static_cast<size_t>(request_.gpus_per_rank);
-    for (size_t first = 0; first < choices.size(); first += each) {
-      add_gpu_rank(host_at, choices[first], 1);
+    const Host& host = *hosts_[host_at].host;
+    auto left = std::span(choices);
+    while (!left.empty()) {
+      const auto group = left.first(request_.gpus_per_rank);
+      left = left.subspan(group.size());
+      add_gpu_rank(host_at, group[0], 1);
       RankPlan& rank = plan_.ranks.back();
-      for (size_t i = 1; i < each; ++i) {
-        const UsableGpu& more = choices[first + i].gpu;
-        rank.more_devices.push_back(device_of(host_at, more));
+      for (const PolicyChoice& more : group.subspan(1)) {
+        rank.more_devices.push_back(device_of(host_at, more.gpu));
         if (weighs())
-          weights_.back() +=
-              need_score(request_.scores, *hosts_[host_at].host, more, "--global-batch");
+          weights_.back() += need_score(request_.scores, host, more.gpu, "--global-batch");
       }
       check_group(rank);
-    }
-  }
-
-  static void check_group(const RankPlan& rank) {
-    for (const DeviceAssignment& more : rank.more_devices) {
-      if (more.vendor == rank.device.vendor)
-        continue;
-      throw Error(ErrorCode::invalid_argument,
-                  cat("--gpus-per-rank: expected GPUs of one vendor for each rank, got GPU ",
-                      rank.device.index.value,
-                      " and GPU ",
-                      more.index.value,
-                      " for rank ",
-                      rank.rank,
-                      " on host ",
-                      rank.host,
-                      "; choose them with --gpus"));
     }
   }
 
@@ -407,7 +456,7 @@ class Planner {
             .ordinal = request_.visibility == Visibility::all ? chosen.ordinal : CudaOrdinal{}};
   }
 
-  void add_gpu_rank(size_t host_at, const PolicyChoice& choice, size_t num_sharers) {
+  void add_gpu_rank(size_t host_at, const PolicyChoice& choice, int num_sharers) {
     const Host& host = *hosts_[host_at].host;
     const Gpu& gpu = gpu_of(host, choice.gpu);
     RankPlan& rank = add_rank(host_at);
@@ -424,7 +473,7 @@ class Planner {
     if (!weighs())
       return;
     const double score = need_score(request_.scores, host, choice.gpu, "--global-batch");
-    weights_.push_back(score / static_cast<double>(num_sharers));
+    weights_.push_back(score / num_sharers);
   }
 
   // CUDA shows a process one instance at most, whatever CUDA_VISIBLE_DEVICES lists.
@@ -448,29 +497,32 @@ class Planner {
   }
 
   void note_sharing(const Host& host, const Sharers& sharers, size_t num_ranks) {
-    if (request_.surplus != Surplus::share) {
-      const auto twice = std::find_if(sharers.begin(), sharers.end(), [](const auto& entry) {
-        return entry.second.size() > 1;
-      });
-      throw Error(ErrorCode::invalid_argument,
-                  cat(policy_.name == std::string_view("list") && request_.choose
-                          ? "Request::choose"
-                          : cat("--policy ", policy_.name),
-                      ": expected a GPU of its own for each rank, got GPU ",
-                      host.gpus[twice->first.first].index.value,
-                      " for local ranks ",
-                      join(twice->second, " and "),
-                      " of host ",
-                      host.name,
-                      "; --surplus share allows it"));
-    }
+    if (request_.surplus != Surplus::share)
+      fail_with_shared_gpu(host, sharers);
     sharing_ = true;
+    const bool sees_own = request_.visibility == Visibility::job;
     notes_.add(host,
                cat(num_ranks,
                    " ranks share ",
                    plural(sharers.size(), "GPU"),
                    " (--surplus share)",
-                   request_.visibility == Visibility::job ? ", each sees its own GPU alone" : ""));
+                   sees_own ? ", each sees its own GPU alone" : ""));
+  }
+
+  [[noreturn]] void fail_with_shared_gpu(const Host& host, const Sharers& sharers) const {
+    const auto shared =
+        std::ranges::find_if(sharers, [](const auto& entry) { return entry.second.size() > 1; });
+    const auto& [device, ranks] = *shared;
+    const bool by_function = policy_.name == std::string_view("list") && request_.choose;
+    throw Error(ErrorCode::invalid_argument,
+                cat(by_function ? "Request::choose" : cat("--policy ", policy_.name),
+                    ": expected a GPU of its own for each rank, got GPU ",
+                    host.gpus[device.first].index.value,
+                    " for local ranks ",
+                    join(ranks, " and "),
+                    " of host ",
+                    host.name,
+                    "; --surplus share allows it"));
   }
 
   // Whatever the policy, no rank gets less free memory than it said it needs.
@@ -482,25 +534,31 @@ class Planner {
       uint64_t left = free_memory_bytes(input.host, device);
       for (const int rank : ranks) {
         const uint64_t need = rank_memory_need(request_, rank);
-        if (need > left) {
-          throw Error(ErrorCode::invalid_argument,
-                      cat("--rank-memory: expected ",
-                          format_bytes(need),
-                          " free for local rank ",
-                          rank,
-                          " of host ",
-                          input.host.name,
-                          ", got ",
-                          knows_memory(input.host, device) ? format_bytes(left) : "not known",
-                          " on ",
-                          label_of(input.host, device),
-                          ", which policy ",
-                          policy_.name,
-                          " gives it; --policy memory looks for one that has it"));
-        }
+        if (need > left)
+          fail_with_little_memory(input.host, device, rank, left);
         left -= need;
       }
     }
+  }
+
+  [[noreturn]] void fail_with_little_memory(const Host& host,
+                                            const UsableGpu& device,
+                                            int local_rank,
+                                            uint64_t left) const {
+    throw Error(ErrorCode::invalid_argument,
+                cat("--rank-memory: expected ",
+                    format_bytes(rank_memory_need(request_, local_rank)),
+                    " free for local rank ",
+                    local_rank,
+                    " of host ",
+                    host.name,
+                    ", got ",
+                    knows_memory(host, device) ? format_bytes(left) : "not known",
+                    " on ",
+                    label_of(host, device),
+                    ", which policy ",
+                    policy_.name,
+                    " gives it; --policy memory looks for one that has it"));
   }
 
   void place_rest_on_cpu(size_t host_at, int count, int num_gpus) {
@@ -521,37 +579,20 @@ class Planner {
   // Each vendor's software counts its own GPUs, so local rank and ordinal differ on a host with
   // both.
   bool mixes_vendors() const {
-    for (size_t i = 1; i < plan_.ranks.size(); ++i) {
-      const RankPlan& a = plan_.ranks[i - 1];
-      const RankPlan& b = plan_.ranks[i];
-      const auto on_gpu = DeviceAssignment::Kind::gpu;
-      if (a.host_index == b.host_index && a.device.kind == on_gpu && b.device.kind == on_gpu &&
-          a.device.vendor != b.device.vendor) {
-        return true;
-      }
-    }
-    return false;
+    return std::ranges::adjacent_find(plan_.ranks, differ_in_vendor) != plan_.ranks.end();
   }
 
+  // Where local rank and ordinal are not the same number, a rank cannot see all of its host's GPUs.
   void set_visibility() {
     if (plan_.visibility == Visibility::job && mixes_vendors()) {
       plan_.visibility = Visibility::own;
       notes_.add("NVIDIA's and AMD's GPUs on one host: each rank sees its own GPU alone");
     }
-    if ((sharing_ || has_instances_ || request_.gpus_per_rank > 1) &&
-        plan_.visibility == Visibility::job) {
+    const bool needs_own = sharing_ || has_instances_ || request_.gpus_per_rank > 1;
+    if (plan_.visibility == Visibility::job && needs_own)
       plan_.visibility = Visibility::own;
-    }
-    if (plan_.visibility == Visibility::own || plan_.visibility == Visibility::own_first) {
-      for (RankPlan& rank : plan_.ranks)
-        count_own_first(rank);
-    }
-  }
-
-  static void count_own_first(RankPlan& rank) {
-    rank.device.ordinal = {};
-    for (size_t i = 0; i < rank.more_devices.size(); ++i)
-      rank.more_devices[i].ordinal = {static_cast<int>(i) + 1};
+    if (plan_.visibility == Visibility::own || plan_.visibility == Visibility::own_first)
+      std::ranges::for_each(plan_.ranks, count_own_first);
   }
 
   void divide_batch() {

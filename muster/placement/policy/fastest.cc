@@ -1,6 +1,7 @@
 // The fastest GPUs first, by Request::scores; equally fast ones in the order of the selection,
 // which is the index unless the user gave another.
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "muster/base/strings.h"
@@ -12,19 +13,12 @@ namespace {
 
 std::vector<PolicyChoice> choose_fastest(const PolicyInput& input, int num_ranks) {
   std::vector<double> scores;
-  scores.reserve(input.gpus.size());
-  for (const UsableGpu& gpu : input.gpus) {
+  for (const UsableGpu& gpu : input.gpus)
     scores.push_back(need_score(input.request.scores, input.host, gpu, "--policy fastest"));
-  }
   std::vector<size_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(
-      order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
-  std::vector<UsableGpu> fastest;
-  fastest.reserve(order.size());
-  for (const size_t at : order)
-    fastest.push_back(input.gpus[at]);
-  return in_turn(fastest, num_ranks, [&](size_t place) {
+  std::ranges::stable_sort(order, std::greater(), [&](size_t gpu) { return scores[gpu]; });
+  return in_turn(gpus_in_order(input, order), num_ranks, [&](size_t place) {
     return cat("fastest: score ", scores[order[place]], ", ", place + 1, " of ", order.size());
   });
 }

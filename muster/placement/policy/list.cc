@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
 #include "muster/placement/policy/policy.h"
 #include "muster/placement/selection/gpu_facts.h"
 
@@ -19,7 +21,7 @@ const char* origin(const PolicyInput& input) {
   return input.request.choose ? "Request::choose" : "--map";
 }
 
-// Each once: of a GPU that is split, too.
+// Returns each GPU's index once, though a GPU that is split stands in the list with each instance.
 std::vector<int> indices_of(const PolicyInput& input) {
   std::vector<int> indices;
   for (const UsableGpu& gpu : input.gpus) {
@@ -52,7 +54,7 @@ int list_capacity(const PolicyInput& input) {
     throw Error(ErrorCode::invalid_argument,
                 "--policy list: expected a GPU index for each rank, got none; give --map 3,1,0,2");
   }
-  return static_cast<int>(map.size());
+  return int_size(map);
 }
 
 [[noreturn]] void fail_index(const PolicyInput& input, int index, size_t place) {
@@ -68,16 +70,17 @@ int list_capacity(const PolicyInput& input) {
                   place + 1));
 }
 
-// `mentions` counts how often each index was asked for before.
+// Returns the device for one place of the map. `mentions` counts how often each index was asked for
+// before.
 UsableGpu gpu_at(const PolicyInput& input,
                  int index,
                  size_t place,
                  std::map<int, size_t>& mentions) {
+  const auto has_index = [&](const UsableGpu& gpu) {
+    return gpu_of(input.host, gpu).index.value == index;
+  };
   std::vector<UsableGpu> found;
-  std::copy_if(
-      input.gpus.begin(), input.gpus.end(), std::back_inserter(found), [&](const UsableGpu& gpu) {
-        return gpu_of(input.host, gpu).index.value == index;
-      });
+  std::ranges::copy_if(input.gpus, std::back_inserter(found), has_index);
   if (found.empty())
     fail_index(input, index, place);
   return found[mentions[index]++ % found.size()];
@@ -89,19 +92,19 @@ std::vector<int> indices_for(const PolicyInput& input, int num_ranks) {
   return input.request.choose(input.host, num_ranks);
 }
 
-// Every rank's reason has it, so that of a long one the beginning is enough.
+// Every rank's reason has the map, so the beginning of a long one is enough.
 std::string beginning_of_map(const std::vector<int>& map) {
   constexpr size_t kMostShown = 16;
-  std::vector<int> shown(map.begin(),
-                         map.begin() + static_cast<ptrdiff_t>(std::min(map.size(), kMostShown)));
+  const auto shown = std::span(map).first(std::min(map.size(), kMostShown));
   return cat(join(shown, ","), map.size() > kMostShown ? ",…" : "");
 }
 
 std::vector<PolicyChoice> choose_list(const PolicyInput& input, int num_ranks) {
   const std::vector<int> map = indices_for(input, num_ranks);
-  const auto count = static_cast<size_t>(num_ranks);
   // A map may be gone round by --surplus share; a function was told how many are wanted.
-  if (count < map.size() || map.empty() || (input.request.choose && map.size() != count)) {
+  const int count = int_size(map);
+  const bool fits = input.request.choose ? num_ranks == count : num_ranks >= count;
+  if (map.empty() || !fits) {
     throw Error(ErrorCode::invalid_argument,
                 cat(origin(input),
                     ": expected ",
@@ -111,14 +114,14 @@ std::vector<PolicyChoice> choose_list(const PolicyInput& input, int num_ranks) {
                     ", one for each rank of host ",
                     input.host.name,
                     ", got ",
-                    map.size()));
+                    count));
   }
   const std::string of =
       input.request.choose ? "what Request::choose gave" : cat("--map ", beginning_of_map(map));
   std::map<int, size_t> mentions;
   std::vector<PolicyChoice> choices;
-  for (size_t rank = 0; rank < count; ++rank) {
-    const size_t place = rank % map.size();
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const int place = rank % count;
     choices.push_back(
         {gpu_at(input, map[place], place, mentions), cat("list: place ", place + 1, " of ", of)});
   }

@@ -4,7 +4,9 @@
 // impossible and --surplus share allows it do ranks share: first as evenly as they can, else packed
 // as tightly as they can.
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <ranges>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -23,6 +25,7 @@ struct Fit {
   int too_big = -1;                 // the first local rank that found no place; -1: all did
 };
 
+// Gives ranks to GPUs one after the other, and keeps what is free on each.
 class Fitting {
  public:
   Fitting(const PolicyInput& input, Sharing sharing)
@@ -32,9 +35,9 @@ class Fitting {
   }
 
   Fit fit(int num_ranks) {
-    std::vector<int> ranks(static_cast<size_t>(num_ranks));
+    std::vector<int> ranks(num_ranks);
     std::iota(ranks.begin(), ranks.end(), 0);
-    std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) { return need(a) > need(b); });
+    std::ranges::stable_sort(ranks, std::greater(), [&](int rank) { return need(rank); });
     Fit result{.gpu_of_rank = std::vector<size_t>(ranks.size()), .too_big = -1};
     for (const int rank : ranks) {
       const size_t gpu = best_for(need(rank));
@@ -44,7 +47,7 @@ class Fitting {
       }
       free_[gpu] -= need(rank);
       ++num_ranks_[gpu];
-      result.gpu_of_rank[static_cast<size_t>(rank)] = gpu;
+      result.gpu_of_rank[rank] = gpu;
     }
     return result;
   }
@@ -52,11 +55,12 @@ class Fitting {
  private:
   uint64_t need(int rank) const { return rank_memory_need(input_.request, rank); }
 
-  // free_.size() when there is none.
+  // Returns the GPU with the least room that is enough; free_.size() when there is none.
   size_t best_for(uint64_t bytes) const {
     size_t best = free_.size();
     for (size_t i = 0; i < free_.size(); ++i) {
-      if (free_[i] < bytes || (sharing_ == Sharing::no && num_ranks_[i] > 0))
+      const bool is_taken = sharing_ == Sharing::no && num_ranks_[i] > 0;
+      if (free_[i] < bytes || is_taken)
         continue;
       if (best == free_.size() || key(i) < key(best))
         best = i;
@@ -90,10 +94,8 @@ std::string why_too_many(const PolicyInput& input, int num_ranks) {
   const Fit fit = Fitting(input, Sharing::no).fit(num_ranks);
   std::vector<std::string> free;
   constexpr size_t kMaxNamed = 16;
-  for (size_t i = 0; i < std::min(input.gpus.size(), kMaxNamed); ++i) {
-    free.push_back(
-        cat(label_of(input.host, input.gpus[i]), " ", free_memory_text(input.host, input.gpus[i])));
-  }
+  for (const UsableGpu& gpu : input.gpus | std::views::take(kMaxNamed))
+    free.push_back(cat(label_of(input.host, gpu), " ", free_memory_text(input.host, gpu)));
   return cat("local rank ",
              fit.too_big,
              " needs ",
@@ -103,6 +105,7 @@ std::string why_too_many(const PolicyInput& input, int num_ranks) {
              input.gpus.size() > kMaxNamed ? ", …" : "");
 }
 
+// Tries all ways of placing the ranks that the request allows, the most generous first.
 Fit fit_somehow(const PolicyInput& input, int num_ranks) {
   Fit fit = Fitting(input, Sharing::no).fit(num_ranks);
   if (fit.too_big < 0)
@@ -130,15 +133,11 @@ Fit fit_somehow(const PolicyInput& input, int num_ranks) {
 std::vector<PolicyChoice> choose_memory(const PolicyInput& input, int num_ranks) {
   const Fit fit = fit_somehow(input, num_ranks);
   std::vector<PolicyChoice> choices;
-  choices.reserve(fit.gpu_of_rank.size());
-  for (size_t rank = 0; rank < fit.gpu_of_rank.size(); ++rank) {
+  for (int rank = 0; rank < num_ranks; ++rank) {
     const UsableGpu& gpu = input.gpus[fit.gpu_of_rank[rank]];
-    choices.push_back({gpu,
-                       cat("memory: needs ",
-                           format_bytes(rank_memory_need(input.request, static_cast<int>(rank))),
-                           ", ",
-                           free_memory_text(input.host, gpu),
-                           " free")});
+    const std::string need = format_bytes(rank_memory_need(input.request, rank));
+    const std::string free = free_memory_text(input.host, gpu);
+    choices.push_back({gpu, cat("memory: needs ", need, ", ", free, " free")});
   }
   return choices;
 }

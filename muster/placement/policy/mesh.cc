@@ -7,6 +7,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/device/links.h"
+#include "muster/device/numbers.h"
 #include "muster/placement/policy/mesh_order.h"
 #include "muster/placement/policy/policy.h"
 #include "muster/placement/selection/gpu_facts.h"
@@ -16,8 +17,8 @@ namespace {
 
 constexpr double kMegaOfGiga = 1000;
 
-// How much of each axis lies within a host of `num_ranks` ranks; the last axis first gets what it
-// needs.
+// Returns how much of each axis lies within a host of `num_ranks` ranks; the last axis first gets
+// what it needs. Ranks that no axis takes make an axis of their own before the others.
 std::vector<int> sizes_in_host(const std::vector<MeshAxis>& axes, int num_ranks) {
   std::vector<int> sizes(axes.size(), 1);
   for (size_t axis = axes.size(); axis-- > 0 && num_ranks > 1;) {
@@ -32,14 +33,15 @@ std::vector<int> sizes_in_host(const std::vector<MeshAxis>& axes, int num_ranks)
   return sizes;
 }
 
+// Returns the link between two whole GPUs; null when it is not known, or one is an instance.
 const Link* mesh_link(const PolicyInput& input, const UsableGpu& a, const UsableGpu& b) {
-  const auto& links = input.host.gpu_links;
-  if (a.mig >= 0 || b.mig >= 0 || a.position >= links.size() ||
-      b.position >= links[a.position].size())
-    return nullptr;
-  return &links[a.position][b.position];
+  const LinkMatrix& links = input.host.gpu_links;
+  const bool are_whole = a.mig < 0 && b.mig < 0;
+  const bool is_known = a.position < links.size() && b.position < links[a.position].size();
+  return are_whole && is_known ? &links[a.position][b.position] : nullptr;
 }
 
+// Returns the bandwidths in whole MB/s, 0 where no link is known; of the two directions the slower.
 Bandwidths mesh_bandwidths(const PolicyInput& input) {
   const size_t count = input.gpus.size();
   Bandwidths all(count, std::vector<int64_t>(count));
@@ -53,20 +55,19 @@ Bandwidths mesh_bandwidths(const PolicyInput& input) {
       all[a][b] = std::llround(carries * kMegaOfGiga);
     }
   }
-  for (size_t a = 0; a < count; ++a)  // of the two directions the slower
+  for (size_t a = 0; a < count; ++a) {
     for (size_t b = 0; b < a; ++b)
       all[a][b] = all[b][a] = std::min(all[a][b], all[b][a]);
+  }
   return all;
 }
 
 bool any_link(const Bandwidths& all) {
-  return std::any_of(all.begin(), all.end(), [](const auto& row) {
-    return std::any_of(row.begin(), row.end(), [](int64_t link) { return link > 0; });
-  });
+  return std::ranges::any_of(all, [](const auto& row) { return std::ranges::max(row) > 0; });
 }
 
-// "mesh: along tp GPU 1 by NV18 450 GB/s": the way to the next GPU on the last axis that lies in
-// the host.
+// Says the way to the next GPU on the last axis that lies in the host: "mesh: along tp GPU 1 by
+// NV18 450 GB/s".
 std::string reason_of(const PolicyInput& input,
                       const Bandwidths& all,
                       const std::vector<int>& sizes,
@@ -74,8 +75,8 @@ std::string reason_of(const PolicyInput& input,
                       size_t place) {
   const auto& axes = input.request.mesh;
   size_t stride = 1;
-  for (size_t axis = sizes.size(); axis-- > 0; stride *= static_cast<size_t>(sizes[axis])) {
-    const auto size = static_cast<size_t>(sizes[axis]);
+  for (size_t axis = sizes.size(); axis-- > 0; stride *= sizes[axis]) {
+    const size_t size = sizes[axis];
     if (size == 1)
       continue;
     const size_t along = place / stride % size;
@@ -84,37 +85,27 @@ std::string reason_of(const PolicyInput& input,
     const size_t named = axis + axes.size();
     const std::string name =
         named >= sizes.size() ? axes[named - sizes.size()].name : "the ranks left";
+    const std::string along_axis = cat("mesh: along ", name, " ", label_of(input.host, gpu));
     const Link* const link = mesh_link(input, input.gpus[order[place]], gpu);
     if (link == nullptr)
-      return cat("mesh: along ", name, " ", label_of(input.host, gpu), ", no link known");
-    return cat("mesh: along ",
-               name,
-               " ",
-               label_of(input.host, gpu),
-               " by ",
-               to_string(*link),
-               " ",
-               static_cast<double>(all[order[place]][order[next]]) / kMegaOfGiga,
-               " GB/s");
+      return cat(along_axis, ", no link known");
+    const auto megabytes = static_cast<double>(all[order[place]][order[next]]);
+    return cat(along_axis, " by ", to_string(*link), " ", megabytes / kMegaOfGiga, " GB/s");
   }
   return "mesh: alone on its host";
 }
 
 std::vector<PolicyChoice> choose_mesh(const PolicyInput& input, int num_ranks) {
-  const size_t count = std::min(static_cast<size_t>(num_ranks), input.gpus.size());
   const Bandwidths all = mesh_bandwidths(input);
-  if (!any_link(all) || static_cast<size_t>(num_ranks) > count) {
+  if (!any_link(all) || num_ranks > int_size(input.gpus)) {
     return in_turn(
         input.gpus, num_ranks, [](size_t) { return "mesh: in order, since no links are known"; });
   }
-  const auto sizes = sizes_in_host(input.request.mesh, static_cast<int>(count));
+  const auto sizes = sizes_in_host(input.request.mesh, num_ranks);
   const auto order = best_mesh_order(all, sizes);
-  std::vector<UsableGpu> gpus;
-  gpus.reserve(order.size());
-  for (const size_t at : order)
-    gpus.push_back(input.gpus[at]);
-  return in_turn(
-      gpus, num_ranks, [&](size_t place) { return reason_of(input, all, sizes, order, place); });
+  return in_turn(gpus_in_order(input, order), num_ranks, [&](size_t place) {
+    return reason_of(input, all, sizes, order, place);
+  });
 }
 
 }  // namespace

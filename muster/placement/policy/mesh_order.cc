@@ -7,10 +7,12 @@
 #include "muster/placement/policy/mesh_search.h"
 #include "muster/placement/policy/order_improver.h"
 
+// Few devices are tried in every order; for more there is a search (mesh_search.h).
+
 namespace muster {
 namespace {
 
-// From the last axis.
+// Returns the quality of the links along each axis, from the last axis.
 std::vector<RingQuality> quality_of(const Bandwidths& bandwidth,
                                     const std::vector<std::vector<Neighbours>>& axes,
                                     const std::vector<size_t>& order) {
@@ -27,7 +29,7 @@ std::vector<RingQuality> quality_of(const Bandwidths& bandwidth,
   return all;
 }
 
-// Every choice and order of the devices.
+// Tries every choice and order of the devices.
 std::vector<size_t> exact_mesh_order(const Bandwidths& bandwidth, const std::vector<int>& sizes) {
   const auto axes = mesh_neighbours(sizes);
   std::vector<size_t> order(bandwidth.size());
@@ -46,7 +48,7 @@ std::vector<size_t> exact_mesh_order(const Bandwidths& bandwidth, const std::vec
     // The devices behind `places` are not used: their orders are all the same to us.
     std::reverse(order.begin() + places, order.end());
   } while (std::next_permutation(order.begin(), order.end()));
-  best.resize(static_cast<size_t>(places));
+  best.resize(places);
   return best;
 }
 
@@ -61,8 +63,9 @@ std::vector<RingQuality> mesh_quality(const Bandwidths& bandwidth,
 }
 
 std::vector<size_t> best_mesh_order(const Bandwidths& bandwidth, const std::vector<int>& sizes) {
-  return bandwidth.size() <= kMaxExactMesh ? exact_mesh_order(bandwidth, sizes)
-                                           : search_mesh_order(bandwidth, sizes);
+  if (bandwidth.size() <= kMaxExactMesh)
+    return exact_mesh_order(bandwidth, sizes);
+  return search_mesh_order(bandwidth, sizes);
 }
 
 }  // namespace muster

@@ -5,10 +5,18 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
+#include <utility>
 
+#include "muster/device/numbers.h"
 #include "muster/placement/policy/mesh_order.h"
 #include "muster/placement/policy/order_improver.h"
+
+// Devices are packed into rows for the last axis, which fast links should join all with all; then
+// rows are put in order as if each were one device, and so on axis by axis. How fast "fast" is, is
+// tried from the fastest links on. Bounds on visits and tries keep the time short; no clock is
+// read, so that the same machine gives the same order everywhere.
 
 namespace muster {
 namespace {
@@ -23,7 +31,8 @@ constexpr size_t kMaxVisitsOfRows = kMaxMeshVisits / 40;
 constexpr int kMaxTries = 10'000;  // to find a clique around a device
 constexpr int kMaxTriesOfAll = 200'000;
 
-// Rows for the last axis: cliques of links of at least `least`, as far as there are enough.
+// Packs rows for the last axis: cliques of links of at least `least`, as far as there are enough,
+// and then rows that come near to one.
 class RowPacker {
  public:
   RowPacker(const Bandwidths& bandwidth, int64_t least)
@@ -48,6 +57,7 @@ class RowPacker {
     row.push_back(device);
   }
 
+  // Returns at most `count` cliques. Tries that one device leaves over are there for the next.
   std::vector<Order> cliques(size_t count, size_t size) {
     std::vector<Order> rows;
     std::vector<bool> may_begin = is_free_;
@@ -89,10 +99,9 @@ class RowPacker {
       if (tries_-- <= 0)
         return false;
       Order joined;
-      std::copy_if(candidates.begin() + static_cast<std::ptrdiff_t>(i) + 1,
-                   candidates.end(),
-                   std::back_inserter(joined),
-                   [&](size_t other) { return is_fast(candidates[i], other); });
+      std::ranges::copy_if(std::span(candidates).subspan(i + 1),
+                           std::back_inserter(joined),
+                           [&](size_t other) { return is_fast(candidates[i], other); });
       clique.push_back(candidates[i]);
       if (complete(clique, joined, size))
         return true;
@@ -101,18 +110,18 @@ class RowPacker {
     return false;
   }
 
-  // Of the devices that have enough fast links for a row the one with the fewest: others have more
-  // choice.
+  // Returns, of the devices that have enough fast links for a row, the one with the fewest: others
+  // have more choice.
   std::optional<size_t> seed(const std::vector<bool>& may_begin, size_t size) const {
     const size_t enough = std::min<size_t>(size - 1, 2);
     std::optional<size_t> best;
-    std::tuple<bool, int64_t> best_key;
+    std::tuple<bool, int> best_key;
     for (size_t device = 0; device < bandwidth_.size(); ++device) {
       if (!may_begin[device])
         continue;
-      const size_t links = fast_neighbours(device).size();
-      const auto count = static_cast<int64_t>(links);
-      const std::tuple key{links >= enough, links >= enough ? -count : count};
+      const int links = int_size(fast_neighbours(device));
+      const bool has_enough = std::cmp_greater_equal(links, enough);
+      const std::tuple key{has_enough, has_enough ? -links : links};
       if (best && key <= best_key)
         continue;
       best = device;
@@ -121,8 +130,8 @@ class RowPacker {
     return best;
   }
 
-  // The device with most fast links to the row; of equals the one with most neighbours in common
-  // with it, then with the greatest bandwidth to it.
+  // Returns the device with most fast links to the row; of equals the one with most neighbours in
+  // common with it, then with the greatest bandwidth to it.
   size_t next(const Order& row) const {
     size_t best = bandwidth_.size();
     std::tuple<int, int, int64_t> best_key;
@@ -146,7 +155,7 @@ class RowPacker {
     return best;
   }
 
-  // Not counted where there are too many devices to do so for each.
+  // Neighbours are not counted where there are too many devices to do so for each.
   int common_neighbours(size_t a, size_t b) const {
     if (bandwidth_.size() > kMaxCounted)
       return 0;
@@ -165,6 +174,7 @@ class RowPacker {
   int tries_of_all_ = kMaxTriesOfAll;
 };
 
+// Returns the bandwidths of some devices with each other.
 Bandwidths among(const Bandwidths& bandwidth, const Order& devices) {
   Bandwidths part(devices.size(), std::vector<int64_t>(devices.size()));
   for (size_t a = 0; a < devices.size(); ++a) {
@@ -174,7 +184,7 @@ Bandwidths among(const Bandwidths& bandwidth, const Order& devices) {
   return part;
 }
 
-// Between rows: what all their links add up to.
+// Returns what all links between each two rows add up to.
 Bandwidths between(const Bandwidths& bandwidth, const std::vector<Order>& rows) {
   Bandwidths sums(rows.size(), std::vector<int64_t>(rows.size()));
   for (size_t a = 0; a < rows.size(); ++a) {
@@ -188,7 +198,7 @@ Bandwidths between(const Bandwidths& bandwidth, const std::vector<Order>& rows) 
   return sums;
 }
 
-// The fastest bandwidths that there are.
+// Returns the fastest bandwidths that there are; fewer of them where there are many devices.
 std::vector<int64_t> thresholds_of(const Bandwidths& bandwidth) {
   std::set<int64_t, std::greater<>> values;
   for (size_t a = 0; a < bandwidth.size(); ++a) {
@@ -203,8 +213,8 @@ std::vector<int64_t> thresholds_of(const Bandwidths& bandwidth) {
 
 Order order_of_rows(const Bandwidths& bandwidth, const std::vector<int>& sizes);
 
-// The rows in a good order each, and they in a good order for the axes before; then the devices
-// that are left.
+// Puts each row in a good order, and the rows in a good order for the axes before; then come the
+// devices that are left.
 Order arranged(const Bandwidths& bandwidth,
                const std::vector<int>& sizes,  // NOLINT(misc-no-recursion)
                const std::vector<Order>& rows) {
@@ -226,11 +236,11 @@ Order arranged(const Bandwidths& bandwidth,
   return order;
 }
 
-// The best of the starts, each improved.
+// Improves several starts; `improver` remembers the best.
 void try_starts(const Bandwidths& bandwidth,
                 const std::vector<int>& sizes,  // NOLINT(misc-no-recursion)
                 OrderImprover& improver) {
-  const auto size = static_cast<size_t>(sizes.back());
+  const size_t size = sizes.back();
   Order in_order(bandwidth.size());
   std::iota(in_order.begin(), in_order.end(), size_t{0});
   improver.improve(in_order);
@@ -242,7 +252,7 @@ void try_starts(const Bandwidths& bandwidth,
   }
 }
 
-// Quicker, and less thorough. An axis less each time.
+// Orders rows as if they were devices: quicker, and less thorough. There is an axis less each time.
 Order order_of_rows(const Bandwidths& bandwidth,
                     const std::vector<int>& sizes) {  // NOLINT(misc-no-recursion)
   if (bandwidth.size() <= kMaxExactMesh)

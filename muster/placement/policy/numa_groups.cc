@@ -1,7 +1,12 @@
 #include "muster/placement/policy/numa_groups.h"
 
+#include <numeric>
+
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
+
+// Two ways of saying what is near what: by NUMA node, which a GPU says itself, and by PCIe switch,
+// which only the links between GPUs say.
 
 namespace muster {
 
@@ -14,22 +19,20 @@ std::map<std::optional<int>, std::vector<size_t>> gpus_by_numa_node(const Policy
 }
 
 std::vector<size_t> switch_of_gpus(const PolicyInput& input) {
-  const auto& links = input.host.gpu_links;
+  const LinkMatrix& links = input.host.gpu_links;
   const auto joined = [&](size_t a, size_t b) {
-    if (a == b)
-      return true;
-    return a < links.size() && b < links[a].size() && links[a][b].kind == LinkKind::pix;
+    const bool is_known = a < links.size() && b < links[a].size();
+    return a == b || (is_known && links[a][b].kind == LinkKind::pix);
   };
-  // PIX is transitive, so looking at the first of each switch is enough.
+  // PIX is transitive, so looking at the first GPU of each switch is enough. Every GPU is joined
+  // with itself, which ends the search.
   std::vector<size_t> switches(input.gpus.size());
+  std::iota(switches.begin(), switches.end(), size_t{0});
   for (size_t i = 0; i < switches.size(); ++i) {
-    switches[i] = i;
-    for (size_t first = 0; first < i; ++first) {
-      if (switches[first] != first || !joined(input.gpus[first].position, input.gpus[i].position))
-        continue;
-      switches[i] = first;
-      break;
-    }
+    size_t first = 0;
+    while (switches[first] != first || !joined(input.gpus[first].position, input.gpus[i].position))
+      ++first;
+    switches[i] = first;
   }
   return switches;
 }

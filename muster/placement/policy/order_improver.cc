@@ -1,8 +1,12 @@
 #include "muster/placement/policy/order_improver.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <random>
+
+// Every change is made, measured, and taken back unless it helps. That fewer links are the slowest
+// counts as better too, since such changes lead to orders without any.
 
 namespace muster {
 
@@ -13,9 +17,7 @@ constexpr int kMaxShakes = 1000;
 }  // namespace
 
 std::size_t num_places(const std::vector<int>& sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), size_t{1}, [](size_t product, int size) {
-    return product * static_cast<size_t>(size);
-  });
+  return std::accumulate(sizes.begin(), sizes.end(), size_t{1}, std::multiplies<size_t>());
 }
 
 std::vector<std::vector<Neighbours>> mesh_neighbours(const std::vector<int>& sizes) {
@@ -23,13 +25,14 @@ std::vector<std::vector<Neighbours>> mesh_neighbours(const std::vector<int>& siz
   std::vector<std::vector<Neighbours>> axes;
   size_t stride = 1;
   for (size_t axis = sizes.size(); axis-- > 0;) {
-    const auto size = static_cast<size_t>(sizes[axis]);
+    const size_t size = sizes[axis];
     auto& pairs = axes.emplace_back();
     for (size_t place = 0; place < places && size > 1; ++place) {
       const size_t along = place / stride % size;
-      if (along + 1 < size)
+      const bool is_last = along + 1 == size;
+      if (!is_last)
         pairs.push_back({place, place + stride});
-      if (along + 1 == size && size > 2)
+      if (is_last && size > 2)
         pairs.push_back({place, place - along * stride});  // closes the ring
     }
     stride *= size;
@@ -65,27 +68,27 @@ void OrderImprover::improve(Order start) {
 
 void OrderImprover::shake() {
   std::mt19937 random(1);
-  for (int round = 0; round < kMaxShakes && !is_over() && !is_ideal(); ++round) {
+  for (int attempt = 0; attempt < kMaxShakes && !is_over() && !is_ideal(); ++attempt) {
     Order order = best_;
     const size_t exchanges = 2 + random() % std::max<size_t>(4, places_ / 2);
-    for (size_t i = 0; i < exchanges; ++i) {
+    for (size_t i = 0; i < exchanges; ++i)
       std::swap(order[random() % places_], order[random() % order.size()]);
-    }
     improve(std::move(order));
   }
 }
 
 bool OrderImprover::is_ideal() const {
-  return std::all_of(best_quality_.begin(), best_quality_.end(), [&](const AxisQuality& axis) {
-    return axis.slowest >= fastest_;
-  });
+  return std::ranges::all_of(best_quality_,
+                             [&](const AxisQuality& axis) { return axis.slowest >= fastest_; });
 }
 
 OrderImprover::Order OrderImprover::best() const {
-  return {best_.begin(), best_.begin() + static_cast<std::ptrdiff_t>(places_)};
+  Order used = best_;
+  used.resize(places_);
+  return used;
 }
 
-// As ring.h and mesh_order.h compare: without `faster`.
+// Compares as ring.h and mesh_order.h do: without `faster`.
 bool OrderImprover::is_better(const Quality& a, const Quality& b) {
   for (size_t axis = 0; axis < a.size(); ++axis) {
     if (a[axis].slowest != b[axis].slowest)
@@ -148,19 +151,16 @@ bool OrderImprover::exchange_devices() {
   return better;
 }
 
-// Whole rows along the last axis, planes along the last two, and so on.
+// Exchanges whole rows along the last axis, planes along the last two, and so on.
 bool OrderImprover::exchange_blocks() {
   bool better = false;
-  const auto at = [&](size_t place) {
-    return order_.begin() + static_cast<std::ptrdiff_t>(place);
-  };
   size_t size = 1;
   for (size_t axis = sizes_.size(); axis-- > 1;) {
-    size *= static_cast<size_t>(sizes_[axis]);
+    size *= sizes_[axis];
     for (size_t a = 0; a < places_ && !is_over(); a += size) {
       for (size_t b = a + size; b < places_; b += size) {
         const auto exchange = [&] {
-          std::swap_ranges(at(a), at(a + size), at(b));
+          std::ranges::swap_ranges(piece(a, a + size), piece(b, b + size));
         };
         better = keep_if_better(exchange, exchange) || better;
       }
@@ -169,18 +169,15 @@ bool OrderImprover::exchange_blocks() {
   return better;
 }
 
-// Pieces of a row along the last axis, the other way round.
+// Turns pieces of a row along the last axis the other way round.
 bool OrderImprover::turn_pieces() {
   bool better = false;
-  const auto at = [&](size_t place) {
-    return order_.begin() + static_cast<std::ptrdiff_t>(place);
-  };
-  const auto size = static_cast<size_t>(sizes_.back());
+  const size_t size = sizes_.back();
   for (size_t row = 0; row < places_; row += size) {
     for (size_t from = row; from < row + size && !is_over(); ++from) {
       for (size_t to = from + 2; to <= row + size; ++to) {
         const auto turn = [&] {
-          std::reverse(at(from), at(to));
+          std::ranges::reverse(piece(from, to));
         };
         better = keep_if_better(turn, turn) || better;
       }
@@ -189,21 +186,19 @@ bool OrderImprover::turn_pieces() {
   return better;
 }
 
-// A device to another place of its row; those between move up.
+// Moves a device to another place of its row; those between move up.
 bool OrderImprover::move_devices() {
   bool better = false;
-  const auto at = [&](size_t place) {
-    return order_.begin() + static_cast<std::ptrdiff_t>(place);
-  };
-  const auto size = static_cast<size_t>(sizes_.back());
+  const size_t size = sizes_.back();
   for (size_t row = 0; row < places_; row += size) {
     for (size_t from = row; from < row + size && !is_over(); ++from) {
       for (size_t to = from + 2; to < row + size; ++to) {
+        const auto moved = piece(from, to + 1);
         const auto forward = [&] {
-          std::rotate(at(from), at(from + 1), at(to + 1));
+          std::ranges::rotate(moved, moved.begin() + 1);
         };
         const auto back = [&] {
-          std::rotate(at(from), at(to), at(to + 1));
+          std::ranges::rotate(moved, moved.end() - 1);
         };
         better = keep_if_better(forward, back) || better;
         better = keep_if_better(back, forward) || better;
@@ -211,6 +206,10 @@ bool OrderImprover::move_devices() {
     }
   }
   return better;
+}
+
+std::span<size_t> OrderImprover::piece(size_t from, size_t to) {
+  return std::span(order_).subspan(from, to - from);
 }
 
 }  // namespace muster

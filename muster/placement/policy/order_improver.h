@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "muster/placement/policy/ring.h"
@@ -18,13 +19,13 @@ struct Neighbours {
 
 std::size_t num_places(const std::vector<int>& sizes);
 
-// Of each axis, from the last: that is the order in which orders are compared.
+// The neighbours along each axis, from the last: that is the order in which orders are compared.
 std::vector<std::vector<Neighbours>> mesh_neighbours(const std::vector<int>& sizes);
 
 class OrderImprover {
  public:
-  using Order =
-      std::vector<std::size_t>;  // of all devices; the first are the ones used, by their places
+  // All devices; the first are the ones used, by their places.
+  using Order = std::vector<std::size_t>;
 
   // `max_visits` bounds the time: how many links are looked at. Both references must outlive this
   // object.
@@ -50,8 +51,8 @@ class OrderImprover {
     int64_t slowest = std::numeric_limits<int64_t>::max();
     int64_t faster = 0;  // less the number of links that are the slowest
     int64_t total = 0;
-    auto operator<=>(const AxisQuality&) const =
-        default;  // NOLINT(modernize-use-nullptr): it takes <=> for one
+    // NOLINTNEXTLINE(modernize-use-nullptr): it takes <=> for one
+    auto operator<=>(const AxisQuality&) const = default;
   };
   using Quality = std::vector<AxisQuality>;
 
@@ -65,6 +66,7 @@ class OrderImprover {
   bool exchange_blocks();
   bool turn_pieces();
   bool move_devices();
+  std::span<std::size_t> piece(std::size_t from, std::size_t to);  // of the order: [from, to)
 
   const Bandwidths& bandwidth_;
   const std::vector<int>& sizes_;

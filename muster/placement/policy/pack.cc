@@ -1,9 +1,11 @@
 // Ranks as near together as they can be: on the fewest NUMA nodes that hold them, and there on the
 // most used GPUs first, so that what stays free stays whole.
 #include <algorithm>
-#include <utility>
+#include <functional>
+#include <tuple>
 
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
 #include "muster/placement/policy/numa_groups.h"
 #include "muster/placement/policy/policy.h"
 #include "muster/placement/selection/gpu_facts.h"
@@ -13,58 +15,46 @@ namespace {
 
 using Group = std::vector<size_t>;  // places in PolicyInput::gpus
 
-// The next node to fill: the smallest that holds all that are left to place or, when none does, the
-// largest; of equals the one whose GPUs are used most.
-size_t next_group(const PolicyInput& input, const std::vector<Group>& groups, size_t left) {
-  const auto used = [&](const Group& group) {
-    GpuLoad sum;
-    for (const size_t at : group) {
-      const GpuLoad load = load_of(input.host, input.gpus[at]);
-      sum.num_processes += load.num_processes;
-      sum.utilization_percent += load.utilization_percent;
-      sum.used_memory_bytes += load.used_memory_bytes;
-    }
-    return sum;
-  };
-  const auto better = [&](const Group& a, const Group& b) {
-    const bool a_holds = a.size() >= left;
-    const bool b_holds = b.size() >= left;
-    if (a_holds != b_holds)
-      return a_holds;
-    if (a.size() != b.size())
-      return a_holds ? a.size() < b.size() : a.size() > b.size();
-    return used(a) > used(b);
-  };
-  size_t best = 0;
-  for (size_t i = 1; i < groups.size(); ++i) {
-    if (better(groups[i], groups[best]))
-      best = i;
+GpuLoad load_of_group(const PolicyInput& input, const Group& group) {
+  GpuLoad sum;
+  for (const size_t at : group) {
+    const GpuLoad load = load_of(input.host, input.gpus[at]);
+    sum.num_processes += load.num_processes;
+    sum.utilization_percent += load.utilization_percent;
+    sum.used_memory_bytes += load.used_memory_bytes;
   }
-  return best;
+  return sum;
 }
 
-std::vector<UsableGpu> pack_order(const PolicyInput& input, size_t count) {
+// Returns the next node to fill: the smallest that holds all that are left to place or, when none
+// does, the largest; of equals the one whose GPUs are used most.
+auto next_group(const PolicyInput& input, std::vector<Group>& groups, int left) {
+  return std::ranges::max_element(groups, {}, [&](const Group& group) {
+    const int size = int_size(group);
+    const bool holds_all = size >= left;
+    return std::tuple(holds_all, holds_all ? -size : size, load_of_group(input, group));
+  });
+}
+
+// Returns `count` of the devices, of which there are at least so many.
+std::vector<UsableGpu> pack_order(const PolicyInput& input, int count) {
   std::vector<Group> groups;
   for (auto& [node, places] : gpus_by_numa_node(input))
     groups.push_back(places);
-  std::vector<UsableGpu> order;
-  while (order.size() < count) {
-    const size_t next = next_group(input, groups, count - order.size());
-    Group group = std::move(groups[next]);
-    groups.erase(groups.begin() + static_cast<ptrdiff_t>(next));
-    std::stable_sort(group.begin(), group.end(), [&](size_t a, size_t b) {
-      return load_of(input.host, input.gpus[a]) > load_of(input.host, input.gpus[b]);
-    });
-    for (const size_t at : group) {
-      if (order.size() < count)
-        order.push_back(input.gpus[at]);
-    }
+  Group order;
+  while (int_size(order) < count) {
+    const auto next = next_group(input, groups, count - int_size(order));
+    std::ranges::stable_sort(
+        *next, std::greater(), [&](size_t at) { return load_of(input.host, input.gpus[at]); });
+    order.insert(order.end(), next->begin(), next->end());
+    groups.erase(next);
   }
-  return order;
+  order.resize(count);
+  return gpus_in_order(input, order);
 }
 
 std::vector<PolicyChoice> choose_pack(const PolicyInput& input, int num_ranks) {
-  const auto order = pack_order(input, std::min(static_cast<size_t>(num_ranks), input.gpus.size()));
+  const auto order = pack_order(input, std::min(num_ranks, int_size(input.gpus)));
   return in_turn(order, num_ranks, [&](size_t place) {
     return cat("pack: ",
                numa_label(gpu_of(input.host, order[place]).numa_node),

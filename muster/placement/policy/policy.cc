@@ -4,6 +4,9 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
+
+// The table of all policies. Their order is that of help and of errors.
 
 namespace muster {
 
@@ -22,8 +25,7 @@ std::span<const Policy> policies() {
 
 const Policy& find_policy(std::string_view name) {
   const auto table = policies();
-  const auto found =
-      std::find_if(table.begin(), table.end(), [&](const Policy& p) { return p.name == name; });
+  const auto found = std::ranges::find(table, name, &Policy::name);
   if (found != table.end())
     return *found;
   std::vector<std::string> names;
@@ -35,7 +37,15 @@ const Policy& find_policy(std::string_view name) {
 }
 
 int one_rank_per_gpu(const PolicyInput& input) {
-  return static_cast<int>(input.gpus.size());
+  return int_size(input.gpus);
+}
+
+std::vector<UsableGpu> gpus_in_order(const PolicyInput& input, const std::vector<size_t>& places) {
+  std::vector<UsableGpu> gpus;
+  gpus.reserve(places.size());
+  for (const size_t place : places)
+    gpus.push_back(input.gpus[place]);
+  return gpus;
 }
 
 }  // namespace muster

@@ -50,14 +50,17 @@ const Policy& find_policy(std::string_view name);
 // One rank per device: the capacity of every policy that can use all of them.
 int one_rank_per_gpu(const PolicyInput& input);
 
+// The selected devices at these places of PolicyInput::gpus.
+std::vector<UsableGpu> gpus_in_order(const PolicyInput& input, const std::vector<size_t>& places);
+
 // Puts local rank r on order[r % count], with reason(index in `order`).
 template <class Reason>
 std::vector<PolicyChoice> in_turn(const std::vector<UsableGpu>& order,
                                   int num_ranks,
                                   const Reason& reason) {
   std::vector<PolicyChoice> choices;
-  choices.reserve(static_cast<size_t>(num_ranks));
-  for (size_t rank = 0; rank < static_cast<size_t>(num_ranks); ++rank) {
+  choices.reserve(num_ranks);
+  for (int rank = 0; rank < num_ranks; ++rank) {
     const size_t place = rank % order.size();
     choices.push_back({order[place], reason(place)});
   }

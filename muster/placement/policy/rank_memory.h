@@ -11,7 +11,9 @@ namespace muster {
 // Units: bytes; 0 when nothing was said.
 inline uint64_t rank_memory_need(const Request& request, int local_rank) {
   const auto& needs = request.rank_memory_bytes;
-  return needs.empty() ? 0 : needs[std::min(static_cast<size_t>(local_rank), needs.size() - 1)];
+  if (needs.empty())
+    return 0;
+  return needs[std::min<size_t>(local_rank, needs.size() - 1)];
 }
 
 }  // namespace muster

@@ -5,14 +5,18 @@
 #include <cstddef>
 #include <numeric>
 
+// Few devices are solved exactly by dynamic programming over sets of them, first for the slowest
+// link, then for the sum of those rings that reach it. For more devices there is a search
+// (ring_search.cc).
+
 namespace muster {
 namespace {
 
 // Sets of devices are bit masks. Every ring is thought to start at the lowest device of its set.
 class ExactRing {
  public:
-  ExactRing(const Bandwidths& bandwidth, size_t count)
-      : bandwidth_(bandwidth), n_(bandwidth.size()), count_(static_cast<int>(count)) {}
+  ExactRing(const Bandwidths& bandwidth, int count)
+      : bandwidth_(bandwidth), n_(bandwidth.size()), count_(count) {}
 
   std::vector<size_t> solve() {
     slowest_ = best_slowest();
@@ -21,61 +25,70 @@ class ExactRing {
   }
 
  private:
+  // A path through all of `set` that ends at `last`.
   struct State {
     uint32_t set = 0;
     size_t last = 0;
   };
 
-  static size_t start_of(uint32_t set) { return static_cast<size_t>(std::countr_zero(set)); }
+  static size_t start_of(uint32_t set) { return std::countr_zero(set); }
+  static bool is_in(uint32_t set, size_t device) { return (set >> device & 1U) != 0; }
 
-  // The largest bandwidth that all links of some ring reach: by bisection, since a ring of fast
-  // links is one of slower ones too.
+  // Returns the largest bandwidth that all links of some ring reach: by bisection, since a ring of
+  // fast links is one of slower ones too.
   int64_t best_slowest() const {
     std::vector<int64_t> values;
     for (size_t a = 0; a < n_; ++a) {
       for (size_t b = 0; b < a; ++b)
         values.push_back(bandwidth_[a][b]);
     }
-    std::sort(values.begin(), values.end());
-    values.erase(std::unique(values.begin(), values.end()), values.end());
+    std::ranges::sort(values);
     const auto fails = std::partition_point(
         values.begin() + 1, values.end(), [&](int64_t least) { return has_ring(least); });
     return *(fails - 1);
   }
 
-  bool has_ring(int64_t least) const {
-    std::vector<uint32_t> joined(n_);  // of each device, those it has a fast enough link to
+  // Returns, of each device, the set of those it has a fast enough link to.
+  std::vector<uint32_t> joined_by(int64_t least) const {
+    std::vector<uint32_t> joined(n_);
     for (size_t a = 0; a < n_; ++a) {
       for (size_t b = 0; b < n_; ++b) {
         if (a != b && bandwidth_[a][b] >= least)
           joined[a] |= 1U << b;
       }
     }
-    std::vector<uint32_t> ends(size_t{1}
-                               << n_);  // of each set, where a path through all of it can end
+    return joined;
+  }
+
+  // ends[set] holds the devices at which a path through all of the set can end.
+  bool has_ring(int64_t least) const {
+    const std::vector<uint32_t> joined = joined_by(least);
+    std::vector<uint32_t> ends(size_t{1} << n_);
     for (size_t i = 0; i < n_; ++i)
       ends[size_t{1} << i] = 1U << i;
     for (uint32_t set = 1; set < ends.size(); ++set) {
       const int size = std::popcount(set);
-      if (ends[set] == 0 || size > count_)
-        continue;
-      if (size == count_) {
-        if ((ends[set] & joined[start_of(set)]) != 0)
-          return true;
-        continue;
-      }
-      for (size_t next = start_of(set) + 1; next < n_; ++next) {
-        if ((set >> next & 1U) == 0 && (ends[set] & joined[next]) != 0)
-          ends[set | 1U << next] |= 1U << next;
-      }
+      if (size == count_ && (ends[set] & joined[start_of(set)]) != 0)
+        return true;
+      if (size < count_ && ends[set] != 0)
+        extend_ends(ends, set, joined);
     }
     return false;
   }
 
+  void extend_ends(std::vector<uint32_t>& ends,
+                   uint32_t set,
+                   const std::vector<uint32_t>& joined) const {
+    for (size_t next = start_of(set) + 1; next < n_; ++next) {
+      if (!is_in(set, next) && (ends[set] & joined[next]) != 0)
+        ends[set | 1U << next] |= 1U << next;
+    }
+  }
+
   int64_t& total(uint32_t set, size_t last) { return totals_[set * n_ + last]; }
 
-  // total(set, last): the most that a path from the set's start through all of it to `last` adds up
-  // to; -1 when there is none over links that are fast enough.
+  // total(set, last) is the most that a path from the set's start through all of it to `last` adds
+  // up to; -1 when there is none over links that are fast enough.
   void fill_totals() {
     totals_.assign((size_t{1} << n_) * n_, -1);
     for (size_t i = 0; i < n_; ++i)
@@ -94,23 +107,23 @@ class ExactRing {
     const int64_t sum = total(path.set, path.last);
     for (size_t next = start_of(path.set) + 1; next < n_; ++next) {
       const int64_t link = bandwidth_[path.last][next];
-      if ((path.set >> next & 1U) != 0 || link < slowest_)
+      if (is_in(path.set, next) || link < slowest_)
         continue;
       int64_t& known = total(path.set | 1U << next, next);
       known = std::max(known, sum + link);
     }
   }
 
-  // -1 when the path cannot be closed.
+  // Returns what the ring adds up to that closes the path; -1 when the path cannot be closed.
   int64_t closed(const State& path) {
     const int64_t sum = total(path.set, path.last);
     const int64_t link = bandwidth_[path.last][start_of(path.set)];
-    return sum < 0 || link < slowest_ ? -1 : sum + link;
+    const bool can_close = sum >= 0 && link >= slowest_;
+    return can_close ? sum + link : -1;
   }
 
-  // Rings are walked backwards from their last device, which is the same ring, all best ones at
-  // once: at every step those stay that go on with the lowest device.
-  std::vector<size_t> first_of_best() {
+  // Returns all paths that close to a ring with the greatest sum.
+  std::vector<State> best_paths() {
     int64_t best = -1;
     std::vector<State> paths;
     for (uint32_t set = 1; set < (1U << n_); ++set) {
@@ -126,6 +139,13 @@ class ExactRing {
         paths.push_back({set, last});
       }
     }
+    return paths;
+  }
+
+  // Rings are walked backwards from their last device, which is the same ring, all best ones at
+  // once: at every step those stay that go on with the lowest device.
+  std::vector<size_t> first_of_best() {
+    std::vector<State> paths = best_paths();
     keep_lowest(paths, [](const State& path) { return start_of(path.set); });
     std::vector<size_t> ring = {start_of(paths[0].set)};
     for (int place = 1; place < count_; ++place) {
@@ -149,12 +169,12 @@ class ExactRing {
     for (const State& path : paths) {
       const uint32_t rest = path.set & ~(1U << path.last);
       for (size_t last = 0; last < n_ && rest != 0; ++last) {
-        if ((rest >> last & 1U) == 0 || total(rest, last) < 0)
+        if (!is_in(rest, last) || total(rest, last) < 0)
           continue;
         const int64_t link = bandwidth_[last][path.last];
-        if (link >= slowest_ && total(rest, last) + link == total(path.set, path.last)) {
+        const bool is_way = total(rest, last) + link == total(path.set, path.last);
+        if (link >= slowest_ && is_way)
           before.push_back({rest, last});
-        }
       }
     }
     return before;
@@ -195,7 +215,7 @@ std::vector<size_t> best_ring(const Bandwidths& bandwidth, size_t count) {
   if (count < 2 || ring_quality(bandwidth, ring).slowest == fastest_link(bandwidth))
     return ring;
   if (bandwidth.size() <= kMaxExactRing)
-    return ExactRing(bandwidth, count).solve();
+    return ExactRing(bandwidth, static_cast<int>(count)).solve();
   return search_ring(bandwidth, count);
 }
 

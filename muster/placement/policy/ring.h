@@ -16,11 +16,11 @@ using Bandwidths = std::vector<std::vector<int64_t>>;
 struct RingQuality {
   int64_t slowest = 0;
   int64_t total = 0;  // of all links, the closing one included; two devices have their link twice
-  auto operator<=>(const RingQuality&) const =
-      default;  // NOLINT(modernize-use-nullptr): it takes <=> for one
+  // NOLINTNEXTLINE(modernize-use-nullptr): it takes <=> for one
+  auto operator<=>(const RingQuality&) const = default;
 };
 
-// Of a ring of at least two.
+// The quality of a ring of at least two.
 RingQuality ring_quality(const Bandwidths& bandwidth, const std::vector<std::size_t>& ring);
 
 inline constexpr std::size_t kMaxExactRing = 16;

@@ -1,4 +1,6 @@
-// Rings through more devices than the exact programme can hold.
+// Rings through more devices than the exact programme can hold. Starts are found in three ways (in
+// order, by rotations of a path over fast links, greedily), and each is improved by small changes.
+// Randomness has a fixed seed, so that the same machine gives the same ring everywhere.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -56,24 +58,24 @@ class PathRotation {
 
   bool is_closed() const {
     const auto& last = neighbours_[path_.back()];
-    return std::find(last.begin(), last.end(), path_[0]) != last.end();
+    return std::ranges::find(last, path_[0]) != last.end();
   }
 
-  size_t ways_on(size_t device) const {
-    const auto& all = neighbours_[device];
-    return static_cast<size_t>(
-        std::count_if(all.begin(), all.end(), [&](size_t next) { return !in_path_[next]; }));
+  std::ptrdiff_t ways_on(size_t device) const {
+    return std::ranges::count_if(neighbours_[device], [&](size_t next) { return !in_path_[next]; });
   }
 
+  // Goes on to the neighbour that has the fewest ways on itself; of equals to any. False when there
+  // is none.
   bool extend() {
     if (path_.size() == count_)
       return false;
     std::optional<size_t> best;
-    size_t fewest = 0;
+    std::ptrdiff_t fewest = 0;
     for (const size_t next : neighbours_[path_.back()]) {
       if (in_path_[next])
         continue;
-      const size_t ways = ways_on(next);
+      const std::ptrdiff_t ways = ways_on(next);
       const bool tie = best && ways == fewest && any(2) == 0;
       if (best && !tie && ways >= fewest)
         continue;
@@ -87,14 +89,14 @@ class PathRotation {
     return true;
   }
 
-  // For another device instead.
+  // Makes room for another device.
   void drop_first() {
     in_path_[path_[0]] = false;
     path_.erase(path_.begin());
   }
 
-  // The piece behind a neighbour of the last device, the other way round: another device is the
-  // last. Now and then the whole path, so that it grows at both ends.
+  // Turns the piece behind a neighbour of the last device the other way round: another device is
+  // the last then. Now and then the whole path is turned, so that it grows at both ends.
   bool rotate() {
     if (any(4) == 0) {
       std::reverse(path_.begin(), path_.end());
@@ -103,7 +105,7 @@ class PathRotation {
     const auto& last = neighbours_[path_.back()];
     if (last.empty())
       return false;
-    const auto pivot = std::find(path_.begin(), path_.end(), last[any(last.size())]);
+    const auto pivot = std::ranges::find(path_, last[any(last.size())]);
     if (pivot != path_.end())
       std::reverse(pivot + 1, path_.end());
     return true;
@@ -116,8 +118,8 @@ class PathRotation {
   std::vector<bool> in_path_ = {};
 };
 
-// The ring whose slowest link is as fast as rotations find. By bisection: a ring of fast links is
-// one of slower links too.
+// Returns the ring whose slowest link is as fast as rotations find. The search is by bisection: a
+// ring of fast links is one of slower links too.
 std::optional<std::vector<size_t>> ring_of_fast_links(const Bandwidths& bandwidth, size_t count) {
   std::set<int64_t> values;
   for (size_t a = 0; a < bandwidth.size(); ++a) {
@@ -141,7 +143,7 @@ std::optional<std::vector<size_t>> ring_of_fast_links(const Bandwidths& bandwidt
   return best;
 }
 
-// The ring's devices, then the others.
+// Returns the ring's devices, then the others.
 std::vector<size_t> with_the_rest(std::vector<size_t> ring, size_t num_devices) {
   std::vector<bool> taken(num_devices);
   for (const size_t device : ring)
@@ -153,21 +155,18 @@ std::vector<size_t> with_the_rest(std::vector<size_t> ring, size_t num_devices) 
   return ring;
 }
 
-// From `start` always on to the device with the fastest link, of equals the lowest.
+// Goes from `start` always on to the device with the fastest link, of equals the lowest.
 std::vector<size_t> greedy_order(const Bandwidths& bandwidth, size_t start) {
   std::vector<size_t> order = {start};
-  std::vector<bool> taken(bandwidth.size());
-  taken[start] = true;
-  while (order.size() < bandwidth.size()) {
-    size_t best = bandwidth.size();
-    for (size_t next = 0; next < bandwidth.size(); ++next) {
-      if (taken[next])
-        continue;
-      if (best == bandwidth.size() || bandwidth[order.back()][next] > bandwidth[order.back()][best])
-        best = next;
-    }
-    taken[best] = true;
-    order.push_back(best);
+  std::vector<size_t> left(bandwidth.size());
+  std::iota(left.begin(), left.end(), size_t{0});
+  std::erase(left, start);
+  while (!left.empty()) {
+    const std::vector<int64_t>& links = bandwidth[order.back()];
+    const auto fastest =
+        std::ranges::max_element(left, {}, [&](size_t next) { return links[next]; });
+    order.push_back(*fastest);
+    left.erase(fastest);
   }
   return order;
 }
@@ -182,9 +181,8 @@ std::vector<size_t> search_ring(const Bandwidths& bandwidth, size_t count) {
   improver.improve(in_order);
   if (const auto ring = ring_of_fast_links(bandwidth, count))
     improver.improve(with_the_rest(*ring, bandwidth.size()));
-  for (size_t start = 0; start < bandwidth.size() && !improver.is_ideal(); ++start) {
+  for (size_t start = 0; start < bandwidth.size() && !improver.is_ideal(); ++start)
     improver.improve(greedy_order(bandwidth, start));
-  }
   improver.shake();
   return improver.best();
 }

@@ -5,7 +5,7 @@
 namespace muster {
 namespace {
 
-// Every rank's reason has it, so that of a long one the beginning is enough.
+// Every rank's reason has the selection, so the beginning of a long one is enough.
 std::string beginning_of_selection(const std::string& selection) {
   constexpr size_t kMostShown = 80;
   if (selection.size() <= kMostShown)
@@ -16,13 +16,13 @@ std::string beginning_of_selection(const std::string& selection) {
 
 std::vector<PolicyChoice> choose_sequential(const PolicyInput& input, int num_ranks) {
   const size_t count = input.gpus.size();
-  const std::string of =
-      cat(" of ",
-          input.request.gpus.is_all()
-              ? plural(count, "GPU")
-              : cat(count, " in --gpus ", beginning_of_selection(input.request.gpus.text)));
-  return in_turn(
-      input.gpus, num_ranks, [&](size_t place) { return cat("sequential: ", place + 1, of); });
+  const Selection& selection = input.request.gpus;
+  std::string all = plural(count, "GPU");
+  if (!selection.is_all())
+    all = cat(count, " in --gpus ", beginning_of_selection(selection.text));
+  return in_turn(input.gpus, num_ranks, [&](size_t place) {
+    return cat("sequential: ", place + 1, " of ", all);
+  });
 }
 
 }  // namespace

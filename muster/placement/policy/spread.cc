@@ -2,6 +2,7 @@
 // far, there on the PCIe switch that has the fewest, there on the GPU that others use least.
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "muster/base/strings.h"
@@ -12,25 +13,25 @@
 namespace muster {
 namespace {
 
+// Returns all devices in the order in which ranks take them.
 std::vector<size_t> spread_order(const PolicyInput& input) {
   const std::vector<size_t> switches = switch_of_gpus(input);
   std::map<std::optional<int>, int> on_node;
   std::map<size_t, int> on_switch;
   std::vector<size_t> left(input.gpus.size());
-  for (size_t i = 0; i < left.size(); ++i)
-    left[i] = i;
+  std::iota(left.begin(), left.end(), size_t{0});
+  const auto node_of = [&](size_t at) {
+    return gpu_of(input.host, input.gpus[at]).numa_node;
+  };
   const auto key = [&](size_t at) {
-    return std::tuple(on_node[gpu_of(input.host, input.gpus[at]).numa_node],
-                      on_switch[switches[at]],
-                      load_of(input.host, input.gpus[at]),
-                      at);
+    return std::tuple(
+        on_node[node_of(at)], on_switch[switches[at]], load_of(input.host, input.gpus[at]), at);
   };
   std::vector<size_t> order;
   while (!left.empty()) {
-    const auto best = std::min_element(
-        left.begin(), left.end(), [&](size_t a, size_t b) { return key(a) < key(b); });
+    const auto best = std::ranges::min_element(left, {}, key);
     order.push_back(*best);
-    ++on_node[gpu_of(input.host, input.gpus[*best]).numa_node];
+    ++on_node[node_of(*best)];
     ++on_switch[switches[*best]];
     left.erase(best);
   }
@@ -38,9 +39,7 @@ std::vector<size_t> spread_order(const PolicyInput& input) {
 }
 
 std::vector<PolicyChoice> choose_spread(const PolicyInput& input, int num_ranks) {
-  std::vector<UsableGpu> order;
-  for (const size_t at : spread_order(input))
-    order.push_back(input.gpus[at]);
+  const std::vector<UsableGpu> order = gpus_in_order(input, spread_order(input));
   return in_turn(order, num_ranks, [&](size_t place) {
     return cat("spread: ",
                numa_label(gpu_of(input.host, order[place]).numa_node),

@@ -34,7 +34,7 @@ const Link& link_between(const PolicyInput& input, size_t a, size_t b) {
   return input.host.gpu_links[input.gpus[a].position][input.gpus[b].position];
 }
 
-// In GB/s, of the two directions the slower.
+// Returns the bandwidth in GB/s, of the two directions the slower.
 double bandwidth_between(const PolicyInput& input, size_t a, size_t b) {
   const Gpu& from = gpu_of(input.host, input.gpus[a]);
   const Gpu& to = gpu_of(input.host, input.gpus[b]);
@@ -42,22 +42,24 @@ double bandwidth_between(const PolicyInput& input, size_t a, size_t b) {
                   link_bandwidth(to, from, link_between(input, b, a)));
 }
 
+// The matrix of links must be there, and square.
 void check_links(const PolicyInput& input) {
-  const auto& links = input.host.gpu_links;
+  const LinkMatrix& links = input.host.gpu_links;
   const size_t count = input.host.gpus.size();
-  if (std::any_of(input.gpus.begin(), input.gpus.end(), [](const UsableGpu& gpu) {
-        return gpu.mig >= 0;
-      })) {
+  const auto is_instance = [](const UsableGpu& gpu) {
+    return gpu.mig >= 0;
+  };
+  const auto is_whole = [&](const std::vector<Link>& row) {
+    return row.size() == count;
+  };
+  if (std::ranges::any_of(input.gpus, is_instance))
     fail_without_links(input, "whole GPUs", "MIG instances, which have no links");
-  }
   if (links.empty())
     fail_without_links(input, "to know the links between the GPUs", "none");
-  const bool whole =
-      links.size() == count &&
-      std::all_of(links.begin(), links.end(), [&](const auto& row) { return row.size() == count; });
-  if (!whole)
-    fail_without_links(
-        input, cat("a link for each two of ", plural(count, "GPU")), "another number");
+  if (links.size() != count || !std::ranges::all_of(links, is_whole)) {
+    const std::string expected = cat("a link for each two of ", plural(count, "GPU"));
+    fail_without_links(input, expected, "another number");
+  }
 }
 
 Bandwidths bandwidths(const PolicyInput& input) {
@@ -80,7 +82,7 @@ std::string gigabytes(int64_t megabytes) {
 }
 
 std::vector<PolicyChoice> choose_topology(const PolicyInput& input, int num_ranks) {
-  const size_t count = std::min(static_cast<size_t>(num_ranks), input.gpus.size());
+  const size_t count = std::min<size_t>(num_ranks, input.gpus.size());
   if (count == 1) {
     return in_turn({input.gpus[0]}, num_ranks, [](size_t) { return "topology: one GPU, no link"; });
   }
@@ -88,11 +90,7 @@ std::vector<PolicyChoice> choose_topology(const PolicyInput& input, int num_rank
   const Bandwidths all = bandwidths(input);
   const std::vector<size_t> ring = best_ring(all, count);
   const std::string slowest = gigabytes(ring_quality(all, ring).slowest);
-  std::vector<UsableGpu> order;
-  order.reserve(count);
-  for (const size_t at : ring)
-    order.push_back(input.gpus[at]);
-  return in_turn(order, num_ranks, [&](size_t place) {
+  return in_turn(gpus_in_order(input, ring), num_ranks, [&](size_t place) {
     const size_t here = ring[place];
     const size_t next = ring[(place + 1) % count];
     return cat("topology: next ",

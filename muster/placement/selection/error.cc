@@ -3,6 +3,9 @@
 #include "muster/base/strings.h"
 #include "muster/placement/selection/selection.h"
 
+// The caret stands under the wrong character, so control characters are replaced one by one and the
+// text is cut only behind what is shown.
+
 namespace muster {
 namespace {
 

@@ -5,6 +5,8 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 
+// A MIG instance has its own UUID, profile and memory; everything else it shares with its GPU.
+
 namespace muster {
 namespace {
 
@@ -12,7 +14,7 @@ constexpr uint64_t kIdleBytes = uint64_t{256} << 20;
 constexpr uint64_t kIdleShare = 50;  // one fiftieth
 
 const MigInstance& instance_of(const Host& host, const UsableGpu& device) {
-  return host.gpus[device.position].mig[static_cast<size_t>(device.mig)];
+  return host.gpus[device.position].mig[device.mig];
 }
 
 uint64_t used_bytes(const Gpu& gpu) {
@@ -29,9 +31,8 @@ std::optional<int> numa_node_of(const Host& host, const Gpu& gpu) {
   if (gpu.numa_node || host.cores.empty())
     return gpu.numa_node;
   const int first = host.cores[0].numa_node;
-  const bool only = std::all_of(host.cores.begin(), host.cores.end(), [&](const CpuCore& core) {
-    return core.numa_node == first;
-  });
+  const bool only =
+      std::ranges::all_of(host.cores, [&](const CpuCore& core) { return core.numa_node == first; });
   return only ? std::optional(first) : std::nullopt;
 }
 
@@ -46,7 +47,9 @@ std::string model_of(const Host& host, const UsableGpu& device) {
 
 std::string label_of(const Host& host, const UsableGpu& device) {
   const std::string gpu = cat("GPU ", gpu_of(host, device).index.value);
-  return device.mig < 0 ? gpu : cat(uuid_of(host, device).value.substr(0, kShortUuid), " of ", gpu);
+  if (device.mig < 0)
+    return gpu;
+  return cat(uuid_of(host, device).value.substr(0, kShortUuid), " of ", gpu);
 }
 
 bool knows_memory(const Host& host, const UsableGpu& device) {
@@ -77,8 +80,8 @@ GpuLoad load_of(const Host& host, const UsableGpu& device) {
 
 bool is_idle(const Host& host, const UsableGpu& device) {
   const Gpu& gpu = gpu_of(host, device);
-  return gpu.processes.empty() &&
-         used_bytes(gpu) <= std::max(kIdleBytes, gpu.memory_total_bytes / kIdleShare);
+  const uint64_t most = std::max(kIdleBytes, gpu.memory_total_bytes / kIdleShare);
+  return gpu.processes.empty() && used_bytes(gpu) <= most;
 }
 
 }  // namespace muster

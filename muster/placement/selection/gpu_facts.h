@@ -1,5 +1,5 @@
-// What is known of one usable device, be it a whole GPU or a MIG instance: the difference is made
-// here and nowhere else. For the selection, the policies and the planner.
+// All that is known of one usable device, be it a whole GPU or a MIG instance: the difference is
+// made here and nowhere else. For the selection, the policies and the planner.
 #pragma once
 
 #include <cstdint>
@@ -42,14 +42,14 @@ uint64_t free_memory_bytes(const Host& host, const UsableGpu& device);
 // "20.0 GiB", "not known".
 std::string free_memory_text(const Host& host, const UsableGpu& device);
 
-// What a GPU's other users take of it, the smaller the better: processes, then utilisation, then
-// memory. An instance has its GPU's.
+// How much a GPU's other users take of it, the smaller the better: processes, then utilisation,
+// then memory. An instance has its GPU's.
 struct GpuLoad {
   size_t num_processes = 0;
   int utilization_percent = 0;
   uint64_t used_memory_bytes = 0;
-  auto operator<=>(const GpuLoad&) const =
-      default;  // NOLINT(modernize-use-nullptr): it takes <=> for one
+  // NOLINTNEXTLINE(modernize-use-nullptr): it takes <=> for one
+  auto operator<=>(const GpuLoad&) const = default;
 };
 GpuLoad load_of(const Host& host, const UsableGpu& device);
 

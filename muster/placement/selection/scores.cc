@@ -6,6 +6,9 @@
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 
+// A device is looked up by its names, the most exact one first; a score for a model is for all GPUs
+// of it.
+
 namespace muster {
 namespace {
 
