@@ -1,10 +1,13 @@
 // Text to Selection: the grammar of selection.h, read character by character, so that an error
-// knows its place.
+// knows its place. A text is cut at ';' into parts and at ',' into entries; an entry is tried as
+// each kind in turn.
 #include <algorithm>
+#include <set>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/device/numbers.h"
 #include "muster/placement/selection/error.h"
 #include "muster/placement/selection/selection.h"
 
@@ -16,12 +19,17 @@ using Compare = SelectionItem::Compare;
 
 constexpr std::string_view kGpuPrefix = "GPU-";
 constexpr std::string_view kMigPrefix = "MIG-";
-constexpr int64_t kMaxIndex = 65535;
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
+// UUIDs hold hexadecimal digits in lower case and '-'.
+bool is_in_uuid(char c) {
+  return is_digit(c) || (c >= 'a' && c <= 'f') || c == '-';
+}
+
+// Reads one entry. `at_` is the place that is read next, and the one that errors name.
 class EntryParser {
  public:
   EntryParser(const std::string& text, size_t from, size_t to) : text_(text), at_(from), end_(to) {
@@ -61,32 +69,31 @@ class EntryParser {
   }
 
   [[noreturn]] void fail(const std::string& expected) const {
-    fail_at(text_,
-            at_,
-            cat("expected ",
-                expected,
-                ", got ",
-                at_ < end_ ? cat("'", shown(rest()), "'") : "nothing"));
+    const std::string got = at_ < end_ ? cat("'", shown(rest()), "'") : "nothing";
+    fail_at(text_, at_, cat("expected ", expected, ", got ", got));
   }
 
   [[noreturn]] void unexpected() const {
     fail(
         "an index (3), a range (2-5), the beginning of a UUID (GPU-8f3c, MIG-8f3c), all, idle, "
-        "free:2, "
-        "fastest:2, "
-        "a filter (mem>=20GiB, free>=20GiB, model=A100) or what to leave out (!3)");
+        "free:2, fastest:2, a filter (mem>=20GiB, free>=20GiB, model=A100) or what to leave out "
+        "(!3)");
   }
+
+  bool at_digit() const { return at_ < end_ && is_digit(text_[at_]); }
 
   int number(const char* what) {
     const size_t from = at_;
-    while (at_ < end_ && is_digit(text_[at_]))
+    while (at_digit())
       ++at_;
-    const auto value = parse_int(std::string_view(text_).substr(from, at_ - from));
-    if (!value || *value > kMaxIndex)
-      fail_at(text_, from, cat("expected ", what, " up to ", kMaxIndex));
-    return static_cast<int>(*value);
+    const std::string_view digits = std::string_view(text_).substr(from, at_ - from);
+    const auto value = parse_number(digits, 0, kMaxNumber);
+    if (!value)
+      fail_at(text_, from, cat("expected ", what, " up to ", kMaxNumber));
+    return *value;
   }
 
+  // The entry is free:2 or fastest:2.
   bool counted() {
     if (take("free:")) {
       item_.kind = Kind::free;
@@ -95,7 +102,7 @@ class EntryParser {
     } else {
       return false;
     }
-    if (at_ == end_ || !is_digit(text_[at_]))
+    if (!at_digit())
       fail("how many GPUs, a number from 1");
     const size_t from = at_;
     item_.first = number("a number");
@@ -106,6 +113,7 @@ class EntryParser {
     return true;
   }
 
+  // The entry is mem>=20GiB, free>=20GiB or model=A100.
   bool filter() {
     if (rest().starts_with("model") && rest().find('=') != std::string_view::npos)
       return model();
@@ -116,29 +124,36 @@ class EntryParser {
     if (!memory && !take("free"))
       return false;
     skip_blanks();
+    if (!comparison()) {
+      at_ = from;
+      return false;
+    }
+    item_.kind = memory ? Kind::memory : Kind::free_memory;
+    item_.bytes = size();
+    return true;
+  }
+
+  // A longer sign stands before the one that it begins with.
+  bool comparison() {
     constexpr std::pair<const char*, Compare> kSigns[] = {{">=", Compare::at_least},
                                                           {">", Compare::more},
                                                           {"<=", Compare::at_most},
                                                           {"<", Compare::less},
                                                           {"=", Compare::equal}};
-    const auto* const sign =
-        std::find_if(std::begin(kSigns), std::end(kSigns), [&](const auto& candidate) {
-          return take(candidate.first);
-        });
-    if (sign == std::end(kSigns)) {
-      at_ = from;
-      return false;
+    for (const auto& [sign, compare] : kSigns) {
+      if (!take(sign))
+        continue;
+      item_.compare = compare;
+      return true;
     }
-    item_.kind = memory ? Kind::memory : Kind::free_memory;
-    item_.compare = sign->second;
-    item_.bytes = size();
-    return true;
+    return false;
   }
 
   uint64_t size() {
     skip_blanks();
     // Without a unit it would be bytes, which every GPU has: surely not what was meant.
-    const bool has_unit = at_ < end_ && !is_digit(text_[end_ - 1]) && text_[end_ - 1] != '.';
+    const char last = at_ < end_ ? text_[end_ - 1] : '.';
+    const bool has_unit = !is_digit(last) && last != '.';
     try {
       if (has_unit)
         return parse_bytes(rest());
@@ -157,24 +172,24 @@ class EntryParser {
     if (at_ == end_)
       fail("a piece of a model's name (model=A100)");
     item_.kind = Kind::model;
-    item_.text = rest();
-    item_.text = lower_case(item_.text);
+    item_.text = lower_case(std::string(rest()));
     return true;
   }
 
+  // The entry is a beginning of a UUID, an index or a range.
   bool named() {
     if (rest().starts_with(kGpuPrefix) || rest().starts_with(kMigPrefix)) {
       item_.kind = Kind::uuid;
       item_.text = uuid();
       return true;
     }
-    if (at_ == end_ || !is_digit(text_[at_]))
+    if (!at_digit())
       return false;
     item_.kind = Kind::indices;
     const size_t from = at_;
     item_.first = item_.last = number("an index");
     if (take("-")) {
-      if (at_ == end_ || !is_digit(text_[at_]))
+      if (!at_digit())
         unexpected();
       item_.last = number("an index");
       if (item_.last < item_.first) {
@@ -197,7 +212,8 @@ class EntryParser {
       prefix += kGpuPrefix;
     for (; at_ < end_; ++at_) {
       const char c = lower_case(text_[at_]);
-      if (!is_digit(c) && !(c >= 'a' && c <= 'f') && c != '-' && !(mig && c == '/')) {
+      const bool divides_mig = mig && c == '/';
+      if (!is_in_uuid(c) && !divides_mig) {
         fail_at(text_,
                 at_,
                 cat("expected hexadecimal digits and '-' after ",
@@ -221,7 +237,7 @@ size_t find_end(const std::string& text, char separator, size_t from, size_t mos
   return std::min(text.find(separator, from), most);
 }
 
-// The host that the part at `from` begins with, and where its entries begin.
+// Takes the host that the part at `from` begins with. Returns where its entries begin.
 size_t take_host(const std::string& text, size_t from, size_t to, SelectionPart& part) {
   part.at = from;
   const size_t stop = text.find_first_of(":,!<>=", from);
@@ -249,22 +265,21 @@ SelectionPart parse_part(const std::string& text, size_t from, size_t to) {
   }
 }
 
-// Every part has its host, and every host one part.
+// Of several parts every one has its host, and every host one part.
 void check_parts(const Selection& selection) {
-  const auto& parts = selection.parts;
-  for (size_t i = 0; i < parts.size() && parts.size() > 1; ++i) {
-    if (parts[i].host.empty()) {
+  if (selection.parts.size() == 1)
+    return;
+  std::set<std::string> hosts;
+  for (const SelectionPart& part : selection.parts) {
+    if (part.host.empty()) {
       fail_at(selection.text,
-              parts[i].at,
+              part.at,
               "expected the host of each part between ';' (a:0,1;b:2-3), got none");
     }
-    const auto same = [&](const SelectionPart& other) {
-      return other.host == parts[i].host;
-    };
-    if (std::any_of(parts.begin(), parts.begin() + static_cast<ptrdiff_t>(i), same)) {
+    if (!hosts.insert(part.host).second) {
       fail_at(selection.text,
-              parts[i].at,
-              cat("expected each host once, got ", shown(parts[i].host), " again"));
+              part.at,
+              cat("expected each host once, got ", shown(part.host), " again"));
     }
   }
 }
@@ -287,11 +302,11 @@ Selection::Selection(std::string given) : text(std::move(given)) {
 }
 
 bool Selection::has(std::initializer_list<SelectionItem::Kind> kinds) const {
-  return std::any_of(parts.begin(), parts.end(), [&](const SelectionPart& part) {
-    return std::any_of(part.items.begin(), part.items.end(), [&](const SelectionItem& item) {
-      return std::find(kinds.begin(), kinds.end(), item.kind) != kinds.end();
-    });
-  });
+  const auto is_wanted = [&](const SelectionItem& item) {
+    return std::ranges::find(kinds, item.kind) != kinds.end();
+  };
+  return std::ranges::any_of(
+      parts, [&](const SelectionPart& part) { return std::ranges::any_of(part.items, is_wanted); });
 }
 
 }  // namespace muster

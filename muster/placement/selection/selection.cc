@@ -1,10 +1,16 @@
 #include "muster/placement/selection/selection.h"
 
 #include <algorithm>
+#include <functional>
+#include <ranges>
 
 #include "muster/base/strings.h"
 #include "muster/placement/selection/error.h"
 #include "muster/placement/selection/gpu_facts.h"
+
+// A part is resolved in two passes: entries that name devices come first, wherever they stand, and
+// then those that choose among what is left. What they picked is put together in the order of the
+// entries.
 
 namespace muster {
 namespace {
@@ -14,7 +20,7 @@ using Compare = SelectionItem::Compare;
 using Devices = std::vector<UsableGpu>;
 
 bool contains(const Devices& devices, const UsableGpu& device) {
-  return std::find(devices.begin(), devices.end(), device) != devices.end();
+  return std::ranges::find(devices, device) != devices.end();
 }
 
 bool compares(Compare compare, uint64_t value, uint64_t limit) {
@@ -37,15 +43,25 @@ bool has_model(const Host& host, const UsableGpu& device, const std::string& pie
   return lower_case(model_of(host, device)).find(piece) != std::string::npos;
 }
 
-bool is_filter(const SelectionItem& item) {
-  return item.kind == Kind::memory || item.kind == Kind::free_memory || item.kind == Kind::model;
+// The ways in which an entry takes part: by narrowing, by naming devices, or by choosing some.
+enum class Role { filter, name, choice };
+
+Role role_of(const SelectionItem& item) {
+  switch (item.kind) {
+    case Kind::memory:
+    case Kind::free_memory:
+    case Kind::model:
+      return Role::filter;
+    case Kind::idle:
+    case Kind::free:
+    case Kind::fastest:
+      return Role::choice;
+    default:
+      return item.excludes ? Role::filter : Role::name;
+  }
 }
 
-bool is_choice(const SelectionItem& item) {
-  return item.kind == Kind::idle || item.kind == Kind::free || item.kind == Kind::fastest;
-}
-
-// The devices of one host that one part means.
+// Finds the devices of one host that one part means.
 class Resolver {
  public:
   Resolver(const Selection& selection,
@@ -56,32 +72,27 @@ class Resolver {
       : selection_(selection), part_(part), host_(host), usable_(usable), scores_(scores) {}
 
   Devices resolve() {
-    std::copy_if(usable_.gpus.begin(),
-                 usable_.gpus.end(),
-                 std::back_inserter(left_),
-                 [&](const UsableGpu& device) { return passes(device); });
-    std::vector<Devices> picks(part_.items.size());  // of each item
-    bool any_pick = false;
-    for (size_t i = 0; i < part_.items.size(); ++i) {
-      const SelectionItem& item = part_.items[i];
-      if (is_filter(item) || item.excludes)
-        continue;
-      any_pick = true;
-      if (!is_choice(item))
-        picks[i] = take_named(item);
-    }
-    if (!any_pick)
+    std::ranges::copy_if(usable_.gpus, std::back_inserter(left_), [&](const UsableGpu& device) {
+      return passes(device);
+    });
+    const std::vector<SelectionItem>& items = part_.items;
+    const bool only_narrows = std::ranges::all_of(
+        items, [](const SelectionItem& item) { return role_of(item) == Role::filter; });
+    if (only_narrows)
       return left_;
-    for (size_t i = 0; i < part_.items.size(); ++i) {
-      if (is_choice(part_.items[i]))
-        picks[i] = take_chosen(part_.items[i]);
+    std::vector<Devices> picks(items.size());  // of each item
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (role_of(items[i]) == Role::name)
+        picks[i] = take_named(items[i]);
+    }
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (role_of(items[i]) == Role::choice)
+        picks[i] = take_chosen(items[i]);
     }
     Devices selected;
-    for (const Devices& pick : picks) {
-      std::copy_if(
-          pick.begin(), pick.end(), std::back_inserter(selected), [&](const UsableGpu& device) {
-            return contains(left_, device);
-          });
+    for (const UsableGpu& device : picks | std::views::join) {
+      if (contains(left_, device))
+        selected.push_back(device);
     }
     return selected;
   }
@@ -101,28 +112,39 @@ class Resolver {
   }
 
   bool passes(const UsableGpu& device) const {
-    return std::all_of(part_.items.begin(), part_.items.end(), [&](const SelectionItem& item) {
-      if (item.excludes)
-        return !is_named(item, device);
-      const bool by_memory = item.kind == Kind::memory || item.kind == Kind::free_memory;
-      if (by_memory && !knows_memory(host_, device))
-        return false;
-      if (item.kind == Kind::memory)
-        return compares(item.compare, total_memory_bytes(host_, device), item.bytes);
-      if (item.kind == Kind::free_memory)
-        return compares(item.compare, free_memory_bytes(host_, device), item.bytes);
-      return item.kind != Kind::model || has_model(host_, device, item.text);
-    });
+    return std::ranges::all_of(part_.items,
+                               [&](const SelectionItem& item) { return lets_pass(item, device); });
   }
 
+  // A GPU whose memory is not known passes no filter of memory.
+  bool lets_pass(const SelectionItem& item, const UsableGpu& device) const {
+    if (item.excludes)
+      return !is_named(item, device);
+    const bool knows = knows_memory(host_, device);
+    switch (item.kind) {
+      case Kind::memory:
+        return knows && compares(item.compare, total_memory_bytes(host_, device), item.bytes);
+      case Kind::free_memory:
+        return knows && compares(item.compare, free_memory_bytes(host_, device), item.bytes);
+      case Kind::model:
+        return has_model(host_, device, item.text);
+      default:
+        return true;
+    }
+  }
+
+  Devices named_by(const SelectionItem& item) const {
+    if (item.kind == Kind::all)
+      return usable_.gpus;
+    return item.kind == Kind::indices ? by_indices(item) : by_uuid(item);
+  }
+
+  // Takes the devices that the entry names; no other entry may have taken one of them.
   Devices take_named(const SelectionItem& item) {
-    Devices named = item.kind == Kind::all       ? usable_.gpus
-                    : item.kind == Kind::indices ? by_indices(item)
-                                                 : by_uuid(item);
+    Devices named = named_by(item);
     for (const UsableGpu& device : named) {
-      if (contains(taken_, device)) {
+      if (contains(taken_, device))
         fail(item, cat("expected each GPU once, got ", label_of(host_, device), " again"));
-      }
       taken_.push_back(device);
     }
     return named;
@@ -132,18 +154,16 @@ class Resolver {
     Devices found;
     for (int index = item.first; index <= item.last; ++index) {
       const size_t before = found.size();
-      std::copy_if(usable_.gpus.begin(),
-                   usable_.gpus.end(),
-                   std::back_inserter(found),
-                   [&](const UsableGpu& device) { return index_of(device) == index; });
-      if (found.size() == before) {
+      std::ranges::copy_if(usable_.gpus, std::back_inserter(found), [&](const UsableGpu& device) {
+        return index_of(device) == index;
+      });
+      if (found.size() == before)
         fail(item, cat("expected the index of a GPU that can be used, got ", index));
-      }
     }
     return found;
   }
 
-  // One instance, or one GPU: then all of it.
+  // Returns one instance, or all of one GPU.
   Devices by_uuid(const SelectionItem& item) const {
     Devices found;
     std::vector<std::string> uuids;
@@ -158,9 +178,8 @@ class Resolver {
         uuids.push_back(uuid);
     }
     const std::string device = of_instances ? "a MIG instance" : "a GPU";
-    if (found.empty()) {
+    if (found.empty())
       fail(item, cat("expected the UUID of ", device, " that can be used, got ", shown(item.text)));
-    }
     if (uuids.size() > 1) {
       fail(item,
            cat("expected the beginning of one UUID, got ",
@@ -172,21 +191,24 @@ class Resolver {
     return found;
   }
 
+  bool is_candidate(const SelectionItem& item, const UsableGpu& device) const {
+    if (contains(taken_, device))
+      return false;
+    if (item.kind == Kind::idle)
+      return is_idle(host_, device);
+    return item.kind == Kind::fastest || gpu_of(host_, device).processes.empty();
+  }
+
+  // Takes the best of the devices that no entry has taken so far.
   Devices take_chosen(const SelectionItem& item) {
     Devices candidates;
-    std::copy_if(
-        left_.begin(), left_.end(), std::back_inserter(candidates), [&](const UsableGpu& device) {
-          if (contains(taken_, device))
-            return false;
-          if (item.kind == Kind::idle)
-            return is_idle(host_, device);
-          return item.kind == Kind::fastest || gpu_of(host_, device).processes.empty();
-        });
+    std::ranges::copy_if(left_, std::back_inserter(candidates), [&](const UsableGpu& device) {
+      return is_candidate(item, device);
+    });
     if (item.kind == Kind::free) {
-      std::stable_sort(
-          candidates.begin(), candidates.end(), [&](const UsableGpu& a, const UsableGpu& b) {
-            return load_of(host_, a).used_memory_bytes < load_of(host_, b).used_memory_bytes;
-          });
+      std::ranges::stable_sort(candidates, {}, [&](const UsableGpu& device) {
+        return load_of(host_, device).used_memory_bytes;
+      });
     } else if (item.kind == Kind::fastest) {
       sort_by_score(item, candidates);
     }
@@ -204,29 +226,29 @@ class Resolver {
            cat("expected a score for each GPU, got none for ",
                label_of(host_, device),
                " (measure them with `muster bench device`, or give `muster run` --scores FILE with "
-               "all "
-               "of them)"));
+               "all of them)"));
     }
-    std::stable_sort(devices.begin(), devices.end(), [&](const UsableGpu& a, const UsableGpu& b) {
-      return *score_of(scores_, host_, a) > *score_of(scores_, host_, b);
+    std::ranges::stable_sort(devices, std::greater(), [&](const UsableGpu& device) {
+      return *score_of(scores_, host_, device);
     });
   }
 
+  // Leaves as many candidates as the entry counts.
   void shorten(const SelectionItem& item, Devices& candidates) const {
-    const auto count = static_cast<size_t>(item.first);
-    if (candidates.size() < count) {
+    if (std::ssize(candidates) < item.first) {
       std::vector<std::string> labels;
       for (const UsableGpu& device : candidates)
         labels.push_back(label_of(host_, device));
+      const std::string which = labels.empty() ? "" : cat(" (", join(labels, ", "), ")");
       fail(item,
            cat("expected ",
-               plural(count, "GPU"),
+               plural(item.first, "GPU"),
                item.kind == Kind::free ? " with no compute process" : "",
                ", got ",
                labels.size(),
-               labels.empty() ? "" : cat(" (", join(labels, ", "), ")")));
+               which));
     }
-    candidates.resize(count);
+    candidates.resize(item.first);
   }
 
   const Selection& selection_;
@@ -242,8 +264,7 @@ class Resolver {
 
 void check_selection_hosts(const Selection& selection, const std::vector<const Host*>& hosts) {
   for (const SelectionPart& part : selection.parts) {
-    const auto found = std::find_if(
-        hosts.begin(), hosts.end(), [&](const Host* host) { return host->name == part.host; });
+    const auto found = std::ranges::find(hosts, part.host, &Host::name);
     if (part.host.empty() || found != hosts.end())
       continue;
     constexpr size_t kMaxNamed = 8;
@@ -261,9 +282,8 @@ void check_selection_hosts(const Selection& selection, const std::vector<const H
 }
 
 bool names_each(const SelectionPart& part) {
-  using Kind = SelectionItem::Kind;
-  return std::all_of(part.items.begin(), part.items.end(), [](const SelectionItem& item) {
-    return !item.excludes && (item.kind == Kind::indices || item.kind == Kind::uuid);
+  return std::ranges::all_of(part.items, [](const SelectionItem& item) {
+    return role_of(item) == Role::name && item.kind != Kind::all;
   });
 }
 

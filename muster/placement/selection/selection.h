@@ -11,15 +11,16 @@
 //     filter     = ( "mem" | "free" ) , compare , size | "model=" , text ;
 //     compare    = ">=" | ">" | "<=" | "<" | "=" ;
 //     size       = number , ( "B" | "KB" | "MB" | "GB" | "TB" | "KiB" | "MiB" | "GiB" | "TiB" ) ;
-//     index, count = decimal digits ;  digits = hexadecimal digits, "-", and in an instance's name
-//     "/" ; host       = characters but : , ; ! < > =  (a host called "free" or "fastest" cannot be
-//     named) ;
+//     index      = decimal digits ;
+//     count      = decimal digits ;
+//     digits     = hexadecimal digits, "-", and in an instance's name "/" ;
+//     host       = characters but : , ; ! < > = ;           none called "free" or "fastest"
 //
-// What a part means on a host, whatever the order of its entries:
-// 1. Filters and exclusions together narrow the devices that can be used; `mem` is all of a
-// device's memory,
-//    `free` what is free now, `model` a piece of the model's name, in capitals or not. A device
-//    that an exclusion names and the host has not is no error.
+// A part means this on a host, whatever the order of its entries:
+// 1. Filters and exclusions together narrow the devices that can be used. `mem` is all of a
+// device's
+//    memory, `free` what is free now, `model` a piece of the model's name, in capitals or not. A
+//    device that an exclusion names and the host has not is no error.
 // 2. Picks take from what is left, and the result is in the order of the picks. Without a pick:
 // all.
 //    An index, range or beginning of a UUID must name a device that can be used, and no two entries
@@ -32,10 +33,14 @@
 // 3. Nothing left on a host is no error here: the planner says so when no host has any.
 // A text without hosts means the same on every host; one with hosts gives the others nothing.
 //
-//     0,2-5                 GPUs 0, 2, 3, 4 and 5            2,GPU-8f3c      GPU 2, then the one
-//     with that UUID a:0,1;b:2-3           of host a and of host b          !3              all but
-//     GPU 3 0-3,mem>=20GiB        of 0 to 3 those that large       free:2,!0       the freest two,
-//     0 left alone idle,model=A100       A100s that nobody uses           fastest:2,free>10GB
+//     0,2-5                 GPUs 0, 2, 3, 4 and 5
+//     2,GPU-8f3c            GPU 2, then the one with that UUID
+//     a:0,1;b:2-3           of host a and of host b
+//     !3                    all but GPU 3
+//     0-3,mem>=20GiB        of 0 to 3 those that large
+//     free:2,!0             the freest two, 0 left alone
+//     idle,model=A100       A100s that nobody uses
+//     fastest:2,free>10GB   the fastest two of those with so much free
 #pragma once
 
 #include <initializer_list>
@@ -76,8 +81,7 @@ struct SelectionPart {
 struct Selection {
   Selection() : parts{{.items = {{}}}} {}  // all
   Selection(std::string text);  // NOLINT(google-explicit-constructor)  Throws: SelectionError.
-  Selection(const char* text)
-      : Selection(std::string(text)) {}  // NOLINT(google-explicit-constructor)
+  Selection(const char* text) : Selection(std::string(text)) {}
 
   bool is_all() const { return text.empty(); }
 
@@ -88,8 +92,8 @@ struct Selection {
   std::vector<SelectionPart> parts = {};  // never empty
 };
 
-// What is wrong with a text, and where: for those who show it in a place of its own. The message
-// has both, and points at the character.
+// Says what is wrong with a text, and where, for those who show it in a place of its own. The
+// message has both, and points at the character.
 class SelectionError : public Error {
  public:
   SelectionError(std::string problem, size_t at, const std::string& message)

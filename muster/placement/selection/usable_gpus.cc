@@ -3,25 +3,27 @@
 #include <algorithm>
 
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
+
+// Each vendor's GPUs are looked at by themselves: in the order of their indices, or as the vendor's
+// variables show them. A GPU that is shown and cannot be used is told of in the errors that follow.
 
 namespace muster {
 namespace {
 
+// Returns the positions of a vendor's GPUs.
 std::vector<size_t> in_index_order(const std::vector<Gpu>& gpus, Vendor vendor) {
   std::vector<size_t> order;
   for (size_t i = 0; i < gpus.size(); ++i) {
     if (gpus[i].vendor == vendor)
       order.push_back(i);
   }
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return gpus[a].index.value < gpus[b].index.value;
-  });
+  std::ranges::sort(order, {}, [&](size_t position) { return gpus[position].index; });
   return order;
 }
 
 bool models_differ(const std::vector<Gpu>& gpus) {
-  return std::any_of(
-      gpus.begin(), gpus.end(), [&](const Gpu& gpu) { return gpu.model != gpus[0].model; });
+  return std::ranges::any_of(gpus, [&](const Gpu& gpu) { return gpu.model != gpus[0].model; });
 }
 
 size_t num_instances(const Host& host) {
@@ -31,7 +33,7 @@ size_t num_instances(const Host& host) {
   return count;
 }
 
-// What variables with these settings hide of `count` devices; empty when nothing.
+// Says what variables with these settings hide of `count` devices; empty when nothing.
 std::string hidden(const std::string& settings,
                    size_t shown,
                    size_t count,
@@ -39,24 +41,23 @@ std::string hidden(const std::string& settings,
                    const std::string& remark) {
   if (shown == count)
     return "";
-  return cat(settings,
-             " shows ",
-             shown,
-             " of ",
-             count,
-             " ",
-             devices,
-             remark.empty() ? "" : cat(" (", remark, ")"));
+  const std::string note = cat(settings, " shows ", shown, " of ", count, " ", devices);
+  return remark.empty() ? note : cat(note, " (", remark, ")");
 }
 
-// Masks that are written to hide all: by people, by Slurm and by container runtimes.
+// People, Slurm and container runtimes write these masks to hide all.
 bool hides_all_on_purpose(const std::string& mask) {
-  constexpr const char* kNothing[] = {"", "-1", "NoDevFiles", "none", "void"};
-  return std::find(std::begin(kNothing), std::end(kNothing), trim(mask)) != std::end(kNothing);
+  constexpr std::string_view kNothing[] = {"", "-1", "NoDevFiles", "none", "void"};
+  return std::ranges::find(kNothing, trim(mask)) != std::end(kNothing);
+}
+
+// Returns the setting of a variable, as a shell would have it.
+std::string setting_of(const char* variable, const std::string& mask) {
+  return cat(variable, "='", mask, "'");
 }
 
 std::string mask_note(const Host& host, const std::string& mask, const VisibleDevices& visible) {
-  const std::string setting = cat("CUDA_VISIBLE_DEVICES='", mask, "'");
+  const std::string setting = setting_of("CUDA_VISIBLE_DEVICES", mask);
   if (!visible.mig.empty()) {
     return hidden(
         setting, visible.mig.size(), num_instances(host), "MIG instances", visible.remark);
@@ -74,35 +75,49 @@ std::string mask_note(const Host& host, const std::string& mask, const VisibleDe
 // ROCm's variables name a GPU without an id by its number among AMD's, which beside NVIDIA's is not
 // the host's number. Mostly it is a processor's own, so it is left out and not an obstacle.
 bool cannot_be_named(const Host& host, const Gpu& gpu) {
-  return gpu.uuid.value.starts_with(kNoUniqueId) &&
-         std::any_of(host.gpus.begin(), host.gpus.end(), [](const Gpu& other) {
-           return other.vendor != Vendor::amd;
-         });
+  const bool has_others =
+      std::ranges::any_of(host.gpus, [](const Gpu& other) { return other.vendor != Vendor::amd; });
+  return has_others && gpu.uuid.value.starts_with(kNoUniqueId);
 }
 
-// A device that the mask shows, or why it cannot be used. Of a GPU that is split, `instance` (-1:
-// each).
-void add_gpu(const Host& host, size_t position, size_t ordinal, int instance, UsableGpus& usable) {
+void add_note(UsableGpus& usable, const std::string& note) {
+  if (!note.empty() && !usable.mask_note.empty())
+    usable.mask_note += "; ";
+  usable.mask_note += note;
+}
+
+// A GPU whose instances are shown one by one would be told of for each of them.
+void add_sick(UsableGpus& usable, const std::string& sick) {
+  if (usable.sick.empty() || usable.sick.back() != sick)
+    usable.sick.push_back(sick);
+}
+
+// Adds a device that the mask shows, or why it cannot be used. A GPU that is split adds `instance`,
+// or with -1 each of its instances.
+void add_gpu(const Host& host, size_t position, int ordinal, int instance, UsableGpus& usable) {
   const Gpu& gpu = host.gpus[position];
+  const std::string name = cat("GPU ", gpu.index.value);
   if (cannot_be_named(host, gpu)) {
-    if (!usable.mask_note.empty())
-      usable.mask_note += "; ";
-    usable.mask_note +=
-        cat("left out GPU ", gpu.index.value, ": no unique id, by which it is told from NVIDIA's");
+    add_note(usable, cat("left out ", name, ": no unique id, by which it is told from NVIDIA's"));
   } else if (gpu.health != kHealthy) {
-    const std::string sick = cat("GPU ", gpu.index.value, ": ", gpu.health);
-    if (usable.sick.empty() || usable.sick.back() != sick)
-      usable.sick.push_back(sick);
+    add_sick(usable, cat(name, ": ", gpu.health));
   } else if (!gpu.mig_enabled) {
-    usable.gpus.push_back({position, {static_cast<int>(ordinal)}});
+    usable.gpus.push_back({position, {ordinal}});
   } else if (instance >= 0) {
     usable.gpus.push_back({position, {}, instance});
   } else if (gpu.mig.empty()) {
-    usable.sick.push_back(cat("GPU ", gpu.index.value, ": MIG is on and there is no instance"));
+    add_sick(usable, cat(name, ": MIG is on and there is no instance"));
   } else {
-    for (size_t i = 0; i < gpu.mig.size(); ++i)
-      usable.gpus.push_back({position, {}, static_cast<int>(i)});
+    for (int i = 0; i < int_size(gpu.mig); ++i)
+      usable.gpus.push_back({position, {}, i});
   }
+}
+
+// Adds the GPUs at these positions, in the order in which a process sees them.
+void add_gpus(const Host& host, const std::vector<size_t>& positions, UsableGpus& usable) {
+  int ordinal = 0;
+  for (const size_t position : positions)
+    add_gpu(host, position, ordinal++, -1, usable);
 }
 
 void add_nvidia(const Host& host, const std::optional<std::string>& mask, UsableGpus& usable) {
@@ -112,42 +127,35 @@ void add_nvidia(const Host& host, const std::optional<std::string>& mask, Usable
     usable.mask_note = mask_note(host, *mask, visible);
     usable.mask_is_wrong = !visible.remark.empty() && !hides_all_on_purpose(*mask);
     positions = visible.gpus;
-    for (const VisibleMig& mig : visible.mig) {
+    for (const VisibleMig& mig : visible.mig)
       add_gpu(host, mig.gpu, 0, static_cast<int>(mig.instance), usable);
-    }
   }
-  for (size_t i = 0; i < positions.size(); ++i)
-    add_gpu(host, positions[i], i, -1, usable);
+  add_gpus(host, positions, usable);
 }
 
+// HIP reads CUDA's variable where its own is unset or empty.
 void add_amd(const Host& host, const VisibilityMasks& masks, UsableGpus& usable) {
   const std::vector<size_t> all = in_index_order(host.gpus, Vendor::amd);
   if (all.empty())
     return;
-  std::vector<size_t> positions = all;
+  const bool has_hip = masks.hip && !masks.hip->empty();
+  const auto& last = has_hip ? masks.hip : masks.cuda;
   std::vector<std::string> settings;
   if (masks.rocr)
-    settings.push_back(cat("ROCR_VISIBLE_DEVICES='", *masks.rocr, "'"));
-  const bool has_hip = masks.hip && !masks.hip->empty();
-  if (has_hip)
-    settings.push_back(cat("HIP_VISIBLE_DEVICES='", *masks.hip, "'"));
-  if (masks.cuda && !masks.cuda->empty() && !has_hip)
-    settings.push_back(cat("CUDA_VISIBLE_DEVICES='", *masks.cuda, "'"));
-  if (!settings.empty()) {
-    const VisibleDevices visible = visible_rocm_devices(host.gpus, masks);
-    positions = visible.gpus;
-    const std::string note =
-        hidden(join(settings, " "), positions.size(), all.size(), "GPUs", visible.remark);
-    if (!note.empty() && !usable.mask_note.empty())
-      usable.mask_note += "; ";
-    usable.mask_note += note;
-    const auto& last = has_hip ? masks.hip : masks.cuda;
-    const bool on_purpose =
-        hides_all_on_purpose(masks.rocr.value_or("0")) || hides_all_on_purpose(last.value_or("0"));
-    usable.mask_is_wrong |= !visible.remark.empty() && !on_purpose;
+    settings.push_back(setting_of("ROCR_VISIBLE_DEVICES", *masks.rocr));
+  if (last && !last->empty()) {
+    const char* const variable = has_hip ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES";
+    settings.push_back(setting_of(variable, *last));
   }
-  for (size_t i = 0; i < positions.size(); ++i)
-    add_gpu(host, positions[i], i, -1, usable);
+  if (settings.empty())
+    return add_gpus(host, all, usable);
+  const VisibleDevices visible = visible_rocm_devices(host.gpus, masks);
+  add_note(usable,
+           hidden(join(settings, " "), visible.gpus.size(), all.size(), "GPUs", visible.remark));
+  const bool on_purpose =
+      hides_all_on_purpose(masks.rocr.value_or("0")) || hides_all_on_purpose(last.value_or("0"));
+  usable.mask_is_wrong |= !visible.remark.empty() && !on_purpose;
+  add_gpus(host, visible.gpus, usable);
 }
 
 }  // namespace
@@ -170,8 +178,11 @@ std::string describe(const Host& host, const UsableGpus& usable) {
       indices.push_back(index);
   }
   std::string text = cat("host ", host.name, " has ");
-  text += indices.empty() ? "no usable GPU"
-                          : cat("GPU", indices.size() == 1 ? " " : "s ", join(indices, ", "));
+  if (indices.empty()) {
+    text += "no usable GPU";
+  } else {
+    text += cat(indices.size() == 1 ? "GPU " : "GPUs ", join(indices, ", "));
+  }
   if (instances > 0)
     text += cat(" (", instances, " MIG instances)");
   if (!usable.sick.empty())
