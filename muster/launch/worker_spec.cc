@@ -39,7 +39,7 @@ std::string signal_list(const std::vector<int>& signals) {
 // GPUs counts them itself.
 bool sees_own_gpu_first(const Plan& plan, const RankPlan& rank) {
   const bool has_one_gpu =
-      rank.device.kind == DeviceAssignment::Kind::cuda && rank.more_devices.empty();
+      rank.device.kind == DeviceAssignment::Kind::gpu && rank.more_devices.empty();
   return has_one_gpu && plan.visibility != Visibility::all && rank.device.ordinal.value == 0;
 }
 

@@ -4,16 +4,22 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <ranges>
 #include <set>
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/links.h"
+#include "muster/device/numbers.h"
 #include "muster/draw/svg_canvas.h"
 #include "muster/draw/xml_text.h"
 #include "muster/placement/picture/layout.h"
 #include "muster/placement/picture/links.h"
+
+// A host is laid out first (layout.h), then its links are led below it (links.h), and only then is
+// anything drawn: what is drawn later lies above. Ranks are looked up by the UUIDs of their
+// devices.
 
 namespace muster {
 
@@ -23,8 +29,7 @@ constexpr int kMargin = 20;
 constexpr int kHeader = 46;
 constexpr int kLegendRow = 18;
 constexpr int kChipsInRow = 2;
-constexpr size_t kMostChips =
-    4;  // of a GPU; of more ranks there is one chip with all their numbers
+constexpr int kMostChips = 4;  // of a GPU; more ranks share one chip with all their numbers
 constexpr const char* kDark = "#212529";
 constexpr const char* kGrey = "#5c636a";
 constexpr const char* kRed = "#c92a2a";
@@ -54,6 +59,7 @@ const KindStyle& style_of(LinkKind kind) {
   return kKinds.back();
 }
 
+// Several links between two GPUs make a thicker line.
 SvgStyle line_style(const Link& link) {
   const KindStyle& kind = style_of(link.kind);
   return {.stroke = kind.colour,
@@ -69,19 +75,22 @@ struct HostRanks {
   int chip_rows = 0;
 };
 
-int chip_rows(size_t ranks) {
+// Returns how many rows of chips a GPU with so many ranks needs.
+int chip_rows(int ranks) {
   if (ranks > kMostChips)
     return 1;
-  return (static_cast<int>(ranks) + kChipsInRow - 1) / kChipsInRow;
+  return (ranks + kChipsInRow - 1) / kChipsInRow;
 }
 
+bool has_instance(const Gpu& gpu, const GpuUuid& uuid) {
+  return std::ranges::find(gpu.mig, uuid, &MigInstance::uuid) != gpu.mig.end();
+}
+
+// Returns the position of the GPU that is the device, or of which the device is an instance.
 std::optional<size_t> find_gpu(const Host& host, const DeviceAssignment& device) {
   for (size_t i = 0; i < host.gpus.size(); ++i) {
     const Gpu& gpu = host.gpus[i];
-    const bool instance = std::any_of(gpu.mig.begin(), gpu.mig.end(), [&](const MigInstance& mig) {
-      return mig.uuid == device.uuid;
-    });
-    if (gpu.uuid == device.uuid || instance)
+    if (gpu.uuid == device.uuid || has_instance(gpu, device.uuid))
       return i;
   }
   return std::nullopt;
@@ -89,6 +98,7 @@ std::optional<size_t> find_gpu(const Host& host, const DeviceAssignment& device)
 
 using RanksByHost = std::map<std::string, std::vector<const RankPlan*>>;
 
+// Without a plan no host has ranks.
 RanksByHost ranks_by_host(const Plan* plan) {
   RanksByHost ranks;
   if (plan == nullptr)
@@ -101,10 +111,8 @@ RanksByHost ranks_by_host(const Plan* plan) {
 HostRanks ranks_of(const Host& host, const std::vector<const RankPlan*>& ranks) {
   HostRanks result;
   for (const RankPlan* rank : ranks) {
-    const auto gpu = rank->device.kind == DeviceAssignment::Kind::cpu
-                         ? std::nullopt
-                         : find_gpu(host, rank->device);
-    if (gpu) {
+    const bool on_slot = rank->device.kind == DeviceAssignment::Kind::cpu;
+    if (const auto gpu = on_slot ? std::nullopt : find_gpu(host, rank->device)) {
       result.by_gpu[*gpu].push_back(rank->rank);
     } else {
       result.on_cpu.push_back(rank);
@@ -118,10 +126,16 @@ HostRanks ranks_of(const Host& host, const std::vector<const RankPlan*>& ranks) 
         result.bound_cpus.insert(cpu);
     }
   }
-  for (const auto& [gpu, list] : result.by_gpu) {
-    result.chip_rows = std::max(result.chip_rows, chip_rows(list.size()));
-  }
+  for (const auto& [gpu, list] : result.by_gpu)
+    result.chip_rows = std::max(result.chip_rows, chip_rows(int_size(list)));
   return result;
+}
+
+// A GPU that is broken is shown so whether or not it has ranks.
+const char* fill_of_gpu(bool is_sick, bool has_ranks) {
+  if (is_sick)
+    return "#ffe3e3";
+  return has_ranks ? "#d3f9d8" : "#ffffff";
 }
 
 std::string short_model(std::string model) {
@@ -134,9 +148,9 @@ std::string short_model(std::string model) {
 
 // A card without a name goes by its PCI address, whose end tells more than its beginning.
 std::string short_nic(const Nic& nic) {
-  const size_t domain = nic.name.find(':');
-  return nic.name == nic.pci.value && domain != std::string::npos ? nic.name.substr(domain + 1)
-                                                                  : nic.name;
+  if (nic.name != nic.pci.value)
+    return nic.name;
+  return nic.name.substr(nic.name.find(':') + 1);
 }
 
 // Draws one host below `top`; `bottom` is then where the next may begin.
@@ -188,22 +202,24 @@ class HostPicture {
     draw_cpu_ranks();
   }
 
+  // Ranks on CPU slots stand in the header; of many only the first.
   void draw_cpu_ranks() {
-    constexpr size_t kMost = 5;
-    int x = kMargin;
-    const auto chip = [&](const std::string& text, const std::string& name) {
-      const int width = text_width(text, 10) + 12;
-      draw_chip({x, top_ + kHeader, width, 17}, text, name);
-      chips_right_ = x + width;
-      x += width + 6;
-    };
-    const auto& ranks = ranks_.on_cpu;
-    for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) {
-      chip(fit_text(cat("rank ", ranks[i]->rank, ": ", ranks[i]->device.id()), 30),
-           ranks[i]->reason);
+    constexpr int kMost = 5;
+    for (const RankPlan* const rank : ranks_.on_cpu | std::views::take(kMost)) {
+      const std::string text = cat("rank ", rank->rank, ": ", rank->device.id());
+      draw_cpu_chip(fit_text(text, 30), rank->reason);
     }
-    if (ranks.size() > kMost)
-      chip(cat("and ", ranks.size() - kMost, " more"), "");
+    const int more = int_size(ranks_.on_cpu) - kMost;
+    if (more > 0)
+      draw_cpu_chip(cat("and ", more, " more"), "");
+  }
+
+  // Draws the next chip of the header, right of the one before.
+  void draw_cpu_chip(const std::string& text, const std::string& name) {
+    const int x = chips_right_ == 0 ? kMargin : chips_right_ + 6;
+    const int width = text_width(text, 10) + 12;
+    draw_chip({x, top_ + kHeader, width, 17}, text, name);
+    chips_right_ = x + width;
   }
 
   void draw_chip(const SvgBox& box, const std::string& text, const std::string& name) {
@@ -226,12 +242,11 @@ class HostPicture {
 
   void draw_node(const NodePlace& node) {
     canvas_.box(node.box, {.fill = "#fff9db", .stroke = "#b08900", .radius = 6}, "numa");
-    std::string title =
-        node.numa_node ? cat("NUMA node ", *node.numa_node) : std::string("NUMA node not known");
-    const size_t cores = static_cast<size_t>(
-        std::count_if(host_.cores.begin(), host_.cores.end(), [&](const CpuCore& core) {
-          return core.numa_node == node.numa_node;
-        }));
+    std::string title = "NUMA node not known";
+    if (node.numa_node)
+      title = cat("NUMA node ", *node.numa_node);
+    const auto cores = std::ranges::count_if(
+        host_.cores, [&](const CpuCore& core) { return core.numa_node == node.numa_node; });
     if (cores > 0)
       title += cat(", ", plural(cores, "core"));
     canvas_.text(node.box.x + 10, node.box.y + 16, title, {.bold = true});
@@ -245,9 +260,8 @@ class HostPicture {
 
   void draw_core(const CorePlace& place) {
     const CpuCore& core = host_.cores[place.core];
-    const bool bound = std::any_of(core.cpus.begin(), core.cpus.end(), [&](int cpu) {
-      return ranks_.bound_cpus.contains(cpu);
-    });
+    const bool bound =
+        std::ranges::any_of(core.cpus, [&](int cpu) { return ranks_.bound_cpus.contains(cpu); });
     canvas_.box(place.box,
                 {.fill = bound ? kRankFill : "#ffffff", .stroke = "#adb5bd"},
                 "core",
@@ -282,33 +296,33 @@ class HostPicture {
     const Gpu& gpu = host_.gpus[place.gpu];
     const SvgBox& box = place.box;
     const auto ranks = ranks_.by_gpu.find(place.gpu);
-    const bool sick = gpu.health != kHealthy;
+    const bool has_ranks = ranks != ranks_.by_gpu.end();
+    const bool is_sick = gpu.health != kHealthy;
     canvas_.box(box,
-                {.fill = sick                           ? "#ffe3e3"
-                         : ranks != ranks_.by_gpu.end() ? "#d3f9d8"
-                                                        : "#ffffff",
-                 .stroke = sick ? kRed : "#2b8a3e",
+                {.fill = fill_of_gpu(is_sick, has_ranks),
+                 .stroke = is_sick ? kRed : "#2b8a3e",
                  .stroke_width = 1.5,
                  .radius = 5},
                 "gpu",
                 cat(gpu.uuid.value, " ", gpu.pci.value, " ", gpu.model));
-    const int x = box.x + 8;
-    const auto line = [&](int row, const std::string& text, const char* fill) {
-      canvas_.text(
-          x, box.y + 18 + row * 15, fit_text(text, chars_in(box.width - 12, 11)), {.fill = fill});
-    };
-    canvas_.text(x, box.y + 18, cat("GPU ", gpu.index.value), {.size = 13, .bold = true});
+    canvas_.text(box.x + 8, box.y + 18, cat("GPU ", gpu.index.value), {.size = 13, .bold = true});
     if (gpu.memory_total_bytes > 0) {
       canvas_.text(box.right() - 8,
                    box.y + 18,
                    format_bytes(gpu.memory_total_bytes),
                    {.fill = kGrey, .align = SvgAlign::right});
     }
-    line(1, short_model(gpu.model), kDark);
-    line(2, gpu.pci.value.empty() ? gpu.uuid.value : gpu.pci.value, kGrey);
-    line(3, remark(gpu), sick ? kRed : kGrey);
-    if (ranks != ranks_.by_gpu.end())
+    draw_gpu_line(box, 1, short_model(gpu.model), kDark);
+    draw_gpu_line(box, 2, gpu.pci.value.empty() ? gpu.uuid.value : gpu.pci.value, kGrey);
+    draw_gpu_line(box, 3, remark(gpu), is_sick ? kRed : kGrey);
+    if (has_ranks)
       draw_ranks(box, ranks->second);
+  }
+
+  // Row 0 is the title's.
+  void draw_gpu_line(const SvgBox& gpu, int row, const std::string& text, const char* fill) {
+    const std::string fitting = fit_text(text, chars_in(gpu.width - 12, 11));
+    canvas_.text(gpu.x + 8, gpu.y + 18 + row * 15, fitting, {.fill = fill});
   }
 
   static std::string remark(const Gpu& gpu) {
@@ -322,80 +336,64 @@ class HostPicture {
   void draw_ranks(const SvgBox& gpu, const std::vector<int>& ranks) {
     const int rows = ranks_.chip_rows;
     const int top = gpu.bottom() - rows * 20;
-    if (ranks.size() > kMostChips) {
+    if (std::ssize(ranks) > kMostChips) {
       const std::string text = cat("ranks ", to_cpu_list(ranks));
-      draw_chip(
-          {gpu.x + 6, top, gpu.width - 12, 17}, fit_text(text, chars_in(gpu.width - 16, 10)), text);
+      const std::string fitting = fit_text(text, chars_in(gpu.width - 16, 10));
+      draw_chip({gpu.x + 6, top, gpu.width - 12, 17}, fitting, text);
       return;
     }
     const int per_row = ranks.size() == 1 ? 1 : kChipsInRow;
     const int width = (gpu.width - 12 - (per_row - 1) * 4) / per_row;
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      const int column = static_cast<int>(i) % per_row;
-      const int row = static_cast<int>(i) / per_row;
-      draw_chip({gpu.x + 6 + column * (width + 4), top + row * 20, width, 17},
-                fit_text(cat("rank ", ranks[i]), chars_in(width - 2, 10)),
-                cat("rank ", ranks[i]));
+    for (int i = 0; i < int_size(ranks); ++i) {
+      const int x = gpu.x + 6 + i % per_row * (width + 4);
+      const int y = top + i / per_row * 20;
+      const std::string text = cat("rank ", ranks[i]);
+      draw_chip({x, y, width, 17}, fit_text(text, chars_in(width - 2, 10)), text);
     }
   }
+
+  int foot_of(const LinkPort& port) const { return layout_.gpus[port.gpu].box.bottom(); }
 
   void draw_lines(const LinkRun& run) {
     const SvgStyle style = line_style(run.link);
     const std::string name = to_string(run.link);
-    if (run.bar()) {
-      for (const LinkPort& port : run.ports) {
-        canvas_.path(cat("M", port.x, " ", layout_.gpus[port.gpu].box.bottom(), "V", run.y),
-                     style,
-                     "link",
-                     name);
-      }
+    if (!run.bar()) {
+      canvas_.path(line_between(run, run.ports.front(), run.ports.back()), style, "link", name);
       return;
     }
-    constexpr int kCorner = 4;
-    const LinkPort& a = run.ports.front();
-    const LinkPort& b = run.ports.back();
-    canvas_.path(cat("M",
-                     a.x,
-                     " ",
-                     layout_.gpus[a.gpu].box.bottom(),
-                     "V",
-                     run.y - kCorner,
-                     "q0 ",
-                     kCorner,
-                     " ",
-                     kCorner,
-                     " ",
-                     kCorner,
-                     "H",
-                     b.x - kCorner,
-                     "q",
-                     kCorner,
-                     " 0 ",
-                     kCorner,
-                     " -",
-                     kCorner,
-                     "V",
-                     layout_.gpus[b.gpu].box.bottom()),
-                 style,
-                 "link",
-                 name);
+    for (const LinkPort& port : run.ports)
+      canvas_.path(cat("M", port.x, " ", foot_of(port), "V", run.y), style, "link", name);
   }
 
+  // Leads down from the left GPU, to the right with round corners, and up to the right GPU.
+  std::string line_between(const LinkRun& run, const LinkPort& left, const LinkPort& right) const {
+    constexpr int kCorner = 4;
+    const std::string down = cat("M", left.x, " ", foot_of(left), "V", run.y - kCorner);
+    const std::string first_corner = cat("q0 ", kCorner, " ", kCorner, " ", kCorner);
+    const std::string across = cat("H", right.x - kCorner);
+    const std::string second_corner = cat("q", kCorner, " 0 ", kCorner, " -", kCorner);
+    return cat(down, first_corner, across, second_corner, "V", foot_of(right));
+  }
+
+  void draw_bar(const LinkRun& run) {
+    const std::string name = to_string(run.link);
+    const SvgBox bar{run.left() - 12, run.y, run.right() - run.left() + 24, run.height};
+    const char* const colour = style_of(run.link.kind).colour;
+    canvas_.box(
+        bar, {.fill = "#ffffff", .stroke = colour, .stroke_width = 2, .radius = 6}, "link", name);
+    const std::string which = run.partial ? " GPUs where no nearer link is drawn" : " GPUs";
+    canvas_.text((run.left() + run.right()) / 2,
+                 bar.y + 14,
+                 cat(name, " between any two of these ", run.ports.size(), which),
+                 {.bold = true, .fill = colour, .align = SvgAlign::middle});
+  }
+
+  // A line has its name in the middle, on white.
   void draw_label(const LinkRun& run) {
+    if (run.bar())
+      return draw_bar(run);
     const std::string name = to_string(run.link);
     const int middle = (run.left() + run.right()) / 2;
-    if (run.bar()) {
-      const SvgBox bar{run.left() - 12, run.y, run.right() - run.left() + 24, run.height};
-      const char* const colour = style_of(run.link.kind).colour;
-      canvas_.box(
-          bar, {.fill = "#ffffff", .stroke = colour, .stroke_width = 2, .radius = 6}, "link", name);
-      const std::string which = run.partial ? " GPUs where no nearer link is drawn" : " GPUs";
-      canvas_.text(middle,
-                   bar.y + 14,
-                   cat(name, " between any two of these ", run.ports.size(), which),
-                   {.bold = true, .fill = colour, .align = SvgAlign::middle});
-      return;
-    }
     const int width = text_width(name, 9) + 4;
     canvas_.box({middle - width / 2, run.y - 6, width, 12}, {.fill = "#ffffff"});
     canvas_.text(middle,
@@ -404,7 +402,7 @@ class HostPicture {
                  {.size = 9, .fill = style_of(run.link.kind).colour, .align = SvgAlign::middle});
   }
 
-  // Every kind of link that is drawn, with what it carries. Returns where it ends.
+  // Draws every kind of link that there is, with what it carries. Returns where the legend ends.
   int draw_legend(int y) {
     std::set<std::string> shown;
     for (const LinkRun& run : links_.runs) {
@@ -459,23 +457,25 @@ std::string draw_svg(const Inventory& inventory, const Plan* plan, const SvgOpti
   }
   SvgCanvas canvas;
   int y = kMargin;
-  int width = 0;
-  const size_t drawn = std::min(hosts.size(), static_cast<size_t>(std::max(options.max_hosts, 1)));
-  for (size_t i = 0; i < drawn; ++i) {
-    HostPicture picture(canvas, *hosts[i], ranks[hosts[i]->name], y);
+  int width = 200;
+  const int most = std::max(options.max_hosts, 1);
+  for (const Host* const host : hosts | std::views::take(most)) {
+    HostPicture picture(canvas, *host, ranks[host->name], y);
     picture.draw();
     y = picture.bottom();
     width = std::max(width, picture.width());
   }
-  if (hosts.size() > drawn) {
-    const size_t more = hosts.size() - drawn;
+  const int more = int_size(hosts) - most;
+  if (more > 0) {
     canvas.text(kMargin, y, cat("and ", plural(more, "more host")), {.size = 14, .bold = true});
     y += kMargin;
   }
-  const std::string title =
-      hosts.size() == 1 ? cat("host ", hosts[0]->name) : cat(hosts.size(), " hosts");
-  return canvas.finish(
-      std::max(width, 200), y, plan == nullptr ? title : cat(title, ", policy ", plan->policy));
+  std::string title = cat(hosts.size(), " hosts");
+  if (hosts.size() == 1)
+    title = cat("host ", hosts[0]->name);
+  if (plan != nullptr)
+    title += cat(", policy ", plan->policy);
+  return canvas.finish(width, y, title);
 }
 
 std::string draw_svg(const Host& host, const Plan* plan) {

@@ -3,7 +3,14 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <tuple>
+
+#include "muster/device/numbers.h"
+
+// Devices below the same switches are grouped first, groups and cores are sorted into NUMA nodes,
+// and nodes stand side by side. Heights are measured over all nodes before anything is placed, so
+// that all GPUs stand in one row.
 
 namespace muster {
 
@@ -23,7 +30,7 @@ constexpr int kCoreStep = 11;
 constexpr int kLeastNodeWidth = 16 * kCoreStep;
 constexpr size_t kMostCoresDrawn = 512;  // of a node; with more, only their number is told
 
-// Which devices are below the same switches: GPUs come first in the numbering, then NICs.
+// Joins devices that are below the same switches. GPUs come first in the numbering, then NICs.
 class Groups {
  public:
   explicit Groups(const Host& host) : host_(host), parent_(host.gpus.size() + host.nics.size()) {
@@ -40,59 +47,62 @@ class Groups {
   bool several_switches(size_t root) const { return several_.contains(root); }
 
  private:
-  void join_all(const std::vector<std::vector<Link>>& links, size_t offset) {
-    for (size_t i = 0; i < links.size() && i < host_.gpus.size(); ++i) {
-      for (size_t j = 0; j < links[i].size() && offset + j < parent_.size(); ++j) {
-        const LinkKind kind = links[i][j].kind;
-        if (kind != LinkKind::pix && kind != LinkKind::pxb)
-          continue;
-        join(i, offset + j, kind == LinkKind::pxb);
-      }
+  // `offset` is the number of the first device that the columns stand for. A matrix may be larger
+  // than the list of devices.
+  void join_all(const LinkMatrix& links, size_t offset) {
+    const size_t rows = std::min(links.size(), host_.gpus.size());
+    for (size_t i = 0; i < rows; ++i) {
+      const size_t columns = std::min(links[i].size(), parent_.size() - offset);
+      for (size_t j = 0; j < columns; ++j)
+        join_by(links[i][j].kind, i, offset + j);
     }
+  }
+
+  void join_by(LinkKind kind, size_t a, size_t b) {
+    if (kind == LinkKind::pix || kind == LinkKind::pxb)
+      join(a, b, kind == LinkKind::pxb);
   }
 
   void join(size_t a, size_t b, bool several) {
     const size_t low = std::min(root(a), root(b));
     const size_t high = std::max(root(a), root(b));
     if (several || several_.contains(high))
-      several_[low] = true;
+      several_.insert(low);
     parent_[high] = low;
   }
 
   const Host& host_;
   std::vector<size_t> parent_;
-  std::map<size_t, bool> several_;
+  std::set<size_t> several_;  // roots of groups with several switches
 };
 
-using Nodes =
-    std::map<std::optional<int>, NodePlace>;  // the unknown one first; moved to the end later
+// The unknown node comes first here; it is moved to the end later.
+using Nodes = std::map<std::optional<int>, NodePlace>;
 
-std::optional<int> node_of(const std::vector<size_t>& members, const Host& host) {
-  for (const size_t member : members) {
-    const bool gpu = member < host.gpus.size();
-    const auto& node =
-        gpu ? host.gpus[member].numa_node : host.nics[member - host.gpus.size()].numa_node;
-    if (node)
-      return node;
+// Returns the node of the first device of the group that knows its own.
+std::optional<int> node_of(const PciGroup& group, const Host& host) {
+  for (const GpuPlace& gpu : group.gpus) {
+    if (host.gpus[gpu.gpu].numa_node)
+      return host.gpus[gpu.gpu].numa_node;
+  }
+  for (const NicPlace& nic : group.nics) {
+    if (host.nics[nic.nic].numa_node)
+      return host.nics[nic.nic].numa_node;
   }
   return std::nullopt;
 }
 
 void add_devices(const Host& host, Nodes& nodes) {
   const Groups groups(host);
-  std::map<size_t, std::vector<size_t>> members;
-  for (size_t i = 0; i < host.gpus.size() + host.nics.size(); ++i)
-    members[groups.root(i)].push_back(i);
-  for (const auto& [root, devices] : members) {
-    NodePlace& node = nodes[node_of(devices, host)];
-    PciGroup group{.several_switches = groups.several_switches(root)};
-    for (const size_t device : devices) {
-      if (device < host.gpus.size()) {
-        group.gpus.push_back({device});
-      } else {
-        group.nics.push_back({device - host.gpus.size()});
-      }
-    }
+  const size_t num_gpus = host.gpus.size();
+  std::map<size_t, PciGroup> by_root;
+  for (size_t i = 0; i < num_gpus; ++i)
+    by_root[groups.root(i)].gpus.push_back({i});
+  for (size_t k = 0; k < host.nics.size(); ++k)
+    by_root[groups.root(num_gpus + k)].nics.push_back({k});
+  for (auto& [root, group] : by_root) {
+    group.several_switches = groups.several_switches(root);
+    NodePlace& node = nodes[node_of(group, host)];
     if (group.gpus.empty()) {
       node.nics.insert(node.nics.end(), group.nics.begin(), group.nics.end());
     } else {
@@ -117,26 +127,35 @@ std::vector<NodePlace> make_nodes(const Host& host) {
     list.push_back(std::move(node));
   }
   // Nodes of one socket stand together; those that belong to none (or are not known) at the end.
-  std::stable_sort(list.begin(), list.end(), [](const NodePlace& a, const NodePlace& b) {
-    const auto key = [](const NodePlace& node) {
-      return std::tuple(
-          !node.socket, node.socket.value_or(0), !node.numa_node, node.numa_node.value_or(0));
-    };
-    return key(a) < key(b);
+  std::ranges::stable_sort(list, {}, [](const NodePlace& node) {
+    return std::tuple(
+        !node.socket, node.socket.value_or(0), !node.numa_node, node.numa_node.value_or(0));
   });
   return list;
 }
 
+// Returns how many items fit into a row; one at least.
 int fits(int width, int item, int gap) {
   return std::max(1, (width + gap) / (item + gap));
 }
 
-int rows_of(size_t count, int per_row) {
-  return (static_cast<int>(count) + per_row - 1) / per_row;
+// Returns how many rows so many items need.
+int rows_of(int count, int per_row) {
+  return (count + per_row - 1) / per_row;
+}
+
+int height_of_cores(const std::vector<CorePlace>& cores, int width) {
+  const int per_row = fits(width, kCore, kCoreStep - kCore);
+  return rows_of(int_size(cores), per_row) * kCoreStep;
+}
+
+int height_of_nics(const std::vector<NicPlace>& nics, int width) {
+  const int per_row = fits(width, kNicWidth, kNicGap);
+  return rows_of(int_size(nics), per_row) * (kNicHeight + kNicGap);
 }
 
 int group_width(const PciGroup& group) {
-  const int count = static_cast<int>(group.gpus.size());
+  const int count = int_size(group.gpus);
   return count * kGpuWidth + (count - 1) * kGap + 2 * kPad;
 }
 
@@ -147,7 +166,7 @@ int node_width(const NodePlace& node) {
   return std::max(width - kGap, kLeastNodeWidth) + 2 * kPad;
 }
 
-// What lies in rows across all nodes, so that all GPUs stand at one height.
+// The heights of what lies in rows across all nodes, so that all GPUs stand at one height.
 struct Rows {
   int cores = 0;
   int nics = 0;        // of NICs near no GPU
@@ -160,15 +179,11 @@ Rows measure(const std::vector<NodePlace>& nodes, int chip_rows) {
   Rows rows;
   for (const NodePlace& node : nodes) {
     const int inner = node_width(node) - 2 * kPad;
-    rows.cores = std::max(
-        rows.cores, rows_of(node.cores.size(), fits(inner, kCore, kCoreStep - kCore)) * kCoreStep);
-    rows.nics = std::max(
-        rows.nics,
-        rows_of(node.nics.size(), fits(inner, kNicWidth, kNicGap)) * (kNicHeight + kNicGap));
+    rows.cores = std::max(rows.cores, height_of_cores(node.cores, inner));
+    rows.nics = std::max(rows.nics, height_of_nics(node.nics, inner));
     for (const PciGroup& group : node.groups) {
-      const int per_row = fits(group_width(group) - 2 * kPad, kNicWidth, kNicGap);
-      rows.group_nics =
-          std::max(rows.group_nics, rows_of(group.nics.size(), per_row) * (kNicHeight + kNicGap));
+      const int nics = height_of_nics(group.nics, group_width(group) - 2 * kPad);
+      rows.group_nics = std::max(rows.group_nics, nics);
       rows.gpus = kGpuHeight + chip_rows * kChipRow;
     }
     rows.sockets = rows.sockets || node.socket;
@@ -180,11 +195,10 @@ template <class Places>
 void place_in_rows(
     Places& places, int x, int y, int width, int item_width, int item_height, int gap) {
   const int per_row = fits(width, item_width, gap);
-  for (size_t i = 0; i < places.size(); ++i) {
-    const int column = static_cast<int>(i) % per_row;
-    const int row = static_cast<int>(i) / per_row;
-    places[i].box = {
-        x + column * (item_width + gap), y + row * (item_height + gap), item_width, item_height};
+  for (int i = 0; i < int_size(places); ++i) {
+    const int left = x + i % per_row * (item_width + gap);
+    const int top = y + i / per_row * (item_height + gap);
+    places[i].box = {left, top, item_width, item_height};
   }
 }
 
@@ -204,7 +218,8 @@ void place_node(NodePlace& node, int x, int y, const Rows& rows) {
   const int inner = node.box.width - 2 * kPad;
   int at = y + kTitle + 4;
   place_in_rows(node.cores, x + kPad, at, inner, kCore, kCore, kCoreStep - kCore);
-  at += rows.cores + (rows.cores > 0 ? kGap : 0);
+  if (rows.cores > 0)
+    at += rows.cores + kGap;
   place_in_rows(node.nics, x + kPad, at, inner, kNicWidth, kNicHeight, kNicGap);
   at += rows.nics;
   int left = x + kPad;
@@ -217,19 +232,19 @@ void place_node(NodePlace& node, int x, int y, const Rows& rows) {
   node.box.height = at - y;
 }
 
-// A box around every run of nodes of one socket. Returns the right end of the nodes.
+// Places the nodes side by side, with a box around every run of nodes of one socket.
 void place_sockets(HostLayout& layout, int x, int y, const Rows& rows) {
   std::optional<int> open;
   int at = x;
   for (NodePlace& node : layout.nodes) {
-    if (node.socket != open && open)
+    const bool is_other = node.socket != open;
+    if (is_other && open)
       at += kPad;  // the former socket's right side
-    if (node.socket && node.socket != open) {
-      at += at == x ? 0 : kGap;
+    if (at != x)
+      at += kGap;
+    if (is_other && node.socket) {
       layout.sockets.push_back({*node.socket, {at, y, 0, 0}});
       at += kPad;
-    } else if (at != x) {
-      at += kGap;
     }
     open = node.socket;
     place_node(node, at, y + (rows.sockets ? kTitle + 4 : 0), rows);
@@ -257,9 +272,8 @@ HostLayout lay_out_host(const Host& host, int x, int y, int chip_rows) {
     cover(socket.box);
   for (const NodePlace& node : layout.nodes) {
     cover(node.box);
-    for (const PciGroup& group : node.groups) {
+    for (const PciGroup& group : node.groups)
       layout.gpus.insert(layout.gpus.end(), group.gpus.begin(), group.gpus.end());
-    }
   }
   return layout;
 }

@@ -1,5 +1,5 @@
-// Where a host's parts stand in a picture: sockets around NUMA nodes around PCIe groups around
-// devices, all GPUs in one row. For draw_svg.cc; a private header. Pure, and knows nothing of
+// The places of a host's parts in a picture: sockets around NUMA nodes around PCIe groups around
+// devices, all GPUs in one row. For draw_svg.cc; a private header. It is pure, and knows nothing of
 // colours or text but their sizes.
 #pragma once
 
@@ -21,8 +21,8 @@ struct GpuPlace {
   SvgBox box = {};
 };
 
-struct PciGroup {  // devices below the same PCIe switches; one GPU alone has a group, which is not
-                   // drawn
+// Devices below the same PCIe switches. One GPU alone has a group, which is not drawn.
+struct PciGroup {
   std::vector<GpuPlace> gpus = {};
   std::vector<NicPlace> nics = {};
   bool several_switches = false;

@@ -5,6 +5,12 @@
 #include <set>
 #include <tuple>
 
+#include "muster/device/numbers.h"
+
+// Links are taken kind by kind, the nearest first. GPUs that are all joined alike make one bar,
+// other pairs a line each. Bars and lines then get lanes below the GPUs, and each GPU's lines their
+// places at its foot.
+
 namespace muster {
 
 namespace {
@@ -22,7 +28,7 @@ struct Pairs {  // all that are joined by the same link
   std::set<Pair> pairs;
 };
 
-// The nearest kind first, and of a kind the most links first.
+// Returns the nearest kind first, and of a kind the most links first.
 std::vector<Pairs> pairs_by_link(const Host& host, const HostLayout& layout) {
   std::map<std::pair<LinkKind, int>, Pairs> found;
   for (size_t a = 0; a < layout.gpus.size(); ++a) {
@@ -46,16 +52,15 @@ std::vector<Pairs> pairs_by_link(const Host& host, const HostLayout& layout) {
   return list;
 }
 
-// A largest set of GPUs, grown greedily from the leftmost pair, in which all pairs are in `pairs`.
+// Returns a set of GPUs, grown greedily from the leftmost pair, in which all pairs are in `pairs`.
 std::vector<size_t> clique_of(const std::set<Pair>& pairs) {
   std::vector<size_t> members = {pairs.begin()->first, pairs.begin()->second};
   size_t last = 0;
   for (const auto& [a, b] : pairs)
     last = std::max(last, b);
   for (size_t candidate = members[1] + 1; candidate <= last; ++candidate) {
-    const bool fits = std::all_of(members.begin(), members.end(), [&](size_t member) {
-      return pairs.contains({member, candidate});
-    });
+    const bool fits = std::ranges::all_of(
+        members, [&](size_t member) { return pairs.contains({member, candidate}); });
     if (fits)
       members.push_back(candidate);
   }
@@ -76,7 +81,7 @@ void erase_inside(std::set<Pair>& pairs, const std::vector<size_t>& members) {
   }
 }
 
-// All that can be reached over `pairs` from the first of them, in order.
+// Returns all that can be reached over `pairs` from the first of them, in order.
 std::vector<size_t> component_of(const std::set<Pair>& pairs) {
   std::set<size_t> members = {pairs.begin()->first};
   for (size_t before = 0; before != members.size();) {
@@ -99,8 +104,8 @@ bool all_in(const std::set<Pair>& pairs, const std::vector<size_t>& members) {
   return true;
 }
 
-// The way over host bridges joins whatever nothing nearer does: one bar says so, where lines would
-// be a tangle.
+// Adds a bar for GPUs that are joined over host bridges wherever nothing nearer joins them: lines
+// would be a tangle. Pairs that make no bar stay in `exact`.
 void add_remainders(std::vector<LinkRun>& runs,
                     Pairs& exact,
                     const std::set<Pair>& near,
@@ -110,7 +115,7 @@ void add_remainders(std::vector<LinkRun>& runs,
     const std::vector<size_t> members = component_of(exact.pairs);
     std::set<Pair> inside;
     for (const Pair& pair : exact.pairs) {
-      if (std::binary_search(members.begin(), members.end(), pair.first))
+      if (std::ranges::binary_search(members, pair.first))
         inside.insert(pair);
     }
     erase_inside(exact.pairs, members);
@@ -124,14 +129,16 @@ void add_remainders(std::vector<LinkRun>& runs,
   exact.pairs = std::move(rest);
 }
 
+bool leads_over_host_bridges(LinkKind kind) {
+  return kind == LinkKind::phb || kind == LinkKind::node || kind == LinkKind::sys;
+}
+
 std::vector<LinkRun> find_runs(const Host& host, const HostLayout& layout) {
   std::vector<LinkRun> runs;
   std::set<Pair> near;  // joined by this kind or a nearer one
   for (Pairs& exact : pairs_by_link(host, layout)) {
     near.insert(exact.pairs.begin(), exact.pairs.end());
-    const bool bridges = exact.link.kind == LinkKind::phb || exact.link.kind == LinkKind::node ||
-                         exact.link.kind == LinkKind::sys;
-    if (bridges)
+    if (leads_over_host_bridges(exact.link.kind))
       add_remainders(runs, exact, near, layout);
     while (!exact.pairs.empty()) {
       std::vector<size_t> members = clique_of(exact.pairs);
@@ -142,35 +149,35 @@ std::vector<LinkRun> find_runs(const Host& host, const HostLayout& layout) {
     }
   }
   // Fast links nearest to the GPUs, then short ones: what matters is seen first, and lines nest.
-  const auto key = [](const LinkRun& run) {
-    return std::tuple(
-        run.link.kind, run.bar() ? 0 : 1, run.right() - run.left(), -run.link.count, run.left());
-  };
-  std::stable_sort(runs.begin(), runs.end(), [&](const LinkRun& a, const LinkRun& b) {
-    return key(a) < key(b);
+  std::ranges::stable_sort(runs, {}, [](const LinkRun& run) {
+    const int width = run.right() - run.left();
+    return std::tuple(run.link.kind, !run.bar(), width, -run.link.count, run.left());
   });
   return runs;
 }
 
-// Gives every run the uppermost lane in which it meets no other. Bars and lines have lanes of their
-// own.
+// A lane holds bars or lines, beside each other.
+struct Lane {
+  bool bar;
+  std::vector<std::pair<int, int>> taken;  // from left to right
+
+  bool has_room(const LinkRun& run) const {
+    return bar == run.bar() && std::ranges::none_of(taken, [&](const auto& other) {
+             return run.left() < other.second && other.first < run.right();
+           });
+  }
+};
+
+// Gives every run the uppermost lane in which it meets no other. Returns where the lanes end.
 int choose_lanes(std::vector<LinkRun>& runs, int top) {
-  struct Lane {
-    bool bar;
-    std::vector<std::pair<int, int>> taken;
-  };
   std::vector<Lane> lanes;
   for (LinkRun& run : runs) {
-    const auto meets = [&](const std::pair<int, int>& other) {
-      return run.left() < other.second && other.first < run.right();
-    };
-    const auto found = std::find_if(lanes.begin(), lanes.end(), [&](const Lane& lane) {
-      return lane.bar == run.bar() && std::none_of(lane.taken.begin(), lane.taken.end(), meets);
-    });
-    run.lane = static_cast<int>(found - lanes.begin());
-    if (found == lanes.end())
+    run.lane = 0;
+    while (run.lane < int_size(lanes) && !lanes[run.lane].has_room(run))
+      ++run.lane;
+    if (run.lane == int_size(lanes))
       lanes.push_back({.bar = run.bar(), .taken = {}});
-    lanes[static_cast<size_t>(run.lane)].taken.emplace_back(run.left(), run.right());
+    lanes[run.lane].taken.emplace_back(run.left(), run.right());
   }
   std::vector<int> tops;
   for (const Lane& lane : lanes) {
@@ -178,14 +185,22 @@ int choose_lanes(std::vector<LinkRun>& runs, int top) {
     top += lane.bar ? kBarLane : kLane;
   }
   for (LinkRun& run : runs) {
-    run.y = tops[static_cast<size_t>(run.lane)];
+    run.y = tops[run.lane];
     run.height = run.bar() ? kBarHeight : 0;
   }
   return top;
 }
 
-// Where each GPU's lines leave its box: those to the left at its left, the deepest of them nearest
-// to the middle, so that no line of a GPU crosses another of its own.
+// Returns to which side a run goes on from one of its ports: 1 to the right, -1 to the left, 0 to
+// both.
+int side_of(const LinkRun& run, const LinkPort& port) {
+  if (&port == &run.ports.back())
+    return -1;
+  return &port == &run.ports.front() ? 1 : 0;
+}
+
+// Sets where each GPU's lines leave its box: those to the left at its left, the deepest of them
+// nearest to the middle, so that no line of a GPU crosses another of its own.
 void choose_ports(std::vector<LinkRun>& runs, const HostLayout& layout) {
   struct End {
     std::tuple<int, int> order;
@@ -194,17 +209,14 @@ void choose_ports(std::vector<LinkRun>& runs, const HostLayout& layout) {
   std::map<size_t, std::vector<End>> ends;
   for (LinkRun& run : runs) {
     for (LinkPort& port : run.ports) {
-      const bool first = &port == &run.ports.front();
-      const bool last = &port == &run.ports.back();
-      const int side = last ? -1 : first ? 1 : 0;
+      const int side = side_of(run, port);
       ends[port.gpu].push_back({{side, -side * run.lane}, &port});
     }
   }
   for (auto& [gpu, list] : ends) {
-    std::stable_sort(
-        list.begin(), list.end(), [](const End& a, const End& b) { return a.order < b.order; });
+    std::ranges::stable_sort(list, {}, &End::order);
     const SvgBox& box = layout.gpus[gpu].box;
-    const int count = static_cast<int>(list.size());
+    const int count = int_size(list);
     const int step = std::min(kMostPortStep, box.width / (count + 1));
     int x = box.middle() - step * (count - 1) / 2;
     for (const End& end : list) {
