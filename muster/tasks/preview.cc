@@ -35,7 +35,7 @@ std::optional<Allocation> allocation_of(const Pool& pool,
   if (where.host < 0)
     return std::nullopt;
   for (const std::string& device : attempt.devices) {
-    const auto gpu = pool.hosts()[static_cast<size_t>(where.host)].find_gpu(device);
+    const auto gpu = pool.hosts()[where.host].find_gpu(device);
     if (!gpu)
       return std::nullopt;
     where.gpus.push_back(*gpu);
@@ -131,9 +131,9 @@ std::vector<std::string> count_held(const TasksRun& run,
     if (units == 0)
       return;
     schedule.set_leased(host, gpu, units, by);
-    const PoolHost& mine = schedule.pool().hosts()[static_cast<size_t>(host)];
+    const PoolHost& mine = schedule.pool().hosts()[host];
     lines.push_back(cat("GPU ",
-                        mine.gpus[static_cast<size_t>(gpu)].index.value,
+                        mine.gpus[gpu].index.value,
                         machines.connections.empty() ? "" : cat(" of ", mine.name),
                         " is ",
                         by));
@@ -147,11 +147,11 @@ std::vector<std::string> count_held(const TasksRun& run,
       [&](int gpu, int units, const std::string& by) { count(here, gpu, units, by); });
   leases.look();
   for (int host = 0; host < static_cast<int>(machines.connections.size()); ++host) {
-    const auto& connection = machines.connections[static_cast<size_t>(host)];
+    const auto& connection = machines.connections[host];
     if (!connection)
       continue;
     for (const RemoteHeld& held : connection->held_before()) {
-      if (const auto gpu = schedule.pool().hosts()[static_cast<size_t>(host)].find_gpu(held.gpu))
+      if (const auto gpu = schedule.pool().hosts()[host].find_gpu(held.gpu))
         count(host, *gpu, std::min(held.units, kWholeGpu), printable(held.by));
     }
   }
@@ -203,7 +203,7 @@ std::string first_starts_text(const TasksRun& run,
   for (const TaskStart& start : starts) {
     const Task& task = run.file.tasks[start.task];
     rows.push_back({task.name,
-                    schedule.pool().hosts()[static_cast<size_t>(start.where.host)].name,
+                    schedule.pool().hosts()[start.where.host].name,
                     describe_devices(attempt_of(schedule.pool(), start.where, 0)),
                     describe(task.needs[start.alternative]),
                     start.alternative == 0 ? "" : cat("alternative ", start.alternative + 1)});

@@ -95,9 +95,8 @@ Scores scores_for(const TasksRun& run, const Inventory& inventory) {
     return selection.has({SelectionItem::Kind::fastest});
   };
   const bool any = (run.settings.gpus && by_score(*run.settings.gpus)) ||
-                   std::any_of(selections.begin(), selections.end(), [&](const std::string& on) {
-                     return by_score(Selection(on));
-                   });
+                   std::ranges::any_of(
+                       selections, [&](const std::string& on) { return by_score(Selection(on)); });
   return any ? remembered_scores(inventory) : Scores();
 }
 
@@ -164,7 +163,7 @@ int exit_code_of(const RunOutcome& outcome) {
   const auto is_done = [](const TaskResult& result) {
     return result.state == TaskState::done;
   };
-  if (std::all_of(outcome.results.begin(), outcome.results.end(), is_done))
+  if (std::ranges::all_of(outcome.results, is_done))
     return 0;
   if (outcome.timed_out)
     return kTimeLimitExitCode;
@@ -285,10 +284,7 @@ int start_run(const TasksOptions& options,
   const int here = machines.here();
   warn_of_others(pool, here);
   const JobRegistration registration(
-      note_of(options,
-              run,
-              here < 0 ? std::vector<PoolGpu>() : pool.hosts()[static_cast<size_t>(here)].gpus,
-              run_id));
+      note_of(options, run, here < 0 ? std::vector<PoolGpu>() : pool.hosts()[here].gpus, run_id));
   RunOutcome outcome;
   {
     LiveTableOptions shown = live_table_options(options.quiet);

@@ -66,19 +66,16 @@ LocalHostOptions RunHosts::options_of_local() {
 }
 
 bool RunHosts::is_connection(pid_t pid) const {
-  return std::any_of(remote_.begin(),
-                     remote_.end(),
-                     [pid](const auto& host) { return host && host->pid() == pid; }) ||
-         std::any_of(retries_.begin(), retries_.end(), [pid](const auto& retry) {
-           return retry.second.owns(pid);
-         });
+  return std::ranges::any_of(remote_,
+                             [pid](const auto& host) { return host && host->pid() == pid; }) ||
+         std::ranges::any_of(retries_, [pid](const auto& retry) { return retry.second.owns(pid); });
 }
 
 void RunHosts::begin_remote(int number) {
-  const auto& host = remote_[static_cast<size_t>(number)];
+  const auto& host = remote_[number];
   if (!host)
     return;
-  retries_.emplace(number, HostRetry(*host, schedule_.pool().hosts()[static_cast<size_t>(number)]));
+  retries_.emplace(number, HostRetry(*host, schedule_.pool().hosts()[number]));
   marks_[number] = options_.earlier;
   marks_[number].push_back(options_.facts.mark);
   begin(number, *host);
@@ -89,8 +86,7 @@ void RunHosts::begin_remote(int number) {
 void RunHosts::begin_again(int number, RemoteHost& host) {
   const std::string mark = cat(options_.facts.mark, ".", ++num_marks_);
   record_(mark);
-  for (size_t gpu = 0; gpu < schedule_.pool().hosts()[static_cast<size_t>(number)].gpus.size();
-       ++gpu)
+  for (size_t gpu = 0; gpu < schedule_.pool().hosts()[number].gpus.size(); ++gpu)
     schedule_.set_leased(number, static_cast<int>(gpu), 0, "");  // what others hold is told anew
   marks_[number].push_back(mark);
   begin(number, host);
@@ -127,13 +123,12 @@ void RunHosts::begin(int number, RemoteHost& host) {
 
 // What ran there is tried elsewhere, or there again; the run goes on with the other hosts.
 void RunHosts::on_lost(int number, const std::string& why) {
-  const PoolHost& host = schedule_.pool().hosts()[static_cast<size_t>(number)];
+  const PoolHost& host = schedule_.pool().hosts()[number];
   if (host.set_aside)
     return;  // a try, of which its end is no news
   schedule_.set_aside(number);
   // Who has stopped it there wants the host for something else.
-  const bool stopped =
-      remote_[static_cast<size_t>(number)]->refusal() == RemoteHost::Refusal::stopped;
+  const bool stopped = remote_[number]->refusal() == RemoteHost::Refusal::stopped;
   if (!stopped)
     retries_.at(number).begin();
   view_.note(
@@ -153,7 +148,7 @@ void RunHosts::try_lost() {
         break;
       case HostRetry::Step::unfit:
         view_.note(cat("host ",
-                       schedule_.pool().hosts()[static_cast<size_t>(number)].name,
+                       schedule_.pool().hosts()[number].name,
                        " answers again, and stays set aside: ",
                        retry.unfit()));
         break;
@@ -164,7 +159,7 @@ void RunHosts::try_lost() {
 }
 
 void RunHosts::take_back(int number, HostRetry& retry) {
-  auto& connection = remote_[static_cast<size_t>(number)];
+  auto& connection = remote_[number];
   connection = retry.exchange(std::move(connection));
   schedule_.bring_back(number);
   view_.note(cat("host ", connection->name(), " is back"));
@@ -176,8 +171,7 @@ void RunHosts::stop_trying() {
 }
 
 bool RunHosts::tries_any() const {
-  return std::any_of(
-      retries_.begin(), retries_.end(), [](const auto& retry) { return retry.second.trying(); });
+  return std::ranges::any_of(retries_, [](const auto& retry) { return retry.second.trying(); });
 }
 
 std::vector<std::string> RunHosts::lost() const {
@@ -190,14 +184,13 @@ std::vector<std::string> RunHosts::lost() const {
 }
 
 TaskHost& RunHosts::at(int host) {
-  if (remote_.empty() || !remote_[static_cast<size_t>(host)])
+  if (remote_.empty() || !remote_[host])
     return local_;
-  return *remote_[static_cast<size_t>(host)];
+  return *remote_[host];
 }
 
 bool RunHosts::ready() const {
-  return std::all_of(
-      remote_.begin(), remote_.end(), [](const auto& host) { return !host || host->ready(); });
+  return std::ranges::all_of(remote_, [](const auto& host) { return !host || host->ready(); });
 }
 
 std::vector<TaskEnd> RunHosts::wait(Clock::time_point until) {

@@ -39,7 +39,7 @@ std::optional<std::vector<Lease>> ForeignLeases::take(const Allocation& where, c
   // Who held it may have let go since; looked at again, it is free.
   for (const LeaseRefusal& refusal : result.busy) {
     for (const int gpu : where.gpus) {
-      if (gpus()[static_cast<size_t>(gpu)].uuid != refusal.gpu || held_.contains(gpu))
+      if (gpus()[gpu].uuid != refusal.gpu || held_.contains(gpu))
         continue;
       held_[gpu] = "held by another job a moment ago";
       tell_(gpu, kWholeGpu, held_[gpu]);
@@ -54,13 +54,13 @@ LeaseResult ForeignLeases::take_all(const Allocation& where, const LeaseNote& no
   } catch (const Error& error) {
     std::vector<int> indices;
     for (const int gpu : where.gpus)
-      indices.push_back(gpus()[static_cast<size_t>(gpu)].index.value);
+      indices.push_back(gpus()[gpu].index.value);
     const Error told(error.code(),
                      cat(error.message(),
                          " (GPU ",
                          join(indices, ","),
                          " of ",
-                         pool_.hosts()[static_cast<size_t>(host_)].name,
+                         pool_.hosts()[host_].name,
                          "); check that ",
                          folder_->path(),
                          " can be written and its disk has room, or give --no-lease"));
@@ -86,7 +86,7 @@ void ForeignLeases::try_look_at(int gpu) {
 void ForeignLeases::look_at(int gpu) {
   int units = 0;
   std::vector<std::string> names;
-  for (const LeaseHolder& holder : folder_->holders(gpus()[static_cast<size_t>(gpu)].uuid)) {
+  for (const LeaseHolder& holder : folder_->holders(gpus()[gpu].uuid)) {
     // An earlier runner of this run may have left something, which has its lease.
     if (holder.note && holder.note->job == run_id_ && holder.alive)
       continue;
@@ -115,7 +115,7 @@ void ForeignLeases::look() {
 std::string ForeignLeases::describe() const {
   std::vector<std::string> lines;
   for (const auto& [gpu, by] : held_)
-    lines.push_back(cat("GPU ", gpus()[static_cast<size_t>(gpu)].index.value, " is ", by));
+    lines.push_back(cat("GPU ", gpus()[gpu].index.value, " is ", by));
   return join(lines, ", ");
 }
 

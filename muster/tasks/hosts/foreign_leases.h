@@ -37,9 +37,7 @@ class ForeignLeases {
   std::string describe() const;
 
  private:
-  const std::vector<PoolGpu>& gpus() const {
-    return pool_.hosts()[static_cast<size_t>(host_)].gpus;
-  }
+  const std::vector<PoolGpu>& gpus() const { return pool_.hosts()[host_].gpus; }
   LeaseResult take_all(const Allocation& where, const LeaseNote& note);
   void look_at(int gpu);
   void try_look_at(int gpu);

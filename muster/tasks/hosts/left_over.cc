@@ -28,8 +28,8 @@ std::vector<pid_t> processes_of(const std::vector<std::string>& marks) {
     if (!pid || *pid == ::getpid())
       continue;
     const auto entries = environment_entries(static_cast<pid_t>(*pid));
-    const bool ours = std::any_of(marks.begin(), marks.end(), [&](const std::string& mark) {
-      return std::find(entries.begin(), entries.end(), cat("MUSTER_MARK=", mark)) != entries.end();
+    const bool ours = std::ranges::any_of(marks, [&](const std::string& mark) {
+      return std::ranges::find(entries, cat("MUSTER_MARK=", mark)) != entries.end();
     });
     if (ours)
       found.push_back(static_cast<pid_t>(*pid));

@@ -143,7 +143,7 @@ void LocalHost::tell_held(int gpu) const {
     by.push_back(found->second.by);
   }
   for (const Kept& kept : kept_) {
-    if (std::count(kept.had.gpus.begin(), kept.had.gpus.end(), gpu) == 0)
+    if (std::ranges::count(kept.had.gpus, gpu) == 0)
       continue;
     units += kept.had.units;
     by.push_back(kept.by);
@@ -158,8 +158,7 @@ std::string LocalHost::held() const {
     held.push_back(foreign);
   for (const Kept& kept : kept_) {
     for (const int gpu : kept.had.gpus) {
-      const PoolGpu& it =
-          pool_.hosts()[static_cast<size_t>(options_.host)].gpus[static_cast<size_t>(gpu)];
+      const PoolGpu& it = pool_.hosts()[options_.host].gpus[gpu];
       held.push_back(cat("GPU ", it.index.value, " is ", kept.by));
     }
   }

@@ -15,9 +15,8 @@ namespace muster {
 namespace {
 
 bool any_need(const std::vector<Task>& tasks, bool (*is)(const TaskNeed&)) {
-  return std::any_of(tasks.begin(), tasks.end(), [&](const Task& task) {
-    return std::any_of(task.needs.begin(), task.needs.end(), is);
-  });
+  return std::ranges::any_of(tasks,
+                             [&](const Task& task) { return std::ranges::any_of(task.needs, is); });
 }
 
 // Two names of one machine would have its devices twice.
@@ -39,7 +38,7 @@ void check_different(const Inventory& inventory) {
 }
 
 TaskMachines several_machines(const std::vector<TaskMachine>& specs, const RemoteHello& question) {
-  if (std::count_if(specs.begin(), specs.end(), [](const auto& spec) { return spec.here; }) > 1)
+  if (std::ranges::count_if(specs, [](const auto& spec) { return spec.here; }) > 1)
     fail_usage("--hosts: expected this machine once, got it by two names; leave one of them out");
   std::vector<RemoteHostOptions> options;
   for (const TaskMachine& spec : specs) {
@@ -76,8 +75,8 @@ TaskMachines several_machines(const std::vector<TaskMachine>& specs, const Remot
 int TaskMachines::here() const {
   if (connections.empty())
     return 0;
-  const auto found = std::find_if(
-      connections.begin(), connections.end(), [](const auto& connection) { return !connection; });
+  const auto found =
+      std::ranges::find_if(connections, [](const auto& connection) { return !connection; });
   return found == connections.end() ? -1 : static_cast<int>(found - connections.begin());
 }
 

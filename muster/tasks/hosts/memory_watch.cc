@@ -36,10 +36,10 @@ void MemoryWatch::look(const std::set<int>& taken) {
 
 // Those of the pool of which no task has a part, nor of another instance of the same GPU.
 std::vector<int> MemoryWatch::gpus_without(const std::set<int>& taken) const {
-  const std::vector<PoolGpu>& gpus = pool_.hosts()[static_cast<size_t>(host_)].gpus;
+  const std::vector<PoolGpu>& gpus = pool_.hosts()[host_].gpus;
   std::set<size_t> positions;
   for (const int gpu : taken)
-    positions.insert(gpus[static_cast<size_t>(gpu)].device.position);
+    positions.insert(gpus[gpu].device.position);
   std::vector<int> free;
   for (size_t i = 0; i < gpus.size(); ++i) {
     if (!positions.contains(gpus[i].device.position))
@@ -49,7 +49,7 @@ std::vector<int> MemoryWatch::gpus_without(const std::set<int>& taken) const {
 }
 
 void MemoryWatch::tell_of(int gpu, const Host& host) const {
-  const PoolGpu& it = pool_.hosts()[static_cast<size_t>(host_)].gpus[static_cast<size_t>(gpu)];
+  const PoolGpu& it = pool_.hosts()[host_].gpus[gpu];
   const UsableGpu& device = it.device;
   if (device.position >= host.gpus.size() ||
       (device.mig >= 0 &&

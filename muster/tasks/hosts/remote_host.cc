@@ -165,7 +165,7 @@ void RemoteHost::take(const RemoteMessage& message) {
   if (const auto* const held = std::get_if<RemoteHeld>(&message))
     return on_held(*held);
   if (const auto* const memory = std::get_if<RemoteMemory>(&message)) {
-    const auto gpu = pool_->hosts()[static_cast<size_t>(host_)].find_gpu(memory->gpu);
+    const auto gpu = pool_->hosts()[host_].find_gpu(memory->gpu);
     return gpu ? events_.on_memory(*gpu, memory->bytes) : void();
   }
   if (const auto* const ended = std::get_if<RemoteEnded>(&message)) {
@@ -191,16 +191,12 @@ void RemoteHost::on_output(const RemoteOutput& output) {
 }
 
 void RemoteHost::on_held(const RemoteHeld& held) {
-  const PoolHost& host = pool_->hosts()[static_cast<size_t>(host_)];
+  const PoolHost& host = pool_->hosts()[host_];
   const auto gpu = host.find_gpu(held.gpu);
   if (!gpu)
     return;
-  held_[*gpu] = cat("GPU ",
-                    host.gpus[static_cast<size_t>(*gpu)].index.value,
-                    " of ",
-                    name(),
-                    " is ",
-                    printable(held.by));
+  held_[*gpu] =
+      cat("GPU ", host.gpus[*gpu].index.value, " of ", name(), " is ", printable(held.by));
   if (held.units == 0)
     held_.erase(*gpu);
   events_.on_held(*gpu, std::min(held.units, kWholeGpu), held.by);
@@ -277,7 +273,7 @@ void RemoteHost::give_up(const std::string& why) {
   std::vector<int> ids;
   for (const auto& [id, task] : tasks_)
     ids.push_back(id);
-  std::sort(ids.begin(), ids.end());
+  std::ranges::sort(ids);
   tasks_.clear();
   held_.clear();
   for (const int id : ids) {
@@ -291,7 +287,7 @@ void RemoteHost::start(const StartOrder& order) {
   if (!problem_.empty())
     throw Error(ErrorCode::unavailable,
                 cat("host ", name(), ": expected a host that is there, got ", problem_));
-  const PoolHost& host = pool_->hosts()[static_cast<size_t>(host_)];
+  const PoolHost& host = pool_->hosts()[host_];
   RemoteStart start{.id = order.id,
                     .task = {.name = order.task->name,
                              .argv = order.task->argv,
@@ -305,7 +301,7 @@ void RemoteHost::start(const StartOrder& order) {
                     .bound = order.where->bound,
                     .log = order.log};
   for (const int gpu : order.where->gpus)
-    start.gpus.push_back(host.gpus[static_cast<size_t>(gpu)].uuid.value);
+    start.gpus.push_back(host.gpus[gpu].uuid.value);
   tasks_[order.id] = {.log_fd = order.log_fd};
   channel_->send(to_line(start));
 }
@@ -356,7 +352,7 @@ std::vector<std::unique_ptr<RemoteHost>> connect_hosts(
   const auto waits = [](const auto& host) {
     return !host->answered();
   };
-  while (std::any_of(hosts.begin(), hosts.end(), waits) && Clock::now() < until)
+  while (std::ranges::any_of(hosts, waits) && Clock::now() < until)
     loop.run_once(until);
   std::vector<std::string> problems;
   for (size_t i = 0; i < hosts.size(); ++i) {

@@ -105,7 +105,7 @@ std::string HostRetry::what_is_missing() const {
   for (const UsableGpu& gpu : usable_gpus(host).gpus)
     there.push_back(uuid_of(host, gpu).value);
   for (const std::string& gpu : gpus_) {
-    if (std::find(there.begin(), there.end(), gpu) == there.end())
+    if (std::ranges::find(there, gpu) == there.end())
       return cat("expected GPU ",
                  gpu,
                  " there, as before, got ",
@@ -125,7 +125,7 @@ bool HostRetry::owns(pid_t pid) const {
   const auto is_its = [pid](const auto& host) {
     return host->pid() == pid;
   };
-  return (connection_ && is_its(connection_)) || std::any_of(over_.begin(), over_.end(), is_its);
+  return (connection_ && is_its(connection_)) || std::ranges::any_of(over_, is_its);
 }
 
 }  // namespace muster

@@ -17,7 +17,7 @@ Host seen_host(Host host, const VisibilityMasks& masks) {
         continue;
       any = true;
       if (it.mig >= 0)
-        seen.push_back(gpu.mig[static_cast<size_t>(it.mig)]);
+        seen.push_back(gpu.mig[it.mig]);
     }
     if (!any && gpu.health == kHealthy)
       gpu.health = "hidden from muster by its environment";

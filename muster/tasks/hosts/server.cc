@@ -310,7 +310,7 @@ class TaskServer {
     channel_.send(to_line(RemoteHeld{.gpu = gpu_at(gpu).uuid.value, .units = units, .by = by}));
   }
 
-  const PoolGpu& gpu_at(int gpu) const { return pool_->hosts()[0].gpus[static_cast<size_t>(gpu)]; }
+  const PoolGpu& gpu_at(int gpu) const { return pool_->hosts()[0].gpus[gpu]; }
 
   void watch(int id, Stream& stream) {
     stream.watch =

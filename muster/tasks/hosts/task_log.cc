@@ -35,7 +35,7 @@ std::string tail_of(int fd) {
 
 std::string task_folder_of(const std::string& run_dir, const std::string& task, size_t place) {
   std::string name = task;
-  std::replace(name.begin(), name.end(), '/', '_');
+  std::ranges::replace(name, '/', '_');
   // Names that would be the same folder, or none, are told apart by their place.
   if (name != task || name.empty() || name.starts_with('.') || name.size() > 200)
     name = cat(name.substr(0, 200), "~", place);

@@ -13,19 +13,17 @@ namespace muster {
 namespace {
 
 const PoolHost& host_of(const Pool& pool, const Allocation& where) {
-  return pool.hosts()[static_cast<size_t>(where.host)];
+  return pool.hosts()[where.host];
 }
 
 bool has_vendor(const Host& host, Vendor vendor) {
-  return std::any_of(
-      host.gpus.begin(), host.gpus.end(), [&](const Gpu& gpu) { return gpu.vendor == vendor; });
+  return std::ranges::any_of(host.gpus, [&](const Gpu& gpu) { return gpu.vendor == vendor; });
 }
 
 DeviceAssignment device_of(const Pool& pool, const Allocation& where, size_t place) {
-  const PoolGpu& gpu = host_of(pool, where).gpus[static_cast<size_t>(where.gpus[place])];
-  const Gpu& real =
-      pool.inventory().hosts[static_cast<size_t>(where.host)].gpus[gpu.device.position];
-  return {.kind = DeviceAssignment::Kind::gpu,
+  const PoolGpu& gpu = host_of(pool, where).gpus[where.gpus[place]];
+  const Gpu& real = pool.inventory().hosts[where.host].gpus[gpu.device.position];
+  return {.kind = DeviceAssignment::Kind::cuda,
           .vendor = real.vendor,
           .uuid = gpu.uuid,
           .index = gpu.index,
@@ -41,7 +39,7 @@ void show_gpus(const Task& task,
                const Pool& pool,
                const Allocation& where,
                Environment& variables) {
-  const Host& host = pool.inventory().hosts[static_cast<size_t>(where.host)];
+  const Host& host = pool.inventory().hosts[where.host];
   if (pool.inventory().simulated)
     return;
   if (where.gpus.empty()) {
@@ -100,7 +98,7 @@ TaskAttempt attempt_of(const Pool& pool, const Allocation& where, int number) {
   const PoolHost& host = host_of(pool, where);
   TaskAttempt attempt{.attempt = number, .host = host.name};
   for (const int at : where.gpus) {
-    const PoolGpu& gpu = host.gpus[static_cast<size_t>(at)];
+    const PoolGpu& gpu = host.gpus[at];
     attempt.devices.push_back(gpu.uuid.value);
     attempt.gpu_indices.push_back(gpu.index.value);
   }
@@ -114,7 +112,7 @@ std::vector<LeaseWish> lease_wishes_of(const Pool& pool, const Allocation& where
   if (pool.inventory().simulated)
     return wishes;
   for (const int at : where.gpus)
-    wishes.push_back({host_of(pool, where).gpus[static_cast<size_t>(at)].uuid, where.units});
+    wishes.push_back({host_of(pool, where).gpus[at].uuid, where.units});
   return wishes;
 }
 
@@ -125,9 +123,8 @@ Plan plan_of(const Task& task, const Pool& pool, const Allocation& where, Visibi
       task.ranks > 1 ? static_cast<size_t>(task.ranks) : std::max<size_t>(1, devices);
   const size_t each = std::max<size_t>(1, devices / num_ranks);
   Plan plan{.policy = "task", .visibility = visibility, .simulated = pool.inventory().simulated};
-  const bool any_mig = std::any_of(where.gpus.begin(), where.gpus.end(), [&](int gpu) {
-    return host.gpus[static_cast<size_t>(gpu)].device.mig >= 0;
-  });
+  const bool any_mig =
+      std::ranges::any_of(where.gpus, [&](int gpu) { return host.gpus[gpu].device.mig >= 0; });
   if (devices > 0 && (devices < num_ranks || (any_mig && num_ranks > 1)))
     plan.visibility = Visibility::own;
   const bool own_first =
@@ -151,7 +148,7 @@ Plan plan_of(const Task& task, const Pool& pool, const Allocation& where, Visibi
           it.more_devices.push_back(std::move(device));
         }
       }
-      it.numa_node = host.gpus[static_cast<size_t>(where.gpus[place])].numa_node;
+      it.numa_node = host.gpus[where.gpus[place]].numa_node;
     }
     plan.ranks.push_back(std::move(it));
   }

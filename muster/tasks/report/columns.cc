@@ -47,8 +47,8 @@ ResultFields fields_of(const std::string& json_line) {
 }
 
 std::string field(const ResultFields& fields, const std::string& name) {
-  const auto found = std::find_if(
-      fields.begin(), fields.end(), [&](const auto& pair) { return pair.first == name; });
+  const auto found =
+      std::ranges::find_if(fields, [&](const auto& pair) { return pair.first == name; });
   return found == fields.end() ? "" : found->second;
 }
 

@@ -247,7 +247,7 @@ std::vector<std::string> LiveTable::lines(const TaskSchedule& schedule, double n
               all_cpus,
               "   ",
               format_seconds(std::floor(now)),
-              time_left(schedule.running().size(), now));
+              time_left(schedule.num_running(), now));
   std::vector<std::string> lines = {cut_to(head, options_.columns)};
   size_t width = 0;
   for (const auto& [task, attempt] : running_)

@@ -114,9 +114,8 @@ std::string results_table(const std::vector<Task>& tasks, const std::vector<Task
     rows.push_back(table_row(tasks[i], results[i], columns, with_host));
   }
   for (size_t i = 1; i < first_fact; ++i) {  // as they were given: 1e-4 stays
-    titles[i].right = std::all_of(rows.begin(), rows.end(), [&](const auto& row) {
-      return row[i].empty() || number_in(row[i]);
-    });
+    titles[i].right = std::ranges::all_of(
+        rows, [&](const auto& row) { return row[i].empty() || number_in(row[i]); });
   }
   for (size_t i = first_field; i < titles.size(); ++i)
     titles[i].right = align_numbers(rows, i);

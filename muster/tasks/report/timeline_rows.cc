@@ -56,9 +56,8 @@ class TimelineMaker {
       for (size_t i = 0; i < results_[task].attempts.size(); ++i)
         places.emplace_back(task, i);
     }
-    std::stable_sort(places.begin(), places.end(), [&](const Place& a, const Place& b) {
-      return at(a).began < at(b).began;
-    });
+    std::ranges::stable_sort(
+        places, [&](const Place& a, const Place& b) { return at(a).began < at(b).began; });
     return places;
   }
 
@@ -118,16 +117,16 @@ class TimelineMaker {
     for (const TimelineBar& other : open) {
       for (int i = in_row(other.top); i < std::min(kWholeRow, in_row(other.top + other.height));
            ++i)
-        ++taken[static_cast<size_t>(i)];
+        ++taken[i];
     }
     const int height = std::max(1, in_row(bar.height));
     int sum = 0;
     for (int i = 0; i < height; ++i)
-      sum += taken[static_cast<size_t>(i)];
+      sum += taken[i];
     int best = sum;
     int top = 0;
     for (int i = height; i < kWholeRow; ++i) {
-      sum += taken[static_cast<size_t>(i)] - taken[static_cast<size_t>(i - height)];
+      sum += taken[i] - taken[i - height];
       if (sum >= best)
         continue;
       best = sum;

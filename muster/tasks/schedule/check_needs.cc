@@ -13,36 +13,55 @@
 #include "muster/tasks/schedule/reachable_gpus.h"
 #include "muster/tasks/spec/problems.h"
 
+// Tasks that ask for the same are judged once, as a group. Each alternative of a group is held
+// against every host that its `on` reaches; where all fail, the nearest that there is tells by how
+// much, and a second look without --gpus, --cpus or `on` tells which of these is to blame.
+
 namespace muster {
 namespace {
 
 constexpr size_t kMaxImpossible = 10;
 constexpr size_t kMaxModelsShown = 5;
 
-// One alternative against all hosts.
+// Judges one alternative against all hosts.
 class NeedJudge {
  public:
   NeedJudge(const NeedsCheck& check, const ReachableGpus& reachable, const TaskNeed& need)
-      : check_(check),
-        reachable_(reachable),
-        need_(need),
-        num_gpus_(static_cast<size_t>(gpus_of(need))) {}
+      : check_(check), reachable_(reachable), need_(need), num_gpus_(gpus_of(need)) {}
 
   bool possible() const {
-    return std::any_of(
-        reachable_.hosts.begin(), reachable_.hosts.end(), [&](const ReachableHost& host) {
-          return has_cpus(host) && num_fitting(host, true, true) >= num_gpus_;
-        });
+    return std::ranges::any_of(reachable_.hosts, [&](const ReachableHost& host) {
+      return has_cpus(host) && num_fitting(host, true, true) >= num_gpus_;
+    });
   }
 
-  // What is asked for, and the nearest there is.
+  // What is asked for, and the nearest there is. The demands are added one by one: the first that
+  // no host meets is the one that is told.
   std::string nearest() const {
-    if (num_gpus_ > 0 && best(false, false).count < num_gpus_)
-      return too_few("", best(false, false));
-    if (num_gpus_ > 0 && best(true, false).count < num_gpus_)
+    if (const Best most = best(false, false); most.count < num_gpus_)
+      return too_few("", most);
+    if (best(true, false).count < num_gpus_)
       return no_model();
-    if (num_gpus_ > 0 && best(true, true).count < num_gpus_)
+    if (best(true, true).count < num_gpus_)
       return no_memory();
+    return no_cpus();
+  }
+
+ private:
+  // The host that has most of something.
+  struct Best {
+    size_t count = 0;
+    std::string host = {};
+  };
+
+  std::string cpus_text() const { return plural(need_.cpus, "CPU"); }
+
+  bool has_cpus(const ReachableHost& host) const {
+    return host.num_cores == 0 || host.num_cores >= need_.cpus;
+  }
+
+  // No host has enough CPUs, or none beside enough GPUs.
+  std::string no_cpus() const {
     int cores = 0;
     std::string where;
     for (const ReachableHost& host : reachable_.hosts) {
@@ -61,25 +80,13 @@ class NeedJudge {
                check_.cpus > 0 ? cat(" of --cpus ", check_.cpus) : "");
   }
 
- private:
-  struct Best {
-    size_t count = 0;
-    std::string host = {};
-  };
-
-  std::string cpus_text() const { return plural(need_.cpus, "CPU"); }
-
-  bool has_cpus(const ReachableHost& host) const {
-    return host.num_cores == 0 || host.num_cores >= need_.cpus;
-  }
-
+  // How many of the host's GPUs fit at one time, by their model, their memory, or both.
   size_t num_fitting(const ReachableHost& host, bool model, bool memory) const {
-    const auto fitting =
-        std::count_if(host.gpus.begin(), host.gpus.end(), [&](const ReachableGpu& gpu) {
-          return (!model || is_model(gpu.model, need_)) &&
-                 (!memory || gpu.memory_bytes >= need_.memory_bytes);
-        });
-    return std::min(host.most, static_cast<size_t>(fitting));
+    const auto fits = [&](const ReachableGpu& gpu) {
+      const bool has_model = !model || is_model(gpu.model, need_);
+      return has_model && (!memory || gpu.memory_bytes >= need_.memory_bytes);
+    };
+    return std::min<size_t>(host.most, std::ranges::count_if(host.gpus, fits));
   }
 
   Best best(bool model, bool memory) const {
@@ -94,6 +101,7 @@ class NeedJudge {
 
   std::string asked(const std::string& which) const { return cat(plural(num_gpus_, "GPU"), which); }
 
+  // `which` narrows down the GPUs that are counted: " of model 'A100'".
   std::string too_few(const std::string& which, const Best& best) const {
     if (best.count > 0) {
       return cat(asked(which),
@@ -109,6 +117,7 @@ class NeedJudge {
                reachable_.why_none.empty() ? ": no host has one" : cat(": ", reachable_.why_none));
   }
 
+  // Too few GPUs are of the model: the most that are, or which models there are.
   std::string no_model() const {
     const std::string which = cat(" of model '", need_.model, "'");
     const Best most = best(true, false);
@@ -119,8 +128,8 @@ class NeedJudge {
       for (const ReachableGpu& gpu : host.gpus)
         models.insert(gpu.model);
     }
-    const size_t left_out = models.size() > kMaxModelsShown ? models.size() - kMaxModelsShown : 0;
-    while (models.size() > kMaxModelsShown)
+    size_t left_out = 0;
+    for (; models.size() > kMaxModelsShown; ++left_out)
       models.erase(std::prev(models.end()));
     return cat(asked(which),
                ": there are only '",
@@ -129,7 +138,7 @@ class NeedJudge {
                left_out > 0 ? cat(" and ", left_out, " others") : "");
   }
 
-  // The most memory that so many GPUs of one host have each.
+  // Too few GPUs have the memory: the most that so many GPUs of one host have each.
   std::string no_memory() const {
     uint64_t most = 0;
     std::string where;
@@ -170,7 +179,7 @@ struct NeedGroup {
   size_t num_tasks = 0;
 };
 
-// As a key of a map.
+// A text that is equal for tasks that ask for the same.
 std::string group_key(const Task& task) {
   std::string key = task.on;
   for (const TaskNeed& need : task.needs) {
@@ -188,8 +197,8 @@ std::string group_key(const Task& task) {
   return key;
 }
 
-// "this machine has 2 GPUs and 8 CPUs"; of several hosts the most that one has, of what is not
-// known nothing.
+// "this machine has 2 GPUs and 8 CPUs". Of several hosts it is the most that one has; what is not
+// known is left out.
 std::string what_there_is(const NeedsCheck& check) {
   const Inventory& inventory = check.inventory;
   size_t gpus = 0;
@@ -212,6 +221,7 @@ std::string what_there_is(const NeedsCheck& check) {
              join(parts, " and "));
 }
 
+// Finds each group's problem, and says it with its place in the spec.
 class NeedsChecker {
  public:
   explicit NeedsChecker(const NeedsCheck& check)
@@ -220,9 +230,8 @@ class NeedsChecker {
         whole_{check.inventory, check.masks, check.scores},
         spec_(check_.text, check_.source) {
     const ReachableGpus all = reachable_gpus("", limited_);
-    has_gpus_ = std::any_of(all.hosts.begin(), all.hosts.end(), [](const ReachableHost& host) {
-      return !host.gpus.empty();
-    });
+    has_gpus_ = std::ranges::any_of(all.hosts,
+                                    [](const ReachableHost& host) { return !host.gpus.empty(); });
   }
 
   // What is wrong with the tasks, told with its place; empty: nothing.
@@ -239,8 +248,7 @@ class NeedsChecker {
 
  private:
   bool any_possible(const Task& task, const ReachableGpus& reachable) const {
-    const std::vector<TaskNeed> needs = needs_here(task.needs, has_gpus_);
-    return std::any_of(needs.begin(), needs.end(), [&](const TaskNeed& need) {
+    return std::ranges::any_of(needs_here(task.needs, has_gpus_), [&](const TaskNeed& need) {
       return NeedJudge(check_, reachable, need).possible();
     });
   }
@@ -256,6 +264,7 @@ class NeedsChecker {
     return cat(printable(check_.source), ":", at.line, ":", at.column, ": ", text, spec_.shown(at));
   }
 
+  // The task's `on` names what is nowhere.
   std::string bad_on(const NeedGroup& group, const ReachableGpus& reachable) const {
     const Task& task = *group.first;
     const SpecPosition at = task.places.on;
@@ -271,6 +280,7 @@ class NeedsChecker {
                     "); see `muster devices`, and correct on"));
   }
 
+  // No alternative can be met: what each lacks, and what to change.
   std::string impossible(const NeedGroup& group, const ReachableGpus& reachable) const {
     const Task& task = *group.first;
     const bool by_flags =
@@ -280,9 +290,9 @@ class NeedsChecker {
     const std::vector<TaskNeed> needs = needs_here(task.needs, has_gpus_);
     std::string text =
         cat("expected needs that a host can meet (", what_there_is(check_), "), got");
-    for (const TaskNeed& need : needs) {
-      text += cat(needs.size() == 1 ? " " : "\n  ", NeedJudge(check_, reachable, need).nearest());
-    }
+    const char* const before_each = needs.size() == 1 ? " " : "\n  ";
+    for (const TaskNeed& need : needs)
+      text += before_each + NeedJudge(check_, reachable, need).nearest();
     return told(group, place_of(task, by_on), cat(text, next_step(task, by_flags, by_on)));
   }
 
@@ -298,7 +308,7 @@ class NeedsChecker {
                              : "; ask for less, or add an alternative to needs";
   }
 
-  // Of the key that is to blame.
+  // The place of the key that is to blame.
   static SpecPosition place_of(const Task& task, bool by_on) {
     const NeedPlaces& places = task.places;
     for (const SpecPosition at :
@@ -331,8 +341,10 @@ void check_needs(const std::vector<Task>& tasks, const NeedsCheck& check) {
   NeedsChecker checker(check);
   std::vector<std::string> problems;
   for (const NeedGroup& group : groups) {
-    if (std::string problem = checker.problem_of(group); !problem.empty())
-      problems.push_back(std::move(problem));
+    std::string problem = checker.problem_of(group);
+    if (problem.empty())
+      continue;
+    problems.push_back(std::move(problem));
     if (problems.size() == kMaxImpossible)
       break;
   }

@@ -2,59 +2,76 @@
 
 #include <algorithm>
 
+// A claim is reckoned as if every task of the run had ended: what other jobs and programs have of a
+// GPU stays theirs, and all else will be free one day.
+
 namespace muster {
+
+namespace {
+
+// The host's GPUs that will do once no task of the run has any of them.
+std::vector<int> suitable_gpus(const Pool& pool,
+                               int host,
+                               const TaskNeed& need,
+                               const AllowedGpus& allowed) {
+  std::vector<int> suitable;
+  if (need.gpus <= 0)
+    return suitable;
+  const std::vector<PoolGpu>& gpus = pool.hosts()[host].gpus;
+  for (int g = 0; g < std::ssize(gpus); ++g) {
+    const bool has_memory = gpus[g].memory_bytes - gpus[g].memory_others >= need.memory_bytes;
+    const bool has_units = kWholeGpu - gpus[g].leased_units >= units_of(need);
+    if (has_memory && has_units && pool.suits(need, allowed, host, g))
+      suitable.push_back(g);
+  }
+  return suitable;
+}
+
+}  // namespace
 
 std::optional<Claim> claim_on(const Pool& pool,
                               int host,
                               const TaskNeed& need,
                               const AllowedGpus& allowed,
                               const Reserved& reserved) {
-  const PoolHost& mine = pool.hosts()[static_cast<size_t>(host)];
+  const PoolHost& mine = pool.hosts()[host];
   const int cpus = pool.cpus_for(need, mine);
   if (mine.set_aside || mine.cpus < cpus)
     return std::nullopt;
-  const auto count = static_cast<size_t>(gpus_of(need));
-  std::vector<int> suitable;
-  std::vector<int> fitting;
-  for (int g = 0; need.gpus > 0 && g < static_cast<int>(mine.gpus.size()); ++g) {
-    const PoolGpu& gpu = mine.gpus[static_cast<size_t>(g)];
-    if (!pool.suits(need, allowed, host, g) ||
-        gpu.memory_bytes - gpu.memory_others < need.memory_bytes ||
-        kWholeGpu - gpu.leased_units < units_of(need))
-      continue;
-    suitable.push_back(g);
-    if (!is_reserved(reserved, host, g) && pool.has_room(need, allowed, host, g))
-      fitting.push_back(g);
-  }
-  if (suitable.size() < count)
+  const int count = gpus_of(need);
+  std::vector<int> suitable = suitable_gpus(pool, host, need, allowed);
+  if (std::ssize(suitable) < count)
     return std::nullopt;
-  Claim claim{.host = host,
-              .cpus = cpus,
-              .missing_gpus = static_cast<int>(count - std::min(count, fitting.size())),
-              .missing_cpus =
-                  std::max(0, cpus - std::max(0, mine.cpus_left - reserved_cpus(reserved, host)))};
-  claim.gpus = claim.missing_gpus == 0
-                   ? pool.choose_gpus(need, host, fitting).value_or(std::vector<int>())
-                   : suitable;
+  std::vector<int> fitting = suitable;
+  std::erase_if(fitting, [&](int gpu) {
+    return is_reserved(reserved, host, gpu) || !pool.has_room(need, allowed, host, gpu);
+  });
+  const int free_cpus = std::max(0, mine.cpus_left - reserved_cpus(reserved, host));
+  Claim claim{.host = host, .cpus = cpus, .missing_cpus = std::max(0, cpus - free_cpus)};
+  if (auto chosen = pool.choose_gpus(need, host, fitting)) {
+    claim.gpus = std::move(*chosen);
+  } else {
+    claim.gpus = std::move(suitable);
+    claim.missing_gpus = count - static_cast<int>(fitting.size());
+  }
   return claim;
 }
 
 void reserve(const Pool& pool, const Claim& claim, Reserved& reserved) {
   if (reserved.empty())
     reserved.resize(pool.hosts().size());
-  const auto host = static_cast<size_t>(claim.host);
-  reserved[host].cpus += claim.cpus;
-  reserved[host].gpus.resize(pool.hosts()[host].gpus.size());
+  HostReserved& mine = reserved[claim.host];
+  mine.cpus += claim.cpus;
+  mine.gpus.resize(pool.hosts()[claim.host].gpus.size());
   for (const int gpu : claim.gpus)
-    reserved[host].gpus[static_cast<size_t>(gpu)] = true;
+    mine.gpus[gpu] = true;
 }
 
 bool has_free_gpu(const Pool& pool, const Reserved& reserved) {
-  for (int h = 0; h < static_cast<int>(pool.hosts().size()); ++h) {
-    const std::vector<PoolGpu>& gpus = pool.hosts()[static_cast<size_t>(h)].gpus;
-    for (int g = 0; g < static_cast<int>(gpus.size()); ++g) {
-      const PoolGpu& gpu = gpus[static_cast<size_t>(g)];
-      if (gpu.units_left > gpu.leased_units && !is_reserved(reserved, h, g))
+  for (int h = 0; h < std::ssize(pool.hosts()); ++h) {
+    const std::vector<PoolGpu>& gpus = pool.hosts()[h].gpus;
+    for (int g = 0; g < std::ssize(gpus); ++g) {
+      if (gpus[g].units_left > gpus[g].leased_units && !is_reserved(reserved, h, g))
         return true;
     }
   }
@@ -62,8 +79,8 @@ bool has_free_gpu(const Pool& pool, const Reserved& reserved) {
 }
 
 bool has_free_cpu(const Pool& pool, const Reserved& reserved) {
-  for (int h = 0; h < static_cast<int>(pool.hosts().size()); ++h) {
-    if (pool.hosts()[static_cast<size_t>(h)].cpus_left > reserved_cpus(reserved, h))
+  for (int h = 0; h < std::ssize(pool.hosts()); ++h) {
+    if (pool.hosts()[h].cpus_left > reserved_cpus(reserved, h))
       return true;
   }
   return false;
@@ -73,9 +90,9 @@ bool in_the_way(const Pool& pool,
                 const Allocation& where,
                 const TaskNeed& need,
                 const AllowedGpus& allowed) {
-  if (where.cpus > 0 && pool.cpus_for(need, pool.hosts()[static_cast<size_t>(where.host)]) > 0)
+  if (where.cpus > 0 && pool.cpus_for(need, pool.hosts()[where.host]) > 0)
     return true;
-  return need.gpus > 0 && std::any_of(where.gpus.begin(), where.gpus.end(), [&](int gpu) {
+  return need.gpus > 0 && std::ranges::any_of(where.gpus, [&](int gpu) {
            return pool.suits(need, allowed, where.host, gpu);
          });
 }

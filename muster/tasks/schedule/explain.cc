@@ -5,6 +5,10 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 
+// A task that waits is explained from the outside in: what it waits for by the rules of the
+// schedule (an end, other tasks, a pause), and then, for each of its alternatives, what every GPU
+// and every host has in its way. The reservations are those of the schedule's last pass.
+
 namespace muster {
 
 namespace {
@@ -15,112 +19,148 @@ std::string named_list(std::vector<std::string> names) {
   return join_first(std::move(names), ", ", kMostNamed);
 }
 
+// Why a GPU that has units enough has too little memory. `names` are the tasks on it.
+std::string explain_memory(const PoolGpu& gpu, const std::vector<std::string>& names) {
+  const std::string left = format_bytes(gpu.memory_left);
+  if (!names.empty())
+    return cat("has ", left, " left beside ", named_list(names));
+  return cat("has ",
+             left,
+             " free: other programs use ",
+             format_bytes(gpu.memory_others),
+             " of its memory");
+}
+
+bool has_gpu(const std::vector<int>& gpus, int gpu) {
+  return std::ranges::find(gpus, gpu) != gpus.end();
+}
+
+// Whether the reservation has the GPU on one of its places.
+bool reserves(const Reservation& reservation, int host, int gpu) {
+  return std::ranges::any_of(reservation.claims, [&](const Claim& claim) {
+    return claim.host == host && has_gpu(claim.gpus, gpu);
+  });
+}
+
 }  // namespace
 
-// Reads what the schedule keeps for itself.
+// A friend of the schedule, which reads what that keeps for itself.
 class ScheduleExplainer {
  public:
-  explicit ScheduleExplainer(const TaskSchedule& schedule) : schedule_(schedule) {}
+  explicit ScheduleExplainer(const TaskSchedule& schedule)
+      : schedule_(schedule), hosts_(schedule.pool_.hosts()) {}
 
   std::string explain(size_t task, double now) const;
 
  private:
+  std::string name(size_t task) const { return printable(schedule_.tasks_[task].name); }
+  std::string explain_running(size_t task, double now) const;
+  std::string explain_missing(size_t task) const;
+  std::string explain_pause(size_t task, double now) const;
+  std::string explain_next(size_t task) const;
   std::string explain_ready(size_t task) const;
-  std::string explain_gpus(const TaskNeed& need, const TaskSchedule::Kind& kind) const;
+  std::string explain_order(size_t task) const;
+  std::string explain_gpus(const TaskNeed& need, const AllowedGpus& allowed) const;
+  std::string explain_gpu(const TaskNeed& need,
+                          const AllowedGpus& allowed,
+                          int host,
+                          int gpu) const;
   std::string explain_cpus(const TaskNeed& need, size_t task) const;
+  std::string explain_host(int host, const TaskNeed& need, size_t task) const;
   std::string explain_reserved_cpus(int host, size_t task) const;
-  std::vector<std::string> holders(int host, int gpu) const;
+  std::vector<std::string> names_on_gpu(int host, int gpu) const;
+  std::vector<std::string> names_on_cpus(int host) const;
 
   const TaskSchedule& schedule_;
+  const std::vector<PoolHost>& hosts_;
 };
 
-std::vector<std::string> ScheduleExplainer::holders(int host, int gpu) const {
+std::vector<std::string> ScheduleExplainer::names_on_gpu(int host, int gpu) const {
   std::vector<std::string> names;
   for (const auto& [task, running] : schedule_.running_) {
-    const auto& gpus = running.where.gpus;
-    if (running.where.host == host && std::find(gpus.begin(), gpus.end(), gpu) != gpus.end())
-      names.push_back(printable(schedule_.tasks_[task].name));
+    if (running.where.host == host && has_gpu(running.where.gpus, gpu))
+      names.push_back(name(task));
   }
   return names;
 }
 
-// One line for each GPU that is in question.
+std::vector<std::string> ScheduleExplainer::names_on_cpus(int host) const {
+  std::vector<std::string> names;
+  for (const auto& [task, running] : schedule_.running_) {
+    if (running.where.host == host && running.where.cpus > 0)
+      names.push_back(name(task));
+  }
+  return names;
+}
+
+// Each GPU of the pool gets a line.
 std::string ScheduleExplainer::explain_gpus(const TaskNeed& need,
-                                            const TaskSchedule::Kind& kind) const {
+                                            const AllowedGpus& allowed) const {
   std::string text;
-  const auto& hosts = schedule_.pool_.hosts();
-  for (int h = 0; h < static_cast<int>(hosts.size()); ++h) {
-    const auto& gpus = hosts[static_cast<size_t>(h)].gpus;
-    for (int g = 0; g < static_cast<int>(gpus.size()); ++g) {
-      const PoolGpu& gpu = gpus[static_cast<size_t>(g)];
-      std::string why = schedule_.pool_.unfit(need, kind.wish.allowed, h, g);
-      if (hosts[static_cast<size_t>(h)].set_aside)
-        why = "is of a host that was lost";
-      if (why.empty() && hosts[static_cast<size_t>(h)].slots_left < 1)
-        why = "is of a host that runs as many tasks as it may";
-      const std::vector<std::string> names = holders(h, g);
-      if (why.empty() && gpu.leased_units > 0 && gpu.units_left - gpu.leased_units < units_of(need))
-        why = cat("is ", gpu.leased_by);
-      if (why.empty() && gpu.units_left < units_of(need))
-        why = cat("has ", named_list(names));
-      if (why.empty() && gpu.memory_left < need.memory_bytes)
-        why = names.empty()
-                  ? cat("has ",
-                        format_bytes(gpu.memory_left),
-                        " free: other programs use ",
-                        format_bytes(gpu.memory_others),
-                        " of its memory")
-                  : cat("has ", format_bytes(gpu.memory_left), " left beside ", named_list(names));
-      for (const Reservation& waits : schedule_.reservations_.all()) {
-        const bool has =
-            std::any_of(waits.claims.begin(), waits.claims.end(), [&](const Claim& claim) {
-              return claim.host == h &&
-                     std::find(claim.gpus.begin(), claim.gpus.end(), g) != claim.gpus.end();
-            });
-        if (why.empty() && has)
-          why = cat("is reserved for ", printable(schedule_.tasks_[waits.task].name));
-      }
-      if (why.empty())
-        why = "is free";
-      text += cat("    GPU ",
-                  gpu.index.value,
-                  hosts.size() > 1 ? cat(" of ", hosts[static_cast<size_t>(h)].name) : "",
-                  " ",
-                  why,
-                  "\n");
+  for (int h = 0; h < std::ssize(hosts_); ++h) {
+    const PoolHost& host = hosts_[h];
+    const std::string of_host = hosts_.size() > 1 ? cat(" of ", host.name) : "";
+    for (int g = 0; g < std::ssize(host.gpus); ++g) {
+      const std::string why = explain_gpu(need, allowed, h, g);
+      text += cat("    GPU ", host.gpus[g].index.value, of_host, " ", why, "\n");
     }
   }
   return text;
+}
+
+// What keeps the GPU from the need, or "is free". What lasts longest is said first.
+std::string ScheduleExplainer::explain_gpu(const TaskNeed& need,
+                                           const AllowedGpus& allowed,
+                                           int host,
+                                           int gpu) const {
+  const PoolGpu& it = hosts_[host].gpus[gpu];
+  if (hosts_[host].set_aside)
+    return "is of a host that was lost";
+  if (std::string why = schedule_.pool_.unfit(need, allowed, host, gpu); !why.empty())
+    return why;
+  if (hosts_[host].slots_left < 1)
+    return "is of a host that runs as many tasks as it may";
+  const int units = units_of(need);
+  if (it.leased_units > 0 && it.units_left - it.leased_units < units)
+    return cat("is ", it.leased_by);
+  const std::vector<std::string> names = names_on_gpu(host, gpu);
+  if (it.units_left < units)
+    return cat("has ", named_list(names));
+  if (it.memory_left < need.memory_bytes)
+    return explain_memory(it, names);
+  for (const Reservation& waits : schedule_.reservations_.all()) {
+    if (reserves(waits, host, gpu))
+      return cat("is reserved for ", name(waits.task));
+  }
+  return "is free";
 }
 
 std::string ScheduleExplainer::explain_cpus(const TaskNeed& need, size_t task) const {
   std::string text;
-  for (size_t h = 0; h < schedule_.pool_.hosts().size(); ++h) {
-    const PoolHost& host = schedule_.pool_.hosts()[h];
-    if (host.set_aside || host.slots_left < 1) {
-      text += cat("    host ",
-                  host.name,
-                  host.set_aside ? " was lost\n" : " runs as many tasks as it may\n");
-      continue;
-    }
-    const std::string reserved = explain_reserved_cpus(static_cast<int>(h), task);
-    const int cpus = schedule_.pool_.cpus_for(need, host);
-    if (cpus == 0 || (reserved.empty() && host.cpus_left >= cpus))
-      continue;
-    std::vector<std::string> names;
-    for (const auto& [other, running] : schedule_.running_) {
-      if (running.where.host == static_cast<int>(h) && running.where.cpus > 0)
-        names.push_back(printable(schedule_.tasks_[other].name));
-    }
-    text += cat("    ", host.cpus_left, " of ", host.cpus, " CPUs of ", host.name, " are free");
-    if (!names.empty())
-      text += cat(", ", named_list(names), names.size() == 1 ? " has" : " have", " the others");
-    text += cat(reserved, "\n");
-  }
+  for (int h = 0; h < std::ssize(hosts_); ++h)
+    text += explain_host(h, need, task);
   return text;
 }
 
-// "; 4 are reserved for a and b": the tasks before it.
+// A line if the host, or its CPUs, are in the task's way; else empty.
+std::string ScheduleExplainer::explain_host(int host, const TaskNeed& need, size_t task) const {
+  const PoolHost& it = hosts_[host];
+  if (it.set_aside)
+    return cat("    host ", it.name, " was lost\n");
+  if (it.slots_left < 1)
+    return cat("    host ", it.name, " runs as many tasks as it may\n");
+  const std::string reserved = explain_reserved_cpus(host, task);
+  const int cpus = schedule_.pool_.cpus_for(need, it);
+  if (cpus == 0 || (reserved.empty() && it.cpus_left >= cpus))
+    return "";
+  std::string text = cat("    ", it.cpus_left, " of ", it.cpus, " CPUs of ", it.name, " are free");
+  const std::vector<std::string> names = names_on_cpus(host);
+  if (!names.empty())
+    text += cat(", ", named_list(names), names.size() == 1 ? " has" : " have", " the others");
+  return cat(text, reserved, "\n");
+}
+
+// "; 4 are reserved for a and b", which are tasks that come before this one. Empty: none are.
 std::string ScheduleExplainer::explain_reserved_cpus(int host, size_t task) const {
   std::vector<std::string> names;
   int cpus = 0;
@@ -131,96 +171,122 @@ std::string ScheduleExplainer::explain_reserved_cpus(int host, size_t task) cons
       if (claim.host != host || claim.cpus == 0)
         continue;
       cpus += claim.cpus;
-      if (names.empty() || names.back() != printable(schedule_.tasks_[waits.task].name))
-        names.push_back(printable(schedule_.tasks_[waits.task].name));
+      if (names.empty() || names.back() != name(waits.task))
+        names.push_back(name(waits.task));
     }
   }
-  return names.empty()
-             ? ""
-             : cat("; ", cpus, cpus == 1 ? " is" : " are", " reserved for ", named_list(names));
+  if (names.empty())
+    return "";
+  return cat("; ", cpus, cpus == 1 ? " is" : " are", " reserved for ", named_list(names));
 }
 
+// The task waits for devices alone: what is in the way of each of its alternatives.
 std::string ScheduleExplainer::explain_ready(size_t task) const {
-  const TaskSchedule::Kind& kind = schedule_.kinds_[schedule_.states_[task].kind];
+  const TaskSchedule::Kind& kind = schedule_.kind_of(task);
   std::string text;
-  for (size_t i = 0; i < kind.wish.needs.size(); ++i) {
-    const TaskNeed& need = kind.wish.needs[i];
-    text += cat(i == 0 ? "  it needs " : "  or ",
-                describe(need),
-                kind.on.empty() || need.gpus <= 0 ? std::string() : cat(" of ", printable(kind.on)),
-                ":\n");
+  for (const TaskNeed& need : kind.wish.needs) {
+    text += cat(text.empty() ? "  it needs " : "  or ", describe(need));
+    if (!kind.on.empty() && need.gpus > 0)
+      text += cat(" of ", printable(kind.on));
+    text += ":\n";
     if (need.gpus > 0)
-      text += explain_gpus(need, kind);
+      text += explain_gpus(need, kind.wish.allowed);
     text += explain_cpus(need, task);
   }
-  if (schedule_.options_.max_running > 0 &&
-      schedule_.running_.size() >= static_cast<size_t>(schedule_.options_.max_running))
+  if (schedule_.is_at_limit())
     text += cat("  no more than ", schedule_.options_.max_running, " tasks run at a time\n");
-  size_t before = 0;
-  for (const auto& [key, number] : schedule_.heads_) {
-    if (key < schedule_.key_of(task))
-      ++before;
-  }
-  if (!kind.ready.empty() && kind.ready.top().task != task) {
-    text += cat("  before it comes ",
-                printable(schedule_.tasks_[kind.ready.top().task].name),
-                ", which needs the same\n");
-  } else if (before > 0) {
-    text += cat("  tasks with other needs come before it, first ",
-                printable(schedule_.tasks_[schedule_.heads_.begin()->first.task].name),
-                "\n");
-  }
-  return text;
+  return text + explain_order(task);
 }
 
-std::string ScheduleExplainer::explain(size_t task, double now) const {
+// Which tasks come before it in the schedule's order; empty: none.
+std::string ScheduleExplainer::explain_order(size_t task) const {
+  const auto& ready = schedule_.kind_of(task).ready;
+  if (!ready.empty() && ready.top().task != task)
+    return cat("  before it comes ", name(ready.top().task), ", which needs the same\n");
+  const bool is_first =
+      schedule_.heads_.empty() || !(schedule_.heads_.begin()->first < schedule_.key_of(task));
+  if (is_first)
+    return "";
+  return cat("  tasks with other needs come before it, first ",
+             name(schedule_.heads_.begin()->first.task),
+             "\n");
+}
+
+std::string ScheduleExplainer::explain_running(size_t task, double now) const {
+  const auto found = schedule_.running_.find(task);
+  if (found == schedule_.running_.end())
+    return cat(name(task), " has ended; its record is on its way to the disk\n");
+  const auto& [where, began] = found->second;
+  const PoolHost& host = hosts_[where.host];
+  std::vector<std::string> devices;
+  for (const int gpu : where.gpus)
+    devices.push_back(cat("GPU ", host.gpus[gpu].index.value));
+  if (devices.empty())
+    devices = {"the CPU"};
+  return cat(name(task),
+             " runs since ",
+             format_seconds(now - began),
+             " on ",
+             join(devices, ", "),
+             " of ",
+             host.name,
+             "\n");
+}
+
+// The tasks that it comes after and that are not done.
+std::string ScheduleExplainer::explain_missing(size_t task) const {
+  std::vector<std::string> before;
+  for (const std::string& other : schedule_.tasks_[task].after) {
+    const TaskState state = schedule_.state(schedule_.numbers_.at(other));
+    if (state != TaskState::done)
+      before.push_back(cat(printable(other), " (", to_string(state), ")"));
+  }
+  return cat(name(task), " waits for ", named_list(before), "\n");
+}
+
+// The pause after a failure or a stop; empty: the task is in none.
+std::string ScheduleExplainer::explain_pause(size_t task, double now) const {
   const TaskSchedule::State& state = schedule_.states_[task];
-  const std::string name = printable(schedule_.tasks_[task].name);
-  if (state.state == TaskState::running) {
-    const auto running = schedule_.running_.find(task);
-    if (running == schedule_.running_.end())
-      return cat(name, " has ended; its record is on its way to the disk\n");
-    const PoolHost& host = schedule_.pool_.hosts()[static_cast<size_t>(running->second.where.host)];
-    std::vector<std::string> devices;
-    for (const int gpu : running->second.where.gpus)
-      devices.push_back(cat("GPU ", host.gpus[static_cast<size_t>(gpu)].index.value));
-    return cat(name,
-               " runs since ",
-               format_seconds(now - running->second.began),
-               " on ",
-               devices.empty() ? std::string("the CPU") : join(devices, ", "),
-               " of ",
-               host.name,
-               "\n");
-  }
-  if (state.state != TaskState::waiting)
-    return cat(name, " is ", to_string(state.state), "\n");
-  if (schedule_.draining_)
-    return cat(name, " waits: the run is being ended, nothing starts any more\n");
-  if (state.missing > 0) {
-    std::vector<std::string> before;
-    for (const std::string& other : schedule_.tasks_[task].after) {
-      const size_t at = schedule_.numbers_.at(other);
-      if (schedule_.states_[at].state != TaskState::done)
-        before.push_back(cat(printable(other), " (", to_string(schedule_.states_[at].state), ")"));
-    }
-    return cat(name, " waits for ", named_list(before), "\n");
-  }
   for (const auto& [at, other] : schedule_.back_off_) {
     if (other != task || at <= now)
       continue;
     const std::string why =
         state.stops > 0 ? "stopped (exit code 75)" : cat("failed ", plural(state.failures, "time"));
-    return cat(name, " ", why, " and starts again in ", format_seconds(at - now), "\n");
+    return cat(name(task), " ", why, " and starts again in ", format_seconds(at - now), "\n");
   }
-  const TaskSchedule::Kind& kind = schedule_.kinds_[state.kind];
+  return "";
+}
+
+// That the next pass of the schedule would start it; empty: it would not.
+std::string ScheduleExplainer::explain_next(size_t task) const {
+  const auto& heads = schedule_.heads_;
+  const TaskSchedule::Kind& kind = schedule_.kind_of(task);
+  const bool leads_kind = !kind.ready.empty() && kind.ready.top().task == task;
+  const bool leads_all = !heads.empty() && heads.begin()->first.task == task;
+  if (!leads_kind || !leads_all || !schedule_.has_slot())
+    return "";
   for (const TaskNeed& need : kind.wish.needs) {
-    const bool first = !kind.ready.empty() && kind.ready.top().task == task &&
-                       !schedule_.heads_.empty() && schedule_.heads_.begin()->first.task == task;
-    if (first && schedule_.has_slot() && schedule_.pool_.find(need, kind.wish.allowed))
-      return cat(name, " can start now: ", describe(need), " can be had\n");
+    if (schedule_.pool_.find(need, kind.wish.allowed))
+      return cat(name(task), " can start now: ", describe(need), " can be had\n");
   }
-  return cat(name, " waits for devices\n", explain_ready(task));
+  return "";
+}
+
+std::string ScheduleExplainer::explain(size_t task, double now) const {
+  const TaskSchedule::State& state = schedule_.states_[task];
+  if (state.state == TaskState::running)
+    return explain_running(task, now);
+  if (state.state != TaskState::waiting)
+    return cat(name(task), " is ", to_string(state.state), "\n");
+  if (schedule_.draining_)
+    return cat(name(task), " waits: the run is being ended, nothing starts any more\n");
+  if (state.missing > 0)
+    return explain_missing(task);
+  if (std::string pause = explain_pause(task, now); !pause.empty())
+    return pause;
+  if (std::string next = explain_next(task); !next.empty())
+    return next;
+  return cat(name(task), " waits for devices\n", explain_ready(task));
 }
 
 std::string explain(const TaskSchedule& schedule, size_t task, double now) {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -14,15 +15,21 @@
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/placement/selection/selection.h"
 
+// The pool counts down: each host begins with all of its CPUs, and each GPU with all of its units
+// and its free memory. `take` subtracts an allocation and `give_back` adds it again. `find` asks
+// every host for an offer and keeps the best; it changes nothing.
+
 namespace muster {
 
 namespace {
 
+constexpr size_t kMostLinkedKept = 10'000;  // results of best_linked
+
 bool is_allowed(const AllowedGpus& allowed, int host, int gpu) {
-  return allowed.empty() || allowed[static_cast<size_t>(host)][static_cast<size_t>(gpu)];
+  return allowed.empty() || allowed[host][gpu];
 }
 
-// What the run may use of the host.
+// The GPUs of the host that the run may use.
 std::vector<UsableGpu> chosen_gpus(const Host& host, const PoolOptions& options) {
   UsableGpus usable = usable_gpus(host, options.masks);
   if (!options.gpus)
@@ -39,16 +46,92 @@ std::vector<PoolCpu> cpus_by_node(const Host& host) {
     for (const int cpu : core.cpus)
       cpus.push_back({cpu, core.numa_node});
   }
-  std::stable_sort(cpus.begin(), cpus.end(), [](const PoolCpu& a, const PoolCpu& b) {
-    return a.numa_node < b.numa_node;
-  });
+  std::ranges::stable_sort(cpus, {}, &PoolCpu::numa_node);
   return cpus;
+}
+
+// The NUMA node that suits a task of so many CPUs: the one with the fewest free CPUs that are
+// enough, so that larger tasks find room elsewhere. Where no node has enough, it is the first.
+int best_node(const std::vector<PoolCpu>& free_cpus, int num_cpus) {
+  std::map<int, int> num_free;  // by node
+  for (const PoolCpu& cpu : free_cpus)
+    ++num_free[cpu.numa_node];
+  int best = free_cpus.front().numa_node;
+  int fewest = std::numeric_limits<int>::max();
+  for (const auto& [node, count] : num_free) {
+    if (count >= num_cpus && count < fewest) {
+      best = node;
+      fewest = count;
+    }
+  }
+  return best;
+}
+
+bool has_cpu(const Allocation& allocation, const PoolCpu& cpu) {
+  return std::ranges::find(allocation.own_cpus, cpu.cpu) != allocation.own_cpus.end();
+}
+
+// Whether the host tells how any two of its GPUs are linked.
+bool knows_links(const Host& host) {
+  const auto is_known = [](const Link& link) {
+    return link.kind != LinkKind::unknown && link.kind != LinkKind::self;
+  };
+  return std::ranges::any_of(host.gpu_links,
+                             [&](const auto& row) { return std::ranges::any_of(row, is_known); });
+}
+
+[[noreturn]] void fail_exclusive(const PoolHost& mine, bool numbers_known) {
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("--numa-binding exclusive: expected a CPU with a known number for each that tasks may "
+          "use, got ",
+          mine.cpus,
+          numbers_known ? " CPUs, more than there are" : " CPUs whose numbers are not known",
+          " (host ",
+          mine.name,
+          "); give ",
+          numbers_known ? "fewer --cpus, " : "",
+          "node or none"));
+}
+
+PoolGpu pool_gpu(const Host& host, const UsableGpu& gpu) {
+  const uint64_t free = free_memory_bytes(host, gpu);
+  const uint64_t total = std::max(free, total_memory_bytes(host, gpu));
+  return {.device = gpu,
+          .uuid = uuid_of(host, gpu),
+          .index = gpu_of(host, gpu).index,
+          .model = model_of(host, gpu),
+          .numa_node = numa_node_of(host, gpu_of(host, gpu)),
+          .memory_bytes = total,
+          .memory_others = total - free,
+          .memory_left = free};
 }
 
 }  // namespace
 
+// One host's offer for a need, and what `find` compares it by.
+struct Pool::Offer {
+  Allocation where = {};
+  size_t num_fitting = 0;  // GPUs of the host that would do
+  double slowest_link = 0;
+
+  // Faster links win, then the fuller host, so that empty hosts stay whole for larger tasks.
+  bool is_better_than(const Offer& other) const {
+    if (slowest_link != other.slowest_link)
+      return slowest_link > other.slowest_link;
+    return num_fitting < other.num_fitting;
+  }
+};
+
+void check_selection(const Selection& selection, const Inventory& inventory) {
+  std::vector<const Host*> hosts;
+  for (const Host& host : inventory.hosts)
+    hosts.push_back(&host);
+  check_selection_hosts(selection, hosts);
+}
+
 int gpus_of(const TaskNeed& need) {
-  return need.gpus <= 0 ? 0 : std::max(1, static_cast<int>(std::lround(std::floor(need.gpus))));
+  return need.gpus <= 0 ? 0 : std::max(1, static_cast<int>(need.gpus));
 }
 
 int units_of(const TaskNeed& need) {
@@ -75,105 +158,70 @@ std::string describe(const TaskNeed& need) {
 }
 
 std::optional<int> PoolHost::find_gpu(const std::string& uuid) const {
-  const auto found = std::find_if(
-      gpus.begin(), gpus.end(), [&](const PoolGpu& gpu) { return gpu.uuid.value == uuid; });
-  if (found == gpus.end())
-    return std::nullopt;
-  return static_cast<int>(found - gpus.begin());
+  for (int g = 0; g < std::ssize(gpus); ++g) {
+    if (gpus[g].uuid.value == uuid)
+      return g;
+  }
+  return std::nullopt;
 }
 
 Pool::Pool(Inventory inventory, const PoolOptions& options)
     : inventory_(std::move(inventory)),
       numa_binding_(options.numa_binding),
       scores_(options.scores) {
-  if (options.gpus) {
-    std::vector<const Host*> hosts;
-    for (const Host& host : inventory_.hosts)
-      hosts.push_back(&host);
-    check_selection_hosts(*options.gpus, hosts);
-  }
+  if (options.gpus)
+    check_selection(*options.gpus, inventory_);
   for (const Host& host : inventory_.hosts)
     add_host(host, options);
 }
 
 void Pool::add_host(const Host& host, const PoolOptions& options) {
+  const size_t number = hosts_.size();
   PoolHost mine{.name = host.name,
                 .cpus = options.cpus > 0 ? options.cpus : std::max(1, host.num_cores)};
   mine.cpus_left = mine.cpus;
-  if (hosts_.size() < options.slots.size() && options.slots[hosts_.size()] > 0)
-    mine.slots_left = options.slots[hosts_.size()];
+  if (number < options.slots.size() && options.slots[number] > 0)
+    mine.slots_left = options.slots[number];
   mine.free_cpus = cpus_by_node(host);
-  if (mine.free_cpus.size() < static_cast<size_t>(mine.cpus))
-    mine.free_cpus.clear();  // more than there are
-  if (numa_binding_ == NumaBinding::exclusive && mine.free_cpus.empty()) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("--numa-binding exclusive: expected a CPU with a known number for each that tasks may "
-            "use, got ",
-            mine.cpus,
-            host.cores.empty() ? " CPUs whose numbers are not known" : " CPUs, more than there are",
-            " (host ",
-            host.name,
-            "); give ",
-            host.cores.empty() ? "" : "fewer --cpus, ",
-            "node or none"));
-  }
+  if (std::ssize(mine.free_cpus) < mine.cpus)
+    mine.free_cpus.clear();  // more are counted than there are: none is any task's own
+  if (numa_binding_ == NumaBinding::exclusive && mine.free_cpus.empty())
+    fail_exclusive(mine, !host.cores.empty());
   for (const UsableGpu& gpu : chosen_gpus(host, options)) {
-    const uint64_t free = free_memory_bytes(host, gpu);
-    const uint64_t total = std::max(free, total_memory_bytes(host, gpu));
-    mine.gpus.push_back({.device = gpu,
-                         .uuid = uuid_of(host, gpu),
-                         .index = gpu_of(host, gpu).index,
-                         .model = model_of(host, gpu),
-                         .numa_node = numa_node_of(host, gpu_of(host, gpu)),
-                         .memory_bytes = total,
-                         .memory_others = total - free,
-                         .memory_left = free});
+    mine.gpus.push_back(pool_gpu(host, gpu));
+    ++num_gpus_;
+    units_left_ += kWholeGpu;
   }
   cpus_left_ += mine.cpus;
-  units_left_ += static_cast<int64_t>(mine.gpus.size()) * kWholeGpu;
   hosts_.push_back(std::move(mine));
-}
-
-int Pool::num_gpus() const {
-  size_t count = 0;
-  for (const PoolHost& host : hosts_)
-    count += host.gpus.size();
-  return static_cast<int>(count);
 }
 
 AllowedGpus Pool::allowed(const std::string& on) const {
   if (on.empty())
     return {};
   const Selection selection(on);
-  std::vector<const Host*> named;
-  for (const Host& host : inventory_.hosts)
-    named.push_back(&host);
-  check_selection_hosts(selection, named);
+  check_selection(selection, inventory_);
   AllowedGpus allowed;
-  std::optional<SelectionError> problem;
+  std::optional<SelectionError> problem;  // of the first host that the text does not fit
   bool fits_a_host = false;
   for (size_t h = 0; h < hosts_.size(); ++h) {
     const Host& host = inventory_.hosts[h];
-    UsableGpus usable;
-    for (const PoolGpu& gpu : hosts_[h].gpus)
-      usable.gpus.push_back(gpu.device);
+    const SelectionPart* const part = part_for(selection, host);
     std::vector<UsableGpu> selected;
-    if (const SelectionPart* const part = part_for(selection, host)) {
-      try {
-        selected = select_gpus(selection, host, usable, scores_);
+    try {
+      if (part != nullptr) {
+        selected = select_gpus(selection, host, usable_in_pool(h), scores_);
         fits_a_host = true;
-      } catch (const SelectionError& error) {
-        if (!part->host.empty())
-          throw;
-        if (!problem)
-          problem = error;
       }
+    } catch (const SelectionError& error) {
+      if (!part->host.empty())
+        throw;
+      if (!problem)
+        problem = error;
     }
     std::vector<bool> row;
-    for (const PoolGpu& gpu : hosts_[h].gpus) {
-      row.push_back(std::find(selected.begin(), selected.end(), gpu.device) != selected.end());
-    }
+    for (const PoolGpu& gpu : hosts_[h].gpus)
+      row.push_back(std::ranges::find(selected, gpu.device) != selected.end());
     allowed.push_back(std::move(row));
   }
   if (problem && !fits_a_host)
@@ -181,8 +229,16 @@ AllowedGpus Pool::allowed(const std::string& on) const {
   return allowed;
 }
 
+// The host's GPUs that are in the pool, as a selection takes them.
+UsableGpus Pool::usable_in_pool(size_t host) const {
+  UsableGpus usable;
+  for (const PoolGpu& gpu : hosts_[host].gpus)
+    usable.gpus.push_back(gpu.device);
+  return usable;
+}
+
 std::string Pool::unfit(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
-  const PoolGpu& it = hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
+  const PoolGpu& it = hosts_[host].gpus[gpu];
   if (!is_allowed(allowed, host, gpu))
     return "not among those that the task is for";
   if (!is_model(it.model, need))
@@ -194,15 +250,15 @@ std::string Pool::unfit(const TaskNeed& need, const AllowedGpus& allowed, int ho
   return cat("has ", format_bytes(it.memory_bytes));
 }
 
-// As `unfit`, without the words.
+// This says yes or no where `unfit` finds words: the schedule asks it far more often.
 bool Pool::suits(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
-  const PoolGpu& it = hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
+  const PoolGpu& it = hosts_[host].gpus[gpu];
   return is_allowed(allowed, host, gpu) && it.memory_bytes >= need.memory_bytes &&
          is_model(it.model, need);
 }
 
 bool Pool::has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
-  const PoolGpu& it = hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
+  const PoolGpu& it = hosts_[host].gpus[gpu];
   return it.units_left - it.leased_units >= units_of(need) && it.memory_left >= need.memory_bytes &&
          suits(need, allowed, host, gpu);
 }
@@ -221,12 +277,12 @@ void Pool::set_leased(int host, int gpu, int units, const std::string& by) {
 }
 
 bool Pool::could_meet(const TaskNeed& need, const AllowedGpus& allowed) const {
-  for (int h = 0; h < static_cast<int>(hosts_.size()); ++h) {
-    const PoolHost& host = hosts_[static_cast<size_t>(h)];
+  for (int h = 0; h < std::ssize(hosts_); ++h) {
+    const PoolHost& host = hosts_[h];
     if (host.cpus < cpus_for(need, host))
       continue;
     int suitable = 0;
-    for (int g = 0; g < static_cast<int>(host.gpus.size()); ++g)
+    for (int g = 0; g < std::ssize(host.gpus); ++g)
       suitable += suits(need, allowed, h, g) ? 1 : 0;
     if (suitable >= gpus_of(need))
       return true;
@@ -244,167 +300,145 @@ int Pool::cpus_for(const TaskNeed& need, const PoolHost& host) const {
 std::optional<Allocation> Pool::find(const TaskNeed& need,
                                      const AllowedGpus& allowed,
                                      const Reserved& reserved) const {
-  std::optional<Allocation> best;
-  double best_link = 0;
-  size_t best_left = 0;
-  for (int h = 0; h < static_cast<int>(hosts_.size()); ++h) {
-    const PoolHost& host = hosts_[static_cast<size_t>(h)];
-    if (host.set_aside || host.slots_left < 1)
-      continue;
-    const int cpus = cpus_for(need, host);
-    if (cpus > 0 && host.cpus_left - reserved_cpus(reserved, h) < cpus)
-      continue;
-    std::vector<int> fitting;
-    if (need.gpus > 0) {
-      for (int g = 0; g < static_cast<int>(host.gpus.size()); ++g) {
-        if (!is_reserved(reserved, h, g) && has_room(need, allowed, h, g))
-          fitting.push_back(g);
-      }
+  std::optional<Offer> best;
+  for (int h = 0; h < std::ssize(hosts_); ++h) {
+    std::optional<Offer> offer = offer_of(h, need, allowed, reserved);
+    if (offer && (!best || offer->is_better_than(*best)))
+      best = std::move(offer);
+  }
+  if (!best)
+    return std::nullopt;
+  Allocation& where = best->where;
+  const int num_own = numa_binding_ == NumaBinding::exclusive ? where.cpus : need.cpus;
+  where.own_cpus = choose_cpus(num_own, where.host, where.gpus);
+  where.bound = bind(where);
+  return std::move(where);
+}
+
+// The host's offer, without its CPUs' numbers; nothing: it cannot meet the need now.
+std::optional<Pool::Offer> Pool::offer_of(int host,
+                                          const TaskNeed& need,
+                                          const AllowedGpus& allowed,
+                                          const Reserved& reserved) const {
+  const PoolHost& mine = hosts_[host];
+  if (mine.set_aside || mine.slots_left < 1)
+    return std::nullopt;
+  const int cpus = cpus_for(need, mine);
+  if (cpus > 0 && mine.cpus_left - reserved_cpus(reserved, host) < cpus)
+    return std::nullopt;
+  std::vector<int> fitting;
+  if (need.gpus > 0) {
+    for (int g = 0; g < std::ssize(mine.gpus); ++g) {
+      if (!is_reserved(reserved, host, g) && has_room(need, allowed, host, g))
+        fitting.push_back(g);
     }
-    // For several GPUs that with the fastest links among them, then the fullest that will do;
-    // without GPUs, the first.
-    const bool fuller = need.gpus > 0 && fitting.size() < best_left;
-    if (best && gpus_of(need) <= 1 && !fuller)
-      continue;
-    auto gpus = choose_gpus(need, h, fitting);
-    if (!gpus)
-      continue;
-    const double link = slowest_link(h, *gpus);
-    if (best && (link < best_link || (link == best_link && !fuller)))
-      continue;
-    best_link = link;
-    best_left = fitting.size();
-    best = Allocation{.host = h,
-                      .gpus = std::move(*gpus),
-                      .units = units_of(need),
-                      .memory_bytes = need.memory_bytes,
-                      .cpus = cpus};
   }
-  if (best) {
-    best->own_cpus = choose_cpus(
-        numa_binding_ == NumaBinding::exclusive ? best->cpus : need.cpus, best->host, best->gpus);
-    best->bound = bind(best->host, *best);
-  }
-  return best;
+  auto gpus = choose_gpus(need, host, fitting);
+  if (!gpus)
+    return std::nullopt;
+  const double link = slowest_link(host, *gpus);
+  return Offer{.where = {.host = host,
+                         .gpus = std::move(*gpus),
+                         .units = units_of(need),
+                         .memory_bytes = need.memory_bytes,
+                         .cpus = cpus},
+               .num_fitting = fitting.size(),
+               .slowest_link = link};
 }
 
 std::optional<std::vector<int>> Pool::choose_gpus(const TaskNeed& need,
                                                   int host,
-                                                  std::vector<int> fitting) const {
-  const auto count = static_cast<size_t>(gpus_of(need));
+                                                  const std::vector<int>& fitting) const {
+  const int count = gpus_of(need);
   if (count == 0)
     return std::vector<int>();
-  if (fitting.size() < count)
+  if (std::ssize(fitting) < count)
     return std::nullopt;
   if (count > 1)
-    return best_linked(host, fitting, static_cast<int>(count));
-  const auto& gpus = hosts_[static_cast<size_t>(host)].gpus;
-  // Best fit: what is left over can be of most use to others.
-  const auto smaller = [&](int a, int b) {
-    const PoolGpu& one = gpus[static_cast<size_t>(a)];
-    const PoolGpu& other = gpus[static_cast<size_t>(b)];
-    return one.units_left != other.units_left ? one.units_left < other.units_left
-                                              : one.memory_left < other.memory_left;
+    return best_linked(host, fitting, count);
+  // The best fit is the smallest: what stays free can be of most use to others.
+  const auto what_is_left = [&](int g) {
+    const PoolGpu& gpu = hosts_[host].gpus[g];
+    return std::pair(gpu.units_left, gpu.memory_left);
   };
-  return std::vector<int>{*std::min_element(fitting.begin(), fitting.end(), smaller)};
+  return std::vector<int>{*std::ranges::min_element(fitting, {}, what_is_left)};
 }
 
-// By the policy "topology" where links are known, else by "pack": of as few NUMA nodes as can be.
+// The policy "topology" chooses where links are known, else "pack", which keeps to as few NUMA
+// nodes as it can.
 std::vector<int> Pool::best_linked(int host, const std::vector<int>& fitting, int count) const {
   std::vector<int> key = {host, count};
   key.insert(key.end(), fitting.begin(), fitting.end());
   if (const auto known = linked_.find(key); known != linked_.end())
     return known->second;
-  const PoolHost& mine = hosts_[static_cast<size_t>(host)];
-  const Host& real = inventory_.hosts[static_cast<size_t>(host)];
+  const Host& real = inventory_.hosts[host];
   std::vector<UsableGpu> devices;
-  bool whole = true;
-  for (const int at : fitting) {
-    devices.push_back(mine.gpus[static_cast<size_t>(at)].device);
-    whole &= devices.back().mig < 0;
-  }
-  const Request request;
-  const PolicyInput input{real, devices, request};
-  const auto known_link = [](const Link& link) {
-    return link.kind != LinkKind::unknown && link.kind != LinkKind::self;
-  };
-  const bool linked =
-      whole && std::any_of(real.gpu_links.begin(), real.gpu_links.end(), [&](const auto& row) {
-        return std::any_of(row.begin(), row.end(), known_link);
-      });
+  for (const int at : fitting)
+    devices.push_back(hosts_[host].gpus[at].device);
+  const bool any_mig =
+      std::ranges::any_of(devices, [](const UsableGpu& device) { return device.mig >= 0; });
+  const bool linked = !any_mig && knows_links(real);
   const Policy& policy = find_policy(linked ? "topology" : "pack");
+  const Request request;
   std::vector<int> chosen;
-  for (const PolicyChoice& choice : policy.choose(input, count)) {
-    const auto at = std::find(devices.begin(), devices.end(), choice.gpu) - devices.begin();
-    chosen.push_back(fitting[static_cast<size_t>(at)]);
+  for (const PolicyChoice& choice : policy.choose({real, devices, request}, count)) {
+    const auto at = std::ranges::find(devices, choice.gpu) - devices.begin();
+    chosen.push_back(fitting[at]);
   }
-  if (linked_.size() > 10'000)
+  if (linked_.size() > kMostLinkedKept)
     linked_.clear();
   return linked_[key] = chosen;
 }
 
-// In GB/s, of those along the ring; 0: not known, or a single GPU.
+// The bandwidth of the slowest link along the ring in GB/s; 0: not known, or a single GPU.
 double Pool::slowest_link(int host, const std::vector<int>& gpus) const {
-  const Host& real = inventory_.hosts[static_cast<size_t>(host)];
-  const auto& mine = hosts_[static_cast<size_t>(host)].gpus;
+  const Host& real = inventory_.hosts[host];
+  const auto& mine = hosts_[host].gpus;
   if (gpus.size() < 2)
     return 0;
   double slowest = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < gpus.size(); ++i) {
-    const UsableGpu& from = mine[static_cast<size_t>(gpus[i])].device;
-    const UsableGpu& to = mine[static_cast<size_t>(gpus[(i + 1) % gpus.size()])].device;
-    if (from.position >= real.gpu_links.size() ||
-        to.position >= real.gpu_links[from.position].size())
+    const size_t from = mine[gpus[i]].device.position;
+    const size_t to = mine[gpus[(i + 1) % gpus.size()]].device.position;
+    if (from >= real.gpu_links.size() || to >= real.gpu_links[from].size())
       return 0;
-    slowest = std::min(slowest,
-                       link_bandwidth(real.gpus[from.position],
-                                      real.gpus[to.position],
-                                      real.gpu_links[from.position][to.position]));
+    slowest =
+        std::min(slowest, link_bandwidth(real.gpus[from], real.gpus[to], real.gpu_links[from][to]));
   }
   return slowest;
 }
 
-// CPUs of the GPUs' NUMA node first; for a CPU task, of the node whose free ones fit best.
+// CPUs of the first GPU's NUMA node come first; a CPU task gets those of the node that suits it.
+// The numbers are sorted. None where the free CPUs are too few or not known.
 std::vector<int> Pool::choose_cpus(int cpus, int host, const std::vector<int>& gpus) const {
-  const PoolHost& mine = hosts_[static_cast<size_t>(host)];
-  const auto count = static_cast<size_t>(cpus);
-  if (count == 0 || mine.free_cpus.size() < count)
+  const PoolHost& mine = hosts_[host];
+  if (cpus == 0 || std::ssize(mine.free_cpus) < cpus)
     return {};
-  std::map<int, size_t> free;
-  for (const PoolCpu& cpu : mine.free_cpus)
-    ++free[cpu.numa_node];
-  int node = mine.free_cpus.front().numa_node;
-  size_t least = mine.free_cpus.size() + 1;
-  for (const auto& [number, left] : free) {
-    if (left >= count && left < least) {
-      node = number;
-      least = left;
-    }
-  }
+  int node = best_node(mine.free_cpus, cpus);
   if (!gpus.empty())
-    node = mine.gpus[static_cast<size_t>(gpus[0])].numa_node.value_or(node);
-  std::vector<int> near;
-  std::vector<int> far;
-  for (const PoolCpu& cpu : mine.free_cpus)
-    (cpu.numa_node == node ? near : far).push_back(cpu.cpu);
-  near.insert(near.end(), far.begin(), far.end());
-  near.resize(count);
-  std::sort(near.begin(), near.end());
-  return near;
+    node = mine.gpus[gpus[0]].numa_node.value_or(node);
+  std::vector<PoolCpu> near_first = mine.free_cpus;
+  std::ranges::stable_partition(near_first,
+                                [&](const PoolCpu& cpu) { return cpu.numa_node == node; });
+  std::vector<int> chosen;
+  for (int i = 0; i < cpus; ++i)
+    chosen.push_back(near_first[i].cpu);
+  std::ranges::sort(chosen);
+  return chosen;
 }
 
-std::vector<int> Pool::bind(int host, const Allocation& where) const {
+// The CPUs that the task is bound to: all of the nodes where its GPUs and its own CPUs are.
+std::vector<int> Pool::bind(const Allocation& where) const {
   if (numa_binding_ == NumaBinding::none)
     return {};
   if (numa_binding_ == NumaBinding::exclusive)
     return where.own_cpus;
-  const std::vector<PoolCpu> all = cpus_by_node(inventory_.hosts[static_cast<size_t>(host)]);
+  const std::vector<PoolCpu> all = cpus_by_node(inventory_.hosts[where.host]);
   std::set<int> nodes;
   for (const int gpu : where.gpus)
-    nodes.insert(
-        hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)].numa_node.value_or(-1));
+    nodes.insert(hosts_[where.host].gpus[gpu].numa_node.value_or(-1));
   for (const PoolCpu& cpu : all) {
-    if (std::find(where.own_cpus.begin(), where.own_cpus.end(), cpu.cpu) != where.own_cpus.end())
+    if (has_cpu(where, cpu))
       nodes.insert(cpu.numa_node);
   }
   std::vector<int> bound;
@@ -412,16 +446,16 @@ std::vector<int> Pool::bind(int host, const Allocation& where) const {
     if (nodes.contains(cpu.numa_node))
       bound.push_back(cpu.cpu);
   }
-  // All of them is no binding; and where a GPU's node is not known, or has no CPU of ours, there is
-  // nothing near.
+  // All CPUs are no binding. Where a GPU's node is not known, or has no CPU of ours, nothing is
+  // near.
   if (bound.size() == all.size() || nodes.contains(-1))
     return {};
-  std::sort(bound.begin(), bound.end());
+  std::ranges::sort(bound);
   return bound;
 }
 
 void Pool::take(const Allocation& allocation) {
-  PoolHost& host = hosts_[static_cast<size_t>(allocation.host)];
+  PoolHost& host = hosts_[allocation.host];
   --host.slots_left;
   host.cpus_left -= allocation.cpus;
   cpus_left_ -= allocation.cpus;
@@ -431,14 +465,11 @@ void Pool::take(const Allocation& allocation) {
     gpu.memory_left -= allocation.memory_bytes;
     units_left_ -= allocation.units;
   }
-  std::erase_if(host.free_cpus, [&](const PoolCpu& cpu) {
-    return std::find(allocation.own_cpus.begin(), allocation.own_cpus.end(), cpu.cpu) !=
-           allocation.own_cpus.end();
-  });
+  std::erase_if(host.free_cpus, [&](const PoolCpu& cpu) { return has_cpu(allocation, cpu); });
 }
 
 void Pool::give_back(const Allocation& allocation) {
-  PoolHost& host = hosts_[static_cast<size_t>(allocation.host)];
+  PoolHost& host = hosts_[allocation.host];
   ++host.slots_left;
   host.cpus_left += allocation.cpus;
   cpus_left_ += allocation.cpus;
@@ -450,14 +481,12 @@ void Pool::give_back(const Allocation& allocation) {
   }
   if (allocation.own_cpus.empty())
     return;
-  for (const PoolCpu& cpu : cpus_by_node(inventory_.hosts[static_cast<size_t>(allocation.host)])) {
-    if (std::find(allocation.own_cpus.begin(), allocation.own_cpus.end(), cpu.cpu) !=
-        allocation.own_cpus.end())
+  for (const PoolCpu& cpu : cpus_by_node(inventory_.hosts[allocation.host])) {
+    if (has_cpu(allocation, cpu))
       host.free_cpus.push_back(cpu);
   }
-  std::sort(host.free_cpus.begin(), host.free_cpus.end(), [](const PoolCpu& a, const PoolCpu& b) {
-    return a.numa_node != b.numa_node ? a.numa_node < b.numa_node : a.cpu < b.cpu;
-  });
+  std::ranges::sort(
+      host.free_cpus, {}, [](const PoolCpu& cpu) { return std::pair(cpu.numa_node, cpu.cpu); });
 }
 
 }  // namespace muster

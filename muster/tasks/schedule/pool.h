@@ -1,6 +1,6 @@
 // The devices for tasks, and how much of each is taken: hosts, their GPUs in units and memory,
 // their CPUs. A pure value: the schedule asks it where a task could run, takes that place and gives
-// it back. Knows nothing of tasks but their needs, and nothing of processes.
+// it back. It knows nothing of tasks but their needs, and nothing of processes.
 #pragma once
 
 #include <limits>
@@ -81,6 +81,9 @@ struct Allocation {
 // The GPUs that a task may have: [host][index]; empty: all.
 using AllowedGpus = std::vector<std::vector<bool>>;
 
+// Throws: SelectionError when the selection names a host that the inventory does not have.
+void check_selection(const Selection& selection, const Inventory& inventory);
+
 // The units of each GPU, the GPUs, and the CPUs that the need counts for. Without a GPU it counts
 // at least one CPU.
 int units_of(const TaskNeed& need);
@@ -98,7 +101,7 @@ class Pool {
 
   const std::vector<PoolHost>& hosts() const { return hosts_; }
   const Inventory& inventory() const { return inventory_; }
-  int num_gpus() const;
+  int num_gpus() const { return num_gpus_; }
 
   // The GPUs allowed by `on`, a task's `--gpus` text. A text that names no hosts need match on only
   // one of them. Throws: SelectionError.
@@ -123,7 +126,7 @@ class Pool {
   // Chooses the need's GPUs among `fitting`; nothing: there are too few.
   std::optional<std::vector<int>> choose_gpus(const TaskNeed& need,
                                               int host,
-                                              std::vector<int> fitting) const;
+                                              const std::vector<int>& fitting) const;
 
   void take(const Allocation& allocation);
   void give_back(const Allocation& allocation);
@@ -136,8 +139,8 @@ class Pool {
   void set_memory_in_use(int host, int gpu, uint64_t bytes);
 
   // The host was lost: nothing is placed there until bring_back.
-  void set_aside(int host) { hosts_[static_cast<size_t>(host)].set_aside = true; }
-  void bring_back(int host) { hosts_[static_cast<size_t>(host)].set_aside = false; }
+  void set_aside(int host) { hosts_[host].set_aside = true; }
+  void bring_back(int host) { hosts_[host].set_aside = false; }
 
   // The CPUs of `host` that the need counts for.
   int cpus_for(const TaskNeed& need, const PoolHost& host) const;
@@ -154,22 +157,28 @@ class Pool {
   std::string unfit(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
 
  private:
+  struct Offer;
+
   void add_host(const Host& host, const PoolOptions& options);
-  PoolGpu& gpu_at(int host, int gpu) {
-    return hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
-  }
+  UsableGpus usable_in_pool(size_t host) const;
+  std::optional<Offer> offer_of(int host,
+                                const TaskNeed& need,
+                                const AllowedGpus& allowed,
+                                const Reserved& reserved) const;
+  PoolGpu& gpu_at(int host, int gpu) { return hosts_[host].gpus[gpu]; }
   double slowest_link(int host, const std::vector<int>& gpus) const;
   std::vector<int> best_linked(int host, const std::vector<int>& fitting, int count) const;
   std::vector<int> choose_cpus(int cpus, int host, const std::vector<int>& gpus) const;
-  std::vector<int> bind(int host, const Allocation& where) const;
+  std::vector<int> bind(const Allocation& where) const;
 
   Inventory inventory_;
   NumaBinding numa_binding_;
   Scores scores_;
   std::vector<PoolHost> hosts_;
+  int num_gpus_ = 0;
   int64_t cpus_left_ = 0;   // of all hosts
   int64_t units_left_ = 0;  // of all GPUs
-  // Finding rings is slow: results by host, count and what is free.
+  // Finding rings is slow: these are results by host, count and the GPUs that are free.
   mutable std::map<std::vector<int>, std::vector<int>> linked_;
 };
 

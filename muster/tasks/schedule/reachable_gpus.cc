@@ -10,39 +10,60 @@
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/placement/selection/selection.h"
+#include "muster/tasks/schedule/pool.h"
+
+// A selection is split into what lasts and what changes. What lasts is applied to the hosts as they
+// are; what changes (idle GPUs, free memory) could come to mean any GPU that the rest leaves, of
+// which at most as many as the picks name at one time.
 
 namespace muster {
 namespace {
 
 using Kind = SelectionItem::Kind;
 
+// Whether what the item means depends on the moment.
 bool changes(const SelectionItem& item) {
   return item.kind == Kind::idle || item.kind == Kind::free || item.kind == Kind::free_memory;
 }
 
+// Whether the item names GPUs, and does not only narrow down what others name.
 bool is_pick_of_gpus(const SelectionItem& item) {
-  return !item.excludes && item.kind != Kind::memory && item.kind != Kind::free_memory &&
-         item.kind != Kind::model;
+  if (item.excludes)
+    return false;
+  return item.kind != Kind::memory && item.kind != Kind::free_memory && item.kind != Kind::model;
 }
 
-// How many GPUs the picks could come to.
+constexpr size_t kAllGpus = std::numeric_limits<size_t>::max();
+
+// How many GPUs the pick could come to.
+size_t most_of(const SelectionItem& pick) {
+  switch (pick.kind) {
+    case Kind::all:
+    case Kind::idle:
+      return kAllGpus;
+    case Kind::indices:
+      return pick.last - pick.first + 1;
+    case Kind::uuid:
+      return 1;
+    default:
+      return pick.first;
+  }
+}
+
+// How many GPUs the part's picks could come to together; without any pick it means all.
 size_t most_of(const SelectionPart& part) {
-  constexpr size_t kAll = std::numeric_limits<size_t>::max();
   size_t most = 0;
   bool any = false;
   for (const SelectionItem& item : part.items) {
     if (!is_pick_of_gpus(item))
       continue;
     any = true;
-    if (item.kind == Kind::all || item.kind == Kind::idle)
-      return kAll;
-    if (item.kind == Kind::indices) {
-      most += static_cast<size_t>(item.last - item.first + 1);
-    } else {
-      most += item.kind == Kind::uuid ? 1 : static_cast<size_t>(item.first);
-    }
+    const size_t of_item = most_of(item);
+    if (of_item == kAllGpus)
+      return kAllGpus;
+    most += of_item;
   }
-  return any ? most : kAll;
+  return any ? most : kAllGpus;
 }
 
 // The selection without what changes. Where some picks change, any GPU that the rest leaves could
@@ -50,10 +71,9 @@ size_t most_of(const SelectionPart& part) {
 Selection lasting(const Selection& selection) {
   Selection lasting = selection;
   for (SelectionPart& part : lasting.parts) {
-    const bool picks_change =
-        std::any_of(part.items.begin(), part.items.end(), [](const SelectionItem& item) {
-          return changes(item) && is_pick_of_gpus(item);
-        });
+    const bool picks_change = std::ranges::any_of(part.items, [](const SelectionItem& item) {
+      return changes(item) && is_pick_of_gpus(item);
+    });
     std::erase_if(part.items, [&](const SelectionItem& item) {
       return changes(item) || (picks_change && is_pick_of_gpus(item));
     });
@@ -63,27 +83,26 @@ Selection lasting(const Selection& selection) {
   return lasting;
 }
 
-// 0: not known.
+// How many cores tasks may use of the host; 0: not known, as of a file that tells none.
 int cores_of(const Host& host, const ReachOptions& options) {
   if (options.cpus > 0)
     return options.cpus;
-  return options.inventory.simulated && host.cores.empty() ? 0 : host.num_cores;
+  const bool is_told = !options.inventory.simulated || !host.cores.empty();
+  return is_told ? host.num_cores : 0;
 }
 
-// A selection as all hosts take it.
+// A selection whose hosts the inventory has, and what lasts of it.
 struct HostSelection {
   Selection text = {};
   Selection lasting = {};
 
   HostSelection(Selection given, const Inventory& inventory)
       : text(std::move(given)), lasting(muster::lasting(text)) {
-    std::vector<const Host*> hosts;
-    for (const Host& host : inventory.hosts)
-      hosts.push_back(&host);
-    check_selection_hosts(text, hosts);
+    check_selection(text, inventory);
   }
 };
 
+// Goes through the hosts one by one and gathers what `on` gives on each.
 class Reach {
  public:
   Reach(const std::string& on, const ReachOptions& options) : options_(options) {
@@ -100,10 +119,10 @@ class Reach {
   ReachableGpus find() {
     for (const Host& host : options_.inventory.hosts)
       add(host);
-    const bool none = std::all_of(reachable_.hosts.begin(),
-                                  reachable_.hosts.end(),
-                                  [](const ReachableHost& host) { return host.gpus.empty(); });
-    if (!none)
+    const auto has_gpus = [](const ReachableHost& host) {
+      return !host.gpus.empty();
+    };
+    if (std::ranges::any_of(reachable_.hosts, has_gpus))
       reachable_.why_none.clear();
     if (fits_a_host_ && !named_host_fails_)
       reachable_.on_problem.clear();
@@ -111,8 +130,13 @@ class Reach {
   }
 
  private:
-  // What the run has of the host, and how many at one time.
-  std::pair<UsableGpus, size_t> of_run(const Host& host) const {
+  // What the run has of a host, and how many of these at one time.
+  struct OfRun {
+    UsableGpus usable = {};
+    size_t most = 0;
+  };
+
+  OfRun of_run(const Host& host) const {
     const UsableGpus all = usable_gpus(host, options_.masks);
     if (!run_)
       return {all, all.gpus.size()};
@@ -124,31 +148,42 @@ class Reach {
     return {chosen, std::min(most_of(*part), chosen.gpus.size())};
   }
 
+  // Hosts that are alike come once: what holds of one holds of all.
   void add(const Host& host) {
-    const auto [usable, most] = of_run(host);
+    const OfRun run = of_run(host);
     ReachableHost found{.name = host.name, .num_cores = cores_of(host, options_)};
-    if (const SelectionPart* const part = on_ ? part_for(on_->text, host) : nullptr) {
-      try {
-        for (const UsableGpu& device : select_gpus(on_->lasting, host, usable, options_.scores)) {
-          found.gpus.push_back({total_memory_bytes(host, device), model_of(host, device)});
-        }
-        found.most = std::min({most_of(*part), most, found.gpus.size()});
-        fits_a_host_ = true;
-      } catch (const SelectionError& error) {
-        named_host_fails_ = named_host_fails_ || !part->host.empty();
-        set_problem(error);
-      }
-    }
-    if (found.gpus.empty() && reachable_.why_none.empty()) {
-      reachable_.why_none = !run_ || !usable.gpus.empty()
-                                ? describe(host, usable)
-                                : cat("--gpus ", run_->text.text, " leaves none");
-    }
-    const auto facts = std::tuple(found.num_cores, found.most, found.gpus);
-    if (seen_.insert(facts).second)
+    if (const SelectionPart* const part = on_ ? part_for(on_->text, host) : nullptr)
+      add_gpus(host, *part, run, found);
+    if (found.gpus.empty() && reachable_.why_none.empty())
+      reachable_.why_none = why_none(host, run.usable);
+    if (seen_.emplace(found.num_cores, found.most, found.gpus).second)
       reachable_.hosts.push_back(std::move(found));
   }
 
+  // The GPUs that `on` selects among those of the run.
+  void add_gpus(const Host& host,
+                const SelectionPart& part,
+                const OfRun& run,
+                ReachableHost& found) {
+    try {
+      for (const UsableGpu& gpu : select_gpus(on_->lasting, host, run.usable, options_.scores))
+        found.gpus.push_back({total_memory_bytes(host, gpu), model_of(host, gpu)});
+      found.most = std::min({most_of(part), run.most, found.gpus.size()});
+      fits_a_host_ = true;
+    } catch (const SelectionError& error) {
+      if (!part.host.empty())
+        named_host_fails_ = true;
+      set_problem(error);
+    }
+  }
+
+  std::string why_none(const Host& host, const UsableGpus& usable) const {
+    if (run_ && usable.gpus.empty())
+      return cat("--gpus ", run_->text.text, " leaves none");
+    return describe(host, usable);
+  }
+
+  // Only the first problem is told.
   void set_problem(const SelectionError& error) {
     if (!reachable_.on_problem.empty())
       return;

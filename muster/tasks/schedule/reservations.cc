@@ -4,11 +4,16 @@
 #include <tuple>
 #include <utility>
 
+// Each pass of starts begins with nothing reserved. Every task that cannot start then reserves its
+// first places, as many as its backfilled starts have earned it, and what comes after it in the
+// pass gets what is left.
+
 namespace muster {
 
 namespace {
 
-// Starts that may be let in on a place that is not reserved for it, before that is.
+// How many starts may be let in on places that are not reserved for the wish before one more place
+// is reserved for it.
 int patience(const TaskWish& wish) {
   int most = 1;
   for (const TaskNeed& need : wish.needs)
@@ -30,7 +35,7 @@ void Reservations::look(const Pool& pool) {
 }
 
 bool Reservations::has_use_for_what_is_left(const TaskWish& wish, const Pool& pool) const {
-  return std::any_of(wish.needs.begin(), wish.needs.end(), [&](const TaskNeed& need) {
+  return std::ranges::any_of(wish.needs, [&](const TaskNeed& need) {
     return (need.gpus > 0 && free_gpus_) || (free_cpus_ && pool.counts_cpus(need));
   });
 }
@@ -44,19 +49,19 @@ void Reservations::add(size_t task, const TaskWish& wish, const Pool& pool) {
   all_.push_back(std::move(reservation));
 }
 
-// Where a task could be, the place that lacks least first.
+// Every place where the task could be, the one that lacks least first.
 std::vector<Reservation::Place> Reservations::places_for(const TaskWish& wish,
                                                          const Pool& pool) const {
-  std::vector<std::pair<std::tuple<size_t, int, int>, Reservation::Place>> found;
+  using Order = std::tuple<size_t, int, int>;  // alternative, missing GPUs, missing CPUs
+  std::vector<std::pair<Order, Reservation::Place>> found;
   for (size_t i = 0; i < wish.needs.size(); ++i) {
-    for (int host = 0; host < static_cast<int>(pool.hosts().size()); ++host) {
+    for (int host = 0; host < std::ssize(pool.hosts()); ++host) {
       const auto claim = claim_on(pool, host, wish.needs[i], wish.allowed, reserved_);
       if (claim)
         found.push_back({{i, claim->missing_gpus, claim->missing_cpus}, {i, host}});
     }
   }
-  std::stable_sort(
-      found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(found, {}, [](const auto& one) { return one.first; });
   std::vector<Reservation::Place> places;
   places.reserve(found.size());
   for (const auto& [order, place] : found)
@@ -64,30 +69,30 @@ std::vector<Reservation::Place> Reservations::places_for(const TaskWish& wish,
   return places;
 }
 
-// One more of its places. Of those on one host it takes one, so that what is reserved for the
-// others does for this one too.
+// Reserves one more of its places. Two places on one host overlap, so that the second is reckoned
+// beside what others have reserved, and adds only the CPUs that the first has not.
 void Reservations::reserve_next(Reservation& reservation, const Pool& pool) {
   const Reservation::Place& place = reservation.places[reservation.claims.size()];
   const TaskWish& wish = *reservation.wish;
-  const bool again = std::any_of(reservation.claims.begin(),
-                                 reservation.claims.end(),
-                                 [&](const Claim& own) { return own.host == place.host; });
-  Claim claim = claim_on(pool,
-                         place.host,
-                         wish.needs[place.alternative],
-                         wish.allowed,
-                         again ? reserved_beside(reservation.task, pool) : reserved_)
-                    .value_or(Claim{.host = place.host});
+  int own_cpus = 0;
+  bool has_place_there = false;
   for (const Claim& own : reservation.claims) {
-    if (own.host == place.host)
-      claim.cpus -= own.cpus;
+    if (own.host != place.host)
+      continue;
+    has_place_there = true;
+    own_cpus += own.cpus;
   }
-  claim.cpus = std::max(0, claim.cpus);
+  const Reserved beside = has_place_there ? reserved_beside(reservation.task, pool) : Reserved();
+  const Reserved& others = has_place_there ? beside : reserved_;
+  const TaskNeed& need = wish.needs[place.alternative];
+  Claim claim =
+      claim_on(pool, place.host, need, wish.allowed, others).value_or(Claim{.host = place.host});
+  claim.cpus = std::max(0, claim.cpus - own_cpus);
   reserve(pool, claim, reserved_);
   reservation.claims.push_back(std::move(claim));
 }
 
-// For all other tasks.
+// What is reserved for all other tasks.
 Reserved Reservations::reserved_beside(size_t task, const Pool& pool) const {
   Reserved reserved;
   for (const Reservation& other : all_) {
@@ -101,13 +106,13 @@ Reserved Reservations::reserved_beside(size_t task, const Pool& pool) const {
 
 void Reservations::count_backfill(const Allocation& where, const Pool& pool) {
   for (Reservation& waits : all_) {
+    // Nothing is left that could be reserved for it.
     if (waits.claims.size() >= waits.places.size())
       continue;
     const TaskWish& wish = *waits.wish;
-    const bool passes =
-        std::any_of(wish.needs.begin(), wish.needs.end(), [&](const TaskNeed& need) {
-          return in_the_way(pool, where, need, wish.allowed);
-        });
+    const bool passes = std::ranges::any_of(wish.needs, [&](const TaskNeed& need) {
+      return in_the_way(pool, where, need, wish.allowed);
+    });
     if (passes && ++backfilled_[waits.task] % patience(wish) == 0)
       reserve_next(waits, pool);
   }

@@ -1,4 +1,4 @@
-// What is reserved for the tasks that wait in one round of starts, so that those that come after
+// What is reserved for the tasks that wait in one pass of starts, so that those that come after
 // them are not in their way, and how many of those were let in elsewhere (backfill). For the
 // schedule, whose header says the rule. Pure.
 #pragma once
@@ -32,7 +32,7 @@ class Reservations {
  public:
   explicit Reservations(size_t num_tasks) : backfilled_(num_tasks, 0) {}
 
-  // A round begins: nothing is reserved.
+  // A pass begins: nothing is reserved.
   void clear(const Pool& pool);
 
   // To be called when tasks have started, or more is reserved.
@@ -42,7 +42,7 @@ class Reservations {
   // passed.
   bool has_use_for_what_is_left(const TaskWish& wish, const Pool& pool) const;
 
-  // The task waits. `wish` must live until the round ends.
+  // The task waits. `wish` must live until the pass ends.
   void add(size_t task, const TaskWish& wish, const Pool& pool);
 
   // A start there, of a task that comes after those that wait.

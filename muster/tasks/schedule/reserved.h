@@ -18,12 +18,12 @@ using Reserved = std::vector<HostReserved>;
 inline bool is_reserved(const Reserved& reserved, int host, int gpu) {
   if (reserved.empty())
     return false;
-  const std::vector<bool>& gpus = reserved[static_cast<size_t>(host)].gpus;
-  return !gpus.empty() && gpus[static_cast<size_t>(gpu)];
+  const std::vector<bool>& gpus = reserved[host].gpus;
+  return !gpus.empty() && gpus[gpu];
 }
 
 inline int reserved_cpus(const Reserved& reserved, int host) {
-  return reserved.empty() ? 0 : reserved[static_cast<size_t>(host)].cpus;
+  return reserved.empty() ? 0 : reserved[host].cpus;
 }
 
 }  // namespace muster

@@ -8,14 +8,19 @@
 #include "muster/placement/selection/selection.h"
 #include "muster/tasks/stop_pause.h"
 
+// Tasks with equal needs are a kind, and each kind has a queue of those that are ready. heads_ has
+// the first of every queue: a pass of starts goes through these alone, in the order of their keys,
+// and a task that is placed makes room for the next one of its kind. What comes after what is kept
+// in two flat lists, since there may be a million tasks.
+
 namespace muster {
 
 namespace {
 
-// A back-off doubles each time, and no longer than this.
+// A back-off doubles each time, up to this many seconds.
 constexpr double kLongestBackOff = 3'600;
 
-// Equal texts are equal needs.
+// A text that is equal for tasks with equal needs.
 std::string kind_key(const Task& task) {
   std::string key = cat(task.on, "\n");
   for (const TaskNeed& need : task.needs) {
@@ -33,7 +38,7 @@ std::string kind_key(const Task& task) {
   return key;
 }
 
-// Throws: invalid_argument naming the task.
+// The GPUs that the task's `on` allows. Throws: invalid_argument naming the task.
 AllowedGpus allowed_by(const Pool& pool, const Task& task) {
   try {
     return pool.allowed(task.on);
@@ -49,6 +54,7 @@ AllowedGpus allowed_by(const Pool& pool, const Task& task) {
   }
 }
 
+// The GPUs of the alternative that has most.
 int most_gpus(const std::vector<TaskNeed>& needs) {
   int most = 0;
   for (const TaskNeed& need : needs)
@@ -67,14 +73,14 @@ TaskSchedule::TaskSchedule(const std::vector<Task>& tasks, Pool pool, ScheduleOp
   numbers_.reserve(tasks.size());
   for (size_t i = 0; i < tasks.size(); ++i)
     numbers_.emplace(tasks[i].name, i);
-  counts_[static_cast<size_t>(TaskState::waiting)] = tasks.size();
+  counts_[index_of(TaskState::waiting)] = tasks.size();
   link_tasks();
   measure_critical_paths();
   make_kinds();
   for (const size_t task : options_.done) {
     set_state(task, TaskState::done);
-    for (size_t a = first_after_[task]; a < first_after_[task + 1]; ++a)
-      --states_[after_[a]].missing;
+    for (const size_t next : followers(task))
+      --states_[next].missing;
   }
   for (size_t i = 0; i < tasks.size(); ++i) {
     if (states_[i].missing == 0 && states_[i].state == TaskState::waiting)
@@ -89,6 +95,12 @@ std::optional<size_t> TaskSchedule::find(const std::string& name) const {
   return found->second;
 }
 
+std::span<const size_t> TaskSchedule::followers(size_t task) const {
+  return std::span(after_).subspan(first_after_[task], first_after_[task + 1] - first_after_[task]);
+}
+
+// Sorts the arrows from each task to its followers by counting: first_after_ has how many arrows
+// each task has, then where they begin.
 void TaskSchedule::link_tasks() {
   first_after_.assign(tasks_.size() + 1, 0);
   std::vector<std::pair<size_t, size_t>> arrows;  // from, to
@@ -116,8 +128,9 @@ void TaskSchedule::link_tasks() {
     after_[at[from]++] = to;
 }
 
-// From the tasks that nothing is after backwards; tasks that are left over are in a circle.
-void TaskSchedule::measure_critical_paths() {
+// All tasks, each behind those that it comes after. Throws: invalid_argument where tasks come after
+// each other in a cycle.
+std::vector<size_t> TaskSchedule::in_order_of_after() const {
   std::vector<int> missing(tasks_.size());
   std::vector<size_t> order;
   order.reserve(tasks_.size());
@@ -127,24 +140,27 @@ void TaskSchedule::measure_critical_paths() {
       order.push_back(i);
   }
   for (size_t i = 0; i < order.size(); ++i) {
-    for (size_t a = first_after_[order[i]]; a < first_after_[order[i] + 1]; ++a) {
-      if (--missing[after_[a]] == 0)
-        order.push_back(after_[a]);
+    for (const size_t next : followers(order[i])) {
+      if (--missing[next] == 0)
+        order.push_back(next);
     }
   }
-  if (order.size() < tasks_.size()) {
-    const auto left =
-        std::find_if(missing.begin(), missing.end(), [](int count) { return count > 0; });
-    throw Error(ErrorCode::invalid_argument,
-                cat("task ",
-                    printable(tasks_[static_cast<size_t>(left - missing.begin())].name),
-                    ": expected no cycle of tasks in `after`, got one; remove one of its names"));
-  }
+  if (order.size() == tasks_.size())
+    return order;
+  const auto left = std::ranges::find_if(missing, [](int count) { return count > 0; });
+  throw Error(ErrorCode::invalid_argument,
+              cat("task ",
+                  printable(tasks_[left - missing.begin()].name),
+                  ": expected no cycle of tasks in `after`, got one; remove one of its names"));
+}
+
+// A task's path is one longer than the longest of its followers', so that these are measured first.
+void TaskSchedule::measure_critical_paths() {
+  const std::vector<size_t> order = in_order_of_after();
   for (auto task = order.rbegin(); task != order.rend(); ++task) {
     int longest = 0;
-    for (size_t a = first_after_[*task]; a < first_after_[*task + 1]; ++a) {
-      longest = std::max(longest, states_[after_[a]].critical_path);
-    }
+    for (const size_t next : followers(*task))
+      longest = std::max(longest, states_[next].critical_path);
     states_[*task].critical_path = longest + 1;
   }
 }
@@ -152,36 +168,41 @@ void TaskSchedule::measure_critical_paths() {
 void TaskSchedule::make_kinds() {
   std::unordered_map<std::string, size_t> known;
   for (size_t i = 0; i < tasks_.size(); ++i) {
-    const auto [place, is_new] = known.emplace(kind_key(tasks_[i]), kinds_.size());
+    const Task& task = tasks_[i];
+    const auto [place, is_new] = known.emplace(kind_key(task), kinds_.size());
     states_[i].kind = place->second;
     if (!is_new)
       continue;
-    kinds_.push_back({.wish = {.needs = needs_here(tasks_[i].needs, pool_.num_gpus() > 0),
-                               .allowed = allowed_by(pool_, tasks_[i])},
-                      .on = tasks_[i].on,
+    kinds_.push_back({.wish = {.needs = needs_here(task.needs, pool_.num_gpus() > 0),
+                               .allowed = allowed_by(pool_, task)},
+                      .on = task.on,
                       .ready = {}});
-    const Kind& kind = kinds_.back();
-    const bool possible =
-        std::any_of(kind.wish.needs.begin(), kind.wish.needs.end(), [&](const TaskNeed& need) {
-          return pool_.could_meet(need, kind.wish.allowed);
-        });
-    if (possible)
-      continue;
-    std::vector<std::string> needs;
-    for (const TaskNeed& need : kind.wish.needs)
-      needs.push_back(describe(need));
-    throw Error(ErrorCode::unavailable,
-                cat("task ",
-                    printable(tasks_[i].name),
-                    ": expected needs that the machine could meet, got ",
-                    join(needs, ", or "),
-                    kind.on.empty() ? "" : cat(" of ", printable(kind.on)),
-                    " (",
-                    pool_.num_gpus(),
-                    " GPUs to use, ",
-                    pool_.hosts().empty() ? 0 : pool_.hosts()[0].cpus,
-                    " CPUs); see `muster devices`, and give fewer or an alternative"));
+    check_possible(kinds_.back(), task);
   }
+}
+
+// Throws: unavailable naming the task when the pool could meet none of the kind's needs.
+void TaskSchedule::check_possible(const Kind& kind, const Task& task) const {
+  const std::vector<TaskNeed>& needs = kind.wish.needs;
+  const bool possible = std::ranges::any_of(
+      needs, [&](const TaskNeed& need) { return pool_.could_meet(need, kind.wish.allowed); });
+  if (possible)
+    return;
+  std::vector<std::string> texts;
+  for (const TaskNeed& need : needs)
+    texts.push_back(describe(need));
+  const int cpus = pool_.hosts().empty() ? 0 : pool_.hosts()[0].cpus;
+  throw Error(ErrorCode::unavailable,
+              cat("task ",
+                  printable(task.name),
+                  ": expected needs that the machine could meet, got ",
+                  join(texts, ", or "),
+                  kind.on.empty() ? "" : cat(" of ", printable(kind.on)),
+                  " (",
+                  pool_.num_gpus(),
+                  " GPUs to use, ",
+                  cpus,
+                  " CPUs); see `muster devices`, and give fewer or an alternative"));
 }
 
 TaskSchedule::Key TaskSchedule::key_of(size_t task) const {
@@ -189,24 +210,26 @@ TaskSchedule::Key TaskSchedule::key_of(size_t task) const {
 }
 
 void TaskSchedule::set_state(size_t task, TaskState state) {
-  --counts_[static_cast<size_t>(states_[task].state)];
+  --counts_[index_of(states_[task].state)];
   states_[task].state = state;
-  ++counts_[static_cast<size_t>(state)];
+  ++counts_[index_of(state)];
 }
 
+// The kind's entry in heads_ changes when the task goes before the one that was its first.
 void TaskSchedule::make_ready(size_t task) {
-  Kind& kind = kinds_[states_[task].kind];
+  const size_t number = states_[task].kind;
+  Kind& kind = kinds_[number];
   if (!kind.ready.empty())
-    heads_.erase({kind.ready.top(), states_[task].kind});
+    heads_.erase({kind.ready.top(), number});
   kind.ready.push(key_of(task));
-  heads_.emplace(kind.ready.top(), states_[task].kind);
+  heads_.emplace(kind.ready.top(), number);
 }
 
 void TaskSchedule::restore(const std::vector<TaskStanding>& standings, double now) {
   for (Kind& kind : kinds_)
     kind.ready = {};
   heads_.clear();
-  std::vector<double> from(tasks_.size(), now);  // that each may start
+  std::vector<double> from(tasks_.size(), now);  // when each may start
   for (const TaskStanding& standing : standings) {
     State& state = states_[standing.task];
     state.failures = standing.failures;
@@ -222,18 +245,18 @@ void TaskSchedule::restore(const std::vector<TaskStanding>& standings, double no
     running_[standing.task] = {*standing.where, standing.began};
   }
   for (size_t i = 0; i < tasks_.size(); ++i) {
-    if (states_[i].missing > 0 || states_[i].state != TaskState::waiting)
-      continue;
-    wait_until(from[i], i, now);
+    if (states_[i].missing == 0 && states_[i].state == TaskState::waiting)
+      wait_until(from[i], i, now);
   }
 }
 
-// After its last failure, before it starts again.
+// How long the task pauses after its last failure, before it starts again.
 double TaskSchedule::pause_of(size_t task) const {
   const double first = std::chrono::duration<double>(tasks_[task].back_off).count();
   return std::min(first * std::pow(2.0, states_[task].failures - 1), kLongestBackOff);
 }
 
+// The task is ready from then on, which may be now.
 void TaskSchedule::wait_until(double at, size_t task, double now) {
   if (at > now) {
     back_off_.emplace(at, task);
@@ -242,6 +265,7 @@ void TaskSchedule::wait_until(double at, size_t task, double now) {
   }
 }
 
+// Pauses that are over end.
 void TaskSchedule::wake(double now) {
   while (!back_off_.empty() && back_off_.begin()->first <= now) {
     make_ready(back_off_.begin()->second);
@@ -250,10 +274,11 @@ void TaskSchedule::wake(double now) {
 }
 
 bool TaskSchedule::has_slot() const {
-  return !pool_.is_full() &&
-         (options_.max_running == 0 || running_.size() < static_cast<size_t>(options_.max_running));
+  return !pool_.is_full() && !is_at_limit();
 }
 
+// Where the task could start now: by the first of its alternatives that is available beside what is
+// reserved for others.
 std::optional<TaskStart> TaskSchedule::place(const Kind& kind, size_t task) const {
   const std::vector<TaskNeed>& needs = kind.wish.needs;
   for (size_t i = 0; i < needs.size(); ++i) {
@@ -263,6 +288,8 @@ std::optional<TaskStart> TaskSchedule::place(const Kind& kind, size_t task) cons
   return std::nullopt;
 }
 
+// The head may be gone after its turn, and its kind's next task may come right behind it: the pass
+// goes on with whatever follows its key.
 std::vector<TaskStart> TaskSchedule::start(double now) {
   std::vector<TaskStart> starts;
   if (draining_)
@@ -270,24 +297,23 @@ std::vector<TaskStart> TaskSchedule::start(double now) {
   wake(now);
   reservations_.clear(pool_);
   for (auto head = heads_.begin(); head != heads_.end() && has_slot();) {
-    const std::pair<Key, size_t> at = *head;
-    Kind& kind = kinds_[at.second];
-    const size_t task = at.first.task;
+    const auto at = *head;
+    const auto& [key, number] = at;
+    Kind& kind = kinds_[number];
     if (!reservations_.has_use_for_what_is_left(kind.wish, pool_)) {
       ++head;
       continue;
     }
-    const auto placed = place(kind, task);
-    if (placed) {
+    if (const auto placed = place(kind, key.task)) {
       heads_.erase(head);
       kind.ready.pop();
       if (!kind.ready.empty())
-        heads_.emplace(kind.ready.top(), at.second);
+        heads_.emplace(kind.ready.top(), number);
       begin(*placed, now);
       reservations_.count_backfill(placed->where, pool_);
       starts.push_back(*placed);
     } else if (std::next(head) != heads_.end()) {  // else nobody comes after it
-      reservations_.add(task, kind.wish, pool_);
+      reservations_.add(key.task, kind.wish, pool_);
     }
     reservations_.look(pool_);
     head = heads_.upper_bound(at);
@@ -313,10 +339,10 @@ void TaskSchedule::release(size_t task) {
 void TaskSchedule::done(size_t task) {
   release(task);
   set_state(task, TaskState::done);
-  for (size_t a = first_after_[task]; a < first_after_[task + 1]; ++a) {
-    State& next = states_[after_[a]];
-    if (--next.missing == 0 && next.state == TaskState::waiting)
-      make_ready(after_[a]);
+  for (const size_t next : followers(task)) {
+    State& state = states_[next];
+    if (--state.missing == 0 && state.state == TaskState::waiting)
+      make_ready(next);
   }
 }
 
@@ -331,21 +357,25 @@ TaskRetry TaskSchedule::failed(size_t task, double now) {
     return {.at = at};
   }
   set_state(task, TaskState::failed);
-  TaskRetry end;
+  return {.skipped = skip_followers(task)};
+}
+
+// All waiting tasks that come after it, at whatever distance, will never start.
+std::vector<size_t> TaskSchedule::skip_followers(size_t task) {
+  std::vector<size_t> skipped;
   std::vector<size_t> todo = {task};
   while (!todo.empty()) {
     const size_t from = todo.back();
     todo.pop_back();
-    for (size_t a = first_after_[from]; a < first_after_[from + 1]; ++a) {
-      const size_t next = after_[a];
+    for (const size_t next : followers(from)) {
       if (states_[next].state != TaskState::waiting)
         continue;
       set_state(next, TaskState::skipped);
-      end.skipped.push_back(next);
+      skipped.push_back(next);
       todo.push_back(next);
     }
   }
-  return end;
+  return skipped;
 }
 
 double TaskSchedule::stopped(size_t task, double lasted, double now) {
@@ -363,24 +393,27 @@ void TaskSchedule::again(size_t task) {
   make_ready(task);
 }
 
+// The first task of each kind stands for all: their needs are equal.
 bool TaskSchedule::waits_for_memory() const {
-  return std::any_of(heads_.begin(), heads_.end(), [&](const auto& head) {
-    const std::vector<TaskNeed>& needs = kinds_[head.second].wish.needs;
-    return std::any_of(
-        needs.begin(), needs.end(), [](const TaskNeed& need) { return need.memory_bytes > 0; });
+  const auto asks_for_memory = [](const TaskNeed& need) {
+    return need.memory_bytes > 0;
+  };
+  return std::ranges::any_of(heads_, [&](const auto& head) {
+    return std::ranges::any_of(kinds_[head.second].wish.needs, asks_for_memory);
   });
 }
 
 bool TaskSchedule::waits_for_memory_of(int host, int gpu) const {
-  const uint64_t left =
-      pool_.hosts()[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)].memory_left;
-  return std::any_of(heads_.begin(), heads_.end(), [&](const auto& head) {
-    const Kind& kind = kinds_[head.second];
-    return std::any_of(kind.wish.needs.begin(), kind.wish.needs.end(), [&](const TaskNeed& need) {
-      return need.gpus > 0 && need.memory_bytes > left &&
-             pool_.unfit(need, kind.wish.allowed, host, gpu).empty();
-    });
-  });
+  const uint64_t left = pool_.hosts()[host].gpus[gpu].memory_left;
+  for (const auto& [key, number] : heads_) {
+    const TaskWish& wish = kinds_[number].wish;
+    for (const TaskNeed& need : wish.needs) {
+      const bool lacks_memory = need.gpus > 0 && need.memory_bytes > left;
+      if (lacks_memory && pool_.unfit(need, wish.allowed, host, gpu).empty())
+        return true;
+    }
+  }
+  return false;
 }
 
 bool TaskSchedule::finished() const {
@@ -393,14 +426,6 @@ std::optional<double> TaskSchedule::next_time() const {
   if (back_off_.empty() || draining_)
     return std::nullopt;
   return back_off_.begin()->first;
-}
-
-std::vector<size_t> TaskSchedule::running() const {
-  std::vector<size_t> tasks;
-  tasks.reserve(running_.size());
-  for (const auto& [task, running] : running_)
-    tasks.push_back(task);
-  return tasks;
 }
 
 }  // namespace muster

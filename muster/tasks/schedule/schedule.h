@@ -22,6 +22,7 @@
 #include <optional>
 #include <queue>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -122,11 +123,10 @@ class TaskSchedule {
   std::optional<double> next_time() const;
 
   TaskState state(size_t task) const { return states_[task].state; }
-  size_t count(TaskState state) const { return counts_[static_cast<size_t>(state)]; }
+  size_t count(TaskState state) const { return counts_[index_of(state)]; }
   int failures(size_t task) const { return states_[task].failures; }
   const Pool& pool() const { return pool_; }
-  const Allocation& allocation(size_t task) const { return running_.at(task).where; }
-  std::vector<size_t> running() const;
+  size_t num_running() const { return running_.size(); }  // tasks that have devices
   std::optional<size_t> find(const std::string& name) const;
 
  private:
@@ -166,9 +166,17 @@ class TaskSchedule {
     Allocation where;
     double began = 0;
   };
+
+  static size_t index_of(TaskState state) { return static_cast<size_t>(state); }
+
   void link_tasks();
-  void make_kinds();
   void measure_critical_paths();
+  std::vector<size_t> in_order_of_after() const;
+  void make_kinds();
+  void check_possible(const Kind& kind, const Task& task) const;
+  const Kind& kind_of(size_t task) const { return kinds_[states_[task].kind]; }
+  // The tasks that come right after this one.
+  std::span<const size_t> followers(size_t task) const;
   Key key_of(size_t task) const;
   void set_state(size_t task, TaskState state);
   void make_ready(size_t task);
@@ -176,21 +184,26 @@ class TaskSchedule {
   void wait_until(double at, size_t task, double now);
   void wake(double now);
   bool has_slot() const;
+  // Whether as many tasks run as may, whatever room there is.
+  bool is_at_limit() const {
+    return options_.max_running > 0 && std::ssize(running_) >= options_.max_running;
+  }
   std::optional<TaskStart> place(const Kind& kind, size_t task) const;
   void begin(const TaskStart& start, double now);
+  std::vector<size_t> skip_followers(size_t task);
 
   const std::vector<Task>& tasks_;
   Pool pool_;
   ScheduleOptions options_;
   std::unordered_map<std::string, size_t> numbers_;  // by name
   std::vector<State> states_;
-  std::vector<size_t> first_after_;  // after_[first_after_[t]] … are the tasks after t
+  std::vector<size_t> first_after_;  // by task: where its followers begin in after_
   std::vector<size_t> after_;
   std::vector<Kind> kinds_;
   std::set<std::pair<Key, size_t>> heads_;  // the first ready task of each kind
   std::map<size_t, Running> running_;
   std::multimap<double, size_t> back_off_;
-  Reservations reservations_;  // of the last round
+  Reservations reservations_;  // of the last pass
   size_t counts_[5] = {};
   bool draining_ = false;
 };

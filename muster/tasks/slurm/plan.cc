@@ -68,7 +68,7 @@ class SlurmPlanner {
         ready.push_back(i);
     }
     for (size_t level = 0; !ready.empty(); ++level) {
-      std::sort(ready.begin(), ready.end());
+      std::ranges::sort(ready);
       Positions next;
       for (const size_t task : ready) {
         for (const size_t later : before[task]) {

@@ -32,7 +32,7 @@ std::string gres_of(const Task& task) {
   const auto may_be = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
   };
-  if (!std::all_of(type.begin(), type.end(), may_be)) {
+  if (!std::ranges::all_of(type, may_be)) {
     throw Error(
         ErrorCode::invalid_argument,
         cat("--submit slurm: expected a model that can be a type of Slurm's GPUs (a100), got '",

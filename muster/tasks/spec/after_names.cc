@@ -31,7 +31,7 @@ class AfterResolver {
     const auto has_after = [](const TaskTemplate& made_from) {
       return !made_from.after.empty();
     };
-    if (std::none_of(templates_.begin(), templates_.end(), has_after))
+    if (std::ranges::none_of(templates_, has_after))
       return;
     by_name_.reserve(tasks_.size());
     for (size_t i = 0; i < tasks_.size(); ++i)
@@ -149,7 +149,7 @@ class AfterResolver {
       const auto same = [&](const TaskParameter& other) {
         return other.name == parameter.name;
       };
-      if (std::any_of(b.each.begin(), b.each.end(), same))
+      if (std::ranges::any_of(b.each, same))
         shared.push_back(parameter.name);
     }
     return shared;
@@ -249,8 +249,8 @@ std::vector<size_t> find_cycle(const std::vector<std::vector<size_t>>& after) {
         seen[other] = Seen::on_path;
         path.push_back({other, 0});
       } else if (seen[other] == Seen::on_path) {
-        const auto first = std::find_if(
-            path.begin(), path.end(), [&](const Step& step) { return step.task == other; });
+        const auto first =
+            std::ranges::find_if(path, [&](const Step& step) { return step.task == other; });
         std::vector<size_t> cycle;
         for (auto step = first; step != path.end(); ++step)
           cycle.push_back(step->task);

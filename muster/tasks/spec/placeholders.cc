@@ -65,7 +65,7 @@ TaskText::TaskText(std::string_view text, const std::vector<std::string_view>& p
         }
       },
       [&](std::string_view name, size_t at) {
-        const auto found = std::find(parameters.begin(), parameters.end(), name);
+        const auto found = std::ranges::find(parameters, name);
         if (found == parameters.end())
           fail_unknown(name, at, parameters);
         pieces_.push_back({.parameter = static_cast<size_t>(found - parameters.begin())});
@@ -82,9 +82,8 @@ std::string TaskText::with(const std::vector<std::string_view>& values) const {
 }
 
 bool TaskText::uses(size_t parameter) const {
-  return std::any_of(pieces_.begin(), pieces_.end(), [&](const Piece& piece) {
-    return piece.parameter == parameter;
-  });
+  return std::ranges::any_of(pieces_,
+                             [&](const Piece& piece) { return piece.parameter == parameter; });
 }
 
 std::vector<std::string_view> placeholders_of(std::string_view text) {
@@ -93,7 +92,7 @@ std::vector<std::string_view> placeholders_of(std::string_view text) {
       text,
       [](std::string_view) {},
       [&](std::string_view name, size_t) {
-        if (std::find(names.begin(), names.end(), name) == names.end())
+        if (std::ranges::find(names, name) == names.end())
           names.push_back(name);
       });
   return names;
@@ -106,7 +105,7 @@ bool is_parameter_name(std::string_view name) {
   const auto may_follow = [&](char c) {
     return is_letter(c) || (c >= '0' && c <= '9') || c == '-';
   };
-  return !name.empty() && is_letter(name[0]) && std::all_of(name.begin(), name.end(), may_follow);
+  return !name.empty() && is_letter(name[0]) && std::ranges::all_of(name, may_follow);
 }
 
 }  // namespace muster

@@ -27,7 +27,7 @@ size_t byte_of(std::string_view text, size_t count) {
 }
 
 size_t count_characters(std::string_view text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), begins_character));
+  return static_cast<size_t>(std::ranges::count_if(text, begins_character));
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ std::string caret_lines(std::string_view line, int column) {
   std::string_view piece = line.substr(byte_of(line, from));
   piece = piece.substr(0, byte_of(piece, at - from + kShownAfter));
   std::string shown(piece);
-  std::replace(shown.begin(), shown.end(), '\t', ' ');
+  std::ranges::replace(shown, '\t', ' ');
   return cat("\n  ",
              from > 0 ? "…" : "",
              printable(shown),

@@ -62,7 +62,7 @@ TaskParameter parse_sweep(const std::string& text, const std::vector<TaskParamet
   const auto same = [&](const TaskParameter& other) {
     return other.name == name;
   };
-  if (std::any_of(others.begin(), others.end(), same))
+  if (std::ranges::any_of(others, same))
     fail_in(kFlag, text, 0, cat("expected each name once, got ", name, " again"));
   TaskParameter parameter{.name = name};
   size_t at = equals + 1;
@@ -102,9 +102,8 @@ TaskText filled_text(const char* what,
 
 std::string file_name(const std::string& text) {
   std::string name = text;
-  std::replace_if(
-      name.begin(),
-      name.end(),
+  std::ranges::replace_if(
+      name,
       [](char c) { return c == '/' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f; },
       '_');
   constexpr size_t kRoomForNumber = 12;

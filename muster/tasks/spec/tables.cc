@@ -115,7 +115,7 @@ class TableReader {
         parameter.values.emplace_back();  // told; {name} is known all the same
       found.emplace_back(at, std::move(parameter));
     }
-    std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+    std::ranges::sort(found, [](const auto& a, const auto& b) {
       return std::pair(a.first.line, a.first.column) < std::pair(b.first.line, b.first.column);
     });
     for (auto& [at, parameter] : found)
@@ -255,7 +255,7 @@ class TableReader {
     const auto has_gpus = [](const TaskNeed& need) {
       return need.gpus > 0;
     };
-    if (!task.needs.empty() && std::none_of(task.needs.begin(), task.needs.end(), has_gpus))
+    if (!task.needs.empty() && std::ranges::none_of(task.needs, has_gpus))
       values_.wrong(*on, "needs with gpus beside on");
   }
 
@@ -279,7 +279,7 @@ class TableReader {
     AfterEntry entry{.at = position_of(node.source().begin)};
     try {
       for (const std::string_view name : placeholders_of(*text)) {
-        if (std::find(parameters_.begin(), parameters_.end(), name) == parameters_.end())
+        if (std::ranges::find(parameters_, name) == parameters_.end())
           entry.foreign = true;
       }
       if (!entry.foreign)

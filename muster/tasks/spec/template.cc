@@ -38,11 +38,10 @@ std::vector<std::string> unused_parameters(const TaskTemplate& source) {
     const auto has_it = [&](const TaskText& text) {
       return text.uses(i);
     };
-    const bool used = has_it(source.directory) ||
-                      std::any_of(source.argv.begin(), source.argv.end(), has_it) ||
-                      std::any_of(source.environment.begin(),
-                                  source.environment.end(),
-                                  [&](const auto& variable) { return has_it(variable.second); });
+    const bool used = has_it(source.directory) || std::ranges::any_of(source.argv, has_it) ||
+                      std::ranges::any_of(source.environment, [&](const auto& variable) {
+                        return has_it(variable.second);
+                      });
     if (!used)
       unused.push_back(source.each[i].name);
   }
@@ -139,8 +138,8 @@ std::string problem_of_name(std::string_view name) {
   const auto is_control = [](char c) {
     return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
   };
-  if (name.find('/') != std::string_view::npos ||
-      std::any_of(name.begin(), name.end(), is_control) || name == "." || name == "..") {
+  if (name.find('/') != std::string_view::npos || std::ranges::any_of(name, is_control) ||
+      name == "." || name == "..") {
     return cat("expected a task's name that can be a file's (no '/', no control characters), got '",
                name,
                "'");

@@ -47,7 +47,7 @@ bool SpecValues::check_keys(const toml::table& table,
                             const std::vector<std::string_view>& known) const {
   bool all_known = true;
   for (const auto& [key, value] : table) {
-    if (std::find(known.begin(), known.end(), key.str()) != known.end())
+    if (std::ranges::find(known, key.str()) != known.end())
       continue;
     problems_.add(position_of(key.source().begin),
                   cat("expected a key of ",
