@@ -13,29 +13,39 @@
 #include "muster/tasks/report/card.h"
 #include "muster/tasks/schedule/explain.h"
 
+// A preview has the schedule stand where the run stands, or would begin, counts what other jobs
+// hold on the machines, and asks it what it would start. The schedule is a value of this process:
+// nothing is started and nobody else sees it.
+
 namespace muster {
 
 namespace {
 
-// What a journal says that a running task has, as the pool counts it; nothing when that is another
+// The pool's number of the host; nothing: it has none of that name.
+std::optional<int> host_named(const Pool& pool, const std::string& name) {
+  for (int h = 0; h < std::ssize(pool.hosts()); ++h) {
+    if (pool.hosts()[h].name == name)
+      return h;
+  }
+  return std::nullopt;
+}
+
+// What a running task has by the journal, as the pool counts it; nothing when that is another
 // machine's.
 std::optional<Allocation> allocation_of(const Pool& pool,
                                         const TaskAttempt& attempt,
                                         const TakenShare& taken) {
-  Allocation where{.host = -1,
+  const auto host = host_named(pool, attempt.host);
+  if (!host)
+    return std::nullopt;
+  Allocation where{.host = *host,
+                   .units = static_cast<int>(std::lround(attempt.gpu_fraction * kWholeGpu)),
                    .memory_bytes = taken.memory_bytes,
                    .cpus = taken.cpus,
                    .own_cpus = {},
                    .bound = attempt.cpus};
-  where.units = static_cast<int>(std::lround(attempt.gpu_fraction * kWholeGpu));
-  for (size_t h = 0; h < pool.hosts().size(); ++h) {
-    if (pool.hosts()[h].name == attempt.host)
-      where.host = static_cast<int>(h);
-  }
-  if (where.host < 0)
-    return std::nullopt;
   for (const std::string& device : attempt.devices) {
-    const auto gpu = pool.hosts()[where.host].find_gpu(device);
+    const auto gpu = pool.hosts()[*host].find_gpu(device);
     if (!gpu)
       return std::nullopt;
     where.gpus.push_back(*gpu);
@@ -43,7 +53,22 @@ std::optional<Allocation> allocation_of(const Pool& pool,
   return where;
 }
 
-// Has the schedule stand where the run does that goes on in the folder. The present there.
+// Whether the run goes on in another process at this moment.
+bool goes_on(const TasksRun& run) {
+  return !run.is_new && is_in_use(run.run_dir);
+}
+
+bool has_ended_badly(const TaskResult& result) {
+  return result.state == TaskState::failed || result.state == TaskState::skipped;
+}
+
+// "GPU 2 of a".
+std::string place_text(const TaskAttempt& attempt) {
+  return cat(describe_devices(attempt), " of ", attempt.host);
+}
+
+// Has the schedule stand where the run does that goes on in the folder. Returns the present there,
+// in the run's seconds.
 double restore_run(const TasksRun& run, TaskSchedule& schedule) {
   const JournalState& state = run.before;
   const double now = present_of(state, wall_seconds());
@@ -66,24 +91,24 @@ double restore_run(const TasksRun& run, TaskSchedule& schedule) {
   return now;
 }
 
-// What became of it, where that is more than its state; or empty.
+// What became of the task, where that is more than its state; else empty.
 std::string told_before(const TasksRun& run, size_t task) {
   if (run.is_new)
     return {};
   const TaskResult& result = run.before.results[task];
   const std::string name = printable(run.file.tasks[task].name);
-  if (result.state == TaskState::failed || result.state == TaskState::skipped)
+  if (has_ended_badly(result))
     return cat(name, " is ", to_string(result.state), ": ", printable(result.reason), "\n");
-  return !result.attempts.empty() && result.attempts.back().lost
-             ? cat(name, " ran when the run was killed\n")
-             : std::string();
+  if (!result.attempts.empty() && result.attempts.back().lost)
+    return cat(name, " ran when the run was killed\n");
+  return {};
 }
 
-// Of a run that goes on.
+// The run goes on in another process.
 std::string explain_now(const TasksRun& run, size_t task, TaskSchedule& schedule) {
   const TaskResult& result = run.before.results[task];
   const double now = restore_run(run, schedule);
-  if (result.state == TaskState::failed || result.state == TaskState::skipped)
+  if (has_ended_badly(result))
     return told_before(run, task);
   if (result.state != TaskState::running)
     return explain(schedule, task, now);
@@ -92,13 +117,11 @@ std::string explain_now(const TasksRun& run, size_t task, TaskSchedule& schedule
              " runs since ",
              format_seconds(now - attempt.began),
              " on ",
-             describe_devices(attempt),
-             " of ",
-             attempt.host,
+             place_text(attempt),
              "\n");
 }
 
-// Of a run that has ended, or has not begun: what would be if it did now.
+// The run has ended, or has not begun: what would be if it did now.
 std::string explain_beginning(const TasksRun& run, size_t task, TaskSchedule& schedule) {
   std::string text = run.is_new ? "no run yet; if one began now:\n" : "no run goes on there\n";
   const std::string name = printable(run.file.tasks[task].name);
@@ -111,53 +134,61 @@ std::string explain_beginning(const TasksRun& run, size_t task, TaskSchedule& sc
     if (start.task != task)
       continue;
     const TaskAttempt attempt = attempt_of(schedule.pool(), start.where, 0);
-    return cat(text,
-               name,
-               " would start first, on ",
-               describe_devices(attempt),
-               " of ",
-               attempt.host,
-               "\n");
+    return cat(text, name, " would start first, on ", place_text(attempt), "\n");
   }
   return text + explain(schedule, task, 0);
 }
 
-// Has the schedule count what other jobs hold on all machines; a line for each GPU.
-std::vector<std::string> count_held(const TasksRun& run,
-                                    const TaskMachines& machines,
-                                    TaskSchedule& schedule) {
-  std::vector<std::string> lines;
-  const auto count = [&](int host, int gpu, int units, const std::string& by) {
-    if (units == 0)
-      return;
-    schedule.set_leased(host, gpu, units, by);
-    const PoolHost& mine = schedule.pool().hosts()[host];
-    lines.push_back(cat("GPU ",
-                        mine.gpus[gpu].index.value,
-                        machines.connections.empty() ? "" : cat(" of ", mine.name),
-                        " is ",
-                        by));
-  };
-  const int here = machines.here();
-  ForeignLeases leases(
-      schedule.pool(),
-      here,
-      run.before.head.run_id,
-      run.settings.lease,
-      [&](int gpu, int units, const std::string& by) { count(here, gpu, units, by); });
-  leases.look();
-  for (int host = 0; host < static_cast<int>(machines.connections.size()); ++host) {
-    const auto& connection = machines.connections[host];
-    if (!connection)
-      continue;
-    for (const RemoteHeld& held : connection->held_before()) {
-      if (const auto gpu = schedule.pool().hosts()[host].find_gpu(held.gpu))
-        count(host, *gpu, std::min(held.units, kWholeGpu), printable(held.by));
+// Has the schedule count what other jobs hold on all machines, and keeps a line for each GPU.
+class HeldGpus {
+ public:
+  HeldGpus(const TaskMachines& machines, TaskSchedule& schedule)
+      : machines_(machines), schedule_(schedule) {}
+
+  std::vector<std::string> count(const TasksRun& run) {
+    count_here(run);
+    for (int host = 0; host < std::ssize(machines_.connections); ++host) {
+      if (const auto& connection = machines_.connections[host])
+        count_there(host, *connection);
+    }
+    return std::move(lines_);
+  }
+
+ private:
+  void count_here(const TasksRun& run) {
+    const int here = machines_.here();
+    ForeignLeases leases(
+        schedule_.pool(),
+        here,
+        run.before.head.run_id,
+        run.settings.lease,
+        [this, here](int gpu, int units, const std::string& by) { add(here, gpu, units, by); });
+    leases.look();
+  }
+
+  // The server there has said so with its inventory.
+  void count_there(int host, const RemoteHost& connection) {
+    for (const RemoteHeld& held : connection.held_before()) {
+      if (const auto gpu = schedule_.pool().hosts()[host].find_gpu(held.gpu))
+        add(host, *gpu, std::min(held.units, kWholeGpu), printable(held.by));
     }
   }
-  return lines;
-}
 
+  void add(int host, int gpu, int units, const std::string& by) {
+    if (units == 0)
+      return;
+    schedule_.set_leased(host, gpu, units, by);
+    const PoolHost& mine = schedule_.pool().hosts()[host];
+    const std::string of_host = machines_.connections.empty() ? "" : cat(" of ", mine.name);
+    lines_.push_back(cat("GPU ", mine.gpus[gpu].index.value, of_host, " is ", by));
+  }
+
+  const TaskMachines& machines_;
+  TaskSchedule& schedule_;
+  std::vector<std::string> lines_ = {};
+};
+
+// Names and paths need not be UTF-8, which JSON must be.
 std::string text_of(const nlohmann::ordered_json& json) {
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -185,7 +216,8 @@ std::string first_starts_json(const TasksRun& run,
                   {"held", held}});
 }
 
-struct StandingBefore {  // numbers of tasks, before any of these starts
+// How many tasks are in each state before any of the previewed starts.
+struct StandingBefore {
   size_t done = 0;
   size_t running = 0;
   size_t waiting = 0;
@@ -209,19 +241,17 @@ std::string first_starts_text(const TasksRun& run,
                     start.alternative == 0 ? "" : cat("alternative ", start.alternative + 1)});
   }
   const bool none = rows.empty();
-  std::string text =
-      none ? "" : format_table({{"task"}, {"host"}, {"devices"}, {"needs"}, {""}}, rows);
-  text +=
-      cat("of ",
-          all,
-          " tasks ",
-          before.done > 0 ? cat(before.done, " are done, ") : "",
-          before.running > 0 ? cat(before.running, before.running == 1 ? " runs, " : " run, ") : "",
-          none ? "none can start now; " : "these start first; ",
-          schedule.count(TaskState::waiting),
-          " wait",
-          none ? "; --explain NAME says why" : "",
-          "\n");
+  std::string text;
+  if (!none)
+    text = format_table({{"task"}, {"host"}, {"devices"}, {"needs"}, {""}}, rows);
+  text += cat("of ", all, " tasks ");
+  if (before.done > 0)
+    text += cat(before.done, " are done, ");
+  if (before.running > 0)
+    text += cat(before.running, before.running == 1 ? " runs, " : " run, ");
+  text += none ? "none can start now; " : "these start first; ";
+  text += cat(schedule.count(TaskState::waiting), " wait");
+  text += none ? "; --explain NAME says why\n" : "\n";
   if (!held.empty())
     text += cat("other jobs have GPUs: ", join(held, ", "), "\n");
   return text;
@@ -237,11 +267,10 @@ std::string why_task_waits(const std::string& name,
   const auto task = schedule.find(name);
   if (!task)
     fail_usage(cat("--explain: expected the name of a task, got '", printable(name), "'"));
-  const bool goes_on = !run.is_new && is_in_use(run.run_dir);
-  count_held(run, machines, schedule);
+  HeldGpus(machines, schedule).count(run);
   const TaskState state = run.is_new ? TaskState::waiting : run.before.results[*task].state;
   std::string text =
-      goes_on ? explain_now(run, *task, schedule) : explain_beginning(run, *task, schedule);
+      goes_on(run) ? explain_now(run, *task, schedule) : explain_beginning(run, *task, schedule);
   if (!json)
     return text;
   return text_of({{"schema", "muster.tasks.explain/1"},
@@ -254,8 +283,8 @@ std::string first_starts(const TasksRun& run,
                          const TaskMachines& machines,
                          TaskSchedule& schedule,
                          bool json) {
-  const std::vector<std::string> held = count_held(run, machines, schedule);
-  const double now = !run.is_new && is_in_use(run.run_dir) ? restore_run(run, schedule) : 0;
+  const std::vector<std::string> held = HeldGpus(machines, schedule).count(run);
+  const double now = goes_on(run) ? restore_run(run, schedule) : 0;
   const StandingBefore before{.done = schedule.count(TaskState::done),
                               .running = schedule.count(TaskState::running),
                               .waiting = schedule.count(TaskState::waiting)};

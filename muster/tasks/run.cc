@@ -29,8 +29,14 @@
 #include "muster/tasks/report/results_table.h"
 #include "muster/tasks/runner.h"
 #include "muster/tasks/schedule/check_needs.h"
+#include "muster/tasks/schedule/reachable_gpus.h"
 #include "muster/tasks/submission.h"
 #include "muster/tasks/which_run.h"
+
+// A run begins in this order: which run is meant, which machines there are, and a schedule of both,
+// where each may still refuse. Only then is the folder made, the journal opened and the first task
+// started; what goes wrong from there on is told with the results. Tasks of a run that goes on keep
+// the results that the journal has.
 
 namespace muster {
 
@@ -38,7 +44,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// More may be meant, for tasks that mostly wait; it is rather a slip.
+// Warns of more CPUs than any host has. They may be meant, for tasks that mostly wait, but are
+// rather a slip.
 void warn_of_cpus(const Inventory& inventory, int cpus) {
   int most = 0;
   for (const Host& host : inventory.hosts)
@@ -49,16 +56,13 @@ void warn_of_cpus(const Inventory& inventory, int cpus) {
       cat("--cpus ",
           cpus,
           ": ",
-          inventory.hosts.size() == 1 ? "" : "a host of ",
-          inventory.source,
-          " has ",
-          inventory.hosts.size() == 1 ? "" : "at most ",
+          a_host_has(inventory),
           plural(most, "CPU"),
           ", which that many tasks will share"));
 }
 
-// Tasks that say nothing of their needs run on CPUs where there is no GPU: not without a word where
-// there is one, or should be.
+// Warns where GPUs are missing that should be there: tasks that say nothing of their needs would
+// run on CPUs without a word.
 void warn_of_missing_gpus(const TaskMachines& machines) {
   if (machines.inventory.simulated)
     return;
@@ -70,6 +74,8 @@ void warn_of_missing_gpus(const TaskMachines& machines) {
   }
 }
 
+// Finds the machines of the run and what each has. `held`: what other jobs hold of them is asked
+// too.
 TaskMachines machines_of(const TasksOptions& options, const TasksRun& run, bool held) {
   const TasksSettings& settings = run.settings;
   if (!settings.inventory.empty())
@@ -86,20 +92,22 @@ TaskMachines machines_of(const TasksOptions& options, const TasksRun& run, bool 
 
 // How fast the GPUs are, where the run or a task chooses by it.
 Scores scores_for(const TasksRun& run, const Inventory& inventory) {
-  std::set<std::string> selections;
-  for (const Task& task : run.file.tasks) {
-    if (!task.on.empty())
-      selections.insert(task.on);
-  }
   const auto by_score = [](const Selection& selection) {
     return selection.has({SelectionItem::Kind::fastest});
   };
-  const bool any = (run.settings.gpus && by_score(*run.settings.gpus)) ||
-                   std::ranges::any_of(
-                       selections, [&](const std::string& on) { return by_score(Selection(on)); });
+  std::set<std::string> texts;
+  for (const Task& task : run.file.tasks) {
+    if (!task.on.empty())
+      texts.insert(task.on);
+  }
+  bool any = run.settings.gpus && by_score(*run.settings.gpus);
+  for (const std::string& on : texts)
+    any = any || by_score(Selection(on));
   return any ? remembered_scores(inventory) : Scores();
 }
 
+// The schedule of the run's tasks on the machines. Throws: invalid_argument for needs that can
+// never be met.
 TaskSchedule schedule_of(const TasksOptions& options,
                          const TasksRun& run,
                          const TaskMachines& machines) {
@@ -131,18 +139,19 @@ TaskSchedule schedule_of(const TasksOptions& options,
   return {run.file.tasks, Pool(inventory, pool), std::move(limits)};
 }
 
+// Warns of other users' programs on this machine's GPUs.
 void warn_of_others(const Pool& pool, int here) {
   if (here < 0 || pool.inventory().simulated)
     return;
-  const auto at = static_cast<size_t>(here);
   std::vector<GpuUuid> wanted;
-  for (const PoolGpu& gpu : pool.hosts()[at].gpus)
+  for (const PoolGpu& gpu : pool.hosts()[here].gpus)
     wanted.push_back(gpu.uuid);
-  for (const std::string& line : other_users_of(pool.inventory().hosts[at], wanted))
+  for (const std::string& line : other_users_of(pool.inventory().hosts[here], wanted))
     log(LogLevel::warn,
         cat(line, ", whose memory and time tasks there share; --gpus chooses others"));
 }
 
+// What `muster ps` shows of the run.
 JobNote note_of(const TasksOptions& options,
                 const TasksRun& run,
                 const std::vector<PoolGpu>& gpus,
@@ -163,6 +172,8 @@ int exit_code_of(const RunOutcome& outcome) {
   const auto is_done = [](const TaskResult& result) {
     return result.state == TaskState::done;
   };
+  if (!outcome.error.empty())
+    return 1;
   if (std::ranges::all_of(outcome.results, is_done))
     return 0;
   if (outcome.timed_out)
@@ -170,25 +181,31 @@ int exit_code_of(const RunOutcome& outcome) {
   return outcome.stopped_by != 0 ? 128 + outcome.stopped_by : 1;
 }
 
-// The journal as it was left, and a first record for what follows.
+// Logs come after the first record: a folder that has logs has lost its journal.
+void check_journal_is_there(const TasksRun& run) {
+  if (!run.before.head.run_id.empty() || !fs::exists(run.run_dir + "/logs"))
+    return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("journal: expected the records of the run whose logs are in ",
+                  run.run_dir,
+                  ", got none; restore ",
+                  journal_path(run.run_dir),
+                  ", or begin anew with another --run-dir"));
+}
+
+// Takes the journal on where it was left, with a first record of what follows. A run that goes on
+// has the id that its journal tells, which becomes `run_id`.
 void begin_journal(TasksRun& run, Journal& journal, const std::string& mark, std::string& run_id) {
   const JournalState& before = run.before;
-  if (before.head.run_id.empty() &&
-      fs::exists(run.run_dir + "/logs"))  // they come after the first record
-    throw Error(ErrorCode::failed_precondition,
-                cat("journal: expected the records of the run whose logs are in ",
-                    run.run_dir,
-                    ", got none; restore ",
-                    journal_path(run.run_dir),
-                    ", or begin anew with another --run-dir"));
+  check_journal_is_there(run);
   if (!before.cut.empty())
     log(LogLevel::warn, cat("journal: ", before.cut));
   if (!run.is_new)
     end_left_over(run.run_dir, before.marks);
   journal.begin_at(before.good_bytes, before.last_sum);
   if (before.head.run_id.empty()) {
-    journal.head({run_id, hash_of(read_file(task_file_path(run.run_dir))), mark},
-                 run.file.tasks.size());
+    const std::string hash = hash_of(read_file(task_file_path(run.run_dir)));
+    journal.head({run_id, hash, mark}, run.file.tasks.size());
   } else {
     run_id = before.head.run_id;
     journal.resume(mark, before.seconds);
@@ -206,18 +223,18 @@ std::vector<TaskResult> results_before(const TasksRun& run) {
   return results;
 }
 
-// Nothing has begun yet: that it cannot be opened, or is another run's, is wrong usage.
+// That the journal cannot be opened, or is another run's, is wrong usage: nothing has begun yet.
 Journal opened_journal(const TasksRun& run) {
   try {
     return Journal(run.run_dir);
   } catch (const Error& error) {
-    fail_usage(error.code() == ErrorCode::failed_precondition
-                   ? error.message()
-                   : cat(error.message(), "; give another folder with --run-dir"));
+    if (error.code() == ErrorCode::failed_precondition)
+      fail_usage(error.message());
+    fail_usage(cat(error.message(), "; give another folder with --run-dir"));
   }
 }
 
-// What the runner is told, of a run whose journal has begun.
+// What the runner is told of a run whose journal has begun.
 RunnerOptions runner_options(const TasksOptions& options,
                              const TasksRun& run,
                              const std::string& mark,
@@ -240,12 +257,8 @@ RunnerOptions runner_options(const TasksOptions& options,
           .earlier = run.before.marks};
 }
 
-// The table or JSON, then the files that were asked for. What has not ended counts as skipped from
-// here on.
-void tell_results(const TasksOptions& options,
-                  const TasksRun& run,
-                  const Inventory& inventory,
-                  RunOutcome& outcome) {
+// What has not ended counts as skipped from here on.
+void skip_the_rest(RunOutcome& outcome) {
   for (TaskResult& result : outcome.results) {
     if (result.state != TaskState::waiting && result.state != TaskState::running)
       continue;
@@ -253,6 +266,13 @@ void tell_results(const TasksOptions& options,
     if (result.reason.empty())
       result.reason = "the run was ended before it could start";
   }
+}
+
+// Prints the table or JSON, then writes the files that were asked for.
+void tell_results(const TasksOptions& options,
+                  const TasksRun& run,
+                  const Inventory& inventory,
+                  const RunOutcome& outcome) {
   const auto& tasks = run.file.tasks;
   try {
     write_all(STDOUT_FILENO,
@@ -264,6 +284,7 @@ void tell_results(const TasksOptions& options,
       options.files, tasks, outcome.results, inventory, fs::path(run.run_dir).filename().string());
 }
 
+// Runs the tasks from the making of the folder to the results. Returns the exit code.
 int start_run(const TasksOptions& options,
               TasksRun& run,
               TaskMachines& machines,
@@ -283,10 +304,12 @@ int start_run(const TasksOptions& options,
   const Pool& pool = schedule.pool();
   const int here = machines.here();
   warn_of_others(pool, here);
-  const JobRegistration registration(
-      note_of(options, run, here < 0 ? std::vector<PoolGpu>() : pool.hosts()[here].gpus, run_id));
+  const std::vector<PoolGpu> gpus_here =
+      here < 0 ? std::vector<PoolGpu>() : pool.hosts()[here].gpus;
+  const JobRegistration registration(note_of(options, run, gpus_here, run_id));
   RunOutcome outcome;
   {
+    // The table ends, and the hosts are closed, before the results are printed.
     LiveTableOptions shown = live_table_options(options.quiet);
     shown.hosts = pool.hosts().size() > 1;
     LiveTable view(run.file.tasks, shown, run.before.results);
@@ -295,7 +318,8 @@ int start_run(const TasksOptions& options,
     outcome = run_tasks(run.file.tasks, schedule, journal, results_before(run), runner, view);
     close_hosts(machines.connections);
   }
-  const int exit_code = outcome.error.empty() ? exit_code_of(outcome) : 1;
+  const int exit_code = exit_code_of(outcome);
+  skip_the_rest(outcome);
   tell_results(options, run, pool.inventory(), outcome);
   return exit_code;
 }

@@ -6,6 +6,10 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 
+// This machine is a LocalHost, and its event loop serves the connections to all others. A host goes
+// through three states: it is in use; it was lost, and is set aside in the schedule while a
+// HostRetry connects to it again; it is back, with the new connection in the old one's place.
+
 namespace muster {
 
 RunHosts::RunHosts(TaskSchedule& schedule,
@@ -19,10 +23,10 @@ RunHosts::RunHosts(TaskSchedule& schedule,
       remote_(options.remote == nullptr ? none_ : *options.remote),
       local_(schedule.pool(), options_of_local()) {
   try {
-    for (size_t host = 0; host < remote_.size(); ++host)
-      begin_remote(static_cast<int>(host));
+    for (int host = 0; host < std::ssize(remote_); ++host)
+      begin_remote(host);
   } catch (...) {
-    close_all();  // they are not to have a loop that is gone
+    close_all();  // the loop is about to be gone
     throw;
   }
 }
@@ -41,34 +45,47 @@ void RunHosts::close_all() {
 
 LocalHostOptions RunHosts::options_of_local() {
   int here = remote_.empty() ? 0 : -1;
-  for (size_t host = 0; host < remote_.size(); ++host) {
+  for (int host = 0; host < std::ssize(remote_); ++host) {
     if (!remote_[host])
-      here = static_cast<int>(host);
+      here = host;
   }
-  return {
-      .facts = options_.facts,
-      .run_id = options_.run_id,
-      .host = here,
-      .on_held =
-          [this, here](int gpu, int units, const std::string& by) {
-            schedule_.set_leased(here, gpu, units, by);
-          },
-      .on_memory = [this, here](int gpu,
-                                uint64_t bytes) { schedule_.set_memory_in_use(here, gpu, bytes); },
-      .on_pass =
-          [this](int signal) {
-            for (const auto& host : remote_) {
-              if (host)
-                host->signal_all(signal);
-            }
-          },
-      .is_foreign = [this](pid_t pid) { return is_connection(pid); }};
+  return {.facts = options_.facts,
+          .run_id = options_.run_id,
+          .host = here,
+          .on_held = tell_held_of(here),
+          .on_memory = tell_memory_of(here),
+          .on_pass = [this](int signal) { pass_on(signal); },
+          .is_foreign = [this](pid_t pid) { return is_connection(pid); }};
 }
 
+ForeignLeases::Tell RunHosts::tell_held_of(int number) {
+  return [this, number](int gpu, int units, const std::string& by) {
+    schedule_.set_leased(number, gpu, units, by);
+  };
+}
+
+MemoryWatch::Tell RunHosts::tell_memory_of(int number) {
+  return [this, number](int gpu, uint64_t bytes) {
+    schedule_.set_memory_in_use(number, gpu, bytes);
+  };
+}
+
+void RunHosts::pass_on(int signal) const {
+  for (const auto& host : remote_) {
+    if (host)
+      host->signal_all(signal);
+  }
+}
+
+// Whether the child of this process is a connection, and no task's process.
 bool RunHosts::is_connection(pid_t pid) const {
-  return std::ranges::any_of(remote_,
-                             [pid](const auto& host) { return host && host->pid() == pid; }) ||
-         std::ranges::any_of(retries_, [pid](const auto& retry) { return retry.second.owns(pid); });
+  const auto is_its = [pid](const auto& host) {
+    return host && host->pid() == pid;
+  };
+  const auto is_tried = [pid](const auto& retry) {
+    return retry.second.owns(pid);
+  };
+  return std::ranges::any_of(remote_, is_its) || std::ranges::any_of(retries_, is_tried);
 }
 
 void RunHosts::begin_remote(int number) {
@@ -86,53 +103,47 @@ void RunHosts::begin_remote(int number) {
 void RunHosts::begin_again(int number, RemoteHost& host) {
   const std::string mark = cat(options_.facts.mark, ".", ++num_marks_);
   record_(mark);
-  for (size_t gpu = 0; gpu < schedule_.pool().hosts()[number].gpus.size(); ++gpu)
-    schedule_.set_leased(number, static_cast<int>(gpu), 0, "");  // what others hold is told anew
+  for (int gpu = 0; gpu < std::ssize(schedule_.pool().hosts()[number].gpus); ++gpu)
+    schedule_.set_leased(number, gpu, 0, "");  // what others hold is told anew
   marks_[number].push_back(mark);
   begin(number, host);
 }
 
+// Every host has marks of its own: hosts that share a process table (containers) must not end each
+// other's tasks.
 void RunHosts::begin(int number, RemoteHost& host) {
-  // Marks of its own: hosts that share a process table (containers) must not end each other's.
   std::vector<std::string> marks;
   for (const std::string& mark : marks_[number])
     marks.push_back(cat(mark, "@", host.name()));
   const std::string mark = marks.back();
   marks.pop_back();
-  host.begin({.run_id = options_.run_id,
-              .run_dir = options_.facts.run_dir,
-              .mark = mark,
-              .earlier = std::move(marks),
-              .grace = options_.facts.grace,
-              .lease = options_.facts.lease,
-              .visibility = options_.facts.visibility},
-             schedule_.pool(),
-             number,
-             local_.loop(),
-             {.on_end = [this](TaskEnd end) { remote_ends_.push_back(std::move(end)); },
-              .on_held =
-                  [this, number](int gpu, int units, const std::string& by) {
-                    schedule_.set_leased(number, gpu, units, by);
-                  },
-              .on_memory = [this, number](
-                               int gpu,
-                               uint64_t bytes) { schedule_.set_memory_in_use(number, gpu, bytes); },
-              .on_note = [this](const std::string& text) { view_.note(text); },
-              .on_lost = [this, number](const std::string& why) { on_lost(number, why); }});
+  const RemoteBegin run{.run_id = options_.run_id,
+                        .run_dir = options_.facts.run_dir,
+                        .mark = mark,
+                        .earlier = std::move(marks),
+                        .grace = options_.facts.grace,
+                        .lease = options_.facts.lease,
+                        .visibility = options_.facts.visibility};
+  RemoteEvents events{.on_end = [this](TaskEnd end) { remote_ends_.push_back(std::move(end)); },
+                      .on_held = tell_held_of(number),
+                      .on_memory = tell_memory_of(number),
+                      .on_note = [this](const std::string& text) { view_.note(text); },
+                      .on_lost = [this, number](const std::string& why) { on_lost(number, why); }};
+  host.begin(run, schedule_.pool(), number, local_.loop(), std::move(events));
 }
 
 // What ran there is tried elsewhere, or there again; the run goes on with the other hosts.
 void RunHosts::on_lost(int number, const std::string& why) {
   const PoolHost& host = schedule_.pool().hosts()[number];
   if (host.set_aside)
-    return;  // a try, of which its end is no news
+    return;  // a try has failed, which is no news
   schedule_.set_aside(number);
-  // Who has stopped it there wants the host for something else.
+  // Whoever has stopped it there wants the host for something else.
   const bool stopped = remote_[number]->refusal() == RemoteHost::Refusal::stopped;
   if (!stopped)
     retries_.at(number).begin();
-  view_.note(
-      cat("host ", host.name, ": ", why, "; it is set aside", stopped ? "" : " and tried again"));
+  const char* const next = stopped ? "" : " and tried again";
+  view_.note(cat("host ", host.name, ": ", why, "; it is set aside", next));
 }
 
 void RunHosts::try_lost() {
@@ -158,6 +169,7 @@ void RunHosts::try_lost() {
   }
 }
 
+// The new connection takes the lost one's place.
 void RunHosts::take_back(int number, HostRetry& retry) {
   auto& connection = remote_[number];
   connection = retry.exchange(std::move(connection));
@@ -203,38 +215,36 @@ std::vector<TaskEnd> RunHosts::wait(Clock::time_point until) {
 }
 
 std::string RunHosts::held() const {
-  std::string text = local_.held();
+  std::vector<std::string> texts = {local_.held()};
   for (const auto& host : remote_) {
-    const std::string there = host ? host->held() : std::string();
-    if (!there.empty())
-      text += cat(text.empty() ? "" : ", ", there);
+    if (host)
+      texts.push_back(host->held());
   }
-  const std::string memory = memory_in_use();
-  return cat(text, text.empty() || memory.empty() ? "" : ", ", memory);
+  texts.push_back(memory_in_use());
+  std::erase(texts, "");
+  return join(texts, ", ");
 }
 
-// Of all hosts, where nothing runs: then only other programs can be in the way of a task that waits
-// for memory. They are where less is free than it asks for; a little is in use on every GPU, by the
-// driver.
+// "GPU 0 of b has 3.0 GiB free of 80.0 GiB", for each GPU whose memory a task waits for; empty
+// while anything runs. Only where nothing runs are other programs alone in the way. A little is in
+// use on every GPU, by the driver, so that what counts is whether less is free than a task asks
+// for.
 std::string RunHosts::memory_in_use() const {
   std::vector<std::string> lines;
   if (schedule_.count(TaskState::running) > 0)
     return {};
   const std::vector<PoolHost>& hosts = schedule_.pool().hosts();
-  for (size_t h = 0; h < hosts.size(); ++h) {
+  for (int h = 0; h < std::ssize(hosts); ++h) {
     if (hosts[h].set_aside)
       continue;
-    for (size_t g = 0; g < hosts[h].gpus.size(); ++g) {
-      if (!schedule_.waits_for_memory_of(static_cast<int>(h), static_cast<int>(g)))
+    const std::string of_host = hosts.size() > 1 ? cat(" of ", hosts[h].name) : "";
+    for (int g = 0; g < std::ssize(hosts[h].gpus); ++g) {
+      if (!schedule_.waits_for_memory_of(h, g))
         continue;
       const PoolGpu& gpu = hosts[h].gpus[g];
-      lines.push_back(cat("GPU ",
-                          gpu.index.value,
-                          hosts.size() > 1 ? cat(" of ", hosts[h].name) : "",
-                          " has ",
-                          format_bytes(gpu.memory_left),
-                          " free of ",
-                          format_bytes(gpu.memory_bytes)));
+      const std::string free = format_bytes(gpu.memory_left);
+      const std::string all = format_bytes(gpu.memory_bytes);
+      lines.push_back(cat("GPU ", gpu.index.value, of_host, " has ", free, " free of ", all));
     }
   }
   return join(lines, ", ");

@@ -50,7 +50,8 @@ class RunHosts {
   // Looks at what other jobs hold, now and then, and says it when that begins.
   void look();
   bool any_held() const { return any_held_; }
-  std::string held() const;  // memory that other programs use too, where a task waits for it
+  // What others hold, in words: also memory that other programs use, where a task waits for it.
+  std::string held() const;
 
   // "b: ssh ended with exit code 255", each.
   std::vector<std::string> lost() const;
@@ -64,6 +65,9 @@ class RunHosts {
   using Connections = std::vector<std::unique_ptr<RemoteHost>>;
 
   LocalHostOptions options_of_local();
+  ForeignLeases::Tell tell_held_of(int number);
+  MemoryWatch::Tell tell_memory_of(int number);
+  void pass_on(int signal) const;
   void begin_remote(int number);
   void begin_again(int number, RemoteHost& host);
   void begin(int number, RemoteHost& host);
@@ -78,11 +82,11 @@ class RunHosts {
   RunView& view_;
   Record record_;
   Connections none_;
-  Connections&
-      remote_;  // by the pool's hosts; null is this machine, and so are all where there are none
+  // By the pool's hosts. Null is this machine, which is the only one where there are none.
+  Connections& remote_;
   std::map<int, HostRetry> retries_;
-  std::map<int, std::vector<std::string>>
-      marks_;          // of each remote host: what its tasks have had, and have
+  // What tasks of each remote host have had as MUSTER_MARK, the present one last.
+  std::map<int, std::vector<std::string>> marks_;
   int num_marks_ = 0;  // beside the run's own
   LocalHost local_;
   std::vector<TaskEnd> remote_ends_;

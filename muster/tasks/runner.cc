@@ -4,15 +4,19 @@
 
 #include <algorithm>
 #include <deque>
+#include <exception>
 #include <unordered_map>
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/tasks/hosts/task_log.h"
-#include "muster/tasks/live_task.h"
 #include "muster/tasks/run_hosts.h"
-#include "muster/tasks/standstill.h"
 #include "muster/tasks/task_exit.h"
+
+// The runner's loop starts what the schedule says, waits for ends, and counts those that are on the
+// disk. Two rules keep a killed run resumable. A start's record is handed to the kernel before the
+// process begins, and an end counts (frees what comes after it, is shown) only when its record is
+// on the disk. Between the two, an end is pending.
 
 namespace muster {
 
@@ -20,9 +24,51 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// How often the runner looks around when nothing happens, how long a task has that is killed, and
+// how long lost hosts have to come back where the run says nothing.
 constexpr milliseconds kTickEvery{200};
 constexpr milliseconds kShortGrace{0};
 constexpr milliseconds kLostPatience{60'000};
+
+// A task that runs.
+struct LiveTask {
+  size_t task = 0;
+  Allocation where = {};
+  Fd log = {};
+  std::exception_ptr problem = {};  // why it cannot begin
+  EventLoop::Handle time_limit = 0;
+  bool interrupted = false;  // asked to end by the run
+};
+
+// An end whose record is on its way to the disk.
+struct PendingEnd {
+  uint64_t record = 0;
+  size_t task = 0;
+  AttemptEnd how = AttemptEnd::done;
+  bool starved = false;  // refused, for want of processes or descriptors
+};
+
+// How long something has been in the way of all that is left of a run.
+class Standstill {
+ public:
+  // Is told again and again whether it is there. True when that begins now.
+  bool is_there(bool there) {
+    const bool begins = there && !since_;
+    if (!there)
+      since_.reset();
+    if (begins)
+      since_ = Clock::now();
+    return begins;
+  }
+
+  // Whether it has lasted for so long; nothing: it may last for ever.
+  bool lasts(std::optional<milliseconds> limit) const {
+    return since_ && limit && Clock::now() - *since_ >= *limit;
+  }
+
+ private:
+  std::optional<Clock::time_point> since_;
+};
 
 class TaskRunner {
  public:
@@ -37,10 +83,7 @@ class TaskRunner {
         journal_(journal),
         options_(options),
         view_(view),
-        hosts_(schedule, options, view, [this](const std::string& mark) {
-          journal_.mark(mark, now());
-          journal_.write();
-        }) {
+        hosts_(schedule, options, view, [this](const std::string& mark) { record_mark(mark); }) {
     outcome_.results = std::move(results);
     hosts_.loop().watch_readable(journal.fd(), [this] { journal_.take_notice(); });
   }
@@ -68,6 +111,12 @@ class TaskRunner {
   }
 
  private:
+  void record_mark(const std::string& mark) {
+    journal_.mark(mark, now());
+    journal_.write();
+  }
+
+  // Nothing is placed before every host has told what other jobs hold there.
   void wait_for_hosts() {
     while (!ending_ && !draining_ && !hosts_.ready()) {
       hosts_.wait(Clock::now() + kTickEvery);
@@ -82,8 +131,8 @@ class TaskRunner {
     return live_.empty() && pending_.empty() && (ending_ || schedule_.finished());
   }
 
-  // The journal is what the run stands on: without it nothing more is started, and what runs is
-  // ended.
+  // Does work that writes the journal. The run stands on it: without it nothing more is started,
+  // and what runs is ended.
   template <class Work>
   void guarded(const Work& work) {
     try {
@@ -97,28 +146,24 @@ class TaskRunner {
     }
   }
 
+  // The next tick, or the end of the next back-off if that comes first.
   Clock::time_point wait_until() {
     const auto moment = Clock::now();
-    auto until = moment + kTickEvery;
-    if (const auto next = schedule_.next_time()) {
-      const auto left =
-          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*next - now()));
-      until = std::min(until, moment + std::max(left, Clock::duration(0)));
-    }
-    return until;
+    const auto tick = moment + kTickEvery;
+    const auto next = schedule_.next_time();
+    if (!next)
+      return tick;
+    const std::chrono::duration<double> left(std::max(0.0, *next - now()));
+    return std::min(tick, moment + std::chrono::duration_cast<Clock::duration>(left));
   }
 
+  // Starts what can be started now. All records are written before anything runs, so that what runs
+  // is known whatever becomes of this process.
   void start_tasks() {
     std::vector<int> fresh;
     try {
-      while (!ending_) {
-        bool refused = false;
-        for (TaskStart& start : schedule_.start(now()))
-          refused |= !prepare(start, fresh);
-        if (!refused)
-          break;  // else others may go where they can be had
-      }
-      journal_.write();  // before anything runs
+      prepare_all(fresh);
+      journal_.write();
     } catch (...) {
       for (const int id : fresh)
         withdraw(id);
@@ -128,6 +173,16 @@ class TaskRunner {
       spawn(id);
     if (live_.empty() && !pending_.empty())
       journal_.hurry();
+  }
+
+  // Where another job was faster, the schedule is asked again: the task may go to other GPUs.
+  void prepare_all(std::vector<int>& fresh) {
+    bool refused = true;
+    while (refused && !ending_) {
+      refused = false;
+      for (TaskStart& start : schedule_.start(now()))
+        refused |= !prepare(start, fresh);
+    }
   }
 
   // Takes the leases and writes the record. False when another job has a GPU of it.
@@ -147,10 +202,7 @@ class TaskRunner {
     const int number = result.attempts.empty() ? 0 : result.attempts.back().attempt + 1;
     TaskAttempt attempt = attempt_of(schedule_.pool(), live.where, number);
     attempt.began = now();
-    attempt.log = cat(task_folder_of(options_.facts.run_dir, tasks_[start.task].name, start.task),
-                      "/",
-                      number,
-                      ".log");
+    attempt.log = log_of(start.task, number);
     result.state = TaskState::running;
     result.reason.clear();
     journal_.start(tasks_[start.task].name, attempt, {live.where.memory_bytes, live.where.cpus});
@@ -160,7 +212,12 @@ class TaskRunner {
     return true;
   }
 
-  // A task that was prepared and cannot begin: nothing waits for its end.
+  std::string log_of(size_t task, int attempt) const {
+    const std::string& name = tasks_[task].name;
+    return cat(task_folder_of(options_.facts.run_dir, name, task), "/", attempt, ".log");
+  }
+
+  // Undoes the preparation of a task that cannot begin: nothing waits for its end.
   void withdraw(int id) {
     const auto found = live_.find(id);
     TaskResult& result = outcome_.results[found->second.task];
@@ -171,6 +228,7 @@ class TaskRunner {
     live_.erase(found);
   }
 
+  // Starts a task that was prepared. One that cannot begin has ended by that.
   void spawn(int id) {
     LiveTask& live = live_.at(id);
     const Task& task = tasks_[live.task];
@@ -192,50 +250,40 @@ class TaskRunner {
       return;
     }
     view_.started(live.task, attempt);
-    if (!task.time_limit)
-      return;
-    live.time_limit = hosts_.loop().call_at(Clock::now() + *task.time_limit, [this, id] {
-      LiveTask& late = live_.at(id);
-      late.time_limit = 0;
-      outcome_.results[late.task].attempts.back().timed_out = true;
-      hosts_.at(late.where.host).end(id, options_.facts.grace);
-    });
+    if (task.time_limit)
+      live.time_limit =
+          hosts_.loop().call_at(Clock::now() + *task.time_limit, [this, id] { on_late(id); });
   }
 
+  void on_late(int id) {
+    LiveTask& live = live_.at(id);
+    live.time_limit = 0;
+    outcome_.results[live.task].attempts.back().timed_out = true;
+    hosts_.at(live.where.host).end(id, options_.facts.grace);
+  }
+
+  // Judges the end and has it recorded. The task's devices are free from here on; all else that
+  // follows waits for the record.
   void on_end(const TaskEnd& end) {
-    const PoolExit& exit = end.exit;
-    const auto found = live_.find(exit.exit.id);
+    const auto found = live_.find(end.exit.exit.id);
     LiveTask live = std::move(found->second);
     live_.erase(found);
     hosts_.loop().cancel(live.time_limit);
+    const Task& task = tasks_[live.task];
     TaskResult& result = outcome_.results[live.task];
     TaskAttempt& attempt = result.attempts.back();
     attempt.ended = now();
-    take_exit(tasks_[live.task], end, attempt);
-    if (!exit.killed.empty())
-      view_.note(cat(printable(tasks_[live.task].name),
-                     " left processes behind, which were killed: ",
-                     join(exit.killed, ", ")));
-    for (const std::string& survivor : exit.survivors)
-      view_.note(cat("could not end ", survivor));
-    tell_kept(tasks_[live.task], live.where, exit);
+    take_exit(task, end, attempt);
+    tell_processes(task, live.where, end.exit);
     schedule_.release(live.task);
     const bool starved = end.kind == TaskEnd::Kind::starved;
     if (end.kind != TaskEnd::Kind::refused && !starved)
       result.last_json = result_in_log(live.log.get(), attempt.log);
-    const AttemptEnd how = judge_end(tasks_[live.task],
-                                     end,
-                                     {.interrupted = live.interrupted,
-                                      .ending = ending_,
-                                      .draining = draining_,
-                                      .why_ended = why_ended_,
-                                      .allow_nan = options_.allow_nan,
-                                      .failures = schedule_.failures(live.task)},
-                                     result);
+    const AttemptEnd how = judge_end(task, end, standing_of(live), result);
     if (!journal_failed_) {
       guarded([&] {
         const uint64_t record =
-            journal_.end(tasks_[live.task].name, attempt, how, result.reason, result.last_json);
+            journal_.end(task.name, attempt, how, result.reason, result.last_json);
         pending_.push_back({record, live.task, how, starved});
       });
     }
@@ -243,19 +291,34 @@ class TaskRunner {
       result.attempts.pop_back();  // the next start is the same attempt
   }
 
-  void tell_kept(const Task& task, const Allocation& where, const PoolExit& exit) {
+  RunStanding standing_of(const LiveTask& live) const {
+    return {.interrupted = live.interrupted,
+            .ending = ending_,
+            .draining = draining_,
+            .why_ended = why_ended_,
+            .allow_nan = options_.allow_nan,
+            .failures = schedule_.failures(live.task)};
+  }
+
+  // Says what the task has left behind: what was killed, and what still runs and may use its GPUs.
+  void tell_processes(const Task& task, const Allocation& where, const PoolExit& exit) {
+    const std::string name = printable(task.name);
+    if (!exit.killed.empty())
+      view_.note(cat(name, " left processes behind, which were killed: ", join(exit.killed, ", ")));
+    for (const std::string& survivor : exit.survivors)
+      view_.note(cat("could not end ", survivor));
     if (!exit.unclear.empty())
-      view_.note(cat(printable(task.name),
+      view_.note(cat(name,
                      ", or a task that still runs, has left ",
                      join(exit.unclear, ", "),
                      " behind; it is ended with the last of them"));
-    if (!where.gpus.empty() && !(exit.unclear.empty() && exit.survivors.empty()))
-      view_.note(cat("no other task gets what ",
-                     printable(task.name),
-                     " had of its GPUs until that process has ended"));
+    const bool any_left = !exit.unclear.empty() || !exit.survivors.empty();
+    if (any_left && !where.gpus.empty())
+      view_.note(
+          cat("no other task gets what ", name, " had of its GPUs until that process has ended"));
   }
 
-  // What is on the disk counts.
+  // Counts the ends whose records are on the disk by now, in their order.
   void settle() {
     const uint64_t on_disk = pending_.empty() ? 0 : journal_.on_disk();
     while (!pending_.empty() && pending_.front().record <= on_disk) {
@@ -267,27 +330,41 @@ class TaskRunner {
 
   void count(const PendingEnd& end) {
     const TaskResult& result = outcome_.results[end.task];
-    const bool failed = end.how == AttemptEnd::failed || end.how == AttemptEnd::again;
-    if (end.how == AttemptEnd::done)
-      schedule_.done(end.task);
-    if (end.how == AttemptEnd::stopped) {
-      const TaskAttempt& attempt = result.attempts.back();
-      schedule_.stopped(end.task, *attempt.ended - attempt.began, now());
-    }
-    if (end.starved) {
-      schedule_.stopped(end.task, 0, now());  // with a pause: others are to end meanwhile
-    } else if (end.how == AttemptEnd::interrupted || end.how == AttemptEnd::refused) {
-      schedule_.again(end.task);
-    }
+    const std::vector<size_t> skipped = tell_schedule(end, result);
     if (end.how == AttemptEnd::refused)
       return view_.refused(end.task, result);
-    const std::vector<size_t> skipped =
-        failed ? schedule_.failed(end.task, now()).skipped : std::vector<size_t>();
     view_.ended(end.task, result);
     if (!skipped.empty())
       skip(skipped, end.task);
     if (end.how == AttemptEnd::failed && options_.fail_fast && !ending_)
       end_for(cat(printable(tasks_[end.task].name), " failed (--fail-fast)"));
+  }
+
+  // Returns the tasks that will never start, since this one has failed.
+  std::vector<size_t> tell_schedule(const PendingEnd& end, const TaskResult& result) {
+    switch (end.how) {
+      case AttemptEnd::done:
+        schedule_.done(end.task);
+        break;
+      case AttemptEnd::failed:
+      case AttemptEnd::again:
+        return schedule_.failed(end.task, now()).skipped;
+      case AttemptEnd::stopped: {
+        const TaskAttempt& attempt = result.attempts.back();
+        schedule_.stopped(end.task, *attempt.ended - attempt.began, now());
+        break;
+      }
+      case AttemptEnd::interrupted:
+        schedule_.again(end.task);
+        break;
+      case AttemptEnd::refused:
+        if (end.starved) {
+          schedule_.stopped(end.task, 0, now());  // with a pause: others are to end meanwhile
+        } else {
+          schedule_.again(end.task);
+        }
+    }
+    return {};
   }
 
   void skip(const std::vector<size_t>& tasks, size_t because) {
@@ -300,17 +377,19 @@ class TaskRunner {
     view_.skipped(tasks, reason);
   }
 
+  // The first SIGINT lets what runs end by itself. Any other signal ends the tasks, and one more
+  // kills them.
   void take_signals() {
     while (const auto signal = hosts_.take_signal()) {
       if (*signal == SIGINT && !draining_ && !ending_) {
         drain();
         continue;
       }
+      const std::string name = signal_name(*signal);
       outcome_.stopped_by = *signal;
-      why_ended_ = cat("ended by ", signal_name(*signal), " to the run");
+      why_ended_ = cat("ended by ", name, " to the run");
       const bool insist = ending_;
-      view_.note(
-          cat(signal_name(*signal), insist ? ": every task is killed" : ": every task is ended"));
+      view_.note(name + (insist ? ": every task is killed" : ": every task is ended"));
       end_all(insist ? kShortGrace : options_.facts.grace);
     }
   }
@@ -319,14 +398,11 @@ class TaskRunner {
     draining_ = true;
     outcome_.stopped_by = SIGINT;
     schedule_.drain();
-    const bool one = live_.size() == 1;
-    view_.note(cat("SIGINT: muster starts no new task; ",
-                   live_.size(),
-                   one ? " task keeps" : " tasks keep",
-                   " running to ",
-                   one ? "its" : "their",
-                   " end; a second SIGINT ends ",
-                   one ? "it" : "them"));
+    const std::string what_goes_on =
+        live_.size() == 1
+            ? "1 task keeps running to its end; a second SIGINT ends it"
+            : cat(live_.size(), " tasks keep running to their end; a second SIGINT ends them");
+    view_.note(cat("SIGINT: muster starts no new task; ", what_goes_on));
   }
 
   void end_for(const std::string& why) {
@@ -355,22 +431,23 @@ class TaskRunner {
     if (ending_)
       return;
     const std::vector<std::string> lost = hosts_.lost();
+    const bool is_stuck = !lost.empty() && only_waits() && !hosts_.any_held();
+    const bool begins = stuck_.is_there(is_stuck);
     const bool tries = hosts_.tries_any();
     const milliseconds patience = tries ? options_.wait.value_or(kLostPatience) : milliseconds(0);
     const std::string tasks = plural(schedule_.count(TaskState::waiting), "task");
-    if (stuck_.is_there(!lost.empty() && only_waits() && !hosts_.any_held()) &&
-        patience > milliseconds(0))
-      view_.note(cat(tasks,
-                     " can only run on hosts that were lost; one has ",
-                     format_duration(patience),
-                     " to come back"));
+    const std::string time = format_duration(patience);
+    if (begins && patience > milliseconds(0))
+      view_.note(
+          cat(tasks, " can only run on hosts that were lost; one has ", time, " to come back"));
     if (!stuck_.lasts(patience))
       return;
+    const std::string in_vain = tries ? cat("; did not come back in ", time) : "";
     fail_run(cat("expected hosts that can run the ",
                  tasks,
                  " that wait, got none (",
                  join(lost, "; "),
-                 tries ? cat("; did not come back in ", format_duration(patience)) : "",
+                 in_vain,
                  "); --resume goes on, with other --hosts too"));
   }
 
@@ -379,20 +456,21 @@ class TaskRunner {
     return live_.empty() && pending_.empty() && !schedule_.next_time() && !schedule_.finished();
   }
 
+  // The run cannot go on. `next`: what the user can do, beside what the outcome says.
   void fail_run(const std::string& why, const char* next = "") {
     outcome_.error = why;
     view_.note(cat(why, next));
     end_all(options_.facts.grace);
   }
 
-  // The run's own time limit, and GPUs that other jobs do not give back.
+  // Watches the run's own time limit, and GPUs that other jobs do not give back.
   void watch_clock() {
     if (ending_)
       return;
-    if (options_.time_limit && Clock::now() - started_ >= *options_.time_limit) {
+    const auto limit = options_.time_limit;
+    if (limit && Clock::now() - started_ >= *limit) {
       outcome_.timed_out = true;
-      return end_for(
-          cat("the run's time limit of ", format_duration(*options_.time_limit), " was over"));
+      return end_for(cat("the run's time limit of ", format_duration(*limit), " was over"));
     }
     hosts_.look();
     held_up_.is_there(only_waits() && hosts_.any_held());

@@ -23,11 +23,11 @@ struct RunnerOptions {
   std::string run_id = {};
   bool allow_nan = false;  // a result that is no finite number is no failure
   bool fail_fast = false;  // the first task that fails ends the run
-  std::optional<std::chrono::milliseconds> wait =
-      {};  // for GPUs of other jobs (nothing: ever) and lost hosts (a minute), when nothing runs
+  // For GPUs of other jobs (nothing: ever) and lost hosts (a minute), when nothing runs.
+  std::optional<std::chrono::milliseconds> wait = {};
   std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole run
   double began = 0;  // on the journal's clock: what earlier runs took
-  // By the pool's hosts: how to reach each, which must outlive the run; null is this machine, which
+  // By the pool's hosts: how to reach each. They must outlive the run. Null is this machine, which
   // is the only one where nothing is told. A host that was lost and is back has a new connection
   // here.
   std::vector<std::unique_ptr<RemoteHost>>* remote = nullptr;

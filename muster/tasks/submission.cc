@@ -14,12 +14,17 @@
 #include "muster/launch/job_setup.h"
 #include "muster/tasks/slurm/submit.h"
 
+// The plan of the arrays is made before anything is written, so that tasks that Slurm cannot be
+// asked for leave no folder behind. A dry run prints the plan; else its files are written and its
+// arrays submitted.
+
 namespace muster {
 
 namespace {
 
 constexpr size_t kMaxNamesShown = 5;
 
+// The array's tasks, the first few by name.
 std::string names_in(const SlurmArray& array, const std::vector<Task>& tasks) {
   std::vector<std::string> names;
   for (const size_t task : array.tasks)
@@ -27,7 +32,8 @@ std::string names_in(const SlurmArray& array, const std::vector<Task>& tasks) {
   return join_first(std::move(names), ", ", kMaxNamesShown);
 }
 
-// What would be executed. The jobs' numbers are not known yet: JOB0, JOB1 … stand for them.
+// The commands that would be executed. The jobs' numbers are not known yet: JOB0, JOB1 … stand for
+// them.
 std::string shown(const SlurmPlan& plan,
                   const std::vector<Task>& tasks,
                   const SlurmOptions& options) {
@@ -35,13 +41,8 @@ std::string shown(const SlurmPlan& plan,
   std::vector<std::string> jobs;
   for (size_t i = 0; i < plan.arrays.size(); ++i) {
     const SlurmArray& array = plan.arrays[i];
-    text += cat("# JOB",
-                i,
-                ": ",
-                names_in(array, tasks),
-                "\n",
-                shell_command(sbatch_argv(array, options, jobs)),
-                "\n");
+    text += cat("# JOB", i, ": ", names_in(array, tasks), "\n");
+    text += cat(shell_command(sbatch_argv(array, options, jobs)), "\n");
     for (const std::string& line : split(trim(array.script), '\n'))
       text += cat("    ", line, "\n");
     jobs.push_back(cat("JOB", i));
@@ -54,25 +55,33 @@ std::string shown(const SlurmPlan& plan,
              "; nothing was submitted (--dry-run)\n");
 }
 
-// What was submitted from there before would be lost from its books.
-void check_not_submitted(const std::string& run_dir) {
-  const std::string path = run_dir + "/slurm/jobs.json";
-  if (!std::filesystem::exists(path))
-    return;
+// The jobs in a file that submit_slurm wrote; none when the file is somebody's own.
+std::vector<std::string> jobs_in(const std::string& path) {
   std::vector<std::string> jobs;
   try {
     const auto document = nlohmann::json::parse(read_small_file(path));
     for (const auto& job : document.at("jobs"))
       jobs.push_back(printable(job.at("job").get<std::string>()));
   } catch (const std::exception&) {
-    jobs.clear();  // somebody's own: not named
+    return {};
   }
+  return jobs;
+}
+
+// A second submission from the folder would lose the first one's jobs from its books.
+void check_not_submitted(const std::string& run_dir) {
+  const std::string path = run_dir + "/slurm/jobs.json";
+  if (!std::filesystem::exists(path))
+    return;
+  const std::vector<std::string> jobs = jobs_in(path);
+  const std::string names = join_first(jobs, ", ", kMaxNamesShown);
+  std::string what = "which has slurm/jobs.json";
+  if (!jobs.empty())
+    what = cat(jobs.size() == 1 ? "of job " : "of jobs ", names);
   fail_usage(cat("--run-dir: expected a folder that nothing was submitted from, got '",
                  printable(run_dir),
                  "', ",
-                 jobs.empty() ? "which has slurm/jobs.json"
-                              : cat(jobs.size() == 1 ? "of job " : "of jobs ",
-                                    join_first(jobs, ", ", kMaxNamesShown)),
+                 what,
                  "; see squeue, and give another folder"));
 }
 

@@ -3,6 +3,8 @@
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
 
+// What the values of task.h mean, as far as several parts ask it.
+
 namespace muster {
 
 std::vector<TaskNeed> needs_here(std::vector<TaskNeed> needs, bool has_gpus) {
@@ -16,8 +18,8 @@ bool is_model(const std::string& model, const TaskNeed& need) {
 }
 
 bool has_stopped(const TaskAttempt& attempt) {
-  return attempt.ended && attempt.signal == 0 && !attempt.lost && !attempt.timed_out &&
-         attempt.exit_code == kStoppedExitCode;
+  const bool ended_by_itself = attempt.ended && !attempt.lost && !attempt.timed_out;
+  return ended_by_itself && attempt.signal == 0 && attempt.exit_code == kStoppedExitCode;
 }
 
 const char* to_string(TaskState state) {

@@ -1,4 +1,4 @@
-// What an attempt's end was, as its result has it, and why it is a failure. For the runner.
+// How an attempt ended, as its result has it, and why that is a failure. For the runner.
 #pragma once
 
 #include <string>
@@ -9,15 +9,12 @@
 
 namespace muster {
 
-// How the attempt ended. The launcher of a task's ranks ends with 128 + n where signal n ended the
-// first that failed: that is the task's signal.
+// Sets how the attempt ended. The launcher of a task's ranks ends with 128 + n where signal n ended
+// the first that failed: that is the task's signal.
 void take_exit(const Task& task, const TaskEnd& end, TaskAttempt& attempt);
 
 // "exit code 3", "killed by SIGSEGV, core dumped", "its time limit of 2h is over".
 std::string describe_failure(const Task& task, const TaskAttempt& attempt, const TaskEnd& end);
-
-// "its result's loss is NaN; …" for one whose result is no finite number; else empty.
-std::string describe_nan(const Task& task, const TaskResult& result);
 
 // How the run stands when a task's start ends.
 struct RunStanding {

@@ -18,10 +18,16 @@
 #include "muster/tasks/spec/spec.h"
 #include "muster/tasks/spec/sweep.h"
 
+// A new run takes its tasks from the command line, and its folder must have no journal. A run that
+// goes on takes everything from its folder: the tasks and settings of tasks.json, over which the
+// settings of the command line win, and the state that the journal tells. It also changes to the
+// folder that the run began in, to which relative paths of tasks refer.
+
 namespace muster {
 
 namespace {
 
+// The tasks of the command line, and what their spec file says.
 struct TypedTasks {
   std::vector<Task> tasks = {};
   std::string spec_text = {};
@@ -34,7 +40,8 @@ TypedTasks typed_tasks(const TasksOptions& options, std::vector<std::string>* wa
   return {tasks_of_text(text, options.spec, warnings), std::move(text)};
 }
 
-// Where a run goes on, when the command line says so, is not where it began.
+// A command line that says where the run goes on takes the place of all that said so when it began:
+// the texts of the places that it does not name are dropped.
 void forget_other_places(const TasksSettings& now, std::map<std::string, std::string>& settings) {
   const bool hosts = !now.hosts.empty();
   if (!hosts && !now.standalone && now.inventory.empty())
@@ -47,29 +54,51 @@ void forget_other_places(const TasksSettings& now, std::map<std::string, std::st
     settings.erase(name);
 }
 
-// The run in the folder. Its tasks are those that it began with: others are refused.
-TasksRun run_in_folder(const TasksOptions& options) {
-  TasksRun run{.run_dir = std::filesystem::weakly_canonical(absolute_path(options.resume)).string(),
-               .is_new = false};
-  const std::string path = task_file_path(run.run_dir);
-  std::string text;
+// The text of the run folder's tasks.json.
+std::string task_file_text(const std::string& path, const std::string& folder_given) {
   try {
-    text = read_plain_file(path);
+    return read_plain_file(path);
   } catch (const Error&) {
     fail_usage(cat("--resume: expected the folder of a run of tasks, got '",
-                   printable(options.resume),
+                   printable(folder_given),
                    "', which has no tasks.json; see runs/"));
   }
-  run.file = task_file_of(text, path);
-  if ((options.sweep || !options.spec.empty()) && typed_tasks(options).tasks != run.file.tasks)
+}
+
+// A spec or sweep that is given again must have the tasks that the run began with.
+void check_same_tasks(const TasksOptions& options, const std::vector<Task>& tasks) {
+  const bool is_given = options.sweep || !options.spec.empty();
+  if (is_given && typed_tasks(options).tasks != tasks)
     fail_usage(cat("--resume: expected the tasks that ",
                    printable(options.resume),
                    " began with, got others; leave the spec out to resume with those, or begin "
                    "anew without --resume"));
+}
+
+// Relative paths of the tasks are of the folder that the run began in.
+void enter_folder(const std::map<std::string, std::string>& settings) {
+  const auto folder = settings.find("folder");
+  if (folder == settings.end() || folder->second.empty())
+    return;
+  if (::chdir(folder->second.c_str()) != 0)
+    fail_errno(cat("--resume: cannot change to the run's folder '", folder->second, "'"), errno);
+}
+
+std::string absolute_folder(const std::string& path) {
+  return std::filesystem::weakly_canonical(absolute_path(path)).string();
+}
+
+TasksRun run_in_folder(const TasksOptions& options) {
+  TasksRun run{.run_dir = absolute_folder(options.resume), .is_new = false};
+  const std::string path = task_file_path(run.run_dir);
+  const std::string text = task_file_text(path, options.resume);
+  run.file = task_file_of(text, path);
+  check_same_tasks(options, run.file.tasks);
   run.before = std::filesystem::exists(journal_path(run.run_dir))
                    ? read_journal(run.run_dir, run.file.tasks)
                    : blank_state(run.file.tasks.size());
-  if (!run.before.head.tasks_hash.empty() && run.before.head.tasks_hash != hash_of(text))
+  const std::string& hash = run.before.head.tasks_hash;
+  if (!hash.empty() && hash != hash_of(text))
     throw Error(
         ErrorCode::failed_precondition,
         cat("--resume: expected ", path, " as the run had written it, got another; restore it"));
@@ -77,10 +106,7 @@ TasksRun run_in_folder(const TasksOptions& options) {
   for (const auto& [name, value] : to_texts(options.settings))
     run.file.settings[name] = value;
   run.settings = settings_of(run.file.settings);
-  const auto folder = run.file.settings.find("folder");
-  if (folder != run.file.settings.end() && !folder->second.empty() &&
-      ::chdir(folder->second.c_str()) != 0)
-    fail_errno(cat("--resume: cannot change to the run's folder '", folder->second, "'"), errno);
+  enter_folder(run.file.settings);
   return run;
 }
 
@@ -96,7 +122,7 @@ TasksRun new_run(const TasksOptions& options) {
   if (!options.spec.empty())
     run.file.settings["spec"] = options.spec;
   if (!options.run_dir.empty())
-    run.run_dir = std::filesystem::weakly_canonical(absolute_path(options.run_dir)).string();
+    run.run_dir = absolute_folder(options.run_dir);
   if (!run.run_dir.empty() && std::filesystem::exists(journal_path(run.run_dir)))
     fail_usage(cat("--run-dir: expected a folder without a run, got '",
                    printable(options.run_dir),
@@ -120,24 +146,27 @@ void choose_run_folder(TasksRun& run, const std::string& run_id) {
     run.run_dir = absolute_path(run_folder_of({.run_id = run_id}));
 }
 
+// The owner is checked before the folder is made, of what is there, and after, of what has been
+// made: nothing is written into another user's folder.
 void begin_run_folder(TasksRun& run, const std::string& run_id) {
   choose_run_folder(run, run_id);
+  const auto fail = [&](const char* expected, const std::string& why) {
+    fail_usage(cat("--run-dir: expected a folder that can be ",
+                   expected,
+                   ", got '",
+                   printable(run.run_dir),
+                   "': ",
+                   why,
+                   "; give another"));
+  };
   std::error_code error;
   check_folder_owner(run.run_dir);
   std::filesystem::create_directories(run.run_dir, error);
   if (error)
-    fail_usage(cat("--run-dir: expected a folder that can be made, got '",
-                   printable(run.run_dir),
-                   "': ",
-                   error.message(),
-                   "; give another"));
+    fail("made", error.message());
   check_folder_owner(run.run_dir);
   if (::access(run.run_dir.c_str(), W_OK | X_OK) != 0)
-    fail_usage(cat("--run-dir: expected a folder that can be written, got '",
-                   printable(run.run_dir),
-                   "': ",
-                   std::strerror(errno),
-                   "; give another"));
+    fail("written", std::strerror(errno));
   link_latest(run.run_dir);
 }
 

@@ -23,6 +23,14 @@ namespace {
 constexpr size_t kMaxImpossible = 10;
 constexpr size_t kMaxModelsShown = 5;
 
+// `before` and the run's `--gpus` or `--cpus`; empty where the run has none.
+std::string gpus_flag(const NeedsCheck& check, const char* before) {
+  return check.gpus ? cat(before, "--gpus ", check.gpus->text) : "";
+}
+std::string cpus_flag(const NeedsCheck& check, const char* before) {
+  return check.cpus > 0 ? cat(before, "--cpus ", check.cpus) : "";
+}
+
 // Judges one alternative against all hosts.
 class NeedJudge {
  public:
@@ -77,7 +85,7 @@ class NeedJudge {
                " (host ",
                where,
                ")",
-               check_.cpus > 0 ? cat(" of --cpus ", check_.cpus) : "");
+               cpus_flag(check_, " of "));
   }
 
   // How many of the host's GPUs fit at one time, by their model, their memory, or both.
@@ -111,7 +119,7 @@ class NeedJudge {
                  best.host,
                  ")",
                  reachable_.on.empty() ? "" : cat(" of on = '", reachable_.on, "'"),
-                 check_.gpus ? cat(" of --gpus ", check_.gpus->text) : "");
+                 gpus_flag(check_, " of "));
     }
     return cat(asked(which),
                reachable_.why_none.empty() ? ": no host has one" : cat(": ", reachable_.why_none));
@@ -214,11 +222,7 @@ std::string what_there_is(const NeedsCheck& check) {
     parts.push_back(plural(cores, "CPU"));
   if (parts.empty())
     return inventory.source;
-  const bool one = inventory.hosts.size() == 1;
-  return cat(one ? "" : "a host of ",
-             inventory.source,
-             one ? " has " : " has at most ",
-             join(parts, " and "));
+  return a_host_has(inventory) + join(parts, " and ");
 }
 
 // Finds each group's problem, and says it with its place in the spec.
@@ -276,7 +280,7 @@ class NeedsChecker {
                     printable(reachable.on_problem),
                     " (",
                     what_there_is(check_),
-                    check_.gpus ? cat("; --gpus ", check_.gpus->text) : "",
+                    gpus_flag(check_, "; "),
                     "); see `muster devices`, and correct on"));
   }
 
@@ -298,9 +302,8 @@ class NeedsChecker {
 
   std::string next_step(const Task& task, bool by_flags, bool by_on) const {
     if (by_flags) {
-      return cat("; ask for less, or give more than",
-                 check_.gpus ? cat(" --gpus ", check_.gpus->text) : std::string(),
-                 check_.cpus > 0 ? cat(" --cpus ", check_.cpus) : "");
+      return cat(
+          "; ask for less, or give more than", gpus_flag(check_, " "), cpus_flag(check_, " "));
     }
     if (by_on)
       return "; see `muster devices`, and correct on or leave it out for any";

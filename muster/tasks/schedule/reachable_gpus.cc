@@ -202,6 +202,12 @@ class Reach {
 
 }  // namespace
 
+std::string a_host_has(const Inventory& inventory) {
+  if (inventory.hosts.size() == 1)
+    return cat(inventory.source, " has ");
+  return cat("a host of ", inventory.source, " has at most ");
+}
+
 ReachableGpus reachable_gpus(const std::string& on, const ReachOptions& options) {
   return Reach(on, options).find();
 }

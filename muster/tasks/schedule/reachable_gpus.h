@@ -13,6 +13,10 @@
 
 namespace muster {
 
+// "this machine has ", or of several hosts "a host of racks.json has at most ": what the most is
+// that a host has follows.
+std::string a_host_has(const Inventory& inventory);
+
 struct ReachableGpu {
   uint64_t memory_bytes = 0;
   std::string model = {};
