@@ -8,6 +8,11 @@
 #include "muster/base/strings.h"
 #include "muster/tasks/hosts/task_process.h"
 
+// Leases are files that the kernel locks (launch/lease.h). Taking one tells whether another job has
+// the GPU; looking at the holders tells who, and how much. A GPU that was free at the first look is
+// not looked at again: should another job take it, the start that wants it is refused, and it is
+// known from then on.
+
 namespace muster {
 
 namespace {
@@ -19,7 +24,8 @@ constexpr std::chrono::milliseconds kLookEvery{500};
 ForeignLeases::ForeignLeases(
     const Pool& pool, int host, const std::string& run_id, bool lease, Tell tell)
     : pool_(pool), host_(host), run_id_(run_id), tell_(std::move(tell)) {
-  if (!lease || host < 0 || pool.inventory().simulated || gpus().empty())
+  const bool is_real = host >= 0 && !pool.inventory().simulated;
+  if (!lease || !is_real || gpus().empty())
     return;
   const auto inherited = get_env(kLeaseVariable);
   inherits_ = inherited.has_value();
@@ -36,18 +42,23 @@ std::optional<std::vector<Lease>> ForeignLeases::take(const Allocation& where, c
     return std::move(result.leases);
   for (const int gpu : where.gpus)
     try_look_at(gpu);
-  // Who held it may have let go since; looked at again, it is free.
-  for (const LeaseRefusal& refusal : result.busy) {
-    for (const int gpu : where.gpus) {
-      if (gpus()[gpu].uuid != refusal.gpu || held_.contains(gpu))
-        continue;
-      held_[gpu] = "held by another job a moment ago";
-      tell_(gpu, kWholeGpu, held_[gpu]);
-    }
-  }
+  for (const LeaseRefusal& refusal : result.busy)
+    hold_refused(where, refusal.gpu);
   return std::nullopt;
 }
 
+// Whoever held the GPU may have let go since. It counts as held all the same until it is looked at
+// again, so that the schedule tries another one first.
+void ForeignLeases::hold_refused(const Allocation& where, const GpuUuid& uuid) {
+  for (const int gpu : where.gpus) {
+    if (gpus()[gpu].uuid != uuid || held_.contains(gpu))
+      continue;
+    held_[gpu] = "held by another job a moment ago";
+    tell_(gpu, kWholeGpu, held_[gpu]);
+  }
+}
+
+// The folder may have been removed by somebody: after an error it is opened anew for the next ones.
 LeaseResult ForeignLeases::take_all(const Allocation& where, const LeaseNote& note) {
   try {
     return folder_->try_take_all(lease_wishes_of(pool_, where), note);
@@ -65,7 +76,7 @@ LeaseResult ForeignLeases::take_all(const Allocation& where, const LeaseNote& no
                          folder_->path(),
                          " can be written and its disk has room, or give --no-lease"));
     try {
-      folder_ = LeaseFolder(options_);  // somebody may have removed it
+      folder_ = LeaseFolder(options_);
     } catch (const Error&) {
       throw told;  // and so will the next
     }
@@ -73,7 +84,7 @@ LeaseResult ForeignLeases::take_all(const Allocation& where, const LeaseNote& no
   }
 }
 
-// What cannot be seen is in nobody's way: a lease that is held refuses the start.
+// What cannot be seen is taken for free: a lease that is held refuses the start.
 void ForeignLeases::try_look_at(int gpu) {
   try {
     look_at(gpu);
@@ -87,8 +98,9 @@ void ForeignLeases::look_at(int gpu) {
   int units = 0;
   std::vector<std::string> names;
   for (const LeaseHolder& holder : folder_->holders(gpus()[gpu].uuid)) {
-    // An earlier runner of this run may have left something, which has its lease.
-    if (holder.note && holder.note->job == run_id_ && holder.alive)
+    // What an earlier runner of this run has left has its lease still.
+    const bool is_ours = holder.note && holder.note->job == run_id_;
+    if (is_ours && holder.alive)
       continue;
     units += holder.units;
     names.push_back(muster::describe(holder));
@@ -103,10 +115,14 @@ void ForeignLeases::look_at(int gpu) {
 }
 
 void ForeignLeases::look() {
-  if (!folder_ || (looked_ && (held_.empty() || Clock::now() - *looked_ < kLookEvery)))
+  if (!folder_)
     return;
-  for (int gpu = 0; gpu < static_cast<int>(gpus().size()); ++gpu) {
-    if (looked_ ? held_.contains(gpu) : !inherits_)
+  const bool is_first = !looked_;
+  if (!is_first && (held_.empty() || Clock::now() - *looked_ < kLookEvery))
+    return;
+  // The GPUs of a job that this run is part of are held by that job, and the run's all the same.
+  for (int gpu = 0; gpu < std::ssize(gpus()); ++gpu) {
+    if (is_first ? !inherits_ : held_.contains(gpu))
       try_look_at(gpu);
   }
   looked_ = Clock::now();

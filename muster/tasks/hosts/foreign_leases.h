@@ -39,6 +39,7 @@ class ForeignLeases {
  private:
   const std::vector<PoolGpu>& gpus() const { return pool_.hosts()[host_].gpus; }
   LeaseResult take_all(const Allocation& where, const LeaseNote& note);
+  void hold_refused(const Allocation& where, const GpuUuid& uuid);
   void look_at(int gpu);
   void try_look_at(int gpu);
 

@@ -13,18 +13,23 @@
 #include "muster/base/json_depth.h"
 #include "muster/base/strings.h"
 
+// The file is read from its end and looked through line by line, the last line first: a task's
+// result is usually among its last words, and a log may be very long.
+
 namespace muster {
 namespace {
 
+// Whether the line is a JSON object from its first to its last character.
 bool is_json_object(std::string_view line) {
   if (line.size() < 2 || line.front() != '{' || line.back() != '}' || nests_too_deep(line))
     return false;
   return nlohmann::json::parse(line, nullptr, false).is_object();
 }
 
+// The texts that stand for numbers that are not finite.
 constexpr const char* kNotFinite[] = {"NaN", "Infinity", "-Infinity"};
 
-// How languages print numbers that are not finite, and which of the texts above that is.
+// A name that languages print for such a number, and the text that stands for it.
 struct PrintedName {
   std::string_view printed;
   const char* text;
@@ -37,23 +42,23 @@ constexpr PrintedName kPrintedNames[] = {{"NaN", "NaN"},
                                          {"inf", "Infinity"},
                                          {"-inf", "-Infinity"}};
 
-// Names of numbers that are not finite, outside of texts, become texts.
+// The line with such names made texts, unless they stand within a text.
 std::string with_quoted_names(std::string_view line) {
   std::string quoted;
   bool in_text = false;
   for (size_t at = 0; at < line.size();) {
     const std::string_view rest = line.substr(at);
-    const auto* const name = std::find_if(
-        std::begin(kPrintedNames), std::end(kPrintedNames), [&](const PrintedName& candidate) {
-          return rest.starts_with(candidate.printed);
-        });
+    const auto* const name = std::ranges::find_if(kPrintedNames, [&](const PrintedName& candidate) {
+      return rest.starts_with(candidate.printed);
+    });
     if (!in_text && name != std::end(kPrintedNames)) {
       quoted += cat('"', name->text, '"');
       at += name->printed.size();
       continue;
     }
-    if (in_text && line[at] == '\\' && at + 1 < line.size())
-      quoted += line[at++];  // and what it escapes
+    const bool escapes = in_text && line[at] == '\\' && at + 1 < line.size();
+    if (escapes)
+      quoted += line[at++];  // and below what it escapes
     else if (line[at] == '"')
       in_text = !in_text;
     quoted += line[at++];
@@ -61,57 +66,59 @@ std::string with_quoted_names(std::string_view line) {
   return quoted;
 }
 
-// Without the prefix that the launcher gives the lines of a job's ranks: "[0] ".
+// The line without the prefix that the launcher gives the lines of a job's ranks: "[0] ".
 std::string_view without_rank(std::string_view line) {
-  const size_t digits_end = line.starts_with('[') ? line.find_first_not_of("0123456789", 1) : 0;
-  const bool has_rank = digits_end > 1 && digits_end != std::string_view::npos;
-  return has_rank && line.substr(digits_end).starts_with("] ") ? line.substr(digits_end + 2) : line;
+  if (!line.starts_with('['))
+    return line;
+  const size_t end = line.find_first_not_of("0123456789", 1);
+  const bool has_rank = end > 1 && end != std::string_view::npos;
+  if (!has_rank || !line.substr(end).starts_with("] "))
+    return line;
+  return line.substr(end + 2);
 }
 
-// The end of the file, at most `max_bytes`; `cut` when that is not all of it.
-std::string end_of_file(const std::string& path, size_t max_bytes, bool& cut) {
+// Fills `text` from the file, and returns how many bytes there were: fewer when the file was cut
+// meanwhile.
+size_t read_at(const Fd& file, const std::string& path, off_t from, std::string& text) {
+  size_t have = 0;
+  while (have < text.size()) {
+    const ssize_t n = ::pread(file.get(), text.data() + have, text.size() - have, from);
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
+      fail_errno(cat("cannot read ", printable(path)), errno);
+    if (n == 0)
+      break;
+    have += n;
+    from += n;
+  }
+  return have;
+}
+
+// The whole lines at the end of the file, in its last `max_bytes`.
+std::string last_lines_of_file(const std::string& path, size_t max_bytes) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid())
     fail_errno(cat("cannot open ", printable(path)), errno);
   struct stat status = {};
   if (::fstat(file.get(), &status) != 0)
     fail_errno(cat("cannot look at ", printable(path)), errno);
-  const auto size = static_cast<size_t>(std::max<off_t>(0, status.st_size));
-  const size_t wanted = std::min(size, max_bytes);
-  cut = wanted < size;
-  // One byte more: whether a line begins exactly where the piece does.
-  const size_t before = cut ? 1 : 0;
-  std::string text(wanted + before, '\0');
-  size_t have = 0;
-  while (have < text.size()) {
-    const ssize_t n = ::pread(file.get(),
-                              text.data() + have,
-                              text.size() - have,
-                              static_cast<off_t>(size - wanted - before + have));
-    if (n < 0 && errno == EINTR)
-      continue;
-    if (n < 0)
-      fail_errno(cat("cannot read ", printable(path)), errno);
-    if (n == 0)
-      break;  // it was cut meanwhile
-    have += static_cast<size_t>(n);
-  }
-  text.resize(have);
-  return text;
+  const size_t size = std::max<off_t>(0, status.st_size);
+  const bool cut = size > max_bytes;
+  // One byte more shows whether a line begins exactly where the piece does.
+  std::string text(cut ? max_bytes + 1 : size, '\0');
+  const auto from = static_cast<off_t>(size - text.size());
+  text.resize(read_at(file, path, from, text));
+  if (!cut)
+    return text;
+  const size_t newline = text.find('\n');
+  return newline == std::string::npos ? "" : text.substr(newline + 1);
 }
 
 }  // namespace
 
 std::string last_json_line(const std::string& path, size_t max_bytes) {
-  bool cut = false;
-  std::string text = end_of_file(path, max_bytes, cut);
-  if (cut) {
-    const size_t end = text.find('\n');
-    if (end == std::string::npos)
-      return "";
-    text.erase(0, end + 1);
-  }
-  return last_json_line_of(text);
+  return last_json_line_of(last_lines_of_file(path, max_bytes));
 }
 
 std::string last_json_line_of(const std::string& text) {
@@ -139,12 +146,10 @@ std::string not_finite_field(const std::string& json_line,
   if (!object.is_object())
     return "";
   for (const auto& [name, value] : object.items()) {
-    if (!value.is_string())
-      continue;
-    if (parameters.contains(name))
+    if (!value.is_string() || parameters.contains(name))
       continue;
     const auto text = value.get<std::string>();
-    if (std::find(std::begin(kNotFinite), std::end(kNotFinite), text) != std::end(kNotFinite))
+    if (std::ranges::find(kNotFinite, text) != std::end(kNotFinite))
       return cat(printable(name), " is ", text);
   }
   return "";

@@ -13,26 +13,34 @@
 #include "muster/base/strings.h"
 #include "muster/supervise/descendants.h"
 
+// Every process of a run's tasks has the run's MUSTER_MARK in its environment, which its children
+// inherit. That finds them all, whoever their parent is by now, as long as they are this user's:
+// only those environments can be read.
+
 namespace muster {
 
 namespace {
 
 constexpr std::chrono::seconds kEndWithin{10};
 
-// Processes of this user that were started with MUSTER_MARK of one of `marks`.
+bool has_mark(pid_t pid, const std::vector<std::string>& marks) {
+  const auto entries = environment_entries(pid);
+  return std::ranges::any_of(marks, [&](const std::string& mark) {
+    return std::ranges::find(entries, cat("MUSTER_MARK=", mark)) != entries.end();
+  });
+}
+
+// This user's processes that were started with one of `marks`, this one left out.
 std::vector<pid_t> processes_of(const std::vector<std::string>& marks) {
   std::vector<pid_t> found;
   const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), ::closedir);
   while (const dirent* entry = proc ? ::readdir(proc.get()) : nullptr) {
-    const auto pid = parse_int(entry->d_name);
-    if (!pid || *pid == ::getpid())
+    const auto number = parse_int(entry->d_name);
+    if (!number || *number == ::getpid())
       continue;
-    const auto entries = environment_entries(static_cast<pid_t>(*pid));
-    const bool ours = std::ranges::any_of(marks, [&](const std::string& mark) {
-      return std::ranges::find(entries, cat("MUSTER_MARK=", mark)) != entries.end();
-    });
-    if (ours)
-      found.push_back(static_cast<pid_t>(*pid));
+    const auto pid = static_cast<pid_t>(*number);
+    if (has_mark(pid, marks))
+      found.push_back(pid);
   }
   return found;
 }
@@ -41,6 +49,8 @@ std::vector<pid_t> processes_of(const std::vector<std::string>& marks) {
 
 void end_left_over(const std::string& run_dir, const std::vector<std::string>& marks) {
   const Deadline deadline(kEndWithin);
+  // What is killed may have started more meanwhile: the processes are looked for until there are
+  // none.
   for (;;) {
     const std::vector<pid_t> left = processes_of(marks);
     if (left.empty())

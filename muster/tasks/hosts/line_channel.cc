@@ -10,14 +10,27 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
+// Both descriptors are set not to block, and the loop says when one of them can go on. What was
+// read keeps the beginning of a line until the rest is there; what is to be written waits in
+// pending_, of which taken_ bytes are gone. A handler may detach the channel or attach it to
+// another loop, so that nothing of the old state is trusted after a call.
+
 namespace muster {
 
 namespace {
 
 constexpr size_t kReadAtATime = size_t{64} << 10;
+// So many bytes that are gone may stay in the buffer: erasing them moves all others.
 constexpr size_t kKeepTaken = size_t{1} << 20;
 
 }  // namespace
+
+Pipe make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    fail_errno("cannot make a pipe", errno);
+  return {Fd(ends[0]), Fd(ends[1])};
+}
 
 LineChannel::LineChannel(Fd in, Fd out, size_t longest)
     : in_(std::move(in)), out_(std::move(out)), longest_(longest) {
@@ -51,12 +64,13 @@ void LineChannel::detach() {
   loop_ = nullptr;
 }
 
+// Tells the end once.
 void LineChannel::finish(const std::string& why) {
   if (ended_)
     return;
   ended_ = true;
   loop_->cancel(std::exchange(reads_, 0));
-  const auto end = handlers_.end;  // a copy: it may detach and attach anew
+  const auto end = handlers_.end;  // a copy: the handler may attach others
   end(why);
 }
 
@@ -67,7 +81,7 @@ void LineChannel::read_some() {
   read_.resize(before + kReadAtATime);
   const ssize_t n = ::read(in_.get(), read_.data() + before, kReadAtATime);
   const int error = errno;
-  read_.resize(before + static_cast<size_t>(std::max<ssize_t>(0, n)));
+  read_.resize(before + std::max<ssize_t>(0, n));
   if (n < 0 && (error == EAGAIN || error == EINTR))
     return;
   if (n < 0)
@@ -78,7 +92,8 @@ void LineChannel::read_some() {
     finish(cat("expected lines of at most ", longest_, " bytes, got a longer one"));
 }
 
-// False when a handler has detached or ended it; what is left is then another's.
+// Hands on all whole lines. False when a handler has detached or ended the channel: what is left is
+// then another's.
 bool LineChannel::hand_on() {
   const auto handle = handlers_.line;
   size_t from = 0;
@@ -108,6 +123,7 @@ void LineChannel::send(const std::string& line) {
     write_some();
 }
 
+// Writes what the other side takes now. The handler `drained` is called when nothing is left.
 void LineChannel::write_some() {
   if (loop_ != nullptr)
     loop_->cancel(std::exchange(writes_, 0));
@@ -115,7 +131,7 @@ void LineChannel::write_some() {
   while (queued() > 0) {
     const ssize_t n = ::write(out_.get(), pending_.data() + taken_, queued());
     if (n >= 0) {
-      taken_ += static_cast<size_t>(n);
+      taken_ += n;
     } else if (errno == EAGAIN) {
       if (taken_ > kKeepTaken)
         pending_.erase(0, std::exchange(taken_, 0));
@@ -123,7 +139,7 @@ void LineChannel::write_some() {
         writes_ = loop_->watch_writable(out_.get(), [this] { write_some(); });
       return;
     } else if (errno != EINTR) {
-      taken_ = pending_.size();  // nobody reads it any more; the end of what comes says so
+      taken_ = pending_.size();  // nobody reads any more, which the end of the input tells too
     }
   }
   pending_.clear();

@@ -13,6 +13,11 @@
 #include "muster/launch/lease_plan.h"
 #include "muster/placement/plan_json.h"
 
+// An order goes through three maps: its leases are in leases_ once it was reserved, in running_
+// while it runs, and in kept_ when the task has ended but something that it started may still use
+// its GPUs. What of a GPU is not to be had, told by tell_held, is the sum of what other jobs hold
+// and what is kept.
+
 namespace muster {
 
 LocalHost::LocalHost(const Pool& pool, LocalHostOptions options)
@@ -40,20 +45,25 @@ bool LocalHost::reserve(const StartOrder& order) {
   return true;
 }
 
+// The leases that `reserve` took for the order; none for a CPU task.
+std::vector<Lease> LocalHost::leases_of(int id) {
+  auto order = leases_.extract(id);
+  return order ? std::move(order.mapped()) : std::vector<Lease>();
+}
+
 void LocalHost::start(const StartOrder& order) {
   const Task& task = *order.task;
   const std::string folder = order.log.substr(0, order.log.rfind('/'));
   const std::string base = order.log.substr(0, order.log.size() - std::string_view(".log").size());
+  const std::string plan_path = base + ".plan.json";
   if (task.ranks > 1)
-    write_file(base + ".plan.json",
+    write_file(plan_path,
                plan_to_json(plan_of(task, pool_, *order.where, options_.facts.visibility)));
-  Running running{.task = task.name, .gpus = order.where->gpus, .units = order.where->units};
-  if (const auto found = leases_.find(order.id); found != leases_.end()) {
-    running.leases = std::move(found->second);
-    leases_.erase(found);
-  }
-  const bool simulated = pool_.inventory().simulated;  // then its CPUs are not this machine's
-  ChildOptions child{.argv = task_argv(task, options_.facts, pool_, base + ".plan.json", folder),
+  Running running{.task = task.name,
+                  .gpus = order.where->gpus,
+                  .units = order.where->units,
+                  .leases = leases_of(order.id)};
+  ChildOptions child{.argv = task_argv(task, options_.facts, pool_, plan_path, folder),
                      .environment = task_environment(task,
                                                      options_.facts,
                                                      pool_,
@@ -65,40 +75,43 @@ void LocalHost::start(const StartOrder& order) {
                      .stdin_fd = no_input_.get(),
                      .stdout_fd = order.log_fd,
                      .stderr_fd = order.log_fd,
-                     .inherit_fds = lease_fds(running.leases),
-                     .cpus = simulated ? std::vector<int>() : order.where->bound};
+                     .inherit_fds = lease_fds(running.leases)};
+  if (!pool_.inventory().simulated)  // else its CPUs are not this machine's
+    child.cpus = order.where->bound;
   processes_.spawn(order.id, task.name, std::move(child));
   if (!running.gpus.empty())
     running_[order.id] = std::move(running);
+}
+
+// Whether the kernel has killed something for want of memory since this began. Who it was is not
+// known: a task that was killed with SIGKILL by nobody here may be it.
+bool LocalHost::ran_out_of_memory() const {
+  const auto kills = count_oom_kills();
+  return kills && oom_kills_ && *kills > *oom_kills_;
 }
 
 std::vector<TaskEnd> LocalHost::wait(std::optional<Clock::time_point> until) {
   std::vector<TaskEnd> ends;
   for (PoolExit& exit : processes_.wait(until)) {
     take_back(exit);
+    const bool killed = exit.exit.signal == SIGKILL && exit.exit.sent_signal == 0;
     TaskEnd end{.exit = std::move(exit)};
-    if (end.exit.exit.signal == SIGKILL && end.exit.exit.sent_signal == 0) {
-      const auto kills = count_oom_kills();
-      end.out_of_memory = kills && oom_kills_ && *kills > *oom_kills_;
-    }
+    end.out_of_memory = killed && ran_out_of_memory();
     ends.push_back(std::move(end));
   }
   look_at_kept();
   return ends;
 }
 
-// What may still be used by something that the task has left is nobody else's.
+// Gives the task's leases back, unless something that it has left may still use its GPUs: then they
+// are kept until that has ended.
 void LocalHost::take_back(const PoolExit& exit) {
-  const auto found = running_.find(exit.exit.id);
-  if (found == running_.end())
+  auto order = running_.extract(exit.exit.id);
+  if (!order)
     return;
-  Running had = std::move(found->second);
-  running_.erase(found);
-  if (exit.alive.empty()) {
-    for (Lease& lease : had.leases)
-      lease.end();
-    return;
-  }
+  Running& had = order.mapped();
+  if (exit.alive.empty())
+    return end_leases(had);
   std::vector<std::string> processes = exit.survivors;
   processes.insert(processes.end(), exit.unclear.begin(), exit.unclear.end());
   const std::string by = cat("held by ",
@@ -111,6 +124,12 @@ void LocalHost::take_back(const PoolExit& exit) {
     tell_held(gpu);
 }
 
+void LocalHost::end_leases(Running& had) {
+  for (Lease& lease : had.leases)
+    lease.end();
+}
+
+// Gives back what was kept for processes that have ended by now.
 void LocalHost::look_at_kept() {
   for (auto kept = kept_.begin(); kept != kept_.end();) {
     std::erase_if(kept->processes,
@@ -119,8 +138,7 @@ void LocalHost::look_at_kept() {
       ++kept;
       continue;
     }
-    for (Lease& lease : kept->had.leases)
-      lease.end();
+    end_leases(kept->had);
     const std::vector<int> gpus = std::move(kept->had.gpus);
     kept = kept_.erase(kept);
     for (const int gpu : gpus)
@@ -133,17 +151,17 @@ void LocalHost::on_held(int gpu, int units, const std::string& by) {
   tell_held(gpu);
 }
 
-// What other jobs have of the GPU, and what ended tasks have left there.
+// Tells what other jobs have of the GPU, and what is kept of it for ended tasks.
 void LocalHost::tell_held(int gpu) const {
   int units = 0;
   std::vector<std::string> by;
-  if (const auto found = foreign_units_.find(gpu);
-      found != foreign_units_.end() && found->second.units > 0) {
-    units += found->second.units;
-    by.push_back(found->second.by);
+  const auto foreign = foreign_units_.find(gpu);
+  if (foreign != foreign_units_.end() && foreign->second.units > 0) {
+    units += foreign->second.units;
+    by.push_back(foreign->second.by);
   }
   for (const Kept& kept : kept_) {
-    if (std::ranges::count(kept.had.gpus, gpu) == 0)
+    if (std::ranges::find(kept.had.gpus, gpu) == kept.had.gpus.end())
       continue;
     units += kept.had.units;
     by.push_back(kept.by);
@@ -172,6 +190,7 @@ void LocalHost::look_at_memory() {
   memory_.look(taken);
 }
 
+// A shortage passes, so that the task is to be tried again; any other error is the task's own.
 TaskEnd end_without_start(int id, const Error& error) {
   const auto* const spawn = dynamic_cast<const SpawnError*>(&error);
   const bool starved = dynamic_cast<const Shortage*>(&error) != nullptr;

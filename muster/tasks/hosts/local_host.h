@@ -24,8 +24,8 @@ struct LocalHostOptions {
   ForeignLeases::Tell on_held = {};              // what other jobs have of its GPUs
   MemoryWatch::Tell on_memory = {};              // and other programs of their memory
   std::function<void(int signal)> on_pass = {};  // a signal that is only passed on, before it is
-  std::function<bool(pid_t pid)> is_foreign =
-      {};  // a child of this process that is none of its tasks
+  // Whether a child of this process is none of its tasks.
+  std::function<bool(pid_t pid)> is_foreign = {};
 };
 
 class LocalHost : public TaskHost {
@@ -79,7 +79,10 @@ class LocalHost : public TaskHost {
     std::string by;
   };
 
+  std::vector<Lease> leases_of(int id);
+  bool ran_out_of_memory() const;
   void take_back(const PoolExit& exit);
+  static void end_leases(Running& had);
   void look_at_kept();
   void on_held(int gpu, int units, const std::string& by);
   void tell_held(int gpu) const;

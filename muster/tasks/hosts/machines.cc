@@ -10,22 +10,28 @@
 #include "muster/tasks/hosts/seen_host.h"
 #include "muster/tasks/hosts/server.h"
 
+// This machine is probed by this process, and every other one by the server that is started there.
+// All answers become one inventory, whose hosts have the names that the run calls them.
+
 namespace muster {
 
 namespace {
 
+// Whether any alternative of any task is so.
 bool any_need(const std::vector<Task>& tasks, bool (*is)(const TaskNeed&)) {
   return std::ranges::any_of(tasks,
                              [&](const Task& task) { return std::ranges::any_of(task.needs, is); });
 }
 
-// Two names of one machine would have its devices twice.
+// Two names of one machine would have its devices twice. Only GPUs tell machines apart, and of
+// these only those with an id of their own.
 void check_different(const Inventory& inventory) {
   std::map<std::string, std::string> hosts;  // by GPU
   for (const Host& host : inventory.hosts) {
     for (const Gpu& gpu : host.gpus) {
       const auto [known, is_new] = hosts.emplace(gpu.uuid.value, host.name);
-      if (!is_new && !gpu.uuid.value.empty() && !gpu.uuid.value.starts_with(kNoUniqueId))
+      const bool has_id = !gpu.uuid.value.empty() && !gpu.uuid.value.starts_with(kNoUniqueId);
+      if (has_id && !is_new)
         fail_usage(cat("--hosts: expected each machine once, got GPU ",
                        gpu.uuid.value,
                        " of both ",
@@ -37,20 +43,31 @@ void check_different(const Inventory& inventory) {
   }
 }
 
+// How the server on the machine is reached, and what it is asked.
+RemoteHostOptions remote_options(const TaskMachine& machine, const RemoteHello& question) {
+  RemoteHello hello = question;
+  hello.name = machine.name;
+  hello.environment = machine.environment;
+  return {.argv = machine.argv,
+          .environment = machine.command_environment,
+          .hello = std::move(hello),
+          .advice = machine.advice};
+}
+
+// The host has no more cores than the run may have of it.
+void limit_cores(const TaskMachine& machine, Host& host) {
+  if (machine.cpus > 0)
+    host.num_cores = std::min(host.num_cores, machine.cpus);
+}
+
+// All others are asked at the same time, and this machine is probed when they have answered.
 TaskMachines several_machines(const std::vector<TaskMachine>& specs, const RemoteHello& question) {
-  if (std::ranges::count_if(specs, [](const auto& spec) { return spec.here; }) > 1)
+  if (std::ranges::count_if(specs, &TaskMachine::here) > 1)
     fail_usage("--hosts: expected this machine once, got it by two names; leave one of them out");
   std::vector<RemoteHostOptions> options;
   for (const TaskMachine& spec : specs) {
-    if (spec.here)
-      continue;
-    RemoteHello hello = question;
-    hello.name = spec.name;
-    hello.environment = spec.environment;
-    options.push_back({.argv = spec.argv,
-                       .environment = spec.command_environment,
-                       .hello = std::move(hello),
-                       .advice = spec.advice});
+    if (!spec.here)
+      options.push_back(remote_options(spec, question));
   }
   std::vector<std::unique_ptr<RemoteHost>> answered = connect_hosts(options);
   auto next = answered.begin();
@@ -60,8 +77,7 @@ TaskMachines several_machines(const std::vector<TaskMachine>& specs, const Remot
     Host host = connection ? connection->inventory()->hosts[0]
                            : seen_host(probe_for(question).hosts[0], inherited_masks());
     host.name = spec.name;
-    if (spec.cpus > 0)
-      host.num_cores = std::min(host.num_cores, spec.cpus);
+    limit_cores(spec, host);
     machines.inventory.hosts.push_back(std::move(host));
     machines.slots.push_back(spec.slots);
     machines.connections.push_back(std::move(connection));
@@ -75,9 +91,11 @@ TaskMachines several_machines(const std::vector<TaskMachine>& specs, const Remot
 int TaskMachines::here() const {
   if (connections.empty())
     return 0;
-  const auto found =
-      std::ranges::find_if(connections, [](const auto& connection) { return !connection; });
-  return found == connections.end() ? -1 : static_cast<int>(found - connections.begin());
+  for (int host = 0; host < std::ssize(connections); ++host) {
+    if (!connections[host])
+      return host;
+  }
+  return -1;
 }
 
 RemoteHello question_for(const std::vector<Task>& tasks) {
@@ -103,9 +121,7 @@ TaskMachines ask_machines(const std::vector<TaskMachine>& machines, const Remote
     return several_machines(machines, question);
   TaskMachines all{.inventory = probe_for(question), .masks = inherited_masks()};
   if (!machines.empty()) {
-    Host& host = all.inventory.hosts[0];
-    if (machines[0].cpus > 0)
-      host.num_cores = std::min(host.num_cores, machines[0].cpus);
+    limit_cores(machines[0], all.inventory.hosts[0]);
     all.slots = {machines[0].slots};
   }
   return all;

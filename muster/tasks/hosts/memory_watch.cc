@@ -8,11 +8,21 @@
 #include "muster/device/probe.h"
 #include "muster/placement/selection/gpu_facts.h"
 
+// The machine is probed again, and what of each GPU is not free is taken for other programs'. That
+// holds only for GPUs that no task of the run has; the others are left as they were.
+
 namespace muster {
 
 namespace {
 
 constexpr std::chrono::seconds kLookAtMemoryEvery{2};
+
+// Whether the host has a GPU at the device's position, and the device's instance of it.
+bool is_there(const UsableGpu& device, const Host& host) {
+  if (device.position >= host.gpus.size())
+    return false;
+  return device.mig < std::ssize(host.gpus[device.position].mig);  // -1: the whole GPU
+}
 
 }  // namespace
 
@@ -34,27 +44,25 @@ void MemoryWatch::look(const std::set<int>& taken) {
   looked_ = Clock::now();
 }
 
-// Those of the pool of which no task has a part, nor of another instance of the same GPU.
+// The pool's GPUs of which no task has a part, nor another instance of the same GPU.
 std::vector<int> MemoryWatch::gpus_without(const std::set<int>& taken) const {
   const std::vector<PoolGpu>& gpus = pool_.hosts()[host_].gpus;
   std::set<size_t> positions;
   for (const int gpu : taken)
     positions.insert(gpus[gpu].device.position);
   std::vector<int> free;
-  for (size_t i = 0; i < gpus.size(); ++i) {
-    if (!positions.contains(gpus[i].device.position))
-      free.push_back(static_cast<int>(i));
+  for (int g = 0; g < std::ssize(gpus); ++g) {
+    if (!positions.contains(gpus[g].device.position))
+      free.push_back(g);
   }
   return free;
 }
 
+// The host may have changed since the pool was made: a GPU that is not where it was is passed over.
 void MemoryWatch::tell_of(int gpu, const Host& host) const {
   const PoolGpu& it = pool_.hosts()[host_].gpus[gpu];
   const UsableGpu& device = it.device;
-  if (device.position >= host.gpus.size() ||
-      (device.mig >= 0 &&
-       static_cast<size_t>(device.mig) >= host.gpus[device.position].mig.size()) ||
-      uuid_of(host, device) != it.uuid)
+  if (!is_there(device, host) || uuid_of(host, device) != it.uuid)
     return;
   const uint64_t total = total_memory_bytes(host, device);
   tell_(gpu, total - std::min(total, free_memory_bytes(host, device)));

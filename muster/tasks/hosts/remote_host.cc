@@ -14,6 +14,10 @@
 #include "muster/base/units.h"
 #include "muster/tasks/hosts/task_process.h"
 
+// A connection has two parts of life. Before the run it says hello and listens, on a loop of the
+// command's, until the server has told what it has. From `begin` on it is the runner's. Whatever
+// goes wrong ends it by give_up: the command is killed, and every task there counts as lost.
+
 namespace muster {
 
 namespace {
@@ -27,28 +31,16 @@ constexpr milliseconds kDiesWithin{1'000};
 constexpr int kMostNoise = 200;  // lines that a login prints before the first message
 constexpr size_t kLongestErrorLine = size_t{4} << 10;
 
-struct BothEnds {
-  Fd reading;
-  Fd writing;
-};
-
-BothEnds make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    fail_errno("cannot make a pipe", errno);
-  return {Fd(ends[0]), Fd(ends[1])};
-}
-
 std::string base_name(const std::string& path) {
-  return path.substr(path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1);
+  return path.substr(path.rfind('/') + 1);  // without a slash npos + 1, which is 0
 }
 
 }  // namespace
 
 RemoteHost::RemoteHost(RemoteHostOptions options) : options_(std::move(options)) {
-  BothEnds in = make_pipe();
-  BothEnds out = make_pipe();
-  BothEnds errors = make_pipe();
+  Pipe in = make_pipe();
+  Pipe out = make_pipe();
+  Pipe errors = make_pipe();
   child_ = spawn_child({.argv = options_.argv,
                         .environment = options_.environment,
                         .stdin_fd = in.reading.get(),
@@ -75,11 +67,13 @@ void RemoteHost::listen(EventLoop& loop) {
   loop_ = &loop;
   channel_->attach(loop,
                    {.line = [this](const std::string& line) { on_line(line); },
-                    .end =
-                        [this](const std::string& why) {
-                          give_up(why.empty() ? how_it_ended() : cat(why, ": ", how_it_ended()));
-                        }});
+                    .end = [this](const std::string& why) { on_end_of_output(why); }});
   watches_errors_ = loop.watch_readable(errors_.get(), [this] { read_errors(); });
+}
+
+void RemoteHost::on_end_of_output(const std::string& why) {
+  const std::string end = how_it_ended();
+  give_up(why.empty() ? end : cat(why, ": ", end));
 }
 
 void RemoteHost::leave_loop() {
@@ -106,8 +100,9 @@ void RemoteHost::begin(
   keep_alive();
 }
 
-// A run that was stopped itself (Ctrl-Z, a machine that slept) has heard nothing, and that is
-// nobody's fault.
+// Says that the run is there, and gives the host up when nothing has been heard from it. A run that
+// was stopped itself (Ctrl-Z, a machine that slept) has heard nothing either, and that is nobody's
+// fault.
 void RemoteHost::keep_alive() {
   const auto now = Clock::now();
   if (now - std::exchange(ticked_, now) > 3 * kSayAliveEvery)
@@ -125,60 +120,78 @@ void RemoteHost::on_line(const std::string& line) {
     return;
   heard_ = Clock::now();
   // What a login shell prints comes before the first message, and is no part of it.
-  if (!inventory_ && !line.starts_with("{\"muster\"") && ++num_noise_ <= kMostNoise)
+  const bool is_noise = !inventory_ && !line.starts_with("{\"muster\"");
+  if (is_noise && ++num_noise_ <= kMostNoise)
     return take_error_line(line);
   try {
-    take(remote_message_from(line));
+    std::visit([this](const auto& message) { take(message); }, remote_message_from(line));
   } catch (const Error& error) {
     give_up(error.message());
   }
 }
 
-void RemoteHost::take(const RemoteMessage& message) {
-  if (const auto* const cannot = std::get_if<RemoteCannot>(&message)) {
-    refusal_ = cannot->stopped ? Refusal::stopped : Refusal::unfit;
-    return give_up(cannot->why);
-  }
-  if (std::holds_alternative<RemoteAlive>(message)) {
-    ready_ = pool_ != nullptr;
-    return;
-  }
-  if (const auto* const host = std::get_if<RemoteInventory>(&message);
-      host != nullptr && !inventory_) {
-    if (host->version != options_.hello.version) {
-      refusal_ = Refusal::unfit;
-      return give_up(cat("expected muster ",
-                         options_.hello.version,
-                         " there, as here, got ",
-                         printable(host->version),
-                         "; install the same"));
-    }
-    inventory_ = host->inventory;
-    held_before_ = host->held;
-    inventory_->hosts[0].name = name();
-    return leave_loop();
-  }
+// Messages of a run are wrong before it has begun: then the host is given up.
+bool RemoteHost::has_begun() {
   if (pool_ == nullptr)
-    return give_up("expected its inventory, got another message");
-  if (const auto* const output = std::get_if<RemoteOutput>(&message))
-    return on_output(*output);
-  if (const auto* const held = std::get_if<RemoteHeld>(&message))
-    return on_held(*held);
-  if (const auto* const memory = std::get_if<RemoteMemory>(&message)) {
-    const auto gpu = pool_->hosts()[host_].find_gpu(memory->gpu);
-    return gpu ? events_.on_memory(*gpu, memory->bytes) : void();
-  }
-  if (const auto* const ended = std::get_if<RemoteEnded>(&message)) {
-    TaskEnd end = ended->end;
-    if (tasks_.erase(end.exit.exit.id) == 0)
-      return give_up(cat("expected ends of tasks that it runs, got one of ", end.exit.exit.id));
-    end.exit.exit.at = Clock::now();
-    return events_.on_end(std::move(end));
-  }
-  give_up("expected a message of a server, got another");
+    give_up("expected its inventory, got another message");
+  return pool_ != nullptr;
 }
 
-void RemoteHost::on_output(const RemoteOutput& output) {
+void RemoteHost::take(const RemoteCannot& cannot) {
+  refusal_ = cannot.stopped ? Refusal::stopped : Refusal::unfit;
+  give_up(cannot.why);
+}
+
+// The first of a run says that the server is ready.
+void RemoteHost::take(const RemoteAlive& /*alive*/) {
+  ready_ = pool_ != nullptr;
+}
+
+template <class Other>
+void RemoteHost::take(const Other& /*message*/) {
+  if (has_begun())
+    give_up("expected a message of a server, got another");
+}
+
+// The answer to hello. With it the connection leaves the loop, until a run begins.
+void RemoteHost::take(const RemoteInventory& host) {
+  if (inventory_)
+    return take<RemoteInventory>(host);  // a second one is wrong
+  if (host.version != options_.hello.version) {
+    refusal_ = Refusal::unfit;
+    return give_up(cat("expected muster ",
+                       options_.hello.version,
+                       " there, as here, got ",
+                       printable(host.version),
+                       "; install the same"));
+  }
+  inventory_ = host.inventory;
+  held_before_ = host.held;
+  inventory_->hosts[0].name = name();
+  leave_loop();
+}
+
+void RemoteHost::take(const RemoteMemory& memory) {
+  if (!has_begun())
+    return;
+  if (const auto gpu = pool_->hosts()[host_].find_gpu(memory.gpu))
+    events_.on_memory(*gpu, memory.bytes);
+}
+
+void RemoteHost::take(const RemoteEnded& ended) {
+  if (!has_begun())
+    return;
+  TaskEnd end = ended.end;
+  if (tasks_.erase(end.exit.exit.id) == 0)
+    return give_up(cat("expected ends of tasks that it runs, got one of ", end.exit.exit.id));
+  end.exit.exit.at = Clock::now();
+  events_.on_end(std::move(end));
+}
+
+// What a task printed goes into its log here. A log that cannot be written costs the log alone.
+void RemoteHost::take(const RemoteOutput& output) {
+  if (!has_begun())
+    return;
   const auto found = tasks_.find(output.id);
   if (found == tasks_.end() || found->second.log_failed)
     return;
@@ -190,13 +203,15 @@ void RemoteHost::on_output(const RemoteOutput& output) {
   }
 }
 
-void RemoteHost::on_held(const RemoteHeld& held) {
+void RemoteHost::take(const RemoteHeld& held) {
+  if (!has_begun())
+    return;
   const PoolHost& host = pool_->hosts()[host_];
   const auto gpu = host.find_gpu(held.gpu);
   if (!gpu)
     return;
-  held_[*gpu] =
-      cat("GPU ", host.gpus[*gpu].index.value, " of ", name(), " is ", printable(held.by));
+  const int index = host.gpus[*gpu].index.value;
+  held_[*gpu] = cat("GPU ", index, " of ", name(), " is ", printable(held.by));
   if (held.units == 0)
     held_.erase(*gpu);
   events_.on_held(*gpu, std::min(held.units, kWholeGpu), held.by);
@@ -209,6 +224,7 @@ std::string RemoteHost::held() const {
   return join(lines, ", ");
 }
 
+// Reads what the command prints on standard error. A line that is too long is told in pieces.
 void RemoteHost::read_errors() {
   char buffer[4096];
   const ssize_t n = ::read(errors_.get(), buffer, sizeof(buffer));
@@ -219,16 +235,17 @@ void RemoteHost::read_errors() {
       loop_->cancel(std::exchange(watches_errors_, 0));
     return;
   }
-  error_text_.append(buffer, static_cast<size_t>(n));
-  for (size_t end = error_text_.find('\n');
-       end != std::string::npos || error_text_.size() > kLongestErrorLine;
-       end = error_text_.find('\n')) {
+  error_text_.append(buffer, n);
+  size_t end = error_text_.find('\n');
+  while (end != std::string::npos || error_text_.size() > kLongestErrorLine) {
     const size_t length = std::min({end, error_text_.size(), kLongestErrorLine});
     take_error_line(error_text_.substr(0, length));
     error_text_.erase(0, length == end ? length + 1 : length);
+    end = error_text_.find('\n');
   }
 }
 
+// The last line is kept, for when the connection ends.
 void RemoteHost::take_error_line(const std::string& line) {
   if (trim(line).empty())
     return;
@@ -237,30 +254,35 @@ void RemoteHost::take_error_line(const std::string& line) {
     events_.on_note(cat("host ", name(), ": ", last_error_));
 }
 
-// What the command says of its end: asked when its output has ended, so it is about to.
+// Whether the command's process has ended; it is not waited for by that.
+bool RemoteHost::has_ended_within(milliseconds patience) const {
+  pollfd waits = {.fd = child_.pidfd.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&waits, 1, static_cast<int>(patience.count())) > 0;
+}
+
+// What the command says of its end. It is asked when its output has ended, so that it is about to.
 std::string RemoteHost::how_it_ended() {
   const std::string program = base_name(options_.argv[0]);
-  pollfd waits = {.fd = child_.pidfd.get(), .events = POLLIN, .revents = 0};
-  ::poll(&waits, 1, static_cast<int>(kTellsItsEndWithin.count()));
+  has_ended_within(kTellsItsEndWithin);
   siginfo_t info = {};
-  const int rc =
-      ::waitid(P_PIDFD, static_cast<id_t>(child_.pidfd.get()), &info, WEXITED | WNOWAIT | WNOHANG);
+  const int rc = ::waitid(P_PIDFD, child_.pidfd.get(), &info, WEXITED | WNOWAIT | WNOHANG);
+  const bool has_ended = rc == 0 && info.si_pid == child_.pid;
   std::string text = cat("the connection by ", program, " ended");
-  if (rc == 0 && info.si_pid == child_.pid) {
-    text = info.si_code == CLD_EXITED
-               ? cat(program, " ended with exit code ", info.si_status)
-               : cat(program, " was killed by ", signal_name(info.si_status));
-  }
+  if (has_ended && info.si_code == CLD_EXITED)
+    text = cat(program, " ended with exit code ", info.si_status);
+  else if (has_ended)
+    text = cat(program, " was killed by ", signal_name(info.si_status));
   if (errors_.valid() && watches_errors_ != 0)
     read_errors();
   return last_error_.empty() ? text : cat(text, " (", last_error_, ")");
 }
 
 std::string RemoteHost::how_silent(milliseconds time) const {
-  return cat(
-      "none in ", format_duration(time), last_error_.empty() ? "" : cat(" (", last_error_, ")"));
+  const std::string said = last_error_.empty() ? "" : cat(" (", last_error_, ")");
+  return cat("none in ", format_duration(time), said);
 }
 
+// The host is lost, once. Its tasks' ends are told in the order in which they were started.
 void RemoteHost::give_up(const std::string& why) {
   if (!problem_.empty())
     return;
@@ -331,13 +353,27 @@ void RemoteHost::abandon() {
 bool RemoteHost::wait_for_end(milliseconds patience) {
   if (child_.pid <= 0)
     return true;
-  pollfd waits = {.fd = child_.pidfd.get(), .events = POLLIN, .revents = 0};
-  if (::poll(&waits, 1, static_cast<int>(patience.count())) <= 0)
+  if (!has_ended_within(patience))
     return false;
   ::waitpid(child_.pid, nullptr, 0);
   child_.pid = -1;
   return true;
 }
+
+namespace {
+
+std::string why_no_answer(const RemoteHost& host) {
+  const std::string got = host.answered() ? host.problem() : host.how_silent(kConnectWithin);
+  const std::string& advice = host.options().advice;
+  return cat("host ",
+             host.name(),
+             ": expected an answer of muster there, got ",
+             got,
+             advice.empty() ? "" : "; ",
+             advice);
+}
+
+}  // namespace
 
 std::vector<std::unique_ptr<RemoteHost>> connect_hosts(
     const std::vector<RemoteHostOptions>& options) {
@@ -349,23 +385,15 @@ std::vector<std::unique_ptr<RemoteHost>> connect_hosts(
     hosts.back()->connect(loop);
   }
   const auto until = Clock::now() + kConnectWithin;
-  const auto waits = [](const auto& host) {
-    return !host->answered();
+  const auto has_answered = [](const auto& host) {
+    return host->answered();
   };
-  while (std::ranges::any_of(hosts, waits) && Clock::now() < until)
+  while (!std::ranges::all_of(hosts, has_answered) && Clock::now() < until)
     loop.run_once(until);
   std::vector<std::string> problems;
-  for (size_t i = 0; i < hosts.size(); ++i) {
-    if (hosts[i]->inventory())
-      continue;
-    const std::string got =
-        hosts[i]->answered() ? hosts[i]->problem() : hosts[i]->how_silent(kConnectWithin);
-    problems.push_back(cat("host ",
-                           options[i].hello.name,
-                           ": expected an answer of muster there, got ",
-                           got,
-                           options[i].advice.empty() ? "" : "; ",
-                           options[i].advice));
+  for (const auto& host : hosts) {
+    if (!host->inventory())
+      problems.push_back(why_no_answer(*host));
   }
   if (!problems.empty())
     throw Error(ErrorCode::unavailable, join(problems, "\n"));

@@ -62,8 +62,8 @@ class RemoteHost : public TaskHost {
   };
   Refusal refusal() const { return refusal_; }
 
-  std::string how_silent(
-      std::chrono::milliseconds time) const;  // instead, where nothing came: what it printed
+  // Instead of a problem, where nothing came in that time: with what the command printed.
+  std::string how_silent(std::chrono::milliseconds time) const;
 
   // The run begins, and this is the pool's `host`. The loop must outlive the call of `close`.
   void begin(
@@ -73,9 +73,8 @@ class RemoteHost : public TaskHost {
   // started.
   bool ready() const { return ready_ || !problem_.empty(); }
 
-  bool reserve(const StartOrder& /*order*/) override {
-    return true;
-  }  // the server does, where the GPUs are
+  // The server does, where the GPUs are.
+  bool reserve(const StartOrder& /*order*/) override { return true; }
   void start(const StartOrder& order) override;
   void end(int id, std::chrono::milliseconds grace) override;
   std::string held() const override;
@@ -101,13 +100,22 @@ class RemoteHost : public TaskHost {
   void listen(EventLoop& loop);
   void leave_loop();
   void on_line(const std::string& line);
-  void take(const RemoteMessage& message);
-  void on_output(const RemoteOutput& output);
-  void on_held(const RemoteHeld& held);
+  void on_end_of_output(const std::string& why);
+  bool has_begun();
+  void take(const RemoteCannot& cannot);
+  void take(const RemoteAlive& alive);
+  void take(const RemoteInventory& host);
+  void take(const RemoteOutput& output);
+  void take(const RemoteHeld& held);
+  void take(const RemoteMemory& memory);
+  void take(const RemoteEnded& ended);
+  template <class Other>
+  void take(const Other& message);
   void read_errors();
   void take_error_line(const std::string& line);
   void keep_alive();
   void give_up(const std::string& why);
+  bool has_ended_within(std::chrono::milliseconds patience) const;
   std::string how_it_ended();
 
   RemoteHostOptions options_;

@@ -2,7 +2,7 @@
 
 #include <signal.h>
 
-#include <functional>
+#include <algorithm>
 #include <map>
 
 #include "muster/base/byte_text.h"
@@ -11,6 +11,9 @@
 #include "muster/device/cpu_list.h"
 #include "muster/device/inventory_json.h"
 #include "muster/device/strict_json.h"
+
+// Every kind of message has a pair of functions, which stand side by side: wire_of makes its JSON,
+// KIND_from reads it and checks it. JsonObject refuses keys that nobody has asked for.
 
 namespace muster {
 
@@ -39,6 +42,7 @@ std::vector<std::string> texts_from(JsonObject& json, const char* key) {
   return texts;
 }
 
+// Variables go as texts NAME=value.
 WireJson wire_environment(const Environment& environment) {
   std::vector<std::string> entries;
   for (const auto& [name, value] : environment)
@@ -50,7 +54,8 @@ Environment environment_from(JsonObject& json, const char* key) {
   Environment environment;
   for (const std::string& entry : texts_from(json, key)) {
     const size_t equals = entry.find('=');
-    if (equals == std::string::npos || equals == 0 || entry.find('\0') != std::string::npos)
+    const bool has_name = equals != std::string::npos && equals > 0;
+    if (!has_name || entry.find('\0') != std::string::npos)
       json.fail(
           key, "variables as in NAME=value", cat("'", printable(entry.substr(0, kMaxShown)), "'"));
     environment[entry.substr(0, equals)] = entry.substr(equals + 1);
@@ -62,6 +67,7 @@ std::string bytes_at(JsonObject& json, const char* key) {
   return bytes_of_text(json.text_or(key, ""), kWhat);
 }
 
+// A whole number from 0 to `most`.
 int number_at(JsonObject& json, const char* key, int64_t most = std::numeric_limits<int>::max()) {
   return static_cast<int>(json.integer(key, 0, most));
 }
@@ -122,11 +128,9 @@ RemoteMessage begin_from(JsonObject& json) {
   begin.lease = json.boolean_or("lease", true);
   begin.visibility = parse_visibility(json.text_or("visibility", "job"));
   // Every process that is marked so is ended: an empty mark would be anybody's.
-  for (const std::string& mark : begin.earlier) {
-    if (mark.empty())
-      json.fail("earlier", "marks", "an empty one");
-  }
-  if (begin.mark.empty() || begin.run_dir.empty() || begin.run_dir[0] != '/')
+  if (std::ranges::find(begin.earlier, "") != begin.earlier.end())
+    json.fail("earlier", "marks", "an empty one");
+  if (begin.mark.empty() || !begin.run_dir.starts_with('/'))
     json.fail("run_dir", "a mark and an absolute folder", cat("'", printable(begin.run_dir), "'"));
   return begin;
 }
@@ -184,6 +188,7 @@ WireJson wire_of(const RemoteSignal& signal) {
   return {{kKindKey, "signal"}, {"signal", signal.signal}};
 }
 
+// Only signals that a run passes on: no other ends tasks by this message.
 RemoteMessage signal_from(JsonObject& json) {
   const int signal = number_at(json, "signal", SIGRTMAX);
   if (signal != SIGUSR1 && signal != SIGUSR2 && signal != SIGCONT && signal != SIGTSTP)
@@ -212,6 +217,7 @@ WireJson wire_of(const RemoteInventory& host) {
           {"held", held}};
 }
 
+// The inventory is a text within the text, as inventory_json.h writes it.
 RemoteMessage inventory_from(JsonObject& json) {
   RemoteInventory host{.version = json.text("version"),
                        .inventory = inventory_from_json(json.text("inventory"), "of a host")};

@@ -7,6 +7,11 @@
 #include "muster/base/units.h"
 #include "muster/placement/selection/gpu_facts.h"
 
+// A try goes through these steps, one look at a time: a command is started; its server tells what
+// it has, which must be what the run had there; the run begins on it; it is ready, and takes the
+// lost connection's place. What fails on the way is abandoned, and the next try comes after a
+// longer pause.
+
 namespace muster {
 
 namespace {
@@ -33,6 +38,7 @@ void HostRetry::begin() {
   pause();
 }
 
+// The next pause is twice as long.
 void HostRetry::pause() {
   next_ = Clock::now() + pause_;
   pause_ = std::min(2 * pause_, kLongestRetryPause);
@@ -58,6 +64,7 @@ HostRetry::Step HostRetry::step(EventLoop& loop) {
   return Step::begun;
 }
 
+// Starts a try. That the command cannot be started is a failed try.
 void HostRetry::connect(EventLoop& loop) {
   begun_ = false;
   give_up_ = Clock::now() + kRetryAnswerWithin;
@@ -69,6 +76,7 @@ void HostRetry::connect(EventLoop& loop) {
   }
 }
 
+// What has come of the try since the last look.
 HostRetry::Step HostRetry::look() {
   if (const std::string& problem = connection_->problem(); !problem.empty())
     return fail(connection_->refusal() != RemoteHost::Refusal::none, problem);
@@ -85,6 +93,7 @@ HostRetry::Step HostRetry::look() {
   return Step::answered;
 }
 
+// The try is over. A host that answered and cannot be used is told once for each reason.
 HostRetry::Step HostRetry::fail(bool unfit, std::string why) {
   log(LogLevel::debug, cat("host ", options_.hello.name, " is not back: ", why));
   if (connection_) {
@@ -98,20 +107,20 @@ HostRetry::Step HostRetry::fail(bool unfit, std::string why) {
   return Step::unfit;
 }
 
-// What the run counts on and is not there.
+// Which GPU the run counts on and the host has not; empty: none.
 std::string HostRetry::what_is_missing() const {
   const Host& host = connection_->inventory()->hosts[0];
   std::vector<std::string> there;
   for (const UsableGpu& gpu : usable_gpus(host).gpus)
     there.push_back(uuid_of(host, gpu).value);
-  for (const std::string& gpu : gpus_) {
-    if (std::ranges::find(there, gpu) == there.end())
-      return cat("expected GPU ",
-                 gpu,
-                 " there, as before, got ",
-                 there.empty() ? std::string("none") : join(there, ", "));
-  }
-  return {};
+  const auto is_missing = [&](const std::string& gpu) {
+    return std::ranges::find(there, gpu) == there.end();
+  };
+  const auto missing = std::ranges::find_if(gpus_, is_missing);
+  if (missing == gpus_.end())
+    return {};
+  const std::string got = there.empty() ? "none" : join(there, ", ");
+  return cat("expected GPU ", *missing, " there, as before, got ", got);
 }
 
 std::unique_ptr<RemoteHost> HostRetry::exchange(std::unique_ptr<RemoteHost> lost) {

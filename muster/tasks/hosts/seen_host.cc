@@ -4,6 +4,9 @@
 
 #include "muster/placement/selection/usable_gpus.h"
 
+// What is hidden stays in the host, so that positions are the same everywhere, but is marked as not
+// healthy. Of a GPU with MIG only the instances that are seen stay.
+
 namespace muster {
 
 Host seen_host(Host host, const VisibilityMasks& masks) {
@@ -19,10 +22,10 @@ Host seen_host(Host host, const VisibilityMasks& masks) {
       if (it.mig >= 0)
         seen.push_back(gpu.mig[it.mig]);
     }
-    if (!any && gpu.health == kHealthy)
-      gpu.health = "hidden from muster by its environment";
     if (any && gpu.mig_enabled)
       gpu.mig = std::move(seen);
+    if (!any && gpu.health == kHealthy)
+      gpu.health = "hidden from muster by its environment";
   }
   return host;
 }

@@ -28,6 +28,11 @@
 #include "muster/tasks/hosts/seen_host.h"
 #include "muster/tasks/hosts/task_log.h"
 
+// The server goes through hello, begin and tasks. Until begin it listens on a loop of its own; from
+// then on on that of the LocalHost, which runs the tasks. Their output comes through pipes that are
+// read only while the connection takes it. The destructor of the LocalHost ends all that is left,
+// whatever has happened.
+
 namespace muster {
 
 namespace {
@@ -35,18 +40,19 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kServerTick{500};
-constexpr std::chrono::seconds kBeginWithin{
-    300};  // the run reads its tasks and its journal meanwhile
 constexpr std::chrono::seconds kLastWordWithin{5};
-constexpr size_t kMostQueued = size_t{1}
-                               << 20;  // then tasks wait with what they print, as at any pipe
-constexpr size_t kMostLastOutput = size_t{4}
-                                   << 20;  // of one task that has ended, while others still write
+// The run reads its tasks and its journal meanwhile.
+constexpr std::chrono::seconds kBeginWithin{300};
+// With more bytes on the way, tasks wait with what they print, as at any pipe.
+constexpr size_t kMostQueued = size_t{1} << 20;
+// So much is passed on of a task that has ended, whose pipe others may still write to.
+constexpr size_t kMostLastOutput = size_t{4} << 20;
 
-// What srun tells its own tasks: those of the run are none.
+// Variables in which srun tells its own tasks who they are: those of the run are none of them.
 constexpr const char* kStepVariables[] = {
     "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID"};
 
+// Its children shall not take themselves for tasks of the step that this server is.
 void leave_srun_step() {
   for (const char* const name : kStepVariables)
     ::unsetenv(name);
@@ -66,13 +72,14 @@ class TaskServer {
     } catch (const std::exception& error) {
       fail(error.what());
     }
-    over_ = true;  // whatever is still heard while all is ended
+    over_ = true;  // what is still heard while all is ended counts no more
     streams_.clear();
     channel_.detach();
     local_.reset();  // ends all that is left
-    if (!last_word_.empty())
-      say_last_word();
-    return last_word_.empty() ? 0 : 1;
+    if (last_word_.empty())
+      return 0;
+    say_last_word();
+    return 1;
   }
 
  private:
@@ -96,16 +103,18 @@ class TaskServer {
   void attach(EventLoop& loop) {
     channel_.attach(loop,
                     {.line = [this](const std::string& line) { on_line(line); },
-                     .end =
-                         [this](const std::string& why) {
-                           if (!why.empty())
-                             fail(why);
-                           over_ = true;
-                         },
+                     .end = [this](const std::string& why) { on_end_of_input(why); },
                      .drained = [this] { resume_streams(); }});
   }
 
-  // Tells what there is, and waits until it is asked for anything.
+  // An end between two lines is how a run ends.
+  void on_end_of_input(const std::string& why) {
+    if (!why.empty())
+      fail(why);
+    over_ = true;
+  }
+
+  // Tells what there is, and waits until a run begins.
   void wait_for_begin() {
     EventLoop loop;
     attach(loop);
@@ -131,6 +140,7 @@ class TaskServer {
 
   void take(const RemoteAlive& /*alive*/) {}
 
+  // Goes where the run is, and tells what this machine has.
   void take(const RemoteHello& hello) {
     if (hello_)
       return fail("expected one hello, got another");
@@ -177,25 +187,28 @@ class TaskServer {
     channel_.detach();  // another loop takes it on
   }
 
+  void make_local_host() {
+    LocalHostOptions options{
+        .facts = {.run_dir = begin_->run_dir,
+                  .mark = begin_->mark,
+                  .launcher = own_program(),
+                  .environment = own_environment(),
+                  .grace = begin_->grace,
+                  .lease = begin_->lease,
+                  .visibility = begin_->visibility},
+        .run_id = begin_->run_id,
+        .on_held = [this](int gpu, int units, const std::string& by) { tell_held(gpu, units, by); },
+        .on_memory = [this](int gpu, uint64_t bytes) { tell_memory(gpu, bytes); }};
+    local_ = std::make_unique<LocalHost>(*pool_, std::move(options));
+  }
+
+  // What an earlier run has left here is ended before anything of this one starts.
   void begin() {
     try {
       check_folder_owner(begin_->run_dir);
       std::filesystem::create_directories(begin_->run_dir);
       end_left_over(begin_->run_dir, begin_->earlier);
-      local_ = std::make_unique<LocalHost>(
-          *pool_,
-          LocalHostOptions{
-              .facts = {.run_dir = begin_->run_dir,
-                        .mark = begin_->mark,
-                        .launcher = own_program(),
-                        .environment = own_environment(),
-                        .grace = begin_->grace,
-                        .lease = begin_->lease,
-                        .visibility = begin_->visibility},
-              .run_id = begin_->run_id,
-              .on_held =
-                  [this](int gpu, int units, const std::string& by) { tell_held(gpu, units, by); },
-              .on_memory = [this](int gpu, uint64_t bytes) { tell_memory(gpu, bytes); }});
+      make_local_host();
     } catch (const std::exception& error) {
       return fail(error.what());
     }
@@ -220,14 +233,15 @@ class TaskServer {
       start_task(start);
     } catch (const Error& error) {
       local_->forget(start.id);
-      if (const auto found = streams_.find(start.id); found != streams_.end()) {
-        local_->loop().cancel(found->second.watch);
-        streams_.erase(found);
-      }
-      channel_.send(to_line(RemoteEnded{.end = end_without_start(start.id, error)}));
+      if (const auto stream = streams_.extract(start.id))
+        local_->loop().cancel(stream.mapped().watch);
+      tell_end(end_without_start(start.id, error));
     }
   }
 
+  void tell_end(const TaskEnd& end) { channel_.send(to_line(RemoteEnded{.end = end})); }
+
+  // Takes the task's GPUs, makes the pipe for its output, and starts it.
   void start_task(const RemoteStart& start) {
     const Allocation where = allocation_of(start);
     StartOrder order{.id = start.id,
@@ -239,23 +253,20 @@ class TaskServer {
       TaskEnd refused{.kind = TaskEnd::Kind::refused,
                       .why_not = "another job was faster to take its GPU"};
       refused.exit.exit.id = start.id;
-      channel_.send(to_line(RemoteEnded{.end = refused}));
-      return;
+      return tell_end(refused);
     }
     make_task_folder(start.log.substr(0, start.log.rfind('/')));
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0)
-      fail_errno("cannot make a pipe", errno);
+    Pipe output = make_pipe();
     Stream& stream = streams_[start.id];
-    stream.reading = Fd(ends[0]);
-    const Fd writing(ends[1]);
+    stream.reading = std::move(output.reading);
     ::fcntl(stream.reading.get(), F_SETFL, O_NONBLOCK);
-    order.log_fd = writing.get();
+    order.log_fd = output.writing.get();
     if (channel_.queued() <= kMostQueued)
       watch(start.id, stream);
     local_->start(order);
   }
 
+  // The run names GPUs by their UUIDs: its pool numbers them in another way.
   Allocation allocation_of(const RemoteStart& start) const {
     Allocation where{.units = start.units,
                      .memory_bytes = start.memory_bytes,
@@ -294,19 +305,15 @@ class TaskServer {
     fail("expected a message of a run, got another");
   }
 
-  // Each time that it is looked at: the run drops what it hears of a GPU that a task has.
+  // Tells it after each look: the run drops what it hears of a GPU that a task has.
   void tell_memory(int gpu, uint64_t bytes) {
     channel_.send(to_line(RemoteMemory{.gpu = gpu_at(gpu).uuid.value, .bytes = bytes}));
   }
 
+  // Tells only what has changed.
   void tell_held(int gpu, int units, const std::string& by) {
-    if (units == 0 ? !told_.contains(gpu) : told_[gpu] == units)
+    if (std::exchange(told_[gpu], units) == units)
       return;
-    if (units == 0) {
-      told_.erase(gpu);
-    } else {
-      told_[gpu] = units;
-    }
     channel_.send(to_line(RemoteHeld{.gpu = gpu_at(gpu).uuid.value, .units = units, .by = by}));
   }
 
@@ -317,7 +324,8 @@ class TaskServer {
         local_->loop().watch_readable(stream.reading.get(), [this, id] { read_stream(id); });
   }
 
-  // False when nothing is there, or nothing will come any more.
+  // Passes one piece of the task's output on. False when nothing is there, or nothing will come any
+  // more.
   bool pass_on_some(int id, Stream& stream) {
     std::string bytes(kOutputPieceBytes, '\0');
     const ssize_t n = ::read(stream.reading.get(), bytes.data(), bytes.size());
@@ -328,11 +336,12 @@ class TaskServer {
         local_->loop().cancel(std::exchange(stream.watch, 0));
       return false;
     }
-    bytes.resize(static_cast<size_t>(n));
+    bytes.resize(n);
     channel_.send(to_line(RemoteOutput{.id = id, .bytes = std::move(bytes)}));
     return true;
   }
 
+  // When too much is on the way, no stream is read until it has gone (resume_streams).
   void read_stream(int id) {
     pass_on_some(id, streams_.at(id));
     if (channel_.queued() <= kMostQueued)
@@ -350,19 +359,21 @@ class TaskServer {
     }
   }
 
+  // What the task has printed goes before its end.
   void on_end(const TaskEnd& end) {
     const int id = end.exit.exit.id;
     Stream& stream = streams_.at(id);
-    for (size_t passed = 0; passed < kMostLastOutput && pass_on_some(id, stream);
-         passed += kOutputPieceBytes) {
-    }
+    size_t passed = 0;
+    while (passed < kMostLastOutput && pass_on_some(id, stream))
+      passed += kOutputPieceBytes;
     local_->loop().cancel(stream.watch);
     streams_.erase(id);
     // While it is stopped, only what went well is an end: the rest is to be tried elsewhere.
     if (!stopping_ || !end.exit.exit.failed())
-      channel_.send(to_line(RemoteEnded{.end = end}));
+      tell_end(end);
   }
 
+  // A signal to the server stops it: its tasks are ended, and one more ends it at once.
   void look_around() {
     local_->look();
     if (hello_->memory)
@@ -382,7 +393,8 @@ class TaskServer {
     if (over_)
       return;
     const auto now = Clock::now();
-    if (now - std::exchange(ticked_, now) > 3 * kSayAliveEvery || run_stopped_)
+    const bool was_stopped = now - std::exchange(ticked_, now) > 3 * kSayAliveEvery;
+    if (was_stopped || run_stopped_)
       heard_ = now;
     if (now - heard_ > kServerGivesUpAfter)
       return fail(cat("nothing was heard from the run for ", format_duration(kServerGivesUpAfter)));
@@ -390,6 +402,7 @@ class TaskServer {
     local_->loop().call_at(now + kSayAliveEvery, [this] { keep_alive(); });
   }
 
+  // Only the first reason is told.
   void fail(const std::string& why) {
     if (over_)
       return;
@@ -397,6 +410,7 @@ class TaskServer {
     last_word_ = why;
   }
 
+  // The run is told why the server ends, on a loop of its own: the LocalHost is gone.
   void say_last_word() {
     EventLoop loop;
     channel_.attach(
@@ -416,7 +430,7 @@ class TaskServer {
   std::unique_ptr<JobRegistration> registration_;
   std::unique_ptr<LocalHost> local_;
   std::map<int, Stream> streams_;  // of every task that runs
-  std::map<int, int> told_;        // units that others hold, by GPU
+  std::map<int, int> told_;        // by GPU: units that others hold, as the run was told
   Clock::time_point heard_ = Clock::now();
   Clock::time_point ticked_ = Clock::now();
   bool run_stopped_ = false;
@@ -452,7 +466,8 @@ int serve_tasks_of_another() {
   Fd in(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
   Fd out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
   const Fd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!in.valid() || !out.valid() || !nothing.valid() || ::dup2(nothing.get(), STDIN_FILENO) < 0 ||
+  const bool opened = in.valid() && out.valid() && nothing.valid();
+  if (!opened || ::dup2(nothing.get(), STDIN_FILENO) < 0 ||
       ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
     fail_errno("--serve: cannot take over standard input and output", errno);
   return serve_tasks(std::move(in), std::move(out));

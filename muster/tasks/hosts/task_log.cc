@@ -14,20 +14,25 @@
 #include "muster/base/strings.h"
 #include "muster/tasks/hosts/last_json_line.h"
 
+// A task's logs lie in a folder of its name below the run's folder, one for each attempt. The name
+// may be any text, so that it is first made one that a folder can have.
+
 namespace muster {
 
 namespace {
 
 constexpr off_t kLogTail = off_t{64} << 10;
+constexpr size_t kLongestFolderName = 200;
 
+// The last bytes of the file; empty when it cannot be read.
 std::string tail_of(int fd) {
   struct stat info = {};
   if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0)
     return {};
   const off_t from = std::max<off_t>(0, info.st_size - kLogTail);
-  std::string text(static_cast<size_t>(info.st_size - from), '\0');
+  std::string text(info.st_size - from, '\0');
   const ssize_t n = ::pread(fd, text.data(), text.size(), from);
-  text.resize(static_cast<size_t>(std::max<ssize_t>(0, n)));
+  text.resize(std::max<ssize_t>(0, n));
   return text;
 }
 
@@ -36,9 +41,10 @@ std::string tail_of(int fd) {
 std::string task_folder_of(const std::string& run_dir, const std::string& task, size_t place) {
   std::string name = task;
   std::ranges::replace(name, '/', '_');
+  const bool is_folder_name = !name.empty() && !name.starts_with('.');
   // Names that would be the same folder, or none, are told apart by their place.
-  if (name != task || name.empty() || name.starts_with('.') || name.size() > 200)
-    name = cat(name.substr(0, 200), "~", place);
+  if (name != task || !is_folder_name || name.size() > kLongestFolderName)
+    name = cat(name.substr(0, kLongestFolderName), "~", place);
   if (name.starts_with('.'))
     name.insert(0, "_");
   return cat(run_dir, "/logs/", name);
@@ -55,20 +61,20 @@ Fd open_task_log(const std::string& path) {
   return create_log(folder.get(), path, O_RDWR | O_APPEND);
 }
 
-std::vector<std::string> last_lines_of_log(int fd, size_t count) {
+std::vector<std::string> last_lines_of_log(int fd, int count) {
   std::vector<std::string> lines = split(trim(tail_of(fd)), '\n');
   if (lines.size() == 1 && lines[0].empty())
     return {};
-  if (lines.size() > count)
-    lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
+  if (std::ssize(lines) > count)
+    lines.erase(lines.begin(), lines.end() - count);
   for (std::string& line : lines)
     line = seen_line(line);
   return lines;
 }
 
 std::string result_in_log(int fd, const std::string& path) {
+  // An empty log is quick to tell, and the folder may have many of them.
   struct stat info = {};
-  // Of a trivial task it is quick to know that there is none.
   if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0)
     return {};
   try {

@@ -19,9 +19,8 @@ Fd make_task_folder(const std::string& folder);
 // Makes the file, with its folder. Throws: as make_task_folder and create_log.
 Fd open_task_log(const std::string& path);
 
-// The last lines, at most `count`; of the file's last 64 KiB, as they were
-// seen (seen_line.h).
-std::vector<std::string> last_lines_of_log(int fd, size_t count);
+// The last lines, at most `count`, of the file's last 64 KiB, as they were seen (seen_line.h).
+std::vector<std::string> last_lines_of_log(int fd, int count);
 
 // The result that a task printed (last_json_line.h), of its log at `path`, which `fd` has open;
 // empty when it printed none, or took its log away.

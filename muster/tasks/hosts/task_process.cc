@@ -8,6 +8,10 @@
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
 
+// A task finds its devices by the variables that every GPU library knows, as if it had the machine
+// to itself. A task of several ranks is a job of its own: it is started through the launcher, with
+// a plan that says which rank has which of the task's devices.
+
 namespace muster {
 
 namespace {
@@ -20,7 +24,9 @@ bool has_vendor(const Host& host, Vendor vendor) {
   return std::ranges::any_of(host.gpus, [&](const Gpu& gpu) { return gpu.vendor == vendor; });
 }
 
-DeviceAssignment device_of(const Pool& pool, const Allocation& where, size_t place) {
+// The allocation's GPU at `place`, as a plan has it. `ordinal`: its number among the GPUs that the
+// rank sees.
+DeviceAssignment device_of(const Pool& pool, const Allocation& where, int place, int ordinal) {
   const PoolGpu& gpu = host_of(pool, where).gpus[where.gpus[place]];
   const Gpu& real = pool.inventory().hosts[where.host].gpus[gpu.device.position];
   return {.kind = DeviceAssignment::Kind::cuda,
@@ -29,26 +35,28 @@ DeviceAssignment device_of(const Pool& pool, const Allocation& where, size_t pla
           .index = gpu.index,
           .pci = real.pci,
           .model = gpu.model,
-          .ordinal = {static_cast<int>(place)}};
+          .ordinal = {ordinal}};
 }
 
-// The variables that show a task its own GPUs and no others: of a CPU task none of those that there
-// are. The launcher shows ranks theirs, but with Visibility::all, where they see what it does.
+// Hides all GPUs that there are from a CPU task.
+void hide_gpus(const Host& host, Environment& variables) {
+  if (has_vendor(host, Vendor::nvidia))
+    variables["CUDA_VISIBLE_DEVICES"] = "";
+  if (has_vendor(host, Vendor::amd))
+    variables["ROCR_VISIBLE_DEVICES"] = "";
+}
+
+// Sets the variables that show a task its own GPUs and no others. The launcher shows ranks theirs,
+// but with Visibility::all, where they see what it does.
 void show_gpus(const Task& task,
                Visibility visibility,
                const Pool& pool,
                const Allocation& where,
                Environment& variables) {
-  const Host& host = pool.inventory().hosts[where.host];
   if (pool.inventory().simulated)
     return;
-  if (where.gpus.empty()) {
-    if (has_vendor(host, Vendor::nvidia))
-      variables["CUDA_VISIBLE_DEVICES"] = "";
-    if (has_vendor(host, Vendor::amd))
-      variables["ROCR_VISIBLE_DEVICES"] = "";
-    return;
-  }
+  if (where.gpus.empty())
+    return hide_gpus(pool.inventory().hosts[where.host], variables);
   variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID";
   if (task.ranks > 1 && visibility != Visibility::all)
     return;
@@ -65,8 +73,8 @@ void show_gpus(const Task& task,
   }
 }
 
-// A program that starts its own ranks finds its GPUs in the file, as it would find real ones by the
-// variables above.
+// A program that starts its own ranks finds its GPUs in the inventory's file, as it would find real
+// ones by the variables above.
 void tell_simulated(const Pool& pool, const TaskAttempt& attempt, Environment& variables) {
   variables["MUSTER_SIMULATED"] = "1";
   if (attempt.devices.empty())
@@ -75,14 +83,31 @@ void tell_simulated(const Pool& pool, const TaskAttempt& attempt, Environment& v
   variables.emplace("MUSTER_GPUS", cat(attempt.host, ":", join(attempt.devices, ",")));
 }
 
-std::string devices_text(const TaskAttempt& attempt) {
-  return attempt.devices.empty() ? cat("cpu:", attempt.cpus.empty() ? 0 : attempt.cpus[0])
-                                 : join(attempt.devices, ",");
+// MUSTER_DEVICE of the task: its GPUs, or "cpu:" and its first CPU.
+std::string device_variable(const TaskAttempt& attempt) {
+  if (!attempt.devices.empty())
+    return join(attempt.devices, ",");
+  return cat("cpu:", attempt.cpus.empty() ? 0 : attempt.cpus[0]);
+}
+
+// MIG instances of a job, and GPUs that several ranks share, can only be seen by their own ranks.
+Visibility visibility_of(const Pool& pool,
+                         const Allocation& where,
+                         int num_ranks,
+                         Visibility wanted) {
+  if (where.gpus.empty())
+    return wanted;
+  const std::vector<PoolGpu>& gpus = host_of(pool, where).gpus;
+  const bool any_mig =
+      std::ranges::any_of(where.gpus, [&](int gpu) { return gpus[gpu].device.mig >= 0; });
+  const bool shared = std::ssize(where.gpus) < num_ranks;
+  return shared || (any_mig && num_ranks > 1) ? Visibility::own : wanted;
 }
 
 }  // namespace
 
-// Where the host is simulated they are this machine's.
+// A simulated host's threads run on this machine's CPUs. Without a number of CPUs of its own a task
+// gets the share of its GPUs.
 int threads_of(const Pool& pool, const Allocation& where) {
   const PoolHost& host = host_of(pool, where);
   int cpus = host.cpus;
@@ -90,8 +115,8 @@ int threads_of(const Pool& pool, const Allocation& where) {
     cpus = std::min(cpus, static_cast<int>(std::thread::hardware_concurrency()));
   if (where.cpus > 0)
     return std::min(where.cpus, std::max(1, cpus));
-  const auto gpus = std::max<size_t>(1, host.gpus.size());
-  return std::max(1, static_cast<int>(static_cast<size_t>(cpus) * where.gpus.size() / gpus));
+  const int64_t num_gpus = std::max<int64_t>(1, std::ssize(host.gpus));
+  return std::max(1, static_cast<int>(cpus * std::ssize(where.gpus) / num_gpus));
 }
 
 TaskAttempt attempt_of(const Pool& pool, const Allocation& where, int number) {
@@ -102,7 +127,7 @@ TaskAttempt attempt_of(const Pool& pool, const Allocation& where, int number) {
     attempt.devices.push_back(gpu.uuid.value);
     attempt.gpu_indices.push_back(gpu.index.value);
   }
-  attempt.gpu_fraction = static_cast<double>(where.units) / kWholeGpu;
+  attempt.gpu_fraction = 1.0 * where.units / kWholeGpu;
   attempt.cpus = where.bound;
   return attempt;
 }
@@ -118,37 +143,30 @@ std::vector<LeaseWish> lease_wishes_of(const Pool& pool, const Allocation& where
 
 Plan plan_of(const Task& task, const Pool& pool, const Allocation& where, Visibility visibility) {
   const PoolHost& host = host_of(pool, where);
-  const size_t devices = where.gpus.size();
-  const size_t num_ranks =
-      task.ranks > 1 ? static_cast<size_t>(task.ranks) : std::max<size_t>(1, devices);
-  const size_t each = std::max<size_t>(1, devices / num_ranks);
-  Plan plan{.policy = "task", .visibility = visibility, .simulated = pool.inventory().simulated};
-  const bool any_mig =
-      std::ranges::any_of(where.gpus, [&](int gpu) { return host.gpus[gpu].device.mig >= 0; });
-  if (devices > 0 && (devices < num_ranks || (any_mig && num_ranks > 1)))
-    plan.visibility = Visibility::own;
+  const int num_devices = static_cast<int>(where.gpus.size());
+  const int num_ranks = task.ranks > 1 ? task.ranks : std::max(1, num_devices);
+  const int each = std::max(1, num_devices / num_ranks);
+  Plan plan{.policy = "task",
+            .visibility = visibility_of(pool, where, num_ranks, visibility),
+            .simulated = pool.inventory().simulated};
   const bool own_first =
       plan.visibility == Visibility::own || plan.visibility == Visibility::own_first;
-  for (size_t rank = 0; rank < num_ranks; ++rank) {
-    RankPlan it{.rank = static_cast<int>(rank),
-                .local_rank = static_cast<int>(rank),
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    RankPlan it{.rank = rank,
+                .local_rank = rank,
                 .host = host.name,
                 .reason = cat("task: ", printable(task.name))};
-    if (devices == 0) {
-      it.device.cpu_slot = static_cast<int>(rank);
-    } else {
-      const size_t place = rank * each % devices;
-      for (size_t more = 0; more < each; ++more) {
-        DeviceAssignment device = device_of(pool, where, place + more);
-        if (own_first)
-          device.ordinal = {static_cast<int>(more)};
-        if (more == 0) {
-          it.device = std::move(device);
-        } else {
-          it.more_devices.push_back(std::move(device));
-        }
-      }
-      it.numa_node = host.gpus[where.gpus[place]].numa_node;
+    if (num_devices == 0) {
+      it.device.cpu_slot = rank;
+      plan.ranks.push_back(std::move(it));
+      continue;
+    }
+    const int first = rank * each % num_devices;
+    it.numa_node = host.gpus[where.gpus[first]].numa_node;
+    it.device = device_of(pool, where, first, own_first ? 0 : first);
+    for (int more = 1; more < each; ++more) {
+      const int place = first + more;
+      it.more_devices.push_back(device_of(pool, where, place, own_first ? more : place));
     }
     plan.ranks.push_back(std::move(it));
   }
@@ -174,9 +192,9 @@ Environment task_environment(const Task& task,
   variables["MUSTER_RUN_DIR"] = run.run_dir;
   variables["MUSTER_TASK_DIR"] = task_dir;
   const TaskAttempt devices = attempt_of(pool, where, attempt);
-  variables["MUSTER_DEVICE"] = devices_text(devices);
-  variables.emplace("MUSTER_CPU_SLOTS",
-                    "1");  // of a program that starts its own ranks, where it finds no GPU
+  variables["MUSTER_DEVICE"] = device_variable(devices);
+  // A program that starts its own ranks and finds no GPU starts one rank.
+  variables.emplace("MUSTER_CPU_SLOTS", "1");
   if (pool.inventory().simulated)
     tell_simulated(pool, devices, variables);
   if (!leases.empty())
@@ -187,14 +205,14 @@ Environment task_environment(const Task& task,
 
 namespace {
 
-// A Python script is run as `muster run` does it, whether it can be executed itself or not.
+// The task's command. A Python script is run as `muster run` does it, whether it can be executed
+// itself or not.
 std::vector<std::string> command_of_task(const Task& task, const TaskRunFacts& run) {
   const std::string& program = task.argv.at(0);
   if (!program.ends_with(".py"))
     return task.argv;
-  const std::string path = program.starts_with('/') || task.directory.empty()
-                               ? program
-                               : cat(task.directory, "/", program);
+  const bool is_in_folder = !program.starts_with('/') && !task.directory.empty();
+  const std::string path = is_in_folder ? cat(task.directory, "/", program) : program;
   if (::access(path.c_str(), R_OK) != 0)
     return task.argv;  // a program of PATH, or none
   const auto python = run.environment.find("PYTHON_EXEC");

@@ -126,6 +126,7 @@ class TaskSchedule {
   size_t count(TaskState state) const { return counts_[index_of(state)]; }
   int failures(size_t task) const { return states_[task].failures; }
   const Pool& pool() const { return pool_; }
+  const Allocation& allocation(size_t task) const { return running_.at(task).where; }
   size_t num_running() const { return running_.size(); }  // tasks that have devices
   std::optional<size_t> find(const std::string& name) const;
 
