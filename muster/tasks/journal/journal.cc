@@ -17,6 +17,11 @@
 #include "muster/tasks/journal/line.h"
 #include "muster/tasks/journal/task_file.h"
 
+// Records gather in a buffer. `write` hands them to the kernel, and a thread of the journal's own
+// brings all that was handed over to the disk with one fdatasync, then waits a little for more. The
+// mutex guards the counts that both threads use; the buffer and the file's end are the caller's
+// alone.
+
 namespace muster {
 
 namespace {
@@ -24,8 +29,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// Between two calls of fdatasync, so that records gather; below the 20 ms after which all are on
-// the disk.
+// The time between two calls of fdatasync, in which records gather. It is below the 20 ms after
+// which all are on the disk.
 constexpr std::chrono::milliseconds kGatherFor{12};
 
 // A run that was killed while it started a process leaves the lock to that one, for the moment
@@ -50,7 +55,8 @@ const char* to_text(AttemptEnd how) {
   return "?";
 }
 
-// A file, or a folder: the names in it. A folder that this user may not read is left to the system.
+// Brings a file to the disk, or a folder: the names in it. A folder that this user may not read is
+// left to the system.
 void sync_path(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid() && errno == EACCES)
@@ -59,7 +65,8 @@ void sync_path(const std::string& path) {
     fail_errno(cat("journal: cannot write '", path, "' to the disk"), errno);
 }
 
-// False when another has it for longer than a run that has just been killed would.
+// Locks the file. False when another run has it for longer than one that has just been killed
+// would.
 bool lock_file(const Fd& file, const std::string& path) {
   const Deadline deadline(kLockPatience);
   for (;;) {
@@ -76,9 +83,9 @@ bool lock_file(const Fd& file, const std::string& path) {
   }
 }
 
+// Names and paths need not be UTF-8, which JSON must be.
 std::string to_text(const Json& json) {
-  return json.dump(
-      -1, ' ', false, Json::error_handler_t::replace);  // names and paths need not be UTF-8
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -101,10 +108,12 @@ std::string journal_path(const std::string& run_dir) {
 
 bool is_in_use(const std::string& run_dir) {
   const Fd file(::open(journal_path(run_dir).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.valid())
+    return false;
   struct flock lock = {};
   lock.l_type = F_RDLCK;
   lock.l_whence = SEEK_SET;
-  return file.valid() && ::fcntl(file.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  return ::fcntl(file.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 std::string journal_line(const std::string& json) {
@@ -140,11 +149,16 @@ Journal::~Journal() {
   syncer_.join();
 }
 
+// Whether the file ends after the last whole record now, and is written on from there.
+bool Journal::cut() {
+  const auto end = static_cast<off_t>(bytes_);
+  return ::ftruncate(file_.get(), end) == 0 && ::lseek(file_.get(), end, SEEK_SET) >= 0;
+}
+
 void Journal::begin_at(uint64_t bytes, const std::string& last_sum) {
   bytes_ = bytes;
   last_sum_ = last_sum;
-  if (::ftruncate(file_.get(), static_cast<off_t>(bytes)) != 0 ||
-      ::lseek(file_.get(), static_cast<off_t>(bytes), SEEK_SET) < 0)
+  if (!cut())
     fail_errno(cat("journal: cannot cut '", path_, "'"), errno);
   const fs::path folder = fs::absolute(path_).lexically_normal().parent_path();
   const std::string tasks = task_file_path(folder.string());  // without it no run goes on
@@ -152,10 +166,11 @@ void Journal::begin_at(uint64_t bytes, const std::string& last_sum) {
     sync_path(tasks);
   sync_path(folder.string());
   sync_path(folder.parent_path().string());
-  const BlockedSignals blocked;  // they are the main thread's affair
+  const BlockedSignals blocked;  // signals are the main thread's affair
   syncer_ = std::thread([this] { keep_syncing(); });
 }
 
+// Adds the sum of the record before it, its own sum, and a newline.
 uint64_t Journal::append(std::string json) {
   if (!last_sum_.empty()) {
     json.pop_back();
@@ -247,14 +262,12 @@ void Journal::write() {
   for (size_t done = 0; done < buffer_.size();) {
     const ssize_t n = ::write(file_.get(), buffer_.data() + done, buffer_.size() - done);
     if (n > 0) {
-      done += static_cast<size_t>(n);
+      done += n;
     } else if (errno != EINTR) {
-      const int why = errno;
-      // A record is there whole or not at all; what cannot be cut off now, the next reader cuts
+      // A record is there whole or not at all. What cannot be cut off now, the next reader cuts
       // off.
-      const auto end = static_cast<off_t>(bytes_);
-      if (::ftruncate(file_.get(), end) == 0)
-        ::lseek(file_.get(), end, SEEK_SET);
+      const int why = errno;
+      cut();
       fail_errno(cat("journal: cannot write '", path_, "'"), why);
     }
   }
@@ -280,6 +293,8 @@ void Journal::hurry() {
   hurried_.notify_one();
 }
 
+// The thread's loop. It ends when it is told to and nothing is left to do, or at the first error,
+// which `on_disk` and `sync` tell.
 void Journal::keep_syncing() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -287,7 +302,7 @@ void Journal::keep_syncing() {
     written_more_.wait(lock, [&] { return ending_ || written_ > synced_; });
     syncer_sleeps_ = false;
     if (written_ == synced_)
-      return;  // only at the end
+      return;  // the journal is being closed
     const uint64_t until = written_;
     hurry_ = false;
     lock.unlock();
@@ -306,6 +321,7 @@ void Journal::keep_syncing() {
   }
 }
 
+// The caller holds the lock.
 void Journal::throw_if_failed() {
   if (sync_errno_ != 0)
     fail_errno(cat("journal: cannot write '", path_, "' to the disk"), sync_errno_);

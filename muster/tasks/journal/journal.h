@@ -44,8 +44,7 @@ enum class AttemptEnd {
   again,        // failed, and is tried again
   interrupted,  // the run was ended: nobody's failure
   stopped,      // with exit code 75: it is started again, which costs no retry
-  refused,  // another job had a GPU of it, or processes were wanting: it never began, and counts as
-            // no attempt
+  refused,      // a GPU or a process was not to be had: it never began, and is no attempt
 };
 
 std::string journal_path(const std::string& run_dir);
@@ -104,6 +103,7 @@ class Journal {
   void sync();
 
  private:
+  bool cut();
   uint64_t append(std::string json);
   void keep_syncing();
   void throw_if_failed();

@@ -7,8 +7,8 @@ namespace muster {
 
 inline constexpr const char* kJournalSchema = "muster.journal/2";
 inline constexpr size_t kJournalSumChars = 16;
-inline constexpr const char* kJournalAfter =
-    "after";  // a record's key: the sum of the one before it
+// A record's key, for the sum of the one before it.
+inline constexpr const char* kJournalAfter = "after";
 
 // The record with its sum and a newline.
 std::string journal_line(const std::string& json);

@@ -9,15 +9,27 @@
 #include "muster/tasks/journal/line.h"
 #include "muster/tasks/stop_pause.h"
 
+// The file is read line by line. A line whose sum is right is a record, and must follow the one
+// before it; records are folded into the state of their tasks. Only the end of the file may be
+// damaged, as a run leaves it that is killed while it writes.
+
 namespace muster {
 
 namespace {
 
 using ReadJson = nlohmann::json;
 
+// The task's stops with one more attempt that has stopped.
 TaskStops stops_after(const TaskStops& before, const TaskAttempt& attempt) {
   return {.count = count_stops(before.count, *attempt.ended - attempt.began),
           .last = *attempt.ended};
+}
+
+// What the end says of the task's state. Whatever is neither done nor failed for good waits again.
+TaskState state_after(const std::string& how) {
+  if (how == "done")
+    return TaskState::done;
+  return how == "failed" ? TaskState::failed : TaskState::waiting;
 }
 
 // Folds records into what is known of each task.
@@ -54,6 +66,7 @@ class JournalFold {
   }
 
  private:
+  // Failures and stops are counted in the last run alone.
   void begin_run(const ReadJson& record) {
     state_.began = record.value("at", 0.0);
     state_.began_wall = record.value("time", 0.0);
@@ -89,7 +102,7 @@ class JournalFold {
     if (attempt.attempt != record.at("attempt"))
       throw Error(ErrorCode::failed_precondition, "the end of another attempt than the last");
     const std::string how = record.at("how");
-    if (how == "refused") {  // it never began: what came of the attempt before it stands
+    if (how == "refused") {  // it never began: the attempt before it stands
       result.attempts.pop_back();
       result.state = TaskState::waiting;
       result.reason = record.value("reason", "");
@@ -107,9 +120,7 @@ class JournalFold {
     attempt.timed_out = record.value("timed_out", false);
     result.reason = record.value("reason", "");
     result.last_json = record.value("json", "");
-    result.state = how == "done"     ? TaskState::done
-                   : how == "failed" ? TaskState::failed
-                                     : TaskState::waiting;
+    result.state = state_after(how);
   }
 
   const std::vector<Task>& tasks_;
@@ -117,7 +128,7 @@ class JournalFold {
   std::unordered_map<std::string, size_t> places_;
 };
 
-// The JSON of a line (without its end) whose sum is right.
+// The JSON of a line, without its end; nothing when the line is not whole.
 std::optional<ReadJson> whole_record(std::string_view line) {
   if (line.size() < kJournalSumChars + 2)
     return std::nullopt;
@@ -131,17 +142,18 @@ std::optional<ReadJson> whole_record(std::string_view line) {
   return record;
 }
 
-// What is wrong with the record's place; empty: nothing. Journals of before records had the sum of
-// the one before them begin without.
+// What is wrong with the record's place; empty: nothing. In journals of old versions the first
+// records do not tell the sum of the one before them: `chained` becomes true with the first that
+// does.
 std::string misplaced(const ReadJson& record, const std::string& last_sum, bool& chained) {
   const std::string after = record.value(kJournalAfter, "");
   const bool follows = after.empty() ? !chained : after == last_sum;
   chained |= !after.empty();
   if (follows)
     return {};
-  return last_sum.empty()
-             ? "one that does not begin a journal: those before it are gone"
-             : "one that does not follow the line before it: one between them is gone, or changed";
+  if (last_sum.empty())
+    return "one that does not begin a journal: those before it are gone";
+  return "one that does not follow the line before it: one between them is gone, or changed";
 }
 
 [[noreturn]] void fail_at(const std::string& path, size_t number, const std::string& got) {
@@ -181,46 +193,69 @@ double present_of(const JournalState& state, double wall) {
   return std::max(state.seconds, state.began + wall - state.began_wall);
 }
 
+namespace {
+
+// Reads a journal's lines one after the other.
+class JournalReader {
+ public:
+  JournalReader(const std::string& path, const std::vector<Task>& tasks)
+      : path_(path), state_(blank_state(tasks.size())), fold_(tasks, state_) {}
+
+  JournalState read(std::string_view bytes) {
+    size_t from = 0;
+    while (from < bytes.size()) {
+      const size_t end = bytes.find('\n', from);
+      const bool has_end = end != std::string_view::npos;
+      const std::string_view line = bytes.substr(from, end - from);
+      from = has_end ? end + 1 : bytes.size();
+      take_line(line, has_end, from);
+    }
+    if (damaged_ != 0)
+      state_.cut = cat("the last line (",
+                       damaged_,
+                       ") is not whole: ",
+                       bytes.size() - state_.good_bytes,
+                       " bytes are cut off; a run that is killed while it writes leaves such a "
+                       "line");
+    return std::move(state_);
+  }
+
+ private:
+  // `next`: where the line after it begins.
+  void take_line(std::string_view line, bool has_end, size_t next) {
+    ++number_;
+    const auto record = whole_record(line);
+    if (!record || !has_end) {
+      if (damaged_ == 0)
+        damaged_ = number_;
+      return;
+    }
+    if (damaged_ != 0)
+      fail_at(path_, damaged_, "a damaged one with others after it");
+    if (const std::string wrong = misplaced(*record, state_.last_sum, chained_); !wrong.empty())
+      fail_at(path_, number_, wrong);
+    try {
+      fold_.take(*record);
+    } catch (const std::exception& error) {
+      fail_at(path_, number_, error.what());
+    }
+    state_.good_bytes = next;
+    state_.last_sum = line.substr(0, kJournalSumChars);
+  }
+
+  const std::string& path_;
+  JournalState state_;
+  JournalFold fold_;
+  size_t number_ = 0;   // of the line
+  size_t damaged_ = 0;  // the first line that is not whole; 0: none
+  bool chained_ = false;
+};
+
+}  // namespace
+
 JournalState read_journal(const std::string& run_dir, const std::vector<Task>& tasks) {
   const std::string path = journal_path(run_dir);
-  const std::string bytes = read_plain_file(path);
-  JournalState state = blank_state(tasks.size());
-  JournalFold fold(tasks, state);
-  size_t number = 0;
-  size_t damaged = 0;  // the first line that is not whole
-  bool chained = false;
-  for (size_t from = 0; from < bytes.size();) {
-    ++number;
-    const size_t end = bytes.find('\n', from);
-    const bool has_end = end != std::string::npos;
-    const std::string_view line = std::string_view(bytes).substr(from, has_end ? end - from : end);
-    const auto record = whole_record(line);
-    from = has_end ? end + 1 : bytes.size();
-    if (!record || !has_end) {
-      if (damaged == 0)
-        damaged = number;
-      continue;
-    }
-    if (damaged != 0)
-      fail_at(path, damaged, "a damaged one with others after it");
-    if (const std::string wrong = misplaced(*record, state.last_sum, chained); !wrong.empty())
-      fail_at(path, number, wrong);
-    try {
-      fold.take(*record);
-    } catch (const std::exception& error) {
-      fail_at(path, number, error.what());
-    }
-    state.good_bytes = from;
-    state.last_sum = line.substr(0, kJournalSumChars);
-  }
-  if (damaged != 0) {
-    state.cut = cat("the last line (",
-                    damaged,
-                    ") is not whole: ",
-                    bytes.size() - state.good_bytes,
-                    " bytes are cut off; a run that is killed while it writes leaves such a line");
-  }
-  return state;
+  return JournalReader(path, tasks).read(read_plain_file(path));
 }
 
 }  // namespace muster

@@ -2,6 +2,9 @@
 
 #include "muster/base/strings.h"
 
+// Every setting is a text by its flag's name, and one that was not given has none. to_texts and
+// settings_of go through the same names: whoever adds one adds it to both.
+
 namespace muster {
 
 std::map<std::string, std::string> to_texts(const TasksSettings& settings) {
@@ -33,7 +36,7 @@ TasksSettings settings_of(const std::map<std::string, std::string>& texts) {
     return found == texts.end() ? std::string() : found->second;
   };
   const auto number = [&](const char* name) {
-    return static_cast<int>(parse_int(text(name)).value_or(0));
+    return static_cast<int>(parse_int(text(name)).value_or(0));  // texts of to_texts: it fits
   };
   TasksSettings settings{.cpus = number("cpus"),
                          .max_running = number("jobs"),

@@ -5,6 +5,9 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
+// Keys that have their default are left out, since there may be a million tasks. What is read was
+// written by muster itself: anything unexpected is an error, told with its line.
+
 namespace muster {
 
 namespace {
@@ -29,6 +32,7 @@ TaskNeed need_of(const FileJson& json) {
           .without_gpus = json.at("without_gpus")};
 }
 
+// A position is left out where its key is not in the spec.
 FileJson json_of(const Task& task) {
   FileJson json = {{"name", task.name}, {"argv", task.argv}};
   if (!task.environment.empty())
@@ -89,7 +93,8 @@ Task task_of(const FileJson& json) {
   return task;
 }
 
-// Texts of a spec may hold any bytes; those that are no UTF-8 would be changed.
+// Texts of a spec may hold any bytes, and those that are no UTF-8 would be changed: they are
+// refused.
 std::string line_of(const FileJson& json, const std::string& name) {
   try {
     return json.dump() + "\n";

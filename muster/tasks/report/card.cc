@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <array>
 
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
@@ -11,31 +12,41 @@
 #include "muster/launch/failure_meaning.h"
 #include "muster/tasks/hosts/task_log.h"
 
+// A task of several ranks, or one that is a job of muster's itself, has printed a card of its own
+// at the end of its log. That card says more than the task's could, so that it is shown in its
+// place.
+
 namespace muster {
 
 namespace {
 
-constexpr size_t kCardLines = 20;
-constexpr size_t kLinesWithCard = 80;
+constexpr ptrdiff_t kCardLines = 20;
+constexpr int kLinesWithCard = 80;  // of the log: a card and what was said before it
 constexpr std::string_view kByMuster = "[muster] ";
 
-// Where the card of a job begins with which the log ends: the task was that job. Else the end of
-// the lines, also where the task has gone on after such a card.
+// "[muster] rank 1 failed: …", "[muster] rank 1 of 4 failed first: …".
+bool begins_card(const std::string& line) {
+  if (!line.starts_with("[muster] rank "))
+    return false;
+  return std::ranges::any_of(std::array{" failed: ", " first: ", " failed of "},
+                             [&](const char* words) { return line.find(words) != line.npos; });
+}
+
+bool is_of_card(const std::string& line) {
+  return line.starts_with("  ") || line.starts_with(kByMuster);
+}
+
+// The first line of the card with which the log ends: then the task was a job. The end of the lines
+// where there is none, also where the task has gone on after such a card.
 std::vector<std::string>::const_iterator card_in(const std::vector<std::string>& lines) {
-  const auto begins_card = [](const std::string& line) {
-    return line.starts_with("[muster] rank ") && (line.find(" failed: ") != std::string::npos ||
-                                                  line.find(" first: ") != std::string::npos ||
-                                                  line.find(" failed of ") != std::string::npos);
-  };
   const auto last = std::find_if(lines.rbegin(), lines.rend(), begins_card);
   if (last == lines.rend())
     return lines.end();
-  const bool ends_log = std::all_of(last.base(), lines.end(), [](const std::string& line) {
-    return line.starts_with("  ") || line.starts_with(kByMuster);
-  });
+  const bool ends_log = std::all_of(last.base(), lines.end(), is_of_card);
   return ends_log ? std::prev(last.base()) : lines.end();
 }
 
+// The lines as a card quotes them.
 std::string quoted(std::vector<std::string>::const_iterator from,
                    std::vector<std::string>::const_iterator to) {
   std::string out;
@@ -44,8 +55,8 @@ std::string quoted(std::vector<std::string>::const_iterator from,
   return out;
 }
 
-// That card as the task's, since it says all that the task's would. What it has left out, as it
-// stood right above, does not stand there any more.
+// The job's card as the task's. It left out the lines that stood right above it, which do not stand
+// there any more: they are quoted.
 std::string card_of_job(const Task& task,
                         const TaskAttempt& attempt,
                         const std::vector<std::string>& lines,
@@ -60,7 +71,7 @@ std::string card_of_job(const Task& task,
     if (!line->starts_with("  said ")) {
       out += *line + "\n";
     } else {
-      const auto shown = std::min<ptrdiff_t>(card - lines.begin(), kCardLines);
+      const auto shown = std::min(card - lines.begin(), kCardLines);
       out += "  last lines\n" + quoted(card - shown, card);
     }
   }
@@ -71,14 +82,14 @@ std::string card_of_job(const Task& task,
 
 std::string describe_devices(const TaskAttempt& attempt) {
   if (attempt.gpu_indices.empty())
-    return attempt.cpus.empty() ? std::string("the CPU") : cat("CPUs ", to_cpu_list(attempt.cpus));
+    return attempt.cpus.empty() ? "the CPU" : cat("CPUs ", to_cpu_list(attempt.cpus));
   if (attempt.gpu_fraction < 1)
     return cat(attempt.gpu_fraction, " of GPU ", attempt.gpu_indices[0]);
   return cat(attempt.gpu_indices.size() == 1 ? "GPU " : "GPUs ", join(attempt.gpu_indices, ", "));
 }
 
 std::string restart_text(const TaskAttempt& attempt) {
-  return attempt.attempt > 0 ? cat(", restart ", attempt.attempt) : std::string();
+  return attempt.attempt > 0 ? cat(", restart ", attempt.attempt) : "";
 }
 
 std::string task_card(const Task& task, const TaskResult& result) {
@@ -91,10 +102,11 @@ std::string task_card(const Task& task, const TaskResult& result) {
   std::vector<std::string> lines = last_lines_of_log(log.get(), kLinesWithCard);
   const auto card = card_in(lines);
   const bool by_itself = attempt.signal == 0 ? attempt.exit_code != 0 : task.ranks > 1;
-  if (card != lines.end() && by_itself && !attempt.timed_out)
+  const bool has_own_card = card != lines.end();
+  if (has_own_card && by_itself && !attempt.timed_out)
     return card_of_job(task, attempt, lines, card);
-  if (lines.size() > kCardLines)
-    lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(kCardLines));
+  if (std::ssize(lines) > kCardLines)
+    lines.erase(lines.begin(), lines.end() - kCardLines);
   const double after = attempt.ended.value_or(attempt.began) - attempt.began;
   out += cat("  where     host ", attempt.host, ", ", describe_devices(attempt), "\n");
   out +=

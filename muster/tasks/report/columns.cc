@@ -11,6 +11,8 @@
 #include "muster/device/cpu_list.h"
 #include "muster/supervise/child.h"
 
+// What the table and the CSV show of a task is made here, cell by cell, so that both say the same.
+
 namespace muster {
 
 ResultColumns result_columns(const std::vector<Task>& tasks,
@@ -47,8 +49,7 @@ ResultFields fields_of(const std::string& json_line) {
 }
 
 std::string field(const ResultFields& fields, const std::string& name) {
-  const auto found =
-      std::ranges::find_if(fields, [&](const auto& pair) { return pair.first == name; });
+  const auto found = std::ranges::find(fields, name, &ResultFields::value_type::first);
   return found == fields.end() ? "" : found->second;
 }
 
@@ -68,7 +69,8 @@ std::string devices_text(const TaskAttempt& attempt, bool with_host) {
   }
   if (!attempt.devices.empty())
     return host + join(attempt.devices, ",");
-  return attempt.cpus.empty() ? host + "CPU" : cat(host, "CPU ", to_cpu_list(attempt.cpus));
+  const std::string cpus = attempt.cpus.empty() ? "" : cat(" ", to_cpu_list(attempt.cpus));
+  return cat(host, "CPU", cpus);
 }
 
 std::string restarts_text(const TaskResult& result) {
@@ -94,7 +96,9 @@ std::string state_text(const TaskResult& result) {
   if (result.state != TaskState::failed || result.attempts.empty())
     return state;
   const TaskAttempt& last = result.attempts.back();
-  return last.signal != 0 || last.timed_out ? cat(state, " (", end_text(last), ")") : state;
+  if (last.signal == 0 && !last.timed_out)
+    return state;
+  return cat(state, " (", end_text(last), ")");
 }
 
 void check_results(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {

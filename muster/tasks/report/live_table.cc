@@ -10,6 +10,11 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/tasks/report/card.h"
+#include "muster/tasks/spec/problems.h"
+
+// Lines that are to stay are gathered, and written above the table, which is wiped first and drawn
+// again with the next tick. On a terminal the table says what runs, so that starts and ends that
+// went well are no lines of their own.
 
 namespace muster {
 
@@ -25,14 +30,13 @@ constexpr size_t kMostSkippedNamed = 20;
 std::string cut_to(const std::string& text, int width) {
   int shown = 0;
   for (size_t i = 0; i < text.size(); ++i) {
-    const bool begins = (static_cast<unsigned char>(text[i]) & 0xc0U) != 0x80U;
-    if (begins && ++shown > width)
+    if (begins_character(text[i]) && ++shown > width)
       return text.substr(0, i);
   }
   return text;
 }
 
-// That the last attempt took.
+// How long the last attempt took.
 double seconds_of(const TaskResult& result) {
   if (result.attempts.empty())
     return 0;
@@ -74,97 +78,86 @@ LiveTable::~LiveTable() {
 }
 
 std::string LiveTable::where_of(const TaskAttempt& attempt) const {
-  return options_.hosts ? cat(describe_devices(attempt), " of ", attempt.host)
-                        : describe_devices(attempt);
+  const std::string devices = describe_devices(attempt);
+  return options_.hosts ? cat(devices, " of ", attempt.host) : devices;
 }
 
+// Tasks that take about as long have one number: those of one table, else those of one program.
 size_t LiveTable::like_of(const Task& task) {
-  const std::string key = task.at.line > 0    ? cat(task.at.line)
-                          : task.argv.empty() ? std::string()
-                                              : task.argv[0];
+  std::string key;
+  if (task.at.line > 0)
+    key = cat(task.at.line);
+  else if (!task.argv.empty())
+    key = task.argv[0];
   const auto [place, is_new] = like_numbers_.emplace(key, likes_.size());
   if (is_new)
     likes_.emplace_back();
   return place->second;
 }
 
+void LiveTable::say_task(size_t task, const std::string& what) {
+  say(cat("[muster] ", printable(tasks_[task].name), " ", what, "\n"));
+}
+
 void LiveTable::started(size_t task, const TaskAttempt& attempt) {
   running_[task] = attempt;
-  if (options_.table || options_.quiet)
-    return;
-  say(cat("[muster] ",
-          printable(tasks_[task].name),
-          " started on ",
-          where_of(attempt),
-          restart_text(attempt),
-          "\n"));
+  if (!options_.table && !options_.quiet)
+    say_task(task, cat("started on ", where_of(attempt), restart_text(attempt)));
 }
 
 void LiveTable::count_done(size_t task, const TaskResult& result) {
-  ++num_ended_;
+  count_undone(task);
   Like& like = likes_[likes_of_[task]];
-  --like.left;
   ++like.done;
   like.seconds += seconds_of(result);
 }
 
+// The task has ended for good, and its time tells nothing of others'.
+void LiveTable::count_undone(size_t task) {
+  ++num_ended_;
+  --likes_[likes_of_[task]].left;
+}
+
 void LiveTable::ended(size_t task, const TaskResult& result) {
   running_.erase(task);
-  const std::string name = printable(tasks_[task].name);
-  const std::string span = format_seconds(seconds_of(result));
-  if (!result.attempts.empty() && has_stopped(result.attempts.back()) &&
-      result.state != TaskState::failed) {
-    if (options_.quiet)
-      return;
-    return say(cat("[muster] ",
-                   name,
-                   " stopped after ",
-                   span,
-                   " (exit code 75), and is to be started again\n"));
-  }
-  if (result.state == TaskState::waiting)
-    return say(cat(
-        "[muster] ", name, " failed (", printable(result.reason), "); muster tries it again\n"));
   if (result.state == TaskState::failed) {
-    ++num_ended_;
-    --likes_[likes_of_[task]].left;
+    count_undone(task);
     return say(task_card(tasks_[task], result));
   }
+  const std::string span = format_seconds(seconds_of(result));
+  const bool stopped = !result.attempts.empty() && has_stopped(result.attempts.back());
+  if (stopped) {
+    if (!options_.quiet)
+      say_task(task, cat("stopped after ", span, " (exit code 75), and is to be started again"));
+    return;
+  }
+  if (result.state == TaskState::waiting)
+    return say_task(task, cat("failed (", printable(result.reason), "); muster tries it again"));
   const bool done = result.state == TaskState::done;
   if (done)
     count_done(task, result);
   if (options_.table || options_.quiet)
     return;
-  // What was interrupted has not ended for good: it is for the run that goes on.
-  say(done ? cat("[muster] ",
-                 name,
-                 " done in ",
-                 span,
-                 " (",
-                 num_ended_,
-                 " of ",
-                 tasks_.size(),
-                 ")\n")
-           : cat("[muster] ", name, " interrupted after ", span, "\n"));
+  if (done)
+    say_task(task, cat("done in ", span, " (", num_ended_, " of ", tasks_.size(), ")"));
+  else  // it has not ended for good: it is for the run that goes on
+    say_task(task, cat("interrupted after ", span));
 }
 
 void LiveTable::refused(size_t task, const TaskResult& result) {
   running_.erase(task);
-  const std::string name = printable(tasks_[task].name);
   if (result.state == TaskState::skipped)
-    return say(cat("[muster] ", name, " skipped: ", result.reason, "\n"));
-  say(cat(
-      "[muster] ", name, " could not begin (", printable(result.reason), "), and starts again\n"));
+    return say_task(task, cat("skipped: ", result.reason));
+  say_task(task, cat("could not begin (", printable(result.reason), "), and starts again"));
 }
 
 void LiveTable::skipped(const std::vector<size_t>& tasks, const std::string& reason) {
-  num_ended_ += tasks.size();
   for (const size_t task : tasks)
-    --likes_[likes_of_[task]].left;
+    count_undone(task);
   if (tasks.size() > kMostSkippedNamed)
     return say(cat("[muster] ", tasks.size(), " tasks skipped: ", reason, "\n"));
   for (const size_t task : tasks)
-    say(cat("[muster] ", printable(tasks_[task].name), " skipped: ", reason, "\n"));
+    say_task(task, cat("skipped: ", reason));
 }
 
 void LiveTable::note(const std::string& text) {
@@ -178,7 +171,7 @@ void LiveTable::say(const std::string& lines) {
     flush();
 }
 
-// Nobody is waited for twice: a reader that has stopped costs the lines.
+// A reader that has stopped costs the lines: nobody is waited for twice.
 void LiveTable::flush() {
   if (pending_.empty())
     return;
@@ -187,6 +180,7 @@ void LiveTable::flush() {
   pending_.clear();
 }
 
+// Moves to the table's first line, and clears all below.
 void LiveTable::wipe() {
   if (drawn_ == 0)
     return;
@@ -194,16 +188,15 @@ void LiveTable::wipe() {
   drawn_ = 0;
 }
 
-// By the mean of like tasks, less what those that run have had of theirs; nothing where too little
-// is known.
+// By the mean of like tasks, less what those that run have had of theirs; empty where too little is
+// known. The work that is left is shared by as many as run at a time, and takes at least as long as
+// the longest of those.
 std::string LiveTable::time_left(size_t at_a_time, double now) const {
   double work = 0;
   for (const Like& like : likes_) {
-    if (like.left == 0)
-      continue;
-    if (like.done == 0)
+    if (like.left > 0 && like.done == 0)
       return {};
-    work += static_cast<double>(like.left) * like.mean();
+    work += like.left * like.mean();
   }
   double longest = 0;  // of those that run
   for (const auto& [task, attempt] : running_) {
@@ -212,47 +205,45 @@ std::string LiveTable::time_left(size_t at_a_time, double now) const {
     work -= mean - left;
     longest = std::max(longest, left);
   }
-  const double seconds =
-      std::max(longest, work / static_cast<double>(std::max<size_t>(1, at_a_time)));
-  return seconds < kLeastTimeLeft ? std::string()
-                                  : cat(", about ", format_seconds(std::ceil(seconds)), " left");
+  const auto share = static_cast<double>(std::max<size_t>(1, at_a_time));
+  const double seconds = std::max(longest, work / share);
+  if (seconds < kLeastTimeLeft)
+    return {};
+  return cat(", about ", format_seconds(std::ceil(seconds)), " left");
 }
 
-std::vector<std::string> LiveTable::lines(const TaskSchedule& schedule, double now) const {
-  int64_t units = 0;
-  int64_t cpus = 0;
-  int64_t all_cpus = 0;
+// "2 running · 3 waiting · 1 done   GPUs 2 of 4   CPUs 2 of 16   1m20s, about 2m left".
+std::string LiveTable::head(const TaskSchedule& schedule, double now) const {
+  int units = 0;
+  int cpus = 0;
+  int all_cpus = 0;
   for (const PoolHost& host : schedule.pool().hosts()) {
     cpus += host.cpus - host.cpus_left;
     all_cpus += host.cpus;
     for (const PoolGpu& gpu : host.gpus)
       units += kWholeGpu - gpu.units_left;
   }
-  std::string head = cat(running_.size(),
-                         " running · ",
-                         schedule.count(TaskState::waiting),
-                         " waiting · ",
-                         schedule.count(TaskState::done),
-                         " done");
+  std::string head = cat(running_.size(), " running");
+  head += cat(" · ", schedule.count(TaskState::waiting), " waiting");
+  head += cat(" · ", schedule.count(TaskState::done), " done");
   if (const size_t failed = schedule.count(TaskState::failed); failed > 0)
     head += cat(" · ", failed, " failed");
   if (const size_t skipped = schedule.count(TaskState::skipped); skipped > 0)
     head += cat(" · ", skipped, " skipped");
   if (schedule.pool().num_gpus() > 0)
-    head +=
-        cat("   GPUs ", static_cast<double>(units) / kWholeGpu, " of ", schedule.pool().num_gpus());
-  head += cat("   CPUs ",
-              cpus,
-              " of ",
-              all_cpus,
-              "   ",
-              format_seconds(std::floor(now)),
-              time_left(schedule.num_running(), now));
-  std::vector<std::string> lines = {cut_to(head, options_.columns)};
+    head += cat("   GPUs ", 1.0 * units / kWholeGpu, " of ", schedule.pool().num_gpus());
+  head += cat("   CPUs ", cpus, " of ", all_cpus);
+  head += cat("   ", format_seconds(std::floor(now)), time_left(schedule.num_running(), now));
+  return head;
+}
+
+std::vector<std::string> LiveTable::lines(const TaskSchedule& schedule, double now) const {
+  constexpr size_t kWidestName = 40;
+  std::vector<std::string> lines = {cut_to(head(schedule, now), options_.columns)};
   size_t width = 0;
   for (const auto& [task, attempt] : running_)
-    width = std::max(width, std::min<size_t>(40, tasks_[task].name.size()));
-  const auto room = static_cast<size_t>(std::max(1, options_.rows - kLinesBeside));
+    width = std::max(width, std::min(kWidestName, tasks_[task].name.size()));
+  const size_t room = std::max(1, options_.rows - kLinesBeside);
   for (const auto& [task, attempt] : running_) {
     if (lines.size() == room) {
       lines.push_back(cat("  … ", running_.size() + 1 - room, " more"));
@@ -260,13 +251,8 @@ std::vector<std::string> LiveTable::lines(const TaskSchedule& schedule, double n
     }
     std::string name = printable(tasks_[task].name);
     name.resize(std::max(width, name.size()), ' ');
-    lines.push_back(cut_to(cat("  ",
-                               name,
-                               "  ",
-                               where_of(attempt),
-                               "  ",
-                               format_seconds(std::floor(now - attempt.began))),
-                           options_.columns));
+    const std::string time = format_seconds(std::floor(now - attempt.began));
+    lines.push_back(cut_to(cat("  ", name, "  ", where_of(attempt), "  ", time), options_.columns));
   }
   return lines;
 }

@@ -45,15 +45,18 @@ class LiveTable : public RunView {
 
  private:
   struct Like {  // tasks of one [[task]], or of one program
-    size_t left = 0;
-    size_t done = 0;
+    int left = 0;
+    int done = 0;
     double seconds = 0;  // that those took together
-    double mean() const { return done == 0 ? 0 : seconds / static_cast<double>(done); }
+    double mean() const { return done == 0 ? 0 : seconds / done; }
   };
 
   std::string where_of(const TaskAttempt& attempt) const;
   size_t like_of(const Task& task);
   void count_done(size_t task, const TaskResult& result);
+  void count_undone(size_t task);
+  void say_task(size_t task, const std::string& what);
+  std::string head(const TaskSchedule& schedule, double now) const;
   std::string time_left(size_t at_a_time, double now) const;
   void say(const std::string& lines);
   void flush();

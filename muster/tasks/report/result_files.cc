@@ -16,6 +16,9 @@
 #include "muster/tasks/report/results.h"
 #include "muster/tasks/report/timeline.h"
 
+// A file is replaced by a whole new one, so that a reader never sees half of it. Devices and pipes
+// cannot be replaced, and are written as they are.
+
 namespace muster {
 
 namespace {
@@ -34,8 +37,8 @@ void write_result_file(const std::string& path, const std::string& text) {
   write_all(fd.get(), text, path);
 }
 
-// 0, or why the file could not be written. A file is made anew beside it and renamed, so that must
-// be possible.
+// Returns 0, or the errno that says why the file could not be written. A file is made anew beside
+// it and renamed, so that must be possible.
 int why_not_writable(const std::string& path) {
   if (std::filesystem::is_directory(path))
     return EISDIR;

@@ -7,11 +7,16 @@
 #include "muster/base/strings.h"
 #include "muster/tasks/report/columns.h"
 
+// The JSON has all that is known of every attempt. The CSV has a row a task: the parameters, what
+// came of the last attempt, and the fields of what the task printed, whose names differ from those
+// of all other columns.
+
 namespace muster {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
+// What is not known of an attempt is null: how one ended that was lost, or still runs.
 OrderedJson attempt_json(const TaskAttempt& attempt) {
   OrderedJson json = {
       {"attempt", attempt.attempt}, {"host", attempt.host}, {"devices", attempt.devices}};
@@ -43,7 +48,7 @@ OrderedJson task_json(const Task& task, const TaskResult& result) {
   return json;
 }
 
-// Quoted where RFC 4180 wants it.
+// The text, quoted where RFC 4180 wants it.
 std::string csv_cell(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos)
     return text;
@@ -54,16 +59,13 @@ std::string csv_cell(const std::string& text) {
 }
 
 void append_csv_row(std::string& out, const std::vector<std::string>& cells) {
-  bool first = true;
-  for (const std::string& cell : cells) {
-    if (!first)
-      out += ',';
-    first = false;
-    out += csv_cell(cell);
-  }
-  out += "\r\n";
+  std::vector<std::string> written;
+  for (const std::string& cell : cells)
+    written.push_back(csv_cell(cell));
+  out += cat(join(written, ","), "\r\n");
 }
 
+// The facts of a task that are no parameters and no fields.
 const std::vector<std::string>& csv_columns() {
   static const std::vector<std::string> columns = {"state",
                                                    "reason",
@@ -77,27 +79,23 @@ const std::vector<std::string>& csv_columns() {
   return columns;
 }
 
+// The cells of csv_columns. Those that are not known are empty: all after the devices where the
+// attempt has no end, and all after the seconds where it was lost.
 std::vector<std::string> csv_facts(const TaskResult& result) {
   std::vector<std::string> cells = {to_string(result.state), result.reason, restarts_text(result)};
-  if (result.attempts.empty()) {
-    cells.resize(csv_columns().size());
-    return cells;
+  if (!result.attempts.empty()) {
+    const TaskAttempt& last = result.attempts.back();
+    cells.push_back(last.host);
+    cells.push_back(devices_text(last, false));
+    if (last.ended)
+      cells.push_back(nlohmann::json(*last.ended - last.began).dump());
+    if (last.ended && !last.lost) {
+      cells.push_back(last.signal == 0 ? cat(last.exit_code) : "");
+      cells.push_back(cat(last.signal));
+      cells.push_back(cat(last.timed_out));
+    }
   }
-  const TaskAttempt& last = result.attempts.back();
-  cells.insert(cells.end(), {last.host, devices_text(last, false)});
-  if (!last.ended) {
-    cells.resize(csv_columns().size());
-    return cells;
-  }
-  cells.push_back(nlohmann::json(*last.ended - last.began).dump());
-  if (last.lost) {
-    cells.resize(csv_columns().size());
-    return cells;
-  }
-  cells.insert(cells.end(),
-               {last.signal == 0 ? cat(last.exit_code) : "",
-                cat(last.signal),
-                last.timed_out ? "true" : "false"});
+  cells.resize(csv_columns().size());
   return cells;
 }
 
@@ -111,6 +109,8 @@ std::string column_title(const std::string& prefix,
   return title;
 }
 
+// The titles in the order of the cells. Facts keep their names: parameters and fields that have the
+// same get others.
 std::vector<std::string> csv_titles(const ResultColumns& columns) {
   std::set<std::string> taken = {"name"};
   taken.insert(csv_columns().begin(), csv_columns().end());

@@ -10,51 +10,54 @@
 #include "muster/draw/xml_text.h"
 #include "muster/tasks/report/columns.h"
 
+// Each task is a row of texts first; then the columns that hold numbers alone are found, and set
+// right.
+
 namespace muster {
 namespace {
 
 constexpr size_t kMaxFieldsShown = 12;
 constexpr size_t kMaxCell = 40;  // characters
 
-size_t digits_after_point(const std::string& text) {
+int digits_after_point(const std::string& text) {
   const size_t point = text.find('.');
-  return point == std::string::npos ? 0 : text.size() - point - 1;
+  return point == std::string::npos ? 0 : static_cast<int>(text.size() - point - 1);
+}
+
+std::string fixed_text(double value, int after_point) {
+  char text[400];
+  const auto end =
+      std::to_chars(text, text + sizeof(text), value, std::chars_format::fixed, after_point);
+  return {text, end.ptr};
 }
 
 // Puts a column's numbers under each other: six digits that count, and as many behind the point in
-// each. Whether they were all numbers; then the column is set right.
+// each. Returns whether they were all numbers; then the column is set right.
 bool align_numbers(std::vector<std::vector<std::string>>& rows, size_t column) {
-  bool any = false;
-  size_t after_point = 0;
-  bool plain = true;
-  for (const auto& row : rows) {
-    const std::string& text = row[column];
-    if (text.empty())
-      continue;
-    const auto value = number_in(text);
-    if (!value)
-      return false;
-    any = true;
-    const std::string shown = cat(*value);
-    plain = plain && shown.find_first_of("en") == std::string::npos;
-    after_point = std::max(after_point, digits_after_point(shown));
-  }
-  if (!any || !plain || after_point == 0)
-    return any;
+  std::vector<std::pair<std::string*, double>> numbers;
   for (auto& row : rows) {
     if (row[column].empty())
       continue;
-    char text[400];
-    const auto end = std::to_chars(text,
-                                   text + sizeof(text),
-                                   *number_in(row[column]),
-                                   std::chars_format::fixed,
-                                   static_cast<int>(after_point));
-    row[column].assign(text, end.ptr);
+    const auto value = number_in(row[column]);
+    if (!value)
+      return false;
+    numbers.emplace_back(&row[column], *value);
   }
-  return any;
+  int after_point = 0;
+  for (const auto& [text, value] : numbers) {
+    const std::string shown = cat(value);
+    if (shown.find_first_of("en") != std::string::npos)  // 1e-05, nan, inf: they stay as they are
+      return true;
+    after_point = std::max(after_point, digits_after_point(shown));
+  }
+  if (after_point == 0)
+    return !numbers.empty();
+  for (const auto& [text, value] : numbers)
+    *text = fixed_text(value, after_point);
+  return true;
 }
 
+// Whether attempts ran on more than one host: then each says on which.
 bool several_hosts(const std::vector<TaskResult>& results) {
   std::string host;
   for (const TaskResult& result : results) {
@@ -67,6 +70,7 @@ bool several_hosts(const std::vector<TaskResult>& results) {
   return false;
 }
 
+// How long the last attempt took; empty while it runs.
 std::string time_text(const TaskResult& result) {
   if (result.attempts.empty() || !result.attempts.back().ended)
     return "";
@@ -110,9 +114,8 @@ std::string results_table(const std::vector<Task>& tasks, const std::vector<Task
   const bool with_host = several_hosts(results);
   std::vector<std::vector<std::string>> rows;
   rows.reserve(tasks.size());
-  for (size_t i = 0; i < tasks.size(); ++i) {
+  for (size_t i = 0; i < tasks.size(); ++i)
     rows.push_back(table_row(tasks[i], results[i], columns, with_host));
-  }
   for (size_t i = 1; i < first_fact; ++i) {  // as they were given: 1e-4 stays
     titles[i].right = std::ranges::all_of(
         rows, [&](const auto& row) { return row[i].empty() || number_in(row[i]); });
@@ -120,9 +123,8 @@ std::string results_table(const std::vector<Task>& tasks, const std::vector<Task
   for (size_t i = first_field; i < titles.size(); ++i)
     titles[i].right = align_numbers(rows, i);
   std::string table = format_table(titles, rows);
-  if (num_fields > kMaxFieldsShown) {
+  if (num_fields > kMaxFieldsShown)
     table += cat("(", num_fields - kMaxFieldsShown, " more columns are in the JSON and the CSV)\n");
-  }
   return table;
 }
 

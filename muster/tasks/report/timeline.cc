@@ -12,6 +12,10 @@
 #include "muster/tasks/report/columns.h"
 #include "muster/tasks/report/timeline_rows.h"
 
+// The page is text that is put together: rows are drawn one below the other, into three layers (the
+// labels, the bands behind, the bars) that become two pictures side by side. The labels stay in
+// sight while the plot is scrolled. A tooltip is the bar's title element.
+
 namespace muster {
 namespace {
 
@@ -93,13 +97,15 @@ BarKind kind_of(const TaskAttempt& attempt) {
     return BarKind::late;
   if (has_stopped(attempt))
     return BarKind::stopped;
-  return attempt.exit_code == 0 && attempt.signal == 0 ? BarKind::done : BarKind::failed;
+  const bool ended_well = attempt.exit_code == 0 && attempt.signal == 0;
+  return ended_well ? BarKind::done : BarKind::failed;
 }
 
-// A program that ended well may have failed all the same, by what it printed; that is known of the
-// last attempt.
+// Whether the program ended well and has failed all the same, by what it printed. That is known of
+// the last attempt.
 bool failed_by_result(const TaskResult& result, size_t attempt) {
-  return attempt + 1 == result.attempts.size() && result.state == TaskState::failed &&
+  const bool is_last = attempt + 1 == result.attempts.size();
+  return is_last && result.state == TaskState::failed &&
          kind_of(result.attempts[attempt]) == BarKind::done;
 }
 
@@ -137,7 +143,29 @@ std::string picture(double width, double height, const std::string& content) {
   return svg_element("svg", {{"width", width}, {"height", height}}, "\n" + content) + "\n";
 }
 
-// A step between ticks that people count in, no shorter than `least`.
+// Steps of a second and more that people count in.
+constexpr double kSteps[] = {1,
+                             2,
+                             5,
+                             10,
+                             20,
+                             30,
+                             60,
+                             120,
+                             300,
+                             600,
+                             1'200,
+                             1'800,
+                             3'600,
+                             7'200,
+                             10'800,
+                             21'600,
+                             43'200,
+                             86'400};
+constexpr double kDay = 86'400;
+
+// A step between ticks that people count in, no shorter than `least` seconds: 1, 2 or 5 of a
+// decimal place, then as clocks do, then whole days.
 double tick_step(double least) {
   double step = 1;
   while (step > least && step > 1e-6)
@@ -149,28 +177,8 @@ double tick_step(double least) {
   }
   if (step >= least)
     return step;
-  for (const double seconds : {1,
-                               2,
-                               5,
-                               10,
-                               20,
-                               30,
-                               60,
-                               120,
-                               300,
-                               600,
-                               1200,
-                               1800,
-                               3600,
-                               7200,
-                               10'800,
-                               21'600,
-                               43'200,
-                               86'400}) {
-    if (seconds >= least)
-      return seconds;
-  }
-  return 86'400 * std::ceil(least / 86'400);
+  const auto* const found = std::ranges::lower_bound(kSteps, least);
+  return found != std::end(kSteps) ? *found : kDay * std::ceil(least / kDay);
 }
 
 class TimelinePage {
@@ -179,12 +187,10 @@ class TimelinePage {
                const std::vector<TaskResult>& results,
                const Inventory& inventory)
       : tasks_(tasks), results_(results), timeline_(timeline_of(results, inventory)) {
-    size_t most = 0;
+    int64_t most = 0;
     for (const TimelineRow& row : timeline_.rows)
-      most = std::max(most, row.bars.size());
-    width_ = std::clamp(static_cast<int>(std::min<size_t>(most, kMostWidth)) * kPixelsABar,
-                        kLeastWidth,
-                        kMostWidth);
+      most = std::max<int64_t>(most, std::ssize(row.bars));
+    width_ = static_cast<int>(std::clamp<int64_t>(most * kPixelsABar, kLeastWidth, kMostWidth));
     scale_ = timeline_.end > 0 ? (width_ - 1) / timeline_.end : 0;
   }
 
@@ -220,6 +226,7 @@ class TimelinePage {
   }
 
  private:
+  // "3 tasks, 2 done, 1 failed; 1m20s in all".
   std::string summary() const {
     std::map<TaskState, size_t> counts;
     for (const TaskResult& result : results_)
@@ -230,6 +237,7 @@ class TimelinePage {
     return cat(text, "; ", format_seconds(timeline_.end), " in all");
   }
 
+  // A bar of each kind, and what it means.
   static std::string legend() {
     std::string text = "<ul class=\"legend\">\n";
     const Area sample{.width = 22, .height = 12};
@@ -246,25 +254,31 @@ class TimelinePage {
   }
 
   void draw_row(const TimelineRow& row) {
-    if (row.host != host_ || y_ == 0) {
-      host_ = row.host;
-      const std::string host = row.host.empty() ? "this host" : row.host;
-      labels_ += label(10, y_ + 16, fit_text(host, chars_in(kLabelWidth - 20, 12)), "host");
-      y_ += kHostHeight;
-    }
+    if (row.host != host_ || y_ == 0)
+      draw_host(row.host);
     const int height = row.is_gpu ? kGpuRow : kCpuRow;
-    if (++num_rows_ % 2 == 1) {
-      const double top = y_;
-      labels_ += rectangle("band",
-                           {.y = top, .width = kLabelWidth, .height = static_cast<double>(height)});
-      bands_ += rectangle(
-          "band",
-          {.y = top, .width = static_cast<double>(width_), .height = static_cast<double>(height)});
-    }
+    if (++num_rows_ % 2 == 1)
+      draw_band(height);
     draw_label(row, height);
     for (const TimelineBar& bar : row.bars)
       draw_bar(bar, height);
     y_ += height;
+  }
+
+  // The rows of a host stand below its name.
+  void draw_host(const std::string& host) {
+    host_ = host;
+    const std::string name = host.empty() ? "this host" : host;
+    labels_ += label(10, y_ + 16, fit_text(name, chars_in(kLabelWidth - 20, 12)), "host");
+    y_ += kHostHeight;
+  }
+
+  // Every other row has a band behind it, in both pictures.
+  void draw_band(double height) {
+    Area area{.y = 1.0 * y_, .width = kLabelWidth, .height = height};
+    labels_ += rectangle("band", area);
+    area.width = width_;
+    bands_ += rectangle("band", area);
   }
 
   void draw_label(const TimelineRow& row, int height) {
@@ -281,9 +295,9 @@ class TimelinePage {
   void draw_bar(const TimelineBar& bar, int row_height) {
     const Task& task = tasks_[bar.task];
     const TaskResult& result = results_[bar.task];
+    const bool by_result = failed_by_result(result, bar.attempt);
     const BarLook& look =
-        look_of(failed_by_result(result, bar.attempt) ? BarKind::failed
-                                                      : kind_of(result.attempts[bar.attempt]));
+        look_of(by_result ? BarKind::failed : kind_of(result.attempts[bar.attempt]));
     const double inside = row_height - 4;
     const Area area{.x = bar.began * scale_,
                     .y = y_ + 2 + bar.top * inside,
@@ -294,13 +308,15 @@ class TimelinePage {
         rectangle(cat("bar ", look.name), area, corners, svg_element("title", {}, tooltip(bar)));
     if (look.hatched && area.width >= 3)
       bars_ += rectangle("mark", area, corners);
-    const size_t room = area.width < 24 ? 0 : chars_in(static_cast<int>(area.width) - 8, kFontSize);
-    if (room < 3 || area.height < 12)
+    if (area.width < 24 || area.height < 12)
+      return;  // a name would not fit
+    const size_t room = chars_in(static_cast<int>(area.width) - 8, kFontSize);
+    if (room < 3)
       return;
     bars_ += label(area.x + 4, area.y + area.height / 2 + 4, fit_text(task.name, room), "name");
   }
 
-  // Lines of text, escaped one by one: a line's end is none of a name's.
+  // Lines of text. They are escaped one by one: a line's end in a name is none of these.
   std::string tooltip(const TimelineBar& bar) const {
     const Task& task = tasks_[bar.task];
     const TaskAttempt& attempt = results_[bar.task].attempts[bar.attempt];
@@ -316,13 +332,13 @@ class TimelinePage {
                         " (",
                         format_seconds(bar.ended - bar.began),
                         ")"));
-    const std::string end = failed_by_result(results_[bar.task], bar.attempt)
-                                ? results_[bar.task].reason
-                                : end_text(attempt);
+    const bool by_result = failed_by_result(results_[bar.task], bar.attempt);
+    const std::string end = by_result ? results_[bar.task].reason : end_text(attempt);
     lines.push_back(xml_text(end.empty() ? "done" : end));
     return join(lines, "\n");
   }
 
+  // Ticks, which are lines through the whole plot, with their times below.
   std::string axis() const {
     std::string text;
     const int bottom = y_;
@@ -333,8 +349,8 @@ class TimelinePage {
       text += line("grid", SvgPath().move(x, 0).vertical(bottom));
       if (x > width_ - 40)
         continue;  // its label would be cut
-      text +=
-          label(x + 3, bottom + 16, i == 0 ? std::string("0") : format_seconds(i * step), "soft");
+      const std::string time = i == 0 ? "0" : format_seconds(i * step);
+      text += label(x + 3, bottom + 16, time, "soft");
     }
     return text + line("edge", SvgPath().move(0, bottom + 0.5).horizontal(width_));
   }

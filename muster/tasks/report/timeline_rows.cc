@@ -3,15 +3,20 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 
+// Attempts are put into rows in the order in which they began. A part of a GPU gets the height of
+// its part, at the highest place that the fewest others have at that time; a CPU task gets the
+// first row that is free.
+
 namespace muster {
 namespace {
 
-// Lower edges of what is taken of a row at one moment, in thousandths as leases count.
+// A row's height in thousandths, as leases count.
 constexpr int kWholeRow = 1000;
 
 class TimelineMaker {
@@ -61,10 +66,12 @@ class TimelineMaker {
     return places;
   }
 
+  // Hosts are numbered in the order in which they are met, those of the inventory first.
   size_t number_of(const std::string& host) {
     return hosts_.try_emplace(host, hosts_.size()).first->second;
   }
 
+  // GPUs that ran nothing have rows too.
   void add_gpus(const Host& host) {
     const size_t number = number_of(host.name);
     for (const Gpu& gpu : host.gpus) {
@@ -83,11 +90,12 @@ class TimelineMaker {
     bar.ended = std::max(attempt.began, attempt.ended.value_or(timeline_.end));
     if (attempt.gpu_indices.empty())
       return add_to_cpu(attempt, bar);
+    bar.height = std::clamp(attempt.gpu_fraction, 0.0, 1.0);
     for (size_t i = 0; i < attempt.gpu_indices.size(); ++i) {
-      bar.height = std::clamp(attempt.gpu_fraction, 0.0, 1.0);
-      const std::string device = i < attempt.devices.size() ? attempt.devices[i] : "";
-      add_to_gpu(
-          attempt.host, attempt.gpu_indices[i], device.starts_with("MIG-") ? device : "", bar);
+      std::string mig = i < attempt.devices.size() ? attempt.devices[i] : "";
+      if (!mig.starts_with("MIG-"))
+        mig.clear();
+      add_to_gpu(attempt.host, attempt.gpu_indices[i], mig, bar);
     }
   }
 
@@ -108,21 +116,19 @@ class TimelineMaker {
     row.bars.push_back(bar);
   }
 
-  // The highest place in the row where the fewest others are at that time.
+  static int in_row(double part) { return static_cast<int>(std::lround(part * kWholeRow)); }
+
+  // The top of the highest place in the row where the fewest others are at that time. A window of
+  // the bar's height moves down the row, and keeps the sum of what is taken in it.
   static double free_part(const std::vector<TimelineBar>& open, const TimelineBar& bar) {
     std::vector<int> taken(kWholeRow, 0);
-    const auto in_row = [](double part) {
-      return static_cast<int>(std::lround(part * kWholeRow));
-    };
     for (const TimelineBar& other : open) {
-      for (int i = in_row(other.top); i < std::min(kWholeRow, in_row(other.top + other.height));
-           ++i)
+      const int end = std::min(kWholeRow, in_row(other.top + other.height));
+      for (int i = in_row(other.top); i < end; ++i)
         ++taken[i];
     }
     const int height = std::max(1, in_row(bar.height));
-    int sum = 0;
-    for (int i = 0; i < height; ++i)
-      sum += taken[i];
+    int sum = std::accumulate(taken.begin(), taken.begin() + height, 0);
     int best = sum;
     int top = 0;
     for (int i = height; i < kWholeRow; ++i) {
@@ -132,9 +138,10 @@ class TimelineMaker {
       best = sum;
       top = i - height + 1;
     }
-    return static_cast<double>(top) / kWholeRow;
+    return 1.0 * top / kWholeRow;
   }
 
+  // Each row of a host's CPUs has one task at a time.
   void add_to_cpu(const TaskAttempt& attempt, const TimelineBar& bar) {
     const size_t number = number_of(attempt.host);
     for (int lane = 0;; ++lane) {
@@ -154,8 +161,8 @@ class TimelineMaker {
   std::map<std::string, size_t> hosts_ = {};
   std::map<std::pair<size_t, int>, std::string> models_ = {};
   std::map<Key, TimelineRow> rows_ = {};
-  std::map<Key, std::vector<TimelineBar>> open_ =
-      {};  // of a GPU's row, those that may not have ended
+  // Of each GPU's row, the bars that may not have ended.
+  std::map<Key, std::vector<TimelineBar>> open_ = {};
 };
 
 }  // namespace

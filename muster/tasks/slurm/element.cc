@@ -21,6 +21,10 @@
 #include "muster/tasks/hosts/task_log.h"
 #include "muster/tasks/hosts/task_process.h"
 
+// An element's file has a line of JSON for each index, and reading it counts lines. A task is
+// placed on what Slurm has given it as a run of its own would place it; one that an older muster
+// submitted has no needs in its line, and runs as it is.
+
 namespace muster {
 
 std::string element_line(const Task& task, const std::string& run_dir, Visibility visibility) {
@@ -46,7 +50,10 @@ std::string element_line(const Task& task, const std::string& run_dir, Visibilit
   }
 }
 
-SlurmElement read_element(const std::string& path, int index) {
+namespace {
+
+// The line of that number, from 0; empty where the file has fewer.
+std::string line_at(const std::string& path, int index) {
   std::ifstream file(path, std::ios::binary);
   if (!file)
     fail_errno(cat("cannot open ", printable(path)), errno);
@@ -55,44 +62,53 @@ SlurmElement read_element(const std::string& path, int index) {
     if (!std::getline(file, line))
       line.clear();
   }
-  SlurmElement element;
+  return line;
+}
+
+// Throws: nlohmann's exceptions and Error when the line is no element.
+SlurmElement parse_element(const std::string& line) {
+  const auto json = nlohmann::json::parse(line);
+  SlurmElement element{.name = json.at("name"),
+                       .argv = json.at("argv"),
+                       .environment = json.at("environment"),
+                       .directory = json.at("directory"),
+                       .run_dir = json.value("run_dir", ""),  // an older muster wrote none
+                       .ranks = json.value("ranks", 1),
+                       .visibility = parse_visibility(json.value("visibility", "job"))};
+  if (json.contains("need")) {
+    const auto& need = json.at("need");
+    element.need = TaskNeed{.gpus = need.at("gpus"),
+                            .memory_bytes = need.at("memory"),
+                            .model = need.at("model"),
+                            .cpus = need.at("cpus")};
+  }
+  if (element.argv.empty())
+    throw Error(ErrorCode::invalid_argument, "none");
+  return element;
+}
+
+}  // namespace
+
+SlurmElement read_element(const std::string& path, int index) {
+  const std::string line = line_at(path, index);
   try {
-    if (index < 0 || line.empty())
-      throw Error(ErrorCode::invalid_argument, "none");
-    const auto json = nlohmann::json::parse(line);
-    json.at("name").get_to(element.name);
-    json.at("argv").get_to(element.argv);
-    json.at("environment").get_to(element.environment);
-    json.at("directory").get_to(element.directory);
-    element.run_dir =
-        json.value("run_dir", "");  // one that was submitted by an older muster has none
-    element.ranks = json.value("ranks", 1);
-    element.visibility = parse_visibility(json.value("visibility", "job"));
-    if (json.contains("need")) {
-      const auto& need = json.at("need");
-      element.need = TaskNeed{.gpus = need.at("gpus"),
-                              .memory_bytes = need.at("memory"),
-                              .model = need.at("model"),
-                              .cpus = need.at("cpus")};
-    }
-    if (element.argv.empty())
-      throw Error(ErrorCode::invalid_argument, "none");
+    return parse_element(line);
   } catch (const std::exception&) {
     throw Error(
         ErrorCode::invalid_argument,
         cat("--exec-element: expected element ", index, " in ", printable(path), ", got none"));
   }
-  return element;
 }
 
 namespace {
 
+// What the element becomes.
 struct ElementProgram {
   std::vector<std::string> argv = {};
   Environment environment = {};
 };
 
-// Of a job that a muster submitted which knew no more.
+// The program of a job that an older muster submitted, which left the devices to Slurm.
 ElementProgram program_as_given(const SlurmElement& element, const std::string& folder) {
   ElementProgram program{.argv = element.argv, .environment = own_environment()};
   for (const auto& [name, value] : element.environment)
@@ -113,7 +129,7 @@ std::string what_is_here(const Pool& pool) {
   return cat(plural(gpus.size(), "GPU"), gpus.empty() ? "" : cat(" (", join(gpus, ", "), ")"));
 }
 
-// Slurm gives whole GPUs, and counts the CPUs.
+// Where the task runs. Slurm gives whole GPUs, and counts the CPUs.
 Allocation place_of(const Task& task, const Pool& pool) {
   const TaskNeed& need = task.needs.front();
   if (auto where = pool.find(need))
@@ -130,6 +146,7 @@ Allocation place_of(const Task& task, const Pool& pool) {
                   "; name a model or a partition that has it (--sbatch)"));
 }
 
+// The program as a run of tasks would start it on what Slurm has given.
 ElementProgram program_as_placed(const SlurmElement& element, const std::string& folder) {
   Task task{.name = element.name,
             .argv = element.argv,
@@ -159,16 +176,24 @@ ElementProgram program_as_placed(const SlurmElement& element, const std::string&
   return program;
 }
 
+// The texts as execve takes them, with a null at the end. It does not write into them.
+std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (const std::string& text : texts)
+    pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
 }  // namespace
 
 void exec_element(const std::string& path, int index) {
   const SlurmElement element = read_element(path, index);
-  const std::string folder =
-      element.run_dir.empty()
-          ? ""
-          : task_folder_of(element.run_dir, element.name, static_cast<size_t>(index));
-  if (!folder.empty())
+  std::string folder;
+  if (!element.run_dir.empty()) {
+    folder = task_folder_of(element.run_dir, element.name, index);
     make_task_folder(folder);
+  }
   const ElementProgram given =
       element.need ? program_as_placed(element, folder) : program_as_given(element, folder);
   Environment environment = given.environment;
@@ -178,20 +203,10 @@ void exec_element(const std::string& path, int index) {
         errno);
   const std::string program = find_program(given.argv[0], environment["PATH"]);
   std::vector<std::string> settings;
-  settings.reserve(environment.size());
   for (const auto& [name, value] : environment)
     settings.push_back(cat(name, "=", value));
-  std::vector<char*> argv;
-  std::vector<char*> envp;
-  argv.reserve(given.argv.size() + 1);
-  envp.reserve(settings.size() + 1);
-  // execve takes them as they are and does not write into them.
-  for (const std::string& word : given.argv)
-    argv.push_back(const_cast<char*>(word.c_str()));
-  for (const std::string& setting : settings)
-    envp.push_back(const_cast<char*>(setting.c_str()));
-  argv.push_back(nullptr);
-  envp.push_back(nullptr);
+  const std::vector<char*> argv = pointers_to(given.argv);
+  const std::vector<char*> envp = pointers_to(settings);
   for (const int signal : {SIGINT, SIGQUIT})
     ::signal(signal, SIG_DFL);  // a script's shell ignores them
   ::execve(program.c_str(), argv.data(), envp.data());

@@ -24,8 +24,8 @@ struct SlurmElement {
   std::string run_dir = {};
   int ranks = 1;
   Visibility visibility = Visibility::job;
-  std::optional<TaskNeed> need =
-      {};  // nothing: submitted by a muster that left the devices to Slurm
+  // Nothing: it was submitted by a muster that left the devices to Slurm.
+  std::optional<TaskNeed> need = {};
 };
 
 // Throws: io; invalid_argument when the file has no such element.

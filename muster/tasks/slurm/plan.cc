@@ -1,8 +1,9 @@
-// Tasks to job arrays.
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <unordered_map>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -10,6 +11,11 @@
 #include "muster/tasks/slurm/element.h"
 #include "muster/tasks/slurm/script.h"
 #include "muster/tasks/slurm/submit.h"
+
+// Arrays are made level by level, so that all that a task comes after is in an array already. In a
+// level, tasks that ask for the same and come after the same are one array. Where each task comes
+// after one element of another array, the new array gets the same indices (aftercorr), if no two
+// are after the same element.
 
 namespace muster {
 namespace {
@@ -33,8 +39,7 @@ class SlurmPlanner {
 
   SlurmPlan plan() {
     find_after();
-    // Level by level: when a task's turn comes, it is known where all that it is after is.
-    for (const auto& [level, members] : levels_)
+    for (const Positions& members : levels_)
       plan_level(members);
     std::set<std::string> notes;
     for (const Task& task : tasks_) {
@@ -47,8 +52,9 @@ class SlurmPlanner {
 
  private:
   using Positions = std::vector<size_t>;
-  using After = std::vector<std::pair<size_t, int>>;
+  using After = std::vector<std::pair<size_t, int>>;  // arrays and their elements, or kWholeArray
 
+  // A task's level is one more than the highest of those that it comes after.
   void find_after() {
     std::unordered_map<std::string_view, size_t> by_name;
     for (size_t i = 0; i < tasks_.size(); ++i)
@@ -67,7 +73,7 @@ class SlurmPlanner {
       if (waits_for[i] == 0)
         ready.push_back(i);
     }
-    for (size_t level = 0; !ready.empty(); ++level) {
+    while (!ready.empty()) {
       std::ranges::sort(ready);
       Positions next;
       for (const size_t task : ready) {
@@ -76,7 +82,7 @@ class SlurmPlanner {
             next.push_back(later);
         }
       }
-      levels_.emplace_back(level, std::move(ready));
+      levels_.push_back(std::move(ready));
       ready = std::move(next);
     }
   }
@@ -91,15 +97,14 @@ class SlurmPlanner {
   void plan_level(const Positions& members) {
     std::map<std::pair<std::string, After>, size_t> by_key;
     std::vector<std::pair<After, Positions>> groups;  // in the order of the tasks
-    std::map<std::pair<std::string, size_t>, Positions>
-        single;  // after one element of an array each
+    // By the array of which each task is after one element.
+    std::map<std::pair<std::string, size_t>, Positions> single;
     for (const size_t task : members) {
       const After after = after_of(task);
-      const bool one = after.size() == 1 && after[0].second != kWholeArray;
-      if (one)
+      if (after.size() == 1 && after[0].second != kWholeArray) {
         single[{request_key(task), after[0].first}].push_back(task);
-      if (one)
         continue;
+      }
       const auto [group, is_new] = by_key.try_emplace({request_key(task), after}, groups.size());
       if (is_new)
         groups.push_back({after, {}});
@@ -157,19 +162,27 @@ class SlurmPlanner {
     return after;
   }
 
+  // Slurm limits how many elements an array has.
   void add_in_pieces(const Positions& tasks, const After& after) {
-    const auto most = static_cast<size_t>(std::max(1, options_.max_array));
-    for (size_t from = 0; from < tasks.size(); from += most) {
-      const size_t to = std::min(tasks.size(), from + most);
-      Positions piece(tasks.begin() + static_cast<ptrdiff_t>(from),
-                      tasks.begin() + static_cast<ptrdiff_t>(to));
-      std::vector<int> indices;
-      for (size_t i = 0; i < piece.size(); ++i)
-        indices.push_back(static_cast<int>(i));
-      add(piece, indices, after, false);
+    const int most = std::max(1, options_.max_array);
+    Positions piece;
+    for (const size_t task : tasks) {
+      piece.push_back(task);
+      if (std::ssize(piece) == most)
+        add_piece(std::exchange(piece, {}), after);
     }
+    if (!piece.empty())
+      add_piece(piece, after);
   }
 
+  void add_piece(const Positions& tasks, const After& after) {
+    std::vector<int> indices(tasks.size());
+    std::iota(indices.begin(), indices.end(), 0);
+    add(tasks, indices, after, false);
+  }
+
+  // The array of the tasks with these indices. The file of elements has a line for each index,
+  // empty where there is none.
   void add(const Positions& tasks,
            const std::vector<int>& indices,
            const After& after,
@@ -200,7 +213,7 @@ class SlurmPlanner {
     plan_.arrays.push_back(std::move(array));
   }
 
-  // %A and %a are the job's and the element's numbers; any other % is doubled.
+  // %A and %a are the job's and the element's numbers; a % of the folder's name is doubled.
   std::string log_pattern() const {
     std::string folder;
     for (const char c : options_.run_dir)
@@ -212,7 +225,7 @@ class SlurmPlanner {
   const SlurmOptions& options_;
   std::vector<ElementPlace> places_;
   std::vector<Positions> after_ = {};
-  std::vector<std::pair<size_t, Positions>> levels_ = {};
+  std::vector<Positions> levels_ = {};
   int highest_ = -1'000'000;
   SlurmPlan plan_ = {};
 };

@@ -10,29 +10,35 @@
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
 
+// The script stands between Slurm and `muster tasks --exec-element`: it passes signals on, tries
+// failed starts again, has Slurm requeue a task that stopped, and ends as the task did. It is plain
+// sh, since nothing else is sure to be there.
+
 namespace muster {
 namespace {
 
-constexpr int64_t kKillAfterSeconds = 30;  // SIGTERM at the time limit, SIGKILL so long after it
+constexpr int64_t kKillAfterSeconds = 30;  // from SIGTERM at the time limit to SIGKILL
 constexpr int64_t kLongestPause = 3600;
 
+// Rounded up.
 int64_t whole_seconds(std::chrono::milliseconds time) {
   return (time.count() + 999) / 1000;
 }
 
-// Before start number `start`, from 1.
-int64_t pause_before(const Task& task, int start) {
-  const double pause = static_cast<double>(whole_seconds(task.back_off)) * std::pow(2.0, start - 1);
-  return static_cast<int64_t>(std::min(pause, static_cast<double>(kLongestPause)));
+// How long to wait after failed start number `start`, from 1: the back-off doubles each time.
+int64_t pause_after(const Task& task, int start) {
+  int64_t pause = whole_seconds(task.back_off);
+  for (int failed = 1; failed < start && pause < kLongestPause; ++failed)
+    pause *= 2;
+  return std::min(pause, kLongestPause);
 }
 
+// The flag for the task's GPUs. Throws: invalid_argument for a model that is no type's name.
 std::string gres_of(const Task& task) {
   const TaskNeed& need = task.needs.front();
   std::string type = lower_case(need.model);
-  const auto may_be = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-  };
-  if (!std::ranges::all_of(type, may_be)) {
+  constexpr const char* kTypeCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_-";
+  if (type.find_first_not_of(kTypeCharacters) != std::string::npos) {
     throw Error(
         ErrorCode::invalid_argument,
         cat("--submit slurm: expected a model that can be a type of Slurm's GPUs (a100), got '",
@@ -46,21 +52,21 @@ std::string gres_of(const Task& task) {
   return cat("--gres=gpu:", type, static_cast<int64_t>(std::ceil(need.gpus)));
 }
 
-// All starts and the pauses between them.
+// All starts and the pauses between them, each at its longest.
 std::chrono::milliseconds whole_time(const Task& task) {
   std::chrono::milliseconds time = *task.time_limit * (task.retries + 1);
   if (task.retries == 0)
     return time;
   for (int start = 1; start <= task.retries; ++start)
-    time += std::chrono::seconds(pause_before(task, start));
+    time += std::chrono::seconds(pause_after(task, start));
   return time + std::chrono::seconds(kKillAfterSeconds * (task.retries + 1));
 }
 
-// A shell that stays between Slurm and what it starts: Slurm may signal it alone, and it passes
-// that on. Once it was to end, nothing is started again. What comes while a child begins waits
-// until that can hear it. `wait` comes back for a signal too, sometimes before the trap has run,
-// and is asked again while the child lives; of one that had ended it then says 127. What is started
-// in the background ignores SIGINT, which `muster` puts right.
+// The shell that stays between Slurm and what it starts: Slurm may signal it alone, and it passes
+// that on. Once it was to end, nothing is started again. A signal that comes while a child begins
+// waits until that can hear it. `wait` comes back for a signal too, sometimes before the trap has
+// run, and is asked again while the child lives; for one that had ended it then says 127. A child
+// that is started in the background ignores SIGINT, which `muster` puts right.
 constexpr const char* kRun = R"(child= stopped= heard= early=
 pass() {
   heard=yes
@@ -88,8 +94,8 @@ run() {
 }
 )";
 
-// Where `timeout` stands between, its child is told: `timeout` itself ends of most signals, and, of
-// one that comes while it starts that child, leaves it behind.
+// Where `timeout` stands between, its child is told. `timeout` itself ends by most signals, and by
+// one that comes while it starts that child it leaves it behind.
 std::string tell_function(const Task& task) {
   const bool limited = task.retries > 0 && task.time_limit;
   return limited ? R"(tell() {
@@ -112,8 +118,8 @@ std::string requeue_function() {
              " ] || [ -n \"$stopped\" ] || scontrol requeue \"$SLURM_JOB_ID\"\n}\n");
 }
 
-// So that Slurm knows of the signal that ended a task, as muster's own results do: what stands
-// between tells it as 128 + n. Those that stop a process do not end the shell.
+// Slurm is to know of the signal that ended a task, as muster's own results do: what stands between
+// tells it as 128 + n. Signals that stop a process do not end the shell.
 std::string end_function() {
   return cat("end() {\n  requeue\n  trap - HUP INT QUIT TERM USR1 USR2\n  case $code in\n    ",
              128 + SIGSTOP,
@@ -128,11 +134,11 @@ std::string end_function() {
              " ] || kill -$((code - 128)) $$ ;;\n  esac\n  exit \"$code\"\n}\n");
 }
 
-// All but the last.
+// All starts but the last.
 std::string starts(const Task& task, const std::string& command) {
   std::string text = "for pause in";
   for (int start = 1; start <= task.retries; ++start)
-    text += cat(" ", pause_before(task, start));
+    text += cat(" ", pause_after(task, start));
   return text + cat("; do\n  run ",
                     command,
                     "\n  [ \"$code\" != 0 ] || exit 0\n",
@@ -190,13 +196,9 @@ std::string slurm_time(std::chrono::milliseconds time) {
   const auto two = [](int64_t value) {
     return cat(value < 10 ? "0" : "", value);
   };
-  return cat(seconds / 86'400,
-             "-",
-             two(seconds / 3600 % 24),
-             ":",
-             two(seconds / 60 % 60),
-             ":",
-             two(seconds % 60));
+  const std::string hours = two(seconds / 3600 % 24);
+  const std::string minutes = two(seconds / 60 % 60);
+  return cat(seconds / 86'400, "-", hours, ":", minutes, ":", two(seconds % 60));
 }
 
 std::string slurm_script(const Task& task,

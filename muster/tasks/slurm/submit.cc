@@ -15,6 +15,10 @@
 #include "muster/base/strings.h"
 #include "muster/supervise/child.h"
 
+// sbatch prints the number of the job that it has made, which later arrays need for their
+// dependencies: the arrays go one after the other, and jobs.json is written again after each, so
+// that it names all that there is whenever this ends.
+
 namespace muster {
 namespace {
 
@@ -26,6 +30,7 @@ struct SbatchEnd {
   std::string err = {};
 };
 
+// A file in memory takes what sbatch prints without anybody to read it meanwhile.
 Fd memory_for(const char* name) {
   Fd fd(::memfd_create(name, MFD_CLOEXEC));
   if (!fd.valid())
@@ -33,10 +38,11 @@ Fd memory_for(const char* name) {
   return fd;
 }
 
+// What sbatch printed, as far as it is worth showing.
 std::string said_in(const Fd& fd) {
   std::string text(kMaxSaid, '\0');
   const ssize_t n = ::pread(fd.get(), text.data(), text.size(), 0);
-  text.resize(static_cast<size_t>(std::max<ssize_t>(0, n)));
+  text.resize(std::max<ssize_t>(0, n));
   return std::string(trim(text));
 }
 
@@ -57,20 +63,21 @@ SbatchEnd run_sbatch(const std::vector<std::string>& argv) {
   return end;
 }
 
-// "123" or "123;cluster".
+// The number in "123" or "123;cluster"; empty when sbatch said something else.
 std::string job_id_of(const std::string& said) {
   const std::string id = said.substr(0, said.find_first_of(";\n"));
-  return !id.empty() && id.find_first_not_of("0123456789") == std::string::npos ? id : "";
+  const bool is_number = id.find_first_not_of("0123456789") == std::string::npos;
+  return is_number ? id : "";
 }
 
+// Jobs that were submitted before stay, and are named.
 [[noreturn]] void fail_submit(const SbatchEnd& end, const std::vector<std::string>& submitted) {
   std::string message = cat("sbatch: expected the number of a job, got ");
   if (WIFEXITED(end.status) && WEXITSTATUS(end.status) != 0)
     message += cat("exit code ", WEXITSTATUS(end.status), " ");
   message += cat("'", printable(end.err.empty() ? end.out : end.err), "'");
-  if (!submitted.empty()) {
+  if (!submitted.empty())
     message += cat("; submitted before and still there: scancel ", join(submitted, " "));
-  }
   throw Error(ErrorCode::io, message);
 }
 

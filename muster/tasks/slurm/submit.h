@@ -36,8 +36,8 @@ struct SlurmArray {
   std::string script = {};
   std::string elements_path = {};
   std::string elements = {};  // a line an index, as JSON; empty where there is no such index
-  std::vector<std::pair<size_t, int>> after =
-      {};                      // arrays before this one and an index of theirs; -1: all
+  // Arrays before this one, and an index of theirs; -1: all.
+  std::vector<std::pair<size_t, int>> after = {};
   bool corresponding = false;  // each element after the element of the same index
 };
 

@@ -8,6 +8,10 @@
 #include "muster/base/nearest.h"
 #include "muster/base/strings.h"
 
+// Tasks are known by their positions while entries are resolved, since there may be millions of
+// pairs. An entry whose placeholders are its own task's is filled in and looked up by name; any
+// other entry joins two tables by the values that they share.
+
 namespace muster {
 namespace {
 
@@ -15,6 +19,7 @@ constexpr size_t kMaxAfterNames = 5'000'000;
 constexpr size_t kMaxCycleShown = 20;
 constexpr size_t kMaxNamesCompared = 100'000;  // for the nearest one, in an error
 
+// Resolves the entries of all templates.
 class AfterResolver {
  public:
   AfterResolver(const std::vector<TaskTemplate>& templates,
@@ -32,7 +37,7 @@ class AfterResolver {
       return !made_from.after.empty();
     };
     if (std::ranges::none_of(templates_, has_after))
-      return;
+      return;  // most specs: nothing is built for them
     by_name_.reserve(tasks_.size());
     for (size_t i = 0; i < tasks_.size(); ++i)
       by_name_.emplace(tasks_[i].name, i);
@@ -50,6 +55,8 @@ class AfterResolver {
  private:
   using Positions = std::vector<size_t>;
 
+  // `of` is the entry's template. An entry that means no task is told once, and not for each
+  // combination.
   void resolve_entry(size_t of, const AfterEntry& entry) {
     if (entry.foreign)
       return join_entry(of, entry);
@@ -60,29 +67,38 @@ class AfterResolver {
       if (told)
         return;
       const std::string name = entry.text.with(values);
-      if (const auto found = by_name_.find(name); found != by_name_.end()) {
-        add(task, found->second, entry);
+      if (add_named(task, name, entry) || add_glob(task, name, entry))
         return;
-      }
-      told = !add_glob(task, name, entry);
-      if (told)
-        problems_.add(entry.at, unknown(name));
+      told = true;
+      problems_.add(entry.at, unknown(name));
     });
+  }
+
+  // Whether a task has that very name.
+  bool add_named(size_t task, const std::string& name, const AfterEntry& entry) {
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end())
+      return false;
+    add(task, found->second, entry);
+    return true;
+  }
+
+  // The tasks whose names fit, looked up once for each pattern.
+  const Positions& fitting(const std::string& pattern) {
+    const auto [found, is_new] = globs_.try_emplace(pattern);
+    for (size_t i = 0; is_new && i < tasks_.size(); ++i) {
+      if (fits_glob(pattern, tasks_[i].name))
+        found->second.push_back(i);
+    }
+    return found->second;
   }
 
   // Whether any other task's name fits.
   bool add_glob(size_t task, const std::string& pattern, const AfterEntry& entry) {
-    if (pattern.find('*') == std::string::npos)
+    if (!is_glob(pattern))
       return false;
-    const auto [found, is_new] = globs_.try_emplace(pattern);
-    if (is_new) {
-      for (size_t i = 0; i < tasks_.size(); ++i) {
-        if (fits_glob(pattern, tasks_[i].name))
-          found->second.push_back(i);
-      }
-    }
     bool any = false;
-    for (const size_t other : found->second) {
+    for (const size_t other : fitting(pattern)) {
       if (other == task)
         continue;
       add(task, other, entry);
@@ -91,35 +107,36 @@ class AfterResolver {
     return any;
   }
 
+  static bool is_glob(const std::string& name) { return name.find('*') != std::string::npos; }
+
   std::string unknown(const std::string& name) const {
+    if (is_glob(name))
+      return cat("expected the name of some other task in after, got '", name, "'");
     std::vector<std::string_view> names;
-    for (size_t i = 0; i < tasks_.size() && i < kMaxNamesCompared; ++i)
+    for (size_t i = 0; i < std::min(tasks_.size(), kMaxNamesCompared); ++i)
       names.emplace_back(tasks_[i].name);
-    const bool glob = name.find('*') != std::string::npos;
-    return cat("expected ",
-               glob ? "the name of some other task" : "the name of a task",
-               " in after, got '",
-               name,
-               "'",
-               glob ? "" : did_you_mean(name, names));
+    const std::string meant = did_you_mean(name, names);
+    return cat("expected the name of a task in after, got '", name, "'", meant);
+  }
+
+  void add_unknown_template(const AfterEntry& entry) {
+    std::vector<std::string_view> names;
+    for (const auto& [name, position] : by_written_)
+      names.push_back(name);
+    problems_.add(entry.at,
+                  cat("expected, in after, placeholders of this task's each or the name of "
+                      "another [[task]] "
+                      "as it is written there, got '",
+                      entry.written,
+                      "'",
+                      did_you_mean(entry.written, names)));
   }
 
   // The tasks of another [[task]] that have the same values of the parameters that both have.
   void join_entry(size_t of, const AfterEntry& entry) {
     const auto found = by_written_.find(entry.written);
-    if (found == by_written_.end()) {
-      std::vector<std::string_view> names;
-      for (const auto& [name, position] : by_written_)
-        names.push_back(name);
-      problems_.add(entry.at,
-                    cat("expected, in after, placeholders of this task's each or the name of "
-                        "another [[task]] "
-                        "as it is written there, got '",
-                        entry.written,
-                        "'",
-                        did_you_mean(entry.written, names)));
-      return;
-    }
+    if (found == by_written_.end())
+      return add_unknown_template(entry);
     const size_t other = found->second;
     const std::vector<std::string> shared = shared_parameters(templates_[of], templates_[other]);
     std::map<std::vector<std::string>, Positions> by_values;
@@ -146,10 +163,7 @@ class AfterResolver {
   static std::vector<std::string> shared_parameters(const TaskTemplate& a, const TaskTemplate& b) {
     std::vector<std::string> shared;
     for (const TaskParameter& parameter : a.each) {
-      const auto same = [&](const TaskParameter& other) {
-        return other.name == parameter.name;
-      };
-      if (std::ranges::any_of(b.each, same))
+      if (std::ranges::find(b.each, parameter.name, &TaskParameter::name) != b.each.end())
         shared.push_back(parameter.name);
     }
     return shared;
@@ -175,10 +189,11 @@ class AfterResolver {
     }
   }
 
+  // Every task is named once, in the order of the entries.
   void write_names() {
     for (size_t i = 0; i < tasks_.size(); ++i) {
       Positions& positions = after_[i];
-      if (positions.size() > 1) {  // each once, in the order in which they were named
+      if (positions.size() > 1) {
         std::set<size_t> seen;
         std::erase_if(positions, [&](size_t position) { return !seen.insert(position).second; });
       }
@@ -188,6 +203,7 @@ class AfterResolver {
     }
   }
 
+  // A long cycle is shown by its first tasks, and the one that closes it.
   void report_cycle() {
     const Positions cycle = find_cycle(after_);
     if (cycle.empty())
@@ -224,49 +240,47 @@ void resolve_after(const std::vector<TaskTemplate>& templates,
   AfterResolver(templates, begins, tasks, problems).resolve();
 }
 
+// Depth first, and without recursion: a chain may be as long as there are tasks.
 std::vector<size_t> find_cycle(const std::vector<std::vector<size_t>>& after) {
   enum class Seen : uint8_t { no, on_path, done };
   std::vector<Seen> seen(after.size(), Seen::no);
-  struct Step {
-    size_t task;
-    size_t next;  // which of its `after` comes next
+  std::vector<size_t> path;
+  std::vector<size_t> next;  // by step of the path: which of its `after` comes next
+  const auto enter = [&](size_t task) {
+    seen[task] = Seen::on_path;
+    path.push_back(task);
+    next.push_back(0);
   };
-  std::vector<Step> path;  // no recursion: a chain may be as long as there are tasks
   for (size_t start = 0; start < after.size(); ++start) {
-    if (seen[start] != Seen::no)
-      continue;
-    path.push_back({start, 0});
-    seen[start] = Seen::on_path;
+    if (seen[start] == Seen::no)
+      enter(start);
     while (!path.empty()) {
-      const size_t task = path.back().task;
-      if (path.back().next == after[task].size()) {
+      const size_t task = path.back();
+      if (next.back() == after[task].size()) {
         seen[task] = Seen::done;
         path.pop_back();
+        next.pop_back();
         continue;
       }
-      const size_t other = after[task][path.back().next++];
+      const size_t other = after[task][next.back()++];
       if (seen[other] == Seen::no) {
-        seen[other] = Seen::on_path;
-        path.push_back({other, 0});
+        enter(other);
       } else if (seen[other] == Seen::on_path) {
-        const auto first =
-            std::ranges::find_if(path, [&](const Step& step) { return step.task == other; });
-        std::vector<size_t> cycle;
-        for (auto step = first; step != path.end(); ++step)
-          cycle.push_back(step->task);
-        cycle.push_back(other);
-        return cycle;
+        path.erase(path.begin(), std::ranges::find(path, other));
+        path.push_back(other);
+        return path;
       }
     }
   }
   return {};
 }
 
+// After a mismatch the last star takes one more character, and what is behind it is tried again.
 bool fits_glob(std::string_view pattern, std::string_view text) {
   size_t p = 0;
   size_t t = 0;
-  size_t star = std::string_view::npos;  // the last '*' met, and what it stands for up to now
-  size_t behind_star = 0;
+  size_t star = std::string_view::npos;  // the last '*' met
+  size_t behind_star = 0;                // of the text, behind what the star stands for
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
       star = p++;

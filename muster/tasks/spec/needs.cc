@@ -4,6 +4,9 @@
 
 #include "muster/base/strings.h"
 
+// Every key of an alternative is read on its own, so that one problem does not hide another.
+// Whether the keys go together is checked only when each is good.
+
 namespace muster {
 namespace {
 
@@ -12,10 +15,12 @@ constexpr int kMaxTaskCpus = 65'536;
 constexpr double kLeastFraction = 0.001;  // leases count in thousandths of a GPU
 constexpr size_t kMaxAlternatives = 16;
 
+// Reads the alternatives of one task.
 class NeedReader {
  public:
   NeedReader(int ranks, const SpecValues& values) : ranks_(ranks), values_(values) {}
 
+  // Nothing when the table has a problem, which is told then.
   std::optional<TaskNeed> read(const toml::table& table) const {
     bool good = values_.check_keys(table, "needs", {"gpus", "memory", "model", "cpus"});
     TaskNeed need;
@@ -29,7 +34,7 @@ class NeedReader {
         good = false;
       }
     };
-    // What is said of GPUs without their number is of one a rank.
+    // Memory or a model without a number of GPUs means one GPU a rank.
     if (table.contains("memory") || table.contains("model"))
       need.gpus = ranks_;
     take("gpus", need.gpus, [&](const toml::node& value) { return gpus(value); });
@@ -46,16 +51,20 @@ class NeedReader {
   }
 
  private:
+  // None, a part of one GPU for a task without ranks, or as many whole ones for each rank.
+  bool is_number_of_gpus(double number) const {
+    if (number == 0)
+      return true;
+    if (number < 1)
+      return ranks_ == 1 && number >= kLeastFraction;
+    const bool is_whole = std::floor(number) == number;
+    return is_whole && number <= kMaxTaskGpus && std::fmod(number, ranks_) == 0;
+  }
+
   std::optional<double> gpus(const toml::node& value) const {
     const auto number = value.value<double>();
-    const bool fraction = number && *number < 1;
-    if (number && value.is_number() && *number >= 0 && *number <= kMaxTaskGpus) {
-      if (*number == 0 || (fraction && ranks_ == 1 && *number >= kLeastFraction))
-        return number;
-      if (!fraction && std::floor(*number) == *number &&
-          std::fmod(*number, static_cast<double>(ranks_)) == 0)
-        return number;
-    }
+    if (number && value.is_number() && is_number_of_gpus(*number))
+      return number;
     if (ranks_ > 1) {
       values_.wrong(value,
                     cat("a multiple of ranks (", ranks_, ") for gpus, which are the whole task's"));
@@ -79,19 +88,24 @@ class NeedReader {
     return text;
   }
 
+  // Whether the keys go together.
   bool check(const toml::table& table, const TaskNeed& need) const {
-    if (need.gpus == 0 && (need.memory_bytes > 0 || !need.model.empty())) {
-      values_.wrong(*table.get("gpus"), "a GPU at least beside memory or model");
-    } else if (const toml::node* const gpus = table.get("gpus");
-               gpus != nullptr && need.gpus == 0 && need.cpus == 0) {
+    if (need.gpus > 0)
+      return true;
+    const toml::node* const gpus = table.get("gpus");
+    if (need.memory_bytes > 0 || !need.model.empty()) {
+      values_.wrong(*gpus, "a GPU at least beside memory or model");
+      return false;
+    }
+    if (need.cpus > 0)
+      return true;
+    if (gpus != nullptr) {
       values_.problems().add(
           position_of(gpus->source().begin),
           "expected gpus or cpus in needs, got gpus = 0 alone; say how many CPUs: cpus = 1");
-    } else if (need.gpus == 0 && need.cpus == 0) {
+    } else {
       values_.problems().add(position_of(table.source().begin),
                              "expected gpus or cpus in needs, got neither");
-    } else {
-      return true;
     }
     return false;
   }
@@ -102,7 +116,9 @@ class NeedReader {
 
 }  // namespace
 
-std::vector<TaskNeed> read_needs(const toml::node& value, int ranks, const SpecValues& values) {
+std::vector<TaskNeed> read_alternatives(const toml::node& value,
+                                        int ranks,
+                                        const SpecValues& values) {
   const NeedReader reader(ranks, values);
   std::vector<TaskNeed> needs;
   const auto add = [&](const toml::node& one) {
@@ -113,12 +129,10 @@ std::vector<TaskNeed> read_needs(const toml::node& value, int ranks, const SpecV
       needs.push_back(std::move(*need));
   };
   const toml::array* const list = value.as_array();
-  if (list == nullptr) {
-    if (value.is_table()) {
-      add(value);
-    } else {
-      values.wrong(value, "a table ({ gpus = 1 }) or a list of tables for needs");
-    }
+  if (value.is_table()) {
+    add(value);
+  } else if (list == nullptr) {
+    values.wrong(value, "a table ({ gpus = 1 }) or a list of tables for needs");
   } else if (list->empty() || list->size() > kMaxAlternatives) {
     values.wrong(value, cat("from one to ", kMaxAlternatives, " alternatives in needs"));
   } else {

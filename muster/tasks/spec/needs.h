@@ -9,6 +9,8 @@
 namespace muster {
 
 // `needs = …`: one table or several, of a task with so many ranks.
-std::vector<TaskNeed> read_needs(const toml::node& value, int ranks, const SpecValues& values);
+std::vector<TaskNeed> read_alternatives(const toml::node& value,
+                                        int ranks,
+                                        const SpecValues& values);
 
 }  // namespace muster

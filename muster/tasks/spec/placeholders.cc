@@ -5,12 +5,16 @@
 #include "muster/base/nearest.h"
 #include "muster/base/strings.h"
 
+// A text is cut at its placeholders once. Filling it in then only joins the pieces with the values,
+// since a million tasks may be made of one text.
+
 namespace muster {
 namespace {
 
 constexpr size_t kMaxPlaceholderShown = 40;
 
-// Calls `literal(text)` and `placeholder(name, at)` for what `text` is made of.
+// Calls `literal(text)` and `placeholder(name, at)` for the pieces of `text`, in their order.
+// Throws: TaskTextError.
 template <class Literal, class Placeholder>
 void scan_task_text(std::string_view text, const Literal& literal, const Placeholder& placeholder) {
   for (size_t at = 0; at < text.size();) {
@@ -20,7 +24,8 @@ void scan_task_text(std::string_view text, const Literal& literal, const Placeho
     at = brace;
     if (at == text.size())
       return;
-    if (text.substr(at, 2) == "{{" || text.substr(at, 2) == "}}") {
+    const std::string_view pair = text.substr(at, 2);
+    if (pair == "{{" || pair == "}}") {
       literal(text.substr(at, 1));
       at += 2;
       continue;
@@ -35,6 +40,7 @@ void scan_task_text(std::string_view text, const Literal& literal, const Placeho
   }
 }
 
+// The placeholder is of no parameter.
 [[noreturn]] void fail_unknown(std::string_view name,
                                size_t at,
                                const std::vector<std::string_view>& parameters) {
@@ -68,7 +74,8 @@ TaskText::TaskText(std::string_view text, const std::vector<std::string_view>& p
         const auto found = std::ranges::find(parameters, name);
         if (found == parameters.end())
           fail_unknown(name, at, parameters);
-        pieces_.push_back({.parameter = static_cast<size_t>(found - parameters.begin())});
+        const size_t number = found - parameters.begin();
+        pieces_.push_back({.parameter = number});
       });
 }
 

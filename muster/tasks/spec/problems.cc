@@ -5,19 +5,19 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
+// Columns count characters, as editors do, and texts are bytes: byte_of and count_characters go
+// from the one to the other. Problems are kept in the order of their places, whatever order they
+// were found in.
+
 namespace muster {
 namespace {
 
 constexpr size_t kMaxProblems = 10;
-constexpr size_t kShownBefore = 60;  // characters of a line before the caret
-constexpr size_t kShownAfter = 40;
+constexpr int kShownBefore = 60;  // characters of a line before the caret
+constexpr int kShownAfter = 40;
 
-bool begins_character(char c) {
-  return (static_cast<unsigned char>(c) & 0xc0U) != 0x80;
-}
-
-// The byte at which character `count`, from 0, begins.
-size_t byte_of(std::string_view text, size_t count) {
+// The byte at which character `count`, from 0, begins; the text's end if it has fewer.
+size_t byte_of(std::string_view text, int count) {
   size_t at = 0;
   for (; at < text.size(); ++at) {
     if (begins_character(text[at]) && count-- == 0)
@@ -26,25 +26,37 @@ size_t byte_of(std::string_view text, size_t count) {
   return at;
 }
 
-size_t count_characters(std::string_view text) {
-  return static_cast<size_t>(std::ranges::count_if(text, begins_character));
-}
-
 }  // namespace
 
+bool begins_character(char c) {
+  return (static_cast<unsigned char>(c) & 0xc0U) != 0x80;
+}
+
+std::string_view cut_text(std::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes)
+    return text;
+  while (max_bytes > 0 && !begins_character(text[max_bytes]))
+    --max_bytes;
+  return text.substr(0, max_bytes);
+}
+
+int count_characters(std::string_view text) {
+  int count = 0;
+  for (const char c : text)
+    count += begins_character(c) ? 1 : 0;
+  return count;
+}
+
 std::string caret_lines(std::string_view line, int column) {
-  const size_t at = static_cast<size_t>(std::max(1, column)) - 1;
-  const size_t from = at > kShownBefore ? at - kShownBefore : 0;
+  const int at = std::max(1, column) - 1;
+  const int from = std::max(0, at - kShownBefore);
   std::string_view piece = line.substr(byte_of(line, from));
   piece = piece.substr(0, byte_of(piece, at - from + kShownAfter));
   std::string shown(piece);
   std::ranges::replace(shown, '\t', ' ');
-  return cat("\n  ",
-             from > 0 ? "…" : "",
-             printable(shown),
-             "\n  ",
-             std::string(at - from + (from > 0 ? 1 : 0), ' '),
-             "^");
+  const std::string before = from > 0 ? "…" : "";
+  const std::string blanks(at - from + (from > 0 ? 1 : 0), ' ');
+  return cat("\n  ", before, printable(shown), "\n  ", blanks, "^");
 }
 
 SpecProblems::SpecProblems(const std::string& text, const std::string& source)
@@ -69,6 +81,7 @@ void SpecProblems::throw_if_any() const {
     throw_all();
 }
 
+// One problem a line, each with the line of the file that it is in.
 void SpecProblems::throw_all() const {
   std::string message;
   for (const auto& [at, problem] : problems_) {
@@ -93,34 +106,36 @@ std::string SpecProblems::shown(SpecPosition at) const {
   return trim(whole).empty() ? std::string() : caret_lines(whole, at.column);
 }
 
+// The line of that number, from 1, without its end; empty: there is none.
 std::string_view SpecProblems::line(int number) const {
-  if (number < 1 || static_cast<size_t>(number) > lines_.size())
+  if (number < 1 || number > std::ssize(lines_))
     return {};
-  const size_t begin = lines_[static_cast<size_t>(number) - 1];
-  std::string_view line = std::string_view(text_).substr(begin);
+  std::string_view line = std::string_view(text_).substr(lines_[number - 1]);
   line = line.substr(0, line.find('\n'));
   if (line.ends_with('\r'))
     line.remove_suffix(1);
   return line;
 }
 
+// The rest of the line from there on.
 std::string_view SpecProblems::from(SpecPosition at) const {
   const std::string_view whole = line(at.line);
-  return at.column < 1 ? whole : whole.substr(byte_of(whole, static_cast<size_t>(at.column) - 1));
+  return at.column < 1 ? whole : whole.substr(byte_of(whole, at.column - 1));
 }
 
 std::string_view SpecProblems::text_between(SpecPosition begin, SpecPosition end) const {
   if (begin.line != end.line || end.column < begin.column)
     return {};
   const std::string_view rest = from(begin);
-  return rest.substr(0, byte_of(rest, static_cast<size_t>(end.column - begin.column)));
+  return rest.substr(0, byte_of(rest, end.column - begin.column));
 }
 
 SpecPosition SpecProblems::inside(SpecPosition begin, std::string_view value, size_t at) const {
   const std::string_view rest = from(begin);
-  if (rest.empty() || (rest[0] != '"' && rest[0] != '\'') || rest.substr(1, value.size()) != value)
+  const bool is_quoted = rest.starts_with('"') || rest.starts_with('\'');
+  if (!is_quoted || rest.substr(1, value.size()) != value)
     return begin;
-  return {begin.line, begin.column + 1 + static_cast<int>(count_characters(value.substr(0, at)))};
+  return {begin.line, begin.column + 1 + count_characters(value.substr(0, at))};
 }
 
 }  // namespace muster

@@ -12,12 +12,27 @@
 #include "muster/tasks/spec/problems.h"
 #include "muster/tasks/spec/tables.h"
 #include "muster/tasks/spec/template.h"
-#include "muster/tasks/spec/text.h"
+
+// A text becomes tasks in steps, each of which stops when it has found problems: the tables are
+// read as templates, the templates are filled in for every combination of values, the names are
+// checked, and `after` is resolved last, when all names are known.
 
 namespace muster {
 namespace {
 
-// Too many to hold is found before the first is made.
+constexpr size_t kMaxSpecBytes = size_t{64} << 20;
+
+// A text that is larger than this could not be held with all that is made of it.
+void check_spec_text(const std::string& text, SpecProblems& problems) {
+  if (text.size() > kMaxSpecBytes) {
+    problems.fail({1, 1},
+                  cat("expected a spec of at most ",
+                      kMaxSpecBytes >> 20U,
+                      " MiB, got more; let `each` make many tasks of one"));
+  }
+}
+
+// That there are too many tasks to hold is found before the first is made.
 void check_sizes(const std::vector<TaskTemplate>& templates, SpecProblems& problems) {
   size_t num_tasks = 0;
   size_t bytes = 0;
@@ -35,6 +50,7 @@ void check_sizes(const std::vector<TaskTemplate>& templates, SpecProblems& probl
   }
 }
 
+// "lr=0.1,seed=1".
 std::string parameters_text(const Task& task) {
   std::vector<std::string> pairs;
   for (const auto& [name, value] : task.parameters)
@@ -42,6 +58,7 @@ std::string parameters_text(const Task& task) {
   return join(pairs, ",");
 }
 
+// Two tasks have one name: two tables said it, or one table whose name lacks a parameter.
 std::string said_twice(const Task& first, const Task& second) {
   const std::string expected = cat("expected each task's name once, got '", second.name, "' twice");
   if (first.at != second.at) {
@@ -55,10 +72,12 @@ std::string said_twice(const Task& first, const Task& second) {
              "; put every parameter of each into the name");
 }
 
+// Each name must be one that a file can have, and no other task's. A table gets one problem,
+// however many tasks it makes.
 void check_names(const std::vector<Task>& tasks, SpecProblems& problems) {
   std::unordered_map<std::string_view, const Task*> seen;
   seen.reserve(tasks.size());
-  SpecPosition told = {};  // one problem a [[task]]
+  SpecPosition told = {};  // the table that had the last problem
   for (const Task& task : tasks) {
     std::string problem = problem_of_name(task.name);
     const auto [other, is_new] = seen.try_emplace(task.name, &task);
@@ -71,6 +90,7 @@ void check_names(const std::vector<Task>& tasks, SpecProblems& problems) {
   }
 }
 
+// Tasks that differ only in a parameter that none of their texts has all run the same.
 void warn_of_unused(const TaskTemplate& made_from,
                     const std::string& source,
                     std::vector<std::string>& warnings) {
@@ -92,7 +112,7 @@ void warn_of_unused(const TaskTemplate& made_from,
 }  // namespace
 
 std::vector<TaskNeed> default_needs(int ranks) {
-  return {{.gpus = static_cast<double>(ranks)}, {.cpus = ranks, .without_gpus = true}};
+  return {{.gpus = 1.0 * ranks}, {.cpus = ranks, .without_gpus = true}};
 }
 
 std::vector<Task> tasks_of_text(const std::string& text,
@@ -122,19 +142,22 @@ std::vector<Task> tasks_of_text(const std::string& text,
 std::string read_spec(const std::string& path) {
   struct stat status = {};
   const int problem = ::stat(path.c_str(), &status) == 0 ? 0 : errno;
-  if (problem != 0 && problem != ENOENT && problem != ENOTDIR)
+  const bool is_missing = problem == ENOENT || problem == ENOTDIR;
+  if (problem != 0 && !is_missing)
     fail_errno(cat("cannot read '", printable(path), "'"), problem);
-  if (problem != 0 || (!S_ISREG(status.st_mode) && !S_ISFIFO(status.st_mode))) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("expected a file of tasks, got '",
-                    printable(path),
-                    "', which is ",
-                    problem != 0              ? "not there"
-                    : S_ISDIR(status.st_mode) ? "a folder"
-                                              : "neither a file nor a pipe",
-                    "; correct the path"));
-  }
-  return read_file(path, kMaxSpecBytes);
+  if (!is_missing && (S_ISREG(status.st_mode) || S_ISFIFO(status.st_mode)))
+    return read_file(path, kMaxSpecBytes);
+  const char* what = "neither a file nor a pipe";
+  if (is_missing)
+    what = "not there";
+  else if (S_ISDIR(status.st_mode))
+    what = "a folder";
+  throw Error(ErrorCode::invalid_argument,
+              cat("expected a file of tasks, got '",
+                  printable(path),
+                  "', which is ",
+                  what,
+                  "; correct the path"));
 }
 
 }  // namespace muster

@@ -10,21 +10,20 @@
 #include "muster/tasks/spec/spec.h"
 #include "muster/tasks/spec/template.h"
 
+// A sweep is one template of tasks, as a [[task]] of a spec file is, and goes the same way from
+// there. Only the names are made here, of the parameters and their values. What is wrong is shown
+// by the flag's own text with a caret.
+
 namespace muster {
 namespace {
 
+// Throws: invalid_argument that points at the byte `at` of a flag's text.
 [[noreturn]] void fail_in(const char* flag,
                           const std::string& text,
                           size_t at,
                           const std::string& problem) {
   const std::string shown = cat(flag, text);
-  const auto begins = [](unsigned char c) {
-    return (c & 0xc0U) != 0x80;
-  };
-  const auto column =
-      std::count_if(shown.begin(),
-                    shown.begin() + static_cast<ptrdiff_t>(std::string_view(flag).size() + at),
-                    begins);
+  const std::string before = cat(flag, text.substr(0, at));
   throw Error(ErrorCode::invalid_argument,
               cat(flag,
                   printable(text),
@@ -33,63 +32,72 @@ namespace {
                   " (at character ",
                   at + 1,
                   ")",
-                  caret_lines(shown, static_cast<int>(column) + 1)));
+                  caret_lines(shown, count_characters(before) + 1)));
 }
 
-// "1..x" and "0.1..0.5", unlike "../data" and "a..b": a number beside the dots, and yet no range.
+bool is_number_text(const std::string& text) {
+  char* end = nullptr;
+  std::strtod(text.c_str(), &end);
+  return !text.empty() && *end == '\0';
+}
+
+// "1..x" and "0.1..0.5", unlike "../data" and "a..b": there is a number beside the dots, and yet no
+// range.
 bool looks_like_range(const std::string& piece) {
-  const auto is_number = [](const std::string& text) {
-    char* end = nullptr;
-    std::strtod(text.c_str(), &end);
-    return !text.empty() && *end == '\0';
-  };
   const size_t dots = piece.find("..");
   if (dots == std::string::npos)
     return false;
   const std::string first = piece.substr(0, dots);
   const std::string last = piece.substr(dots + 2);
-  return (is_number(first) || is_number(last)) && !(parse_int(first) && parse_int(last));
+  const bool is_range = parse_int(first) && parse_int(last);
+  return !is_range && (is_number_text(first) || is_number_text(last));
 }
 
+constexpr const char* kSweepFlag = "--sweep ";
+
+// The values of one piece between commas, which begins at the byte `at` of the flag's text.
+std::vector<std::string> values_of_piece(const std::string& piece,
+                                         const std::string& text,
+                                         size_t at) {
+  if (piece.empty())
+    fail_in(kSweepFlag, text, at, "expected a value or a range (1..5), got nothing");
+  if (looks_like_range(piece)) {
+    fail_in(kSweepFlag,
+            text,
+            at,
+            cat("expected a range of whole numbers, as 1..5, got ",
+                piece,
+                "; other values one by one, with commas, and a text that has '..' in a spec file"));
+  }
+  try {
+    return range_values(piece).value_or(std::vector<std::string>{piece});
+  } catch (const Error& error) {
+    fail_in(kSweepFlag, text, at, error.message());
+  }
+}
+
+// "lr=0.1,0.01" as a parameter that none of the others is.
 TaskParameter parse_sweep(const std::string& text, const std::vector<TaskParameter>& others) {
-  constexpr const char* kFlag = "--sweep ";
   const size_t equals = text.find('=');
   const std::string name = text.substr(0, equals);
   if (!is_parameter_name(name))
-    fail_in(kFlag, text, 0, "expected NAME=VALUE,… with a name of letters, digits, '_' and '-'");
+    fail_in(
+        kSweepFlag, text, 0, "expected NAME=VALUE,… with a name of letters, digits, '_' and '-'");
   if (equals == std::string::npos)
-    fail_in(kFlag, text, text.size(), "expected '=' and values, got nothing");
-  const auto same = [&](const TaskParameter& other) {
-    return other.name == name;
-  };
-  if (std::ranges::any_of(others, same))
-    fail_in(kFlag, text, 0, cat("expected each name once, got ", name, " again"));
+    fail_in(kSweepFlag, text, text.size(), "expected '=' and values, got nothing");
+  if (std::ranges::find(others, name, &TaskParameter::name) != others.end())
+    fail_in(kSweepFlag, text, 0, cat("expected each name once, got ", name, " again"));
   TaskParameter parameter{.name = name};
   size_t at = equals + 1;
   for (const std::string& piece : split(std::string_view(text).substr(at), ',')) {
-    if (piece.empty())
-      fail_in(kFlag, text, at, "expected a value or a range (1..5), got nothing");
-    if (looks_like_range(piece)) {
-      fail_in(
-          kFlag,
-          text,
-          at,
-          cat("expected a range of whole numbers, as 1..5, got ",
-              piece,
-              "; other values one by one, with commas, and a text that has '..' in a spec file"));
-    }
-    try {
-      const auto range = range_values(piece);
-      const std::vector<std::string> values = range ? *range : std::vector<std::string>{piece};
-      parameter.values.insert(parameter.values.end(), values.begin(), values.end());
-    } catch (const Error& error) {
-      fail_in(kFlag, text, at, error.message());
-    }
+    for (std::string& value : values_of_piece(piece, text, at))
+      parameter.values.push_back(std::move(value));
     at += piece.size() + 1;
   }
   return parameter;
 }
 
+// A text of the command line with its placeholders known. `what` is named in errors.
 TaskText filled_text(const char* what,
                      const std::string& text,
                      const std::vector<TaskParameter>& each) {
@@ -100,19 +108,12 @@ TaskText filled_text(const char* what,
   }
 }
 
+// The text as a name that a file can have, with room for a number behind it.
 std::string file_name(const std::string& text) {
-  std::string name = text;
-  std::ranges::replace_if(
-      name,
-      [](char c) { return c == '/' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f; },
-      '_');
   constexpr size_t kRoomForNumber = 12;
-  if (name.size() <= kMaxTaskName - kRoomForNumber)
-    return name;
-  size_t end = kMaxTaskName - kRoomForNumber;
-  while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xc0U) == 0x80)
-    --end;
-  return name.substr(0, end);
+  std::string name = text;
+  std::ranges::replace_if(name, [](char c) { return c == '/' || is_control(c); }, '_');
+  return std::string(cut_text(name, kMaxTaskName - kRoomForNumber));
 }
 
 std::string sweep_name(const std::vector<TaskParameter>& each,
@@ -123,8 +124,9 @@ std::string sweep_name(const std::vector<TaskParameter>& each,
   return file_name(name);
 }
 
+// Names the tasks in their order. Names that have become the same are told apart by "~2", "~3" …
 void name_tasks(const std::vector<TaskParameter>& each, std::vector<Task>& tasks) {
-  std::unordered_map<std::string, int> taken;  // and the number tried last, of "~2"
+  std::unordered_map<std::string, int> taken;  // by name: the last number tried behind it
   size_t at = 0;
   for_each_combination(each, [&](const std::vector<std::string_view>& values) {
     const std::string wanted = sweep_name(each, values);
@@ -150,16 +152,16 @@ std::vector<Task> tasks_of_sweep(const SweepOptions& options, std::vector<std::s
   TaskTemplate made_from{.task = options.common};
   if (made_from.task.needs.empty())
     made_from.task.needs = default_needs(made_from.task.ranks);
-  for (const std::string& text : options.sweeps) {
+  for (const std::string& text : options.sweeps)
     made_from.each.push_back(parse_sweep(text, made_from.each));
-  }
   for (const std::string& word : options.command)
     made_from.argv.push_back(filled_text("command: ", word, made_from.each));
   for (const auto& [name, value] : options.common.environment)
     made_from.environment.emplace_back(
         name, filled_text(cat("--env ", name, "=").c_str(), value, made_from.each));
   made_from.directory = filled_text("--dir ", options.common.directory, made_from.each);
-  if (num_combinations(made_from.each) > kMaxTasks || text_bytes(made_from) > kMaxTaskBytes) {
+  const bool too_many = num_combinations(made_from.each) > kMaxTasks;
+  if (too_many || text_bytes(made_from) > kMaxTaskBytes) {
     throw Error(ErrorCode::invalid_argument,
                 cat("--sweep: expected at most ",
                     kMaxTasks,

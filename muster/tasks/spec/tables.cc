@@ -11,6 +11,10 @@
 #include "muster/tasks/spec/spec.h"
 #include "muster/tasks/spec/values.h"
 
+// A table is read key by key, and each problem is taken down with its place, so that one reading
+// finds as many as it can. What is wrong is given a value that lets the reading go on; it is never
+// used.
+
 namespace muster {
 namespace {
 
@@ -35,14 +39,15 @@ const std::vector<std::string_view>& task_keys() {
   return keys;
 }
 
+// The keys that [defaults] may have.
 std::vector<std::string_view> default_keys() {
   std::vector<std::string_view> keys = task_keys();
-  std::erase_if(
-      keys, [](std::string_view key) { return key == "name" || key == "each" || key == "after"; });
+  for (const char* const key : {"name", "each", "after"})
+    std::erase(keys, key);
   return keys;
 }
 
-// One [[task]], with what [defaults] has and it has not.
+// Reads one [[task]]; a key that it has not is taken from [defaults].
 class TableReader {
  public:
   TableReader(const toml::table& table, const toml::table* defaults, const SpecValues& values)
@@ -63,7 +68,8 @@ class TableReader {
         made_.directory = filled(*dir, *text);
     }
     read_numbers();
-    read_needs_and_on();
+    read_needs();
+    read_on();
     read_after();
     return std::move(made_);
   }
@@ -71,10 +77,16 @@ class TableReader {
  private:
   const toml::node* find(const char* key) const {
     const toml::node* const own = table_.get(key);
-    return own != nullptr || defaults_ == nullptr ? own : defaults_->get(key);
+    if (own != nullptr || defaults_ == nullptr)
+      return own;
+    return defaults_->get(key);
   }
 
+  // A problem of the whole table, or of one node.
   void problem(const std::string& text) const { values_.problems().add(at_, text); }
+  void problem_at(const toml::node& node, const std::string& text) const {
+    values_.problems().add(position_of(node.source().begin), text);
+  }
 
   // The text with its placeholders known.
   TaskText filled(const toml::node& node, const std::string& text) const {
@@ -86,6 +98,7 @@ class TableReader {
     }
   }
 
+  // The problem of a byte within the text, for which its own character is shown.
   void add_inside(const toml::node& node,
                   const std::string& text,
                   const TaskTextError& error) const {
@@ -93,6 +106,7 @@ class TableReader {
     problems.add(problems.inside(position_of(node.source().begin), text, error.at()), error.what());
   }
 
+  // The parameters in the order of the file, which a table of toml++ has lost.
   void read_each() {
     const toml::node* const value = table_.get("each");
     if (value == nullptr)
@@ -100,7 +114,7 @@ class TableReader {
     const toml::table* const each = value->as_table();
     if (each == nullptr)
       return values_.wrong(*value, "a table ({ lr = [0.1, 0.01] }) for each");
-    std::vector<std::pair<SpecPosition, TaskParameter>> found;  // a table has lost its order
+    std::vector<std::pair<SpecPosition, TaskParameter>> found;
     for (const auto& [key, values] : *each) {
       const SpecPosition at = position_of(key.source().begin);
       if (!is_parameter_name(key.str())) {
@@ -115,42 +129,44 @@ class TableReader {
         parameter.values.emplace_back();  // told; {name} is known all the same
       found.emplace_back(at, std::move(parameter));
     }
-    std::ranges::sort(found, [](const auto& a, const auto& b) {
-      return std::pair(a.first.line, a.first.column) < std::pair(b.first.line, b.first.column);
-    });
+    std::ranges::sort(
+        found, {}, [](const auto& one) { return std::pair(one.first.line, one.first.column); });
     for (auto& [at, parameter] : found)
       made_.each.push_back(std::move(parameter));
   }
 
+  static constexpr const char* kEachRule = R"(a list of values or a range ("1..5") in each)";
+
+  // A parameter's values; none when there is a problem, which is told then.
   std::vector<std::string> parameter_values(const toml::node& node) const {
-    constexpr const char* kRule = R"(a list of values or a range ("1..5") in each)";
-    std::vector<std::string> values;
-    if (const auto text = node.value_exact<std::string>()) {
-      try {
-        if (auto range = range_values(*text))
-          return std::move(*range);
-        values_.wrong(node, kRule);
-      } catch (const Error& error) {
-        values_.problems().add(position_of(node.source().begin), error.message());
-      }
-      return {};
-    }
+    if (const auto text = node.value_exact<std::string>())
+      return values_in_range(node, *text);
     const toml::array* const list = node.as_array();
     if (list == nullptr || list->empty()) {
-      values_.wrong(node, kRule);
+      values_.wrong(node, kEachRule);
       return {};
     }
+    std::vector<std::string> values;
     std::set<std::string> seen;  // one value twice would be one name twice
     for (const toml::node& one : *list) {
       const auto value = values_.scalar(one, "a value in each");
       values.push_back(value.value_or(""));
-      if (value && !seen.insert(*value).second) {
-        values_.problems().add(
-            position_of(one.source().begin),
-            cat("expected each value once in each, got ", *value, " twice; leave one out"));
-      }
+      if (value && !seen.insert(*value).second)
+        problem_at(one,
+                   cat("expected each value once in each, got ", *value, " twice; leave one out"));
     }
     return values;
+  }
+
+  std::vector<std::string> values_in_range(const toml::node& node, const std::string& text) const {
+    try {
+      if (auto range = range_values(text))
+        return std::move(*range);
+      values_.wrong(node, kEachRule);
+    } catch (const Error& error) {
+      problem_at(node, error.message());
+    }
+    return {};
   }
 
   void read_name() {
@@ -182,6 +198,7 @@ class TableReader {
     }
   }
 
+  // The table's variables win over those of [defaults].
   void read_environment() {
     if (defaults_ != nullptr)
       read_variables(defaults_->get("env"));
@@ -196,8 +213,8 @@ class TableReader {
       return values_.wrong(*node, R"(a table ({ NAME = "value" }) for env)");
     for (const auto& [key, value] : *variables) {
       const std::string name(key.str());
-      if (name.empty() || name.find('=') != std::string::npos ||
-          name.find('\0') != std::string::npos) {
+      constexpr std::string_view kForbidden("=\0", 2);
+      if (name.empty() || name.find_first_of(kForbidden) != std::string::npos) {
         values_.problems().add(position_of(key.source().begin),
                                cat("expected a variable's name in env, got '", name, "'"));
       }
@@ -225,7 +242,7 @@ class TableReader {
     }
   }
 
-  void read_needs_and_on() {
+  void read_needs() {
     Task& task = made_.task;
     const toml::node* const needs = find("needs");
     const toml::node* const ranks = find("ranks");
@@ -233,8 +250,13 @@ class TableReader {
       task.places.needs = position_of(needs->source().begin);
     if (ranks != nullptr)
       task.places.ranks = position_of(ranks->source().begin);
-    task.needs =
-        needs == nullptr ? default_needs(task.ranks) : read_needs(*needs, task.ranks, values_);
+    task.needs = needs == nullptr ? default_needs(task.ranks)
+                                  : read_alternatives(*needs, task.ranks, values_);
+  }
+
+  // After needs, whose GPUs it chooses among.
+  void read_on() {
+    Task& task = made_.task;
     const toml::node* const on = find("on");
     if (on == nullptr)
       return;
@@ -249,7 +271,7 @@ class TableReader {
       Selection(task.on);
     } catch (const SelectionError& error) {
       SpecProblems& problems = values_.problems();
-      problems.add(problems.inside(position_of(on->source().begin), task.on, error.at()),
+      problems.add(problems.inside(task.places.on, task.on, error.at()),
                    cat("on: ", error.problem()));
     }
     const auto has_gpus = [](const TaskNeed& need) {
@@ -272,6 +294,7 @@ class TableReader {
       read_after_entry(entry);
   }
 
+  // An entry with a placeholder that this table has not is another table's name as written.
   void read_after_entry(const toml::node& node) {
     auto text = values_.text(node, "after");
     if (!text)
@@ -299,6 +322,7 @@ class TableReader {
   std::vector<std::string_view> parameters_ = {};  // names in made_.each
 };
 
+// Text that is no TOML ends the reading.
 toml::table parse_spec(const std::string& text, SpecProblems& problems) {
   try {
     return parse_toml(text);
@@ -308,6 +332,7 @@ toml::table parse_spec(const std::string& text, SpecProblems& problems) {
   }
 }
 
+// The table [defaults]; null: there is none.
 const toml::table* find_defaults(const toml::table& document, const SpecValues& values) {
   const toml::node* const node = document.get("defaults");
   if (node == nullptr)

@@ -5,9 +5,13 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
+// A template is filled in once for each combination of values. How much that will be is reckoned
+// from the lengths of its texts, before anything is made.
+
 namespace muster {
 namespace {
 
+// The template's task with these values.
 Task task_with(const TaskTemplate& source, const std::vector<std::string_view>& values) {
   Task task = source.task;
   task.name = source.name.with(values);
@@ -38,10 +42,11 @@ std::vector<std::string> unused_parameters(const TaskTemplate& source) {
     const auto has_it = [&](const TaskText& text) {
       return text.uses(i);
     };
+    const auto variable_has_it = [&](const auto& variable) {
+      return has_it(variable.second);
+    };
     const bool used = has_it(source.directory) || std::ranges::any_of(source.argv, has_it) ||
-                      std::ranges::any_of(source.environment, [&](const auto& variable) {
-                        return has_it(variable.second);
-                      });
+                      std::ranges::any_of(source.environment, variable_has_it);
     if (!used)
       unused.push_back(source.each[i].name);
   }
@@ -58,6 +63,7 @@ size_t num_combinations(const std::vector<TaskParameter>& each) {
   return count;
 }
 
+// The longest value stands for every placeholder and for every parameter: at most so much.
 size_t text_bytes(const TaskTemplate& source) {
   size_t bytes = sizeof(Task);
   size_t num_filled = source.each.size();
@@ -87,15 +93,17 @@ void expand_template(const TaskTemplate& source, std::vector<Task>& tasks) {
 
 namespace {
 
+// Whether a number has zeros before it, as "01" and "-01".
 bool begins_with_zero(std::string_view number) {
   const std::string_view digits = number.substr(number.starts_with('-') ? 1 : 0);
   return digits.size() > 1 && digits[0] == '0';
 }
 
-// As shells count: 01..10 has two digits everywhere. 0: as many as each needs.
+// How many characters each number of the range has, as shells count: 01..10 has two digits
+// everywhere. 0: as many as each needs.
 size_t width_of_range(std::string_view first, std::string_view last) {
-  return begins_with_zero(first) || begins_with_zero(last) ? std::max(first.size(), last.size())
-                                                           : 0;
+  const bool is_padded = begins_with_zero(first) || begins_with_zero(last);
+  return is_padded ? std::max(first.size(), last.size()) : 0;
 }
 
 std::string padded(int64_t value, size_t width) {
@@ -118,7 +126,8 @@ std::optional<std::vector<std::string>> range_values(std::string_view text) {
     return std::nullopt;
   if (*last < *first)
     throw Error(ErrorCode::invalid_argument, cat("expected a range that counts up, got ", text));
-  if (static_cast<uint64_t>(*last) - static_cast<uint64_t>(*first) >= kMaxTasks)
+  const uint64_t difference = static_cast<uint64_t>(*last) - static_cast<uint64_t>(*first);
+  if (difference >= kMaxTasks)
     throw Error(ErrorCode::invalid_argument,
                 cat("expected at most ", kMaxTasks, " values, got ", text));
   const size_t width = width_of_range(text.substr(0, dots), text.substr(dots + 2));
@@ -130,21 +139,22 @@ std::optional<std::vector<std::string>> range_values(std::string_view text) {
   }
 }
 
+bool is_control(char c) {
+  return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+}
+
 std::string problem_of_name(std::string_view name) {
   if (name.empty())
     return "expected a task's name, got ''";
   if (name.size() > kMaxTaskName)
     return cat("expected a task's name of at most ", kMaxTaskName, " bytes, got ", name.size());
-  const auto is_control = [](char c) {
-    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
-  };
-  if (name.find('/') != std::string_view::npos || std::ranges::any_of(name, is_control) ||
-      name == "." || name == "..") {
-    return cat("expected a task's name that can be a file's (no '/', no control characters), got '",
-               name,
-               "'");
-  }
-  return "";
+  const bool is_folder = name == "." || name == "..";
+  const bool has_slash = name.find('/') != std::string_view::npos;
+  if (!is_folder && !has_slash && std::ranges::none_of(name, is_control))
+    return "";
+  return cat("expected a task's name that can be a file's (no '/', no control characters), got '",
+             name,
+             "'");
 }
 
 }  // namespace muster

@@ -1,6 +1,6 @@
 // What a grid of tasks is made from: texts with placeholders, and the values of each parameter. A
-// spec's
-// [[task]] and a sweep are one each; expand_template makes the tasks. Knows no files; pure.
+// [[task]] of a spec and a sweep are one each; expand_template makes the tasks. Knows no files;
+// pure.
 #pragma once
 
 #include <optional>
@@ -27,8 +27,8 @@ struct TaskParameter {
 struct AfterEntry {
   std::string written = {};
   TaskText text = {};  // !foreign
-  bool foreign =
-      false;  // it has a placeholder that its own task has not: another [[task]]'s name as written
+  // It has a placeholder that its own task has not: it is another [[task]]'s name as written.
+  bool foreign = false;
   SpecPosition at = {};
 };
 
@@ -66,6 +66,8 @@ void expand_template(const TaskTemplate& source, std::vector<Task>& tasks);
 // when it is no range. Throws: invalid_argument when it does not count up, or to more than
 // kMaxTasks values.
 std::optional<std::vector<std::string>> range_values(std::string_view text);
+
+bool is_control(char c);
 
 // What keeps a text from being a task's name, which becomes a file's: "expected …, got …". Empty:
 // nothing.

@@ -7,18 +7,18 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 
+// toml++ tells where a value begins and ends in the text. A number is taken from there as it is
+// written, since 1e-4 is to stay 1e-4; all else is taken from what toml++ has read.
+
 namespace muster {
 namespace {
 
 constexpr size_t kMaxValueShown = 60;
 
+// The text, or its beginning where it is long.
 std::string shortened(std::string_view text) {
-  if (text.size() <= kMaxValueShown)
-    return std::string(text);
-  size_t end = kMaxValueShown;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0U) == 0x80)
-    --end;
-  return cat(text.substr(0, end), "…");
+  const std::string_view cut = cut_text(text, kMaxValueShown);
+  return cut.size() == text.size() ? std::string(text) : cat(cut, "…");
 }
 
 }  // namespace
@@ -27,6 +27,7 @@ SpecPosition position_of(const toml::source_position& at) {
   return {static_cast<int>(at.line), static_cast<int>(at.column)};
 }
 
+// What stands there, in words or as it is written.
 std::string SpecValues::got(const toml::node& value) const {
   if (value.is_table())
     return "a table";
