@@ -1,5 +1,5 @@
-// What a run of tasks is asked for: `muster tasks` fills it in, run.h has it done. Values, and one
-// question that somebody else answers: which machines there are.
+// The options of a run of tasks: `muster tasks` fills them in, and run.h obeys them. Values, and
+// one question that somebody else answers: which machines there are.
 #pragma once
 
 #include <chrono>

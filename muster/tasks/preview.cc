@@ -30,8 +30,8 @@ std::optional<int> host_named(const Pool& pool, const std::string& name) {
   return std::nullopt;
 }
 
-// What a running task has by the journal, as the pool counts it; nothing when that is another
-// machine's.
+// The devices that a running task has by the journal, as the pool counts them; nothing when they
+// are another machine's.
 std::optional<Allocation> allocation_of(const Pool& pool,
                                         const TaskAttempt& attempt,
                                         const TakenShare& taken) {
@@ -91,7 +91,7 @@ double restore_run(const TasksRun& run, TaskSchedule& schedule) {
   return now;
 }
 
-// What became of the task, where that is more than its state; else empty.
+// Tells what became of the task, where that is more than its state; else empty.
 std::string told_before(const TasksRun& run, size_t task) {
   if (run.is_new)
     return {};
@@ -193,6 +193,7 @@ std::string text_of(const nlohmann::ordered_json& json) {
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
+// One object a start, in the order of the starts.
 std::string first_starts_json(const TasksRun& run,
                               const TaskSchedule& schedule,
                               const std::vector<TaskStart>& starts,
@@ -223,6 +224,7 @@ struct StandingBefore {
   size_t waiting = 0;
 };
 
+// A table of the starts, and how many tasks are left.
 std::string first_starts_text(const TasksRun& run,
                               const TaskSchedule& schedule,
                               const StandingBefore& before,
@@ -259,6 +261,7 @@ std::string first_starts_text(const TasksRun& run,
 
 }  // namespace
 
+// GPUs that others hold are counted in any case: the task may wait for them.
 std::string why_task_waits(const std::string& name,
                            const TasksRun& run,
                            const TaskMachines& machines,

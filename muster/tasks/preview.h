@@ -1,5 +1,5 @@
-// What is said of a run without starting anything: what would start first, and why a task waits.
-// Where the run goes on in another process, as it stands there. For run.cc.
+// Previews of a run, which start nothing: what would start first, and why a task waits. A run that
+// goes on in another process is shown as it stands there. For run.cc.
 #pragma once
 
 #include <string>

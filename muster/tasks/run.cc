@@ -151,7 +151,7 @@ void warn_of_others(const Pool& pool, int here) {
         cat(line, ", whose memory and time tasks there share; --gpus chooses others"));
 }
 
-// What `muster ps` shows of the run.
+// The note by which `muster ps` shows the run.
 JobNote note_of(const TasksOptions& options,
                 const TasksRun& run,
                 const std::vector<PoolGpu>& gpus,
@@ -223,7 +223,7 @@ std::vector<TaskResult> results_before(const TasksRun& run) {
   return results;
 }
 
-// That the journal cannot be opened, or is another run's, is wrong usage: nothing has begun yet.
+// A journal that cannot be opened, or is another run's, is wrong usage: nothing has begun yet.
 Journal opened_journal(const TasksRun& run) {
   try {
     return Journal(run.run_dir);
@@ -234,7 +234,7 @@ Journal opened_journal(const TasksRun& run) {
   }
 }
 
-// What the runner is told of a run whose journal has begun.
+// The options of the runner, for a run whose journal has begun.
 RunnerOptions runner_options(const TasksOptions& options,
                              const TasksRun& run,
                              const std::string& mark,
@@ -257,7 +257,7 @@ RunnerOptions runner_options(const TasksOptions& options,
           .earlier = run.before.marks};
 }
 
-// What has not ended counts as skipped from here on.
+// A task that has not ended counts as skipped from here on.
 void skip_the_rest(RunOutcome& outcome) {
   for (TaskResult& result : outcome.results) {
     if (result.state != TaskState::waiting && result.state != TaskState::running)

@@ -88,6 +88,7 @@ bool RunHosts::is_connection(pid_t pid) const {
   return std::ranges::any_of(remote_, is_its) || std::ranges::any_of(retries_, is_tried);
 }
 
+// Begins the run on the host, for the first time; this machine needs no beginning.
 void RunHosts::begin_remote(int number) {
   const auto& host = remote_[number];
   if (!host)
@@ -132,7 +133,7 @@ void RunHosts::begin(int number, RemoteHost& host) {
   host.begin(run, schedule_.pool(), number, local_.loop(), std::move(events));
 }
 
-// What ran there is tried elsewhere, or there again; the run goes on with the other hosts.
+// The host's tasks are tried elsewhere, or there again. The run goes on with the other hosts.
 void RunHosts::on_lost(int number, const std::string& why) {
   const PoolHost& host = schedule_.pool().hosts()[number];
   if (host.set_aside)
@@ -146,6 +147,7 @@ void RunHosts::on_lost(int number, const std::string& why) {
   view_.note(cat("host ", host.name, ": ", why, "; it is set aside", next));
 }
 
+// Each host that was lost is looked at once, and goes on by one step.
 void RunHosts::try_lost() {
   for (auto& [number, retry] : retries_) {
     switch (retry.step(local_.loop())) {
@@ -205,6 +207,7 @@ bool RunHosts::ready() const {
   return std::ranges::all_of(remote_, [](const auto& host) { return !host || host->ready(); });
 }
 
+// The loop of this machine calls the handlers of all others meanwhile.
 std::vector<TaskEnd> RunHosts::wait(Clock::time_point until) {
   std::vector<TaskEnd> ends = local_.wait(until);
   ends.insert(ends.end(),
@@ -250,6 +253,7 @@ std::string RunHosts::memory_in_use() const {
   return join(lines, ", ");
 }
 
+// A note says when others begin to hold something, and not how that changes.
 void RunHosts::look() {
   local_.look();
   if (schedule_.waits_for_memory())

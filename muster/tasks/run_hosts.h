@@ -32,14 +32,14 @@ class RunHosts {
 
   EventLoop& loop() { return local_.loop(); }
 
-  // By the pool's number.
+  // The host by the pool's number.
   TaskHost& at(int host);
 
   // Every host has told what other jobs hold there, or is lost. One round trip for all of them.
   bool ready() const;
 
-  // What has ended, of all hosts. A host that was lost meanwhile has been set aside, and that was
-  // said. Blocking: until something has happened or `until` has come.
+  // The tasks that have ended, of all hosts. A host that was lost meanwhile has been set aside, and
+  // that was said. Blocking: until something has happened or `until` has come.
   std::vector<TaskEnd> wait(Clock::time_point until);
 
   std::optional<int> take_signal() { return local_.take_signal(); }
@@ -50,7 +50,7 @@ class RunHosts {
   // Looks at what other jobs hold, now and then, and says it when that begins.
   void look();
   bool any_held() const { return any_held_; }
-  // What others hold, in words: also memory that other programs use, where a task waits for it.
+  // Others' holdings, in words: also memory that other programs use, where a task waits for it.
   std::string held() const;
 
   // "b: ssh ended with exit code 255", each.
@@ -82,10 +82,11 @@ class RunHosts {
   RunView& view_;
   Record record_;
   Connections none_;
-  // By the pool's hosts. Null is this machine, which is the only one where there are none.
+  // The connections by the pool's hosts. Null is this machine, which is the only one where there
+  // are none.
   Connections& remote_;
   std::map<int, HostRetry> retries_;
-  // What tasks of each remote host have had as MUSTER_MARK, the present one last.
+  // Every MUSTER_MARK that tasks of each remote host have had, the present one last.
   std::map<int, std::vector<std::string>> marks_;
   int num_marks_ = 0;  // beside the run's own
   LocalHost local_;

@@ -70,6 +70,7 @@ class Standstill {
   std::optional<Clock::time_point> since_;
 };
 
+// One run, from its first start to its last record.
 class TaskRunner {
  public:
   TaskRunner(const std::vector<Task>& tasks,
@@ -175,7 +176,7 @@ class TaskRunner {
       journal_.hurry();
   }
 
-  // Where another job was faster, the schedule is asked again: the task may go to other GPUs.
+  // The schedule is asked again when another job was faster: the task may go to other GPUs.
   void prepare_all(std::vector<int>& fresh) {
     bool refused = true;
     while (refused && !ending_) {
@@ -212,6 +213,7 @@ class TaskRunner {
     return true;
   }
 
+  // The path of the attempt's log.
   std::string log_of(size_t task, int attempt) const {
     const std::string& name = tasks_[task].name;
     return cat(task_folder_of(options_.facts.run_dir, name, task), "/", attempt, ".log");
@@ -255,6 +257,7 @@ class TaskRunner {
           hosts_.loop().call_at(Clock::now() + *task.time_limit, [this, id] { on_late(id); });
   }
 
+  // The attempt's own time limit is over.
   void on_late(int id) {
     LiveTask& live = live_.at(id);
     live.time_limit = 0;
@@ -367,6 +370,7 @@ class TaskRunner {
     return {};
   }
 
+  // Tasks that come after one that failed never start.
   void skip(const std::vector<size_t>& tasks, size_t because) {
     const std::string reason = cat("after ", printable(tasks_[because].name), ", which failed");
     for (const size_t task : tasks) {
@@ -411,6 +415,7 @@ class TaskRunner {
     end_all(options_.facts.grace);
   }
 
+  // Nothing starts any more, and what runs has so long to end.
   void end_all(milliseconds grace) {
     ending_ = true;
     schedule_.drain();
@@ -420,13 +425,14 @@ class TaskRunner {
     }
   }
 
+  // Hosts are only tried while something could still start on them.
   void try_lost() {
     if (ending_ || draining_)
       return hosts_.stop_trying();
     guarded([&] { hosts_.try_lost(); });
   }
 
-  // With hosts lost, there may be nothing left that could run what waits, until one is back.
+  // When hosts are lost, there may be nothing left that could run what waits, until one is back.
   void watch_lost() {
     if (ending_)
       return;

@@ -27,9 +27,8 @@ struct RunnerOptions {
   std::optional<std::chrono::milliseconds> wait = {};
   std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole run
   double began = 0;  // on the journal's clock: what earlier runs took
-  // By the pool's hosts: how to reach each. They must outlive the run. Null is this machine, which
-  // is the only one where nothing is told. A host that was lost and is back has a new connection
-  // here.
+  // Connections by the pool's hosts. They must outlive the run. Null is this machine, which is the
+  // only one where nothing is told. A host that was lost and is back has a new connection here.
   std::vector<std::unique_ptr<RemoteHost>>* remote = nullptr;
   std::vector<std::string> earlier = {};  // MUSTER_MARK of the runs before
 };

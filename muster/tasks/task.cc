@@ -3,16 +3,18 @@
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
 
-// What the values of task.h mean, as far as several parts ask it.
+// Questions about the values of task.h that several parts ask.
 
 namespace muster {
 
+// Busy GPUs are no reason to run on CPUs.
 std::vector<TaskNeed> needs_here(std::vector<TaskNeed> needs, bool has_gpus) {
   if (has_gpus)
     std::erase_if(needs, [](const TaskNeed& need) { return need.without_gpus; });
   return needs;
 }
 
+// Neither side's case counts.
 bool is_model(const std::string& model, const TaskNeed& need) {
   return need.model.empty() || lower_case(model).find(lower_case(need.model)) != std::string::npos;
 }

@@ -40,7 +40,7 @@ struct SpecPosition {
   bool operator==(const SpecPosition&) const = default;
 };
 
-// Where a spec gives a task's devices; line 0: that key is absent.
+// The positions at which a spec gives a task's devices; line 0: that key is absent.
 struct NeedPlaces {
   SpecPosition needs = {};
   SpecPosition on = {};

@@ -26,7 +26,7 @@ struct RunStanding {
   int failures = 0;  // starts of the task that failed before
 };
 
-// What the end of the last attempt means for its task: sets the state and the reason.
+// Judges what the end of the last attempt means for its task: sets the state and the reason.
 AttemptEnd judge_end(const Task& task,
                      const TaskEnd& end,
                      const RunStanding& run,

@@ -27,11 +27,11 @@ struct TasksRun {
 // contradict what the run's folder holds.
 TasksRun which_run(const TasksOptions& options);
 
-// Where a run has its folder that was given none: runs/<id>.
+// Chooses the folder of a run that was given none: runs/<id>.
 void choose_run_folder(TasksRun& run, const std::string& run_id);
 
-// The same, makes it, and points runs/latest to it. Throws: invalid_argument when it cannot, or
-// nothing can be written there.
+// Chooses the folder too, makes it, and points runs/latest to it. Throws: invalid_argument when it
+// cannot, or nothing can be written there.
 void begin_run_folder(TasksRun& run, const std::string& run_id);
 
 }  // namespace muster

@@ -84,7 +84,7 @@ LeaseResult ForeignLeases::take_all(const Allocation& where, const LeaseNote& no
   }
 }
 
-// What cannot be seen is taken for free: a lease that is held refuses the start.
+// A GPU that cannot be looked at is taken for free: a lease that is held refuses the start.
 void ForeignLeases::try_look_at(int gpu) {
   try {
     look_at(gpu);
@@ -98,7 +98,7 @@ void ForeignLeases::look_at(int gpu) {
   int units = 0;
   std::vector<std::string> names;
   for (const LeaseHolder& holder : folder_->holders(gpus()[gpu].uuid)) {
-    // What an earlier runner of this run has left has its lease still.
+    // Processes that an earlier runner of this run has left hold their lease still.
     const bool is_ours = holder.note && holder.note->job == run_id_;
     if (is_ours && holder.alive)
       continue;

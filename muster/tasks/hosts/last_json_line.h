@@ -16,7 +16,7 @@ inline constexpr size_t kLastJsonBytes = size_t{1} << 20;
 // Blocking: reads at most `max_bytes`. Throws: io naming the path.
 std::string last_json_line(const std::string& path, size_t max_bytes = kLastJsonBytes);
 
-// The same of a text that is there already.
+// The last such line of a text.
 std::string last_json_line_of(const std::string& text);
 
 // "loss is NaN" for the first field of a JSON object that is one of the texts above, and none of

@@ -49,8 +49,8 @@ std::vector<pid_t> processes_of(const std::vector<std::string>& marks) {
 
 void end_left_over(const std::string& run_dir, const std::vector<std::string>& marks) {
   const Deadline deadline(kEndWithin);
-  // What is killed may have started more meanwhile: the processes are looked for until there are
-  // none.
+  // A process may have started more before it was killed: the processes are looked for until there
+  // are none.
   for (;;) {
     const std::vector<pid_t> left = processes_of(marks);
     if (left.empty())

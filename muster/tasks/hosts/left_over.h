@@ -1,4 +1,4 @@
-// What an earlier run left behind. For the command when a run goes on, and for the server
+// Ends what an earlier run left behind. For the command when a run goes on, and for the server
 // (server.h).
 #pragma once
 
@@ -7,9 +7,9 @@
 
 namespace muster {
 
-// Ends what an earlier run left behind, which its own sentinel should have done already: every
-// process of the run folder's tasks. Blocking: until they are gone, at most some seconds. Throws:
-// unavailable naming one that does not end.
+// Ends every process of the run folder's tasks, which the sentinel of the earlier run should have
+// done already. Blocking: until they are gone, at most some seconds. Throws: unavailable naming one
+// that does not end.
 void end_left_over(const std::string& run_dir, const std::vector<std::string>& marks);
 
 }  // namespace muster

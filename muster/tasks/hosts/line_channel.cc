@@ -40,6 +40,7 @@ LineChannel::LineChannel(Fd in, Fd out, size_t longest)
   }
 }
 
+// Lines that were read before another loop took the channel on are handed on by the new one.
 void LineChannel::attach(EventLoop& loop, LineHandlers handlers) {
   loop_ = &loop;
   handlers_ = std::move(handlers);
@@ -115,6 +116,7 @@ bool LineChannel::hand_on() {
   return goes_on;
 }
 
+// As much as the other side takes is written at once, without the loop.
 void LineChannel::send(const std::string& line) {
   if (!out_.valid() || closing_)
     return;

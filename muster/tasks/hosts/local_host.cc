@@ -36,6 +36,7 @@ LocalHost::LocalHost(const Pool& pool, LocalHostOptions options)
       no_input_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       oom_kills_(count_oom_kills()) {}
 
+// False when another job was faster.
 bool LocalHost::reserve(const StartOrder& order) {
   auto leases = foreign_.take(*order.where, *order.task);
   if (!leases)
@@ -170,6 +171,7 @@ void LocalHost::tell_held(int gpu) const {
     options_.on_held(gpu, std::min(units, kWholeGpu), join(by, " and "));
 }
 
+// GPUs that are kept for processes which tasks have left are in the way as other jobs' leases are.
 std::string LocalHost::held() const {
   std::vector<std::string> held;
   if (const std::string foreign = foreign_.describe(); !foreign.empty())
@@ -183,6 +185,7 @@ std::string LocalHost::held() const {
   return join(held, ", ");
 }
 
+// GPUs with tasks tell nothing of other programs.
 void LocalHost::look_at_memory() {
   std::set<int> taken;
   for (const auto& [id, task] : running_)

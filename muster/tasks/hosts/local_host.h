@@ -41,8 +41,8 @@ class LocalHost : public TaskHost {
   void end(int id, std::chrono::milliseconds grace) override { processes_.end(id, grace); }
   std::string held() const override;
 
-  // As ProcessPool::wait; the leases of what it returns are given back, but for those of a task
-  // that may have left processes which live on: these are given back when the processes have ended.
+  // Waits as ProcessPool::wait does. The leases of the tasks that have ended are given back. A task
+  // that may have left processes which live on keeps its leases until these have ended.
   std::vector<TaskEnd> wait(std::optional<Clock::time_point> until);
 
   std::optional<int> take_signal() { return processes_.take_signal(); }
@@ -100,7 +100,7 @@ class LocalHost : public TaskHost {
   std::optional<int64_t> oom_kills_;
 };
 
-// What an Error at a start comes to: an end with the shell's code for a program that is not there.
+// The end that an Error at a start comes to, with the shell's code for a program that is not there.
 TaskEnd end_without_start(int id, const Error& error);
 
 }  // namespace muster

@@ -98,6 +98,7 @@ int TaskMachines::here() const {
   return -1;
 }
 
+// Each answer costs time on every machine, so that only what these tasks need is asked.
 RemoteHello question_for(const std::vector<Task>& tasks) {
   return {.version = version(),
           .gpus = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 0; }),

@@ -30,17 +30,19 @@ struct TaskMachines {
   Inventory inventory = {};
   VisibilityMasks masks = {};   // of all of its hosts
   std::vector<int> slots = {};  // by host: tasks at a time; 0: no limit
-  // By host; empty for this machine, and all of it where that is the only one.
+  // The connection to each host: null for this machine. The list is empty where this is the only
+  // one.
   std::vector<std::unique_ptr<RemoteHost>> connections = {};
 
   // Which host is this machine; -1: none.
   int here() const;
 };
 
-// What has to be known of a machine that is to run these: no more, since every answer takes time.
+// Asks for what has to be known of a machine that is to run these tasks, and for no more, since
+// every answer takes time.
 RemoteHello question_for(const std::vector<Task>& tasks);
 
-// Those of an inventory's file. Throws: invalid_argument.
+// The machines of an inventory's file. Throws: invalid_argument.
 TaskMachines machines_in_file(const std::string& path);
 
 // Asks all at once; none: this machine alone. Blocking: until they have answered. Throws:

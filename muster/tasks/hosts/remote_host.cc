@@ -24,6 +24,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// How long an answer may take, an orderly end, what a command says of its end, and the end of one
+// that was killed.
 constexpr milliseconds kConnectWithin{60'000};
 constexpr milliseconds kCloseWithin{5'000};
 constexpr milliseconds kTellsItsEndWithin{500};
@@ -31,12 +33,14 @@ constexpr milliseconds kDiesWithin{1'000};
 constexpr int kMostNoise = 200;  // lines that a login prints before the first message
 constexpr size_t kLongestErrorLine = size_t{4} << 10;
 
+// The path's last part: "ssh" of "/usr/bin/ssh".
 std::string base_name(const std::string& path) {
   return path.substr(path.rfind('/') + 1);  // without a slash npos + 1, which is 0
 }
 
 }  // namespace
 
+// The hello waits in the pipe until the server is there to read it.
 RemoteHost::RemoteHost(RemoteHostOptions options) : options_(std::move(options)) {
   Pipe in = make_pipe();
   Pipe out = make_pipe();
@@ -53,6 +57,7 @@ RemoteHost::RemoteHost(RemoteHostOptions options) : options_(std::move(options))
   channel_->send(to_line(options_.hello));
 }
 
+// The command is killed with its group, and by itself should it lead none.
 RemoteHost::~RemoteHost() {
   leave_loop();
   channel_.reset();
@@ -119,7 +124,7 @@ void RemoteHost::on_line(const std::string& line) {
   if (!problem_.empty())
     return;
   heard_ = Clock::now();
-  // What a login shell prints comes before the first message, and is no part of it.
+  // A login shell prints before the first message; that is no part of it.
   const bool is_noise = !inventory_ && !line.starts_with("{\"muster\"");
   if (is_noise && ++num_noise_ <= kMostNoise)
     return take_error_line(line);
@@ -188,7 +193,7 @@ void RemoteHost::take(const RemoteEnded& ended) {
   events_.on_end(std::move(end));
 }
 
-// What a task printed goes into its log here. A log that cannot be written costs the log alone.
+// A task's output goes into its log here. A log that cannot be written costs the log alone.
 void RemoteHost::take(const RemoteOutput& output) {
   if (!has_begun())
     return;
@@ -260,7 +265,7 @@ bool RemoteHost::has_ended_within(milliseconds patience) const {
   return ::poll(&waits, 1, static_cast<int>(patience.count())) > 0;
 }
 
-// What the command says of its end. It is asked when its output has ended, so that it is about to.
+// Says how the command ended. Its output has ended, so that the command is about to.
 std::string RemoteHost::how_it_ended() {
   const std::string program = base_name(options_.argv[0]);
   has_ended_within(kTellsItsEndWithin);
@@ -305,6 +310,7 @@ void RemoteHost::give_up(const std::string& why) {
   }
 }
 
+// The server numbers GPUs in its own way: they go by their UUIDs.
 void RemoteHost::start(const StartOrder& order) {
   if (!problem_.empty())
     throw Error(ErrorCode::unavailable,
@@ -338,12 +344,14 @@ void RemoteHost::signal_all(int signal) {
     channel_->send(to_line(RemoteSignal{.signal = signal}));
 }
 
+// The server ends when it finds the end of its input.
 void RemoteHost::close() {
   leave_loop();
   channel_->close_output();
   events_ = {};
 }
 
+// Nobody is told that the host is given up: it has no events and no tasks any more.
 void RemoteHost::abandon() {
   events_ = {};
   tasks_.clear();

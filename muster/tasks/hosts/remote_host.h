@@ -26,7 +26,7 @@ struct RemoteHostOptions {
   std::string advice = {};             // what to look at when that fails
 };
 
-// What the runner is told, by the loop.
+// The loop tells the runner by these.
 struct RemoteEvents {
   std::function<void(TaskEnd end)> on_end = {};
   std::function<void(int gpu, int units, const std::string& by)> on_held = {};

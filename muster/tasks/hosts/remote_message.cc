@@ -22,8 +22,11 @@ namespace {
 using WireJson = nlohmann::ordered_json;
 using std::chrono::milliseconds;
 
+// The key that says which kind a message is. It stands first, so that a line can be told from what
+// a login prints.
 constexpr const char* kKindKey = "muster";
 constexpr const char* kWhat = "a line of the connection";
+// Bounds of numbers from the other side; the grace period is at most a week.
 constexpr int kMostRanksOfTask = 1'000'000;
 constexpr int64_t kLongestGrace = int64_t{7} * 24 * 3'600 * 1'000;
 
@@ -35,6 +38,7 @@ WireJson wire_texts(const std::vector<std::string>& texts) {
   return json;
 }
 
+// The bytes that wire_texts has written.
 std::vector<std::string> texts_from(JsonObject& json, const char* key) {
   std::vector<std::string> texts = json.texts_or_none(key);
   for (std::string& text : texts)
@@ -63,6 +67,7 @@ Environment environment_from(JsonObject& json, const char* key) {
   return environment;
 }
 
+// A text that may hold any bytes; empty where it is left out.
 std::string bytes_at(JsonObject& json, const char* key) {
   return bytes_of_text(json.text_or(key, ""), kWhat);
 }
@@ -91,6 +96,7 @@ WireJson wire_of(const RemoteHello& hello) {
           {"run_id", text_of_bytes(hello.run_id)}};
 }
 
+// A question that an older run does not ask keeps its default.
 RemoteMessage hello_from(JsonObject& json) {
   RemoteHello hello;
   hello.version = json.text("version");
@@ -118,6 +124,8 @@ WireJson wire_of(const RemoteBegin& begin) {
           {"visibility", to_string(begin.visibility)}};
 }
 
+// The run's folder is made on the host, whose working folder may be another one: its path is
+// absolute.
 RemoteMessage begin_from(JsonObject& json) {
   RemoteBegin begin;
   begin.run_id = bytes_at(json, "run_id");
@@ -152,6 +160,7 @@ WireJson wire_of(const RemoteStart& start) {
           {"log", text_of_bytes(start.log)}};
 }
 
+// A task without a command, or a log by another name, would fail later and less clearly.
 RemoteMessage start_from(JsonObject& json) {
   RemoteStart start;
   start.id = number_at(json, "id");
@@ -196,6 +205,7 @@ RemoteMessage signal_from(JsonObject& json) {
   return RemoteSignal{.signal = signal};
 }
 
+// A message of its own, and a part of the inventory.
 WireJson held_fields(const RemoteHeld& held) {
   return {{"gpu", text_of_bytes(held.gpu)}, {"units", held.units}, {"by", text_of_bytes(held.by)}};
 }
@@ -261,6 +271,7 @@ RemoteMessage output_from(JsonObject& json) {
   return RemoteOutput{.id = id, .bytes = bytes_of_text(json.text("bytes"), kWhat)};
 }
 
+// A lost host tells no end: of the kinds two have a flag, and no flag means an end like any other.
 WireJson wire_of(const RemoteEnded& ended) {
   const TaskEnd& end = ended.end;
   const ChildExit& exit = end.exit.exit;
@@ -316,6 +327,7 @@ RemoteMessage alive_from(JsonObject& /*json*/) {
 
 using Reader = RemoteMessage (*)(JsonObject& json);
 
+// Every kind by the name that it has on the wire.
 const std::map<std::string, Reader>& readers_of_kinds() {
   static const std::map<std::string, Reader> readers = {{"alive", alive_from},
                                                         {"hello", hello_from},

@@ -1,6 +1,6 @@
-// What a run of tasks and the server that it has on another host (`muster tasks --serve`) say to
-// each other: one JSON object a line, in both directions. Values and text; whatever comes from the
-// other side is checked here, and what is none of these is an error. For remote_host.h and
+// The messages between a run of tasks and the server that it has on another host (`muster tasks
+// --serve`): one JSON object a line, in both directions. Values and text. Whatever comes from the
+// other side is checked here; a line that is no message is an error. For remote_host.h and
 // server.h.
 //
 //   the run: hello, begin, then start, end, signal and alive      the server: host, then held,

@@ -76,7 +76,7 @@ void HostRetry::connect(EventLoop& loop) {
   }
 }
 
-// What has come of the try since the last look.
+// Tells how the try has gone on since the last look.
 HostRetry::Step HostRetry::look() {
   if (const std::string& problem = connection_->problem(); !problem.empty())
     return fail(connection_->refusal() != RemoteHost::Refusal::none, problem);
@@ -123,6 +123,7 @@ std::string HostRetry::what_is_missing() const {
   return cat("expected GPU ", *missing, " there, as before, got ", got);
 }
 
+// The lost connection's command may still be dying: it is kept until it is gone.
 std::unique_ptr<RemoteHost> HostRetry::exchange(std::unique_ptr<RemoteHost> lost) {
   over_.push_back(std::move(lost));
   trying_ = false;

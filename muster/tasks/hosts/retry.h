@@ -15,7 +15,7 @@ namespace muster {
 
 class HostRetry {
  public:
-  // What has come of a try since the last look.
+  // How a try has gone on since the last look.
   enum class Step {
     nothing,
     begun,     // a try

@@ -4,8 +4,8 @@
 
 #include "muster/placement/selection/usable_gpus.h"
 
-// What is hidden stays in the host, so that positions are the same everywhere, but is marked as not
-// healthy. Of a GPU with MIG only the instances that are seen stay.
+// A GPU that is hidden stays in the host, so that positions are the same everywhere, but is marked
+// as not healthy. A GPU with MIG keeps the instances that are seen.
 
 namespace muster {
 

@@ -43,7 +43,7 @@ constexpr milliseconds kServerTick{500};
 constexpr std::chrono::seconds kLastWordWithin{5};
 // The run reads its tasks and its journal meanwhile.
 constexpr std::chrono::seconds kBeginWithin{300};
-// With more bytes on the way, tasks wait with what they print, as at any pipe.
+// When more bytes are on the way, tasks wait with what they print, as at any pipe.
 constexpr size_t kMostQueued = size_t{1} << 20;
 // So much is passed on of a task that has ended, whose pipe others may still write to.
 constexpr size_t kMostLastOutput = size_t{4} << 20;
@@ -62,6 +62,7 @@ void leave_srun_step() {
   }
 }
 
+// One server, from the hello to its last word.
 class TaskServer {
  public:
   TaskServer(Fd in, Fd out) : channel_(std::move(in), std::move(out), kLongestRemoteLine) {}
@@ -114,7 +115,8 @@ class TaskServer {
     over_ = true;
   }
 
-  // Tells what there is, and waits until a run begins.
+  // Tells what there is, and waits until a run begins. The run's process may end meanwhile, or
+  // never begin one.
   void wait_for_begin() {
     EventLoop loop;
     attach(loop);
@@ -127,6 +129,7 @@ class TaskServer {
     channel_.detach();
   }
 
+  // Messages that are heard when all is over change nothing any more.
   void on_line(const std::string& line) {
     if (over_)
       return;
@@ -168,7 +171,7 @@ class TaskServer {
         .version = version(), .inventory = std::move(inventory), .held = held_now(hello)}));
   }
 
-  // What other jobs hold, for a run that may only want to know.
+  // The GPUs that other jobs hold, for a run that may only want to know.
   std::vector<RemoteHeld> held_now(const RemoteHello& hello) const {
     std::vector<RemoteHeld> held;
     ForeignLeases leases(
@@ -180,11 +183,12 @@ class TaskServer {
     return held;
   }
 
+  // Ends the loop of wait_for_begin: the loop of the LocalHost takes the channel on.
   void take(const RemoteBegin& begin) {
     if (!hello_ || begin_)
       return fail("expected hello, then begin once, got begin");
     begin_ = begin;
-    channel_.detach();  // another loop takes it on
+    channel_.detach();
   }
 
   void make_local_host() {
@@ -202,7 +206,7 @@ class TaskServer {
     local_ = std::make_unique<LocalHost>(*pool_, std::move(options));
   }
 
-  // What an earlier run has left here is ended before anything of this one starts.
+  // Processes that an earlier run has left here are ended before anything of this one starts.
   void begin() {
     try {
       check_folder_owner(begin_->run_dir);
@@ -224,6 +228,7 @@ class TaskServer {
     keep_alive();  // the first says that it is ready, and what is held has been told
   }
 
+  // A task that cannot be started has ended by that: the run is told so.
   void take(const RemoteStart& start) {
     if (!local_ || streams_.contains(start.id))
       return fail(cat("expected a new task, got number ", start.id));
@@ -359,7 +364,7 @@ class TaskServer {
     }
   }
 
-  // What the task has printed goes before its end.
+  // The task's last output goes before its end.
   void on_end(const TaskEnd& end) {
     const int id = end.exit.exit.id;
     Stream& stream = streams_.at(id);
@@ -389,6 +394,8 @@ class TaskServer {
       over_ = true;
   }
 
+  // Says that the server is there, and gives the run up when nothing has been heard from it. A
+  // server that was stopped itself has heard nothing either.
   void keep_alive() {
     if (over_)
       return;
@@ -441,6 +448,7 @@ class TaskServer {
 
 }  // namespace
 
+// Some containers hide the CPUs' topology; a run that can do without it is not refused for that.
 Inventory probe_for(const RemoteHello& hello) {
   ProbeOptions probe{.gpus = hello.gpus,
                      .detail = GpuDetail::full,

@@ -18,7 +18,7 @@ Inventory probe_for(const RemoteHello& hello);
 // ended.
 int serve_tasks(Fd in, Fd out);
 
-// The same over standard input and output; what else is printed goes where errors go. Throws: io.
+// Serves over standard input and output. Whatever else is printed goes where errors go. Throws: io.
 int serve_tasks_of_another();
 
 }  // namespace muster

@@ -22,7 +22,7 @@ struct StartOrder {
   int log_fd = -1;       // open until its end has been told
 };
 
-// What came of a start.
+// How a start ended.
 struct TaskEnd {
   enum class Kind {
     ended,
@@ -52,7 +52,7 @@ class TaskHost {
   // Asks a task to end: SIGTERM, and after `grace` SIGKILL to all of it.
   virtual void end(int id, std::chrono::milliseconds grace) = 0;
 
-  // What other jobs hold of its GPUs, in words; empty: nothing that is in the way.
+  // Other jobs' holdings of its GPUs, in words; empty: nothing is in the way.
   virtual std::string held() const = 0;
 };
 

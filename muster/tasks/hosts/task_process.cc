@@ -132,6 +132,7 @@ TaskAttempt attempt_of(const Pool& pool, const Allocation& where, int number) {
   return attempt;
 }
 
+// A simulated GPU is nobody's.
 std::vector<LeaseWish> lease_wishes_of(const Pool& pool, const Allocation& where) {
   std::vector<LeaseWish> wishes;
   if (pool.inventory().simulated)
@@ -141,6 +142,8 @@ std::vector<LeaseWish> lease_wishes_of(const Pool& pool, const Allocation& where
   return wishes;
 }
 
+// The devices are dealt out in their order, so that neighbours on the links are neighbours among
+// the ranks.
 Plan plan_of(const Task& task, const Pool& pool, const Allocation& where, Visibility visibility) {
   const PoolHost& host = host_of(pool, where);
   const int num_devices = static_cast<int>(where.gpus.size());
@@ -173,6 +176,7 @@ Plan plan_of(const Task& task, const Pool& pool, const Allocation& where, Visibi
   return plan;
 }
 
+// emplace leaves what the task or the runner has set; an assignment replaces it.
 Environment task_environment(const Task& task,
                              const TaskRunFacts& run,
                              const Pool& pool,

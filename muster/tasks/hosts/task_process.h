@@ -1,5 +1,5 @@
-// What one attempt of a task is started with: its devices, its environment, and, for a task of
-// several ranks, the launcher with an exact plan. Pure but for the CPUs' count; called by the
+// Makes what one attempt of a task is started with: its devices, its environment, and, for a task
+// of several ranks, the launcher with an exact plan. Pure but for the CPUs' count; called by the
 // runner.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace muster {
 
-// What is the same for all tasks of a run.
+// Facts that are the same for all tasks of a run.
 struct TaskRunFacts {
   std::string run_dir = {};      // absolute
   std::string mark = {};         // MUSTER_MARK
@@ -53,7 +53,8 @@ Environment task_environment(const Task& task,
                              const std::string& task_dir,
                              const std::string& leases);
 
-// What is executed: the task's argv, or the launcher with it, whose run's folder is the task's.
+// The command that is executed: the task's argv, or the launcher with it, whose run's folder is the
+// task's.
 std::vector<std::string> task_argv(const Task& task,
                                    const TaskRunFacts& run,
                                    const Pool& pool,

@@ -106,6 +106,7 @@ std::string journal_path(const std::string& run_dir) {
   return run_dir + "/journal";
 }
 
+// Asks for a lock without taking it: whoever looks on must not be taken for a run.
 bool is_in_use(const std::string& run_dir) {
   const Fd file(::open(journal_path(run_dir).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid())
@@ -137,6 +138,7 @@ Journal::Journal(const std::string& run_dir)
           "', got another run that goes on there; see `muster ps`, or give another --run-dir"));
 }
 
+// Records that were handed to the kernel are brought to the disk first.
 Journal::~Journal() {
   if (!syncer_.joinable())
     return;
@@ -222,6 +224,7 @@ uint64_t Journal::start(const std::string& task,
   return append(to_text(json));
 }
 
+// The record tells one thing of the end: that the attempt was lost, its signal, or its exit code.
 uint64_t Journal::end(const std::string& task,
                       const TaskAttempt& attempt,
                       AttemptEnd how,
@@ -256,6 +259,7 @@ uint64_t Journal::finish(const std::string& why, double at) {
   return append(to_text(Json{{"e", "finish"}, {"why", why}, {"at", at}}));
 }
 
+// A record of which only a part fits (disk full) is cut off again.
 void Journal::write() {
   if (buffer_.empty())
     return;
@@ -283,6 +287,7 @@ void Journal::write() {
     written_more_.notify_one();
 }
 
+// The thread does not wait for more records before its next fdatasync.
 void Journal::hurry() {
   {
     const std::lock_guard lock(mutex_);

@@ -31,7 +31,7 @@ struct JournalHead {
   std::string mark = {};        // MUSTER_MARK of all that this run starts
 };
 
-// What an attempt took of its devices, beside what TaskAttempt says.
+// The share of its devices that an attempt took, beside what TaskAttempt says.
 struct TakenShare {
   uint64_t memory_bytes = 0;  // of each GPU
   int cpus = 0;

@@ -25,7 +25,7 @@ TaskStops stops_after(const TaskStops& before, const TaskAttempt& attempt) {
           .last = *attempt.ended};
 }
 
-// What the end says of the task's state. Whatever is neither done nor failed for good waits again.
+// The task's state after such an end. A task that is neither done nor failed for good waits again.
 TaskState state_after(const std::string& how) {
   if (how == "done")
     return TaskState::done;
@@ -74,6 +74,7 @@ class JournalFold {
     state_.stops.assign(tasks_.size(), {});
   }
 
+  // The journal must be of these tasks: records name them, and results go by their places.
   void take_head(const ReadJson& record) {
     if (record.at("schema") != kJournalSchema || record.at("num_tasks") != tasks_.size())
       throw Error(ErrorCode::failed_precondition, "the journal of other tasks");
@@ -81,6 +82,7 @@ class JournalFold {
     state_.marks = {state_.head.mark};
   }
 
+  // Since it has no end yet, the attempt runs.
   void take_start(const ReadJson& record, size_t task) {
     TaskResult& result = state_.results[task];
     TaskAttempt attempt{.attempt = record.at("attempt"), .host = record.at("host")};
@@ -142,7 +144,7 @@ std::optional<ReadJson> whole_record(std::string_view line) {
   return record;
 }
 
-// What is wrong with the record's place; empty: nothing. In journals of old versions the first
+// Says what is wrong with the record's place; empty: nothing. In journals of old versions the first
 // records do not tell the sum of the one before them: `chained` becomes true with the first that
 // does.
 std::string misplaced(const ReadJson& record, const std::string& last_sum, bool& chained) {
@@ -176,6 +178,7 @@ JournalState blank_state(size_t num_tasks) {
           .stops = std::vector<TaskStops>(num_tasks)};
 }
 
+// The journal's last record is the last moment of which anything is known.
 void end_lost_attempts(JournalState& state) {
   for (TaskResult& result : state.results) {
     if (result.state != TaskState::running)
@@ -187,6 +190,7 @@ void end_lost_attempts(JournalState& state) {
   }
 }
 
+// Clocks may have been set back, or be another host's.
 double present_of(const JournalState& state, double wall) {
   if (state.began_wall <= 0)
     return state.seconds;

@@ -1,4 +1,4 @@
-// What a run's journal tells: for who goes on with the run, and for who looks on.
+// Reads a run's journal, for whoever goes on with the run or looks on.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct TaskStops {
   double last = 0;  // when the last of them ended
 };
 
-// What a journal tells.
+// The state of a run by its journal.
 struct JournalState {
   JournalHead head = {};                    // of the first run
   std::vector<std::string> marks = {};      // MUSTER_MARK of all that all runs started
@@ -38,7 +38,7 @@ struct JournalState {
   std::string cut = {};                     // says what was left out at the end; empty: nothing
 };
 
-// What a journal without records tells.
+// The state of a run without records.
 JournalState blank_state(size_t num_tasks);
 
 // Reads the journal of a run folder, whether a run goes on there or not. A last line that is not

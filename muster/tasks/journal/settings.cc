@@ -23,6 +23,7 @@ std::map<std::string, std::string> to_texts(const TasksSettings& settings) {
   keep("standalone", settings.standalone ? "yes" : "");
   keep("numa-binding", settings.numa_binding ? to_string(*settings.numa_binding) : "");
   keep("visibility", settings.visibility ? to_string(*settings.visibility) : "");
+  // Flags that are off by default are texts when they are on.
   keep("no-lease", settings.lease ? "" : "yes");
   if (settings.fail_fast)
     keep("fail-fast", *settings.fail_fast ? "yes" : "no");

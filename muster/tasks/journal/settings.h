@@ -1,5 +1,5 @@
-// Where and how the tasks of a run are to run: what its command line said, kept in tasks.json for
-// when it goes on. Values and text.
+// Settings of where and how the tasks of a run are to run. The command line says them, and
+// tasks.json keeps them for when the run goes on. Values and text.
 #pragma once
 
 #include <map>
@@ -28,7 +28,7 @@ struct TasksSettings {
   bool allow_nan = false;  // a result that is no finite number is no failure
 };
 
-// By the flags' names; what was not told is not there.
+// Texts by the flags' names; a setting that was not told has none.
 std::map<std::string, std::string> to_texts(const TasksSettings& settings);
 
 // Names of no setting are passed over. Throws: invalid_argument for a text that its setting does

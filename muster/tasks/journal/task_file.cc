@@ -16,6 +16,8 @@ using FileJson = nlohmann::ordered_json;
 
 constexpr const char* kTasksSchema = "muster.task_list/1";
 
+// The needs of every task are whole: they say what the task got, whatever later versions take for a
+// default.
 FileJson json_of(const TaskNeed& need) {
   return {{"gpus", need.gpus},
           {"memory", need.memory_bytes},
@@ -68,6 +70,7 @@ FileJson json_of(const Task& task) {
   return json;
 }
 
+// Keys that were left out have their defaults.
 Task task_of(const FileJson& json) {
   Task task{.name = json.at("name"), .argv = json.at("argv")};
   task.environment = json.value("env", Environment());
@@ -118,6 +121,7 @@ std::string to_text(const TaskFile& file) {
   return text;
 }
 
+// The first line has the settings, and each further line a task.
 TaskFile task_file_of(const std::string& text, const std::string& source) {
   TaskFile file;
   size_t number = 0;

@@ -1,4 +1,4 @@
-// What is said of a task: where it runs, and when it ended badly a card, as `muster run` gives one
+// Texts about a task: where it runs, and a card when it has ended badly, as `muster run` gives one
 // for a job.
 #pragma once
 

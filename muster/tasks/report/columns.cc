@@ -11,10 +11,11 @@
 #include "muster/device/cpu_list.h"
 #include "muster/supervise/child.h"
 
-// What the table and the CSV show of a task is made here, cell by cell, so that both say the same.
+// The table and the CSV get their cells from here, so that both say the same of a task.
 
 namespace muster {
 
+// Parameters are sorted by name; fields keep the order in which programs printed them.
 ResultColumns result_columns(const std::vector<Task>& tasks,
                              const std::vector<TaskResult>& results) {
   check_results(tasks, results);
@@ -35,6 +36,7 @@ ResultColumns result_columns(const std::vector<Task>& tasks,
   return columns;
 }
 
+// A text that is no object any more, as of another program's journal, has no fields.
 ResultFields fields_of(const std::string& json_line) {
   ResultFields fields;
   if (json_line.empty())
@@ -53,6 +55,7 @@ std::string field(const ResultFields& fields, const std::string& name) {
   return found == fields.end() ? "" : found->second;
 }
 
+// from_chars knows no locale, no blanks and no plus sign.
 std::optional<double> number_in(const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -77,6 +80,8 @@ std::string restarts_text(const TaskResult& result) {
   return result.attempts.empty() ? std::string() : cat(result.attempts.back().attempt);
 }
 
+// The first cause is the one that is told: a host that was lost tells no signal, and a time limit
+// ends a task by one.
 std::string end_text(const TaskAttempt& attempt) {
   if (!attempt.ended)
     return "running";
@@ -91,6 +96,7 @@ std::string end_text(const TaskAttempt& attempt) {
   return attempt.exit_code == 0 ? "" : cat("exit code ", attempt.exit_code);
 }
 
+// An exit code has a column of its own elsewhere; a signal or a time limit is worth a word here.
 std::string state_text(const TaskResult& result) {
   const std::string state = to_string(result.state);
   if (result.state != TaskState::failed || result.attempts.empty())

@@ -46,6 +46,7 @@ double seconds_of(const TaskResult& result) {
 
 }  // namespace
 
+// A terminal that does not tell its size is taken for one of 24 by 80.
 LiveTableOptions live_table_options(bool quiet) {
   LiveTableOptions options{
       .fd = STDERR_FILENO, .table = ::isatty(STDERR_FILENO) != 0, .quiet = quiet};
@@ -118,6 +119,8 @@ void LiveTable::count_undone(size_t task) {
   --likes_[likes_of_[task]].left;
 }
 
+// An end is worth a line or not by where it is shown: a terminal's table shows what went well, and
+// a quiet run shows failures alone.
 void LiveTable::ended(size_t task, const TaskResult& result) {
   running_.erase(task);
   if (result.state == TaskState::failed) {
@@ -144,6 +147,7 @@ void LiveTable::ended(size_t task, const TaskResult& result) {
     say_task(task, cat("interrupted after ", span));
 }
 
+// The start counts as none: what earlier attempts came to stands.
 void LiveTable::refused(size_t task, const TaskResult& result) {
   running_.erase(task);
   if (result.state == TaskState::skipped)
@@ -160,6 +164,7 @@ void LiveTable::skipped(const std::vector<size_t>& tasks, const std::string& rea
     say_task(task, cat("skipped: ", reason));
 }
 
+// A note is seen at once: it may say what the run waits for.
 void LiveTable::note(const std::string& text) {
   say(cat("[muster] ", printable(text), "\n"));
   flush();
@@ -188,9 +193,9 @@ void LiveTable::wipe() {
   drawn_ = 0;
 }
 
-// By the mean of like tasks, less what those that run have had of theirs; empty where too little is
-// known. The work that is left is shared by as many as run at a time, and takes at least as long as
-// the longest of those.
+// The time that is left by the mean of like tasks, less what those that run have had of theirs;
+// empty where too little is known. The work that is left is shared by as many as run at a time, and
+// takes at least as long as the longest of those.
 std::string LiveTable::time_left(size_t at_a_time, double now) const {
   double work = 0;
   for (const Like& like : likes_) {
@@ -257,6 +262,7 @@ std::vector<std::string> LiveTable::lines(const TaskSchedule& schedule, double n
   return lines;
 }
 
+// The table is drawn five times a second at most, however often things happen.
 void LiveTable::tick(const TaskSchedule& schedule, double now) {
   const auto moment = Clock::now();
   if (moment - last_drawn_ < kDrawEvery)

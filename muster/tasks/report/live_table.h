@@ -1,6 +1,6 @@
-// What people see of a run on standard error while it goes on: on a terminal a table that is drawn
-// again and again, below the lines that stay; elsewhere a line for each event. Called by the runner
-// by way of RunView.
+// Shows a run on standard error while it goes on: on a terminal a table that is drawn again and
+// again, below the lines that stay; elsewhere a line for each event. Called by the runner by way of
+// RunView.
 #pragma once
 
 #include <map>

@@ -54,6 +54,7 @@ int why_not_writable(const std::string& path) {
 
 }  // namespace
 
+// A run of hours is not to end with a file that cannot be written.
 void check_result_files(const ResultFiles& files) {
   for (const auto& [flag, path] :
        {std::pair("--csv", files.csv), std::pair("--html", files.html)}) {

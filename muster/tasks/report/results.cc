@@ -16,7 +16,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// What is not known of an attempt is null: how one ended that was lost, or still runs.
+// Facts that are not known are null: how an attempt ended that was lost, or still runs.
 OrderedJson attempt_json(const TaskAttempt& attempt) {
   OrderedJson json = {
       {"attempt", attempt.attempt}, {"host", attempt.host}, {"devices", attempt.devices}};

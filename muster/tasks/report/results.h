@@ -1,4 +1,4 @@
-// What became of the tasks, for programs (JSON) and for spreadsheets (CSV). For the command when a
+// The results of the tasks, for programs (JSON) and for spreadsheets (CSV). For the command when a
 // run has ended, and at any moment of it. Pure.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace muster {
 
-// Of both, `results[i]` is of tasks[i]; Throws: invalid_argument when there are not as many.
+// In both, `results[i]` is of tasks[i]. Throws: invalid_argument when there are not as many.
 
 // {"schema": "muster.tasks/1", "tasks": [{"name", "parameters", "argv", "state", "reason",
 // "result", "attempts": [{"attempt", "host", "devices", "gpus", "gpu_fraction", "cpus", "began",

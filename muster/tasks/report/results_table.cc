@@ -24,6 +24,7 @@ int digits_after_point(const std::string& text) {
   return point == std::string::npos ? 0 : static_cast<int>(text.size() - point - 1);
 }
 
+// The number with so many digits behind the point. The largest double has 309 before it.
 std::string fixed_text(double value, int after_point) {
   char text[400];
   const auto end =
@@ -79,6 +80,7 @@ std::string time_text(const TaskResult& result) {
       std::chrono::nanoseconds(static_cast<int64_t>((*last.ended - last.began) * 1e9)));
 }
 
+// Texts that are too wide are cut. Devices and time are of the last attempt.
 std::vector<std::string> table_row(const Task& task,
                                    const TaskResult& result,
                                    const ResultColumns& columns,
@@ -99,6 +101,8 @@ std::vector<std::string> table_row(const Task& task,
 
 }  // namespace
 
+// Parameters are set right where all are numbers, and stay as they were given: 1e-4 is not made
+// 0.0001.
 std::string results_table(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {
   ResultColumns columns = result_columns(tasks, results);
   const size_t num_fields = columns.fields.size();

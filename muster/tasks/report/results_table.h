@@ -1,5 +1,5 @@
-// What became of the tasks, for people: so that a sweep ends in a table of accuracies. For the
-// command when a run has ended, and at any moment of it. Pure.
+// The results of the tasks, for people: a sweep ends in a table of accuracies. For the command when
+// a run has ended, and at any moment of it. Pure.
 #pragma once
 
 #include <string>

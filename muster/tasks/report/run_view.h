@@ -1,5 +1,5 @@
-// What is told of a run while it goes on. Called by the runner; the live table and the plain lines
-// are made of it (live_table.h), and tests look on by it.
+// The runner tells a view how the run goes on: the live table and the plain lines are made of it
+// (live_table.h), and tests look on by it.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ class RunView {
   virtual void started(size_t task, const TaskAttempt& attempt) = 0;
   // `result` with the attempt that has ended; its state says what follows.
   virtual void ended(size_t task, const TaskResult& result) = 0;
-  // What was started never began: another job had a GPU of it.
+  // The start never began: another job had a GPU of it.
   virtual void refused(size_t task, const TaskResult& result) = 0;
   // All that never start, for one reason.
   virtual void skipped(const std::vector<size_t>& tasks, const std::string& reason) = 0;

@@ -19,6 +19,7 @@
 namespace muster {
 namespace {
 
+// Sizes in pixels. The busiest row decides how wide the plot is, within bounds.
 constexpr int kLeastWidth = 1000;
 constexpr int kMostWidth = 16'000;
 constexpr int kPixelsABar = 5;  // of the busiest row, on average
@@ -73,6 +74,7 @@ constexpr const char* kHatch =
     R"_(<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">)_"
     R"_(<path d="M0 0V6" stroke="#ffffff" stroke-opacity="0.3" stroke-width="3"/></pattern></defs>)_";
 
+// How an attempt ended, as its bar shows it.
 enum class BarKind { done, failed, late, lost, running, stopped };
 
 struct BarLook {
@@ -81,6 +83,7 @@ struct BarLook {
   bool hatched;  // what went wrong is seen without colours too
 };
 
+// The looks are in the order of BarKind.
 constexpr std::array<BarLook, 6> kLooks = {{{"done", "done", false},
                                             {"failed", "failed", true},
                                             {"late", "over its time limit", true},
@@ -113,10 +116,12 @@ const BarLook& look_of(BarKind kind) {
   return kLooks.at(static_cast<size_t>(kind));
 }
 
+// A text of the picture. `kind` is its class, as those of the style above.
 std::string label(double x, double baseline, const std::string& words, const char* kind = "") {
   return svg_element("text", {{"class", kind}, {"x", x}, {"y", baseline}}, xml_text(words)) + "\n";
 }
 
+// A rectangle of the picture.
 struct Area {
   double x = 0;
   double y = 0;
@@ -139,6 +144,7 @@ std::string rectangle(const std::string& kind,
          "\n";
 }
 
+// An SVG element with that content.
 std::string picture(double width, double height, const std::string& content) {
   return svg_element("svg", {{"width", width}, {"height", height}}, "\n" + content) + "\n";
 }
@@ -181,6 +187,7 @@ double tick_step(double least) {
   return found != std::end(kSteps) ? *found : kDay * std::ceil(least / kDay);
 }
 
+// Draws the rows of a timeline into one page, or into the figure alone.
 class TimelinePage {
  public:
   TimelinePage(const std::vector<Task>& tasks,
@@ -210,6 +217,7 @@ class TimelinePage {
                "</body>\n</html>\n");
   }
 
+  // The legend, and below it the two pictures side by side.
   std::string figure() {
     if (timeline_.rows.empty())
       return "<p>Nothing has run.</p>\n";
@@ -281,6 +289,7 @@ class TimelinePage {
     bands_ += rectangle("band", area);
   }
 
+  // The device, how busy it was, and below its name its model, if that is known.
   void draw_label(const TimelineRow& row, int height) {
     const int baseline = y_ + (row.detail.empty() ? height / 2 + 4 : 14);
     labels_ += label(10, baseline, row.label);
@@ -292,6 +301,8 @@ class TimelinePage {
         label(10, y_ + 28, fit_text(row.detail, chars_in(kLabelWidth - 20, kFontSize)), "soft");
   }
 
+  // A bar is at least a pixel wide and high, so that no attempt is invisible. Its name is written
+  // into it where there is room.
   void draw_bar(const TimelineBar& bar, int row_height) {
     const Task& task = tasks_[bar.task];
     const TaskResult& result = results_[bar.task];

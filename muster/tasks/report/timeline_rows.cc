@@ -161,7 +161,7 @@ class TimelineMaker {
   std::map<std::string, size_t> hosts_ = {};
   std::map<std::pair<size_t, int>, std::string> models_ = {};
   std::map<Key, TimelineRow> rows_ = {};
-  // Of each GPU's row, the bars that may not have ended.
+  // The bars of each GPU's row that may not have ended.
   std::map<Key, std::vector<TimelineBar>> open_ = {};
 };
 

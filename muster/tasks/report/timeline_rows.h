@@ -1,4 +1,4 @@
-// Where each attempt's bars go in the timeline: which row, and which part of its height. For
+// Finds where each attempt's bars go in the timeline: which row, and which part of its height. For
 // timeline.cc; a private header. Pure.
 #pragma once
 

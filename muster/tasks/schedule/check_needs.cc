@@ -20,6 +20,7 @@
 namespace muster {
 namespace {
 
+// So many problems, and so many models, are told at most.
 constexpr size_t kMaxImpossible = 10;
 constexpr size_t kMaxModelsShown = 5;
 
@@ -43,8 +44,8 @@ class NeedJudge {
     });
   }
 
-  // What is asked for, and the nearest there is. The demands are added one by one: the first that
-  // no host meets is the one that is told.
+  // Says what is asked for, and the nearest there is. The demands are added one by one: the first
+  // that no host meets is the one that is told.
   std::string nearest() const {
     if (const Best most = best(false, false); most.count < num_gpus_)
       return too_few("", most);
@@ -107,6 +108,7 @@ class NeedJudge {
     return best;
   }
 
+  // Each answer begins with what the need asks for.
   std::string asked(const std::string& which) const { return cat(plural(num_gpus_, "GPU"), which); }
 
   // `which` narrows down the GPUs that are counted: " of model 'A100'".
@@ -238,7 +240,7 @@ class NeedsChecker {
                                     [](const ReachableHost& host) { return !host.gpus.empty(); });
   }
 
-  // What is wrong with the tasks, told with its place; empty: nothing.
+  // Says what is wrong with the tasks, and where; empty: nothing.
   std::string problem_of(const NeedGroup& group) {
     const Task& task = *group.first;
     const auto [place, is_new] = by_selection_.try_emplace(task.on);
@@ -332,6 +334,7 @@ class NeedsChecker {
 
 }  // namespace
 
+// A group's problem names its first task and how many more there are.
 void check_needs(const std::vector<Task>& tasks, const NeedsCheck& check) {
   std::map<std::string, size_t> positions;
   std::vector<NeedGroup> groups;  // in the order of the tasks

@@ -26,7 +26,7 @@ struct NeedsCheck {
   int cpus = 0;                        // the run's `--cpus`; 0: all
 };
 
-// What can change is not asked for: memory that is in use, and what `idle`, `free:2` and
+// The check leaves out what can change: memory that is in use, and what `idle`, `free:2` and
 // `free>=20GiB` of `on` mean now. Cores of an inventory from a file that tells none are not
 // counted, unless `cpus` says how many to use. Throws: invalid_argument with each group of tasks
 // none of whose alternatives any host could ever meet, up to ten, each with the place of the key

@@ -29,6 +29,8 @@ std::vector<int> suitable_gpus(const Pool& pool,
 
 }  // namespace
 
+// The claim has the GPUs that the need would get, if there are enough, else all that will do, since
+// nobody knows which is freed first.
 std::optional<Claim> claim_on(const Pool& pool,
                               int host,
                               const TaskNeed& need,
@@ -57,6 +59,7 @@ std::optional<Claim> claim_on(const Pool& pool,
   return claim;
 }
 
+// CPUs add up, while a GPU is reserved or not.
 void reserve(const Pool& pool, const Claim& claim, Reserved& reserved) {
   if (reserved.empty())
     reserved.resize(pool.hosts().size());

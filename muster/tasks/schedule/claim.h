@@ -1,5 +1,5 @@
-// What is to be reserved of a host for a task that waits, and whether others are in its way. Pure;
-// asks the pool, which knows nothing of it.
+// Reckons what is to be reserved of a host for a task that waits, and whether others are in its
+// way. Pure. It asks the pool, which knows nothing of reservations.
 #pragma once
 
 #include <optional>
@@ -18,10 +18,10 @@ struct Claim {
   int missing_cpus = 0;
 };
 
-// What has to be reserved of the host so that the need is met there as early as can be, beside what
-// is reserved already: the GPUs it would get if there are enough, else all that will do, since who
-// knows which is freed first; and its CPUs. Nothing when the host could not meet it though all
-// tasks of the run had ended.
+// Finds what has to be reserved of the host so that the need is met there as early as can be,
+// beside what is reserved already: the GPUs it would get if there are enough, else all that will
+// do, since who knows which is freed first; and its CPUs. Nothing when the host could not meet it
+// though all tasks of the run had ended.
 std::optional<Claim> claim_on(const Pool& pool,
                               int host,
                               const TaskNeed& need,

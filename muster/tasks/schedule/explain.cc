@@ -75,6 +75,7 @@ class ScheduleExplainer {
   const std::vector<PoolHost>& hosts_;
 };
 
+// The tasks that have a part of the GPU.
 std::vector<std::string> ScheduleExplainer::names_on_gpu(int host, int gpu) const {
   std::vector<std::string> names;
   for (const auto& [task, running] : schedule_.running_) {
@@ -84,6 +85,7 @@ std::vector<std::string> ScheduleExplainer::names_on_gpu(int host, int gpu) cons
   return names;
 }
 
+// The tasks that count CPUs of the host.
 std::vector<std::string> ScheduleExplainer::names_on_cpus(int host) const {
   std::vector<std::string> names;
   for (const auto& [task, running] : schedule_.running_) {
@@ -108,7 +110,8 @@ std::string ScheduleExplainer::explain_gpus(const TaskNeed& need,
   return text;
 }
 
-// What keeps the GPU from the need, or "is free". What lasts longest is said first.
+// Says what keeps the GPU from the need, or "is free". Of several reasons the one that lasts
+// longest is said.
 std::string ScheduleExplainer::explain_gpu(const TaskNeed& need,
                                            const AllowedGpus& allowed,
                                            int host,
@@ -135,6 +138,7 @@ std::string ScheduleExplainer::explain_gpu(const TaskNeed& need,
   return "is free";
 }
 
+// Hosts that are in nobody's way get no line.
 std::string ScheduleExplainer::explain_cpus(const TaskNeed& need, size_t task) const {
   std::string text;
   for (int h = 0; h < std::ssize(hosts_); ++h)
@@ -212,6 +216,7 @@ std::string ScheduleExplainer::explain_order(size_t task) const {
              "\n");
 }
 
+// The record of an end is on its way to the disk while the task has no devices any more.
 std::string ScheduleExplainer::explain_running(size_t task, double now) const {
   const auto found = schedule_.running_.find(task);
   if (found == schedule_.running_.end())
@@ -257,7 +262,7 @@ std::string ScheduleExplainer::explain_pause(size_t task, double now) const {
   return "";
 }
 
-// That the next pass of the schedule would start it; empty: it would not.
+// Says that the next pass of the schedule would start the task; empty: it would not.
 std::string ScheduleExplainer::explain_next(size_t task) const {
   const auto& heads = schedule_.heads_;
   const TaskSchedule::Kind& kind = schedule_.kind_of(task);

@@ -8,7 +8,7 @@
 
 namespace muster {
 
-// What it waits for, and who has that; several lines.
+// Several lines: what the task waits for, and who has that.
 std::string explain(const TaskSchedule& schedule, size_t task, double now);
 
 }  // namespace muster

@@ -23,7 +23,8 @@ namespace muster {
 
 namespace {
 
-constexpr size_t kMostLinkedKept = 10'000;  // results of best_linked
+// So many results of best_linked are remembered before all are forgotten.
+constexpr size_t kMostLinkedKept = 10'000;
 
 bool is_allowed(const AllowedGpus& allowed, int host, int gpu) {
   return allowed.empty() || allowed[host][gpu];
@@ -67,6 +68,7 @@ int best_node(const std::vector<PoolCpu>& free_cpus, int num_cpus) {
   return best;
 }
 
+// Whether the CPU is one that the allocation counts as its own.
 bool has_cpu(const Allocation& allocation, const PoolCpu& cpu) {
   return std::ranges::find(allocation.own_cpus, cpu.cpu) != allocation.own_cpus.end();
 }
@@ -80,6 +82,7 @@ bool knows_links(const Host& host) {
                              [&](const auto& row) { return std::ranges::any_of(row, is_known); });
 }
 
+// CPUs of one's own need numbers: without them, tasks could not be kept apart.
 [[noreturn]] void fail_exclusive(const PoolHost& mine, bool numbers_known) {
   throw Error(
       ErrorCode::invalid_argument,
@@ -94,6 +97,7 @@ bool knows_links(const Host& host) {
           "node or none"));
 }
 
+// A GPU as the pool begins with it. Memory that is in use by now is other programs'.
 PoolGpu pool_gpu(const Host& host, const UsableGpu& gpu) {
   const uint64_t free = free_memory_bytes(host, gpu);
   const uint64_t total = std::max(free, total_memory_bytes(host, gpu));
@@ -130,6 +134,7 @@ void check_selection(const Selection& selection, const Inventory& inventory) {
   check_selection_hosts(selection, hosts);
 }
 
+// A part of a GPU is one GPU, of which fewer units are taken.
 int gpus_of(const TaskNeed& need) {
   return need.gpus <= 0 ? 0 : std::max(1, static_cast<int>(need.gpus));
 }
@@ -144,6 +149,7 @@ int cpus_of(const TaskNeed& need) {
   return need.gpus > 0 ? need.cpus : std::max(1, need.cpus);
 }
 
+// CPUs are left out where a need with GPUs gives no number of them.
 std::string describe(const TaskNeed& need) {
   const int count = cpus_of(need);
   std::string cpus = count == 0 ? std::string() : plural(count, "CPU");
@@ -196,6 +202,8 @@ void Pool::add_host(const Host& host, const PoolOptions& options) {
   hosts_.push_back(std::move(mine));
 }
 
+// A text that names its hosts must fit on each of these. One without hosts may fail on some, as
+// long as it fits one; then the first problem is told.
 AllowedGpus Pool::allowed(const std::string& on) const {
   if (on.empty())
     return {};
@@ -263,6 +271,7 @@ bool Pool::has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, 
          suits(need, allowed, host, gpu);
 }
 
+// Memory that a task of the run uses cannot be told from what others use.
 void Pool::set_memory_in_use(int host, int gpu, uint64_t bytes) {
   PoolGpu& it = gpu_at(host, gpu);
   if (it.units_left != kWholeGpu)
@@ -290,6 +299,7 @@ bool Pool::could_meet(const TaskNeed& need, const AllowedGpus& allowed) const {
   return false;
 }
 
+// A task with GPUs gets their share of exclusive CPUs, unless it says how many it wants.
 int Pool::cpus_for(const TaskNeed& need, const PoolHost& host) const {
   if (numa_binding_ != NumaBinding::exclusive || need.gpus <= 0 || need.cpus > 0)
     return cpus_of(need);
@@ -346,6 +356,7 @@ std::optional<Pool::Offer> Pool::offer_of(int host,
                .slowest_link = link};
 }
 
+// Several GPUs are chosen by their links; a single one by its size.
 std::optional<std::vector<int>> Pool::choose_gpus(const TaskNeed& need,
                                                   int host,
                                                   const std::vector<int>& fitting) const {
@@ -468,6 +479,7 @@ void Pool::take(const Allocation& allocation) {
   std::erase_if(host.free_cpus, [&](const PoolCpu& cpu) { return has_cpu(allocation, cpu); });
 }
 
+// CPUs are sorted again, so that choices do not depend on the order of ends.
 void Pool::give_back(const Allocation& allocation) {
   PoolHost& host = hosts_[allocation.host];
   ++host.slots_left;

@@ -66,7 +66,7 @@ struct PoolHost {
   std::optional<int> find_gpu(const std::string& uuid) const;
 };
 
-// What a task has, on one host.
+// The devices that a task has, on one host.
 struct Allocation {
   int host = 0;
   std::vector<int> gpus = {};      // indices into PoolHost::gpus, best linked ones adjacent
@@ -111,8 +111,8 @@ class Pool {
   // never end. check_needs.h turns it into a message for users, with the nearest match.
   bool could_meet(const TaskNeed& need, const AllowedGpus& allowed = {}) const;
 
-  // Where the need can be met now: the best-fitting GPU (least memory, then least share left), or
-  // the best linked GPUs of one host; among hosts, the fullest. Nothing: nowhere.
+  // Finds where the need can be met now: the best-fitting GPU (least memory, then least share
+  // left), or the best linked GPUs of one host; among hosts, the fullest. Nothing: nowhere.
   std::optional<Allocation> find(const TaskNeed& need,
                                  const AllowedGpus& allowed = {},
                                  const Reserved& reserved = {}) const;
@@ -120,7 +120,7 @@ class Pool {
   // Whether the GPU meets the need, ignoring what others have of it.
   bool suits(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
 
-  // The same, and enough of it is free.
+  // Whether the GPU meets the need, and enough of it is free.
   bool has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
 
   // Chooses the need's GPUs among `fitting`; nothing: there are too few.

@@ -130,7 +130,7 @@ class Reach {
   }
 
  private:
-  // What the run has of a host, and how many of these at one time.
+  // The GPUs that the run has of a host, and how many of these at one time.
   struct OfRun {
     UsableGpus usable = {};
     size_t most = 0;

@@ -1,4 +1,4 @@
-// What a task's `on` could ever give it on each host. For check_needs.cc; a private header.
+// Finds what a task's `on` could ever give it on each host. For check_needs.cc; a private header.
 #pragma once
 
 #include <cstdint>
@@ -47,10 +47,9 @@ struct ReachOptions {
   int cpus = 0;                        // the run's `--cpus`; 0: all
 };
 
-// Of the run's GPUs `on` selects what it does now, but for what changes: `idle`, `free:2` and
-// `free>=20GiB` could come to mean any of them. Hosts that an `on` without hosts does not fit are
-// passed over, as long as it fits one. Throws: SelectionError for `gpus` that the hosts have not;
-// one of `on` is `on_problem`.
+// The GPUs of the run that `on` selects, now or ever: `idle`, `free:2` and `free>=20GiB` could come
+// to mean any of them. Hosts that an `on` without hosts does not fit are passed over, as long as it
+// fits one. Throws: SelectionError for `gpus` that the hosts have not; one of `on` is `on_problem`.
 ReachableGpus reachable_gpus(const std::string& on, const ReachOptions& options);
 
 }  // namespace muster

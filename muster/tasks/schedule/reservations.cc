@@ -92,7 +92,7 @@ void Reservations::reserve_next(Reservation& reservation, const Pool& pool) {
   reservation.claims.push_back(std::move(claim));
 }
 
-// What is reserved for all other tasks.
+// The reservations of all other tasks.
 Reserved Reservations::reserved_beside(size_t task, const Pool& pool) const {
   Reserved reserved;
   for (const Reservation& other : all_) {

@@ -1,5 +1,5 @@
-// What is reserved for the tasks that wait in one pass of starts, so that those that come after
-// them are not in their way, and how many of those were let in elsewhere (backfill). For the
+// Keeps what is reserved for the tasks that wait in one pass of starts, so that those that come
+// after them are not in their way, and how many of those were let in elsewhere (backfill). For the
 // schedule, whose header says the rule. Pure.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace muster {
 
-// What a task needs, and of which GPUs.
+// The needs of a task, and the GPUs that it may have.
 struct TaskWish {
   std::vector<TaskNeed> needs = {};  // alternatives
   AllowedGpus allowed = {};

@@ -165,6 +165,7 @@ void TaskSchedule::measure_critical_paths() {
   }
 }
 
+// The pool is asked once for each kind, however many tasks it has.
 void TaskSchedule::make_kinds() {
   std::unordered_map<std::string, size_t> known;
   for (size_t i = 0; i < tasks_.size(); ++i) {
@@ -225,6 +226,7 @@ void TaskSchedule::make_ready(size_t task) {
   heads_.emplace(kind.ready.top(), number);
 }
 
+// Places that the journal has of running tasks are taken as they are; nothing is chosen anew.
 void TaskSchedule::restore(const std::vector<TaskStanding>& standings, double now) {
   for (Kind& kind : kinds_)
     kind.ready = {};
@@ -277,8 +279,8 @@ bool TaskSchedule::has_slot() const {
   return !pool_.is_full() && !is_at_limit();
 }
 
-// Where the task could start now: by the first of its alternatives that is available beside what is
-// reserved for others.
+// Finds where the task could start now, by the first of its alternatives that is available beside
+// what is reserved for others.
 std::optional<TaskStart> TaskSchedule::place(const Kind& kind, size_t task) const {
   const std::vector<TaskNeed>& needs = kind.wish.needs;
   for (size_t i = 0; i < needs.size(); ++i) {
@@ -328,6 +330,7 @@ void TaskSchedule::begin(const TaskStart& start, double now) {
   set_state(start.task, TaskState::running);
 }
 
+// Called again for the same start, it does nothing.
 void TaskSchedule::release(size_t task) {
   const auto running = running_.find(task);
   if (running == running_.end())
@@ -346,6 +349,7 @@ void TaskSchedule::done(size_t task) {
   }
 }
 
+// A failure ends a row of stops: the two are counted apart.
 TaskRetry TaskSchedule::failed(size_t task, double now) {
   release(task);
   const int failures = ++states_[task].failures;
@@ -416,6 +420,7 @@ bool TaskSchedule::waits_for_memory_of(int host, int gpu) const {
   return false;
 }
 
+// A task that has ended and whose record is not on the disk yet still counts as running.
 bool TaskSchedule::finished() const {
   if (!running_.empty() || count(TaskState::running) > 0)
     return false;

@@ -45,7 +45,7 @@ struct TaskStart {
   Allocation where = {};
 };
 
-// What follows a failed start.
+// The sequel of a failed start.
 struct TaskRetry {
   std::optional<double> at = {};     // time of the next start; nothing: the task has failed
   std::vector<size_t> skipped = {};  // tasks that come after it and will never start

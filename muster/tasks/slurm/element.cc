@@ -27,6 +27,7 @@
 
 namespace muster {
 
+// JSON must be UTF-8, which a task's texts need not be.
 std::string element_line(const Task& task, const std::string& run_dir, Visibility visibility) {
   const TaskNeed& need = task.needs.front();
   const nlohmann::ordered_json json = {{"name", task.name},
@@ -102,7 +103,7 @@ SlurmElement read_element(const std::string& path, int index) {
 
 namespace {
 
-// What the element becomes.
+// The program that the element becomes.
 struct ElementProgram {
   std::vector<std::string> argv = {};
   Environment environment = {};
@@ -129,7 +130,7 @@ std::string what_is_here(const Pool& pool) {
   return cat(plural(gpus.size(), "GPU"), gpus.empty() ? "" : cat(" (", join(gpus, ", "), ")"));
 }
 
-// Where the task runs. Slurm gives whole GPUs, and counts the CPUs.
+// Finds where the task runs. Slurm gives whole GPUs, and counts the CPUs.
 Allocation place_of(const Task& task, const Pool& pool) {
   const TaskNeed& need = task.needs.front();
   if (auto where = pool.find(need))
@@ -165,6 +166,7 @@ ElementProgram program_as_placed(const SlurmElement& element, const std::string&
                            .launcher = own_program(),
                            .environment = own_environment(),
                            .visibility = element.visibility};
+  // The batch script counts the attempts.
   const int attempt = static_cast<int>(get_env_int("MUSTER_ATTEMPT").value_or(0));
   const std::string plan = cat(folder, "/", attempt, ".plan.json");
   if (task.ranks > 1)
@@ -187,6 +189,7 @@ std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
 
 }  // namespace
 
+// From execve on the process is the task's program: nothing is returned.
 void exec_element(const std::string& path, int index) {
   const SlurmElement element = read_element(path, index);
   std::string folder;

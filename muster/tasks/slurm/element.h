@@ -1,6 +1,6 @@
-// What one element of a job array runs: `muster tasks --exec-element FILE INDEX`, which the batch
-// script calls. plan.cc writes the files. Of what Slurm has given it a task gets what it would get
-// of such a machine in `muster tasks`: placed by the same pool, with the same variables and ranks.
+// Runs one element of a job array: `muster tasks --exec-element FILE INDEX`, which the batch script
+// calls. plan.cc writes the files. A task gets what it would get in `muster tasks` of a machine
+// that has what Slurm has given it: placed by the same pool, with the same variables and ranks.
 #pragma once
 
 #include <optional>

@@ -23,12 +23,13 @@ namespace {
 constexpr size_t kMaxDependencies = 1000;
 constexpr int kWholeArray = -1;
 
-// Where a task ended up.
+// The array and the index that a task has got.
 struct ElementPlace {
   size_t array = 0;
   int index = 0;
 };
 
+// Makes the plan of one submission.
 class SlurmPlanner {
  public:
   SlurmPlanner(const std::vector<Task>& tasks, const SlurmOptions& options)
@@ -87,7 +88,7 @@ class SlurmPlanner {
     }
   }
 
-  // Two tasks with the same key ask for the same.
+  // A text that is equal for tasks that can be in one array.
   std::string request_key(size_t task) const {
     return cat(join(slurm_request(tasks_[task], highest_), " "),
                "\n",
@@ -97,7 +98,7 @@ class SlurmPlanner {
   void plan_level(const Positions& members) {
     std::map<std::pair<std::string, After>, size_t> by_key;
     std::vector<std::pair<After, Positions>> groups;  // in the order of the tasks
-    // By the array of which each task is after one element.
+    // Tasks that are after one element of an array, by that array.
     std::map<std::pair<std::string, size_t>, Positions> single;
     for (const size_t task : members) {
       const After after = after_of(task);
@@ -236,6 +237,7 @@ SlurmPlan plan_slurm(const std::vector<Task>& tasks, const SlurmOptions& options
   return SlurmPlanner(tasks, options).plan();
 }
 
+// A job after several others waits for all of them.
 std::string dependency_argument(const SlurmArray& array, const std::vector<std::string>& job_ids) {
   if (array.after.empty())
     return "";

@@ -94,8 +94,8 @@ run() {
 }
 )";
 
-// Where `timeout` stands between, its child is told. `timeout` itself ends by most signals, and by
-// one that comes while it starts that child it leaves it behind.
+// The child of `timeout` is told, where that stands between. `timeout` itself ends by most signals,
+// and by one that comes while it starts that child it leaves it behind.
 std::string tell_function(const Task& task) {
   const bool limited = task.retries > 0 && task.time_limit;
   return limited ? R"(tell() {

@@ -14,7 +14,7 @@ namespace muster {
 // priority of all tasks.
 std::vector<std::string> slurm_request(const Task& task, int highest);
 
-// What Slurm cannot be told of this task, a line each.
+// A line for each thing that Slurm cannot be told of this task.
 std::vector<std::string> slurm_notes(const Task& task);
 
 std::string slurm_script(const Task& task,

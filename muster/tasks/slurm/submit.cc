@@ -38,7 +38,7 @@ Fd memory_for(const char* name) {
   return fd;
 }
 
-// What sbatch printed, as far as it is worth showing.
+// The text that sbatch printed, as far as it is worth showing.
 std::string said_in(const Fd& fd) {
   std::string text(kMaxSaid, '\0');
   const ssize_t n = ::pread(fd.get(), text.data(), text.size(), 0);
@@ -46,6 +46,7 @@ std::string said_in(const Fd& fd) {
   return std::string(trim(text));
 }
 
+// sbatch has the environment of this process, as a user's shell would give it.
 SbatchEnd run_sbatch(const std::vector<std::string>& argv) {
   const Fd out = memory_for("sbatch-out");
   const Fd err = memory_for("sbatch-err");
@@ -81,6 +82,7 @@ std::string job_id_of(const std::string& said) {
   throw Error(ErrorCode::io, message);
 }
 
+// Which job has which tasks, by the index of its array.
 std::string jobs_json(const SlurmPlan& plan,
                       const std::vector<Task>& tasks,
                       const std::vector<std::string>& job_ids) {
@@ -103,7 +105,7 @@ std::vector<std::string> sbatch_argv(const SlurmArray& array,
   std::vector<std::string> argv = options.sbatch;
   argv.insert(argv.end(), array.arguments.begin(), array.arguments.end());
   const std::string dependency = dependency_argument(array, job_ids);
-  // Without the second flag a job after one that failed would be pending for ever.
+  // The second flag ends a job after one that failed, which would be pending for ever.
   if (!dependency.empty())
     argv.insert(argv.end(), {dependency, "--kill-on-invalid-dep=yes"});
   argv.push_back(array.script_path);

@@ -53,7 +53,7 @@ SlurmPlan plan_slurm(const std::vector<Task>& tasks, const SlurmOptions& options
 // "--dependency=afterok:12:13_4"; empty: none. `job_ids` of the arrays before it.
 std::string dependency_argument(const SlurmArray& array, const std::vector<std::string>& job_ids);
 
-// What is executed to submit it, once the arrays before it have their `job_ids`.
+// The command that submits the array, once the arrays before it have their `job_ids`.
 std::vector<std::string> sbatch_argv(const SlurmArray& array,
                                      const SlurmOptions& options,
                                      const std::vector<std::string>& job_ids);

@@ -15,6 +15,7 @@
 namespace muster {
 namespace {
 
+// More pairs than this cannot be held together with the tasks.
 constexpr size_t kMaxAfterNames = 5'000'000;
 constexpr size_t kMaxCycleShown = 20;
 constexpr size_t kMaxNamesCompared = 100'000;  // for the nearest one, in an error
@@ -160,6 +161,7 @@ class AfterResolver {
     }
   }
 
+  // The names of the parameters that both templates have.
   static std::vector<std::string> shared_parameters(const TaskTemplate& a, const TaskTemplate& b) {
     std::vector<std::string> shared;
     for (const TaskParameter& parameter : a.each) {
@@ -169,6 +171,7 @@ class AfterResolver {
     return shared;
   }
 
+  // The task's values of these parameters, in their order.
   std::vector<std::string> values_of(size_t task,
                                      const std::vector<std::string>& parameters) const {
     std::vector<std::string> values;
@@ -178,6 +181,7 @@ class AfterResolver {
     return values;
   }
 
+  // The task comes after the other one.
   void add(size_t task, size_t other, const AfterEntry& entry) {
     after_[task].push_back(other);
     if (++num_names_ > kMaxAfterNames) {

@@ -10,6 +10,7 @@
 namespace muster {
 namespace {
 
+// Larger numbers are slips rather than wishes.
 constexpr int kMaxTaskGpus = 4096;
 constexpr int kMaxTaskCpus = 65'536;
 constexpr double kLeastFraction = 0.001;  // leases count in thousandths of a GPU
@@ -79,6 +80,7 @@ class NeedReader {
     return std::nullopt;
   }
 
+  // An empty model would be any, which is said by leaving it out.
   std::optional<std::string> model(const toml::node& value) const {
     auto text = values_.text(value, "model");
     if (text && trim(*text).empty()) {
@@ -116,6 +118,7 @@ class NeedReader {
 
 }  // namespace
 
+// One table may stand without a list.
 std::vector<TaskNeed> read_alternatives(const toml::node& value,
                                         int ranks,
                                         const SpecValues& values) {

@@ -11,6 +11,7 @@
 namespace muster {
 namespace {
 
+// A brace that is not closed would show the rest of a script.
 constexpr size_t kMaxPlaceholderShown = 40;
 
 // Calls `literal(text)` and `placeholder(name, at)` for the pieces of `text`, in their order.
@@ -59,6 +60,8 @@ void scan_task_text(std::string_view text, const Literal& literal, const Placeho
 
 }  // namespace
 
+// Text before the first placeholder is first_; every other text goes with the placeholder before
+// it.
 TaskText::TaskText(std::string_view text, const std::vector<std::string_view>& parameters) {
   scan_task_text(
       text,

@@ -47,6 +47,7 @@ int count_characters(std::string_view text) {
   return count;
 }
 
+// A long line is shown from a little before the caret, with a mark where it is cut.
 std::string caret_lines(std::string_view line, int column) {
   const int at = std::max(1, column) - 1;
   const int from = std::max(0, at - kShownBefore);
@@ -65,6 +66,7 @@ SpecProblems::SpecProblems(const std::string& text, const std::string& source)
     lines_.push_back(++at);
 }
 
+// The set keeps each problem once.
 void SpecProblems::add(SpecPosition at, const std::string& problem) {
   problems_.insert({{at.line, at.column}, problem});
   if (problems_.size() >= kMaxProblems)

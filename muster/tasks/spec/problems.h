@@ -1,5 +1,5 @@
-// What is wrong with a spec file: collected with its places, and told in one error that shows each
-// line with a caret under the character. For spec*.cc; a private header.
+// Collects what is wrong with a spec file, each problem with its place, and tells it in one error
+// that shows each line with a caret under the character. For spec*.cc; a private header.
 #pragma once
 
 #include <set>
@@ -44,11 +44,11 @@ class SpecProblems {
   // show.
   std::string shown(SpecPosition at) const;
 
-  // What the file says from `begin` to `end`, if that is on one line.
+  // The text of the file from `begin` to `end`, if that is on one line.
   std::string_view text_between(SpecPosition begin, SpecPosition end) const;
 
-  // Where the byte `at` of the text `value` stands that begins at `begin`, quotes included; `begin`
-  // itself when the file spells the text in another way.
+  // The position of the byte `at` of the text `value`, which begins at `begin`, quotes included;
+  // `begin` itself when the file spells the text in another way.
   SpecPosition inside(SpecPosition begin, std::string_view value, size_t at) const;
 
  private:

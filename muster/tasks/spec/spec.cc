@@ -32,7 +32,7 @@ void check_spec_text(const std::string& text, SpecProblems& problems) {
   }
 }
 
-// That there are too many tasks to hold is found before the first is made.
+// Tasks that are too many to hold are found before the first is made.
 void check_sizes(const std::vector<TaskTemplate>& templates, SpecProblems& problems) {
   size_t num_tasks = 0;
   size_t bytes = 0;
@@ -111,6 +111,7 @@ void warn_of_unused(const TaskTemplate& made_from,
 
 }  // namespace
 
+// The CPUs are only for machines without GPUs: busy GPUs are waited for.
 std::vector<TaskNeed> default_needs(int ranks) {
   return {{.gpus = 1.0 * ranks}, {.cpus = ranks, .without_gpus = true}};
 }
@@ -139,6 +140,7 @@ std::vector<Task> tasks_of_text(const std::string& text,
   return tasks;
 }
 
+// A pipe is read as a file is, so that a spec can be made by a program.
 std::string read_spec(const std::string& path) {
   struct stat status = {};
   const int problem = ::stat(path.c_str(), &status) == 0 ? 0 : errno;

@@ -29,7 +29,7 @@
 
 namespace muster {
 
-// What the file or pipe says; of what is too large for a spec, more than tasks_of_text takes.
+// The text of the file or pipe; of one that is too large for a spec, more than tasks_of_text takes.
 // Throws: io when it cannot be read; invalid_argument when it is neither.
 std::string read_spec(const std::string& path);
 
@@ -41,7 +41,7 @@ std::vector<Task> tasks_of_text(const std::string& text,
                                 const std::string& source,
                                 std::vector<std::string>* warnings = nullptr);
 
-// What a task without `needs` needs.
+// The needs of a task without `needs`.
 std::vector<TaskNeed> default_needs(int ranks);
 
 }  // namespace muster

@@ -53,6 +53,7 @@ bool looks_like_range(const std::string& piece) {
   return !is_range && (is_number_text(first) || is_number_text(last));
 }
 
+// Errors repeat the flag as it was given.
 constexpr const char* kSweepFlag = "--sweep ";
 
 // The values of one piece between commas, which begins at the byte `at` of the flag's text.
@@ -116,6 +117,7 @@ std::string file_name(const std::string& text) {
   return std::string(cut_text(name, kMaxTaskName - kRoomForNumber));
 }
 
+// "lr=0.1,seed=1", as a file can be named.
 std::string sweep_name(const std::vector<TaskParameter>& each,
                        const std::vector<std::string_view>& values) {
   std::string name;
@@ -142,6 +144,7 @@ void name_tasks(const std::vector<TaskParameter>& each, std::vector<Task>& tasks
 
 }  // namespace
 
+// The number of tasks is checked before any is made.
 std::vector<Task> tasks_of_sweep(const SweepOptions& options, std::vector<std::string>* warnings) {
   if (options.sweeps.empty())
     throw Error(ErrorCode::invalid_argument, "--sweep: expected NAME=VALUE,…, got none");

@@ -18,6 +18,7 @@
 namespace muster {
 namespace {
 
+// Larger numbers are slips rather than wishes.
 constexpr int kMaxTaskRanks = 4096;
 constexpr int kMaxRetries = 1000;
 constexpr int kMaxPriority = 1'000'000;
@@ -88,7 +89,7 @@ class TableReader {
     values_.problems().add(position_of(node.source().begin), text);
   }
 
-  // The text with its placeholders known.
+  // The text with its placeholders known; empty when it has a problem, which is told then.
   TaskText filled(const toml::node& node, const std::string& text) const {
     try {
       return {text, parameters_};
@@ -169,6 +170,7 @@ class TableReader {
     return {};
   }
 
+  // A problem of the task is shown at its name, once that is known.
   void read_name() {
     made_.task.at = at_;
     const toml::node* const node = table_.get("name");
@@ -181,6 +183,8 @@ class TableReader {
     }
   }
 
+  // Numbers among the words are taken as they are written. A word with a problem leaves its place,
+  // so that those behind it keep theirs.
   void read_argv() {
     const toml::node* const node = find("argv");
     if (node == nullptr)
@@ -205,6 +209,7 @@ class TableReader {
     read_variables(table_.get("env"));
   }
 
+  // A variable that is there already is replaced.
   void read_variables(const toml::node* node) {
     if (node == nullptr)
       return;
@@ -224,6 +229,7 @@ class TableReader {
     }
   }
 
+  // A number with a problem keeps its default, which is never used.
   void read_numbers() {
     Task& task = made_.task;
     const auto integer = [&](const char* key, int& target, int least, int most) {
@@ -281,6 +287,7 @@ class TableReader {
       values_.wrong(*on, "needs with gpus beside on");
   }
 
+  // A single name may stand without a list.
   void read_after() {
     const toml::node* const node = table_.get("after");
     if (node == nullptr)

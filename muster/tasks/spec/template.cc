@@ -36,6 +36,7 @@ std::vector<std::string_view> parameter_names(const std::vector<TaskParameter>& 
   return names;
 }
 
+// The name alone does not make tasks differ in what they do.
 std::vector<std::string> unused_parameters(const TaskTemplate& source) {
   std::vector<std::string> unused;
   for (size_t i = 0; i < source.each.size(); ++i) {
@@ -53,6 +54,7 @@ std::vector<std::string> unused_parameters(const TaskTemplate& source) {
   return unused;
 }
 
+// The product may be too large for any number: it is not reckoned beyond the limit.
 size_t num_combinations(const std::vector<TaskParameter>& each) {
   size_t count = 1;
   for (const TaskParameter& parameter : each) {
@@ -106,6 +108,7 @@ size_t width_of_range(std::string_view first, std::string_view last) {
   return is_padded ? std::max(first.size(), last.size()) : 0;
 }
 
+// The number with zeros before its digits, behind its sign.
 std::string padded(int64_t value, size_t width) {
   std::string digits = cat(value);
   const size_t sign = digits.starts_with('-') ? 1 : 0;

@@ -1,6 +1,6 @@
-// What a grid of tasks is made from: texts with placeholders, and the values of each parameter. A
-// [[task]] of a spec and a sweep are one each; expand_template makes the tasks. Knows no files;
-// pure.
+// Templates from which a grid of tasks is made: texts with placeholders, and the values of each
+// parameter. A [[task]] of a spec and a sweep are one each; expand_template makes the tasks. Knows
+// no files; pure.
 #pragma once
 
 #include <optional>
@@ -69,8 +69,8 @@ std::optional<std::vector<std::string>> range_values(std::string_view text);
 
 bool is_control(char c);
 
-// What keeps a text from being a task's name, which becomes a file's: "expected …, got …". Empty:
-// nothing.
+// Says what keeps a text from being a task's name, which becomes a file's: "expected …, got …".
+// Empty: nothing.
 std::string problem_of_name(std::string_view name);
 
 }  // namespace muster

@@ -27,7 +27,7 @@ SpecPosition position_of(const toml::source_position& at) {
   return {static_cast<int>(at.line), static_cast<int>(at.column)};
 }
 
-// What stands there, in words or as it is written.
+// The value in words, or as it is written.
 std::string SpecValues::got(const toml::node& value) const {
   if (value.is_table())
     return "a table";
@@ -43,6 +43,7 @@ void SpecValues::wrong(const toml::node& value, const std::string& rule) const {
   problems_.add(position_of(value.source().begin), cat("expected ", rule, ", got ", got(value)));
 }
 
+// An unknown key is likely a slip: the nearest that is known is named.
 bool SpecValues::check_keys(const toml::table& table,
                             const std::string& where,
                             const std::vector<std::string_view>& known) const {
@@ -64,6 +65,7 @@ bool SpecValues::check_keys(const toml::table& table,
   return all_known;
 }
 
+// Texts become arguments and variables, which end at a NUL.
 std::optional<std::string> SpecValues::text(const toml::node& value, const char* key) const {
   auto text = value.value_exact<std::string>();
   if (!text) {
@@ -75,6 +77,7 @@ std::optional<std::string> SpecValues::text(const toml::node& value, const char*
   return text;
 }
 
+// A number is taken as it is written, less the '_' between its digits.
 std::optional<std::string> SpecValues::scalar(const toml::node& value,
                                               const std::string& what) const {
   if (value.is_string())
@@ -113,6 +116,7 @@ std::optional<std::chrono::milliseconds> SpecValues::duration(const toml::node& 
   return std::nullopt;
 }
 
+// The unit is asked for by its 'B'.
 std::optional<uint64_t> SpecValues::size(const toml::node& value, const char* key) const {
   const auto text = value.value_exact<std::string>();
   try {
