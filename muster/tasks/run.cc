@@ -168,6 +168,7 @@ JobNote note_of(const TasksOptions& options,
   return note;
 }
 
+// An error of the run's own outweighs what became of the tasks.
 int exit_code_of(const RunOutcome& outcome) {
   const auto is_done = [](const TaskResult& result) {
     return result.state == TaskState::done;
@@ -331,6 +332,7 @@ int say(const std::string& text) {
 
 }  // namespace
 
+// Both kinds of preview end here, before anything is made.
 int tasks::run(const TasksOptions& options) {
   TasksRun run = which_run(options);
   const bool only_says = options.dry_run || !options.explain.empty();

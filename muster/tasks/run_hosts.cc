@@ -43,6 +43,7 @@ void RunHosts::close_all() {
   retries_.clear();
 }
 
+// This machine is the pool's host that has no connection; it may be none of them.
 LocalHostOptions RunHosts::options_of_local() {
   int here = remote_.empty() ? 0 : -1;
   for (int host = 0; host < std::ssize(remote_); ++host) {

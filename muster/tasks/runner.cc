@@ -89,6 +89,8 @@ class TaskRunner {
     hosts_.loop().watch_readable(journal.fd(), [this] { journal_.take_notice(); });
   }
 
+  // Each turn starts what can start, waits for ends or the next tick, and counts what is on the
+  // disk.
   RunOutcome run() {
     wait_for_hosts();
     hosts_.look();

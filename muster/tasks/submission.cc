@@ -87,6 +87,7 @@ void check_not_submitted(const std::string& run_dir) {
 
 }  // namespace
 
+// The folder is checked before the plan is made, and made after it.
 void submit_to_slurm(TasksRun& run, const std::vector<std::string>& sbatch, bool dry_run) {
   choose_run_folder(run, make_uuid());
   check_not_submitted(run.run_dir);

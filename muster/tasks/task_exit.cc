@@ -67,6 +67,7 @@ void take_exit(const Task& task, const TaskEnd& end, TaskAttempt& attempt) {
   attempt.exit_code = attempt.signal == 0 && !attempt.lost ? exit.exit_code : 0;
 }
 
+// A start that failed tells why; else the time limit, the exit code or the signal does.
 std::string describe_failure(const Task& task, const TaskAttempt& attempt, const TaskEnd& end) {
   if (!end.why_not.empty())
     return end.why_not;

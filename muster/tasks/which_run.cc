@@ -88,6 +88,7 @@ std::string absolute_folder(const std::string& path) {
   return std::filesystem::weakly_canonical(absolute_path(path)).string();
 }
 
+// The tasks are the run's only where tasks.json has the hash that the journal tells.
 TasksRun run_in_folder(const TasksOptions& options) {
   TasksRun run{.run_dir = absolute_folder(options.resume), .is_new = false};
   const std::string path = task_file_path(run.run_dir);
@@ -110,6 +111,7 @@ TasksRun run_in_folder(const TasksOptions& options) {
   return run;
 }
 
+// The settings are kept as texts too, for a run that goes on later.
 TasksRun new_run(const TasksOptions& options) {
   std::vector<std::string> warnings;
   TypedTasks typed = typed_tasks(options, &warnings);

@@ -33,6 +33,7 @@ ForeignLeases::ForeignLeases(
   folder_.emplace(options_);
 }
 
+// A start that was refused has all of its GPUs looked at, so that the schedule knows who has them.
 std::optional<std::vector<Lease>> ForeignLeases::take(const Allocation& where, const Task& task) {
   if (!folder_ || where.gpus.empty())
     return std::vector<Lease>();
@@ -94,6 +95,7 @@ void ForeignLeases::try_look_at(int gpu) {
   }
 }
 
+// Reckons what others hold of the GPU, and tells it in any case: it may have changed.
 void ForeignLeases::look_at(int gpu) {
   int units = 0;
   std::vector<std::string> names;

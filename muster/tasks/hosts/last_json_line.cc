@@ -121,6 +121,7 @@ std::string last_json_line(const std::string& path, size_t max_bytes) {
   return last_json_line_of(last_lines_of_file(path, max_bytes));
 }
 
+// Each line is first taken as it is, then with the names of numbers that are not finite made texts.
 std::string last_json_line_of(const std::string& text) {
   for (size_t end = text.size();;) {
     const size_t newline = end == 0 ? std::string::npos : text.rfind('\n', end - 1);

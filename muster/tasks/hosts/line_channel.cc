@@ -75,6 +75,8 @@ void LineChannel::finish(const std::string& why) {
   end(why);
 }
 
+// Reads what is there and hands its lines on. Lines that were read before the channel was attached
+// go first.
 void LineChannel::read_some() {
   if (soon_ != 0)
     return;  // what came before goes first

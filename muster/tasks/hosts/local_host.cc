@@ -52,6 +52,8 @@ std::vector<Lease> LocalHost::leases_of(int id) {
   return order ? std::move(order.mapped()) : std::vector<Lease>();
 }
 
+// The plan, the log and the folder of an attempt lie side by side: their paths follow from the
+// log's.
 void LocalHost::start(const StartOrder& order) {
   const Task& task = *order.task;
   const std::string folder = order.log.substr(0, order.log.rfind('/'));
@@ -91,6 +93,7 @@ bool LocalHost::ran_out_of_memory() const {
   return kills && oom_kills_ && *kills > *oom_kills_;
 }
 
+// Leases are given back before the end is told: the next task may want the GPU.
 std::vector<TaskEnd> LocalHost::wait(std::optional<Clock::time_point> until) {
   std::vector<TaskEnd> ends;
   for (PoolExit& exit : processes_.wait(until)) {

@@ -26,6 +26,7 @@ bool is_there(const UsableGpu& device, const Host& host) {
 
 }  // namespace
 
+// A probe costs time, so that it is made only where it can tell something.
 void MemoryWatch::look(const std::set<int>& taken) {
   if (!tell_ || host_ < 0 || pool_.inventory().simulated)
     return;

@@ -90,6 +90,7 @@ void RemoteHost::leave_loop() {
   loop_ = nullptr;
 }
 
+// The loop is the command's: it is left when the answer has come.
 void RemoteHost::connect(EventLoop& loop) {
   listen(loop);
 }
@@ -120,6 +121,7 @@ void RemoteHost::keep_alive() {
   alive_timer_ = loop_->call_at(now + kSayAliveEvery, [this] { keep_alive(); });
 }
 
+// Whatever is no message that may come now ends the connection.
 void RemoteHost::on_line(const std::string& line) {
   if (!problem_.empty())
     return;
@@ -208,6 +210,7 @@ void RemoteHost::take(const RemoteOutput& output) {
   }
 }
 
+// A GPU that the run does not use may be anybody's.
 void RemoteHost::take(const RemoteHeld& held) {
   if (!has_begun())
     return;

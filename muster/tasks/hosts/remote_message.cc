@@ -54,6 +54,7 @@ WireJson wire_environment(const Environment& environment) {
   return wire_texts(entries);
 }
 
+// Each entry must have a name, and no NUL, at which the kernel would cut it.
 Environment environment_from(JsonObject& json, const char* key) {
   Environment environment;
   for (const std::string& entry : texts_from(json, key)) {
@@ -143,6 +144,7 @@ RemoteMessage begin_from(JsonObject& json) {
   return begin;
 }
 
+// The task goes with what the host needs to run it; all else about it stays with the run.
 WireJson wire_of(const RemoteStart& start) {
   return {{kKindKey, "start"},
           {"id", start.id},
@@ -290,6 +292,7 @@ WireJson wire_of(const RemoteEnded& ended) {
           {"out_of_memory", end.out_of_memory}};
 }
 
+// Numbers are bounded by what the kernel can tell.
 RemoteMessage ended_from(JsonObject& json) {
   RemoteEnded ended;
   TaskEnd& end = ended.end;

@@ -67,6 +67,7 @@ class TaskServer {
  public:
   TaskServer(Fd in, Fd out) : channel_(std::move(in), std::move(out), kLongestRemoteLine) {}
 
+  // Returns the exit code: 1 where it ended by anything but the run's end.
   int run() {
     try {
       serve();
@@ -191,6 +192,7 @@ class TaskServer {
     channel_.detach();
   }
 
+  // The pool is this machine alone, as the run was told of it.
   void make_local_host() {
     LocalHostOptions options{
         .facts = {.run_dir = begin_->run_dir,

@@ -119,6 +119,7 @@ int threads_of(const Pool& pool, const Allocation& where) {
   return std::max(1, static_cast<int>(cpus * std::ssize(where.gpus) / num_gpus));
 }
 
+// The CPUs are those that the task is bound to, and not those that it only counts.
 TaskAttempt attempt_of(const Pool& pool, const Allocation& where, int number) {
   const PoolHost& host = host_of(pool, where);
   TaskAttempt attempt{.attempt = number, .host = host.name};

@@ -157,6 +157,8 @@ bool Journal::cut() {
   return ::ftruncate(file_.get(), end) == 0 && ::lseek(file_.get(), end, SEEK_SET) >= 0;
 }
 
+// The names of the journal and of its folder must be on the disk too, or a crash could take the
+// file away.
 void Journal::begin_at(uint64_t bytes, const std::string& last_sum) {
   bytes_ = bytes;
   last_sum_ = last_sum;

@@ -98,6 +98,7 @@ class JournalFold {
     state_.taken[task] = {record.value("memory", uint64_t{0}), record.value("num_cpus", 0)};
   }
 
+  // Ends an attempt that has begun: the last one of its task.
   void take_end(const ReadJson& record, size_t task) {
     TaskResult& result = state_.results[task];
     TaskAttempt& attempt = result.attempts.at(result.attempts.size() - 1);
@@ -205,6 +206,7 @@ class JournalReader {
   JournalReader(const std::string& path, const std::vector<Task>& tasks)
       : path_(path), state_(blank_state(tasks.size())), fold_(tasks, state_) {}
 
+  // A last line that is not whole is left out, and said.
   JournalState read(std::string_view bytes) {
     size_t from = 0;
     while (from < bytes.size()) {

@@ -7,6 +7,7 @@
 
 namespace muster {
 
+// An empty text is no setting.
 std::map<std::string, std::string> to_texts(const TasksSettings& settings) {
   std::map<std::string, std::string> texts;
   const auto keep = [&](const char* name, const std::string& value) {
@@ -31,6 +32,7 @@ std::map<std::string, std::string> to_texts(const TasksSettings& settings) {
   return texts;
 }
 
+// A setting without a text keeps its default.
 TasksSettings settings_of(const std::map<std::string, std::string>& texts) {
   const auto text = [&](const char* name) {
     const auto found = texts.find(name);

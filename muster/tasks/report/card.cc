@@ -92,6 +92,7 @@ std::string restart_text(const TaskAttempt& attempt) {
   return attempt.attempt > 0 ? cat(", restart ", attempt.attempt) : "";
 }
 
+// A card tells what happened, where, when, and what it may mean, and then quotes the log's end.
 std::string task_card(const Task& task, const TaskResult& result) {
   std::string out =
       cat("[muster] ", printable(task.name), " failed: ", printable(result.reason), "\n");

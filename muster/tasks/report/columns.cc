@@ -50,6 +50,11 @@ ResultFields fields_of(const std::string& json_line) {
   return fields;
 }
 
+std::string parameter(const Task& task, const std::string& name) {
+  const auto found = task.parameters.find(name);
+  return found == task.parameters.end() ? "" : found->second;
+}
+
 std::string field(const ResultFields& fields, const std::string& name) {
   const auto found = std::ranges::find(fields, name, &ResultFields::value_type::first);
   return found == fields.end() ? "" : found->second;

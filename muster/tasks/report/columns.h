@@ -24,7 +24,8 @@ ResultColumns result_columns(const std::vector<Task>& tasks,
 using ResultFields = std::vector<std::pair<std::string, std::string>>;
 ResultFields fields_of(const std::string& json_line);
 
-// The value of `name`; empty: none.
+// The task's parameter, or the field, of that name; empty: it has none.
+std::string parameter(const Task& task, const std::string& name);
 std::string field(const ResultFields& fields, const std::string& name);
 
 // The number that the whole text is; nothing: it is none.

@@ -242,6 +242,7 @@ std::string LiveTable::head(const TaskSchedule& schedule, double now) const {
   return head;
 }
 
+// The head, and a line for each task that runs, as many as the terminal has room for.
 std::vector<std::string> LiveTable::lines(const TaskSchedule& schedule, double now) const {
   constexpr size_t kWidestName = 40;
   std::vector<std::string> lines = {cut_to(head(schedule, now), options_.columns)};

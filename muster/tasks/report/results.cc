@@ -137,16 +137,15 @@ std::string results_json(const std::vector<Task>& tasks, const std::vector<TaskR
   return text + "\n]}\n";
 }
 
+// Every row has all columns, whatever its task has of them.
 std::string results_csv(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {
   const ResultColumns columns = result_columns(tasks, results);
   std::string text;
   append_csv_row(text, csv_titles(columns));
   for (size_t i = 0; i < tasks.size(); ++i) {
     std::vector<std::string> cells = {tasks[i].name};
-    for (const std::string& name : columns.parameters) {
-      const auto found = tasks[i].parameters.find(name);
-      cells.push_back(found == tasks[i].parameters.end() ? "" : found->second);
-    }
+    for (const std::string& name : columns.parameters)
+      cells.push_back(parameter(tasks[i], name));
     const std::vector<std::string> facts = csv_facts(results[i]);
     cells.insert(cells.end(), facts.begin(), facts.end());
     const ResultFields fields = fields_of(results[i].last_json);

@@ -86,10 +86,8 @@ std::vector<std::string> table_row(const Task& task,
                                    const ResultColumns& columns,
                                    bool with_host) {
   std::vector<std::string> cells = {fit_text(task.name, kMaxCell)};
-  for (const std::string& name : columns.parameters) {
-    const auto found = task.parameters.find(name);
-    cells.push_back(found == task.parameters.end() ? "" : fit_text(found->second, kMaxCell));
-  }
+  for (const std::string& name : columns.parameters)
+    cells.push_back(fit_text(parameter(task, name), kMaxCell));
   cells.insert(cells.end(), {state_text(result), restarts_text(result)});
   cells.push_back(result.attempts.empty() ? "" : devices_text(result.attempts.back(), with_host));
   cells.push_back(time_text(result));

@@ -91,6 +91,7 @@ constexpr std::array<BarLook, 6> kLooks = {{{"done", "done", false},
                                             {"running", "running", false},
                                             {"stopped", "stopped, to be started again", false}}};
 
+// An attempt without an end runs still; a lost one has an end that nobody saw.
 BarKind kind_of(const TaskAttempt& attempt) {
   if (!attempt.ended)
     return BarKind::running;
@@ -201,6 +202,7 @@ class TimelinePage {
     scale_ = timeline_.end > 0 ? (width_ - 1) / timeline_.end : 0;
   }
 
+  // The page with the figure and a line that sums it up.
   std::string html(const std::string& title) {
     return cat(kHead,
                "<title>",

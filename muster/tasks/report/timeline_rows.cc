@@ -24,6 +24,7 @@ class TimelineMaker {
   TimelineMaker(const std::vector<TaskResult>& results, const Inventory& inventory)
       : results_(results), inventory_(inventory) {}
 
+  // A row is busy by the share of the whole time that its bars take, each by its height.
   Timeline make() {
     find_end();
     for (const Host& host : inventory_.hosts)
@@ -84,6 +85,7 @@ class TimelineMaker {
     }
   }
 
+  // An attempt has a bar on each of its GPUs, or one on the CPU.
   void add_attempt(size_t task, size_t number) {
     const TaskAttempt& attempt = results_[task].attempts[number];
     TimelineBar bar{.task = task, .attempt = number, .began = attempt.began};
@@ -99,6 +101,7 @@ class TimelineMaker {
     }
   }
 
+  // GPUs that the inventory has not get their row when they are first met.
   void add_to_gpu(const std::string& host, int index, const std::string& mig, TimelineBar bar) {
     const size_t number = number_of(host);
     TimelineRow& row = rows_[{number, false, index, mig}];

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "muster/tasks/schedule/pool.h"
-#include "muster/tasks/schedule/reserved.h"
 
 namespace muster {
 

@@ -277,6 +277,7 @@ std::string ScheduleExplainer::explain_next(size_t task) const {
   return "";
 }
 
+// The rules of the schedule are asked in the order in which they apply.
 std::string ScheduleExplainer::explain(size_t task, double now) const {
   const TaskSchedule::State& state = schedule_.states_[task];
   if (state.state == TaskState::running)

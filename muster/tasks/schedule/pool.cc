@@ -181,6 +181,7 @@ Pool::Pool(Inventory inventory, const PoolOptions& options)
     add_host(host, options);
 }
 
+// The host's GPUs that the run may not use are no part of the pool.
 void Pool::add_host(const Host& host, const PoolOptions& options) {
   const size_t number = hosts_.size();
   PoolHost mine{.name = host.name,
@@ -285,6 +286,7 @@ void Pool::set_leased(int host, int gpu, int units, const std::string& by) {
   gpu_at(host, gpu).leased_by = by;
 }
 
+// Nothing is taken of an empty pool, so that only what each host has counts.
 bool Pool::could_meet(const TaskNeed& need, const AllowedGpus& allowed) const {
   for (int h = 0; h < std::ssize(hosts_); ++h) {
     const PoolHost& host = hosts_[h];
@@ -465,6 +467,7 @@ std::vector<int> Pool::bind(const Allocation& where) const {
   return bound;
 }
 
+// The caller has asked `find`: it is not checked again whether there is room.
 void Pool::take(const Allocation& allocation) {
   PoolHost& host = hosts_[allocation.host];
   --host.slots_left;

@@ -16,7 +16,6 @@
 #include "muster/placement/selection/scores.h"
 #include "muster/placement/selection/selection.h"
 #include "muster/placement/selection/usable_gpus.h"
-#include "muster/tasks/schedule/reserved.h"
 #include "muster/tasks/task.h"
 
 namespace muster {
@@ -80,6 +79,26 @@ struct Allocation {
 
 // The GPUs that a task may have: [host][index]; empty: all.
 using AllowedGpus = std::vector<std::vector<bool>>;
+
+// The part of a host that is reserved for tasks that wait: nobody who comes after them gets it.
+struct HostReserved {
+  std::vector<bool> gpus = {};  // by the place in PoolHost::gpus
+  int cpus = 0;
+};
+
+// The reservations by host; empty: there are none.
+using Reserved = std::vector<HostReserved>;
+
+inline bool is_reserved(const Reserved& reserved, int host, int gpu) {
+  if (reserved.empty())
+    return false;
+  const std::vector<bool>& gpus = reserved[host].gpus;
+  return !gpus.empty() && gpus[gpu];
+}
+
+inline int reserved_cpus(const Reserved& reserved, int host) {
+  return reserved.empty() ? 0 : reserved[host].cpus;
+}
 
 // Throws: SelectionError when the selection names a host that the inventory does not have.
 void check_selection(const Selection& selection, const Inventory& inventory);

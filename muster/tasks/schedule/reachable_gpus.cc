@@ -116,6 +116,7 @@ class Reach {
     }
   }
 
+  // Problems and reasons are dropped where any host makes them void.
   ReachableGpus find() {
     for (const Host& host : options_.inventory.hosts)
       add(host);

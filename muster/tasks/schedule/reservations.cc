@@ -104,6 +104,8 @@ Reserved Reservations::reserved_beside(size_t task, const Pool& pool) const {
   return reserved;
 }
 
+// Each start that passes a waiting task by counts; when its patience is over, one more of its
+// places is reserved.
 void Reservations::count_backfill(const Allocation& where, const Pool& pool) {
   for (Reservation& waits : all_) {
     // Nothing is left that could be reserved for it.

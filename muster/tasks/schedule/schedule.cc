@@ -407,6 +407,7 @@ bool TaskSchedule::waits_for_memory() const {
   });
 }
 
+// Only the GPU's memory is in the way then: all else of it suits.
 bool TaskSchedule::waits_for_memory_of(int host, int gpu) const {
   const uint64_t left = pool_.hosts()[host].gpus[gpu].memory_left;
   for (const auto& [key, number] : heads_) {

@@ -38,6 +38,7 @@ class SlurmPlanner {
       highest_ = std::max(highest_, task.priority);
   }
 
+  // Notes that hold of several tasks are told once.
   SlurmPlan plan() {
     find_after();
     for (const Positions& members : levels_)
@@ -95,6 +96,7 @@ class SlurmPlanner {
                slurm_script(tasks_[task], "", options_));
   }
 
+  // Groups keep the order of their first tasks.
   void plan_level(const Positions& members) {
     std::map<std::pair<std::string, After>, size_t> by_key;
     std::vector<std::pair<After, Positions>> groups;  // in the order of the tasks

@@ -155,6 +155,7 @@ std::string starts(const Task& task, const std::string& command) {
 
 }  // namespace
 
+// Slurm chooses nodes and GPUs itself. A priority below the highest becomes a nice value.
 std::vector<std::string> slurm_request(const Task& task, int highest) {
   if (!task.on.empty()) {
     throw Error(
@@ -178,6 +179,7 @@ std::vector<std::string> slurm_request(const Task& task, int highest) {
   return flags;
 }
 
+// None of these keeps a task from being submitted.
 std::vector<std::string> slurm_notes(const Task& task) {
   std::vector<std::string> notes;
   const TaskNeed& need = task.needs.front();
@@ -201,6 +203,7 @@ std::string slurm_time(std::chrono::milliseconds time) {
   return cat(seconds / 86'400, "-", hours, ":", minutes, ":", two(seconds % 60));
 }
 
+// Every element of the array runs the same script, with an index of its own.
 std::string slurm_script(const Task& task,
                          const std::string& elements_path,
                          const SlurmOptions& options) {

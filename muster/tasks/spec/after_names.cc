@@ -33,6 +33,7 @@ class AfterResolver {
         problems_(problems),
         after_(tasks.size()) {}
 
+  // Names are written into the tasks only when every entry has been resolved.
   void resolve() {
     const auto has_after = [](const TaskTemplate& made_from) {
       return !made_from.after.empty();
@@ -120,6 +121,7 @@ class AfterResolver {
     return cat("expected the name of a task in after, got '", name, "'", meant);
   }
 
+  // The entry's placeholders are neither its own task's nor part of another table's name.
   void add_unknown_template(const AfterEntry& entry) {
     std::vector<std::string_view> names;
     for (const auto& [name, position] : by_written_)

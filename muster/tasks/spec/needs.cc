@@ -62,6 +62,7 @@ class NeedReader {
     return is_whole && number <= kMaxTaskGpus && std::fmod(number, ranks_) == 0;
   }
 
+  // The number of the whole task's GPUs; nothing when it has a problem, which is told then.
   std::optional<double> gpus(const toml::node& value) const {
     const auto number = value.value<double>();
     if (number && value.is_number() && is_number_of_gpus(*number))

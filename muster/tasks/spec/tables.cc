@@ -57,6 +57,7 @@ class TableReader {
         values_(values),
         at_(position_of(table.source().begin)) {}
 
+  // `each` goes first: it says which placeholders the texts may have.
   TaskTemplate read() {
     values_.check_keys(table_, "[[task]]", task_keys());
     read_each();
@@ -355,6 +356,7 @@ const toml::table* find_defaults(const toml::table& document, const SpecValues& 
 
 }  // namespace
 
+// Tables that are not of this shape are told, and the others are read all the same.
 std::vector<TaskTemplate> read_spec_tables(const std::string& text, SpecProblems& problems) {
   const toml::table document = parse_spec(text, problems);
   const SpecValues values(problems);

@@ -119,6 +119,7 @@ std::string padded(int64_t value, size_t width) {
 
 }  // namespace
 
+// Nothing but two whole numbers with dots between them is a range.
 std::optional<std::vector<std::string>> range_values(std::string_view text) {
   const size_t dots = text.find("..");
   if (dots == std::string_view::npos)
@@ -146,6 +147,7 @@ bool is_control(char c) {
   return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
 }
 
+// The task's folder of logs has its name.
 std::string problem_of_name(std::string_view name) {
   if (name.empty())
     return "expected a task's name, got ''";
