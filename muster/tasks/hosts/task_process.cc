@@ -29,7 +29,7 @@ bool has_vendor(const Host& host, Vendor vendor) {
 DeviceAssignment device_of(const Pool& pool, const Allocation& where, int place, int ordinal) {
   const PoolGpu& gpu = host_of(pool, where).gpus[where.gpus[place]];
   const Gpu& real = pool.inventory().hosts[where.host].gpus[gpu.device.position];
-  return {.kind = DeviceAssignment::Kind::cuda,
+  return {.kind = DeviceAssignment::Kind::gpu,
           .vendor = real.vendor,
           .uuid = gpu.uuid,
           .index = gpu.index,
