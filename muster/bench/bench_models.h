@@ -10,7 +10,7 @@
 
 namespace muster {
 
-// One tensor in, logits [rows, labels] out.
+// A model takes one tensor and returns logits [rows, labels].
 struct BenchModel : torch::nn::Module {
   virtual torch::Tensor forward(const torch::Tensor& inputs) = 0;
   virtual torch::Tensor make_inputs(int64_t batch) const = 0;
@@ -20,7 +20,7 @@ struct BenchModel : torch::nn::Module {
 
 std::vector<std::string> bench_model_names();
 
-// Samples of a rank's step that take about as long with each model.
+// Returns the number of samples with which a rank's step takes about as long with each model.
 int64_t default_batch(const std::string& model);
 
 // Throws: invalid_argument for another name.

@@ -12,12 +12,17 @@
 #include "muster/launch/launch.h"
 #include "muster/run/run.h"
 
+// The benchmark's process starts this program again as ranks. Rank 0 hands its results over in a
+// file of a temporary folder, whose path the ranks find in an environment variable: a rank's
+// standard output carries a prefix, and under mpirun or srun it is not ours to read.
 namespace muster {
 
 namespace {
 
-constexpr const char* kResultsFile = "MUSTER_BENCH_RESULTS";  // known to be a rank by it, too
+// A process that has this variable is a rank of a benchmark.
+constexpr const char* kResultsFile = "MUSTER_BENCH_RESULTS";
 
+// Starts ranks by `start`, which returns their exit code, and collects what rank 0 left.
 BenchRun with_results(const std::function<int()>& start) {
   std::string folder = (std::filesystem::temp_directory_path() / "muster-bench-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr)
@@ -26,7 +31,7 @@ BenchRun with_results(const std::function<int()>& start) {
   ::setenv(kResultsFile, file.c_str(), 1);
   BenchRun done{.exit_code = start()};
   ::unsetenv(kResultsFile);
-  // A rank that mpirun or srun has started leaves none, but the first.
+  // Under mpirun or srun every process comes here, and only rank 0 has left results.
   if (done.exit_code == 0 && std::filesystem::exists(file))
     done.results = read_file(file);
   std::filesystem::remove_all(folder);
@@ -42,13 +47,16 @@ bool is_bench_rank() {
 BenchRun run_bench(int ranks, int argc, char** argv, const std::function<void(Context&)>& measure) {
   const RunOptions options{.nproc = ranks, .surplus = Surplus::share};
   const auto measure_named = [&](Context& ctx) {
-    ::unsetenv("MUSTER_BACKEND");  // it is for the job: what is compared goes by its own name
+    // The variable is meant for the job's own group; what is compared goes by its own name.
+    ::unsetenv("MUSTER_BACKEND");
     measure(ctx);
   };
   const auto start = [&] {
     return run(options, argc, argv, measure_named);
   };
-  return is_bench_rank() ? BenchRun{.exit_code = start()} : with_results(start);
+  if (is_bench_rank())
+    return {.exit_code = start()};
+  return with_results(start);
 }
 
 BenchRun run_bench_program(int ranks, const std::vector<std::string>& argv) {

@@ -12,7 +12,7 @@ namespace muster {
 
 struct BenchRun {
   int exit_code = 0;
-  std::string results = {};  // what rank 0 left; nothing after a failure
+  std::string results = {};  // what rank 0 left; empty after a failure
 };
 
 // This process is a rank that a benchmark started; run_bench() then never returns results.
@@ -21,11 +21,11 @@ bool is_bench_rank();
 // Runs `measure` on so many ranks of this host.
 BenchRun run_bench(int ranks, int argc, char** argv, const std::function<void(Context&)>& measure);
 
-// The same with another program's ranks; rank 0 writes into the file that MUSTER_BENCH_RESULTS
+// Runs another program's ranks, of which rank 0 writes into the file that MUSTER_BENCH_RESULTS
 // names.
 BenchRun run_bench_program(int ranks, const std::vector<std::string>& argv);
 
-// For rank 0, once: its results as a text.
+// Hands rank 0's results over as a text. Rank 0 calls it once.
 void leave_results(const std::string& text);
 
 }  // namespace muster

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -25,10 +26,16 @@ namespace muster {
 
 namespace {
 
+// `muster bench collectives`: every size is one round robin. The backends that are compared each
+// have a group of their own over the same ranks; a contestant's case (its tensors of one size) is
+// timed in several rounds, in which the backends take turns, so that a busy moment of the machine
+// does not fall on one of them alone. The job's own group starts the ranks together and collects
+// what they measured. Rank 0 prints the rows as they come.
 constexpr int kWarmUps = 3;
 constexpr int kLeastCalls = 5;
 constexpr int kMostCalls = 2'000;
 
+// Throws: invalid_argument for a type that is none of these.
 at::ScalarType type_named(const std::string& name) {
   const std::map<std::string, at::ScalarType> types = {{"float32", at::kFloat},
                                                        {"float64", at::kDouble},
@@ -46,26 +53,22 @@ at::ScalarType type_named(const std::string& name) {
   return found->second;
 }
 
-// One operation on one backend, of one size: its tensors, and what they must hold afterwards. Small
-// whole numbers, so that sums are exact in every type.
+// One operation on one backend, of one size: its tensors, and what they must hold afterwards. The
+// values are small whole numbers, so that sums are exact in every type.
 class Case {
  public:
   Case(
       ProcessGroup& group, const std::string& op, bool in_place, at::ScalarType type, int64_t count)
       : group_(group), op_(op), type_(type) {
-    const int64_t ranks = group.size();
-    const auto make = [&](int64_t elements) {
-      if (in_place)
-        return group.c10d()->getDefaultBackend()->allocateTensor(elements, type);
-      return torch::empty({elements}, torch::TensorOptions(type).device(group.device()));
-    };
+    const int64_t all = count * group.size();
     const bool many_in = op == "reduce_scatter" || op == "all_to_all";
     const bool many_out = op == "all_gather" || op == "all_to_all";
-    in_ = make(many_in ? count * ranks : count);
-    out_ = op == "all_reduce" || op == "broadcast" ? in_ : make(many_out ? count * ranks : count);
+    const bool same = op == "all_reduce" || op == "broadcast";
+    in_ = make(many_in ? all : count, in_place);
+    out_ = same ? in_ : make(many_out ? all : count, in_place);
   }
 
-  // As a step would: the owner writes what goes in, just before.
+  // The owner writes the inputs just before the call, as a training step would.
   void fill() { in_.fill_(group_.rank() + 1); }
 
   void run() {
@@ -81,31 +84,68 @@ class Case {
       group_.all_to_all(out_, in_);
   }
 
+  // Returns the number of elements that are not what the last run() had to make of them.
   int64_t wrong() const {
     const int64_t ranks = group_.size();
     if (op_ == "broadcast")
-      return out_.ne(1).sum().item<int64_t>();
+      return count_true(out_.ne(1));
     if (op_ == "all_gather" || op_ == "all_to_all") {
-      const auto senders =
-          torch::arange(1, ranks + 1, torch::TensorOptions(type_).device(group_.device()));
-      return out_.view({ranks, -1}).ne(senders.unsqueeze(1)).sum().item<int64_t>();
+      const auto senders = torch::arange(1, ranks + 1, tensor_options());
+      return count_true(out_.view({ranks, -1}).ne(senders.unsqueeze(1)));
     }
-    return out_.ne(ranks * (ranks + 1) / 2).sum().item<int64_t>();
+    return count_true(out_.ne(ranks * (ranks + 1) / 2));
   }
 
  private:
+  torch::TensorOptions tensor_options() const {
+    return torch::TensorOptions(type_).device(group_.device());
+  }
+
+  at::Tensor make(int64_t elements, bool in_place) const {
+    if (in_place)
+      return group_.c10d()->getDefaultBackend()->allocateTensor(elements, type_);
+    return torch::empty({elements}, tensor_options());
+  }
+
+  static int64_t count_true(const at::Tensor& flags) { return flags.sum().item<int64_t>(); }
+
   ProcessGroup& group_;
   std::string op_;
   at::ScalarType type_;
   at::Tensor in_, out_;
 };
 
-double median_of(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
-  return values[values.size() / 2];
+// A call on a GPU returns before the GPU has done it.
+void wait_for_gpu(const ProcessGroup& group) {
+  if (group.device().is_cuda())
+    torch::cuda::synchronize();
 }
 
-// Microseconds: the median over calls, all ranks starting together; of the slowest rank.
+// Rank 0 decides for all whether there is another call, for the ranks' clocks may differ.
+bool decided_by_rank_0(ProcessGroup& control, bool more) {
+  auto again = torch::tensor({more ? 1 : 0});
+  control.broadcast(again, 0);
+  return again.item<int>() != 0;
+}
+
+// Microseconds of one call. All ranks start it together.
+double time_of_call(Case& one, ProcessGroup& group, ProcessGroup& control) {
+  one.fill();
+  wait_for_gpu(group);
+  control.barrier();
+  const auto start = Clock::now();
+  one.run();
+  wait_for_gpu(group);
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+// Microseconds: the median over this rank's calls, of the slowest rank. Adds to `wrong`.
 double time_of(
     Case& one, ProcessGroup& group, ProcessGroup& control, double seconds, int64_t& wrong) {
   for (int i = 0; i < kWarmUps; ++i) {
@@ -115,24 +155,11 @@ double time_of(
   wrong += one.wrong();
   std::vector<double> times;
   const auto begun = Clock::now();
-  for (bool more = true; more;) {
-    one.fill();
-    if (group.device().is_cuda())
-      torch::cuda::synchronize();
-    control.barrier();
-    const auto start = Clock::now();
-    one.run();
-    if (group.device().is_cuda())
-      torch::cuda::synchronize();
-    times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
-    const int calls = static_cast<int>(times.size());
-    more = calls < kLeastCalls || (calls < kMostCalls && seconds_since(begun) < seconds);
-    if (calls >= kLeastCalls) {  // rank 0 says, for all
-      auto again = torch::tensor({more ? 1 : 0});
-      control.broadcast(again, 0);
-      more = again.item<int>() != 0;
-    }
-  }
+  const auto has_time = [&] {
+    return std::ssize(times) < kMostCalls && seconds_since(begun) < seconds;
+  };
+  while (std::ssize(times) < kLeastCalls || decided_by_rank_0(control, has_time()))
+    times.push_back(time_of_call(one, group, control));
   wrong += one.wrong();
   auto slowest = torch::tensor({median_of(times)}, at::kDouble);
   control.all_reduce(slowest, ReduceOp::max);
@@ -145,6 +172,7 @@ struct Contestant {
   bool in_place;
 };
 
+// The backends that these ranks can use, in the order of the table.
 std::vector<std::string> backends_here(Context& ctx) {
   std::vector<std::string> all = {"gloo"};
   if (ctx.local_world_size() < ctx.world_size()) {
@@ -161,6 +189,7 @@ std::vector<std::string> backends_here(Context& ctx) {
   return all;
 }
 
+// Collective. Each contestant's group meets under a prefix of its own in the job's store.
 std::vector<Contestant> contestants(Context& ctx, const CollectivesBenchOptions& options) {
   std::vector<Contestant> all;
   for (const std::string& name : options.backends.empty() ? backends_here(ctx) : options.backends) {
@@ -177,16 +206,34 @@ std::vector<Contestant> contestants(Context& ctx, const CollectivesBenchOptions&
   return all;
 }
 
+void print_head(Context& ctx, const CollectivesBenchOptions& options) {
+  std::printf(
+      "# %s, %d ranks on %s; us: least of %d medians, of the slowest rank; bandwidths in GB/s\n",
+      options.op.c_str(),
+      ctx.world_size(),
+      ctx.device().str().c_str(),
+      options.rounds);
+  std::printf("%12s %12s %9s %-13s %11s %8s %8s %6s\n",
+              "bytes",
+              "count",
+              "type",
+              "backend",
+              "us",
+              "algbw",
+              "busbw",
+              "wrong");
+}
+
 void print_row(const CollectiveTime& row, const std::string& dtype) {
   std::printf("%12ld %12ld %9s %-13s %11.1f %8.3f %8.3f %6ld\n",
-              static_cast<long>(row.bytes),
-              static_cast<long>(row.count),
+              row.bytes,
+              row.count,
               dtype.c_str(),
               row.backend.c_str(),
               row.us,
               row.algbw,
               row.busbw,
-              static_cast<long>(row.wrong));
+              row.wrong);
   std::fflush(stdout);
 }
 
@@ -210,54 +257,66 @@ std::string to_json(const std::vector<CollectiveTime>& rows,
       .dump(2);
 }
 
-void measure(Context& ctx, const CollectivesBenchOptions& options) {
+// Collective. Returns a row for each contestant: the least of its rounds' times. A rank's part has
+// as many elements as fit into `most_bytes`, and at least one.
+std::vector<CollectiveTime> measure_size(Context& ctx,
+                                         const CollectivesBenchOptions& options,
+                                         std::vector<Contestant>& all,
+                                         int64_t most_bytes) {
   const at::ScalarType type = type_named(options.dtype);
   const auto element = static_cast<int64_t>(c10::elementSize(type));
+  const int64_t count = std::max<int64_t>(1, most_bytes / element);
+  ProcessGroup& control = ctx.process_group();
+  std::vector<CollectiveTime> rows;
+  std::vector<Case> cases;
+  for (Contestant& contestant : all) {
+    cases.emplace_back(contestant.group, options.op, contestant.in_place, type, count);
+    rows.push_back(
+        {.backend = contestant.name, .bytes = count * element, .count = count, .us = 1e18});
+  }
+  const double seconds = options.seconds / options.rounds;
+  for (int round = 0; round < options.rounds; ++round) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      const double us = time_of(cases[i], all[i].group, control, seconds, rows[i].wrong);
+      rows[i].us = std::min(rows[i].us, us);
+    }
+  }
+  for (CollectiveTime& row : rows) {
+    auto wrong = torch::tensor({row.wrong});
+    control.all_reduce(wrong);
+    row.wrong = wrong.item<int64_t>();
+    row.algbw = static_cast<double>(row.bytes) / row.us / 1e3;
+    row.busbw = row.algbw * bus_factor(options.op, ctx.world_size());
+  }
+  return rows;
+}
+
+// Throws: backend_failed for the first row with a wrong result.
+void check_results(const std::vector<CollectiveTime>& rows, const std::string& op) {
+  const auto row =
+      std::ranges::find_if(rows, [](const CollectiveTime& each) { return each.wrong != 0; });
+  if (row == rows.end())
+    return;
+  throw Error(ErrorCode::backend_failed,
+              cat(op,
+                  ": expected the right result, got ",
+                  row->wrong,
+                  " wrong elements of ",
+                  row->count,
+                  " over ",
+                  row->backend));
+}
+
+// Collective: what every rank does. Rank 0 prints, draws and leaves the results.
+void measure(Context& ctx, const CollectivesBenchOptions& options) {
+  const bool prints = ctx.is_main() && !options.json;
   auto groups = contestants(ctx, options);
   std::vector<CollectiveTime> rows;
-  if (ctx.is_main() && !options.json) {
-    std::printf(
-        "# %s, %d ranks on %s; us: least of %d medians, of the slowest rank; bandwidths in GB/s\n",
-        options.op.c_str(),
-        ctx.world_size(),
-        ctx.device().str().c_str(),
-        options.rounds);
-    std::printf("%12s %12s %9s %-13s %11s %8s %8s %6s\n",
-                "bytes",
-                "count",
-                "type",
-                "backend",
-                "us",
-                "algbw",
-                "busbw",
-                "wrong");
-  }
+  if (prints)
+    print_head(ctx, options);
   for (int64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= options.factor) {
-    const int64_t count = std::max<int64_t>(1, bytes / element);
-    std::vector<CollectiveTime> best;
-    std::vector<Case> cases;
-    for (Contestant& contestant : groups) {
-      cases.emplace_back(contestant.group, options.op, contestant.in_place, type, count);
-      best.push_back(
-          {.backend = contestant.name, .bytes = count * element, .count = count, .us = 1e18});
-    }
-    for (int round = 0; round < options.rounds; ++round) {
-      for (size_t i = 0; i < groups.size(); ++i) {
-        best[i].us = std::min(best[i].us,
-                              time_of(cases[i],
-                                      groups[i].group,
-                                      ctx.process_group(),
-                                      options.seconds / options.rounds,
-                                      best[i].wrong));
-      }
-    }
-    for (CollectiveTime& row : best) {
-      auto wrong = torch::tensor({row.wrong});
-      ctx.process_group().all_reduce(wrong);
-      row.wrong = wrong.item<int64_t>();
-      row.algbw = static_cast<double>(row.bytes) / row.us / 1e3;
-      row.busbw = row.algbw * bus_factor(options.op, ctx.world_size());
-      if (ctx.is_main() && !options.json)
+    for (const CollectiveTime& row : measure_size(ctx, options, groups, bytes)) {
+      if (prints)
         print_row(row, options.dtype);
       rows.push_back(row);
     }
@@ -266,38 +325,31 @@ void measure(Context& ctx, const CollectivesBenchOptions& options) {
     contestant.group.shutdown();
   if (ctx.is_main())
     leave_results(to_json(rows, options));
-  if (ctx.is_main() && !options.svg.empty())
-    write_file(
-        options.svg,
-        draw_times(rows, cat(options.op, ", ", ctx.world_size(), " ranks, ", options.dtype)));
-  for (const CollectiveTime& row : rows) {
-    if (row.wrong == 0)
-      continue;
-    throw Error(ErrorCode::backend_failed,
-                cat(options.op,
-                    ": expected the right result, got ",
-                    row.wrong,
-                    " wrong elements of ",
-                    row.count,
-                    " over ",
-                    row.backend));
+  if (ctx.is_main() && !options.svg.empty()) {
+    const std::string title = cat(options.op, ", ", ctx.world_size(), " ranks, ", options.dtype);
+    write_file(options.svg, draw_times(rows, title));
   }
+  check_results(rows, options.op);
 }
 
+// Throws: invalid_argument for a flag's value that is none of those known.
+void check_is_known(const char* flag,
+                    const std::string& value,
+                    const std::vector<std::string>& known) {
+  if (std::ranges::find(known, value) != known.end())
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat(flag, ": expected ", join(known, ", "), ", got '", value, "'"));
+}
+
+// Finds what is wrong before any rank is started.
 void check(const CollectivesBenchOptions& options) {
-  const std::vector<std::string> ops = {
-      "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all"};
-  if (std::find(ops.begin(), ops.end(), options.op) == ops.end()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("--op: expected ", join(ops, ", "), ", got '", options.op, "'"));
-  }
+  check_is_known("--op",
+                 options.op,
+                 {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all"});
   for (const std::string& backend : options.backends) {
-    const std::vector<std::string> known = {
-        "gloo", "shm", "shm-in-place", "shm+gloo", "nccl", "mpi"};
-    if (std::find(known.begin(), known.end(), backend) == known.end()) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("--backends: expected ", join(known, ", "), ", got '", backend, "'"));
-    }
+    check_is_known(
+        "--backends", backend, {"gloo", "shm", "shm-in-place", "shm+gloo", "nccl", "mpi"});
   }
   if (options.min_bytes > options.max_bytes) {
     throw Error(ErrorCode::invalid_argument,

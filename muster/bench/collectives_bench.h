@@ -10,8 +10,8 @@ namespace muster {
 struct CollectivesBenchOptions {
   int ranks = 2;
   std::string op = "all_reduce";  // or reduce_scatter, all_gather, broadcast, all_to_all
-  std::vector<std::string> backends =
-      {};  // gloo, shm, shm-in-place, nccl, mpi; empty: what can be had here
+  // gloo, shm, shm-in-place, nccl, mpi; empty: those that these ranks can use
+  std::vector<std::string> backends = {};
   std::string dtype = "float32";
   int64_t min_bytes = 4;
   int64_t max_bytes = 64 << 20;

@@ -17,31 +17,35 @@
 #include "muster/bench/ddp_kinds.h"
 #include "muster/run/run.h"
 
+// `muster bench ddp` starts its ranks anew in every round, since what a process has allocated and
+// cached shifts all of its times alike. Within a round the kinds take turns step by step
+// (ddp_kinds.cc). With --python each round also starts python_ddp.py, which does the same with
+// PyTorch's own DDP. The parent collects the times of all rounds and prints medians and ratios.
 namespace muster {
 
 namespace {
 
 using Json = nlohmann::json;
 
-// Of one program's kinds each, the first of which the others are compared with. Python's are
-// another program's, and take turns with those of this one only round by round: so they are
-// compared with Python's own.
+// The times of each program, whose first kind is the baseline of its others. Python's kinds take
+// turns with those of this program only round by round, so their baseline is Python's own.
 using Programs = std::vector<DdpTimes>;
 
-// What python_ddp.py leaves too.
-std::string text_of(const DdpTimes& times) {
+// The format is also that of python_ddp.py.
+std::string results_of(const DdpTimes& times) {
   return Json{{"kinds", times.wall.kinds},
               {"wall", times.wall.rounds},
               {"processor", times.processor.rounds}}
       .dump();
 }
 
+// Adds a round's results, as results_of() or python_ddp.py wrote them.
 void add(DdpTimes& times, const std::string& results) {
   const Json found = Json::parse(results);
   const auto add_to = [&](PairedTimes& to, const char* name) {
-    to.kinds = found["kinds"].get<std::vector<std::string>>();
+    found["kinds"].get_to(to.kinds);
     for (const Json& round : found[name])
-      to.rounds.push_back(round.get<std::vector<double>>());
+      to.rounds.push_back(round);
   };
   add_to(times.wall, "wall");
   add_to(times.processor, "processor");
@@ -56,13 +60,14 @@ std::string text_of(const Spread& ratio) {
 void print_table(const Programs& programs, const DdpBenchOptions& options) {
   std::printf("# a step of %s, batch %ld a rank, %d ranks; the kinds take turns step by step\n",
               options.model.c_str(),
-              static_cast<long>(options.batch),
+              options.batch,
               options.ranks);
   std::printf("# a ratio compares with none in the same turn: median (quartiles) of %d turns\n",
               options.steps * options.rounds);
-  if (programs.size() > 1)
+  if (programs.size() > 1) {
     std::printf(
         "# Python's kinds take turns step by step too, and with the C++ kinds round by round\n");
+  }
   std::printf(
       "%-20s %9s %15s %22s %22s\n", "", "ms", "ms beyond none", "ratio", "of processor time");
   for (const DdpTimes& times : programs) {
@@ -107,34 +112,30 @@ std::string as_json(const Programs& programs, const DdpBenchOptions& options) {
       .dump(2);
 }
 
-// Beside this program.
+// The script is installed beside this program.
 std::string python_script() {
   return std::filesystem::path(own_program()).parent_path() / "python_ddp.py";
 }
 
 bool is_positive(const std::string& text) {
   double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && value > 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  return error == std::errc() && end == last && value > 0;
 }
 
-// Before and behind the colon; without one PyTorch's cap.
-std::pair<std::string, std::string> cut(const std::string& kind) {
-  const size_t colon = kind.find(':');
-  if (colon == std::string::npos)
-    return {kind, "25"};
-  return {kind.substr(0, colon), kind.substr(colon + 1)};
-}
-
+// Throws: invalid_argument for an unknown kind, or for a cap of buckets that is no size.
 void check_kinds(const DdpBenchOptions& options) {
   std::vector<std::string> known = ddp_kind_names(false);
-  for (const std::string& name : ddp_kind_names(true))
-    if (std::find(known.begin(), known.end(), name) == known.end())
+  for (const std::string& name : ddp_kind_names(true)) {
+    if (std::ranges::find(known, name) == known.end())
       known.push_back(name);
+  }
   for (const std::string& kind : options.kinds) {
-    const auto [backend, cap] = cut(kind);
-    const bool right_cap = cap == "auto" || is_positive(cap);
-    if (std::find(known.begin(), known.end(), backend) != known.end() && right_cap)
+    const size_t colon = kind.find(':');
+    const std::string cap = colon == std::string::npos ? "auto" : kind.substr(colon + 1);
+    const bool knows_backend = std::ranges::find(known, kind.substr(0, colon)) != known.end();
+    if (knows_backend && (cap == "auto" || is_positive(cap)))
       continue;
     throw Error(ErrorCode::invalid_argument,
                 cat("--kinds: expected ",
@@ -145,13 +146,39 @@ void check_kinds(const DdpBenchOptions& options) {
   }
 }
 
-// Ranks keep the memory that they free. A gradient of some MiB would else be given back to the
-// kernel at every zero_grad(), and the loop without communication alone pay for having it mapped
-// and zeroed again: DDP's gradients stay in its buckets.
+// Makes ranks keep the memory that they free. A gradient of some MiB would otherwise go back to the
+// kernel at every zero_grad(), and only the loop without communication would pay for having it
+// mapped and zeroed again: DDP's gradients stay in its buckets.
 void keep_freed_memory() {
   ::setenv("MALLOC_MMAP_MAX_", "0", 0);
   ::setenv("MALLOC_TRIM_THRESHOLD_", "17179869184", 0);
   ::setenv("MALLOC_TOP_PAD_", "67108864", 0);
+}
+
+void log_round(int round, const DdpBenchOptions& options) {
+  log(LogLevel::info,
+      cat("round ",
+          round + 1,
+          " of ",
+          options.rounds,
+          ": ",
+          options.model,
+          ", batch ",
+          options.batch,
+          ", ",
+          options.ranks,
+          " ranks"));
+}
+
+// One round of Python's DDP, on ranks of its own.
+BenchRun run_python(const DdpBenchOptions& options) {
+  return run_bench_program(options.ranks,
+                           {options.python,
+                            "-u",
+                            python_script(),
+                            options.model,
+                            cat(options.batch),
+                            cat(options.steps)});
 }
 
 }  // namespace
@@ -160,48 +187,32 @@ int bench_ddp(DdpBenchOptions options, int argc, char** argv) {
   if (options.batch == 0)
     options.batch = default_batch(options.model);
   check_kinds(options);
-  if (!is_bench_rank())
-    make_bench_model(options.model);  // or says what is wrong with the name
-  const auto measure = [&](Context& ctx) {
-    const DdpTimes times = measure_ddp_kinds(ctx, options);
-    if (ctx.is_main())
-      leave_results(text_of(times));
+  const auto run_round = [&] {
+    return run_bench(options.ranks, argc, argv, [&](Context& ctx) {
+      const DdpTimes times = measure_ddp_kinds(ctx, options);
+      if (ctx.is_main())
+        leave_results(results_of(times));
+    });
   };
   if (is_bench_rank()) {
     int exit_code = 0;
-    for (int round = 0; round < options.rounds;
-         ++round)  // a rank comes to the call that it was started for
-      exit_code = run_bench(options.ranks, argc, argv, measure).exit_code;
+    // A rank makes all the calls, of which one is the call that it was started for.
+    for (int round = 0; round < options.rounds; ++round)
+      exit_code = run_round().exit_code;
     return exit_code;
   }
+  make_bench_model(options.model);  // throws for an unknown name, before any rank is started
   keep_freed_memory();
   Programs programs(options.python.empty() ? 1 : 2);
   for (int round = 0; round < options.rounds; ++round) {
-    log(LogLevel::info,
-        cat("round ",
-            round + 1,
-            " of ",
-            options.rounds,
-            ": ",
-            options.model,
-            ", batch ",
-            options.batch,
-            ", ",
-            options.ranks,
-            " ranks"));
+    log_round(round, options);
     if (!options.python.empty()) {
-      const BenchRun python = run_bench_program(options.ranks,
-                                                {options.python,
-                                                 "-u",
-                                                 python_script(),
-                                                 options.model,
-                                                 cat(options.batch),
-                                                 cat(options.steps)});
+      const BenchRun python = run_python(options);
       if (python.exit_code != 0)
         return python.exit_code;
       add(programs.front(), python.results);
     }
-    const BenchRun ours = run_bench(options.ranks, argc, argv, measure);
+    const BenchRun ours = run_round();
     if (ours.exit_code != 0)
       return ours.exit_code;
     add(programs.back(), ours.results);

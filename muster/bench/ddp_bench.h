@@ -11,9 +11,9 @@ struct DdpBenchOptions {
   int ranks = 2;
   std::string model = "mlp";  // or cnn, gpt
   int64_t batch = 0;          // a rank; 0: default_batch()
-  int steps = 10;  // of each kind, each round; within it the kinds take turns step by step
-  int rounds = 3;  // in which processes are started anew, and Python's take their turn
-  std::vector<std::string> kinds = {};  // beside "none"; empty: all there are
+  int steps = 10;             // of each kind in each round; the kinds take turns step by step
+  int rounds = 3;             // each starts its processes anew, and Python's take their turn
+  std::vector<std::string> kinds = {};  // beside "none"; empty: all
   std::string python = {};  // a Python with torch, whose DDP is timed beside; empty: none
   bool json = false;
 };

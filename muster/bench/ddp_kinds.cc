@@ -20,10 +20,14 @@ namespace muster {
 
 namespace {
 
-constexpr int kWarmUpSteps = 3;  // DDP builds its buckets anew after the first
+// Each kind's model trains on the same data. A step's time is taken between two moments at which no
+// rank computes: a barrier before it, and the loss that is read after it. Rounds below 0 warm up,
+// for DDP builds its buckets anew after the first step.
+constexpr int kWarmUpSteps = 3;
 constexpr std::string_view kCopied = "-copied";
 
-// Of "shm:4" 4 MiB, of "shm:auto" what proves best.
+// The cap of buckets that follows the colon: 4 MiB in "shm:4", the best that DDP finds in
+// "shm:auto", and DDP's default in "shm".
 BucketCap bucket_cap_of(const std::string& name) {
   const size_t colon = name.find(':');
   if (colon == std::string::npos)
@@ -32,7 +36,8 @@ BucketCap bucket_cap_of(const std::string& name) {
   return cap == "auto" ? BucketCap::automatic() : BucketCap(std::stod(cap));
 }
 
-// One kind's model and optimizer.
+// One kind's model, optimizer and, unless it is "none", process group and DDP. All kinds begin with
+// equal weights and compute on equal data.
 class Kind {
  public:
   Kind(Context& ctx, const DdpBenchOptions& options, const std::string& name) {
@@ -48,7 +53,7 @@ class Kind {
     std::string backend = name.substr(0, name.find(':'));
     const bool copied = backend.ends_with(kCopied);
     if (copied)
-      backend.resize(backend.size() - kCopied.size());
+      backend.erase(backend.size() - kCopied.size());
     const auto store = c10::make_intrusive<c10d::PrefixStore>("bench/" + name, ctx.store());
     group_ = init_process_group(
         store, ctx.rank(), ctx.world_size(), {.backend = backend, .device = ctx.device()});
@@ -67,6 +72,7 @@ class Kind {
     last_loss_ = loss.item<double>();
   }
 
+  // Collective over the kind's group.
   void leave() {
     ddp_.reset();
     if (group_)
@@ -82,32 +88,36 @@ class Kind {
   double last_loss_ = 0;
 };
 
-// Another one for each round, the same on every rank: none always comes after the same one, whose
-// data it would find in the caches.
+// Returns the order of the kinds in a round: the same on every rank, and another in every round. A
+// kind that always came after the same one would find that one's data in the caches.
 std::vector<size_t> order_of_round(size_t kinds, int round) {
   std::vector<size_t> order(kinds);
   std::iota(order.begin(), order.end(), size_t{0});
-  std::mt19937 random(static_cast<unsigned>(round));
+  std::mt19937 random(round);
   std::shuffle(order.begin(), order.end(), random);
   return order;
 }
 
+// Milliseconds that all threads of this process together have computed.
 double processor_ms() {
   timespec time{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
 }
 
+// The kinds that are measured, the baseline first, each once.
 std::vector<std::string> kinds_of(const DdpBenchOptions& options, bool by_nccl) {
   if (options.kinds.empty())
     return ddp_kind_names(by_nccl);
   std::vector<std::string> kinds = {kNoCommunication};
-  for (const std::string& kind : options.kinds)
-    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end())
+  for (const std::string& kind : options.kinds) {
+    if (std::ranges::find(kinds, kind) == kinds.end())
       kinds.push_back(kind);
+  }
   return kinds;
 }
 
+// Takes a tensor [round, kind] apart.
 PairedTimes paired(const std::vector<std::string>& kinds, const at::Tensor& times) {
   PairedTimes found{.kinds = kinds, .rounds = {}};
   for (int64_t round = 0; round < times.size(0); ++round) {
@@ -141,8 +151,8 @@ DdpTimes measure_ddp_kinds(Context& ctx, const DdpBenchOptions& options) {
       kinds[kind]->step();
       if (round < 0)
         continue;
-      wall[round][static_cast<int64_t>(kind)] = seconds_since(start) * 1e3;
-      processor[round][static_cast<int64_t>(kind)] = processor_ms() - used;
+      wall.accessor<double, 2>()[round][kind] = seconds_since(start) * 1e3;
+      processor.accessor<double, 2>()[round][kind] = processor_ms() - used;
     }
   }
   control.all_reduce(wall, ReduceOp::max);

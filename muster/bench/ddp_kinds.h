@@ -12,16 +12,19 @@
 
 namespace muster {
 
-// That can be measured where ranks have GPUs of their own, or not. The first is "none".
+// Returns the kinds that can be measured where ranks have GPUs of their own (NCCL), or have not.
+// The first is "none".
 std::vector<std::string> ddp_kind_names(bool by_nccl);
 
+// Milliseconds of each step of each kind.
 struct DdpTimes {
-  PairedTimes wall;       // milliseconds, of the slowest rank
-  PairedTimes processor;  // of all threads of all ranks together: what others do on the machine is
-                          // not in it, nor are waits that sleep
+  PairedTimes wall;  // of the slowest rank
+  // Processor time of all threads of all ranks together. Other programs of the machine and waits
+  // that sleep are not in it.
+  PairedTimes processor;
 };
 
-// Collective. Of `options.steps` rounds of steps, one of each kind.
+// Times `options.steps` rounds of steps, one of each kind in a round. Collective: yes.
 DdpTimes measure_ddp_kinds(Context& ctx, const DdpBenchOptions& options);
 
 }  // namespace muster

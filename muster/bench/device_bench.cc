@@ -23,7 +23,12 @@
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/placement/selection/selection.h"
 #include "muster/run/error_file.h"
+#include "muster/run/rank_device.h"
 
+// `muster bench device`: the devices are measured one after the other in this process, each GPU
+// under a lease, so that no job of muster computes on it meanwhile. A score is written into the
+// cache as soon as it is known. A device that cannot be measured is named on standard error, and
+// the others are measured all the same.
 namespace muster {
 namespace {
 
@@ -35,6 +40,7 @@ struct Candidate {
   std::string obstacle = {};  // why it cannot be measured; empty: it can
 };
 
+// Throws: unavailable where no GPU can be used.
 std::vector<Candidate> gpu_candidates(const Host& host, const DeviceBenchOptions& options) {
   const Selection selection(options.gpus);
   const UsableGpus usable = usable_gpus(host, inherited_masks());
@@ -48,13 +54,13 @@ std::vector<Candidate> gpu_candidates(const Host& host, const DeviceBenchOptions
   for (const UsableGpu& gpu : select_gpus(selection, host, usable, {})) {
     Candidate candidate{
         .id = uuid_of(host, gpu).value, .label = label_of(host, gpu), .model = model_of(host, gpu)};
-    // One process sees one instance: the first of those that the mask names.
+    // A process sees only one MIG instance: the first that the mask names.
     if (gpu.mig >= 0 && usable.gpus.size() > 1) {
       candidate.obstacle =
           cat("a MIG instance among several; measure it alone, with CUDA_VISIBLE_DEVICES=",
               candidate.id);
     }
-    candidate.device = c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(gpu.ordinal.value));
+    candidate.device = gpu_device(gpu.ordinal.value);
     candidates.push_back(candidate);
   }
   return candidates;
@@ -78,7 +84,6 @@ c10::ScalarType dtype_of(const std::string& name) {
               cat("--dtype: expected float32, bfloat16 or float16, got '", name, "'"));
 }
 
-// One result for each candidate that could be measured, in order.
 class DeviceBench {
  public:
   DeviceBench(const Host& host, const DeviceBenchOptions& options)
@@ -89,6 +94,7 @@ class DeviceBench {
     measured_ = read_score_cache(path_);
   }
 
+  // Returns a score for each candidate that could be measured, in order.
   std::vector<MeasuredScore> run(const std::vector<Candidate>& candidates) {
     std::vector<MeasuredScore> results;
     for (const Candidate& candidate : candidates) {
@@ -100,8 +106,7 @@ class DeviceBench {
       }
       try {
         results.push_back(measure(candidate));
-      } catch (
-          const std::exception& error) {  // of this device: the others are measured all the same
+      } catch (const std::exception& error) {
         say(candidate, cat("not measured: ", describe_exception(error)));
         continue;
       }
@@ -115,6 +120,7 @@ class DeviceBench {
     std::fputs(cat(candidate.label, " (", candidate.model, "): ", what, "\n").c_str(), stderr);
   }
 
+  // Throws: what keeps this candidate from being measured.
   MeasuredScore measure(const Candidate& candidate) const {
     if (!candidate.obstacle.empty())
       throw Error(ErrorCode::unavailable, candidate.obstacle);
@@ -123,6 +129,7 @@ class DeviceBench {
       lease = take_lease(candidate);
       check_is_the_gpu(candidate, use_cuda_device(candidate.device));
     } else {
+      // A rank in a CPU slot has this part of the cores.
       at::set_num_threads(std::max(1, host_.num_cores / std::max(1, host_.cpu_slots)));
     }
     say(candidate, "measuring ...");
@@ -138,6 +145,7 @@ class DeviceBench {
             .since_seconds = std::time(nullptr)};
   }
 
+  // Throws: unavailable naming the job that holds the GPU.
   static Lease take_lease(const Candidate& candidate) {
     const LeaseFolder folder;
     auto lease = folder.try_take(
@@ -149,9 +157,11 @@ class DeviceBench {
                 holders.empty() ? "held by another job a moment ago" : describe(holders[0]));
   }
 
-  // LibTorch counts the GPUs of its own vendor.
+  // LibTorch counts only its own vendor's GPUs, so its number may be another GPU's. `uuid` is that
+  // of the GPU that it found; only UUIDs of whole GPUs can be compared.
   static void check_is_the_gpu(const Candidate& candidate, const std::string& uuid) {
-    if (!uuid.starts_with("GPU-") || !candidate.id.starts_with("GPU-") || uuid == candidate.id)
+    const bool comparable = uuid.starts_with("GPU-") && candidate.id.starts_with("GPU-");
+    if (!comparable || uuid == candidate.id)
       return;
     throw Error(
         ErrorCode::unavailable,
@@ -183,17 +193,19 @@ std::string table(const std::vector<MeasuredScore>& scores) {
       rows);
 }
 
+// The format is what --scores reads.
 std::string json_of(const std::vector<MeasuredScore>& scores) {
   nlohmann::ordered_json devices = nlohmann::ordered_json::object();
   for (const MeasuredScore& score : scores)
     devices[score.device] = score.score;
-  return devices.dump(2) + "\n";  // as --scores reads it
+  return devices.dump(2) + "\n";
 }
 
 }  // namespace
 
 int bench_devices(const DeviceBenchOptions& options) {
-  ::setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1);  // as the machine's GPUs are counted here
+  // CUDA then counts the GPUs as this machine's inventory does.
+  ::setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1);
   const Host host =
       probe_this_machine({.cpu_slots = options.cpu_slots, .gpus = !options.cpu}).hosts.at(0);
   DeviceBench bench(host, options);

@@ -1,4 +1,5 @@
-// The picture of collective times by size, a line a backend.
+// Draws the times of a collective by size as an SVG, with a line for each backend. Both axes are
+// logarithmic: sizes and times span several decades.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -25,12 +26,13 @@ std::string time_text(double us) {
   return cat(std::lround(us), " µs");
 }
 
-// From a value to a place on one logarithmic axis.
+// A logarithmic axis: `low` is drawn at `from`, and `high` at `to`. A table of one size has an axis
+// without length, which must not divide by zero.
 struct Axis {
   double low, high, from, to;
   double at(double value) const {
-    return from + (std::log(value) - std::log(low)) /
-                      std::max(1e-9, std::log(high) - std::log(low)) * (to - from);
+    const double length = std::max(1e-9, std::log(high) - std::log(low));
+    return from + (std::log(value) - std::log(low)) / length * (to - from);
   }
 };
 
@@ -42,30 +44,29 @@ std::string words(
          "\n";
 }
 
+// Returns each backend once, in the order of the rows.
 std::vector<std::string> backends_of(const std::vector<CollectiveTime>& times) {
   std::vector<std::string> names;
-  for (const CollectiveTime& time : times)
-    if (std::find(names.begin(), names.end(), time.backend) == names.end())
+  for (const CollectiveTime& time : times) {
+    if (std::ranges::find(names, time.backend) == names.end())
       names.push_back(time.backend);
+  }
   return names;
 }
 
-// The axes of the picture, with their ticks.
+// The axes of the picture. The time axis begins and ends at a power of ten.
 struct Plot {
   Axis x, y;
-  std::set<int64_t> sizes;
+  std::set<double> sizes;  // in bytes
 
   explicit Plot(const std::vector<CollectiveTime>& times) {
     double low = 1e18, high = 1;
     for (const CollectiveTime& time : times) {
       low = std::min(low, time.us);
       high = std::max(high, time.us);
-      sizes.insert(time.bytes);
+      sizes.insert(static_cast<double>(time.bytes));
     }
-    x = {.low = static_cast<double>(*sizes.begin()),
-         .high = static_cast<double>(*sizes.rbegin()),
-         .from = kLeft,
-         .to = kPlotWidth - kRight};
+    x = {.low = *sizes.begin(), .high = *sizes.rbegin(), .from = kLeft, .to = kPlotWidth - kRight};
     y = {.low = std::pow(10, std::floor(std::log10(low))),
          .high = std::pow(10, std::ceil(std::log10(high))),
          .from = kPlotHeight - kBottom,
@@ -74,22 +75,21 @@ struct Plot {
 
   std::string grid() const {
     std::string svg;
-    const auto decades = std::lround(std::log10(y.high / y.low));
-    for (int64_t decade = 0; decade <= decades; ++decade) {
-      const double us = y.low * std::pow(10, decade);
+    for (double us = y.low; us < 3 * y.high; us *= 10) {
       const std::string line = SvgPath().move(x.from, y.at(us)).horizontal(x.to).text();
       svg += svg_element("path", {{"d", line}, {"stroke", "#ddd"}}) + "\n";
       svg += words(x.from - 8, y.at(us) + 4, time_text(us), "end");
     }
-    for (const int64_t bytes : sizes)
-      svg += words(x.at(static_cast<double>(bytes)),
+    for (const double bytes : sizes) {
+      svg += words(x.at(bytes),
                    kPlotHeight - kBottom + 20,
                    format_bytes(static_cast<uint64_t>(bytes)),
                    "middle");
+    }
     return svg;
   }
 
-  // With the backend's name at its end.
+  // The backend's name stands at the end of its line.
   std::string curve(const std::vector<CollectiveTime>& times,
                     const std::string& backend,
                     const char* colour) const {

@@ -16,14 +16,14 @@
 
 namespace {
 
-// Help names what a value is, and an error the range: without a description CLI11 puts the range
-// into both.
+// CLI11 puts a validator's description into help as well as into errors. Help of muster names what
+// a value is, so the range has no description, and only an error shows it.
 template <class T>
 CLI::Validator in_range(T least, T most) {
   return CLI::Range(least, most).description("");
 }
 
-// CLI::PositiveNumber shows the largest double there is, all of its digits, where a value is wrong.
+// CLI::PositiveNumber would show all digits of the largest double in its errors.
 const CLI::Validator kAnyCount = in_range(1, std::numeric_limits<int>::max());
 const CLI::Validator kAnySize = in_range(int64_t{1}, std::numeric_limits<int64_t>::max());
 
@@ -170,7 +170,8 @@ void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
   command->callback([=] { *exit_code = muster::bench_ddp(*options, argc, argv); });
 }
 
-// What the parser left over, and the flag that was probably meant.
+// Returns what is wrong with the first flag that the parser left over, and the flag that was
+// probably meant. Returns an empty text if there is none.
 std::string unknown_flag(const CLI::App& app) {
   const CLI::App* const command =
       app.get_subcommands().empty() ? &app : app.get_subcommands().front();
@@ -194,6 +195,7 @@ std::string unknown_flag(const CLI::App& app) {
   return "";
 }
 
+// Returns what is wrong with the word that is to name the measurement.
 std::string unknown_measurement(const CLI::App& app) {
   std::vector<std::string> words = app.remaining();
   std::erase_if(words, [](const std::string& word) { return word.starts_with('-'); });
@@ -204,6 +206,17 @@ std::string unknown_measurement(const CLI::App& app) {
                      muster::printable(words.front()),
                      "'",
                      next.empty() ? "; see muster bench --help" : next);
+}
+
+// Returns the message for a command line that CLI11 refused, if muster has a better one.
+std::string own_message(const CLI::App& app, const CLI::ParseError& error) {
+  const bool lacks_measurement =
+      dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && app.get_subcommands().empty();
+  if (lacks_measurement)
+    return unknown_measurement(app);
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)
+    return unknown_flag(app);
+  return "";
 }
 
 }  // namespace
@@ -219,19 +232,12 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     return exit_code;
-  } catch (const CLI::RequiredError& error) {
-    if (!app.get_subcommands().empty())
-      return app.exit(error) == 0 ? 0 : 2;
-    muster::log(muster::LogLevel::error, unknown_measurement(app));
-    return 2;
-  } catch (const CLI::ExtrasError& error) {
-    const std::string unknown = unknown_flag(app);
-    if (unknown.empty())
-      return app.exit(error) == 0 ? 0 : 2;
-    muster::log(muster::LogLevel::error, unknown);
-    return 2;
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    const std::string message = own_message(app, error);
+    if (message.empty())
+      return app.exit(error) == 0 ? 0 : 2;
+    muster::log(muster::LogLevel::error, message);
+    return 2;
   } catch (const muster::Error& error) {
     muster::log(muster::LogLevel::error, error.message());
     return error.code() == muster::ErrorCode::invalid_argument ? 2 : 1;

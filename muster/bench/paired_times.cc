@@ -5,11 +5,13 @@
 
 #include "muster/base/error.h"
 
+// Every comparison is made within a round and only then summarised: the median of ratios, not the
+// ratio of medians, since what else the machine did in a round is in both of its times.
 namespace muster {
 
 namespace {
 
-// Between two neighbours in proportion.
+// Returns the value below which `part` of the values lie, interpolated between two neighbours.
 double quantile(const std::vector<double>& sorted, double part) {
   const double place = part * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<size_t>(place);
@@ -30,7 +32,7 @@ Spread spread_over(const PairedTimes& times, Value&& value_of_round) {
 Spread spread_of(std::vector<double> values) {
   if (values.empty())
     throw Error(ErrorCode::invalid_argument, "spread: expected values, got none");
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   return {.median = quantile(values, 0.5),
           .low = quantile(values, 0.25),
           .high = quantile(values, 0.75)};

@@ -15,7 +15,7 @@ struct PairedTimes {
   std::vector<std::vector<double>> rounds;  // a time for each kind
 };
 
-// The middle of values, and where a quarter and three quarters of them lie below.
+// The middle of values, and the values below which a quarter and three quarters of them lie.
 struct Spread {
   double median = 0, low = 0, high = 0;
 };
@@ -23,8 +23,9 @@ struct Spread {
 // Throws: invalid_argument for no values.
 Spread spread_of(std::vector<double> values);
 
+// The spreads over all rounds: of the time of `kind`, of its ratio to the time of `baseline` in the
+// same round, and of what it is more than that.
 Spread times_of(const PairedTimes& times, size_t kind);
-// Of each round's time of `kind` to that of `baseline`, and what it is more.
 Spread ratios_of(const PairedTimes& times, size_t kind, size_t baseline);
 Spread differences_of(const PairedTimes& times, size_t kind, size_t baseline);
 

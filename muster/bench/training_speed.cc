@@ -6,6 +6,8 @@
 
 #include "muster/base/clock.h"
 
+// The batch size starts small and doubles. A larger batch keeps more of a device busy, until all of
+// it is: from there on the speed stays what it is, and only the memory and the time of a step grow.
 namespace muster {
 namespace {
 
@@ -17,7 +19,7 @@ constexpr double kLittleGain = 1.05;
 constexpr double kLongStep = 0.5;  // seconds
 constexpr int kLeastSteps = 3;
 
-// One model, with which batches of several sizes are tried.
+// Trains one model with batches of any size.
 class Trainer {
  public:
   Trainer(c10::Device device, c10::ScalarType dtype)
@@ -31,12 +33,13 @@ class Trainer {
     optimizer_.emplace(model_->parameters(), torch::optim::SGDOptions(1e-4));
   }
 
-  // Seconds a step takes, the mean of as many as fit into `seconds`.
+  // Returns the seconds of a step: the mean of as many steps as fit into `seconds`. The steps
+  // before the clock starts pay for allocations and for the choice of kernels.
   double step_seconds(int64_t batch, double seconds) {
     const auto inputs = torch::randn({batch, kWidth}, options_);
     const auto classes = torch::zeros({batch}, options_.dtype(torch::kLong));
     for (int i = 0; i < kLeastSteps; ++i)
-      step(inputs, classes);  // allocations, choice of kernels
+      step(inputs, classes);
     finish();
     const Clock::time_point start = Clock::now();
     int steps = 0;
@@ -57,7 +60,7 @@ class Trainer {
     optimizer_->step();
   }
 
-  // A device works on its own: reading what it computed waits for it.
+  // A GPU computes beside this thread, and reading a result waits for it.
   void finish() const { last_loss_.item<float>(); }
 
   torch::nn::Sequential model_;

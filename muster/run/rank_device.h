@@ -22,6 +22,11 @@ struct RankDevice {
   std::vector<int64_t> batch_shares = {};    // of all ranks; empty if the plan has no global batch
 };
 
+// LibTorch's device for the GPU with this ordinal among those that the process sees.
+inline c10::Device gpu_device(int ordinal) {
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(ordinal)};
+}
+
 // A rank on the CPU, for the reason `why`.
 RankDevice cpu_of_rank(const RankEnv& env, const std::string& why);
 
