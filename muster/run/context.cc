@@ -18,15 +18,23 @@
 #include "muster/run/stop_signals.h"
 #include "muster/trace/activity.h"
 
+// The parts of Context that need more than what it holds. A collective of the context runs on the
+// job's group, whose ranks all have to come to it; what differs between ranks is found by the
+// checks of sampler_checks.h.
 namespace muster {
 
 namespace {
 
-// Axes of one rank order nothing.
+// Returns the axes that order ranks: an axis of size 1 does not.
 std::vector<MeshAxis> longer_axes(const MeshShape& mesh) {
   std::vector<MeshAxis> axes = mesh.axes;
   std::erase_if(axes, [](const MeshAxis& axis) { return axis.size == 1; });
   return axes;
+}
+
+std::string name_of_stop_signal(int signal) {
+  const char* const name = ::sigabbrev_np(signal);
+  return name == nullptr ? "a signal" : cat("SIG", name);
 }
 
 }  // namespace
@@ -41,10 +49,9 @@ bool Context::should_stop() {
   at::Tensor signal = at::full({1}, stop_requested() ? stop_signal() : 0, at::kInt);
   process_group().all_reduce(signal, ReduceOp::max);
   const int seen = signal.item<int>();
-  if (seen != 0 && !stops_ && is_main())
-    log(LogLevel::info,
-        cat(::sigabbrev_np(seen) == nullptr ? "a signal" : cat("SIG", ::sigabbrev_np(seen)),
-            ": the ranks stop after this step"));
+  const bool is_news = seen != 0 && !stops_;
+  if (is_news && is_main())
+    log(LogLevel::info, cat(name_of_stop_signal(seen), ": the ranks stop after this step"));
   stops_ = stops_ || seen != 0;
   if (stops_)
     OwnLoaders::stop_job();
@@ -58,8 +65,8 @@ void Context::trace() {
                     rank(),
                     "); start the program with `muster run`, or by itself"));
   }
-  Activity* const activity =
-      Activity::get();  // none where its file could not be made, which has been said
+  // A rank whose activity file could not be made has none, and has said so.
+  Activity* const activity = Activity::get();
   try {
     if (activity != nullptr)
       activity->trace_into(event_path(run_dir(), parts_.env.attempt, rank()));

@@ -41,9 +41,8 @@ class Context {
   bool is_main() const { return rank() == 0; }  // the rank that prints and saves
 
   c10::Device device() const { return parts_.device; }  // torch's: "cuda:1", "cpu"
-  const RankPlan& assignment() const {
-    return parts_.assignment;
-  }                                                       // which physical device, and why
+  // Which physical device, and why.
+  const RankPlan& assignment() const { return parts_.assignment; }
   const RankEnv& env() const { return parts_.env; }       // all that the launcher passed on
   ProcessGroup& process_group() { return parts_.group; }  // over all ranks
   const c10::intrusive_ptr<c10d::Store>& store() const { return parts_.group.store(); }
@@ -55,15 +54,13 @@ class Context {
   // Arranges the ranks in a grid with named axes, with a group along each. The axes are `axes` (one
   // size may be -1: the remaining ranks), or those of `muster run --mesh` if `axes` is empty.
   // Collective: yes.
-  // Throws: as Mesh; invalid_argument if there are no axes, or if they differ from those of `muster
-  // run
-  // --mesh`, which order the GPUs (axes of size 1 are ignored).
+  // Throws: as Mesh; invalid_argument if there are no axes, or if they differ from those of
+  // `muster run --mesh`, which order the GPUs (axes of size 1 are ignored).
   Mesh mesh(std::vector<MeshAxis> axes = {});
 
   // This rank's batch size per step: its share of `muster run --global-batch`, or else `otherwise`.
   int64_t batch_size(int64_t otherwise) const {
-    return parts_.batch_shares.empty() ? otherwise
-                                       : parts_.batch_shares[static_cast<size_t>(rank())];
+    return parts_.batch_shares.empty() ? otherwise : parts_.batch_shares[rank()];
   }
 
   // Whether this rank was asked to stop: by SIGTERM (from muster run, a scheduler, or a time
@@ -87,7 +84,7 @@ class Context {
   void trace();
 
   // A seed that differs on every rank and is the same in every run.
-  uint64_t seed(uint64_t base) const { return base + static_cast<uint64_t>(rank()); }
+  uint64_t seed(uint64_t base) const { return base + rank(); }
 
   // Seeds LibTorch's generators of this rank's CPU and GPU with `seed`: the same on every rank, so
   // that models start equal.
@@ -98,9 +95,9 @@ class Context {
   // Its first epoch compares the samplers of all ranks, so that no rank trains on another's
   // samples. Throws: invalid_argument on every rank when they differ.
   DistributedSampler sampler(int64_t length, SamplerOptions options = {});
-  // The same over another order (sample_order.h).
+  // A sampler over another order (sample_order.h).
   DistributedSampler sampler(SampleOrder order, SamplerOptions options = {});
-  // The same for a mesh that distributes samples over one axis, `group`. Ranks that differ only
+  // A sampler for a mesh that distributes samples over one axis, `group`. Ranks that differ only
   // along other axes (tensor parallelism, a pipeline) get the same samples. Throws:
   // invalid_argument with `muster run --global-batch`, which divides batches over all ranks.
   DistributedSampler sampler(SampleOrder order, ProcessGroup group, SamplerOptions options = {});
@@ -113,7 +110,7 @@ class Context {
     const int64_t size = dataset.size();
     return loader(std::move(dataset), sampler(size, std::move(sampling)), options);
   }
-  // The same with a sampler that forms the batches itself, such as that of cost_balanced().
+  // Batches of a sampler that forms them itself, such as that of cost_balanced().
   template <class D>
   DataLoader<D> loader(D dataset,
                        std::shared_ptr<BatchSampler> sampler,

@@ -20,17 +20,21 @@
 #include "muster/run/returned_early.h"
 #include "muster/run/thrown_stack.h"
 
+// A failure is told twice: as text in the log, and as JSON in the error file, which the launcher
+// reads for its report and for the job's exit code. An exception comes here as std::exception_ptr,
+// since it need not be a std::exception; each question about it throws it again.
 namespace muster {
 
 namespace {
 
 struct ErrorFile {
   std::mutex mutex;
-  std::string path;  // empty: as the environment says
+  std::string path;  // empty: the environment names it
 };
 
+// The object is never destroyed, because threads may outlive main().
 ErrorFile& error_file() {
-  static auto& file = *new ErrorFile;  // never destroyed: threads may outlive main()
+  static auto& file = *new ErrorFile;
   return file;
 }
 
@@ -48,11 +52,7 @@ std::string name_of_type(const std::type_info& type) {
   return status == 0 ? name.get() : type.name();
 }
 
-std::string type_name(const std::exception& error) {
-  return name_of_type(typeid(error));
-}
-
-// Of whatever was thrown; inside of a handler.
+// Describes whatever was thrown. The caller is in a handler of it.
 std::string describe_current(const std::exception_ptr& current) {
   try {
     std::rethrow_exception(current);
@@ -65,6 +65,7 @@ std::string describe_current(const std::exception_ptr& current) {
   }
 }
 
+// Returns what the launcher is told about an error beside its words.
 ErrorFacts facts_of(const std::exception_ptr& current) {
   try {
     std::rethrow_exception(current);
@@ -79,7 +80,8 @@ ErrorFacts facts_of(const std::exception_ptr& current) {
   }
 }
 
-// LibTorch's own words where they were asked for, as in Python; else what was kept of the throw.
+// Returns LibTorch's own backtrace if the user asked for it, as in Python; otherwise the stack that
+// was kept when the exception was thrown, without the frames that it shares with `until`.
 std::string stack_of(const std::exception_ptr& current, const Stack& until) {
   if (get_env("TORCH_SHOW_CPP_STACKTRACES") == "1") {
     try {
@@ -88,7 +90,7 @@ std::string stack_of(const std::exception_ptr& current, const Stack& until) {
       if (error.backtrace())
         return error.backtrace()->get();
     } catch (...) {
-      // Others have none of their own.
+      // Only LibTorch's errors have a backtrace.
     }
   }
   return describe(thrown_stack(current), until);
@@ -97,13 +99,12 @@ std::string stack_of(const std::exception_ptr& current, const Stack& until) {
 }  // namespace
 
 std::string describe_exception(const std::exception& error) {
-  if (const auto* own = dynamic_cast<const Error*>(&error)) {
+  if (const auto* own = dynamic_cast<const Error*>(&error))
     return cat(to_string(own->code()), ": ", own->message(), " [", own->where(), "]");
-  }
-  if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) {
-    return cat(type_name(error), ": ", torch_error->what_without_backtrace());
-  }
-  return cat(type_name(error), ": ", error.what());
+  const std::string type = name_of_type(typeid(error));
+  if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error))
+    return cat(type, ": ", torch_error->what_without_backtrace());
+  return cat(type, ": ", error.what());
 }
 
 void set_error_file(const std::string& path) {
@@ -139,6 +140,7 @@ void tell_failure(const std::exception_ptr& error) noexcept {
     const std::string message = describe_current(error);
     const std::string stack = stack_of(error, Stack::here());
     const bool written = write_error_file(message, stack, facts_of(error));
+    // A launcher that shows the file in its own report sets MUSTER_CARD to the file's path.
     if (written && get_env("MUSTER_CARD") == get_env("TORCHELASTIC_ERROR_FILE"))
       return;
     log(LogLevel::error,

@@ -9,8 +9,8 @@
 
 namespace muster {
 
-// For muster::Error "peer_failed: all_reduce #3 …"; for others with the type's name, "c10::Error:
-// …".
+// Returns the error as text: "peer_failed: all_reduce #3 …" for a muster::Error, with the type's
+// name for others, "c10::Error: …".
 std::string describe_exception(const std::exception& error);
 
 // Writes `message`, and the stack if there is one, to TORCHELASTIC_ERROR_FILE in torchrun's JSON
@@ -20,8 +20,8 @@ bool write_error_file(const std::string& message,
                       const std::string& stack = "",
                       const ErrorFacts& facts = {}) noexcept;
 
-// Sets the file that replaces TORCHELASTIC_ERROR_FILE from now on, for signals too: that of a
-// rank's next generation.
+// Sets the file that replaces TORCHELASTIC_ERROR_FILE from now on, for signals too. A rank has
+// another file in each attempt.
 void set_error_file(const std::string& path);
 
 // Reports why this rank fails, and where that was thrown: in the error file, and in the log unless

@@ -16,6 +16,10 @@
 
 #include "muster/run/stack_text.h"
 
+// Everything that a handler uses has been made before the signal comes: buffers of a fixed size, an
+// alternate stack, the loaded unwinder. The handler takes the stack, writes it to standard error
+// line by line, collects the same lines as JSON, and writes the error file in the end. One thread
+// reports; others that fault meanwhile wait for the process to end.
 namespace muster {
 
 namespace {
@@ -24,9 +28,10 @@ constexpr std::array kFatal = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 constexpr size_t kSignalStack = size_t{128} << 10;
 
 std::array<char, 64> g_name = {};
-std::atomic<pid_t> g_reporter = 0;  // the thread that tells
-std::atomic<int> g_signal = 0;      // which it tells of
+std::atomic<pid_t> g_reporter = 0;  // the thread that reports; 0: none yet
+std::atomic<int> g_signal = 0;      // the signal that it reports
 
+// sigabbrev_np() is not declared safe in a handler.
 const char* short_name(int signal) {
   switch (signal) {
     case SIGSEGV:
@@ -42,6 +47,7 @@ const char* short_name(int signal) {
   }
 }
 
+// The write_all() of fd.h throws, which a handler must not.
 void write_all(int fd, const char* text, size_t bytes) {
   while (bytes > 0) {
     const ssize_t written = ::write(fd, text, bytes);
@@ -50,12 +56,12 @@ void write_all(int fd, const char* text, size_t bytes) {
     if (written <= 0)
       return;
     text += written;
-    bytes -= static_cast<size_t>(written);
+    bytes -= written;
   }
 }
 
-// The error file's text, put together in memory of a fixed size. What does not fit is left out, a
-// line at a time.
+// The error file's text, put together in memory of a fixed size. A line that does not fit is left
+// out as a whole, so that the JSON stays well formed.
 class ErrorText {
  public:
   void add(const char* text, size_t bytes) {
@@ -65,7 +71,7 @@ class ErrorText {
   }
   void add(const char* text) { add(text, std::strlen(text)); }
 
-  // In quotes, without its line end.
+  // Adds a line of the stack as a JSON string, without its line end.
   void add_line(const char* line, size_t bytes) {
     if (size_ + 2 * bytes + kClosing > text_.size())
       return;
@@ -79,7 +85,7 @@ class ErrorText {
   size_t size() const { return size_; }
 
  private:
-  static constexpr size_t kClosing = 256;
+  static constexpr size_t kClosing = 256;  // room that end_error() needs
 
   void add_character(char c) {
     if (c == '\n')
@@ -98,13 +104,14 @@ class ErrorText {
 
 ErrorText g_error;
 std::array<std::array<char, 4096>, 2> g_paths = {};
-std::atomic<const char*> g_path = nullptr;  // nullptr: nowhere
+std::atomic<const char*> g_path = nullptr;  // one of g_paths; nullptr: no error file
 
 void say(const char* text, size_t bytes) {
   write_all(STDERR_FILENO, text, bytes);
   g_error.add_line(text, bytes);
 }
 
+// The error file holds torchrun's form, with the stack's lines in "said".
 void begin_error(const char* signal) {
   g_error.add("{\"message\":{\"message\":\"");
   g_error.add(signal);
@@ -113,6 +120,7 @@ void begin_error(const char* signal) {
   g_error.add("\",\"said\":[");
 }
 
+// Closes the JSON and writes it, unless the rank has already written why it fails.
 void end_error() {
   char digits[24];
   char* at = digits + sizeof(digits) - 1;
@@ -132,7 +140,7 @@ void end_error() {
   ::close(fd);
 }
 
-// "[rank 1] error: SIGSEGV; its stack, …", in one line.
+// Says "[rank 1] error: SIGSEGV; its stack, …" in one line.
 void say_head(const char* signal) {
   constexpr const char* kRest = "; its stack, innermost call first (MUSTER_BACKTRACE=0: none):\n";
   std::array<char, 192> line;
@@ -145,6 +153,8 @@ void say_head(const char* signal) {
   say(line.data(), size);
 }
 
+// Returns the instruction at which the signal came; nullptr where the machine's registers are not
+// known.
 void* interrupted_at(const void* context) {
   const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext;
 #if defined(__x86_64__)
@@ -159,8 +169,8 @@ void* interrupted_at(const void* context) {
 #endif
 }
 
-// From where the signal came on: what is above belongs to the handler. Without a place to begin at,
-// all.
+// Says the frames from the interrupted one outwards; the frames above it belong to the handler. If
+// the interrupted instruction is not among the frames, it is said first, and then all frames.
 void say_stack(const void* context) {
   const Stack stack = Stack::here();
   void* const interrupted = interrupted_at(context);
@@ -174,13 +184,12 @@ void say_stack(const void* context) {
   for (const auto* frame = from; frame != end; ++frame) {
     if (frame != from && *frame == frame[-1])
       continue;  // a function that calls itself
-    say(line,
-        write_frame(static_cast<int>(frame - from), *frame, frame == found, line, sizeof(line)));
+    const int number = static_cast<int>(frame - from);
+    say(line, write_frame(number, *frame, frame == found, line, sizeof(line)));
   }
 }
 
-// A symbol's name is the linker's to tell, whose lock may be held by a thread that waits for this
-// one: then the process ends after a while with no more of its stack.
+// The handler of SIGALRM: ends the process by the signal that is being reported.
 void end_by_signal(int) {
   sigset_t signal;
   ::sigemptyset(&signal);
@@ -189,6 +198,8 @@ void end_by_signal(int) {
   ::syscall(SYS_tgkill, ::getpid(), ::syscall(SYS_gettid), g_signal.load());
 }
 
+// Only the dynamic linker knows the symbols' names, and its lock may be held by a thread that waits
+// for this one. The process then ends after some seconds, without the rest of its stack.
 void end_soon() {
   constexpr unsigned kSeconds = 5;
   struct sigaction action = {};
@@ -201,8 +212,8 @@ void end_soon() {
   ::alarm(kSeconds);
 }
 
-// Only what is safe in a handler. The signal's default is back (SA_RESETHAND): a fault in here ends
-// the process, and so does the fault that this returns to.
+// Everything in here is safe in a handler. The signal has its default again (SA_RESETHAND): a fault
+// in here ends the process, and so does the fault that this returns to.
 void on_fatal_signal(int signal, siginfo_t* info, void* context) {
   const int errno_before = errno;
   const auto self = static_cast<pid_t>(::syscall(SYS_gettid));
@@ -218,12 +229,14 @@ void on_fatal_signal(int signal, siginfo_t* info, void* context) {
     for (;;)
       ::pause();  // until the other thread's signal ends the process
   }
-  // What was sent does not come again by itself.
+  // A fault happens again after the return. A signal that was sent has to be sent again.
   if (info->si_code <= 0)
     ::syscall(SYS_tgkill, ::getpid(), self, signal);
   errno = errno_before;
 }
 
+// Gives the calling thread an alternate stack for handlers, unless it has one. A stack overflow
+// leaves no room on the thread's own.
 void give_signal_stack() {
   stack_t given = {};
   if (::sigaltstack(nullptr, &given) != 0 || (given.ss_flags & SS_DISABLE) == 0)
@@ -235,7 +248,7 @@ void give_signal_stack() {
 
 }  // namespace
 
-// Into the other of two places: a handler may read the one.
+// There are two places for a path, because a handler may be reading the one in use.
 void tell_fatal_signals_to(const std::string& error_file) {
   const bool fits = !error_file.empty() && error_file.size() < g_paths[0].size();
   auto& path = g_path == g_paths[0].data() ? g_paths[1] : g_paths[0];

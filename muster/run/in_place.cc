@@ -25,15 +25,20 @@
 #include "muster/trace/activity.h"
 #include "muster/trace/stack_request.h"
 
+// The launcher of this host serves a store, in which it announces each attempt (a generation, in
+// the store's words) to every process. A thread of this rank waits for the next one. When it comes,
+// the thread interrupts what the rank's groups wait for, so that the rank's function ends with an
+// error; goes_on_after() tells that error from the rank's own, and meet() brings the rank into the
+// attempt.
 namespace muster {
 
 namespace {
 
-// Between a peer's end and the launcher's word of it: the launcher hears of it at once, but a large
-// process takes its time to end.
-constexpr std::chrono::seconds kAwaitGeneration{10};
-constexpr std::chrono::seconds kAwaitOfOtherHost{30};  // which may have to be given up first
-constexpr std::chrono::seconds kAwaitWhenStopped{2};   // it is told before the signal is sent
+// How long a rank that has lost a peer waits for the next attempt. The launcher hears of the peer's
+// end at once, but a large process takes its time to end.
+constexpr std::chrono::seconds kAwaitAttempt{10};
+constexpr std::chrono::seconds kAwaitOtherHost{30};   // a lost host has to be given up first
+constexpr std::chrono::seconds kAwaitWhenStopped{2};  // the attempt is announced before the signal
 constexpr std::chrono::seconds kTryToOpen{2};
 constexpr std::chrono::milliseconds kLookForSignals{100};
 constexpr std::chrono::hours kListen{1};
@@ -42,16 +47,23 @@ std::shared_ptr<Store> open_job_store(const std::string& store, std::chrono::mil
   return open_store(store, Secret::from_environment().value_or(Secret()), timeout);
 }
 
-// Whether the death of another rank explains it. LibTorch's own errors tell by their text.
-// `interrupted`: this rank has itself broken off what its groups did.
+// Whether the end of another rank may explain the error. `interrupted`: this rank has itself broken
+// off what its groups did, whose next call then fails with failed_precondition. LibTorch's own
+// errors tell by their text, which translate_failures() reads.
 bool may_be_of_lost_peer(const std::exception_ptr& error, bool interrupted) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& own) {
-    const ErrorCode code = own.code();
-    return code == ErrorCode::peer_failed || code == ErrorCode::timeout ||
-           code == ErrorCode::backend_failed ||
-           (interrupted && code == ErrorCode::failed_precondition);
+    switch (own.code()) {
+      case ErrorCode::peer_failed:
+      case ErrorCode::timeout:
+      case ErrorCode::backend_failed:
+        return true;
+      case ErrorCode::failed_precondition:
+        return interrupted;
+      default:
+        return false;
+    }
   } catch (...) {
   }
   try {
@@ -88,7 +100,7 @@ InPlace::InPlace(RankEnv env, const InitOptions& init)
                 "it");
   }
   store_ = open_job_store(env_.agent_store, init_.init_timeout);
-  const BlockedSignals blocked;  // in the thread, for good
+  const BlockedSignals blocked;  // the new thread inherits the mask and keeps it
   listener_ = std::thread([this] { listen(); });
 }
 
@@ -107,8 +119,8 @@ InPlace::~InPlace() {
   listener_.join();
 }
 
-// The groups are interrupted before anybody is told: those of the next generation are made after
-// that.
+// The listening thread. It interrupts the groups before it tells the rank's thread, which makes the
+// groups of the next attempt only after that.
 void InPlace::listen() {
   try {
     for (int next = newest_ + 1;;) {
@@ -137,13 +149,14 @@ void InPlace::listen() {
   }
 }
 
-// Whoever reads a generation's activity finds all of its ranks there.
+// Links the activity file into the folder of the new attempt, so that whoever reads that attempt's
+// activity finds all of its ranks there.
 void InPlace::show_activity_there() const {
   Activity* const activity = Activity::get();
   if (activity == nullptr)
     return;
   const std::filesystem::path there = activity_path(env_.run_dir, env_.attempt, env_.rank);
-  std::error_code ignored;  // a report without this rank is no reason to end
+  std::error_code ignored;  // a report that lacks this rank is no reason to end the rank
   std::filesystem::create_directories(there.parent_path(), ignored);
   std::filesystem::create_hard_link(activity->path(), there, ignored);
   activity->become(env_.rank, env_.world_size, ignored ? "" : there.string());
@@ -151,7 +164,7 @@ void InPlace::show_activity_there() const {
     answer_stack_requests_at(there.string());
 }
 
-// To the newest generation, as the rank that this is there.
+// Brings this process into the newest attempt, as the rank that it is there.
 void InPlace::come() {
   const int before = env_.attempt;
   {
@@ -168,6 +181,7 @@ void InPlace::come() {
   show_activity_there();
 }
 
+// Throws: peer_failed if attempt `mine` is no longer the newest.
 void InPlace::check_newest(int mine) const {
   const std::lock_guard lock(mutex_);
   if (newest_ == mine)
@@ -182,8 +196,9 @@ void InPlace::check_newest(int mine) const {
                   ")"));
 }
 
-// A store of its own: what is interrupted may have lost the connections of the one before. Its host
-// may be the next to die.
+// Each attempt has a connection of its own: interrupted operations may have lost those of the one
+// before. It is retried, since the store's host may end meanwhile; a newer attempt then names
+// another host.
 std::shared_ptr<Store> InPlace::open_rendezvous_store() const {
   for (const Deadline deadline(init_.init_timeout);;) {
     check_newest(env_.attempt);
@@ -191,9 +206,7 @@ std::shared_ptr<Store> InPlace::open_rendezvous_store() const {
       return open_job_store(env_.store,
                             std::min<std::chrono::milliseconds>(kTryToOpen, deadline.left()));
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::unavailable)
-        throw;
-      if (deadline.passed())
+      if (error.code() != ErrorCode::unavailable || deadline.passed())
         throw;
     }
   }
@@ -224,7 +237,7 @@ bool InPlace::goes_on_after(const std::exception_ptr& error) {
   const auto patience = [&] {
     if (stop_signal() != 0)
       return kAwaitWhenStopped;
-    return env_.group_world_size > 1 ? kAwaitOfOtherHost : kAwaitGeneration;
+    return env_.group_world_size > 1 ? kAwaitOtherHost : kAwaitAttempt;
   };
   while (newest_ == env_.attempt && Clock::now() - since < patience())
     changed_.wait_for(lock, kLookForSignals);

@@ -1,6 +1,6 @@
 // A rank of a job that replaces failed ranks in place (`muster run --on-failure replace`). It
-// listens for the next generation, interrupts its waits when there is one, and meets the other
-// ranks in it. For muster::run.
+// listens for the next attempt, interrupts its waits when there is one, and meets the other ranks
+// in it. For muster::run.
 #pragma once
 
 #include <condition_variable>
@@ -25,14 +25,14 @@ class InPlace {
   InPlace& operator=(const InPlace&) = delete;
   ~InPlace();
 
-  // Joins the newest generation. Operations on the returned store end with peer_failed once there
-  // is a newer one.
+  // Joins the newest attempt. Operations on the returned store end with peer_failed once there is a
+  // newer one.
   Rendezvous meet();
 
-  // This rank in the generation last joined by meet(); the generation's number is env().attempt.
+  // This rank in the attempt last joined by meet(), whose number is env().attempt.
   const RankEnv& env() const { return env_; }
 
-  // Called by a rank that has caught `error`. Returns true if there is a newer generation to join;
+  // Called by a rank that has caught `error`. Returns true if there is a newer attempt to join;
   // it waits a few seconds for one if the error may come from a lost peer. Blocking: until then.
   bool goes_on_after(const std::exception_ptr& error);
 
@@ -51,8 +51,8 @@ class InPlace {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   int newest_;
-  Environment variables_;         // of this rank in the newest generation
-  bool is_interrupting_ = false;  // the groups, for the generation after newest_
+  Environment variables_;         // of this rank in the newest attempt
+  bool is_interrupting_ = false;  // the groups, for the attempt after newest_
   bool ends_ = false;
   std::thread listener_;
 };

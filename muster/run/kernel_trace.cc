@@ -11,6 +11,8 @@
 #include "muster/trace/activity_clock.h"
 #include "muster/trace/category.h"
 
+// Kineto's times are of the wall clock, and the trace's of the monotonic one. The difference
+// between the two is taken when the profile ends.
 namespace muster {
 
 namespace {
@@ -19,7 +21,8 @@ using torch::profiler::impl::ActivityType;
 using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
 
-constexpr uint32_t kFirstTrack = 1U << 30;  // no thread has such a number
+// The tracks of GPU streams are numbered from here on, because no thread has such a number.
+constexpr uint32_t kFirstTrack = 1U << 30;
 
 }  // namespace
 
@@ -36,11 +39,13 @@ std::vector<ProfiledSpan> end_profile() {
   const int64_t unix_minus_monotonic = nanoseconds_of(CLOCK_REALTIME) - activity_now();
   std::vector<ProfiledSpan> spans;
   for (const auto& event : result->events()) {
+    const auto begin = static_cast<int64_t>(event.startNs());
+    const auto end = static_cast<int64_t>(event.endNs());
     ProfiledSpan span{.name = event.name(),
                       .gpu = {},
                       .stream = event.deviceResourceId(),
-                      .begin_ns = static_cast<int64_t>(event.startNs()) - unix_minus_monotonic,
-                      .end_ns = static_cast<int64_t>(event.endNs()) - unix_minus_monotonic};
+                      .begin_ns = begin - unix_minus_monotonic,
+                      .end_ns = end - unix_minus_monotonic};
     if (event.deviceType() != c10::DeviceType::CPU)
       span.gpu = event.deviceIndex();
     spans.push_back(std::move(span));
@@ -53,8 +58,8 @@ void add_kernels(const std::vector<ProfiledSpan>& spans, TraceEventFile& events)
   for (const ProfiledSpan& span : spans) {
     if (!span.gpu)
       continue;
-    const auto [track, is_new] = tracks.try_emplace(
-        {*span.gpu, span.stream}, kFirstTrack + static_cast<uint32_t>(tracks.size()));
+    const uint32_t next = kFirstTrack + tracks.size();
+    const auto [track, is_new] = tracks.try_emplace({*span.gpu, span.stream}, next);
     if (is_new)
       events.add_thread(cat("GPU ", *span.gpu, " stream ", span.stream).c_str(), track->second);
     events.add_span(span.name.c_str(),

@@ -13,11 +13,15 @@
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 
+// Every rank tells the others its host and the UUIDs of the GPUs that it sees, through the store of
+// the rendezvous. A rank's place among those with the same host and the same GPUs takes the part of
+// the local rank that the launcher did not tell. The ranks then compare whether each has found a
+// device: one that has none must not leave the others waiting in the group.
 namespace muster {
 
 namespace {
 
-constexpr std::chrono::seconds kLastWords{30};
+constexpr std::chrono::seconds kLastWords{30};  // for all ranks to read why one fails
 constexpr const char* kAdvice = "; set LOCAL_RANK for every rank, or for none";
 
 std::string gpus_seen(const SeenMachine& seen) {
@@ -28,7 +32,7 @@ std::string gpus_seen(const SeenMachine& seen) {
   return join(uuids, ",");
 }
 
-// What every rank says about its device.
+// Collective. Returns what every rank says about its device, under the name `about` in the store.
 std::vector<RankIdentity> exchange(const Rendezvous& rendezvous,
                                    const char* about,
                                    const std::string& device,
@@ -50,21 +54,23 @@ std::vector<RankIdentity> exchange(const Rendezvous& rendezvous,
   }
 }
 
-// Tells the others whether this rank has a device, or `trouble`, and fails where another has none.
+// Collective. Tells the others that this rank has a device, or its `trouble`. Throws: unavailable
+// on a rank with a device, if another has none.
 void compare_devices(const Rendezvous& rendezvous,
                      const std::string& trouble,
                      std::chrono::milliseconds timeout) {
   const std::vector<RankIdentity> members = exchange(rendezvous, "devices", trouble, timeout);
-  const auto failed = std::find_if(members.begin(), members.end(), [](const RankIdentity& member) {
-    return !member.device.empty();
-  });
+  const auto failed = std::ranges::find_if(
+      members, [](const RankIdentity& member) { return !member.device.empty(); });
   if (failed == members.end())
     return;
-  // Who serves the store may not end before all have read why.
+  // The rank that serves the store must not end before all have read why.
   rendezvous.store->add("devices/read", 1);
   const Deadline deadline(kLastWords);
-  while (rendezvous.serves_store &&
-         rendezvous.store->add("devices/read", 0) < rendezvous.world_size && !deadline.passed())
+  const auto all_have_read = [&] {
+    return rendezvous.store->add("devices/read", 0) >= rendezvous.world_size;
+  };
+  while (rendezvous.serves_store && !all_have_read() && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   if (trouble.empty())
     throw Error(ErrorCode::unavailable, cat("rank ", failed->rank, ": ", failed->device));
@@ -73,11 +79,11 @@ void compare_devices(const Rendezvous& rendezvous,
 }  // namespace
 
 LocalPlace local_place(const std::vector<RankIdentity>& members, int rank) {
-  const RankIdentity& self = members.at(static_cast<size_t>(rank));
+  const RankIdentity& self = members.at(rank);
   LocalPlace place{.local_world_size = 0, .num_hosts = 0, .gpu_world_size = 0};
   std::vector<std::string> hosts;
   for (const RankIdentity& member : members) {
-    if (std::find(hosts.begin(), hosts.end(), member.host) == hosts.end())
+    if (std::ranges::find(hosts, member.host) == hosts.end())
       hosts.push_back(member.host);
     if (member.host != self.host)
       continue;
@@ -91,7 +97,7 @@ LocalPlace local_place(const std::vector<RankIdentity>& members, int rank) {
     if (before)
       ++place.gpu_rank;
   }
-  place.host = static_cast<int>(std::find(hosts.begin(), hosts.end(), self.host) - hosts.begin());
+  place.host = static_cast<int>(std::ranges::find(hosts, self.host) - hosts.begin());
   place.num_hosts = static_cast<int>(hosts.size());
   return place;
 }
@@ -105,6 +111,8 @@ std::optional<RankDevice> device_by_hosts(RankEnv& env,
       local_place(exchange(rendezvous, "hosts", gpus_seen(seen), timeout), rendezvous.rank);
   env.group_rank = place.host;
   env.group_world_size = place.num_hosts;
+  // Ranks that see the same GPUs share them; ranks of other pods of the host have GPUs of their
+  // own.
   env.local_rank = place.gpu_rank;
   env.local_world_size = place.gpu_world_size;
   std::optional<RankDevice> found;

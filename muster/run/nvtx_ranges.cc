@@ -8,7 +8,8 @@ namespace muster {
 
 namespace {
 
-// LibTorch's CUDA part puts its own there when it is loaded. Those that are there before throw.
+// LibTorch's CUDA part registers its stubs when it is loaded. The ones before that say that they
+// are not enabled, and throw when they are called.
 const torch::profiler::impl::ProfilerStubs& nvtx() {
   return *torch::profiler::impl::cudaStubs();
 }

@@ -14,11 +14,14 @@
 #include "muster/trace/activity.h"
 #include "muster/trace/activity_clock.h"
 
+// The activity calls on_step() after every step. Between two steps it registers LibTorch's
+// callbacks before and after each operator, and with GPUs begins a Kineto profile; some steps later
+// it ends both. A callback adds a span to the rank's event file.
 namespace muster {
 
 namespace {
 
-constexpr int64_t kAfterStep = 2;  // the first ones are unlike the others
+constexpr int64_t kAfterStep = 2;  // the first steps allocate and choose kernels
 constexpr int64_t kUntilStep = 7;
 
 struct OperatorBegin : at::ObserverContext {
@@ -32,8 +35,10 @@ std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction&) {
 void end_operator(const at::RecordFunction& function, at::ObserverContext* context) {
   static thread_local const auto thread = static_cast<uint32_t>(::syscall(SYS_gettid));
   Activity* const activity = Activity::get();
-  TraceEventFile* const events = activity == nullptr ? nullptr : activity->events();
-  if (events == nullptr || context == nullptr)
+  if (activity == nullptr || context == nullptr)
+    return;
+  TraceEventFile* const events = activity->events();
+  if (events == nullptr)
     return;
   events->add_span(function.name(),
                    static_cast<uint32_t>(Category::compute),
@@ -42,7 +47,8 @@ void end_operator(const at::RecordFunction& function, at::ObserverContext* conte
                    activity_now());
 }
 
-// What runs on GPUs, where there are any. A program that profiles itself keeps its profiler.
+// The trace of what runs on GPUs, if there are any. A program that profiles itself keeps its
+// profiler, and then gets a warning instead of the kernels.
 class Kernels {
  public:
   void begin() {
@@ -64,8 +70,8 @@ class Kernels {
       Activity* const activity = Activity::get();
       if (activity != nullptr && activity->events() != nullptr)
         add_kernels(spans, *activity->events());
-    } catch (const std::exception&
-                 error) {  // another thread counts the steps now, or the program has ended it
+    } catch (const std::exception& error) {
+      // Another thread counts the steps now, or the program has ended the profile.
       log(LogLevel::warn, cat("--trace: GPU kernels are not traced: ", error.what()));
     }
   }
@@ -74,7 +80,7 @@ class Kernels {
   bool is_on_ = false;
 };
 
-// By the thread that takes the steps.
+// The steps that are traced. The thread that takes the steps opens and closes it.
 class Window {
  public:
   void open() {

@@ -15,7 +15,8 @@ std::vector<std::string>& arguments_at_start() {
   return arguments;
 }
 
-// glibc gives these to a library's constructors too: before main, and before anything changes them.
+// glibc passes the arguments to a library's constructors too, which run before main() and so before
+// anything can change them.
 [[gnu::constructor]] void keep_arguments(int argc, char** argv) {
   arguments_at_start().assign(argv, argv + std::max(argc, 0));
 }
@@ -24,7 +25,9 @@ std::vector<std::string>& arguments_at_start() {
 
 std::vector<std::string> own_command_line(int argc, char** argv) {
   const std::vector<std::string>& kept = arguments_at_start();
-  return !kept.empty() ? kept : std::vector<std::string>(argv, argv + std::max(argc, 0));
+  if (!kept.empty())
+    return kept;
+  return {argv, argv + std::max(argc, 0)};
 }
 
 void take_own_name() {

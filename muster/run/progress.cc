@@ -7,6 +7,8 @@
 
 #include "muster/base/env.h"
 
+// A terminal's line is drawn over itself: it ends with a carriage return, and only the last one
+// with a line feed.
 namespace muster {
 
 namespace {
@@ -46,13 +48,14 @@ double Progress::samples_per_second() const {
 }
 
 std::string Progress::line() const {
-  const auto filled = static_cast<size_t>(kBarWidth * std::min(done_, total_) / total_);
+  const int64_t done = std::min(done_, total_);
+  const size_t filled = kBarWidth * done / total_;
   char numbers[96];
   std::snprintf(numbers,
                 sizeof(numbers),
-                "%lld/%lld  loss %.4f  %.0f samples/s",
-                static_cast<long long>(std::min(done_, total_)),
-                static_cast<long long>(total_),
+                "%ld/%ld  loss %.4f  %.0f samples/s",
+                done,
+                total_,
                 mean_loss(),
                 samples_per_second());
   return cat(

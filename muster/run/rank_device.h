@@ -27,6 +27,10 @@ inline c10::Device gpu_device(int ordinal) {
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(ordinal)};
 }
 
+// Leaves only the first GPU's vendor: a LibTorch is built for one vendor's GPUs, and each vendor
+// counts its own from 0.
+void keep_one_vendor(const Host& host, std::vector<UsableGpu>& gpus);
+
 // A rank on the CPU, for the reason `why`.
 RankDevice cpu_of_rank(const RankEnv& env, const std::string& why);
 

@@ -11,7 +11,7 @@ namespace muster {
 
 namespace {
 
-// As the kernel has it: "AMD EPYC 9R14"; "CPU" where it does not tell.
+// Returns the kernel's name of the processor, "AMD EPYC 9R14", or "CPU" where it has none.
 std::string cpu_model() {
   constexpr std::string_view kKey = "model name";
   std::ifstream file("/proc/cpuinfo");

@@ -27,6 +27,10 @@
 #include "muster/trace/activity.h"
 #include "muster/trace/stack_request.h"
 
+// run() is one of two programs in one. Alone it is a launcher: it starts this program again, once
+// for each rank, and supervises them. As a rank it finds its device, meets the other ranks, joins
+// the group over all of them, and calls the user's function. Whatever fails is told to the launcher
+// in the error file, and becomes the exit code.
 namespace muster {
 
 namespace {
@@ -38,28 +42,35 @@ Surplus surplus_of(const RunOptions& options) {
 
 bool wants_backtrace(const RunOptions& options) {
   const auto told = get_env_int("MUSTER_BACKTRACE");
-  if (told && *told != 0 && *told != 1)
+  if (!told)
+    return options.backtrace;
+  if (*told != 0 && *told != 1) {
     throw Error(ErrorCode::invalid_argument,
                 cat("MUSTER_BACKTRACE: expected 0 or 1, got ", *told, "; correct it"));
-  return told ? *told == 1 : options.backtrace;
+  }
+  return *told == 1;
 }
 
-// As the environment says it, or else the options.
+std::optional<int> nproc_of(const RunOptions& options) {
+  const auto told = get_env_int("MUSTER_NPROC");
+  if (!told)
+    return options.nproc;
+  if (*told > INT32_MAX) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("environment: expected a number of ranks in MUSTER_NPROC, got ", *told));
+  }
+  return static_cast<int>(*told);
+}
+
+// What the launcher is to do. The environment comes before the options.
 LaunchOptions own_launch_options(const RunOptions& options, int argc, char** argv) {
-  collective_timeout(options.collective_timeout);  // the ranks read these two: what is wrong is
-                                                   // said before they start
+  // Only the ranks use these two. A wrong value is said here, before any rank starts.
+  collective_timeout(options.collective_timeout);
   wants_backtrace(options);
   LaunchOptions launch_options;
   launch_options.argv = own_command_line(argc, argv);
   launch_options.program = kOwnProgram;
-  launch_options.request.nproc_per_node = options.nproc;
-  if (const auto nproc = get_env_int("MUSTER_NPROC")) {
-    if (*nproc > INT32_MAX) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("environment: expected a number of ranks in MUSTER_NPROC, got ", *nproc));
-    }
-    launch_options.request.nproc_per_node = static_cast<int>(*nproc);
-  }
+  launch_options.request.nproc_per_node = nproc_of(options);
   launch_options.request.gpus = get_env("MUSTER_GPUS").value_or(options.gpus);
   launch_options.request.policy = get_env("MUSTER_POLICY").value_or(options.policy);
   launch_options.request.map = options.map;
@@ -76,8 +87,8 @@ LaunchOptions own_launch_options(const RunOptions& options, int argc, char** arg
   return launch_options;
 }
 
-// Started alone: this process becomes the launcher. It starts itself again by fork and exec at
-// once, so nothing of LibTorch's state (threads, CUDA) is ever inherited.
+// Makes this process the launcher. It starts itself again by fork and exec at once, so that the
+// ranks inherit nothing of LibTorch's state (threads, CUDA).
 int start_ranks(const RunOptions& options, int argc, char** argv) {
   try {
     return launch(own_launch_options(options, argc, argv));
@@ -87,7 +98,8 @@ int start_ranks(const RunOptions& options, int argc, char** argv) {
   }
 }
 
-// The group of the ranks that have a device; nothing for one that is left out.
+// Returns the group of the ranks that have a device; nothing for a rank that is left out. Only a
+// launcher other than muster's can have started ranks that are left out.
 std::optional<ProcessGroup> join_group(const std::optional<Rendezvous>& met,
                                        const InitOptions& init,
                                        bool launcher_decides,
@@ -99,10 +111,12 @@ std::optional<ProcessGroup> join_group(const std::optional<Rendezvous>& met,
   return init_process_group_of_some(rendezvous, init, has_device);
 }
 
-// What fails now does so because the function is over here; that a peer failed has another cause.
+// Leaves the group after the function has returned. A call that fails now fails because the
+// function is over here while others go on. A peer's failure, in contrast, has a cause of its own.
+// In a job that goes on without lost ranks (`goes_on`) nobody is waited for.
 void leave(ProcessGroup& group, bool goes_on) {
   if (goes_on)
-    return group.abandon();  // one may be dead: nobody is waited for
+    return group.abandon();
   try {
     group.shutdown();
   } catch (const Error& error) {
@@ -116,7 +130,8 @@ void leave(ProcessGroup& group, bool goes_on) {
   }
 }
 
-// Where one is asked for. All ranks have the launcher's word for it.
+// Begins the trace that `muster run --trace` asks for. The launcher tells all ranks the same, so
+// that all come to align_clock(), a collective.
 void begin_trace(ProcessGroup& group, const std::string& run_dir) {
   if (run_dir.empty() || !trace_is_asked())
     return;
@@ -125,7 +140,7 @@ void begin_trace(ProcessGroup& group, const std::string& run_dir) {
     trace_operators();
 }
 
-// A rank as it begins: where it stands, and on which device.
+// What a rank begins with: its place in the job, and its device.
 struct Start {
   RankEnv env;
   RankDevice device;
@@ -133,21 +148,55 @@ struct Start {
   bool has_device = true;
 };
 
-// Joins the group and calls the function. The exit code; nothing for a rank that is to do the same
-// again, in the job's next generation.
+// Makes the ranks of `group` the job: others were left out.
+void become_rank_of(const ProcessGroup& group, Start& start) {
+  RankEnv& env = start.env;
+  env.rank = env.role_rank = start.device.assignment.rank = group.rank();
+  env.world_size = env.role_world_size = group.size();
+  env.local_world_size = start.device.local_world_size.value_or(env.local_world_size);
+  set_log_name(cat("rank ", env.rank));
+}
+
+// Calls the function and leaves the group. Returns the exit code.
+int call_function(const Start& start,
+                  ProcessGroup& group,
+                  const std::function<void(Context&)>& fn) {
+  begin_trace(group, start.env.run_dir);
+  tell_software(group, start.device.assignment.device);
+  if (start.device.device.is_cuda())
+    show_spans_in_nvtx();
+  Context context({.env = start.env,
+                   .assignment = start.device.assignment,
+                   .device = start.device.device,
+                   .group = group,
+                   .mesh = start.device.mesh,
+                   .batch_shares = start.device.batch_shares});
+  const OwnLoaders own_loaders(check_of_own_loaders(group));
+  fn(context);
+  end_operator_trace();
+  leave(group, what_on_failure() == "continue");
+  set_job_ranks(1);
+  return context.stops() ? kStoppedExitCode : 0;
+}
+
+// Joins the group and calls the function. Returns the exit code; nothing for a rank that is to do
+// so again, in the job's next attempt.
 std::optional<int> call_in_group(Start start,
                                  const std::optional<Rendezvous>& met,
                                  Surplus surplus,
                                  InPlace* in_place,
                                  const std::function<void(Context&)>& fn) {
-  RankEnv& env = start.env;
+  const RankEnv& env = start.env;
+  const auto goes_on = [in_place] {
+    return in_place != nullptr && in_place->goes_on_after(std::current_exception());
+  };
   std::optional<ProcessGroup> joined;
   try {
     joined = join_group(met, start.init, !env.plan.empty(), surplus, start.has_device);
     if (in_place != nullptr)
       require_interruptible(*joined);
   } catch (...) {
-    if (in_place != nullptr && in_place->goes_on_after(std::current_exception()))
+    if (goes_on())
       return std::nullopt;
     throw;
   }
@@ -158,39 +207,22 @@ std::optional<int> call_in_group(Start start,
   }
   ProcessGroup& group = *joined;
   set_job_ranks(group.size());
-  if (group.size() < env.world_size) {  // some were left out: the others are the job
-    env.rank = env.role_rank = start.device.assignment.rank = group.rank();
-    env.world_size = env.role_world_size = group.size();
-    env.local_world_size = start.device.local_world_size.value_or(env.local_world_size);
-    set_log_name(cat("rank ", env.rank));
-  }
+  if (group.size() < env.world_size)
+    become_rank_of(group, start);
   try {
-    begin_trace(group, env.run_dir);
-    tell_software(group, start.device.assignment.device);
-    if (start.device.device.is_cuda())
-      show_spans_in_nvtx();
-    Context context({.env = env,
-                     .assignment = start.device.assignment,
-                     .device = start.device.device,
-                     .group = group,
-                     .mesh = start.device.mesh,
-                     .batch_shares = start.device.batch_shares});
-    const OwnLoaders own_loaders(check_of_own_loaders(group));
-    fn(context);
-    end_operator_trace();
-    leave(group, failure_policy_from_environment() == FailurePolicy::go_on);
-    set_job_ranks(1);
-    return context.stops() ? kStoppedExitCode : 0;
+    return call_function(start, group, fn);
   } catch (...) {
-    if (in_place != nullptr && in_place->goes_on_after(std::current_exception()))
+    if (goes_on())
       return std::nullopt;
     group.abandon();
     throw;
   }
 }
 
-// Rank 0 says it for all.
+// Warns of options that place ranks, which a launcher has already done. Rank 0 says it for all.
 void warn_of_unused_options(const RunOptions& options, const RankEnv& env) {
+  if (env.rank != 0 || env.attempt != 0)
+    return;
   const RunOptions none;
   std::vector<std::string> unused;
   const bool as_many = options.nproc == env.local_world_size || options.nproc == env.world_size;
@@ -208,7 +240,7 @@ void warn_of_unused_options(const RunOptions& options, const RankEnv& env) {
     if (get_env(variable) && !get_env("MUSTER_TASK"))
       unused.emplace_back(variable);
   }
-  if (unused.empty() || env.rank != 0 || env.attempt != 0)
+  if (unused.empty())
     return;
   log(LogLevel::warn,
       cat(join(unused, ", "),
@@ -218,7 +250,32 @@ void warn_of_unused_options(const RunOptions& options, const RankEnv& env) {
           " has placed the ranks; give it the flags, or start the program by itself"));
 }
 
-// The exit code.
+// Joins one attempt after the other until the function has returned in one, or fails for a reason
+// of its own. Returns the exit code.
+int run_attempts(InPlace& in_place,
+                 Start start,
+                 Surplus surplus,
+                 const std::function<void(Context&)>& fn) {
+  for (;;) {
+    std::optional<Rendezvous> met;
+    try {
+      met = in_place.meet();
+    } catch (...) {
+      if (in_place.goes_on_after(std::current_exception()))
+        continue;
+      throw;
+    }
+    if (in_place.env().attempt != start.env.attempt) {
+      start.env = in_place.env();
+      if (const auto now = device_of_rank(start.env, surplus))
+        start.device = *now;
+    }
+    if (const auto code = call_in_group(start, met, surplus, &in_place, fn))
+      return *code;
+  }
+}
+
+// Runs this process as a rank. Returns the exit code.
 int run_rank(RankEnv env, const RunOptions& options, const std::function<void(Context&)>& fn) {
   const Surplus surplus = surplus_of(options);
   InitOptions init;
@@ -237,26 +294,22 @@ int run_rank(RankEnv env, const RunOptions& options, const std::function<void(Co
   Start start{
       .env = std::move(env), .device = device, .init = init, .has_device = found.has_value()};
   start.init.device = start.device.device;
-  if (!in_place)
-    return *call_in_group(std::move(start), met, surplus, nullptr, fn);
-  for (;;) {
-    try {
-      met = in_place->meet();
-    } catch (...) {
-      if (in_place->goes_on_after(std::current_exception()))
-        continue;
-      throw;
-    }
-    if (in_place->env().attempt != start.env.attempt) {
-      start.env = in_place->env();
-      if (const auto now = device_of_rank(start.env, surplus))
-        start.device = *now;
-    }
-    if (const auto code = call_in_group(start, met, surplus, &*in_place, fn))
-      return *code;
-  }
+  if (in_place)
+    return run_attempts(*in_place, std::move(start), surplus, fn);
+  return *call_in_group(std::move(start), met, surplus, nullptr, fn);
 }
 
+// Prepares a rank to tell where it fails, and what it is doing when it is asked.
+void show_stacks(const RankEnv& env, Activity* activity) {
+  keep_thrown_stacks(true);
+  show_fatal_signals(cat("rank ", env.rank));
+  tell_fatal_signals_to(env.error_file);
+  if (activity != nullptr)
+    answer_stack_requests(*activity);
+}
+
+// Does what this process is for: nothing (the call is another process's), to launch ranks, or to be
+// one. Returns the exit code.
 int make_call(const RunOptions& options,
               int argc,
               char** argv,
@@ -271,13 +324,8 @@ int make_call(const RunOptions& options,
     take_own_name();
     set_log_name(cat("rank ", env->rank));
     Activity* const own = open_own_activity();
-    if (wants_backtrace(options)) {
-      keep_thrown_stacks(true);
-      show_fatal_signals(cat("rank ", env->rank));
-      tell_fatal_signals_to(env->error_file);
-      if (own != nullptr)
-        answer_stack_requests(*own);
-    }
+    if (wants_backtrace(options))
+      show_stacks(*env, own);
     if (!is_started_by_run_call())
       warn_of_unused_options(options, *env);
     const int code = run_rank(*env, options, fn);

@@ -12,6 +12,9 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 
+// main() of a rank comes to every call of muster::run, in order. Calls are told apart by counting:
+// the parent passes the exit codes of the calls before the rank's own, so their number is the
+// number of the rank's own call.
 namespace muster {
 
 namespace {
@@ -27,7 +30,8 @@ CallsMade& calls_made() {
   return calls;
 }
 
-// Nothing where no call of our parent has started this process.
+// Returns the exit codes of the calls before the one that has started this process; nothing if none
+// of the parent's has.
 std::optional<std::vector<int>> codes_before_ours() {
   const std::string text = get_env(kRunCallsVariable).value_or("");
   const size_t colon = text.find(':');
@@ -52,10 +56,10 @@ std::optional<std::vector<int>> codes_before_ours() {
   return codes;
 }
 
-// A rank that was started for a later call must come to it: an early end would look like a success.
+// Makes an end of the program before its own call an error: it would look like a success.
 void end_with_error_unless_made() {
   static const size_t ours = codes_before_ours()->size();
-  static const int registered = std::atexit([] {
+  [[maybe_unused]] static const int registered = std::atexit([] {
     CallsMade& made = calls_made();
     const std::lock_guard lock(made.mutex);
     if (made.came_to_ours)
@@ -70,7 +74,6 @@ void end_with_error_unless_made() {
     std::fflush(nullptr);
     ::_exit(1);
   });
-  (void)registered;
 }
 
 }  // namespace

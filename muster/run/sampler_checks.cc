@@ -7,14 +7,25 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 
+// A sampler describes itself in bytes, which the ranks gather; each rank then compares all of them,
+// so that the error is the same on every rank.
 namespace muster {
+
+namespace {
+
+std::vector<SamplerIdentity> gather_identities(ProcessGroup& group,
+                                               const SamplerIdentity& identity) {
+  std::vector<SamplerIdentity> by_rank;
+  for (const std::string& bytes : group.all_gather_bytes(identity.to_bytes(), "samplers"))
+    by_rank.push_back(SamplerIdentity::from_bytes(bytes));
+  return by_rank;
+}
+
+}  // namespace
 
 SamplerCheck check_of_samplers(ProcessGroup group) {
   return [group = std::move(group)](const SamplerIdentity& identity) mutable {
-    std::vector<SamplerIdentity> by_rank;
-    for (const std::string& bytes : group.all_gather_bytes(identity.to_bytes(), "samplers"))
-      by_rank.push_back(SamplerIdentity::from_bytes(bytes));
-    check_samplers_agree(by_rank);
+    check_samplers_agree(gather_identities(group, identity));
   };
 }
 
@@ -39,12 +50,13 @@ SamplerCheck check_of_own_loaders(ProcessGroup group) {
 
 SamplerCheck check_of_mesh_samplers(ProcessGroup all, int64_t replicas) {
   return [all = std::move(all), replicas](const SamplerIdentity& identity) mutable {
-    std::vector<SamplerIdentity> by_rank;
-    for (const std::string& bytes : all.all_gather_bytes(identity.to_bytes(), "samplers")) {
-      by_rank.push_back(SamplerIdentity::from_bytes(bytes));
-      by_rank.back().rank = std::ssize(by_rank) - 1;
-      if (by_rank.back().num_replicas == replicas)
-        by_rank.back().num_replicas = all.size();
+    std::vector<SamplerIdentity> by_rank = gather_identities(all, identity);
+    // Each rank has its place in its own group. The places of the job take their part, since they
+    // are what is not compared.
+    for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+      by_rank[rank].rank = static_cast<int64_t>(rank);
+      if (by_rank[rank].num_replicas == replicas)
+        by_rank[rank].num_replicas = all.size();
     }
     check_samplers_agree(by_rank);
   };

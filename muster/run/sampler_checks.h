@@ -11,11 +11,10 @@ namespace muster {
 
 using SamplerCheck = std::function<void(const SamplerIdentity&)>;
 
-// Every rank sees every rank's, so all find what differs.
+// Every rank gets the samplers of all ranks, so all find the same difference.
 SamplerCheck check_of_samplers(ProcessGroup group);
 
-// For ranks some of which have the same samples: all but their places, which are those of their
-// groups.
+// Compares all but the ranks' places, for ranks of a mesh, some of which have the same samples.
 SamplerCheck check_of_mesh_samplers(ProcessGroup all, int64_t replicas);
 
 // For training loaders that the program made itself (own_loaders.h). Those over all ranks are

@@ -12,6 +12,9 @@
 #include <cstring>
 #include <memory>
 
+// A frame is an address. dladdr1() tells in which file it lies, where that file is loaded, and the
+// nearest symbol; the difference is what addr2line takes. A signal handler writes frames by the
+// same function as describe(), so that function formats without the C library and without memory.
 namespace muster {
 
 namespace {
@@ -35,7 +38,7 @@ class FixedText {
     while ((number /= base) != 0);
     add(at);
   }
-  // Closes the line, in the last byte where there is no other room.
+  // Ends the line, if need be in place of the last byte, and returns its length.
   size_t end_line() {
     size_ = std::min(size_, room_ - 1);
     text_[size_++] = '\n';
@@ -54,7 +57,8 @@ struct Place {
   const char* symbol = nullptr;
 };
 
-// The linker knows the program by what it was called as, which leads nowhere from another folder.
+// The dynamic linker knows the program only by the name that it was called by, which may be
+// relative to a folder that the process has left.
 const char* program_path() {
   static char path[4096];
   if (path[0] == '\0' && ::readlink("/proc/self/exe", path, sizeof(path) - 1) < 0)
@@ -62,8 +66,9 @@ const char* program_path() {
   return path;
 }
 
-// An executable that is linked to a fixed address is loaded at 0, whatever its first byte's address
-// is.
+// An address to return to is that of the next instruction, unless it is `exact`; the byte before it
+// is part of the call. The offset is taken from the linker's base, not from the file's first byte:
+// an executable that is linked to a fixed address has the base 0.
 Place place_of(const void* address, bool exact) {
   const auto at = reinterpret_cast<uintptr_t>(address) - (exact ? 0 : 1);
   Dl_info info = {};
@@ -88,6 +93,7 @@ std::string plain_name(const char* symbol) {
   return status == 0 ? name.get() : symbol;
 }
 
+// Whether the frame is in the same library as this function.
 bool is_own(const void* frame) {
   static const char* const own = place_of(reinterpret_cast<const void*>(&plain_name), true).module;
   return std::strcmp(place_of(frame, false).module, own) == 0;
@@ -113,7 +119,7 @@ size_t write_frame(int number, const void* address, bool exact, char* line, size
   const Place place = place_of(address, exact);
   FixedText text(line, room);
   text.add("  #");
-  text.add(static_cast<uint64_t>(number), 10);
+  text.add(number, 10);
   text.add(" ");
   text.add(place.module);
   text.add("(+0x");
@@ -127,18 +133,18 @@ size_t write_frame(int number, const void* address, bool exact, char* line, size
 }
 
 std::string describe(const Stack& stack, const Stack& until) {
+  // The outermost frames come last in both.
   int size = stack.size;
   for (int common = until.size; size > 0 && common > 0; --size, --common) {
-    if (stack.frames[static_cast<size_t>(size) - 1] !=
-        until.frames[static_cast<size_t>(common) - 1])
+    if (stack.frames[size - 1] != until.frames[common - 1])
       break;
   }
   const bool cut = size < stack.size;
-  while (cut && size > 0 && is_own(stack.frames[static_cast<size_t>(size) - 1]))
+  while (cut && size > 0 && is_own(stack.frames[size - 1]))
     --size;
   std::string text;
   for (int i = 0; i < size; ++i) {
-    const void* const address = stack.frames[static_cast<size_t>(i)];
+    const void* const address = stack.frames[i];
     char line[1024];
     std::string_view written(line, write_frame(i, address, false, line, sizeof(line)));
     if (const char* const symbol = place_of(address, false).symbol; symbol != nullptr) {

@@ -12,15 +12,17 @@ namespace muster {
 
 namespace {
 
+// The first signal that came. A signal handler writes it, which a lock would not survive.
 std::atomic<int> g_stop_signal{0};
-static_assert(std::atomic<int>::is_always_lock_free);  // written by a signal's handler
+static_assert(std::atomic<int>::is_always_lock_free);
 
+// The handler. A second SIGINT ends the process; the kernel spares process 1 its own signals.
 void remember(int signal) {
   int none = 0;
   if (g_stop_signal.compare_exchange_strong(none, signal) || signal != SIGINT)
     return;
   if (::getpid() == 1)
-    ::_exit(128 + SIGINT);  // whom the kernel spares its own signals
+    ::_exit(128 + SIGINT);
   ::signal(SIGINT, SIG_DFL);
   ::raise(SIGINT);
 }

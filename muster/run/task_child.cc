@@ -12,6 +12,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"
+#include "muster/base/rank_env.h"
 #include "muster/comm/nccl/nccl.h"
 #include "muster/launch/lease.h"
 #include "muster/run/error_file.h"
@@ -19,10 +20,15 @@
 #include "muster/run/run_calls.h"
 #include "muster/supervise/child.h"
 
+// Parent and child share two pieces of memory without a name in the file system (memfd), whose
+// descriptors the child inherits. One holds the answer: a letter, and then the result's bytes or
+// the error's text. The other holds the stop flag, a lock-free atomic that both map. The order
+// itself travels as JSON in an environment variable.
 namespace muster {
 
 namespace {
 
+// The first letter of an answer.
 constexpr char kResult = 'R';
 constexpr char kFailure = 'E';
 constexpr int kLookAtStopEveryMs = 100;
@@ -46,14 +52,9 @@ TaskOrder order_from_json(const std::string& text) {
   return order;
 }
 
-std::map<std::string, std::string> environment_of(const TaskChild& child, const TaskOrder& order) {
-  std::map<std::string, std::string> environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text(*entry);
-    const size_t equals = text.find('=');
-    if (equals != std::string_view::npos)
-      environment[std::string(text.substr(0, equals))] = text.substr(equals + 1);
-  }
+// Returns the child's environment: this process's, with what limits the child to its devices.
+Environment environment_of(const TaskChild& child, const TaskOrder& order) {
+  Environment environment = own_environment();
   environment.try_emplace("OMP_NUM_THREADS", cat(child.num_threads));
   if (!child.leases.empty())
     environment[kLeaseVariable] = join(child.leases, ",");
@@ -83,14 +84,14 @@ ChildOptions options_of(const TaskChild& child, const TaskOrder& order) {
 
 siginfo_t wait_for(const Child& child) {
   siginfo_t end{};
-  while (::waitid(P_PID, static_cast<id_t>(child.pid), &end, WEXITED) != 0) {
+  while (::waitid(P_PID, child.pid, &end, WEXITED) != 0) {
     if (errno != EINTR)
       fail_errno(cat("tasks: cannot wait for process ", child.pid), errno);
   }
   return end;
 }
 
-// Sends SIGTERM once, when `stop` is set.
+// Waits for the child's end, and sends it SIGTERM once when `stop` is set.
 void end_when_stopped(const Child& child, const SharedStop& stop) {
   bool ended = false;
   for (;;) {
@@ -107,6 +108,12 @@ void end_when_stopped(const Child& child, const SharedStop& stop) {
   }
 }
 
+std::string text_of_end(const siginfo_t& end) {
+  if (end.si_code == CLD_EXITED)
+    return cat("exit code ", end.si_status);
+  return signal_name(end.si_status);
+}
+
 }  // namespace
 
 Fd new_task_memory(const char* name) {
@@ -119,14 +126,16 @@ Fd new_task_memory(const char* name) {
 std::string read_task_memory(int fd) {
   std::string text;
   char piece[4096];
-  for (ssize_t got = 0;
-       (got = ::pread(fd, piece, sizeof(piece), static_cast<off_t>(text.size()))) != 0;) {
-    if (got < 0 && errno != EINTR)
+  for (;;) {
+    const ssize_t got = ::pread(fd, piece, sizeof(piece), std::ssize(text));
+    if (got == 0)
+      return text;
+    if (got > 0) {
+      text.append(piece, got);
+    } else if (errno != EINTR) {
       fail_errno("tasks: cannot read a child's result", errno);
-    if (got > 0)
-      text.append(piece, static_cast<size_t>(got));
+    }
   }
-  return text;
 }
 
 std::string order_to_json(const TaskOrder& order) {
@@ -193,8 +202,9 @@ void use_task_device(c10::Device device, const std::string& uuid) {
   if (!device.is_cuda())
     return;
   const std::string found = use_cuda_device(device);
+  // LibTorch may tell the GPU's UUID for a MIG instance, so only those of whole GPUs are compared.
   if (!uuid.starts_with("GPU-") || found == uuid)
-    return;  // a MIG instance's is another than its GPU's
+    return;
   throw Error(ErrorCode::unavailable,
               cat("tasks: expected LibTorch to find ",
                   uuid,
@@ -222,7 +232,8 @@ void answer_with_result(const TaskOrder& order, const std::string& bytes) {
 }
 
 void answer_with_error(const TaskOrder& order, const std::string& message) {
-  try {  // over what is left of a result that did not fit
+  try {
+    // A result that did not fit may have left its beginning.
     if (::ftruncate(order.result_fd, 0) != 0 || ::lseek(order.result_fd, 0, SEEK_SET) != 0)
       fail_errno("cannot write the answer again", errno);
     write_all(order.result_fd, kFailure + message);
@@ -249,17 +260,17 @@ std::string run_task_child(const TaskChild& child, const SharedStop& stop) {
     end_when_stopped(process, stop);
   const siginfo_t end = wait_for(process);
   const std::string answer = read_task_memory(result.get());
-  if (end.si_code == CLD_EXITED && end.si_status == 0) {
+  const bool has_exited = end.si_code == CLD_EXITED;
+  if (has_exited && end.si_status == 0) {
     if (auto bytes = result_of(answer))
       return std::move(*bytes);
   }
-  const std::string who = cat("process ", process.pid, " on ", order.place);
-  if (end.si_code == CLD_EXITED && answer.starts_with(kFailure))
-    throw Error(ErrorCode::peer_failed,
-                is_launcher ? answer.substr(1) : cat(answer.substr(1), " (", who, ")"));
-  const std::string how =
-      end.si_code == CLD_EXITED ? cat("exit code ", end.si_status) : signal_name(end.si_status);
-  throw Error(ErrorCode::peer_failed, cat("expected a result, got ", how, " (", who, ")"));
+  const std::string who = cat(" (process ", process.pid, " on ", order.place, ")");
+  if (has_exited && answer.starts_with(kFailure)) {
+    // A launcher's text names the rank that failed, and its process.
+    throw Error(ErrorCode::peer_failed, cat(answer.substr(1), is_launcher ? "" : who));
+  }
+  throw Error(ErrorCode::peer_failed, cat("expected a result, got ", text_of_end(end), who));
 }
 
 }  // namespace muster

@@ -44,8 +44,8 @@ struct TaskOrder {
   Kind kind = Kind::task;
   std::string name = {};
   uint64_t number = 0;  // its index in the set
-  std::vector<std::string> tasks =
-      {};  // the names of all tasks of the set: how the child knows which set is meant
+  // The names of all tasks of the set, by which the child knows which set is meant.
+  std::vector<std::string> tasks = {};
   std::string place = {};
   std::vector<std::string> rank_places = {};  // for a launcher
   c10::Device device = c10::kCPU;             // as the child sees it

@@ -6,22 +6,16 @@
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 #include "muster/placement/selection/selection.h"
+#include "muster/run/rank_device.h"
 
+// The devices are listed once: the usable GPUs of one vendor, then the CPU slots. A task's places
+// are indices into that list. A task that finds no GPU as wanted runs on the CPU only if that was
+// allowed, or if nothing was wanted and the machine has none.
 namespace muster {
 
 namespace {
 
-// A LibTorch is built for one vendor's GPUs, and each vendor counts its own from 0.
-UsableGpus usable_of_first_vendor(const Host& host, const VisibilityMasks& masks) {
-  UsableGpus usable = usable_gpus(host, masks);
-  if (usable.gpus.empty())
-    return usable;
-  const Vendor vendor = gpu_of(host, usable.gpus[0]).vendor;
-  std::erase_if(usable.gpus,
-                [&](const UsableGpu& gpu) { return gpu_of(host, gpu).vendor != vendor; });
-  return usable;
-}
-
+// Returns the variables that show a child this GPU alone.
 VisibilityVariables shown_alone(Vendor vendor, const std::string& uuid) {
   if (vendor == Vendor::nvidia)
     return {{"CUDA_VISIBLE_DEVICES", uuid}, {"CUDA_DEVICE_ORDER", std::string("PCI_BUS_ID")}};
@@ -31,6 +25,7 @@ VisibilityVariables shown_alone(Vendor vendor, const std::string& uuid) {
           {"CUDA_VISIBLE_DEVICES", ""}};
 }
 
+// `first` is the first usable GPU. Of several MIG instances, CUDA shows a process only that one.
 TaskDevice device_of_gpu(const Host& host,
                          const UsableGpu& gpu,
                          const UsableGpu& first,
@@ -46,9 +41,9 @@ TaskDevice device_of_gpu(const Host& host,
                            .model = model_of(host, gpu)};
   if (simulated)
     return device;
-  device.device = c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(gpu.ordinal.value));
+  device.device = gpu_device(gpu.ordinal.value);
   device.uuid = uuid_of(host, gpu).value;
-  device.variables = shown_alone(gpu_of(host, gpu).vendor, device.uuid);
+  device.variables = shown_alone(whole.vendor, device.uuid);
   return device;
 }
 
@@ -56,7 +51,8 @@ std::string who_is(const detail::TaskEntry& task) {
   return cat("task '", printable(task.name), "': ");
 }
 
-// What cannot be read is wrong on every machine; so it is an error even where the CPU is allowed.
+// A text that is no selection is wrong on every machine, so it is an error even if the task may run
+// on the CPU.
 Selection parse_device(const detail::TaskEntry& task) {
   try {
     return Selection(task.options.device);
@@ -71,9 +67,9 @@ Selection parse_device(const detail::TaskEntry& task) {
   }
 }
 
-// How many of these devices the task takes at one time.
+// Returns the number of devices that the task takes at one time, of `there_are` that it may have.
 size_t num_devices(const detail::TaskEntry& task, size_t there_are) {
-  return task.ranks ? static_cast<size_t>(*task.ranks) : there_are;
+  return task.ranks ? *task.ranks : there_are;
 }
 
 }  // namespace
@@ -81,7 +77,8 @@ size_t num_devices(const detail::TaskEntry& task, size_t there_are) {
 TaskDevices::TaskDevices(const Inventory& machine, const VisibilityMasks& masks, int cpu_slots)
     : host_(machine.hosts.at(0)),
       simulated_(machine.simulated),
-      usable_(usable_of_first_vendor(host_, masks)) {
+      usable_(usable_gpus(host_, masks)) {
+  keep_one_vendor(host_, usable_.gpus);
   for (const UsableGpu& gpu : usable_.gpus)
     devices_.push_back(device_of_gpu(host_, gpu, usable_.gpus[0], machine.simulated));
   VisibilityVariables hidden;
@@ -119,9 +116,17 @@ TaskPlaces TaskDevices::places_of(const detail::TaskEntry& task) const {
     return on_cpu(task, {});
   if (wanted.empty() && usable_.gpus.empty() && usable_.sick.empty())
     return on_cpu(task, "no visible GPU");
+  std::string problem;
+  const std::vector<UsableGpu> found = gpus_for(task, problem);
+  return found.empty() ? without_gpu(task, problem) : on_gpus(task, found);
+}
+
+std::vector<UsableGpu> TaskDevices::gpus_for(const detail::TaskEntry& task,
+                                             std::string& problem) const {
+  const std::string& wanted = task.options.device;
   const Selection selection = parse_device(task);
   std::vector<UsableGpu> found;
-  std::string problem = cat("expected device '", wanted, "', got none");
+  problem = cat("expected device '", wanted, "', got none");
   try {
     check_selection_hosts(selection, {&host_});
     if (!usable_.gpus.empty())
@@ -129,32 +134,36 @@ TaskPlaces TaskDevices::places_of(const detail::TaskEntry& task) const {
   } catch (const SelectionError& error) {
     problem = cat("device '", wanted, "': ", error.problem());
   }
-  if (!found.empty() && found.size() < num_devices(task, 1)) {
-    problem = cat("expected a GPU for each of ",
-                  *task.ranks,
-                  " ranks, got ",
-                  found.size(),
-                  wanted.empty() ? "" : cat(" by '", wanted, "'"));
-    found.clear();
-  }
-  if (found.empty()) {
-    const std::string what_there_is = describe(host_, usable_);
-    if (problem.find(what_there_is) == std::string::npos)
-      problem += cat("; ", what_there_is);
-    if (task.options.allow_cpu)
-      return on_cpu(task, problem);
-    throw Error(ErrorCode::unavailable,
-                cat(who_is(task),
-                    problem,
-                    "; ",
-                    task.mode == TaskMode::group ? "ask for fewer ranks, other devices"
-                                                 : "name another device",
-                    ", \"cpu\", or set allow_cpu"));
-  }
+  if (found.empty() || found.size() >= num_devices(task, 1))
+    return found;
+  problem = cat("expected a GPU for each of ",
+                *task.ranks,
+                " ranks, got ",
+                found.size(),
+                wanted.empty() ? "" : cat(" by '", wanted, "'"));
+  return {};
+}
+
+TaskPlaces TaskDevices::without_gpu(const detail::TaskEntry& task, std::string problem) const {
+  const std::string what_there_is = describe(host_, usable_);
+  if (problem.find(what_there_is) == std::string::npos)
+    problem += cat("; ", what_there_is);
+  if (task.options.allow_cpu)
+    return on_cpu(task, std::move(problem));
+  const bool is_group = task.mode == TaskMode::group;
+  throw Error(ErrorCode::unavailable,
+              cat(who_is(task),
+                  problem,
+                  "; ",
+                  is_group ? "ask for fewer ranks, other devices" : "name another device",
+                  ", \"cpu\", or set allow_cpu"));
+}
+
+TaskPlaces TaskDevices::on_gpus(const detail::TaskEntry& task,
+                                const std::vector<UsableGpu>& gpus) const {
   TaskPlaces places;
-  for (const UsableGpu& gpu : found) {
-    const auto at = std::find(usable_.gpus.begin(), usable_.gpus.end(), gpu);
-    const auto index = static_cast<size_t>(at - usable_.gpus.begin());
+  for (const UsableGpu& gpu : gpus) {
+    const size_t index = std::ranges::find(usable_.gpus, gpu) - usable_.gpus.begin();
     if (!devices_[index].alone || task.mode != TaskMode::thread)
       places.devices.push_back(index);
   }
@@ -163,14 +172,15 @@ TaskPlaces TaskDevices::places_of(const detail::TaskEntry& task) const {
     throw Error(ErrorCode::invalid_argument,
                 cat(who_is(task),
                     "expected a GPU that this process can see, got '",
-                    wanted,
+                    task.options.device,
                     "', but CUDA shows a process only its first MIG instance; add it with "
                     "TaskMode::process"));
   }
   return places;
 }
 
-// CUDA shows a process one MIG instance at most: then each rank sees its own alone.
+// The ranks of a plan all see the same GPUs, and each takes its own by its ordinal. CUDA shows a
+// process at most one MIG instance, so with these each rank sees its own alone.
 Plan TaskDevices::plan_of(const std::string& task, const std::vector<size_t>& devices) const {
   Plan plan{.policy = "task", .simulated = simulated_};
   for (const size_t index : devices) {

@@ -28,8 +28,8 @@ struct TaskDevice {
 struct TaskPlaces {
   std::vector<size_t> devices = {};  // any of these; the first is preferred
   size_t count = 1;                  // needed at the same time, one per rank of a group
-  std::string instead =
-      {};  // why these are CPU slots although no "cpu" was asked for; empty: as asked
+  // Why these are CPU slots although no "cpu" was asked for; empty: as asked.
+  std::string instead = {};
 };
 
 class TaskDevices {
@@ -48,6 +48,12 @@ class TaskDevices {
   Plan plan_of(const std::string& task, const std::vector<size_t>& devices) const;
 
  private:
+  // Returns the GPUs that the task names. If they are none, or too few for its ranks, returns none,
+  // and `problem` says so.
+  std::vector<UsableGpu> gpus_for(const detail::TaskEntry& task, std::string& problem) const;
+  TaskPlaces on_gpus(const detail::TaskEntry& task, const std::vector<UsableGpu>& gpus) const;
+  // The places of a task that has no GPU because of `problem`: the CPU if it may run there.
+  TaskPlaces without_gpu(const detail::TaskEntry& task, std::string problem) const;
   TaskPlaces on_cpu(const detail::TaskEntry& task, std::string instead) const;
 
   Host host_;

@@ -8,14 +8,19 @@
 #include "muster/base/strings.h"
 #include "muster/run/task_group.h"
 
+// The calling thread starts what fits on the free devices, each task in a thread of its own, and
+// waits until one has ended; then it looks again. A task's thread runs its function itself, or
+// waits for the child process that does. mutex_ guards the load of the devices and the outcomes.
 namespace muster {
 
 namespace {
 
-// A child sees its GPU alone, and a group's first rank its own first.
+// Returns the device under the number that the task itself sees. A child sees its GPU alone, and a
+// group's first rank sees its own first.
 c10::Device device_seen(TaskMode mode, const TaskDevice& place) {
-  return mode != TaskMode::thread && place.device.is_cuda() ? c10::Device(c10::kCUDA, 0)
-                                                            : place.device;
+  if (mode == TaskMode::thread || !place.device.is_cuda())
+    return place.device;
+  return {c10::kCUDA, 0};
 }
 
 }  // namespace
@@ -29,8 +34,8 @@ TaskDispatch::TaskDispatch(const std::vector<detail::TaskEntry>& tasks,
       outcomes_(outcomes),
       load_(devices_.size(), 0) {}
 
-// All that may run at once, at the most, get the same part of this thread's; so does each rank of a
-// group.
+// This thread's intra-op threads are divided by the number of tasks, or ranks of groups, that run
+// at the same time at most.
 int TaskDispatch::threads_of_each() const {
   std::set<size_t> used;
   size_t wanted = 0;
@@ -38,8 +43,9 @@ int TaskDispatch::threads_of_each() const {
     used.insert(places.devices.begin(), places.devices.end());
     wanted += places.count;
   }
-  const size_t most = std::min(wanted, used.size() * static_cast<size_t>(options_.per_device));
-  return std::max(1, at::get_num_threads() / std::max(1, static_cast<int>(most)));
+  const size_t room = used.size() * options_.per_device;
+  const int most = static_cast<int>(std::min(wanted, room));
+  return std::max(1, at::get_num_threads() / std::max(1, most));
 }
 
 void TaskDispatch::run(const TaskSetOptions& options, const std::vector<std::string>& argv) {
@@ -60,7 +66,8 @@ void TaskDispatch::run(const TaskSetOptions& options, const std::vector<std::str
 }
 
 void TaskDispatch::start_what_fits(std::vector<std::jthread>& threads) {
-  std::set<size_t> kept;  // free, for a group that was added before and still waits for more
+  // Free devices that a group keeps, which was added before and still waits for more.
+  std::set<size_t> kept;
   for (size_t task = 0; task < tasks_.size(); ++task) {
     TaskOutcome& outcome = outcomes_[task];
     if (outcome.state != TaskOutcome::State::not_started)
@@ -72,8 +79,8 @@ void TaskDispatch::start_what_fits(std::vector<std::jthread>& threads) {
       kept.insert(devices.begin(), devices.end());
       continue;
     }
-    threads.emplace_back(
-        [this, task, devices] { run_task(task, devices); });  // it waits for mutex_
+    // The thread waits for mutex_, so that it finds its outcome in the state `running`.
+    threads.emplace_back([this, task, devices] { run_task(task, devices); });
     std::vector<std::string> labels;
     for (const size_t device : devices) {
       labels.push_back(devices_[device].label);
@@ -86,28 +93,25 @@ void TaskDispatch::start_what_fits(std::vector<std::jthread>& threads) {
   }
 }
 
-// As many as it needs, those with the fewest tasks, in the order in which it may have them; or too
-// few.
+// Returns as many devices as the task needs, those with the fewest tasks, in the order in which it
+// may have them. Returns fewer if no more are free.
 TaskDispatch::Devices TaskDispatch::free_devices(size_t task, const std::set<size_t>& kept) const {
   const TaskPlaces& places = plan_.places[task];
   Devices free = places.devices;
   std::erase_if(free, [&](size_t device) {
     return load_[device] >= options_.per_device || kept.contains(device);
   });
-  std::stable_sort(
-      free.begin(), free.end(), [&](size_t a, size_t b) { return load_[a] < load_[b]; });
+  std::ranges::stable_sort(free, {}, [&](size_t device) { return load_[device]; });
   free.resize(std::min(free.size(), places.count));
-  Devices ordered;
-  for (const size_t device : places.devices) {
-    if (std::find(free.begin(), free.end(), device) != free.end())
-      ordered.push_back(device);
-  }
+  Devices ordered = places.devices;
+  std::erase_if(ordered,
+                [&](size_t device) { return std::ranges::find(free, device) == free.end(); });
   return ordered;
 }
 
 void TaskDispatch::run_task(size_t task, const Devices& devices) {
   {
-    const std::lock_guard started(mutex_);
+    const std::lock_guard started(mutex_);  // start_what_fits() has noted the task
   }
   const auto start = Clock::now();
   std::exception_ptr failure;

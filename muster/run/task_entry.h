@@ -32,8 +32,8 @@ struct TaskOptions {
   // grammar of `muster run --gpus` ("0", "GPU-8f3c", "0-3"); if it names several, any free one of
   // them.
   std::string device = {};
-  bool allow_cpu =
-      false;  // use the CPU if there is no such device; logged, and noted in TaskOutcome
+  // Use the CPU if there is no such device; logged, and noted in TaskOutcome.
+  bool allow_cpu = false;
 };
 
 struct TaskGroupOptions {
@@ -58,10 +58,8 @@ class TaskContext {
   explicit TaskContext(Parts parts) : parts_(std::move(parts)) {}
 
   const std::string& name() const { return parts_.name; }
-  c10::Device device() const { return parts_.device; }  // torch's: "cuda:1", "cpu"; current
-  const std::string& place() const {
-    return parts_.place;
-  }  // the same in words: "GPU 1", "CPU slot 0"
+  c10::Device device() const { return parts_.device; }       // torch's: "cuda:1", "cpu"; current
+  const std::string& place() const { return parts_.place; }  // in words: "GPU 1", "CPU slot 0"
 
   // A seed that differs for every task of the set and is the same in every run.
   uint64_t seed(uint64_t base) const { return base + parts_.number; }

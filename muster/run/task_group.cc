@@ -16,11 +16,14 @@
 #include "muster/run/run_calls.h"
 #include "muster/supervise/child.h"
 
+// Three kinds of processes take part. The parent, which has the TaskSet, hands a plan to a child;
+// that child is the launcher and starts the ranks; rank 0 answers to the launcher, which answers to
+// the parent. All are the same program and find their part in the order's kind.
 namespace muster {
 
 namespace {
 
-// The ranks' orders: they answer to the launcher, which answers to the parent.
+// Returns the order of the ranks, which answer to the launcher (this process).
 TaskOrder order_of_ranks(const TaskOrder& order, int result_fd) {
   TaskOrder ranks{.kind = TaskOrder::Kind::rank, .name = order.name, .number = order.number};
   ranks.tasks = order.tasks;
@@ -29,7 +32,8 @@ TaskOrder order_of_ranks(const TaskOrder& order, int result_fd) {
   return ranks;
 }
 
-// "[name.0] " before each line, as the ranks of several groups may speak at once.
+// Returns the prefix of the ranks' lines, "[name.0] ", for the ranks of several groups may write at
+// the same time.
 std::string prefix_of_lines(const std::string& task) {
   std::string name;
   for (const char c : printable(task))
@@ -37,9 +41,9 @@ std::string prefix_of_lines(const std::string& task) {
   return cat("[", name, ".${rank}] ");
 }
 
-LaunchOptions launch_options(const TaskOrder& order,
-                             const std::vector<std::string>& argv,
-                             int result_fd) {
+LaunchOptions launch_options_of(const TaskOrder& order,
+                                const std::vector<std::string>& argv,
+                                int result_fd) {
   LaunchOptions options;
   options.argv = argv;
   options.program = kOwnProgram;
@@ -53,12 +57,12 @@ LaunchOptions launch_options(const TaskOrder& order,
   return options;
 }
 
-std::string text_of(const WorkerExit& exit, const TaskOrder& order) {
+std::string text_of_exit(const WorkerExit& exit, const TaskOrder& order) {
   const std::string& why = exit.message.empty() ? exit.cause : exit.message;
   return cat("rank ",
              exit.rank,
              " on ",
-             order.rank_places.at(static_cast<size_t>(exit.rank)),
+             order.rank_places.at(exit.rank),
              ": ",
              why,
              " (process ",
@@ -66,7 +70,8 @@ std::string text_of(const WorkerExit& exit, const TaskOrder& order) {
              ")");
 }
 
-std::string text_of_end(int exit_code) {
+// Says why there is no result, although no rank was reported to have failed.
+std::string why_no_result(int exit_code) {
   if (exit_code == 128 + SIGTERM)
     return "its ranks were ended, because another task failed (fail fast) or SIGTERM came";
   if (exit_code > 128)
@@ -74,16 +79,17 @@ std::string text_of_end(int exit_code) {
   return "expected a result from rank 0, got none: it ended before its function had returned";
 }
 
-// Runs the ranks; returns the process's exit code.
+// Runs the ranks and answers to the parent. Returns the process's exit code. The descriptors that
+// the parent shares are closed in the ranks, which inherit only the memory for rank 0's result.
 int launch_and_answer(const TaskOrder& order, const std::vector<std::string>& argv) {
   for (const int fd : {order.result_fd, order.stop_fd, order.plan_fd})
     ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   const Fd result = new_task_memory("muster-rank-result");
-  ::fcntl(result.get(), F_SETFD, 0);  // ranks inherit it
-  LaunchOptions options = launch_options(order, argv, result.get());
+  ::fcntl(result.get(), F_SETFD, 0);
+  LaunchOptions options = launch_options_of(order, argv, result.get());
   std::string failure;
   options.on_job_failed = [&](const WorkerExit& exit) {
-    failure = text_of(exit, order);
+    failure = text_of_exit(exit, order);
   };
   const int exit_code = launch(options);
   const auto bytes = result_of(read_task_memory(result.get()));
@@ -91,7 +97,7 @@ int launch_and_answer(const TaskOrder& order, const std::vector<std::string>& ar
     answer_with_result(order, *bytes);
     return 0;
   }
-  answer_with_error(order, failure.empty() ? text_of_end(exit_code) : failure);
+  answer_with_error(order, failure.empty() ? why_no_result(exit_code) : failure);
   return std::max(1, exit_code);
 }
 
@@ -102,7 +108,8 @@ std::string run_task_group(TaskChild launcher, const Plan& plan, const SharedSto
   write_all(text.get(), plan_to_json(plan));
   launcher.order.kind = TaskOrder::Kind::launcher;
   launcher.order.plan_fd = text.get();
-  // What its ranks report is the launcher's to read; a launcher around this process is not told.
+  // The launcher reads what its ranks report. A launcher around this process must not, for a failed
+  // task is no failure of this process.
   launcher.variables["TORCHELASTIC_ERROR_FILE"] = std::nullopt;
   return run_task_child(launcher, stop);
 }

@@ -9,47 +9,42 @@
 #include "muster/base/env.h"
 #include "muster/base/log.h"
 #include "muster/base/rank_env.h"
-#include "muster/device/probe.h"
-#include "muster/device/read_inventory.h"
 #include "muster/launch/job_setup.h"
 #include "muster/launch/lease_plan.h"
+#include "muster/run/rank_device.h"
 
+// The tasks are placed on the machine as it is, and the GPUs that they would use at once are
+// leased. If another job holds one of these, the tasks are placed again without the busy GPUs,
+// until either all leases are there or nothing is left to place on.
 namespace muster {
 
 namespace {
 
-// Whoever was given devices by a launcher has that one's leases; when there are none, none are
-// wanted.
+// A process that got its devices from a launcher uses the launcher's leases; if that one takes
+// none, none are wanted.
 bool leases_are_wanted(const TaskSetOptions& options) {
   if (!options.lease)
     return false;
   return get_env(kLeaseVariable) || (!get_env("MUSTER_DEVICE") && !rank_env_from_environment());
 }
 
-Inventory machine_of_tasks() {
-  const auto file = get_env("MUSTER_INVENTORY");
-  return file ? read_inventory(*file) : probe_this_machine();
-}
-
 TaskPlan place_tasks(const std::vector<detail::TaskEntry>& tasks,
-                     const Inventory& machine,
+                     const SeenMachine& seen,
                      const TaskSetOptions& options) {
-  TaskPlan plan{.devices = {machine,
-                            machine.simulated ? VisibilityMasks{} : inherited_masks(),
-                            options.cpu_slots}};
+  TaskPlan plan{.devices = {seen.machine, seen.masks, options.cpu_slots}};
   for (const detail::TaskEntry& task : tasks)
     plan.places.push_back(plan.devices.places_of(task));
   return plan;
 }
 
-// What the tasks would have if all ran at once: more devices they cannot use.
+// Returns the devices that the tasks would have if all ran at once, which is the most that they can
+// use. The list is sorted.
 std::vector<size_t> devices_in_use(const TaskPlan& plan) {
   std::vector<int> load(plan.devices.all().size(), 0);
   std::set<size_t> used;
   for (const TaskPlaces& places : plan.places) {
     std::vector<size_t> devices = places.devices;
-    std::stable_sort(
-        devices.begin(), devices.end(), [&](size_t a, size_t b) { return load[a] < load[b]; });
+    std::ranges::stable_sort(devices, {}, [&](size_t device) { return load[device]; });
     devices.resize(std::min(places.count, devices.size()));
     for (const size_t device : devices)
       ++load[device];
@@ -58,20 +53,20 @@ std::vector<size_t> devices_in_use(const TaskPlan& plan) {
   return {used.begin(), used.end()};
 }
 
-// GPUs without a lease are not to be used.
+// Takes the GPUs without a lease, those that are not among `used`, from the tasks' places.
 void leave_out_others(TaskPlan& plan, const std::vector<size_t>& used) {
-  for (TaskPlaces& places : plan.places) {
-    std::erase_if(places.devices, [&](size_t device) {
-      return !plan.devices.all()[device].uuid.empty() &&
-             !std::binary_search(used.begin(), used.end(), device);
-    });
-  }
+  const auto has_no_lease = [&](size_t device) {
+    const bool is_gpu = !plan.devices.all()[device].uuid.empty();
+    return is_gpu && !std::ranges::binary_search(used, device);
+  };
+  for (TaskPlaces& places : plan.places)
+    std::erase_if(places.devices, has_no_lease);
 }
 
 }  // namespace
 
 TaskPlan plan_tasks(const std::vector<detail::TaskEntry>& tasks, const TaskSetOptions& options) {
-  TaskPlan made = place_tasks(tasks, machine_of_tasks(), options);
+  TaskPlan made = place_tasks(tasks, see_machine(), options);
   Plan first = made.devices.plan_of("", devices_in_use(made));
   if (lease_wishes(first).empty())
     return made;
@@ -79,10 +74,13 @@ TaskPlan plan_tasks(const std::vector<detail::TaskEntry>& tasks, const TaskSetOp
   if (!made.lease)
     return made;
   const LeaseFolder folder({.inherited = get_env(kLeaseVariable).value_or("")});
+  // The first call has its plan already; each later one looks at the machine again.
   const auto make_plan = [&](const BusyGpus& busy) {
     if (!first.ranks.empty())
       return std::exchange(first, Plan{});
-    made = place_tasks(tasks, without_busy(machine_of_tasks(), busy), options);
+    SeenMachine seen = see_machine();
+    seen.machine = without_busy(std::move(seen.machine), busy);
+    made = place_tasks(tasks, seen, options);
     return made.devices.plan_of("", devices_in_use(made));
   };
   const LeasePlanOptions rules{

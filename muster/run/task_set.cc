@@ -21,6 +21,9 @@
 #include "muster/run/task_plan.h"
 #include "muster/supervise/first_process.h"
 
+// A TaskSet knows what each task computes; where and when is decided elsewhere (task_plan.h,
+// task_dispatch.h). A child process of a task comes through main() to the same set, adds the same
+// tasks, and finds in its environment which of them it is for: there run() does not return.
 namespace muster {
 
 namespace detail {
@@ -42,14 +45,16 @@ void fail_not_run(const std::string& name) {
 
 namespace {
 
-// LibTorch's CUDA part is loaded, and the driver found missing, before tasks compute beside it. In
-// a thread of its own, so that the caller's current device stays what it is.
+// Loads LibTorch's CUDA part before the tasks compute, so that a missing driver is an error before
+// any has started. A thread of its own does so, since the caller's current device must stay what it
+// is.
 void load_cuda_for(const std::vector<detail::TaskEntry>& tasks, const TaskPlan& plan) {
   for (size_t i = 0; i < tasks.size(); ++i) {
     const TaskDevice& first = plan.devices.all()[plan.places[i].devices[0]];
     if (tasks[i].mode != TaskMode::thread || !first.device.is_cuda())
       continue;
-    ::setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0);  // as the machine's GPUs are counted here
+    // CUDA then counts the GPUs as this machine's inventory does.
+    ::setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0);
     std::exception_ptr failure;
     std::thread([&] {
       try {
@@ -64,7 +69,7 @@ void load_cuda_for(const std::vector<detail::TaskEntry>& tasks, const TaskPlan& 
   }
 }
 
-// A line for each reason, with all tasks that have it.
+// Logs a line for each reason why tasks run on the CPU, with all tasks that have it.
 void say_what_is_instead(const std::vector<TaskOutcome>& outcomes) {
   std::map<std::string, std::vector<std::string>> tasks;
   for (const TaskOutcome& outcome : outcomes) {
@@ -91,10 +96,7 @@ void TaskSet::add_entry(detail::TaskEntry entry) {
     throw Error(ErrorCode::invalid_argument, "task: expected a name, got an empty one");
   if (has_run_)
     throw Error(ErrorCode::failed_precondition, cat(who, "expected a set that has not run yet"));
-  const auto same = [&](const detail::TaskEntry& other) {
-    return other.name == entry.name;
-  };
-  if (std::any_of(entries_.begin(), entries_.end(), same)) {
+  if (std::ranges::find(entries_, entry.name, &detail::TaskEntry::name) != entries_.end()) {
     throw Error(ErrorCode::invalid_argument,
                 cat(who, "expected a name of its own, got one that another task of the set has"));
   }
@@ -134,7 +136,7 @@ void TaskSet::run() {
   const auto is_process = [](const detail::TaskEntry& entry) {
     return entry.mode != TaskMode::thread;
   };
-  if (std::any_of(entries_.begin(), entries_.end(), is_process)) {
+  if (std::ranges::any_of(entries_, is_process)) {
     if (const auto order = task_order_from_environment())
       run_as_child(*order);
   }
@@ -148,6 +150,8 @@ void TaskSet::run() {
   throw_failures();
 }
 
+// Returns the task that this child is for. Throws: failed_precondition if the program has come to
+// another set first, or has added other tasks than in the parent.
 const detail::TaskEntry& TaskSet::entry_of(const TaskOrder& order) const {
   if (order.tasks == names())
     return entries_.at(order.number);
@@ -160,10 +164,11 @@ const detail::TaskEntry& TaskSet::entry_of(const TaskOrder& order) const {
                   "same tasks"));
 }
 
-// The parent has decided all: this process does its one task, answers, and ends.
+// Does the one task that this process is for, answers the parent, and ends the process. The parent
+// has decided everything else.
 void TaskSet::run_as_child(const TaskOrder& order) {
   take_own_name();
-  ::unsetenv(kTaskVariable);  // sets of the task's own are not meant
+  ::unsetenv(kTaskVariable);  // the order is not for a set that the task itself makes
   come_to_own_call();
   if (order.kind == TaskOrder::Kind::rank)
     run_as_rank(order);
@@ -205,29 +210,27 @@ void TaskSet::run_as_rank(const TaskOrder& order) {
 }
 
 void TaskSet::throw_failures() const {
-  std::string failed;
+  std::vector<std::string> failed;
   std::vector<std::string> not_started;
-  size_t count = 0;
   for (const TaskOutcome& outcome : outcomes_) {
+    const std::string name = printable(outcome.name);
     if (outcome.state == TaskOutcome::State::not_started)
-      not_started.push_back(printable(outcome.name));
-    if (outcome.state != TaskOutcome::State::failed)
-      continue;
-    ++count;
-    failed +=
-        cat("\n  task '", printable(outcome.name), "' on ", outcome.place, ": ", outcome.error);
+      not_started.push_back(name);
+    if (outcome.state == TaskOutcome::State::failed)
+      failed.push_back(cat("\n  task '", name, "' on ", outcome.place, ": ", outcome.error));
   }
-  if (count == 0)
+  if (failed.empty())
     return;
+  std::string lines = join(failed, "");
   if (!not_started.empty())
-    failed += cat("\n  not started: ", join(not_started, ", "));
+    lines += cat("\n  not started: ", join(not_started, ", "));
   throw Error(ErrorCode::peer_failed,
               cat("tasks: expected all ",
                   outcomes_.size(),
                   " to end well, got ",
-                  count,
+                  failed.size(),
                   " that failed:",
-                  failed));
+                  lines));
 }
 
 }  // namespace muster

@@ -1,8 +1,10 @@
 // Different tasks on different devices, in one program: named functions, each with its own device.
 //
 //   muster::TaskSet tasks;
-//   auto a = tasks.add("linear", {.device = "0"}, [](muster::TaskContext& task) { return
-//   train(task); }); auto b = tasks.add("mlp", {.device = "1", .allow_cpu = true}, ...);
+//   auto a = tasks.add("linear", {.device = "0"}, [](muster::TaskContext& task) {
+//     return train(task);
+//   });
+//   auto b = tasks.add("mlp", {.device = "1", .allow_cpu = true}, ...);
 //   tasks.run();
 //   use(a.result(), b.result());
 //
@@ -29,8 +31,8 @@ struct TaskOrder;  // task_child.h
 
 struct TaskSetOptions {
   int per_device = 1;  // tasks on one device at a time; the others wait in the order of add
-  bool fail_fast =
-      false;          // after a failure start no more tasks, ask the others to stop, and end groups
+  // After a failure start no more tasks, ask the others to stop, and end groups.
+  bool fail_fast = false;
   int cpu_slots = 0;  // tasks on the CPU at a time, times per_device; 0: MUSTER_CPU_SLOTS, else 2
   bool lease = true;  // lease every GPU that tasks use, as `muster run` does
   // How long to wait for GPUs that other jobs hold, if tasks can use no others and not the CPU;
@@ -68,8 +70,8 @@ struct TaskOutcome {
   State state = State::not_started;
   std::string place = {};          // "GPU 1", "CPU slot 0", "GPU 0, GPU 1"; empty: not started
   c10::Device device = c10::kCPU;  // as the task sees it; in a group, as rank 0 sees it
-  std::string instead =
-      {};  // why it ran on the CPU although another device was wanted; empty: it did not
+  // Why it ran on the CPU although another device was wanted; empty: it did not.
+  std::string instead = {};
   TaskMode mode = TaskMode::thread;
   std::string error = {};  // of a failed task
   double seconds = 0;
@@ -93,9 +95,12 @@ class TaskSet {
   //
   // thread: runs in a thread of this process. Tasks share LibTorch's default generator. If a
   // model's weights should be the same in every run, create it earlier, or with its own generator.
-  // Intra-op threads are divided among the tasks that run at the same time. process:
-  // add<TaskMode::process>(...) runs it in a child process that sees only its own GPU. A crash
-  // affects only this task. The result (a std::string, a number or nothing) is returned as bytes.
+  // Intra-op threads are divided among the tasks that run at the same time.
+  //
+  // process: add<TaskMode::process>(...) runs it in a child process that sees only its own GPU. A
+  // crash affects only this task. The result (a std::string, a number or nothing) is returned as
+  // bytes.
+  //
   // Throws: invalid_argument for a name that is empty or taken; failed_precondition after run, and
   // for a process in a set made without argc and argv.
   template <TaskMode mode = TaskMode::thread, class F>

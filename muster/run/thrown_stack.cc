@@ -10,14 +10,18 @@
 #include <mutex>
 #include <typeinfo>
 
+// The library defines __cxa_throw, the function that the compiler calls for every `throw`; the
+// dynamic linker finds it before the C++ library's own. It keeps the stack in a ring, and goes on
+// to the original. Whoever reports an exception later looks its stack up by the exception's
+// address.
 namespace muster {
 
 namespace {
 
 std::atomic<bool> g_keep = false;
 
-// The last throws of all threads. An exception's address and type tell it from others, until it is
-// gone; then the newest with both counts.
+// The last throws of all threads. An exception is known by its address and type; a later one may
+// have the same address once the first is gone, so the newest throw counts.
 class ThrownStacks {
  public:
   void add(const void* exception, const std::type_info& type, const Stack& stack) {
@@ -49,7 +53,8 @@ class ThrownStacks {
     Stack stack = {};
   };
 
-  // A child that was forked while another thread had the lock must not wait for it.
+  // Gives up after a while: in a child that was forked while another thread had the lock, nobody
+  // will ever release it.
   bool lock() {
     for (int tries = 0; tries < 1000; ++tries) {
       if (mutex_.try_lock())
@@ -71,7 +76,7 @@ ThrownStacks& thrown_stacks() {
 
 using Throw = void (*)(void*, void*, void (*)(void*));
 
-// The C++ library's own.
+// Returns the C++ library's __cxa_throw, the next after this library's.
 Throw original_throw() {
   static const auto found = reinterpret_cast<Throw>(::dlsym(RTLD_NEXT, "__cxa_throw"));
   return found;
@@ -80,8 +85,10 @@ Throw original_throw() {
 }  // namespace
 
 void keep_thrown_stacks(bool keep) {
+  // The first stack loads the unwinder, and the first use makes the ring: neither is to happen
+  // during a throw.
   if (keep) {
-    Stack::here();  // the first loads the unwinder
+    Stack::here();
     thrown_stacks();
   }
   g_keep = keep;
@@ -89,15 +96,16 @@ void keep_thrown_stacks(bool keep) {
 
 Stack thrown_stack(const std::exception_ptr& error) {
   const void* exception = nullptr;
-  static_assert(sizeof(error) == sizeof(exception));  // what libstdc++'s consists of
+  static_assert(sizeof(error) == sizeof(exception));  // libstdc++'s holds the address alone
   std::memcpy(static_cast<void*>(&exception), static_cast<const void*>(&error), sizeof(exception));
-  return exception == nullptr ? Stack{}
-                              : thrown_stacks().find(exception, *error.__cxa_exception_type());
+  if (exception == nullptr)
+    return {};
+  return thrown_stacks().find(exception, *error.__cxa_exception_type());
 }
 
 }  // namespace muster
 
-// Under a name of its own in C++: compilers differ in how they declare the one that they call.
+// The function has another name in C++, because compilers differ in how they declare __cxa_throw.
 extern "C" [[noreturn]] void muster_cxa_throw(void* exception,
                                               void* type,
                                               void (*destroy)(void*)) __asm__("__cxa_throw");
