@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -203,19 +204,18 @@ int bench_ddp(DdpBenchOptions options, int argc, char** argv) {
   }
   make_bench_model(options.model);  // throws for an unknown name, before any rank is started
   keep_freed_memory();
-  Programs programs(options.python.empty() ? 1 : 2);
+  std::vector<std::function<BenchRun()>> starts = {run_round};
+  if (!options.python.empty())
+    starts.insert(starts.begin(), [&] { return run_python(options); });
+  Programs programs(starts.size());
   for (int round = 0; round < options.rounds; ++round) {
     log_round(round, options);
-    if (!options.python.empty()) {
-      const BenchRun python = run_python(options);
-      if (python.exit_code != 0)
-        return python.exit_code;
-      add(programs.front(), python.results);
+    for (size_t i = 0; i < starts.size(); ++i) {
+      const BenchRun done = starts[i]();
+      if (done.exit_code != 0)
+        return done.exit_code;
+      add(programs[i], done.results);
     }
-    const BenchRun ours = run_round();
-    if (ours.exit_code != 0)
-      return ours.exit_code;
-    add(programs.back(), ours.results);
   }
   if (options.json) {
     std::cout << as_json(programs, options) << std::endl;

@@ -1,5 +1,6 @@
-// How often the job was started, when each attempt began and ended, and of what: a track for each
-// launch.
+// The section of attempts: for each launch of the job its attempts below each other, each as a bar
+// on the launch's time, with what it ended of. A launch is one `muster run`; it makes a new attempt
+// whenever it starts its ranks again.
 #include <algorithm>
 
 #include "muster/base/strings.h"
@@ -11,15 +12,17 @@
 namespace muster {
 namespace {
 
-constexpr size_t kMostTracks = 40;  // of one launch; the last ones
+// Only the last ones are shown.
+constexpr size_t kMostTracks = 40;  // of one launch
 constexpr size_t kMostLaunchesShown = 10;
-constexpr int kScaleTicks = 4;
 
 struct Stretch {
   double began = 0;
   double ended = 0;
 };
 
+// Returns the time in which everything of the launch lies. It is never empty: places on it are
+// shares of its length.
 Stretch stretch_of(const LaunchRecord& launch) {
   Stretch all{launch.began, launch.ended.value_or(launch.began)};
   for (const AttemptRecord& attempt : launch.attempts)
@@ -37,37 +40,26 @@ struct AttemptEndText {
   std::string text;
 };
 
-AttemptEndText end_of(const AttemptRecord& attempt, bool goes_on) {
-  if (!attempt.ended)
-    return goes_on ? AttemptEndText{"running", "running"}
-                   : AttemptEndText{"killed", "no end recorded"};
-  if (!attempt.fault.empty())
-    return {"failed", attempt.fault};
-  if (const WorkerExit* const first = first_failure(attempt.exits))
-    return have_stopped(attempt.exits)
-               ? AttemptEndText{"stopped", "stopped as asked"}
-               : AttemptEndText{"failed", cat("rank ", first->rank, ": ", cause_and_error(*first))};
-  const bool ended_by_us =
-      std::any_of(attempt.exits.begin(), attempt.exits.end(), [](const WorkerExit& exit) {
-        return exit.failed() && exit.sent_signal != 0;
-      });
-  return ended_by_us ? AttemptEndText{"stopped", "ended by muster"}
-                     : AttemptEndText{"done", "done"};
+bool was_ended_by_muster(const WorkerExit& exit) {
+  return exit.failed() && exit.sent_signal != 0;
 }
 
-std::string scale(const Stretch& all) {
-  std::string html = "<span></span><div class=\"scale\">";
-  const double length = all.ended - all.began;
-  for (const double tick : ticks_of(0, length, kScaleTicks)) {
-    if (tick > length * 0.86)
-      continue;  // its text would leave the page
-    html += cat("<span style=\"left:",
-                percent(tick / length),
-                "\">",
-                tick == 0 ? "0" : span_text(tick),
-                "</span>");
-  }
-  return html + "</div>\n";
+// `goes_on`: the launch does, so an attempt without an end is still running.
+AttemptEndText end_of(const AttemptRecord& attempt, bool goes_on) {
+  if (!attempt.ended && goes_on)
+    return {"running", "running"};
+  if (!attempt.ended)
+    return {"killed", "no end recorded"};
+  if (!attempt.fault.empty())
+    return {"failed", attempt.fault};
+  const WorkerExit* const first = first_failure(attempt.exits);
+  if (first != nullptr && have_stopped(attempt.exits))
+    return {"stopped", "stopped as asked"};
+  if (first != nullptr)
+    return {"failed", cat("rank ", first->rank, ": ", cause_and_error(*first))};
+  if (std::ranges::any_of(attempt.exits, was_ended_by_muster))
+    return {"stopped", "ended by muster"};
+  return {"done", "done"};
 }
 
 std::string stack_of(const AttemptRecord& attempt) {
@@ -79,39 +71,37 @@ std::string stack_of(const AttemptRecord& attempt) {
              "</pre>\n</details>");
 }
 
-std::string tracks(const LaunchRecord& launch, bool goes_on) {
-  const Stretch all = stretch_of(launch);
+// An attempt's name, its bar on the launch's time, and what it ended of.
+std::string attempt_row(const AttemptRecord& attempt, const Stretch& all, bool goes_on) {
+  const AttemptEndText end = end_of(attempt, goes_on);
+  const std::string name = attempt_name(attempt.attempt);
   const double length = all.ended - all.began;
-  const size_t first =
-      launch.attempts.size() > kMostTracks ? launch.attempts.size() - kMostTracks : 0;
+  const double seconds = attempt.ended.value_or(all.ended) - attempt.began;
+  const std::string says = cat(span_text(seconds), ", ", end.text);
+  return cat("<span class=\"name\">",
+             name,
+             "</span><div class=\"track\" title=\"",
+             xml_text(cat(name, ": ", wall_time_text(attempt.began), ", ", says)),
+             "\"><span class=\"",
+             end.kind,
+             "\" style=\"left:",
+             percent((attempt.began - all.began) / length),
+             ";width:",
+             percent(std::max(0.0, seconds) / length),
+             "\"></span></div>\n<div class=\"says small\">",
+             xml_text(says),
+             stack_of(attempt),
+             "</div>\n");
+}
+
+std::string attempt_rows(const LaunchRecord& launch, bool goes_on) {
+  const Stretch all = stretch_of(launch);
+  const size_t count = launch.attempts.size();
+  const size_t first = count > kMostTracks ? count - kMostTracks : 0;
   std::string html = "<div class=\"rows\">\n";
-  for (size_t i = first; i < launch.attempts.size(); ++i) {
-    const AttemptRecord& attempt = launch.attempts[i];
-    const AttemptEndText end = end_of(attempt, goes_on);
-    const double ended = attempt.ended.value_or(all.ended);
-    const std::string title = cat(attempt_name(attempt.attempt),
-                                  ": ",
-                                  wall_time_text(attempt.began),
-                                  ", ",
-                                  span_text(ended - attempt.began),
-                                  ", ",
-                                  end.text);
-    html += cat("<span class=\"name\">",
-                attempt_name(attempt.attempt),
-                "</span><div class=\"track\" title=\"",
-                xml_text(title),
-                "\"><span class=\"",
-                end.kind,
-                "\" style=\"left:",
-                percent((attempt.began - all.began) / length),
-                ";width:",
-                percent(std::max(0.0, ended - attempt.began) / length),
-                "\"></span></div>\n<div class=\"says small\">",
-                xml_text(cat(span_text(ended - attempt.began), ", ", end.text)),
-                stack_of(attempt),
-                "</div>\n");
-  }
-  html += cat(scale(all), "</div>\n");
+  for (size_t i = first; i < count; ++i)
+    html += attempt_row(launch.attempts[i], all, goes_on);
+  html += cat(html_scale(all.ended - all.began), "</div>\n");
   if (first > 0)
     html = cat("<p class=\"soft small\">", first, " earlier attempts are not shown.</p>\n", html);
   return html;
@@ -143,7 +133,7 @@ std::string attempts_section(const JobRun& run) {
   std::string html;
   for (size_t i = first; i < launches.size(); ++i) {
     const bool goes_on = run.goes_on && i + 1 == launches.size();
-    html += launch_line(launches[i], goes_on) + tracks(launches[i], goes_on);
+    html += launch_line(launches[i], goes_on) + attempt_rows(launches[i], goes_on);
   }
   const std::string note =
       launches.size() > 1 ? cat("The job was started ", launches.size(), " times in this folder.")

@@ -1,4 +1,4 @@
-// Which command ran, on which machines, with which software.
+// The section of the environment: which command ran, on which machines, with which software.
 #include <set>
 
 #include "muster/base/shell.h"
@@ -10,6 +10,7 @@
 namespace muster {
 namespace {
 
+// Returns each host of the plan once, in the order of its ranks.
 std::string hosts_of(const JobRun& run) {
   std::vector<std::string> hosts;
   if (run.plan) {
@@ -28,7 +29,10 @@ std::string machine_of(const Host& host) {
     text += cat(", ", plural(host.gpus.size(), "GPU"), " (", host.gpus.front().model, ")");
   if (!host.driver_version.empty())
     text += cat(", driver ", host.driver_version);
-  return host.gpus.empty() && !host.gpu_note.empty() ? cat(text, "; ", host.gpu_note) : text;
+  // The note says why there are no GPUs.
+  if (host.gpus.empty() && !host.gpu_note.empty())
+    text += cat("; ", host.gpu_note);
+  return text;
 }
 
 struct Software {
@@ -37,7 +41,8 @@ struct Software {
   std::vector<std::string> devices;
 };
 
-// Of a job that goes on its ranks tell it themselves.
+// The launcher records the software when a launch ends. Of a launch that goes on, the ranks' own
+// files tell it.
 Software software_of(const JobRun& run, const LaunchRecord& launch) {
   if (!launch.libtorch.empty())
     return {launch.libtorch, launch.backend, launch.device_names};

@@ -1,4 +1,5 @@
-// What failed first, and how every rank ended.
+// The section of the failure: its cause in a sentence, what that may mean, the launcher's card, and
+// how every rank ended.
 #include "muster/base/strings.h"
 #include "muster/draw/xml_text.h"
 #include "muster/launch/exit_report.h"
@@ -17,11 +18,27 @@ std::string ends_table(const std::vector<WorkerExit>& exits) {
                     exit.host,
                     exit.device,
                     describe_end(exit),
-                    span_text(static_cast<double>(exit.after.count()) / 1000),
+                    span_text(std::chrono::duration<double>(exit.after).count()),
                     exit.message.substr(0, exit.message.find('\n'))});
   }
   return html_table({{"rank", true}, {"host"}, {"device"}, {"end"}, {"after", true}, {"error"}},
                     rows);
+}
+
+// A fault of the job's surroundings is the cause by itself; otherwise the first rank to fail is.
+std::string cause_text(const JobFailure& failure) {
+  if (!failure.fault.empty())
+    return cat("<p class=\"cause bad\">", xml_text(failure.fault), "</p>\n");
+  if (failure.exits.empty())
+    return {};
+  const WorkerExit& first = failure.exits.front();
+  std::string html = cat(
+      "<p class=\"cause bad\">rank ", first.rank, ": ", xml_text(cause_and_error(first)), "</p>\n");
+  if (const std::string meaning = failure_meaning(first); !meaning.empty())
+    html += cat("<p>", xml_text(meaning), "</p>\n");
+  if (const std::string doubt = doubt_about(failure.exits, first); !doubt.empty())
+    html += cat("<p>The cause is ", xml_text(doubt), "</p>\n");
+  return html;
 }
 
 }  // namespace
@@ -30,21 +47,7 @@ std::string failure_section(const JobRun& run) {
   if (!run.failure)
     return {};
   const JobFailure& failure = *run.failure;
-  std::string html;
-  if (!failure.fault.empty()) {
-    html += cat("<p class=\"cause bad\">", xml_text(failure.fault), "</p>\n");
-  } else if (!failure.exits.empty()) {
-    const WorkerExit& first = failure.exits.front();
-    html += cat("<p class=\"cause bad\">rank ",
-                first.rank,
-                ": ",
-                xml_text(cause_and_error(first)),
-                "</p>\n");
-    if (const std::string meaning = failure_meaning(first); !meaning.empty())
-      html += cat("<p>", xml_text(meaning), "</p>\n");
-    if (const std::string doubt = doubt_about(failure.exits, first); !doubt.empty())
-      html += cat("<p>The cause is ", xml_text(doubt), "</p>\n");
-  }
+  std::string html = cause_text(failure);
   for (const std::string& sentence : run.divergences)
     html += cat("<p>", xml_text(sentence), "</p>\n");
   if (!failure.card.empty())

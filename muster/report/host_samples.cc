@@ -15,15 +15,18 @@
 #include "muster/report/top_rows.h"
 #include "muster/trace/hosts_folder.h"
 
+// `muster top` leaves a wish in the job's folder; the agent of each other host answers with a file
+// of its own ranks' rows, made by the same sampler that `muster top` uses here. What a rank uses of
+// a CPU is the difference between two looks, so a first look is followed by a second one at once.
 namespace muster {
 
 namespace {
 
-constexpr std::chrono::seconds kOneWatch{5};  // looks that are further apart are not of one
+constexpr std::chrono::seconds kOneWatch{5};  // looks further apart belong to two watches
 constexpr std::chrono::milliseconds kBetweenLooks{200};
 constexpr size_t kMostBytes = size_t{16} << 20;
 
-// Of the job that this process launches.
+// Returns a sampler of the job that this process launches; nullptr if it launches none.
 std::unique_ptr<TopSampler> own_sampler() {
   for (const JobNote& job : running_jobs()) {
     if (job.pid == ::getpid())
@@ -43,14 +46,14 @@ std::function<std::string(RankRange)> own_rank_sampler() {
       return pack_top_rows({});
     const bool is_first_look = Clock::now() - last > kOneWatch;
     std::vector<TopRank> ranks = sampler->sample(TopSampler::Hosts::this_one).ranks;
-    if (is_first_look) {  // what a rank uses of a CPU is a difference
+    if (is_first_look) {
       std::this_thread::sleep_for(kBetweenLooks);
       ranks = sampler->sample(TopSampler::Hosts::this_one).ranks;
     }
     last = Clock::now();
     std::erase_if(ranks, [&](const TopRank& rank) {
-      const auto number = static_cast<size_t>(rank.rank);
-      return number < range.first || number >= range.first + range.count;
+      return std::cmp_less(rank.rank, range.first) ||
+             std::cmp_greater_equal(rank.rank, range.first + range.count);
     });
     return pack_top_rows(ranks);
   };

@@ -1,5 +1,5 @@
-// How `muster top` sees the ranks of a job's other hosts: what the agents there answer, and what it
-// reads of that. How it asks: muster/trace/hosts_folder.h.
+// How `muster top` sees the ranks of a job's other hosts: the agents there answer, and it reads
+// their answers. How it asks is in muster/trace/hosts_folder.h.
 #pragma once
 
 #include <functional>
@@ -11,11 +11,11 @@
 
 namespace muster {
 
-// An agent's RankSampler: what ranks of the job do that this process has started. For one thread.
+// Returns an agent's RankSampler: it tells what the job's ranks do that this process has started.
+// For one thread.
 std::function<std::string(RankRange)> own_rank_sampler();
 
-// What has been answered lately (`muster/trace/hosts_folder.h`). A file that cannot be read is a
-// problem, in words.
+// Returns what has been answered lately. A file that cannot be read is a line of `problems`.
 std::vector<TopRank> ranks_of_other_hosts(const std::string& run_dir,
                                           std::vector<std::string>& problems);
 

@@ -1,6 +1,7 @@
 #include "muster/report/html.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -8,9 +9,14 @@
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/base/version.h"
 #include "muster/draw/xml_text.h"
 #include "muster/report/html_style.h"
 
+// Every piece is a string of markup. Text is escaped at the place where it is put between tags, so
+// that whoever makes a page passes it as it is; numbers are written without the user's locale. The
+// content security policy keeps a page from loading or running anything, whatever a run's files
+// say.
 namespace muster {
 namespace {
 
@@ -22,6 +28,7 @@ constexpr const char* kReportHead = R"(<!DOCTYPE html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 )";
 
+// Returns the number with so many significant digits.
 std::string general(double value, int digits) {
   char text[40];
   const auto end =
@@ -29,7 +36,7 @@ std::string general(double value, int digits) {
   return {text, end};
 }
 
-// "1234567" → "1 234 567", with blanks that break no line.
+// "1234567" → "1 234 567", with narrow spaces at which no line breaks.
 std::string grouped(std::string digits) {
   const size_t begin = digits.starts_with('-') ? 1 : 0;
   if (digits.size() - begin < 5)
@@ -41,14 +48,15 @@ std::string grouped(std::string digits) {
   return digits;
 }
 
+// Whether the name ends with `part` as a word of its own: "step_seconds" does with "seconds".
 bool ends_in_part(std::string_view name, std::string_view part) {
   if (!name.ends_with(part))
     return false;
-  return name.size() == part.size() ||
-         !std::isalnum(static_cast<unsigned char>(name[name.size() - part.size() - 1]));
+  name.remove_suffix(part.size());
+  return name.empty() || !std::isalnum(static_cast<unsigned char>(name.back()));
 }
 
-// A name as text that may go on in the next line after its parts: "samples_per_second".
+// Returns the name as text in which a line may break after each part: "samples_per_second".
 std::string html_name(std::string_view name) {
   std::string html;
   for (size_t begin = 0; begin < name.size();) {
@@ -61,18 +69,33 @@ std::string html_name(std::string_view name) {
 
 }  // namespace
 
-std::string page_begin(std::string_view title, std::string_view more_style) {
-  return cat(kReportHead,
-             "<title>",
-             xml_text(title),
-             "</title>\n",
-             kReportStyle,
-             more_style,
-             "</head>\n<body>\n<main>\n");
+std::string page_begin(const PageHead& head, std::string_view more_style) {
+  std::string html = cat(kReportHead,
+                         "<title>",
+                         xml_text(cat(head.title, ": ", head.outcome)),
+                         "</title>\n",
+                         kReportStyle,
+                         more_style,
+                         "</head>\n<body>\n<main>\n<header>\n<div class=\"line\"><h1>",
+                         xml_text(head.title),
+                         "</h1><span class=\"badge ",
+                         head.kind,
+                         "\">",
+                         xml_text(head.outcome),
+                         "</span></div>\n<p>",
+                         xml_text(head.line),
+                         "</p>\n</header>\n");
+  for (const std::string& problem : head.problems)
+    html += cat("<p class=\"notice\">", xml_text(problem), "</p>\n");
+  return html;
 }
 
-std::string page_end() {
-  return "</main>\n</body>\n</html>\n";
+std::string page_end(const std::string& folder) {
+  return cat("<footer>Made by muster ",
+             version(),
+             " from ",
+             xml_text(folder),
+             "</footer>\n</main>\n</body>\n</html>\n");
 }
 
 std::string html_lines(std::string_view text) {
@@ -120,7 +143,10 @@ std::string html_table(const std::vector<HtmlColumn>& columns,
                        size_t most_rows) {
   std::vector<size_t> shown;
   for (size_t i = 0; i < columns.size(); ++i) {
-    if (std::any_of(rows.begin(), rows.end(), [&](const auto& row) { return !row.at(i).empty(); }))
+    const auto has_text = [i](const auto& row) {
+      return !row.at(i).empty();
+    };
+    if (std::ranges::any_of(rows, has_text))
       shown.push_back(i);
   }
   const auto cell = [&](const char* element, size_t column, const std::string& text) {
@@ -144,11 +170,13 @@ std::string html_table(const std::vector<HtmlColumn>& columns,
     html += "</tr>\n";
   }
   html += "</tbody>\n</table></div>\n";
-  if (rows.size() > most_rows)
+  if (rows.size() > most_rows) {
+    const size_t more = rows.size() - most_rows;
     html += cat("<p class=\"soft small\">",
-                plural(rows.size() - most_rows, "more row"),
-                rows.size() - most_rows == 1 ? " is" : " are",
+                plural(more, "more row"),
+                more == 1 ? " is" : " are",
                 " in the JSON.</p>\n");
+  }
   return html;
 }
 
@@ -165,6 +193,28 @@ std::string html_facts(const std::vector<Fact>& facts) {
                 "</dd>\n");
   }
   return html.empty() ? html : cat("<dl>\n", html, "</dl>\n");
+}
+
+std::string html_scale(double seconds) {
+  // The text of a tick that stands further to the right would leave the page.
+  constexpr double kLastTick = 0.86;
+  std::string html = "<span></span><div class=\"scale\">";
+  for (const double tick : ticks_of(0, seconds, 4)) {
+    const double place = tick / seconds;
+    if (place <= kLastTick)
+      html += cat("<span style=\"left:",
+                  percent(place),
+                  "\">",
+                  tick == 0 ? "0" : span_text(tick),
+                  "</span>");
+  }
+  return html + "</div>\n";
+}
+
+std::string with_capital(std::string name) {
+  if (!name.empty())
+    name[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(name[0])));
+  return name;
 }
 
 std::string number_text(double value) {
@@ -239,7 +289,7 @@ std::vector<double> ticks_of(double least, double most, int count) {
       break;
     }
   }
-  // Counted, as numbers as near to each other as doubles can be have no step between them.
+  // The loop counts: a step may be too small to change a double that it is added to.
   const double first = std::ceil(least / step - 1e-9);
   std::vector<double> ticks;
   for (int i = 0; i <= count && (first + i) * step <= most + step * 1e-9; ++i)

@@ -2,6 +2,7 @@
 // Text goes in as it is and comes out escaped; what is named `html` is markup already. Pure.
 #pragma once
 
+#include <concepts>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,9 +10,17 @@
 
 namespace muster {
 
+struct PageHead {
+  std::string title = {};
+  std::string outcome = {};                // in a word, as a badge beside the title
+  std::string kind = {};                   // the badge's class: "good", "bad", "warn" or "idle"
+  std::string line = {};                   // below the title
+  std::vector<std::string> problems = {};  // what could not be read, a line each
+};
+
 // The page's beginning, with all of its style: it loads nothing, and nothing in it can run.
-std::string page_begin(std::string_view title, std::string_view more_style = {});
-std::string page_end();
+std::string page_begin(const PageHead& head, std::string_view more_style = {});
+std::string page_end(const std::string& folder);
 
 // Lines of text, escaped; their ends stay.
 std::string html_lines(std::string_view text);
@@ -24,7 +33,7 @@ struct Tile {
 };
 std::string html_tiles(const std::vector<Tile>& tiles);
 
-// A section with a heading; empty when `html` is.
+// A section with a heading; empty if `html` is.
 std::string html_section(std::string_view id,
                          std::string_view heading,
                          const std::string& html,
@@ -34,13 +43,13 @@ struct HtmlColumn {
   std::string name = {};
   bool right = false;  // numbers
 };
-// Columns without any text are left out. At most `most_rows`; how many more there are is said
-// below.
+// Leaves out columns without any text. Shows at most `most_rows`, and says below how many more
+// there are.
 std::string html_table(const std::vector<HtmlColumn>& columns,
                        const std::vector<std::vector<std::string>>& rows,
                        size_t most_rows = 500);
 
-// Names and values, side by side. Values that are empty are left out.
+// Names and values, side by side. Empty values are left out.
 struct Fact {
   std::string name = {};
   std::string value = {};
@@ -48,10 +57,19 @@ struct Fact {
 };
 std::string html_facts(const std::vector<Fact>& facts);
 
-// "0.0812", "12 345", "1.2e-05": four digits that count.
-std::string number_text(double value);
+// The scale below tracks that are `seconds` long, from 0.
+std::string html_scale(double seconds);
 
-// The same with the unit that the name tells: "samples_per_second" → "1 204 samples/s".
+// "0.0812", "12 345", "1.2e-05": four significant digits.
+std::string number_text(double value);
+std::string number_text(std::integral auto value) {
+  return number_text(static_cast<double>(value));
+}
+
+// The name with an upper-case letter first.
+std::string with_capital(std::string name);
+
+// The number with the unit that the name tells: "samples_per_second" → "1 204 samples/s".
 std::string value_text(std::string_view name, double value);
 // "samples/s", "s", "bytes", "°C"; empty: not told by the name.
 std::string unit_of(std::string_view name);
@@ -63,7 +81,7 @@ std::string percent(double share);
 std::string wall_time_text(double seconds_since_1970);
 std::string span_text(double seconds);
 
-// Where ticks go in [least, most]: at most `count` of them, at numbers that people count in.
+// Returns where ticks go in [least, most]: at most `count` of them, at round numbers.
 std::vector<double> ticks_of(double least, double most, int count);
 // "0.25", "10k", "1M".
 std::string tick_text(double value);

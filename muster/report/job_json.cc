@@ -1,4 +1,4 @@
-#include "muster/report/job_json.h"
+#include "muster/report/pages.h"
 
 #include <nlohmann/json.hpp>
 
@@ -6,13 +6,16 @@
 #include "muster/placement/plan_json.h"
 #include "muster/report/rank_work.h"
 
+// Values that are not known are null, not left out, so that programs find the same members in every
+// report.
 namespace muster {
 namespace {
 
 using ReportJson = nlohmann::ordered_json;
 
-ReportJson number_json(const std::optional<double>& number) {
-  return number ? ReportJson(*number) : ReportJson();
+template <class Value>
+ReportJson value_or_null(const std::optional<Value>& value) {
+  return value ? ReportJson(*value) : ReportJson();
 }
 
 ReportJson series_json(const Series& series) {
@@ -56,7 +59,7 @@ ReportJson failure_json_of(const JobFailure& failure) {
     exits.push_back(to_json(exit));
   return {{"time", failure.time},
           {"attempt", failure.attempt},
-          {"exit_code", failure.exit_code ? ReportJson(*failure.exit_code) : ReportJson()},
+          {"exit_code", value_or_null(failure.exit_code)},
           {"fault", failure.fault},
           {"exits", std::move(exits)},
           {"card", failure.card}};
@@ -68,14 +71,15 @@ ReportJson call_json(const CallView& call) {
           {"text", call.text()},
           {"bytes", call.bytes},
           {"begin_ns", call.begin_ns},
-          {"end_ns", call.end_ns ? ReportJson(*call.end_ns) : ReportJson()},
+          {"end_ns", value_or_null(call.end_ns)},
           {"failed", call.state == CallView::State::failed}};
 }
 
 ReportJson ranks_json(const JobRun& run) {
   ReportJson ranks = ReportJson::array();
   for (const ActivityView& view : run.ranks) {
-    const int64_t until = run.goes_on && !view.closed_ns ? run.now_ns : view.last_sign_ns();
+    const bool is_running = run.goes_on && !view.closed_ns;
+    const int64_t until = is_running ? run.now_ns : view.last_sign_ns();
     const TimeShares shares = time_shares(view, until);
     ReportJson seconds = ReportJson::object();
     for (size_t i = 0; i < kActivityCategories; ++i)
@@ -91,8 +95,8 @@ ReportJson ranks_json(const JobRun& run) {
                      {"step", view.step},
                      {"samples", view.samples},
                      {"seconds", std::move(seconds)},
-                     {"seconds_per_step", number_json(seconds_per_step(view))},
-                     {"samples_per_second", number_json(samples_per_second(view))},
+                     {"seconds_per_step", value_or_null(seconds_per_step(view))},
+                     {"samples_per_second", value_or_null(samples_per_second(view))},
                      {"doing", doing_text(view)},
                      {"unix_minus_monotonic_ns", view.unix_minus_monotonic_ns},
                      {"num_calls", view.num_calls},

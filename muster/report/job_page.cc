@@ -1,4 +1,4 @@
-#include "muster/report/job_page.h"
+#include "muster/report/pages.h"
 
 #include <algorithm>
 #include <array>
@@ -6,14 +6,15 @@
 #include <set>
 
 #include "muster/base/strings.h"
-#include "muster/base/version.h"
-#include "muster/draw/xml_text.h"
 #include "muster/report/html.h"
 #include "muster/report/job_sections.h"
 
+// The page begins with what people ask first: how the run went, in tiles; then come the sections,
+// the failure before everything else. Each section is a file of its own (job_sections.h).
 namespace muster {
 namespace {
 
+// Returns the class of the badge that shows the outcome.
 std::string kind_of_outcome(const std::string& outcome) {
   if (outcome == "done")
     return "good";
@@ -24,6 +25,7 @@ std::string kind_of_outcome(const std::string& outcome) {
   return "idle";
 }
 
+// The time of all launches together, without what lies between them.
 Tile time_tile(const JobRun& run) {
   double seconds = 0;
   for (const LaunchRecord& launch : run.record.launches) {
@@ -43,59 +45,66 @@ Tile ranks_tile(const Plan& plan) {
   size_t gpus = 0;
   for (const RankPlan& rank : plan.ranks) {
     hosts.insert(rank.host);
-    gpus += rank.device.kind == DeviceAssignment::Kind::gpu ? 1 + rank.more_devices.size() : 0;
+    if (rank.device.kind == DeviceAssignment::Kind::gpu)
+      gpus += 1 + rank.more_devices.size();
   }
-  std::string note = plural(hosts.size(), "host");
-  note += gpus > 0 ? cat(", ", plural(gpus, "GPU")) : std::string(", on the CPU");
+  const std::string on = gpus > 0 ? plural(gpus, "GPU") : "on the CPU";
+  const std::string note = cat(plural(hosts.size(), "host"), ", ", on);
   return {.label = "Ranks", .value = cat(plan.ranks.size()), .note = note};
 }
 
 Tile restarts_tile(const LaunchRecord& launch) {
   const int last = launch.attempts.empty() ? 0 : launch.attempts.back().attempt;
-  return {.label = "Restarts",
-          .value = cat(last),
-          .note = launch.max_restarts > 0
-                      ? cat("of at most ", launch.max_restarts, " after failures")
-                      : "",
-          .kind = last > 0 ? "warn" : ""};
+  Tile tile{.label = "Restarts", .value = cat(last)};
+  if (launch.max_restarts > 0)
+    tile.note = cat("of at most ", launch.max_restarts, " after failures");
+  if (last > 0)
+    tile.kind = "warn";
+  return tile;
 }
 
+// Whether larger values of this name are the better ones.
 bool goes_up(const std::string& name) {
-  constexpr std::array<const char*, 4> kUp = {"acc", "per_second", "score", "f1"};
-  return std::any_of(kUp.begin(), kUp.end(), [&](const char* part) {
-    return name.find(part) != std::string::npos;
-  });
+  constexpr std::array<std::string_view, 4> kUp = {"acc", "per_second", "score", "f1"};
+  return std::ranges::any_of(
+      kUp, [&](std::string_view part) { return name.find(part) != std::string::npos; });
 }
 
-// The numbers that people look for first: losses, accuracies, speeds.
+// The last value, with its unit and the best value so far.
+Tile metric_tile(const Series& series, bool has_steps) {
+  std::vector<std::string> notes;
+  if (const std::string unit = unit_of(series.name); !unit.empty())
+    notes.push_back(unit);
+  const bool up = goes_up(series.name);
+  if (series.num_values > 1) {
+    notes.push_back(cat("best ",
+                        number_text(up ? series.most : series.least),
+                        " at ",
+                        has_steps ? "step " : "line ",
+                        number_text(up ? series.most_step : series.least_step)));
+  }
+  return {.label = series.name, .value = number_text(series.last), .note = join(notes, ", ")};
+}
+
+// Adds the numbers that people look for first: losses, then accuracies, then speeds.
 void add_metric_tiles(const MetricsFile& metrics, std::vector<Tile>& tiles) {
-  constexpr std::array<const char*, 4> kWanted = {"loss", "acc", "perplexity", "per_second"};
   constexpr size_t kMost = 4;
-  double last_step = 0;
-  for (const Series& series : metrics.series)
-    last_step = std::max(last_step, series.last_step);
-  if (metrics.has_steps)
+  if (metrics.has_steps) {
+    double last_step = 0;
+    for (const Series& series : metrics.series)
+      last_step = std::max(last_step, series.last_step);
     tiles.push_back({.label = "Last step", .value = number_text(last_step)});
-  size_t added = 0;
-  for (const char* const wanted : kWanted) {
+  }
+  std::vector<const Series*> wanted;
+  for (const char* const part : {"loss", "acc", "perplexity", "per_second"}) {
     for (const Series& series : metrics.series) {
-      if (series.num_values == 0 || series.name.find(wanted) == std::string::npos || added == kMost)
-        continue;
-      const bool up = goes_up(series.name);
-      ++added;
-      std::vector<std::string> notes;
-      if (const std::string unit = unit_of(series.name); !unit.empty())
-        notes.push_back(unit);
-      if (series.num_values > 1)
-        notes.push_back(cat("best ",
-                            number_text(up ? series.most : series.least),
-                            " at ",
-                            metrics.has_steps ? "step " : "line ",
-                            number_text(up ? series.most_step : series.least_step)));
-      tiles.push_back(
-          {.label = series.name, .value = number_text(series.last), .note = join(notes, ", ")});
+      if (series.num_values > 0 && series.name.find(part) != std::string::npos)
+        wanted.push_back(&series);
     }
   }
+  wanted.resize(std::min(wanted.size(), kMost));
+  for (const Series* const series : wanted)
+    tiles.push_back(metric_tile(*series, metrics.has_steps));
 }
 
 std::vector<Tile> tiles_of(const JobRun& run) {
@@ -110,7 +119,7 @@ std::vector<Tile> tiles_of(const JobRun& run) {
   return tiles;
 }
 
-std::string header_of(const JobRun& run) {
+PageHead head_of(const JobRun& run) {
   const std::string outcome = outcome_of(run);
   const LaunchRecord* const launch = run.last_launch();
   std::string line = std::filesystem::path(run.folder).filename().string();
@@ -118,34 +127,26 @@ std::string header_of(const JobRun& run) {
     line += cat(" · started ", wall_time_text(launch->began), " on ", launch->host);
   if (launch != nullptr && launch->ended && launch->exit_code != 0)
     line += cat(" · exit code ", launch->exit_code);
-  return cat("<header>\n<div class=\"line\"><h1>",
-             xml_text(title_of(run)),
-             "</h1><span class=\"badge ",
-             kind_of_outcome(outcome),
-             "\">",
-             xml_text(outcome),
-             "</span></div>\n<p>",
-             xml_text(line),
-             "</p>\n</header>\n");
+  return {.title = title_of(run),
+          .outcome = outcome,
+          .kind = kind_of_outcome(outcome),
+          .line = line,
+          .problems = run.problems};
 }
 
 }  // namespace
 
 std::string job_page(const JobRun& run) {
-  std::string html = page_begin(cat(title_of(run), ": ", outcome_of(run))) + header_of(run);
-  for (const std::string& problem : run.problems)
-    html += cat("<p class=\"notice\">", xml_text(problem), "</p>\n");
-  html += html_tiles(tiles_of(run));
-  html += failure_section(run) + metrics_section(run) + time_section(run) +
-          collectives_section(run) + attempts_section(run) + placement_section(run) +
-          environment_section(run);
-  return cat(html,
-             "<footer>Made by muster ",
-             version(),
-             " from ",
-             xml_text(run.folder),
-             "</footer>\n",
-             page_end());
+  return cat(page_begin(head_of(run)),
+             html_tiles(tiles_of(run)),
+             failure_section(run),
+             metrics_section(run),
+             time_section(run),
+             collectives_section(run),
+             attempts_section(run),
+             placement_section(run),
+             environment_section(run),
+             page_end(run.folder));
 }
 
 }  // namespace muster

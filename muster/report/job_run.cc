@@ -18,13 +18,15 @@
 #include "muster/trace/activity_clock.h"
 #include "muster/trace/compare_activity.h"
 
+// A run's folder is written by several programs and may be of any age, so every file of it is read
+// on its own: one that is missing is nothing special, and one that is damaged is a problem to tell
+// beside all that the others say.
 namespace muster {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Runs `read` when the file is there; what it throws is a problem to tell, and the rest is shown
-// all the same.
+// Runs `read` if the file is there. An exception of it becomes one of the run's problems.
 void read_part(JobRun& run,
                const char* name,
                const std::function<void(const std::string& path)>& read) {
@@ -39,6 +41,7 @@ void read_part(JobRun& run,
   }
 }
 
+// Reads failure.json. The launcher's card is made again from it, as the file does not hold it.
 JobFailure failure_from(const std::string& text, const JobRun& run) {
   if (nests_too_deep(text))
     throw Error(ErrorCode::invalid_argument, "expected JSON of at most 64 levels");
@@ -68,12 +71,32 @@ JobFailure failure_from(const std::string& text, const JobRun& run) {
 
 bool is_running_here(const JobRun& run) {
   try {
-    const auto jobs = running_jobs();
-    return std::any_of(
-        jobs.begin(), jobs.end(), [&](const JobNote& job) { return job.run_dir == run.folder; });
+    return std::ranges::any_of(running_jobs(),
+                               [&](const JobNote& job) { return job.run_dir == run.folder; });
   } catch (const Error&) {
-    return false;  // no runtime folder that can be trusted: nothing is known to run
+    return false;  // without a runtime folder that can be trusted nothing is known to run
   }
+}
+
+// Tells what of metrics.jsonl is not on the page.
+void add_metrics_problems(JobRun& run) {
+  const MetricsFile& metrics = run.metrics;
+  if (metrics.num_broken > 0) {
+    const bool one = metrics.num_broken == 1;
+    run.problems.push_back(cat(
+        "metrics.jsonl: ",
+        metrics.num_broken,
+        " of ",
+        plural(metrics.num_lines, "line"),
+        one ? " is not a JSON object and is left out" : " are not JSON objects and are left out",
+        "; the first is line ",
+        metrics.first_broken));
+  }
+  if (metrics.cut)
+    run.problems.push_back("metrics.jsonl: only its first 512 MiB are shown");
+  if (metrics.series_left_out > 0)
+    run.problems.push_back(
+        cat("metrics.jsonl: ", metrics.series_left_out, " more names have no chart"));
 }
 
 }  // namespace
@@ -106,21 +129,7 @@ JobRun read_job_run(const std::string& folder) {
     run.divergences.push_back(found.text());
   run.now_ns = activity_now();
   run.goes_on = is_running_here(run);
-  const MetricsFile& metrics = run.metrics;
-  if (metrics.num_broken > 0)
-    run.problems.push_back(cat("metrics.jsonl: ",
-                               metrics.num_broken,
-                               " of ",
-                               plural(metrics.num_lines, "line"),
-                               metrics.num_broken == 1 ? " is not a JSON object and is left out"
-                                                       : " are not JSON objects and are left out",
-                               "; the first is line ",
-                               metrics.first_broken));
-  if (metrics.cut)
-    run.problems.push_back("metrics.jsonl: only its first 512 MiB are shown");
-  if (metrics.series_left_out > 0)
-    run.problems.push_back(
-        cat("metrics.jsonl: ", metrics.series_left_out, " more names have no chart"));
+  add_metrics_problems(run);
   return run;
 }
 
@@ -140,10 +149,13 @@ std::string title_of(const JobRun& run) {
   const LaunchRecord* const launch = run.last_launch();
   if (launch == nullptr || launch->argv.empty())
     return name;
-  const std::string program = fs::path(launch->argv.front()).filename().string();
-  const bool script =
-      program.starts_with("python") && launch->argv.size() > 1 && !launch->argv[1].starts_with('-');
-  return script ? fs::path(launch->argv[1]).filename().string() : program;
+  const std::vector<std::string>& argv = launch->argv;
+  const std::string program = fs::path(argv.front()).filename().string();
+  const bool is_python = program.starts_with("python") && argv.size() > 1;
+  // The script's name says more than its interpreter's.
+  if (is_python && !argv[1].starts_with('-'))
+    return fs::path(argv[1]).filename().string();
+  return program;
 }
 
 }  // namespace muster

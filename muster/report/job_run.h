@@ -1,5 +1,5 @@
 // All that a job's run folder tells, as one value: what `muster report` shows and prints as JSON.
-// Reading is here; the page is job_page.h's part.
+// This part reads; pages.h makes the page.
 #pragma once
 
 #include <optional>
@@ -24,17 +24,15 @@ struct JobFailure {
 
 struct JobRun {
   std::string folder = {};  // absolute
-  RunRecord record = {};    // without launches where the folder has none
+  RunRecord record = {};    // without launches if the folder has no record
   std::optional<Plan> plan = {};
   std::optional<JobFailure> failure = {};
   MetricsFile metrics = {};
-  bool goes_on = false;  // a launcher of this host runs it
-  int64_t now_ns = 0;    // by this host's monotonic clock
-  std::vector<ActivityView> ranks =
-      {};  // of the last attempt, by rank; empty where none has written a file
-  std::vector<std::string> divergences =
-      {};  // where ranks left the others' collectives; a sentence each
-  std::vector<std::string> problems = {};  // what could not be read, a line each
+  bool goes_on = false;                       // a launcher of this host runs it
+  int64_t now_ns = 0;                         // by this host's monotonic clock
+  std::vector<ActivityView> ranks = {};       // of the last attempt, by rank
+  std::vector<std::string> divergences = {};  // of ranks from the others' calls, a sentence each
+  std::vector<std::string> problems = {};     // what could not be read, a line each
 
   const LaunchRecord* last_launch() const {
     return record.launches.empty() ? nullptr : &record.launches.back();
@@ -44,14 +42,14 @@ struct JobRun {
 // Whether the folder holds anything that a job's launcher or a training program writes.
 bool is_job_run(const std::string& folder);
 
-// What cannot be read of it is among the problems.
+// A part that cannot be read is among the problems.
 JobRun read_job_run(const std::string& folder);
 
 // "done", "failed", "stopped", "time limit", "running", "killed" (its launcher has not told its
 // end), or "unknown".
 std::string outcome_of(const JobRun& run);
 
-// What the run is called: its program's name, or the folder's.
+// Returns what the run is called: its program's name, or the folder's.
 std::string title_of(const JobRun& run);
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-// The sections of a job's page, for job_page.cc; a private header. Each is empty when the run has
+// The sections of a job's page, for job_page.cc; a private header. Each is empty if the run has
 // nothing of its kind. Pure.
 #pragma once
 

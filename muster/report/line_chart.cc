@@ -12,6 +12,9 @@
 #include "muster/trace/activity_layout.h"
 #include "muster/trace/category.h"
 
+// The figure works without a script. It is divided into upright stripes that nobody sees; the style
+// sheet shows a stripe's tip (the values there, and a dot on each line) while the pointer is over
+// the stripe. Values that span several decades, and are all above zero, get a logarithmic axis.
 namespace muster {
 namespace {
 
@@ -21,9 +24,10 @@ constexpr double kLeft = 46;
 constexpr double kRight = 10;
 constexpr double kTop = 10;
 constexpr double kBottom = 36;
-constexpr size_t kMostPoints = 400;  // a pixel each
-constexpr int kColumns = 48;         // where the pointer may rest
-constexpr double kLogFrom = 1000;    // the largest value over the least
+constexpr size_t kMostPoints = 400;  // about a point for each pixel
+constexpr int kColumns = 48;         // stripes, each with a tip
+constexpr double kLogFrom = 1000;    // ratio of the largest value to the least
+constexpr size_t kFewPoints = 12;    // each of which is drawn as a dot too
 constexpr int kTipFont = 11;
 
 struct Range {
@@ -62,7 +66,8 @@ class LineChart {
   }
 
  private:
-  // A range of nothing is drawn as one of something, and curves do not touch the frame.
+  // Makes an empty range one that can be drawn, and keeps curves from touching the frame. A range
+  // that rounding alone may have made counts as empty.
   void widen() {
     if (x_.least == x_.most) {
       x_.least -= 1;
@@ -71,10 +76,8 @@ class LineChart {
     if (is_log_)
       return;
     double margin = (y_.most - y_.least) * 0.05;
-    // What rounding alone can make is no range either.
-    if (margin < 1e-12 * std::abs(y_.most))
-      margin = 0;
-    if (margin == 0)
+    const bool is_empty = margin == 0 || margin < 1e-12 * std::abs(y_.most);
+    if (is_empty)
       margin = y_.most == 0 ? 1 : std::abs(y_.most) * 0.1;
     const bool above_zero = y_.least >= 0;
     y_.least -= margin;
@@ -92,6 +95,7 @@ class LineChart {
     return kHeight - kBottom - share * (kHeight - kTop - kBottom);
   }
 
+  // The chart in words, for screen readers.
   std::string description() const {
     std::vector<std::string> names;
     for (const Series* const one : series_)
@@ -122,14 +126,14 @@ class LineChart {
                "</span></figcaption>\n");
   }
 
+  // At most six ticks; on a logarithmic axis they are powers of ten.
   std::vector<double> value_ticks() const {
     if (!is_log_)
       return ticks_of(y_.least, y_.most, 5);
     std::vector<double> ticks;
     const int first = static_cast<int>(std::ceil(std::log10(y_.least) - 1e-9));
     const int last = static_cast<int>(std::floor(std::log10(y_.most) + 1e-9));
-    const int step =
-        std::max(1, (last - first) / 5 + ((last - first) % 5 > 0 && last - first > 5 ? 1 : 0));
+    const int step = std::max(1, (last - first + 4) / 5);
     for (int power = first; power <= last; power += step)
       ticks.push_back(std::pow(10, power));
     return ticks;
@@ -171,20 +175,22 @@ class LineChart {
     return svg;
   }
 
-  // From the least to the most of the values that each point stands for.
+  // The area from the least to the most of the values that each point stands for, part by part.
   std::string band(const std::vector<SeriesPoint>& points, size_t look) const {
     std::string svg;
-    for (size_t from = 0; from < points.size();) {
-      size_t to = from;
-      bool spread = false;
-      for (; to < points.size() && points[to].part == points[from].part; ++to)
-        spread = spread || points[to].high > points[to].low;
-      if (spread && to - from > 1) {
+    for (auto from = points.begin(); from != points.end();) {
+      const auto to = std::find_if(
+          from, points.end(), [&](const SeriesPoint& point) { return point.part != from->part; });
+      const bool has_spread =
+          std::any_of(from, to, [](const SeriesPoint& point) { return point.high > point.low; });
+      if (has_spread && to - from > 1) {
         SvgPath outline;
-        for (size_t i = from; i < to; ++i)
-          go_to(outline, i == from, points[i].step, points[i].high);
-        for (size_t i = to; i-- > from;)
-          go_to(outline, false, points[i].step, points[i].low);
+        for (auto point = from; point != to; ++point)
+          go_to(outline, point == from, point->step, point->high);
+        for (auto after = to; after != from; --after) {
+          const SeriesPoint& point = *std::prev(after);
+          go_to(outline, false, point.step, point.low);
+        }
         svg += path(cat("band f", look).c_str(), outline.close());
       }
       from = to;
@@ -192,6 +198,7 @@ class LineChart {
     return svg;
   }
 
+  // The line through the points. A point that no line reaches is drawn as a dot.
   std::string curve(const std::vector<SeriesPoint>& points, size_t look) const {
     SvgPath line;
     std::string dots;
@@ -199,7 +206,7 @@ class LineChart {
       const bool begins = i == 0 || points[i].part != points[i - 1].part;
       const bool ends = i + 1 == points.size() || points[i + 1].part != points[i].part;
       go_to(line, begins, points[i].step, points[i].mean);
-      if ((begins && ends) || points.size() <= 12)
+      if ((begins && ends) || points.size() <= kFewPoints)
         dots += dot(points[i], look, 2.6);
     }
     return path(cat("curve k", look).c_str(), line) + dots;
@@ -222,13 +229,11 @@ class LineChart {
   }
 
   static const SeriesPoint& nearest(const std::vector<SeriesPoint>& points, double step) {
-    const auto farther = [&](const SeriesPoint& a, const SeriesPoint& b) {
-      return std::abs(a.step - step) < std::abs(b.step - step);
-    };
-    return *std::min_element(points.begin(), points.end(), farther);
+    return *std::ranges::min_element(
+        points, {}, [&](const SeriesPoint& point) { return std::abs(point.step - step); });
   }
 
-  // Upright stripes that show the values below them while the pointer is there.
+  // The stripes, each with its tip.
   std::string columns() const {
     const double width = (kWidth - kLeft - kRight) / kColumns;
     std::string svg;
@@ -243,37 +248,49 @@ class LineChart {
     return svg;
   }
 
+  // The tip's line for a series: its value at this point, and the spread of what it stands for.
+  std::string tip_line(const Series& series, const SeriesPoint& point) const {
+    std::string line = value_text(series.name, point.mean);
+    if (series_.size() > 1)
+      line = cat(fit_text(series.name, 22), " ", line);
+    if (point.high > point.low)
+      line += cat(" (", number_text(point.low), " … ", number_text(point.high), ")");
+    return line;
+  }
+
+  // The values at the point that is nearest to `step`, in a box beside an upright line. The box is
+  // on the side where there is more room.
   std::string tip(double step) const {
+    constexpr double kLine = 15;
     const double at = nearest(points_.front(), step).step;
     std::vector<std::string> lines = {cat(x_name_, " ", number_text(at))};
     std::string dots;
     for (size_t i = 0; i < points_.size(); ++i) {
       const SeriesPoint& point = nearest(points_[i], at);
-      std::string line = value_text(series_[i]->name, point.mean);
-      if (series_.size() > 1)
-        line = cat(fit_text(series_[i]->name, 22), " ", line);
-      if (point.high > point.low)
-        line += cat(" (", number_text(point.low), " … ", number_text(point.high), ")");
-      lines.push_back(line);
+      lines.push_back(tip_line(*series_[i], point));
       dots += dot(point, i + 1, 3.4);
     }
     double width = 0;
     for (const std::string& line : lines)
-      width = std::max(width, static_cast<double>(text_width(line, kTipFont)) + 14);
+      width = std::max(width, text_width(line, kTipFont) + 14.0);
     const double x = x_of(at);
     const double left =
         x < kWidth / 2 ? std::min(x + 9, kWidth - width) : std::max(0.0, x - width - 9);
-    std::string svg = path("", SvgPath().move(x, kTop).vertical(kHeight - kBottom)) + dots;
-    svg += svg_element("rect",
-                       {{"class", "box"},
-                        {"rx", 5},
-                        {"x", left},
-                        {"y", kTop},
-                        {"width", width},
-                        {"height", 9 + 15 * static_cast<double>(lines.size())}});
-    for (size_t i = 0; i < lines.size(); ++i)
-      svg += label(left + 7, kTop + 16 + 15 * static_cast<double>(i), lines[i], "");
-    return svg_element("g", {{"class", "tip"}}, svg);
+    double baseline = kTop + 16;
+    std::string words;
+    for (const std::string& line : lines) {
+      words += label(left + 7, baseline, line, "");
+      baseline += kLine;
+    }
+    const std::string box = svg_element("rect",
+                                        {{"class", "box"},
+                                         {"rx", 5},
+                                         {"x", left},
+                                         {"y", kTop},
+                                         {"width", width},
+                                         {"height", baseline - kTop - 7}});
+    const std::string upright = path("", SvgPath().move(x, kTop).vertical(kHeight - kBottom));
+    return svg_element("g", {{"class", "tip"}}, upright + dots + box + words);
   }
 
   std::string legend() const {
@@ -299,12 +316,14 @@ class LineChart {
   bool is_log_ = false;
 };
 
-// "validation_loss" → "loss"; where time went → "time/".
+// Series of one family share a chart: "validation_loss" is of the family "loss". The shares of time
+// that muster::Metrics writes are one family.
 std::string family_of(std::string_view name) {
-  constexpr std::string_view kTimes = "time/";  // muster::Metrics writes them
-  for (size_t i = 0; i < kActivityCategories; ++i)
+  constexpr std::string_view kTimes = "time/";
+  for (size_t i = 0; i < kActivityCategories; ++i) {
     if (name == cat(kTimes, to_string(static_cast<Category>(i))))
       return std::string(kTimes);
+  }
   for (const std::string_view kind :
        {"train", "training", "validation", "valid", "val", "eval", "test"}) {
     for (const char separator : {'_', '/', '.', ' ', '-'}) {
@@ -319,13 +338,14 @@ std::string family_of(std::string_view name) {
   return std::string(name);
 }
 
-// What people look for first comes first: losses, then how good it is, then how fast; what only
-// counts up comes last.
+// The place of a chart in the page. The numbers that people look for first come first: losses, then
+// quality, then speed. Numbers that only count up come last.
 int importance(std::string_view name) {
-  constexpr const char* kFirst[] = {"loss", "acc", "perplexity", "score", "per_second"};
-  for (int i = 0; i < static_cast<int>(std::size(kFirst)); ++i) {
-    if (name.find(kFirst[i]) != std::string_view::npos)
-      return i;
+  int place = 0;
+  for (const std::string_view part : {"loss", "acc", "perplexity", "score", "per_second"}) {
+    if (name.find(part) != std::string_view::npos)
+      return place;
+    ++place;
   }
   return name == "epoch" || name.ends_with("time") ? 100 : 50;
 }
@@ -341,7 +361,7 @@ std::vector<std::vector<const Series*>> charts_of(const std::vector<Series>& ser
   for (const Series& one : series) {
     if (one.points.empty())
       continue;
-    const auto same = std::find_if(charts.begin(), charts.end(), [&](const auto& chart) {
+    const auto same = std::ranges::find_if(charts, [&](const auto& chart) {
       return chart.size() < kMostLines && family_of(chart.front()->name) == family_of(one.name);
     });
     if (same == charts.end()) {
@@ -350,14 +370,12 @@ std::vector<std::vector<const Series*>> charts_of(const std::vector<Series>& ser
       same->push_back(&one);
     }
   }
-  for (auto& chart : charts) {  // the plain name first: it is the chart's
-    std::stable_sort(chart.begin(), chart.end(), [](const Series* a, const Series* b) {
-      return a->name.size() < b->name.size();
-    });
+  // A chart is called by its first series, which is to be the one with the plain name.
+  for (auto& chart : charts) {
+    std::ranges::stable_sort(chart, {}, [](const Series* series) { return series->name.size(); });
   }
-  std::stable_sort(charts.begin(), charts.end(), [](const auto& a, const auto& b) {
-    return importance(a.front()->name) < importance(b.front()->name);
-  });
+  std::ranges::stable_sort(
+      charts, {}, [](const auto& chart) { return importance(chart.front()->name); });
   return charts;
 }
 

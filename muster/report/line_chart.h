@@ -14,8 +14,9 @@ inline constexpr size_t kMostLines = 4;  // of one chart; their looks differ by 
 // `series` has 1 to kMostLines with at least a value each; `x_name` is "step" or "line".
 std::string line_chart(const std::vector<const Series*>& series, const std::string& x_name);
 
-// Which series share a chart: those that are called the same but for train_, validation_, test_ and
-// the like. Losses come first, then how good and how fast it is, then the others as they were met.
+// Returns which series share a chart: those whose names differ only by train_, validation_, test_
+// and the like. Losses come first, then quality and speed, then the others in the order of the
+// file.
 std::vector<std::vector<const Series*>> charts_of(const std::vector<Series>& series);
 
 }  // namespace muster

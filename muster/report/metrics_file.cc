@@ -10,6 +10,7 @@
 #include <optional>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -17,31 +18,37 @@
 #include "muster/base/json_depth.h"
 #include "muster/base/strings.h"
 
+// The file is read once, in pieces, and never as a whole. A series keeps at most twice its number
+// of points: whenever there are too many, neighbours are joined two by two, and from then on every
+// new point stands for twice as many values. So a curve of any length is equally smooth everywhere.
 namespace muster {
 namespace {
 
-using Json = nlohmann::ordered_json;  // names as they were written
+using Json = nlohmann::ordered_json;  // keeps the order of names
 
 constexpr size_t kReadAtOnce = size_t{1} << 16;
 constexpr const char* kStep = "step";
 
+// Returns a point that stands for the values of both; `b` comes after `a`.
 SeriesPoint joined(const SeriesPoint& a, const SeriesPoint& b) {
-  const double count = static_cast<double>(a.count + b.count);
-  const double mean =
-      (a.mean * static_cast<double>(a.count) + b.mean * static_cast<double>(b.count)) / count;
-  return {
-      b.step, mean, std::min(a.low, b.low), std::max(a.high, b.high), a.count + b.count, a.part};
+  const auto count_a = static_cast<double>(a.count);
+  const auto count_b = static_cast<double>(b.count);
+  return {.step = b.step,
+          .mean = (a.mean * count_a + b.mean * count_b) / (count_a + count_b),
+          .low = std::min(a.low, b.low),
+          .high = std::max(a.high, b.high),
+          .count = a.count + b.count,
+          .part = a.part};
 }
 
-// Halves the number of points: neighbours of one part become one.
+// Halves the number of points: two neighbours of one part become one.
 void thin_out(std::vector<SeriesPoint>& points) {
   std::vector<SeriesPoint> fewer;
   fewer.reserve(points.size() / 2 + 1);
-  for (size_t i = 0; i < points.size(); ++i) {
+  for (size_t i = 0; i < points.size();) {
     const bool pair = i + 1 < points.size() && points[i].part == points[i + 1].part;
     fewer.push_back(pair ? joined(points[i], points[i + 1]) : points[i]);
-    if (pair)
-      ++i;
+    i += pair ? 2 : 1;
   }
   points = std::move(fewer);
 }
@@ -50,12 +57,53 @@ class MetricsReader {
  public:
   explicit MetricsReader(const MetricsLimits& limits) : limits_(limits) {}
 
+  // Takes the next bytes of the file. A line may come in several pieces.
+  void take_bytes(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const size_t end = bytes.find('\n');
+      add_to_line(bytes.substr(0, end));
+      if (end == std::string_view::npos)
+        return;
+      end_line();
+      bytes.remove_prefix(end + 1);
+    }
+  }
+
+  // The file goes on, but no more of it is read.
+  void cut() { file_.cut = true; }
+
+  // A last line without an end, which may be being written, counts as one, unless the file was cut.
+  MetricsFile finish() {
+    const bool has_rest = !line_.empty() || line_is_too_long_;
+    if (has_rest && !file_.cut)
+      end_line();
+    file_.found = true;
+    file_.series_left_out = left_out_.size();
+    return std::move(file_);
+  }
+
+ private:
+  void add_to_line(std::string_view piece) {
+    line_is_too_long_ = line_is_too_long_ || line_.size() + piece.size() > limits_.line;
+    if (line_is_too_long_) {
+      line_.clear();
+    } else {
+      line_ += piece;
+    }
+  }
+
+  void end_line() {
+    take_line(line_, std::exchange(line_is_too_long_, false));
+    line_.clear();
+  }
+
   void take_line(std::string_view line, bool too_long) {
     ++file_.num_lines;
     if (trim(line).empty() && !too_long)
       return;
-    const Json json = too_long || nests_too_deep(line) ? Json(Json::value_t::discarded)
-                                                       : Json::parse(line, nullptr, false);
+    Json json(Json::value_t::discarded);
+    if (!too_long && !nests_too_deep(line))
+      json = Json::parse(line, nullptr, false);
     if (!json.is_object()) {
       if (file_.num_broken++ == 0)
         file_.first_broken = file_.num_lines;
@@ -71,15 +119,7 @@ class MetricsReader {
     take_members(json, "", at);
   }
 
-  MetricsFile finish() {
-    file_.found = true;
-    file_.series_left_out = left_out_.size();
-    return std::move(file_);
-  }
-
-  void say_cut() { file_.cut = true; }
-
- private:
+  // Takes the values of a line's object; `outer` is the name of the object in it that is meant.
   void take_members(const Json& object, const std::string& outer, double at) {
     for (const auto& [name, value] : object.items()) {
       if (outer.empty() && name == kStep)
@@ -95,12 +135,13 @@ class MetricsReader {
     }
   }
 
+  // Returns the series of this name; nullptr if there are too many series for another one.
   Series* series_of(const std::string& name) {
     if (const auto found = places_.find(name); found != places_.end())
       return &file_.series[found->second];
     if (file_.series.size() >= limits_.series) {
       if (left_out_.size() < kMostNamesLeftOut)
-        left_out_.emplace(name, 0);
+        left_out_.insert(name);
       return nullptr;
     }
     places_.emplace(name, file_.series.size());
@@ -108,8 +149,8 @@ class MetricsReader {
     return &file_.series.back();
   }
 
-  // A null, which is what a writer makes of NaN, may come before the first number; a text is none's
-  // value.
+  // A writer makes null of NaN, so a null may come before the series' first number. A text counts
+  // only in a series that has had numbers or nulls.
   void take_nothing(const std::string& name, bool is_null) {
     if (!is_null && !places_.contains(name))
       return;
@@ -140,7 +181,7 @@ class MetricsReader {
     add_point(*series, {at, value, value, value, 1, part_});
   }
 
-  // Every point stands for as many values as the others, so that all of a curve is as smooth.
+  // Every point stands for as many values as the others, except the last of each part.
   void add_point(Series& series, const SeriesPoint& point) {
     std::vector<SeriesPoint>& points = series.points;
     int64_t& values_a_point = values_a_point_.try_emplace(series.name, 1).first->second;
@@ -155,7 +196,7 @@ class MetricsReader {
       return;
     thin_out(points);
     values_a_point *= 2;
-    // What cannot be shortened so, as where each part has one value, loses its oldest points.
+    // Where each part has one value there are no neighbours to join, and the oldest point goes.
     if (points.size() > limits_.points)
       points.erase(points.begin());
   }
@@ -164,51 +205,31 @@ class MetricsReader {
 
   MetricsLimits limits_;
   MetricsFile file_ = {};
-  std::unordered_map<std::string, size_t> places_ = {};
-  std::unordered_map<std::string, int> left_out_ = {};
-  std::unordered_map<std::string, int64_t> values_a_point_ = {};  // of each series
+  std::string line_ = {};  // what has come of the current line
+  bool line_is_too_long_ = false;
+  std::unordered_map<std::string, size_t> places_ = {};           // by name, in file_.series
+  std::unordered_set<std::string> left_out_ = {};                 // names without a series
+  std::unordered_map<std::string, int64_t> values_a_point_ = {};  // by the series' name
   double last_step_ = -HUGE_VAL;
   int part_ = 0;
 };
 
-// Hands each line to the reader. A line without an end, which is being written, counts as one.
-void read_lines(int fd,
-                const std::string& path,
-                const MetricsLimits& limits,
-                MetricsReader& reader) {
-  std::string line;
-  bool too_long = false;
-  uint64_t total = 0;
+// Hands the file to the reader, up to `most_bytes`.
+void read_into(MetricsReader& reader, int fd, const std::string& path, uint64_t most_bytes) {
   std::string buffer(kReadAtOnce, '\0');
-  while (true) {
+  uint64_t total = 0;
+  while (total < most_bytes) {
     const ssize_t got = ::read(fd, buffer.data(), buffer.size());
+    if (got == 0)
+      return;
     if (got < 0 && errno == EINTR)
       continue;
     if (got < 0)
       fail_errno(cat("cannot read '", path, "'"), errno);
-    if (got == 0)
-      break;
-    std::string_view rest(buffer.data(), static_cast<size_t>(got));
-    while (!rest.empty()) {
-      const size_t end = rest.find('\n');
-      const std::string_view piece = rest.substr(0, end);
-      too_long = too_long || line.size() + piece.size() > limits.line;
-      if (too_long)
-        line.clear();
-      if (!too_long)
-        line += piece;
-      if (end == std::string_view::npos)
-        break;
-      reader.take_line(line, std::exchange(too_long, false));
-      line.clear();
-      rest.remove_prefix(end + 1);
-    }
-    total += static_cast<uint64_t>(got);
-    if (total >= limits.bytes)
-      return reader.say_cut();
+    reader.take_bytes(std::string_view(buffer.data(), got));
+    total += got;
   }
-  if (!line.empty() || too_long)
-    reader.take_line(line, too_long);
+  reader.cut();
 }
 
 }  // namespace
@@ -229,7 +250,7 @@ MetricsFile read_metrics(const std::string& path, const MetricsLimits& limits) {
     return {};
   const Fd fd = open_plain_file(path);
   MetricsReader reader(limits);
-  read_lines(fd.get(), path, limits, reader);
+  read_into(reader, fd.get(), path, limits.bytes);
   return reader.finish();
 }
 

@@ -10,9 +10,9 @@
 
 namespace muster {
 
-// Of one value, or of several neighbours where there are more than a chart can show.
+// One value, or several neighbours where there are more than a chart can show.
 struct SeriesPoint {
-  double step = 0;  // of the last of them
+  double step = 0;  // of the last one
   double mean = 0;
   double low = 0;
   double high = 0;
@@ -52,11 +52,11 @@ struct MetricsFile {
   std::vector<Series> series = {};  // in the order in which they were met
 };
 
-// Numbers of each line's object, and of objects in it as "outer.inner". A file that is not there is
-// no error. Throws: io.
+// Reads the numbers of each line's object, and those of objects in it as "outer.inner". A file that
+// is not there is no error. Throws: io.
 MetricsFile read_metrics(const std::string& path, const MetricsLimits& limits = {});
 
-// At most so many points, each of several neighbours where there were more.
+// Returns at most `most` points; where there were more, neighbours are joined.
 std::vector<SeriesPoint> thinned(std::vector<SeriesPoint> points, size_t most);
 
 }  // namespace muster

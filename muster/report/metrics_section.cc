@@ -1,4 +1,4 @@
-// The numbers of metrics.jsonl as line charts and as a table.
+// The section of the numbers in metrics.jsonl: line charts, and a table of all series.
 #include "muster/base/strings.h"
 #include "muster/report/html.h"
 #include "muster/report/job_sections.h"
@@ -11,17 +11,16 @@ std::string numbers_table(const std::vector<Series>& series) {
   std::vector<std::vector<std::string>> rows;
   for (const Series& one : series) {
     if (one.num_values == 0) {
-      rows.push_back(
-          {one.name, "0", "", "", "", "", number_text(static_cast<double>(one.num_missing))});
+      rows.push_back({one.name, "0", "", "", "", "", number_text(one.num_missing)});
       continue;
     }
     rows.push_back({one.name,
-                    number_text(static_cast<double>(one.num_values)),
+                    number_text(one.num_values),
                     number_text(one.first),
                     number_text(one.last),
                     cat(number_text(one.least), " at ", number_text(one.least_step)),
                     cat(number_text(one.most), " at ", number_text(one.most_step)),
-                    one.num_missing == 0 ? "" : number_text(static_cast<double>(one.num_missing))});
+                    one.num_missing == 0 ? "" : number_text(one.num_missing)});
   }
   return html_table({{"name"},
                      {"values", true},

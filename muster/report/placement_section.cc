@@ -1,4 +1,5 @@
-// The machine's picture with the ranks on it, and why each is where it is.
+// The section of the placement: the machine's picture with the ranks on it, and why each rank is
+// where it is.
 #include <algorithm>
 
 #include "muster/base/strings.h"
@@ -15,10 +16,7 @@ constexpr int kMostHostsDrawn = 8;
 void add_gpu(Host& host, const DeviceAssignment& device) {
   if (device.kind != DeviceAssignment::Kind::gpu)
     return;
-  const bool known = std::any_of(host.gpus.begin(), host.gpus.end(), [&](const Gpu& gpu) {
-    return gpu.index == device.index;
-  });
-  if (known)
+  if (std::ranges::find(host.gpus, device.index, &Gpu::index) != host.gpus.end())
     return;
   host.gpus.push_back({.index = device.index,
                        .uuid = device.uuid,
@@ -27,7 +25,8 @@ void add_gpu(Host& host, const DeviceAssignment& device) {
                        .model = device.model});
 }
 
-// The hosts as far as the plan itself tells of them: where the launchers' own picture was not kept.
+// Returns the hosts as far as the plan itself tells of them. It takes the part of the launchers'
+// own picture if that was not kept.
 Inventory inventory_of(const Plan& plan) {
   Inventory inventory{.source = "the plan"};
   for (const RankPlan& rank : plan.ranks) {
@@ -41,11 +40,10 @@ Inventory inventory_of(const Plan& plan) {
 }
 
 bool has_hosts_of(const Inventory& inventory, const Plan& plan) {
-  return std::all_of(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlan& rank) {
-    return std::any_of(inventory.hosts.begin(), inventory.hosts.end(), [&](const Host& host) {
-      return host.name == rank.host;
-    });
-  });
+  const auto is_known = [&](const std::string& host) {
+    return std::ranges::find(inventory.hosts, host, &Host::name) != inventory.hosts.end();
+  };
+  return std::ranges::all_of(plan.ranks, is_known, &RankPlan::host);
 }
 
 std::string device_of(const RankPlan& rank) {
@@ -73,17 +71,16 @@ std::string ranks_table(const Plan& plan) {
   return html_table(columns, rows);
 }
 
-// Of machines without a GPU there is nothing to see.
+// Draws the machine. It is empty for machines without a GPU, of which there is nothing to see.
 std::string picture_of(const JobRun& run, const Plan& plan) {
   const bool kept = run.record.machine && has_hosts_of(*run.record.machine, plan);
   const Inventory inventory = kept ? *run.record.machine : inventory_of(plan);
-  if (std::all_of(inventory.hosts.begin(), inventory.hosts.end(), [](const Host& host) {
-        return host.gpus.empty();
-      }))
+  if (std::ranges::all_of(inventory.hosts, [](const Host& host) { return host.gpus.empty(); }))
     return {};
   std::string svg = draw_svg(inventory, &plan, {.max_hosts = kMostHostsDrawn});
+  // An XML head has no place within a page.
   if (const size_t begin = svg.find("<svg"); begin != std::string::npos)
-    svg.erase(0, begin);  // no XML head
+    svg.erase(0, begin);
   return cat("<div class=\"picture\">\n", svg, "</div>\n");
 }
 

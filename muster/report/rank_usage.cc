@@ -13,6 +13,8 @@
 #include "muster/base/strings.h"
 #include "muster/supervise/descendants.h"
 
+// Every rank leads a process group, in which its children are too. So the leaders are looked for by
+// their environment, and what a rank uses is the sum over its group.
 namespace muster {
 namespace {
 
@@ -27,17 +29,21 @@ struct ProcStat {
   uint64_t memory_bytes = 0;
 };
 
+double seconds_of_ticks(int64_t ticks) {
+  static const auto ticks_a_second = static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return static_cast<double>(ticks) / ticks_a_second;
+}
+
+// The numbers of the fields are those of proc_pid_stat(5) less 3.
 ProcStat stat_of(int pid, const ProcessStatus& status) {
-  static const auto ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
-  static const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  static const uint64_t page = ::sysconf(_SC_PAGESIZE);
   constexpr size_t kGroup = 2, kUserTicks = 11, kSystemTicks = 12, kStart = 19, kResidentPages = 21;
   return {.pid = pid,
           .group = static_cast<int>(status.number(kGroup)),
           .state = status.state,
-          .cpu_seconds =
-              static_cast<double>(status.number(kUserTicks) + status.number(kSystemTicks)) / ticks,
-          .started_seconds = static_cast<double>(status.number(kStart)) / ticks,
-          .memory_bytes = static_cast<uint64_t>(status.number(kResidentPages)) * page};
+          .cpu_seconds = seconds_of_ticks(status.number(kUserTicks) + status.number(kSystemTicks)),
+          .started_seconds = seconds_of_ticks(status.number(kStart)),
+          .memory_bytes = page * status.number(kResidentPages)};
 }
 
 std::vector<ProcStat> all_processes() {
@@ -45,26 +51,29 @@ std::vector<ProcStat> all_processes() {
   std::error_code error;
   for (fs::directory_iterator entry("/proc", error), end; !error && entry != end;
        entry.increment(error)) {
-    const auto pid = parse_int(entry->path().filename().string());
-    if (!pid || *pid <= 0 || *pid > INT32_MAX)
+    const auto number = parse_int(entry->path().filename().string());
+    if (!number || *number <= 0 || *number > INT32_MAX)
       continue;
-    const ProcessStatus status = process_status(static_cast<pid_t>(*pid));
-    if (!status.fields.empty())
-      all.push_back(stat_of(static_cast<int>(*pid), status));  // it has not ended
+    const int pid = static_cast<int>(*number);
+    const ProcessStatus status = process_status(pid);
+    const bool has_ended = status.fields.empty();
+    if (!has_ended)
+      all.push_back(stat_of(pid, status));
   }
   if (error)
     throw Error(ErrorCode::io, cat("cannot read /proc: ", error.message()));
   return all;
 }
 
-struct RankIdentity {
+struct StartedAs {
   int rank = -1;
   int attempt = 0;
 };
 
-std::optional<RankIdentity> identity_of(int pid, const std::string& run_dir) {
+// Returns what the process was started as; nothing if it is no rank of the job.
+std::optional<StartedAs> identity_of(int pid, const std::string& run_dir) {
   bool is_of_job = false;
-  RankIdentity identity;
+  StartedAs identity;
   for (const std::string& variable : environment_entries(pid)) {
     if (variable == cat("MUSTER_RUN_DIR=", run_dir))
       is_of_job = true;
@@ -78,6 +87,7 @@ std::optional<RankIdentity> identity_of(int pid, const std::string& run_dir) {
   return identity;
 }
 
+// Returns 0 where the kernel does not tell.
 double seconds_since_boot() {
   try {
     const std::string text = read_file("/proc/uptime", 256);
@@ -97,7 +107,7 @@ std::vector<RankUsage> find_rank_usage(const std::string& run_dir) {
   std::multimap<int, RankUsage> by_attempt;
   for (const ProcStat& leader : all) {
     if (leader.pid != leader.group || leader.state == 'Z')
-      continue;  // every rank leads its group
+      continue;
     const auto identity = identity_of(leader.pid, run_dir);
     if (!identity)
       continue;

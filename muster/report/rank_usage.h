@@ -1,6 +1,6 @@
-// The processes of a job's ranks on this host, and what they use of the CPU and of memory: from
-// /proc. For `muster top`; ranks are known by their environment, so they need not be programs of
-// muster's.
+// The processes of a job's ranks on this host, and what they use of the CPU and of memory, from
+// /proc. For `muster top`. Ranks are known by their environment, so their programs need not use
+// muster.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct RankUsage {
   uint64_t memory_bytes = 0;  // resident
 };
 
-// Ranks whose MUSTER_RUN_DIR is `run_dir`, the last attempt's last. Processes of other users are
-// not seen. Throws: io when there is no /proc.
+// Returns the ranks whose MUSTER_RUN_DIR is `run_dir`, the last attempt's at the end. It does not
+// see processes of other users. Throws: io if there is no /proc.
 std::vector<RankUsage> find_rank_usage(const std::string& run_dir);
 
 }  // namespace muster

@@ -4,13 +4,12 @@
 
 #include "muster/base/strings.h"
 
+// An activity file is a moment of a rank: its times are of its host's monotonic clock, and all that
+// is derived here is a difference of two of them.
 namespace muster {
 namespace {
 
-double seconds_of(int64_t nanoseconds) {
-  return static_cast<double>(std::max<int64_t>(0, nanoseconds)) / 1e9;
-}
-
+// Returns the last call that has not ended; nullptr if all have.
 const CallView* call_under_way(const ActivityView& view) {
   const auto found = std::find_if(view.calls.rbegin(), view.calls.rend(), [](const CallView& call) {
     return call.state == CallView::State::under_way;
@@ -20,11 +19,15 @@ const CallView* call_under_way(const ActivityView& view) {
 
 }  // namespace
 
+double seconds_between(int64_t begin_ns, int64_t end_ns) {
+  return static_cast<double>(std::max<int64_t>(0, end_ns - begin_ns)) / 1e9;
+}
+
 TimeShares time_shares(const ActivityView& view, int64_t now_ns) {
   TimeShares shares;
   const auto totals = view.totals_at(now_ns);
   for (size_t i = 0; i < totals.size(); ++i) {
-    shares.seconds.at(i) = seconds_of(totals.at(i));
+    shares.seconds.at(i) = seconds_between(0, totals.at(i));
     shares.total += shares.seconds.at(i);
   }
   return shares;
@@ -33,13 +36,13 @@ TimeShares time_shares(const ActivityView& view, int64_t now_ns) {
 std::optional<double> seconds_per_step(const ActivityView& view) {
   if (view.steps < 1 || view.step_ns <= view.opened_ns)
     return std::nullopt;
-  return seconds_of(view.step_ns - view.opened_ns) / static_cast<double>(view.steps);
+  return seconds_between(view.opened_ns, view.step_ns) / static_cast<double>(view.steps);
 }
 
 std::optional<double> samples_per_second(const ActivityView& view) {
   if (view.samples < 1 || view.step_ns <= view.opened_ns)
     return std::nullopt;
-  return static_cast<double>(view.samples) / seconds_of(view.step_ns - view.opened_ns);
+  return static_cast<double>(view.samples) / seconds_between(view.opened_ns, view.step_ns);
 }
 
 std::string doing_text(const ActivityView& view) {
@@ -51,8 +54,9 @@ std::string doing_text(const ActivityView& view) {
       names.push_back("…");
   }
   if (const CallView* const call = call_under_way(view)) {
+    // A call may have a span of its own, which says less.
     if (!names.empty() && call->text().starts_with(names.back()))
-      names.pop_back();  // a span of the call itself
+      names.pop_back();
     names.push_back(call->text());
   }
   return join(names, " > ");
@@ -82,8 +86,8 @@ std::vector<ActivityView> read_ranks(const std::string& folder,
   for (const ActivityFile& file : activity_files(folder)) {
     try {
       ranks.push_back(read_activity(file.path));
-      ranks.back().attempt =
-          file.attempt;  // of a survivor of a replacement: its file is of its first one
+      // A rank that went on in place has the file of its first attempt.
+      ranks.back().attempt = file.attempt;
     } catch (const std::exception& problem) {
       problems.push_back(cat("rank ", file.rank, ": ", printable(problem.what())));
     }

@@ -13,28 +13,34 @@
 
 namespace muster {
 
+// Seconds between two times in nanoseconds; 0 if the second is not later.
+double seconds_between(int64_t begin_ns, int64_t end_ns);
+
 // Seconds of the main thread by Category until `now_ns`.
 struct TimeShares {
   double total = 0;
   std::array<double, kActivityCategories> seconds = {};
+  double of(Category category) const { return seconds.at(static_cast<size_t>(category)); }
 };
 TimeShares time_shares(const ActivityView& view, int64_t now_ns);
 
-// Of the time from its start to its last step; nothing before the first.
+// Averages over the time from the rank's start to its last step; nothing before the first step.
 std::optional<double> seconds_per_step(const ActivityView& view);
 std::optional<double> samples_per_second(const ActivityView& view);
 
-// "step > backward > all_reduce #41 f32[1000]": what its main thread is in, and a collective that
-// has not ended; empty: nothing that was named.
+// "step > backward > all_reduce #41 f32[1000]": the spans that its main thread is in, and a
+// collective that has not ended; empty: nothing that was named.
 std::string doing_text(const ActivityView& view);
 
-// The last collective or message that has ended, or any where none has; nullptr: there was none.
+// The last collective or message that has ended, or the last at all if none has; nullptr: there was
+// none.
 const CallView* last_ended_call(const ActivityView& view);
 
-// What is under way for the longest of its spans and calls: since when it is in what it is in.
+// Since when the rank is in the innermost of what doing_text() tells.
 int64_t doing_since_ns(const ActivityView& view);
 
-// The files of the folder's last attempt, by rank. What cannot be read is a line of `problems`.
+// Reads the files of the folder's last attempt, by rank. A file that cannot be read is a line of
+// `problems`.
 std::vector<ActivityView> read_ranks(const std::string& folder, std::vector<std::string>& problems);
 
 }  // namespace muster

@@ -1,9 +1,10 @@
-// Where each rank's time went, and its last collectives on one clock: from the ranks' activity
-// files.
+// Two sections from the ranks' activity files: where each rank's time went, as a bar of categories,
+// and the ranks' last collectives, as bars on one clock. The ranks' clocks are compared by the
+// difference to the time of day that each file holds.
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
+#include <functional>
 #include <map>
 
 #include "muster/base/strings.h"
@@ -35,9 +36,11 @@ constexpr std::array<CategoryLook, kActivityCategories> kCategories = {
      {Category::checkpoint, "checkpoint", "f4"},
      {Category::other, "other", "f5"}}};
 
+// Until when the file tells what the rank did: now, or the last that is known of it.
 int64_t until_ns(const JobRun& run, const ActivityView& view) {
   const int64_t last = view.last_sign_ns();
-  return run.goes_on && !view.closed_ns ? std::max(run.now_ns, last) : last;
+  const bool is_running = run.goes_on && !view.closed_ns;
+  return is_running ? std::max(run.now_ns, last) : last;
 }
 
 std::string category_legend() {
@@ -51,11 +54,13 @@ std::string share_text(double share) {
   return cat(std::max(0L, std::lround(share * 100)), " %");
 }
 
+// A rank's bar, divided by categories. Each part says what it is under the pointer, and all of them
+// to a screen reader.
 std::string rank_bar(const ActivityView& view, const TimeShares& shares) {
   std::string parts;
   std::vector<std::string> told;
   for (const CategoryLook& look : kCategories) {
-    const double seconds = shares.seconds.at(static_cast<size_t>(look.category));
+    const double seconds = shares.of(look.category);
     if (seconds <= 0)
       continue;
     const std::string words =
@@ -78,24 +83,20 @@ std::string rank_bar(const ActivityView& view, const TimeShares& shares) {
              "</div>\n");
 }
 
-std::string speed_text(const ActivityView& view) {
-  const auto speed = samples_per_second(view);
-  return speed ? number_text(*speed) : "";
-}
-
 std::string ranks_numbers(const JobRun& run) {
   std::vector<std::vector<std::string>> rows;
   for (const ActivityView& view : run.ranks) {
     const TimeShares shares = time_shares(view, until_ns(run, view));
     const auto step = seconds_per_step(view);
+    const auto speed = samples_per_second(view);
     std::vector<std::string> row = {cat(view.rank),
                                     view.host,
                                     view.device,
-                                    number_text(static_cast<double>(view.step)),
+                                    number_text(view.step),
                                     step ? span_text(*step) : "",
-                                    speed_text(view)};
+                                    speed ? number_text(*speed) : ""};
     for (const CategoryLook& look : kCategories) {
-      const double seconds = shares.seconds.at(static_cast<size_t>(look.category));
+      const double seconds = shares.of(look.category);
       row.push_back(shares.total > 0 ? share_text(seconds / shares.total) : "");
     }
     row.push_back(view.closed_ns ? "" : doing_text(view));
@@ -109,7 +110,7 @@ std::string ranks_numbers(const JobRun& run) {
   return html_table(columns, rows);
 }
 
-// Calls of all ranks on one clock. Units: seconds since 1970.
+// A call on the clock of all ranks. Units: seconds since 1970.
 struct CallBar {
   const CallView* call = nullptr;
   double begin = 0;
@@ -121,6 +122,7 @@ struct RankTrack {
   std::vector<CallBar> bars = {};
 };
 
+// The sum is made of doubles, for a file may hold any numbers.
 double unix_seconds(const ActivityView& view, int64_t monotonic_ns) {
   return (static_cast<double>(monotonic_ns) + static_cast<double>(view.unix_minus_monotonic_ns)) /
          1e9;
@@ -144,7 +146,8 @@ std::vector<RankTrack> tracks_of(const JobRun& run) {
   return tracks;
 }
 
-// The looks of the operations that are called most often; of the others, the last.
+// The fills of operations. The ones that are called most often have their own, and the others share
+// the last.
 class OperationLooks {
  public:
   explicit OperationLooks(const std::vector<RankTrack>& tracks) {
@@ -155,17 +158,15 @@ class OperationLooks {
     }
     for (const auto& [name, count] : counts)
       names_.push_back(name);
-    std::stable_sort(names_.begin(), names_.end(), [&](const std::string& a, const std::string& b) {
-      return counts[a] > counts[b];
-    });
-    if (names_.size() > kLooks)
-      names_.resize(kLooks);
+    std::ranges::stable_sort(
+        names_, std::greater(), [&](const std::string& name) { return counts[name]; });
+    names_.resize(std::min(names_.size(), kLooks));
   }
 
   std::string of(const std::string& operation) const {
-    const auto found = std::find(names_.begin(), names_.end(), operation);
-    return cat(
-        "f", found == names_.end() ? kLooks + 1 : static_cast<size_t>(found - names_.begin()) + 1);
+    const auto found = std::ranges::find(names_, operation);
+    const bool is_one_of_the_others = found == names_.end();
+    return cat("f", is_one_of_the_others ? kLooks + 1 : found - names_.begin() + 1);
   }
 
   std::string legend() const {
@@ -180,17 +181,50 @@ class OperationLooks {
   std::vector<std::string> names_ = {};
 };
 
+const char* words_of_end(CallView::State state) {
+  switch (state) {
+    case CallView::State::failed:
+      return ", failed after ";
+    case CallView::State::under_way:
+      return ", not ended after ";
+    case CallView::State::ended:
+      return ", ";
+  }
+  return ", ";
+}
+
 std::string bar_title(const CallBar& bar) {
   const CallView& call = *bar.call;
   std::string text = call.text();
   if (!call.group.empty())
     text += cat(" of ", call.group);
   if (call.bytes > 0)
-    text += cat(", ", format_bytes(static_cast<uint64_t>(call.bytes)));
-  const char* const end = call.state == CallView::State::failed      ? ", failed after "
-                          : call.state == CallView::State::under_way ? ", not ended after "
-                                                                     : ", ";
-  return cat(text, end, span_text(bar.end - bar.begin));
+    text += cat(", ", format_bytes(call.bytes));
+  return cat(text, words_of_end(call.state), span_text(bar.end - bar.begin));
+}
+
+// A rank's row: a bar for each call, on a track that is `length` seconds long from `begin`.
+std::string track_row(const RankTrack& track,
+                      const OperationLooks& looks,
+                      bool goes_on,
+                      double begin,
+                      double length) {
+  std::string html =
+      cat("<span class=\"name\">rank ", track.view->rank, "</span><div class=\"track calls\">");
+  for (const CallBar& bar : track.bars) {
+    const bool is_running = goes_on && bar.call->state == CallView::State::under_way;
+    const bool is_good = is_running || bar.call->state == CallView::State::ended;
+    html += cat("<span class=\"",
+                is_good ? looks.of(bar.call->operation) : "failed",
+                "\" style=\"left:",
+                percent((bar.begin - begin) / length),
+                ";width:",
+                percent(std::max(0.0, bar.end - bar.begin) / length),
+                "\" title=\"",
+                xml_text(bar_title(bar)),
+                "\"></span>");
+  }
+  return html + "</div>\n";
 }
 
 std::string collectives_tracks(const JobRun& run) {
@@ -207,46 +241,46 @@ std::string collectives_tracks(const JobRun& run) {
   const double length = std::max(end - begin, 1e-6);
   const OperationLooks looks(tracks);
   std::string html = looks.legend() + "<div class=\"rows\">\n";
-  for (const RankTrack& track : tracks) {
-    html +=
-        cat("<span class=\"name\">rank ", track.view->rank, "</span><div class=\"track calls\">");
-    for (const CallBar& bar : track.bars) {
-      const bool good = bar.call->state == CallView::State::ended ||
-                        (run.goes_on && bar.call->state == CallView::State::under_way);
-      html += cat("<span class=\"",
-                  good ? looks.of(bar.call->operation) : "failed",
-                  "\" style=\"left:",
-                  percent((bar.begin - begin) / length),
-                  ";width:",
-                  percent(std::max(0.0, bar.end - bar.begin) / length),
-                  "\" title=\"",
-                  xml_text(bar_title(bar)),
-                  "\"></span>");
-    }
-    html += "</div>\n";
-  }
-  html += "<span></span><div class=\"scale\">";
-  for (const double tick : ticks_of(0, length, 4)) {
-    if (tick <= length * 0.86)
-      html += cat("<span style=\"left:",
-                  percent(tick / length),
-                  "\">",
-                  tick == 0 ? "0" : span_text(tick),
-                  "</span>");
-  }
-  return html + "</div>\n</div>\n";
+  for (const RankTrack& track : tracks)
+    html += track_row(track, looks, run.goes_on, begin, length);
+  return html + html_scale(length) + "</div>\n";
 }
 
+// The calls of all ranks with one operation, type and shape. Times in seconds.
 struct KindOfCall {
   std::string text = {};
   size_t count = 0;
   size_t not_ended = 0;
   double total = 0;
   double most = 0;
-  double bytes = 0;
+  int64_t bytes = 0;
+
+  void add(const CallView& call) {
+    ++count;
+    bytes = call.bytes;
+    if (!call.end_ns) {
+      ++not_ended;
+      return;
+    }
+    const double seconds = seconds_between(call.begin_ns, *call.end_ns);
+    total += seconds;
+    most = std::max(most, seconds);
+  }
+
+  std::vector<std::string> row() const {
+    std::vector<std::string> cells = {
+        text, cat(count), bytes > 0 ? format_bytes(bytes) : "", "", ""};
+    if (count > not_ended) {
+      cells[3] = span_text(total / static_cast<double>(count - not_ended));
+      cells[4] = span_text(most);
+    }
+    cells.push_back(not_ended > 0 ? cat(not_ended) : "");
+    return cells;
+  }
 };
 
-std::string kinds_table(const JobRun& run) {
+// Returns the kinds of calls, those that took the most time in all first.
+std::vector<KindOfCall> kinds_of_calls(const JobRun& run) {
   std::map<std::string, KindOfCall> kinds;
   for (const ActivityView& view : run.ranks) {
     for (const CallView& call : view.calls) {
@@ -254,34 +288,21 @@ std::string kinds_table(const JobRun& run) {
           call.what.empty() ? call.operation : cat(call.operation, " ", call.what);
       KindOfCall& kind = kinds[text];
       kind.text = text;
-      ++kind.count;
-      kind.bytes = static_cast<double>(call.bytes);
-      if (!call.end_ns) {
-        ++kind.not_ended;
-        continue;
-      }
-      const double seconds = static_cast<double>(*call.end_ns - call.begin_ns) / 1e9;
-      kind.total += seconds;
-      kind.most = std::max(kind.most, seconds);
+      kind.add(call);
     }
   }
   std::vector<KindOfCall> sorted;
   sorted.reserve(kinds.size());
   for (auto& [text, kind] : kinds)
     sorted.push_back(std::move(kind));
-  std::stable_sort(sorted.begin(), sorted.end(), [](const KindOfCall& a, const KindOfCall& b) {
-    return a.total > b.total;
-  });
+  std::ranges::stable_sort(sorted, std::greater(), &KindOfCall::total);
+  return sorted;
+}
+
+std::string kinds_table(const JobRun& run) {
   std::vector<std::vector<std::string>> rows;
-  for (const KindOfCall& kind : sorted) {
-    const size_t ended = kind.count - kind.not_ended;
-    rows.push_back({kind.text,
-                    cat(kind.count),
-                    kind.bytes > 0 ? format_bytes(static_cast<uint64_t>(kind.bytes)) : "",
-                    ended > 0 ? span_text(kind.total / static_cast<double>(ended)) : "",
-                    ended > 0 ? span_text(kind.most) : "",
-                    kind.not_ended > 0 ? cat(kind.not_ended) : ""});
-  }
+  for (const KindOfCall& kind : kinds_of_calls(run))
+    rows.push_back(kind.row());
   return html_table({{"call"},
                      {"times", true},
                      {"size", true},
@@ -292,15 +313,13 @@ std::string kinds_table(const JobRun& run) {
                     kMostKinds);
 }
 
-// Who keeps the others waiting, and by what, in the launcher's own words.
+// Says which rank keeps the others waiting, and by what, in the launcher's own words.
 std::string straggler_text(const JobRun& run) {
-  const auto breakdown =
-      breakdown_of(run.ranks, run.goes_on ? std::optional(run.now_ns) : std::nullopt);
+  const auto now = run.goes_on ? std::optional(run.now_ns) : std::nullopt;
+  const auto breakdown = breakdown_of(run.ranks, now);
   if (!breakdown || !breakdown->straggler)
     return {};
-  std::string sentence = breakdown->lines().back();
-  sentence[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(sentence[0])));
-  return cat("<p>", xml_text(sentence), ".</p>\n");
+  return cat("<p>", xml_text(with_capital(breakdown->lines().back())), ".</p>\n");
 }
 
 }  // namespace

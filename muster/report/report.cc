@@ -4,14 +4,13 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/report/job_json.h"
-#include "muster/report/job_page.h"
+#include "muster/report/pages.h"
 #include "muster/report/rank_work.h"
-#include "muster/report/tasks_json.h"
-#include "muster/report/tasks_page.h"
 #include "muster/tasks/journal/task_file.h"
 #include "muster/trace/compare_activity.h"
 
+// The files of a folder tell which kind of run it holds. A file that is missing or damaged is told
+// on the page; only a folder without any of them is an error.
 namespace muster {
 namespace {
 
@@ -24,6 +23,7 @@ namespace {
                   "; runs are in runs/, as runs/latest"));
 }
 
+// Throws: invalid_argument for a path that is no folder.
 void check_folder_of_run(const std::string& folder) {
   std::error_code error;
   if (!std::filesystem::exists(folder, error))

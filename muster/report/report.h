@@ -15,8 +15,8 @@ struct RunReport {
 // damaged in it is said on the page. Throws: invalid_argument when the folder holds no run; io.
 RunReport make_report(const std::string& folder);
 
-// Where ranks of a job left the others' collectives, a line each, or that none has. Throws: as
-// make_report; failed_precondition where no rank has written an activity file.
+// Says where ranks of a job left the others' collectives, a line each, or that none has. Throws: as
+// make_report; failed_precondition if no rank has written an activity file.
 std::string ranks_report(const std::string& folder);
 
 }  // namespace muster

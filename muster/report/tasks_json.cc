@@ -1,9 +1,11 @@
-#include "muster/report/tasks_json.h"
+#include "muster/report/pages.h"
 
 #include <nlohmann/json.hpp>
 
 #include "muster/tasks/report/results.h"
 
+// The tasks themselves are written as `muster tasks` writes them, so that a program finds the same
+// members in both.
 namespace muster {
 
 std::string tasks_report_json(const TasksReport& run) {

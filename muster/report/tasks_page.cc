@@ -1,17 +1,17 @@
-#include "muster/report/tasks_page.h"
+#include "muster/report/pages.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <map>
 
 #include "muster/base/strings.h"
-#include "muster/base/version.h"
 #include "muster/draw/xml_text.h"
 #include "muster/report/html.h"
 #include "muster/tasks/report/columns.h"
 #include "muster/tasks/report/timeline.h"
 
+// The page of a run of tasks. Results are read from the last JSON line that each task printed, so
+// their columns are whatever the tasks have written.
 namespace muster {
 namespace {
 
@@ -26,7 +26,8 @@ StateCounts counts_of(const TasksReport& run) {
   return counts;
 }
 
-// The whole run in a word, and its colour.
+// Returns the whole run in a word, and the class of its badge. A run that was killed has left tasks
+// that seem to be running.
 std::pair<std::string, std::string> standing_of(StateCounts counts) {
   if (counts[TaskState::running] > 0)
     return {"running, or killed", "idle"};
@@ -40,30 +41,32 @@ std::pair<std::string, std::string> standing_of(StateCounts counts) {
 std::string tasks_tiles(const TasksReport& run) {
   StateCounts counts = counts_of(run);
   const size_t all = run.file.tasks.size();
-  std::vector<Tile> tiles = {{.label = "Tasks", .value = cat(all)},
-                             {.label = "Done",
-                              .value = cat(counts[TaskState::done]),
-                              .note = all > 0 ? cat(counts[TaskState::done] * 100 / all, " %") : "",
-                              .kind = counts[TaskState::done] == all ? "good" : ""}};
+  const size_t num_done = counts[TaskState::done];
+  Tile done{.label = "Done", .value = cat(num_done)};
+  if (all > 0)
+    done.note = cat(num_done * 100 / all, " %");
+  if (num_done == all)
+    done.kind = "good";
+  std::vector<Tile> tiles = {{.label = "Tasks", .value = cat(all)}, done};
   for (const auto& [state, kind] : {std::pair(TaskState::failed, "bad"),
                                     std::pair(TaskState::skipped, "warn"),
                                     std::pair(TaskState::running, ""),
                                     std::pair(TaskState::waiting, "")}) {
-    if (counts[state] == 0)
-      continue;
-    std::string label = to_string(state);
-    label[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(label[0])));
-    tiles.push_back({.label = label, .value = cat(counts[state]), .kind = kind});
+    if (counts[state] > 0) {
+      const std::string label = with_capital(to_string(state));
+      tiles.push_back({.label = label, .value = cat(counts[state]), .kind = kind});
+    }
   }
-  size_t restarts = 0;
+  int64_t restarts = 0;
   for (const TaskResult& result : run.state.results)
-    restarts += result.attempts.empty() ? 0 : static_cast<size_t>(result.attempts.back().attempt);
+    restarts += result.attempts.empty() ? 0 : result.attempts.back().attempt;
   tiles.push_back({.label = "Time", .value = span_text(run.state.seconds)});
   if (restarts > 0)
     tiles.push_back({.label = "Restarts", .value = cat(restarts)});
   return html_tiles(tiles);
 }
 
+// Returns what tells the task from others: its parameters, or its command if it has none.
 std::string parameters_of(const Task& task) {
   std::vector<std::string> words;
   for (const auto& [name, value] : task.parameters)
@@ -105,13 +108,14 @@ std::string failures_section(const TasksReport& run) {
       "failures", "Failed and skipped", html_table({{"task"}, {"state"}, {"why"}, {"log"}}, rows));
 }
 
+// Returns how long the last attempt took; empty if it has not ended.
 std::string duration_of(const TaskResult& result) {
   if (result.attempts.empty() || !result.attempts.back().ended)
     return {};
   return span_text(*result.attempts.back().ended - result.attempts.back().began);
 }
 
-// A number with as many digits as people read, a text as it is.
+// Shortens a long number to the digits that people read, and a long text to its beginning.
 std::string shown_field(const std::string& text) {
   const auto number = number_in(text);
   return number && text.size() > 7 ? cat(*number) : fit_text(text, 60);
@@ -152,20 +156,14 @@ std::string results_section(const TasksReport& run) {
 }
 
 std::string timeline_section(const TasksReport& run) {
-  const bool any = std::any_of(run.state.results.begin(),
-                               run.state.results.end(),
-                               [](const TaskResult& result) { return !result.attempts.empty(); });
-  if (!any)
+  const auto has_begun = [](const TaskResult& result) {
+    return !result.attempts.empty();
+  };
+  if (std::ranges::none_of(run.state.results, has_begun))
     return {};
   return html_section("timeline",
                       "Which device ran what, and when",
                       timeline_figure(run.file.tasks, run.state.results, {}));
-}
-
-std::string with_capital(std::string name) {
-  if (!name.empty())
-    name[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(name[0])));
-  return name;
 }
 
 std::string environment_of(const TasksReport& run) {
@@ -189,29 +187,21 @@ std::string tasks_title(const TasksReport& run) {
 
 std::string tasks_page(const TasksReport& run) {
   const auto [standing, kind] = standing_of(counts_of(run));
-  std::string html = page_begin(cat(tasks_title(run), ": ", standing), timeline_style());
-  html += cat("<header>\n<div class=\"line\"><h1>",
-              xml_text(tasks_title(run)),
-              "</h1><span class=\"badge ",
-              kind,
-              "\">",
-              xml_text(standing),
-              "</span></div>\n<p>",
-              xml_text(plural(run.file.tasks.size(), "task")),
-              " in ",
-              xml_text(std::filesystem::path(run.folder).filename().string()),
-              "</p>\n</header>\n");
-  for (const std::string& problem : run.problems)
-    html += cat("<p class=\"notice\">", xml_text(problem), "</p>\n");
-  html += tasks_tiles(run) + best_section(run) + failures_section(run) + timeline_section(run) +
-          results_section(run) + environment_of(run);
-  return cat(html,
-             "<footer>Made by muster ",
-             version(),
-             " from ",
-             xml_text(run.folder),
-             "</footer>\n",
-             page_end());
+  const PageHead head{.title = tasks_title(run),
+                      .outcome = standing,
+                      .kind = kind,
+                      .line = cat(plural(run.file.tasks.size(), "task"),
+                                  " in ",
+                                  std::filesystem::path(run.folder).filename().string()),
+                      .problems = run.problems};
+  return cat(page_begin(head, timeline_style()),
+             tasks_tiles(run),
+             best_section(run),
+             failures_section(run),
+             timeline_section(run),
+             results_section(run),
+             environment_of(run),
+             page_end(run.folder));
 }
 
 }  // namespace muster

@@ -9,20 +9,25 @@
 #include "muster/base/strings.h"
 #include "muster/tasks/report/columns.h"
 
+// Nobody tells which of a task's numbers matter, nor which end of them is good. Names do so often
+// enough: what is called a loss is better when it is lower.
 namespace muster {
 namespace {
 
 bool names_any(const std::string& name, std::initializer_list<const char*> parts) {
-  return std::any_of(parts.begin(), parts.end(), [&](const char* part) {
-    return name.find(part) != std::string::npos;
-  });
+  return std::ranges::any_of(
+      parts, [&](const char* part) { return name.find(part) != std::string::npos; });
 }
 
 struct FieldRange {
   std::optional<BestTask> lowest = {};
   std::optional<BestTask> highest = {};
-  bool all_numbers = true;
+  bool all_numbers = true;  // one that is not finite counts as a number too
 };
+
+bool names_no_finite_number(const std::string& text) {
+  return text == "NaN" || text == "null" || text.ends_with("Infinity");
+}
 
 FieldRange range_of(const std::string& name,
                     const std::vector<TaskResult>& results,
@@ -34,8 +39,7 @@ FieldRange range_of(const std::string& name,
       continue;
     const auto value = number_in(text);
     if (!value || !std::isfinite(*value)) {
-      range.all_numbers =
-          range.all_numbers && (text == "NaN" || text == "null" || text.ends_with("Infinity"));
+      range.all_numbers = range.all_numbers && names_no_finite_number(text);
       continue;
     }
     const BestTask one{.field = name, .value = *value, .task = task};

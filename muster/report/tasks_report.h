@@ -1,5 +1,5 @@
-// All that the folder of a run of tasks tells, as one value, and which tasks came out best. Reading
-// is here; the page is tasks_page.h's part.
+// All that the folder of a run of tasks tells, as one value, and which tasks came out best. This
+// part reads; pages.h makes the page.
 #pragma once
 
 #include <optional>
@@ -33,9 +33,9 @@ struct BestTask {
 // tasks.json that is none.
 TasksReport read_tasks_report(const std::string& folder);
 
-// Of each field that is a number in every result that has it, and differs: the best by its name (a
-// loss or an error: the lowest; an accuracy or a score: the highest), else both ends. Only of tasks
-// that are done.
+// Looks at each field that is a number in every result that has it, and that differs. Returns the
+// best task by the field's name (a loss or an error: the lowest; an accuracy or a score: the
+// highest), otherwise both ends. Only tasks that are done count.
 std::vector<BestTask> best_tasks(const std::vector<Task>& tasks,
                                  const std::vector<TaskResult>& results);
 

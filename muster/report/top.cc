@@ -17,16 +17,16 @@
 #include "muster/report/rank_work.h"
 #include "muster/trace/activity_clock.h"
 
+// A sample puts together what several sources know, in this order: the plan names the ranks and
+// their devices, the run's record their ends, the activity files their steps and calls, /proc their
+// processes on this host, the driver their GPUs, and the other hosts' answers the ranks there. A
+// later source replaces the state that an earlier one has told.
 namespace muster {
 namespace {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-double since(int64_t earlier_ns, int64_t now_ns) {
-  return static_cast<double>(std::max<int64_t>(0, now_ns - earlier_ns)) / 1e9;
-}
-
-// A launcher that has ended and was not waited for yet does not go on.
+// A launcher that has ended does not go on, even if nobody has waited for it yet.
 bool goes_on(const JobNote& job) {
   const Fd launcher = open_job(job);
   return launcher.valid() && !wait_for_job(launcher, std::chrono::milliseconds(0));
@@ -37,7 +37,7 @@ std::string this_host() {
   return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
-// The present, or the end of a launch that has ended. Units: nanoseconds since 1970.
+// Returns the present, or the end of a launch that has ended. Units: nanoseconds since 1970.
 int64_t moment_of(const std::optional<LaunchRecord>& launch) {
   if (launch && launch->ended)
     return std::llround(*launch->ended * 1e9);
@@ -57,6 +57,7 @@ std::optional<Plan> plan_of_run(const std::string& run_dir, std::vector<std::str
   }
 }
 
+// Returns the last launch that the folder's record tells of.
 std::optional<LaunchRecord> launch_of_run(const std::string& run_dir,
                                           std::vector<std::string>& problems) {
   try {
@@ -83,9 +84,14 @@ void add_plan(TopView& view, const Plan& plan) {
     view.ranks.push_back({.rank = rank.rank, .host = rank.host, .device = devices_of(rank)});
 }
 
-// What this host's driver says of each rank's GPU.
+bool has_device(const Gpu& gpu, const GpuUuid& uuid) {
+  return gpu.uuid == uuid || std::ranges::find(gpu.mig, uuid, &MigInstance::uuid) != gpu.mig.end();
+}
+
+// Adds what this host's driver says of the GPUs of ranks here. The view's ranks begin with the
+// plan's, in the same order.
 void add_gpus(TopView& view, const Plan& plan, const std::set<int>& here) {
-  const bool any = std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlan& rank) {
+  const bool any = std::ranges::any_of(plan.ranks, [&](const RankPlan& rank) {
     return here.contains(rank.rank) && rank.device.kind == DeviceAssignment::Kind::gpu;
   });
   if (!any)
@@ -95,11 +101,7 @@ void add_gpus(TopView& view, const Plan& plan, const std::set<int>& here) {
     if (!here.contains(plan.ranks[i].rank))
       continue;
     for (const Gpu& gpu : inventory.hosts.at(0).gpus) {
-      const bool instance =
-          std::any_of(gpu.mig.begin(), gpu.mig.end(), [&](const MigInstance& mig) {
-            return mig.uuid == plan.ranks[i].device.uuid;
-          });
-      if (gpu.uuid != plan.ranks[i].device.uuid && !instance)
+      if (!has_device(gpu, plan.ranks[i].device.uuid))
         continue;
       view.ranks[i].gpu_percent = gpu.utilization_percent;
       view.ranks[i].gpu_total_bytes = gpu.memory_total_bytes;
@@ -109,50 +111,60 @@ void add_gpus(TopView& view, const Plan& plan, const std::set<int>& here) {
   }
 }
 
+// Returns the rank's row, a new one if the view has none yet.
 TopRank& rank_in(TopView& view, int number) {
-  const auto found = std::find_if(view.ranks.begin(), view.ranks.end(), [&](const TopRank& rank) {
-    return rank.rank == number;
-  });
+  const auto found = std::ranges::find(view.ranks, number, &TopRank::rank);
   if (found != view.ranks.end())
     return *found;
   view.ranks.push_back({.rank = number});
   return view.ranks.back();
 }
 
-// How the last attempt's ranks ended, where the launcher has told.
+const char* state_of_exit(const WorkerExit& exit) {
+  if (!exit.failed())
+    return "ended";
+  return exit.sent_signal != 0 ? "ended by muster" : "failed";
+}
+
+// Returns the state of a rank whose file does not say that it has ended, and whose process is not
+// known (yet). `is_here`: the rank is one of this host.
+const char* state_without_process(bool job_runs, bool is_here) {
+  if (!job_runs)
+    return "killed";
+  return is_here ? "gone" : "elsewhere";
+}
+
+// Adds how the last attempt's ranks ended, as far as the launcher has told.
 void add_ends(TopView& view, const LaunchRecord& launch) {
   if (launch.attempts.empty())
     return;
   view.attempt = launch.attempts.back().attempt;
   for (const WorkerExit& exit : launch.attempts.back().exits)
-    rank_in(view, exit.rank).state = !exit.failed()          ? "ended"
-                                     : exit.sent_signal != 0 ? "ended by muster"
-                                                             : "failed";
+    rank_in(view, exit.rank).state = state_of_exit(exit);
 }
 
-// Of ranks here this host's own look is the better one.
+// Adds what other hosts have answered. This host knows more of the ranks here.
 void add_other_hosts(TopView& view, const std::set<int>& here) {
   for (TopRank& answer : ranks_of_other_hosts(view.run_dir, view.problems)) {
-    const auto rank = std::find_if(view.ranks.begin(), view.ranks.end(), [&](const TopRank& known) {
-      return known.rank == answer.rank;
-    });
+    const auto rank = std::ranges::find(view.ranks, answer.rank, &TopRank::rank);
     if (rank != view.ranks.end() && !here.contains(answer.rank))
       *rank = std::move(answer);
   }
 }
 
+// Gives ranks a state of which no source knows one. If the job is not done, the hosts of which no
+// rank is known are unseen.
 void find_unseen_hosts(TopView& view) {
-  std::set<std::string> seen;
-  std::set<std::string> all;
+  const bool is_done = view.outcome == "done";
+  std::map<std::string, bool> is_seen;
   for (TopRank& rank : view.ranks) {
-    all.insert(rank.host);
-    if (!rank.state.empty() || view.outcome == "done")
-      seen.insert(rank.host);
+    const bool is_known = is_done || !rank.state.empty();
+    is_seen[rank.host] = is_seen[rank.host] || is_known;
     if (rank.state.empty())
-      rank.state = view.outcome == "done" ? "ended" : "not seen";
+      rank.state = is_done ? "ended" : "not seen";
   }
-  for (const std::string& host : all) {
-    if (!seen.contains(host))
+  for (const auto& [host, seen] : is_seen) {
+    if (!seen)
       view.unseen_hosts.push_back(host);
   }
 }
@@ -160,9 +172,8 @@ void find_unseen_hosts(TopView& view) {
 }  // namespace
 
 bool TopView::hosts_have_answered() const {
-  return unseen_hosts.empty() && std::none_of(ranks.begin(), ranks.end(), [](const TopRank& rank) {
-           return rank.state == "elsewhere";
-         });
+  return unseen_hosts.empty() &&
+         std::ranges::find(ranks, "elsewhere", &TopRank::state) == ranks.end();
 }
 
 TopSampler::TopSampler(std::string run_dir, std::optional<JobNote> job)
@@ -177,37 +188,42 @@ void TopSampler::add_activity(TopRank& rank, const ActivityView& view, int64_t n
     rank.step = view.step;
   rank.loss = view.loss;
   Before& before = before_[rank.rank];
-  const bool same = before.activity.opened_ns == view.opened_ns && before.activity.pid == view.pid;
-  if (!same)
-    before = Before{.activity = view,
-                    .at = {},
-                    .seconds_per_step = seconds_per_step(view),
-                    .samples_per_second = muster::samples_per_second(view)};
-  if (same && view.steps > before.activity.steps) {
-    before.seconds_per_step = seconds_per_step(view);
-    before.samples_per_second = muster::samples_per_second(view);
-    const double seconds = since(before.activity.step_ns, view.step_ns);
-    if (before.activity.step_ns > 0 && seconds > 0) {  // those since the last look
-      before.seconds_per_step = seconds / static_cast<double>(view.steps - before.activity.steps);
-      if (view.samples > 0)
-        before.samples_per_second =
-            static_cast<double>(view.samples - before.activity.samples) / seconds;
-    }
-    before.activity = view;
-  }
+  note_speed(before, view);
   rank.seconds_per_step = before.seconds_per_step;
   rank.samples_per_second = before.samples_per_second;
   if (!view.closed_ns) {
     rank.doing = doing_text(view);
-    rank.doing_seconds = since(doing_since_ns(view), now_ns);
+    rank.doing_seconds = seconds_between(doing_since_ns(view), now_ns);
   }
   if (const CallView* const call = last_ended_call(view)) {
     rank.last_call = call->text();
     if (call->end_ns)
-      rank.last_call_seconds = since(*call->end_ns, now_ns);
+      rank.last_call_seconds = seconds_between(*call->end_ns, now_ns);
   }
 }
 
+// Speeds are those of the steps since the last look that saw one, so that they follow a change. A
+// look that sees no step leaves what is known.
+void TopSampler::note_speed(Before& before, const ActivityView& view) {
+  const bool same = before.activity.opened_ns == view.opened_ns && before.activity.pid == view.pid;
+  if (same && view.steps <= before.activity.steps)
+    return;
+  if (!same)
+    before = {};
+  before.seconds_per_step = muster::seconds_per_step(view);
+  before.samples_per_second = muster::samples_per_second(view);
+  const double seconds = seconds_between(before.activity.step_ns, view.step_ns);
+  if (same && before.activity.step_ns > 0 && seconds > 0) {
+    const auto steps = static_cast<double>(view.steps - before.activity.steps);
+    const auto samples = static_cast<double>(view.samples - before.activity.samples);
+    before.seconds_per_step = seconds / steps;
+    if (view.samples > 0)
+      before.samples_per_second = samples / seconds;
+  }
+  before.activity = view;
+}
+
+// The use of the CPU is a difference: to the last look at this process, or to its start.
 void TopSampler::add_process(TopRank& rank, const RankUsage& process, SteadyTime now) {
   rank.pid = process.pid;
   rank.state = process.stopped ? "stopped" : "running";
@@ -224,62 +240,89 @@ void TopSampler::add_process(TopRank& rank, const RankUsage& process, SteadyTime
   before.cpu_seconds = process.cpu_seconds;
 }
 
-TopView TopSampler::sample(Hosts hosts) {
-  TopView view{.run_dir = run_dir_};
-  view.running = job_ && goes_on(*job_);
-  auto launch = launch_of_run(run_dir_, view.problems);
-  if (view.running && launch && launch->ended)
-    launch.reset();  // an earlier one's: another host keeps the record
-  view.title = job_ ? job_->program : launch ? join(launch->argv, " ") : run_dir_;
-  view.id = job_ ? job_->id : launch ? launch->run_id : "";
-  const int64_t moment = moment_of(launch);
-  if (launch)
-    view.seconds = static_cast<double>(moment) / 1e9 - launch->began;
-  if (!launch && job_)
-    view.seconds = static_cast<double>(moment) / 1e9 - static_cast<double>(job_->since_seconds);
-  if (launch && !view.running)
-    view.outcome = launch->ended ? launch->outcome : "no end told";
-  const auto plan = plan_of_run(run_dir_, view.problems);
-  if (plan)
-    add_plan(view, *plan);
-  if (launch)
-    add_ends(view, *launch);
-  // A rank that went on in place may have another number than it was started with.
-  std::map<int, int> ranks_by_pid;
-  std::set<int> known;
+// Adds the job's name and how long it has run. The launcher's note knows them of a job that runs,
+// and the record of one that has ended.
+void TopSampler::add_job(TopView& view,
+                         const std::optional<LaunchRecord>& launch,
+                         int64_t moment) const {
+  const double seconds = static_cast<double>(moment) / 1e9;
+  view.title = run_dir_;
+  if (launch) {
+    view.title = join(launch->argv, " ");
+    view.id = launch->run_id;
+    view.seconds = seconds - launch->began;
+    if (!view.running)
+      view.outcome = launch->ended ? launch->outcome : "no end told";
+  }
+  if (job_) {
+    view.title = job_->program;
+    view.id = job_->id;
+    if (!launch)
+      view.seconds = seconds - static_cast<double>(job_->since_seconds);
+  }
+}
+
+// Adds what the activity files of the newest attempt tell.
+TopSampler::LiveRanks TopSampler::add_activities(TopView& view, int64_t moment) {
+  LiveRanks live;
   for (const ActivityView& rank : read_ranks(run_dir_, view.problems)) {
     view.attempt = std::max(view.attempt, rank.attempt);
     TopRank& row = rank_in(view, rank.rank);
     if (rank.attempt < view.attempt)
       continue;
-    // By the clock of the file's host. This host's does not jump; of another's there is the time of
-    // day alone.
-    const bool is_here = view.running && rank.host == this_host();
+    // Times in a file are of its host's monotonic clock. This host's can be read; another host's
+    // follows from the time of day, which may jump.
+    const bool is_of_this_host = rank.host == this_host();
+    const bool is_here = view.running && is_of_this_host;
     add_activity(row, rank, is_here ? activity_now() : moment - rank.unix_minus_monotonic_ns);
     if (is_here && !rank.closed_ns) {
-      ranks_by_pid[static_cast<int>(rank.pid)] = rank.rank;
-      known.insert(rank.rank);
+      live.by_pid[static_cast<int>(rank.pid)] = rank.rank;
+      live.numbers.insert(rank.rank);
     }
     if (row.state.empty())
-      row.state = !view.running ? "killed" : rank.host == this_host() ? "gone" : "elsewhere";
+      row.state = state_without_process(view.running, is_of_this_host);
   }
+  return live;
+}
+
+// Adds what the ranks' processes on this host use. Returns the numbers of these ranks. A process
+// that has the number of a live rank, but is not that rank's, is left of an earlier attempt.
+std::set<int> TopSampler::add_processes(TopView& view, const LiveRanks& live) {
   std::set<int> here;
   const auto now = std::chrono::steady_clock::now();
   for (const RankUsage& process : find_rank_usage(run_dir_)) {
-    const auto renamed = ranks_by_pid.find(process.pid);
-    const int number = renamed == ranks_by_pid.end() ? process.rank : renamed->second;
-    if (renamed == ranks_by_pid.end() && known.contains(number))
-      continue;  // of an earlier attempt
+    const auto found = live.by_pid.find(process.pid);
+    const bool is_live = found != live.by_pid.end();
+    const int number = is_live ? found->second : process.rank;
+    if (!is_live && live.numbers.contains(number))
+      continue;
     add_process(rank_in(view, number), process, now);
     here.insert(number);
   }
+  return here;
+}
+
+TopView TopSampler::sample(Hosts hosts) {
+  TopView view{.run_dir = run_dir_};
+  view.running = job_ && goes_on(*job_);
+  auto launch = launch_of_run(run_dir_, view.problems);
+  // Another host keeps the record of a job that runs, if the one here is of an earlier launch.
+  if (view.running && launch && launch->ended)
+    launch.reset();
+  const int64_t moment = moment_of(launch);
+  add_job(view, launch, moment);
+  const auto plan = plan_of_run(run_dir_, view.problems);
+  if (plan)
+    add_plan(view, *plan);
+  if (launch)
+    add_ends(view, *launch);
+  const LiveRanks live = add_activities(view, moment);
+  const std::set<int> here = add_processes(view, live);
   if (plan)
     add_gpus(view, *plan, here);
   if (view.running && hosts == Hosts::all)
     add_other_hosts(view, here);
-  std::sort(view.ranks.begin(), view.ranks.end(), [](const TopRank& a, const TopRank& b) {
-    return a.rank < b.rank;
-  });
+  std::ranges::sort(view.ranks, {}, &TopRank::rank);
   find_unseen_hosts(view);
   return view;
 }

@@ -1,16 +1,18 @@
-// A job's ranks as they are now: one sample after the other, of what `muster top` shows. Reads
-// activity files, /proc, the GPUs' driver and what other hosts have answered; changes nothing. The
-// text is top_text.h's part.
+// A job's ranks as they are now: one sample after the other of what `muster top` shows. Reads
+// activity files, /proc, the GPUs' driver and what other hosts have answered; changes nothing.
+// top_text.h makes the text.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "muster/launch/job_registry.h"
+#include "muster/launch/run_record.h"
 #include "muster/report/rank_usage.h"
 #include "muster/trace/read_activity.h"
 
@@ -31,8 +33,8 @@ struct TopRank {
   std::optional<double> cpu_percent = {};  // 100: one core
   std::optional<uint64_t> memory_bytes = {};
   std::optional<int64_t> step = {};
-  std::optional<double> seconds_per_step =
-      {};  // since the last sample that saw a step, else since the start
+  // Since the last sample that saw a step; before one has, since the start.
+  std::optional<double> seconds_per_step = {};
   std::optional<double> samples_per_second = {};
   std::optional<double> loss = {};
   std::string doing = {};  // "step > backward"
@@ -50,7 +52,7 @@ struct TopView {
   double seconds = 0;        // since the launch, or that it took
   int attempt = 0;
   std::vector<TopRank> ranks = {};
-  std::vector<std::string> unseen_hosts = {};  // of whose ranks nothing is known here
+  std::vector<std::string> unseen_hosts = {};  // nothing is known here of their ranks
   std::vector<std::string> problems = {};
 
   bool hosts_have_answered() const;  // all of them
@@ -66,6 +68,7 @@ class TopSampler {
   TopView sample(Hosts hosts = Hosts::all);
 
  private:
+  // What the last sample saw of a rank: speeds are differences to it.
   struct Before {
     ActivityView activity;
     std::chrono::steady_clock::time_point at;
@@ -75,7 +78,18 @@ class TopSampler {
     std::optional<double> samples_per_second;
   };
 
+  // The ranks whose activity files say that they run on this host. A rank that went on in place has
+  // another number than the one its process was started with.
+  struct LiveRanks {
+    std::map<int, int> by_pid;
+    std::set<int> numbers;
+  };
+
+  void add_job(TopView& view, const std::optional<LaunchRecord>& launch, int64_t moment) const;
+  LiveRanks add_activities(TopView& view, int64_t moment);
+  std::set<int> add_processes(TopView& view, const LiveRanks& live);
   void add_activity(TopRank& rank, const ActivityView& view, int64_t now_ns);
+  void note_speed(Before& before, const ActivityView& view);
   void add_process(TopRank& rank,
                    const RankUsage& process,
                    std::chrono::steady_clock::time_point now);

@@ -9,6 +9,8 @@
 #include "muster/base/strings.h"
 #include "muster/trace/call_text.h"
 
+// Rows travel between hosts as files in the job's folder, to which other programs may write: what
+// is read of them is checked, and text that could disturb a terminal is changed.
 namespace muster {
 
 namespace {
@@ -28,7 +30,7 @@ void take(const Json& row, const char* name, int& number) {
   number = row.at(name).get<int>();
 }
 
-// "nan", "inf", "-inf": JSON has no such numbers.
+// JSON has no numbers that are not finite: "nan", "inf" and "-inf" are texts.
 void take_loss(const Json& row, std::optional<double>& loss) {
   const Json& value = row.at("loss");
   if (value.is_number())

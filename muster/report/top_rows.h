@@ -9,13 +9,13 @@
 
 namespace muster {
 
-// As "muster.top/1" has it, but for a loss that is NaN, which dump() makes null.
+// A row of "muster.top/1". A loss may be NaN, of which dump() makes null.
 nlohmann::ordered_json top_row_json(const TopRank& rank);
 
-// JSON; a loss that is no number is a text.
+// JSON in which a loss that is not finite is a text.
 std::string pack_top_rows(const std::vector<TopRank>& ranks);
 
-// Without the pids, which are another host's; text is readable. Throws: invalid_argument.
+// Leaves out the pids, which are another host's, and makes text readable. Throws: invalid_argument.
 std::vector<TopRank> unpack_top_rows(const std::string& bytes);
 
 }  // namespace muster

@@ -12,6 +12,8 @@
 #include "muster/report/html.h"
 #include "muster/report/top_rows.h"
 
+// The table leaves out columns of which no rank has anything, so that ranks on CPUs have no columns
+// for GPUs. Prometheus' text and the JSON have all values with all of their digits.
 namespace muster {
 namespace {
 
@@ -25,10 +27,13 @@ std::string shown(const std::optional<Number>& number,
   return number ? text(*number) : std::string();
 }
 
+// The page's form without its narrow spaces, which terminals draw in many ways.
 std::string number_of(double value) {
+  constexpr std::string_view kNarrowSpace = "\u202f";
   std::string text = number_text(value);
-  for (size_t at = 0; (at = text.find("\u202f", at)) != std::string::npos;)
-    text.erase(at, std::string("\u202f").size());
+  size_t at = 0;
+  while ((at = text.find(kNarrowSpace, at)) != std::string::npos)
+    text.erase(at, kNarrowSpace.size());
   return text;
 }
 
@@ -38,6 +43,7 @@ std::string ago(double seconds) {
   return span_text(std::floor(seconds));
 }
 
+// A column of the table: an empty cell says that nothing is known.
 struct TopColumn {
   TableColumn head;
   std::function<std::string(const TopRank&)> cell;
@@ -90,7 +96,8 @@ std::vector<TopColumn> top_columns() {
   };
 }
 
-// Of hosts without a common folder the others' ranks are not there to be counted.
+// Returns the speed of all ranks together. If hosts share no folder, the ranks of some cannot be
+// seen from here, and the text says how many ranks it counts.
 std::string samples_in_all(const TopView& view) {
   double samples = 0;
   int64_t ranks = 0;
@@ -102,13 +109,19 @@ std::string samples_in_all(const TopView& view) {
   }
   if (samples <= 0)
     return {};
-  return cat(
-      ", ",
-      number_of(samples),
-      " samples/s ",
-      view.unseen_hosts.empty()
-          ? "in all"
-          : cat("of the ", plural(ranks, "rank"), " that ", ranks == 1 ? "is" : "are", " seen"));
+  const std::string speed = cat(", ", number_of(samples), " samples/s ");
+  if (view.unseen_hosts.empty())
+    return speed + "in all";
+  const char* const are = ranks == 1 ? "is" : "are";
+  return cat(speed, "of the ", plural(ranks, "rank"), " that ", are, " seen");
+}
+
+std::string time_text(const TopView& view) {
+  if (!view.running) {
+    const std::string outcome = view.outcome.empty() ? "does not run" : view.outcome;
+    return cat(": ", outcome, ", took ", span_text(view.seconds));
+  }
+  return cat(", for ", view.seconds < 1 ? "0s" : span_text(std::floor(view.seconds)));
 }
 
 std::string heading(const TopView& view) {
@@ -118,15 +131,10 @@ std::string heading(const TopView& view) {
   text += cat("  ", plural(view.ranks.size(), "rank"));
   if (view.attempt > 0)
     text += cat(", restart ", view.attempt);
-  text += view.running
-              ? cat(", for ", view.seconds < 1 ? "0s" : span_text(std::floor(view.seconds)))
-              : cat(": ",
-                    view.outcome.empty() ? "does not run" : view.outcome,
-                    ", took ",
-                    span_text(view.seconds));
-  return text + samples_in_all(view) + "\n";
+  return text + time_text(view) + samples_in_all(view) + "\n";
 }
 
+// Returns the text as the value of a Prometheus label.
 std::string label_text(const std::string& text) {
   std::string out;
   for (const char c : printable(text)) {
@@ -137,7 +145,7 @@ std::string label_text(const std::string& text) {
   return out;
 }
 
-// All digits, never in the user's locale.
+// JSON's numbers have all of their digits, and never the user's locale.
 std::string prometheus_number(double value) {
   if (std::isnan(value))
     return "NaN";
@@ -152,8 +160,12 @@ struct Gauge {
   std::function<std::optional<double>(const TopRank&)> value;
 };
 
-std::optional<double> as_double(const std::optional<uint64_t>& value) {
-  return value ? std::optional<double>(static_cast<double>(*value)) : std::nullopt;
+// Returns the number divided by `unit`, as a double.
+template <class Number>
+std::optional<double> in_units(const std::optional<Number>& number, double unit = 1) {
+  if (!number)
+    return std::nullopt;
+  return static_cast<double>(*number) / unit;
 }
 
 std::vector<Gauge> gauges() {
@@ -165,9 +177,7 @@ std::vector<Gauge> gauges() {
        }},
       {"muster_rank_step",
        "The training step that the rank has reached.",
-       [](const TopRank& rank) {
-         return rank.step ? std::optional<double>(static_cast<double>(*rank.step)) : std::nullopt;
-       }},
+       [](const TopRank& rank) { return in_units(rank.step); }},
       {"muster_rank_step_seconds",
        "Seconds that a step takes.",
        [](const TopRank& rank) { return rank.seconds_per_step; }},
@@ -182,20 +192,16 @@ std::vector<Gauge> gauges() {
        [](const TopRank& rank) { return rank.doing_seconds; }},
       {"muster_rank_gpu_utilization_ratio",
        "Use of the rank's GPU, 0 to 1.",
-       [](const TopRank& rank) {
-         return rank.gpu_percent ? std::optional<double>(*rank.gpu_percent / 100.0) : std::nullopt;
-       }},
+       [](const TopRank& rank) { return in_units(rank.gpu_percent, 100); }},
       {"muster_rank_gpu_memory_used_bytes",
        "Memory in use on the rank's GPU, by all processes.",
-       [](const TopRank& rank) { return as_double(rank.gpu_used_bytes); }},
+       [](const TopRank& rank) { return in_units(rank.gpu_used_bytes); }},
       {"muster_rank_cpu_cores",
        "Cores that the rank's processes keep busy.",
-       [](const TopRank& rank) {
-         return rank.cpu_percent ? std::optional<double>(*rank.cpu_percent / 100) : std::nullopt;
-       }},
+       [](const TopRank& rank) { return in_units(rank.cpu_percent, 100); }},
       {"muster_rank_resident_memory_bytes",
        "Resident memory of the rank's processes.",
-       [](const TopRank& rank) { return as_double(rank.memory_bytes); }},
+       [](const TopRank& rank) { return in_units(rank.memory_bytes); }},
   };
 }
 
@@ -205,9 +211,10 @@ std::string top_table(const TopView& view) {
   std::string text = heading(view);
   std::vector<TopColumn> columns = top_columns();
   std::erase_if(columns, [&](const TopColumn& column) {
-    return std::all_of(view.ranks.begin(), view.ranks.end(), [&](const TopRank& rank) {
-      return column.cell(rank).empty();
-    });
+    const auto is_empty = [](const std::string& cell) {
+      return cell.empty();
+    };
+    return std::ranges::all_of(view.ranks, is_empty, column.cell);
   });
   std::vector<TableColumn> heads;
   heads.reserve(columns.size());
@@ -221,12 +228,16 @@ std::string top_table(const TopView& view) {
   }
   if (!rows.empty())
     text += format_table(heads, rows);
-  if (!view.unseen_hosts.empty())
+  if (!view.unseen_hosts.empty()) {
+    const std::string why = view.running
+                                ? "no answer has come from there"
+                                : cat("they have left no files in ", printable(view.run_dir));
     text += cat("the ranks of ",
                 printable(join_first(view.unseen_hosts, ", ", 8)),
                 " cannot be seen from here: ",
-                view.running ? "no answer has come from there\n"
-                             : cat("they have left no files in ", printable(view.run_dir), "\n"));
+                why,
+                "\n");
+  }
   for (const std::string& problem : view.problems)
     text += cat("note: ", printable(problem), "\n");
   return text;

@@ -174,7 +174,7 @@ int call_function(const Start& start,
   const OwnLoaders own_loaders(check_of_own_loaders(group));
   fn(context);
   end_operator_trace();
-  leave(group, what_on_failure() == "continue");
+  leave(group, failure_policy_from_environment() == FailurePolicy::go_on);
   set_job_ranks(1);
   return context.stops() ? kStoppedExitCode : 0;
 }
