@@ -13,14 +13,16 @@
 #include "muster/cluster/host_agent.h"
 #include "muster/report/host_samples.h"
 
+// The agent's whole task comes in one line on standard input, not in arguments, which every user of
+// the host could read.
 namespace muster {
 
 namespace {
 
 constexpr size_t kMaxSpecBytes = size_t{16} << 20;
 
-// Byte by byte: what follows the line is rank 0's standard input. It begins with a secret, of which
-// a text that grows would leave copies behind.
+// Reads a line byte by byte, because what follows it is rank 0's standard input. The line holds a
+// secret, and a text that grows would leave copies of it behind, so its memory is reserved at once.
 std::string read_line() {
   std::string line;
   line.reserve(kMaxSpecBytes);

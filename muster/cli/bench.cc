@@ -13,12 +13,13 @@
 #include "muster/base/own_program.h"
 #include "muster/base/strings.h"
 
+// muster itself has no LibTorch, so that it starts quickly. Measurements that need it are another
+// program, which takes this process's place.
 namespace muster {
 
 namespace {
 
-// Beside this program, installed and in a build folder alike: bin/muster,
-// libexec/muster/muster-bench.
+// The path from bin/muster is the same where both are installed and in a build folder.
 std::string bench_program() {
   const std::filesystem::path self = own_program();
   if (!self.is_absolute())
@@ -26,6 +27,7 @@ std::string bench_program() {
   return self.parent_path().parent_path() / "libexec" / "muster" / "muster-bench";
 }
 
+// Returns only by an exception: after execv() this process is muster-bench.
 void become_bench(const std::vector<std::string>& args) {
   const std::string program = bench_program();
   std::vector<char*> argv = {const_cast<char*>("muster bench")};

@@ -21,6 +21,8 @@
 #include "muster/cli/checkpoint_text.h"
 #include "muster/cli/reading_line.h"
 
+// `muster checkpoint` reads manifests and the heads of files, without LibTorch. Files may come from
+// anywhere: their names and errors are made harmless before they are printed (checkpoint_paths.h).
 namespace muster {
 
 namespace {
@@ -64,6 +66,7 @@ struct CheckpointFlags {
   bool json = false;
 };
 
+// `ls`. A folder that is itself a checkpoint, or a hub's, is likely to be meant for `show`.
 void show_list(const CheckpointFlags& flags) {
   if (is_there(cat(flags.folder, "/", kManifestFile))) {
     fail_usage(cat("expected a folder of checkpoints, got '",
@@ -98,15 +101,20 @@ void show_one(const CheckpointFlags& flags) {
   write_all(STDOUT_FILENO, text);
 }
 
-// A folder of checkpoints, or a run's, stands for all that are in it.
+bool is_folder(const std::string& path) {
+  struct stat info{};
+  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+// Returns the paths of single checkpoints and files. A folder of checkpoints, or a run's, stands
+// for all that are in it.
 std::vector<std::string> each_checkpoint(const std::vector<std::string>& paths) {
   std::vector<std::string> all;
   for (const std::string& path : paths) {
     expect_there(path);
-    struct stat info{};
+    const bool is_checkpoint = is_there(cat(path, "/", kManifestFile));
     std::vector<StepFolder> inside;
-    if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&
-        !is_there(cat(path, "/", kManifestFile)))
+    if (is_folder(path) && !is_checkpoint)
       inside = list_checkpoints(checkpoints_folder(path));
     if (inside.empty())
       all.push_back(path);
@@ -116,9 +124,11 @@ std::vector<std::string> each_checkpoint(const std::vector<std::string>& paths) 
   return all;
 }
 
+// Returns the exit code.
 int verify_all(const CheckpointFlags& flags) {
   std::vector<VerifiedFile> rows;
   {
+    // The line is gone before the table is printed.
     ReadingLine line;
     for (const std::string& path : each_checkpoint(flags.paths)) {
       const auto of_path =
@@ -127,9 +137,10 @@ int verify_all(const CheckpointFlags& flags) {
     }
   }
   write_all(STDOUT_FILENO, flags.json ? verified_json(rows) : verified_text(rows));
-  return std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.problem.empty(); })
-             ? 0
-             : 1;
+  const auto is_whole = [](const VerifiedFile& row) {
+    return row.problem.empty();
+  };
+  return std::ranges::all_of(rows, is_whole) ? 0 : 1;
 }
 
 using SharedFlags = std::shared_ptr<CheckpointFlags>;

@@ -15,6 +15,8 @@
 #include "muster/cli/reading_line.h"
 #include "muster/draw/text_table.h"
 
+// Checkpoints are compared set by set: a set is the tensors of one file, or of the files that ranks
+// wrote together, so that checkpoints of different numbers of ranks can be compared too.
 namespace muster {
 
 namespace {
@@ -47,11 +49,13 @@ struct ComparedFile {
   TensorsDifference difference;
 
   bool is_equal() const { return only_in.empty() && difference.tensors.empty(); }
-  size_t count(Kind kind) const {
-    return static_cast<size_t>(std::count_if(
-        difference.tensors.begin(), difference.tensors.end(), [&](const auto& tensor) {
-          return tensor.kind == kind;
-        }));
+  int64_t count(Kind kind) const {
+    return std::ranges::count(difference.tensors, kind, &TensorDifference::kind);
+  }
+  std::string verdict() const {
+    if (!only_in.empty())
+      return cat("only in ", only_in);
+    return is_equal() ? "equal" : "different";
   }
 };
 
@@ -63,13 +67,13 @@ ComparedFile compare_pair(const TensorSet& a, const TensorSet& b, ReadingLine& l
       .name = a.name, .only_in = {}, .difference = compare_tensors(a.open(), b.open(), on_bytes)};
 }
 
+// Returns the set of this name; nullptr if there is none.
 const TensorSet* same_set(const std::vector<TensorSet>& sets, const std::string& name) {
-  const auto found =
-      std::find_if(sets.begin(), sets.end(), [&](const auto& set) { return set.name == name; });
+  const auto found = std::ranges::find(sets, name, &TensorSet::name);
   return found == sets.end() ? nullptr : &*found;
 }
 
-// A file alone is compared with the other's model.
+// A file alone, which has no manifest, is compared with the model of the other.
 std::vector<ComparedFile> compare_views(const CheckpointView& a, const CheckpointView& b) {
   ReadingLine line;
   if (!a.has_manifest || !b.has_manifest)
@@ -77,17 +81,20 @@ std::vector<ComparedFile> compare_views(const CheckpointView& a, const Checkpoin
   const std::vector<TensorSet> mine = tensor_sets(a), others = tensor_sets(b);
   std::vector<ComparedFile> compared;
   for (const TensorSet& set : mine) {
-    const TensorSet* other = same_set(others, set.name);
-    compared.push_back(other != nullptr
-                           ? compare_pair(set, *other, line)
-                           : ComparedFile{.name = set.name, .only_in = "A", .difference = {}});
+    if (const TensorSet* const other = same_set(others, set.name)) {
+      compared.push_back(compare_pair(set, *other, line));
+    } else {
+      compared.push_back({.name = set.name, .only_in = "A", .difference = {}});
+    }
   }
-  for (const TensorSet& set : others)
+  for (const TensorSet& set : others) {
     if (same_set(mine, set.name) == nullptr)
       compared.push_back({.name = set.name, .only_in = "B", .difference = {}});
+  }
   return compared;
 }
 
+// The largest difference of two elements; "-" for types whose elements cannot be subtracted.
 std::string shown_largest(const TensorDifference& tensor) {
   if (tensor.kind != Kind::other_values)
     return "";
@@ -103,8 +110,7 @@ std::string summary_text(const std::vector<ComparedFile>& files) {
                     cat(file.count(Kind::other_kind)),
                     cat(file.count(Kind::only_in_first)),
                     cat(file.count(Kind::only_in_second)),
-                    file.only_in.empty() ? (file.is_equal() ? "equal" : "different")
-                                         : cat("only in ", file.only_in)});
+                    file.verdict()});
   }
   return format_table({{"file"},
                        {"equal", true},
@@ -131,10 +137,9 @@ std::string differences_text(const ComparedFile& file) {
                     has_values ? cat(tensor.different) : "",
                     shown_largest(tensor)});
   }
-  const std::string more =
-      tensors.size() > rows.size()
-          ? cat("and ", tensors.size() - rows.size(), " more; --json has all\n")
-          : "";
+  std::string more;
+  if (tensors.size() > rows.size())
+    more = cat("and ", tensors.size() - rows.size(), " more; --json has all\n");
   return cat("\n",
              format_table({{cat("tensor of ", shown_text(file.name, 120))},
                            {"what"},
@@ -175,6 +180,7 @@ std::string differences_json(const std::vector<ComparedFile>& files, const DiffF
   return document.dump(2, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
+// Returns the exit code. A file that cannot be read cannot be compared, which is wrong usage here.
 int show_differences(const DiffFlags& flags) {
   expect_there(flags.first);
   expect_there(flags.second);
@@ -182,13 +188,12 @@ int show_differences(const DiffFlags& flags) {
       [&] { return compare_views(view_checkpoint(flags.first), view_checkpoint(flags.second)); },
       ErrorCode::invalid_argument);
   std::string text = flags.json ? differences_json(files, flags) : summary_text(files);
-  if (!flags.json)
+  if (!flags.json) {
     for (const auto& file : files)
       text += differences_text(file);
+  }
   write_all(STDOUT_FILENO, text);
-  return std::all_of(files.begin(), files.end(), [](const auto& file) { return file.is_equal(); })
-             ? 0
-             : 1;
+  return std::ranges::all_of(files, &ComparedFile::is_equal) ? 0 : 1;
 }
 
 struct ExportFlags {
@@ -197,6 +202,7 @@ struct ExportFlags {
   ExportOptions options;
 };
 
+// Compares the checksums of the files that are about to be exported. Throws: as check_content.
 void expect_whole(const CheckpointView& view, const TensorSet& set, ReadingLine& line) {
   for (const ViewedFile& file : set.files) {
     const auto* record = view.manifest.find(file.name);

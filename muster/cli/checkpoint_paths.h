@@ -26,7 +26,8 @@ inline void expect_there(const std::string& path) {
                  "', which does not exist; see `muster checkpoint ls`"));
 }
 
-// What `read` returns. What is wrong with the files is no wrong usage, and harmless to a terminal.
+// Returns what `read` returns. An error about files is no wrong usage, and its text, which may hold
+// anything, is made harmless to a terminal.
 template <class Read>
 auto read_files(const Read& read, ErrorCode code = ErrorCode::io) {
   try {

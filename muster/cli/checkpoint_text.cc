@@ -9,6 +9,8 @@
 #include "muster/checkpoint/files/shown_text.h"
 #include "muster/draw/text_table.h"
 
+// Tables shorten names and values, and show "-" for what a checkpoint does not tell. The JSON has
+// everything, and null for what is not told.
 namespace muster {
 
 namespace {
@@ -19,7 +21,7 @@ constexpr size_t kShownName = 120;
 constexpr size_t kShownValue = 200;
 constexpr size_t kShownParent = 24;
 
-// Only ASCII, so that no name can steer a terminal.
+// The document has only ASCII, so that no name can steer a terminal.
 std::string checkpoint_document(const ordered_json& document) {
   return document.dump(2, ' ', true, ordered_json::error_handler_t::replace) + "\n";
 }
@@ -27,7 +29,7 @@ std::string checkpoint_document(const ordered_json& document) {
 std::string shown_time(int64_t seconds) {
   if (seconds == 0)
     return "-";
-  const auto time = static_cast<std::time_t>(seconds);
+  const std::time_t time = seconds;
   std::tm parts{};
   char text[32];
   if (::localtime_r(&time, &parts) == nullptr)
@@ -42,25 +44,30 @@ std::string shown_state(const std::string& problem) {
 uint64_t elements_in(const TensorSource& source) {
   uint64_t count = 0;
   for (const auto& [name, tensor] : source.tensors())
-    count += static_cast<uint64_t>(element_count(tensor.kind.shape));
+    count += element_count(tensor.kind.shape);
   return count;
 }
 
+// Returns the model's tensors; nullptr if they are not shown. A file without a manifest is a model.
 const ShownTensors* model_of(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
-  for (const auto& tensors : shown)
+  for (const auto& tensors : shown) {
     if (!view.has_manifest || tensors.set.name == kModelFile)
       return &tensors;
+  }
   return nullptr;
 }
 
+// Adds how far the training had come.
 void add_position(std::vector<std::vector<std::string>>& rows, const Manifest& manifest) {
   const auto& position = manifest.position;
   rows.push_back({"step", cat(position.step)});
   if (!manifest.parent.empty())
     rows.push_back({"after", shown_text(manifest.parent, kShownName)});
   rows.push_back({"ranks", cat(manifest.world_size)});
-  if (position.epoch == 0 && position.epoch_samples == 0 && position.samples_seen == 0)
-    return;  // the program did not say
+  const bool has_position =
+      position.epoch != 0 || position.epoch_samples != 0 || position.samples_seen != 0;
+  if (!has_position)
+    return;
   const std::string within = position.batch > 0 ? cat("batch ", position.batch)
                                                 : cat(position.epoch_samples, " samples of it");
   rows.push_back({"epoch", cat(position.epoch, ", ", within)});
@@ -74,21 +81,23 @@ std::string facts_text(const CheckpointView& view, const std::vector<ShownTensor
   std::vector<std::vector<std::string>> rows;
   if (view.has_manifest)
     add_position(rows, view.manifest);
-  if (const auto* model = model_of(view, shown))
+  if (const auto* model = model_of(view, shown)) {
     rows.push_back({"parameters",
                     cat(elements_in(model->source),
                         " in ",
                         plural(model->source.tensors().size(), "tensor"),
                         ", buffers included")});
+  }
   const std::string optimizer = view.has_manifest ? optimizer_kinds(view) : "";
   if (!optimizer.empty())
     rows.push_back({"optimizer", shown_text(optimizer, kShownValue)});
   for (const auto& [name, value] : view.manifest.user)
     rows.push_back({cat("user: ", shown_text(name, kShownName)), shown_text(value, kShownValue)});
-  if (!view.has_manifest && !shown.empty())
+  if (!view.has_manifest && !shown.empty()) {
     for (const auto& [name, value] : shown[0].source.metadata())
       rows.push_back(
           {cat("metadata: ", shown_text(name, kShownName)), shown_text(value, kShownValue)});
+  }
   return format_table({{"path"}, {shown_text(view.path)}}, rows);
 }
 
@@ -129,7 +138,8 @@ ordered_json tensors_json(const ShownTensors& shown) {
   return list;
 }
 
-// What lies in one file stands with it; what ranks wrote together, beside their files.
+// Tensors that lie in one file stand with it. Those that ranks wrote together into several files
+// are in sets_json().
 ordered_json files_json(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
   ordered_json list = ordered_json::array();
   for (const auto& file : view.files) {
@@ -147,6 +157,7 @@ ordered_json files_json(const CheckpointView& view, const std::vector<ShownTenso
   return list;
 }
 
+// The sets of tensors that are spread over several files.
 ordered_json sets_json(const std::vector<ShownTensors>& shown) {
   ordered_json list = ordered_json::array();
   for (const ShownTensors& tensors : shown) {
@@ -270,13 +281,10 @@ std::string verified_text(const std::vector<VerifiedFile>& rows) {
                      format_bytes(row.bytes),
                      state});
   }
-  const bool all_have =
-      std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.has_checksum; });
-  return cat(
-      format_table({{"checkpoint"}, {"file"}, {"size", true}, {"state"}}, cells),
-      all_have
-          ? ""
-          : "no checksums to compare where there is no manifest.json: heads and sizes alone\n");
+  std::string text = format_table({{"checkpoint"}, {"file"}, {"size", true}, {"state"}}, cells);
+  if (!std::ranges::all_of(rows, &VerifiedFile::has_checksum))
+    text += "no checksums to compare where there is no manifest.json: heads and sizes alone\n";
+  return text;
 }
 
 std::string verified_json(const std::vector<VerifiedFile>& rows) {

@@ -10,28 +10,33 @@
 #include "muster/cli/run_options.h"
 #include "muster/cluster/detect.h"
 
+// A job of several hosts is started in one of three ways: by one command that reaches the others
+// over ssh (--hosts, --hostfile, --host-discovery), by a command on each host that says where they
+// meet
+// (--nnodes, --rdzv-endpoint), or by a scheduler whose variables tell the hosts (detect_cluster).
+// Flags come before variables.
 namespace muster {
 
 namespace {
 
 constexpr int kMaxHosts = 100'000;
-constexpr int kStaticPort = 29500;  // torchrun's
+constexpr int kStaticPort = 29500;  // torchrun's defaults, and etcd's
 constexpr int kC10dPort = 29400;
 constexpr int kEtcdPort = 2379;
 
-// "2" or "2:8".
+// Reads --nnodes: "2" or "2:8".
 void set_sizes(const std::string& text, ClusterOptions& options) {
   const auto parts = split(text, ':');
   const auto low = parse_int(parts[0]);
   const auto high = parse_int(parts.back());
-  if (parts.size() > 2 || !low || !high || *low < 1 || *high < *low || *high > kMaxHosts) {
+  const bool are_numbers = parts.size() <= 2 && low && high;
+  if (!are_numbers || *low < 1 || *high < *low || *high > kMaxHosts)
     throw bad_flag("--nnodes", "a number, or MIN:MAX with 1 <= MIN <= MAX", text);
-  }
   options.min_hosts = static_cast<int>(*low);
   options.max_hosts = static_cast<int>(*high);
 }
 
-// "a=1,b=2".
+// Reads --rdzv-conf: "a=1,b=2".
 std::map<std::string, std::string> parse_conf(const std::string& text) {
   std::map<std::string, std::string> values;
   if (text.empty())
@@ -46,7 +51,18 @@ std::map<std::string, std::string> parse_conf(const std::string& text) {
   return values;
 }
 
-// Numbers are seconds, as torchrun has them; muster's durations (2m) are taken too.
+int64_t attempts_to_keep_alive(const std::map<std::string, std::string>& conf) {
+  constexpr int64_t kDefault = 3;
+  const auto found = conf.find("keep_alive_max_attempt");
+  if (found == conf.end())
+    return kDefault;
+  const auto number = parse_int(found->second);
+  if (!number || *number < 1 || *number > 1000)
+    throw bad_flag("--rdzv-conf", "keep_alive_max_attempt from 1 to 1000", found->second);
+  return *number;
+}
+
+// Numbers are seconds, as in torchrun; muster's durations (2m) are accepted too.
 void set_times(const std::string& text, ClusterOptions& options) {
   const auto values = parse_conf(text);
   const auto time_of = [&](const char* name, std::chrono::milliseconds& time) {
@@ -62,14 +78,7 @@ void set_times(const std::string& text, ClusterOptions& options) {
   time_of("last_call_timeout", options.last_call);
   std::chrono::milliseconds interval(5'000);
   time_of("keep_alive_interval", interval);
-  int64_t attempts = 3;
-  if (const auto found = values.find("keep_alive_max_attempt"); found != values.end()) {
-    const auto number = parse_int(found->second);
-    if (!number || *number < 1 || *number > 1000)
-      throw bad_flag("--rdzv-conf", "keep_alive_max_attempt from 1 to 1000", found->second);
-    attempts = *number;
-  }
-  options.silence = Silence(interval * attempts);
+  options.silence = Silence(interval * attempts_to_keep_alive(values));
   if (options.silence.limit() < Silence::kLeast) {
     throw bad_flag("--rdzv-conf",
                    "keep_alive_interval times keep_alive_max_attempt of 4 s or more",
@@ -79,15 +88,10 @@ void set_times(const std::string& text, ClusterOptions& options) {
 }
 
 std::string endpoint_text(const HostPort& endpoint, int default_port) {
-  const bool brackets = endpoint.host.find(':') != std::string::npos;
-  return cat(brackets ? "[" : "",
-             endpoint.host,
-             brackets ? "]" : "",
-             ":",
-             endpoint.port.value_or(default_port));
+  return cat(in_brackets(endpoint.host), ":", endpoint.port.value_or(default_port));
 }
 
-// A port that this host would choose is known to no other.
+// Throws: invalid_argument for port 0, since no other host knows a port that this one would choose.
 HostPort meeting_point(const std::string& text) {
   const HostPort endpoint = parse_host_port(text, "--rdzv-endpoint");
   if (endpoint.port == 0)
@@ -98,11 +102,16 @@ HostPort meeting_point(const std::string& text) {
   return endpoint;
 }
 
+int default_port_of(const std::string& backend) {
+  if (backend == "static")
+    return kStaticPort;
+  return backend == "c10d" ? kC10dPort : kEtcdPort;
+}
+
+// torchrun lets --master-addr name the meeting point too, but only for static.
 void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
   const bool is_static = options.backend == "static";
-  const int default_port = is_static                   ? kStaticPort
-                           : options.backend == "c10d" ? kC10dPort
-                                                       : kEtcdPort;
+  const int default_port = default_port_of(options.backend);
   if (options.backend == "etcd" && !flags.rdzv_endpoint.empty()) {
     std::vector<std::string> servers;
     for (const std::string& server : split(flags.rdzv_endpoint, ','))
@@ -111,10 +120,8 @@ void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
   } else if (!flags.rdzv_endpoint.empty()) {
     options.endpoint = endpoint_text(meeting_point(flags.rdzv_endpoint), default_port);
   } else if (is_static && !flags.master_addr.empty()) {
-    options.endpoint =
-        endpoint_text({flags.master_addr,
-                       flags.master_port < 0 ? std::nullopt : std::optional(flags.master_port)},
-                      default_port);
+    const int port = flags.master_port < 0 ? default_port : flags.master_port;
+    options.endpoint = endpoint_text({flags.master_addr, port}, default_port);
   } else {
     throw bad_flag("--rdzv-endpoint",
                    "the address of the host with node rank 0, as in 10.0.0.1:29400",
@@ -127,14 +134,17 @@ bool is_remote(const RunFlags& flags) {
   return to_remote_options(flags).has_value();
 }
 
-// Whether the command line says how many hosts there are; then no cluster's variables are asked.
+// Whether the command line says how many hosts there are. A cluster's variables then do not count.
 bool is_told(const RunFlags& flags) {
-  return flags.nnodes != RunFlags().nnodes || flags.standalone || flags.node_rank >= 0 ||
-         !flags.rdzv_endpoint.empty() || !flags.master_addr.empty() || is_remote(flags) ||
-         flags.dry_run || !flags.inventory.empty();
+  const bool has_number = flags.nnodes != RunFlags().nnodes || flags.standalone;
+  const bool has_place =
+      flags.node_rank >= 0 || !flags.rdzv_endpoint.empty() || !flags.master_addr.empty();
+  if (has_number || has_place || is_remote(flags))
+    return true;
+  return flags.dry_run || !flags.inventory.empty();
 }
 
-// torchrun's names for them.
+// The names in --rdzv-conf are torchrun's.
 void set_etcd(const RunFlags& flags, ClusterOptions& options) {
   if (options.backend != "etcd")
     return;
@@ -158,6 +168,7 @@ void set_etcd(const RunFlags& flags, ClusterOptions& options) {
     throw bad_flag("--rdzv-conf", "protocol http or https", options.etcd_protocol);
 }
 
+// Sets the options that all ways of meeting have.
 void set_common(const RunFlags& flags, ClusterOptions& options) {
   set_times(flags.rdzv_conf, options);
   options.job = flags.rdzv_id;
@@ -168,6 +179,7 @@ void set_common(const RunFlags& flags, ClusterOptions& options) {
   options.max_host_failures = flags.max_host_failures;
 }
 
+// Throws: invalid_argument for flags that need a host to be alone.
 void check_alone(const RunFlags& flags) {
   if (!flags.inventory.empty())
     throw bad_flag("--inventory",
@@ -181,6 +193,7 @@ void check_alone(const RunFlags& flags) {
                    "a host whose GPUs are leased ends the job, and says by whom");
 }
 
+// Throws: invalid_argument for flags that say how to reach hosts, if none are named.
 void check_has_hosts(const RunFlags& flags) {
   if (!flags.hosts.empty() || !flags.hostfile.empty() || !flags.host_discovery.empty())
     return;
@@ -195,7 +208,7 @@ void check_has_hosts(const RunFlags& flags) {
   check("--remote-muster", flags.remote_muster);
 }
 
-// What other programs write before an address: it says nothing that muster does not know.
+// Removes "tcp://", which other programs write before an address: there is nothing else here.
 std::string without_scheme(const std::string& text, const std::string& flag) {
   const size_t end = text.find("://");
   if (end == std::string::npos)
@@ -206,22 +219,62 @@ std::string without_scheme(const std::string& text, const std::string& flag) {
   return text.substr(end + 3);
 }
 
-// "::1:29411" is no address, and "fe80::1:2941" is one without a port, whatever was meant.
+// Throws: invalid_argument for an IPv6 address with a port, but without brackets. "::1:29411" is no
+// address; "fe80::1:2941" is one without a port, whatever was meant.
 void check_brackets(const std::string& host, const std::string& given, const std::string& flag) {
   const bool is_name = host.find(':') == std::string::npos;
-  const bool is_address = is_ipv6_address(host);
-  if (is_name || is_address)
+  if (is_name || is_ipv6_address(host))
     return;
   const size_t colon = host.rfind(':');
-  const std::string bracketed = cat("[", host.substr(0, colon), "]", host.substr(colon));
-  throw bad_flag(
-      flag,
-      "an IPv6 address in brackets where a port follows",
-      given,
-      is_ipv6_address(host.substr(0, colon)) ? cat("as in ", bracketed) : "as in [fe80::1]:29400");
+  const std::string address = host.substr(0, colon);
+  std::string example = "as in [fe80::1]:29400";
+  if (is_ipv6_address(address))
+    example = cat("as in [", address, "]", host.substr(colon));
+  throw bad_flag(flag, "an IPv6 address in brackets where a port follows", given, example);
+}
+
+void check_rdzv_backend(const RunFlags& flags) {
+  const std::string& backend = flags.rdzv_backend;
+  if (backend != "static" && backend != "c10d" && backend != "etcd")
+    throw bad_flag("--rdzv-backend", "static, c10d or etcd", backend);
+}
+
+// Throws: invalid_argument for flags that only make sense with several hosts.
+void check_one_host(const RunFlags& flags, bool several) {
+  if (flags.standalone && several)
+    throw bad_flag("--standalone", "--nnodes 1 beside it", flags.nnodes, "leave one of them out");
+  if (flags.node_rank > 0)
+    throw bad_flag("--node-rank", "0 of one host (--nnodes 1)", cat(flags.node_rank));
+}
+
+// Returns this host's number; nothing if the hosts are numbered when they meet. 0 is torchrun's
+// default for static hosts.
+std::optional<int> node_rank_of(const RunFlags& flags, const ClusterOptions& options) {
+  if (flags.node_rank >= 0)
+    return flags.node_rank;
+  const std::optional<int> found = node_rank_of_environment();
+  if (!found && options.backend == "static")
+    return 0;
+  return found;
+}
+
+// Sets where this host meets the others, and its number among them.
+void set_meeting(const RunFlags& flags, ClusterOptions& options) {
+  options.node_rank = node_rank_of(flags, options);
+  if (options.node_rank && *options.node_rank >= options.max_hosts) {
+    throw bad_flag("--node-rank",
+                   cat("0 to ", options.max_hosts - 1, " for --nnodes ", flags.nnodes),
+                   cat(*options.node_rank));
+  }
+  set_endpoint(flags, options);
 }
 
 }  // namespace
+
+std::string in_brackets(const std::string& host) {
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  return is_ipv6 ? cat("[", host, "]") : host;
+}
 
 Error bad_flag(const std::string& flag,
                const std::string& expected,
@@ -234,8 +287,10 @@ Error bad_flag(const std::string& flag,
 HostPort parse_host_port(const std::string& given, const std::string& flag) {
   const std::string text = without_scheme(given, flag);
   const size_t colon = text.rfind(':');
-  const bool has_port = colon != std::string::npos && text.find(']', colon) == std::string::npos &&
-                        (text.starts_with('[') || text.find(':') == colon);
+  // The last colon may be one of an IPv6 address.
+  const bool is_in_brackets = colon != std::string::npos && text.find(']', colon) != text.npos;
+  const bool is_of_address = !text.starts_with('[') && text.find(':') != colon;
+  const bool has_port = colon != std::string::npos && !is_in_brackets && !is_of_address;
   HostPort result{.host = has_port ? text.substr(0, colon) : text};
   if (result.host.starts_with('[') && result.host.ends_with(']'))
     result.host = result.host.substr(1, result.host.size() - 2);
@@ -259,7 +314,8 @@ std::vector<HostSpec> listed_hosts(const RunFlags& flags) {
 }
 
 std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
-  const bool simulated = !flags.inventory.empty();  // then --hosts chooses of the inventory
+  // With --inventory, --hosts chooses among the hosts of the file, and none is reached.
+  const bool simulated = !flags.inventory.empty();
   const bool listed = (!flags.hosts.empty() || !flags.hostfile.empty()) && !simulated;
   if (!listed && flags.host_discovery.empty())
     return std::nullopt;
@@ -300,7 +356,7 @@ void warn_of_unknown_conf(const RunFlags& flags) {
                                                "cacert",
                                                "cert",
                                                "key",
-                                               // torchrun's own, of things that are otherwise here
+                                               // torchrun's names of what muster does another way
                                                "close_timeout",
                                                "heartbeat_timeout",
                                                "is_host",
@@ -322,10 +378,7 @@ std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {
   check_has_hosts(flags);
   ClusterOptions options;
   set_sizes(flags.nnodes, options);
-  if (flags.rdzv_backend != "static" && flags.rdzv_backend != "c10d" &&
-      flags.rdzv_backend != "etcd") {
-    throw bad_flag("--rdzv-backend", "static, c10d or etcd", flags.rdzv_backend);
-  }
+  check_rdzv_backend(flags);
   if (!is_told(flags) && detect_cluster(options)) {
     check_alone(flags);
     set_common(flags, options);
@@ -333,29 +386,16 @@ std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {
   }
   const bool several = options.max_hosts > 1 || is_remote(flags);
   if (!several || flags.standalone) {
-    if (flags.standalone && several)
-      throw bad_flag("--standalone", "--nnodes 1 beside it", flags.nnodes, "leave one of them out");
-    if (flags.node_rank > 0)
-      throw bad_flag("--node-rank", "0 of one host (--nnodes 1)", cat(flags.node_rank));
+    check_one_host(flags, several);
     return std::nullopt;
   }
   check_alone(flags);
   options.backend = flags.rdzv_backend;
   if (options.backend == "static" && options.elastic())
     options.backend = "c10d";
-  if (flags.node_rank >= 0)
-    options.node_rank = flags.node_rank;
-  if (!options.node_rank && !is_remote(flags))
-    options.node_rank = node_rank_of_environment();
-  if (options.backend == "static" && !options.node_rank && !is_remote(flags))
-    options.node_rank = 0;  // torchrun's default
-  if (options.node_rank && *options.node_rank >= options.max_hosts) {
-    throw bad_flag("--node-rank",
-                   cat("0 to ", options.max_hosts - 1, " for --nnodes ", flags.nnodes),
-                   cat(*options.node_rank));
-  }
+  // The command that reaches hosts over ssh is itself the meeting point.
   if (!is_remote(flags))
-    set_endpoint(flags, options);
+    set_meeting(flags, options);
   set_common(flags, options);
   return options;
 }

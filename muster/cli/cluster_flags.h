@@ -1,5 +1,4 @@
-// torchrun's flags of a rendezvous, and what several kinds of flags have in common when they are
-// wrong.
+// torchrun's flags of a rendezvous, and the errors that several kinds of flags have in common.
 #pragma once
 
 #include <optional>
@@ -27,7 +26,10 @@ struct HostPort {
 // naming the flag.
 HostPort parse_host_port(const std::string& text, const std::string& flag);
 
-// Those of --hosts or --hostfile. Throws: io; invalid_argument for both.
+// An IPv6 address gets brackets, so that a port can follow it.
+std::string in_brackets(const std::string& host);
+
+// Returns the hosts of --hosts or --hostfile. Throws: io; invalid_argument for both.
 std::vector<HostSpec> listed_hosts(const RunFlags& flags);
 
 }  // namespace muster

@@ -3,11 +3,13 @@
 #include <CLI/CLI.hpp>
 #include <utility>
 
+// Everything is read off CLI11's commands and options. A group of flags under a title is a command
+// without a name to CLI11, and part of its parent here. What has no group at all is hidden.
 namespace muster {
 
 namespace {
 
-// "INT:INT in [1 - 256]" of a check is told by its first word.
+// A check adds its range to the type, "INT:INT in [1 - 256]"; the first word is the type.
 std::string first_word(const std::string& type) {
   return type.substr(0, type.find_first_of(": "));
 }
@@ -30,9 +32,11 @@ CommandHelp describe_at(const CLI::App& app, std::vector<std::string> path) {
   CommandHelp command{
       .path = std::move(path), .text = app.get_description(), .examples = app.get_footer()};
   for (const CLI::Option* option : app.get_options()) {
-    if (option->get_group().empty())
-      continue;  // kept out of --help too
-    (option->nonpositional() ? command.flags : command.arguments).push_back(describe_flag(*option));
+    const bool is_hidden = option->get_group().empty();
+    if (is_hidden)
+      continue;
+    auto& kind = option->nonpositional() ? command.flags : command.arguments;
+    kind.push_back(describe_flag(*option));
   }
   for (const CLI::App* part : app.get_subcommands({})) {
     if (part->get_group().empty())
@@ -41,7 +45,6 @@ CommandHelp describe_at(const CLI::App& app, std::vector<std::string> path) {
       command.commands.push_back(describe_at(*part, command.path));
       continue;
     }
-    // A group of flags under a title of its own.
     for (const CLI::Option* option : part->get_options())
       command.flags.push_back(describe_flag(*option));
   }

@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+// The program begins at the first argument that is neither a flag nor a flag's value. To find it,
+// one has to know of each flag whether the next argument is its value.
 namespace muster {
 
 namespace {
@@ -24,7 +26,7 @@ bool takes_value(const CLI::App& command, const std::string& name) {
 bool value_follows(const CLI::App& command, const std::string& flag) {
   if (flag.starts_with("--"))
     return flag.find('=') == std::string::npos && takes_value(command, flag);
-  // "-n 2" and "-n2"; "-qn 2": flags in one word, of which only the last may take the next one.
+  // "-n 2" and "-n2" are the same. In "-qn 2", two flags in one word, only the last may take "2".
   for (size_t i = 1; i < flag.size(); ++i) {
     if (takes_value(command, {'-', flag[i]}))
       return i + 1 == flag.size();
@@ -35,8 +37,8 @@ bool value_follows(const CLI::App& command, const std::string& flag) {
 }  // namespace
 
 std::vector<std::string> cut_program(const CLI::App& command, std::vector<std::string>& args) {
-  size_t at = 0;
-  while (at < args.size()) {
+  ptrdiff_t at = 0;
+  while (at < std::ssize(args)) {
     std::string& arg = args[at];
     if (arg == "--" || arg.size() < 2 || arg[0] != '-')
       break;
@@ -44,11 +46,11 @@ std::vector<std::string> cut_program(const CLI::App& command, std::vector<std::s
       arg = with_hyphens(arg);
     at += value_follows(command, arg) ? 2 : 1;
   }
-  at = std::min(at, args.size());
-  const size_t program = at + (at < args.size() && args[at] == "--" ? 1 : 0);
-  std::vector<std::string> result(args.begin() + static_cast<ptrdiff_t>(program), args.end());
+  at = std::min(at, std::ssize(args));
+  const bool has_dashes = at < std::ssize(args) && args[at] == "--";
+  std::vector<std::string> program(args.begin() + at + (has_dashes ? 1 : 0), args.end());
   args.resize(at);
-  return result;
+  return program;
 }
 
 }  // namespace muster

@@ -10,6 +10,8 @@
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
 
+// A script holds the names of all commands and flags as they are now, so that completing needs no
+// call of muster. bash gets names alone; zsh and fish show texts of help beside them.
 namespace muster {
 
 namespace {
@@ -21,8 +23,8 @@ constexpr const char* kCompletionExamples = R"(Examples:
 `make install` puts them where each shell looks.
 )";
 
-// The commands in the order in which they are found: muster, muster run, …, muster checkpoint show,
-// …
+// Visits a command before its parts: muster, muster run, …, muster checkpoint, muster checkpoint
+// ls.
 void for_each_command(const CommandHelp& command,
                       const std::function<void(const CommandHelp&)>& visit) {
   visit(command);
@@ -45,12 +47,13 @@ std::vector<std::string> names_of_flags(const CommandHelp& command) {
   return names;
 }
 
-// Without the program: "checkpoint show".
+// The command's path without the program: "checkpoint show".
 std::string path_of(const CommandHelp& command) {
   return join(std::vector<std::string>(command.path.begin() + 1, command.path.end()), " ");
 }
 
-std::string replaced(std::string text, const std::map<char, std::string>& by) {
+// Returns the text with each character that `by` names replaced.
+std::string replaced(const std::string& text, const std::map<char, std::string>& by) {
   std::string result;
   for (const char c : text) {
     const auto found = by.find(c);
@@ -59,7 +62,8 @@ std::string replaced(std::string text, const std::map<char, std::string>& by) {
   return result;
 }
 
-// In single quotes.
+// Each of these makes one line of a text, quoted for its shell. zsh's text stands in the brackets
+// of _arguments.
 std::string quoted_for_shell(const std::string& text) {
   return shell_quoted(replaced(text, {{'\n', " "}}));
 }
@@ -68,10 +72,27 @@ std::string quoted_for_fish(const std::string& text) {
   return "'" + replaced(text, {{'\'', R"(\')"}, {'\\', R"(\\)"}, {'\n', " "}}) + "'";
 }
 
-// In the brackets of zsh's _arguments.
 std::string text_for_zsh(const std::string& text) {
   return replaced(text,
                   {{'[', R"(\[)"}, {']', R"(\])"}, {':', R"(\:)"}, {'\'', R"('\'')"}, {'\n', " "}});
+}
+
+// The flags of a command, as arguments of zsh's _arguments.
+std::string zsh_specs(const CommandHelp& command) {
+  std::string specs;
+  for (const FlagHelp& flag : command.flags) {
+    const std::string value =
+        flag.value.empty() ? "" : cat(":", text_for_zsh(flag.value), ":_files");
+    for (const std::string& name : flag.names)
+      specs += cat(" \\\n    '", name, "[", text_for_zsh(flag.text), "]", value, "'");
+  }
+  return specs;
+}
+
+std::string completion_of(const std::string& shell, const CommandHelp& program) {
+  if (shell == "bash")
+    return bash_completion(program);
+  return shell == "zsh" ? zsh_completion(program) : fish_completion(program);
 }
 
 }  // namespace
@@ -126,14 +147,7 @@ std::string zsh_completion(const CommandHelp& program) {
   std::string functions;
   for_each_command(program, [&](const CommandHelp& command) {
     functions += cat("_", join(command.path, "_"), "() {\n");
-    std::string specs;
-    for (const FlagHelp& flag : command.flags) {
-      for (const std::string& name : flag.names) {
-        const std::string value =
-            flag.value.empty() ? "" : cat(":", text_for_zsh(flag.value), ":_files");
-        specs += cat(" \\\n    '", name, "[", text_for_zsh(flag.text), "]", value, "'");
-      }
-    }
+    const std::string specs = zsh_specs(command);
     if (command.commands.empty()) {
       functions += cat("  _arguments", specs, " \\\n    '*::arguments:_files'\n}\n");
       return;
@@ -191,16 +205,12 @@ void add_completion(CLI::App& app, const std::function<CommandHelp()>& whole, in
   CLI::App* const command =
       app.add_subcommand("completion", "Print a shell's completion of commands and flags");
   command->footer(kCompletionExamples);
-  static std::string shell;  // of the one command line that there is
+  static std::string shell;  // a process parses one command line
   command->add_option("SHELL", shell, "bash, zsh or fish")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   command->callback([whole, exit_code] {
-    const CommandHelp program = whole();
-    write_all(STDOUT_FILENO,
-              shell == "bash"  ? bash_completion(program)
-              : shell == "zsh" ? zsh_completion(program)
-                               : fish_completion(program));
+    write_all(STDOUT_FILENO, completion_of(shell, whole()));
     *exit_code = 0;
   });
 }

@@ -10,6 +10,8 @@
 #include "muster/base/toml_text.h"
 #include "muster/cli/unknown_flag.h"
 
+// The file becomes arguments, as if they had been typed before the others. CLI11 then checks them
+// as it checks typed ones; errors of the file itself name its line and column.
 namespace muster {
 
 namespace {
@@ -60,18 +62,21 @@ class ConfigReader {
     }
   }
 
+  // Turns one entry into arguments. A flag without a value takes true or false; false leaves it
+  // out.
   void take(const toml::key& key, const toml::node& value) {
     const auto at = key.source().begin;
     std::string flag = cat("--", key.str());
-    std::replace(flag.begin(), flag.end(), '_', '-');
-    const CLI::Option* option =
-        flag == kConfigFlag || flag == "--help" ? nullptr : command_.get_option_no_throw(flag);
+    std::ranges::replace(flag, '_', '-');
+    const bool is_for_command_line = flag == kConfigFlag || flag == "--help";
+    const CLI::Option* option = is_for_command_line ? nullptr : command_.get_option_no_throw(flag);
     if (option == nullptr) {
       fail(at,
            cat("a flag of muster ", command_.get_name()),
            cat("'", key.str().substr(0, kMaxShownKey), "'", suggested_flag(command_, flag)));
     }
     const bool takes_value = option->get_items_expected_max() > 0;
+    const bool is_repeated = option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
     if (const auto on = value.value_exact<bool>()) {
       if (takes_value && option->get_items_expected_min() > 0)
         fail(at, cat("a value of ", flag), *on ? "true" : "false");
@@ -81,8 +86,7 @@ class ConfigReader {
       fail(at, cat("true or false for ", flag), "a value");
     } else if (const toml::table* const table = value.as_table()) {
       take_settings(flag, at, *table);
-    } else if (option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll &&
-               value.is_array()) {
+    } else if (is_repeated && value.is_array()) {
       for (const toml::node& piece : *value.as_array())
         add(*option, flag, scalar_text(flag, piece));
     } else {
@@ -90,7 +94,7 @@ class ConfigReader {
     }
   }
 
-  // A table is NAME=VALUE pairs, of which only --env knows.
+  // A table becomes NAME=VALUE pairs, which only --env takes.
   void take_settings(const std::string& flag, toml::source_position at, const toml::table& table) {
     if (flag != "--env")
       fail(at, cat("a value of ", flag), "a table");
@@ -100,8 +104,8 @@ class ConfigReader {
     }
   }
 
-  // Apart, since CLI11 takes "--flag=" for one whose value follows; together where the value may be
-  // left out.
+  // The value is an argument of its own, since CLI11 takes "--flag=" for a flag whose value
+  // follows. A flag whose value may be left out takes it only as --flag=value.
   void add(const CLI::Option& option, const std::string& flag, const std::string& value) {
     if (option.get_items_expected_min() == 0) {
       args_.push_back(cat(flag, "=", value));
@@ -111,6 +115,7 @@ class ConfigReader {
     }
   }
 
+  // An array is joined by commas, as lists are typed.
   std::string text_of(const std::string& flag, const toml::node& value) const {
     if (const toml::array* const list = value.as_array()) {
       std::vector<std::string> pieces;
@@ -144,8 +149,8 @@ std::vector<std::string> config_arguments(const CLI::App& command, const std::st
 
 void use_config_file(const CLI::App& command, std::vector<std::string>& args) {
   std::string path;
-  for (size_t i = 0; i < args.size();) {
-    const bool apart = args[i] == kConfigFlag && i + 1 < args.size();
+  for (ptrdiff_t i = 0; i < std::ssize(args);) {
+    const bool apart = args[i] == kConfigFlag && i + 1 < std::ssize(args);
     if (!apart && !args[i].starts_with(cat(kConfigFlag, "="))) {
       ++i;
       continue;
@@ -153,8 +158,7 @@ void use_config_file(const CLI::App& command, std::vector<std::string>& args) {
     path = apart ? args[i + 1] : args[i].substr(args[i].find('=') + 1);
     if (path.empty())
       throw Error(ErrorCode::invalid_argument, "--config: expected a file, got ''");
-    args.erase(args.begin() + static_cast<ptrdiff_t>(i),
-               args.begin() + static_cast<ptrdiff_t>(i + (apart ? 2 : 1)));
+    args.erase(args.begin() + i, args.begin() + i + (apart ? 2 : 1));
   }
   if (path.empty())
     return;

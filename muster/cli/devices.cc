@@ -21,6 +21,8 @@
 #include "muster/placement/picture/draw_svg.h"
 #include "muster/placement/plan_json.h"
 
+// The same text is made once, or again and again with --watch, of this machine or of a file. Only
+// of this machine is it known which jobs hold its GPUs.
 namespace muster {
 namespace {
 
@@ -44,6 +46,7 @@ constexpr const char* kDevicesExamples = R"(Examples:
   muster devices --svg box.svg          a picture of it
 )";
 
+// Reads or probes the machine, and leaves only the host that was asked for.
 Inventory find_inventory(const DevicesOptions& options) {
   Inventory inventory;
   if (!options.inventory.empty()) {
@@ -68,7 +71,8 @@ Inventory find_inventory(const DevicesOptions& options) {
   return inventory;
 }
 
-// Who holds the machine's GPUs; what is in the way of knowing is a line of its own.
+// Returns who holds the machine's GPUs. If that cannot be known, `trouble` is a line that says why,
+// and the table has no such column.
 DevicesTextOptions find_leases(const Inventory& inventory, std::string& trouble) {
   DevicesTextOptions options{.leases = true};
   try {
@@ -136,7 +140,7 @@ void show(const DevicesOptions& options) {
   }
 }
 
-// What is shown, and how often; returns the option --watch.
+// Adds the flags of what is shown, and how often. Returns the option --watch.
 CLI::Option* add_output_options(CLI::App& command, DevicesOptions& options) {
   auto* const json =
       command.add_flag("--json", options.json, "Print JSON, which --inventory reads");

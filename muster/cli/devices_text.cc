@@ -11,6 +11,8 @@
 #include "muster/device/links.h"
 #include "muster/draw/text_table.h"
 
+// A host is a table of its GPUs, a table of the links between them with a legend, and a line about
+// its CPU. Names from drivers and files are made printable.
 namespace muster {
 namespace {
 
@@ -71,6 +73,7 @@ Row gpu_row(const Gpu& gpu) {
           processes_text(gpu)};
 }
 
+// A MIG instance stands below its GPU, with its own UUID, profile and memory.
 Row instance_row(const MigInstance& instance, size_t num_columns) {
   Row row(num_columns);
   row[1] = "  " + or_dash(instance.uuid.value);
@@ -135,6 +138,7 @@ const char* meaning_of(LinkKind kind) {
   return "not known";
 }
 
+// Explains the kinds of links that the table has.
 std::string legend(const std::set<LinkKind>& kinds) {
   std::string text;
   for (const LinkKind kind : kinds) {
@@ -149,7 +153,7 @@ std::string legend(const std::set<LinkKind>& kinds) {
   return text;
 }
 
-// GPU by GPU, then GPU by network card, as `nvidia-smi topo -m` shows them.
+// A table of GPU by GPU, then GPU by network card, as `nvidia-smi topo -m` shows it.
 std::string link_table(const Host& host) {
   if (host.gpu_links.size() != host.gpus.size() || host.gpus.empty())
     return "";
@@ -219,10 +223,11 @@ std::string cpu_text(const Host& host) {
 std::string driver_text(const Host& host) {
   if (host.driver_version.empty())
     return "";
-  const bool amd = std::all_of(
-      host.gpus.begin(), host.gpus.end(), [](const Gpu& gpu) { return gpu.vendor == Vendor::amd; });
-  return cat(amd && !host.gpus.empty() ? ", amdgpu driver " : ", NVIDIA driver ",
-             printable(host.driver_version));
+  const auto is_amd = [](const Gpu& gpu) {
+    return gpu.vendor == Vendor::amd;
+  };
+  const bool amd = !host.gpus.empty() && std::ranges::all_of(host.gpus, is_amd);
+  return cat(amd ? ", amdgpu driver " : ", NVIDIA driver ", printable(host.driver_version));
 }
 
 std::string host_text(const Host& host, const DevicesTextOptions& options) {

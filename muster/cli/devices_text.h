@@ -16,8 +16,8 @@ struct DevicesTextOptions {
   LeaseLines holders = {};
 };
 
-// For each host: its GPUs with their MIG instances, how they are linked, its CPU. What nobody told
-// is "-".
+// Shows of each host its GPUs with their MIG instances, how they are linked, and its CPU. What is
+// not known is "-".
 std::string devices_text(const Inventory& inventory, const DevicesTextOptions& options = {});
 
 }  // namespace muster

@@ -11,6 +11,8 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 
+// `muster doctor` first gathers facts (doctor_facts.h) and then judges them (doctor_checks.h), so
+// that tests can judge any machine.
 namespace muster {
 
 namespace {
@@ -26,11 +28,9 @@ Examples:
   muster doctor --json                     the same for programs
 )";
 
-size_t count_findings(const std::vector<NamedResult>& results, CheckStatus status) {
-  return static_cast<size_t>(
-      std::count_if(results.begin(), results.end(), [&](const NamedResult& named) {
-        return named.result.status == status;
-      }));
+int64_t count_findings(const std::vector<NamedResult>& results, CheckStatus status) {
+  return std::ranges::count(
+      results, status, [](const NamedResult& named) { return named.result.status; });
 }
 
 std::string padded(std::string text, size_t width) {
@@ -60,14 +60,12 @@ std::string doctor_text(const std::vector<NamedResult>& results) {
                 result.fix.empty() ? std::string() : cat("; to do: ", printable(result.fix)),
                 "\n");
   }
-  const size_t warnings = count_findings(results, CheckStatus::warn);
-  const size_t failures = count_findings(results, CheckStatus::fail);
   return cat(text,
              count_findings(results, CheckStatus::ok),
              " ok, ",
-             plural(warnings, "warning"),
+             plural(count_findings(results, CheckStatus::warn), "warning"),
              ", ",
-             plural(failures, "failure"),
+             plural(count_findings(results, CheckStatus::fail), "failure"),
              ", ",
              count_findings(results, CheckStatus::skipped),
              " skipped\n");
@@ -84,7 +82,7 @@ std::string doctor_json(const std::vector<NamedResult>& results, const std::stri
                                   {"text", result.text},
                                   {"fix", result.fix}});
   }
-  // What was found may hold any bytes (a process's name, a variable).
+  // A text may hold any bytes, such as a process's name or a variable.
   return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

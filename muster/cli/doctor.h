@@ -21,13 +21,13 @@ struct NamedResult {
 // Every check, in the table's order.
 std::vector<NamedResult> run_checks(const DoctorFacts& facts);
 
-// A line a check, and one that counts them.
+// A line for each check, and one that counts them.
 std::string doctor_text(const std::vector<NamedResult>& results);
 
-// The same as JSON, schema "muster.doctor/1".
+// JSON, schema "muster.doctor/1".
 std::string doctor_json(const std::vector<NamedResult>& results, const std::string& host);
 
-// 1 when a check fails, else 0: warnings stop no job.
+// 1 if a check fails, otherwise 0: warnings stop no job.
 int doctor_exit_code(const std::vector<NamedResult>& results);
 
 // Adds the subcommand to `app`; when it was asked for it prints and sets `*exit_code`. Errors leave

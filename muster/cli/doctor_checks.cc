@@ -11,6 +11,7 @@ namespace muster {
 
 namespace {
 
+// The checks in the order in which they are printed.
 constexpr std::array kChecks = {
     Check{"driver", check_driver},
     Check{"GPU health", check_gpu_health},
@@ -60,7 +61,7 @@ std::vector<std::string> names_in(const std::string& folder) {
        at.increment(error)) {
     names.push_back(at->path().filename().string());
   }
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   return names;
 }
 

@@ -57,13 +57,13 @@ CheckResult check_orphans(const DoctorFacts& facts);
 CheckResult check_leases(const DoctorFacts& facts);
 CheckResult check_torch(const DoctorFacts& facts);
 
-// For the checks: the file's content; nothing when it cannot be read.
+// The rest is for the checks. The content of a file; nothing if it cannot be read.
 std::optional<std::string> file_text(const std::string& path);
 
-// The names in a folder, sorted; none when it cannot be read.
+// The names in a folder, sorted; none if it cannot be read.
 std::vector<std::string> names_in(const std::string& folder);
 
-// The variable; nothing when unset or empty.
+// The value of a variable; nothing if it is unset or empty.
 std::optional<std::string> variable(const DoctorFacts& facts, const char* name);
 
 }  // namespace muster

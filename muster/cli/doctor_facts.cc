@@ -26,6 +26,8 @@
 #include "muster/launch/port.h"
 #include "muster/supervise/child.h"
 
+// Each function fills in the facts of one kind. A question that fails is a fact too: its error is
+// kept for the check that judges it.
 namespace muster {
 
 namespace {
@@ -41,6 +43,7 @@ void look_at_devices(DoctorFacts& facts) {
   }
 }
 
+// Returns the address as digits; empty for a family that has none.
 std::string numeric(const sockaddr* address) {
   const socklen_t size =
       address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
@@ -63,9 +66,9 @@ void resolve_host_name(DoctorFacts& facts) {
   for (const addrinfo* at = list; at != nullptr; at = at->ai_next) {
     std::string text = numeric(at->ai_addr);
     auto& known = facts.host_addresses;
-    if (!text.empty() && std::find(known.begin(), known.end(), text) == known.end()) {
+    const bool is_new = std::ranges::find(known, text) == known.end();
+    if (!text.empty() && is_new)
       known.push_back(std::move(text));
-    }
   }
 }
 
@@ -90,6 +93,7 @@ void look_at_shared_memory(DoctorFacts& facts) {
   facts.shm_writable = ::access("/dev/shm", W_OK | X_OK) == 0;
 }
 
+// Binds a free port of loopback, and finds out who has the port that ranks are to meet at.
 void look_at_ports(DoctorFacts& facts, const std::string& master_port) {
   const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
@@ -122,7 +126,7 @@ void look_at_leases(DoctorFacts& facts) {
   }
 }
 
-// Its standard output until its end or the deadline, when it is killed.
+// Returns the child's standard output until its end. At the deadline the child is killed.
 std::string output_of(const Child& child, const Fd& out, const Deadline& deadline) {
   std::string text;
   char buffer[4096];
@@ -131,12 +135,13 @@ std::string output_of(const Child& child, const Fd& out, const Deadline& deadlin
     const ssize_t n = ::read(out.get(), buffer, sizeof(buffer));
     if (n <= 0)
       break;
-    text.append(buffer, static_cast<size_t>(n));
+    text.append(buffer, n);
   }
-  ::kill(-child.pid, SIGKILL);  // its group; a process that has ended takes no harm
+  ::kill(-child.pid, SIGKILL);  // its whole group; nothing happens if it has ended
   return text;
 }
 
+// Importing torch takes seconds, and may hang where a driver does.
 void ask_python(DoctorFacts& facts, const std::string& python) {
   facts.asked_python = python;
   if (python.empty())

@@ -1,6 +1,6 @@
-// What `muster doctor` judges: everything that has to be asked of the machine by calls, gathered
-// once; what lies in files of /proc and /sys the checks read themselves, below `root`. Filled in by
-// doctor_facts.cc, or by tests.
+// What `muster doctor` judges: the facts that calls have to ask of the machine, gathered once. The
+// checks themselves read the files of /proc and /sys, below `root`. doctor_facts.cc fills the facts
+// in, or a test does.
 #pragma once
 
 #include <sys/types.h>

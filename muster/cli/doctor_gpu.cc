@@ -16,7 +16,7 @@ CheckResult no_gpus() {
   return {CheckStatus::skipped, "no GPU"};
 }
 
-// PCI addresses of NVIDIA GPUs that the kernel sees, driver or not.
+// Returns the PCI addresses of the NVIDIA GPUs that the kernel sees, with a driver or without.
 std::vector<std::string> nvidia_hardware(const std::string& root) {
   const std::string folder = root + "/sys/bus/pci/devices";
   std::vector<std::string> found;
@@ -51,8 +51,24 @@ std::string process_name(const std::string& root, int pid) {
   return name.empty() ? cat(pid) : cat(pid, " (", name, ")");
 }
 
+// Whether the GPU's memory is used by processes that this container, or this user, cannot see.
+bool is_used_by_others(const Gpu& gpu, uint64_t used) {
+  const bool shows_no_process = gpu.processes.empty() && !gpu.mig_enabled;
+  return shows_no_process && used > gpu.memory_total_bytes / 10;
+}
+
+// Whether the IOMMU translates the addresses of devices, as the kernel was started.
+bool iommu_translates(const std::string& root) {
+  if (names_in(root + "/sys/class/iommu").empty())
+    return false;
+  const std::string kernel = file_text(root + "/proc/cmdline").value_or("");
+  return kernel.find("iommu=pt") == std::string::npos &&
+         kernel.find("iommu=off") == std::string::npos;
+}
+
 }  // namespace
 
+// The kernel's module and the library may differ after an update, and either may be missing.
 CheckResult check_driver(const DoctorFacts& facts) {
   if (!facts.probe_error.empty()) {
     return {CheckStatus::fail, facts.probe_error, "correct what the error names"};
@@ -120,11 +136,9 @@ CheckResult check_gpu_busy(const DoctorFacts& facts) {
       processes.push_back(process_name(facts.root, process.pid));
     const uint64_t used =
         gpu.memory_total_bytes - std::min(gpu.memory_free_bytes, gpu.memory_total_bytes);
-    const bool unexplained =
-        processes.empty() && !gpu.mig_enabled && used > gpu.memory_total_bytes / 10;
     if (!processes.empty())
       busy.push_back(cat(gpu_name(gpu), ": ", join(processes, ", ")));
-    if (unexplained)
+    if (is_used_by_others(gpu, used))
       busy.push_back(cat(gpu_name(gpu), ": ", format_bytes(used), " used by processes not shown"));
   }
   if (busy.empty())
@@ -154,6 +168,7 @@ CheckResult check_mig(const DoctorFacts& facts) {
   return {CheckStatus::ok, split_gpus.empty() ? std::string("off") : join(split_gpus, "; ")};
 }
 
+// GPUs that only PCIe connects copy to each other through it, which an IOMMU can break.
 CheckResult check_peer_access(const DoctorFacts& facts) {
   const Host& host = facts.host;
   if (host.gpus.size() < 2)
@@ -174,11 +189,7 @@ CheckResult check_peer_access(const DoctorFacts& facts) {
             "see `nvidia-smi topo -m` and `nvidia-smi topo -p2p r`"};
   }
   const std::string text = cat("links: ", join(kinds, ", "));
-  const std::string kernel = file_text(facts.root + "/proc/cmdline").value_or("");
-  const bool iommu = !names_in(facts.root + "/sys/class/iommu").empty() &&
-                     kernel.find("iommu=pt") == std::string::npos &&
-                     kernel.find("iommu=off") == std::string::npos;
-  if (pci_only && iommu) {
+  if (pci_only && iommu_translates(facts.root)) {
     return {
         CheckStatus::warn,
         text + "; the IOMMU translates addresses, which can slow or hang peer access over PCIe",
@@ -187,6 +198,7 @@ CheckResult check_peer_access(const DoctorFacts& facts) {
   return {CheckStatus::ok, text};
 }
 
+// CUDA numbers GPUs by speed unless it is told otherwise, which matters if they differ.
 CheckResult check_device_order(const DoctorFacts& facts) {
   const auto order = variable(facts, "CUDA_DEVICE_ORDER");
   if (order && *order != "PCI_BUS_ID") {

@@ -1,4 +1,6 @@
-// The checks of what former and running jobs hold, and of the torch that is there.
+// The checks of what former and running jobs hold, and of the torch that is there. A left-over
+// process is one whose environment names a job, but none of whose parents launches that job any
+// more.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -16,10 +18,10 @@ struct Process {
   int pid = 0;
   int parent = 0;
   std::string name;
-  std::string
-      job;  // what a launcher wrote into its environment; empty: no rank, nor started by one
+  std::string job;  // as a launcher's variables name it; empty: no rank, nor started by one
 };
 
+// Returns a field of /proc/PID/status: "PPid:".
 std::string status_field(const std::string& status, const std::string& name) {
   for (const std::string& line : split(status, '\n')) {
     if (line.starts_with(name))
@@ -39,7 +41,7 @@ std::string job_of(const std::string& environment) {
   return job;
 }
 
-// This user's processes. (Another's environment cannot be read anyway.)
+// Returns this user's processes by pid. The environment of another's could not be read.
 std::map<int, Process> own_processes(const DoctorFacts& facts) {
   std::map<int, Process> processes;
   for (const std::string& name : names_in(facts.root + "/proc")) {
@@ -59,17 +61,16 @@ std::map<int, Process> own_processes(const DoctorFacts& facts) {
   return processes;
 }
 
-// Whether process `pid` takes in orphans instead of having launched something: the system's init, a
-// session's. Process 1 of a container may be the launcher itself; then it was not told a job and
-// runs one.
+// Whether process `pid` takes in orphans instead of having launched something: the init of the
+// system, or of a session. Process 1 of a container may be the launcher itself, which runs a job
+// without having been told one.
 bool adopts_orphans(const DoctorFacts& facts, int pid, const Process& orphan) {
+  static const std::set<std::string> kInits = {
+      "systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan"};
   const std::string folder = cat(facts.root, "/proc/", pid);
   const std::string name(trim(file_text(folder + "/comm").value_or("")));
-  for (const char* init :
-       {"systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan"}) {
-    if (name == init)
-      return true;
-  }
+  if (kInits.contains(name))
+    return true;
   if (pid != 1)
     return false;
   const std::string command = file_text(folder + "/cmdline").value_or("");
@@ -78,7 +79,7 @@ bool adopts_orphans(const DoctorFacts& facts, int pid, const Process& orphan) {
   return !launches && name != orphan.name;
 }
 
-// The last of the line of parents that belongs to the same job.
+// Returns the outermost of the process's parents that belong to the same job.
 const Process& first_of_job(const std::map<int, Process>& processes, const Process& process) {
   const Process* at = &process;
   for (size_t steps = 0; steps < processes.size(); ++steps) {
@@ -98,7 +99,7 @@ std::string gpu_label(const DoctorFacts& facts, const GpuUuid& uuid) {
   return uuid.value;
 }
 
-// "2.15.0" of "#define TORCH_VERSION_MAJOR 2" and so on.
+// Returns "2.15.0" for "#define TORCH_VERSION_MAJOR 2" and so on.
 std::string version_in_header(const std::string& text) {
   std::vector<std::string> numbers;
   for (const char* part : {"MAJOR ", "MINOR ", "PATCH "}) {
@@ -112,7 +113,7 @@ std::string version_in_header(const std::string& text) {
   return join(numbers, ".");
 }
 
-// The version in a torch folder (a wheel's or a libtorch's), from files alone.
+// Returns the version in a torch folder (a wheel's or a libtorch's), from files alone.
 std::string torch_version(const std::string& folder) {
   const std::string python = file_text(folder + "/version.py").value_or("");
   if (const size_t at = python.find("__version__ = '"); at != std::string::npos) {
@@ -124,7 +125,7 @@ std::string torch_version(const std::string& folder) {
   return version_in_header(file_text(folder + "/include/torch/headeronly/version.h").value_or(""));
 }
 
-// The torch folders of a Python's prefix, as a virtual environment has them.
+// Returns where a Python of this prefix would have torch, as in a virtual environment.
 std::vector<std::string> torch_folders(const std::string& prefix) {
   std::vector<std::string> folders;
   for (const std::string& name : names_in(prefix + "/lib")) {
@@ -137,8 +138,8 @@ std::vector<std::string> torch_folders(const std::string& prefix) {
   return folders;
 }
 
-// Where a torch may be, the likeliest first: TORCH (a folder, or a Python), the environment that is
-// active, .deps of the folder we are in, the Pythons of PATH.
+// Returns the folders where a torch may be, the likeliest first: TORCH (a folder, or a Python), the
+// active environment, .deps of the current folder, the Pythons of PATH.
 std::vector<std::string> torch_candidates(const DoctorFacts& facts) {
   std::vector<std::string> folders;
   const auto add_prefix = [&](const std::string& prefix) {
@@ -165,7 +166,7 @@ std::vector<std::string> torch_candidates(const DoctorFacts& facts) {
   return folders;
 }
 
-// LibTorch 2.11 to 2.15.
+// muster's C++ part builds with LibTorch 2.11 to 2.15.
 bool is_supported(const std::string& version) {
   const auto parts = split(version, '.');
   if (parts.size() < 2 || parts[0] != "2")

@@ -15,7 +15,6 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// A soft limit of /proc/self/limits by its name there; nothing when it is not told.
 struct Limit {
   bool unlimited = false;
   uint64_t value = 0;
@@ -23,6 +22,8 @@ struct Limit {
   bool below(uint64_t least) const { return !unlimited && value < least; }
 };
 
+// Returns a soft limit of /proc/self/limits by its name there; nothing if the file does not have
+// it.
 std::optional<Limit> soft_limit(const DoctorFacts& facts, std::string_view name) {
   const auto text = file_text(facts.root + "/proc/self/limits");
   if (!text)
@@ -35,12 +36,16 @@ std::optional<Limit> soft_limit(const DoctorFacts& facts, std::string_view name)
     if (word == "unlimited")
       return Limit{.unlimited = true};
     const auto number = parse_int(word);
-    if (number && *number >= 0)
-      return Limit{.value = static_cast<uint64_t>(*number)};
+    if (!number || *number < 0)
+      continue;
+    Limit limit;
+    limit.value = *number;
+    return limit;
   }
   return std::nullopt;
 }
 
+// `option` is that of the shell's ulimit, and `what` is why less is a problem.
 CheckResult judge_limit(const std::optional<Limit>& limit,
                         uint64_t least,
                         const char* option,
@@ -54,8 +59,8 @@ CheckResult judge_limit(const std::optional<Limit>& limit,
           cat("ulimit ", option, " ", least, " before the job, or /etc/security/limits.conf")};
 }
 
-// This process's group of the one hierarchy of version 2; nothing without it, or where it has no
-// controllers.
+// Returns the folder of this process's cgroup in the one hierarchy of version 2; nothing if there
+// is none, or if it has no controllers.
 std::optional<std::string> cgroup_folder(const DoctorFacts& facts) {
   for (const ControlGroup& group : control_groups("memory", facts.root)) {
     if (group.v2 && file_text(group.folder + "/cgroup.controllers"))
@@ -70,7 +75,7 @@ std::string cgroup_limits(const std::string& folder, const std::string& root) {
     return std::string(trim(file_text(cat(folder, "/", file)).value_or("max")));
   };
   if (const auto memory = group_memory_limit(root))
-    limits.push_back(cat("memory ", format_bytes(static_cast<uint64_t>(*memory))));
+    limits.push_back(cat("memory ", format_bytes(*memory)));
   if (const auto cores = cpu_quota(root))
     limits.push_back(cat("CPU time of ", *cores, " cores"));
   if (const auto pids = parse_int(value("pids.max")))
@@ -107,12 +112,12 @@ CheckResult check_open_files(const DoctorFacts& facts) {
 
 CheckResult check_locked_memory(const DoctorFacts& facts) {
   const auto limit = soft_limit(facts, "Max locked memory");
-  const bool rdma = !names_in(facts.root + "/sys/class/infiniband").empty();
-  if (!rdma || !limit) {
-    return {limit ? CheckStatus::ok : CheckStatus::skipped,
-            limit ? cat(limit->unlimited ? limit->text() : format_bytes(limit->value),
-                        ", enough without an RDMA card")
-                  : std::string("/proc/self/limits does not tell")};
+  if (!limit)
+    return {CheckStatus::skipped, "/proc/self/limits does not tell"};
+  const bool has_rdma_card = !names_in(facts.root + "/sys/class/infiniband").empty();
+  if (!has_rdma_card) {
+    const std::string text = limit->unlimited ? limit->text() : format_bytes(limit->value);
+    return {CheckStatus::ok, cat(text, ", enough without an RDMA card")};
   }
   if (!limit->below(1024 * kMiB))
     return {CheckStatus::ok, limit->text()};
@@ -125,6 +130,7 @@ CheckResult check_processes(const DoctorFacts& facts) {
   return judge_limit(soft_limit(facts, "Max processes"), 4096, "-u", "threads count too");
 }
 
+// With a cgroup that this user can write, muster ends all processes of a rank at once.
 CheckResult check_cgroup(const DoctorFacts& facts) {
   const auto folder = cgroup_folder(facts);
   if (!folder) {

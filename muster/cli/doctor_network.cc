@@ -12,19 +12,18 @@ bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1";
 }
 
-// Whether a value of NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names an interface that is there.
-// Source: NCCL user guide, "NCCL_SOCKET_IFNAME": prefixes, '^' excludes, '=' wants the exact name.
+// Whether a value of NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names an interface that is there. The
+// names are prefixes; '^' before them excludes, and '=' wants exact names. Source: NCCL user guide.
 bool names_an_interface(const std::string& value, const std::vector<std::string>& interfaces) {
   if (value.starts_with('^'))
     return true;
   const bool exact = value.starts_with('=');
   for (const std::string& name : split(std::string_view(value).substr(exact ? 1 : 0), ',')) {
     const std::string wanted = name.substr(0, name.find(':'));  // "eth0:1234" gives the port too
-    const bool there =
-        std::any_of(interfaces.begin(), interfaces.end(), [&](const std::string& interface) {
-          return exact ? interface == wanted : interface.starts_with(wanted);
-        });
-    if (there)
+    const auto is_meant = [&](const std::string& interface) {
+      return exact ? interface == wanted : interface.starts_with(wanted);
+    };
+    if (std::ranges::any_of(interfaces, is_meant))
       return true;
   }
   return false;
@@ -32,6 +31,8 @@ bool names_an_interface(const std::string& value, const std::vector<std::string>
 
 }  // namespace
 
+// Some distributions let the host's own name resolve to loopback, which ranks would then tell
+// others.
 CheckResult check_host_name(const DoctorFacts& facts) {
   const std::string& name = facts.host.name;
   if (!facts.resolve_error.empty()) {
@@ -40,7 +41,7 @@ CheckResult check_host_name(const DoctorFacts& facts) {
             "enter it in /etc/hosts, or give addresses instead of names"};
   }
   const auto& addresses = facts.host_addresses;
-  if (!addresses.empty() && std::all_of(addresses.begin(), addresses.end(), is_loopback)) {
+  if (!addresses.empty() && std::ranges::all_of(addresses, is_loopback)) {
     return {CheckStatus::warn,
             cat(name,
                 " resolves to ",
@@ -59,12 +60,9 @@ CheckResult check_master_route(const DoctorFacts& facts) {
   if (!facts.master_error.empty()) {
     return {CheckStatus::fail, facts.master_error, "correct the name, or see `ip route`"};
   }
-  const std::string text =
-      cat("to ",
-          facts.master,
-          " from ",
-          facts.master_address,
-          facts.master_interface.empty() ? std::string() : cat(" (", facts.master_interface, ")"));
+  std::string text = cat("to ", facts.master, " from ", facts.master_address);
+  if (!facts.master_interface.empty())
+    text += cat(" (", facts.master_interface, ")");
   const bool local =
       facts.master == "localhost" || is_loopback(facts.master) || facts.master == facts.host.name;
   if (is_loopback(facts.master_address) && !local) {

@@ -17,6 +17,8 @@
 #include "muster/draw/text_table.h"
 #include "muster/launch/job_registry.h"
 
+// A launcher leaves a note about its job in the user's runtime folder (job_registry.h). Jobs are
+// told apart by the beginnings of their ids, as people type them.
 namespace muster {
 
 namespace {
@@ -49,7 +51,7 @@ std::string jobs_json(const std::vector<JobNote>& jobs) {
   return document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-// Enough of the ids to tell them apart.
+// Returns how many characters of the ids tell all jobs apart.
 size_t shown_id_size(const std::vector<JobNote>& jobs) {
   std::set<std::string> shown;
   for (const JobNote& job : jobs) {
@@ -105,7 +107,7 @@ std::vector<JobNote> jobs_to_stop(const StopOptions& options) {
   return chosen;
 }
 
-// All are told first, so that they end together.
+// Signals all jobs before it waits for any, so that they end together. Returns the exit code.
 int stop_jobs(const StopOptions& options) {
   const auto patience = parse_duration(options.patience, "--timeout");
   const std::vector<JobNote> jobs = jobs_to_stop(options);
@@ -115,20 +117,18 @@ int stop_jobs(const StopOptions& options) {
     launchers.push_back(open_job(job));
   for (const Fd& launcher : launchers)
     signal_job(launcher, options.kill ? SIGKILL : SIGTERM);
-  int left = 0;
+  bool all_ended = true;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    const bool ended = wait_for_job(launchers[i], patience);
-    left += ended ? 0 : 1;
-    const std::string end = ended ? "has ended"
-                                  : cat("still runs after ",
-                                        options.patience,
-                                        "; muster stop --kill ",
-                                        jobs[i].pid,
-                                        " ends it");
+    std::string end = "has ended";
+    if (!wait_for_job(launchers[i], patience)) {
+      all_ended = false;
+      end = cat(
+          "still runs after ", options.patience, "; muster stop --kill ", jobs[i].pid, " ends it");
+    }
     write_all(STDOUT_FILENO,
               printable(cat("job ", jobs[i].id, " (pid ", jobs[i].pid, ") ", end)) + "\n");
   }
-  return left == 0 ? 0 : 1;
+  return all_ended ? 0 : 1;
 }
 
 }  // namespace

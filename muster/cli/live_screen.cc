@@ -13,6 +13,9 @@
 #include "muster/base/error.h"
 #include "muster/cli/watch.h"
 
+// Terminals have a second screen for programs like this, and show the first one again afterwards.
+// Signals are read as data (signalfd), so that the terminal is given back before any of them ends
+// or stops the program.
 namespace muster {
 namespace {
 
@@ -21,8 +24,8 @@ constexpr const char* kOwnScreen = "\x1b[?25h\x1b[?1049l";
 
 constexpr std::chrono::milliseconds kLongestPoll{60'000};
 
-// Source: sigaction(2), the ones that a user or the system ends or halts a program in the
-// foreground by.
+// The signals by which a user or the system ends or stops a program in the foreground, and the one
+// that tells of another window size.
 sigset_t screen_signals() {
   sigset_t set;
   sigemptyset(&set);
@@ -65,7 +68,7 @@ void LiveScreen::give_terminal_back() {
   try {
     write_all(fd_, kOwnScreen);
   } catch (const Error&) {
-    // the terminal has gone
+    // The terminal has gone.
   }
   if (has_keys_)
     ::tcsetattr(STDIN_FILENO, TCSANOW, &keys_before_);
@@ -85,13 +88,14 @@ void LiveScreen::show(const std::string& text) {
   write_all(fd_, out + "\x1b[J");
 }
 
-// False for one that ends.
+// Returns false if one of the signals that have come ends the program.
 bool LiveScreen::take_signal() {
   signalfd_siginfo got{};
   while (::read(signals_.get(), &got, sizeof(got)) == static_cast<ssize_t>(sizeof(got))) {
     if (got.ssi_signo == SIGWINCH) {
       again_ = true;
-    } else if (got.ssi_signo == SIGTSTP) {  // Ctrl-Z: the shell gets its screen
+    } else if (got.ssi_signo == SIGTSTP) {
+      // After Ctrl-Z the shell has its screen, until it continues this program.
       give_terminal_back();
       ::raise(SIGSTOP);
       take_terminal();
@@ -103,11 +107,12 @@ bool LiveScreen::take_signal() {
   return true;
 }
 
+// Returns false if the user wants to end, or the terminal has gone. A blank or Enter draws at once.
 bool LiveScreen::take_keys() {
   char keys[64];
   const ssize_t got = ::read(STDIN_FILENO, keys, sizeof(keys));
   if (got == 0)
-    return false;  // the terminal has gone
+    return false;
   for (ssize_t i = 0; i < got; ++i) {
     if (keys[i] == 'q' || keys[i] == 'Q')
       return false;

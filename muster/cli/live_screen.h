@@ -21,11 +21,11 @@ class LiveScreen {
   LiveScreen(const LiveScreen&) = delete;
   LiveScreen& operator=(const LiveScreen&) = delete;
 
-  // As much of the text as the terminal has room for. Throws: io.
+  // Shows as much of the text as the terminal has room for. Throws: io.
   void show(const std::string& text);
 
-  // False when the user has seen enough: q, Ctrl-C, or a signal that ends. Blocking: at most so
-  // long; less when the window has another size.
+  // Returns false if the user has seen enough: q, Ctrl-C, or a signal that ends. Blocking: at most
+  // so long; less if the window gets another size.
   bool wait(std::chrono::milliseconds duration);
 
  private:

@@ -1,5 +1,6 @@
 // The `muster` program. To add a subcommand: write add_<name>(CLI::App&, int* exit_code) in a file
-// of its own and name it in kCommands.
+// of its own and name it in kCommands. Only the command that the first argument names is built, for
+// a launcher must be up in milliseconds; help of muster itself builds all of them.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -7,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 #include <exception>
+#include <functional>
 #include <span>
 
 #include "muster/base/error.h"
@@ -46,33 +48,34 @@ struct Command {
 
 muster::CommandHelp whole_program();
 
+// Most commands leave the arguments to CLI11; some take a program's off them first.
+template <void (*add_command)(CLI::App&, int*)>
+void add(CLI::App& app, Arguments&, int* exit_code) {
+  add_command(app, exit_code);
+}
+
+// Completion and manual describe all commands.
+template <void (*add_command)(CLI::App&, const std::function<muster::CommandHelp()>&, int*)>
+void add_about_all(CLI::App& app, Arguments&, int* exit_code) {
+  add_command(app, whole_program, exit_code);
+}
+
 constexpr Command kCommands[] = {
     {"run", muster::add_run},
     {"plan", muster::add_plan},
-    {"devices",
-     [](CLI::App& app, Arguments&, int* exit_code) { muster::add_devices(app, exit_code); }},
+    {"devices", add<muster::add_devices>},
     {"tasks", muster::add_tasks},
     {"bench", [](CLI::App& app, Arguments&, int*) { muster::add_bench(app); }},
-    {"checkpoint",
-     [](CLI::App& app, Arguments&, int* exit_code) { muster::add_checkpoint(app, exit_code); }},
-    {"top", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_top(app, exit_code); }},
-    {"report",
-     [](CLI::App& app, Arguments&, int* exit_code) { muster::add_report(app, exit_code); }},
-    {"ps", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_ps(app, exit_code); }},
-    {"stop", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_stop(app, exit_code); }},
-    {"agent", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_agent(app, exit_code); }},
-    {"doctor",
-     [](CLI::App& app, Arguments&, int* exit_code) { muster::add_doctor(app, exit_code); }},
-    {"secret",
-     [](CLI::App& app, Arguments&, int* exit_code) { muster::add_secret(app, exit_code); }},
-    {"completion",
-     [](CLI::App& app, Arguments&, int* exit_code) {
-       muster::add_completion(app, whole_program, exit_code);
-     }},
-    {"manual",
-     [](CLI::App& app, Arguments&, int* exit_code) {
-       muster::add_manual(app, whole_program, exit_code);
-     }},
+    {"checkpoint", add<muster::add_checkpoint>},
+    {"top", add<muster::add_top>},
+    {"report", add<muster::add_report>},
+    {"ps", add<muster::add_ps>},
+    {"stop", add<muster::add_stop>},
+    {"agent", add<muster::add_agent>},
+    {"doctor", add<muster::add_doctor>},
+    {"secret", add<muster::add_secret>},
+    {"completion", add_about_all<muster::add_completion>},
+    {"manual", add_about_all<muster::add_manual>},
 };
 
 constexpr const char* kExamples = R"(Examples:
@@ -96,6 +99,7 @@ void set_up(CLI::App& app) {
   app.require_subcommand(1);
 }
 
+// Describes muster with all of its commands.
 muster::CommandHelp whole_program() {
   CLI::App app("Puts every rank of a job on the right device, starts the ranks and guards them.",
                "muster");
@@ -120,7 +124,7 @@ int complain(const std::string& who, const std::string& text, int exit_code) {
   return exit_code;
 }
 
-// Those that a person types.
+// Returns the names that a person types: agents are started by muster itself.
 std::vector<std::string_view> command_names() {
   std::vector<std::string_view> names;
   for (const Command& command : kCommands) {
@@ -134,6 +138,7 @@ std::string command_list() {
   return muster::join(command_names(), ", ");
 }
 
+// Complains of a first argument that is no command, which is often a program to start.
 int unknown_command(const std::string& name) {
   const std::string suggestion = muster::did_you_mean(name, command_names());
   std::string next = suggestion.empty() ? "see muster help" : suggestion.substr(2);
@@ -144,7 +149,8 @@ int unknown_command(const std::string& name) {
                   kUsageError);
 }
 
-// CLI11 says of a number that is none only "Could not convert: --flag = text".
+// Returns CLI11's message with what was expected. For a text that is no number it says only "Could
+// not convert: --flag = text".
 std::string name_the_rule(const CLI::App& app, const std::string& text) {
   constexpr std::string_view kStart = "Could not convert: ";
   const size_t equals = text.find(" = ");
@@ -159,7 +165,8 @@ std::string name_the_rule(const CLI::App& app, const std::string& text) {
   return name + ": expected " + type + "a number, got '" + text.substr(equals + 3) + "'";
 }
 
-// Descriptors 0, 1 and 2 must exist, or the next file opened would become standard output.
+// Opens descriptors 0, 1 and 2 if they are closed: the next file to be opened would otherwise
+// become standard output.
 void ensure_standard_streams() {
   int fd = ::open("/dev/null", O_RDWR);
   while (fd >= 0 && fd <= 2)
@@ -168,15 +175,17 @@ void ensure_standard_streams() {
     ::close(fd);
 }
 
-// As a program ends that does not ignore the signal, so that `muster top | head` is as `ls | head`.
+// Ends by SIGPIPE, as a program does that does not ignore the signal: `muster top | head` behaves
+// as `ls | head`. It returns only in a container's first process, which its own signals do not end.
 int end_without_reader() {
   ::signal(SIGPIPE, SIG_DFL);
   ::raise(SIGPIPE);
-  return 128 + SIGPIPE;  // as a container's first process, which no signal of its own ends
+  return 128 + SIGPIPE;
 }
 
 // Adds the commands to `app` and does what `args` say. A single command is the one that the first
-// argument names: it may take its program's arguments off those that follow.
+// argument names, and may take its program's arguments off those that follow. Returns the exit
+// code.
 int parse_and_run(CLI::App& app,
                   std::span<const Command> commands,
                   Arguments args,
@@ -191,7 +200,8 @@ int parse_and_run(CLI::App& app,
     for (const Command& command : commands)
       command.add(app, args, &exit_code);
     args.insert(args.begin(), name.begin(), name.end());
-    app.parse(Arguments(args.rbegin(), args.rend()));  // CLI11 takes them from the back
+    // CLI11 takes the arguments from the back.
+    app.parse(Arguments(args.rbegin(), args.rend()));
     return exit_code;
   } catch (const CLI::Success& asked_for_text) {
     return app.exit(asked_for_text);
@@ -223,20 +233,21 @@ int main(int argc, char** argv) {
                "muster");
   set_up(app);
 
-  if (!args.empty() && args[0] == "help") {  // help run: run --help
+  // `muster help run` is `muster run --help`.
+  if (!args.empty() && args[0] == "help") {
     args.erase(args.begin());
     args.emplace_back("--help");
   }
-  if (args.empty())
+  if (args.empty()) {
     return complain("muster",
                     "expected a command (" + command_list() + "), got none; see muster help",
                     kUsageError);
+  }
   if (args[0].starts_with('-'))
     return parse_and_run(app, kCommands, args, "muster");
   const std::string name = args[0];
   const Command* command = find_command(name);
   if (command == nullptr)
     return unknown_command(name);
-  return parse_and_run(
-      app, {command, 1}, args, "muster " + name);  // building all the flags would take time
+  return parse_and_run(app, {command, 1}, args, "muster " + name);
 }

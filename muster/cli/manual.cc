@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -11,6 +12,8 @@
 #include "muster/base/usage.h"
 #include "muster/base/version.h"
 
+// A page is made of the same texts as --help, in the language of groff's man macros: ".SH" begins a
+// section, ".TP" an entry with an indented text, "\fB" and "\fI" choose the font.
 namespace muster {
 
 namespace {
@@ -20,7 +23,8 @@ constexpr const char* kManualExamples = R"(Examples:
   muster manual --all share/man/man1     every page into this folder (`make install` does)
 )";
 
-// A line that groff prints as it is.
+// Escapes a line so that groff prints it as it is. A point or a quote at its beginning would make
+// it a request.
 std::string plain(const std::string& text) {
   std::string result;
   for (const char c : text) {
@@ -61,6 +65,7 @@ std::string flag_text(const FlagHelp& flag) {
   return text;
 }
 
+// Writes the pages of a command and of its parts.
 void write_pages(const CommandHelp& command, const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / (page_name(command) + ".1");
   std::ofstream file(path);
@@ -70,18 +75,15 @@ void write_pages(const CommandHelp& command, const std::filesystem::path& folder
     write_pages(part, folder);
 }
 
-// Throws: invalid_argument for a command that there is not.
+// Throws: invalid_argument for an unknown command.
 const CommandHelp& find_command_help(const CommandHelp& program,
                                      const std::vector<std::string>& path) {
   const CommandHelp* found = &program;
   for (const std::string& name : path) {
-    const CommandHelp* next = nullptr;
-    for (const CommandHelp& part : found->commands)
-      if (part.name() == name)
-        next = &part;
-    if (next == nullptr)
+    const auto next = std::ranges::find(found->commands, name, &CommandHelp::name);
+    if (next == found->commands.end())
       fail_usage(cat("manual: expected a command, got '", join(path, " "), "'; see muster --help"));
-    found = next;
+    found = &*next;
   }
   return *found;
 }
@@ -99,9 +101,11 @@ std::string manual_page(const CommandHelp& command) {
                          plain(command.text),
                          "\n.SH SYNOPSIS\n.B ",
                          plain(join(command.path, " ")),
-                         "\n",
-                         command.flags.empty() ? "" : "[FLAGS]",
-                         command.commands.empty() ? "" : " COMMAND");
+                         "\n");
+  if (!command.flags.empty())
+    page += "[FLAGS]";
+  if (!command.commands.empty())
+    page += " COMMAND";
   for (const FlagHelp& argument : command.arguments)
     page += " " + plain(argument.names.at(0));
   page += "\n";
@@ -125,7 +129,7 @@ std::string manual_page(const CommandHelp& command) {
 void add_manual(CLI::App& app, const std::function<CommandHelp()>& whole, int* exit_code) {
   CLI::App* const command = app.add_subcommand("manual", "Print a page of the manual, for man");
   command->footer(kManualExamples);
-  static std::vector<std::string> path;  // of the one command line that there is
+  static std::vector<std::string> path;  // a process parses one command line
   static std::string folder;
   auto* const of = command->add_option(
       "COMMAND",

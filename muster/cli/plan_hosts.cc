@@ -15,17 +15,21 @@
 
 namespace muster {
 
+// The hosts are asked at the same time, each by a thread that waits for `muster devices --json`
+// there. Together their answers are an inventory, of which the plan is made as of any other.
 namespace {
 
+// A name that cannot be resolved here is one that only ssh knows.
 bool is_here(const HostSpec& host) {
   try {
     return is_this_machine(without_user(host.name));
   } catch (const Error&) {
-    return false;  // a name that only ssh knows
+    return false;
   }
 }
 
-// Why there is none has been said by ssh, or by the muster there.
+// Runs the command and returns its output. Throws: unavailable if it fails; ssh, or the muster
+// there, has then said why. `ssh` is empty for this host.
 std::string answer_of(const HostSpec& host, const std::string& command, const std::string& ssh) {
   try {
     return output_of_shell(command, host.name);
@@ -41,26 +45,23 @@ std::string answer_of(const HostSpec& host, const std::string& command, const st
   }
 }
 
-// What the host has, by the name that the job gives it.
+// Returns what the host has, under the name that the job gives it.
 Host ask_host(const HostSpec& host,
               bool here,
               const LaunchOptions& options,
               const RemoteOptions& remote) {
+  const bool by_own_path = here || remote.remote_muster.empty();
   std::vector<std::string> argv = {
-      here || remote.remote_muster.empty() ? own_program() : remote.remote_muster,
-      "devices",
-      "--json"};
+      by_own_path ? own_program() : remote.remote_muster, "devices", "--json"};
   const std::string slots =
       options.cpu_slots > 0 ? cat(options.cpu_slots) : get_env("MUSTER_CPU_SLOTS").value_or("");
   if (!slots.empty())
     argv.insert(argv.begin(), {"env", "MUSTER_CPU_SLOTS=" + slots});
   if (!here)
     argv = ssh_command(remote.ssh, host.name, argv);
-  Host found =
-      parse_inventory(
-          answer_of(host, shell_command(argv) + " </dev/null", here ? "" : join(remote.ssh, " ")),
-          host.name)
-          .hosts.at(0);
+  const std::string command = shell_command(argv) + " </dev/null";
+  const std::string answer = answer_of(host, command, here ? "" : join(remote.ssh, " "));
+  Host found = parse_inventory(answer, host.name).hosts.at(0);
   found.name = without_user(host.name);
   return found;
 }

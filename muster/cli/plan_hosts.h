@@ -1,6 +1,5 @@
-// The plan of a job over hosts that are reached by ssh, before anything is started there: `muster
-// plan
-// --hosts` and `muster run --hosts --dry-run`.
+// The plan of a job over hosts that are reached by ssh, before anything is started there:
+// `muster plan --hosts` and `muster run --hosts --dry-run`.
 #pragma once
 
 #include "muster/cluster/remote_launch.h"

@@ -14,23 +14,27 @@
 #include "muster/draw/text_table.h"
 #include "muster/placement/model_memory.h"
 
+// Each way of dividing the model over the plan's ranks is a row: how much memory a rank needs, and
+// whether it fits into the smallest device. The ways and the formulas are in placement/.
 namespace muster {
 namespace {
 
+// Returns the memory of a GPU, or of a MIG instance; 0 if it is not known.
 uint64_t memory_of_gpu(const Inventory& inventory, const GpuUuid& uuid) {
   for (const Host& host : inventory.hosts) {
     for (const Gpu& gpu : host.gpus) {
       if (gpu.uuid == uuid)
         return gpu.memory_total_bytes;
-      for (const MigInstance& instance : gpu.mig)
+      for (const MigInstance& instance : gpu.mig) {
         if (instance.uuid == uuid)
           return instance.memory_total_bytes;
+      }
     }
   }
   return 0;
 }
 
-// What the rank with the smallest share of a GPU has; nothing where no rank has one.
+// Returns the memory of the rank with the smallest share of a GPU; nothing if no rank has a GPU.
 std::optional<uint64_t> smallest_memory(const Inventory& inventory, const Plan& plan) {
   std::map<std::string, uint64_t> sharers;
   for (const RankPlan& rank : plan.ranks)
@@ -46,17 +50,18 @@ std::optional<uint64_t> smallest_memory(const Inventory& inventory, const Plan& 
   return least;
 }
 
+// A way of dividing the model.
 struct WayMemory {
   ModelDivision division;
-  std::string obstacle;
+  std::string obstacle;  // why the model cannot be divided so; empty: it can
   RankBytes bytes;
   int64_t most_layers = 0;
 };
 
 std::vector<WayMemory> ways_of(const ModelSizes& model, const Plan& plan, int64_t device_bytes) {
   std::vector<WayMemory> ways;
-  for (const ModelDivision& division :
-       model_divisions(static_cast<int>(plan.ranks.size()), plan.mesh)) {
+  const int num_ranks = static_cast<int>(plan.ranks.size());
+  for (const ModelDivision& division : model_divisions(num_ranks, plan.mesh)) {
     WayMemory way{.division = division, .obstacle = obstacle(model, division), .bytes = {}};
     if (way.obstacle.empty())
       way.bytes = rank_bytes(model, division);
@@ -64,10 +69,6 @@ std::vector<WayMemory> ways_of(const ModelSizes& model, const Plan& plan, int64_
     ways.push_back(way);
   }
   return ways;
-}
-
-std::string bytes_text(int64_t bytes) {
-  return format_bytes(static_cast<uint64_t>(bytes));
 }
 
 std::string model_table(const ModelSizes& model,
@@ -82,7 +83,7 @@ std::string model_table(const ModelSizes& model,
                          " × ",
                          model.context,
                          " tokens a step of each data-parallel rank; a device has ",
-                         bytes_text(device_bytes),
+                         format_bytes(device_bytes),
                          "\n");
   std::vector<std::vector<std::string>> rows;
   for (const WayMemory& way : ways) {
@@ -93,12 +94,12 @@ std::string model_table(const ModelSizes& model,
     }
     const RankBytes& b = way.bytes;
     rows.push_back({way.division.name,
-                    bytes_text(b.parameters),
-                    bytes_text(b.gradients),
-                    bytes_text(b.optimizer),
-                    bytes_text(b.activations),
-                    bytes_text(b.other),
-                    bytes_text(b.total()),
+                    format_bytes(b.parameters),
+                    format_bytes(b.gradients),
+                    format_bytes(b.optimizer),
+                    format_bytes(b.activations),
+                    format_bytes(b.other),
+                    format_bytes(b.total()),
                     b.total() <= device_bytes ? "yes" : "no",
                     cat(way.most_layers)});
   }
@@ -144,6 +145,7 @@ std::string model_json(const ModelSizes& model,
       .dump();
 }
 
+// Reads --device-memory.
 int64_t device_memory(const std::string& text) {
   constexpr uint64_t kMost = 1'000'000'000'000'000;
   const auto refuse = [&] {

@@ -7,6 +7,8 @@
 #include "muster/base/units.h"
 #include "muster/checkpoint/files/shown_text.h"
 
+// The line is drawn over itself, and not more often than people can read. What is read quickly
+// shows none at all.
 namespace muster {
 
 namespace {

@@ -16,7 +16,7 @@ class ReadingLine {
   ReadingLine& operator=(const ReadingLine&) = delete;
   ~ReadingLine();  // takes the line away
 
-  // So many more bytes of `path` have been read.
+  // Notes that so many more bytes of `path` have been read.
   void add(const std::string& path, size_t bytes);
 
  private:

@@ -35,6 +35,7 @@ struct ReportOptions {
   bool trace = false;
 };
 
+// Throws: failed_precondition if a job of this host still writes to the folder.
 void expect_no_job_in(const std::string& folder) {
   for (const JobNote& job : running_jobs()) {
     std::error_code unknown;
@@ -49,6 +50,7 @@ void expect_no_job_in(const std::string& folder) {
   }
 }
 
+// Makes trace.json of the events that ranks have left, which the launcher would have done.
 void merge_trace_in(const std::string& folder) {
   expect_no_job_in(folder);
   const std::string made = merge_left_trace(folder);
@@ -62,6 +64,7 @@ void merge_trace_in(const std::string& folder) {
   write_all(STDOUT_FILENO, printable(made) + "\n");
 }
 
+// Writes the page and prints its path.
 void write_page(const ReportOptions& options, const std::string& folder, const std::string& html) {
   const std::string path = options.out.empty() ? folder + "/report.html" : options.out;
   try {

@@ -15,6 +15,9 @@
 #include "muster/launch/launch.h"
 #include "muster/report/host_samples.h"
 
+// Both commands take the same flags for devices. The program and its arguments are cut off the
+// command line first, because CLI11 would take the program's flags for muster's. What the flags
+// mean is in run_options.h.
 namespace muster {
 
 namespace {
@@ -40,6 +43,7 @@ constexpr const char* kPlanExamples = R"(Examples:
   muster plan --model layers=24,width=2048,heads=16,context=1024,vocabulary=50304,batch=8    what fits there
 )";
 
+// CLI11 cannot know PROGRAM, so --help has a line of usage that was written by hand.
 class RunFormatter : public CLI::Formatter {
  public:
   explicit RunFormatter(std::string usage) : usage_(std::move(usage)) {}
@@ -60,7 +64,7 @@ CLI::App* add_command(
   return command;
 }
 
-// At each argument that is ":" alone, as mpirun does; at least one list.
+// Splits the arguments at each ":", as mpirun does. Returns at least one list.
 std::vector<std::vector<std::string>> split_programs(const std::vector<std::string>& args) {
   std::vector<std::vector<std::string>> lists(1);
   for (const std::string& arg : args) {
@@ -73,7 +77,7 @@ std::vector<std::vector<std::string>> split_programs(const std::vector<std::stri
   return lists;
 }
 
-// What follows a ":": "-n 4 --role worker ./worker ARGS...".
+// Reads what follows a ":": "-n 4 --role worker ./worker ARGS...".
 MoreProgram parse_more_program(std::vector<std::string> args) {
   MoreProgram more;
   CLI::App part("", "run");
@@ -95,8 +99,8 @@ std::vector<MoreProgram> parse_more_programs(
   return more;
 }
 
-// What follows PROGRAM is the program's, as under `muster run`, and a plan does not run it: then a
-// flag there is seldom meant so.
+// What follows PROGRAM is the program's, as under `muster run`. A plan does not run the program, so
+// a flag of muster there was probably meant for the plan.
 void warn_of_flags_of_program(const CLI::App& command, const std::vector<std::string>& program) {
   std::vector<std::string> flags;
   for (size_t i = 1; i < program.size(); ++i) {

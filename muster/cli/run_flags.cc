@@ -8,11 +8,14 @@
 #include "muster/cli/run_options.h"
 #include "muster/cli/value_flags.h"
 
+// A flag's help is its documentation: what it does, and in brackets what is done without it. Flags
+// are added group by group, and entitle() puts those that were added last under a title. Flags of
+// torchrun also have torchrun's variables.
 namespace muster {
 
 namespace {
 
-// torchrun's name for a flag's variable: PET_NPROC_PER_NODE.
+// Returns torchrun's name for a flag's variable: PET_NPROC_PER_NODE.
 std::string pet_name(const std::string& flag) {
   std::string name = "PET_" + flag.substr(flag.rfind("--") + 2);
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
@@ -138,6 +141,7 @@ void add_device_flags(CLI::App* command, RunFlags& flags) {
   entitle(command, "Devices");
 }
 
+// Which GPUs a job may take from others, and what it does when it cannot.
 void add_lease_flags(CLI::App* command, RunFlags& flags) {
   command
       ->add_option(
@@ -160,6 +164,7 @@ void add_lease_flags(CLI::App* command, RunFlags& flags) {
   entitle(command, "Devices");
 }
 
+// How one command reaches the job's other hosts.
 void add_reach_flags(CLI::App* command, RunFlags& flags) {
   command
       ->add_option(
@@ -179,6 +184,7 @@ void add_reach_flags(CLI::App* command, RunFlags& flags) {
   entitle(command, "Several hosts");
 }
 
+// How hosts find each other if each has a command of its own.
 void add_rendezvous_flags(CLI::App* command, RunFlags& flags) {
   torchrun_option(command,
                   "--nnodes",
@@ -254,7 +260,7 @@ void add_program_flags(CLI::App* command, RunFlags& flags) {
       flags.env,
       "NAME=VALUE",
       "Set an environment variable of the ranks, or pass NAME on to other hosts; may be repeated")
-      ->allow_extra_args();  // so CLI11 takes "[A=1,B=2]" for two values
+      ->allow_extra_args();  // CLI11 then takes "[A=1,B=2]" for two values
   torchrun_option(command,
                   "--role",
                   flags.role,
@@ -373,6 +379,7 @@ void add_output_flags(CLI::App* command, RunFlags& flags) {
   entitle(command, "Output");
 }
 
+// Scripts that were written for torchrun pass these.
 void add_flags_without_effect(CLI::App* command, RunFlags& flags) {
   torchrun_flag(
       command, "--standalone", flags.standalone, "One host and a free port, which is the default");
@@ -414,6 +421,8 @@ void add_flags_without_effect(CLI::App* command, RunFlags& flags) {
   entitle(command, "Accepted for compatibility with torchrun");
 }
 
+// use_config_file() takes the flag off the command line before CLI11 sees it; here it is for
+// --help.
 void add_config_flag(CLI::App* command) {
   command
       ->add_option_function<std::string>(

@@ -23,6 +23,9 @@
 #include "muster/launch/lease_plan.h"
 #include "muster/supervise/child.h"
 
+// Flags become options in groups: the request for devices, where rank 0 listens, what the ranks are
+// told, what is executed. Every check of a flag's value is here and throws an error that names the
+// flag, so that nothing has been started when a flag is wrong.
 namespace muster {
 
 namespace {
@@ -49,8 +52,7 @@ std::vector<int> parse_ranks(const std::string& text,
   return numbers;
 }
 
-// "3,1,0,2", or "@FILE" holding that, blanks and line ends between the numbers allowed.
-// Blanks and line ends separate too: "3 1\n0 2" is 3,1,0,2.
+// Blanks and line ends separate numbers too: "3 1\n0 2" is "3,1,0,2".
 std::string joined_by_commas(const std::string& text) {
   std::string joined;
   for (const char c : std::string(trim(text))) {
@@ -61,6 +63,7 @@ std::string joined_by_commas(const std::string& text) {
   return joined;
 }
 
+// Reads --map: "3,1,0,2", or "@FILE" with such a list.
 std::vector<int> parse_map(const std::string& text) {
   const std::string list =
       text.starts_with('@') ? joined_by_commas(read_small_file(text.substr(1))) : text;
@@ -71,8 +74,8 @@ std::vector<std::string> pieces(const std::string& text) {
   return text.empty() ? std::vector<std::string>{} : split(text, ',');
 }
 
-// What the command prints, as --map takes it. It is run once for the same question: the plan may be
-// made again, and its answers must not differ.
+// Returns a function that asks the command for a list, as --map takes it. The command is run once
+// for the same question: the plan may be made again, and its answers must not differ.
 auto map_of_command(const std::string& command) {
   const auto answers = std::make_shared<std::map<std::vector<std::string>, std::vector<int>>>();
   return [command, answers](
@@ -92,7 +95,7 @@ auto map_of_command(const std::string& command) {
   };
 }
 
-// A JSON object of GPU → speed: {"0": 100, "NVIDIA A100-SXM4-40GB": 90}.
+// Reads a JSON object of speeds by GPU: {"0": 100, "NVIDIA A100-SXM4-40GB": 90}.
 std::map<std::string, double> read_scores(const std::string& path) {
   const auto json = parse_strict_json(read_small_file(path), cat("--scores ", path));
   std::map<std::string, double> scores;
@@ -112,6 +115,7 @@ std::map<std::string, double> read_scores(const std::string& path) {
   return scores;
 }
 
+// Throws: invalid_argument for a flag beside --plan that the plan has decided already.
 void check_plan_file(const RunFlags& flags) {
   if (flags.plan.empty())
     return;
@@ -132,6 +136,8 @@ void check_plan_file(const RunFlags& flags) {
   }
 }
 
+// Throws: invalid_argument for values of torchrun's flags that would have an effect under torchrun,
+// and have none here.
 void check_accepted(const RunFlags& flags) {
   if (flags.event_log_handler != "null") {
     throw bad_flag("--event-log-handler",
@@ -161,8 +167,8 @@ void check_accepted(const RunFlags& flags) {
   }
 }
 
-// On one host there is nothing to meet for; what is left of a rendezvous is where rank 0 listens.
-// On several, the coordinator says that.
+// Sets where rank 0 listens, which is all that is left of a rendezvous on one host. On several
+// hosts the coordinator decides that.
 void set_master(const RunFlags& flags, bool several_hosts, LaunchOptions& options) {
   options.run_id = flags.rdzv_id == "none" ? "" : flags.rdzv_id;
   if (flags.master_port != -1 && (flags.master_port < 1 || flags.master_port > 65535)) {
@@ -192,76 +198,98 @@ void set_master(const RunFlags& flags, bool several_hosts, LaunchOptions& option
   options.run_id = flags.rdzv_id;
 }
 
-void set_request(const RunFlags& flags, Request& request) {
-  const std::string& nproc = flags.nproc_per_node;
+// Sets how many ranks there are, and on which kind of device. Without a number there is one rank
+// for each device.
+void set_num_ranks(const std::string& nproc, Request& request) {
+  const std::string expected = "a number from 1, auto, cpu or gpu";
   request.cpu_only = nproc == "cpu";
   request.gpu_only = nproc == "gpu";
-  if (!nproc.empty() && nproc != "auto" && !request.cpu_only && !request.gpu_only) {
-    const std::string expected = "a number from 1, auto, cpu or gpu";
-    if (nproc == "xpu")
-      throw bad_flag("--nproc-per-node", expected, nproc, "muster finds NVIDIA GPUs only");
-    request.nproc_per_node = parse_count(nproc, "--nproc-per-node", expected);
-  }
-  request.gpus = flags.gpus;
-  request.gpus_per_rank = flags.gpus_per_rank;
-  request.policy = flags.policy;
+  const bool is_auto = nproc.empty() || nproc == "auto";
+  if (is_auto || request.cpu_only || request.gpu_only)
+    return;
+  if (nproc == "xpu")
+    throw bad_flag("--nproc-per-node", expected, nproc, "muster finds NVIDIA GPUs only");
+  request.nproc_per_node = parse_count(nproc, "--nproc-per-node", expected);
+}
+
+// Sets which GPU each local rank gets, if the user says it.
+void set_map(const RunFlags& flags, Request& request) {
   if (!flags.map.empty())
     request.map = parse_map(flags.map);
   if (!flags.map.empty() && !flags.map_command.empty())
     throw bad_flag("--map", "one of --map and --map-command", flags.map, "leave one out");
   if (!flags.map_command.empty())
     request.map_of = map_of_command(flags.map_command);
-  if (!flags.scores.empty())
-    request.scores = read_scores(flags.scores);
-  for (const std::string& size : pieces(flags.rank_memory))
-    request.rank_memory_bytes.push_back(parse_bytes(size));
+}
+
+// With --inventory, --hosts and --hostfile choose among the hosts of the file.
+void set_simulated_hosts(const RunFlags& flags, Request& request) {
   const bool chooses_hosts = !flags.hosts.empty() || !flags.hostfile.empty();
-  if (chooses_hosts && !flags.inventory.empty()) {
-    for (const HostSpec& host : listed_hosts(flags))
-      request.hosts.push_back({.name = host.name, .nproc = host.nproc});
-  }
-  if (!flags.mesh.empty())
-    request.mesh = parse_axes(flags.mesh);
-  request.global_batch = flags.global_batch;
-  request.numa_binding = parse_numa_binding(flags.numa_binding);
-  request.surplus = parse_surplus(flags.surplus);
-  if (flags.virtual_local_rank && !flags.visibility.empty() && flags.visibility != "own") {
+  if (!chooses_hosts || flags.inventory.empty())
+    return;
+  for (const HostSpec& host : listed_hosts(flags))
+    request.hosts.push_back({.name = host.name, .nproc = host.nproc});
+}
+
+void set_visibility(const RunFlags& flags, Request& request) {
+  if (flags.visibility.empty())
+    return;
+  if (flags.virtual_local_rank && flags.visibility != "own") {
     throw bad_flag("--virtual-local-rank",
                    "--visibility own, which it implies",
                    flags.visibility,
                    "leave one of them out");
   }
-  if (!flags.visibility.empty())
-    request.visibility = parse_visibility(flags.visibility);
+  request.visibility = parse_visibility(flags.visibility);
+}
+
+void set_request(const RunFlags& flags, Request& request) {
+  set_num_ranks(flags.nproc_per_node, request);
+  request.gpus = flags.gpus;
+  request.gpus_per_rank = flags.gpus_per_rank;
+  request.policy = flags.policy;
+  set_map(flags, request);
+  if (!flags.scores.empty())
+    request.scores = read_scores(flags.scores);
+  for (const std::string& size : pieces(flags.rank_memory))
+    request.rank_memory_bytes.push_back(parse_bytes(size));
+  set_simulated_hosts(flags, request);
+  if (!flags.mesh.empty())
+    request.mesh = parse_axes(flags.mesh);
+  request.global_batch = flags.global_batch;
+  request.numa_binding = parse_numa_binding(flags.numa_binding);
+  request.surplus = parse_surplus(flags.surplus);
+  set_visibility(flags, request);
+}
+
+// Returns the number of a signal that a process can handle. Throws: invalid_argument.
+int signal_named(const std::string& name) {
+  for (int number = 1; number <= SIGSYS; ++number) {
+    if (number != SIGKILL && number != SIGSTOP && signal_name(number) == name)
+      return number;
+  }
+  throw bad_flag("--signals-to-handle", "signal names as in SIGTERM,SIGINT", name);
 }
 
 std::vector<int> parse_signals(const std::string& text) {
   std::vector<int> signals;
-  for (const std::string& piece : split(text, ',')) {
-    const std::string name(trim(piece));
-    int found = 0;
-    for (int number = 1; number < SIGSYS + 1 && found == 0; ++number) {
-      if (number != SIGKILL && number != SIGSTOP && signal_name(number) == name)
-        found = number;
-    }
-    if (found == 0) {
-      throw bad_flag("--signals-to-handle", "signal names as in SIGTERM,SIGINT", name);
-    }
-    signals.push_back(found);
-  }
+  for (const std::string& piece : split(text, ','))
+    signals.push_back(signal_named(std::string(trim(piece))));
   return signals;
 }
 
 bool is_variable_name(const std::string& name) {
-  const auto word = [](unsigned char c) {
+  const auto is_digit = [](unsigned char c) {
+    return std::isdigit(c) != 0;
+  };
+  const auto is_word = [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_';
   };
-  return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
-         std::all_of(name.begin(), name.end(), word);
+  return !name.empty() && !is_digit(name[0]) && std::ranges::all_of(name, is_word);
 }
 
-// NAME=VALUE; NAME alone is there already, inherited. The ranks' own variables are the launcher's
-// to set.
+// Reads --env: NAME=VALUE, or NAME for a variable that is already set here and is to be passed to
+// the ranks of other hosts too. Only the launcher sets the ranks' own variables.
 Environment parse_env(const std::vector<std::string>& settings) {
   const Environment contract = to_environment(RankEnv{});
   Environment variables;
@@ -276,7 +304,7 @@ Environment parse_env(const std::vector<std::string>& settings) {
     if (equals != std::string::npos) {
       variables[name] = setting.substr(equals + 1);
     } else if (const auto value = get_env(name.c_str())) {
-      variables[name] = *value;  // of other hosts' ranks too
+      variables[name] = *value;
     } else {
       throw bad_flag("--env", "NAME=VALUE, or the name of a variable that is set", name);
     }
@@ -284,7 +312,7 @@ Environment parse_env(const std::vector<std::string>& settings) {
   return variables;
 }
 
-// Empty: no limit.
+// Reads a time above 0; an empty text is no limit.
 std::optional<std::chrono::milliseconds> time_limit(const std::string& text, const char* flag) {
   if (text.empty())
     return std::nullopt;
@@ -294,6 +322,7 @@ std::optional<std::chrono::milliseconds> time_limit(const std::string& text, con
   return limit;
 }
 
+// The flag comes before torchrun's variable.
 std::chrono::milliseconds shutdown_timeout(const RunFlags& flags) {
   if (!flags.shutdown_timeout.empty())
     return parse_duration(flags.shutdown_timeout, "--shutdown-timeout");
@@ -302,24 +331,39 @@ std::chrono::milliseconds shutdown_timeout(const RunFlags& flags) {
                    : LaunchOptions{}.shutdown_timeout;
 }
 
-// What is executed for PROGRAM: Python for scripts and modules, else the program itself.
+// Throws: SpawnError with the exit code of a shell if the script cannot be read. Python's own error
+// would come from every rank.
+void check_readable(const std::string& script) {
+  if (::access(script.c_str(), R_OK) == 0)
+    return;
+  const int error = errno;
+  const bool is_missing = error == ENOENT || error == ENOTDIR;
+  throw SpawnError(
+      is_missing ? 127 : 126,
+      cat("cannot start '", script, "': ", std::strerror(error), "; correct the path"));
+}
+
+bool is_python_script(const RunFlags& flags, const std::vector<std::string>& program) {
+  if (program.empty() || flags.no_python)
+    return false;
+  return flags.run_path || program[0].ends_with(".py");
+}
+
+// Returns what is executed for PROGRAM: Python for scripts and modules, otherwise the program
+// itself. Paths are meant from the current folder, also where the ranks run in another one.
 std::vector<std::string> command_of(const RunFlags& flags, std::vector<std::string> program) {
   if (flags.module && flags.no_python) {
     throw Error(ErrorCode::invalid_argument,
                 "--module and --no-python: expected one of them, got both; leave one out");
   }
-  const bool script =
-      !program.empty() && !flags.no_python && (flags.run_path || program[0].ends_with(".py"));
-  if (!flags.module && !script)
+  const bool is_script = is_python_script(flags, program);
+  if (!flags.module && !is_script)
     return program;
-  if (!flags.module && ::access(program[0].c_str(), R_OK) != 0) {
-    throw SpawnError(
-        errno == ENOENT || errno == ENOTDIR ? 127 : 126,
-        cat("cannot start '", program[0], "': ", std::strerror(errno), "; correct the path"));
-  }
+  if (!flags.module)
+    check_readable(program[0]);
   std::vector<std::string> command = {get_env("PYTHON_EXEC").value_or("python3"), "-u"};
-  if (!flags.work_dir.empty()) {  // they are found from here
-    if (script)
+  if (!flags.work_dir.empty()) {
+    if (is_script)
       program[0] = absolute_path(program[0]);
     if (command[0].find('/') != std::string::npos)
       command[0] = absolute_path(command[0]);
@@ -330,7 +374,7 @@ std::vector<std::string> command_of(const RunFlags& flags, std::vector<std::stri
   return command;
 }
 
-// Several programs: each says how many ranks it has, and the plan is for all of them.
+// Of several programs each says how many ranks it has, and the plan is for all of them together.
 void add_ranks_of_programs(const RunFlags& flags,
                            const std::vector<MoreProgram>& more,
                            LaunchOptions& options) {
@@ -358,7 +402,8 @@ void add_programs(const RunFlags& flags,
     options.more_programs[i].argv = command_of(flags, more[i].program);
 }
 
-// Empty: none. The ranks read MUSTER_TRACE themselves: what is wrong with it is said here, once.
+// Returns the flag's value; empty: none. The ranks read MUSTER_TRACE themselves, and a wrong value
+// of it is said once, here.
 std::string trace_asked(const RunFlags& flags) {
   const auto check = [](const std::string& asked, const char* what) {
     if (asked != "0" && asked != "1" && asked != "operators")
@@ -371,23 +416,42 @@ std::string trace_asked(const RunFlags& flags) {
   return flags.trace;
 }
 
-// What is to happen when a rank fails. A rank's own MUSTER_ON_FAILURE speaks of the job around
-// this one, and is not asked.
-FailurePolicy failure_policy(const RunFlags& flags, bool several_hosts) {
-  const bool inside_a_rank = get_env("MUSTER_LOCAL_RANK").has_value();
-  std::string word = flags.on_failure;
-  if (word.empty() && !inside_a_rank)
-    word = get_env(kFailurePolicyVariable).value_or("");
-  if (word.empty())
-    return FailurePolicy::end;
-  const auto policy = failure_policy_of(word);
-  if (!policy)
-    throw bad_flag("--on-failure", "end, continue or replace", word);
-  if (policy == FailurePolicy::go_on && several_hosts)
+// Returns "end", "continue" or "replace".
+std::string what_on_failure(const RunFlags& flags, bool several_hosts) {
+  const std::string what =
+      flags.on_failure.empty() ? get_env("MUSTER_ON_FAILURE").value_or("end") : flags.on_failure;
+  if (what != "end" && what != "continue" && what != "replace")
+    throw bad_flag("--on-failure", "end, continue or replace", what);
+  if (what == "continue" && several_hosts)
     throw Error(
         ErrorCode::invalid_argument,
         "--on-failure continue: expected a job on one host, got one on several; leave it out");
   return *policy;
+}
+
+void set_wait(const RunFlags& flags, LaunchOptions& options) {
+  if (flags.wait.empty())
+    return;
+  if (flags.no_lease)
+    throw bad_flag(
+        "--wait", "no --no-lease beside it, which takes GPUs that others hold", flags.wait);
+  options.wait = flags.wait == "forever" ? kWaitForever : parse_duration(flags.wait, "--wait");
+}
+
+// Sets what happens when a rank fails, and how long others wait for it.
+void set_failures(const RunFlags& flags, bool several_hosts, LaunchOptions& options) {
+  const std::string on_failure = what_on_failure(flags, several_hosts);
+  options.goes_on = on_failure == "continue";
+  options.replaces = on_failure == "replace";
+  options.max_restarts = flags.max_restarts.value_or(options.replaces ? kReplacements : 0);
+  options.extra_env["MUSTER_ON_FAILURE"] = on_failure;
+  if (const auto limit = time_limit(flags.collective_timeout, "--collective-timeout")) {
+    options.extra_env["MUSTER_COLLECTIVE_TIMEOUT"] = flags.collective_timeout;
+    options.rejoin_within = *limit;
+    return;
+  }
+  // The ranks read the variable; a wrong value is said once, here.
+  time_limit(get_env("MUSTER_COLLECTIVE_TIMEOUT").value_or(""), "MUSTER_COLLECTIVE_TIMEOUT");
 }
 
 }  // namespace
@@ -404,14 +468,7 @@ LaunchOptions to_launch_options(const RunFlags& flags,
   options.svg = flags.svg;
   options.lease = !flags.no_lease;
   options.looks_at_gpus = !flags.no_gpu_check;
-  if (flags.no_lease && !flags.wait.empty())
-    throw bad_flag(
-        "--wait", "no --no-lease beside it, which takes GPUs that others hold", flags.wait);
-  if (flags.wait == "forever") {
-    options.wait = kWaitForever;
-  } else if (!flags.wait.empty()) {
-    options.wait = parse_duration(flags.wait, "--wait");
-  }
+  set_wait(flags, options);
   set_master(flags, several_hosts, options);
   options.inventory = flags.inventory;
   options.cpu_slots = flags.cpu_slots;
@@ -424,15 +481,7 @@ LaunchOptions to_launch_options(const RunFlags& flags,
   options.time_limit = parse_time_limit(flags.timeout, "--timeout", options.shutdown_timeout);
   options.limit_has_begun = flags.timeout.starts_with("slurm");
   options.stopped_timeout = time_limit(flags.stopped_timeout, "--stopped-timeout");
-  options.failure_policy = failure_policy(flags, several_hosts);
-  const bool replaces = options.failure_policy == FailurePolicy::replace;
-  options.max_restarts = flags.max_restarts.value_or(replaces ? kReplacements : 0);
-  if (time_limit(flags.collective_timeout, "--collective-timeout")) {
-    options.extra_env["MUSTER_COLLECTIVE_TIMEOUT"] = flags.collective_timeout;
-    options.rejoin_within = *time_limit(flags.collective_timeout, "--collective-timeout");
-  } else {  // what the ranks would find wrong, each for itself
-    time_limit(get_env("MUSTER_COLLECTIVE_TIMEOUT").value_or(""), "MUSTER_COLLECTIVE_TIMEOUT");
-  }
+  set_failures(flags, several_hosts, options);
   if (const std::string trace = trace_asked(flags); !trace.empty())
     options.extra_env["MUSTER_TRACE"] = trace;
   options.log_dir = flags.log_dir;
@@ -450,15 +499,14 @@ LaunchOptions to_launch_options(const RunFlags& flags,
   options.virtual_local_rank = flags.virtual_local_rank;
   if (flags.dry_run) {
     add_ranks_of_programs(flags, more, options);
-  } else {
-    if (program.empty()) {
-      throw Error(
-          ErrorCode::invalid_argument,
-          "expected PROGRAM after the flags, got none; as in: muster run ./train --epochs 3");
-    }
-    options.argv = command_of(flags, std::move(program));
-    add_programs(flags, more, options);
+    return options;
   }
+  if (program.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                "expected PROGRAM after the flags, got none; as in: muster run ./train --epochs 3");
+  }
+  options.argv = command_of(flags, std::move(program));
+  add_programs(flags, more, options);
   return options;
 }
 

@@ -94,15 +94,15 @@ struct MoreProgram {
   std::vector<std::string> program;
 };
 
-// Names in --rdzv-conf that nobody reads: torchrun takes any, and its back ends read what they
-// know.
+// Warns of names in --rdzv-conf that nobody reads: torchrun takes any, and its back ends read what
+// they know.
 void warn_of_unknown_conf(const RunFlags& flags);
 
-// The hosts to start agents on; nothing when this command is one host's own. Throws:
+// Returns the hosts to start agents on; nothing if this command is one host's own. Throws:
 // invalid_argument; io.
 std::optional<RemoteOptions> to_remote_options(const RunFlags& flags);
 
-// How this host finds the others; nothing when the job has one host. Throws: invalid_argument
+// Returns how this host finds the others; nothing if the job has one host. Throws: invalid_argument
 // naming the flag.
 std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags);
 

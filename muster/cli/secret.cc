@@ -8,6 +8,7 @@
 #include "muster/base/fd.h"
 #include "muster/store/secret.h"
 
+// The secret is printed once, and its copy in memory is overwritten.
 namespace muster {
 
 namespace {

@@ -12,6 +12,10 @@
 #include "muster/tasks/run.h"
 #include "muster/tasks/slurm/element.h"
 
+// The flags of `muster tasks`, in groups as --help shows them. tasks_options.h turns them into
+// options. Two hidden flags are for muster itself: --serve runs tasks for a run on another host,
+// and
+// --exec-element is one task of a Slurm job array.
 namespace muster {
 
 namespace {
@@ -226,6 +230,7 @@ int element_index(const std::string& text) {
   return static_cast<int>(*index);
 }
 
+// Returns the exit code.
 int run_tasks_command(const TasksFlags& flags) {
   if (flags.element.size() == 2)
     exec_element(flags.element[0], element_index(flags.element[1]));
@@ -251,7 +256,8 @@ void add_tasks(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   add_host_flags(command, *flags);
   add_limit_flags(command, *flags);
   add_task_output_flags(command, *flags);
-  const auto dashes = std::find(args.begin(), args.end(), "--");
+  // What follows "--" is the command of a sweep, of which CLI11 must not see the flags.
+  const auto dashes = std::ranges::find(args, "--");
   if (dashes != args.end())
     flags->command.assign(dashes + 1, args.end());
   args.erase(dashes, args.end());

@@ -16,7 +16,8 @@ namespace muster {
 
 namespace {
 
-// What --ssh and --remote-muster are for, they are for as in `muster run`.
+// Each machine is a command that starts `muster tasks --serve` there, over ssh or srun. --ssh and
+// --remote-muster mean the same as in `muster run`.
 std::vector<TaskMachine> listed_machines(const TasksSettings& settings) {
   RunFlags flags;
   flags.hosts = settings.hosts;
@@ -32,7 +33,7 @@ std::vector<TaskMachine> listed_machines(const TasksSettings& settings) {
     try {
       machine.here = is_this_machine(machine.name);
     } catch (const Error&) {
-      machine.here = false;  // a name that only ssh knows
+      machine.here = false;  // only ssh knows the name
     }
     machine.command_environment = own_environment();
     machine.argv = ssh_command(remote->ssh, host.name, {program, "tasks", "--serve"});
@@ -43,14 +44,15 @@ std::vector<TaskMachine> listed_machines(const TasksSettings& settings) {
   return machines;
 }
 
-// Nothing where this machine is all that there is.
+// Returns the nodes of a Slurm allocation; none if this machine is all that there is.
 std::vector<TaskMachine> slurm_machines(const TasksSettings& settings) {
   const std::string program =
       settings.remote_muster.empty() ? own_program() : settings.remote_muster;
   std::vector<TaskMachine> machines;
   const auto nodes = slurm_nodes_of_environment();
   if (!nodes) {
-    if (inside_srun_step() && get_env_int("SLURM_STEP_NUM_TASKS").value_or(1) > 1)
+    const int64_t copies = get_env_int("SLURM_STEP_NUM_TASKS").value_or(1);
+    if (inside_srun_step() && copies > 1)
       log(LogLevel::warn,
           "srun has started `muster tasks` more than once, and each of them runs all tasks; start "
           "it once, "

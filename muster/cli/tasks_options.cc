@@ -4,12 +4,15 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
+#include "muster/cli/cluster_flags.h"
 #include "muster/cli/tasks_machines.h"
 #include "muster/cli/tasks_sweep.h"
 #include "muster/cli/time_limit.h"
 #include "muster/cluster/hostfile.h"
 #include "muster/cluster/slurm_nodes.h"
 
+// Tasks come from a spec file, from --sweep with a command, or from the folder of a run that goes
+// on. The settings are kept in the run's folder, so that a run that goes on has them again.
 namespace muster {
 
 namespace {
@@ -20,19 +23,23 @@ struct RefusedFlag {
   const char* next;
 };
 
-// Whether they name tasks; a run that goes on has some. Throws: invalid_argument for two kinds of
-// them.
+// Returns whether the flags name tasks; a run that goes on has its own. Throws: invalid_argument
+// for two kinds of tasks.
 bool check_tasks(const TasksFlags& flags) {
-  const bool any = !flags.spec.empty() || !flags.sweeps.empty() || !flags.command.empty();
-  if (!any && !flags.resume.empty())
+  const bool has_spec = !flags.spec.empty();
+  const bool has_sweep = !flags.sweeps.empty() || !flags.command.empty();
+  if (!has_spec && !has_sweep && !flags.resume.empty())
     return false;
-  if (!flags.spec.empty() && (!flags.sweeps.empty() || !flags.command.empty()))
+  if (has_spec && has_sweep) {
+    const std::string sweep =
+        flags.sweeps.empty() ? "a command" : cat("--sweep ", printable(flags.sweeps[0]));
     fail_usage(cat("expected a spec file or --sweep … -- CMD, got both (",
                    printable(flags.spec),
                    " and ",
-                   flags.sweeps.empty() ? "a command" : cat("--sweep ", printable(flags.sweeps[0])),
+                   sweep,
                    "); leave one of them out; a sweep's command comes after --"));
-  if (!flags.spec.empty())
+  }
+  if (has_spec)
     return true;
   if (!flags.sweeps.empty() && flags.command.empty())
     fail_usage(
@@ -44,20 +51,24 @@ bool check_tasks(const TasksFlags& flags) {
   return true;
 }
 
-// `--hosts` or `--hostfile` as "a:4,b"; empty: neither.
-std::string hosts_setting(const TasksFlags& flags) {
-  if (flags.hosts.empty() && flags.hostfile.empty()) {
-    if (!flags.ssh.empty() && flags.resume.empty())
-      fail_usage(
-          "--ssh: expected --hosts or --hostfile beside it, got neither; say where tasks run");
-    if (!flags.remote_muster.empty() && flags.resume.empty() &&
-        (flags.standalone || !slurm_nodes_of_environment()))
-      fail_usage(
-          "--remote-muster: expected --hosts, --hostfile or a Slurm allocation beside it, got "
-          "none; "
-          "say where tasks run");
-    return {};
-  }
+// Throws: invalid_argument for flags that say how to reach hosts, if there are none. A run that
+// goes on may have hosts of its own.
+void check_needs_no_hosts(const TasksFlags& flags) {
+  if (!flags.resume.empty())
+    return;
+  if (!flags.ssh.empty())
+    fail_usage("--ssh: expected --hosts or --hostfile beside it, got neither; say where tasks run");
+  if (flags.remote_muster.empty())
+    return;
+  const bool has_nodes = !flags.standalone && slurm_nodes_of_environment();
+  if (!has_nodes)
+    fail_usage(
+        "--remote-muster: expected --hosts, --hostfile or a Slurm allocation beside it, got none; "
+        "say where tasks run");
+}
+
+// Throws: invalid_argument for flags that contradict --hosts or --hostfile.
+void check_beside_hosts(const TasksFlags& flags) {
   if (!flags.hosts.empty() && !flags.hostfile.empty())
     fail_usage("--hosts and --hostfile: expected one of them, got both");
   if (!flags.inventory.empty())
@@ -67,15 +78,22 @@ std::string hosts_setting(const TasksFlags& flags) {
     fail_usage(
         "--hosts and --standalone: expected one of them, got both; --standalone is this machine "
         "alone");
+}
+
+// Returns --hosts or --hostfile as "a:4,b"; empty: neither.
+std::string hosts_setting(const TasksFlags& flags) {
+  if (flags.hosts.empty() && flags.hostfile.empty()) {
+    check_needs_no_hosts(flags);
+    return {};
+  }
+  check_beside_hosts(flags);
+  const std::vector<HostSpec> hosts =
+      flags.hosts.empty() ? read_named("--hostfile", [&] { return read_hostfile(flags.hostfile); })
+                          : parse_host_list(flags.hosts, "--hosts");
   std::vector<std::string> texts;
-  for (const HostSpec& host :
-       flags.hosts.empty() ? read_named("--hostfile", [&] { return read_hostfile(flags.hostfile); })
-                           : parse_host_list(flags.hosts, "--hosts")) {
-    const bool brackets = host.name.find(':') != std::string::npos;
-    texts.push_back(cat(brackets ? "[" : "",
-                        host.name,
-                        brackets ? "]" : "",
-                        host.nproc ? cat(":", *host.nproc) : std::string()));
+  for (const HostSpec& host : hosts) {
+    const std::string slots = host.nproc ? cat(":", *host.nproc) : "";
+    texts.push_back(in_brackets(host.name) + slots);
   }
   return join(texts, ",");
 }
@@ -116,7 +134,7 @@ std::optional<std::chrono::milliseconds> time_of(const std::string& text, const 
   return parse_duration(text, flag);
 }
 
-// A run that goes on does so in the folder in which it began.
+// A run that goes on does so from the folder in which it began, so paths are kept as absolute ones.
 std::string absolute(const std::string& path) {
   return path.empty() ? path : absolute_path(path);
 }
@@ -150,7 +168,7 @@ TasksOptions to_tasks_options(const TasksFlags& flags) {
   return options;
 }
 
-// What is said of where, when and how tasks run is Slurm's to decide.
+// Slurm decides where, when and how tasks run.
 void check_submit(const TasksFlags& flags) {
   if (flags.submit != "slurm")
     fail_usage(cat("--submit: expected slurm, got '", printable(flags.submit), "'"));

@@ -49,12 +49,11 @@ struct TasksFlags {
   std::vector<std::string> element = {};  // of a job array: file and index
 };
 
-// Throws: invalid_argument for flags that contradict each other, or what they say is none of
-// theirs.
+// Throws: invalid_argument for flags that contradict each other, or for a wrong value.
 TasksOptions to_tasks_options(const TasksFlags& flags);
 
-// Of --submit: its own value, and flags that the batch system takes no notice of. Throws:
-// invalid_argument.
+// Checks the value of --submit, and that no flag is given of which the batch system would take no
+// notice. Throws: invalid_argument.
 void check_submit(const TasksFlags& flags);
 
 }  // namespace muster

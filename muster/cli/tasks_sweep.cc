@@ -11,44 +11,52 @@ namespace muster {
 
 namespace {
 
-// What a sweep's tasks have in common.
+// Each of these three reads the flag of the same name.
+double parse_need_gpus(const std::string& text) {
+  double gpus = 0;
+  try {
+    size_t used = 0;
+    gpus = std::stod(text, &used);
+    if (used != text.size() || std::isnan(gpus))
+      throw std::invalid_argument("");
+  } catch (const std::exception&) {
+    fail_usage(cat("--need-gpus: expected a number as 2 or 0.5, got '", printable(text), "'"));
+  }
+  const bool is_whole = gpus == std::floor(gpus);
+  if (gpus < 0 || gpus > 1'000 || (gpus > 1 && !is_whole))
+    fail_usage(cat("--need-gpus: expected a whole number, or a share below 1, got ", text));
+  return gpus;
+}
+
+uint64_t parse_need_memory(const std::string& text) {
+  try {
+    return parse_bytes(text);
+  } catch (const Error&) {
+    fail_usage(cat("--need-memory: expected a size such as 20GiB, got '", printable(text), "'"));
+  }
+}
+
+int parse_need_cpus(const std::string& text) {
+  const auto cpus = parse_int(text);
+  if (!cpus || *cpus < 1 || *cpus > 65'536)
+    fail_usage(cat("--need-cpus: expected a number from 1, got '", printable(text), "'"));
+  return static_cast<int>(*cpus);
+}
+
+// Returns what a sweep's tasks have in common. A need for memory is one for a GPU.
 Task common_of(const TasksFlags& flags) {
   Task common{.retries = flags.retries.value_or(0)};
   if (flags.need_gpus.empty() && flags.need_memory.empty() && flags.need_cpus.empty())
     return common;
   TaskNeed need;
-  try {
-    size_t used = 0;
-    if (!flags.need_gpus.empty())
-      need.gpus = std::stod(flags.need_gpus, &used);
-    if (used != flags.need_gpus.size() || std::isnan(need.gpus))
-      throw std::invalid_argument("");
-  } catch (const std::exception&) {
-    fail_usage(
-        cat("--need-gpus: expected a number as 2 or 0.5, got '", printable(flags.need_gpus), "'"));
-  }
-  const bool whole = need.gpus == std::floor(need.gpus);
-  if (need.gpus < 0 || need.gpus > 1'000 || (need.gpus > 1 && !whole))
-    fail_usage(
-        cat("--need-gpus: expected a whole number, or a share below 1, got ", flags.need_gpus));
-  if (!flags.need_memory.empty()) {
-    try {
-      need.memory_bytes = parse_bytes(flags.need_memory);
-    } catch (const Error&) {
-      fail_usage(cat("--need-memory: expected a size such as 20GiB, got '",
-                     printable(flags.need_memory),
-                     "'"));
-    }
-  }
+  if (!flags.need_gpus.empty())
+    need.gpus = parse_need_gpus(flags.need_gpus);
+  if (!flags.need_memory.empty())
+    need.memory_bytes = parse_need_memory(flags.need_memory);
   if (need.memory_bytes > 0 && need.gpus == 0)
     need.gpus = 1;
-  if (!flags.need_cpus.empty()) {
-    const auto cpus = parse_int(flags.need_cpus);
-    if (!cpus || *cpus < 1 || *cpus > 65'536)
-      fail_usage(
-          cat("--need-cpus: expected a number from 1, got '", printable(flags.need_cpus), "'"));
-    need.cpus = static_cast<int>(*cpus);
-  }
+  if (!flags.need_cpus.empty())
+    need.cpus = parse_need_cpus(flags.need_cpus);
   common.needs = {need};
   return common;
 }

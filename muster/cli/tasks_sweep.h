@@ -8,7 +8,7 @@
 
 namespace muster {
 
-// Flags that say of a sweep's tasks what a file says of its own: refused where there is no sweep.
+// Refuses flags that say of a sweep's tasks what a file says of its own, if there is no sweep.
 // Throws: invalid_argument.
 void check_sweep_flags(const TasksFlags& flags);
 

@@ -17,7 +17,8 @@ using std::chrono::milliseconds;
 constexpr std::string_view kSlurm = "slurm";
 constexpr const char* kSlurmEnd = "SLURM_JOB_END_TIME";
 
-// Before the end of the Slurm job: of "slurm-10m" ten minutes. Nothing: it is no such text.
+// Returns how long before the end of the Slurm job the limit is: ten minutes for "slurm-10m".
+// Returns nothing for a text that does not name Slurm.
 std::optional<milliseconds> before_slurm_end(const std::string& text,
                                              const char* flag,
                                              milliseconds shutdown) {
@@ -28,6 +29,7 @@ std::optional<milliseconds> before_slurm_end(const std::string& text,
   return parse_duration(std::string_view(text).substr(kSlurm.size() + 1), cat(flag, " slurm-TIME"));
 }
 
+// Returns the time until the end of the Slurm job around this process.
 milliseconds until_slurm_end(const std::string& text, const char* flag) {
   const auto end = get_env_int(kSlurmEnd);
   if (!end) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <thread>
 
 #include "muster/base/clock.h"
 #include "muster/base/env.h"
@@ -25,6 +26,9 @@
 #include "muster/supervise/live_lines.h"
 #include "muster/trace/hosts_folder.h"
 
+// A sampler looks at the job again and again. On a terminal the table is redrawn in place;
+// elsewhere tables follow each other; for programs there is one document. The ranks of other hosts
+// are seen as far as these have answered.
 namespace muster {
 
 namespace {
@@ -38,10 +42,9 @@ constexpr const char* kTopExamples = R"(Examples:
   muster top --prometheus > /var/lib/node_exporter/muster.prom
 )";
 
-// What a rank uses of a CPU is a difference.
+// The use of a CPU is the difference between two looks.
 constexpr std::chrono::milliseconds kFirstGlance{200};
-constexpr std::chrono::milliseconds kOthersAnswer{
-    3'000};  // hosts that have not by then are not waited for
+constexpr std::chrono::milliseconds kOthersAnswer{3'000};  // for other hosts' first answers
 
 struct TopOptions {
   std::string target;
@@ -61,6 +64,7 @@ bool names_a_folder(const std::string& text) {
   return text.find('/') != std::string::npos || std::filesystem::is_directory(text, error);
 }
 
+// A job that runs in the folder is watched; otherwise the folder shows how one ended.
 TopTarget folder_target(const std::string& path, const std::vector<JobNote>& jobs) {
   TopTarget target{.run_dir = resolve_run_folder(path), .job = {}};
   for (const JobNote& job : jobs) {
@@ -77,6 +81,7 @@ TopTarget folder_target(const std::string& path, const std::vector<JobNote>& job
                  "', which has no plan.json, run.json or activity; see `muster ps`"));
 }
 
+// Finds the job that the user means: by its folder, its id or pid, or else the newest.
 TopTarget target_of(const std::string& text) {
   const std::vector<JobNote> jobs = running_jobs();
   if (!text.empty() && names_a_folder(text))
@@ -99,13 +104,13 @@ TopView sample(TopSampler& sampler, const TopTarget& target) {
   return sampler.sample();
 }
 
-// Two looks with a moment between them, so that shares of the CPU are those of now; more while
-// other hosts may still answer.
+// Takes two looks with a moment between them, so that shares of the CPU are those of now, and more
+// while other hosts may still answer.
 TopView glance(TopSampler& sampler, const TopTarget& target) {
   TopView view = sample(sampler, target);
   const Deadline deadline(can_ask_other_hosts(target.run_dir) ? kOthersAnswer : kFirstGlance);
   while (view.running) {
-    ::usleep(static_cast<useconds_t>(std::chrono::microseconds(kFirstGlance).count()));
+    std::this_thread::sleep_for(kFirstGlance);
     view = sample(sampler, target);
     if (view.hosts_have_answered() || deadline.passed())
       break;
@@ -113,7 +118,8 @@ TopView glance(TopSampler& sampler, const TopTarget& target) {
   return view;
 }
 
-// Until the user has seen enough, or the job has ended: then its last state stays on the screen.
+// Shows tables until the user has seen enough, or the job has ended. The last one stays on the
+// screen.
 void show_live(TopSampler& sampler, const TopTarget& target, std::chrono::milliseconds interval) {
   std::string last;
   {
@@ -131,13 +137,14 @@ void show_live(TopSampler& sampler, const TopTarget& target, std::chrono::millis
   write_all(STDOUT_FILENO, last);
 }
 
+// Prints tables one after the other, until SIGINT or the job's end.
 void show_lines(TopSampler& sampler, const TopTarget& target, std::chrono::milliseconds interval) {
   TopView view = glance(sampler, target);
   bool running = view.running;
   write_all(STDOUT_FILENO, top_table(view));
   if (!running)
     return;
-  // `watch` ends by SIGINT; the job's end ends it too, at the next text.
+  // watch() itself ends only by SIGINT or an exception of the text's function.
   struct Ended {};
   try {
     watch(STDOUT_FILENO,

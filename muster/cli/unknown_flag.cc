@@ -6,13 +6,13 @@
 #include "muster/base/nearest.h"
 #include "muster/base/strings.h"
 
+// CLI11 leaves unknown arguments over and says only that there are some. The command that was named
+// knows the flags that may have been meant.
 namespace muster {
 
 namespace {
 
-constexpr const char* kHyphens = "--";
-
-// "max-restart" of "--max-restart=3".
+// Returns "max-restart" for "--max-restart=3".
 std::string name_of_flag(const std::string& flag) {
   const size_t begin = std::min(flag.find_first_not_of('-'), flag.size());
   return flag.substr(begin, std::min(flag.find('='), flag.size()) - begin);
@@ -27,7 +27,7 @@ struct NamedCommand {
   std::string name;  // "muster checkpoint"
 };
 
-// The innermost command that the command line names.
+// Returns the innermost command that the command line names.
 NamedCommand named_command(const CLI::App& app) {
   NamedCommand named{.command = &app, .name = app.get_name()};
   while (!named.command->get_subcommands().empty()) {
@@ -44,12 +44,15 @@ std::string suggested_flag(const CLI::App& command, const std::string& flag, boo
   std::vector<std::string> flags;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) {
+      // A flag may be known and still be refused: --config in a file of --config.
       if (name != written)
-        flags.push_back(name);  // --config in a file of --config
+        flags.push_back(name);
     }
   }
   const std::string_view near = nearest_name(written, {flags.begin(), flags.end()});
-  return near.empty() ? "" : cat("; did you mean '", with_hyphens ? kHyphens : "", near, "'?");
+  if (near.empty())
+    return "";
+  return cat("; did you mean '", with_hyphens ? "--" : "", near, "'?");
 }
 
 std::string unknown_flag(const CLI::App& app) {
@@ -76,9 +79,13 @@ std::string unknown_subcommand(const CLI::App& app) {
   const std::string last = names.back();
   const std::string others = join(std::vector<std::string>(names.begin(), names.end() - 1), ", ");
   const std::vector<std::string> words = named.command->remaining();
-  const auto word = std::find_if_not(words.begin(), words.end(), is_flag);
-  const std::string got = word == words.end() ? "none" : cat("'", printable(*word), "'");
-  std::string next = word == words.end() ? "" : did_you_mean(*word, {names.begin(), names.end()});
+  const auto word = std::ranges::find_if_not(words, is_flag);
+  std::string got = "none";
+  std::string next;
+  if (word != words.end()) {
+    got = cat("'", printable(*word), "'");
+    next = did_you_mean(*word, {names.begin(), names.end()});
+  }
   if (next.empty())
     next = cat("; see ", named.name, " --help");
   return cat("expected ", others, " or ", last, ", got ", got, next);

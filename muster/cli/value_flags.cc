@@ -19,12 +19,8 @@ FlagCheck whole_number_from(int64_t least, int64_t most) {
     if (number && *number >= least && *number <= most)
       return "";
     const bool too_large = number && *number > most;
-    return cat("expected a whole number of at ",
-               too_large ? "most " : "least ",
-               too_large ? most : least,
-               ", got '",
-               printable(text),
-               "'");
+    const std::string bound = too_large ? cat("most ", most) : cat("least ", least);
+    return cat("expected a whole number of at ", bound, ", got '", printable(text), "'");
   };
 }
 
@@ -54,12 +50,13 @@ CLI::Option* repeated_flag(CLI::App* command,
 }
 
 void entitle(CLI::App* command, const char* title) {
-  for (CLI::Option* option : command->get_options([](const CLI::Option* option) {
-         return option->get_group() == "Options" && !option->get_positional() &&
-                option->get_name() != "--help";
-       })) {
+  // "Options" is CLI11's title for flags that have none.
+  const auto has_no_title = [](const CLI::Option* option) {
+    const bool is_flag = !option->get_positional() && option->get_name() != "--help";
+    return is_flag && option->get_group() == "Options";
+  };
+  for (CLI::Option* option : command->get_options(has_no_title))
     option->group(title);
-  }
 }
 
 void reach_flags(CLI::App* command,

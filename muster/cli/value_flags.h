@@ -15,10 +15,10 @@ class Option;
 
 namespace muster {
 
-// What is wrong with a value, for CLI11's `check`; empty: nothing.
+// Says what is wrong with a value, for CLI11's `check`; empty: nothing.
 using FlagCheck = std::function<std::string(const std::string&)>;
 
-// An empty value is a shell variable that was not set, never a wish. `expected`: "a folder".
+// Refuses an empty value, which is a shell variable that was not set. `expected`: "a folder".
 FlagCheck not_empty(const std::string& expected);
 
 // A decimal number; `most` is what its type holds.

@@ -11,10 +11,12 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 
+// On a terminal each text is drawn over the one before, line by line, which flickers less than
+// clearing the screen. Elsewhere the texts follow each other.
 namespace muster {
 namespace {
 
-// SIGINT is kept back, so that it never ends the program between two lines, and taken by `wait`.
+// Keeps SIGINT back, so that it never ends the program between two lines. wait() takes it.
 class Interrupts {
  public:
   Interrupts() {
@@ -26,7 +28,7 @@ class Interrupts {
   Interrupts(const Interrupts&) = delete;
   Interrupts& operator=(const Interrupts&) = delete;
 
-  // Waits; false when SIGINT came.
+  // Returns false if SIGINT came before the time was over.
   bool wait(std::chrono::milliseconds duration) const {
     const Deadline deadline(duration);
     while (true) {
@@ -45,12 +47,13 @@ class Interrupts {
   sigset_t old_{};
 };
 
+// Returns the text with the codes that draw it at the top of the terminal.
 std::string in_place(int fd, const std::string& text, bool first) {
   winsize size{};
   if (ioctl(fd, TIOCGWINSZ, &size) != 0)
     size = {};
   std::string out = first ? "\x1b[2J\x1b[H" : "\x1b[H";
-  const size_t rows = size.ws_row > 1 ? size.ws_row - 1U : 0;  // the last is the cursor's
+  const size_t rows = size.ws_row > 1 ? size.ws_row - 1U : 0;  // the cursor has the last one
   for (const char c : fit_to_terminal(text, rows, size.ws_col)) {
     if (c == '\n')
       out += "\x1b[K";
@@ -89,8 +92,13 @@ void watch(int fd, const std::function<std::string()>& make_text, const WatchOpt
   for (int i = 0; options.count == 0 || i < options.count; ++i) {
     if (i > 0 && !interrupts.wait(options.interval))
       break;
+    const bool is_first = i == 0;
     const std::string text = make_text();
-    write_all(fd, terminal ? in_place(fd, text, i == 0) : (i > 0 ? options.separator : "") + text);
+    if (terminal) {
+      write_all(fd, in_place(fd, text, is_first));
+    } else {
+      write_all(fd, is_first ? text : options.separator + text);
+    }
   }
 }
 

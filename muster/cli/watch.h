@@ -1,6 +1,5 @@
-// Showing a text again and again, as it changes, until the user has seen enough. For `muster
-// devices
-// --watch`.
+// Shows a text again and again, as it changes, until the user has seen enough. For
+// `muster devices --watch`.
 #pragma once
 
 #include <chrono>
@@ -12,8 +11,8 @@ namespace muster {
 struct WatchOptions {
   std::chrono::milliseconds interval{1000};
   int count = 0;  // how often; 0: until SIGINT
-  std::string separator =
-      "----\n";  // before each text but the first, where it is not redrawn in place
+  // Stands before each text but the first, if texts are not redrawn in place.
+  std::string separator = "----\n";
 };
 
 // Writes what `make_text` returns to `fd`: on a terminal in place, cut to its size; elsewhere one
@@ -21,7 +20,7 @@ struct WatchOptions {
 // make_text throws.
 void watch(int fd, const std::function<std::string()>& make_text, const WatchOptions& options);
 
-// The first lines of `text` that fit, each cut to `columns` characters. 0: no limit.
+// Returns the first lines of `text` that fit, each cut to `columns` characters. 0: no limit.
 std::string fit_to_terminal(const std::string& text, size_t rows, size_t columns);
 
 }  // namespace muster
