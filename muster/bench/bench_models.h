@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 namespace muster {
 
@@ -17,8 +16,6 @@ struct BenchModel : torch::nn::Module {
   int64_t rows_of_sample = 1;
   int64_t labels = 10;
 };
-
-std::vector<std::string> bench_model_names();
 
 // Returns the number of samples with which a rank's step takes about as long with each model.
 int64_t default_batch(const std::string& model);

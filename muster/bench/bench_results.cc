@@ -44,6 +44,7 @@ bool is_bench_rank() {
   return get_env(kResultsFile).has_value();
 }
 
+// The ranks share what devices there are: a benchmark compares backends, not devices.
 BenchRun run_bench(int ranks, int argc, char** argv, const std::function<void(Context&)>& measure) {
   const RunOptions options{.nproc = ranks, .surplus = Surplus::share};
   const auto measure_named = [&](Context& ctx) {

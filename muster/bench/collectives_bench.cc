@@ -139,6 +139,7 @@ double time_of_call(Case& one, ProcessGroup& group, ProcessGroup& control) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
+// The median is of an even number of values the greater of the two in the middle.
 double median_of(std::vector<double> values) {
   const auto middle = values.begin() + std::ssize(values) / 2;
   std::ranges::nth_element(values, middle);
@@ -224,6 +225,7 @@ void print_head(Context& ctx, const CollectivesBenchOptions& options) {
               "wrong");
 }
 
+// Each row is flushed, since large sizes take a while.
 void print_row(const CollectiveTime& row, const std::string& dtype) {
   std::printf("%12ld %12ld %9s %-13s %11.1f %8.3f %8.3f %6ld\n",
               row.bytes,
@@ -255,6 +257,16 @@ std::string to_json(const std::vector<CollectiveTime>& rows,
                         {"ranks", options.ranks},
                         {"rows", list}}
       .dump(2);
+}
+
+// Returns by what algbw is multiplied to become busbw. Source: nccl-tests PERFORMANCE.md.
+double bus_factor(const std::string& op, int ranks) {
+  const double n = ranks;
+  if (op == "all_reduce")
+    return 2 * (n - 1) / n;
+  if (op == "broadcast")
+    return 1;
+  return (n - 1) / n;
 }
 
 // Collective. Returns a row for each contestant: the least of its rounds' times. A rank's part has
@@ -373,15 +385,7 @@ void check(const CollectivesBenchOptions& options) {
 
 }  // namespace
 
-double bus_factor(const std::string& op, int ranks) {
-  const double n = ranks;
-  if (op == "all_reduce")
-    return 2 * (n - 1) / n;
-  if (op == "broadcast")
-    return 1;
-  return (n - 1) / n;
-}
-
+// The ranks print the table themselves; the JSON comes as a whole.
 int bench_collectives(const CollectivesBenchOptions& options, int argc, char** argv) {
   check(options);
   const BenchRun done =

@@ -37,9 +37,6 @@ struct CollectiveTime {
 // wrong.
 int bench_collectives(const CollectivesBenchOptions& options, int argc, char** argv);
 
-// algbw → busbw for `ranks` ranks. Source: nccl-tests PERFORMANCE.md.
-double bus_factor(const std::string& op, int ranks);
-
 // The plot: time over bytes, both logarithmic, a line for every backend. A whole SVG document.
 std::string draw_times(const std::vector<CollectiveTime>& times, const std::string& title);
 

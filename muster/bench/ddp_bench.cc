@@ -58,6 +58,7 @@ std::string text_of(const Spread& ratio) {
   return text;
 }
 
+// The first kind of each program is the baseline and has no ratio.
 void print_table(const Programs& programs, const DdpBenchOptions& options) {
   std::printf("# a step of %s, batch %ld a rank, %d ranks; the kinds take turns step by step\n",
               options.model.c_str(),
@@ -90,6 +91,7 @@ Json spread_json(const Spread& spread, const std::string& baseline) {
   return {{"to", baseline}, {"median", spread.median}, {"low", spread.low}, {"high", spread.high}};
 }
 
+// "to" names the baseline of each ratio.
 std::string as_json(const Programs& programs, const DdpBenchOptions& options) {
   Json ms = Json::object(), ratios = Json::object(), processor = Json::object();
   for (const DdpTimes& times : programs) {
@@ -118,6 +120,7 @@ std::string python_script() {
   return std::filesystem::path(own_program()).parent_path() / "python_ddp.py";
 }
 
+// The whole text must be the number.
 bool is_positive(const std::string& text) {
   double value = 0;
   const char* const last = text.data() + text.size();

@@ -63,6 +63,7 @@ class Kind {
         DdpOptions{.bucket_cap_mb = bucket_cap_of(name), .gradient_as_bucket_view = !copied});
   }
 
+  // Reading the loss waits until a GPU has done all of the step.
   void step() {
     optimizer_->zero_grad();
     const auto outputs = ddp_ ? ddp_->forward(inputs_) : model_->forward(inputs_);
@@ -135,6 +136,7 @@ std::vector<std::string> ddp_kind_names(bool by_nccl) {
   return {kNoCommunication, "gloo", "gloo-copied", "shm", "shm-copied"};
 }
 
+// Each rank's times are its own until the end: the slowest rank's count, and the sum of processors.
 DdpTimes measure_ddp_kinds(Context& ctx, const DdpBenchOptions& options) {
   ProcessGroup& control = ctx.process_group();
   const auto names = kinds_of(options, control.backend() == "nccl");

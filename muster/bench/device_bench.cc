@@ -66,6 +66,7 @@ std::vector<Candidate> gpu_candidates(const Host& host, const DeviceBenchOptions
   return candidates;
 }
 
+// Without GPUs a CPU slot is measured, unless GPUs were asked for.
 std::vector<Candidate> candidates_of(const Host& host, const DeviceBenchOptions& options) {
   const bool on_cpu = options.cpu || (host.gpus.empty() && options.gpus.empty());
   if (!on_cpu)
@@ -175,6 +176,7 @@ class DeviceBench {
   std::vector<MeasuredScore> measured_;
 };
 
+// Devices are compared with the fastest one.
 std::string table(const std::vector<MeasuredScore>& scores) {
   double most = 0;
   for (const MeasuredScore& score : scores)

@@ -18,6 +18,7 @@ constexpr double kPlotWidth = 720, kPlotHeight = 440, kLeft = 80, kRight = 130, 
                  kBottom = 50;
 constexpr const char* kColours[] = {"#1b6ca8", "#d1495b", "#2e933c", "#8d6a9f", "#edae49"};
 
+// Ticks are powers of ten, so a unit needs no fraction.
 std::string time_text(double us) {
   if (us >= 1e6)
     return cat(std::lround(us / 1e6), " s");
@@ -36,6 +37,7 @@ struct Axis {
   }
 };
 
+// Without an anchor or a colour SVG's own defaults hold.
 std::string words(
     double x, double y, const std::string& text, const char* anchor = "", const char* colour = "") {
   return svg_element("text",

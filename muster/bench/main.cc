@@ -34,6 +34,7 @@ constexpr const char* kExamples = R"(Examples:
   muster plan --policy fastest              uses what was remembered
 )";
 
+// Each of these three adds a subcommand whose callback runs the measurement.
 void add_device(CLI::App& app, int* exit_code) {
   CLI::App* const command =
       app.add_subcommand("device", "How fast each device trains: scores for `fastest`");

@@ -19,6 +19,16 @@ double quantile(const std::vector<double>& sorted, double part) {
   return sorted[below] + (place - static_cast<double>(below)) * (sorted[above] - sorted[below]);
 }
 
+// Throws: invalid_argument for no values.
+Spread spread_of(std::vector<double> values) {
+  if (values.empty())
+    throw Error(ErrorCode::invalid_argument, "spread: expected values, got none");
+  std::ranges::sort(values);
+  return {.median = quantile(values, 0.5),
+          .low = quantile(values, 0.25),
+          .high = quantile(values, 0.75)};
+}
+
 template <class Value>
 Spread spread_over(const PairedTimes& times, Value&& value_of_round) {
   std::vector<double> values;
@@ -28,15 +38,6 @@ Spread spread_over(const PairedTimes& times, Value&& value_of_round) {
 }
 
 }  // namespace
-
-Spread spread_of(std::vector<double> values) {
-  if (values.empty())
-    throw Error(ErrorCode::invalid_argument, "spread: expected values, got none");
-  std::ranges::sort(values);
-  return {.median = quantile(values, 0.5),
-          .low = quantile(values, 0.25),
-          .high = quantile(values, 0.75)};
-}
 
 Spread times_of(const PairedTimes& times, size_t kind) {
   return spread_over(times, [&](const auto& round) { return round[kind]; });

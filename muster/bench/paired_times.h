@@ -20,9 +20,6 @@ struct Spread {
   double median = 0, low = 0, high = 0;
 };
 
-// Throws: invalid_argument for no values.
-Spread spread_of(std::vector<double> values);
-
 // The spreads over all rounds: of the time of `kind`, of its ratio to the time of `baseline` in the
 // same round, and of what it is more than that.
 Spread times_of(const PairedTimes& times, size_t kind);

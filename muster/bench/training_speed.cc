@@ -53,6 +53,7 @@ class Trainer {
   }
 
  private:
+  // The loss is kept, since reading it is how finish() waits.
   void step(const at::Tensor& inputs, const at::Tensor& classes) {
     optimizer_->zero_grad();
     last_loss_ = torch::cross_entropy_loss(model_->forward(inputs), classes);
@@ -71,6 +72,7 @@ class Trainer {
 
 }  // namespace
 
+// A batch that the memory cannot hold ends the search, unless it is the first.
 TrainingSpeed training_speed(c10::Device device, const TrainingSpeedOptions& options) {
   torch::manual_seed(0);
   Trainer trainer(device, options.dtype);

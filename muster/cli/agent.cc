@@ -47,6 +47,7 @@ void add_agent(CLI::App& app, int* exit_code) {
   command->callback([exit_code] {
     std::string line = read_line();
     const AgentSpec spec = agent_spec_from(line);
+    // The secret has been taken out of the line.
     OPENSSL_cleanse(line.data(), line.size());
     for (const auto& [name, value] : spec.environment)
       ::setenv(name.c_str(), value.c_str(), 1);

@@ -59,6 +59,7 @@ constexpr const char* kVerifyExamples = R"(Examples:
 Exit code 1: something is damaged.
 )";
 
+// The flags of ls, show and verify, of which each uses some.
 struct CheckpointFlags {
   std::string folder = ".";
   std::vector<std::string> paths;
@@ -85,6 +86,7 @@ void show_list(const CheckpointFlags& flags) {
             flags.json ? listed_json(listed, directory) : listed_text(listed, directory));
 }
 
+// `show`. The tensors' heads are read before anything is printed, so that an error comes alone.
 void show_one(const CheckpointFlags& flags) {
   const std::string& path = flags.paths.at(0);
   expect_there(path);
@@ -143,6 +145,7 @@ int verify_all(const CheckpointFlags& flags) {
   return std::ranges::all_of(rows, is_whole) ? 0 : 1;
 }
 
+// A callback runs after add_checkpoint() has returned, and keeps the flags alive.
 using SharedFlags = std::shared_ptr<CheckpointFlags>;
 
 void add_ls(CLI::App& app, const SharedFlags& flags) {

@@ -59,6 +59,7 @@ struct ComparedFile {
   }
 };
 
+// Both are read from beginning to end, which the line shows by the first one's path.
 ComparedFile compare_pair(const TensorSet& a, const TensorSet& b, ReadingLine& line) {
   const auto on_bytes = [&](size_t bytes) {
     line.add(a.files[0].path, bytes);
@@ -101,6 +102,7 @@ std::string shown_largest(const TensorDifference& tensor) {
   return tensor.largest ? cat(*tensor.largest) : "-";
 }
 
+// A row for each set of tensors: how many are equal, and how the others differ.
 std::string summary_text(const std::vector<ComparedFile>& files) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& file : files) {
@@ -122,6 +124,7 @@ std::string summary_text(const std::vector<ComparedFile>& files) {
                       rows);
 }
 
+// A row for each tensor that differs, up to kShownDifferences.
 std::string differences_text(const ComparedFile& file) {
   const auto& tensors = file.difference.tensors;
   if (tensors.empty())
@@ -151,6 +154,7 @@ std::string differences_text(const ComparedFile& file) {
              more);
 }
 
+// All tensors that differ; members that a kind of difference has no value for are left out.
 std::string differences_json(const std::vector<ComparedFile>& files, const DiffFlags& flags) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const auto& file : files) {
@@ -196,6 +200,7 @@ int show_differences(const DiffFlags& flags) {
   return std::ranges::all_of(files, &ComparedFile::is_equal) ? 0 : 1;
 }
 
+// `options` goes to export_tensors() as it is.
 struct ExportFlags {
   std::string from;
   std::string to;
@@ -211,6 +216,7 @@ void expect_whole(const CheckpointView& view, const TensorSet& set, ReadingLine&
   }
 }
 
+// An error of the files is one of reading; an error of OUT leaves as it is.
 void export_model(const ExportFlags& flags) {
   expect_there(flags.from);
   size_t count = 0;

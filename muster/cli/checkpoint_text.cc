@@ -26,6 +26,7 @@ std::string checkpoint_document(const ordered_json& document) {
   return document.dump(2, ' ', true, ordered_json::error_handler_t::replace) + "\n";
 }
 
+// Old manifests do not tell when they were written.
 std::string shown_time(int64_t seconds) {
   if (seconds == 0)
     return "-";
@@ -77,6 +78,7 @@ void add_position(std::vector<std::vector<std::string>>& rows, const Manifest& m
     rows.push_back({"samples seen", cat(position.samples_seen, of)});
 }
 
+// What a checkpoint tells about itself: how far the training had come, its model, its user's notes.
 std::string facts_text(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
   std::vector<std::vector<std::string>> rows;
   if (view.has_manifest)
@@ -101,6 +103,7 @@ std::string facts_text(const CheckpointView& view, const std::vector<ShownTensor
   return format_table({{"path"}, {shown_text(view.path)}}, rows);
 }
 
+// The beginning of a checksum is enough to compare by eye.
 std::string files_text(const CheckpointView& view) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& file : view.files) {
@@ -112,6 +115,7 @@ std::string files_text(const CheckpointView& view) {
   return format_table({{"file"}, {"size", true}, {"sha256 begins"}}, rows);
 }
 
+// The tensors of one set; a set of several files says how many there are.
 std::string tensors_text(const ShownTensors& shown) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, tensor] : shown.source.tensors()) {
@@ -180,6 +184,7 @@ std::string told_number(const std::optional<int64_t>& number) {
 
 }  // namespace
 
+// The caller has put the checkpoints in order, the last saved first.
 std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::string& directory) {
   if (listed.empty())
     return cat("no checkpoint in '", shown_text(directory), "'\n");
@@ -270,6 +275,8 @@ std::string view_json(const CheckpointView& view, const std::vector<ShownTensors
   return checkpoint_document(document);
 }
 
+// A safetensors file from elsewhere has no checksum, and only its head can be compared with its
+// size.
 std::string verified_text(const std::vector<VerifiedFile>& rows) {
   std::vector<std::vector<std::string>> cells;
   for (const auto& row : rows) {

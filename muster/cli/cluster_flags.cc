@@ -130,6 +130,7 @@ void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
   }
 }
 
+// Whether this command starts the other hosts' agents itself.
 bool is_remote(const RunFlags& flags) {
   return to_remote_options(flags).has_value();
 }
@@ -284,6 +285,7 @@ Error bad_flag(const std::string& flag,
           cat(flag, ": expected ", expected, ", got '", got, "'", next.empty() ? "" : "; ", next)};
 }
 
+// A text may be a name, an IPv4 address, or an IPv6 address, which has colons itself.
 HostPort parse_host_port(const std::string& given, const std::string& flag) {
   const std::string text = without_scheme(given, flag);
   const size_t colon = text.rfind(':');
@@ -313,6 +315,7 @@ std::vector<HostSpec> listed_hosts(const RunFlags& flags) {
                                 : read_hostfile(flags.hostfile);
 }
 
+// The hosts are found by this command, so each host must not have a command of its own.
 std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
   // With --inventory, --hosts chooses among the hosts of the file, and none is reached.
   const bool simulated = !flags.inventory.empty();
@@ -336,6 +339,7 @@ std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
   if (listed)
     remote.hosts = listed_hosts(flags);
   const std::string ssh = !flags.ssh.empty() ? flags.ssh : get_env("MUSTER_SSH").value_or("ssh");
+  // The command is split at blanks, as a shell would split it without quotes.
   for (const std::string& word : split(ssh, ' ')) {
     if (!word.empty())
       remote.ssh.push_back(word);
@@ -374,6 +378,7 @@ void warn_of_unknown_conf(const RunFlags& flags) {
   }
 }
 
+// A host that is alone has no cluster; a scheduler's variables count only if no flag says where.
 std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {
   check_has_hosts(flags);
   ClusterOptions options;

@@ -14,6 +14,7 @@ std::string first_word(const std::string& type) {
   return type.substr(0, type.find_first_of(": "));
 }
 
+// An argument by place has one name, and flags may have a short and a long one.
 FlagHelp describe_flag(const CLI::Option& option) {
   FlagHelp flag{.text = option.get_description(), .variable = option.get_envname()};
   for (const std::string& name : option.get_snames())

@@ -42,6 +42,7 @@ std::vector<std::string> cut_program(const CLI::App& command, std::vector<std::s
     std::string& arg = args[at];
     if (arg == "--" || arg.size() < 2 || arg[0] != '-')
       break;
+    // torchrun spells its flags with underscores too.
     if (arg.starts_with("--"))
       arg = with_hyphens(arg);
     at += value_follows(command, arg) ? 2 : 1;

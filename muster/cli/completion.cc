@@ -40,6 +40,7 @@ std::vector<std::string> names_of_commands(const CommandHelp& command) {
   return names;
 }
 
+// Short names are among them.
 std::vector<std::string> names_of_flags(const CommandHelp& command) {
   std::vector<std::string> names;
   for (const FlagHelp& flag : command.flags)
@@ -89,14 +90,7 @@ std::string zsh_specs(const CommandHelp& command) {
   return specs;
 }
 
-std::string completion_of(const std::string& shell, const CommandHelp& program) {
-  if (shell == "bash")
-    return bash_completion(program);
-  return shell == "zsh" ? zsh_completion(program) : fish_completion(program);
-}
-
-}  // namespace
-
+// The script walks along the words that are commands, and completes flags or commands of the last.
 std::string bash_completion(const CommandHelp& program) {
   std::string commands, flags;
   for_each_command(program, [&](const CommandHelp& command) {
@@ -143,6 +137,7 @@ complete -o default -F _muster muster
 )");
 }
 
+// Each command is a function that completes its flags and calls the function of the next command.
 std::string zsh_completion(const CommandHelp& program) {
   std::string functions;
   for_each_command(program, [&](const CommandHelp& command) {
@@ -170,6 +165,7 @@ std::string zsh_completion(const CommandHelp& program) {
              "_muster \"$@\"\n");
 }
 
+// fish takes a line for each flag, with the condition under which it is offered.
 std::string fish_completion(const CommandHelp& program) {
   std::string lines = "# fish completion of muster, made by `muster completion fish`.\n";
   for_each_command(program, [&](const CommandHelp& command) {
@@ -200,6 +196,15 @@ std::string fish_completion(const CommandHelp& program) {
   });
   return lines;
 }
+
+// `shell` is one of the three, which CLI11 has checked.
+std::string completion_of(const std::string& shell, const CommandHelp& program) {
+  if (shell == "bash")
+    return bash_completion(program);
+  return shell == "zsh" ? zsh_completion(program) : fish_completion(program);
+}
+
+}  // namespace
 
 void add_completion(CLI::App& app, const std::function<CommandHelp()>& whole, int* exit_code) {
   CLI::App* const command =

@@ -9,10 +9,6 @@
 
 namespace muster {
 
-std::string bash_completion(const CommandHelp& program);
-std::string zsh_completion(const CommandHelp& program);
-std::string fish_completion(const CommandHelp& program);
-
 // Adds the subcommand to `app`. `whole` describes the whole program, with all of its commands.
 void add_completion(CLI::App& app, const std::function<CommandHelp()>& whole, int* exit_code);
 

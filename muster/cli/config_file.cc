@@ -20,6 +20,7 @@ constexpr const char* kConfigFlag = "--config";
 constexpr size_t kMaxShownKey = 60;
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
+// Reads one file for one command, whose flags are known from CLI11's options.
 class ConfigReader {
  public:
   ConfigReader(const CLI::App& command, const std::string& path) : command_(command), path_(path) {}
@@ -34,6 +35,7 @@ class ConfigReader {
   }
 
  private:
+  // Keys and values of the file are part of the message, so it is made printable.
   [[noreturn]] void fail(toml::source_position at,
                          const std::string& expected,
                          const std::string& got) const {
@@ -78,6 +80,7 @@ class ConfigReader {
     const bool takes_value = option->get_items_expected_max() > 0;
     const bool is_repeated = option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
     if (const auto on = value.value_exact<bool>()) {
+      // true and false stand for the flag alone, and only some flags may lack their value.
       if (takes_value && option->get_items_expected_min() > 0)
         fail(at, cat("a value of ", flag), *on ? "true" : "false");
       if (*on)
@@ -126,6 +129,7 @@ class ConfigReader {
     return scalar_text(flag, value);
   }
 
+  // A number keeps all of its digits.
   std::string scalar_text(const std::string& flag, const toml::node& value) const {
     if (const auto text = value.value_exact<std::string>())
       return *text;
@@ -147,6 +151,7 @@ std::vector<std::string> config_arguments(const CLI::App& command, const std::st
   return ConfigReader(command, path).read();
 }
 
+// The last --config wins, as with other flags.
 void use_config_file(const CLI::App& command, std::vector<std::string>& args) {
   std::string path;
   for (ptrdiff_t i = 0; i < std::ssize(args);) {

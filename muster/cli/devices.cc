@@ -99,6 +99,7 @@ DevicesTextOptions find_leases(const Inventory& inventory, std::string& trouble)
   return options;
 }
 
+// A machine that is read from a file has no leases here.
 std::string make_text(const DevicesOptions& options) {
   const Inventory inventory = find_inventory(options);
   if (options.json)
@@ -123,6 +124,7 @@ WatchOptions watch_options(const DevicesOptions& options) {
   return watch;
 }
 
+// The picture may be that of a plan, with the ranks on their GPUs.
 void draw(const DevicesOptions& options) {
   std::optional<Plan> plan;
   if (!options.plan.empty())
@@ -155,6 +157,7 @@ CLI::Option* add_output_options(CLI::App& command, DevicesOptions& options) {
       ->check(whole_number_from(1))
       ->needs(watch)
       ->type_name("N");
+  // A picture is one file, so it cannot be watched.
   auto* const svg =
       command
           .add_option(

@@ -35,6 +35,7 @@ std::string memory_text(const Gpu& gpu) {
              format_bytes(gpu.memory_total_bytes));
 }
 
+// A GPU may tell its use, its limit, both or none.
 std::string power_text(const Gpu& gpu) {
   if (!gpu.power_watts && !gpu.power_limit_watts)
     return "-";
@@ -51,11 +52,13 @@ std::string processes_text(const Gpu& gpu) {
   return pids.empty() ? "-" : join_first(std::move(pids), " ", kMaxShown);
 }
 
+// A GPU that is not leased has "-".
 std::string holder_of(const GpuUuid& uuid, const DevicesTextOptions& options) {
   const auto found = options.holders.find(uuid.value);
   return found == options.holders.end() ? "-" : found->second;
 }
 
+// The cells follow the columns of gpu_table().
 Row gpu_row(const Gpu& gpu) {
   return {cat(gpu.index.value),
           or_dash(gpu.uuid.value),
@@ -82,6 +85,7 @@ Row instance_row(const MigInstance& instance, size_t num_columns) {
   return row;
 }
 
+// The column of leases is there only if leases could be read.
 std::string gpu_table(const std::vector<Gpu>& gpus, const DevicesTextOptions& options) {
   std::vector<TableColumn> columns = {{"GPU", true},
                                       {"UUID"},
@@ -114,6 +118,7 @@ std::string gpu_table(const std::vector<Gpu>& gpus, const DevicesTextOptions& op
   return format_table(columns, rows);
 }
 
+// The words of the legend.
 const char* meaning_of(LinkKind kind) {
   switch (kind) {
     case LinkKind::self:
@@ -192,6 +197,8 @@ std::string link_table(const Host& host) {
   return text + legend(kinds) + "\n";
 }
 
+// Slots are of muster; cores, sockets and NUMA nodes are of the machine, as far as sysfs tells
+// them.
 std::string cpu_text(const Host& host) {
   std::string text = cat("CPU: ",
                          plural(host.num_cores, "core"),
@@ -220,6 +227,7 @@ std::string cpu_text(const Host& host) {
   return text + "\n";
 }
 
+// A host has the driver of one vendor.
 std::string driver_text(const Host& host) {
   if (host.driver_version.empty())
     return "";

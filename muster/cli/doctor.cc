@@ -33,6 +33,7 @@ int64_t count_findings(const std::vector<NamedResult>& results, CheckStatus stat
       results, status, [](const NamedResult& named) { return named.result.status; });
 }
 
+// Never shortens the text.
 std::string padded(std::string text, size_t width) {
   text.resize(std::max(text.size(), width), ' ');
   return text;
@@ -97,6 +98,7 @@ void add_doctor(CLI::App& app, int* exit_code) {
     DoctorOptions options;
     bool json = false;
   };
+  // The callback runs after this function has returned.
   const auto flags = std::make_shared<Flags>();
   command->add_flag("--json", flags->json, "Print JSON");
   command

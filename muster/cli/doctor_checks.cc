@@ -36,6 +36,7 @@ constexpr std::array kChecks = {
 
 }  // namespace
 
+// The names are in the order of the enumeration.
 const char* to_string(CheckStatus status) {
   constexpr const char* kNames[] = {"ok", "warn", "fail", "skipped"};
   return kNames[static_cast<size_t>(status)];
@@ -53,6 +54,7 @@ std::optional<std::string> file_text(const std::string& path) {
   }
 }
 
+// Files of /proc come and go; an error ends the list where it happens.
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -65,6 +67,7 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
+// An empty variable counts as unset, as most programs read it.
 std::optional<std::string> variable(const DoctorFacts& facts, const char* name) {
   const auto found = facts.environment.find(name);
   if (found == facts.environment.end() || found->second.empty())

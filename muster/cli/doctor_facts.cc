@@ -32,6 +32,7 @@ namespace muster {
 
 namespace {
 
+// Without an inventory the host still has a name, which other checks need.
 void look_at_devices(DoctorFacts& facts) {
   try {
     facts.host = probe_this_machine({.detail = GpuDetail::full, .links = true}).hosts.at(0);
@@ -53,6 +54,7 @@ std::string numeric(const sockaddr* address) {
   return text;
 }
 
+// Other hosts would reach this one by the addresses that its name resolves to.
 void resolve_host_name(DoctorFacts& facts) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;
@@ -72,6 +74,7 @@ void resolve_host_name(DoctorFacts& facts) {
   }
 }
 
+// Finds the address and interface from which traffic to the master would leave.
 void find_master(DoctorFacts& facts, const std::string& master) {
   facts.master = master;
   if (master.empty())
@@ -84,6 +87,7 @@ void find_master(DoctorFacts& facts, const std::string& master) {
   }
 }
 
+// A container's /dev/shm is often small, and a program that writes to a full one ends by SIGBUS.
 void look_at_shared_memory(DoctorFacts& facts) {
   struct statvfs info = {};
   if (::statvfs("/dev/shm", &info) != 0)
@@ -108,6 +112,7 @@ void look_at_ports(DoctorFacts& facts, const std::string& master_port) {
     facts.master_port_holder = port_holder(static_cast<int>(*port));
 }
 
+// The check must not wait long for a folder that another process has locked.
 void look_at_leases(DoctorFacts& facts) {
   facts.lease_folder = default_runtime_folder();
   try {
@@ -174,6 +179,7 @@ void ask_python(DoctorFacts& facts, const std::string& python) {
 
 }  // namespace
 
+// The order matters: later questions use the host's name and GPUs.
 DoctorFacts look_at_this_machine(const DoctorOptions& options) {
   DoctorFacts facts{.user = ::geteuid(), .environment = own_environment()};
   const auto value = [&](const char* name) {

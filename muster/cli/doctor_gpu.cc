@@ -46,6 +46,7 @@ std::string gpu_name(const Gpu& gpu) {
   return cat("GPU ", gpu.index.value);
 }
 
+// A process of another container has no name here.
 std::string process_name(const std::string& root, int pid) {
   const std::string name(trim(file_text(cat(root, "/proc/", pid, "/comm")).value_or("")));
   return name.empty() ? cat(pid) : cat(pid, " (", name, ")");
@@ -99,6 +100,7 @@ CheckResult check_driver(const DoctorFacts& facts) {
           "--gpus all"};
 }
 
+// A sick GPU is a failure; memory errors that were survived are a warning.
 CheckResult check_gpu_health(const DoctorFacts& facts) {
   if (facts.host.gpus.empty())
     return no_gpus();
@@ -126,6 +128,7 @@ CheckResult check_gpu_health(const DoctorFacts& facts) {
   return {CheckStatus::ok, cat("all ", facts.host.gpus.size(), " healthy")};
 }
 
+// Other users' processes do not keep a job from starting, but take its memory and time.
 CheckResult check_gpu_busy(const DoctorFacts& facts) {
   if (facts.host.gpus.empty())
     return no_gpus();
@@ -148,6 +151,7 @@ CheckResult check_gpu_busy(const DoctorFacts& facts) {
           "choose other GPUs (--gpus idle, --gpus free:2), or end those processes"};
 }
 
+// A GPU in MIG mode without an instance cannot be used at all.
 CheckResult check_mig(const DoctorFacts& facts) {
   if (facts.host.gpus.empty())
     return no_gpus();
@@ -219,6 +223,7 @@ CheckResult check_device_order(const DoctorFacts& facts) {
   return {CheckStatus::ok, order.value_or("unset; muster run sets PCI_BUS_ID")};
 }
 
+// A mask that names what is not there hides GPUs without a word from CUDA.
 CheckResult check_visible_devices(const DoctorFacts& facts) {
   const auto found = facts.environment.find("CUDA_VISIBLE_DEVICES");
   if (found == facts.environment.end())

@@ -30,6 +30,7 @@ std::string status_field(const std::string& status, const std::string& name) {
   return {};
 }
 
+// torchrun's id may be "none"; the run's folder of muster tells more then.
 std::string job_of(const std::string& environment) {
   std::string job;
   for (const std::string& entry : split(environment, '\0')) {
@@ -91,6 +92,7 @@ const Process& first_of_job(const std::map<int, Process>& processes, const Proce
   return *at;
 }
 
+// A UUID of a GPU that is no longer there is shown as it is.
 std::string gpu_label(const DoctorFacts& facts, const GpuUuid& uuid) {
   for (const Gpu& gpu : facts.host.gpus) {
     if (gpu.uuid == uuid)
@@ -186,6 +188,7 @@ CheckResult judge_torch(const std::string& version, const std::string& where) {
 
 }  // namespace
 
+// A left-over rank holds its GPU's memory and its port.
 CheckResult check_orphans(const DoctorFacts& facts) {
   const auto processes = own_processes(facts);
   std::map<std::string, std::vector<std::string>> found;
@@ -211,6 +214,7 @@ CheckResult check_orphans(const DoctorFacts& facts) {
           cat("kill ", join(pids, " "))};
 }
 
+// A lease whose holder has ended is kept by a process that inherited it.
 CheckResult check_leases(const DoctorFacts& facts) {
   if (!facts.lease_error.empty()) {
     return {CheckStatus::fail,
@@ -236,6 +240,7 @@ CheckResult check_leases(const DoctorFacts& facts) {
               "/*` shows who has it open")};
 }
 
+// A Python's own answer comes before what files tell.
 CheckResult check_torch(const DoctorFacts& facts) {
   if (!facts.python_error.empty()) {
     return {CheckStatus::fail,

@@ -69,6 +69,7 @@ std::optional<std::string> cgroup_folder(const DoctorFacts& facts) {
   return std::nullopt;
 }
 
+// The limits may be those of a group further out, which the functions of base/ look up.
 std::string cgroup_limits(const std::string& folder, const std::string& root) {
   std::vector<std::string> limits;
   const auto value = [&](const char* file) {
@@ -85,6 +86,7 @@ std::string cgroup_limits(const std::string& folder, const std::string& root) {
 
 }  // namespace
 
+// Shared memory that cannot be used is a failure; little of it is a warning.
 CheckResult check_shared_memory(const DoctorFacts& facts) {
   const char* const fix =
       "mount -o remount,size=8G /dev/shm; in a container, --shm-size=8g or --ipc=host";
@@ -105,11 +107,13 @@ CheckResult check_shared_memory(const DoctorFacts& facts) {
   return {CheckStatus::ok, text};
 }
 
+// Each rank opens sockets to others, pipes, and files of its data.
 CheckResult check_open_files(const DoctorFacts& facts) {
   return judge_limit(
       soft_limit(facts, "Max open files"), 4096, "-n", "large jobs and data loaders need more");
 }
 
+// RDMA cards write into memory that must not move.
 CheckResult check_locked_memory(const DoctorFacts& facts) {
   const auto limit = soft_limit(facts, "Max locked memory");
   if (!limit)
@@ -126,6 +130,7 @@ CheckResult check_locked_memory(const DoctorFacts& facts) {
           "ulimit -l unlimited before the job, or /etc/security/limits.conf"};
 }
 
+// Ranks have many threads, and Linux counts each as a process.
 CheckResult check_processes(const DoctorFacts& facts) {
   return judge_limit(soft_limit(facts, "Max processes"), 4096, "-u", "threads count too");
 }

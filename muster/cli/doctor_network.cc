@@ -8,6 +8,7 @@ namespace muster {
 
 namespace {
 
+// Only numeric addresses count: what a name leads to is asked elsewhere.
 bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1";
 }
@@ -53,6 +54,7 @@ CheckResult check_host_name(const DoctorFacts& facts) {
   return {CheckStatus::ok, cat(name, " resolves to ", join(addresses, ", "))};
 }
 
+// The master's name may lead to loopback on the master itself alone.
 CheckResult check_master_route(const DoctorFacts& facts) {
   if (facts.master.empty()) {
     return {CheckStatus::skipped, "MASTER_ADDR is not set; muster doctor --master HOST checks one"};
@@ -73,6 +75,7 @@ CheckResult check_master_route(const DoctorFacts& facts) {
   return {CheckStatus::ok, text};
 }
 
+// A wrong name here fails only when the first group is made.
 CheckResult check_interface_variables(const DoctorFacts& facts) {
   const std::vector<std::string> interfaces = names_in(facts.root + "/sys/class/net");
   std::vector<std::string> set;
@@ -92,6 +95,7 @@ CheckResult check_interface_variables(const DoctorFacts& facts) {
   return {CheckStatus::ok, join(set, ", ")};
 }
 
+// Ranks bind ports of their own choice, and the one that MASTER_PORT names.
 CheckResult check_ports(const DoctorFacts& facts) {
   if (!facts.port_error.empty()) {
     return {CheckStatus::fail,

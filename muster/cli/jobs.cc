@@ -36,6 +36,7 @@ constexpr const char* kStopExamples = R"(Examples:
 
 constexpr size_t kShortId = 8;
 
+// Ids are whole here; the table shortens them.
 std::string jobs_json(const std::vector<JobNote>& jobs) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const JobNote& job : jobs) {
@@ -61,6 +62,7 @@ size_t shown_id_size(const std::vector<JobNote>& jobs) {
   return kShortId;
 }
 
+// A clock that was set back must not make an age negative.
 std::string jobs_text(const std::vector<JobNote>& jobs) {
   if (jobs.empty())
     return "no job of yours runs on this host\n";
@@ -84,6 +86,7 @@ std::string jobs_text(const std::vector<JobNote>& jobs) {
       rows);
 }
 
+// The patience is kept as it was typed, for the message.
 struct StopOptions {
   std::vector<std::string> jobs;
   bool all = false;
@@ -91,6 +94,7 @@ struct StopOptions {
   std::string patience = "60s";
 };
 
+// Throws: invalid_argument for a text that fits no job, or several.
 std::vector<JobNote> jobs_to_stop(const StopOptions& options) {
   std::vector<JobNote> running = running_jobs();
   if (options.all)

@@ -36,6 +36,7 @@ sigset_t screen_signals() {
 
 }  // namespace
 
+// Signals are blocked before the terminal is changed, so that none comes in between.
 LiveScreen::LiveScreen(int fd) : fd_(fd), has_keys_(::isatty(STDIN_FILENO) == 1) {
   const sigset_t mine = screen_signals();
   pthread_sigmask(SIG_BLOCK, &mine, &before_);
@@ -55,6 +56,7 @@ LiveScreen::~LiveScreen() {
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
+// Keys come at once and are not echoed.
 void LiveScreen::take_terminal() {
   if (has_keys_) {
     termios keys = keys_before_;
@@ -64,6 +66,7 @@ void LiveScreen::take_terminal() {
   write_all(fd_, kOtherScreen);
 }
 
+// Called in the destructor too, so it throws nothing.
 void LiveScreen::give_terminal_back() {
   try {
     write_all(fd_, kOwnScreen);
@@ -74,6 +77,8 @@ void LiveScreen::give_terminal_back() {
     ::tcsetattr(STDIN_FILENO, TCSANOW, &keys_before_);
 }
 
+// Each line is cleared behind its text, and the rest of the screen behind the last one: nothing
+// flickers.
 void LiveScreen::show(const std::string& text) {
   winsize size{};
   if (::ioctl(fd_, TIOCGWINSZ, &size) != 0)
@@ -122,6 +127,7 @@ bool LiveScreen::take_keys() {
   return true;
 }
 
+// poll() waits for signals and keys at once; a time beyond its range is waited for in parts.
 bool LiveScreen::wait(std::chrono::milliseconds duration) {
   const Deadline deadline(duration);
   while (!deadline.passed() && !std::exchange(again_, false)) {

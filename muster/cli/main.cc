@@ -8,7 +8,6 @@
 
 #include <CLI/CLI.hpp>
 #include <exception>
-#include <functional>
 #include <span>
 
 #include "muster/base/error.h"
@@ -54,12 +53,6 @@ void add(CLI::App& app, Arguments&, int* exit_code) {
   add_command(app, exit_code);
 }
 
-// Completion and manual describe all commands.
-template <void (*add_command)(CLI::App&, const std::function<muster::CommandHelp()>&, int*)>
-void add_about_all(CLI::App& app, Arguments&, int* exit_code) {
-  add_command(app, whole_program, exit_code);
-}
-
 constexpr Command kCommands[] = {
     {"run", muster::add_run},
     {"plan", muster::add_plan},
@@ -74,8 +67,14 @@ constexpr Command kCommands[] = {
     {"agent", add<muster::add_agent>},
     {"doctor", add<muster::add_doctor>},
     {"secret", add<muster::add_secret>},
-    {"completion", add_about_all<muster::add_completion>},
-    {"manual", add_about_all<muster::add_manual>},
+    {"completion",
+     [](CLI::App& app, Arguments&, int* exit_code) {
+       muster::add_completion(app, whole_program, exit_code);
+     }},
+    {"manual",
+     [](CLI::App& app, Arguments&, int* exit_code) {
+       muster::add_manual(app, whole_program, exit_code);
+     }},
 };
 
 constexpr const char* kExamples = R"(Examples:
@@ -93,6 +92,7 @@ constexpr const char* kExamples = R"(Examples:
 `muster help COMMAND` tells more.
 )";
 
+// What help of muster itself shows.
 void set_up(CLI::App& app) {
   app.set_version_flag("--version", std::string("muster ") + muster::version());
   app.footer(kExamples);
@@ -111,6 +111,7 @@ muster::CommandHelp whole_program() {
   return muster::describe_command(app);
 }
 
+// Returns nullptr for a name that is no command.
 const Command* find_command(const std::string& name) {
   for (const Command& command : kCommands) {
     if (name == command.name)
@@ -119,6 +120,7 @@ const Command* find_command(const std::string& name) {
   return nullptr;
 }
 
+// Standard error may be a pipe that nobody reads any more, so the write has a time limit.
 int complain(const std::string& who, const std::string& text, int exit_code) {
   muster::write_within(STDERR_FILENO, who + ": " + text + "\n", muster::kReaderPatience);
   return exit_code;

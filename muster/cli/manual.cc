@@ -47,10 +47,12 @@ std::string lines_of(const std::string& text) {
   return result;
 }
 
+// "muster-checkpoint-show", as git names its pages.
 std::string page_name(const CommandHelp& command) {
   return join(command.path, "-");
 }
 
+// An entry: the flag's names, its value, its help, its variable.
 std::string flag_text(const FlagHelp& flag) {
   std::vector<std::string> names;
   names.reserve(flag.names.size());
@@ -65,31 +67,7 @@ std::string flag_text(const FlagHelp& flag) {
   return text;
 }
 
-// Writes the pages of a command and of its parts.
-void write_pages(const CommandHelp& command, const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / (page_name(command) + ".1");
-  std::ofstream file(path);
-  if (!(file << manual_page(command) << std::flush))
-    fail_usage(cat("--all: expected a folder that can be written, got '", folder.string(), "'"));
-  for (const CommandHelp& part : command.commands)
-    write_pages(part, folder);
-}
-
-// Throws: invalid_argument for an unknown command.
-const CommandHelp& find_command_help(const CommandHelp& program,
-                                     const std::vector<std::string>& path) {
-  const CommandHelp* found = &program;
-  for (const std::string& name : path) {
-    const auto next = std::ranges::find(found->commands, name, &CommandHelp::name);
-    if (next == found->commands.end())
-      fail_usage(cat("manual: expected a command, got '", join(path, " "), "'; see muster --help"));
-    found = &*next;
-  }
-  return *found;
-}
-
-}  // namespace
-
+// Sections without an entry are left out.
 std::string manual_page(const CommandHelp& command) {
   std::string page = cat(".TH ",
                          page_name(command),
@@ -125,6 +103,31 @@ std::string manual_page(const CommandHelp& command) {
     page += ".SH NOTES\n.nf\n" + lines_of(command.examples) + ".fi\n";
   return page;
 }
+
+// Writes the pages of a command and of its parts.
+void write_pages(const CommandHelp& command, const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / (page_name(command) + ".1");
+  std::ofstream file(path);
+  if (!(file << manual_page(command) << std::flush))
+    fail_usage(cat("--all: expected a folder that can be written, got '", folder.string(), "'"));
+  for (const CommandHelp& part : command.commands)
+    write_pages(part, folder);
+}
+
+// Throws: invalid_argument for an unknown command.
+const CommandHelp& find_command_help(const CommandHelp& program,
+                                     const std::vector<std::string>& path) {
+  const CommandHelp* found = &program;
+  for (const std::string& name : path) {
+    const auto next = std::ranges::find(found->commands, name, &CommandHelp::name);
+    if (next == found->commands.end())
+      fail_usage(cat("manual: expected a command, got '", join(path, " "), "'; see muster --help"));
+    found = &*next;
+  }
+  return *found;
+}
+
+}  // namespace
 
 void add_manual(CLI::App& app, const std::function<CommandHelp()>& whole, int* exit_code) {
   CLI::App* const command = app.add_subcommand("manual", "Print a page of the manual, for man");

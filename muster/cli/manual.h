@@ -8,9 +8,6 @@
 
 namespace muster {
 
-// In the language of groff's man macros.
-std::string manual_page(const CommandHelp& command);
-
 // Adds the subcommand to `app`. `whole` describes the whole program, with all of its commands.
 void add_manual(CLI::App& app, const std::function<CommandHelp()>& whole, int* exit_code);
 

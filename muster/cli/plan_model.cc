@@ -58,6 +58,7 @@ struct WayMemory {
   int64_t most_layers = 0;
 };
 
+// A way that the model cannot be divided by is kept, with its reason.
 std::vector<WayMemory> ways_of(const ModelSizes& model, const Plan& plan, int64_t device_bytes) {
   std::vector<WayMemory> ways;
   const int num_ranks = static_cast<int>(plan.ranks.size());
@@ -71,6 +72,7 @@ std::vector<WayMemory> ways_of(const ModelSizes& model, const Plan& plan, int64_
   return ways;
 }
 
+// The table says of each way what fits, and how many layers would.
 std::string model_table(const ModelSizes& model,
                         const std::vector<WayMemory>& ways,
                         int64_t device_bytes) {
@@ -115,6 +117,7 @@ std::string model_table(const ModelSizes& model,
                              rows);
 }
 
+// It becomes a part of the plan's JSON.
 std::string model_json(const ModelSizes& model,
                        const std::vector<WayMemory>& ways,
                        int64_t device_bytes) {
@@ -188,6 +191,7 @@ void add_model_options(CLI::App* command, PlanModelFlags& flags) {
     command->get_option(flag)->group("A model");
 }
 
+// The flags are read now, so that a wrong one is an error before anything is planned.
 std::function<std::string(const Inventory&, const Plan&)> to_about_model(
     const PlanModelFlags& flags, bool json) {
   if (flags.model.empty()) {

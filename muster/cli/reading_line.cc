@@ -26,6 +26,7 @@ ReadingLine::~ReadingLine() {
     write_within(STDERR_FILENO, kEmptyLine, kReaderPatience);
 }
 
+// The end of a long path tells more than its beginning.
 void ReadingLine::add(const std::string& path, size_t bytes) {
   bytes_ += bytes;
   if (!terminal_ || Clock::now() < next_)

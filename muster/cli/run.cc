@@ -55,6 +55,7 @@ class RunFormatter : public CLI::Formatter {
   std::string usage_;
 };
 
+// A flag that is given twice has its last value, so that typed flags win over --config.
 CLI::App* add_command(
     CLI::App& app, const char* name, const char* summary, const char* usage, const char* examples) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -91,6 +92,7 @@ MoreProgram parse_more_program(std::vector<std::string> args) {
   return more;
 }
 
+// The first list is the program that the command's own flags are for.
 std::vector<MoreProgram> parse_more_programs(
     const std::vector<std::vector<std::string>>& programs) {
   std::vector<MoreProgram> more;

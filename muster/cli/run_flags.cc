@@ -33,6 +33,7 @@ void torchrun_option(CLI::App* command,
   command->add_option(flag, value, help)->type_name(type)->envname(pet_name(flag));
 }
 
+// Adds a flag without a value that torchrun has too.
 void torchrun_flag(CLI::App* command,
                    const std::string& flag,
                    bool& value,
@@ -40,6 +41,7 @@ void torchrun_flag(CLI::App* command,
   command->add_flag(flag, value, help)->envname(pet_name(flag));
 }
 
+// Which devices the ranks get. Shared with `muster plan`.
 void add_device_flags(CLI::App* command, RunFlags& flags) {
   command
       ->add_option("-n,--nproc-per-node",
@@ -239,6 +241,7 @@ void add_rendezvous_flags(CLI::App* command, RunFlags& flags) {
   entitle(command, "Several hosts");
 }
 
+// What is started, and where.
 void add_program_flags(CLI::App* command, RunFlags& flags) {
   torchrun_flag(
       command, "-m,--module", flags.module, "Run PROGRAM as a Python module, as python -m does");
@@ -285,6 +288,7 @@ void add_program_flags(CLI::App* command, RunFlags& flags) {
   entitle(command, "The program");
 }
 
+// What ends a job, and what happens then.
 void add_failure_flags(CLI::App* command, RunFlags& flags) {
   text_flag(
       command,
@@ -336,6 +340,7 @@ void add_failure_flags(CLI::App* command, RunFlags& flags) {
   entitle(command, "Limits and failures");
 }
 
+// What is shown, and where the ranks' output goes.
 void add_output_flags(CLI::App* command, RunFlags& flags) {
   command->add_flag("--dry-run", flags.dry_run, "Print the plan and start nothing");
   command->add_flag("--json", flags.json, "Print the plan as JSON");
@@ -346,6 +351,7 @@ void add_output_flags(CLI::App* command, RunFlags& flags) {
                     flags.no_collapse,
                     "On a terminal, print the same line of several ranks for each, not once as "
                     "\"[0-7] line ×8\"");
+  // "{1}" is the value of a flag that is given without one.
   command->add_flag("--trace{1}",
                     flags.trace,
                     "Write a timeline of what each rank does to trace.json in the run's folder;\n"
@@ -446,6 +452,7 @@ void add_run_flags(CLI::App* command, RunFlags& flags) {
   add_flags_without_effect(command, flags);
 }
 
+// A plan starts nothing, so it takes only the flags that place ranks.
 void add_plan_flags(CLI::App* command, RunFlags& flags) {
   add_config_flag(command);
   command->add_flag("--json", flags.json, "Print the plan as JSON");

@@ -30,6 +30,7 @@ namespace muster {
 
 namespace {
 
+// Throws: invalid_argument naming the flag. No job has more than a million ranks.
 int parse_count(const std::string& text, const std::string& flag, const std::string& expected) {
   const auto value = parse_int(text);
   if (!value || *value < 1 || *value > 1'000'000)
@@ -37,6 +38,7 @@ int parse_count(const std::string& text, const std::string& flag, const std::str
   return static_cast<int>(*value);
 }
 
+// Returns nothing for an empty text, which is a flag that was not given.
 std::vector<int> parse_ranks(const std::string& text,
                              const std::string& flag,
                              const std::string& expected) {
@@ -70,6 +72,7 @@ std::vector<int> parse_map(const std::string& text) {
   return parse_ranks(list, "--map", "GPU indices by local rank as in 3,1,0,2, or @FILE");
 }
 
+// split() makes one empty piece of an empty text.
 std::vector<std::string> pieces(const std::string& text) {
   return text.empty() ? std::vector<std::string>{} : split(text, ',');
 }
@@ -231,6 +234,7 @@ void set_simulated_hosts(const RunFlags& flags, Request& request) {
     request.hosts.push_back({.name = host.name, .nproc = host.nproc});
 }
 
+// Without the flag, --virtual-local-rank decides.
 void set_visibility(const RunFlags& flags, Request& request) {
   if (flags.visibility.empty())
     return;
@@ -243,6 +247,7 @@ void set_visibility(const RunFlags& flags, Request& request) {
   request.visibility = parse_visibility(flags.visibility);
 }
 
+// The request is what the planner is asked for.
 void set_request(const RunFlags& flags, Request& request) {
   set_num_ranks(flags.nproc_per_node, request);
   request.gpus = flags.gpus;
@@ -343,6 +348,7 @@ void check_readable(const std::string& script) {
       cat("cannot start '", script, "': ", std::strerror(error), "; correct the path"));
 }
 
+// torchrun runs any PROGRAM by Python; muster only what is named like a script, unless it is told.
 bool is_python_script(const RunFlags& flags, const std::vector<std::string>& program) {
   if (program.empty() || flags.no_python)
     return false;
@@ -429,6 +435,7 @@ std::string what_on_failure(const RunFlags& flags, bool several_hosts) {
   return *policy;
 }
 
+// "forever" is what CLI11 gives for the flag without a value.
 void set_wait(const RunFlags& flags, LaunchOptions& options) {
   if (flags.wait.empty())
     return;
@@ -456,6 +463,7 @@ void set_failures(const RunFlags& flags, bool several_hosts, LaunchOptions& opti
 
 }  // namespace
 
+// The checks come in the order of these lines, so the first wrong flag is the one that is told.
 LaunchOptions to_launch_options(const RunFlags& flags,
                                 std::vector<std::string> program,
                                 const std::vector<MoreProgram>& more) {

@@ -36,6 +36,7 @@ Ctrl-C starts no more tasks and lets those that run end; a second Ctrl-C ends th
 Exit codes: 0 all tasks are done, 1 some are not, 2 wrong usage, 124 --time-limit, 128 + the signal that ended it.
 )";
 
+// Which tasks there are, and what each of a sweep needs.
 void add_task_flags(CLI::App* command, TasksFlags& flags) {
   command->add_option("SPEC", flags.spec, "A TOML file with the tasks (docs/tasks.md)")
       ->check(not_empty("a spec file"));
@@ -79,6 +80,7 @@ void add_task_flags(CLI::App* command, TasksFlags& flags) {
   entitle(command, "The tasks");
 }
 
+// Which devices they may use.
 void add_task_device_flags(CLI::App* command, TasksFlags& flags) {
   text_flag(command,
             "--gpus",
@@ -128,6 +130,7 @@ void add_task_device_flags(CLI::App* command, TasksFlags& flags) {
   entitle(command, "Devices");
 }
 
+// Which other hosts take part, or which batch system.
 void add_host_flags(CLI::App* command, TasksFlags& flags) {
   text_flag(
       command,
@@ -157,6 +160,7 @@ void add_host_flags(CLI::App* command, TasksFlags& flags) {
   entitle(command, "Several hosts");
 }
 
+// When the run ends, and what it does after a failure.
 void add_limit_flags(CLI::App* command, TasksFlags& flags) {
   auto* const keep = command->add_flag(
       "--keep-going",
@@ -188,6 +192,7 @@ void add_limit_flags(CLI::App* command, TasksFlags& flags) {
   entitle(command, "Limits and failures");
 }
 
+// What is shown, and where results go.
 void add_task_output_flags(CLI::App* command, TasksFlags& flags) {
   text_flag(command,
             "--run-dir",
@@ -223,6 +228,7 @@ void add_task_output_flags(CLI::App* command, TasksFlags& flags) {
   entitle(command, "Output");
 }
 
+// Slurm numbers the elements of an array from 0.
 int element_index(const std::string& text) {
   const auto index = parse_int(text);
   if (!index || *index < 0 || *index > 100'000'000)

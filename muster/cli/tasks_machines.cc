@@ -74,6 +74,7 @@ std::vector<TaskMachine> slurm_machines(const TasksSettings& settings) {
 
 }  // namespace
 
+// Hosts that are named come before the nodes of an allocation.
 std::vector<TaskMachine> find_machines(const TasksSettings& settings) {
   std::vector<TaskMachine> machines = listed_machines(settings);
   if (machines.empty() && !settings.standalone)

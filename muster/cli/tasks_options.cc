@@ -98,6 +98,7 @@ std::string hosts_setting(const TasksFlags& flags) {
   return join(texts, ",");
 }
 
+// Tasks share a machine, so bindings that hand out whole sockets are not for them.
 std::optional<NumaBinding> binding_of(const std::string& text) {
   if (text.empty())
     return std::nullopt;
@@ -107,6 +108,7 @@ std::optional<NumaBinding> binding_of(const std::string& text) {
   return binding;
 }
 
+// A setting that is not given keeps what the spec file, or the run that goes on, has.
 TasksSettings to_settings(const TasksFlags& flags) {
   TasksSettings settings{.cpus = flags.cpus,
                          .max_running = flags.jobs,
@@ -128,6 +130,7 @@ TasksSettings to_settings(const TasksFlags& flags) {
   return settings;
 }
 
+// An empty text is a flag that was not given.
 std::optional<std::chrono::milliseconds> time_of(const std::string& text, const char* flag) {
   if (text.empty())
     return std::nullopt;
@@ -141,6 +144,7 @@ std::string absolute(const std::string& path) {
 
 }  // namespace
 
+// Errors come in this order, since a later check may rely on an earlier one.
 TasksOptions to_tasks_options(const TasksFlags& flags) {
   TasksOptions options{.run_dir = flags.run_dir,
                        .resume = flags.resume,

@@ -63,6 +63,7 @@ Task common_of(const TasksFlags& flags) {
 
 }  // namespace
 
+// The error says how a spec file would say the same.
 void check_sweep_flags(const TasksFlags& flags) {
   struct SweepFlag {
     const char* name;
@@ -93,10 +94,12 @@ void check_sweep_flags(const TasksFlags& flags) {
   }
 }
 
+// The values of --sweep themselves are read by tasks/spec.
 SweepOptions sweep_of(const TasksFlags& flags) {
   return {.sweeps = flags.sweeps, .command = flags.command, .common = common_of(flags)};
 }
 
+// The text is for errors: it has the needs as they were typed.
 std::string need_flags_text(const TasksFlags& flags) {
   std::vector<std::string> given;
   for (const auto& [flag, value] : {std::pair("--need-gpus ", flags.need_gpus),

@@ -14,6 +14,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// The time that the launcher has for its own end, after its ranks have had their
+// --shutdown-timeout.
+constexpr milliseconds kOwnEnd{30'000};
 constexpr std::string_view kSlurm = "slurm";
 constexpr const char* kSlurmEnd = "SLURM_JOB_END_TIME";
 
@@ -51,6 +54,7 @@ milliseconds until_slurm_end(const std::string& text, const char* flag) {
 
 }  // namespace
 
+// A limit that has already passed is an error: the job would be ended at once.
 std::optional<milliseconds> parse_time_limit(const std::string& text,
                                              const char* flag,
                                              milliseconds shutdown) {

@@ -8,13 +8,10 @@
 
 namespace muster {
 
-// What is left to the launcher for its own end, when its ranks have had their --shutdown-timeout.
-inline constexpr std::chrono::milliseconds kOwnEnd{30'000};
-
 // "90m"; "slurm": so long before the end of the Slurm job (SLURM_JOB_END_TIME) that ranks have
-// `shutdown` and the launcher kOwnEnd; "slurm-10m": ten minutes before it. From now on; empty: no
-// limit. Throws: invalid_argument, which begins with `flag`, for any other text, and when less time
-// than that is left.
+// `shutdown` and the launcher half a minute; "slurm-10m": ten minutes before it. From now on;
+// empty: no limit. Throws: invalid_argument, which begins with `flag`, for any other text, and when
+// less time than that is left.
 std::optional<std::chrono::milliseconds> parse_time_limit(const std::string& text,
                                                           const char* flag,
                                                           std::chrono::milliseconds shutdown);

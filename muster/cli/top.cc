@@ -54,11 +54,13 @@ struct TopOptions {
   std::string interval = "1s";
 };
 
+// A run's folder, and its job if it runs on this host.
 struct TopTarget {
   std::string run_dir;
   std::optional<JobNote> job;
 };
 
+// A job's id has no slash, but a folder may be called like one.
 bool names_a_folder(const std::string& text) {
   std::error_code error;
   return text.find('/') != std::string::npos || std::filesystem::is_directory(text, error);
@@ -98,6 +100,7 @@ TopTarget target_of(const std::string& text) {
   return {jobs.back().run_dir, jobs.back()};
 }
 
+// Other hosts answer only while they are asked again and again.
 TopView sample(TopSampler& sampler, const TopTarget& target) {
   if (target.job)
     ask_other_hosts(target.run_dir);
@@ -161,6 +164,7 @@ void show_lines(TopSampler& sampler, const TopTarget& target, std::chrono::milli
   }
 }
 
+// Without a job that runs there is nothing to watch, and one table is shown.
 void show_top(const TopOptions& options) {
   const auto interval = parse_duration(options.interval, "--interval");
   if (interval < std::chrono::milliseconds(100))

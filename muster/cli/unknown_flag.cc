@@ -39,6 +39,7 @@ NamedCommand named_command(const CLI::App& app) {
 
 }  // namespace
 
+// Only long names are compared: a single letter is always near another.
 std::string suggested_flag(const CLI::App& command, const std::string& flag, bool with_hyphens) {
   const std::string written = name_of_flag(flag);
   std::vector<std::string> flags;
@@ -69,6 +70,7 @@ std::string unknown_flag(const CLI::App& app) {
   return "";
 }
 
+// The names are those that the command has, in their order.
 std::string unknown_subcommand(const CLI::App& app) {
   const NamedCommand named = named_command(app);
   if (named.command == &app || named.command->get_require_subcommand_min() == 0)

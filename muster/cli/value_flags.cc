@@ -6,6 +6,7 @@
 
 namespace muster {
 
+// CLI11 would take an empty value like any other.
 FlagCheck not_empty(const std::string& expected) {
   return [expected](const std::string& text) {
     return text.empty() ? cat("expected ", expected, ", got ''; give it or leave the flag out")
@@ -13,6 +14,7 @@ FlagCheck not_empty(const std::string& expected) {
   };
 }
 
+// CLI11's own Range would show both bounds, of which one is often that of the type.
 FlagCheck whole_number_from(int64_t least, int64_t most) {
   return [least, most](const std::string& text) -> std::string {
     const auto number = parse_int(text);
@@ -37,6 +39,7 @@ void count_flag(CLI::App* command, const std::string& flag, int& value, const st
   command->add_option(flag, value, help)->type_name("N")->check(whole_number_from(1));
 }
 
+// Without these, CLI11 would take the words that follow the value for values too.
 CLI::Option* repeated_flag(CLI::App* command,
                            const std::string& flag,
                            std::vector<std::string>& values,
@@ -49,6 +52,7 @@ CLI::Option* repeated_flag(CLI::App* command,
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
+// Called after a group of flags was added: the flags that have no title yet are that group's.
 void entitle(CLI::App* command, const char* title) {
   // "Options" is CLI11's title for flags that have none.
   const auto has_no_title = [](const CLI::Option* option) {
@@ -59,6 +63,7 @@ void entitle(CLI::App* command, const char* title) {
     option->group(title);
 }
 
+// `muster run` and `muster tasks` reach hosts the same way.
 void reach_flags(CLI::App* command,
                  std::string& hostfile,
                  std::string& ssh,

@@ -64,6 +64,7 @@ std::string in_place(int fd, const std::string& text, bool first) {
 
 }  // namespace
 
+// Columns are counted in characters of UTF-8, not in bytes.
 std::string fit_to_terminal(const std::string& text, size_t rows, size_t columns) {
   std::string out;
   size_t row = 0;
@@ -86,6 +87,7 @@ std::string fit_to_terminal(const std::string& text, size_t rows, size_t columns
   return out;
 }
 
+// The first text comes at once, and a wait stands before each of the others.
 void watch(int fd, const std::function<std::string()>& make_text, const WatchOptions& options) {
   const bool terminal = isatty(fd) == 1;
   const Interrupts interrupts;

@@ -31,6 +31,7 @@ Stretch stretch_of(const LaunchRecord& launch) {
   return all;
 }
 
+// The launcher numbers attempts from 0; people count restarts.
 std::string attempt_name(int attempt) {
   return attempt == 0 ? std::string("first start") : cat("restart ", attempt);
 }
@@ -62,6 +63,7 @@ AttemptEndText end_of(const AttemptRecord& attempt, bool goes_on) {
   return {"done", "done"};
 }
 
+// The stack is folded: most readers look for the cause alone.
 std::string stack_of(const AttemptRecord& attempt) {
   const WorkerExit* const first = first_failure(attempt.exits);
   if (first == nullptr || first->stack.empty())
@@ -107,6 +109,7 @@ std::string attempt_rows(const LaunchRecord& launch, bool goes_on) {
   return html;
 }
 
+// A launch that has not ended either goes on or was killed with its launcher.
 std::string launch_line(const LaunchRecord& launch, bool goes_on) {
   std::string text = cat("started ", wall_time_text(launch.began));
   if (launch.ended) {

@@ -23,6 +23,7 @@ std::string hosts_of(const JobRun& run) {
   return join_first(hosts, ", ", 16);
 }
 
+// One line for the machine that the launcher has recorded: its cores, its GPUs, its driver.
 std::string machine_of(const Host& host) {
   std::string text = plural(host.num_cores, "core");
   if (!host.gpus.empty())
@@ -82,6 +83,7 @@ std::string environment_section(const JobRun& run) {
       facts.push_back({"Devices", join_first(devices, ", ", 16)});
   }
   facts.push_back({"Hosts", hosts_of(run)});
+  // Of a job on several hosts there is no machine that stands for all.
   if (run.record.machine && run.record.machine->hosts.size() == 1)
     facts.push_back({"Machine", machine_of(run.record.machine->hosts.front())});
   facts.push_back({"Folder", run.folder, true});

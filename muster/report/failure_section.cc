@@ -10,6 +10,7 @@
 namespace muster {
 namespace {
 
+// The first line of a rank's message tells the error; the whole message is in the card.
 std::string ends_table(const std::vector<WorkerExit>& exits) {
   std::vector<std::vector<std::string>> rows;
   rows.reserve(exits.size());
@@ -49,6 +50,7 @@ std::string failure_section(const JobRun& run) {
   const JobFailure& failure = *run.failure;
   std::string html = cause_text(failure);
   for (const std::string& sentence : run.divergences)
+    // A rank that left the others' collectives is often why they failed.
     html += cat("<p>", xml_text(sentence), "</p>\n");
   if (!failure.card.empty())
     html += cat("<pre>", html_lines(failure.card), "</pre>\n");

@@ -149,6 +149,7 @@ std::string html_table(const std::vector<HtmlColumn>& columns,
     if (std::ranges::any_of(rows, has_text))
       shown.push_back(i);
   }
+  // Numbers are aligned at the right, in the head of a column too.
   const auto cell = [&](const char* element, size_t column, const std::string& text) {
     return cat("<",
                element,
@@ -217,6 +218,7 @@ std::string with_capital(std::string name) {
   return name;
 }
 
+// Whole numbers keep all of their digits, since steps and sizes are exact.
 std::string number_text(double value) {
   if (std::isnan(value))
     return "NaN";
@@ -256,6 +258,7 @@ std::string value_text(std::string_view name, double value) {
   return unit.empty() ? number_text(value) : cat(number_text(value), "\u00a0", unit);
 }
 
+// Integers are used because printf would write the user's decimal point.
 std::string percent(double share) {
   const long hundredths = std::lround(share * 10'000);
   return cat(hundredths / 100, ".", hundredths % 100 < 10 ? "0" : "", hundredths % 100, "%");
@@ -269,6 +272,7 @@ std::string wall_time_text(double seconds_since_1970) {
   return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &local)};
 }
 
+// format_duration() counts in milliseconds, so shorter times are written here.
 std::string span_text(double seconds) {
   constexpr double kMost = 1e9;
   if (seconds > 0 && seconds < 1e-3)
@@ -282,6 +286,7 @@ std::string span_text(double seconds) {
 std::vector<double> ticks_of(double least, double most, int count) {
   if (!(most > least) || count < 1)
     return {least};
+  // The step is a power of ten, or the smallest multiple of it that gives few enough ticks.
   double step = std::pow(10, std::floor(std::log10((most - least) / count)));
   for (const double factor : {1.0, 2.0, 2.5, 5.0, 10.0}) {
     if ((most - least) / (step * factor) <= count) {

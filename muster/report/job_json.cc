@@ -18,6 +18,7 @@ ReportJson value_or_null(const std::optional<Value>& value) {
   return value ? ReportJson(*value) : ReportJson();
 }
 
+// A series without a single number has no first, last, least or most.
 ReportJson series_json(const Series& series) {
   ReportJson points = ReportJson::array();
   for (const SeriesPoint& point : series.points)
@@ -53,6 +54,7 @@ ReportJson metrics_json(const MetricsFile& metrics) {
       {"series", std::move(series)}};
 }
 
+// Exits are written as failure.json has them.
 ReportJson failure_json_of(const JobFailure& failure) {
   ReportJson exits = ReportJson::array();
   for (const WorkerExit& exit : failure.exits)
@@ -75,6 +77,7 @@ ReportJson call_json(const CallView& call) {
           {"failed", call.state == CallView::State::failed}};
 }
 
+// A rank that still runs has worked until now, and one that was killed until its last sign.
 ReportJson ranks_json(const JobRun& run) {
   ReportJson ranks = ReportJson::array();
   for (const ActivityView& view : run.ranks) {
@@ -108,6 +111,7 @@ ReportJson ranks_json(const JobRun& run) {
 }  // namespace
 
 std::string job_report_json(const JobRun& run) {
+  // The record is written by its own function, which the launcher uses for run.json too.
   const ReportJson record = ReportJson::parse(run_record_to_json(run.record));
   const ReportJson document = {
       {"schema", "muster.report/1"},
@@ -123,6 +127,7 @@ std::string job_report_json(const JobRun& run) {
       {"metrics", metrics_json(run.metrics)},
       {"divergences", run.divergences},
       {"ranks", ranks_json(run)}};
+  // Texts of a run may hold bytes that are no UTF-8.
   return document.dump(1, ' ', false, ReportJson::error_handler_t::replace) + "\n";
 }
 

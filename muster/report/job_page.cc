@@ -40,6 +40,7 @@ Tile time_tile(const JobRun& run) {
           .note = launches > 1 ? cat("of ", launches, " launches") : ""};
 }
 
+// A rank may drive several GPUs.
 Tile ranks_tile(const Plan& plan) {
   std::set<std::string> hosts;
   size_t gpus = 0;
@@ -53,6 +54,7 @@ Tile ranks_tile(const Plan& plan) {
   return {.label = "Ranks", .value = cat(plan.ranks.size()), .note = note};
 }
 
+// Attempts that did not follow a failure, such as a changed set of hosts, are counted too.
 Tile restarts_tile(const LaunchRecord& launch) {
   const int last = launch.attempts.empty() ? 0 : launch.attempts.back().attempt;
   Tile tile{.label = "Restarts", .value = cat(last)};
@@ -107,6 +109,7 @@ void add_metric_tiles(const MetricsFile& metrics, std::vector<Tile>& tiles) {
     tiles.push_back(metric_tile(*series, metrics.has_steps));
 }
 
+// A folder may lack the plan or the launcher's record, and then has fewer tiles.
 std::vector<Tile> tiles_of(const JobRun& run) {
   std::vector<Tile> tiles;
   if (!run.record.launches.empty())
@@ -119,6 +122,7 @@ std::vector<Tile> tiles_of(const JobRun& run) {
   return tiles;
 }
 
+// The line below the title tells the runs of one program apart.
 PageHead head_of(const JobRun& run) {
   const std::string outcome = outcome_of(run);
   const LaunchRecord* const launch = run.last_launch();

@@ -69,6 +69,7 @@ JobFailure failure_from(const std::string& text, const JobRun& run) {
   return failure;
 }
 
+// Another host's launcher leaves its note there, so a job of this folder may run unseen.
 bool is_running_here(const JobRun& run) {
   try {
     return std::ranges::any_of(running_jobs(),
@@ -127,12 +128,14 @@ JobRun read_job_run(const std::string& folder) {
   run.ranks = read_ranks(folder, run.problems);
   for (const Divergence& found : compare_activity(run.ranks))
     run.divergences.push_back(found.text());
+  // Now is taken after the files were read, so that no time in them lies after it.
   run.now_ns = activity_now();
   run.goes_on = is_running_here(run);
   add_metrics_problems(run);
   return run;
 }
 
+// A launch without an end was killed together with its launcher, unless it has told a failure.
 std::string outcome_of(const JobRun& run) {
   if (run.goes_on)
     return "running";

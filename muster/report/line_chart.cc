@@ -30,6 +30,7 @@ constexpr double kLogFrom = 1000;    // ratio of the largest value to the least
 constexpr size_t kFewPoints = 12;    // each of which is drawn as a dot too
 constexpr int kTipFont = 11;
 
+// It is empty until it takes its first value.
 struct Range {
   double least = HUGE_VAL;
   double most = -HUGE_VAL;
@@ -41,6 +42,7 @@ struct Range {
 
 class LineChart {
  public:
+  // The axes span what is drawn: the thinned points with their spreads.
   LineChart(const std::vector<const Series*>& series, std::string x_name)
       : series_(series), x_name_(std::move(x_name)) {
     for (const Series* const one : series_) {
@@ -110,6 +112,7 @@ class LineChart {
                number_text(x_.most));
   }
 
+  // The chart is called by its first series, and shows the last value of it.
   std::string caption() const {
     const Series& first = *series_.front();
     const char* const notes = is_log_ ? " · logarithmic" : "";
@@ -139,6 +142,7 @@ class LineChart {
     return ticks;
   }
 
+  // `kind` is the class that aligns the text at its place.
   static std::string label(double x, double baseline, const std::string& words, const char* kind) {
     return svg_element("text", {{"class", kind}, {"x", x}, {"y", baseline}}, xml_text(words)) +
            "\n";
@@ -148,6 +152,7 @@ class LineChart {
     return svg_element("path", {{"class", kind}, {"d", path.text()}}) + "\n";
   }
 
+  // Lines of the values go across, those of the steps upright, each with its number.
   std::string grid() const {
     const double right = kWidth - kRight;
     const double bottom = kHeight - kBottom;
@@ -166,6 +171,8 @@ class LineChart {
     return svg + label((kLeft + right) / 2, kHeight - 5, x_name_, "mid");
   }
 
+  // The look of a series follows from its place in the chart; all bands lie below the curves of
+  // later series.
   std::string curves() const {
     std::string svg;
     for (size_t i = 0; i < points_.size(); ++i) {
@@ -228,6 +235,7 @@ class LineChart {
     }
   }
 
+  // Series of one chart may have values at different steps.
   static const SeriesPoint& nearest(const std::vector<SeriesPoint>& points, double step) {
     return *std::ranges::min_element(
         points, {}, [&](const SeriesPoint& point) { return std::abs(point.step - step); });
@@ -293,6 +301,7 @@ class LineChart {
     return svg_element("g", {{"class", "tip"}}, upright + dots + box + words);
   }
 
+  // A single line needs no legend: the caption names it.
   std::string legend() const {
     if (series_.size() < 2)
       return {};
@@ -356,6 +365,7 @@ std::string line_chart(const std::vector<const Series*>& series, const std::stri
   return LineChart(series, x_name).figure();
 }
 
+// A family with more series than a chart may have gets several charts.
 std::vector<std::vector<const Series*>> charts_of(const std::vector<Series>& series) {
   std::vector<std::vector<const Series*>> charts;
   for (const Series& one : series) {

@@ -97,6 +97,8 @@ class MetricsReader {
     line_.clear();
   }
 
+  // A line that is no JSON object is counted and left out: a killed program may have left half of
+  // one.
   void take_line(std::string_view line, bool too_long) {
     ++file_.num_lines;
     if (trim(line).empty() && !too_long)
@@ -113,6 +115,7 @@ class MetricsReader {
     const bool has_step = step != json.end() && step->is_number();
     file_.has_steps = file_.has_steps || has_step;
     const double at = has_step ? step->get<double>() : static_cast<double>(file_.num_lines);
+    // Steps begin again at an earlier one after a restart from a checkpoint.
     if (at < last_step_)
       ++part_;
     last_step_ = at;
@@ -158,6 +161,7 @@ class MetricsReader {
       ++series->num_missing;
   }
 
+  // Series keep their extremes themselves, since joined points lose the step of a single value.
   void take_value(const std::string& name, double at, double value) {
     if (!std::isfinite(value))
       return take_nothing(name, true);
@@ -234,6 +238,8 @@ void read_into(MetricsReader& reader, int fd, const std::string& path, uint64_t 
 
 }  // namespace
 
+// Points of one value each, such as those of many short parts, cannot be joined; the last ones
+// stay.
 std::vector<SeriesPoint> thinned(std::vector<SeriesPoint> points, size_t most) {
   size_t before = points.size() + 1;
   while (points.size() > most && points.size() < before) {
@@ -245,6 +251,7 @@ std::vector<SeriesPoint> thinned(std::vector<SeriesPoint> points, size_t most) {
   return points;
 }
 
+// A program that has not logged yet has no file.
 MetricsFile read_metrics(const std::string& path, const MetricsLimits& limits) {
   if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT)
     return {};

@@ -7,6 +7,7 @@
 namespace muster {
 namespace {
 
+// The table also has series without a finite number, of which no chart can be drawn.
 std::string numbers_table(const std::vector<Series>& series) {
   std::vector<std::vector<std::string>> rows;
   for (const Series& one : series) {
@@ -40,6 +41,7 @@ std::string metrics_section(const JobRun& run) {
   if (run.metrics.series.empty())
     return html_section(
         "metrics", "Metrics", "<p class=\"soft\">metrics.jsonl holds no number yet.</p>\n");
+  // A program may log without steps; its values are then numbered by the lines of the file.
   const std::string x_name = run.metrics.has_steps ? "step" : "line";
   std::string html = "<div class=\"charts\">\n";
   for (const auto& chart : charts_of(run.metrics.series))

@@ -46,6 +46,7 @@ bool has_hosts_of(const Inventory& inventory, const Plan& plan) {
   return std::ranges::all_of(plan.ranks, is_known, &RankPlan::host);
 }
 
+// A rank's further GPUs are listed behind its first one.
 std::string device_of(const RankPlan& rank) {
   if (rank.device.kind == DeviceAssignment::Kind::cpu)
     return cat("CPU slot ", rank.device.cpu_slot);
@@ -55,6 +56,7 @@ std::string device_of(const RankPlan& rank) {
   return rank.device.model.empty() ? text : cat(text, " (", rank.device.model, ")");
 }
 
+// Columns that no rank needs, such as the share of a global batch, are left out by html_table().
 std::string ranks_table(const Plan& plan) {
   std::vector<std::vector<std::string>> rows;
   for (const RankPlan& rank : plan.ranks) {
@@ -73,6 +75,7 @@ std::string ranks_table(const Plan& plan) {
 
 // Draws the machine. It is empty for machines without a GPU, of which there is nothing to see.
 std::string picture_of(const JobRun& run, const Plan& plan) {
+  // The kept picture may be of the launcher's host alone.
   const bool kept = run.record.machine && has_hosts_of(*run.record.machine, plan);
   const Inventory inventory = kept ? *run.record.machine : inventory_of(plan);
   if (std::ranges::all_of(inventory.hosts, [](const Host& host) { return host.gpus.empty(); }))

@@ -29,6 +29,7 @@ struct ProcStat {
   uint64_t memory_bytes = 0;
 };
 
+// The kernel counts the use of CPUs in ticks, usually a hundredth of a second.
 double seconds_of_ticks(int64_t ticks) {
   static const auto ticks_a_second = static_cast<double>(::sysconf(_SC_CLK_TCK));
   return static_cast<double>(ticks) / ticks_a_second;
@@ -46,6 +47,7 @@ ProcStat stat_of(int pid, const ProcessStatus& status) {
           .memory_bytes = page * status.number(kResidentPages)};
 }
 
+// Processes that end while the folder is read are left out.
 std::vector<ProcStat> all_processes() {
   std::vector<ProcStat> all;
   std::error_code error;
@@ -106,6 +108,7 @@ std::vector<RankUsage> find_rank_usage(const std::string& run_dir) {
   const double now = seconds_since_boot();
   std::multimap<int, RankUsage> by_attempt;
   for (const ProcStat& leader : all) {
+    // A zombie uses nothing, and its environment cannot be read.
     if (leader.pid != leader.group || leader.state == 'Z')
       continue;
     const auto identity = identity_of(leader.pid, run_dir);
@@ -123,6 +126,8 @@ std::vector<RankUsage> find_rank_usage(const std::string& run_dir) {
     }
     by_attempt.emplace(identity->attempt, process);
   }
+  // The order of attempts lets the newest process of a rank win where rows are filled in one by
+  // one.
   std::vector<RankUsage> ranks;
   for (auto& [attempt, process] : by_attempt)
     ranks.push_back(process);

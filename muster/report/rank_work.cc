@@ -33,6 +33,7 @@ TimeShares time_shares(const ActivityView& view, int64_t now_ns) {
   return shares;
 }
 
+// The time before the first step, in which a program loads and compiles, is counted too.
 std::optional<double> seconds_per_step(const ActivityView& view) {
   if (view.steps < 1 || view.step_ns <= view.opened_ns)
     return std::nullopt;
@@ -45,6 +46,7 @@ std::optional<double> samples_per_second(const ActivityView& view) {
   return static_cast<double>(view.samples) / seconds_between(view.opened_ns, view.step_ns);
 }
 
+// Spans deeper than an activity file can hold are "…".
 std::string doing_text(const ActivityView& view) {
   std::vector<std::string> names;
   if (const ThreadView* const main = view.main()) {

@@ -23,6 +23,7 @@ constexpr size_t kMostRanksOnTracks = 32;
 constexpr size_t kCallsOnTrack = 40;
 constexpr size_t kMostKinds = 12;
 
+// How a category is called and filled.
 struct CategoryLook {
   Category category;
   const char* words;
@@ -50,6 +51,7 @@ std::string category_legend() {
   return html + "</ul>\n";
 }
 
+// A clock that was set back can make a share negative, which is shown as 0.
 std::string share_text(double share) {
   return cat(std::max(0L, std::lround(share * 100)), " %");
 }
@@ -83,6 +85,7 @@ std::string rank_bar(const ActivityView& view, const TimeShares& shares) {
              "</div>\n");
 }
 
+// The same shares as numbers, with the speed of each rank and what it is in.
 std::string ranks_numbers(const JobRun& run) {
   std::vector<std::vector<std::string>> rows;
   for (const ActivityView& view : run.ranks) {
@@ -128,6 +131,7 @@ double unix_seconds(const ActivityView& view, int64_t monotonic_ns) {
          1e9;
 }
 
+// A call that has not ended is drawn until its rank's last sign of life.
 std::vector<RankTrack> tracks_of(const JobRun& run) {
   std::vector<RankTrack> tracks;
   for (const ActivityView& view : run.ranks) {
@@ -227,6 +231,7 @@ std::string track_row(const RankTrack& track,
   return html + "</div>\n";
 }
 
+// All tracks have one scale, from the first call's begin to the last one's end.
 std::string collectives_tracks(const JobRun& run) {
   const std::vector<RankTrack> tracks = tracks_of(run);
   if (tracks.empty())
@@ -299,6 +304,7 @@ std::vector<KindOfCall> kinds_of_calls(const JobRun& run) {
   return sorted;
 }
 
+// A call's size is that of its last occurrence: its type and shape fix it.
 std::string kinds_table(const JobRun& run) {
   std::vector<std::vector<std::string>> rows;
   for (const KindOfCall& kind : kinds_of_calls(run))
@@ -324,6 +330,7 @@ std::string straggler_text(const JobRun& run) {
 
 }  // namespace
 
+// Large jobs have bars for their first ranks alone; the table has all ranks.
 std::string time_section(const JobRun& run) {
   if (run.ranks.empty())
     return {};

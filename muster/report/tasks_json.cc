@@ -12,6 +12,7 @@ std::string tasks_report_json(const TasksReport& run) {
   using TasksJson = nlohmann::ordered_json;
   const auto& tasks = run.file.tasks;
   TasksJson best = TasksJson::array();
+  // A field's name may not tell which end is good; both ends are then told.
   for (const BestTask& one : best_tasks(tasks, run.state.results)) {
     best.push_back({{"field", one.field},
                     {"which", one.highest ? "highest" : "lowest"},

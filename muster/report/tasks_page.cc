@@ -38,6 +38,7 @@ std::pair<std::string, std::string> standing_of(StateCounts counts) {
   return {"done", "good"};
 }
 
+// States that no task is in have no tile, except "Done", which people look for.
 std::string tasks_tiles(const TasksReport& run) {
   StateCounts counts = counts_of(run);
   const size_t all = run.file.tasks.size();
@@ -74,6 +75,7 @@ std::string parameters_of(const Task& task) {
   return words.empty() ? join(task.argv, " ") : join(words, ", ");
 }
 
+// A sweep is mostly made for this table.
 std::string best_section(const TasksReport& run) {
   std::vector<std::vector<std::string>> rows;
   for (const BestTask& one : best_tasks(run.file.tasks, run.state.results)) {
@@ -91,6 +93,7 @@ std::string best_section(const TasksReport& run) {
                       "Of the tasks that are done, by the last JSON line that each printed.");
 }
 
+// The log tells more than a reason can.
 std::string failures_section(const TasksReport& run) {
   std::vector<std::vector<std::string>> rows;
   for (size_t i = 0; i < run.file.tasks.size(); ++i) {
@@ -121,9 +124,11 @@ std::string shown_field(const std::string& text) {
   return number && text.size() > 7 ? cat(*number) : fit_text(text, 60);
 }
 
+// A row for each task: its parameters, how it went, and the fields that it printed.
 std::string results_section(const TasksReport& run) {
   constexpr size_t kMostFields = 24;
   ResultColumns columns = result_columns(run.file.tasks, run.state.results);
+  // Tasks may print any number of fields, and a table has room for some.
   const size_t left_out = columns.fields.size() - std::min(columns.fields.size(), kMostFields);
   columns.fields.resize(columns.fields.size() - left_out);
   std::vector<HtmlColumn> titles = {{"task"}};
@@ -155,6 +160,7 @@ std::string results_section(const TasksReport& run) {
   return html_section("results", "Results", html_table(titles, rows, kMostRows), more);
 }
 
+// A run in which no task has begun has no timeline.
 std::string timeline_section(const TasksReport& run) {
   const auto has_begun = [](const TaskResult& result) {
     return !result.attempts.empty();
@@ -166,6 +172,7 @@ std::string timeline_section(const TasksReport& run) {
                       timeline_figure(run.file.tasks, run.state.results, {}));
 }
 
+// The settings are those of the spec file and of the flags, as the run's folder keeps them.
 std::string environment_of(const TasksReport& run) {
   std::vector<Fact> facts = {{"Run", run.state.head.run_id}};
   if (run.state.began_wall > 0)
@@ -176,6 +183,7 @@ std::string environment_of(const TasksReport& run) {
   return html_section("environment", "Environment", html_facts(facts));
 }
 
+// A sweep without a spec file is called by its folder.
 std::string tasks_title(const TasksReport& run) {
   const auto spec = run.file.settings.find("spec");
   if (spec != run.file.settings.end() && !spec->second.empty())

@@ -29,6 +29,7 @@ bool names_no_finite_number(const std::string& text) {
   return text == "NaN" || text == "null" || text.ends_with("Infinity");
 }
 
+// Returns the tasks with the least and the greatest value of a field, among those that are done.
 FieldRange range_of(const std::string& name,
                     const std::vector<TaskResult>& results,
                     const std::vector<ResultFields>& fields) {
@@ -94,6 +95,7 @@ std::vector<BestTask> best_tasks(const std::vector<Task>& tasks,
     if (!low)
       best.push_back(*range.highest);
   }
+  // Fields whose better end is known come first.
   std::stable_partition(best.begin(), best.end(), [](const BestTask& one) { return one.by_name; });
   return best;
 }

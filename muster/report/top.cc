@@ -32,6 +32,7 @@ bool goes_on(const JobNote& job) {
   return launcher.valid() && !wait_for_job(launcher, std::chrono::milliseconds(0));
 }
 
+// Activity files name their hosts by the same call.
 std::string this_host() {
   char name[256] = {};
   return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "";
@@ -44,6 +45,7 @@ int64_t moment_of(const std::optional<LaunchRecord>& launch) {
   return nanoseconds_of(CLOCK_REALTIME);
 }
 
+// A job that another launcher has started has no plan.
 std::optional<Plan> plan_of_run(const std::string& run_dir, std::vector<std::string>& problems) {
   const std::string path = run_dir + "/plan.json";
   std::error_code error;
@@ -70,6 +72,7 @@ std::optional<LaunchRecord> launch_of_run(const std::string& run_dir,
   return std::nullopt;
 }
 
+// A rank's further GPUs are listed behind its first one.
 std::string devices_of(const RankPlan& rank) {
   if (rank.device.kind == DeviceAssignment::Kind::cpu)
     return rank.device.id();
@@ -79,6 +82,7 @@ std::string devices_of(const RankPlan& rank) {
   return text;
 }
 
+// The plan's ranks come first, in its order, on which add_gpus() relies.
 void add_plan(TopView& view, const Plan& plan) {
   for (const RankPlan& rank : plan.ranks)
     view.ranks.push_back({.rank = rank.rank, .host = rank.host, .device = devices_of(rank)});
@@ -147,6 +151,7 @@ void add_ends(TopView& view, const LaunchRecord& launch) {
 void add_other_hosts(TopView& view, const std::set<int>& here) {
   for (TopRank& answer : ranks_of_other_hosts(view.run_dir, view.problems)) {
     const auto rank = std::ranges::find(view.ranks, answer.rank, &TopRank::rank);
+    // An answer about a rank that no source here knows is left out.
     if (rank != view.ranks.end() && !here.contains(answer.rank))
       *rank = std::move(answer);
   }
@@ -179,6 +184,7 @@ bool TopView::hosts_have_answered() const {
 TopSampler::TopSampler(std::string run_dir, std::optional<JobNote> job)
     : run_dir_(std::move(run_dir)), job_(std::move(job)) {}
 
+// A closed file is of a rank whose function has returned.
 void TopSampler::add_activity(TopRank& rank, const ActivityView& view, int64_t now_ns) {
   rank.host = rank.host.empty() ? view.host : rank.host;
   rank.device = rank.device.empty() ? view.device : rank.device;

@@ -45,6 +45,7 @@ void take(const Json& row, const char* name, std::optional<Number>& number) {
     number = value.get<Number>();
 }
 
+// Throws: nlohmann's exception for a row that lacks a member, or has one of another type.
 TopRank rank_of(const Json& row) {
   TopRank rank;
   take(row, "rank", rank.rank);
@@ -100,6 +101,7 @@ std::string pack_top_rows(const std::vector<TopRank>& ranks) {
   return rows.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// Deep nesting could use up the parser's stack.
 std::vector<TopRank> unpack_top_rows(const std::string& bytes) {
   try {
     if (nests_too_deep(bytes))

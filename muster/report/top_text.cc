@@ -49,6 +49,7 @@ struct TopColumn {
   std::function<std::string(const TopRank&)> cell;
 };
 
+// The driver tells the memory of the GPU, which other jobs may share.
 std::string gpu_memory(const TopRank& rank) {
   if (!rank.gpu_used_bytes)
     return {};
@@ -56,6 +57,7 @@ std::string gpu_memory(const TopRank& rank) {
       format_bytes(*rank.gpu_used_bytes), " / ", format_bytes(rank.gpu_total_bytes.value_or(0)));
 }
 
+// The age says whether a rank stands still.
 std::string doing(const TopRank& rank) {
   if (rank.doing.empty())
     return {};
@@ -69,6 +71,7 @@ std::string last_call(const TopRank& rank) {
              rank.last_call_seconds ? cat(" (", ago(*rank.last_call_seconds), ")") : "");
 }
 
+// The columns in the order in which they stand.
 std::vector<TopColumn> top_columns() {
   const auto percent_text = [](double value) {
     return cat(std::lround(value), "%");
@@ -124,6 +127,7 @@ std::string time_text(const TopView& view) {
   return cat(", for ", view.seconds < 1 ? "0s" : span_text(std::floor(view.seconds)));
 }
 
+// The line above the table: what runs, for how long, and how fast.
 std::string heading(const TopView& view) {
   std::string text = fit_text(printable(view.title), kMostTitle);
   if (!view.id.empty())
@@ -168,6 +172,7 @@ std::optional<double> in_units(const std::optional<Number>& number, double unit 
   return static_cast<double>(*number) / unit;
 }
 
+// Names follow Prometheus' conventions: base units, and the unit at the end.
 std::vector<Gauge> gauges() {
   return {
       {"muster_rank_up",
@@ -262,6 +267,7 @@ std::string top_json(const TopView& view) {
   return document.dump(2, ' ', false, TopJson::error_handler_t::replace) + "\n";
 }
 
+// A gauge of which no rank has a value is left out.
 std::string top_prometheus(const TopView& view) {
   std::string text;
   for (const Gauge& gauge : gauges()) {

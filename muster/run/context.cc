@@ -32,6 +32,7 @@ std::vector<MeshAxis> longer_axes(const MeshShape& mesh) {
   return axes;
 }
 
+// Another rank may have been told by a signal that this system has no name for.
 std::string name_of_stop_signal(int signal) {
   const char* const name = ::sigabbrev_np(signal);
   return name == nullptr ? "a signal" : cat("SIG", name);
@@ -45,6 +46,7 @@ bool Context::stop_requested() {
   return stop_signal() != 0;
 }
 
+// The greatest signal of all ranks wins, so that all name the same one.
 bool Context::should_stop() {
   at::Tensor signal = at::full({1}, stop_requested() ? stop_signal() : 0, at::kInt);
   process_group().all_reduce(signal, ReduceOp::max);
@@ -58,6 +60,7 @@ bool Context::should_stop() {
   return stops_;
 }
 
+// Ranks that cannot write a trace still take part in comparing the clocks, which is a collective.
 void Context::trace() {
   if (run_dir().empty()) {
     throw Error(ErrorCode::failed_precondition,
@@ -93,6 +96,7 @@ std::string Context::run_dir(const std::string& asked) const {
   return folder;
 }
 
+// The launcher has ordered the GPUs for its own mesh, so another one would have slow links.
 Mesh Context::mesh(std::vector<MeshAxis> axes) {
   const MeshShape& told = parts_.mesh;
   if (axes.empty() && told.axes.empty()) {
@@ -150,6 +154,7 @@ DistributedSampler Context::sampler(SampleOrder order, ProcessGroup group, Sampl
   return sampler;
 }
 
+// A stream's ranks read parts of equal size, so shares of a global batch cannot be had.
 StreamLoaderOptions Context::stream_options(StreamLoaderOptions options) const {
   if (!parts_.batch_shares.empty()) {
     throw Error(ErrorCode::invalid_argument,

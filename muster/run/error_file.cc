@@ -45,6 +45,7 @@ std::optional<std::string> path_of_error_file() {
   return get_env("TORCHELASTIC_ERROR_FILE");
 }
 
+// Returns the name as the source has it; the mangled one if it cannot be read.
 std::string name_of_type(const std::type_info& type) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> name(
@@ -107,6 +108,7 @@ std::string describe_exception(const std::exception& error) {
   return cat(type, ": ", error.what());
 }
 
+// The handler of fatal signals reads its own copy of the path, without a lock.
 void set_error_file(const std::string& path) {
   const std::lock_guard lock(error_file().mutex);
   error_file().path = path;
@@ -135,6 +137,7 @@ bool write_error_file(const std::string& message,
   }
 }
 
+// A failure while a failure is told is itself only logged.
 void tell_failure(const std::exception_ptr& error) noexcept {
   try {
     const std::string message = describe_current(error);

@@ -88,6 +88,7 @@ void require_interruptible(const ProcessGroup& group) {
                   "); it is not supported there yet: use --max-restarts alone"));
 }
 
+// The store is that of this host's launcher, which outlives the ranks.
 InPlace::InPlace(RankEnv env, const InitOptions& init)
     : env_(std::move(env)),
       init_(init),
@@ -224,6 +225,7 @@ Rendezvous InPlace::meet() {
           .master_addr = env_.master_addr};
 }
 
+// The launcher may announce the attempt only some time after the error, so the rank waits for it.
 bool InPlace::goes_on_after(const std::exception_ptr& error) {
   bool interrupted = false;
   {

@@ -26,6 +26,7 @@ constexpr uint32_t kFirstTrack = 1U << 30;
 
 }  // namespace
 
+// Kineto traces CPU operators, or what runs on GPUs; both at once would be slow.
 void begin_profile(Profiled what) {
   const ProfilerConfig config(ProfilerState::KINETO);
   const std::set<ActivityType> activities = {what == Profiled::cpu ? ActivityType::CPU
@@ -53,6 +54,7 @@ std::vector<ProfiledSpan> end_profile() {
   return spans;
 }
 
+// A stream that appears for the first time gets the next track.
 void add_kernels(const std::vector<ProfiledSpan>& spans, TraceEventFile& events) {
   std::map<std::pair<int, int64_t>, uint32_t> tracks;
   for (const ProfiledSpan& span : spans) {

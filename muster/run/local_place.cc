@@ -24,6 +24,7 @@ namespace {
 constexpr std::chrono::seconds kLastWords{30};  // for all ranks to read why one fails
 constexpr const char* kAdvice = "; set LOCAL_RANK for every rank, or for none";
 
+// Ranks that see the same UUIDs share these GPUs.
 std::string gpus_seen(const SeenMachine& seen) {
   const Host& host = seen.machine.hosts.at(0);
   std::vector<std::string> uuids;
@@ -102,6 +103,7 @@ LocalPlace local_place(const std::vector<RankIdentity>& members, int rank) {
   return place;
 }
 
+// device_by_local_rank() is asked as if the ranks that share GPUs were alone on the host.
 std::optional<RankDevice> device_by_hosts(RankEnv& env,
                                           const Rendezvous& rendezvous,
                                           Surplus surplus,

@@ -32,6 +32,7 @@ std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction&) {
   return std::make_unique<OperatorBegin>();
 }
 
+// A callback may end after the window was closed, and the rank's file with it.
 void end_operator(const at::RecordFunction& function, at::ObserverContext* context) {
   static thread_local const auto thread = static_cast<uint32_t>(::syscall(SYS_gettid));
   Activity* const activity = Activity::get();
@@ -104,6 +105,7 @@ class Window {
   Kernels kernels_;
 };
 
+// One profile at a time is possible in a process.
 Window& window() {
   static Window only;
   return only;

@@ -24,6 +24,7 @@ Progress::Progress(std::string label, int64_t total_samples, bool shown)
       shown_(shown),
       alive_(::isatty(STDERR_FILENO) != 0 || get_env("MUSTER_TTY") == "1") {}
 
+// The mean is over samples, so that a smaller last batch counts less.
 void Progress::update(int64_t samples, double loss) {
   done_ += samples;
   loss_sum_ += loss * static_cast<double>(samples);

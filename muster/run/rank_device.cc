@@ -60,6 +60,7 @@ RankDevice on_gpu(const RankEnv& env, const Inventory& machine, const UsableGpu&
   return found;
 }
 
+// A mask that is set but empty hides everything.
 bool names_one_device(const std::optional<std::string>& mask) {
   return mask && !mask->empty() && mask->find(',') == std::string::npos;
 }
@@ -144,6 +145,7 @@ void keep_one_vendor(const Host& host, std::vector<UsableGpu>& gpus) {
   std::erase_if(gpus, [&](const UsableGpu& gpu) { return gpu_of(host, gpu).vendor != vendor; });
 }
 
+// The slot is only a number here: nobody has divided the cores.
 RankDevice cpu_of_rank(const RankEnv& env, const std::string& why) {
   RankDevice found;
   found.assignment.rank = env.rank;
@@ -154,6 +156,7 @@ RankDevice cpu_of_rank(const RankEnv& env, const std::string& why) {
   return found;
 }
 
+// The local ranks take the GPUs in order, and `surplus` decides for those that come after.
 std::optional<RankDevice> device_by_local_rank(const RankEnv& env,
                                                const Inventory& machine,
                                                const VisibilityMasks& masks,
@@ -182,6 +185,7 @@ std::optional<RankDevice> device_by_local_rank(const RankEnv& env,
   return found;
 }
 
+// A simulated machine has no environment that hides anything.
 SeenMachine see_machine() {
   const auto file = get_env("MUSTER_INVENTORY");
   SeenMachine seen{.machine = file ? read_inventory(*file) : probe_this_machine()};

@@ -25,6 +25,7 @@ std::string cpu_model() {
 
 }  // namespace
 
+// A rank that the plan gives a GPU may run on the CPU: the machine may be simulated.
 void tell_software(const ProcessGroup& group, const DeviceAssignment& device) {
   Activity* const activity = Activity::get();
   if (activity == nullptr)

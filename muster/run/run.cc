@@ -35,6 +35,7 @@ namespace muster {
 
 namespace {
 
+// The environment comes before the options in each of these three.
 Surplus surplus_of(const RunOptions& options) {
   const auto told = get_env("MUSTER_SURPLUS");
   return told ? parse_surplus(*told) : options.surplus;

@@ -19,6 +19,7 @@ namespace muster {
 
 namespace {
 
+// The exit codes of this process's calls so far.
 struct CallsMade {
   std::mutex mutex;
   std::vector<int> codes;
@@ -78,6 +79,7 @@ void end_with_error_unless_made() {
 
 }  // namespace
 
+// A call before the rank's own was made by the parent, and one after it by nobody.
 std::optional<int> code_of_call_made_elsewhere() {
   const auto before = codes_before_ours();
   if (!before)

@@ -29,6 +29,7 @@ SamplerCheck check_of_samplers(ProcessGroup group) {
   };
 }
 
+// A program may mean each rank to train on data of its own, so only a warning tells of it.
 SamplerCheck check_of_own_loaders(ProcessGroup group) {
   return [group = std::move(group), said = false](const SamplerIdentity& identity) mutable {
     if (group.size() == 1)

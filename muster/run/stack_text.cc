@@ -86,6 +86,7 @@ Place place_of(const void* address, bool exact) {
           .symbol = info.dli_sname};
 }
 
+// Not for handlers: it allocates.
 std::string plain_name(const char* symbol) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> name(

@@ -29,6 +29,7 @@ void remember(int signal) {
 
 }  // namespace
 
+// A signal that the program handles or ignores itself is left to it.
 void remember_stop_signals() {
   for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
     struct sigaction action = {};

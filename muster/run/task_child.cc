@@ -70,6 +70,7 @@ Environment environment_of(const TaskChild& child, const TaskOrder& order) {
   return environment;
 }
 
+// A child inherits the descriptors that its order names, and the leases on its GPUs.
 ChildOptions options_of(const TaskChild& child, const TaskOrder& order) {
   ChildOptions options;
   options.argv = child.argv;
@@ -82,6 +83,7 @@ ChildOptions options_of(const TaskChild& child, const TaskOrder& order) {
   return options;
 }
 
+// Blocking: until the child has ended, however often a signal interrupts.
 siginfo_t wait_for(const Child& child) {
   siginfo_t end{};
   while (::waitid(P_PID, child.pid, &end, WEXITED) != 0) {
@@ -179,6 +181,7 @@ void SharedStop::map() {
   flag_ = static_cast<std::atomic<int>*>(at);  // zeros are a flag that is not set
 }
 
+// Programs that a task starts inherit the variable too; their parent is another process.
 std::optional<TaskOrder> task_order_from_environment() {
   const auto text = get_env(kTaskVariable);
   if (!text)
@@ -215,6 +218,7 @@ void use_task_device(c10::Device device, const std::string& uuid) {
                   "; set CUDA_DEVICE_ORDER=PCI_BUS_ID before the program starts"));
 }
 
+// The type's name says little to a person where the error is one of muster's own.
 std::string text_of_failure(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
@@ -248,6 +252,8 @@ std::optional<std::string> result_of(const std::string& answer) {
   return answer.substr(1);
 }
 
+// A child that has answered may still fail on its way out, so a result counts only with exit code
+// 0.
 std::string run_task_child(const TaskChild& child, const SharedStop& stop) {
   const Fd result = new_task_memory("muster-result");
   TaskOrder order = child.order;

@@ -74,6 +74,7 @@ size_t num_devices(const detail::TaskEntry& task, size_t there_are) {
 
 }  // namespace
 
+// Tasks on CPU slots do not see the GPUs, as LibTorch would otherwise use them.
 TaskDevices::TaskDevices(const Inventory& machine, const VisibilityMasks& masks, int cpu_slots)
     : host_(machine.hosts.at(0)),
       simulated_(machine.simulated),
@@ -92,6 +93,7 @@ TaskDevices::TaskDevices(const Inventory& machine, const VisibilityMasks& masks,
   }
 }
 
+// A group needs a slot for each rank at the same time.
 TaskPlaces TaskDevices::on_cpu(const detail::TaskEntry& task, std::string instead) const {
   TaskPlaces places{.instead = std::move(instead)};
   for (size_t i = usable_.gpus.size(); i < devices_.size(); ++i)
@@ -159,6 +161,7 @@ TaskPlaces TaskDevices::without_gpu(const detail::TaskEntry& task, std::string p
                   ", \"cpu\", or set allow_cpu"));
 }
 
+// A thread cannot use a MIG instance that only a process of its own sees.
 TaskPlaces TaskDevices::on_gpus(const detail::TaskEntry& task,
                                 const std::vector<UsableGpu>& gpus) const {
   TaskPlaces places;

@@ -65,6 +65,7 @@ void TaskDispatch::run(const TaskSetOptions& options, const std::vector<std::str
   at::set_num_threads(before);
 }
 
+// The caller holds the lock. Tasks start in the order in which they were added, if they fit.
 void TaskDispatch::start_what_fits(std::vector<std::jthread>& threads) {
   // Free devices that a group keeps, which was added before and still waits for more.
   std::set<size_t> kept;
@@ -109,6 +110,7 @@ TaskDispatch::Devices TaskDispatch::free_devices(size_t task, const std::set<siz
   return ordered;
 }
 
+// Runs in the task's own thread.
 void TaskDispatch::run_task(size_t task, const Devices& devices) {
   {
     const std::lock_guard started(mutex_);  // start_what_fits() has noted the task
@@ -157,6 +159,7 @@ void TaskDispatch::call_in_thread(size_t task, const TaskDevice& place) {
   tasks_[task].call(context);
 }
 
+// The child inherits the leases on its GPUs, so that they last as long as it does.
 TaskChild TaskDispatch::child_for(size_t task, const Devices& devices) const {
   const TaskDevice& first = devices_[devices[0]];
   TaskChild child{.argv = argv_, .num_threads = num_threads_};

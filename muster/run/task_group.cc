@@ -57,6 +57,7 @@ LaunchOptions launch_options_of(const TaskOrder& order,
   return options;
 }
 
+// The error's own message is better than the way in which the process ended.
 std::string text_of_exit(const WorkerExit& exit, const TaskOrder& order) {
   const std::string& why = exit.message.empty() ? exit.cause : exit.message;
   return cat("rank ",

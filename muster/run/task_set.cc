@@ -90,6 +90,7 @@ TaskSet::TaskSet(int argc, char** argv, TaskSetOptions options)
     launch_task_group(*order, argv_);
 }
 
+// Everything that is wrong with a task is found here, before any task runs.
 void TaskSet::add_entry(detail::TaskEntry entry) {
   const std::string who = cat("task '", printable(entry.name), "': ");
   if (entry.name.empty())
@@ -192,6 +193,7 @@ void TaskSet::run_as_child(const TaskOrder& order) {
   std::exit(exit_code);
 }
 
+// The rank's failure is told by run(); only one before it has to be told here.
 void TaskSet::run_as_rank(const TaskOrder& order) {
   std::string backend;
   try {

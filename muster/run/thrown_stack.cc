@@ -69,6 +69,7 @@ class ThrownStacks {
   size_t next_ = 0;
 };
 
+// 32 stacks are enough for the threads that fail at the same time.
 ThrownStacks& thrown_stacks() {
   static ThrownStacks stacks;
   return stacks;
