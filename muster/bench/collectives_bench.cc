@@ -239,6 +239,7 @@ void print_row(const CollectiveTime& row, const std::string& dtype) {
   std::fflush(stdout);
 }
 
+// The rows have the same columns as the table.
 std::string to_json(const std::vector<CollectiveTime>& rows,
                     const CollectivesBenchOptions& options) {
   nlohmann::json list = nlohmann::json::array();

@@ -136,6 +136,7 @@ void check_kinds(const DdpBenchOptions& options) {
       known.push_back(name);
   }
   for (const std::string& kind : options.kinds) {
+    // A kind is a backend, and may have a cap of buckets behind a colon.
     const size_t colon = kind.find(':');
     const std::string cap = colon == std::string::npos ? "auto" : kind.substr(colon + 1);
     const bool knows_backend = std::ranges::find(known, kind.substr(0, colon)) != known.end();
@@ -207,6 +208,7 @@ int bench_ddp(DdpBenchOptions options, int argc, char** argv) {
   }
   make_bench_model(options.model);  // throws for an unknown name, before any rank is started
   keep_freed_memory();
+  // Python's ranks, if any, come first in each round.
   std::vector<std::function<BenchRun()>> starts = {run_round};
   if (!options.python.empty())
     starts.insert(starts.begin(), [&] { return run_python(options); });

@@ -74,6 +74,7 @@ std::vector<Candidate> candidates_of(const Host& host, const DeviceBenchOptions&
   return {{.id = "cpu", .label = "CPU slot", .model = cpu_slot_model(host)}};
 }
 
+// Types in which people train.
 c10::ScalarType dtype_of(const std::string& name) {
   if (name == "float32")
     return c10::kFloat;

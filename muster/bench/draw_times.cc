@@ -16,6 +16,7 @@ namespace {
 
 constexpr double kPlotWidth = 720, kPlotHeight = 440, kLeft = 80, kRight = 130, kTop = 40,
                  kBottom = 50;
+// A backend has the colour of its place in the table; from the sixth on they repeat.
 constexpr const char* kColours[] = {"#1b6ca8", "#d1495b", "#2e933c", "#8d6a9f", "#edae49"};
 
 // Ticks are powers of ten, so a unit needs no fraction.

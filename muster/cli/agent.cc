@@ -19,6 +19,7 @@ namespace muster {
 
 namespace {
 
+// A spec has the arguments and the environment of all of the host's ranks.
 constexpr size_t kMaxSpecBytes = size_t{16} << 20;
 
 // Reads a line byte by byte, because what follows it is rank 0's standard input. The line holds a
@@ -51,6 +52,7 @@ void add_agent(CLI::App& app, int* exit_code) {
     OPENSSL_cleanse(line.data(), line.size());
     for (const auto& [name, value] : spec.environment)
       ::setenv(name.c_str(), value.c_str(), 1);
+    // Paths in the program's arguments are meant from the folder in which the job was started.
     if (!spec.folder.empty() && ::chdir(spec.folder.c_str()) != 0) {
       throw Error(
           ErrorCode::failed_precondition,

@@ -47,6 +47,7 @@ void become_bench(const std::vector<std::string>& args) {
 
 }  // namespace
 
+// CLI11 hands on all arguments as they are.
 void add_bench(CLI::App& app) {
   CLI::App* const command =
       app.add_subcommand("bench", "Measure devices, collectives and training steps");

@@ -23,6 +23,7 @@ namespace {
 
 using Kind = TensorDifference::Kind;
 
+// Two checkpoints of one training differ in every tensor.
 constexpr size_t kShownDifferences = 100;
 
 constexpr const char* kDiffExamples = R"(Examples:
@@ -236,6 +237,7 @@ void export_model(const ExportFlags& flags) {
 
 }  // namespace
 
+// A is the first and B the second in everything that is printed.
 void add_checkpoint_diff(CLI::App& app, int* exit_code) {
   CLI::App* const command =
       app.add_subcommand("diff", "Compare the tensors of two checkpoints or files");

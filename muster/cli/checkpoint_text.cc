@@ -17,6 +17,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// Longer texts are cut; the JSON has them whole.
 constexpr size_t kShownName = 120;
 constexpr size_t kShownValue = 200;
 constexpr size_t kShownParent = 24;
@@ -74,6 +75,7 @@ void add_position(std::vector<std::vector<std::string>>& rows, const Manifest& m
   rows.push_back({"epoch", cat(position.epoch, ", ", within)});
   const std::string of =
       position.dataset_size > 0 ? cat(", data set of ", position.dataset_size) : "";
+  // The size of the data set belongs to the samples, which may have passed it several times.
   if (position.samples_seen > 0)
     rows.push_back({"samples seen", cat(position.samples_seen, of)});
 }
@@ -90,6 +92,7 @@ std::string facts_text(const CheckpointView& view, const std::vector<ShownTensor
                         plural(model->source.tensors().size(), "tensor"),
                         ", buffers included")});
   }
+  // A file alone does not tell what optimizer trained it.
   const std::string optimizer = view.has_manifest ? optimizer_kinds(view) : "";
   if (!optimizer.empty())
     rows.push_back({"optimizer", shown_text(optimizer, kShownValue)});
@@ -131,6 +134,7 @@ std::string tensors_text(const ShownTensors& shown) {
   return format_table({{of}, {"type"}, {"shape"}, {"size", true}}, rows);
 }
 
+// Names stand as they are: the document escapes what is not ASCII.
 ordered_json tensors_json(const ShownTensors& shown) {
   ordered_json list = ordered_json::array();
   for (const auto& [name, tensor] : shown.source.tensors()) {
@@ -178,6 +182,11 @@ ordered_json sets_json(const std::vector<ShownTensors>& shown) {
   return list;
 }
 
+template <class Value>
+ordered_json or_null_json(const std::optional<Value>& value) {
+  return value ? ordered_json(*value) : ordered_json();
+}
+
 std::string told_number(const std::optional<int64_t>& number) {
   return number ? cat(*number) : "-";
 }
@@ -213,30 +222,25 @@ std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::
                       rows);
 }
 
+// A checkpoint of an older muster lacks some members, which are null.
 std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::string& directory) {
   ordered_json list = ordered_json::array();
   for (const auto& row : listed) {
     ordered_json item = {{"step", row.step},
                          {"path", row.path},
-                         {"serial", nullptr},
+                         {"serial", or_null_json(row.serial)},
                          {"parent", nullptr},
                          {"abandoned", row.is_abandoned},
                          {"written_seconds", row.written_seconds},
                          {"bytes", row.bytes},
                          {"world_size", nullptr},
-                         {"epoch", nullptr},
-                         {"samples_seen", nullptr},
+                         {"epoch", or_null_json(row.epoch)},
+                         {"samples_seen", or_null_json(row.samples_seen)},
                          {"whole", row.problem.empty()}};
-    if (row.serial)
-      item["serial"] = *row.serial;
     if (!row.parent.empty())
       item["parent"] = row.parent;
     if (row.world_size > 0)
       item["world_size"] = row.world_size;
-    if (row.epoch)
-      item["epoch"] = *row.epoch;
-    if (row.samples_seen)
-      item["samples_seen"] = *row.samples_seen;
     if (!row.problem.empty())
       item["problem"] = row.problem;
     list.push_back(std::move(item));
@@ -252,6 +256,7 @@ std::string view_text(const CheckpointView& view, const std::vector<ShownTensors
   return text;
 }
 
+// A file without a manifest has no position, and the document none of those members.
 std::string view_json(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
   ordered_json document = {{"schema", "muster.checkpoint_view/1"}, {"path", view.path}};
   if (view.has_manifest) {

@@ -19,6 +19,7 @@ namespace muster {
 
 namespace {
 
+// More hosts than this are a slip of the hand.
 constexpr int kMaxHosts = 100'000;
 constexpr int kStaticPort = 29500;  // torchrun's defaults, and etcd's
 constexpr int kC10dPort = 29400;
@@ -277,6 +278,7 @@ std::string in_brackets(const std::string& host) {
   return is_ipv6 ? cat("[", host, "]") : host;
 }
 
+// `next` says what to do, and may be left out.
 Error bad_flag(const std::string& flag,
                const std::string& expected,
                const std::string& got,
@@ -308,6 +310,7 @@ HostPort parse_host_port(const std::string& given, const std::string& flag) {
   return result;
 }
 
+// A list on the command line and a file of hosts cannot be one list.
 std::vector<HostSpec> listed_hosts(const RunFlags& flags) {
   if (!flags.hosts.empty() && !flags.hostfile.empty())
     throw bad_flag("--hosts", "no --hostfile beside it", flags.hosts, "leave one of them out");
@@ -350,6 +353,7 @@ std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
   return remote;
 }
 
+// An unknown name is no error, because scripts for torchrun pass what its back ends know.
 void warn_of_unknown_conf(const RunFlags& flags) {
   static const std::set<std::string> kKnown = {"timeout",
                                                "join_timeout",
@@ -396,6 +400,7 @@ std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {
   }
   check_alone(flags);
   options.backend = flags.rdzv_backend;
+  // Hosts that come and go cannot have fixed numbers.
   if (options.backend == "static" && options.elastic())
     options.backend = "c10d";
   // The command that reaches hosts over ssh is itself the meeting point.

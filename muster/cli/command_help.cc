@@ -54,6 +54,7 @@ CommandHelp describe_at(const CLI::App& app, std::vector<std::string> path) {
 
 }  // namespace
 
+// `app` is the program itself.
 CommandHelp describe_command(const CLI::App& app) {
   return describe_at(app, {});
 }

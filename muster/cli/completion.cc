@@ -206,6 +206,7 @@ std::string completion_of(const std::string& shell, const CommandHelp& program) 
 
 }  // namespace
 
+// `whole` builds all commands, which takes time, so it is called only now that it is needed.
 void add_completion(CLI::App& app, const std::function<CommandHelp()>& whole, int* exit_code) {
   CLI::App* const command =
       app.add_subcommand("completion", "Print a shell's completion of commands and flags");

@@ -17,7 +17,9 @@ namespace muster {
 namespace {
 
 constexpr const char* kConfigFlag = "--config";
+// A key in an error is cut, since a file that is no TOML may have a long one.
 constexpr size_t kMaxShownKey = 60;
+// A larger file was named by mistake.
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 // Reads one file for one command, whose flags are known from CLI11's options.
@@ -53,6 +55,7 @@ class ConfigReader {
                               ")")));
   }
 
+  // The parser's own words become an error like the others.
   toml::table parse(const std::string& text) const {
     try {
       return parse_toml(text);
@@ -167,6 +170,7 @@ void use_config_file(const CLI::App& command, std::vector<std::string>& args) {
   }
   if (path.empty())
     return;
+  // Flags that are typed come later, and the last one wins.
   const std::vector<std::string> flags = config_arguments(command, path);
   args.insert(args.begin(), flags.begin(), flags.end());
 }

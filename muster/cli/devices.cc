@@ -111,6 +111,7 @@ std::string make_text(const DevicesOptions& options) {
   return devices_text(inventory, text_options) + trouble;
 }
 
+// Documents of JSON follow each other without a separator, as programs read them.
 WatchOptions watch_options(const DevicesOptions& options) {
   WatchOptions watch{.count = options.count};
   if (!options.interval.empty())
@@ -132,6 +133,7 @@ void draw(const DevicesOptions& options) {
   write_file(options.svg, draw_svg(find_inventory(options), plan ? &*plan : nullptr));
 }
 
+// A picture goes to its file, and a watched machine to the terminal until Ctrl-C.
 void show(const DevicesOptions& options) {
   if (!options.svg.empty()) {
     draw(options);
@@ -196,6 +198,7 @@ void add_devices(CLI::App& app, int* exit_code) {
   const CLI::Option* const watch = add_output_options(*command, *options);
   command->footer(kDevicesExamples);
   command->callback([options, watch, exit_code] {
+    // --watch may be given without its value.
     options->watch = watch->count() > 0;
     show(*options);
     *exit_code = 0;

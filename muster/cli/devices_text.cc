@@ -27,6 +27,7 @@ std::string or_dash(const std::string& text) {
   return text.empty() ? "-" : text;
 }
 
+// A GPU that shares the host's memory tells none of its own.
 std::string memory_text(const Gpu& gpu) {
   if (gpu.memory_total_bytes == 0)
     return "-";
@@ -45,6 +46,7 @@ std::string power_text(const Gpu& gpu) {
 }
 
 std::string processes_text(const Gpu& gpu) {
+  // A GPU that many processes share would make the table too wide.
   constexpr size_t kMaxShown = 4;
   std::vector<std::string> pids;
   for (const auto& process : gpu.processes)
@@ -185,6 +187,7 @@ std::string link_table(const Host& host) {
     rows.push_back(std::move(row));
   }
   std::string text = "\nlinks\n" + format_table(columns, rows);
+  // The head has the cards' numbers alone; these lines have their names.
   for (size_t k = 0; k < host.nics.size() && with_nics; ++k) {
     text += cat("  NIC",
                 k,
@@ -238,6 +241,7 @@ std::string driver_text(const Host& host) {
   return cat(amd ? ", amdgpu driver " : ", NVIDIA driver ", printable(host.driver_version));
 }
 
+// A host without a GPU says why.
 std::string host_text(const Host& host, const DevicesTextOptions& options) {
   std::string text = cat("host ", printable(host.name), driver_text(host), "\n");
   if (host.gpus.empty()) {

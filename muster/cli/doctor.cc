@@ -48,7 +48,9 @@ std::vector<NamedResult> run_checks(const DoctorFacts& facts) {
   return results;
 }
 
+// The names stand in a column, and what to do follows what was found.
 std::string doctor_text(const std::vector<NamedResult>& results) {
+  // The longest status is "skipped".
   constexpr size_t kStatusWidth = 9;
   size_t width = 0;
   for (const NamedResult& named : results)
@@ -72,6 +74,7 @@ std::string doctor_text(const std::vector<NamedResult>& results) {
              " skipped\n");
 }
 
+// "ok" is what the exit code says.
 std::string doctor_json(const std::vector<NamedResult>& results, const std::string& host) {
   nlohmann::ordered_json document = {{"schema", "muster.doctor/1"},
                                      {"host", host},

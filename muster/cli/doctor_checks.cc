@@ -46,6 +46,7 @@ std::span<const Check> doctor_checks() {
   return kChecks;
 }
 
+// A file that cannot be read is no error: the check then knows less.
 std::optional<std::string> file_text(const std::string& path) {
   try {
     return read_file(path);

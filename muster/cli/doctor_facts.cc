@@ -151,6 +151,7 @@ void ask_python(DoctorFacts& facts, const std::string& python) {
   facts.asked_python = python;
   if (python.empty())
     return;
+  // Importing torch from a slow file system takes this long at most.
   constexpr auto kPatience = std::chrono::seconds(60);
   try {
     int ends[2];

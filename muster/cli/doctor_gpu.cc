@@ -12,6 +12,7 @@ namespace muster {
 
 namespace {
 
+// Checks of GPUs do not apply to a machine without any.
 CheckResult no_gpus() {
   return {CheckStatus::skipped, "no GPU"};
 }
@@ -42,6 +43,7 @@ std::string kernel_module_version(const std::string& root) {
   return {};
 }
 
+// The number is nvidia-smi's, by which people know it.
 std::string gpu_name(const Gpu& gpu) {
   return cat("GPU ", gpu.index.value);
 }
@@ -109,6 +111,7 @@ CheckResult check_gpu_health(const DoctorFacts& facts) {
   for (const Gpu& gpu : facts.host.gpus) {
     if (gpu.health != kHealthy)
       sick.push_back(cat(gpu_name(gpu), ": ", gpu.health));
+    // A GPU that does not count errors has none here.
     const uint64_t ecc = gpu.ecc_uncorrected_errors.value_or(0);
     if (ecc > 0)
       errors.push_back(cat(gpu_name(gpu), ": ", ecc, " uncorrected memory errors"));
@@ -210,6 +213,7 @@ CheckResult check_device_order(const DoctorFacts& facts) {
             cat(*order, ": CUDA then numbers GPUs in another order than nvidia-smi and muster"),
             "export CUDA_DEVICE_ORDER=PCI_BUS_ID (muster run does)"};
   }
+  // GPUs of one model are equally fast, and then CUDA keeps the order of their addresses.
   std::set<std::string> models;
   for (const Gpu& gpu : facts.host.gpus)
     models.insert(gpu.model);

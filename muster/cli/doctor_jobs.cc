@@ -83,6 +83,7 @@ bool adopts_orphans(const DoctorFacts& facts, int pid, const Process& orphan) {
 // Returns the outermost of the process's parents that belong to the same job.
 const Process& first_of_job(const std::map<int, Process>& processes, const Process& process) {
   const Process* at = &process;
+  // The bound ends a circle, which processes that come and go may seem to form.
   for (size_t steps = 0; steps < processes.size(); ++steps) {
     const auto parent = processes.find(at->parent);
     if (parent == processes.end() || parent->second.job != process.job)
@@ -177,6 +178,7 @@ bool is_supported(const std::string& version) {
   return minor >= 11 && minor <= 15;
 }
 
+// Other versions may run the launcher, which does not need LibTorch.
 CheckResult judge_torch(const std::string& version, const std::string& where) {
   const std::string text = cat(version, " (", where, ")");
   if (is_supported(version))
@@ -248,6 +250,7 @@ CheckResult check_torch(const DoctorFacts& facts) {
             "give a Python that has torch, or install it there"};
   }
   if (!facts.python_answer.empty()) {
+    // The answer is the version and the folder.
     const size_t blank = facts.python_answer.find(' ');
     const std::string where =
         blank == std::string::npos ? facts.asked_python : facts.python_answer.substr(blank + 1);

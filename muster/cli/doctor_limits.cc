@@ -97,6 +97,7 @@ CheckResult check_shared_memory(const DoctorFacts& facts) {
   }
   const std::string text =
       cat(format_bytes(facts.shm_free_bytes), " free of ", format_bytes(*facts.shm_total_bytes));
+  // A group of ranks over shared memory could not even begin.
   if (facts.shm_free_bytes < 16 * kMiB)
     return {CheckStatus::fail, text, cat("remove what is left over, or ", fix)};
   if (facts.shm_free_bytes < 1024 * kMiB) {
@@ -144,6 +145,7 @@ CheckResult check_cgroup(const DoctorFacts& facts) {
   }
   const std::string limits = cgroup_limits(*folder, facts.root);
   const auto pids = parse_int(trim(file_text(*folder + "/pids.max").value_or("max")));
+  // A rank of LibTorch has tens of threads.
   if (pids && *pids < 1000) {
     return {CheckStatus::warn,
             limits + ", and threads count too",

@@ -65,6 +65,7 @@ CheckResult check_master_route(const DoctorFacts& facts) {
   std::string text = cat("to ", facts.master, " from ", facts.master_address);
   if (!facts.master_interface.empty())
     text += cat(" (", facts.master_interface, ")");
+  // On the master itself loopback is right.
   const bool local =
       facts.master == "localhost" || is_loopback(facts.master) || facts.master == facts.host.name;
   if (is_loopback(facts.master_address) && !local) {

@@ -34,6 +34,7 @@ constexpr const char* kStopExamples = R"(Examples:
   muster stop --kill 4711 at once, by the launcher's pid; nothing of the job is left
 )";
 
+// As many characters of an id as people read and type.
 constexpr size_t kShortId = 8;
 
 // Ids are whole here; the table shortens them.
@@ -137,6 +138,7 @@ int stop_jobs(const StopOptions& options) {
 
 }  // namespace
 
+// Jobs of other users and of other hosts are not listed.
 void add_ps(CLI::App& app, int* exit_code) {
   CLI::App* const command = app.add_subcommand("ps", "Show your running jobs on this host");
   command->footer(kPsExamples);
@@ -149,6 +151,7 @@ void add_ps(CLI::App& app, int* exit_code) {
   });
 }
 
+// --all and names contradict each other, which CLI11 checks.
 void add_stop(CLI::App& app, int* exit_code) {
   CLI::App* const command = app.add_subcommand("stop", "End your running jobs on this host");
   command->footer(kStopExamples);

@@ -22,6 +22,7 @@ namespace {
 constexpr const char* kOtherScreen = "\x1b[?1049h\x1b[?25l\x1b[2J";  // and no cursor
 constexpr const char* kOwnScreen = "\x1b[?25h\x1b[?1049l";
 
+// poll() takes an int of milliseconds.
 constexpr std::chrono::milliseconds kLongestPoll{60'000};
 
 // The signals by which a user or the system ends or stops a program in the foreground, and the one
@@ -51,6 +52,7 @@ LiveScreen::LiveScreen(int fd) : fd_(fd), has_keys_(::isatty(STDIN_FILENO) == 1)
   take_terminal();
 }
 
+// Signals that came meanwhile take effect only now.
 LiveScreen::~LiveScreen() {
   give_terminal_back();
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);

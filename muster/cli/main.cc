@@ -37,9 +37,11 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
+// Exit codes of muster itself; a job's are those of its ranks.
 constexpr int kOtherError = 1;
 constexpr int kUsageError = 2;
 
+// `add` may take a program's arguments off `args`.
 struct Command {
   const char* name;
   void (*add)(CLI::App& app, Arguments& args, int* exit_code);
@@ -208,6 +210,7 @@ int parse_and_run(CLI::App& app,
   } catch (const CLI::Success& asked_for_text) {
     return app.exit(asked_for_text);
   } catch (const CLI::ParseError& error) {
+    // muster's own messages name what was probably meant.
     if (const std::string text = muster::unknown_flag(app); !text.empty())
       return complain(who, text, kUsageError);
     if (const std::string text = muster::unknown_subcommand(app); !text.empty())

@@ -40,6 +40,7 @@ std::string plain(const std::string& text) {
   return is_request ? "\\&" + result : result;
 }
 
+// Each line is escaped by itself.
 std::string lines_of(const std::string& text) {
   std::string result;
   for (const std::string& line : split(text, '\n'))
@@ -129,6 +130,7 @@ const CommandHelp& find_command_help(const CommandHelp& program,
 
 }  // namespace
 
+// --all writes pages of all commands, so it takes none.
 void add_manual(CLI::App& app, const std::function<CommandHelp()>& whole, int* exit_code) {
   CLI::App* const command = app.add_subcommand("manual", "Print a page of the manual, for man");
   command->footer(kManualExamples);

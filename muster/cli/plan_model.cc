@@ -150,6 +150,7 @@ std::string model_json(const ModelSizes& model,
 
 // Reads --device-memory.
 int64_t device_memory(const std::string& text) {
+  // No device has a petabyte.
   constexpr uint64_t kMost = 1'000'000'000'000'000;
   const auto refuse = [&] {
     throw Error(ErrorCode::invalid_argument,
@@ -170,6 +171,7 @@ int64_t device_memory(const std::string& text) {
 
 }  // namespace
 
+// The flags have a title of their own in --help.
 void add_model_options(CLI::App* command, PlanModelFlags& flags) {
   text_flag(
       command,
@@ -205,6 +207,7 @@ std::function<std::string(const Inventory&, const Plan&)> to_about_model(
   const ModelSizes model = parse_model(flags.model);
   const int64_t given = flags.device_memory.empty() ? 0 : device_memory(flags.device_memory);
   return [model, given, json](const Inventory& inventory, const Plan& plan) {
+    // The plan's own GPUs count unless a size was given.
     const std::optional<uint64_t> found = smallest_memory(inventory, plan);
     if (given == 0 && !found)
       throw Error(ErrorCode::invalid_argument,

@@ -21,6 +21,7 @@ constexpr const char* kEmptyLine = "\r\033[K";
 ReadingLine::ReadingLine()
     : terminal_(::isatty(STDERR_FILENO) == 1), next_(Clock::now() + kBetweenLines) {}
 
+// The line is cleared, so that nothing of it stays above the result.
 ReadingLine::~ReadingLine() {
   if (shown_)
     write_within(STDERR_FILENO, kEmptyLine, kReaderPatience);

@@ -27,6 +27,7 @@ constexpr const char* kReportExamples = R"(Examples:
   muster report --json | jq .outcome     the same for programs
 )";
 
+// Without a flag the page is written.
 struct ReportOptions {
   std::string folder = "runs/latest";
   std::string out;
@@ -38,6 +39,7 @@ struct ReportOptions {
 // Throws: failed_precondition if a job of this host still writes to the folder.
 void expect_no_job_in(const std::string& folder) {
   for (const JobNote& job : running_jobs()) {
+    // A job's folder may be named by another path, such as runs/latest.
     std::error_code unknown;
     if (!std::filesystem::equivalent(job.run_dir, folder, unknown))
       continue;
@@ -116,6 +118,7 @@ void add_report(CLI::App& app, int* exit_code) {
       return merge_trace_in(folder);
     if (options->ranks)
       return write_all(STDOUT_FILENO, ranks_report(folder));
+    // Page and JSON are made of the same values.
     const RunReport report = make_report(folder);
     if (options->json) {
       write_all(STDOUT_FILENO, report.json);

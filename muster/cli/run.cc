@@ -122,6 +122,8 @@ void warn_of_flags_of_program(const CLI::App& command, const std::vector<std::st
 
 }  // namespace
 
+// A dry run plans on the hosts; otherwise one host starts here, agents start over ssh, or this is
+// one host's agent.
 void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   const auto flags = std::make_shared<RunFlags>();
   CLI::App* const command = add_command(
@@ -139,6 +141,7 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
     const auto cluster = to_cluster_options(*flags);
     if (cluster)
       warn_of_unknown_conf(*flags);
+    // The plan of several programs is for one host.
     if (cluster && !more.empty()) {
       throw Error(ErrorCode::invalid_argument,
                   "':': expected one program where several hosts take part, got more; start them "
@@ -159,6 +162,7 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   });
 }
 
+// A plan is a dry run: the same options, and nothing is started.
 void add_plan(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   const auto flags = std::make_shared<RunFlags>();
   CLI::App* const command =

@@ -174,6 +174,7 @@ void add_reach_flags(CLI::App* command, RunFlags& flags) {
           flags.hosts,
           "Hosts, each with its number of ranks: a:4,b:8; over ssh, or of --inventory [this host]")
       ->type_name("LIST");
+  // These three are the same as those of `muster tasks`.
   reach_flags(command, flags.hostfile, flags.ssh, flags.remote_muster);
   text_flag(command,
             "--host-discovery",
@@ -440,6 +441,7 @@ void add_config_flag(CLI::App* command) {
 
 }  // namespace
 
+// The groups stand in --help in this order.
 void add_run_flags(CLI::App* command, RunFlags& flags) {
   add_device_flags(command, flags);
   add_lease_flags(command, flags);

@@ -184,6 +184,7 @@ void set_master(const RunFlags& flags, bool several_hosts, LaunchOptions& option
     options.run_id = flags.rdzv_id;
     return;
   }
+  // Rank 0 then listens on a free port.
   if (flags.standalone || flags.rdzv_backend != "static")
     return;
   if (!flags.rdzv_endpoint.empty()) {
@@ -296,6 +297,7 @@ bool is_variable_name(const std::string& name) {
 // Reads --env: NAME=VALUE, or NAME for a variable that is already set here and is to be passed to
 // the ranks of other hosts too. Only the launcher sets the ranks' own variables.
 Environment parse_env(const std::vector<std::string>& settings) {
+  // The names are those that the launcher sets, whatever their values.
   const Environment contract = to_environment(RankEnv{});
   Environment variables;
   for (const std::string& setting : settings) {
@@ -367,6 +369,7 @@ std::vector<std::string> command_of(const RunFlags& flags, std::vector<std::stri
     return program;
   if (!flags.module)
     check_readable(program[0]);
+  // Python writes its output unbuffered, so that lines come when they are printed.
   std::vector<std::string> command = {get_env("PYTHON_EXEC").value_or("python3"), "-u"};
   if (!flags.work_dir.empty()) {
     if (is_script)

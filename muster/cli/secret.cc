@@ -25,6 +25,7 @@ void add_secret(CLI::App& app, int* exit_code) {
       app.add_subcommand("secret", "Print a new secret for a job started by hand");
   command->footer(kSecretExamples);
   command->callback([exit_code] {
+    // The line is the only copy as text.
     std::string line = Secret::make().hex() + "\n";
     write_all(STDOUT_FILENO, line);
     OPENSSL_cleanse(line.data(), line.size());

@@ -101,6 +101,7 @@ void add_task_device_flags(CLI::App* command, TasksFlags& flags) {
             "Use the machine in this file instead of this one (simulated)");
   command->add_flag(
       "--standalone", flags.standalone, "Use this machine alone, in a Slurm allocation too");
+  // A flag without a group is hidden from --help.
   command->add_flag("--serve", flags.serve, "Run tasks for a run on another host")->group("");
   text_flag(command,
             "--numa-binding",
@@ -251,6 +252,7 @@ int run_tasks_command(const TasksFlags& flags) {
 
 }  // namespace
 
+// A flag that is given twice has its last value.
 void add_tasks(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   const auto flags = std::make_shared<TasksFlags>();
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);

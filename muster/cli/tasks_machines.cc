@@ -19,6 +19,7 @@ namespace {
 // Each machine is a command that starts `muster tasks --serve` there, over ssh or srun. --ssh and
 // --remote-muster mean the same as in `muster run`.
 std::vector<TaskMachine> listed_machines(const TasksSettings& settings) {
+  // The flags of `muster run` are filled in, so that both read hosts alike.
   RunFlags flags;
   flags.hosts = settings.hosts;
   flags.ssh = settings.ssh;

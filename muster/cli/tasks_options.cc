@@ -125,6 +125,7 @@ TasksSettings to_settings(const TasksFlags& flags) {
     settings.inventory = absolute_path(flags.inventory);
   if (!flags.visibility.empty())
     settings.visibility = parse_visibility(flags.visibility);
+  // Without either the spec file decides.
   if (flags.fail_fast || flags.keep_going)
     settings.fail_fast = flags.fail_fast;
   return settings;
@@ -155,6 +156,7 @@ TasksOptions to_tasks_options(const TasksFlags& flags) {
                        .json = flags.json,
                        .quiet = flags.quiet,
                        .files = {.csv = absolute(flags.csv), .html = absolute(flags.html)}};
+  // The time limit is counted back from the grace period, so it is read after that.
   options.shutdown_timeout =
       time_of(flags.grace, "--shutdown-timeout").value_or(options.shutdown_timeout);
   options.time_limit = parse_time_limit(flags.time_limit, "--time-limit", options.shutdown_timeout);
@@ -182,6 +184,7 @@ void check_submit(const TasksFlags& flags) {
   const char* const order = "Slurm decides when tasks run: give it a flag of its own with --sbatch";
   const char* const ends =
       "Slurm ends tasks: time_limit in the spec, or a flag of its own with --sbatch";
+  // Each line says who decides instead.
   const RefusedFlag refused[] = {
       {"--resume", !flags.resume.empty(), "Slurm keeps its own books"},
       {"--gpus", !flags.gpus.empty(), devices},

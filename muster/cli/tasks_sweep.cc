@@ -22,6 +22,7 @@ double parse_need_gpus(const std::string& text) {
   } catch (const std::exception&) {
     fail_usage(cat("--need-gpus: expected a number as 2 or 0.5, got '", printable(text), "'"));
   }
+  // Several tasks may share one GPU, but a task does not get parts of two.
   const bool is_whole = gpus == std::floor(gpus);
   if (gpus < 0 || gpus > 1'000 || (gpus > 1 && !is_whole))
     fail_usage(cat("--need-gpus: expected a whole number, or a share below 1, got ", text));

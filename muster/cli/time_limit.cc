@@ -47,6 +47,7 @@ milliseconds until_slurm_end(const std::string& text, const char* flag) {
             "=$(date -d $(squeue -h -j $SLURM_JOB_ID -o %e) +%s), or give a time such as 90m"));
   }
   const auto now = std::chrono::system_clock::now().time_since_epoch();
+  // Clocks do not count much further.
   const milliseconds most = std::chrono::hours(24 * 10'000);
   const milliseconds at = std::chrono::seconds(std::clamp<int64_t>(*end, 0, int64_t{1} << 40));
   return std::min(at - std::chrono::duration_cast<milliseconds>(now), most);

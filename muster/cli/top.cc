@@ -167,6 +167,7 @@ void show_lines(TopSampler& sampler, const TopTarget& target, std::chrono::milli
 // Without a job that runs there is nothing to watch, and one table is shown.
 void show_top(const TopOptions& options) {
   const auto interval = parse_duration(options.interval, "--interval");
+  // Every look costs CPU time on every host of the job.
   if (interval < std::chrono::milliseconds(100))
     fail_usage(cat("--interval: expected 100ms or more, got ", options.interval));
   TopTarget target = target_of(options.target);
@@ -177,12 +178,14 @@ void show_top(const TopOptions& options) {
     return write_all(STDOUT_FILENO, top_prometheus(glance(sampler, target)));
   if (options.once || !target.job)
     return write_all(STDOUT_FILENO, top_table(glance(sampler, target)));
+  // A terminal that cannot draw in place gets lines.
   const bool live = ::isatty(STDOUT_FILENO) == 1 && draws_anew(get_env("TERM").value_or(""));
   return live ? show_live(sampler, target, interval) : show_lines(sampler, target, interval);
 }
 
 }  // namespace
 
+// Each format is one answer, so no two of them go together.
 void add_top(CLI::App& app, int* exit_code) {
   CLI::App* const command = app.add_subcommand("top", "Watch the ranks of a running job");
   command->footer(kTopExamples);

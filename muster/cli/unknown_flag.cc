@@ -22,6 +22,7 @@ bool is_flag(const std::string& word) {
   return word.size() >= 2 && word[0] == '-';
 }
 
+// A command, and how it is called with all of its parents.
 struct NamedCommand {
   const CLI::App* command;
   std::string name;  // "muster checkpoint"

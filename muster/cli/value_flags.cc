@@ -26,6 +26,7 @@ FlagCheck whole_number_from(int64_t least, int64_t most) {
   };
 }
 
+// `type` is what --help shows for the value.
 void text_flag(CLI::App* command,
                const std::string& flag,
                std::string& value,

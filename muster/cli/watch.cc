@@ -37,6 +37,7 @@ class Interrupts {
                           .tv_nsec = left.count() % 1000 * 1'000'000};
       if (sigtimedwait(&set_, nullptr, &time) == SIGINT)
         return false;
+      // Another signal's handler may have ended the wait early.
       if (errno == EAGAIN && deadline.passed())
         return true;
     }

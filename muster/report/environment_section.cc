@@ -36,6 +36,7 @@ std::string machine_of(const Host& host) {
   return text;
 }
 
+// What the ranks computed with.
 struct Software {
   std::string libtorch;
   std::string backend;

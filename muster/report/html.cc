@@ -105,6 +105,7 @@ std::string html_lines(std::string_view text) {
   return out;
 }
 
+// A tile's kind is a class of the style sheet.
 std::string html_tiles(const std::vector<Tile>& tiles) {
   std::string html = "<div class=\"tiles\">\n";
   for (const Tile& tile : tiles) {
@@ -181,6 +182,7 @@ std::string html_table(const std::vector<HtmlColumn>& columns,
   return html;
 }
 
+// Commands and paths are set in a fixed width.
 std::string html_facts(const std::vector<Fact>& facts) {
   std::string html;
   for (const Fact& fact : facts) {
@@ -231,6 +233,7 @@ std::string number_text(double value) {
   return general(value, 4);
 }
 
+// Longer names come before those that they end in.
 std::string unit_of(std::string_view name) {
   constexpr std::pair<const char*, const char*> kUnits[] = {{"samples_per_second", "samples/s"},
                                                             {"tokens_per_second", "tokens/s"},
@@ -251,6 +254,7 @@ std::string unit_of(std::string_view name) {
   return {};
 }
 
+// Sizes are written in units that people read.
 std::string value_text(std::string_view name, double value) {
   const std::string unit = unit_of(name);
   if (unit == "bytes" && value >= 1024)
@@ -264,6 +268,7 @@ std::string percent(double share) {
   return cat(hundredths / 100, ".", hundredths % 100 < 10 ? "0" : "", hundredths % 100, "%");
 }
 
+// The time zone is that of the machine that makes the page.
 std::string wall_time_text(double seconds_since_1970) {
   const auto seconds = static_cast<std::time_t>(seconds_since_1970);
   std::tm local = {};
@@ -302,6 +307,7 @@ std::vector<double> ticks_of(double least, double most, int count) {
   return ticks;
 }
 
+// Numbers on an axis are short: 10000 is "10k".
 std::string tick_text(double value) {
   const double size = std::abs(value);
   if (size < 1e-12)

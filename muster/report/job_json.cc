@@ -39,6 +39,7 @@ ReportJson series_json(const Series& series) {
   return json;
 }
 
+// The points are those of the reader; only the charts thin them out further.
 ReportJson metrics_json(const MetricsFile& metrics) {
   ReportJson series = ReportJson::array();
   for (const Series& one : metrics.series)
@@ -110,6 +111,7 @@ ReportJson ranks_json(const JobRun& run) {
 
 }  // namespace
 
+// The members of failure.json, plan.json and run.json are those of the files.
 std::string job_report_json(const JobRun& run) {
   // The record is written by its own function, which the launcher uses for run.json too.
   const ReportJson record = ReportJson::parse(run_record_to_json(run.record));

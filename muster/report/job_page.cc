@@ -90,6 +90,7 @@ Tile metric_tile(const Series& series, bool has_steps) {
 
 // Adds the numbers that people look for first: losses, then accuracies, then speeds.
 void add_metric_tiles(const MetricsFile& metrics, std::vector<Tile>& tiles) {
+  // More tiles than these would not fit beside the others.
   constexpr size_t kMost = 4;
   if (metrics.has_steps) {
     double last_step = 0;

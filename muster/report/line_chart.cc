@@ -57,6 +57,7 @@ class LineChart {
     widen();
   }
 
+  // The stripes come last, so that they lie above the curves and get the pointer.
   std::string figure() const {
     const std::string svg = svg_element("svg",
                                         {{"class", "chart"},
@@ -134,10 +135,10 @@ class LineChart {
     if (!is_log_)
       return ticks_of(y_.least, y_.most, 5);
     std::vector<double> ticks;
-    const int first = static_cast<int>(std::ceil(std::log10(y_.least) - 1e-9));
-    const int last = static_cast<int>(std::floor(std::log10(y_.most) + 1e-9));
-    const int step = std::max(1, (last - first + 4) / 5);
-    for (int power = first; power <= last; power += step)
+    const long first = std::lround(std::ceil(std::log10(y_.least) - 1e-9));
+    const long last = std::lround(std::floor(std::log10(y_.most) + 1e-9));
+    const long step = std::max(1L, (last - first + 4) / 5);
+    for (long power = first; power <= last; power += step)
       ticks.push_back(std::pow(10, power));
     return ticks;
   }
@@ -219,6 +220,7 @@ class LineChart {
     return path(cat("curve k", look).c_str(), line) + dots;
   }
 
+  // `look` is the number of the series in the chart, from 1.
   std::string dot(const SeriesPoint& point, size_t look, double radius) const {
     return svg_element("circle",
                        {{"class", cat("f", look)},
@@ -227,6 +229,7 @@ class LineChart {
                         {"cy", y_of(point.mean)}});
   }
 
+  // A path begins anew where a part does.
   void go_to(SvgPath& path, bool begins, double step, double value) const {
     if (begins) {
       path.move(x_of(step), y_of(value));

@@ -83,6 +83,7 @@ class MetricsReader {
   }
 
  private:
+  // A line that is too long is dropped as it comes, so it never needs much memory.
   void add_to_line(std::string_view piece) {
     line_is_too_long_ = line_is_too_long_ || line_.size() + piece.size() > limits_.line;
     if (line_is_too_long_) {

@@ -89,6 +89,7 @@ std::string picture_of(const JobRun& run, const Plan& plan) {
 
 }  // namespace
 
+// Notes are the planner's, such as on slow links between the ranks of a group.
 std::string placement_section(const JobRun& run) {
   if (!run.plan || run.plan->ranks.empty())
     return {};

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 struct ProcStat {
   int pid = 0;
-  int group = 0;
+  int64_t group = 0;
   char state = '?';
   double cpu_seconds = 0;
   double started_seconds = 0;  // since boot
@@ -40,7 +40,7 @@ ProcStat stat_of(int pid, const ProcessStatus& status) {
   static const uint64_t page = ::sysconf(_SC_PAGESIZE);
   constexpr size_t kGroup = 2, kUserTicks = 11, kSystemTicks = 12, kStart = 19, kResidentPages = 21;
   return {.pid = pid,
-          .group = static_cast<int>(status.number(kGroup)),
+          .group = status.number(kGroup),
           .state = status.state,
           .cpu_seconds = seconds_of_ticks(status.number(kUserTicks) + status.number(kSystemTicks)),
           .started_seconds = seconds_of_ticks(status.number(kStart)),

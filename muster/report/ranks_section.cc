@@ -44,6 +44,7 @@ int64_t until_ns(const JobRun& run, const ActivityView& view) {
   return is_running ? std::max(run.now_ns, last) : last;
 }
 
+// The legend stands above the bars, with the words that the parts have too.
 std::string category_legend() {
   std::string html = "<ul class=\"legend\">\n";
   for (const CategoryLook& look : kCategories)
@@ -360,6 +361,7 @@ std::string time_section(const JobRun& run) {
                           run.goes_on ? " until now." : " to its end."));
 }
 
+// Ranks that wrote no activity file, or made no call, have no track.
 std::string collectives_section(const JobRun& run) {
   const std::string tracks = collectives_tracks(run);
   if (tracks.empty())

@@ -34,6 +34,7 @@ void check_folder_of_run(const std::string& folder) {
 
 }  // namespace
 
+// A run of tasks is known by its tasks.json, and a job by any of its files.
 RunReport make_report(const std::string& folder) {
   check_folder_of_run(folder);
   std::error_code error;
@@ -47,6 +48,7 @@ RunReport make_report(const std::string& folder) {
   return {job_page(run), job_report_json(run)};
 }
 
+// Only the ranks' own files are read, so it works while the job runs.
 std::string ranks_report(const std::string& folder) {
   check_folder_of_run(folder);
   if (!is_job_run(folder))

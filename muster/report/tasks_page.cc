@@ -19,6 +19,7 @@ constexpr size_t kMostRows = 2000;
 
 using StateCounts = std::map<TaskState, size_t>;
 
+// A state that no task is in has no entry, and operator[] makes one of 0.
 StateCounts counts_of(const TasksReport& run) {
   StateCounts counts;
   for (const TaskResult& result : run.state.results)
@@ -193,6 +194,7 @@ std::string tasks_title(const TasksReport& run) {
 
 }  // namespace
 
+// The best tasks stand above the failures, and the table of all results near the end.
 std::string tasks_page(const TasksReport& run) {
   const auto [standing, kind] = standing_of(counts_of(run));
   const PageHead head{.title = tasks_title(run),

@@ -54,6 +54,7 @@ FieldRange range_of(const std::string& name,
 
 }  // namespace
 
+// A journal that ends in a broken line is read up to there.
 TasksReport read_tasks_report(const std::string& folder) {
   const std::string path = task_file_path(folder);
   TasksReport run{.folder = folder, .file = task_file_of(read_plain_file(path), path)};
@@ -73,6 +74,7 @@ TasksReport read_tasks_report(const std::string& folder) {
   return run;
 }
 
+// A field that is the same in all results tells nothing.
 std::vector<BestTask> best_tasks(const std::vector<Task>& tasks,
                                  const std::vector<TaskResult>& results) {
   std::vector<ResultFields> fields;

@@ -282,7 +282,7 @@ TopSampler::LiveRanks TopSampler::add_activities(TopView& view, int64_t moment) 
     const bool is_here = view.running && is_of_this_host;
     add_activity(row, rank, is_here ? activity_now() : moment - rank.unix_minus_monotonic_ns);
     if (is_here && !rank.closed_ns) {
-      live.by_pid[static_cast<int>(rank.pid)] = rank.rank;
+      live.by_pid[rank.pid] = rank.rank;
       live.numbers.insert(rank.rank);
     }
     if (row.state.empty())

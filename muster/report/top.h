@@ -81,7 +81,7 @@ class TopSampler {
   // The ranks whose activity files say that they run on this host. A rank that went on in place has
   // another number than the one its process was started with.
   struct LiveRanks {
-    std::map<int, int> by_pid;
+    std::map<int64_t, int> by_pid;
     std::set<int> numbers;
   };
 

@@ -64,6 +64,7 @@ std::string doing(const TopRank& rank) {
   return cat(fit_text(rank.doing, kMostDoing), " (", ago(rank.doing_seconds.value_or(0)), ")");
 }
 
+// A collective that ended long ago, while the rank is in another one, is a sign of a hang.
 std::string last_call(const TopRank& rank) {
   if (rank.last_call.empty())
     return {};
@@ -212,6 +213,7 @@ std::vector<Gauge> gauges() {
 
 }  // namespace
 
+// Hosts whose ranks cannot be seen, and files that could not be read, are named below the table.
 std::string top_table(const TopView& view) {
   std::string text = heading(view);
   std::vector<TopColumn> columns = top_columns();
@@ -248,6 +250,7 @@ std::string top_table(const TopView& view) {
   return text;
 }
 
+// A loss that is not finite is null, as JSON has no such number.
 std::string top_json(const TopView& view) {
   using TopJson = nlohmann::ordered_json;
   TopJson ranks = TopJson::array();

@@ -125,8 +125,8 @@ void end_error() {
   char digits[24];
   char* at = digits + sizeof(digits) - 1;
   *at = '\0';
-  for (auto now = static_cast<uint64_t>(::time(nullptr)); now > 0; now /= 10)
-    *--at = static_cast<char>('0' + now % 10);
+  for (uint64_t now = ::time(nullptr); now > 0; now /= 10)
+    *--at = "0123456789"[now % 10];
   g_error.add("]},\"timestamp\":\"");
   g_error.add(at);
   g_error.add("\"}}}\n");
@@ -145,7 +145,8 @@ void say_head(const char* signal) {
   constexpr const char* kRest = "; its stack, innermost call first (MUSTER_BACKTRACE=0: none):\n";
   std::array<char, 192> line;
   size_t size = 0;
-  for (const char* part : {static_cast<const char*>(g_name.data()), signal, kRest}) {
+  const char* const name = g_name.data();
+  for (const char* const part : {name, signal, kRest}) {
     const size_t bytes = std::min(std::strlen(part), line.size() - size);
     std::memcpy(line.data() + size, part, bytes);
     size += bytes;
@@ -156,7 +157,7 @@ void say_head(const char* signal) {
 // Returns the instruction at which the signal came; nullptr where the machine's registers are not
 // known.
 void* interrupted_at(const void* context) {
-  const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext;
+  [[maybe_unused]] const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext;
 #if defined(__x86_64__)
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
   return reinterpret_cast<void*>(registers.gregs[REG_RIP]);
@@ -164,7 +165,6 @@ void* interrupted_at(const void* context) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
   return reinterpret_cast<void*>(registers.pc);
 #else
-  static_cast<void>(registers);
   return nullptr;
 #endif
 }
@@ -195,7 +195,7 @@ void end_by_signal(int) {
   ::sigemptyset(&signal);
   ::sigaddset(&signal, g_signal);
   ::pthread_sigmask(SIG_UNBLOCK, &signal, nullptr);
-  ::syscall(SYS_tgkill, ::getpid(), ::syscall(SYS_gettid), g_signal.load());
+  ::syscall(SYS_tgkill, ::getpid(), ::gettid(), g_signal.load());
 }
 
 // Only the dynamic linker knows the symbols' names, and its lock may be held by a thread that waits
@@ -216,7 +216,7 @@ void end_soon() {
 // in here ends the process, and so does the fault that this returns to.
 void on_fatal_signal(int signal, siginfo_t* info, void* context) {
   const int errno_before = errno;
-  const auto self = static_cast<pid_t>(::syscall(SYS_gettid));
+  const pid_t self = ::gettid();
   pid_t nobody = 0;
   if (g_reporter.compare_exchange_strong(nobody, self)) {
     g_signal = signal;

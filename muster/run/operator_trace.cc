@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/record_function.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <memory>
@@ -34,7 +33,7 @@ std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction&) {
 
 // A callback may end after the window was closed, and the rank's file with it.
 void end_operator(const at::RecordFunction& function, at::ObserverContext* context) {
-  static thread_local const auto thread = static_cast<uint32_t>(::syscall(SYS_gettid));
+  static thread_local const uint32_t thread = ::gettid();
   Activity* const activity = Activity::get();
   if (activity == nullptr || context == nullptr)
     return;

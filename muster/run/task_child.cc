@@ -36,7 +36,7 @@ constexpr int kLookAtStopEveryMs = 100;
 TaskOrder order_from_json(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
   TaskOrder order;
-  order.kind = static_cast<TaskOrder::Kind>(json.at("kind").get<int>());
+  json.at("kind").get_to(order.kind);
   json.at("name").get_to(order.name);
   json.at("number").get_to(order.number);
   json.at("tasks").get_to(order.tasks);
@@ -141,7 +141,7 @@ std::string read_task_memory(int fd) {
 }
 
 std::string order_to_json(const TaskOrder& order) {
-  const nlohmann::json json = {{"kind", static_cast<int>(order.kind)},
+  const nlohmann::json json = {{"kind", order.kind},
                                {"name", order.name},
                                {"number", order.number},
                                {"tasks", order.tasks},

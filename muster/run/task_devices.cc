@@ -186,9 +186,10 @@ TaskPlaces TaskDevices::on_gpus(const detail::TaskEntry& task,
 // process at most one MIG instance, so with these each rank sees its own alone.
 Plan TaskDevices::plan_of(const std::string& task, const std::vector<size_t>& devices) const {
   Plan plan{.policy = "task", .simulated = simulated_};
+  int next = 0;
   for (const size_t index : devices) {
     RankPlan rank = devices_[index].as_rank;
-    rank.rank = rank.local_rank = static_cast<int>(plan.ranks.size());
+    rank.rank = rank.local_rank = next++;
     rank.device.ordinal = {rank.device.kind == DeviceAssignment::Kind::gpu ? rank.rank : 0};
     rank.reason = cat("task '", printable(task), "': ", devices_[index].label);
     if (index < usable_.gpus.size() && usable_.gpus[index].mig >= 0)
