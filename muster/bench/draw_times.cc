@@ -119,10 +119,11 @@ struct Plot {
 }  // namespace
 
 std::string draw_times(const std::vector<CollectiveTime>& times, const std::string& title) {
-  std::string body =
-      "\n" + svg_element("rect", {{"width", "100%"}, {"height", "100%"}, {"fill", "white"}}) +
-      "\n" + svg_element("text", {{"x", kLeft}, {"y", 24}, {"font-size", 15}}, xml_text(title)) +
-      "\n";
+  const std::string ground =
+      svg_element("rect", {{"width", "100%"}, {"height", "100%"}, {"fill", "white"}});
+  const std::string head =
+      svg_element("text", {{"x", kLeft}, {"y", 24}, {"font-size", 15}}, xml_text(title));
+  std::string body = cat("\n", ground, "\n", head, "\n");
   if (!times.empty()) {
     const Plot plot(times);
     body += plot.grid();

@@ -132,9 +132,11 @@ int verify_all(const CheckpointFlags& flags) {
   {
     // The line is gone before the table is printed.
     ReadingLine line;
+    const auto on_bytes = [&](const std::string& file, size_t bytes) {
+      line.add(file, bytes);
+    };
     for (const std::string& path : each_checkpoint(flags.paths)) {
-      const auto of_path =
-          verify_files(path, [&](const std::string& file, size_t bytes) { line.add(file, bytes); });
+      const auto of_path = verify_files(path, on_bytes);
       rows.insert(rows.end(), of_path.begin(), of_path.end());
     }
   }

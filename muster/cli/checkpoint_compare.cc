@@ -65,8 +65,8 @@ ComparedFile compare_pair(const TensorSet& a, const TensorSet& b, ReadingLine& l
   const auto on_bytes = [&](size_t bytes) {
     line.add(a.files[0].path, bytes);
   };
-  return {
-      .name = a.name, .only_in = {}, .difference = compare_tensors(a.open(), b.open(), on_bytes)};
+  TensorsDifference difference = compare_tensors(a.open(), b.open(), on_bytes);
+  return {.name = a.name, .only_in = {}, .difference = std::move(difference)};
 }
 
 // Returns the set of this name; nullptr if there is none.
@@ -211,9 +211,11 @@ struct ExportFlags {
 // Compares the checksums of the files that are about to be exported. Throws: as check_content.
 void expect_whole(const CheckpointView& view, const TensorSet& set, ReadingLine& line) {
   for (const ViewedFile& file : set.files) {
-    const auto* record = view.manifest.find(file.name);
-    if (record != nullptr)
-      check_content(view.path, *record, [&](size_t bytes) { line.add(file.path, bytes); });
+    const auto on_bytes = [&](size_t bytes) {
+      line.add(file.path, bytes);
+    };
+    if (const auto* record = view.manifest.find(file.name))
+      check_content(view.path, *record, on_bytes);
   }
 }
 
@@ -229,8 +231,10 @@ void export_model(const ExportFlags& flags) {
       expect_whole(view, set, line);
       return set.open();
     });
-    count = export_tensors(
-        model, flags.to, flags.options, [&](size_t bytes) { line.add(flags.to, bytes); });
+    const auto on_bytes = [&](size_t bytes) {
+      line.add(flags.to, bytes);
+    };
+    count = export_tensors(model, flags.to, flags.options, on_bytes);
   }
   write_all(STDOUT_FILENO, cat(plural(count, "tensor"), " in ", printable(flags.to), "\n"));
 }

@@ -47,7 +47,9 @@ std::map<std::string, std::string> parse_conf(const std::string& text) {
     if (equals == std::string::npos || equals == 0)
       throw bad_flag(
           "--rdzv-conf", "NAME=VALUE pairs as in join_timeout=600,last_call_timeout=30", text);
-    values[std::string(trim(piece.substr(0, equals)))] = trim(piece.substr(equals + 1));
+    const std::string_view name = trim(std::string_view(piece).substr(0, equals));
+    const std::string_view value = trim(std::string_view(piece).substr(equals + 1));
+    values[std::string(name)] = value;
   }
   return values;
 }

@@ -49,7 +49,8 @@ std::vector<std::string> cut_program(const CLI::App& command, std::vector<std::s
   }
   at = std::min(at, std::ssize(args));
   const bool has_dashes = at < std::ssize(args) && args[at] == "--";
-  std::vector<std::string> program(args.begin() + at + (has_dashes ? 1 : 0), args.end());
+  const auto end_of_flags = args.begin() + at;
+  std::vector<std::string> program(has_dashes ? end_of_flags + 1 : end_of_flags, args.end());
   args.resize(at);
   return program;
 }

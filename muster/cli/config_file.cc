@@ -158,12 +158,13 @@ std::vector<std::string> config_arguments(const CLI::App& command, const std::st
 void use_config_file(const CLI::App& command, std::vector<std::string>& args) {
   std::string path;
   for (ptrdiff_t i = 0; i < std::ssize(args);) {
-    const bool apart = args[i] == kConfigFlag && i + 1 < std::ssize(args);
-    if (!apart && !args[i].starts_with(cat(kConfigFlag, "="))) {
+    const std::string arg = args[i];
+    const bool apart = arg == kConfigFlag && i + 1 < std::ssize(args);
+    if (!apart && !arg.starts_with(cat(kConfigFlag, "="))) {
       ++i;
       continue;
     }
-    path = apart ? args[i + 1] : args[i].substr(args[i].find('=') + 1);
+    path = apart ? args[i + 1] : arg.substr(arg.find('=') + 1);
     if (path.empty())
       throw Error(ErrorCode::invalid_argument, "--config: expected a file, got ''");
     args.erase(args.begin() + i, args.begin() + i + (apart ? 2 : 1));

@@ -133,10 +133,14 @@ void look_at_leases(DoctorFacts& facts) {
 
 // Returns the child's standard output until its end. At the deadline the child is killed.
 std::string output_of(const Child& child, const Fd& out, const Deadline& deadline) {
+  constexpr size_t kMostOutput = 65536;
   std::string text;
   char buffer[4096];
   pollfd poll = {.fd = out.get(), .events = POLLIN, .revents = 0};
-  while (::poll(&poll, 1, static_cast<int>(deadline.left().count())) == 1 && text.size() < 65536) {
+  while (text.size() < kMostOutput) {
+    const int left = static_cast<int>(deadline.left().count());
+    if (::poll(&poll, 1, left) != 1)
+      break;
     const ssize_t n = ::read(out.get(), buffer, sizeof(buffer));
     if (n <= 0)
       break;

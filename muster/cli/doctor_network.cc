@@ -19,7 +19,8 @@ bool names_an_interface(const std::string& value, const std::vector<std::string>
   if (value.starts_with('^'))
     return true;
   const bool exact = value.starts_with('=');
-  for (const std::string& name : split(std::string_view(value).substr(exact ? 1 : 0), ',')) {
+  const std::string names = exact ? value.substr(1) : value;
+  for (const std::string& name : split(names, ',')) {
     const std::string wanted = name.substr(0, name.find(':'));  // "eth0:1234" gives the port too
     const auto is_meant = [&](const std::string& interface) {
       return exact ? interface == wanted : interface.starts_with(wanted);

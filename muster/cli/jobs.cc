@@ -130,8 +130,8 @@ int stop_jobs(const StopOptions& options) {
       end = cat(
           "still runs after ", options.patience, "; muster stop --kill ", jobs[i].pid, " ends it");
     }
-    write_all(STDOUT_FILENO,
-              printable(cat("job ", jobs[i].id, " (pid ", jobs[i].pid, ") ", end)) + "\n");
+    const std::string line = cat("job ", jobs[i].id, " (pid ", jobs[i].pid, ") ", end);
+    write_all(STDOUT_FILENO, printable(line) + "\n");
   }
   return all_ended ? 0 : 1;
 }

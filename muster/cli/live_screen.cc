@@ -98,7 +98,8 @@ void LiveScreen::show(const std::string& text) {
 // Returns false if one of the signals that have come ends the program.
 bool LiveScreen::take_signal() {
   signalfd_siginfo got{};
-  while (::read(signals_.get(), &got, sizeof(got)) == static_cast<ssize_t>(sizeof(got))) {
+  constexpr ssize_t kWhole = sizeof(got);
+  while (::read(signals_.get(), &got, sizeof(got)) == kWhole) {
     if (got.ssi_signo == SIGWINCH) {
       again_ = true;
     } else if (got.ssi_signo == SIGTSTP) {
@@ -135,8 +136,8 @@ bool LiveScreen::wait(std::chrono::milliseconds duration) {
   while (!deadline.passed() && !std::exchange(again_, false)) {
     pollfd watched[] = {{.fd = signals_.get(), .events = POLLIN, .revents = 0},
                         {.fd = has_keys_ ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0}};
-    const int ready =
-        ::poll(watched, 2, static_cast<int>(std::min(kLongestPoll, deadline.left()).count()));
+    const auto longest = std::min(kLongestPoll, deadline.left());
+    const int ready = ::poll(watched, 2, static_cast<int>(longest.count()));
     if (ready < 0 && errno != EINTR)
       fail_errno("cannot wait for keys", errno);
     if (ready <= 0)

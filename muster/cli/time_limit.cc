@@ -49,7 +49,8 @@ milliseconds until_slurm_end(const std::string& text, const char* flag) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   // Clocks do not count much further.
   const milliseconds most = std::chrono::hours(24 * 10'000);
-  const milliseconds at = std::chrono::seconds(std::clamp<int64_t>(*end, 0, int64_t{1} << 40));
+  constexpr int64_t kFarthest = int64_t{1} << 40;
+  const milliseconds at = std::chrono::seconds(std::clamp<int64_t>(*end, 0, kFarthest));
   return std::min(at - std::chrono::duration_cast<milliseconds>(now), most);
 }
 

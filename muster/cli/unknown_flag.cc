@@ -79,8 +79,6 @@ std::string unknown_subcommand(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* part : named.command->get_subcommands({}))
     names.push_back(part->get_name());
-  const std::string last = names.back();
-  const std::string others = join(std::vector<std::string>(names.begin(), names.end() - 1), ", ");
   const std::vector<std::string> words = named.command->remaining();
   const auto word = std::ranges::find_if_not(words, is_flag);
   std::string got = "none";
@@ -91,7 +89,9 @@ std::string unknown_subcommand(const CLI::App& app) {
   }
   if (next.empty())
     next = cat("; see ", named.name, " --help");
-  return cat("expected ", others, " or ", last, ", got ", got, next);
+  const std::string last = names.back();
+  names.pop_back();
+  return cat("expected ", join(names, ", "), " or ", last, ", got ", got, next);
 }
 
 }  // namespace muster

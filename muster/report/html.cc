@@ -61,7 +61,9 @@ std::string html_name(std::string_view name) {
   std::string html;
   for (size_t begin = 0; begin < name.size();) {
     const size_t end = std::min(name.find_first_of("_/.", begin), name.size() - 1) + 1;
-    html += cat(xml_text(name.substr(begin, end - begin)), end < name.size() ? "<wbr>" : "");
+    html += xml_text(name.substr(begin, end - begin));
+    if (end < name.size())
+      html += "<wbr>";
     begin = end;
   }
   return html;
@@ -302,8 +304,12 @@ std::vector<double> ticks_of(double least, double most, int count) {
   // The loop counts: a step may be too small to change a double that it is added to.
   const double first = std::ceil(least / step - 1e-9);
   std::vector<double> ticks;
-  for (int i = 0; i <= count && (first + i) * step <= most + step * 1e-9; ++i)
-    ticks.push_back((first + i) * step);
+  for (int i = 0; i <= count; ++i) {
+    const double tick = (first + i) * step;
+    if (tick > most + step * 1e-9)
+      break;
+    ticks.push_back(tick);
+  }
   return ticks;
 }
 

@@ -9,11 +9,13 @@
 namespace muster {
 namespace {
 
+bool is_under_way(const CallView& call) {
+  return call.state == CallView::State::under_way;
+}
+
 // Returns the last call that has not ended; nullptr if all have.
 const CallView* call_under_way(const ActivityView& view) {
-  const auto found = std::find_if(view.calls.rbegin(), view.calls.rend(), [](const CallView& call) {
-    return call.state == CallView::State::under_way;
-  });
+  const auto found = std::find_if(view.calls.rbegin(), view.calls.rend(), is_under_way);
   return found == view.calls.rend() ? nullptr : &*found;
 }
 
@@ -74,9 +76,7 @@ int64_t doing_since_ns(const ActivityView& view) {
 }
 
 const CallView* last_ended_call(const ActivityView& view) {
-  const auto ended = std::find_if(view.calls.rbegin(), view.calls.rend(), [](const CallView& call) {
-    return call.state != CallView::State::under_way;
-  });
+  const auto ended = std::find_if_not(view.calls.rbegin(), view.calls.rend(), is_under_way);
   if (ended != view.calls.rend())
     return &*ended;
   return view.calls.empty() ? nullptr : &view.calls.back();

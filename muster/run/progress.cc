@@ -59,8 +59,8 @@ std::string Progress::line() const {
                 total_,
                 mean_loss(),
                 samples_per_second());
-  return cat(
-      label_, " [", std::string(filled, '#'), std::string(kBarWidth - filled, '.'), "] ", numbers);
+  const std::string bar = std::string(filled, '#') + std::string(kBarWidth - filled, '.');
+  return cat(label_, " [", bar, "] ", numbers);
 }
 
 }  // namespace muster

@@ -79,7 +79,8 @@ ChildOptions options_of(const TaskChild& child, const TaskOrder& order) {
   options.inherit_fds = {order.result_fd, order.stop_fd};
   if (order.plan_fd >= 0)
     options.inherit_fds.push_back(order.plan_fd);
-  options.inherit_fds.insert(options.inherit_fds.end(), child.leases.begin(), child.leases.end());
+  for (const int lease : child.leases)
+    options.inherit_fds.push_back(lease);
   return options;
 }
 

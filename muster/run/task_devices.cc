@@ -30,7 +30,8 @@ TaskDevice device_of_gpu(const Host& host,
                          const UsableGpu& gpu,
                          const UsableGpu& first,
                          bool simulated) {
-  TaskDevice device{.label = label_of(host, gpu), .alone = gpu.mig >= 0 && !(gpu == first)};
+  const bool is_hidden_instance = gpu.mig >= 0 && gpu != first;
+  TaskDevice device{.label = label_of(host, gpu), .alone = is_hidden_instance};
   const Gpu& whole = gpu_of(host, gpu);
   device.as_rank = {.host = host.name, .numa_node = whole.numa_node, .cpus = whole.near_cpus};
   device.as_rank.device = {.kind = DeviceAssignment::Kind::gpu,
