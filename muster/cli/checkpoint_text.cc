@@ -80,7 +80,8 @@ void add_position(std::vector<std::vector<std::string>>& rows, const Manifest& m
     rows.push_back({"samples seen", cat(position.samples_seen, of)});
 }
 
-// What a checkpoint tells about itself: how far the training had come, its model, its user's notes.
+// The table has what a checkpoint tells about itself: how far the training had come, its model, its
+// user's notes.
 std::string facts_text(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
   std::vector<std::vector<std::string>> rows;
   if (view.has_manifest)

@@ -1,5 +1,5 @@
-// What the program's commands and flags are, as data: read off the flags themselves, so that
-// completion and manual pages say what --help says.
+// Describes the program's commands and flags as data: they are read off the flags themselves, so
+// that completion and manual pages say what --help says.
 #pragma once
 
 #include <string>

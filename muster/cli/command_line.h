@@ -1,5 +1,5 @@
-// Where a launcher's own flags end and the program's begin. CLI11 parses the flags; it must never
-// see the program's.
+// Finds where a launcher's own flags end and the program's begin. CLI11 parses the flags; it must
+// never see the program's.
 #pragma once
 
 #include <string>

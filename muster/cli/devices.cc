@@ -21,8 +21,8 @@
 #include "muster/placement/picture/draw_svg.h"
 #include "muster/placement/plan_json.h"
 
-// The same text is made once, or again and again with --watch, of this machine or of a file. Only
-// of this machine is it known which jobs hold its GPUs.
+// A text is made once, or again and again with --watch, of this machine or of a file. Only of this
+// machine is it known which jobs hold its GPUs.
 namespace muster {
 namespace {
 

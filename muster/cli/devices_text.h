@@ -8,7 +8,7 @@
 
 namespace muster {
 
-// Who holds a GPU or MIG instance, by its UUID, in one line.
+// Says in one line who holds a GPU or MIG instance, by its UUID.
 using LeaseLines = std::map<std::string, std::string>;
 
 struct DevicesTextOptions {

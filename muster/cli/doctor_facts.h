@@ -1,6 +1,6 @@
-// What `muster doctor` judges: the facts that calls have to ask of the machine, gathered once. The
-// checks themselves read the files of /proc and /sys, below `root`. doctor_facts.cc fills the facts
-// in, or a test does.
+// The facts that `muster doctor` judges: calls ask the machine for them, once. The checks
+// themselves read the files of /proc and /sys, below `root`. doctor_facts.cc fills the facts in, or
+// a test does.
 #pragma once
 
 #include <sys/types.h>

@@ -34,7 +34,7 @@ constexpr const char* kStopExamples = R"(Examples:
   muster stop --kill 4711 at once, by the launcher's pid; nothing of the job is left
 )";
 
-// As many characters of an id as people read and type.
+// People read and type this many characters of an id.
 constexpr size_t kShortId = 8;
 
 // Ids are whole here; the table shortens them.

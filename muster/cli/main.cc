@@ -94,7 +94,7 @@ constexpr const char* kExamples = R"(Examples:
 `muster help COMMAND` tells more.
 )";
 
-// What help of muster itself shows.
+// Sets what help of muster itself shows.
 void set_up(CLI::App& app) {
   app.set_version_flag("--version", std::string("muster ") + muster::version());
   app.footer(kExamples);

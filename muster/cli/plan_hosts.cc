@@ -68,7 +68,7 @@ Host ask_host(const HostSpec& host,
 
 }  // namespace
 
-// What the environment hides here is hidden of this host alone.
+// Masks of the environment hide GPUs of this host alone.
 int plan_on_hosts(const LaunchOptions& given, const RemoteOptions& remote) {
   const std::vector<HostSpec> hosts =
       remote.hosts.empty() ? discover_hosts(remote.discovery) : remote.hosts;

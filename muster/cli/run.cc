@@ -101,8 +101,8 @@ std::vector<MoreProgram> parse_more_programs(
   return more;
 }
 
-// What follows PROGRAM is the program's, as under `muster run`. A plan does not run the program, so
-// a flag of muster there was probably meant for the plan.
+// The arguments after PROGRAM are the program's, as under `muster run`. A plan does not run the
+// program, so a flag of muster there was probably meant for the plan.
 void warn_of_flags_of_program(const CLI::App& command, const std::vector<std::string>& program) {
   std::vector<std::string> flags;
   for (size_t i = 1; i < program.size(); ++i) {

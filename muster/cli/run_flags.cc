@@ -41,7 +41,7 @@ void torchrun_flag(CLI::App* command,
   command->add_flag(flag, value, help)->envname(pet_name(flag));
 }
 
-// Which devices the ranks get. Shared with `muster plan`.
+// These flags say which devices the ranks get; `muster plan` has them too.
 void add_device_flags(CLI::App* command, RunFlags& flags) {
   command
       ->add_option("-n,--nproc-per-node",
@@ -143,7 +143,7 @@ void add_device_flags(CLI::App* command, RunFlags& flags) {
   entitle(command, "Devices");
 }
 
-// Which GPUs a job may take from others, and what it does when it cannot.
+// These flags say which GPUs a job may take from others, and what it does when it cannot.
 void add_lease_flags(CLI::App* command, RunFlags& flags) {
   command
       ->add_option(
@@ -166,7 +166,7 @@ void add_lease_flags(CLI::App* command, RunFlags& flags) {
   entitle(command, "Devices");
 }
 
-// How one command reaches the job's other hosts.
+// These flags say how one command reaches the job's other hosts.
 void add_reach_flags(CLI::App* command, RunFlags& flags) {
   command
       ->add_option(
@@ -187,7 +187,7 @@ void add_reach_flags(CLI::App* command, RunFlags& flags) {
   entitle(command, "Several hosts");
 }
 
-// How hosts find each other if each has a command of its own.
+// These flags say how hosts find each other if each has a command of its own.
 void add_rendezvous_flags(CLI::App* command, RunFlags& flags) {
   torchrun_option(command,
                   "--nnodes",
@@ -242,7 +242,7 @@ void add_rendezvous_flags(CLI::App* command, RunFlags& flags) {
   entitle(command, "Several hosts");
 }
 
-// What is started, and where.
+// These flags say what is started, and where.
 void add_program_flags(CLI::App* command, RunFlags& flags) {
   torchrun_flag(
       command, "-m,--module", flags.module, "Run PROGRAM as a Python module, as python -m does");
@@ -289,7 +289,7 @@ void add_program_flags(CLI::App* command, RunFlags& flags) {
   entitle(command, "The program");
 }
 
-// What ends a job, and what happens then.
+// These flags say what ends a job, and what happens then.
 void add_failure_flags(CLI::App* command, RunFlags& flags) {
   text_flag(
       command,
@@ -341,7 +341,7 @@ void add_failure_flags(CLI::App* command, RunFlags& flags) {
   entitle(command, "Limits and failures");
 }
 
-// What is shown, and where the ranks' output goes.
+// These flags say what is shown, and where the ranks' output goes.
 void add_output_flags(CLI::App* command, RunFlags& flags) {
   command->add_flag("--dry-run", flags.dry_run, "Print the plan and start nothing");
   command->add_flag("--json", flags.json, "Print the plan as JSON");

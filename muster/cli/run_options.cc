@@ -383,7 +383,7 @@ std::vector<std::string> command_of(const RunFlags& flags, std::vector<std::stri
   return command;
 }
 
-// Of several programs each says how many ranks it has, and the plan is for all of them together.
+// Each of several programs says how many ranks it has, and the plan is for all of them together.
 void add_ranks_of_programs(const RunFlags& flags,
                            const std::vector<MoreProgram>& more,
                            LaunchOptions& options) {

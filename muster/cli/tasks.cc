@@ -36,7 +36,7 @@ Ctrl-C starts no more tasks and lets those that run end; a second Ctrl-C ends th
 Exit codes: 0 all tasks are done, 1 some are not, 2 wrong usage, 124 --time-limit, 128 + the signal that ended it.
 )";
 
-// Which tasks there are, and what each of a sweep needs.
+// These flags say which tasks there are, and what each of a sweep needs.
 void add_task_flags(CLI::App* command, TasksFlags& flags) {
   command->add_option("SPEC", flags.spec, "A TOML file with the tasks (docs/tasks.md)")
       ->check(not_empty("a spec file"));
@@ -80,7 +80,7 @@ void add_task_flags(CLI::App* command, TasksFlags& flags) {
   entitle(command, "The tasks");
 }
 
-// Which devices they may use.
+// These flags say which devices the tasks may use.
 void add_task_device_flags(CLI::App* command, TasksFlags& flags) {
   text_flag(command,
             "--gpus",
@@ -131,7 +131,7 @@ void add_task_device_flags(CLI::App* command, TasksFlags& flags) {
   entitle(command, "Devices");
 }
 
-// Which other hosts take part, or which batch system.
+// These flags say which other hosts take part, or which batch system.
 void add_host_flags(CLI::App* command, TasksFlags& flags) {
   text_flag(
       command,
@@ -161,7 +161,7 @@ void add_host_flags(CLI::App* command, TasksFlags& flags) {
   entitle(command, "Several hosts");
 }
 
-// When the run ends, and what it does after a failure.
+// These flags say when the run ends, and what it does after a failure.
 void add_limit_flags(CLI::App* command, TasksFlags& flags) {
   auto* const keep = command->add_flag(
       "--keep-going",
@@ -193,7 +193,7 @@ void add_limit_flags(CLI::App* command, TasksFlags& flags) {
   entitle(command, "Limits and failures");
 }
 
-// What is shown, and where results go.
+// These flags say what is shown, and where results go.
 void add_task_output_flags(CLI::App* command, TasksFlags& flags) {
   text_flag(command,
             "--run-dir",
@@ -264,7 +264,7 @@ void add_tasks(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   add_host_flags(command, *flags);
   add_limit_flags(command, *flags);
   add_task_output_flags(command, *flags);
-  // What follows "--" is the command of a sweep, of which CLI11 must not see the flags.
+  // The command of a sweep follows "--"; CLI11 must not see its flags.
   const auto dashes = std::ranges::find(args, "--");
   if (dashes != args.end())
     flags->command.assign(dashes + 1, args.end());

@@ -36,7 +36,7 @@ std::string machine_of(const Host& host) {
   return text;
 }
 
-// What the ranks computed with.
+// The software that the ranks computed with.
 struct Software {
   std::string libtorch;
   std::string backend;
@@ -84,7 +84,7 @@ std::string environment_section(const JobRun& run) {
       facts.push_back({"Devices", join_first(devices, ", ", 16)});
   }
   facts.push_back({"Hosts", hosts_of(run)});
-  // Of a job on several hosts there is no machine that stands for all.
+  // No machine stands for all of a job on several hosts.
   if (run.record.machine && run.record.machine->hosts.size() == 1)
     facts.push_back({"Machine", machine_of(run.record.machine->hosts.front())});
   facts.push_back({"Folder", run.folder, true});

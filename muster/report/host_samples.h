@@ -1,5 +1,5 @@
-// How `muster top` sees the ranks of a job's other hosts: the agents there answer, and it reads
-// their answers. How it asks is in muster/trace/hosts_folder.h.
+// Shows `muster top` the ranks of a job's other hosts: the agents there answer, and it reads their
+// answers. muster/trace/hosts_folder.h has how it asks.
 #pragma once
 
 #include <functional>

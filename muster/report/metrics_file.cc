@@ -201,7 +201,7 @@ class MetricsReader {
       return;
     thin_out(points);
     values_a_point *= 2;
-    // Where each part has one value there are no neighbours to join, and the oldest point goes.
+    // Parts of one value each have no neighbours to join, and then the oldest point goes.
     if (points.size() > limits_.points)
       points.erase(points.begin());
   }

@@ -23,7 +23,7 @@ constexpr size_t kMostRanksOnTracks = 32;
 constexpr size_t kCallsOnTrack = 40;
 constexpr size_t kMostKinds = 12;
 
-// How a category is called and filled.
+// A category's name for people, and its fill.
 struct CategoryLook {
   Category category;
   const char* words;
@@ -37,7 +37,7 @@ constexpr std::array<CategoryLook, kActivityCategories> kCategories = {
      {Category::checkpoint, "checkpoint", "f4"},
      {Category::other, "other", "f5"}}};
 
-// Until when the file tells what the rank did: now, or the last that is known of it.
+// Returns until when the file tells what the rank did: now, or the last that is known of it.
 int64_t until_ns(const JobRun& run, const ActivityView& view) {
   const int64_t last = view.last_sign_ns();
   const bool is_running = run.goes_on && !view.closed_ns;
@@ -86,7 +86,7 @@ std::string rank_bar(const ActivityView& view, const TimeShares& shares) {
              "</div>\n");
 }
 
-// The same shares as numbers, with the speed of each rank and what it is in.
+// The table has the bars' shares as numbers, with the speed of each rank and what it is in.
 std::string ranks_numbers(const JobRun& run) {
   std::vector<std::vector<std::string>> rows;
   for (const ActivityView& view : run.ranks) {

@@ -68,7 +68,7 @@ class TopSampler {
   TopView sample(Hosts hosts = Hosts::all);
 
  private:
-  // What the last sample saw of a rank: speeds are differences to it.
+  // The last sample of a rank: speeds are differences to it.
   struct Before {
     ActivityView activity;
     std::chrono::steady_clock::time_point at;

@@ -41,7 +41,7 @@ class Context {
   bool is_main() const { return rank() == 0; }  // the rank that prints and saves
 
   c10::Device device() const { return parts_.device; }  // torch's: "cuda:1", "cpu"
-  // Which physical device, and why.
+  // The physical device, and why this rank has it.
   const RankPlan& assignment() const { return parts_.assignment; }
   const RankEnv& env() const { return parts_.env; }       // all that the launcher passed on
   ProcessGroup& process_group() { return parts_.group; }  // over all ranks

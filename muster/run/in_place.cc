@@ -34,8 +34,8 @@ namespace muster {
 
 namespace {
 
-// How long a rank that has lost a peer waits for the next attempt. The launcher hears of the peer's
-// end at once, but a large process takes its time to end.
+// A rank that has lost a peer waits this long for the next attempt. The launcher hears of the
+// peer's end at once, but a large process takes its time to end.
 constexpr std::chrono::seconds kAwaitAttempt{10};
 constexpr std::chrono::seconds kAwaitOtherHost{30};   // a lost host has to be given up first
 constexpr std::chrono::seconds kAwaitWhenStopped{2};  // the attempt is announced before the signal

@@ -11,7 +11,7 @@
 
 namespace muster {
 
-// What ran on a device, or, of the CPU, an operator of the thread that began the profile.
+// A span of work on a device or, on the CPU, an operator of the thread that began the profile.
 struct ProfiledSpan {
   std::string name;
   std::optional<int> gpu;  // nothing: the CPU

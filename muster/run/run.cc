@@ -63,7 +63,7 @@ std::optional<int> nproc_of(const RunOptions& options) {
   return static_cast<int>(*told);
 }
 
-// What the launcher is to do. The environment comes before the options.
+// Returns what the launcher is to do. The environment comes before the options.
 LaunchOptions own_launch_options(const RunOptions& options, int argc, char** argv) {
   // Only the ranks use these two. A wrong value is said here, before any rank starts.
   collective_timeout(options.collective_timeout);
@@ -141,7 +141,7 @@ void begin_trace(ProcessGroup& group, const std::string& run_dir) {
     trace_operators();
 }
 
-// What a rank begins with: its place in the job, and its device.
+// A rank's place in the job and its device, with which it begins.
 struct Start {
   RankEnv env;
   RankDevice device;

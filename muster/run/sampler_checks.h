@@ -1,4 +1,5 @@
-// What the ranks of a job compare when a sampler begins its first epoch. Each is a collective.
+// The checks by which the ranks of a job compare their samplers, when one begins its first epoch.
+// Each is a collective.
 #pragma once
 
 #include <cstdint>

@@ -68,8 +68,8 @@ Fd new_task_memory(const char* name);
 // Reads all of it. Throws: io.
 std::string read_task_memory(int fd);
 
-// What this process was started for; nothing: not for a task. Throws: invalid_argument if the
-// variable is malformed.
+// Returns what this process was started for; nothing: not for a task. Throws: invalid_argument if
+// the variable is malformed.
 std::optional<TaskOrder> task_order_from_environment();
 
 // Makes `device` current for this thread, and checks that it is the GPU with that UUID. Throws:

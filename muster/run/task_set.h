@@ -152,7 +152,7 @@ class TaskSet {
   // naming every task that failed.
   void run();
 
-  // Of every task, in the order of add.
+  // The outcome of every task, in the order of add.
   std::vector<TaskOutcome> outcomes() const { return outcomes_; }
 
  private:

@@ -1,4 +1,4 @@
-// Where exceptions were thrown. It intercepts __cxa_throw, which every `throw` of the process
+// Tells where exceptions were thrown. It intercepts __cxa_throw, which every `throw` of the process
 // calls, in the program and in LibTorch, and keeps the most recent stacks. Costs nothing unless
 // something is thrown. A program that links the C++ library statically has its own `throw`, and
 // gets no stacks.
