@@ -91,9 +91,9 @@ class Kind {
 
 // Returns the order of the kinds in a round: the same on every rank, and another in every round. A
 // kind that always came after the same one would find that one's data in the caches.
-std::vector<size_t> order_of_round(size_t kinds, int round) {
-  std::vector<size_t> order(kinds);
-  std::iota(order.begin(), order.end(), size_t{0});
+std::vector<int64_t> order_of_round(size_t kinds, int round) {
+  std::vector<int64_t> order(kinds);
+  std::iota(order.begin(), order.end(), int64_t{0});
   std::mt19937 random(round);
   std::shuffle(order.begin(), order.end(), random);
   return order;
@@ -146,7 +146,7 @@ DdpTimes measure_ddp_kinds(Context& ctx, const DdpBenchOptions& options) {
   auto wall = torch::zeros({options.steps, std::ssize(kinds)}, at::kDouble);
   auto processor = torch::zeros_like(wall);
   for (int round = -kWarmUpSteps; round < options.steps; ++round) {
-    for (const size_t kind : order_of_round(kinds.size(), round)) {
+    for (const int64_t kind : order_of_round(kinds.size(), round)) {
       control.barrier();  // all ranks start each step together
       const auto start = Clock::now();
       const double used = processor_ms();

@@ -89,7 +89,7 @@ class TopSampler {
   LiveRanks add_activities(TopView& view, int64_t moment);
   std::set<int> add_processes(TopView& view, const LiveRanks& live);
   void add_activity(TopRank& rank, const ActivityView& view, int64_t now_ns);
-  void note_speed(Before& before, const ActivityView& view);
+  static void note_speed(Before& before, const ActivityView& view);
   void add_process(TopRank& rank,
                    const RankUsage& process,
                    std::chrono::steady_clock::time_point now);
