@@ -186,6 +186,23 @@ BenchRun run_python(const DdpBenchOptions& options) {
                             cat(options.steps)});
 }
 
+// In each round every program starts its ranks once. Returns the exit code of the first that fails,
+// or 0.
+int run_rounds(const std::vector<std::function<BenchRun()>>& starts,
+               const DdpBenchOptions& options,
+               Programs& programs) {
+  for (int round = 0; round < options.rounds; ++round) {
+    log_round(round, options);
+    for (size_t i = 0; i < starts.size(); ++i) {
+      const BenchRun done = starts[i]();
+      if (done.exit_code != 0)
+        return done.exit_code;
+      add(programs[i], done.results);
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 int bench_ddp(DdpBenchOptions options, int argc, char** argv) {
@@ -213,15 +230,8 @@ int bench_ddp(DdpBenchOptions options, int argc, char** argv) {
   if (!options.python.empty())
     starts.insert(starts.begin(), [&] { return run_python(options); });
   Programs programs(starts.size());
-  for (int round = 0; round < options.rounds; ++round) {
-    log_round(round, options);
-    for (size_t i = 0; i < starts.size(); ++i) {
-      const BenchRun done = starts[i]();
-      if (done.exit_code != 0)
-        return done.exit_code;
-      add(programs[i], done.results);
-    }
-  }
+  if (const int exit_code = run_rounds(starts, options, programs); exit_code != 0)
+    return exit_code;
   if (options.json) {
     std::cout << as_json(programs, options) << std::endl;
   } else {
