@@ -425,13 +425,19 @@ std::string trace_asked(const RunFlags& flags) {
   return flags.trace;
 }
 
-// Returns "end", "continue" or "replace".
-std::string what_on_failure(const RunFlags& flags, bool several_hosts) {
-  const std::string what =
-      flags.on_failure.empty() ? get_env("MUSTER_ON_FAILURE").value_or("end") : flags.on_failure;
-  if (what != "end" && what != "continue" && what != "replace")
-    throw bad_flag("--on-failure", "end, continue or replace", what);
-  if (what == "continue" && several_hosts)
+// What is to happen when a rank fails. A rank's own MUSTER_ON_FAILURE speaks of the job around
+// this one, and is not asked.
+FailurePolicy failure_policy(const RunFlags& flags, bool several_hosts) {
+  const bool inside_a_rank = get_env("MUSTER_LOCAL_RANK").has_value();
+  std::string word = flags.on_failure;
+  if (word.empty() && !inside_a_rank)
+    word = get_env(kFailurePolicyVariable).value_or("");
+  if (word.empty())
+    return FailurePolicy::end;
+  const auto policy = failure_policy_of(word);
+  if (!policy)
+    throw bad_flag("--on-failure", "end, continue or replace", word);
+  if (policy == FailurePolicy::go_on && several_hosts)
     throw Error(
         ErrorCode::invalid_argument,
         "--on-failure continue: expected a job on one host, got one on several; leave it out");
@@ -450,11 +456,9 @@ void set_wait(const RunFlags& flags, LaunchOptions& options) {
 
 // Sets what happens when a rank fails, and how long others wait for it.
 void set_failures(const RunFlags& flags, bool several_hosts, LaunchOptions& options) {
-  const std::string on_failure = what_on_failure(flags, several_hosts);
-  options.goes_on = on_failure == "continue";
-  options.replaces = on_failure == "replace";
-  options.max_restarts = flags.max_restarts.value_or(options.replaces ? kReplacements : 0);
-  options.extra_env["MUSTER_ON_FAILURE"] = on_failure;
+  options.failure_policy = failure_policy(flags, several_hosts);
+  const bool replaces = options.failure_policy == FailurePolicy::replace;
+  options.max_restarts = flags.max_restarts.value_or(replaces ? kReplacements : 0);
   if (const auto limit = time_limit(flags.collective_timeout, "--collective-timeout")) {
     options.extra_env["MUSTER_COLLECTIVE_TIMEOUT"] = flags.collective_timeout;
     options.rejoin_within = *limit;
