@@ -5,8 +5,8 @@
 #include <muster/base/error.h>
 #include <muster/base/hex.h>
 #include <muster/base/strings.h>
+#include <muster/checkpoint/training/saved_state.h>
 #include <muster/data/gzip.h>
-#include <muster/train/saved_state.h>
 #include <torch/torch.h>
 
 #include <algorithm>

@@ -179,7 +179,7 @@ PiecesOfGroup whole_group(const TensorPieces& parameters, torch::optim::LBFGS& o
   return group;
 }
 
-TensorPieces parameters_of(const torch::nn::Module& model) {
+TensorPieces parameter_pieces(const torch::nn::Module& model) {
   TensorPieces pieces;
   for (const auto& item : model.named_parameters())
     pieces.push_back(whole_piece(item.key(), item.value()));
@@ -243,7 +243,7 @@ OptimizerPieces optimizer_pieces(const TensorPieces& parameters, Optimizer& opti
 }
 
 OptimizerSnapshot snapshot_optimizer(const torch::nn::Module& model, Optimizer& optimizer) {
-  OptimizerPieces pieces = optimizer_pieces(parameters_of(model), optimizer);
+  OptimizerPieces pieces = optimizer_pieces(parameter_pieces(model), optimizer);
   OptimizerSnapshot snapshot{.description = std::move(pieces.description), .tensors = {}};
   for (TensorPiece& piece : pieces.pieces)
     snapshot.tensors.emplace(piece.name, std::move(piece.tensor));
@@ -299,7 +299,7 @@ void check_optimizer(const torch::nn::Module& model,
                      Optimizer& optimizer,
                      const std::string& description,
                      const TensorEntries& entries) {
-  const TensorPieces parameters = parameters_of(model);
+  const TensorPieces parameters = parameter_pieces(model);
   if (auto* const lbfgs = dynamic_cast<torch::optim::LBFGS*>(&optimizer)) {
     const auto names = names_of(pieces_of_groups(parameters, optimizer).at(0));
     detail::prepare_lbfgs(names, *lbfgs, description, entries, [](TensorPiece&) {});
@@ -394,7 +394,7 @@ void restore_optimizer(const torch::nn::Module& model,
       piece.tensor.copy_(saved);
     }
   };
-  prepare_optimizer(parameters_of(model), optimizer, snapshot.description, entries, fetch)();
+  prepare_optimizer(parameter_pieces(model), optimizer, snapshot.description, entries, fetch)();
 }
 
 }  // namespace muster

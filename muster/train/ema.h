@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "muster/checkpoint/tensor_pieces.h"
-#include "muster/train/saved_state.h"
+#include "muster/checkpoint/training/saved_state.h"
 
 namespace muster {
 

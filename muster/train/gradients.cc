@@ -6,39 +6,9 @@
 #include <unordered_set>
 #include <utility>
 
-#include "muster/base/error.h"
-#include "muster/base/strings.h"
 #include "muster/train/device_copy.h"
 
 namespace muster {
-
-std::vector<at::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> found;
-  for (const auto& group : optimizer.param_groups())
-    found.insert(found.end(), group.params().begin(), group.params().end());
-  return found;
-}
-
-void require_each_once(const std::string& owner,
-                       const std::vector<at::Tensor>& parameters,
-                       const std::function<std::string(const at::Tensor&)>& name_of) {
-  std::unordered_set<const c10::TensorImpl*> seen;
-  for (const at::Tensor& parameter : parameters) {
-    if (seen.insert(parameter.unsafeGetTensorImpl()).second)
-      continue;
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat(owner,
-            ": expected each parameter once in an optimizer, got ",
-            name_of(parameter),
-            " twice, as LibTorch's net->parameters() has a weight that two layers share; make the "
-            "optimizer of model.parameters() or muster::distinct_parameters(*net)"));
-  }
-}
-
-std::string shape_as_name(const at::Tensor& parameter) {
-  return cat("a parameter of shape [", join(parameter.sizes(), ", "), "]");
-}
 
 std::vector<at::Tensor> gradient_values(const std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;

@@ -25,10 +25,10 @@
 #include <utility>
 #include <vector>
 
+#include "muster/checkpoint/training/resumed_step.h"
+#include "muster/checkpoint/training/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/train/metrics_writer.h"
-#include "muster/train/resumed_step.h"
-#include "muster/train/saved_state.h"
 #include "muster/train/step_times.h"
 #include "muster/train/tensorboard.h"
 

@@ -24,9 +24,9 @@
 #include <utility>
 #include <vector>
 
+#include "muster/checkpoint/training/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/train/autocast.h"
-#include "muster/train/saved_state.h"
 
 namespace muster {
 

@@ -15,8 +15,8 @@
 #include <functional>
 #include <vector>
 
+#include "muster/checkpoint/training/saved_state.h"
 #include "muster/comm/process_group.h"
-#include "muster/train/saved_state.h"
 #include "muster/train/share_search.h"
 
 namespace muster {

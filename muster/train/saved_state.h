@@ -1,26 +1,4 @@
-// What a part of a training run must save to continue as if it had never stopped: numbers, tensors
-// and texts by name. Every part in this folder has `state()` and `load_state()`; it does not know
-// who writes them to a file, or where.
+// The former address of muster/checkpoint/training/saved_state.h, for programs that include it.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
-#include <map>
-#include <string>
-
-namespace muster {
-
-struct SavedState {
-  std::map<std::string, double> numbers = {};  // integers up to 2^53 are exact
-  std::map<std::string, at::Tensor> tensors = {};
-  std::map<std::string, std::string> texts = {};  // any bytes
-
-  // `owner` is the part that asks, for messages. Throws: invalid_argument if there is no such name.
-  double number(const std::string& owner, const std::string& name) const;
-  int64_t whole_number(const std::string& owner, const std::string& name) const;
-  const at::Tensor& tensor(const std::string& owner, const std::string& name) const;
-  const std::string& text(const std::string& owner, const std::string& name) const;
-};
-
-}  // namespace muster
+#include "muster/checkpoint/training/saved_state.h"

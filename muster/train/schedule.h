@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/train/saved_state.h"
+#include "muster/checkpoint/training/saved_state.h"
 
 namespace muster {
 

@@ -9,13 +9,13 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/training/resumed_step.h"
 #include "muster/comm/job_ranks.h"
 #include "muster/ddp/divided_gradients.h"
 #include "muster/trace/span.h"
 #include "muster/train/clip.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/gradients.h"
-#include "muster/train/resumed_step.h"
 #include "muster/train/step_arguments.h"
 
 namespace muster {

@@ -32,14 +32,16 @@ MAY_USE = {
     "checkpoint files": ["base"],  # muster/checkpoint/files, see PARTS
     "checkpoint": ["comm", "checkpoint files"],
     "parallel": ["comm", "ddp", "checkpoint"],
-    "train": ["ddp", "data", "checkpoint"],
+    "checkpoint training": ["checkpoint", "ddp", "data"],  # muster/checkpoint/training, see PARTS
+    "train": ["ddp", "data", "checkpoint training"],
     "run": ["comm", "data", "launch", "parallel", "train"],
     "bench": ["run", "ddp"],  # a program of its own
     "python": ["comm"],  # the module's C++ side, in python/muster
     "cli": ["report", "tasks", "cluster", "launch", "checkpoint files"],
 }
-# A room of a data plane's folder that knows no LibTorch and belongs to muster_control: a part with arrows of its own.
-PARTS = {"checkpoint files": "checkpoint/files"}
+# Rooms with arrows of their own to other folders: checkpoint/files knows no LibTorch and belongs to muster_control, and
+# checkpoint/training knows loaders and hooks, which a checkpoint's tensors do not.
+PARTS = {"checkpoint files": "checkpoint/files", "checkpoint training": "checkpoint/training"}
 # Rooms: folders inside of a folder, with arrows of their own. Room -> the rooms it may include directly; what those may,
 # it may too. "": the folder's own files, but for those that ROOM_FILES gives to a room.
 ROOMS = {

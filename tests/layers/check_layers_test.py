@@ -47,6 +47,8 @@ BAD = {
     "arrow to data from a program": ({"muster/cli/a.cc": '#include "muster/data/loader.h"\n'}, "cli may use only"),
     "arrow to a checkpoint's tensors from a program": ({"muster/cli/a.cc": '#include "muster/checkpoint/image.h"\n'},
                                                        "cli may use only"),
+    "arrow from a checkpoint's tensors to a loader": ({"muster/checkpoint/image.cc": '#include "muster/data/loader.h"\n'},
+                                                      "checkpoint may use only"),
     "arrow from a checkpoint's files to its tensors": ({"muster/checkpoint/files/sha256.cc": '#include "muster/checkpoint/image.h"\n'},
                                                        "may use only"),
     "LibTorch in a checkpoint's files": ({"muster/checkpoint/files/sha256.cc": "#include <torch/torch.h>\n"}, "does not know LibTorch"),

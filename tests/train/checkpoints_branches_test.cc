@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "muster/checkpoint/files/lineage.h"
-#include "muster/train/checkpoints.h"
+#include "muster/checkpoint/training/checkpoints.h"
 #include "tests/checkpoint/model.h"
 #include "tests/data/files.h"
 #include "tests/support/ranks.h"

@@ -6,9 +6,9 @@
 #include <array>
 #include <cmath>
 
+#include "muster/checkpoint/training/checkpoints.h"
+#include "muster/checkpoint/training/kept_shards.h"
 #include "muster/parallel/sharded/fully_sharded.h"
-#include "muster/train/checkpoints.h"
-#include "muster/train/divided_states.h"
 #include "tests/data/files.h"
 #include "tests/support/ranks.h"
 

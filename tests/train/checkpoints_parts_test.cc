@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include "muster/checkpoint/training/checkpoints.h"
 #include "muster/data/loader.h"
-#include "muster/train/checkpoints.h"
 #include "muster/train/ema.h"
 #include "muster/train/precision.h"
 #include "muster/train/schedule.h"

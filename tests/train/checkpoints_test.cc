@@ -1,4 +1,4 @@
-#include "muster/train/checkpoints.h"
+#include "muster/checkpoint/training/checkpoints.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>

@@ -1,10 +1,10 @@
-#include "muster/train/kept_state.h"
+#include "muster/checkpoint/training/kept_state.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include "muster/base/strings.h"
-#include "muster/train/unlike_rank0.h"
+#include "muster/checkpoint/training/unlike_rank0.h"
 #include "tests/support/ranks.h"
 
 namespace muster::testing {

@@ -12,10 +12,10 @@
 #include <fstream>
 
 #include "muster/base/strings.h"
+#include "muster/checkpoint/training/checkpoints.h"
+#include "muster/checkpoint/training/resumed_step.h"
 #include "muster/trace/activity.h"
 #include "muster/trace/span.h"
-#include "muster/train/checkpoints.h"
-#include "muster/train/resumed_step.h"
 #include "tests/support/ranks.h"
 #include "tests/train/oracle.h"
 

@@ -8,11 +8,11 @@
 #include <mutex>
 
 #include "muster/base/error.h"
+#include "muster/checkpoint/training/checkpoints.h"
 #include "muster/parallel/averaging/diloco.h"
 #include "muster/parallel/averaging/gossip.h"
 #include "muster/parallel/averaging/local_sgd.h"
 #include "muster/parallel/sharded/fully_sharded.h"
-#include "muster/train/checkpoints.h"
 #include "tests/data/files.h"
 #include "tests/parallel/averaging/models.h"
 #include "tests/support/ranks.h"

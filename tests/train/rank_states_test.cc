@@ -1,4 +1,4 @@
-#include "muster/train/rank_states.h"
+#include "muster/checkpoint/training/rank_states.h"
 
 #include <gtest/gtest.h>
 

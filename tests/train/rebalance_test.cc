@@ -8,9 +8,9 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/checkpoint/training/checkpoints.h"
 #include "muster/data/loader.h"
 #include "muster/ddp/distributed_data_parallel.h"
-#include "muster/train/checkpoints.h"
 #include "muster/train/rebalance.h"
 #include "tests/data/files.h"
 #include "tests/support/ranks.h"

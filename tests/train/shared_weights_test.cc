@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include "muster/checkpoint/training/checkpoints.h"
 #include "muster/ddp/distributed_data_parallel.h"
-#include "muster/train/checkpoints.h"
 #include "muster/train/clip.h"
 #include "muster/train/ema.h"
 #include "muster/train/precision.h"

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "muster/base/strings.h"
-#include "muster/train/checkpoints.h"
+#include "muster/checkpoint/training/checkpoints.h"
 #include "muster/train/step.h"
 #include "tests/data/files.h"
 #include "tests/support/ranks.h"

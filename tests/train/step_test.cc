@@ -5,11 +5,11 @@
 
 #include <memory>
 
+#include "muster/checkpoint/training/resumed_step.h"
 #include "muster/data/loader.h"
 #include "muster/trace/activity.h"
 #include "muster/trace/read_activity.h"
 #include "muster/train/clip.h"
-#include "muster/train/resumed_step.h"
 #include "tests/data/files.h"
 #include "tests/support/ranks.h"
 #include "tests/train/two_layers.h"

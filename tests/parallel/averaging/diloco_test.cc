@@ -6,7 +6,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
-#include "muster/train/checkpoints.h"
+#include "muster/checkpoint/training/checkpoints.h"
 #include "tests/parallel/averaging/models.h"
 #include "tests/support/ranks.h"
 

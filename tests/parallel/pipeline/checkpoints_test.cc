@@ -5,8 +5,8 @@
 
 #include <mutex>
 
+#include "muster/checkpoint/training/checkpoints.h"
 #include "muster/parallel/pipeline/pipeline.h"
-#include "muster/train/checkpoints.h"
 #include "tests/data/files.h"
 #include "tests/support/ranks.h"
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/checkpoint/training/kept_state.h"
 #include "muster/comm/process_group.h"
-#include "muster/train/kept_state.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "muster/train/stream_positions.h"
+#include "muster/checkpoint/training/stream_positions.h"
 
 #include <ATen/Functions.h>
 

@@ -1,4 +1,4 @@
-#include "muster/train/packed_state.h"
+#include "muster/checkpoint/training/packed_state.h"
 
 #include <nlohmann/json.hpp>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "muster/train/generator_states.h"
+#include "muster/checkpoint/training/generator_states.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>

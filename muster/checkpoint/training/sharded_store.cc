@@ -10,9 +10,9 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/peers.h"
+#include "muster/checkpoint/training/checkpoints.h"
+#include "muster/checkpoint/training/kept_shards.h"
 #include "muster/trace/span.h"
-#include "muster/train/checkpoints.h"
-#include "muster/train/divided_states.h"
 
 namespace muster {
 

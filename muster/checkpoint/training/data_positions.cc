@@ -1,4 +1,4 @@
-#include "muster/train/data_positions.h"
+#include "muster/checkpoint/training/data_positions.h"
 
 namespace muster {
 

@@ -5,10 +5,10 @@
 #include "muster/base/failure_policy.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/training/checkpoints.h"
+#include "muster/checkpoint/training/kept_state.h"
+#include "muster/checkpoint/training/unlike_rank0.h"
 #include "muster/trace/span.h"
-#include "muster/train/checkpoints.h"
-#include "muster/train/kept_state.h"
-#include "muster/train/unlike_rank0.h"
 
 namespace muster {
 

@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "muster/checkpoint/training/saved_state.h"
 #include "muster/comm/process_group.h"
-#include "muster/train/saved_state.h"
 
 namespace muster {
 

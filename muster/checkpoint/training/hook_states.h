@@ -3,9 +3,9 @@
 
 #include <string>
 
+#include "muster/checkpoint/training/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/hooks.h"
-#include "muster/train/saved_state.h"
 
 namespace muster {
 

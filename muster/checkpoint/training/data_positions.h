@@ -4,8 +4,8 @@
 #include <string>
 
 #include "muster/checkpoint/files/manifest.h"
+#include "muster/checkpoint/training/saved_state.h"
 #include "muster/data/loader_options.h"
-#include "muster/train/saved_state.h"
 
 namespace muster {
 

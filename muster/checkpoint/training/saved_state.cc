@@ -1,4 +1,4 @@
-#include "muster/train/saved_state.h"
+#include "muster/checkpoint/training/saved_state.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "muster/train/kept_state.h"
+#include "muster/checkpoint/training/kept_state.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -10,7 +10,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/strings.h"
-#include "muster/train/packed_state.h"
+#include "muster/checkpoint/training/packed_state.h"
 
 namespace muster {
 

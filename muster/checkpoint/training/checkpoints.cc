@@ -1,4 +1,4 @@
-#include "muster/train/checkpoints.h"
+#include "muster/checkpoint/training/checkpoints.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -13,10 +13,10 @@
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/optimizer_state.h"
+#include "muster/checkpoint/training/generator_states.h"
+#include "muster/checkpoint/training/hook_states.h"
+#include "muster/checkpoint/training/optimizer_parameters.h"
 #include "muster/trace/span.h"
-#include "muster/train/generator_states.h"
-#include "muster/train/gradients.h"
-#include "muster/train/hook_states.h"
 
 namespace muster {
 

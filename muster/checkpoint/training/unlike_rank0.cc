@@ -1,4 +1,4 @@
-#include "muster/train/unlike_rank0.h"
+#include "muster/checkpoint/training/unlike_rank0.h"
 
 #include <ATen/ops/empty.h>
 

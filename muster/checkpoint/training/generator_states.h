@@ -2,8 +2,8 @@
 // have.
 #pragma once
 
+#include "muster/checkpoint/training/saved_state.h"
 #include "muster/comm/process_group.h"
-#include "muster/train/saved_state.h"
 
 namespace muster {
 

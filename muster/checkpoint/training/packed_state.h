@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/train/kept_state.h"
+#include "muster/checkpoint/training/kept_state.h"
 
 namespace muster {
 

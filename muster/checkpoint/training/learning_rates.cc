@@ -1,4 +1,4 @@
-#include "muster/train/learning_rates.h"
+#include "muster/checkpoint/training/learning_rates.h"
 
 #include <utility>
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "muster/checkpoint/files/manifest.h"
+#include "muster/checkpoint/training/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/data/stream_position.h"
-#include "muster/train/saved_state.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "muster/train/resumed_step.h"
+#include "muster/checkpoint/training/resumed_step.h"
 
 #include <map>
 #include <mutex>

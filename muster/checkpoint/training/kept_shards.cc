@@ -1,4 +1,4 @@
-#include "muster/train/divided_states.h"
+#include "muster/checkpoint/training/kept_shards.h"
 
 #include <ATen/ops/empty.h>
 
@@ -12,7 +12,7 @@
 #include "muster/base/env.h"
 #include "muster/base/host_identity.h"
 #include "muster/base/strings.h"
-#include "muster/train/packed_state.h"
+#include "muster/checkpoint/training/packed_state.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "muster/train/hook_states.h"
+#include "muster/checkpoint/training/hook_states.h"
 
 #include <ATen/ops/empty.h>
 
