@@ -1,3 +1,5 @@
+// The thread writes a copy of the image, so that the training may change its tensors meanwhile. Its
+// failure waits for the next call, which throws it.
 #include "muster/checkpoint/background_save.h"
 
 #include <utility>
@@ -18,7 +20,7 @@ BackgroundSave::~BackgroundSave() {
   }
 }
 
-void BackgroundSave::start(const CheckpointOptions& options, const CheckpointImage& image) {
+void BackgroundSave::start(const SaveOptions& options, const CheckpointImage& image) {
   finish();
   const BlockedSignals blocked;  // in the thread, for good
   copy_image(image, copy_);

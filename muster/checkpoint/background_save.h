@@ -17,7 +17,7 @@ class BackgroundSave {
   ~BackgroundSave();  // waits; logs a failure that no call has thrown
 
   // Blocking: until the image is copied and the previous one is written. Throws: as finish().
-  void start(const CheckpointOptions& options, const CheckpointImage& image);
+  void start(const SaveOptions& options, const CheckpointImage& image);
 
   // Blocking: until the last image is written. Throws: once, what its writing threw.
   void finish();

@@ -1,3 +1,6 @@
+// Rank 0 alone reads and writes files. To load, every rank first gets the heads, which say what
+// there is, and compares them with what it has. Then the tensors go round, one at a time, so that
+// no rank has the whole checkpoint in memory.
 #include "muster/checkpoint/checkpoint.h"
 
 #include <ATen/core/grad_mode.h>
@@ -24,7 +27,8 @@ namespace muster {
 
 namespace {
 
-// One of a checkpoint's files, open on rank 0; the others get the head before the tensors.
+// One of a checkpoint's files, which is open on rank 0. The other ranks get the head before the
+// tensors.
 struct LoadedFile {
   std::string head = {};        // empty: there is none
   std::string data_bytes = {};  // a number
@@ -41,6 +45,7 @@ struct Loaded {
   bool found() const { return !path.empty(); }
 };
 
+// Reads a file's head. Returns an empty one if the checkpoint has no such file.
 LoadedFile read_file(const std::string& folder, const Manifest& manifest, const char* name) {
   if (manifest.find(name) == nullptr)
     return {};
@@ -51,13 +56,15 @@ LoadedFile read_file(const std::string& folder, const Manifest& manifest, const 
   return loaded;
 }
 
+// Returns no tensors for a file that the checkpoint does not have.
 SafetensorsHeader header_of(const LoadedFile& file, const std::string& name) {
   if (file.head.empty())
     return {};
   return parse_safetensors_header(file.head, std::stoull(file.data_bytes), name);
 }
 
-// Reads a checkpoint that is whole. Throws when it is not.
+// Reads the heads of a checkpoint that is whole. Throws: io or invalid_argument if it is not;
+// failed_precondition if it is whole and sharded.
 Loaded read_checkpoint(const std::string& path, bool with_optimizer) {
   const auto manifest = verify_checkpoint(path);
   if (is_sharded(manifest)) {
@@ -85,29 +92,44 @@ Loaded read_checkpoint(const std::string& path, bool with_optimizer) {
           .parts = read_file(path, manifest, kPartsFile)};
 }
 
+// Whether a checkpoint may be loaded. One that does not say whose it is may not.
+bool is_accepted(const std::string& path, const LoadOptions& options) {
+  if (!options.accept)
+    return true;
+  try {
+    return options.accept(read_manifest_alone(path));
+  } catch (const Error& error) {
+    log(LogLevel::warn, cat("checkpoint: '", path, "' is skipped: ", error.message()));
+    return false;
+  }
+}
+
+// read_checkpoint of a folder whose name says its step. Throws: invalid_argument if the manifest
+// says another one.
+Loaded read_step(int64_t step, const std::string& path, bool with_optimizer) {
+  auto loaded = read_checkpoint(path, with_optimizer);
+  const int64_t said = parse_manifest(loaded.manifest, path).position.step;
+  if (said == step)
+    return loaded;
+  throw Error(ErrorCode::invalid_argument,
+              cat("checkpoint: expected step ",
+                  step,
+                  " in '",
+                  path,
+                  "', got a manifest of step ",
+                  said,
+                  "; its folder was renamed, or has files of another checkpoint"));
+}
+
+// Reads the newest checkpoint that is whole, and warns of those that are not.
 Loaded read_latest(const std::string& directory, bool with_optimizer, const LoadOptions& options) {
   std::string problems;
   for (const auto& [step, path, is_abandoned] :
        list_by_saving(directory, options.only, options.accept)) {
-    try {
-      if (options.accept && !options.accept(read_manifest_alone(path)))
-        continue;
-    } catch (const Error& error) {  // whose it is cannot be told
-      log(LogLevel::warn, cat("checkpoint: '", path, "' is skipped: ", error.message()));
+    if (!is_accepted(path, options))
       continue;
-    }
     try {
-      auto loaded = read_checkpoint(path, with_optimizer);
-      if (const auto said = parse_manifest(loaded.manifest, path).position.step; said != step) {
-        throw Error(ErrorCode::invalid_argument,
-                    cat("checkpoint: expected step ",
-                        step,
-                        " in '",
-                        path,
-                        "', got a manifest of step ",
-                        said,
-                        "; its folder was renamed, or has files of another checkpoint"));
-      }
+      auto loaded = read_step(step, path, with_optimizer);
       if (is_abandoned)
         warn_of_abandoned(path);
       return loaded;
@@ -127,7 +149,7 @@ Loaded read_latest(const std::string& directory, bool with_optimizer, const Load
                   problems));
 }
 
-// Every rank gets rank 0's tensors, one at a time. The heads, which all have, say what is to come.
+// Gives every rank rank 0's tensors, one at a time. The heads, which all have, say what is to come.
 void share_tensors(const LoadedFile& file,
                    const TensorEntries& entries,
                    const Peers& peers,
@@ -151,8 +173,8 @@ NamedTensors shared_tensors(const LoadedFile& file,
   return tensors;
 }
 
-// Of the file, which stays open for it.
-auto parts_reader(std::shared_ptr<const LoadedFile> file, TensorEntries entries, Peers peers) {
+// Returns what LoadedCheckpoint::read_parts is. The file stays open for it.
+ReadParts parts_reader(std::shared_ptr<const LoadedFile> file, TensorEntries entries, Peers peers) {
   return [file = std::move(file), entries = std::move(entries), peers = std::move(peers)](
              const std::string& prefix, const NamedTensors& into) {
     TensorEntries wanted;
@@ -176,6 +198,7 @@ auto parts_reader(std::shared_ptr<const LoadedFile> file, TensorEntries entries,
   };
 }
 
+// Loads the checkpoint that `read` reads on rank 0, if it reads one.
 std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read,
                                           const TrainingState& state,
                                           const Peers& peers,
@@ -233,7 +256,7 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read,
 
 }  // namespace
 
-std::string save_checkpoint(const CheckpointOptions& options,
+std::string save_checkpoint(const SaveOptions& options,
                             const TrainingState& state,
                             const TrainingPosition& position,
                             const Peers& peers) {

@@ -26,7 +26,7 @@ class Optimizer;
 
 namespace muster {
 
-struct CheckpointOptions {
+struct SaveOptions {
   std::string directory = {};                    // holds the step-N folders
   int keep_last = 3;                             // older ones are removed; 0 keeps all
   std::map<std::string, std::string> user = {};  // kept in the manifest
@@ -55,6 +55,11 @@ struct LoadOptions {
   std::function<void(const TensorEntries&)> check_parts = {};
 };
 
+// Reads the tensors of TrainingState::parts whose names start with `prefix`, and strips the prefix.
+// Every rank gets each tensor; it reuses the memory of the tensor of that name in `into` if that is
+// on the CPU and has its type and shape. Collective: yes.
+using ReadParts = std::function<NamedTensors(const std::string& prefix, const NamedTensors& into)>;
+
 struct LoadedCheckpoint {
   std::string path;                         // on rank 0's host
   int64_t serial = 0;                       // Manifest::serial
@@ -62,10 +67,7 @@ struct LoadedCheckpoint {
   TrainingPosition position;
   int world_size = 1;  // of the job that saved it
   std::map<std::string, std::string> user;
-  // Reads the tensors of TrainingState::parts whose names start with `prefix`, and strips the
-  // prefix. Every rank gets each tensor; it reuses the memory of the tensor of that name in `into`
-  // if that is on the CPU and has its type and shape. Collective: yes.
-  std::function<NamedTensors(const std::string& prefix, const NamedTensors& into)> read_parts = {};
+  ReadParts read_parts = {};
 };
 
 // Saves `state` as step position.step, replacing a checkpoint of the same step. Removes older ones
@@ -73,7 +75,7 @@ struct LoadedCheckpoint {
 // are unchanged. Returns the checkpoint's path. Collective: yes; every rank throws if rank 0 fails.
 // Throws: unavailable if there is no space, io if it cannot be written, invalid_argument for a
 // tensor or optimizer that cannot be saved.
-std::string save_checkpoint(const CheckpointOptions& options,
+std::string save_checkpoint(const SaveOptions& options,
                             const TrainingState& state,
                             const TrainingPosition& position,
                             const Peers& peers = {});

@@ -1,3 +1,5 @@
+// A checkpoint is written into a folder of another name, read back, and renamed. Older ones are
+// removed only after that, so that at every moment one is whole.
 #include "muster/checkpoint/image.h"
 
 #include <ATen/core/grad_mode.h>
@@ -21,12 +23,13 @@ namespace {
 
 constexpr uint64_t kSpareBytes = 1 << 20;  // for the manifest and the file system's own
 
+// The size of a file of these tensors.
 uint64_t needed_bytes(const NamedTensors& tensors) {
   const auto head = make_safetensors_head(tensors);
   return head.json.size() + head.data_bytes;
 }
 
-// In the memory of `before`, where it fits.
+// Copies tensors to the host, in the memory of `before` where it fits.
 NamedTensors copies_of(const NamedTensors& tensors, const NamedTensors& before) {
   NamedTensors copies;
   for (const auto& [name, tensor] : tensors) {
@@ -40,13 +43,9 @@ NamedTensors copies_of(const NamedTensors& tensors, const NamedTensors& before) 
   return copies;
 }
 
-}  // namespace
-
-namespace {
-
-// Of a checkpoint that is not whole. One that does not say whose it is stays, where others may have
-// theirs.
-bool may_be_own(const CheckpointOptions& options, const std::string& path) {
+// Whether a checkpoint that is not whole may be removed. One that does not say whose it is stays,
+// since other trainings may have theirs in the folder.
+bool may_be_own(const SaveOptions& options, const std::string& path) {
   if (!options.is_own)
     return true;
   try {
@@ -58,26 +57,28 @@ bool may_be_own(const CheckpointOptions& options, const std::string& path) {
 
 }  // namespace
 
-void remove_old(const CheckpointOptions& options, const std::string& saved) {
+void remove_old(const SaveOptions& options, const std::string& saved) {
   if (options.keep_last <= 0)
     return;
   int kept = 0;
   for (const auto& [step, path, is_abandoned] : list_by_saving(options.directory, options.is_own)) {
     const bool is_enough = kept >= options.keep_last;
-    bool is_own = true, is_whole = false;
+    bool is_own = true;
+    std::string damage;
     try {
       const Manifest manifest = read_manifest(path);
       is_own = !options.is_own || options.is_own(manifest);
-      is_whole = true;
     } catch (const Error& error) {
       is_own = may_be_own(options, path);
-      if (is_own && !is_enough)
-        log(LogLevel::warn,
-            cat("checkpoint: '", path, "' is damaged and not counted: ", error.message()));
+      damage = error.message();
     }
-    if (is_own && is_enough && path != saved) {
+    if (!is_own)
+      continue;
+    if (!damage.empty() && !is_enough)
+      log(LogLevel::warn, cat("checkpoint: '", path, "' is damaged and not counted: ", damage));
+    if (is_enough && path != saved) {
       remove_checkpoint(path);
-    } else if (is_own && is_whole) {
+    } else if (damage.empty()) {
       ++kept;
     }
   }
@@ -112,7 +113,7 @@ void copy_image(const CheckpointImage& image, CheckpointImage& copy) {
                                      .tensors = copies_of(image.optimizer->tensors, before)};
 }
 
-std::string write_image(const CheckpointOptions& options, const CheckpointImage& image) {
+std::string write_image(const SaveOptions& options, const CheckpointImage& image) {
   const int64_t step = image.position.step;
   if (options.directory.empty() || step < 0) {
     throw Error(ErrorCode::invalid_argument,

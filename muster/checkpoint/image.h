@@ -29,11 +29,11 @@ void copy_image(const CheckpointImage& image, CheckpointImage& copy);
 
 // Writes the image completely or not at all, then removes older checkpoints. Returns the
 // checkpoint's path. Throws: as save_checkpoint.
-std::string write_image(const CheckpointOptions& options, const CheckpointImage& image);
+std::string write_image(const SaveOptions& options, const CheckpointImage& image);
 
 // Keeps options.keep_last of the run's own checkpoints that look complete, and always `saved`;
 // removes the run's others. Prefers the newest of the current branch, then those of abandoned
 // branches.
-void remove_old(const CheckpointOptions& options, const std::string& saved);
+void remove_old(const SaveOptions& options, const std::string& saved);
 
 }  // namespace muster

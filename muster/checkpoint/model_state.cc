@@ -1,3 +1,5 @@
+// A model is compared with a checkpoint by names, types and shapes, in the model's order, so that
+// the first difference that is named is the first that a reader of the model would meet.
 #include "muster/checkpoint/model_state.h"
 
 #include <torch/nn/module.h>
@@ -8,6 +10,13 @@
 #include "muster/base/strings.h"
 
 namespace muster {
+
+TensorEntries entries_of(const NamedTensors& tensors) {
+  TensorEntries entries;
+  for (const auto& [name, tensor] : tensors)
+    entries[name] = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
+  return entries;
+}
 
 void require_memory(const char* owner, const std::string& name, const at::Tensor& tensor) {
   if (tensor.numel() == 0 || !tensor.has_storage() || tensor.storage().nbytes() > 0)

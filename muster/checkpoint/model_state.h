@@ -17,6 +17,9 @@ namespace muster {
 
 using TensorEntries = std::map<std::string, TensorEntry>;
 
+// What a file of these tensors would say of them.
+TensorEntries entries_of(const NamedTensors& tensors);
+
 // Throws: failed_precondition for a parameter whose memory is divided over ranks and not here
 // (FullySharded). `owner` names the reader in the message.
 void require_memory(const char* owner, const std::string& name, const at::Tensor& tensor);

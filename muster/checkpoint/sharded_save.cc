@@ -1,3 +1,6 @@
+// Every rank writes its files and then a record of them into the folder that rank 0 has made. Rank
+// 0 waits for the records of all ranks, makes the manifest of them, and gives the folder its name.
+// So the threads that write in the background need no group, and a checkpoint is whole or absent.
 #include "muster/checkpoint/sharded_save.h"
 
 #include <ATen/core/grad_mode.h>
@@ -37,10 +40,10 @@ constexpr uint64_t kSpareBytesOfRank = 1 << 20;  // heads, records, the file sys
 constexpr std::chrono::milliseconds kLookAgain{20};
 constexpr std::chrono::seconds kLastWait{30};  // for the other ranks' parts, when the program ends
 
+// "model-00001-of-00004.safetensors", as model hubs number the files of one set.
 std::string file_of_rank(const char* kind, int rank, int size) {
-  std::string numbers(32, '\0');
-  numbers.resize(static_cast<size_t>(
-      std::snprintf(numbers.data(), numbers.size(), "-%05d-of-%05d", rank, size)));
+  char numbers[32];
+  std::snprintf(numbers, sizeof(numbers), "-%05d-of-%05d", rank, size);
   return cat(kind, numbers, ".safetensors");
 }
 
@@ -48,6 +51,8 @@ std::string record_of_rank(const std::string& folder, int rank) {
   return cat(folder, "/rank-", rank, ".json");
 }
 
+// Writes pieces into one file. Those that are not whole are flat there, and the file's metadata
+// says which elements they have.
 WrittenFile write_pieces(const std::string& folder,
                          const std::string& name,
                          const TensorPieces& pieces,
@@ -56,9 +61,8 @@ WrittenFile write_pieces(const std::string& folder,
   PieceRecords records;
   for (const TensorPiece& piece : pieces) {
     const bool is_whole = piece.elements == all_elements(piece.shape);
-    tensors.emplace(piece.name,
-                    is_whole ? piece.tensor.detach().reshape(piece.shape)
-                             : piece.tensor.detach().reshape({-1}));
+    const std::vector<int64_t> shape = is_whole ? piece.shape : std::vector<int64_t>{-1};
+    tensors.emplace(piece.name, piece.tensor.detach().reshape(shape));
     if (!is_whole)
       records[piece.name] = {.shape = piece.shape, .elements = piece.elements};
   }
@@ -68,7 +72,8 @@ WrittenFile write_pieces(const std::string& folder,
   return write_safetensors(folder, name, tensors, metadata);
 }
 
-// In the memory of `before`, where it fits: new memory costs more than the copy.
+// Copies pieces to the host, in the memory of `before` where it fits: new memory costs more than
+// the copy.
 TensorPieces piece_copies(const TensorPieces& pieces, const TensorPieces& before) {
   std::map<std::string, at::Tensor> old;
   for (const TensorPiece& piece : before)
@@ -86,7 +91,7 @@ TensorPieces piece_copies(const TensorPieces& pieces, const TensorPieces& before
   return copies;
 }
 
-// Pieces of the plan, list by list.
+// Returns the plan's lists of pieces, in an order that is always the same.
 template <class Plan>
 auto lists_of(Plan& plan) {
   return std::array{&plan.model,
@@ -104,7 +109,7 @@ TensorPieces all_pieces(const ShardedPlan& plan) {
   return all;
 }
 
-// Puts `pieces`, in the order of all_pieces, in the place of the plan's.
+// Puts `pieces`, which are in the order of all_pieces, in the place of the plan's.
 void put_pieces(const TensorPieces& pieces, ShardedPlan& plan) {
   auto next = pieces.begin();
   for (TensorPieces* list : lists_of(plan))
@@ -122,7 +127,7 @@ NamedTensors piece_copies(const NamedTensors& tensors) {
 }  // namespace
 
 struct ShardedSave::Save {
-  CheckpointOptions options;
+  SaveOptions options;
   std::string folder;                // that is written into
   std::unique_ptr<Staging> staging;  // on rank 0
   ShardedPlan plan;                  // what this rank writes
@@ -140,8 +145,8 @@ struct ShardedSave::Save {
 
 ShardedSave::ShardedSave() = default;
 
-// A program that ends well waits for its last checkpoint; one that fails may wait for ranks that
-// are gone.
+// A program that ends well waits for its last checkpoint. One that fails does not, since it might
+// wait for ranks that are gone.
 ShardedSave::~ShardedSave() {
   if (!save_)
     return;
@@ -158,8 +163,8 @@ ShardedSave::~ShardedSave() {
           cat("checkpoint: the previous checkpoint was not saved: ", error.what()));
     }
   }
-  if (save_->rank == 0 && !save_->is_published && !save_->failure_of_part &&
-      !save_->failure_of_publishing) {
+  const bool has_failed = save_->failure_of_part || save_->failure_of_publishing;
+  if (save_->rank == 0 && !save_->is_published && !has_failed) {
     log(LogLevel::error,
         cat("checkpoint: the previous checkpoint, of step ",
             save_->manifest.position.step,
@@ -167,8 +172,9 @@ ShardedSave::~ShardedSave() {
   }
 }
 
-// What the training holds is copied, so that its steps change nothing in what is written.
-std::string ShardedSave::start(const CheckpointOptions& options,
+// In the background the training's tensors are copied, so that its steps change nothing in what is
+// written.
+std::string ShardedSave::start(const SaveOptions& options,
                                const ShardedState& state,
                                const TrainingPosition& position,
                                ProcessGroup& group,
@@ -193,7 +199,7 @@ std::string ShardedSave::start(const CheckpointOptions& options,
     remove_leftovers(options.directory);
     check_space(options.directory,
                 plan.bytes + make_safetensors_head(state.parts).data_bytes +
-                    kSpareBytesOfRank * static_cast<uint64_t>(group.size()));
+                    kSpareBytesOfRank * group.size());
     save->manifest.serial = next_serial(options.directory, options.abandoned);
     save->staging = std::make_unique<Staging>(options.directory, position.step);
     save->folder = save->staging->path();
@@ -217,14 +223,16 @@ std::string ShardedSave::start(const CheckpointOptions& options,
   save_ = std::move(save);
   if (background) {
     const BlockedSignals blocked;  // in the thread, for good
-    save_->thread = std::thread([this] {
-      write_part();
-      if (save_->rank == 0)
-        publish();
-      save_->is_over = true;
-    });
+    save_->thread = std::thread([this] { write_in_background(); });
   }
   return cat(options.directory, "/step-", position.step);
+}
+
+void ShardedSave::write_in_background() {
+  write_part();
+  if (save_->rank == 0)
+    publish();
+  save_->is_over = true;
 }
 
 void ShardedSave::write_part() {
@@ -257,22 +265,29 @@ void ShardedSave::write_part() {
   save.is_part_written.notify_all();
 }
 
-// Waits for the records of all ranks. One that cannot write leaves none; then finish() ends the
-// waiting.
+// Takes the records of all ranks into the manifest, and waits for those that are not there yet. A
+// rank that cannot write leaves none; then finish() ends the waiting, and the result is false.
+bool ShardedSave::gather_records() {
+  Save& save = *save_;
+  for (int rank = 0; rank < save.manifest.world_size; ++rank) {
+    const std::string path = record_of_rank(save.folder, rank);
+    while (::access(path.c_str(), R_OK) != 0) {
+      if (save.is_dropped)
+        return false;
+      std::this_thread::sleep_for(kLookAgain);
+    }
+    for (const json& file : json::parse(read_small_file(path)))
+      save.manifest.files.push_back({.name = file[0], .bytes = file[1], .sha256 = file[2]});
+    std::filesystem::remove(path);
+  }
+  return true;
+}
+
 void ShardedSave::publish() {
   Save& save = *save_;
   try {
-    for (int rank = 0; rank < save.manifest.world_size; ++rank) {
-      const std::string path = record_of_rank(save.folder, rank);
-      while (::access(path.c_str(), R_OK) != 0) {
-        if (save.is_dropped)
-          return;
-        std::this_thread::sleep_for(kLookAgain);
-      }
-      for (const json& file : json::parse(read_small_file(path)))
-        save.manifest.files.push_back({.name = file[0], .bytes = file[1], .sha256 = file[2]});
-      std::filesystem::remove(path);
-    }
+    if (!gather_records())
+      return;
     DurableFile file(save.folder, kManifestFile);
     file.write(format_manifest(save.manifest));
     file.finish();

@@ -24,7 +24,7 @@ class ShardedSave {
   // the path that the checkpoint will have. Collective: yes. Throws: as finish(),
   // plan_sharded_save; unavailable if there is no space; failed_precondition for a rank that does
   // not see rank 0's folder.
-  std::string start(const CheckpointOptions& options,
+  std::string start(const SaveOptions& options,
                     const ShardedState& state,
                     const TrainingPosition& position,
                     ProcessGroup& group,
@@ -36,7 +36,9 @@ class ShardedSave {
   void finish(ProcessGroup& group);
 
  private:
+  void write_in_background();
   void write_part();
+  bool gather_records();
   void publish();
   void end_thread();
 

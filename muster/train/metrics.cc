@@ -17,6 +17,7 @@
 #include "muster/base/strings.h"
 #include "muster/trace/category.h"
 #include "muster/train/device_copy.h"
+#include "muster/train/metrics_lines.h"
 
 namespace muster {
 

@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/checkpoint/training/resumed_step.h"
+#include "muster/checkpoint/training/resumed_training.h"
 #include "muster/checkpoint/training/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/train/metrics_writer.h"

@@ -9,7 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/checkpoint/training/resumed_step.h"
+#include "muster/checkpoint/training/resumed_training.h"
 #include "muster/comm/job_ranks.h"
 #include "muster/ddp/divided_gradients.h"
 #include "muster/trace/span.h"
@@ -295,7 +295,7 @@ void TrainStep::take() {
   ++steps_;
   returns_ = 0;
   if (!counted_before_)
-    counted_before_ = resumed_step();
+    counted_before_ = ResumedTraining::of_process().step();
   note_step(*counted_before_ + steps_);
 }
 

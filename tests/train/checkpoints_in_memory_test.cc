@@ -84,8 +84,8 @@ KeptState part_of_rank(int rank, int64_t step, int64_t goings_back = 0) {
   state.image.position.step = step;
   state.image.world_size = 3;
   state.rank = rank;
-  state.goings_back = goings_back;
-  state.begun_by = "first";
+  state.branch.goings_back = goings_back;
+  state.branch.begun_by = "first";
   return state;
 }
 
@@ -93,7 +93,7 @@ void expect_part(const std::optional<KeptState>& state, int rank, int64_t step) 
   ASSERT_TRUE(state);
   const KeptState expected = part_of_rank(rank, step);
   EXPECT_EQ(state->image.position.step, step);
-  EXPECT_EQ(state->begun_by, "first");
+  EXPECT_EQ(state->branch.begun_by, "first");
   EXPECT_TRUE(torch::equal(state->image.model.at("weight"), expected.image.model.at("weight")));
   EXPECT_TRUE(torch::equal(state->image.model.at("mask"), expected.image.model.at("mask")));
   EXPECT_EQ(state->image.optimizer->tensors.at("weight.step").item<int64_t>(), step);
@@ -101,15 +101,15 @@ void expect_part(const std::optional<KeptState>& state, int rank, int64_t step) 
 }
 
 // Rank 1 is a new process.
-TEST(DividedStates, ALostRanksPartComesFromItsNeighbour) {
+TEST(KeptShards, ALostRanksPartComesFromItsNeighbour) {
   for (const char* backend : {"shm", "gloo"}) {
     run_ranks(3,
               [](ProcessGroup& group) {
-                DividedStates kept;
+                KeptShards kept;
                 for (int64_t step = 1; step <= 4; ++step)
                   kept.keep(part_of_rank(group.rank(), step), group);
-                DividedStates none;
-                DividedStates& mine = group.rank() == 1 ? none : kept;
+                KeptShards none;
+                KeptShards& mine = group.rank() == 1 ? none : kept;
                 expect_part(mine.recover(group), group.rank(), 4);
                 expect_part(mine.recover(group), group.rank(), 4);
                 mine.keep(part_of_rank(group.rank(), 5), group);
@@ -119,31 +119,31 @@ TEST(DividedStates, ALostRanksPartComesFromItsNeighbour) {
   }
 }
 
-TEST(DividedStates, WhereARankAndItsNeighbourAreLostThereIsNothing) {
+TEST(KeptShards, WhereARankAndItsNeighbourAreLostThereIsNothing) {
   run_ranks(3, [](ProcessGroup& group) {
-    DividedStates kept;
+    KeptShards kept;
     kept.keep(part_of_rank(group.rank(), 1), group);
-    DividedStates none;
+    KeptShards none;
     EXPECT_FALSE((group.rank() < 2 ? none : kept).recover(group));
   });
 }
 
-TEST(DividedStates, AfterGoingBackWhatFollowsIsNewer) {
+TEST(KeptShards, AfterGoingBackWhatFollowsIsNewer) {
   run_ranks(3, [](ProcessGroup& group) {
-    DividedStates kept;
+    KeptShards kept;
     kept.keep(part_of_rank(group.rank(), 7), group);
     kept.keep(part_of_rank(group.rank(), 6, 1), group);
     expect_part(kept.recover(group), group.rank(), 6);
   });
 }
 
-TEST(DividedStates, OfMoreRanksIsNothingForFewer) {
-  std::array<DividedStates, 3> kept;
+TEST(KeptShards, OfMoreRanksIsNothingForFewer) {
+  std::array<KeptShards, 3> kept;
   run_ranks(3, [&](ProcessGroup& group) {
     kept.at(static_cast<size_t>(group.rank())).keep(part_of_rank(group.rank(), 1), group);
   });
   run_ranks(2, [&](ProcessGroup& group) {
-    DividedStates& mine = kept.at(static_cast<size_t>(group.rank()));
+    KeptShards& mine = kept.at(static_cast<size_t>(group.rank()));
     EXPECT_FALSE(mine.recover(group));
     EXPECT_EQ(mine.ranks_then(), 3);
   });

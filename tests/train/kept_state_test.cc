@@ -21,9 +21,9 @@ KeptState state_of_step(int64_t step, double value) {
                        {"empty", torch::empty({0})}};
   state.image.optimizer =
       OptimizerSnapshot{.description = "{}", .tensors = {{"weight.step", torch::tensor(7)}}};
-  state.abandoned = {{.after = step, .until = step + 2}};
-  state.begun_by = "first";
-  state.path = cat("step-", step);
+  state.branch.abandoned = {{.after = step, .until = step + 2}};
+  state.branch.begun_by = "first";
+  state.branch.path = cat("step-", step);
   return state;
 }
 
@@ -76,8 +76,8 @@ TEST(KeptStates, TheNewestGoesToAllThatHaveItNot) {
                 EXPECT_EQ(mine.image.parts.at("numbers/data/epoch").item<float>(), 5);
                 EXPECT_EQ(mine.image.parts.at("empty").numel(), 0);
                 EXPECT_EQ(mine.image.optimizer->tensors.at("weight.step").item<int64_t>(), 7);
-                EXPECT_EQ(mine.begun_by, "first");
-                EXPECT_EQ(mine.path, "step-5");
+                EXPECT_EQ(mine.branch.begun_by, "first");
+                EXPECT_EQ(mine.branch.path, "step-5");
               },
               {.backend = backend});
   }

@@ -1,4 +1,5 @@
 #include "muster/train/metrics.h"
+#include "muster/train/metrics_lines.h"
 
 #include <gmock/gmock.h>
 #include <stdlib.h>
@@ -13,7 +14,6 @@
 
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/checkpoints.h"
-#include "muster/checkpoint/training/resumed_step.h"
 #include "muster/trace/activity.h"
 #include "muster/trace/span.h"
 #include "tests/support/ranks.h"

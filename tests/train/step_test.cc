@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "muster/checkpoint/training/resumed_step.h"
+#include "muster/checkpoint/training/resumed_training.h"
 #include "muster/data/loader.h"
 #include "muster/trace/activity.h"
 #include "muster/trace/read_activity.h"
@@ -79,7 +79,7 @@ TEST(TrainStep, ShowsTheStepsOfTheWholeTrainingAfterAResume) {
     step(OneBatch{}, [&] { return net(data).square().mean(); });
     return read_activity(activity.path()).step;
   };
-  note_resumed(100, 7);
+  ResumedTraining::of_process().note(100, 7);
   TrainStep without(net, optimizer);
   EXPECT_EQ(shown_after(without), 101);
   EXPECT_EQ(shown_after(without), 102);
@@ -88,7 +88,7 @@ TEST(TrainStep, ShowsTheStepsOfTheWholeTrainingAfterAResume) {
   with.load_state({.numbers = {{"steps", 99}, {"skipped", 1}}});  // one of the 100 was left out
   EXPECT_EQ(shown_after(with), 100);
   EXPECT_EQ(with.steps(), 100);
-  note_resumed(0, 8);
+  ResumedTraining::of_process().note(0, 8);
   TrainStep again(net, optimizer);
   EXPECT_EQ(shown_after(again), 1);
   Activity::set(nullptr);

@@ -1,8 +1,12 @@
+// A shard is one block of bytes with a head that describes it (packed_state.h). After ranks were
+// replaced, all ranks say whose shards of which versions they have. The newest version that is
+// whole wins, and each rank that lacks its shard gets it from the one that kept it.
 #include "muster/checkpoint/training/kept_shards.h"
 
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -18,67 +22,89 @@ namespace muster {
 
 namespace {
 
-// What a rank says that it has: whose parts, of which version.
-struct ToldPart {
+// A shard that a rank says it has.
+struct ToldShard {
   int holder = 0;
   int64_t version = 0;
   int world_size = 0;
   int rank = 0;
 };
 
-std::vector<ToldPart> parts_told(const std::vector<std::string>& by_rank) {
-  std::vector<ToldPart> parts;
-  for (size_t holder = 0; holder < by_rank.size(); ++holder)
-    for (const auto& part : nlohmann::json::parse(by_rank[holder]))
-      parts.push_back({static_cast<int>(holder), part[0], part[1], part[2]});
-  return parts;
+// Reads what KeptShards::told() of each rank has said.
+std::vector<ToldShard> shards_told(const std::vector<std::string>& by_rank) {
+  std::vector<ToldShard> shards;
+  for (int holder = 0; holder < std::ssize(by_rank); ++holder)
+    for (const auto& shard : nlohmann::json::parse(by_rank[holder]))
+      shards.push_back({holder, shard[0], shard[1], shard[2]});
+  return shards;
 }
 
-int ranks_of_newest(const std::vector<ToldPart>& parts) {
-  const auto newest =
-      std::max_element(parts.begin(), parts.end(), [](const ToldPart& a, const ToldPart& b) {
-        return a.version < b.version;
-      });
-  return newest == parts.end() ? 0 : newest->world_size;
+// Returns 0 if there are no shards.
+int ranks_of_newest(const std::vector<ToldShard>& shards) {
+  const auto newest = std::ranges::max_element(shards, {}, &ToldShard::version);
+  return newest == shards.end() ? 0 : newest->world_size;
 }
 
-// Who gives each rank's part of a version: the rank itself, where it has it. Empty: one is nowhere.
-std::vector<int> givers_of(const std::vector<ToldPart>& parts, int64_t version, int size) {
-  std::vector<int> givers(static_cast<size_t>(size), -1);
-  for (const ToldPart& part : parts) {
-    if (part.version != version || part.world_size != size || part.rank >= size)
+// Returns who gives each rank its shard of a version: the rank itself, if it has it. Empty if
+// nobody has some rank's shard.
+std::vector<int> givers_of(const std::vector<ToldShard>& shards, int64_t version, int size) {
+  constexpr int kNobody = -1;
+  std::vector<int> givers(size, kNobody);
+  for (const ToldShard& shard : shards) {
+    if (shard.version != version || shard.world_size != size || shard.rank >= size)
       continue;
-    int& giver = givers[static_cast<size_t>(part.rank)];
-    if (giver < 0 || part.holder == part.rank)
-      giver = part.holder;
+    int& giver = givers[shard.rank];
+    if (giver == kNobody || shard.holder == shard.rank)
+      giver = shard.holder;
   }
-  const bool is_whole =
-      std::all_of(givers.begin(), givers.end(), [](int giver) { return giver >= 0; });
-  return is_whole ? givers : std::vector<int>();
+  if (std::ranges::find(givers, kNobody) != givers.end())
+    return {};
+  return givers;
+}
+
+// A version, and who gives each rank its shard of it.
+struct WholeVersion {
+  int64_t version = -1;
+  std::vector<int> givers = {};
+};
+
+// Returns the newest version of which every rank's shard is somewhere, if there is one.
+std::optional<WholeVersion> newest_whole(const std::vector<ToldShard>& shards, int size) {
+  std::set<int64_t, std::greater<>> versions;
+  for (const ToldShard& shard : shards)
+    versions.insert(shard.version);
+  for (const int64_t version : versions) {
+    const std::vector<int> givers = givers_of(shards, version, size);
+    if (!givers.empty())
+      return WholeVersion{.version = version, .givers = givers};
+  }
+  return std::nullopt;
 }
 
 }  // namespace
 
 int neighbour_distance(const std::vector<std::string>& hosts) {
-  const size_t size = hosts.size();
-  for (size_t distance = 1; distance < size; ++distance) {
-    size_t rank = 0;
-    while (rank < size && hosts[rank] != hosts[(rank + distance) % size])
-      ++rank;
-    if (rank == size)
-      return static_cast<int>(distance);
-  }
+  const int size = static_cast<int>(hosts.size());
+  const auto every_neighbour_is_elsewhere = [&](int distance) {
+    for (int rank = 0; rank < size; ++rank)
+      if (hosts[rank] == hosts[(rank + distance) % size])
+        return false;
+    return true;
+  };
+  for (int distance = 1; distance < size; ++distance)
+    if (every_neighbour_is_elsewhere(distance))
+      return distance;
   return size > 1 ? 1 : 0;
 }
 
-DividedStates& DividedStates::of(const std::string& folder, int rank) {
+KeptShards& KeptShards::of(const std::string& folder, int rank) {
   static std::mutex mutex;
-  static auto& all = *new std::map<std::pair<std::string, int>, DividedStates>;  // never destroyed
+  static auto& all = *new std::map<std::pair<std::string, int>, KeptShards>;  // never destroyed
   const std::lock_guard lock(mutex);
   return all[{folder, get_env("RANK") ? 0 : rank}];
 }
 
-void DividedStates::Part::make_room(int of, const std::string& its_head) {
+void KeptShards::Shard::make_room(int of, const std::string& its_head) {
   const int64_t size = packed_bytes(its_head);
   rank = of;
   head = its_head;
@@ -86,9 +112,9 @@ void DividedStates::Part::make_room(int of, const std::string& its_head) {
     bytes = at::empty({size}, at::kByte);
 }
 
-// Who has come to say what it keeps now has kept the version before, so that one may be written
-// over which came before that.
-void DividedStates::keep(const KeptState& mine, ProcessGroup& group) {
+// A rank that tells what it keeps now has kept the version before. So when all have told, the
+// version before that one may be written over.
+void KeptShards::keep(const KeptState& mine, ProcessGroup& group) {
   const int size = group.size(), rank = group.rank();
   if (distance_of_ranks_ != size) {
     distance_ = neighbour_distance(group.all_gather_bytes(host_identity(), "hosts"));
@@ -106,82 +132,82 @@ void DividedStates::keep(const KeptState& mine, ProcessGroup& group) {
     to[i].copy_(from[i]);
   const int neighbour = (rank + distance_) % size, ward = (rank - distance_ + size) % size;
   if (neighbour != rank) {
-    kept.wards.make_room(ward, heads[static_cast<size_t>(ward)]);
-    std::vector<int64_t> sent(static_cast<size_t>(size)), received(static_cast<size_t>(size));
-    sent[static_cast<size_t>(neighbour)] = kept.mine.bytes.numel();
-    received[static_cast<size_t>(ward)] = kept.wards.bytes.numel();
+    kept.wards.make_room(ward, heads[ward]);
+    std::vector<int64_t> sent(size), received(size);
+    sent[neighbour] = kept.mine.bytes.numel();
+    received[ward] = kept.wards.bytes.numel();
     group.all_to_all(kept.wards.bytes, kept.mine.bytes, received, sent);
   }
   kept.version = mine.version();
 }
 
-std::string DividedStates::told() const {
-  auto parts = nlohmann::json::array();
+// Lists this rank's shards for the other ranks: version, number of ranks, owner.
+std::string KeptShards::told() const {
+  auto shards = nlohmann::json::array();
   for (const Kept& kept : kept_) {
     if (kept.version < 0)
       continue;
-    for (const Part* part : {&kept.mine, &kept.wards})
-      if (part->rank >= 0)
-        parts.push_back({kept.version, kept.world_size, part->rank});
+    for (const Shard* shard : {&kept.mine, &kept.wards})
+      if (shard->rank >= 0)
+        shards.push_back({kept.version, kept.world_size, shard->rank});
   }
-  return parts.dump();
+  return shards.dump();
 }
 
-const DividedStates::Part* DividedStates::part_of(int rank, int64_t version) const {
-  for (const Kept& kept : kept_) {
-    if (kept.version != version)
-      continue;
-    if (kept.mine.rank == rank)
-      return &kept.mine;
-    if (kept.wards.rank == rank)
-      return &kept.wards;
-  }
+const KeptShards::Shard* KeptShards::shard_of(int rank, int64_t version) const {
+  for (const Kept& kept : kept_)
+    for (const Shard* shard : {&kept.mine, &kept.wards})
+      if (kept.version == version && shard->rank == rank)
+        return shard;
   return nullptr;
 }
 
-std::optional<KeptState> DividedStates::recover(ProcessGroup& group) {
-  const int size = group.size(), rank = group.rank();
-  distance_of_ranks_ = 0;  // hosts may be others
-  const auto parts = parts_told(group.all_gather_bytes(told(), "parts in memory"));
-  ranks_then_ = ranks_of_newest(parts);
-  std::set<int64_t> versions;
-  for (const ToldPart& part : parts)
-    versions.insert(part.version);
-  std::vector<int> givers;
-  int64_t version = -1;
-  while (givers.empty() && !versions.empty()) {
-    version = *versions.rbegin();
-    versions.erase(version);
-    givers = givers_of(parts, version, size);
+// Returns this rank's shard. Every rank that lacks its own gets it, one rank after the other.
+KeptShards::Shard KeptShards::received(const std::vector<int>& givers,
+                                       int64_t version,
+                                       ProcessGroup& group) const {
+  const int rank = group.rank();
+  Shard mine;
+  for (int owner = 0; owner < std::ssize(givers); ++owner) {
+    const int giver = givers[owner];
+    if (giver == owner) {
+      if (owner == rank)
+        mine = *shard_of(owner, version);
+      continue;
+    }
+    const Shard* const given = giver == rank ? shard_of(owner, version) : nullptr;
+    std::string head = given != nullptr ? given->head : "";
+    group.broadcast_bytes(head, giver);
+    if (given != nullptr)
+      group.send(given->bytes, owner);
+    if (owner == rank) {
+      mine.make_room(rank, head);
+      group.recv(mine.bytes, giver);
+    }
   }
-  if (givers.empty()) {
+  return mine;
+}
+
+std::optional<KeptState> KeptShards::recover(ProcessGroup& group) {
+  const int size = group.size(), rank = group.rank();
+  distance_of_ranks_ = 0;  // the ranks may be on other hosts now
+  const auto shards = shards_told(group.all_gather_bytes(told(), "parts in memory"));
+  ranks_then_ = ranks_of_newest(shards);
+  const auto newest = newest_whole(shards, size);
+  if (!newest) {
     kept_ = {};
     return std::nullopt;
   }
-  Kept mine{.version = version, .world_size = size, .mine = {}, .wards = {}};
-  for (int owner = 0; owner < size; ++owner) {
-    const int giver = givers[static_cast<size_t>(owner)];
-    const Part* const part = giver == rank ? part_of(owner, version) : nullptr;
-    if (giver == owner) {
-      if (owner == rank)
-        mine.mine = *part;
-      continue;
-    }
-    std::string head = part != nullptr ? part->head : std::string();
-    group.broadcast_bytes(head, giver);
-    if (part != nullptr)
-      group.send(part->bytes, owner);
-    if (owner != rank)
-      continue;
-    mine.mine.make_room(rank, head);
-    group.recv(mine.mine.bytes, giver);
-  }
-  // A part whose owner was lost has one holder until the next version is kept; those of later
-  // versions are no more.
+  Kept now{.version = newest->version,
+           .world_size = size,
+           .mine = received(newest->givers, newest->version, group),
+           .wards = {}};
+  // A shard whose owner was lost has one holder until the next version is kept. Shards of later
+  // versions are dropped.
   for (const Kept& kept : kept_)
-    if (kept.version == version)
-      mine.wards = kept.wards;
-  kept_ = {std::move(mine), Kept()};
+    if (kept.version == newest->version)
+      now.wards = kept.wards;
+  kept_ = {std::move(now), Kept()};
   KeptState state = views_by_head(kept_[0].mine.head, kept_[0].mine.bytes);
   state.rank = rank;
   return state;

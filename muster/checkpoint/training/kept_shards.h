@@ -1,7 +1,7 @@
-// The newest parts, in memory, of a training that is divided over ranks. Each rank keeps its own
-// part and that of one other rank, its ward, so that losing a rank does not lose its part. It keeps
-// two steps, because a rank may die while one is being saved. The counterpart of kept_state.h,
-// which serves ranks that have the whole state. Used only by Checkpoints.
+// The newest shards, in memory, of a training that is sharded over ranks. Each rank keeps its own
+// shard and that of one other rank, its ward, so that losing a rank does not lose its shard. It
+// keeps two steps, because a rank may die while one is being saved. The counterpart of
+// kept_state.h, which serves ranks that have the whole state. Used only by ShardedStore.
 #pragma once
 
 #include <array>
@@ -15,24 +15,24 @@
 
 namespace muster {
 
-class DividedStates {
+class KeptShards {
  public:
-  // As KeptStates::of.
-  static DividedStates& of(const std::string& folder, int rank);
+  // This process's shards, as KeptStates::of.
+  static KeptShards& of(const std::string& folder, int rank);
 
-  // Copies this rank's part, sends it to a neighbour, and receives that of its ward, into memory
+  // Copies this rank's shard, sends it to a neighbour, and receives that of its ward, into memory
   // that is reused. Collective: yes.
   void keep(const KeptState& mine, ProcessGroup& group);
 
-  // This rank's part of the newest step with all parts present, from another rank if necessary.
+  // This rank's shard of the newest step with all shards present, from another rank if necessary.
   // Nothing if there is no such step, or if the number of ranks has changed. Collective: yes.
   std::optional<KeptState> recover(ProcessGroup& group);
 
-  // The number of ranks over which the newest step seen by recover() was divided; 0: none.
+  // The number of ranks over which the newest step seen by recover() was sharded; 0: none.
   int ranks_then() const { return ranks_then_; }
 
  private:
-  struct Part {
+  struct Shard {
     int rank = -1;  // its owner; -1: none
     std::string head;
     at::Tensor bytes;
@@ -42,18 +42,19 @@ class DividedStates {
   struct Kept {
     int64_t version = -1;  // KeptState::version(); -1: incomplete
     int world_size = 0;
-    Part mine, wards;
+    Shard mine, wards;
   };
-  const Part* part_of(int rank, int64_t version) const;
+  const Shard* shard_of(int rank, int64_t version) const;
   std::string told() const;
+  Shard received(const std::vector<int>& givers, int64_t version, ProcessGroup& group) const;
 
   std::array<Kept, 2> kept_;
   int ranks_then_ = 0;
-  int distance_ = 0;           // from a rank to the neighbour that keeps its part
+  int distance_ = 0;           // from a rank to the neighbour that keeps its shard
   int distance_of_ranks_ = 0;  // for this number of ranks; 0: unknown
 };
 
-// The distance from a rank to the neighbour that keeps its part: the smallest distance at which
+// The distance from a rank to the neighbour that keeps its shard: the smallest distance at which
 // every rank's neighbour is on another host; 1 if there is none. `hosts`: one per rank.
 int neighbour_distance(const std::vector<std::string>& hosts);
 

@@ -36,10 +36,7 @@ void KeptStates::keep(const KeptState& state) {
   state_.model_of_rank0 = state.model_of_rank0;
   state_.parts_of_rank0 = state.parts_of_rank0;
   state_.rank = state.rank;
-  state_.goings_back = state.goings_back;
-  state_.abandoned = state.abandoned;
-  state_.begun_by = state.begun_by;
-  state_.path = state.path;
+  state_.branch = state.branch;
   is_whole_ = true;
 }
 

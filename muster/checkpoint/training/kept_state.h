@@ -1,6 +1,6 @@
 // The newest state of a training in this process's own memory, from which a job continues after
 // ranks were replaced in place. It outlives the call of the rank's function, in which everything
-// else is created anew. Used only by Checkpoints.
+// else is created anew. Used only by the stores of Checkpoints.
 #pragma once
 
 #include <optional>
@@ -12,20 +12,25 @@
 
 namespace muster {
 
+// Which history of a training its next states belong to.
+struct TrainingBranch {
+  std::string begun_by = {};                // the run that started the training
+  std::string path = {};                    // of the checkpoint that was saved or restored last
+  std::vector<SerialRange> abandoned = {};  // Manifest::abandoned of the next checkpoint
+  // How often the training has gone back (Checkpoints::go_back); later states are newer, whatever
+  // their step.
+  int64_t goings_back = 0;
+};
+
 struct KeptState {
   CheckpointImage image;  // its position.step is the state's step
   int rank = 0;           // the rank that kept it
-  // How often the training had gone back (Checkpoints::go_back); later states are newer, whatever
-  // their step.
-  int64_t goings_back = 0;
-  std::vector<SerialRange> abandoned;  // Manifest::abandoned of the next checkpoint
+  TrainingBranch branch;
   // Rank 0's buffers and parts, where they differ: a rank without a state starts with rank 0's.
-  NamedTensors model_of_rank0, parts_of_rank0;
-  std::string begun_by;  // the run that started the training
-  std::string path;      // of the checkpoint saved last
+  NamedTensors model_of_rank0 = {}, parts_of_rank0 = {};
 
   // The later of two states of a training has the greater version.
-  int64_t version() const { return (goings_back << 40) + image.position.step; }
+  int64_t version() const { return (branch.goings_back << 40) + image.position.step; }
 };
 
 class KeptStates {

@@ -38,15 +38,15 @@ std::string head_of(const KeptState& state) {
   };
   const CheckpointImage& image = state.image;
   auto abandoned = nlohmann::json::array();
-  for (const SerialRange& range : state.abandoned)
+  for (const SerialRange& range : state.branch.abandoned)
     abandoned.push_back({range.after, range.until});
   return nlohmann::json{
       {"step", image.position.step},
-      {"goings_back", state.goings_back},
+      {"goings_back", state.branch.goings_back},
       {"abandoned", std::move(abandoned)},
       {"world_size", image.world_size},
-      {"begun_by", state.begun_by},
-      {"path", state.path},
+      {"begun_by", state.branch.begun_by},
+      {"path", state.branch.path},
       {"model", tensors(image.model)},
       {"parts", tensors(image.parts)},
       {"optimizer",
@@ -63,11 +63,11 @@ KeptState room_by_head(const std::string& text, const MakeRoom& make) {
                  .parts = {},
                  .position = {.step = head["step"]},
                  .world_size = head["world_size"]};
-  state.goings_back = head["goings_back"];
+  state.branch.goings_back = head["goings_back"];
   for (const auto& range : head["abandoned"])
-    state.abandoned.push_back({.after = range[0], .until = range[1]});
-  state.begun_by = head["begun_by"];
-  state.path = head["path"];
+    state.branch.abandoned.push_back({.after = range[0], .until = range[1]});
+  state.branch.begun_by = head["begun_by"];
+  state.branch.path = head["path"];
   if (!head["optimizer"].is_null())
     state.image.optimizer = OptimizerSnapshot{.description = head["optimizer"],
                                               .tensors = room_for(head["moments"], make)};

@@ -1,17 +1,18 @@
-// The part of Checkpoints that keeps in memory what is divided over ranks, for jobs whose ranks are
-// replaced in place.
+// The store of a training that is sharded over the ranks. On the disk each rank writes its part
+// into a folder that all see. In memory each rank keeps its part and that of a neighbour
+// (kept_shards.h), from which a rank that was replaced gets it back.
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <functional>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/peers.h"
-#include "muster/checkpoint/training/checkpoints.h"
 #include "muster/checkpoint/training/kept_shards.h"
+#include "muster/checkpoint/training/stores.h"
 #include "muster/trace/span.h"
 
 namespace muster {
@@ -25,9 +26,11 @@ NamedTensors tensors_by_name(const TensorPieces& pieces) {
   return tensors;
 }
 
+// The kept tensor of a piece. Throws: invalid_argument if this rank kept another one.
 const at::Tensor& kept_tensor(const NamedTensors& kept, const TensorPiece& piece) {
   const auto found = kept.find(piece.name);
-  if (found != kept.end() && found->second.numel() == piece.tensor.numel() &&
+  const bool is_there = found != kept.end();
+  if (is_there && found->second.numel() == piece.tensor.numel() &&
       found->second.scalar_type() == piece.tensor.scalar_type())
     return found->second;
   throw Error(ErrorCode::invalid_argument,
@@ -36,11 +39,12 @@ const at::Tensor& kept_tensor(const NamedTensors& kept, const TensorPiece& piece
                   " elements of '",
                   piece.name,
                   "' in memory, as this rank has, got ",
-                  found == kept.end() ? "none" : cat(found->second.numel(), " of another part"),
+                  is_there ? cat(found->second.numel(), " of another part") : "none",
                   "; divide the model as before"));
 }
 
-// Of tensors that are divided the whole's shape, which is that of the parameter they belong to.
+// An optimizer's tensors with the shapes that they have undivided, which are those of the
+// parameters they belong to.
 TensorEntries whole_entries(const NamedTensors& moments, const TensorPieces& parameters) {
   TensorEntries entries;
   for (const auto& [name, tensor] : moments) {
@@ -64,28 +68,63 @@ std::string why_not_in_memory(int ranks_then, int ranks) {
              " now");
 }
 
+// Checks the kept optimizer and builds its state, which the function that is returned installs.
+// Returns nothing where none is wanted or kept.
+std::function<void()> prepare_kept_optimizer(const ShardedState& mine,
+                                             const CheckpointImage& image) {
+  if (!mine.optimizer || !image.optimizer)
+    return {};
+  const NamedTensors& moments = image.optimizer->tensors;
+  const auto fetch = [&](TensorPiece& piece) {
+    piece.tensor.copy_(kept_tensor(moments, piece));
+  };
+  return prepare_optimizer(mine.optimizer->parameters,
+                           *mine.optimizer->optimizer,
+                           image.optimizer->description,
+                           whole_entries(moments, mine.optimizer->parameters),
+                           fetch);
+}
+
 }  // namespace
 
-void Checkpoints::keep_divided(int64_t step) {
-  if (!options_.in_memory_of_neighbours)
-    return tell_of_divided();
+std::string ShardedStore::save(const SaveOptions& options, int64_t step) {
+  training().models().options_to_part();
+  ShardedState state = training().sharded_state();
+  state.parts = training().saved_parts();
+  const bool background = this->options().background;
+  const std::string path =
+      writer_.start(options, state, training().position_after(step), group(), background);
+  if (!background)
+    writer_.finish(group());
+  return path;
+}
+
+void ShardedStore::finish() {
+  writer_.finish(group());
+}
+
+std::optional<LoadedCheckpoint> ShardedStore::load(const LoadOptions& load, bool may_begin_anew) {
+  auto loaded = load_latest_sharded(
+      options().folder, training().sharded_state(may_begin_anew), group(), load);
+  if (loaded)
+    training().models().options_from_part();
+  return loaded;
+}
+
+void ShardedStore::keep(int64_t step, const TrainingBranch& branch) {
+  if (!options().in_memory_of_neighbours)
+    return say_that_nothing_is_kept();
   const Span span("keep in memory", Category::checkpoint);
   const at::NoGradGuard no_grad;
-  if (before_save_)
-    before_save_();
-  const ShardedState state = sharded_state();
+  training().models().options_to_part();
+  const ShardedState state = training().sharded_state();
   KeptState kept{.image = {.model = tensors_by_name(state.model),
                            .optimizer = {},
-                           .parts = saved_parts(),
+                           .parts = training().saved_parts(),
                            .position = {.step = step},
-                           .world_size = group_.size()},
-                 .rank = group_.rank(),
-                 .goings_back = goings_back_,
-                 .abandoned = abandoned_,
-                 .model_of_rank0 = {},
-                 .parts_of_rank0 = {},
-                 .begun_by = begun_by_,
-                 .path = path_};
+                           .world_size = group().size()},
+                 .rank = group().rank(),
+                 .branch = branch};
   for (const auto& part : state.parts_in_pieces)
     kept.image.parts.merge(tensors_by_name(part.pieces));
   if (state.optimizer) {
@@ -94,69 +133,50 @@ void Checkpoints::keep_divided(int64_t step) {
     kept.image.optimizer = OptimizerSnapshot{.description = pieces.description,
                                              .tensors = tensors_by_name(pieces.pieces)};
   }
-  DividedStates::of(options_.folder, group_.rank()).keep(kept, group_);
+  KeptShards::of(options().folder, group().rank()).keep(kept, group());
 }
 
-void Checkpoints::tell_of_divided() {
-  if (told_of_divided_)
+void ShardedStore::say_that_nothing_is_kept() {
+  if (std::exchange(has_said_that_nothing_is_kept_, true) || group().rank() != 0)
     return;
-  told_of_divided_ = true;
-  if (group_.rank() == 0)
-    log(LogLevel::info,
-        "checkpoints: a model that is divided over ranks is not kept in memory; when a rank is "
-        "replaced, all "
-        "ranks go on from the newest checkpoint on the disk (.in_memory_of_neighbours keeps the "
-        "model in "
-        "memory)");
+  log(LogLevel::info,
+      "checkpoints: a model that is divided over ranks is not kept in memory; when a rank is "
+      "replaced, all ranks go on from the newest checkpoint on the disk (.in_memory_of_neighbours "
+      "keeps the model in memory)");
 }
 
-bool Checkpoints::restore_divided_from_memory() {
-  if (!options_.in_memory_of_neighbours)
-    return false;
-  DividedStates& states = DividedStates::of(options_.folder, group_.rank());
-  const auto kept = states.recover(group_);
+std::optional<RestoredState> ShardedStore::restore_kept() {
+  if (!options().in_memory_of_neighbours)
+    return std::nullopt;
+  KeptShards& shards = KeptShards::of(options().folder, group().rank());
+  const auto kept = shards.recover(group());
   if (!kept) {
-    if (group_.rank() == 0)
+    if (group().rank() == 0)
       log(LogLevel::warn,
           cat("checkpoints: ",
-              why_not_in_memory(states.ranks_then(), group_.size()),
+              why_not_in_memory(shards.ranks_then(), group().size()),
               "; all go on from the newest checkpoint on the disk"));
-    return false;
+    return std::nullopt;
   }
   const at::NoGradGuard no_grad;
-  const ShardedState state = sharded_state();
+  const ShardedState mine = training().sharded_state();
   const CheckpointImage& image = kept->image;
-  std::function<void()> restore_state;
-  Peers(group_).together([&] {
-    for (const TensorPiece& piece : state.model)
-      kept_tensor(image.model, piece);
-    TensorEntries parts;
-    for (const auto& [name, tensor] : image.parts)
-      parts[name] = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
-    check_parts(parts, /*may_begin_anew=*/false);
-    if (!state.optimizer || !image.optimizer)
-      return;
-    const NamedTensors& moments = image.optimizer->tensors;
-    restore_state = prepare_optimizer(
-        state.optimizer->parameters,
-        *state.optimizer->optimizer,
-        image.optimizer->description,
-        whole_entries(moments, state.optimizer->parameters),
-        [&](TensorPiece& piece) { piece.tensor.copy_(kept_tensor(moments, piece)); });
+  std::function<void()> restore_optimizer_state;
+  Peers(group()).together([&] {
+    for (const TensorPiece& piece : mine.model)
+      kept_tensor(image.model, piece);  // throws if there is none
+    training().check_parts(entries_of(image.parts), /*may_begin_anew=*/false);
+    restore_optimizer_state = prepare_kept_optimizer(mine, image);
   });
-  for (const TensorPiece& piece : state.model) {
+  for (const TensorPiece& piece : mine.model) {
     at::Tensor tensor = piece.tensor;
     tensor.copy_(kept_tensor(image.model, piece).view(tensor.sizes()));
   }
-  if (restore_state)
-    restore_state();
-  if (after_load_)
-    after_load_();
-  take_over(*kept);
-  if (group_.rank() == 0)
-    log(LogLevel::info,
-        cat("resume: step ", image.position.step, " in memory, each rank its part"));
-  return true;
+  if (restore_optimizer_state)
+    restore_optimizer_state();
+  training().models().options_from_part();
+  return RestoredState{.state = *kept,
+                       .name = cat("step ", image.position.step, " in memory, each rank its part")};
 }
 
 }  // namespace muster

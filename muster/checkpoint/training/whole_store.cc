@@ -1,12 +1,15 @@
-// The part of Checkpoints that keeps states in memory, for jobs whose ranks are replaced in place.
+// The store of a training that every rank has whole. On the disk it is one checkpoint of rank 0. In
+// memory every rank keeps a copy of its own state, and of what rank 0 has otherwise, so that any
+// rank can take the place of any other.
 #include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
 
 #include "muster/base/error.h"
-#include "muster/base/failure_policy.h"
-#include "muster/base/log.h"
 #include "muster/base/strings.h"
-#include "muster/checkpoint/training/checkpoints.h"
-#include "muster/checkpoint/training/kept_state.h"
+#include "muster/checkpoint/files/lineage.h"
+#include "muster/checkpoint/image.h"
+#include "muster/checkpoint/peers.h"
+#include "muster/checkpoint/training/stores.h"
 #include "muster/checkpoint/training/unlike_rank0.h"
 #include "muster/trace/span.h"
 
@@ -14,23 +17,15 @@ namespace muster {
 
 namespace {
 
-constexpr int64_t kEveryStep = 1;
-
-TensorEntries entries_of(const NamedTensors& tensors) {
-  TensorEntries entries;
-  for (const auto& [name, tensor] : tensors)
-    entries[name] = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
-  return entries;
-}
-
-// In place, whatever its device.
+// Copies in place, so that the model's tensors stay on their devices.
 void copy_into(const torch::nn::Module& model, const NamedTensors& tensors) {
   const at::NoGradGuard no_grad;
   for (auto& [name, tensor] : model_tensors(model))
     tensor.copy_(tensors.at(name));
 }
 
-// Parameters are the same on all ranks, or meant to differ.
+// The tensors that may differ between ranks by chance. Parameters are the same on all ranks, or
+// meant to differ.
 NamedTensors buffers_of(const torch::nn::Module& model) {
   NamedTensors buffers;
   for (const auto& item : model.named_buffers())
@@ -39,108 +34,118 @@ NamedTensors buffers_of(const torch::nn::Module& model) {
   return buffers;
 }
 
+// Who got the state from whom: ", from rank 2 to ranks 0, 1". Empty if every rank had it.
+std::string way_of(const KeptWhere& where) {
+  if (where.others.empty())
+    return "";
+  const char* const ranks = where.others.size() == 1 ? " to rank " : " to ranks ";
+  return cat(", from rank ", where.source, ranks, join(where.others, ", "));
+}
+
 }  // namespace
 
-int64_t Checkpoints::steps_between_kept() const {
-  if (options_.in_memory)
-    return *options_.in_memory;
-  return failure_policy_from_environment() == FailurePolicy::replace ? kEveryStep : 0;
+std::string WholeStore::save(const SaveOptions& options, int64_t step) {
+  TrainingState state = training().whole_state();
+  state.parts = training().saved_parts();
+  if (!this->options().background)
+    return save_checkpoint(options, state, training().position_after(step), group());
+  Peers(group()).on_rank0([&] {
+    writer_.start(options, image_of(state, training().position_after(step), group().size()));
+  });
+  return cat(options.directory, "/step-", step);
 }
 
-void Checkpoints::keep(int64_t step) {
-  if (is_divided())
-    return keep_divided(step);
+void WholeStore::finish() {
+  if (options().background)
+    Peers(group()).on_rank0([&] { writer_.finish(); });
+}
+
+// Whether the first checkpoint that may be loaded, as rank 0 sees it, is a sharded one. Damaged
+// ones are passed over: the load tells of them.
+bool WholeStore::finds_sharded(const LoadOptions& load) {
+  const auto newest_is_sharded = [&] {
+    for (const auto& saved : list_by_saving(options().folder, load.only, load.accept)) {
+      try {
+        const Manifest manifest = read_manifest(saved.path);
+        if (!load.accept || load.accept(manifest))
+          return is_sharded(manifest);
+      } catch (const Error&) {
+        continue;
+      }
+    }
+    return false;
+  };
+  std::string found;
+  Peers(group()).on_rank0([&] { found = newest_is_sharded() ? "yes" : ""; });
+  Peers(group()).share(found);
+  return !found.empty();
+}
+
+std::optional<LoadedCheckpoint> WholeStore::load(const LoadOptions& load, bool may_begin_anew) {
+  if (finds_sharded(load))
+    return load_latest_sharded(
+        options().folder, training().sharded_state(may_begin_anew), group(), load);
+  return load_latest_checkpoint(options().folder, training().whole_state(), group(), load);
+}
+
+void WholeStore::keep(int64_t step, const TrainingBranch& branch) {
   const Span span("keep in memory", Category::checkpoint);
   const at::NoGradGuard no_grad;
-  TrainingState state = training_state();
-  state.parts = saved_parts();
-  KeptState kept{.image = image_of(state, {.step = step}, group_.size()),
-                 .rank = group_.rank(),
-                 .goings_back = goings_back_,
-                 .abandoned = abandoned_,
-                 .model_of_rank0 = {},
-                 .parts_of_rank0 = {},
-                 .begun_by = begun_by_,
-                 .path = path_};
+  TrainingState state = training().whole_state();
+  state.parts = training().saved_parts();
+  KeptState kept{.image = image_of(state, {.step = step}, group().size()),
+                 .rank = group().rank(),
+                 .branch = branch};
   // All that asks other ranks comes first: what is kept of the step before stays until this one is
   // whole.
-  kept.model_of_rank0 = tensors_unlike_rank0(group_, buffers_of(state.model));
-  kept.parts_of_rank0 = tensors_unlike_rank0(group_, state.parts);
-  KeptStates::of(options_.folder, group_.rank()).keep(kept);
+  kept.model_of_rank0 = tensors_unlike_rank0(group(), buffers_of(state.model));
+  kept.parts_of_rank0 = tensors_unlike_rank0(group(), state.parts);
+  KeptStates::of(options().folder, group().rank()).keep(kept);
 }
 
-// All but models and optimizers.
-void Checkpoints::take_over(const KeptState& state) {
-  const ReadParts read = [&](const std::string& prefix, const NamedTensors& /*into*/) {
-    NamedTensors parts;  // of its own: whoever takes one may change it
-    for (const auto& [name, tensor] : state.image.parts)
-      if (name.starts_with(prefix))
-        parts.emplace(name.substr(prefix.size()), tensor.clone());
-    return parts;
-  };
-  load_parts(read, Place::of_training, /*may_begin_anew=*/false);
-  load_parts(read, Place::of_data, /*may_begin_anew=*/false);
-  begun_by_ = state.begun_by;
-  step_ = last_step_ = state.image.position.step;
-  goings_back_ = state.goings_back;
-  abandoned_ = state.abandoned;
-  path_ = state.path;
+// Throws if the kept state does not fit the training; nothing has been changed then.
+void WholeStore::check_kept(const TrainingState& mine,
+                            const CheckpointImage& image,
+                            const std::string& name) {
+  check_model(mine.model, entries_of(image.model), name);
+  training().check_parts(entries_of(image.parts), /*may_begin_anew=*/false);
+  if (mine.optimizer == nullptr)
+    return;
+  if (!image.optimizer) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("checkpoints: expected an optimizer in ",
+                    name,
+                    ", got none; add what was added before"));
+  }
+  check_optimizer(mine.model,
+                  *mine.optimizer,
+                  image.optimizer->description,
+                  entries_of(image.optimizer->tensors));
 }
 
-bool Checkpoints::restore_from_memory() {
-  if (steps_between_kept() == 0 || options_.attempt == 0)
-    return false;
-  return is_divided() ? restore_divided_from_memory() : restore_whole_from_memory();
-}
-
-bool Checkpoints::restore_whole_from_memory() {
-  KeptStates& kept = KeptStates::of(options_.folder, group_.rank());
-  const auto where = find_newest_kept(group_, kept);
+std::optional<RestoredState> WholeStore::restore_kept() {
+  KeptStates& kept = KeptStates::of(options().folder, group().rank());
+  const auto where = find_newest_kept(group(), kept);
   if (!where)
-    return false;
-  share_newest_kept(group_, *where, kept);
+    return std::nullopt;
+  share_newest_kept(group(), *where, kept);
   const int ranks_then = kept.newest()->image.world_size;
-  if (ranks_then != group_.size() || kept.newest()->rank != group_.rank()) {
+  if (ranks_then != group().size() || kept.newest()->rank != group().rank()) {
     KeptState now = as_rank0_had_it(*kept.newest());
-    now.image.world_size = group_.size();
-    now.rank = group_.rank();
+    now.image.world_size = group().size();
+    now.rank = group().rank();
     kept.keep(now);
   }
   const KeptState& state = *kept.newest();
-  const CheckpointImage& image = state.image;
-  const std::string name = cat("step ", kept.newest()->image.position.step, " in memory");
-  const TrainingState training = training_state();
-  Peers(group_).together([&] {
-    check_model(training.model, entries_of(image.model), name);
-    check_parts(entries_of(image.parts), /*may_begin_anew=*/false);
-    if (training.optimizer == nullptr)
-      return;
-    if (!image.optimizer)
-      throw Error(ErrorCode::invalid_argument,
-                  cat("checkpoints: expected an optimizer in ",
-                      name,
-                      ", got none; add what was added before"));
-    check_optimizer(training.model,
-                    *training.optimizer,
-                    image.optimizer->description,
-                    entries_of(image.optimizer->tensors));
-  });
-  if (training.optimizer != nullptr)
-    restore_optimizer(training.model, *training.optimizer, *image.optimizer);
-  copy_into(training.model, image.model);
-  take_over(state);
-  if (group_.rank() == 0)
-    log(LogLevel::info,
-        cat("resume: ",
-            name,
-            ranks_then == group_.size() ? "" : cat(" of ", ranks_then, " ranks"),
-            where->others.empty() ? ""
-                                  : cat(", from rank ",
-                                        where->source,
-                                        " to rank",
-                                        where->others.size() == 1 ? " " : "s ",
-                                        join(where->others, ", "))));
-  return true;
+  const std::string name = cat("step ", state.image.position.step, " in memory");
+  const TrainingState mine = training().whole_state();
+  Peers(group()).together([&] { check_kept(mine, state.image, name); });
+  if (mine.optimizer != nullptr)
+    restore_optimizer(mine.model, *mine.optimizer, *state.image.optimizer);
+  copy_into(mine.model, state.image.model);
+  const std::string of_others =
+      ranks_then == group().size() ? "" : cat(" of ", ranks_then, " ranks");
+  return RestoredState{.state = state, .name = name + of_others + way_of(*where)};
 }
 
 }  // namespace muster

@@ -1,4 +1,7 @@
-#include "muster/checkpoint/training/resumed_step.h"
+// The metrics of a training that was restored say where their file stood in the saved state, so
+// that the lines after it can go. Metrics that were not added to the checkpoints cannot: their
+// first line after a resume of the process decides.
+#include "muster/train/metrics_lines.h"
 
 #include <map>
 #include <mutex>
@@ -7,39 +10,18 @@ namespace muster {
 
 namespace {
 
-struct Resumed {
-  int64_t step = 0;
-  int attempt = 0;
-};
-
-struct MetricsFile {
+struct FileLines {
   int64_t written = -1;
   bool is_told = false;  // how its training begins
   std::optional<int64_t> cut_after = {};
   bool cuts_at_first_line = false;  // whatever its number
-  int64_t resumes = 0;              // of the process, that it has been cut for
+  int64_t resumes = 0;              // those of the process that it has been cut for
 };
 
 std::mutex g_mutex;
-std::optional<Resumed> g_resumed;
-int64_t g_resumes = 0;
-std::map<std::string, MetricsFile> g_files;  // by path
+std::map<std::string, FileLines> g_files;  // by path
 
 }  // namespace
-
-void note_resumed(int64_t step, int attempt) {
-  const std::lock_guard lock(g_mutex);
-  ++g_resumes;
-  const bool is_known = g_resumed && g_resumed->attempt == attempt;
-  if (is_known && step == 0)
-    return;  // one of several parts begins again, not the training
-  g_resumed = {.step = step, .attempt = attempt};
-}
-
-int64_t resumed_step() {
-  const std::lock_guard lock(g_mutex);
-  return g_resumed ? g_resumed->step : 0;
-}
 
 int64_t last_written(const std::string& path) {
   const std::lock_guard lock(g_mutex);
@@ -61,21 +43,24 @@ void note_beginning(const std::string& path, Beginning beginning, int64_t last) 
 }
 
 std::optional<int64_t> cut_due(const std::string& path, int64_t step) {
+  const int64_t resumes = ResumedTraining::of_process().times();
   const std::lock_guard lock(g_mutex);
-  const MetricsFile& file = g_files[path];
+  const FileLines& file = g_files[path];
   if (file.cut_after)
     return file.cut_after;
-  if (file.cuts_at_first_line || (!file.is_told && file.resumes < g_resumes))
+  const bool asks = !file.is_told && file.resumes < resumes;
+  if (file.cuts_at_first_line || asks)
     return step - 1;
   return std::nullopt;
 }
 
 void note_cut(const std::string& path) {
+  const int64_t resumes = ResumedTraining::of_process().times();
   const std::lock_guard lock(g_mutex);
-  MetricsFile& file = g_files[path];
+  FileLines& file = g_files[path];
   file.cut_after.reset();
   file.cuts_at_first_line = false;
-  file.resumes = g_resumes;
+  file.resumes = resumes;
 }
 
 }  // namespace muster

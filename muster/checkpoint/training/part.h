@@ -1,0 +1,257 @@
+// The parts of a training that Checkpoints saves beside models and optimizers: one interface, and
+// an adapter for every kind of object that can be added. A kind is a concept, such as HasState; an
+// object that fits it needs to know nothing of checkpoints.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/checkpoint/safetensors.h"
+#include "muster/checkpoint/tensor_pieces.h"
+#include "muster/checkpoint/training/data_positions.h"
+#include "muster/checkpoint/training/learning_rates.h"
+#include "muster/checkpoint/training/rank_states.h"
+#include "muster/checkpoint/training/resumed_training.h"
+#include "muster/checkpoint/training/saved_state.h"
+#include "muster/checkpoint/training/stream_positions.h"
+#include "muster/comm/process_group.h"
+#include "muster/data/loader_options.h"
+#include "muster/data/stream_position.h"
+
+namespace muster {
+
+class Hook;
+
+// A part with a state: Schedule, Plateau, Precision, Ema, TrainStep, or your own.
+template <class Part>
+concept HasState = requires(Part& part, const SavedState& state) {
+  { part.state() } -> std::convertible_to<SavedState>;
+  part.load_state(state);
+};
+
+// A part with large tensors of its own, as Ema: a saved state is read straight into them.
+template <class Part>
+concept HasOwnTensors = requires(Part& part) {
+  { part.own_tensors() } -> std::convertible_to<NamedTensors>;
+};
+
+// A part whose own tensors may be sharded over ranks as the model is, as Ema's: with a sharded
+// model they are saved in pieces, by the same names.
+template <class Part>
+concept HasPieces = HasOwnTensors<Part> && requires(const Part& part) {
+  { part.pieces() } -> std::convertible_to<TensorPieces>;
+};
+
+// A DataLoader, or another object with a position in the data.
+template <class Part>
+concept HasDataPosition = requires(Part& part, const DataPosition& position) {
+  { part.position() } -> std::convertible_to<DataPosition>;
+  part.restore(position);
+};
+
+// A StreamLoader: every rank has its own position.
+template <class Part>
+concept HasStreamPosition = requires(Part& part, const std::vector<StreamPosition>& of_ranks) {
+  { part.position() } -> std::convertible_to<StreamPosition>;
+  part.restore(of_ranks);
+};
+
+// A part that knows, by the numbers that it has saved, whether it can be loaded: Precision of fp16
+// needs the scale. Asked before anything is loaded.
+template <class Part>
+concept NeedsNumbers = requires(const Part& part) {
+  { part.needed_numbers() } -> std::convertible_to<std::vector<std::string>>;
+};
+
+// Sets an optimizer's learning rates from initial ones: Schedule.
+template <class Part>
+concept HasInitialRates = requires(Part& part, const std::vector<double>& rates) {
+  { part.initial_lrs() } -> std::convertible_to<std::vector<double>>;
+  { part.optimizer() } -> std::convertible_to<torch::optim::Optimizer&>;
+  part.set_initial_lrs(rates);
+};
+
+// Wants to know how the training begins: Metrics, whose file may have lines of steps that come
+// again.
+template <class Part>
+concept HasBeginning = requires(Part& part) { part.begin(Beginning()); };
+
+// What PartOf adapts.
+template <class Object>
+concept IsPart = HasState<Object> || HasDataPosition<Object> || HasStreamPosition<Object> ||
+                 std::same_as<Object, SavedState>;
+
+// Checkpoints::go_back() rewinds the training and leaves the data where they are.
+enum class PartPlace { of_training, of_data };
+
+class TrainingPart {
+ public:
+  explicit TrainingPart(std::string name) : name_(std::move(name)) {}
+  TrainingPart(const TrainingPart&) = delete;
+  TrainingPart& operator=(const TrainingPart&) = delete;
+  virtual ~TrainingPart() = default;
+
+  const std::string& name() const { return name_; }
+  virtual PartPlace place() const { return PartPlace::of_training; }
+
+  // What rank 0 saves for all ranks. Collective: where the ranks have different states.
+  virtual SavedState state() = 0;
+  virtual void load(const SavedState& state) = 0;
+  // Memory that the tensors of a saved state may be read into.
+  virtual NamedTensors own_tensors() { return {}; }
+
+  // The state's tensors as pieces, for a training that is sharded.
+  virtual bool has_pieces() const { return false; }
+  virtual TensorPieces pieces() const { return {}; }
+
+  // Numbers without which a saved state does not fit.
+  virtual std::vector<std::string> needed_numbers() const { return {}; }
+  virtual void begin(Beginning /*beginning*/) {}
+  // Where this part sets an optimizer's rates.
+  virtual std::optional<LearningRates> learning_rates() { return std::nullopt; }
+  // Where the training is in the data after `step` steps, for the manifest. A loader knows it.
+  virtual std::optional<TrainingPosition> position_after(int64_t /*step*/) { return std::nullopt; }
+
+ private:
+  std::string name_;
+};
+
+// The adapter of an object, which must outlive it.
+template <class Object>
+class PartOf;
+
+template <HasState Object>
+class PartOf<Object> : public TrainingPart {
+ public:
+  PartOf(std::string name, ProcessGroup& /*group*/, Object& object)
+      : TrainingPart(std::move(name)), object_(object) {}
+
+  SavedState state() override { return object_.state(); }
+  void load(const SavedState& state) override { object_.load_state(state); }
+
+  NamedTensors own_tensors() override {
+    if constexpr (HasOwnTensors<Object>)
+      return object_.own_tensors();
+    return {};
+  }
+  bool has_pieces() const override { return HasPieces<Object>; }
+  TensorPieces pieces() const override {
+    if constexpr (HasPieces<Object>)
+      return object_.pieces();
+    return {};
+  }
+  std::vector<std::string> needed_numbers() const override {
+    if constexpr (NeedsNumbers<Object>)
+      return object_.needed_numbers();
+    return {};
+  }
+  void begin(Beginning beginning) override {
+    if constexpr (HasBeginning<Object>)
+      object_.begin(beginning);
+  }
+  std::optional<LearningRates> learning_rates() override {
+    if constexpr (HasInitialRates<Object>) {
+      return LearningRates{
+          .name = name(),
+          .optimizer = &object_.optimizer(),
+          .get = [this] { return object_.initial_lrs(); },
+          .set = [this](const std::vector<double>& rates) { object_.set_initial_lrs(rates); }};
+    }
+    return std::nullopt;
+  }
+
+ private:
+  Object& object_;
+};
+
+// The ranks read the same data together, so rank 0's position is that of all.
+template <HasDataPosition Object>
+class PartOf<Object> : public TrainingPart {
+ public:
+  PartOf(std::string name, ProcessGroup& /*group*/, Object& object)
+      : TrainingPart(std::move(name)), object_(object) {}
+
+  PartPlace place() const override { return PartPlace::of_data; }
+  SavedState state() override { return state_of(object_.position()); }
+  void load(const SavedState& state) override { object_.restore(data_position_of(name(), state)); }
+  std::optional<TrainingPosition> position_after(int64_t step) override {
+    return training_position(step, object_.position());
+  }
+
+ private:
+  Object& object_;
+};
+
+// All ranks' positions are saved. On other numbers of ranks or workers, a load divides what was
+// left of the epoch over them.
+template <HasStreamPosition Object>
+class PartOf<Object> : public TrainingPart {
+ public:
+  PartOf(std::string name, ProcessGroup& group, Object& object)
+      : TrainingPart(std::move(name)), group_(group), object_(object) {}
+
+  PartPlace place() const override { return PartPlace::of_data; }
+  SavedState state() override {
+    SavedState state = stream_positions(group_, object_.position());
+    saved_last_ = place_in_streams(state);
+    return state;
+  }
+  void load(const SavedState& state) override {
+    object_.restore(positions_of_ranks(name(), state));
+  }
+  std::optional<TrainingPosition> position_after(int64_t step) override {
+    saved_last_.step = step;
+    return saved_last_;
+  }
+
+ private:
+  ProcessGroup& group_;
+  Object& object_;
+  TrainingPosition saved_last_;
+};
+
+// A program's own numbers, tensors and texts. A load writes them into the object.
+template <>
+class PartOf<SavedState> : public TrainingPart {
+ public:
+  PartOf(std::string name, ProcessGroup& /*group*/, SavedState& values)
+      : TrainingPart(std::move(name)), values_(values) {}
+
+  SavedState state() override { return values_; }
+  void load(const SavedState& state) override { values_ = state; }
+
+ private:
+  SavedState& values_;
+};
+
+// An object whose state differs between ranks: all ranks' are saved, and each gets its own back.
+template <HasState Object>
+class PartPerRank : public TrainingPart {
+ public:
+  PartPerRank(std::string name, ProcessGroup& group, Object& object)
+      : TrainingPart(std::move(name)), group_(group), object_(object) {}
+
+  SavedState state() override { return states_of_ranks(group_, object_.state()); }
+  void load(const SavedState& state) override {
+    object_.load_state(own_state(group_, name(), state));
+  }
+
+ private:
+  ProcessGroup& group_;
+  Object& object_;
+};
+
+// What a communication hook remembers, on every rank.
+std::unique_ptr<TrainingPart> hook_part(const std::string& name,
+                                        ProcessGroup& group,
+                                        const Hook& hook);
+
+// LibTorch's random generators, of every rank.
+std::unique_ptr<TrainingPart> generators_part(ProcessGroup& group);
+
+}  // namespace muster

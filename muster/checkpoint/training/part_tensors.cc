@@ -1,0 +1,104 @@
+// Numbers become scalars of type double and texts vectors of bytes. Every part also has one number
+// without a name, so that a part with an empty state can be seen in the file.
+#include "muster/checkpoint/training/part_tensors.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <cstring>
+
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr const char* kTensors = "tensors/";
+constexpr std::string_view kNumbers = "numbers/";
+constexpr const char* kTexts = "texts/";
+constexpr const char* kThere = "";                   // the number that every part has
+constexpr const char* kDescription = "description";  // of an optimizer's groups
+
+at::Tensor bytes_of(const std::string& text) {
+  at::Tensor bytes = at::empty({std::ssize(text)}, at::kByte);
+  if (!text.empty())
+    std::memcpy(bytes.mutable_data_ptr<uint8_t>(), text.data(), text.size());
+  return bytes;
+}
+
+std::string text_of(const at::Tensor& bytes) {
+  const at::Tensor here = bytes.contiguous();
+  return {static_cast<const char*>(here.const_data_ptr()), here.nbytes()};
+}
+
+std::string number_prefix(const std::string& part) {
+  return cat(kNumbers, part, "/");
+}
+
+std::string text_prefix(const std::string& part) {
+  return cat(kTexts, part, "/");
+}
+
+}  // namespace
+
+std::string tensor_prefix(const std::string& part) {
+  return cat(kTensors, part, "/");
+}
+
+void put_part(NamedTensors& into, const std::string& part, const SavedState& state) {
+  for (const auto& [name, tensor] : state.tensors)
+    into[tensor_prefix(part) + name] = tensor;
+  for (const auto& [name, text] : state.texts)
+    into[text_prefix(part) + name] = bytes_of(text);
+  for (const auto& [name, number] : state.numbers)
+    into[number_prefix(part) + name] = at::scalar_tensor(number, at::kDouble);
+  into[number_prefix(part) + kThere] = at::scalar_tensor(1, at::kDouble);
+}
+
+SavedState read_part(const ReadParts& read, const std::string& part, const NamedTensors& into) {
+  SavedState state;
+  state.tensors = read(tensor_prefix(part), into);
+  for (const auto& [name, tensor] : read(number_prefix(part), {}))
+    state.numbers[name] = tensor.item<double>();
+  state.numbers.erase(kThere);
+  for (const auto& [name, tensor] : read(text_prefix(part), {}))
+    state.texts[name] = text_of(tensor);
+  return state;
+}
+
+bool has_part(const ReadParts& read, const std::string& part) {
+  return !read(number_prefix(part), {}).empty();
+}
+
+std::set<std::string> parts_in(const TensorEntries& saved) {
+  std::set<std::string> parts;
+  for (const auto& [name, entry] : saved)
+    if (name.starts_with(kNumbers) && name.ends_with('/'))
+      parts.insert(name.substr(kNumbers.size(), name.size() - kNumbers.size() - 1));
+  return parts;
+}
+
+bool has_number(const TensorEntries& saved, const std::string& part, const std::string& number) {
+  return saved.contains(number_prefix(part) + number);
+}
+
+SavedState state_of_optimizer(const torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
+  const OptimizerSnapshot snapshot = snapshot_optimizer(model, optimizer);
+  SavedState state;
+  state.tensors = snapshot.tensors;
+  state.tensors[kDescription] = bytes_of(snapshot.description);
+  return state;
+}
+
+void load_state_of_optimizer(const std::string& name,
+                             const torch::nn::Module& model,
+                             torch::optim::Optimizer& optimizer,
+                             SavedState state) {
+  std::string description = text_of(state.tensor(name, kDescription));
+  state.tensors.erase(kDescription);
+  restore_optimizer(model,
+                    optimizer,
+                    {.description = std::move(description), .tensors = std::move(state.tensors)});
+}
+
+}  // namespace muster

@@ -1,0 +1,41 @@
+// A part's state as tensors of one file, parts.safetensors: "tensors/ema/fc.weight",
+// "numbers/ema/updates", "texts/metrics/name 0". Used only by Checkpoints.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "muster/checkpoint/checkpoint.h"
+#include "muster/checkpoint/optimizer_state.h"
+#include "muster/checkpoint/training/saved_state.h"
+
+namespace muster {
+
+// What the names of a part's tensors, without numbers and texts, begin with.
+std::string tensor_prefix(const std::string& part);
+
+void put_part(NamedTensors& into, const std::string& part, const SavedState& state);
+
+// Reads a part, its tensors into the memory of those in `into` where they fit. Collective: as
+// `read`.
+SavedState read_part(const ReadParts& read, const std::string& part, const NamedTensors& into);
+
+// Whether the part was saved. Collective: as `read`.
+bool has_part(const ReadParts& read, const std::string& part);
+
+// The names of the parts in a file.
+std::set<std::string> parts_in(const TensorEntries& saved);
+
+// Whether the file has this number of a part.
+bool has_number(const TensorEntries& saved, const std::string& part, const std::string& number);
+
+// An optimizer as a part, for trainings with several of them.
+SavedState state_of_optimizer(const torch::nn::Module& model, torch::optim::Optimizer& optimizer);
+
+// Takes the tensors: the optimizer keeps those that lie as it needs them.
+void load_state_of_optimizer(const std::string& name,
+                             const torch::nn::Module& model,
+                             torch::optim::Optimizer& optimizer,
+                             SavedState state);
+
+}  // namespace muster

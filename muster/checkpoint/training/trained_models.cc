@@ -1,0 +1,120 @@
+// A single model's tensors have its own names in the file, as if it were saved alone. Several
+// models become children of one module, whose names then begin with theirs.
+#include "muster/checkpoint/training/trained_models.h"
+
+#include <algorithm>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/training/optimizer_parameters.h"
+
+namespace muster {
+
+namespace {
+
+template <class Named>
+bool has_name(const std::vector<Named>& all, const std::string& name) {
+  return std::ranges::any_of(all, [&](const Named& one) { return one.first == name; });
+}
+
+}  // namespace
+
+void TrainedModels::add(const std::string& name, std::shared_ptr<torch::nn::Module> model) {
+  models_.emplace_back(name, std::move(model));
+  joined_.reset();
+}
+
+void TrainedModels::add(const std::string& name, TensorPieces model) {
+  check_pieces(model);
+  sharded_models_.emplace_back(name, std::move(model));
+}
+
+void TrainedModels::add(const std::string& name, torch::optim::Optimizer& optimizer) {
+  require_each_once(cat("checkpoints: '", name, "'"),
+                    parameters_of(optimizer),
+                    [this](const at::Tensor& parameter) { return name_of(parameter); });
+  optimizers_.emplace_back(name, &optimizer);
+}
+
+void TrainedModels::shard_optimizer(TensorPieces parameters) {
+  check_pieces(parameters);
+  sharded_parameters_ = std::move(parameters);
+}
+
+bool TrainedModels::contains(const std::string& name) const {
+  return has_name(models_, name) || has_name(sharded_models_, name) || has_optimizer(name);
+}
+
+bool TrainedModels::has_optimizer(const std::string& name) const {
+  return has_name(optimizers_, name);
+}
+
+const torch::optim::Optimizer* TrainedModels::outer(
+    const torch::optim::Optimizer* optimizer) const {
+  const bool is_delegate = sharded_parameters_ && delegating_.outer != nullptr;
+  return is_delegate ? delegating_.outer : optimizer;
+}
+
+std::string TrainedModels::name_of(const at::Tensor& parameter) const {
+  for (const auto& [name, model] : models_)
+    for (const auto& item : model->named_parameters())
+      if (item.value().is_same(parameter))
+        return cat("'", item.key(), "'");
+  return shape_as_name(parameter);
+}
+
+const std::shared_ptr<torch::nn::Module>& TrainedModels::joined() {
+  if (joined_)
+    return joined_;
+  if (models_.empty()) {
+    throw Error(ErrorCode::failed_precondition,
+                "checkpoints: expected a model, got none; add(\"model\", net) first");
+  }
+  if (models_.size() == 1) {
+    joined_ = models_.front().second;
+    return joined_;
+  }
+  joined_ = std::make_shared<torch::nn::Module>("models");
+  for (const auto& [name, model] : models_)
+    joined_->register_module(name, model);
+  return joined_;
+}
+
+TrainingState TrainedModels::whole_state() {
+  torch::nn::Module& model = *joined();
+  return {.model = model,
+          .optimizer = optimizers_.size() == 1 ? optimizers_.front().second : nullptr};
+}
+
+ShardedState TrainedModels::sharded_state() const {
+  const size_t models = models_.size() + sharded_models_.size();
+  if (models != 1 || optimizers_.size() > 1) {
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("checkpoints: expected one model and at most one optimizer where they are divided over "
+            "ranks, got ",
+            models,
+            " and ",
+            optimizers_.size(),
+            "; save the others separately"));
+  }
+  const bool is_whole = sharded_models_.empty();
+  ShardedState state{.model = is_whole ? whole_pieces(*models_.front().second)
+                                       : sharded_models_.front().second};
+  if (!optimizers_.empty())
+    state.optimizer = {.optimizer = optimizers_.front().second,
+                       .parameters = sharded_parameters_.value_or(state.model)};
+  return state;
+}
+
+void TrainedModels::options_to_part() const {
+  if (delegating_.options_to_part)
+    delegating_.options_to_part();
+}
+
+void TrainedModels::options_from_part() const {
+  if (delegating_.options_from_part)
+    delegating_.options_from_part();
+}
+
+}  // namespace muster

@@ -1,0 +1,66 @@
+// The models and optimizers of a training, as they were added to Checkpoints: whole, or sharded
+// over the ranks. Used only by Checkpoints.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/checkpoint/checkpoint.h"
+#include "muster/checkpoint/sharded_checkpoint.h"
+#include "muster/checkpoint/training/delegating_optimizer.h"
+
+namespace muster {
+
+class TrainedModels {
+ public:
+  using NamedOptimizer = std::pair<std::string, torch::optim::Optimizer*>;
+
+  void add(const std::string& name, std::shared_ptr<torch::nn::Module> model);
+  // Throws: as check_pieces.
+  void add(const std::string& name, TensorPieces model);
+  // Throws: invalid_argument for an optimizer with one parameter twice.
+  void add(const std::string& name, torch::optim::Optimizer& optimizer);
+  // The optimizer's parameters are these pieces. Throws: as check_pieces.
+  void shard_optimizer(TensorPieces parameters);
+  // The optimizer is the part of another one.
+  void delegate(DelegatingOptimizer delegating) { delegating_ = std::move(delegating); }
+
+  bool contains(const std::string& name) const;
+  bool has_optimizer(const std::string& name) const;
+  const std::vector<NamedOptimizer>& optimizers() const { return optimizers_; }
+  // The optimizer that a program knows, where `optimizer` may be its part.
+  const torch::optim::Optimizer* outer(const torch::optim::Optimizer* optimizer) const;
+
+  // Whether each rank has but a part of a model or of an optimizer's parameters.
+  bool is_sharded() const { return !sharded_models_.empty() || sharded_parameters_.has_value(); }
+
+  // The model, or one that holds them all. Throws: failed_precondition without any.
+  const std::shared_ptr<torch::nn::Module>& joined();
+
+  // What is saved and loaded, without parts. An optimizer is there if it is the only one. Throws:
+  // as joined(); the second failed_precondition too for several models or optimizers.
+  TrainingState whole_state();
+  ShardedState sharded_state() const;
+
+  // A delegating optimizer's options, before a save and after a load. Otherwise they do nothing.
+  void options_to_part() const;
+  void options_from_part() const;
+
+ private:
+  std::string name_of(const at::Tensor& parameter) const;
+
+  std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> models_;
+  std::shared_ptr<torch::nn::Module> joined_;  // null until joined() is asked for it
+  std::vector<NamedOptimizer> optimizers_;
+  std::vector<std::pair<std::string, TensorPieces>> sharded_models_;
+  std::optional<TensorPieces> sharded_parameters_;
+  DelegatingOptimizer delegating_;
+};
+
+}  // namespace muster
