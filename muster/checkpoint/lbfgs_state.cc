@@ -1,9 +1,14 @@
+// LBFGS keeps one state, under its first parameter. Saved, its numbers are one tensor and each
+// vector of the history is another: "lbfgs.numbers", "lbfgs.d", "lbfgs.old_dirs.0". A load builds
+// the whole state before it installs it, so a checkpoint that does not fit changes nothing.
 #include "muster/checkpoint/lbfgs_state.h"
 
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <deque>
+#include <memory>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -22,14 +27,25 @@ constexpr const char* kLbfgs = "LBFGS";
 constexpr const char* kNumbers = "lbfgs.numbers";  // func_evals, n_iter, t, prev_loss
 constexpr size_t kMaxHistory = 1 << 20;
 
-const at::Tensor& first_parameter(const LBFGS& optimizer) {
-  return optimizer.param_groups().at(0).params().at(0);
+// LBFGS allows one group only.
+auto& group_of(auto& optimizer) {
+  return optimizer.param_groups().at(0);
 }
 
+const LBFGSOptions& options_of(const LBFGS& optimizer) {
+  return static_cast<const LBFGSOptions&>(group_of(optimizer).options());
+}
+
+const at::Tensor& first_parameter(const LBFGS& optimizer) {
+  return group_of(optimizer).params().at(0);
+}
+
+// Returns null before the optimizer's first step.
 LBFGSParamState* state_of_lbfgs(LBFGS& optimizer) {
   const auto found = optimizer.state().find(first_parameter(optimizer).unsafeGetTensorImpl());
-  return found == optimizer.state().end() ? nullptr
-                                          : static_cast<LBFGSParamState*>(found->second.get());
+  if (found == optimizer.state().end())
+    return nullptr;
+  return static_cast<LBFGSParamState*>(found->second.get());
 }
 
 json lbfgs_options(const LBFGSOptions& options) {
@@ -43,12 +59,19 @@ json lbfgs_options(const LBFGSOptions& options) {
 }
 
 template <class T>
+bool has_type(const json& value) {
+  if constexpr (std::is_same_v<T, std::string>)
+    return value.is_string();
+  if constexpr (std::is_same_v<T, int64_t>)
+    return value.is_number_integer();
+  return value.is_number();
+}
+
+// The manifest may say anything: an option of another type is refused.
+template <class T>
 T option_of(const json& options, const char* name) {
   const json value = options.is_object() ? options.value(name, json()) : json();
-  const bool fits = std::is_same_v<T, std::string> ? value.is_string()
-                    : std::is_same_v<T, int64_t>   ? value.is_number_integer()
-                                                   : value.is_number();
-  if (!fits)
+  if (!has_type<T>(value))
     refuse_optimizer(
         cat("an option '", name, "' of LBFGS"), value.dump(), "the manifest is damaged");
   return value.get<T>();
@@ -62,14 +85,14 @@ void set_lbfgs_options(LBFGSOptions& to, const json& options) {
   to.tolerance_change(option_of<double>(options, "tolerance_change"));
   to.history_size(option_of<int64_t>(options, "history_size"));
   const auto search = option_of<std::string>(options, "line_search_fn");
-  to.line_search_fn(search.empty() ? std::nullopt : std::optional<std::string>(search));
+  to.line_search_fn(search.empty() ? std::nullopt : std::optional(search));
 }
 
 std::string history_name(const char* what, size_t i) {
   return cat("lbfgs.", what, ".", i);
 }
 
-// The state's tensors under their names, whatever is done with them.
+// The state's tensors under their names, for saving and for loading.
 struct LbfgsFields {
   std::vector<std::pair<const char*, at::Tensor*>> vectors;  // single ones
   std::vector<std::pair<const char*, Vectors*>> histories;
@@ -88,15 +111,112 @@ bool is_scalar_field(const std::string& field) {
   return field == "H_diag" || field == "ro";
 }
 
+// The one group of a saved description. Throws: invalid_argument for one of another optimizer.
+json saved_group(const std::string& description) {
+  const json saved = json::parse(description, nullptr, /*allow_exceptions=*/false);
+  const json kind = saved.is_object() ? saved.value("kind", json()) : json();
+  const json groups = saved.is_object() ? saved.value("groups", json()) : json();
+  const bool has_one_group = groups.is_array() && groups.size() == 1 && groups[0].is_object();
+  if (kind != kLbfgs || !has_one_group) {
+    refuse_optimizer("the state of LBFGS",
+                     saved.is_object() ? kind.dump() : "none",
+                     "resume with the optimizer that was saved");
+  }
+  return groups[0];
+}
+
+// Builds a state from a checkpoint's tensors. It counts those that it uses, since a tensor that is
+// left over means that the checkpoint is of something else.
+class LbfgsReader {
+ public:
+  LbfgsReader(const LBFGS& optimizer, const TensorEntries& entries, const FetchTensor& fetch)
+      : entries_(entries),
+        fetch_(fetch),
+        like_(first_parameter(optimizer).options().requires_grad(false)) {
+    for (const at::Tensor& parameter : group_of(optimizer).params())
+      elements_ += parameter.numel();
+  }
+
+  // Returns null if the optimizer had no state. Throws: as prepare_lbfgs.
+  std::shared_ptr<LBFGSParamState> read_state() {
+    auto state = std::make_shared<LBFGSParamState>();
+    const at::Tensor numbers = take(kNumbers, {4}, at::TensorOptions(at::kDouble));
+    if (numbers.defined())
+      set_numbers(*state, numbers.const_data_ptr<double>());
+    const LbfgsFields fields = fields_of(*state);
+    for (const auto& [name, tensor] : fields.vectors)
+      *tensor = take(cat("lbfgs.", name), shape_of(name), like_);
+    for (const auto& [name, history] : fields.histories)
+      for (size_t i = 0; i < kMaxHistory && entries_.contains(history_name(name, i)); ++i)
+        history->push_back(take(history_name(name, i), shape_of(name), like_));
+    check_whole(fields.histories);
+    return numbers.defined() ? state : nullptr;
+  }
+
+ private:
+  static void set_numbers(LBFGSParamState& state, const double* number) {
+    state.func_evals(static_cast<int64_t>(number[0]));
+    state.n_iter(static_cast<int64_t>(number[1]));
+    state.t(number[2]);
+    state.prev_loss(number[3]);
+  }
+
+  std::vector<int64_t> shape_of(const std::string& field) const {
+    if (is_scalar_field(field))
+      return {};
+    return {elements_};
+  }
+
+  // LBFGS begins with a whole number as H_diag, and goes on with a fraction.
+  static at::ScalarType type_of(const std::string& name,
+                                const TensorEntry& entry,
+                                const at::TensorOptions& like) {
+    const bool is_first = name == "lbfgs.H_diag" && entry.dtype == "I64";
+    return is_first ? at::kLong : c10::typeMetaToScalarType(like.dtype());
+  }
+
+  // Returns an undefined tensor if the checkpoint has none of that name.
+  at::Tensor take(const std::string& name,
+                  const std::vector<int64_t>& shape,
+                  const at::TensorOptions& like) {
+    const auto found = entries_.find(name);
+    if (found == entries_.end())
+      return {};
+    const at::ScalarType type = type_of(name, found->second, like);
+    if (!found->second.same_kind(tensor_entry(type, shape)))
+      refuse_optimizer(cat("'", name, "' of shape [", join(shape, ", "), "]"),
+                       to_string(found->second),
+                       "resume with the model that was saved");
+    ++used_;
+    TensorPiece piece = whole_piece(name, at::zeros(shape, like.dtype(type)));
+    fetch_(piece);
+    return piece.tensor;
+  }
+
+  void check_whole(const std::vector<std::pair<const char*, Vectors*>>& histories) const {
+    const size_t length = histories[0].second->size();
+    const bool is_whole = std::ranges::all_of(
+        histories, [&](const auto& history) { return history.second->size() == length; });
+    if (is_whole && used_ == entries_.size())
+      return;
+    refuse_optimizer("only a whole state of LBFGS",
+                     cat(entries_.size(), " tensors, of which ", used_, " are its"),
+                     "the checkpoint is damaged");
+  }
+
+  const TensorEntries& entries_;
+  const FetchTensor& fetch_;
+  at::TensorOptions like_;  // the type and the device of the parameters
+  int64_t elements_ = 0;    // of all parameters
+  size_t used_ = 0;
+};
+
 }  // namespace
 
 OptimizerPieces lbfgs_pieces(const std::vector<std::string>& names, LBFGS& optimizer) {
-  const auto& options = static_cast<const LBFGSOptions&>(optimizer.param_groups().at(0).options());
-  OptimizerPieces result{
-      .description = json{{"kind", kLbfgs},
-                          {"groups", {{{"options", lbfgs_options(options)}, {"params", names}}}}}
-                         .dump(),
-      .pieces = {}};
+  const json group = {{"options", lbfgs_options(options_of(optimizer))}, {"params", names}};
+  OptimizerPieces result;
+  result.description = json{{"kind", kLbfgs}, {"groups", json::array({group})}}.dump();
   LBFGSParamState* const state = state_of_lbfgs(optimizer);
   if (state == nullptr)
     return result;
@@ -104,12 +224,9 @@ OptimizerPieces lbfgs_pieces(const std::vector<std::string>& names, LBFGS& optim
     if (tensor.defined())
       result.pieces.push_back(whole_piece(name, tensor));
   };
-  add(kNumbers,
-      at::tensor({static_cast<double>(state->func_evals()),
-                  static_cast<double>(state->n_iter()),
-                  state->t(),
-                  state->prev_loss()},
-                 at::kDouble));
+  const std::vector<double> numbers = {
+      1.0 * state->func_evals(), 1.0 * state->n_iter(), state->t(), state->prev_loss()};
+  add(kNumbers, at::tensor(numbers, at::kDouble));
   const LbfgsFields fields = fields_of(*state);
   for (const auto& [name, tensor] : fields.vectors)
     add(cat("lbfgs.", name), *tensor);
@@ -124,76 +241,21 @@ std::function<void()> prepare_lbfgs(const std::vector<std::string>& names,
                                     const std::string& description,
                                     const TensorEntries& entries,
                                     const FetchTensor& fetch) {
-  const json saved = json::parse(description, nullptr, /*allow_exceptions=*/false);
-  const bool is_lbfgs = saved.is_object() && saved.value("kind", json()) == kLbfgs &&
-                        saved.value("groups", json()).is_array() && saved["groups"].size() == 1 &&
-                        saved["groups"][0].is_object();
-  if (!is_lbfgs) {
-    refuse_optimizer("the state of LBFGS",
-                     saved.is_object() ? saved.value("kind", json()).dump() : "none",
-                     "resume with the optimizer that was saved");
-  }
-  if (const json theirs = saved["groups"][0].value("params", json()); theirs != json(names))
+  const json saved = saved_group(description);
+  if (const json theirs = saved.value("params", json()); theirs != json(names))
     refuse_optimizer(cat("parameters ", json(names).dump()),
                      theirs.dump(),
                      "make the same group as when saving");
-  auto options = static_cast<const LBFGSOptions&>(optimizer.param_groups().at(0).options());
-  set_lbfgs_options(options, saved["groups"][0].value("options", json()));
-
-  int64_t elements = 0;
-  for (const at::Tensor& parameter : optimizer.param_groups().at(0).params())
-    elements += parameter.numel();
-  const at::TensorOptions kind = first_parameter(optimizer).options().requires_grad(false);
-  size_t used = 0;
-  const auto take =
-      [&](const std::string& name, const std::vector<int64_t>& shape, const at::TensorOptions& as) {
-        const auto found = entries.find(name);
-        if (found == entries.end())
-          return at::Tensor();
-        // LBFGS begins with a whole number as H_diag, and goes on with a fraction.
-        const bool is_first = name == "lbfgs.H_diag" && found->second.dtype == "I64";
-        const auto type = is_first ? at::kLong : c10::typeMetaToScalarType(as.dtype());
-        if (!found->second.same_kind(tensor_entry(type, shape)))
-          refuse_optimizer(cat("'", name, "' of shape [", join(shape, ", "), "]"),
-                           to_string(found->second),
-                           "resume with the model that was saved");
-        ++used;
-        TensorPiece piece = whole_piece(name, at::zeros(shape, as.dtype(type)));
-        fetch(piece);
-        return piece.tensor;
-      };
-  auto state = std::make_shared<LBFGSParamState>();
-  const at::Tensor numbers = take(kNumbers, {4}, at::TensorOptions(at::kDouble));
-  if (numbers.defined()) {
-    const double* const number = numbers.const_data_ptr<double>();
-    state->func_evals(static_cast<int64_t>(number[0]));
-    state->n_iter(static_cast<int64_t>(number[1]));
-    state->t(number[2]);
-    state->prev_loss(number[3]);
-  }
-  const LbfgsFields fields = fields_of(*state);
-  const auto shape_of = [&](const std::string& field) {
-    return is_scalar_field(field) ? std::vector<int64_t>{} : std::vector<int64_t>{elements};
-  };
-  for (const auto& [name, tensor] : fields.vectors)
-    *tensor = take(cat("lbfgs.", name), shape_of(name), kind);
-  for (const auto& [name, history] : fields.histories) {
-    for (size_t i = 0; i < kMaxHistory && entries.contains(history_name(name, i)); ++i)
-      history->push_back(take(history_name(name, i), shape_of(name), kind));
-  }
-  const bool is_whole = fields.histories[0].second->size() == fields.histories[1].second->size() &&
-                        fields.histories[0].second->size() == fields.histories[2].second->size();
-  if (used != entries.size() || !is_whole)
-    refuse_optimizer("only a whole state of LBFGS",
-                     cat(entries.size(), " tensors, of which ", used, " are its"),
-                     "the checkpoint is damaged");
-  const bool has_state = numbers.defined();
-  return [state, has_state, options, &optimizer] {
+  auto options = options_of(optimizer);
+  set_lbfgs_options(options, saved.value("options", json()));
+  const std::shared_ptr<LBFGSParamState> state =
+      LbfgsReader(optimizer, entries, fetch).read_state();
+  return [state, options, &optimizer] {
     optimizer.state().clear();
-    if (has_state)
+    if (state)
       optimizer.state()[first_parameter(optimizer).unsafeGetTensorImpl()] =
           std::make_unique<LBFGSParamState>(*state);
-    static_cast<LBFGSOptions&>(optimizer.param_groups().at(0).options()) = options;
+    static_cast<LBFGSOptions&>(group_of(optimizer).options()) = options;
   };
 }
 

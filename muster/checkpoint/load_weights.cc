@@ -1,3 +1,6 @@
+// Rank 0 reads the heads of the files and tries .make with zeros. From both every rank finds the
+// same answer to which tensor of the file is which of the model; only then do tensors go round, one
+// at a time.
 #include "muster/checkpoint/load_weights.h"
 
 #include <ATen/core/grad_mode.h>
@@ -38,7 +41,8 @@ struct FoundWeight {
 
 using ModelTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Of the whole tensors, a head as a safetensors file would have it.
+// Returns the head of a safetensors file that would have all tensors of the source, for the other
+// ranks.
 std::string head_of(const TensorSource& source) {
   SafetensorsHeader header;
   uint64_t at = 0;
@@ -52,6 +56,7 @@ std::string head_of(const TensorSource& source) {
   return format_safetensors_header(header);
 }
 
+// The size of the data after that head.
 uint64_t end_of(const TensorSource& source) {
   uint64_t bytes = 0;
   for (const auto& [name, tensor] : source.tensors())
@@ -59,6 +64,8 @@ uint64_t end_of(const TensorSource& source) {
   return bytes;
 }
 
+// Reads a tensor of the file. Throws: invalid_argument if .make has asked for one that is not
+// there.
 at::Tensor read_weight(const TensorSource& source,
                        const std::string& name,
                        const std::string& path) {
@@ -73,7 +80,7 @@ at::Tensor read_weight(const TensorSource& source,
   return values;
 }
 
-// What .make makes, and of which tensors of the file. Found on rank 0, known to all.
+// What .make makes, and of which tensors of the file. Rank 0 finds it and tells the others.
 struct MadeWeights {
   std::set<std::string> made;  // names in the model
   std::set<std::string> used;  // names in the file
@@ -85,7 +92,7 @@ struct MadeWeights {
   }
 };
 
-// Nothing is read: .make sees zeros.
+// Calls .make with zeros, so that nothing is read and nothing changes.
 MadeWeights try_to_make(const ModelTensors& tensors,
                         const TensorSource& source,
                         const LoadWeightsOptions& options,
@@ -94,7 +101,7 @@ MadeWeights try_to_make(const ModelTensors& tensors,
   const WeightReader zeros = [&](const std::string& name) {
     const auto found = source.tensors().find(name);
     if (found == source.tensors().end())
-      return read_weight(source, name, path);  // which says so
+      return read_weight(source, name, path);  // throws
     result.used.insert(name);
     return at::zeros(found->second.kind.shape, scalar_type_of(found->second.kind));
   };
@@ -117,17 +124,18 @@ MadeWeights try_to_make(const ModelTensors& tensors,
 bool has_scale(const TensorEntries& entries, const std::string& name) {
   const size_t dot = name.rfind('.');
   const std::string layer = dot == std::string::npos ? "" : name.substr(0, dot + 1);
-  for (const std::string& scale : {name + "_scale",
-                                   name + "_scale_inv",
-                                   name + ".scale",
-                                   layer + "scale",
-                                   layer + "scales",
-                                   layer + "SCB"})
-    if (entries.contains(scale))
-      return true;
-  return false;
+  const std::vector<std::string> scales = {name + "_scale",
+                                           name + "_scale_inv",
+                                           name + ".scale",
+                                           layer + "scale",
+                                           layer + "scales",
+                                           layer + "SCB"};
+  return std::ranges::any_of(scales,
+                             [&](const std::string& scale) { return entries.contains(scale); });
 }
 
+// Refuses whole numbers and scaled fp8 for a tensor of fractions: converted as they are, they would
+// be other weights.
 void check_not_quantized(const std::string& name,
                          const at::Tensor& tensor,
                          const FoundWeight& weight,
@@ -136,7 +144,8 @@ void check_not_quantized(const std::string& name,
   const at::ScalarType type = scalar_type_of(weight.kind);
   const bool is_whole = at::isIntegralType(type, /*includeBool=*/false);
   const bool is_scaled = at::isFloat8Type(type) && has_scale(entries, weight.from);
-  if ((!is_whole && !is_scaled) || !at::isFloatingType(tensor.scalar_type()))
+  const bool is_quantized = is_whole || is_scaled;
+  if (!is_quantized || !at::isFloatingType(tensor.scalar_type()))
     return;
   refuse_weights(cat("numbers of the model's type for '", name, "'"),
                  path,
@@ -144,21 +153,23 @@ void check_not_quantized(const std::string& name,
                  "multiply it with its scale by .make, or fetch the model as bf16");
 }
 
+// PyTorch, too, loads a BatchNorm without its counter.
 bool may_be_missing(const std::string& name) {
   constexpr std::string_view kCounter = "num_batches_tracked";
   return name == kCounter || name.ends_with(cat(".", kCounter));
 }
 
-// Another name of the same tensor, which a tied head has.
+// Whether the tensor has been loaded under another of its names, as a tied head has two.
 bool is_loaded_by_another_name(const ModelTensors& tensors,
                                const at::Tensor& tensor,
                                const std::vector<std::string>& loaded) {
   const std::set<std::string> names(loaded.begin(), loaded.end());
-  return std::any_of(tensors.begin(), tensors.end(), [&](const auto& other) {
+  return std::ranges::any_of(tensors, [&](const auto& other) {
     return other.second.is_same(tensor) && names.contains(other.first);
   });
 }
 
+// Returns the tensors of the file by the names that .name gives them.
 std::map<std::string, FoundWeight> by_model_name(const TensorEntries& entries,
                                                  const LoadWeightsOptions& options,
                                                  const std::string& path) {
@@ -178,6 +189,42 @@ std::map<std::string, FoundWeight> by_model_name(const TensorEntries& entries,
   return found;
 }
 
+void check_shape(const std::string& name,
+                 const at::Tensor& tensor,
+                 const FoundWeight& weight,
+                 const std::string& path) {
+  if (weight.kind.shape == tensor.sizes())
+    return;
+  refuse_weights(cat("'", name, "' of shape [", join(tensor.sizes(), ", "), "], as in the model,"),
+                 path,
+                 cat("[", join(weight.kind.shape, ", "), "]"),
+                 "make the model that was saved, or leave the tensor out by .name");
+}
+
+// Refuses a load that is not what the caller asked for. `partial` allows names that do not meet.
+void check_names_meet(const LoadedWeights& result, const std::string& path, bool partial) {
+  const char* const next = "rename the tensors with .name, or set .partial = true";
+  if (!partial && !result.missing.empty())
+    refuse_weights("a tensor for each of the model's",
+                   path,
+                   cat("none for ",
+                       plural(result.missing.size(), "tensor"),
+                       ", '",
+                       result.missing[0],
+                       "' first"),
+                   next);
+  if (!partial && !result.unexpected.empty())
+    refuse_weights(
+        "only tensors of the model",
+        path,
+        cat(plural(result.unexpected.size(), "other"), ", '", result.unexpected[0], "' first"),
+        next);
+  if (result.loaded.empty())
+    refuse_weights(
+        "tensors of the model", path, "none of their names", "rename the tensors with .name");
+}
+
+// Finds for each tensor of the model the one of the file, and what is left on either side.
 LoadedWeights compare_with(const ModelTensors& tensors,
                            const std::map<std::string, FoundWeight>& found,
                            const MadeWeights& made,
@@ -196,12 +243,7 @@ LoadedWeights compare_with(const ModelTensors& tensors,
       result.missing.push_back(name);
       continue;
     }
-    if (weight->second.kind.shape != tensor.sizes())
-      refuse_weights(
-          cat("'", name, "' of shape [", join(tensor.sizes(), ", "), "], as in the model,"),
-          path,
-          cat("[", join(weight->second.kind.shape, ", "), "]"),
-          "make the model that was saved, or leave the tensor out by .name");
+    check_shape(name, tensor, weight->second, path);
     check_not_quantized(name, tensor, weight->second, entries, path);
     result.loaded.push_back(name);
     left.erase(weight);
@@ -214,44 +256,23 @@ LoadedWeights compare_with(const ModelTensors& tensors,
   for (const auto& [name, weight] : left)
     if (!made.used.contains(weight.from))
       result.unexpected.push_back(weight.from);
-  const char* const next = "rename the tensors with .name, or set .partial = true";
-  if (!partial && !result.missing.empty())
-    refuse_weights(cat("a tensor for each of the model's"),
-                   path,
-                   cat("none for ",
-                       plural(result.missing.size(), "tensor"),
-                       ", '",
-                       result.missing[0],
-                       "' first"),
-                   next);
-  if (!partial && !result.unexpected.empty())
-    refuse_weights(
-        "only tensors of the model",
-        path,
-        cat(plural(result.unexpected.size(), "other"), ", '", result.unexpected[0], "' first"),
-        next);
-  if (result.loaded.empty())
-    refuse_weights(
-        "tensors of the model", path, "none of their names", "rename the tensors with .name");
+  check_names_meet(result, path, partial);
   return result;
 }
 
 const at::Tensor& named(const ModelTensors& tensors, const std::string& name) {
-  return std::find_if(
-             tensors.begin(), tensors.end(), [&](const auto& item) { return item.first == name; })
-      ->second;
+  return std::ranges::find(tensors, name, &ModelTensors::value_type::first)->second;
 }
 
-// A tensor that the model has under two names, and the file too.
+// Refuses two contents for a tensor that the model has under two names.
 void check_same_if_shared(const std::vector<at::Tensor>& filled,
                           const std::string& name,
                           const at::Tensor& tensor,
                           const at::Tensor& values,
                           const std::string& path) {
-  const auto is_it = [&](const at::Tensor& other) {
-    return other.is_same(tensor);
-  };
-  if (std::none_of(filled.begin(), filled.end(), is_it) || at::equal(tensor.cpu(), values))
+  const bool is_filled =
+      std::ranges::any_of(filled, [&](const at::Tensor& other) { return other.is_same(tensor); });
+  if (!is_filled || at::equal(tensor.cpu(), values))
     return;
   refuse_weights("one content of the tensor that the model shares",
                  path,
@@ -298,8 +319,8 @@ LoadedWeights load_weights(torch::nn::Module& model,
     const at::Tensor& tensor = named(tensors, name);
     const at::Tensor values = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
     peers.on_rank0([&] {
-      values.copy_(made.made.contains(name) ? options.make(name, reader)
-                                            : reader(found.at(name).from));
+      const bool is_made = made.made.contains(name);
+      values.copy_(is_made ? options.make(name, reader) : reader(found.at(name).from));
       check_same_if_shared(filled, name, tensor, values, path);
     });
     peers.share(values);

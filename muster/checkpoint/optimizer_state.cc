@@ -1,3 +1,6 @@
+// LibTorch keeps an optimizer's state by the address of each parameter. Here it has the parameter's
+// name, and optimizer_kinds.h says which fields each kind of optimizer has. The pieces of a sharded
+// model are the general case: an optimizer of a whole model is one whose pieces are whole.
 #include "muster/checkpoint/optimizer_state.h"
 
 #include <ATen/ops/empty_like.h>
@@ -25,7 +28,7 @@ using torch::optim::Optimizer;
 
 using PiecesOfGroup = std::vector<const TensorPiece*>;
 
-// The optimizer's parameters, group by group, with their names.
+// Returns the optimizer's parameters, group by group, with their names.
 std::vector<PiecesOfGroup> pieces_of_groups(const TensorPieces& parameters, Optimizer& optimizer) {
   std::unordered_map<void*, const TensorPiece*> known;
   for (const TensorPiece& piece : parameters)
@@ -50,7 +53,13 @@ std::vector<PiecesOfGroup> pieces_of_groups(const TensorPieces& parameters, Opti
   return groups;
 }
 
-// The options of every group, once kind and number of groups are found to agree.
+template <class Kind>
+typename Kind::Options& options_of_group(Optimizer& optimizer, size_t group) {
+  return static_cast<typename Kind::Options&>(optimizer.param_groups()[group].options());
+}
+
+// Returns the saved options of every group. Throws: invalid_argument if the kind of optimizer or
+// the number of groups differs.
 template <class Kind>
 std::vector<typename Kind::Options> checked_options(const json& description, Optimizer& optimizer) {
   const auto kind = description.value("kind", json());
@@ -65,7 +74,7 @@ std::vector<typename Kind::Options> checked_options(const json& description, Opt
                      "make the same groups as when saving");
   std::vector<typename Kind::Options> all;
   for (size_t g = 0; g < groups; ++g) {
-    auto options = static_cast<typename Kind::Options&>(optimizer.param_groups()[g].options());
+    auto options = options_of_group<Kind>(optimizer, g);
     const json values =
         saved[g].is_object() ? saved[g].value("options", json::object()) : json::object();
     Kind::options(options, [&](const char* name, auto& value) {
@@ -76,18 +85,22 @@ std::vector<typename Kind::Options> checked_options(const json& description, Opt
   return all;
 }
 
-// Whether a saved group has these parameters. What divides a model may name them in another order.
+// Checks that a saved group has these parameters. What shards a model may name them in another
+// order.
 void check_names(const json& saved, std::vector<std::string> mine, size_t group, bool in_order) {
   json theirs = saved.is_object() ? saved.value("params", json::array()) : json::array();
   if (!theirs.is_array())
     theirs = json::array();
   if (!in_order) {
-    std::sort(mine.begin(), mine.end());
+    std::ranges::sort(mine);
     std::sort(theirs.begin(), theirs.end());
   }
-  for (size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
-    const json here = i < mine.size() ? json(mine[i]) : json("no more");
-    const json there = i < theirs.size() ? theirs[i] : json("no more");
+  const json own = mine;
+  const auto name_at = [](const json& names, size_t i) {
+    return i < names.size() ? names[i] : json("no more");
+  };
+  for (size_t i = 0; i < std::max(own.size(), theirs.size()); ++i) {
+    const json here = name_at(own, i), there = name_at(theirs, i);
     if (here == there)
       continue;
     refuse_optimizer(cat("parameter ", here.dump(), " at place ", i, " of group ", group),
@@ -96,12 +109,11 @@ void check_names(const json& saved, std::vector<std::string> mine, size_t group,
   }
 }
 
-// The name of a parameter's field, what must be in the file for it, and whether it is divided as
-// the parameter is.
+// A field of a parameter's state, as a file has it.
 struct StateField {
   std::string name;
   TensorEntry kind;
-  bool is_tensor;
+  bool is_tensor;  // sharded as the parameter is; a number is not
 };
 
 template <class Value>
@@ -113,38 +125,45 @@ StateField field_of(const TensorPiece& parameter, const char* field, const Value
           .is_tensor = kIsTensor};
 }
 
+// Checks the fields of one parameter that the file has, and adds their names to `used`.
+template <class Kind>
+void check_fields_of(const TensorPiece& parameter,
+                     const typename Kind::Options& options,
+                     const TensorEntries& entries,
+                     std::set<std::string>& used) {
+  typename Kind::State state;
+  std::vector<std::string> missing;
+  bool any = false;
+  Kind::state(state, options, [&](const char* name, auto& value, bool required) {
+    const StateField field = field_of(parameter, name, value);
+    const auto found = entries.find(field.name);
+    if (found == entries.end()) {
+      if (required)
+        missing.push_back(field.name);
+      return;
+    }
+    any = true;
+    used.insert(field.name);
+    if (!found->second.same_kind(field.kind))
+      refuse_optimizer(cat(to_string(field.kind), " '", field.name, "'"),
+                       to_string(found->second),
+                       "resume with the model that was saved");
+  });
+  // A parameter that never had a gradient has no state at all, in most optimizers.
+  const bool needs_all = any || Kind::kEveryParameter;
+  if (needs_all && !missing.empty())
+    refuse_optimizer(cat("'", missing[0], "'"), "no such tensor", "the checkpoint is incomplete");
+}
+
 // Checks the fields that each parameter has in the file. Returns the names that are some field's.
 template <class Kind>
 std::set<std::string> check_fields(const TensorEntries& entries,
                                    const std::vector<PiecesOfGroup>& groups,
                                    const std::vector<typename Kind::Options>& options) {
   std::set<std::string> used;
-  for (size_t g = 0; g < groups.size(); ++g) {
-    for (const TensorPiece* parameter : groups[g]) {
-      typename Kind::State state;
-      std::vector<std::string> missing;
-      size_t present = 0;
-      Kind::state(state, options[g], [&](const char* name, auto& value, bool required) {
-        const StateField field = field_of(*parameter, name, value);
-        const auto found = entries.find(field.name);
-        if (found == entries.end()) {
-          if (required)
-            missing.push_back(field.name);
-          return;
-        }
-        ++present;
-        used.insert(field.name);
-        if (!found->second.same_kind(field.kind))
-          refuse_optimizer(cat(to_string(field.kind), " '", field.name, "'"),
-                           to_string(found->second),
-                           "resume with the model that was saved");
-      });
-      // A parameter that never had a gradient has no state at all, in most optimizers.
-      if (!missing.empty() && (present > 0 || Kind::kEveryParameter))
-        refuse_optimizer(
-            cat("'", missing[0], "'"), "no such tensor", "the checkpoint is incomplete");
-    }
-  }
+  for (size_t g = 0; g < groups.size(); ++g)
+    for (const TensorPiece* parameter : groups[g])
+      check_fields_of<Kind>(*parameter, options[g], entries, used);
   return used;
 }
 
@@ -156,7 +175,7 @@ json parse_description(const std::string& description) {
   return parsed;
 }
 
-// Each once: a tied parameter may be there twice.
+// Returns each name once: a tied parameter may be there twice.
 std::vector<std::string> names_of(const PiecesOfGroup& pieces) {
   std::vector<std::string> names;
   std::set<std::string> seen;
@@ -166,7 +185,8 @@ std::vector<std::string> names_of(const PiecesOfGroup& pieces) {
   return names;
 }
 
-// LBFGS looks at all of its parameters at once.
+// Returns the parameters of LBFGS, which looks at all of them at once, so that no rank may have
+// only some of their elements.
 PiecesOfGroup whole_group(const TensorPieces& parameters, torch::optim::LBFGS& optimizer) {
   PiecesOfGroup group = pieces_of_groups(parameters, optimizer).at(0);
   for (const TensorPiece* piece : group) {
@@ -186,6 +206,7 @@ TensorPieces parameter_pieces(const torch::nn::Module& model) {
   return pieces;
 }
 
+// A field of a state is a number or a tensor. In a file both are tensors.
 void set_field(int64_t& to, const at::Tensor& from) {
   to = from.item<int64_t>();
 }
@@ -200,46 +221,163 @@ at::Tensor as_tensor(const at::Tensor& value) {
   return value;
 }
 
+// Adds the pieces of one parameter's state.
+template <class Kind>
+void add_pieces_of(const TensorPiece& parameter,
+                   const typename Kind::Options& options,
+                   typename Kind::State& state,
+                   TensorPieces& to) {
+  Kind::state(state, options, [&](const char* name, const auto& value, bool /*required*/) {
+    const at::Tensor tensor = as_tensor(value);
+    if (!tensor.defined())
+      return;
+    const StateField field = field_of(parameter, name, value);
+    TensorPiece piece = whole_piece(field.name, tensor);
+    if (field.is_tensor) {
+      piece.shape = parameter.shape;
+      piece.elements = parameter.elements;
+      piece.owner = parameter.owner;
+    }
+    piece.is_own = parameter.is_own;
+    to.push_back(std::move(piece));
+  });
+}
+
+// The pieces of an optimizer of a known kind.
+template <class Kind>
+OptimizerPieces pieces_of_kind(const TensorPieces& parameters, Optimizer& optimizer) {
+  OptimizerPieces result;
+  json groups = json::array();
+  const auto pieces = pieces_of_groups(parameters, optimizer);
+  std::set<const TensorPiece*> seen;  // a tied parameter may be there twice
+  for (size_t g = 0; g < pieces.size(); ++g) {
+    auto& options = options_of_group<Kind>(optimizer, g);
+    json saved = {{"options", json::object()}, {"params", names_of(pieces[g])}};
+    Kind::options(options,
+                  [&](const char* name, const auto& value) { saved["options"][name] = value; });
+    groups.push_back(std::move(saved));
+    for (const TensorPiece* parameter : pieces[g]) {
+      const auto found = optimizer.state().find(parameter->tensor.unsafeGetTensorImpl());
+      if (found == optimizer.state().end() || !seen.insert(parameter).second)
+        continue;
+      auto& state = static_cast<typename Kind::State&>(*found->second);
+      add_pieces_of<Kind>(*parameter, options, state, result.pieces);
+    }
+  }
+  result.description = json{{"kind", Kind::kName}, {"groups", std::move(groups)}}.dump();
+  return result;
+}
+
+// An empty piece of a parameter's state, with memory for what is to be fetched.
+TensorPiece room_for_field(const StateField& field, const TensorPiece& parameter) {
+  TensorPiece piece{.name = field.name,
+                    .shape = {},
+                    .elements = all_elements({}),
+                    .tensor = {},
+                    .is_own = parameter.is_own};
+  if (field.is_tensor) {
+    piece.shape = parameter.shape;
+    piece.elements = parameter.elements;
+    piece.tensor = at::empty_like(parameter.tensor);
+  } else {
+    piece.tensor = as_tensor(int64_t{0});
+  }
+  return piece;
+}
+
+// Builds the state of one parameter from what was saved. Returns null if it had none.
+template <class Kind>
+std::unique_ptr<typename Kind::State> fetched_state(const TensorPiece& parameter,
+                                                    const typename Kind::Options& options,
+                                                    const TensorEntries& entries,
+                                                    const FetchTensor& fetch) {
+  auto state = std::make_unique<typename Kind::State>();
+  bool any = false;
+  Kind::state(*state, options, [&](const char* name, auto& value, bool /*required*/) {
+    const StateField field = field_of(parameter, name, value);
+    if (!entries.contains(field.name))
+      return;
+    TensorPiece piece = room_for_field(field, parameter);
+    fetch(piece);
+    set_field(value, piece.tensor);
+    any = true;
+  });
+  return any ? std::move(state) : nullptr;
+}
+
+// prepare_optimizer for an optimizer of a known kind.
+template <class Kind>
+std::function<void()> prepare_kind(const TensorPieces& parameters,
+                                   Optimizer& optimizer,
+                                   const std::string& description,
+                                   const TensorEntries& entries,
+                                   const FetchTensor& fetch) {
+  const auto options = checked_options<Kind>(parse_description(description), optimizer);
+  const auto groups = pieces_of_groups(parameters, optimizer);
+  check_fields<Kind>(entries, groups, options);
+
+  using States = std::vector<std::pair<void*, std::unique_ptr<typename Kind::State>>>;
+  auto states = std::make_shared<States>();
+  std::set<const TensorPiece*> seen;  // a tied parameter may be there twice
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (const TensorPiece* parameter : groups[g]) {
+      if (!seen.insert(parameter).second)
+        continue;
+      if (auto state = fetched_state<Kind>(*parameter, options[g], entries, fetch))
+        states->emplace_back(parameter->tensor.unsafeGetTensorImpl(), std::move(state));
+    }
+  }
+  return [states, options, &optimizer] {
+    optimizer.state().clear();
+    for (auto& [key, state] : *states)
+      optimizer.state()[key] = std::move(state);
+    for (size_t g = 0; g < options.size(); ++g)
+      options_of_group<Kind>(optimizer, g) = options[g];
+  };
+}
+
+// The description of all ranks' optimizers, to which each rank's is added.
+class MergedDescription {
+ public:
+  // Throws: invalid_argument for another kind of optimizer, or other groups, than those before.
+  void add(const json& one) {
+    if (merged_.is_null())
+      begin_with(one);
+    if (one["kind"] != merged_["kind"] || one["groups"].size() != merged_["groups"].size()) {
+      refuse_optimizer(cat("the same optimizer on every rank, ",
+                           merged_["kind"].dump(),
+                           " of ",
+                           merged_["groups"].size(),
+                           " groups"),
+                       cat(one["kind"].dump(), " of ", one["groups"].size()),
+                       "make them alike");
+    }
+    for (size_t g = 0; g < known_.size(); ++g)
+      for (const json& name : one["groups"][g]["params"])
+        if (known_[g].insert(name).second)
+          merged_["groups"][g]["params"].push_back(name);
+  }
+  std::string text() const { return merged_.dump(); }
+
+ private:
+  void begin_with(const json& first) {
+    merged_ = first;
+    for (json& group : merged_["groups"])
+      group["params"] = json::array();
+    known_.resize(merged_["groups"].size());
+  }
+
+  json merged_;
+  std::vector<std::set<std::string>> known_;  // names of parameters, by group
+};
+
 }  // namespace
 
 OptimizerPieces optimizer_pieces(const TensorPieces& parameters, Optimizer& optimizer) {
   if (auto* const lbfgs = dynamic_cast<torch::optim::LBFGS*>(&optimizer))
     return detail::lbfgs_pieces(names_of(whole_group(parameters, *lbfgs)), *lbfgs);
-  return with_kind(optimizer, [&]<class Kind>(Kind) {
-    OptimizerPieces result;
-    json groups = json::array();
-    const auto pieces = pieces_of_groups(parameters, optimizer);
-    std::set<const TensorPiece*> seen;  // a tied parameter may be there twice
-    for (size_t g = 0; g < pieces.size(); ++g) {
-      auto& options = static_cast<typename Kind::Options&>(optimizer.param_groups()[g].options());
-      json saved = {{"options", json::object()}, {"params", names_of(pieces[g])}};
-      Kind::options(options,
-                    [&](const char* name, const auto& value) { saved["options"][name] = value; });
-      groups.push_back(std::move(saved));
-      for (const TensorPiece* parameter : pieces[g]) {
-        const auto found = optimizer.state().find(parameter->tensor.unsafeGetTensorImpl());
-        if (found == optimizer.state().end() || !seen.insert(parameter).second)
-          continue;
-        auto& state = static_cast<typename Kind::State&>(*found->second);
-        Kind::state(state, options, [&](const char* name, const auto& value, bool) {
-          const at::Tensor tensor = as_tensor(value);
-          if (!tensor.defined())
-            return;
-          const StateField field = field_of(*parameter, name, value);
-          TensorPiece piece = whole_piece(field.name, tensor);
-          if (field.is_tensor) {
-            piece.shape = parameter->shape;
-            piece.elements = parameter->elements;
-            piece.owner = parameter->owner;
-          }
-          piece.is_own = parameter->is_own;
-          result.pieces.push_back(std::move(piece));
-        });
-      }
-    }
-    result.description = json{{"kind", Kind::kName}, {"groups", std::move(groups)}}.dump();
-    return result;
-  });
+  return with_kind(optimizer,
+                   [&]<class Kind>(Kind) { return pieces_of_kind<Kind>(parameters, optimizer); });
 }
 
 OptimizerSnapshot snapshot_optimizer(const torch::nn::Module& model, Optimizer& optimizer) {
@@ -251,38 +389,16 @@ OptimizerSnapshot snapshot_optimizer(const torch::nn::Module& model, Optimizer& 
 }
 
 std::string merge_descriptions(const std::vector<std::string>& descriptions) {
-  const auto is_empty = [](const std::string& text) {
-    return text.empty();
-  };
-  if (std::all_of(descriptions.begin(), descriptions.end(), is_empty))
+  const auto empty = std::ranges::count_if(
+      descriptions, [](const std::string& description) { return description.empty(); });
+  if (empty == std::ssize(descriptions))
     return {};
-  if (std::any_of(descriptions.begin(), descriptions.end(), is_empty))
+  if (empty > 0)
     refuse_optimizer("an optimizer on every rank", "none on some", "add it on all of them");
-  json merged;
-  std::vector<std::set<std::string>> known;
-  for (const std::string& text : descriptions) {
-    const json one = parse_description(text);
-    if (merged.is_null()) {
-      merged = one;
-      for (json& group : merged["groups"])
-        group["params"] = json::array();
-      known.resize(merged["groups"].size());
-    }
-    if (one["kind"] != merged["kind"] || one["groups"].size() != merged["groups"].size()) {
-      refuse_optimizer(cat("the same optimizer on every rank, ",
-                           merged["kind"].dump(),
-                           " of ",
-                           merged["groups"].size(),
-                           " groups"),
-                       cat(one["kind"].dump(), " of ", one["groups"].size()),
-                       "make them alike");
-    }
-    for (size_t g = 0; g < known.size(); ++g)
-      for (const json& name : one["groups"][g]["params"])
-        if (known[g].insert(name).second)
-          merged["groups"][g]["params"].push_back(name);
-  }
-  return merged.dump();
+  MergedDescription merged;
+  for (const std::string& description : descriptions)
+    merged.add(parse_description(description));
+  return merged.text();
 }
 
 void check_same_parameters(const std::string& description, const std::string& saved) {
@@ -331,64 +447,24 @@ std::function<void()> prepare_optimizer(const TensorPieces& parameters,
     const auto names = names_of(whole_group(parameters, *lbfgs));
     return detail::prepare_lbfgs(names, *lbfgs, description, entries, fetch);
   }
-  return with_kind(optimizer, [&]<class Kind>(Kind) -> std::function<void()> {
-    const auto options = checked_options<Kind>(parse_description(description), optimizer);
-    const auto groups = pieces_of_groups(parameters, optimizer);
-    check_fields<Kind>(entries, groups, options);
-
-    using States = std::vector<std::pair<void*, std::unique_ptr<typename Kind::State>>>;
-    auto states = std::make_shared<States>();
-    std::set<const TensorPiece*> seen;  // a tied parameter may be there twice
-    for (size_t g = 0; g < groups.size(); ++g) {
-      for (const TensorPiece* parameter : groups[g]) {
-        if (!seen.insert(parameter).second)
-          continue;
-        auto state = std::make_unique<typename Kind::State>();
-        bool any = false;
-        Kind::state(*state, options[g], [&](const char* name, auto& value, bool) {
-          const StateField field = field_of(*parameter, name, value);
-          if (!entries.contains(field.name))
-            return;
-          TensorPiece piece{
-              .name = field.name, .shape = {}, .elements = all_elements({}), .tensor = {}};
-          if (field.is_tensor) {
-            piece.shape = parameter->shape;
-            piece.elements = parameter->elements;
-            piece.tensor = at::empty_like(parameter->tensor);
-          } else {
-            piece.tensor = as_tensor(int64_t{0});
-          }
-          piece.is_own = parameter->is_own;
-          fetch(piece);
-          set_field(value, piece.tensor);
-          any = true;
-        });
-        if (any)
-          states->emplace_back(parameter->tensor.unsafeGetTensorImpl(), std::move(state));
-      }
-    }
-    return [states, options, &optimizer] {
-      optimizer.state().clear();
-      for (auto& [key, state] : *states)
-        optimizer.state()[key] = std::move(state);
-      for (size_t g = 0; g < options.size(); ++g)
-        static_cast<typename Kind::Options&>(optimizer.param_groups()[g].options()) = options[g];
-    };
+  return with_kind(optimizer, [&]<class Kind>(Kind) {
+    return prepare_kind<Kind>(parameters, optimizer, description, entries, fetch);
   });
 }
 
 void restore_optimizer(const torch::nn::Module& model,
                        Optimizer& optimizer,
                        OptimizerSnapshot snapshot) {
-  TensorEntries entries;
-  for (const auto& [name, tensor] : snapshot.tensors)
-    entries[name] = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
+  const TensorEntries entries = entries_of(snapshot.tensors);
   check_optimizer(model, optimizer, snapshot.description, entries);
-  // What lies as it must becomes the state itself: a large one is not there twice.
+  // A tensor that lies as it must and is nobody else's becomes the state itself: a large one is not
+  // there twice.
   const auto fetch = [&](TensorPiece& piece) {
     at::Tensor& saved = snapshot.tensors.at(piece.name);
-    if (saved.device() == piece.tensor.device() && saved.strides() == piece.tensor.strides() &&
-        saved.use_count() == 1 && saved.storage().use_count() == 1) {
+    const bool lies_as_it_must =
+        saved.device() == piece.tensor.device() && saved.strides() == piece.tensor.strides();
+    const bool is_alone = saved.use_count() == 1 && saved.storage().use_count() == 1;
+    if (lies_as_it_must && is_alone) {
       piece.tensor = std::move(saved);
     } else {
       piece.tensor.copy_(saved);

@@ -1,3 +1,5 @@
+// How a piece of work ended on a rank travels as a text, so that all ranks end in the same way:
+// none of them waits for another that has thrown.
 #include "muster/checkpoint/peers.h"
 
 #include <ATen/core/Tensor.h>
@@ -16,9 +18,10 @@ namespace muster {
 
 namespace {
 
-// How `work` ended, as it travels: "" for well, else a letter for the code and the message.
+// How `work` ended.
 struct Outcome {
   std::exception_ptr exception;
+  // For other ranks: "" if it ended well, otherwise a letter for the code, and the message.
   std::string text;
 };
 
@@ -26,6 +29,7 @@ std::string describe(ErrorCode code, const std::string& message) {
   return cat(static_cast<char>('a' + static_cast<int>(code)), message);
 }
 
+// Runs `work` and catches what it throws.
 Outcome attempt(const std::function<void()>& work) {
   try {
     work();
@@ -37,6 +41,7 @@ Outcome attempt(const std::function<void()>& work) {
   }
 }
 
+// Throws what another rank has thrown.
 [[noreturn]] void fail_as(const std::string& text, int rank) {
   throw Error(static_cast<ErrorCode>(text[0] - 'a'), cat(text.substr(1), " (rank ", rank, ")"));
 }
@@ -68,8 +73,8 @@ void Peers::share(const at::Tensor& tensor) const {
   if (size_ == 1 || tensor.numel() == 0)
     return;
   // As bytes, since no backend moves every dtype.
-  share_tensor_(
-      at::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())}, at::kByte), 0);
+  const int64_t bytes = tensor.nbytes();
+  share_tensor_(at::from_blob(tensor.data_ptr(), {bytes}, at::kByte), 0);
 }
 
 void Peers::on_rank0(const std::function<void()>& work) const {
@@ -88,7 +93,7 @@ void Peers::together(const std::function<void()>& check) const {
   std::string first;
   int failed = -1;
   for (int root = 0; root < size_; ++root) {
-    std::string text = root == rank_ ? mine.text : std::string();
+    std::string text = root == rank_ ? mine.text : "";
     share_from(text, root);
     if (failed < 0 && !text.empty()) {
       first = text;

@@ -1,9 +1,13 @@
+// A file is eight bytes with the head's length, the head in JSON, and the tensors' bytes. The
+// layout is decided before anything is written, so the head of a file can be known without the
+// file.
 #include "muster/checkpoint/safetensors.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -14,14 +18,19 @@ namespace muster {
 
 namespace {
 
+bool can_be_saved(const at::Tensor& tensor) {
+  const bool is_dense =
+      tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_quantized();
+  return is_dense && safetensors_dtype(tensor.scalar_type());
+}
+
 // Places the tensors one after the other, widest elements first, so that each is aligned to its
 // element size.
 SafetensorsHeader lay_out(const NamedTensors& tensors, const Metadata& metadata) {
   std::vector<const NamedTensors::value_type*> order;
   for (const auto& item : tensors) {
     const auto& [name, tensor] = item;
-    if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_quantized() ||
-        !safetensors_dtype(tensor.scalar_type())) {
+    if (!can_be_saved(tensor)) {
       throw Error(ErrorCode::invalid_argument,
                   cat("safetensors: expected a dense tensor of a common dtype as '",
                       name,
@@ -31,19 +40,17 @@ SafetensorsHeader lay_out(const NamedTensors& tensors, const Metadata& metadata)
     }
     order.push_back(&item);
   }
-  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
-    return a->second.element_size() > b->second.element_size();
-  });
+  std::ranges::stable_sort(
+      order, std::greater(), [](const auto* item) { return item->second.element_size(); });
   SafetensorsHeader header{.tensors = {}, .metadata = metadata};
   uint64_t at = 0;
   for (const auto* item : order) {
-    const auto& tensor = item->second;
-    const uint64_t size = static_cast<uint64_t>(tensor.numel()) * tensor.element_size();
-    auto& entry = header.tensors[item->first] =
-        tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
+    const auto& [name, tensor] = *item;
+    TensorEntry entry = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
     entry.begin = at;
-    entry.end = at + size;
-    at += size;
+    at += tensor.numel() * tensor.element_size();
+    entry.end = at;
+    header.tensors.emplace(name, std::move(entry));
   }
   return header;
 }
@@ -83,16 +90,21 @@ void read_tensor_into(const at::Tensor& tensor,
 }
 
 at::Tensor room_for(const std::string& name, const TensorEntry& entry, const NamedTensors& into) {
+  const at::ScalarType type = scalar_type_of(entry);
+  const auto fits = [&](const at::Tensor& tensor) {
+    const bool is_plain = tensor.device().is_cpu() && tensor.is_contiguous();
+    return is_plain && tensor.scalar_type() == type && tensor.sizes() == entry.shape;
+  };
   const auto found = into.find(name);
-  if (found != into.end() && found->second.device().is_cpu() && found->second.is_contiguous() &&
-      found->second.scalar_type() == scalar_type_of(entry) && found->second.sizes() == entry.shape)
+  if (found != into.end() && fits(found->second))
     return found->second;
-  return at::empty(entry.shape, scalar_type_of(entry));
+  return at::empty(entry.shape, type);
 }
 
 void check_bools(const std::string& path, const std::string& name, const at::Tensor& tensor) {
-  if (tensor.scalar_type() != c10::ScalarType::Bool || tensor.numel() == 0 ||
-      tensor.view(at::kByte).max().item<uint8_t>() <= 1)
+  if (tensor.scalar_type() != at::kBool || tensor.numel() == 0)
+    return;
+  if (tensor.view(at::kByte).max().item<uint8_t>() <= 1)
     return;
   throw Error(ErrorCode::invalid_argument,
               cat("safetensors: expected a valid file in '",
@@ -121,10 +133,10 @@ WrittenFile write_safetensors(const std::string& folder,
                     json.size(),
                     "; save fewer tensors in a file"));
   }
-  std::vector<std::pair<uint64_t, std::string>> order;
+  std::vector<std::pair<uint64_t, std::string>> order;  // in the file
   for (const auto& [tensor, entry] : header.tensors)
     order.emplace_back(entry.begin, tensor);
-  std::sort(order.begin(), order.end());
+  std::ranges::sort(order);
 
   DurableFile file(folder, name);
   const uint64_t head_bytes = json.size();

@@ -1,3 +1,5 @@
+// The types of elements that both safetensors and LibTorch know. The format has others (F4, F6),
+// which are copied from file to file but never become a tensor.
 #include "muster/checkpoint/safetensors_dtype.h"
 
 #include <array>

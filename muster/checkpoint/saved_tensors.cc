@@ -1,3 +1,5 @@
+// Ranks that trained alone have saved a set of tensors each. Another number of ranks cannot go on
+// from one of them each, so all begin with the mean of all sets.
 #include "muster/checkpoint/saved_tensors.h"
 
 #include <ATen/TensorOperators.h>
@@ -14,7 +16,7 @@ namespace muster {
 
 namespace {
 
-// Of the ranks' parts, or the one of a plain checkpoint.
+// Returns the files of the ranks' parts, or the one file of a plain checkpoint.
 std::vector<std::string> files_of_kind(const std::string& path,
                                        const Manifest& manifest,
                                        const std::string& kind) {
@@ -27,10 +29,10 @@ std::vector<std::string> files_of_kind(const std::string& path,
 
 }  // namespace
 
-// Not "-00001-of-00004": what has such numbers is one set of tensors together.
+// The name has no "-00001-of-00004": files with such numbers are one set of tensors together.
 std::string own_file(int rank, const std::string& kind) {
-  std::string number(16, '\0');
-  number.resize(static_cast<size_t>(std::snprintf(number.data(), number.size(), "%05d", rank)));
+  char number[16];
+  std::snprintf(number, sizeof(number), "%05d", rank);
   return cat("own-", number, "-", kind, ".safetensors");
 }
 
@@ -72,7 +74,7 @@ void SavedTensors::read(const TensorSource& from,
   check_bools(path_, piece.name, to);
 }
 
-// In double: the mean of equal values is that value.
+// The sum is in double, so that the mean of equal values is that value.
 void SavedTensors::read_mean(const TensorPiece& piece, const at::Tensor& to) const {
   read(source_, piece, to);
   at::Tensor sum = to.to(at::kDouble), one = at::empty_like(to);
@@ -91,9 +93,10 @@ void SavedTensors::fetch(const TensorPiece& piece) const {
   const bool is_plain = piece.tensor.is_cpu() && piece.tensor.is_contiguous();
   const at::Tensor here =
       is_plain ? piece.tensor : at::empty(piece.tensor.sizes(), piece.tensor.scalar_type());
+  const bool differs_by_rank = !own_.empty() && own_[0].contains(piece.name);
   if (reads_own(piece)) {
     read(own(), piece, here);
-  } else if (!own_.empty() && own_[0].contains(piece.name) && here.is_floating_point()) {
+  } else if (differs_by_rank && here.is_floating_point()) {
     read_mean(piece, here);
   } else {
     read(source_, piece, here);

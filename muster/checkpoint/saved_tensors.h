@@ -30,7 +30,7 @@ class SavedTensors {
   const TensorSource& source() const { return source_; }
 
   // How many ranks saved their own tensors; 0: all had the same.
-  int owners() const { return own_.empty() ? 0 : static_cast<int>(own_.size()) + 1; }
+  int owners() const { return own_.empty() ? 0 : static_cast<int>(own_.size() + 1); }
 
   // The entries for these pieces: this rank's own, or rank 0's.
   TensorEntries entries(const TensorPieces& pieces) const;
@@ -42,9 +42,7 @@ class SavedTensors {
 
  private:
   bool reads_own(const TensorPiece& piece) const { return piece.is_own && owners() == ranks_; }
-  const TensorSource& own() const {
-    return rank_ == 0 ? source_ : own_[static_cast<size_t>(rank_) - 1];
-  }
+  const TensorSource& own() const { return rank_ == 0 ? source_ : own_[rank_ - 1]; }
   void read(const TensorSource& from, const TensorPiece& piece, const at::Tensor& to) const;
   void read_mean(const TensorPiece& piece, const at::Tensor& to) const;
 

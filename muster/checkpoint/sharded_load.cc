@@ -1,10 +1,14 @@
-// Reading back what each rank holds from a checkpoint that ranks have written in parts, of any
-// number of ranks.
+// Every rank reads its own elements of a sharded checkpoint, whatever number of ranks wrote it, and
+// of one that rank 0 wrote whole. Rank 0 says which folders there are, so that all ranks come to
+// the same one. Nothing of the training changes before every rank has found that all of it fits.
 #include <ATen/core/grad_mode.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
+#include <memory>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -26,7 +30,7 @@ struct Candidate {
   bool is_abandoned = false;  // SavedFolder::is_abandoned
 };
 
-// The folders, the last saved first, that may be loaded, as rank 0 sees them.
+// Returns the folders that may be loaded, as rank 0 sees them; the last saved comes first.
 std::vector<Candidate> candidates(const std::string& directory,
                                   const LoadOptions& options,
                                   const Peers& peers) {
@@ -52,6 +56,28 @@ std::vector<Candidate> candidates(const std::string& directory,
   return found;
 }
 
+// What a rank tells the others of a checkpoint that it cannot load.
+constexpr std::string_view kUnseen = "unseen";
+constexpr std::string_view kDamaged = "damaged";  // and the message
+
+// Compares this rank's share of the files with their checksums. Returns "" if they are whole.
+std::string own_problem(const std::string& path, const Manifest& manifest, const Peers& peers) {
+  if (::access(path.c_str(), R_OK) != 0)
+    return std::string(kUnseen);
+  try {
+    int turn = 0;
+    for (const WrittenFile& file : manifest.files) {
+      check_size(path, file);
+      if (turn == peers.rank())
+        check_content(path, file);
+      turn = (turn + 1) % peers.size();
+    }
+    return "";
+  } catch (const Error& error) {
+    return cat(kDamaged, error.message());
+  }
+}
+
 // The ranks compare the files with their checksums, each some of them. Throws: the same error on
 // every rank, so that all try the next one or none; failed_precondition for a rank that does not
 // see the folder.
@@ -69,21 +95,11 @@ Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
                     manifest.position.step,
                     "; its folder was renamed, or has files of another checkpoint"));
   }
-  const bool sees = ::access(path.c_str(), R_OK) == 0;
-  std::string problem = sees ? "" : "unseen";
-  try {
-    for (size_t i = 0; sees && i < manifest.files.size(); ++i) {
-      check_size(path, manifest.files[i]);
-      if (static_cast<int>(i % static_cast<size_t>(peers.size())) == peers.rank())
-        check_content(path, manifest.files[i]);
-    }
-  } catch (const Error& error) {
-    problem = cat("damaged", error.message());
-  }
-  const auto problems = group.all_gather_bytes(problem, "whether a checkpoint is whole");
-  for (int rank = 0; rank < std::ssize(problems); ++rank) {
-    if (problems[static_cast<size_t>(rank)] != "unseen")
-      continue;
+  const auto problems =
+      group.all_gather_bytes(own_problem(path, manifest, peers), "whether a checkpoint is whole");
+  const auto unseen = std::ranges::find(problems, kUnseen);
+  if (unseen != problems.end()) {
+    const int rank = static_cast<int>(unseen - problems.begin());
     throw Error(ErrorCode::failed_precondition,
                 cat("checkpoint: expected every rank to read '",
                     path,
@@ -92,15 +108,18 @@ Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
                     "; a model that is divided over ranks is loaded from a folder that "
                     "all hosts share"));
   }
-  for (int rank = 0; rank < std::ssize(problems); ++rank) {
-    const std::string& said = problems[static_cast<size_t>(rank)];
-    if (!said.empty())
-      throw Error(ErrorCode::io, cat(said.substr(7), " (rank ", group.job_rank(rank), ")"));
+  const auto damaged =
+      std::ranges::find_if(problems, [](const std::string& problem) { return !problem.empty(); });
+  if (damaged != problems.end()) {
+    const int rank = static_cast<int>(damaged - problems.begin());
+    throw Error(ErrorCode::io,
+                cat(damaged->substr(kDamaged.size()), " (rank ", group.job_rank(rank), ")"));
   }
   return manifest;
 }
 
-// Without second names of a tied weight that was saved under another of its names alone.
+// Returns the pieces without the second names of a tied weight that was saved under another of its
+// names alone.
 TensorPieces pieces_to_load(const TensorPieces& pieces, const TensorEntries& saved) {
   std::set<const c10::TensorImpl*> there;
   for (const TensorPiece& piece : pieces)
@@ -113,9 +132,10 @@ TensorPieces pieces_to_load(const TensorPieces& pieces, const TensorEntries& sav
   return found;
 }
 
-// Of the parts in pieces those that were saved. A new part of the program is not among them, and
+// Returns those parts in pieces that were saved. A new part of the program is not among them, and
 // keeps what it has.
-std::vector<ShardedState::Part> saved_parts(const ShardedState& state, const SavedTensors& saved) {
+std::vector<ShardedState::Part> parts_that_were_saved(const ShardedState& state,
+                                                      const SavedTensors& saved) {
   std::vector<ShardedState::Part> found;
   for (const auto& part : state.parts_in_pieces) {
     const auto& tensors = saved.source().tensors();
@@ -126,6 +146,7 @@ std::vector<ShardedState::Part> saved_parts(const ShardedState& state, const Sav
   return found;
 }
 
+// Checks that the checkpoint has all of these pieces, with the model's types and shapes.
 void check_pieces_of(const TensorPieces& pieces,
                      const SavedTensors& saved,
                      const std::string& path) {
@@ -157,7 +178,7 @@ void check_pieces_of(const TensorPieces& pieces,
   }
 }
 
-// What was saved and no rank has a piece of.
+// Refuses tensors that were saved and that no rank has a piece of. Collective: yes.
 void check_nothing_left(const TensorPieces& pieces,
                         const TensorSource& source,
                         const std::string& path,
@@ -184,15 +205,15 @@ void check_nothing_left(const TensorPieces& pieces,
   }
 }
 
-// Where ranks saved each their own, and these are others, or do not train alone.
+// Logs that ranks begin with a mean: each rank saved its own tensors, and there are other ranks
+// now, or ranks that do not train alone.
 void tell_of_means(const SavedTensors& model,
                    const SavedTensors& optimizer,
                    const ShardedState& state,
                    int ranks) {
   const int owners = std::max(model.owners(), optimizer.owners());
   const TensorPieces& mine = state.optimizer ? state.optimizer->parameters : state.model;
-  const bool is_own =
-      std::any_of(mine.begin(), mine.end(), [](const auto& piece) { return piece.is_own; });
+  const bool is_own = std::ranges::any_of(mine, &TensorPiece::is_own);
   if (owners == 0 || (is_own && owners == ranks))
     return;
   log(LogLevel::info,
@@ -205,7 +226,7 @@ void tell_of_means(const SavedTensors& model,
           " that go on begin with their mean"));
 }
 
-// Each rank reads it by itself.
+// The file of rank 0's parts, which each rank reads by itself.
 struct PartsFile {
   std::optional<SafetensorsFile> file;
   TensorEntries entries;
@@ -223,114 +244,148 @@ struct PartsFile {
   }
 };
 
-LoadedCheckpoint load_pieces(const std::string& path,
-                             const Manifest& manifest,
-                             const ShardedState& state,
-                             ProcessGroup& group,
-                             const LoadOptions& options) {
-  const at::NoGradGuard no_grad;
-  const Peers peers(group);
-  LoadedCheckpoint loaded{.path = path,
-                          .serial = manifest.serial,
-                          .abandoned = manifest.abandoned,
-                          .position = manifest.position,
-                          .world_size = manifest.world_size,
-                          .user = manifest.user};
-  SavedTensors model, optimizer, parts_of_ranks;
-  std::vector<ShardedState::Part> in_pieces;
-  const auto saved = [&](const char* kind) {
-    return SavedTensors(path, manifest, kind, group.rank(), group.size());
-  };
-  std::string mine;  // this rank's optimizer's description
-  peers.together([&] {
-    check_pieces(state.model);
-    auto parts = std::make_shared<PartsFile>();
-    if (manifest.find(kPartsFile) != nullptr) {
-      parts->file.emplace(cat(path, "/", kPartsFile));
-      parts->entries = parts->file->header().tensors;
+// Reads one checkpoint on this rank, in steps that all ranks take together.
+class ShardedLoad {
+ public:
+  ShardedLoad(const std::string& path,
+              const Manifest& manifest,
+              const ShardedState& state,
+              ProcessGroup& group)
+      : path_(path), manifest_(manifest), state_(state), group_(group), peers_(group) {}
+
+  LoadedCheckpoint load(const LoadOptions& options) {
+    peers_.together([&] { open(options); });
+    check_nothing_left(state_.model, model_.source(), path_, group_);
+    const std::string all =
+        merge_descriptions(group_.all_gather_bytes(optimizer_here_, "optimizers of a checkpoint"));
+    std::function<void()> restore_optimizer_state;
+    peers_.together([&] {
+      if (state_.optimizer)
+        restore_optimizer_state = prepared_optimizer(all);
+    });
+    peers_.together([&] { fetch_tensors(); });
+    if (restore_optimizer_state)
+      restore_optimizer_state();
+    if (group_.rank() == 0)
+      tell_of_means(model_, optimizer_, state_, group_.size());
+    return {.path = path_,
+            .serial = manifest_.serial,
+            .abandoned = manifest_.abandoned,
+            .position = manifest_.position,
+            .world_size = manifest_.world_size,
+            .user = manifest_.user,
+            .read_parts = parts_reader()};
+  }
+
+ private:
+  SavedTensors saved(const char* kind) const {
+    return {path_, manifest_, kind, group_.rank(), group_.size()};
+  }
+
+  // Opens the files and checks that they have what this rank holds.
+  void open(const LoadOptions& options) {
+    check_pieces(state_.model);
+    if (manifest_.find(kPartsFile) != nullptr) {
+      parts_->file.emplace(cat(path_, "/", kPartsFile));
+      parts_->entries = parts_->file->header().tensors;
     }
     if (options.check_parts)
-      options.check_parts(parts->entries);
-    parts_of_ranks = saved("parts");
-    in_pieces = saved_parts(state, parts_of_ranks);
-    for (const auto& part : in_pieces)
-      check_pieces_of(part.pieces, parts_of_ranks, path);
-    loaded.read_parts = [parts, peers, in_pieces](const std::string& prefix,
-                                                  const NamedTensors& into) {
+      options.check_parts(parts_->entries);
+    parts_of_ranks_ = saved("parts");
+    in_pieces_ = parts_that_were_saved(state_, parts_of_ranks_);
+    for (const auto& part : in_pieces_)
+      check_pieces_of(part.pieces, parts_of_ranks_, path_);
+    model_ = saved("model");
+    check_pieces_of(state_.model, model_, path_);
+    if (!state_.optimizer)
+      return;
+    optimizer_ = saved("optim");
+    optimizer_here_ =
+        optimizer_pieces(state_.optimizer->parameters, *state_.optimizer->optimizer).description;
+  }
+
+  // `all` describes the optimizers of all ranks together.
+  std::function<void()> prepared_optimizer(const std::string& all) {
+    const TensorPieces& parameters = state_.optimizer->parameters;
+    auto restore = prepare_optimizer(parameters,
+                                     *state_.optimizer->optimizer,
+                                     manifest_.optimizer,
+                                     optimizer_.entries(parameters),
+                                     [&](TensorPiece& piece) { optimizer_.fetch(piece); });
+    check_same_parameters(all, manifest_.optimizer);
+    return restore;
+  }
+
+  void fetch_tensors() {
+    const auto fetch = [](const TensorPieces& pieces, const SavedTensors& from) {
+      for (const TensorPiece& piece : pieces_to_load(pieces, from.entries(pieces)))
+        from.fetch(piece);
+    };
+    fetch(state_.model, model_);
+    for (const auto& part : in_pieces_)
+      fetch(part.pieces, parts_of_ranks_);
+  }
+
+  // Parts in pieces have been read with the model, into the memory that is asked for again here.
+  ReadParts parts_reader() const {
+    return [parts = parts_, peers = peers_, in_pieces = in_pieces_](const std::string& prefix,
+                                                                    const NamedTensors& into) {
       for (const auto& part : in_pieces)
         if (part.prefix == prefix)
-          return into;  // it has been read, with the model
+          return into;
       NamedTensors tensors;
       peers.together([&] { tensors = parts->read(prefix, into); });
       return tensors;
     };
-    model = saved("model");
-    check_pieces_of(state.model, model, path);
-    if (!state.optimizer)
-      return;
-    optimizer = saved("optim");
-    mine = optimizer_pieces(state.optimizer->parameters, *state.optimizer->optimizer).description;
-  });
-  check_nothing_left(state.model, model.source(), path, group);
-  const std::string all =
-      merge_descriptions(group.all_gather_bytes(mine, "optimizers of a checkpoint"));
-  std::function<void()> restore_state;
-  peers.together([&] {
-    if (!state.optimizer)
-      return;
-    restore_state = prepare_optimizer(state.optimizer->parameters,
-                                      *state.optimizer->optimizer,
-                                      manifest.optimizer,
-                                      optimizer.entries(state.optimizer->parameters),
-                                      [&](TensorPiece& piece) { optimizer.fetch(piece); });
-    check_same_parameters(all, manifest.optimizer);
-  });
-  peers.together([&] {
-    for (const TensorPiece& piece : pieces_to_load(state.model, model.entries(state.model)))
-      model.fetch(piece);
-    for (const auto& part : in_pieces)
-      for (const TensorPiece& piece :
-           pieces_to_load(part.pieces, parts_of_ranks.entries(part.pieces)))
-        parts_of_ranks.fetch(piece);
-  });
-  if (restore_state)
-    restore_state();
-  if (group.rank() == 0)
-    tell_of_means(model, optimizer, state, group.size());
-  return loaded;
+  }
+
+  const std::string& path_;
+  const Manifest& manifest_;
+  const ShardedState& state_;
+  ProcessGroup& group_;
+  Peers peers_;
+  SavedTensors model_, optimizer_, parts_of_ranks_;
+  std::shared_ptr<PartsFile> parts_ = std::make_shared<PartsFile>();
+  std::vector<ShardedState::Part> in_pieces_;
+  std::string optimizer_here_;  // the description of this rank's optimizer
+};
+
+// Returns nothing for a damaged checkpoint, of which rank 0 warns, and which `problems` then names.
+std::optional<Manifest> manifest_if_whole(const std::string& path,
+                                          ProcessGroup& group,
+                                          std::string& problems) {
+  try {
+    return verified_by_all(path, group);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::io && error.code() != ErrorCode::invalid_argument)
+      throw;
+    if (group.rank() == 0)
+      log(LogLevel::warn, cat("checkpoint: '", path, "' is skipped: ", error.message()));
+    problems += cat("\n  ", path, ": ", error.message());
+    return std::nullopt;
+  }
 }
 
 }  // namespace
 
 bool is_sharded(const Manifest& manifest) {
-  for (const WrittenFile& file : manifest.files)
-    if (file.name.starts_with("model-"))
-      return true;
-  return false;
+  return std::ranges::any_of(
+      manifest.files, [](const WrittenFile& file) { return file.name.starts_with("model-"); });
 }
 
 std::optional<LoadedCheckpoint> load_latest_sharded(const std::string& directory,
                                                     const ShardedState& state,
                                                     ProcessGroup& group,
                                                     const LoadOptions& options) {
-  const Peers peers(group);
   std::string problems;
-  for (const auto& [path, is_abandoned] : candidates(directory, options, peers)) {
-    std::optional<Manifest> manifest;
-    try {
-      manifest = verified_by_all(path, group);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::io && error.code() != ErrorCode::invalid_argument)
-        throw;
-      if (group.rank() == 0)
-        log(LogLevel::warn, cat("checkpoint: '", path, "' is skipped: ", error.message()));
-      problems += cat("\n  ", path, ": ", error.message());
-    }
+  for (const auto& [path, is_abandoned] : candidates(directory, options, Peers(group))) {
+    const std::optional<Manifest> manifest = manifest_if_whole(path, group, problems);
     if (!manifest)
       continue;
     if (is_abandoned && group.rank() == 0)
       warn_of_abandoned(path);
-    return load_pieces(path, *manifest, state, group, options);
+    const at::NoGradGuard no_grad;
+    return ShardedLoad(path, *manifest, state, group).load(options);
   }
   if (problems.empty())
     return std::nullopt;

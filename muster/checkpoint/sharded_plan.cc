@@ -1,4 +1,6 @@
-// Which rank writes which pieces of a divided checkpoint, and into which file.
+// Which rank writes which pieces of a sharded checkpoint. Every rank tells the others what it has,
+// and all of them make the same plan of it: a piece that several ranks have is written by the one
+// that has the least to write so far.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -24,6 +26,7 @@ struct ToldPiece {
   bool is_own = false;
 };
 
+// Describes this rank's pieces for the other ranks. heard() reads it.
 json told(const TensorPieces& pieces) {
   json all = json::array();
   for (const TensorPiece& piece : pieces) {
@@ -73,74 +76,71 @@ struct SharedPiece {
                   "; name each tensor of the whole model once"));
 }
 
+// Names the owner of a piece in a message.
+std::string owner_or_rank(const std::string& owner) {
+  return owner.empty() ? "another rank" : owner;
+}
+
+// Refuses one name for the tensors of two owners, such as two stages of a pipeline.
 void check_owner(const std::string& name, const ToldPiece& mine, const ToldPiece& other) {
   if (mine.owner == other.owner)
     return;
   refuse_plan(name,
               "a unique name for each tensor",
-              cat("it on ",
-                  mine.owner.empty() ? "another rank" : mine.owner,
-                  " and on ",
-                  other.owner.empty() ? "another rank" : other.owner));
+              cat("it on ", owner_or_rank(mine.owner), " and on ", owner_or_rank(other.owner)));
 }
 
-// The pieces of one tensor must make it whole.
+// "F32[2, 3] on rank 1", for messages.
+std::string kind_and_rank(const SharedPiece& shared) {
+  const auto& [piece, holders] = shared;
+  const std::string kind = to_string(TensorEntry{.dtype = piece.dtype, .shape = piece.shape});
+  return cat(kind, " on rank ", holders.front().first);
+}
+
+// "[0, 4) on rank 1", for messages.
+std::string elements_and_rank(const SharedPiece& shared) {
+  return cat(to_string(shared.piece.elements), " on rank ", shared.holders.front().first);
+}
+
+// Checks that the pieces of one tensor make it whole.
 void check_tensor(const std::string& name, const std::vector<SharedPiece>& pieces) {
-  const ToldPiece& first = pieces.front().piece;
+  const SharedPiece& first = pieces.front();
   int64_t there = 0;
   for (const SharedPiece& shared : pieces) {
-    const auto& [piece, holders] = shared;
-    if (piece.shape != first.shape || piece.dtype != first.dtype) {
+    const ToldPiece& piece = shared.piece;
+    if (piece.shape != first.piece.shape || piece.dtype != first.piece.dtype)
       refuse_plan(name,
                   "one type and shape on every rank",
-                  cat(first.dtype,
-                      "[",
-                      join(first.shape, ", "),
-                      "] on rank ",
-                      pieces.front().holders.front().first,
-                      " and ",
-                      piece.dtype,
-                      "[",
-                      join(piece.shape, ", "),
-                      "] on rank ",
-                      holders.front().first));
-    }
+                  cat(kind_and_rank(first), " and ", kind_and_rank(shared)));
     for (const SharedPiece& other : pieces) {
       if (&other == &shared)
         break;
-      if (common_elements(other.piece.elements, piece.elements).empty())
-        continue;
-      refuse_plan(name,
-                  "pieces that do not overlap",
-                  cat(to_string(other.piece.elements),
-                      " on rank ",
-                      other.holders.front().first,
-                      " and ",
-                      to_string(piece.elements),
-                      " on rank ",
-                      holders.front().first));
+      if (!common_elements(other.piece.elements, piece.elements).empty())
+        refuse_plan(name,
+                    "pieces that do not overlap",
+                    cat(elements_and_rank(other), " and ", elements_and_rank(shared)));
     }
     there += element_count(piece.elements);
   }
-  const int64_t whole = element_count(first.shape);
+  const int64_t whole = element_count(first.piece.shape);
   if (there != whole)
     refuse_plan(name, cat("all of its ", whole, " elements on the ranks together"), cat(there));
 }
 
-// What each rank writes: the holder of a piece that has the least to write so far.
+// Chooses for each piece the rank that writes it.
 class WritingPlan {
  public:
   explicit WritingPlan(size_t ranks) : loads_(ranks), chosen_(ranks) {}
 
   void add(const char* list, const std::vector<json>& ranks) {
     std::map<std::string, std::vector<SharedPiece>> tensors;
-    for (size_t rank = 0; rank < ranks.size(); ++rank)
-      for (size_t i = 0; i < ranks[rank][list].size(); ++i)
-        add_piece(ranks[rank][list][i][0],
-                  tensors[ranks[rank][list][i][0]],
-                  heard(ranks[rank][list][i]),
-                  static_cast<int>(rank),
-                  i);
+    for (int rank = 0; rank < std::ssize(ranks); ++rank) {
+      const json& pieces = ranks[rank][list];
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        const std::string& name = pieces[i][0].get_ref<const std::string&>();
+        add_piece(name, tensors[name], heard(pieces[i]), rank, i);
+      }
+    }
     for (const auto& [name, pieces] : tensors) {
       check_tensor(name, pieces);
       for (const SharedPiece& shared : pieces)
@@ -149,7 +149,7 @@ class WritingPlan {
   }
 
   const std::vector<size_t>& chosen(int rank, const std::string& list) {
-    return chosen_[static_cast<size_t>(rank)][list];
+    return chosen_[rank][list];
   }
   uint64_t bytes() const { return bytes_; }
 
@@ -159,33 +159,33 @@ class WritingPlan {
                         ToldPiece piece,
                         int rank,
                         size_t place) {
-    for (SharedPiece& shared : pieces) {
-      if (shared.piece.elements != piece.elements || shared.piece.shape != piece.shape ||
-          shared.piece.dtype != piece.dtype)
-        continue;
-      check_owner(name, shared.piece, piece);
-      shared.holders.emplace_back(rank, place);
+    const auto same = std::ranges::find_if(pieces, [&](const SharedPiece& shared) {
+      const bool is_same_kind =
+          shared.piece.shape == piece.shape && shared.piece.dtype == piece.dtype;
+      return is_same_kind && shared.piece.elements == piece.elements;
+    });
+    if (same == pieces.end()) {
+      pieces.push_back({.piece = std::move(piece), .holders = {{rank, place}}});
       return;
     }
-    pieces.push_back({.piece = std::move(piece), .holders = {{rank, place}}});
+    check_owner(name, same->piece, piece);
+    same->holders.emplace_back(rank, place);
   }
 
   void assign(const char* list, const SharedPiece& shared) {
-    const auto writes_less = [&](const auto& a, const auto& b) {
-      return loads_[static_cast<size_t>(a.first)] < loads_[static_cast<size_t>(b.first)];
+    const auto& [piece, holders] = shared;
+    const auto load_of = [&](const auto& holder) {
+      return loads_[holder.first];
     };
-    const auto least =
-        shared.piece.is_first_ones
-            ? shared.holders.begin()
-            : std::min_element(shared.holders.begin(), shared.holders.end(), writes_less);
-    const uint64_t size = safetensors_element_size(shared.piece.dtype) *
-                          static_cast<uint64_t>(element_count(shared.piece.elements));
-    loads_[static_cast<size_t>(least->first)] += size;
-    bytes_ += shared.piece.is_own ? size * shared.holders.size() : size;
-    chosen_[static_cast<size_t>(least->first)][list].push_back(least->second);
+    const auto [rank, place] =
+        piece.is_first_ones ? holders.front() : *std::ranges::min_element(holders, {}, load_of);
+    const uint64_t size = safetensors_element_size(piece.dtype) * element_count(piece.elements);
+    loads_[rank] += size;
+    bytes_ += piece.is_own ? size * holders.size() : size;
+    chosen_[rank][list].push_back(place);
   }
 
-  std::vector<uint64_t> loads_;
+  std::vector<uint64_t> loads_;  // bytes that each rank writes
   std::vector<std::map<std::string, std::vector<size_t>>> chosen_;
   uint64_t bytes_ = 0;
 };
@@ -197,6 +197,7 @@ TensorPieces chosen_of(const TensorPieces& pieces, const std::vector<size_t>& pl
   return chosen;
 }
 
+// Rank 0's own pieces are among the shared ones.
 TensorPieces own_of(const TensorPieces& pieces, int rank) {
   TensorPieces own;
   for (const TensorPiece& piece : pieces)

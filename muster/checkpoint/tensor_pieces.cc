@@ -1,3 +1,5 @@
+// A whole tensor is a piece that has all elements, so that models that are sharded and models that
+// are whole can be treated alike.
 #include "muster/checkpoint/tensor_pieces.h"
 
 #include <torch/nn/module.h>
@@ -23,7 +25,7 @@ TensorPiece slice_piece(std::string name,
                         size_t dim,
                         int64_t begin,
                         const at::Tensor& tensor) {
-  Elements elements = slice_elements(shape, dim, begin, tensor.size(static_cast<int64_t>(dim)));
+  Elements elements = slice_elements(shape, dim, begin, tensor.size(dim));
   return {.name = std::move(name),
           .shape = std::move(shape),
           .elements = std::move(elements),
@@ -48,7 +50,7 @@ TensorPieces whole_pieces(const torch::nn::Module& model) {
   return pieces;
 }
 
-// What is frozen is the same on all ranks.
+// Frozen parameters are the same on all ranks, so they are no rank's own.
 TensorPieces own_pieces(const torch::nn::Module& model) {
   TensorPieces pieces = whole_pieces(model);
   for (TensorPiece& piece : pieces)

@@ -1,3 +1,6 @@
+// Elements of a tensor are runs of equal stretches, as a slice along any dimension has them.
+// Numbers may come from a file, so sums and products stop at the largest number instead of
+// overflowing.
 #include "muster/checkpoint/files/elements.h"
 
 #include <algorithm>
@@ -11,6 +14,7 @@ namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
+// The largest number stands for every number beyond it.
 int64_t saturated_product(int64_t a, int64_t b) {
   int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? kMost : product;
@@ -28,7 +32,7 @@ struct Stretch {
   int64_t length;
 };
 
-// In the tensor's order.
+// Returns the stretches in the tensor's order, each with its place in the holder's.
 std::vector<Stretch> stretches_of(const Elements& elements) {
   std::vector<Stretch> stretches;
   int64_t at = 0;
@@ -37,9 +41,7 @@ std::vector<Stretch> stretches_of(const Elements& elements) {
       if (run.length > 0)
         stretches.push_back({.begin = run.begin + i * run.stride, .at = at, .length = run.length});
   }
-  std::sort(stretches.begin(), stretches.end(), [](const Stretch& a, const Stretch& b) {
-    return a.begin < b.begin;
-  });
+  std::ranges::sort(stretches, {}, &Stretch::begin);
   return stretches;
 }
 
@@ -112,31 +114,31 @@ std::string wrong_elements(const Elements& elements, int64_t total) {
 std::vector<CommonElements> common_elements(const Elements& first, const Elements& second) {
   const std::vector<Stretch> a = stretches_of(first), b = stretches_of(second);
   std::vector<CommonElements> common;
-  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    const int64_t begin = std::max(a[i].begin, b[j].begin);
-    const int64_t end = std::min(a[i].begin + a[i].length, b[j].begin + b[j].length);
+  // Both are sorted, so the one that ends first cannot meet what follows in the other.
+  for (auto mine = a.begin(), theirs = b.begin(); mine != a.end() && theirs != b.end();) {
+    const int64_t my_end = mine->begin + mine->length, their_end = theirs->begin + theirs->length;
+    const int64_t begin = std::max(mine->begin, theirs->begin);
+    const int64_t end = std::min(my_end, their_end);
     if (begin < end) {
-      common.push_back({.at_first = a[i].at + begin - a[i].begin,
-                        .at_second = b[j].at + begin - b[j].begin,
+      common.push_back({.at_first = mine->at + begin - mine->begin,
+                        .at_second = theirs->at + begin - theirs->begin,
                         .length = end - begin});
     }
-    (a[i].begin + a[i].length < b[j].begin + b[j].length) ? ++i : ++j;
+    if (my_end < their_end)
+      ++mine;
+    else
+      ++theirs;
   }
   return common;
 }
 
 std::string to_string(const Elements& elements) {
   std::vector<std::string> texts;
-  for (const ElementRun& run : elements) {
-    texts.push_back(run.count == 1 ? cat("[", run.begin, ", ", run.begin + run.length, ")")
-                                   : cat(run.length,
-                                         " of every ",
-                                         run.stride,
-                                         " from ",
-                                         run.begin,
-                                         ", ",
-                                         run.count,
-                                         " times"));
+  for (const auto& [begin, length, stride, count] : elements) {
+    if (count == 1)
+      texts.push_back(cat("[", begin, ", ", begin + length, ")"));
+    else
+      texts.push_back(cat(length, " of every ", stride, " from ", begin, ", ", count, " times"));
   }
   return join(texts, " and ");
 }

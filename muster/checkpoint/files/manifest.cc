@@ -1,3 +1,5 @@
+// A manifest is JSON with a checksum of itself, and says the size and the checksum of every file.
+// It comes from a disk, so everything in it is checked for its type and its bounds.
 #include "muster/checkpoint/files/manifest.h"
 
 #include <sys/stat.h>
@@ -42,6 +44,7 @@ constexpr size_t kMaxRanges = 1 << 20;
                   "; it is damaged, load another"));
 }
 
+// The checksum of a document that does not have its own yet.
 std::string checksum_of(const json& document) {
   const std::string text = document.dump();
   Sha256 hash;
@@ -49,6 +52,7 @@ std::string checksum_of(const json& document) {
   return hash.hex();
 }
 
+// Returns the document without its checksum, which is found to be right.
 json parse(const std::string& text, const std::string& name) {
   if (nests_too_deep(text))
     refuse_manifest(name, "a manifest of a few levels", "one that nests deeper");
@@ -78,7 +82,7 @@ std::string text_in(const json& object, const char* key, const std::string& name
   return value.get<std::string>();
 }
 
-// A name that cannot lead out of the checkpoint's folder.
+// Whether a name cannot lead out of the checkpoint's folder.
 bool is_plain_name(const std::string& name) {
   constexpr const char* kAllowed =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
@@ -94,39 +98,61 @@ std::vector<SerialRange> ranges_in(const json& object, const char* key, const st
   if (!list.is_array() || list.size() > kMaxRanges)
     refuse(list);
   for (const json& pair : list) {
-    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number_integer() ||
-        !pair[1].is_number_integer())
+    const bool is_pair = pair.is_array() && pair.size() == 2;
+    if (!is_pair || !pair[0].is_number_integer() || !pair[1].is_number_integer())
       refuse(pair);
-    ranges.push_back({.after = pair[0].get<int64_t>(), .until = pair[1].get<int64_t>()});
-    if (ranges.back().after < 0 || ranges.back().until < ranges.back().after ||
-        ranges.back().until > kMaxSerial)
+    const auto after = pair[0].get<int64_t>(), until = pair[1].get<int64_t>();
+    if (after < 0 || until < after || until > kMaxSerial)
       refuse(pair);
+    ranges.push_back({.after = after, .until = until});
   }
   return ranges;
 }
 
+// Older manifests lack some counts.
+int64_t count_if_there(const json& object, const char* key, const std::string& name) {
+  return object.contains(key) ? count_in(object, key, name) : 0;
+}
+
+std::vector<WrittenFile> files_in(const json& document, const std::string& name) {
+  const auto files = document.value("files", json());
+  if (!files.is_array() || files.empty() || files.size() > kMaxFiles)
+    refuse_manifest(name, cat("a list of files, at most ", kMaxFiles, ","), files.dump());
+  std::vector<WrittenFile> records;
+  std::set<std::string> names;
+  for (const auto& file : files) {
+    if (!file.is_object())
+      refuse_manifest(name, "a file's record", file.dump());
+    const auto file_name = text_in(file, "name", name);
+    if (!is_plain_name(file_name) || !names.insert(file_name).second)
+      refuse_manifest(name, "plain file names, each once", json(file_name).dump());
+    const uint64_t bytes = count_in(file, "bytes", name);
+    records.push_back({.name = file_name, .bytes = bytes, .sha256 = text_in(file, "sha256", name)});
+  }
+  return records;
+}
+
+// Throws: io if there is no such file; invalid_argument for a link or another thing.
 uint64_t size_of_file(const std::string& path) {
   struct stat info{};
   if (::lstat(path.c_str(), &info) != 0)
     fail_errno(cat("checkpoint: cannot find '", path, "'"), errno);
   if (!S_ISREG(info.st_mode))
     refuse_manifest(path, "a plain file", "another thing");
-  return static_cast<uint64_t>(info.st_size);
+  return info.st_size;
 }
 
 }  // namespace
 
 bool is_in(const std::vector<SerialRange>& ranges, int64_t serial) {
-  return std::any_of(ranges.begin(), ranges.end(), [&](const SerialRange& range) {
+  return std::ranges::any_of(ranges, [&](const SerialRange& range) {
     return serial > range.after && serial <= range.until;
   });
 }
 
 const WrittenFile* Manifest::find(const std::string& file) const {
-  for (const auto& record : files)
-    if (record.name == file)
-      return &record;
-  return nullptr;
+  const auto found = std::ranges::find(files, file, &WrittenFile::name);
+  return found == files.end() ? nullptr : &*found;
 }
 
 std::string format_manifest(const Manifest& manifest) {
@@ -170,11 +196,9 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
                        .epoch = count_in(document, "epoch", name),
                        .batch = count_in(document, "batch", name),
                        .epoch_samples = count_in(document, "epoch_samples", name),
-                       .samples_seen = count_in(document, "samples_seen", name)};
-  if (document.contains("dataset_size"))  // older ones have none
-    manifest.position.dataset_size = count_in(document, "dataset_size", name);
-  if (document.contains("serial"))
-    manifest.serial = count_in(document, "serial", name);
+                       .samples_seen = count_in(document, "samples_seen", name),
+                       .dataset_size = count_if_there(document, "dataset_size", name)};
+  manifest.serial = count_if_there(document, "serial", name);
   if (manifest.serial > kMaxSerial)
     refuse_manifest(name, "a serial number", cat(manifest.serial));
   if (document.contains("parent"))
@@ -184,21 +208,7 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
   if (world_size < 1 || world_size > kMaxWorldSize)
     refuse_manifest(name, "a world size", cat(world_size));
   manifest.world_size = static_cast<int>(world_size);
-
-  const auto files = document.value("files", json());
-  if (!files.is_array() || files.empty() || files.size() > kMaxFiles)
-    refuse_manifest(name, cat("a list of files, at most ", kMaxFiles, ","), files.dump());
-  std::set<std::string> names;
-  for (const auto& file : files) {
-    if (!file.is_object())
-      refuse_manifest(name, "a file's record", file.dump());
-    const auto file_name = text_in(file, "name", name);
-    if (!is_plain_name(file_name) || !names.insert(file_name).second)
-      refuse_manifest(name, "plain file names, each once", json(file_name).dump());
-    manifest.files.push_back({.name = file_name,
-                              .bytes = static_cast<uint64_t>(count_in(file, "bytes", name)),
-                              .sha256 = text_in(file, "sha256", name)});
-  }
+  manifest.files = files_in(document, name);
   const auto user = document.value("user", json());
   if (!user.is_object())
     refuse_manifest(name, "texts by name as 'user'", user.dump());

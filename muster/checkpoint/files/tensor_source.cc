@@ -1,5 +1,8 @@
+// A tensor is a list of pieces, and each knows its file and its elements. A read finds the elements
+// that are wanted in each piece, and copies the stretches that both have.
 #include "muster/checkpoint/files/tensor_source.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
@@ -15,7 +18,7 @@ using nlohmann::json;
 
 constexpr size_t kMostOpen = 64;
 
-// Whole numbers of 0 or more alone; `wrong` becomes true for anything else.
+// Returns whole numbers of 0 or more; `wrong` becomes true for anything else.
 std::vector<int64_t> counts_in(const json& array, bool& wrong) {
   std::vector<int64_t> counts;
   if (!array.is_array())
@@ -29,10 +32,11 @@ std::vector<int64_t> counts_in(const json& array, bool& wrong) {
   return counts;
 }
 
+// Returns what a record says of a tensor; `wrong` becomes true for anything else than a record.
 PieceRecord record_in(const json& value, bool& wrong) {
   PieceRecord record;
-  if (!value.is_object() || !value.contains("shape") || !value.contains("runs") ||
-      !value["runs"].is_array()) {
+  const bool is_record = value.is_object() && value.contains("shape") && value.contains("runs");
+  if (!is_record || !value["runs"].is_array()) {
     wrong = true;
     return record;
   }
@@ -62,9 +66,19 @@ PieceRecord record_in(const json& value, bool& wrong) {
                   "'; it is damaged, load another"));
 }
 
-// Elements that lie in both, which two pieces of a tensor must not have.
-bool overlap(const Elements& a, const Elements& b) {
-  return !common_elements(a, b).empty();
+// Checks that a file has as much of a tensor as its record says, and that the record makes sense.
+void check_record(const std::string& file,
+                  const std::string& name,
+                  const TensorEntry& entry,
+                  const PieceRecord& record) {
+  if (!has_whole_elements(entry.dtype))
+    refuse_pieces(file, name, cat("some of ", to_string(entry)));
+  const std::string wrong = wrong_elements(record.elements, element_count(record.shape));
+  if (!wrong.empty())
+    refuse_pieces(file, name, wrong);
+  const int64_t there = element_count(entry.shape), expected = element_count(record.elements);
+  if (there != expected)
+    refuse_pieces(file, name, cat(there, " elements instead of ", expected));
 }
 
 }  // namespace
@@ -98,6 +112,7 @@ TensorSource::TensorSource(const std::vector<std::string>& paths) : paths_(paths
     add(file, opened(file));
 }
 
+// A file that is asked for again may have been closed in between, to stay below the limit.
 const SafetensorsFile& TensorSource::opened(size_t file) const {
   const auto found = open_.find(file);
   if (found != open_.end())
@@ -111,43 +126,43 @@ void TensorSource::add(size_t file, const SafetensorsFile& opened) {
   const std::string& path = paths_[file];
   const SafetensorsHeader header = opened.header();
   PieceRecords records;
-  if (const auto found = header.metadata.find(kPiecesKey); found != header.metadata.end())
-    records = parse_piece_records(found->second, path);
-  for (const auto& [key, value] : header.metadata)
-    if (key != kPiecesKey)
+  for (const auto& [key, value] : header.metadata) {
+    if (key == kPiecesKey)
+      records = parse_piece_records(value, path);
+    else
       metadata_.emplace(key, value);
+  }
   for (const auto& [name, entry] : header.tensors) {
-    const auto record = records.find(name);
-    const bool is_piece = record != records.end();
-    TensorEntry kind{.dtype = entry.dtype, .shape = is_piece ? record->second.shape : entry.shape};
-    StoredPiece piece{
-        .file = file,
-        .begin = entry.begin,
-        .elements = is_piece ? record->second.elements : all_elements({tensor_units(entry)})};
-    if (is_piece) {
-      if (!has_whole_elements(entry.dtype))
-        refuse_pieces(path, name, cat("some of ", to_string(entry)));
-      if (const auto wrong = wrong_elements(piece.elements, element_count(kind.shape));
-          !wrong.empty())
-        refuse_pieces(path, name, wrong);
-      if (element_count(entry.shape) != element_count(piece.elements))
-        refuse_pieces(path,
-                      name,
-                      cat(element_count(entry.shape),
-                          " elements instead of ",
-                          element_count(piece.elements)));
-      records.erase(record);
+    const auto record = records.extract(name);
+    if (record.empty()) {
+      add_piece(
+          name,
+          {.dtype = entry.dtype, .shape = entry.shape},
+          {.file = file, .begin = entry.begin, .elements = all_elements({tensor_units(entry)})});
+      continue;
     }
-    auto [stored, is_new] = tensors_.try_emplace(name, StoredTensor{.kind = kind, .pieces = {}});
-    if (!stored->second.kind.same_kind(kind))
-      refuse_pieces(path, name, cat(to_string(kind), " beside ", to_string(stored->second.kind)));
-    for (const StoredPiece& other : stored->second.pieces)
-      if (overlap(other.elements, piece.elements))
-        refuse_pieces(path, name, "elements that another file has");
-    stored->second.pieces.push_back(std::move(piece));
+    const auto& [shape, elements] = record.mapped();
+    check_record(path, name, entry, record.mapped());
+    add_piece(name,
+              {.dtype = entry.dtype, .shape = shape},
+              {.file = file, .begin = entry.begin, .elements = elements});
   }
   if (!records.empty())
     refuse_pieces(path, records.begin()->first, "no tensor");
+}
+
+void TensorSource::add_piece(const std::string& name, const TensorEntry& kind, StoredPiece piece) {
+  const std::string& path = paths_[piece.file];
+  StoredTensor& stored =
+      tensors_.try_emplace(name, StoredTensor{.kind = kind, .pieces = {}}).first->second;
+  if (!stored.kind.same_kind(kind))
+    refuse_pieces(path, name, cat(to_string(kind), " beside ", to_string(stored.kind)));
+  const bool overlaps = std::ranges::any_of(stored.pieces, [&](const StoredPiece& other) {
+    return !common_elements(other.elements, piece.elements).empty();
+  });
+  if (overlaps)
+    refuse_pieces(path, name, "elements that another file has");
+  stored.pieces.push_back(std::move(piece));
 }
 
 std::vector<std::string> TensorSource::incomplete() const {
@@ -170,14 +185,13 @@ void TensorSource::read(const std::string& name, const Elements& elements, void*
                     shown_text(name),
                     "', got none of that name; load what was saved"));
   }
-  const auto size = static_cast<int64_t>(safetensors_element_size(found->second.kind.dtype));
+  const uint64_t size = safetensors_element_size(found->second.kind.dtype);
+  char* const out = static_cast<char*>(to);
   int64_t missing = element_count(elements);
   for (const StoredPiece& piece : found->second.pieces) {
     for (const CommonElements& common : common_elements(piece.elements, elements)) {
-      opened(piece.file)
-          .read(static_cast<char*>(to) + common.at_second * size,
-                static_cast<uint64_t>(common.length * size),
-                piece.begin + static_cast<uint64_t>(common.at_first * size));
+      const uint64_t begin = piece.begin + common.at_first * size;
+      opened(piece.file).read(out + common.at_second * size, common.length * size, begin);
       missing -= common.length;
     }
   }

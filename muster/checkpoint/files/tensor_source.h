@@ -65,6 +65,7 @@ class TensorSource {
 
  private:
   void add(size_t file, const SafetensorsFile& opened);
+  void add_piece(const std::string& name, const TensorEntry& kind, StoredPiece piece);
   const SafetensorsFile& opened(size_t file) const;
 
   std::vector<std::string> paths_;
