@@ -1,3 +1,5 @@
+// LibTorch's autocast is a setting of the thread. The guard sets it and puts back what was there,
+// so guards may be nested. The outermost one clears the cache of converted weights.
 #include "muster/train/autocast.h"
 
 #include <ATen/autocast_mode.h>

@@ -1,3 +1,5 @@
+// Norms and factors are computed as PyTorch's clip_grad_norm_ does, in lots of one device and type,
+// and stay on the device: nothing here waits for a GPU.
 #include "muster/train/clip.h"
 
 #include <ATen/Functions.h>
@@ -14,6 +16,7 @@ namespace muster {
 
 namespace {
 
+// Throws: invalid_argument with the rule, unless it holds.
 void expect_for_clipping(bool holds, const char* call, const char* rule, double value) {
   if (holds)
     return;
@@ -21,6 +24,7 @@ void expect_for_clipping(bool holds, const char* call, const char* rule, double 
               cat(call, ": expected ", rule, ", got ", value, "; 1.0 is a common choice"));
 }
 
+// The norm over all gradients, on the device of the first. It is the norm of the tensors' norms.
 at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
   if (gradients.empty())
     return at::zeros({});
@@ -32,9 +36,10 @@ at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
   return at::linalg_vector_norm(at::stack(norms), norm_type);
 }
 
-// Their norm is that of this rank's parts alone: other ranks have another.
+// Refuses sharded gradients: their norm would be that of this rank's parts, and another on each
+// rank.
 void refuse_divided_gradients(const char* call, const std::vector<at::Tensor>& parameters) {
-  if (std::none_of(parameters.begin(), parameters.end(), has_divided_gradient))
+  if (std::ranges::none_of(parameters, has_divided_gradient))
     return;
   throw Error(
       ErrorCode::failed_precondition,
@@ -57,8 +62,8 @@ void clip_grads_with_norm(const std::vector<at::Tensor>& parameters,
                           const at::Tensor& norm) {
   expect_for_clipping(max_norm >= 0, "clip_grad_norm", "a max_norm of 0 or more", max_norm);
   const at::NoGradGuard no_grad;
-  // As Python computes number / tensor. Multiplying by 1 costs less than asking the GPU whether it
-  // is.
+  // Python computes number / tensor like this. Multiplying by 1 costs less than asking the GPU
+  // whether the factor is 1.
   const at::Tensor factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
   for (const auto& lot : by_device_and_type(gradient_values(parameters)))
     at::_foreach_mul_(lot, copied_to(lot[0].device(), factor));

@@ -1,8 +1,12 @@
+// Every weight has one average, however many names it has. Averages are updated in lots of one type
+// and device. During a swap the model's memory holds the averages, and this object the weights.
 #include "muster/train/ema.h"
 
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -12,6 +16,7 @@ namespace muster {
 
 namespace {
 
+// Throws: invalid_argument.
 void check_ema_options(double decay, const EmaOptions& options) {
   if (!(decay >= 0 && decay <= 1)) {
     throw Error(
@@ -26,6 +31,7 @@ void check_ema_options(double decay, const EmaOptions& options) {
   }
 }
 
+// Tells that a weight is no longer what was averaged.
 [[noreturn]] void refuse_other_weight(const std::string& name,
                                       const at::Tensor& average,
                                       const at::Tensor& weight) {
@@ -42,25 +48,29 @@ void check_ema_options(double decay, const EmaOptions& options) {
                   "; make the Ema after the model has its type, or load its state into a new one"));
 }
 
-// One kernel where a device has one for lists of one type.
-void lerp_in_lots(std::vector<at::Tensor> averages, std::vector<at::Tensor> weights, double part) {
-  while (!averages.empty()) {
-    const auto is_of_first_kind = [&](const at::Tensor& tensor) {
-      return tensor.scalar_type() == averages[0].scalar_type() &&
-             tensor.device() == averages[0].device();
-    };
-    std::vector<at::Tensor> lot, lot_weights, rest, rest_weights;
-    for (size_t i = 0; i < averages.size(); ++i) {
-      const bool now = is_of_first_kind(averages[i]);
-      (now ? lot : rest).push_back(averages[i]);
-      (now ? lot_weights : rest_weights).push_back(weights[i]);
-    }
-    at::_foreach_lerp_(lot, lot_weights, part);
-    averages = std::move(rest);
-    weights = std::move(rest_weights);
+// Averages and their weights, of one type and on one device.
+struct AverageLot {
+  std::vector<at::Tensor> averages, weights;
+};
+
+// Moves the averages towards the weights. A device may have one kernel for a list of one type.
+void lerp_in_lots(const std::vector<at::Tensor>& averages,
+                  const std::vector<at::Tensor>& weights,
+                  double part) {
+  using Kind = std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>;
+  std::map<Kind, AverageLot> lots;
+  for (size_t i = 0; i < averages.size(); ++i) {
+    const at::Tensor& average = averages[i];
+    const c10::Device device = average.device();
+    AverageLot& lot = lots[{device.type(), device.index(), average.scalar_type()}];
+    lot.averages.push_back(average);
+    lot.weights.push_back(weights[i]);
   }
+  for (const auto& [kind, lot] : lots)
+    at::_foreach_lerp_(lot.averages, lot.weights, part);
 }
 
+// Returns a model's parameters and buffers, each as a whole piece.
 TensorPieces weights_of(const torch::nn::Module& model) {
   TensorPieces weights;
   for (const auto& item : model.named_parameters())
@@ -104,13 +114,19 @@ void Ema::add(const TensorPiece& weight) {
   weights_.push_back(tensor);
   kept_.push_back(tensor.detach().clone());
   averages_.emplace_back(weight.name, kept_.back());
-  const bool averaged = !weight.is_buffer || (options_.buffers == EmaBuffers::average &&
-                                              (tensor.is_floating_point() || tensor.is_complex()));
-  (averaged ? averaged_weights_ : copied_weights_).push_back(tensor);
-  (averaged ? averages_of_those_ : copies_of_those_).push_back(kept_.back());
+  const bool has_fractions = tensor.is_floating_point() || tensor.is_complex();
+  const bool averages_buffer = options_.buffers == EmaBuffers::average && has_fractions;
+  if (!weight.is_buffer || averages_buffer) {
+    averaged_weights_.push_back(tensor);
+    averages_of_those_.push_back(kept_.back());
+  } else {
+    copied_weights_.push_back(tensor);
+    copies_of_those_.push_back(kept_.back());
+  }
 }
 
-// To where net->to(device) has brought them. An average of another type would be another average.
+// Brings the averages to where net->to(device) has brought the weights. An average of another type
+// would be another average, so a weight that has changed its type is refused.
 void Ema::follow_weights() {
   for (size_t i = 0; i < weights_.size(); ++i) {
     const at::Tensor &weight = weights_[i], &kept = kept_[i];
@@ -123,10 +139,10 @@ void Ema::follow_weights() {
 }
 
 const std::string& Ema::name_of(const at::Tensor& average) const {
-  return std::find_if(averages_.begin(),
-                      averages_.end(),
-                      [&](const auto& item) { return item.second.is_same(average); })
-      ->first;
+  const auto is_it = [&](const auto& item) {
+    return item.second.is_same(average);
+  };
+  return std::ranges::find_if(averages_, is_it)->first;
 }
 
 void Ema::update() {
@@ -135,7 +151,7 @@ void Ema::update() {
     return;
   const at::NoGradGuard no_grad;
   follow_weights();
-  const auto n = static_cast<double>(updates_);
+  const double n = as_number(updates_);
   const double decay = options_.warmup ? std::min(decay_, (1 + n) / (10 + n)) : decay_;
   if (updates_ == 0) {
     copy_all(averages_of_those_, averaged_weights_);
@@ -169,8 +185,8 @@ void Ema::end_swap() {
   swapped_ = false;
 }
 
-// Contents, not pointers: whoever holds a parameter, or has views of its memory, has the average
-// too.
+// Contents are exchanged, and not pointers: whoever holds a parameter, or has views of its memory,
+// has the average too.
 void Ema::exchange() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < weights_.size(); ++i) {
@@ -182,9 +198,8 @@ void Ema::exchange() {
 
 SavedState Ema::state() const {
   refuse_while_swapped("state");
-  SavedState saved{.numbers = {{"calls", static_cast<double>(calls_)},
-                               {"updates", static_cast<double>(updates_)}},
-                   .tensors = {}};
+  SavedState saved;
+  saved.numbers = {{"calls", as_number(calls_)}, {"updates", as_number(updates_)}};
   for (const auto& [name, average] : averages_)
     saved.tensors[name] = average;
   return saved;

@@ -1,3 +1,5 @@
+// Sums, and not means, are added over the ranks, since ranks may have different numbers of samples.
+// The number of samples is added too: it says whether each was counted once.
 #include "muster/train/evaluate.h"
 
 #include <ATen/ops/zeros.h>
@@ -9,21 +11,24 @@ namespace muster {
 
 namespace {
 
+// Refuses a mean over other samples than the dataset's. `bad` are those that could not be read.
 void check_counted(int64_t dataset_size, double counted, double bad) {
-  const double all = static_cast<double>(dataset_size);
+  const auto all = static_cast<double>(dataset_size);
   if (counted + bad == all)
     return;
-  const std::string got =
-      cat("got ", counted, bad > 0 ? cat(" and ", bad, " that cannot be read") : "");
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("evaluate: expected each of ",
-          dataset_size,
-          " samples once, ",
-          got,
-          " on all ranks together; give a loader that ",
-          counted + bad > all ? "repeats none: sampling with pad = false"
-                              : "leaves out none: no drop_last, in the loader or its sampler"));
+  std::string got = cat("got ", counted);
+  if (bad > 0)
+    got += cat(" and ", bad, " that cannot be read");
+  const char* const wanted = counted + bad > all
+                                 ? "repeats none: sampling with pad = false"
+                                 : "leaves out none: no drop_last, in the loader or its sampler";
+  throw Error(ErrorCode::invalid_argument,
+              cat("evaluate: expected each of ",
+                  dataset_size,
+                  " samples once, ",
+                  got,
+                  " on all ranks together; give a loader that ",
+                  wanted));
 }
 
 }  // namespace
@@ -38,7 +43,7 @@ EvaluationMode::EvaluationMode(torch::nn::Module& model, ProcessGroup& group) : 
   model.eval();
 }
 
-// Parents first: train() is for all that is within.
+// Parents come first: train() sets the mode of everything inside.
 EvaluationMode::~EvaluationMode() {
   model_.train(was_training_);
   for (const auto& [module, was_training] : modes_)

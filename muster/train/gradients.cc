@@ -1,3 +1,5 @@
+// Gradients are given to single kernels in lots of one device and type. LibTorch's own grouping
+// makes the lots, since their order decides over the last bit of a sum.
 #include "muster/train/gradients.h"
 
 #include <ATen/Functions.h>
@@ -45,11 +47,12 @@ at::Tensor multiply_and_find_nonfinite(const std::vector<at::Tensor>& gradients,
                                        const at::Tensor& inverse_scale) {
   const at::NoGradGuard no_grad;
   at::Tensor found = at::zeros({}, inverse_scale.options());
-  std::vector<at::Tensor> real;  // the kernel knows no complex numbers
+  std::vector<at::Tensor> real;  // the kernel does not know complex numbers
   real.reserve(gradients.size());
   for (const at::Tensor& gradient : gradients)
     real.push_back(gradient.is_complex() ? at::view_as_real(gradient) : gradient);
   for (const auto& lot : by_device_and_type(real)) {
+    // The kernel wants scale and result on the device of the lot.
     const c10::Device device = lot[0].device();
     if (device == found.device()) {
       at::_amp_foreach_non_finite_check_and_unscale_(lot, found, inverse_scale);

@@ -1,3 +1,4 @@
+// The loss is copied first: the caller's own stays this rank's.
 #include "muster/train/mean_over_ranks.h"
 
 namespace muster {

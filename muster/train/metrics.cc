@@ -1,3 +1,6 @@
+// Values are added on the device where they are, in double, and never waited for. A write copies
+// all of them to the host at once, sends them to all ranks as one message, and each rank adds them
+// up in the order of the ranks, so that all get the same bits.
 #include "muster/train/metrics.h"
 
 #include <ATen/Functions.h>
@@ -30,14 +33,19 @@ constexpr const char* kTimeShares = "time/";
   throw Error(ErrorCode::invalid_argument, cat("metrics: ", what));
 }
 
+// "time/compute": the name of a category's share of the time.
+std::string share_name(size_t category) {
+  return cat(kTimeShares, to_string(static_cast<Category>(category)));
+}
+
 bool is_time_share(const std::string& name) {
   for (size_t i = 0; i < std::tuple_size_v<CategorySeconds>; ++i)
-    if (name == cat(kTimeShares, to_string(static_cast<Category>(i))))
+    if (name == share_name(i))
       return true;
   return false;
 }
 
-// A mean over no samples is usually NaN, and counts as nothing.
+// Throws: invalid_argument for a count that is none.
 void check_count(const std::string& name, double count) {
   if (count >= 0 && std::isfinite(count))
     return;
@@ -48,16 +56,19 @@ void check_count(const std::string& name, double count) {
                     "; pass the number of samples that the mean is over"));
 }
 
-// One scalar of type double, on the value's device.
-at::Tensor as_double(const at::Tensor& value) {
+at::Tensor in_double(const at::Tensor& value) {
   return value.detach().to(at::kDouble);
+}
+
+// The names at the beginning of a message, up to a zero byte.
+std::string names_in(const std::string& message) {
+  return message.substr(0, message.find('\0'));
 }
 
 }  // namespace
 
 bool MetricValues::contains(const std::string& name) const {
-  return std::any_of(
-      values_.begin(), values_.end(), [&](const auto& value) { return value.first == name; });
+  return std::ranges::any_of(values_, [&](const auto& value) { return value.first == name; });
 }
 
 double MetricValues::operator[](const std::string& name) const {
@@ -92,9 +103,17 @@ const char* Metrics::name_of(Kind kind) {
   }
 }
 
+// The value that changes no other when it is combined with it.
 double Metrics::nothing(Kind kind) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  return kind == Kind::max ? -kInfinity : kind == Kind::min ? kInfinity : 0;
+  switch (kind) {
+    case Kind::max:
+      return -kInfinity;
+    case Kind::min:
+      return kInfinity;
+    default:
+      return 0;
+  }
 }
 
 double Metrics::combined(Kind kind, double a, double b) {
@@ -118,7 +137,8 @@ Metrics::Entry& Metrics::entry(const std::string& name, Kind kind) {
                       name_of(kind),
                       "; give them different names"));
   }
-  if (name.empty() || printable(name) != name || name == "step" || is_time_share(name)) {
+  const bool is_printable = !name.empty() && printable(name) == name;
+  if (!is_printable || name == "step" || is_time_share(name)) {
     refuse_metric(
         cat("expected a name of printable characters that is not 'step' or that of a share of the "
             "time, got '",
@@ -158,7 +178,7 @@ void Metrics::mean(const std::string& name, const at::Tensor& value, double coun
   if (count == 0 || value.numel() == 0)
     return add(name, Kind::mean, 0, 0);
   const at::NoGradGuard no_grad;
-  add(name, Kind::mean, as_double(value).sum() * count, count * static_cast<double>(value.numel()));
+  add(name, Kind::mean, in_double(value).sum() * count, count * as_number(value.numel()));
 }
 
 void Metrics::mean(const std::string& name, double value, double count) {
@@ -170,7 +190,7 @@ void Metrics::mean(const std::string& name, double value, double count) {
 
 void Metrics::sum(const std::string& name, const at::Tensor& value) {
   const at::NoGradGuard no_grad;
-  add(name, Kind::sum, as_double(value).sum(), 1);
+  add(name, Kind::sum, in_double(value).sum(), 1);
 }
 
 void Metrics::sum(const std::string& name, double value) {
@@ -181,7 +201,7 @@ void Metrics::max(const std::string& name, const at::Tensor& value) {
   if (value.numel() == 0)
     return add(name, Kind::max, nothing(Kind::max), 0);
   const at::NoGradGuard no_grad;
-  add(name, Kind::max, as_double(value).max(), 1);
+  add(name, Kind::max, in_double(value).max(), 1);
 }
 
 void Metrics::max(const std::string& name, double value) {
@@ -192,7 +212,7 @@ void Metrics::min(const std::string& name, const at::Tensor& value) {
   if (value.numel() == 0)
     return add(name, Kind::min, nothing(Kind::min), 0);
   const at::NoGradGuard no_grad;
-  add(name, Kind::min, as_double(value).min(), 1);
+  add(name, Kind::min, in_double(value).min(), 1);
 }
 
 void Metrics::min(const std::string& name, double value) {
@@ -203,8 +223,8 @@ void Metrics::accuracy(const std::string& name,
                        const at::Tensor& logits,
                        const at::Tensor& labels,
                        int64_t k) {
-  const bool fits =
-      logits.dim() >= 1 && logits.sizes().slice(0, logits.dim() - 1) == labels.sizes();
+  const int64_t dims = logits.dim() - 1;  // those of the labels
+  const bool fits = dims >= 0 && logits.sizes().slice(0, dims) == labels.sizes();
   if (!fits || k < 1 || k > logits.size(-1)) {
     refuse_metric(cat("expected logits […, classes], labels […] and k from 1 to the classes for '",
                       name,
@@ -217,12 +237,15 @@ void Metrics::accuracy(const std::string& name,
                       "; reshape them"));
   }
   const at::NoGradGuard no_grad;
-  const at::Tensor hits = k == 1 ? logits.argmax(-1).eq(labels)
-                                 : std::get<1>(logits.topk(k, -1)).eq(labels.unsqueeze(-1)).any(-1);
-  add(name, Kind::mean, hits.sum().to(at::kDouble), static_cast<double>(labels.numel()));
+  at::Tensor hits;
+  if (k == 1)
+    hits = logits.argmax(-1).eq(labels);
+  else
+    hits = std::get<1>(logits.topk(k, -1)).eq(labels.unsqueeze(-1)).any(-1);
+  add(name, Kind::mean, hits.sum().to(at::kDouble), as_number(labels.numel()));
 }
 
-// What is on devices to the host: one copy a device.
+// Brings what is on devices to the host, with one copy for each device.
 void Metrics::fetch() {
   std::map<std::string, std::vector<Entry*>> by_device;
   for (auto& [name, entry] : entries_) {
@@ -234,15 +257,16 @@ void Metrics::fetch() {
     for (const Entry* entry : entries)
       scalars.push_back(entry->on_device);
     const at::Tensor all = at::stack(scalars).cpu();
-    for (size_t i = 0; i < entries.size(); ++i) {
-      entries[i]->on_host =
-          combined(entries[i]->kind, entries[i]->on_host, all.const_data_ptr<double>()[i]);
-      entries[i]->on_device.reset();
+    const double* value = all.const_data_ptr<double>();
+    for (Entry* entry : entries) {
+      entry->on_host = combined(entry->kind, entry->on_host, *value++);
+      entry->on_device.reset();
     }
   }
 }
 
-// "max grad_norm, mean loss", in the order of names: ranks may have met them in another one.
+// Returns "max grad_norm, mean loss", in the order of names: ranks may have met them in another
+// one.
 std::string Metrics::signature() const {
   std::vector<std::string> names;
   for (const auto& [name, entry] : entries_)
@@ -250,7 +274,8 @@ std::string Metrics::signature() const {
   return join(names, ", ");
 }
 
-// The signature, a zero byte, two numbers an entry, and the seconds of each category.
+// Returns what this rank tells the others: the signature, a zero byte, two numbers for each entry,
+// and the seconds of each category.
 std::string Metrics::message() {
   std::string bytes = signature();
   bytes += '\0';
@@ -266,14 +291,14 @@ std::string Metrics::message() {
   return bytes;
 }
 
-// Of all ranks' time; empty where no rank has told any.
+// Returns each category's share of all ranks' time; nothing if no rank has told any.
 MetricValues::Pairs Metrics::time_shares(const std::vector<std::string>& messages) const {
   CategorySeconds sums = {};
   for (const std::string& message : messages) {
     ByteReader reader(message, "metrics of a rank");
     reader.take(message.size() - std::min(message.size(), sizeof(CategorySeconds)));
     const auto seconds = reader.take_value<CategorySeconds>();
-    std::transform(sums.begin(), sums.end(), seconds.begin(), sums.begin(), std::plus<>());
+    std::ranges::transform(sums, seconds, sums.begin(), std::plus());
   }
   const double all = std::accumulate(sums.begin(), sums.end(), 0.0);
   MetricValues::Pairs shares;
@@ -281,18 +306,15 @@ MetricValues::Pairs Metrics::time_shares(const std::vector<std::string>& message
     return shares;
   shares.reserve(sums.size());
   for (size_t i = 0; i < sums.size(); ++i)
-    shares.emplace_back(cat(kTimeShares, to_string(static_cast<Category>(i))), sums[i] / all);
+    shares.emplace_back(share_name(i), sums[i] / all);
   return shares;
 }
 
-// In the order of the ranks, so that all have the same bits.
-std::map<std::string, Metrics::Total> Metrics::totals(
-    const std::vector<std::string>& messages) const {
-  const auto names_in = [](const std::string& message) {
-    return message.substr(0, message.find('\0'));
-  };
+// Refuses messages with other names than rank 0's. All ranks see all messages, so all throw or
+// none.
+void Metrics::check_names(const std::vector<std::string>& messages) const {
   const std::string names = names_in(messages[0]);
-  for (size_t rank = 1; rank < messages.size(); ++rank) {
+  for (int rank = 1; rank < group_.size(); ++rank) {
     if (names_in(messages[rank]) == names)
       continue;
     refuse_metric(cat("expected the same names on all ranks, got '",
@@ -302,15 +324,22 @@ std::map<std::string, Metrics::Total> Metrics::totals(
                       " and '",
                       names_in(messages[rank]),
                       "' on rank ",
-                      group_.job_rank(static_cast<int>(rank)),
+                      group_.job_rank(rank),
                       " (rank ",
                       group_.job_rank(),
                       "); add to the same metrics on every rank before they are written"));
   }
+}
+
+// The values are combined in the order of the ranks, so that all have the same bits.
+std::map<std::string, Metrics::Total> Metrics::totals(
+    const std::vector<std::string>& messages) const {
+  check_names(messages);
+  const size_t names_bytes = names_in(messages[0]).size() + 1;
   std::vector<ByteReader> readers;
   for (const std::string& message : messages) {
     readers.emplace_back(message, "metrics of a rank");
-    readers.back().take(names.size() + 1);
+    readers.back().take(names_bytes);
   }
   std::map<std::string, Total> totals;
   for (const auto& [name, entry] : entries_) {
@@ -328,6 +357,7 @@ std::map<std::string, Metrics::Total> Metrics::totals(
   return totals;
 }
 
+// The names stay: what was written once is written again, or the ranks would not agree.
 void Metrics::clear() {
   for (auto& [name, entry] : entries_) {
     entry.on_device.reset();
@@ -340,7 +370,7 @@ SavedState Metrics::state() {
   fetch();
   const auto added = totals(group_.all_gather_bytes(message(), "of metrics"));
   SavedState state;
-  state.numbers[kWritten] = static_cast<double>(path_.empty() ? -1 : last_written(path_));
+  state.numbers[kWritten] = as_number(path_.empty() ? -1 : last_written(path_));
   for (const std::string& name : order_) {
     if (!added.contains(name))
       continue;
@@ -353,6 +383,14 @@ SavedState Metrics::state() {
   return state;
 }
 
+Metrics::Kind Metrics::kind_named(const std::string& name) {
+  for (const Kind kind : {Kind::mean, Kind::sum, Kind::max, Kind::min})
+    if (name == name_of(kind))
+      return kind;
+  refuse_metric(
+      cat("expected a mean, sum, max or min in the saved state, got a '", printable(name), "'"));
+}
+
 void Metrics::load_state(const SavedState& state) {
   clear();
   const auto written = state.numbers.find(kWritten);
@@ -360,17 +398,9 @@ void Metrics::load_state(const SavedState& state) {
   for (size_t i = 0; i < state.texts.size() / 2; ++i) {
     const std::string number = cat(i);
     const std::string& kind = state.text("metrics", "kind " + number);
-    const auto is_kind = [&](Kind one) {
-      return kind == name_of(one);
-    };
-    const auto kinds = {Kind::mean, Kind::sum, Kind::max, Kind::min};
-    const auto* const found = std::find_if(kinds.begin(), kinds.end(), is_kind);
-    if (found == kinds.end())
-      refuse_metric(cat(
-          "expected a mean, sum, max or min in the saved state, got a '", printable(kind), "'"));
-    Entry& into = entry(state.text("metrics", "name " + number), *found);
+    Entry& into = entry(state.text("metrics", "name " + number), kind_named(kind));
     if (group_.rank() != 0)
-      continue;  // it is of all ranks
+      continue;  // the value is that of all ranks together
     into.on_host = state.number("metrics", "value " + number);
     into.count = state.number("metrics", "count " + number);
   }
@@ -381,6 +411,7 @@ void Metrics::begin(Beginning beginning) {
     note_beginning(path_, beginning, last_in_state_);
 }
 
+// Moves lines aside that are of steps which the training takes again.
 void Metrics::make_room(int64_t step) {
   const auto after = cut_due(path_, step);
   if (!after)
@@ -399,7 +430,7 @@ void Metrics::make_room(int64_t step) {
           ".replaced', as the training takes these steps again"));
 }
 
-// In a line of the file a second number of a name would replace the first.
+// Refuses names that the line has already: a reader would take the second number for the first.
 void Metrics::check_extra(const MetricValues::Pairs& extra) const {
   for (const auto& [name, value] : extra) {
     if (name != "step" && !entries_.contains(name) && !is_time_share(name))
@@ -410,7 +441,8 @@ void Metrics::check_extra(const MetricValues::Pairs& extra) const {
   }
 }
 
-// A full disk costs lines, not the training.
+// A full disk costs lines, not the training: the failure is told once, and the number of lost lines
+// later.
 void Metrics::append(int64_t step, MetricValues::Pairs line) {
   if (!path_.empty())
     note_written(path_, step);
@@ -420,7 +452,7 @@ void Metrics::append(int64_t step, MetricValues::Pairs line) {
     make_room(step);
     if (events_)
       events_->write(step, line);
-    line.insert(line.begin(), {"step", static_cast<double>(step)});
+    line.insert(line.begin(), {"step", as_number(step)});
     writer_.write_line(line);
   } catch (const Error& error) {
     if (lost_++ == 0)

@@ -137,6 +137,7 @@ class Metrics {
   void fetch();
   std::string signature() const;
   std::string message();
+  void check_names(const std::vector<std::string>& messages) const;
   std::map<std::string, Total> totals(const std::vector<std::string>& messages) const;
   void clear();
   void append(int64_t step, MetricValues::Pairs line);
@@ -144,6 +145,7 @@ class Metrics {
   void check_extra(const MetricValues::Pairs& extra) const;
   MetricValues::Pairs time_shares(const std::vector<std::string>& messages) const;
   static const char* name_of(Kind kind);
+  static Kind kind_named(const std::string& name);
   static double nothing(Kind kind);
   static double combined(Kind kind, double a, double b);
 

@@ -1,3 +1,5 @@
+// A line is written by one call, so that a reader never sees half of one. Lines of steps that a
+// training takes again are moved to another file, never deleted.
 #include "muster/train/metrics_writer.h"
 
 #include <fcntl.h>
@@ -18,6 +20,7 @@ namespace {
 
 using MetricsJson = nlohmann::ordered_json;
 
+// Whole numbers are written without a fraction.
 MetricsJson number_of(double value) {
   constexpr double kWhole = 9007199254740992;  // up to here every whole number is a double
   if (std::trunc(value) == value && std::abs(value) <= kWhole)
@@ -26,21 +29,23 @@ MetricsJson number_of(double value) {
 }
 
 std::string name_of_no_number(double value) {
-  return std::isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity";
+  if (std::isnan(value))
+    return "NaN";
+  return value > 0 ? "Infinity" : "-Infinity";
 }
 
+// Returns nothing for a line without a step, which a program may have written.
 std::optional<double> step_of(std::string_view line) {
-  const auto json = nlohmann::json::parse(line, nullptr, false);
-  if (!json.is_object())
+  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto step = json.is_object() ? json.value("step", nlohmann::json()) : nlohmann::json();
+  if (!step.is_number())
     return std::nullopt;
-  const auto found = json.find("step");
-  return found != json.end() && found->is_number() ? std::optional(found->get<double>())
-                                                   : std::nullopt;
+  return step.get<double>();
 }
 
-// Where the first line begins that is later, or not whole; the text's size when there is none.
-// Lines of an earlier training, before the last one whose step is smaller than that before it,
-// stay; all go for step 0.
+// Returns where the first line begins that is later, or not whole; the text's size if there is
+// none. A step that is smaller than the one before it begins another training, and the lines of
+// earlier trainings stay. For step 0 all lines go.
 size_t begin_of_later(int64_t step, std::string_view text) {
   size_t later = text.size();
   double before = 0;
@@ -84,12 +89,13 @@ int64_t MetricsWriter::continue_after(int64_t step) {
   std::string moved = text.substr(begin);
   if (!moved.ends_with('\n'))
     moved += '\n';
+  // The lines are copied before they are cut off, so that at no moment they are nowhere.
   const std::string aside = path_ + ".replaced";
-  append_whole(
-      open_to_append(aside).get(), moved, aside);  // first, so that at no moment they are nowhere
-  if (::ftruncate(file_.get(), static_cast<off_t>(begin)) != 0)
+  append_whole(open_to_append(aside).get(), moved, aside);
+  const off_t size = begin;
+  if (::ftruncate(file_.get(), size) != 0)
     fail_errno(cat("metrics: cannot cut '", path_, "'"), errno);
-  return std::count(moved.begin(), moved.end(), '\n');
+  return std::ranges::count(moved, '\n');
 }
 
 void MetricsWriter::write(std::initializer_list<std::pair<const char*, double>> values) {

@@ -1,3 +1,6 @@
+// fp16 needs a loss scale: the loss is multiplied by it, the gradients are divided by it, and it
+// shrinks when they were not finite. unscale() keeps a record of each lot of parameters until the
+// scale is updated, so that nothing is divided twice. The scale stays on the device.
 #include "muster/train/precision.h"
 
 #include <ATen/Functions.h>
@@ -27,6 +30,7 @@ c10::ScalarType type_named(const std::string& name) {
               cat("precision: expected fp32, bf16 or fp16, got '", name, "'; pass one of these"));
 }
 
+// Throws: invalid_argument for a scale that could not work.
 void check_scale_options(const PrecisionOptions& options) {
   const auto expect = [](bool holds, const char* rule, const char* name, auto value) {
     if (holds)
@@ -48,7 +52,7 @@ void check_scale_options(const PrecisionOptions& options) {
       options.growth_interval >= 1, "at least 1 step", "growth_interval", options.growth_interval);
 }
 
-// Smaller scales only turn gradients into 0, until none is left and the scale itself is 0.
+// A smaller scale would only turn gradients into 0, until none is left and the scale itself is 0.
 constexpr double kLeastScale = 1;
 
 [[noreturn]] void refuse_nonfinite_at_floor(double scale) {
@@ -60,7 +64,8 @@ constexpr double kLeastScale = 1;
                   "or use bf16 or fp32"));
 }
 
-// What most models are made of, forward and backward. Ones, so that no generator moves.
+// Tries what most models are made of, forward and backward, so that a device that cannot do it says
+// so before the training begins. The tensors are ones, so that no generator moves.
 void try_kernels(c10::Device device, const std::string& name) {
   const auto type = type_named(name);
   try {
@@ -109,7 +114,7 @@ Precision::Precision(c10::Device device, std::string_view type)
 
 Autocast Precision::autocast() const {
   const bool enabled = options_.type != "fp32";
-  // fp32 is no type of autocast; what stands there while it is off has no effect.
+  // Autocast has no type fp32. While it is off, its type has no effect.
   return {device_.type(), enabled ? type_named(options_.type) : c10::kBFloat16, enabled};
 }
 
@@ -117,7 +122,7 @@ at::Tensor Precision::scale(const at::Tensor& loss) const {
   return scales() ? loss * copied_to(loss.device(), scale_) : loss;
 }
 
-// As GradScaler: the reciprocal in double, as float's is not exact with every compiler.
+// GradScaler, too, takes the reciprocal in double: float's is not exact with every compiler.
 at::Tensor Precision::inverse_scale() const {
   if (!scales())
     return at::ones({}, at::TensorOptions(device_).dtype(c10::kFloat));
@@ -125,7 +130,7 @@ at::Tensor Precision::inverse_scale() const {
 }
 
 bool Precision::is_unscaled(const at::Tensor& parameter) const {
-  return std::any_of(unscaled_.begin(), unscaled_.end(), [&](const Unscaled& lot) {
+  return std::ranges::any_of(unscaled_, [&](const Unscaled& lot) {
     return lot.parameters.contains(parameter.unsafeGetTensorImpl());
   });
 }
@@ -138,15 +143,12 @@ void Precision::unscale(const std::vector<at::Tensor>& parameters,
                         const std::optional<ProcessGroup>& group) {
   if (!scales())
     return;
-  std::vector<at::Tensor> fresh;
-  for (const at::Tensor& parameter : parameters) {
-    if (!is_unscaled(parameter))
-      fresh.push_back(parameter);
-  }
+  std::vector<at::Tensor> fresh = parameters;
+  std::erase_if(fresh, [this](const at::Tensor& parameter) { return is_unscaled(parameter); });
   if (fresh.empty())
     return;
   std::optional<ProcessGroup> ranks = group ? group : options_.group;
-  if (!ranks && std::any_of(fresh.begin(), fresh.end(), has_divided_gradient)) {
+  if (!ranks && std::ranges::any_of(fresh, has_divided_gradient)) {
     throw Error(
         ErrorCode::failed_precondition,
         "precision: expected the group of sharded gradients, got none, so that ranks would "
@@ -154,9 +156,9 @@ void Precision::unscale(const std::vector<at::Tensor>& parameters,
         "about infinities in their parts; set PrecisionOptions::group, or pass it to unscale");
   }
   const auto gradients = gradient_values(fresh);
-  for (const at::Tensor& gradient : gradients) {
-    if (gradient.scalar_type() != c10::kHalf)
-      continue;
+  const bool has_half = std::ranges::any_of(
+      gradients, [](const at::Tensor& gradient) { return gradient.scalar_type() == c10::kHalf; });
+  if (has_half) {
     throw Error(ErrorCode::invalid_argument,
                 "precision: expected parameters and gradients of fp32, got a gradient of fp16; "
                 "keep the model "
@@ -171,16 +173,17 @@ void Precision::unscale(const std::vector<at::Tensor>& parameters,
 }
 
 bool Precision::found_nonfinite(const std::vector<at::Tensor>& parameters) const {
-  return std::any_of(unscaled_.begin(), unscaled_.end(), [&](const Unscaled& lot) {
-    const bool concerned =
-        std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
-          return lot.parameters.contains(parameter.unsafeGetTensorImpl());
-        });
-    if (!concerned)
-      return false;
-    lot.is_known_bad = lot.found.item<float>() != 0;
-    return lot.is_known_bad;
-  });
+  for (const Unscaled& lot : unscaled_) {
+    const bool has_some = std::ranges::any_of(parameters, [&](const at::Tensor& parameter) {
+      return lot.parameters.contains(parameter.unsafeGetTensorImpl());
+    });
+    if (!has_some)
+      continue;
+    lot.is_known_bad = lot.found.item<float>() != 0;  // waits for the device
+    if (lot.is_known_bad)
+      return true;
+  }
+  return false;
 }
 
 bool Precision::step(torch::optim::Optimizer& optimizer) {
@@ -194,8 +197,7 @@ bool Precision::step(torch::optim::Optimizer& optimizer) {
 }
 
 void Precision::update() {
-  const bool is_bad = std::any_of(
-      unscaled_.begin(), unscaled_.end(), [](const Unscaled& lot) { return lot.is_known_bad; });
+  const bool is_bad = std::ranges::any_of(unscaled_, &Unscaled::is_known_bad);
   const bool is_hopeless = is_bad && is_at_floor();
   update_scale();
   if (is_hopeless)
@@ -251,7 +253,7 @@ std::vector<std::string> Precision::needed_numbers() const {
 
 void Precision::load_state(const SavedState& state) {
   if (!scales())
-    return;  // a run that goes on without a scale has no use for it
+    return;  // a run that goes on in another type has no use for a scale
   const double scale = state.number("precision", "scale");
   const int64_t tracker = state.whole_number("precision", "growth_tracker");
   scale_.fill_(std::max<double>(scale, floor()));

@@ -1,4 +1,6 @@
-// The rates: closed forms of torch.optim.lr_scheduler, written in its order of operations.
+// The rates are closed forms of torch.optim.lr_scheduler, written in its order of operations: a
+// rate is a function of the first rate and the step, never of the rate before. So a training may go
+// on at any step, and the bits are PyTorch's.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -12,6 +14,12 @@ namespace muster::rate {
 
 namespace {
 
+// Rates are computed in double, steps are whole.
+double real(int64_t steps) {
+  return static_cast<double>(steps);
+}
+
+// Throws: invalid_argument with the rule that an option of a rate breaks, unless it holds.
 void expect_of_rate(bool holds, const char* rate, const char* rule, double value) {
   if (holds)
     return;
@@ -25,6 +33,7 @@ void expect_of_rate(bool holds, const char* rate, const char* rule, double value
                   "; look at the option of that name"));
 }
 
+// Both go from `start`, where `part` is 0, to `end`, where it is 1.
 double cosine_between(double start, double end, double part) {
   return end + (start - end) / 2.0 * (std::cos(std::numbers::pi * part) + 1);
 }
@@ -33,43 +42,49 @@ double line_between(double start, double end, double part) {
   return (end - start) * part + start;
 }
 
-// A stretch of one_cycle, in factors of the highest rate.
+// The rates that one_cycle goes between.
+enum CycleRate { kFirst, kHighest, kLast };
+
+// A stretch of one_cycle, up to the step `end`.
 struct CyclePhase {
   double end;
-  double from;
-  double to;
+  CycleRate from;
+  CycleRate to;
 };
 
 std::vector<CyclePhase> phases_of(const OneCycleOptions& options) {
-  const double rising = options.rising * static_cast<double>(options.steps);
-  const double last = static_cast<double>(options.steps - 1);
-  // Which rate: 0 the first, 1 the highest, 2 the last.
+  const double rising = options.rising * real(options.steps);
+  const double last = real(options.steps - 1);
   if (options.three_phases)
-    return {{rising - 1, 0, 1}, {2 * rising - 2, 1, 0}, {last, 0, 2}};
-  return {{rising - 1, 0, 1}, {last, 1, 2}};
+    return {
+        {rising - 1, kFirst, kHighest}, {2 * rising - 2, kHighest, kFirst}, {last, kFirst, kLast}};
+  return {{rising - 1, kFirst, kHighest}, {last, kHighest, kLast}};
 }
 
+// After the last step the rate stays what it is there.
 double one_cycle_rate(const OneCycleOptions& options,
                       const std::vector<CyclePhase>& phases,
                       double highest,
                       int64_t step) {
   const double first = highest / options.div_factor;
   const double rates[] = {first, highest, first / options.final_div_factor};
-  const auto now = static_cast<double>(std::min(step, options.steps - 1));
+  const double now = real(std::min(step, options.steps - 1));
   double begin = 0;
   size_t phase = 0;
   for (; phase + 1 < phases.size() && now > phases[phase].end; ++phase)
     begin = phases[phase].end;
-  const double part = (now - begin) / (phases[phase].end - begin);
+  const auto& [end, from, to] = phases[phase];
+  const double part = (now - begin) / (end - begin);
   const auto between = options.linear ? line_between : cosine_between;
-  return between(
-      rates[static_cast<int>(phases[phase].from)], rates[static_cast<int>(phases[phase].to)], part);
+  return between(rates[from], rates[to], part);
 }
 
-int64_t times_passed(int64_t step, int64_t every) {
-  return step / every;
+// How many of the sorted milestones have come by `step`.
+int64_t milestones_passed(const std::vector<int64_t>& milestones, int64_t step) {
+  return std::ranges::upper_bound(milestones, step) - milestones.begin();
 }
 
+// Joins the descriptions of several rates.
 std::string texts_of(const std::vector<Rate>& parts, const char* between) {
   std::vector<std::string> texts;
   texts.reserve(parts.size());
@@ -82,46 +97,46 @@ std::string texts_of(const std::vector<Rate>& parts, const char* between) {
 
 Rate constant(double factor, int64_t steps) {
   expect_of_rate(factor >= 0, "constant", "a factor of 0 or more", factor);
-  expect_of_rate(steps >= 0, "constant", "0 steps (for ever) or more", static_cast<double>(steps));
-  return {
-      [=](double initial, int64_t step) {
-        return steps > 0 && step >= steps ? initial : initial * factor;
-      },
-      steps > 0 ? cat("constant ", factor, " for ", steps, " steps") : cat("constant ", factor)};
+  expect_of_rate(steps >= 0, "constant", "0 steps (for ever) or more", real(steps));
+  std::string text = cat("constant ", factor);
+  if (steps > 0)
+    text += cat(" for ", steps, " steps");
+  const auto rate = [=](double initial, int64_t step) {
+    const bool is_over = steps > 0 && step >= steps;
+    return is_over ? initial : initial * factor;
+  };
+  return {rate, text};
 }
 
 Rate linear(const LinearOptions& options) {
-  expect_of_rate(
-      options.steps >= 1, "linear", "at least 1 step", static_cast<double>(options.steps));
+  expect_of_rate(options.steps >= 1, "linear", "at least 1 step", real(options.steps));
   expect_of_rate(options.from >= 0, "linear", "a first factor of 0 or more", options.from);
   expect_of_rate(options.to >= 0, "linear", "a last factor of 0 or more", options.to);
   return {[options](double initial, int64_t step) {
-            const auto done = static_cast<double>(std::min(options.steps, step));
-            return initial * (options.from + (options.to - options.from) * done /
-                                                 static_cast<double>(options.steps));
+            const double done = real(std::min(options.steps, step));
+            const double risen = (options.to - options.from) * done / real(options.steps);
+            return initial * (options.from + risen);
           },
           cat("linear from ", options.from, " to ", options.to, " in ", options.steps, " steps")};
 }
 
 Rate cosine(const CosineOptions& options) {
-  expect_of_rate(options.warmup >= 0,
-                 "cosine",
-                 "a warmup of 0 steps or more",
-                 static_cast<double>(options.warmup));
+  expect_of_rate(
+      options.warmup >= 0, "cosine", "a warmup of 0 steps or more", real(options.warmup));
   expect_of_rate(options.steps > options.warmup,
                  "cosine",
                  "more steps than those of the warm-up",
-                 static_cast<double>(options.steps));
+                 real(options.steps));
   expect_of_rate(options.final_fraction >= 0,
                  "cosine",
                  "a final_fraction of 0 or more",
                  options.final_fraction);
   const auto falling = [options](double initial, int64_t step) {
     const int64_t length = options.steps - options.warmup;
-    const auto done = static_cast<double>(std::min(step, length));
+    const double done = real(std::min(step, length));
     const double last = initial * options.final_fraction;
-    return last + (initial - last) *
-                      (1 + std::cos(std::numbers::pi * done / static_cast<double>(length))) / 2;
+    const double wave = 1 + std::cos(std::numbers::pi * done / real(length));
+    return last + (initial - last) * wave / 2;
   };
   Rate fall{falling, cat("cosine to ", options.final_fraction, " in ", options.steps, " steps")};
   if (options.warmup == 0)
@@ -133,13 +148,12 @@ Rate cosine(const CosineOptions& options) {
 }
 
 Rate one_cycle(const OneCycleOptions& options) {
-  const auto steps = static_cast<double>(options.steps);
-  expect_of_rate(options.steps >= 2, "one_cycle", "at least 2 steps", steps);
+  expect_of_rate(options.steps >= 2, "one_cycle", "at least 2 steps", real(options.steps));
   expect_of_rate(options.rising > 0 && options.rising < 1,
                  "one_cycle",
                  "a rising part between 0 and 1",
                  options.rising);
-  expect_of_rate(options.rising * steps != 1,
+  expect_of_rate(options.rising * real(options.steps) != 1,
                  "one_cycle",
                  "a rising part that ends after the first step",
                  options.rising);
@@ -159,43 +173,38 @@ Rate one_cycle(const OneCycleOptions& options) {
 }
 
 Rate polynomial(const PolynomialOptions& options) {
-  expect_of_rate(
-      options.steps >= 1, "polynomial", "at least 1 step", static_cast<double>(options.steps));
+  expect_of_rate(options.steps >= 1, "polynomial", "at least 1 step", real(options.steps));
   expect_of_rate(options.power >= 0, "polynomial", "a power of 0 or more", options.power);
   return {[options](double initial, int64_t step) {
-            const auto done = static_cast<double>(std::min(options.steps, step));
-            return initial *
-                   std::pow(1.0 - done / static_cast<double>(options.steps), options.power);
+            const double done = real(std::min(options.steps, step));
+            return initial * std::pow(1.0 - done / real(options.steps), options.power);
           },
           cat("polynomial of power ", options.power, " to 0 in ", options.steps, " steps")};
 }
 
 Rate step(int64_t every, double gamma) {
-  expect_of_rate(every >= 1, "step", "at least 1 step", static_cast<double>(every));
+  expect_of_rate(every >= 1, "step", "at least 1 step", real(every));
   expect_of_rate(gamma > 0, "step", "a gamma above 0", gamma);
   return {[=](double initial, int64_t step) {
-            return initial * std::pow(gamma, static_cast<double>(times_passed(step, every)));
+            const int64_t passed = step / every;
+            return initial * std::pow(gamma, real(passed));
           },
           cat("times ", gamma, " every ", every, " steps")};
 }
 
 Rate multi_step(std::vector<int64_t> milestones, double gamma) {
   expect_of_rate(gamma > 0, "multi_step", "a gamma above 0", gamma);
-  std::sort(milestones.begin(), milestones.end());
+  std::ranges::sort(milestones);
   std::string text = cat("times ", gamma, " at steps ", join(milestones, ", "));
   return {[milestones = std::move(milestones), gamma](double initial, int64_t step) {
-            const auto passed =
-                std::upper_bound(milestones.begin(), milestones.end(), step) - milestones.begin();
-            return initial * std::pow(gamma, static_cast<double>(passed));
+            return initial * std::pow(gamma, real(milestones_passed(milestones, step)));
           },
           std::move(text)};
 }
 
 Rate exponential(double gamma) {
   expect_of_rate(gamma > 0, "exponential", "a gamma above 0", gamma);
-  return {[=](double initial, int64_t step) {
-            return initial * std::pow(gamma, static_cast<double>(step));
-          },
+  return {[=](double initial, int64_t step) { return initial * std::pow(gamma, real(step)); },
           cat("times ", gamma, " every step")};
 }
 
@@ -214,8 +223,8 @@ Rate sequential(std::vector<Rate> parts, std::vector<int64_t> milestones) {
                     plural(milestones.size(), "milestone"),
                     "; say at which step each part but the first begins"));
   }
-  if (!std::is_sorted(milestones.begin(), milestones.end()) ||
-      (!milestones.empty() && milestones[0] < 0)) {
+  const bool begin_before_0 = !milestones.empty() && milestones[0] < 0;
+  if (begin_before_0 || !std::ranges::is_sorted(milestones)) {
     throw Error(ErrorCode::invalid_argument,
                 cat("rate::sequential: expected rising milestones, got ",
                     join(milestones, ", "),
@@ -224,9 +233,9 @@ Rate sequential(std::vector<Rate> parts, std::vector<int64_t> milestones) {
   std::string text = texts_of(parts, ", then ");
   return {
       [parts = std::move(parts), milestones = std::move(milestones)](double initial, int64_t step) {
-        const auto now = static_cast<size_t>(
-            std::upper_bound(milestones.begin(), milestones.end(), step) - milestones.begin());
-        return parts[now](initial, now == 0 ? step : step - milestones[now - 1]);
+        const int64_t now = milestones_passed(milestones, step);
+        const int64_t begin = now == 0 ? 0 : milestones[now - 1];
+        return parts[now](initial, step - begin);
       },
       std::move(text)};
 }

@@ -1,3 +1,5 @@
+// Each rank measures its own seconds a sample. At every `every`-th step the ranks exchange the time
+// that their shares take, and all of them come to the same new shares (share_search.h).
 #include "muster/train/rebalance.h"
 
 #include <ATen/ops/empty.h>
@@ -23,10 +25,11 @@ int64_t sum_of(const std::vector<int64_t>& shares) {
   return std::accumulate(shares.begin(), shares.end(), int64_t{0});
 }
 
+// The median leaves out the steps that something else has delayed.
 double median_or_zero(std::vector<double> values) {
   if (values.empty())
     return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  const auto middle = values.begin() + std::ssize(values) / 2;
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
 }
@@ -37,9 +40,8 @@ Rebalance::Rebalance(ProcessGroup group,
                      std::vector<int64_t> shares,
                      const RebalanceOptions& options)
     : group_(std::move(group)), options_(options), search_(shares, options.at_least) {
-  const bool right =
-      std::all_of(shares.begin(), shares.end(), [](int64_t share) { return share >= 1; });
-  if (!right || std::ssize(shares) != group_.size() || options_.every < 1) {
+  const bool all_have_some = std::ranges::all_of(shares, [](int64_t share) { return share >= 1; });
+  if (!all_have_some || std::ssize(shares) != group_.size() || options_.every < 1) {
     throw Error(ErrorCode::invalid_argument,
                 cat("batch shares: expected ",
                     group_.size(),
@@ -93,12 +95,12 @@ void Rebalance::load_state(const SavedState& state) {
 
 bool Rebalance::step(double seconds, int64_t samples) {
   if (samples > 0 && std::isfinite(seconds) && seconds > 0)
-    seconds_a_sample_.push_back(seconds / static_cast<double>(samples));
+    seconds_a_sample_.push_back(seconds / as_number(samples));
   return ++steps_ % options_.every == 0 && compare();
 }
 
 bool Rebalance::compare() {
-  const auto share = static_cast<double>(shares()[static_cast<size_t>(group_.rank())]);
+  const double share = as_number(shares()[group_.rank()]);
   const at::Tensor mine = at::full({1}, median_or_zero(seconds_a_sample_) * share, at::kDouble);
   seconds_a_sample_.clear();
   const at::Tensor all = at::empty({group_.size()}, at::kDouble);

@@ -1,3 +1,6 @@
+// A Schedule computes every rate from the initial one and the step, so its state is those two. A
+// Plateau depends on the metrics that it has seen, so it saves what it remembers of them and the
+// rates.
 #include "muster/train/schedule.h"
 
 #include <algorithm>
@@ -9,6 +12,12 @@
 #include "muster/base/strings.h"
 
 namespace muster {
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
 
 Schedule::Schedule(torch::optim::Optimizer& optimizer, Rate rate)
     : optimizer_(optimizer), rate_(std::move(rate)) {
@@ -61,7 +70,8 @@ std::vector<std::string> Schedule::needed_numbers() const {
 }
 
 SavedState Schedule::state() const {
-  SavedState saved{.numbers = {{"step", static_cast<double>(step_)}}, .tensors = {}};
+  SavedState saved;
+  saved.numbers["step"] = as_number(step_);
   for (size_t i = 0; i < initial_.size(); ++i)
     saved.numbers[cat("initial_lr.", i)] = initial_[i];
   return saved;
@@ -88,8 +98,7 @@ void Schedule::load_state(const SavedState& state) {
 Plateau::Plateau(torch::optim::Optimizer& optimizer, const PlateauOptions& options)
     : optimizer_(optimizer),
       options_(options),
-      best_(options.larger_is_better ? -std::numeric_limits<double>::infinity()
-                                     : std::numeric_limits<double>::infinity()) {
+      best_(options.larger_is_better ? -kInfinity : kInfinity) {
   if (options.factor >= 1 || !(options.factor >= 0)) {
     throw Error(ErrorCode::invalid_argument,
                 cat("plateau: expected a factor of 0 or more and below 1, got ",
@@ -99,12 +108,8 @@ Plateau::Plateau(torch::optim::Optimizer& optimizer, const PlateauOptions& optio
 }
 
 bool Plateau::is_better(double metric) const {
-  const double sign = options_.larger_is_better ? 1 : -1;
-  if (options_.absolute_threshold) {
-    const double bound = best_ + sign * options_.threshold;
-    return options_.larger_is_better ? metric > bound : metric < bound;
-  }
-  const double bound = best_ * (1.0 + sign * options_.threshold);
+  const double margin = options_.larger_is_better ? options_.threshold : -options_.threshold;
+  const double bound = options_.absolute_threshold ? best_ + margin : best_ * (1.0 + margin);
   return options_.larger_is_better ? metric > bound : metric < bound;
 }
 
@@ -141,10 +146,9 @@ double Plateau::lr(size_t group) const {
 }
 
 SavedState Plateau::state() const {
-  SavedState saved{.numbers = {{"best", best_},
-                               {"bad", static_cast<double>(bad_)},
-                               {"cooldown_left", static_cast<double>(cooldown_left_)}},
-                   .tensors = {}};
+  SavedState saved;
+  saved.numbers = {
+      {"best", best_}, {"bad", as_number(bad_)}, {"cooldown_left", as_number(cooldown_left_)}};
   for (size_t i = 0; i < optimizer_.param_groups().size(); ++i)
     saved.numbers[cat("lr.", i)] = lr(i);
   return saved;

@@ -1,3 +1,6 @@
+// A search by trials: shares that should be faster are tried, and kept if a step was. Only the
+// measured time of a step decides, since ranks disturb each other in ways that no model of them
+// knows.
 #include "muster/train/share_search.h"
 
 #include <algorithm>
@@ -14,7 +17,11 @@ namespace muster {
 
 namespace {
 
-constexpr int64_t kLongestRest = 16;
+constexpr int64_t kLongestRest = 16;  // comparisons without a trial, after trials that failed
+
+double as_double(int64_t samples) {
+  return static_cast<double>(samples);
+}
 
 int64_t samples_in(const std::vector<int64_t>& shares) {
   return std::accumulate(shares.begin(), shares.end(), int64_t{0});
@@ -24,29 +31,30 @@ std::vector<double> seconds_a_sample(const std::vector<double>& seconds,
                                      const std::vector<int64_t>& shares) {
   std::vector<double> of_one(seconds.size());
   for (size_t rank = 0; rank < seconds.size(); ++rank)
-    of_one[rank] = seconds[rank] / static_cast<double>(shares[rank]);
+    of_one[rank] = seconds[rank] / as_double(shares[rank]);
   return of_one;
 }
 
+// The seconds of a step: all wait for the rank that takes longest.
 double longest_step(const std::vector<int64_t>& shares, const std::vector<double>& of_one) {
   double longest = 0;
   for (size_t rank = 0; rank < shares.size(); ++rank)
-    longest = std::max(longest, static_cast<double>(shares[rank]) * of_one[rank]);
+    longest = std::max(longest, as_double(shares[rank]) * of_one[rank]);
   return longest;
 }
 
-// Shares of the same sum, `part` of the way from one to the other; those that `from` has where that
-// rounds to nothing.
+// Returns shares of the same sum, `part` of the way from one to the other. They are rounded towards
+// `from`, and are `from` itself where nothing is left of the way.
 std::vector<int64_t> between(const std::vector<int64_t>& from,
                              const std::vector<int64_t>& to,
                              double part) {
   std::vector<int64_t> shares = from;
   for (size_t rank = 0; rank < from.size(); ++rank)
-    shares[rank] +=
-        static_cast<int64_t>(std::trunc(static_cast<double>(to[rank] - from[rank]) * part));
-  // Rounded towards `from`: what is missing or too much, where it changes the least.
-  for (int64_t left = samples_in(from) - samples_in(shares); left != 0; left -= left > 0 ? 1 : -1) {
-    const int64_t one = left > 0 ? 1 : -1;
+    shares[rank] += std::llround(std::trunc(as_double(to[rank] - from[rank]) * part));
+  // What rounding has left over, one after the other, to the rank that is furthest from its goal.
+  const int64_t left = samples_in(from) - samples_in(shares);
+  const int64_t one = left > 0 ? 1 : -1;
+  for (int64_t given = 0; given != left; given += one) {
     size_t furthest = 0;
     for (size_t rank = 1; rank < from.size(); ++rank)
       if (one * (to[rank] - shares[rank]) > one * (to[furthest] - shares[furthest]))
@@ -63,11 +71,10 @@ double in_ms(double seconds) {
 }  // namespace
 
 std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample, int64_t sum) {
-  const bool right =
-      std::all_of(seconds_a_sample.begin(), seconds_a_sample.end(), [](double seconds) {
-        return std::isfinite(seconds) && seconds > 0;
-      });
-  if (!right || seconds_a_sample.empty() || sum < std::ssize(seconds_a_sample)) {
+  const int64_t ranks = std::ssize(seconds_a_sample);
+  const bool are_times = std::ranges::all_of(
+      seconds_a_sample, [](double seconds) { return std::isfinite(seconds) && seconds > 0; });
+  if (!are_times || ranks == 0 || sum < ranks) {
     throw Error(
         ErrorCode::invalid_argument,
         cat("batch shares: expected a sample or more for each rank, and times above 0, got ",
@@ -79,17 +86,17 @@ std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample
   double speed_of_all = 0;
   for (const double seconds : seconds_a_sample)
     speed_of_all += 1 / seconds;
-  // Whole parts first; each sample that is left to the rank that would be ready with it first.
+  // Every rank gets one sample and the whole part of its share of the others. Each sample that is
+  // left goes to the rank that would be ready with it first.
   std::vector<int64_t> shares;
   for (const double seconds : seconds_a_sample) {
-    const double part =
-        static_cast<double>(sum - std::ssize(seconds_a_sample)) / (seconds * speed_of_all);
+    const double part = as_double(sum - ranks) / (seconds * speed_of_all);
     shares.push_back(1 + static_cast<int64_t>(part));
   }
   using Ready = std::pair<double, size_t>;
   std::priority_queue<Ready, std::vector<Ready>, std::greater<>> next;
   const auto with_one_more = [&](size_t rank) {
-    return Ready(static_cast<double>(shares[rank] + 1) * seconds_a_sample[rank], rank);
+    return Ready(as_double(shares[rank] + 1) * seconds_a_sample[rank], rank);
   };
   for (size_t rank = 0; rank < shares.size(); ++rank)
     next.push(with_one_more(rank));
@@ -103,9 +110,9 @@ std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample
 }
 
 bool ShareSearch::observe(const std::vector<double>& seconds) {
-  if (std::any_of(seconds.begin(), seconds.end(), [](double time) { return time <= 0; }))
-    return false;
-  const double took = *std::max_element(seconds.begin(), seconds.end());
+  const auto [shortest, took] = std::ranges::minmax(seconds);
+  if (shortest <= 0)
+    return false;  // a rank has measured nothing
   if (shares_ != kept_) {
     if (took >= kept_seconds_)
       return go_back(took);
@@ -121,8 +128,8 @@ bool ShareSearch::observe(const std::vector<double>& seconds) {
   return try_others(seconds);
 }
 
-// The next trial goes half as far, and comes later each time: else what is only noise would be
-// tried for ever.
+// The next trial goes half as far, and comes later each time. Otherwise noise would be tried for
+// ever.
 bool ShareSearch::go_back(double took) {
   reason_ = cat("[",
                 join(shares_, ", "),

@@ -1,3 +1,7 @@
+// A step gathers the gradients of its micro-batches, has the ranks agree on whether they are
+// finite, clips them, and lets the optimizers step. Gradients belong to the step from its first
+// micro-batch to its last: it clears them before and after, and notices when somebody else has
+// written to them.
 #include "muster/train/step.h"
 
 #include <ATen/Functions.h>
@@ -22,9 +26,9 @@ namespace muster {
 
 namespace {
 
-constexpr int kMostReturns = 3;
+constexpr int kMostReturns = 3;  // times gone back without a step in between
 
-// Parameters that want no gradient until the end of the scope.
+// Makes the parameters of models want no gradient until the end of the scope.
 class FreezeGuard {
  public:
   explicit FreezeGuard(const StepModels& models) {
@@ -48,6 +52,7 @@ class FreezeGuard {
   std::vector<at::Tensor> frozen_;
 };
 
+// Returns the parameters of all optimizers, in their order.
 std::vector<at::Tensor> parameters_of_all(const Several<torch::optim::Optimizer>& optimizers) {
   std::vector<at::Tensor> found;
   for (torch::optim::Optimizer* optimizer : optimizers)
@@ -56,6 +61,7 @@ std::vector<at::Tensor> parameters_of_all(const Several<torch::optim::Optimizer>
   return found;
 }
 
+// Refuses parameters that this step is to train and to leave alone.
 void check_not_frozen(const std::vector<at::Tensor>& trained, const StepModels& frozen) {
   std::set<const c10::TensorImpl*> seen;
   for (const at::Tensor& parameter : trained)
@@ -73,6 +79,7 @@ void check_not_frozen(const std::vector<at::Tensor>& trained, const StepModels& 
   }
 }
 
+// Returns the group of the first wrapped model whose gradients are averaged over ranks.
 std::optional<ProcessGroup> group_of(const StepModels& models) {
   for (const StepModel& model : models) {
     if (model.reducer() != nullptr && model.reducer()->group().size() > 1)
@@ -81,30 +88,36 @@ std::optional<ProcessGroup> group_of(const StepModels& models) {
   return std::nullopt;
 }
 
+// Whether a wrapped model leaves the parameter's gradient to each rank.
 bool is_ignored(const StepModels& models, const at::Tensor& parameter) {
-  return std::any_of(models.begin(), models.end(), [&](const StepModel& model) {
+  return std::ranges::any_of(models, [&](const StepModel& model) {
     return model.reducer() != nullptr && model.reducer()->ignores(parameter);
   });
+}
+
+// Says why a tensor is no loss, for a message.
+std::string kind_of_loss(const at::Tensor& loss) {
+  if (!loss.defined())
+    return "an undefined tensor";
+  if (loss.numel() != 1)
+    return cat("a tensor of shape [", join(loss.sizes(), ", "), "]");
+  return "one that does not depend on parameters";
 }
 
 void check_loss_is_scalar(const at::Tensor& loss) {
   if (loss.defined() && loss.numel() == 1 && loss.requires_grad())
     return;
-  const std::string got = !loss.defined() ? "an undefined tensor"
-                          : loss.numel() != 1
-                              ? cat("a tensor of shape [", join(loss.sizes(), ", "), "]")
-                              : "one that does not depend on parameters";
   throw Error(ErrorCode::invalid_argument,
               cat("train step: expected the closure to return the mean loss of the "
                   "batch, got ",
-                  got,
+                  kind_of_loss(loss),
                   "; return a scalar that was computed from the model"));
 }
 
-// Of sharded gradients each rank sees its part alone: its norm is not theirs, and whether they are
-// finite is for all ranks to say.
+// Refuses options that would look at one rank's part of sharded gradients: its norm is not theirs,
+// and whether they are finite is for all ranks to say.
 void check_divided(const std::vector<at::Tensor>& parameters, const TrainStepOptions& options) {
-  if (std::none_of(parameters.begin(), parameters.end(), has_divided_gradient))
+  if (std::ranges::none_of(parameters, has_divided_gradient))
     return;
   const char* const expected = "train step: expected ";
   const char* const got = ", got sharded gradients, of which each rank has a part; ";
@@ -120,22 +133,27 @@ void check_divided(const std::vector<at::Tensor>& parameters, const TrainStepOpt
                 cat(expected, "a group", got, "pass .group, that of the parts"));
 }
 
+// OnNonfinite::go_back needs its function, and the function needs that option.
 void check_way_back(const TrainStepOptions& options) {
-  if ((options.on_nonfinite == OnNonfinite::go_back) == static_cast<bool>(options.go_back))
+  const bool goes_back = options.on_nonfinite == OnNonfinite::go_back;
+  const bool has_function = options.go_back != nullptr;
+  if (goes_back == has_function)
     return;
   throw Error(
       ErrorCode::invalid_argument,
       cat("train step: expected .go_back beside OnNonfinite::go_back and nowhere else, got ",
-          options.go_back ? "it with another .on_nonfinite" : "none",
+          has_function ? "it with another .on_nonfinite" : "none",
           "; give [&] { checkpoints.go_back(10); }"));
 }
 
 bool has_nonfinite(const at::Tensor& gradient) {
-  return gradient.defined() &&
-         !(gradient.is_sparse() ? gradient._values() : gradient).isfinite().all().item<bool>();
+  if (!gradient.defined())
+    return false;
+  const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
+  return !values.isfinite().all().item<bool>();
 }
 
-// LBFGS evaluates the loss as often as it likes, in its own step.
+// Refuses LBFGS, which evaluates the loss as often as it likes in its own step.
 void check_steps_alone(const Several<torch::optim::Optimizer>& optimizers) {
   for (const torch::optim::Optimizer* optimizer : optimizers) {
     if (dynamic_cast<const torch::optim::LBFGS*>(optimizer) == nullptr)
@@ -159,8 +177,10 @@ TrainStep::TrainStep(StepModels models,
       options_(options),
       group_(options.group ? options.group : group_of(models_)),
       parameters_(parameters_of_all(optimizers_)) {
-  for (const at::Tensor& parameter : parameters_)
-    (is_ignored(models_, parameter) ? own_parameters_ : shared_parameters_).push_back(parameter);
+  for (const at::Tensor& parameter : parameters_) {
+    auto& list = is_ignored(models_, parameter) ? own_parameters_ : shared_parameters_;
+    list.push_back(parameter);
+  }
   if (optimizers_.empty()) {
     throw Error(ErrorCode::invalid_argument,
                 "train step: expected at least one optimizer, got none; pass the model's");
@@ -185,25 +205,23 @@ TrainStep::TrainStep(StepModels models,
 at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tensor()>& loss_of) {
   const Span span("step", Category::compute);
   try {
-    if (in_step_) {
+    if (in_step_)
       check_untouched();
-    } else {
+    else
       begin();
-    }
     at::Tensor loss = backward(weight, last, loss_of);
-    if (last) {
+    if (last)
       finish();
-    } else {
+    else
       left_ = marks();
-    }
     return loss;
   } catch (...) {
-    end();  // what has been gathered is no whole step
+    end();  // the gradients so far are of no whole step
     throw;
   }
 }
 
-// Gradients may be there of other backwards: a GAN's generator step goes through its discriminator.
+// Other backwards may have left gradients: a GAN's generator step goes through its discriminator.
 void TrainStep::begin() {
   check_outside_of_join();
   for (const at::Tensor& parameter : parameters_)
@@ -230,6 +248,7 @@ void TrainStep::check_untouched() const {
   }
 }
 
+// Only the last micro-batch of a step has its gradients averaged over the ranks.
 at::Tensor TrainStep::backward(double weight,
                                bool last,
                                const std::function<at::Tensor()>& loss_of) {
@@ -255,26 +274,32 @@ at::Tensor TrainStep::backward(double weight,
 }
 
 void TrainStep::finish() {
-  const bool finite = clip_and_check();
-  // Of a GPU where it has been waited for anyway.
+  const bool is_finite = clip_and_check();
+  // The loss on a GPU is told only if the GPU has been waited for anyway.
   if (loss_.is_cpu() || waits())
     note_loss(loss_.item<double>());
-  // With a loss scale that still shrinks, nothing is lost yet.
-  const bool shrinks = scales() && !finite && !options_.precision->is_at_floor();
+  // While the loss scale still shrinks, nothing is lost yet.
+  const bool shrinks = scales() && !is_finite && !options_.precision->is_at_floor();
   if (scales())
     update_scale();
-  if (!finite && !shrinks && stops_at_nonfinite())
+  if (!is_finite && !shrinks && stops_at_nonfinite())
     stop_at_nonfinite();
-  finite ? take() : leave_out(shrinks);
+  if (is_finite)
+    take();
+  else
+    leave_out(shrinks);
   end();
 }
 
 // A loss scale that no longer shrinks is of no use to the steps that follow, which skipping is for.
 bool TrainStep::stops_at_nonfinite() const {
-  return options_.on_nonfinite == OnNonfinite::stop ||
-         (scales() && options_.on_nonfinite != OnNonfinite::go_back);
+  if (options_.on_nonfinite == OnNonfinite::stop)
+    return true;
+  return scales() && options_.on_nonfinite != OnNonfinite::go_back;
 }
 
+// Goes back if that is asked for, but not for ever: a training that is thrown back without a step
+// in between does not get further.
 void TrainStep::leave_out(bool scale_shrinks) {
   ++skipped_;
   if (options_.on_nonfinite != OnNonfinite::go_back || scale_shrinks)
@@ -299,7 +324,8 @@ void TrainStep::take() {
   note_step(*counted_before_ + steps_);
 }
 
-// False where the step is not to be taken.
+// Returns false if the step is not to be taken. The ranks agree on it once, by the loss scale, by
+// the gradients' values, or by their norm where that is wanted anyway.
 bool TrainStep::clip_and_check() {
   const bool checks = !scales() && waits();
   if (scales()) {
@@ -307,7 +333,7 @@ bool TrainStep::clip_and_check() {
     if (options_.precision->found_nonfinite(parameters_))
       return false;
   }
-  // Before the values are clipped, which makes an infinity a finite number.
+  // The values are looked at before they are clipped, which would make an infinity a finite number.
   const bool by_norm = options_.clip_norm && !options_.clip_value;
   if (checks && !by_norm && !agree_on_nonfinite(nonfinite_values()))
     return false;
@@ -319,7 +345,7 @@ bool TrainStep::clip_and_check() {
     return true;
   grad_norm_ = muster::grad_norm(shared_parameters_);
   const at::Tensor own_norm = muster::grad_norm(own_parameters_);
-  // The norms are wanted anyway, and say it too.
+  // The norms are not finite if a gradient is not.
   const at::Tensor either =
       own_parameters_.empty() ? grad_norm_ : grad_norm_ + copied_to(grad_norm_.device(), own_norm);
   if (checks && by_norm && !agree_on_nonfinite(either.isfinite().logical_not().to(at::kFloat)))
@@ -329,7 +355,8 @@ bool TrainStep::clip_and_check() {
   return true;
 }
 
-// What hooks keep for later steps is in units of the loss scale.
+// Hooks keep gradients for later steps, in units of the loss scale. The scale's value is asked for
+// only if there are such hooks, since that waits for the device.
 void TrainStep::update_scale() {
   std::vector<Hook> hooks;
   for (const StepModel& model : models_) {
@@ -337,18 +364,22 @@ void TrainStep::update_scale() {
     if (hook && hook->remembers())
       hooks.push_back(hook);
   }
-  const double before = hooks.empty() ? 1 : options_.precision->scale_value();
+  if (hooks.empty())
+    return options_.precision->update_scale();
+  const double before = options_.precision->scale_value();
   options_.precision->update_scale();
-  const double factor = hooks.empty() ? 1 : options_.precision->scale_value() / before;
+  const double factor = options_.precision->scale_value() / before;
   if (factor == 1)
     return;
   for (const Hook& hook : hooks)
     hook->rescale(factor);
 }
 
-// Ranks without inputs would not come to the question whether all gradients are finite.
+// Refuses a step that asks whether all gradients are finite, inside of join(): ranks without inputs
+// would not come to the question.
 void TrainStep::check_outside_of_join() const {
-  if (!waits() || !group_ || group_->size() == 1 || !RanksShadow::here())
+  const bool asks_others = waits() && group_ && group_->size() > 1;
+  if (!asks_others || !RanksShadow::here())
     return;
   throw Error(ErrorCode::failed_precondition,
               cat("train step: expected to be outside of join(), ",
@@ -360,7 +391,8 @@ void TrainStep::check_outside_of_join() const {
                   "; set .stop_together of join(), or give all ranks the same number of inputs"));
 }
 
-// 1 or 0, on the gradients' device. Multiplying by 1 changes no bit.
+// Returns 1 if a gradient is not finite, else 0, on the gradients' device. Multiplying by 1 changes
+// no bit.
 at::Tensor TrainStep::nonfinite_values() const {
   const auto gradients = gradient_values(parameters_);
   if (gradients.empty())
@@ -369,7 +401,7 @@ at::Tensor TrainStep::nonfinite_values() const {
                                      at::ones({}, gradients[0].options().dtype(at::kFloat)));
 }
 
-// True where the gradients of all ranks are finite.
+// Returns whether the gradients of all ranks are finite.
 bool TrainStep::agree_on_nonfinite(at::Tensor found) {
   if (group_)
     group_->all_reduce(found, ReduceOp::max);
@@ -380,21 +412,24 @@ void TrainStep::stop_at_nonfinite() const {
   std::vector<std::string> names;
   for (const StepModel& model : models_) {
     for (const auto& item : model.module().named_parameters()) {
-      if (has_divided_gradient(item.value()))
-        continue;
-      if (has_nonfinite(item.value().grad()))
+      const at::Tensor& parameter = item.value();
+      if (!has_divided_gradient(parameter) && has_nonfinite(parameter.grad()))
         names.push_back(item.key());
     }
   }
-  throw Error(
-      ErrorCode::failed_precondition,
-      cat("train step: expected finite gradients, got NaN or an infinity ",
-          names.empty() ? "on another rank, or as their norm"
-                        : cat("in ", join_first(names, ", ", 3)),
-          place(),
-          scales() ? "; a loss scale of 1 does not help, so look at the data, or use bf16 or fp32"
-                   : "; lower the learning rate, look at the data, or set .on_nonfinite = skip or "
-                     "go_back"));
+  std::string where = "on another rank, or as their norm";
+  if (!names.empty())
+    where = cat("in ", join_first(names, ", ", 3));
+  const char* const next =
+      scales()
+          ? "a loss scale of 1 does not help, so look at the data, or use bf16 or fp32"
+          : "lower the learning rate, look at the data, or set .on_nonfinite = skip or go_back";
+  throw Error(ErrorCode::failed_precondition,
+              cat("train step: expected finite gradients, got NaN or an infinity ",
+                  where,
+                  place(),
+                  "; ",
+                  next));
 }
 
 void TrainStep::end() {
@@ -405,9 +440,9 @@ void TrainStep::end() {
 }
 
 SavedState TrainStep::state() const {
-  return {.numbers = {{"steps", static_cast<double>(steps_)},
-                      {"skipped", static_cast<double>(skipped_)}},
-          .tensors = {}};
+  SavedState state;
+  state.numbers = {{"steps", as_number(steps_)}, {"skipped", as_number(skipped_)}};
+  return state;
 }
 
 void TrainStep::load_state(const SavedState& state) {
@@ -417,23 +452,22 @@ void TrainStep::load_state(const SavedState& state) {
   counted_before_ = 0;
 }
 
+// A tensor's version grows with every change in place.
 std::vector<TrainStep::Mark> TrainStep::marks() const {
   std::vector<Mark> found;
   for (const at::Tensor& parameter : parameters_) {
     const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) {
-      found.push_back({nullptr, 0});
-    } else {
-      found.push_back({gradient.unsafeGetTensorImpl(), static_cast<uint32_t>(gradient._version())});
-    }
+    const int64_t version = gradient.defined() ? gradient._version() : 0;
+    found.push_back({.gradient = gradient.unsafeGetTensorImpl(), .version = version});
   }
   return found;
 }
 
-// " (rank 1, step 7)", counted from 1.
+// Returns " (rank 1, step 7)" for messages; steps count from 1.
 std::string TrainStep::place() const {
   const int64_t step = steps_ + skipped_ + 1;
-  return group_ ? cat(" (rank ", group_->rank(), ", step ", step, ")") : cat(" (step ", step, ")");
+  const std::string rank = group_ ? cat("rank ", group_->rank(), ", ") : "";
+  return cat(" (", rank, "step ", step, ")");
 }
 
 }  // namespace muster

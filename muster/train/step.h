@@ -116,7 +116,7 @@ class TrainStep {
   // written to it.
   struct Mark {
     const c10::TensorImpl* gradient;
-    uint32_t version;
+    int64_t version;
     friend bool operator==(const Mark&, const Mark&) = default;
   };
 

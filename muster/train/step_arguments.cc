@@ -1,3 +1,6 @@
+// Mistakes in what a step is given would train something else without an error: an optimizer of
+// another model steps on gradients that are never there, and a bare model of several ranks trains
+// each rank alone.
 #include "muster/train/step_arguments.h"
 
 #include <algorithm>
@@ -21,15 +24,15 @@ void insert_parameters(ParameterSet& into, const StepModel& model) {
     into.insert(parameter.unsafeGetTensorImpl());
 }
 
-// Of a divided model, a rank may have no piece of the parameters that one optimizer steps.
+// Whether a model is sharded. A rank may then have no piece of the parameters that one optimizer
+// steps on.
 bool has_divided_gradients(const StepModels& models) {
-  return std::any_of(models.begin(), models.end(), [](const StepModel& model) {
-    const auto parameters = model.module().parameters();
-    return std::any_of(parameters.begin(), parameters.end(), has_divided_gradient);
+  return std::ranges::any_of(models, [](const StepModel& model) {
+    return std::ranges::any_of(model.module().parameters(), has_divided_gradient);
   });
 }
 
-// "'fc.weight'", or its shape if it is in none of the models.
+// Returns "'fc.weight'", or the shape of a parameter that no model has.
 std::string name_in(const StepModels& models, const at::Tensor& parameter) {
   for (const StepModel& model : models)
     for (const auto& item : model.module().named_parameters())
@@ -61,7 +64,7 @@ void check_trains_models(const StepModels& models,
   for (torch::optim::Optimizer* optimizer : optimizers) {
     const auto parameters = parameters_of(*optimizer);
     const bool may_be_empty = parameters.empty() && has_divided_gradients(models);
-    if (!may_be_empty && std::none_of(parameters.begin(), parameters.end(), is_of_models)) {
+    if (!may_be_empty && std::ranges::none_of(parameters, is_of_models)) {
       throw Error(
           ErrorCode::invalid_argument,
           cat("train step: expected optimizers of the models' parameters, got ",

@@ -1,3 +1,5 @@
+// The activity file adds up the nanoseconds of each category. What is told is the growth since the
+// last question.
 #include "muster/train/step_times.h"
 
 #include "muster/trace/activity.h"
@@ -15,7 +17,7 @@ CategorySeconds StepTimes::since_last() {
   const auto now_ns = activity->totals();
   CategorySeconds seconds = {};
   for (size_t i = 0; i < seconds.size(); ++i)
-    seconds[i] = static_cast<double>(now_ns[i] - before_ns_[i]) * 1e-9;
+    seconds[i] = 1e-9 * static_cast<double>(now_ns[i] - before_ns_[i]);
   before_ns_ = now_ns;
   return seconds;
 }

@@ -1,3 +1,5 @@
+// An event file is a list of TFRecords, and each record is a message in protobuf. Only the few
+// fields that TensorBoard needs are written, by hand, so that neither library is needed.
 #include "muster/train/tensorboard.h"
 
 #include <fcntl.h>
@@ -19,6 +21,7 @@ namespace {
 // Protobuf's wire types, which stand in the low three bits of a field's key.
 enum WireType { kVarint = 0, kEightBytes = 1, kBytes = 2, kFourBytes = 5 };
 
+// Seven bits a byte, the lowest first; the highest bit says that more follow.
 void put_varint(std::string& out, uint64_t value) {
   for (; value >= 0x80; value >>= 7)
     out += static_cast<char>(value | 0x80);
@@ -26,10 +29,10 @@ void put_varint(std::string& out, uint64_t value) {
 }
 
 void put_key(std::string& out, int field, WireType type) {
-  put_varint(out, static_cast<uint64_t>(field << 3 | type));
+  put_varint(out, field << 3 | type);
 }
 
-// x86 and ARM are little-endian, as protobuf and TFRecord are.
+// Protobuf and TFRecord are little-endian, as x86 and ARM are.
 template <class Number>
 void put_raw(std::string& out, Number value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof(value));
@@ -41,18 +44,24 @@ void put_bytes(std::string& out, int field, const std::string& bytes) {
   out += bytes;
 }
 
+// The checksums of all bytes, so that a text's is computed byte by byte.
 std::array<uint32_t, 256> make_crc32c_table() {
   std::array<uint32_t, 256> table{};
   for (uint32_t i = 0; i < 256; ++i) {
     uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit)
-      crc = crc >> 1 ^ ((crc & 1) != 0 ? 0x82f63b78U : 0);
+    for (int bit = 0; bit < 8; ++bit) {
+      const bool is_odd = (crc & 1) != 0;
+      crc >>= 1;
+      if (is_odd)
+        crc ^= 0x82f63b78U;
+    }
     table[i] = crc;
   }
   return table;
 }
 
-// TFRecord's: masked, so that a checksum over data with checksums is none of zeros.
+// TFRecord masks its checksums, so that the checksum of data that contains checksums is not a
+// simple number.
 uint32_t masked_crc32c(const std::string& bytes) {
   static const auto table = make_crc32c_table();
   uint32_t crc = ~0U;
@@ -66,17 +75,18 @@ double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Fields of message Event that all have: 1 wall_time, 2 step.
+// Begins a message Event with the fields that all have: 1 wall_time, 2 step.
 std::string begin_event(int64_t step) {
   std::string event;
   put_key(event, 1, kEightBytes);
   put_raw(event, seconds_since_1970());
   put_key(event, 2, kVarint);
-  put_varint(event, static_cast<uint64_t>(step));
+  put_varint(event, step);
   return event;
 }
 
-// As TensorBoard's own writers name theirs; several of one process have different numbers.
+// TensorBoard's own writers name their files like this. Several files of one process have different
+// numbers.
 std::string event_file_name() {
   static std::atomic<int> files = 0;
   char host[256] = "localhost";
@@ -91,9 +101,11 @@ std::string event_file_name() {
              files++);
 }
 
+// A TFRecord: the length, its checksum, the event, its checksum.
 std::string record_of(const std::string& event) {
+  const uint64_t size = event.size();
   std::string length;
-  put_raw(length, static_cast<uint64_t>(event.size()));
+  put_raw(length, size);
   std::string record = length;
   put_raw(record, masked_crc32c(length));
   record += event;
@@ -135,7 +147,7 @@ void EventFile::continue_after(int64_t step) {
   write_event(event);
 }
 
-// With what could not be written yet: the file's head, on a full disk.
+// The file's head comes first, if a full disk has kept it from being written.
 void EventFile::write_event(const std::string& event) {
   append_whole(file_.get(), unwritten_ + record_of(event), path_);
   unwritten_.clear();
