@@ -224,8 +224,10 @@ OptimizerPieces lbfgs_pieces(const std::vector<std::string>& names, LBFGS& optim
     if (tensor.defined())
       result.pieces.push_back(whole_piece(name, tensor));
   };
-  const std::vector<double> numbers = {
-      1.0 * state->func_evals(), 1.0 * state->n_iter(), state->t(), state->prev_loss()};
+  const std::vector<double> numbers = {static_cast<double>(state->func_evals()),
+                                       static_cast<double>(state->n_iter()),
+                                       state->t(),
+                                       state->prev_loss()};
   add(kNumbers, at::tensor(numbers, at::kDouble));
   const LbfgsFields fields = fields_of(*state);
   for (const auto& [name, tensor] : fields.vectors)

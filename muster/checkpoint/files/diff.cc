@@ -1,3 +1,6 @@
+// Two tensors of one type and shape are read piece by piece and compared by their bits. Only
+// elements whose bits differ are decoded, to find the largest distance. Half and bfloat have no
+// type in C++ here, so they are decoded by hand.
 #include "muster/checkpoint/files/diff.h"
 
 #include <algorithm>
@@ -11,7 +14,8 @@ namespace {
 
 constexpr int64_t kPieceBytes = 1 << 20;
 
-// Sign, exponent and fraction of a half, as a float has them.
+// A half has a sign, five bits of exponent and ten of fraction. The exponent 0 stands for subnormal
+// numbers, and the largest one for infinities and NaN.
 float from_half(uint16_t half) {
   const float sign = (half & 0x8000U) != 0 ? -1.0F : 1.0F;
   const int exponent = (half >> 10U) & 0x1f;
@@ -23,23 +27,24 @@ float from_half(uint16_t half) {
   return sign * std::ldexp(fraction + 1024, exponent - 25);
 }
 
+// A bfloat is the upper half of a float.
 float from_bfloat(uint16_t brain) {
-  return std::bit_cast<float>(static_cast<uint32_t>(brain) << 16U);
+  const uint32_t bits = brain;
+  return std::bit_cast<float>(bits << 16U);
 }
 
-template <class T>
-double distance(T a, T b) {
-  return std::fabs(static_cast<double>(a) - static_cast<double>(b));
+double distance(double a, double b) {
+  return std::fabs(a - b);
 }
-// Of whole numbers without a loss: doubles do not have all of 64 bits.
+// Doubles do not have all of 64 bits, so whole numbers are subtracted as such. The difference fits
+// into an unsigned number, whatever the signs are.
 template <std::integral T>
 double distance(T a, T b) {
-  const auto low = static_cast<uint64_t>(std::min(a, b)),
-             high = static_cast<uint64_t>(std::max(a, b));
+  const uint64_t low = std::min(a, b), high = std::max(a, b);
   return static_cast<double>(high - low);
 }
 
-// Counts what differs in two pieces of elements, and keeps the largest distance; NAN stays.
+// Counts the elements that differ in two pieces, and keeps the largest distance. A NaN stays.
 struct Differences {
   uint64_t count = 0;
   double largest = 0;
@@ -62,7 +67,7 @@ struct Differences {
   void add(const char* a, const char* b, uint64_t size) {
     add<T>(a, b, size, [](T x) { return x; });
   }
-  // A type without a distance.
+  // For types without a distance.
   void add_bits(const char* a, const char* b, uint64_t size, uint64_t element) {
     for (uint64_t at = 0; at < size; at += element)
       count += std::memcmp(a + at, b + at, element) != 0 ? 1 : 0;
@@ -70,6 +75,7 @@ struct Differences {
   }
 };
 
+// Compares pieces of `size` bytes whose elements have the type `dtype`.
 void add_piece(
     Differences& to, const std::string& dtype, const char* a, const char* b, uint64_t size) {
   if (dtype == "F64")
@@ -99,6 +105,7 @@ void add_piece(
   to.add_bits(a, b, size, safetensors_element_size(dtype));
 }
 
+// Compares a tensor that both have, in pieces of about a MiB.
 Differences compare_tensor(const std::string& name,
                            const TensorEntry& kind,
                            const TensorSource& first,
@@ -107,12 +114,12 @@ Differences compare_tensor(const std::string& name,
   Differences found;
   const auto element = static_cast<int64_t>(safetensors_element_size(kind.dtype));
   const int64_t count = tensor_units(kind), at_once = kPieceBytes / element;
-  std::string a(static_cast<size_t>(std::min(count, at_once) * element), '\0'), b = a;
+  std::string a(std::min(count, at_once) * element, '\0'), b = a;
   for (int64_t at = 0; at < count; at += at_once) {
-    const Elements piece = {{.begin = at, .length = std::min(at_once, count - at)}};
-    const auto size = static_cast<size_t>(piece[0].length * element);
-    first.read(name, piece, a.data());
-    second.read(name, piece, b.data());
+    const int64_t length = std::min(at_once, count - at);
+    const size_t size = length * element;
+    first.read(name, {{.begin = at, .length = length}}, a.data());
+    second.read(name, {{.begin = at, .length = length}}, b.data());
     if (std::memcmp(a.data(), b.data(), size) != 0)
       add_piece(found, kind.dtype, a.data(), b.data(), size);
     if (on_bytes)
@@ -157,14 +164,16 @@ TensorsDifference compare_tensors(const TensorSource& first,
       note(name, Kind::only_in_first, mine, "");
     } else if (!tensor.kind.same_kind(found->second.kind)) {
       note(name, Kind::other_kind, mine, to_string(found->second.kind));
-    } else if (const auto there = compare_tensor(name, tensor.kind, first, second, on_bytes);
-               there.count > 0) {
+    } else {
+      const Differences there = compare_tensor(name, tensor.kind, first, second, on_bytes);
+      if (there.count == 0) {
+        ++result.equal;
+        continue;
+      }
       note(name, Kind::other_values, mine, mine);
       result.tensors.back().different = there.count;
       if (!std::isnan(there.largest))
         result.tensors.back().largest = there.largest;
-    } else {
-      ++result.equal;
     }
   }
   for (const auto& [name, tensor] : second.tensors())

@@ -1,3 +1,6 @@
+// A checkpoint appears under its name by a rename, when all of it is on the disk. Until then its
+// writer holds a lock on the folder with the temporary name. The kernel lets go of a dead writer's
+// lock, so a folder whose lock is free is a leftover.
 #include "muster/checkpoint/files/directory.h"
 
 #include <fcntl.h>
@@ -10,6 +13,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <random>
 
@@ -28,7 +32,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kTemporary = ".tmp-";
 
-// The step in "step-12", or nothing for any other name ("step-012", "step-12.tmp-…").
+// Returns the step in "step-12", or nothing for any other name ("step-012", "step-12.tmp-…").
 std::optional<int64_t> step_in(const std::string& name) {
   if (!name.starts_with(kPrefix))
     return std::nullopt;
@@ -38,6 +42,7 @@ std::optional<int64_t> step_in(const std::string& name) {
   return step;
 }
 
+// Whether a writer made up this name: a checkpoint's, and a random end.
 bool is_temporary(const std::string& name) {
   const auto at = name.find(kTemporary);
   return at != std::string::npos && step_in(name.substr(0, at)).has_value();
@@ -48,6 +53,7 @@ std::string temporary_path(const std::string& final_path) {
   return cat(final_path, kTemporary, random(), "-", random());
 }
 
+// Returns nothing for a folder that does not exist. Throws: io if it cannot be read.
 std::vector<std::string> names_in(const std::string& directory) {
   std::vector<std::string> names;
   std::error_code error;
@@ -58,6 +64,7 @@ std::vector<std::string> names_in(const std::string& directory) {
   return names;
 }
 
+// Warns of what cannot be removed: a leftover costs space, not the training.
 void remove_all(const std::string& path) {
   std::error_code error;
   fs::remove_all(path, error);
@@ -65,19 +72,21 @@ void remove_all(const std::string& path) {
     log(LogLevel::warn, cat("checkpoint: cannot remove '", path, "': ", error.message()));
 }
 
+// Opens a folder for its lock. Returns an invalid descriptor if it is gone, or is a link.
 Fd open_folder(const std::string& path) {
   return Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-// Whether the open folder still has that name.
+// Whether the open folder still has that name, and not another folder.
 bool is_still_at(const Fd& folder, const std::string& path) {
   struct stat by_fd{};
   struct stat by_path{};
-  return ::fstat(folder.get(), &by_fd) == 0 && ::lstat(path.c_str(), &by_path) == 0 &&
-         by_fd.st_ino == by_path.st_ino && by_fd.st_dev == by_path.st_dev;
+  if (::fstat(folder.get(), &by_fd) != 0 || ::lstat(path.c_str(), &by_path) != 0)
+    return false;
+  return by_fd.st_ino == by_path.st_ino && by_fd.st_dev == by_path.st_dev;
 }
 
-// Swaps two names at once; where the file system cannot, moves the old one aside first.
+// Swaps two names at once. On a file system that cannot do it, the old one moves aside first.
 void replace(const std::string& path, const std::string& final_path) {
   if (::renameat2(AT_FDCWD, path.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0)
     return;
@@ -101,8 +110,7 @@ std::vector<StepFolder> list_checkpoints(const std::string& directory) {
   for (const auto& name : names_in(directory))
     if (const auto step = step_in(name))
       found.push_back({*step, cat(directory, "/", name)});
-  std::sort(
-      found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
+  std::ranges::sort(found, std::greater(), &StepFolder::step);
   return found;
 }
 
@@ -143,7 +151,7 @@ void check_space(const std::string& directory, uint64_t bytes) {
   struct statvfs info{};
   if (::statvfs(directory.c_str(), &info) != 0)
     fail_errno(cat("checkpoint: cannot ask for the space in '", directory, "'"), errno);
-  const uint64_t free = static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+  const uint64_t free = info.f_bavail * info.f_frsize;
   if (free >= bytes)
     return;
   throw Error(ErrorCode::unavailable,
@@ -163,10 +171,13 @@ Staging::Staging(const std::string& directory, int64_t step)
     if (::mkdir(path_.c_str(), 0755) != 0)
       fail_errno(cat("checkpoint: cannot make '", path_, "'"), errno);
     lock_ = open_folder(path_);
-    // Another job may clean up between our making and our locking: then we make another.
-    const bool taken =
-        lock_.valid() && ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    if (lock_.valid() && !taken && is_still_at(lock_, path_))
+    if (!lock_.valid())
+      continue;
+    // Another job may clean up between our making and our locking: then we make another. A file
+    // system without locks fails in another way, and the folder is ours.
+    const bool is_locked = ::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0;
+    const bool is_taken = !is_locked && errno == EWOULDBLOCK;
+    if (!is_taken && is_still_at(lock_, path_))
       return;
   }
   throw Error(

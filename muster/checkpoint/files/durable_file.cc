@@ -1,3 +1,5 @@
+// The checksum is of what was given to the kernel, and is computed while the bytes are still in the
+// processor's cache.
 #include "muster/checkpoint/files/durable_file.h"
 
 #include <fcntl.h>
@@ -20,19 +22,20 @@ DurableFile::DurableFile(const std::string& folder, const std::string& name)
 }
 
 void DurableFile::write(const void* bytes, size_t size) {
-  constexpr size_t kPiece = 8 << 20;  // hashed while it is still in the cache
+  constexpr size_t kPiece = 8 << 20;
   const auto* from = static_cast<const char*>(bytes);
-  for (size_t done = 0; done < size;) {
-    const ssize_t n = ::write(fd_.get(), from + done, std::min(size - done, kPiece));
-    if (n < 0) {
-      if (errno == EINTR)
-        continue;
+  const char* const end = from + size;
+  while (from != end) {
+    const size_t left = end - from;
+    const ssize_t n = ::write(fd_.get(), from, std::min(left, kPiece));
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
       fail_errno(cat("checkpoint: cannot write to '", path_, "' after ", record_.bytes, " bytes"),
                  errno);
-    }
-    hash_.update(from + done, static_cast<size_t>(n));
-    done += static_cast<size_t>(n);
-    record_.bytes += static_cast<uint64_t>(n);
+    hash_.update(from, n);
+    from += n;
+    record_.bytes += n;
   }
 }
 

@@ -1,3 +1,5 @@
+// The new file is laid out from the heads of the old ones. Its tensors are then copied in pieces,
+// into a file of another name, which gets its own when all of it is on the disk.
 #include "muster/checkpoint/files/export.h"
 
 #include <fcntl.h>
@@ -8,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <vector>
 
 #include "muster/base/error.h"
@@ -25,6 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kCopiedAtOnce = 8 << 20;
 
+// The name of a tensor in the new file.
 std::string exported_name(const std::string& name, const ExportOptions& options) {
   const bool strips = name.starts_with(options.strip);
   return options.prefix + (strips ? name.substr(options.strip.size()) : name);
@@ -37,13 +41,14 @@ struct ExportedTensor {
   TensorEntry entry;
 };
 
-// Widest elements first, so that each tensor is aligned to its element size.
+// Returns the tensors with their places in the new file, widest elements first, so that each is
+// aligned to its element size.
 std::vector<ExportedTensor> laid_out(const TensorSource& source, const ExportOptions& options) {
   std::vector<ExportedTensor> tensors;
   for (const auto& [name, tensor] : source.tensors())
     tensors.push_back({.from = name, .to = exported_name(name, options), .entry = tensor.kind});
-  std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
-    return safetensors_element_size(a.entry.dtype) > safetensors_element_size(b.entry.dtype);
+  std::ranges::stable_sort(tensors, std::greater(), [](const ExportedTensor& tensor) {
+    return safetensors_element_size(tensor.entry.dtype);
   });
   uint64_t at = 0;
   for (ExportedTensor& tensor : tensors) {
@@ -54,6 +59,7 @@ std::vector<ExportedTensor> laid_out(const TensorSource& source, const ExportOpt
   return tensors;
 }
 
+// Throws: invalid_argument for a name that is empty, or that two tensors have.
 SafetensorsHeader exported_header(const std::vector<ExportedTensor>& tensors,
                                   const Metadata& metadata) {
   SafetensorsHeader header{.tensors = {}, .metadata = metadata};
@@ -70,22 +76,25 @@ SafetensorsHeader exported_header(const std::vector<ExportedTensor>& tensors,
   return header;
 }
 
+// Refuses to replace what the caller did not ask to replace.
 void check_target(const std::string& path, bool replace) {
   struct stat info{};
   if (::lstat(path.c_str(), &info) != 0)
     return;
-  if (replace && S_ISREG(info.st_mode))
-    return;
-  throw Error(
-      ErrorCode::invalid_argument,
-      S_ISREG(info.st_mode)
-          ? cat("export: expected a new file, got '", path, "', which exists; --force replaces it")
-          : cat("export: expected a file, got '",
-                path,
-                "', which is something else; name another"));
+  if (!S_ISREG(info.st_mode)) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("export: expected a file, got '", path, "', which is something else; name another"));
+  }
+  if (!replace) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("export: expected a new file, got '", path, "', which exists; --force replaces it"));
+  }
 }
 
-// A name for a file that is being written, which is removed again unless it was given its own.
+// The name of a file while it is being written. The file is removed if it still has that name at
+// the end.
 struct AsideFile {
   explicit AsideFile(const std::string& path) : name(name_aside(path)) {}
   ~AsideFile() {
@@ -95,12 +104,12 @@ struct AsideFile {
   AsideFile(const AsideFile&) = delete;
   AsideFile& operator=(const AsideFile&) = delete;
 
-  // Of two that export to one name at once, one is told.
+  // When two export to one name at once, one of them fails here.
   void publish(const std::string& path, bool replace) {
     const unsigned flags = replace ? 0 : RENAME_NOREPLACE;
     int result = ::renameat2(AT_FDCWD, name.c_str(), AT_FDCWD, path.c_str(), flags);
     if (result != 0 && errno == EINVAL)
-      result = ::link(name.c_str(), path.c_str());  // such a file system
+      result = ::link(name.c_str(), path.c_str());  // the file system does not know the flag
     if (result != 0)
       fail_errno(cat("export: cannot give the file its name '", path, "'"), errno);
   }
@@ -113,6 +122,7 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
+// Copies a tensor in pieces, however large it is.
 void copy_tensor(const TensorSource& from,
                  const ExportedTensor& tensor,
                  DurableFile& to,
@@ -122,7 +132,7 @@ void copy_tensor(const TensorSource& from,
   std::string piece;
   for (int64_t at = 0; at < count; at += at_once) {
     const int64_t length = std::min(at_once, count - at);
-    piece.resize(static_cast<size_t>(length * element));
+    piece.resize(length * element);
     from.read(tensor.from, {{.begin = at, .length = length}}, piece.data());
     to.write(piece);
     if (on_bytes)
@@ -144,8 +154,8 @@ size_t export_tensors(const TensorSource& from,
   }
   const std::vector<ExportedTensor> tensors = laid_out(from, options);
   const std::string json = format_safetensors_header(exported_header(tensors, from.metadata()));
-  const uint64_t head_bytes = json.size(),
-                 data_bytes = tensors.empty() ? 0 : tensors.back().entry.end;
+  const uint64_t head_bytes = json.size();
+  const uint64_t data_bytes = tensors.empty() ? 0 : tensors.back().entry.end;
   if (head_bytes > kMaxHeadBytes) {
     throw Error(ErrorCode::invalid_argument,
                 cat("export: expected a header of at most ",

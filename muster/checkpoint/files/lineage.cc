@@ -1,6 +1,9 @@
+// Every save of a folder has the next serial number, so the numbers tell the order of saving
+// whatever the steps are. A checkpoint whose manifest cannot be read stands where its step would.
 #include "muster/checkpoint/files/lineage.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "muster/base/error.h"
@@ -17,6 +20,7 @@ struct Saved {
   std::optional<Manifest> manifest = {};  // nothing: it cannot be read
 };
 
+// Returns nothing for a manifest that cannot be read.
 std::optional<Manifest> manifest_of(const std::string& path) {
   try {
     return read_manifest_alone(path);
@@ -25,18 +29,17 @@ std::optional<Manifest> manifest_of(const std::string& path) {
   }
 }
 
-// By serial numbers, the smallest first.
+// Returns the folder's checkpoints by serial numbers, the smallest first.
 std::vector<Saved> all_saved(const std::string& directory) {
   std::vector<Saved> all;
   for (const StepFolder& folder : list_checkpoints(directory))
     all.push_back({.folder = {.step = folder.step, .path = folder.path},
                    .manifest = manifest_of(folder.path)});
-  std::reverse(all.begin(), all.end());
+  std::ranges::reverse(all);
   int64_t before = 0;
   for (Saved& one : all)
     before = one.serial = one.manifest ? one.manifest->serial : before;
-  std::stable_sort(
-      all.begin(), all.end(), [](const Saved& a, const Saved& b) { return a.serial < b.serial; });
+  std::ranges::stable_sort(all, {}, &Saved::serial);
   return all;
 }
 
@@ -44,17 +47,15 @@ std::vector<Saved> all_saved(const std::string& directory) {
 
 std::vector<SavedFolder> list_by_saving(const std::string& directory, const IsOwn& is_own) {
   std::vector<Saved> all = all_saved(directory);
-  std::reverse(all.begin(), all.end());
-  const auto newest = std::find_if(all.begin(), all.end(), [&](const Saved& one) {
-    return one.manifest && (!is_own || is_own(*one.manifest));
-  });
+  std::ranges::reverse(all);
+  const auto newest = std::ranges::find_if(
+      all, [&](const Saved& one) { return one.manifest && (!is_own || is_own(*one.manifest)); });
   std::vector<SavedFolder> folders;
   for (Saved& one : all) {
     one.folder.is_abandoned = newest != all.end() && is_in(newest->manifest->abandoned, one.serial);
     folders.push_back(one.folder);
   }
-  std::stable_partition(
-      folders.begin(), folders.end(), [](const SavedFolder& one) { return !one.is_abandoned; });
+  std::ranges::stable_partition(folders, std::logical_not(), &SavedFolder::is_abandoned);
   return folders;
 }
 
@@ -102,9 +103,8 @@ std::vector<SerialRange> abandoned_after(const std::vector<SerialRange>& abandon
                                          int64_t serial,
                                          int64_t last) {
   std::vector<SerialRange> ranges = abandoned;
-  std::erase_if(ranges, [&](const SerialRange& range) {
-    return range.after >= serial;
-  });  // the new one has them
+  // The new range contains those that begin after it.
+  std::erase_if(ranges, [&](const SerialRange& range) { return range.after >= serial; });
   if (last > serial)
     ranges.push_back({.after = serial, .until = last});
   return ranges;

@@ -1,3 +1,5 @@
+// A checkpoint that is not whole is listed too, with the reason. Sizes and times are looked up
+// without it, since they say more than nothing.
 #include "muster/checkpoint/files/list.h"
 
 #include <sys/stat.h>
@@ -18,24 +20,50 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of the plain files in a folder, whatever they are.
+// Adds up the plain files in a folder, whatever they are.
 uint64_t bytes_in(const std::string& folder) {
   uint64_t bytes = 0;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     struct stat info{};
     if (::lstat(it->path().c_str(), &info) == 0 && S_ISREG(info.st_mode))
-      bytes += static_cast<uint64_t>(info.st_size);
+      bytes += info.st_size;
   }
   return bytes;
 }
 
+// The time of the manifest, which is written last; without one, the folder's; 0: neither is there.
 int64_t written_at(const std::string& folder) {
   struct stat info{};
   const std::string manifest = cat(folder, "/", kManifestFile);
   if (::lstat(manifest.c_str(), &info) != 0 && ::lstat(folder.c_str(), &info) != 0)
     return 0;
   return info.st_mtim.tv_sec;
+}
+
+// Fills in what the manifest says. Throws: as read_manifest; invalid_argument if it is of another
+// step than the folder.
+void add_manifest(ListedCheckpoint& row) {
+  const Manifest manifest = read_manifest(row.path);
+  const TrainingPosition& position = manifest.position;
+  row.world_size = manifest.world_size;
+  if (manifest.serial > 0)
+    row.serial = manifest.serial;
+  row.parent = manifest.parent;
+  if (position.epoch > 0 || position.epoch_samples > 0)
+    row.epoch = position.epoch;
+  if (position.samples_seen > 0)
+    row.samples_seen = position.samples_seen;
+  if (position.step == row.step)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("checkpoint: expected step ",
+                  row.step,
+                  " in '",
+                  row.path,
+                  "', got a manifest of step ",
+                  position.step,
+                  "; its folder was renamed, or has files of another checkpoint"));
 }
 
 }  // namespace
@@ -53,39 +81,16 @@ std::string checkpoints_folder(const std::string& folder) {
 std::vector<ListedCheckpoint> list_with_state(const std::string& directory) {
   std::vector<ListedCheckpoint> listed;
   for (const SavedFolder& folder : list_by_saving(directory)) {
-    const int64_t step = folder.step;
-    const std::string& path = folder.path;
-    ListedCheckpoint row{.step = step,
-                         .path = path,
+    ListedCheckpoint row{.step = folder.step,
+                         .path = folder.path,
                          .is_abandoned = folder.is_abandoned,
-                         .written_seconds = written_at(path),
-                         .bytes = bytes_in(path),
+                         .written_seconds = written_at(folder.path),
+                         .bytes = bytes_in(folder.path),
                          .world_size = 0,
                          .epoch = {},
                          .samples_seen = {},
                          .problem = {}};
-    row.problem = problem_of([&] {
-      const Manifest manifest = read_manifest(path);
-      row.world_size = manifest.world_size;
-      if (manifest.serial > 0)
-        row.serial = manifest.serial;
-      row.parent = manifest.parent;
-      const auto& position = manifest.position;
-      if (position.epoch > 0 || position.epoch_samples > 0)
-        row.epoch = position.epoch;
-      if (position.samples_seen > 0)
-        row.samples_seen = position.samples_seen;
-      if (manifest.position.step == step)
-        return;
-      throw Error(ErrorCode::invalid_argument,
-                  cat("checkpoint: expected step ",
-                      step,
-                      " in '",
-                      path,
-                      "', got a manifest of step ",
-                      manifest.position.step,
-                      "; its folder was renamed, or has files of another checkpoint"));
-    });
+    row.problem = problem_of([&] { add_manifest(row); });
     listed.push_back(std::move(row));
   }
   return listed;

@@ -1,3 +1,5 @@
+// The head is read when the file is opened, and its length is compared with the file's. A file of
+// another kind that people take for safetensors is named in the message, with what to do about it.
 #include "muster/checkpoint/files/safetensors_file.h"
 
 #include <sys/stat.h>
@@ -19,7 +21,7 @@ static_assert(std::endian::native == std::endian::little, "safetensors files are
 
 constexpr uint64_t kLengthBytes = 8;
 
-// What people have under the same names.
+// A kind of file that people have under the same names.
 struct OtherKind {
   std::string_view begins_with;
   const char* what;
@@ -46,12 +48,13 @@ constexpr OtherKind kOtherKinds[] = {
 };
 constexpr uint64_t kMostOfKind = 32;
 
+// Opens a plain file; `bytes` becomes its size. Throws: io.
 Fd open_safetensors(const std::string& path, uint64_t& bytes) {
   Fd fd = open_plain_file(path, "safetensors: ");
   struct stat info{};
   if (::fstat(fd.get(), &info) != 0)
     fail_errno(cat("safetensors: cannot open '", path, "'"), errno);
-  bytes = static_cast<uint64_t>(info.st_size);
+  bytes = info.st_size;
   return fd;
 }
 
@@ -99,15 +102,17 @@ void SafetensorsFile::read(void* to, uint64_t size, uint64_t at) const {
 
 void SafetensorsFile::read_exactly(void* to, uint64_t size, uint64_t at) const {
   auto* out = static_cast<char*>(to);
-  for (uint64_t done = 0; done < size;) {
-    const ssize_t n = ::pread(fd_.get(), out + done, size - done, static_cast<off_t>(at + done));
+  char* const end = out + size;
+  while (out != end) {
+    const ssize_t n = ::pread(fd_.get(), out, end - out, static_cast<off_t>(at));
     if (n == 0)
       refuse("one that was cut short while it was read");
-    if (n > 0) {
-      done += static_cast<uint64_t>(n);
-    } else if (errno != EINTR) {
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
       fail_errno(cat("safetensors: cannot read '", path_, "'"), errno);
-    }
+    out += n;
+    at += n;
   }
 }
 

@@ -1,3 +1,6 @@
+// A head comes from a file that anybody may have made. It is parsed event by event, so that nothing
+// in it is lost (a document keeps only the last of two equal keys), and every number is bounded
+// before it is used. The tensors must then tile the data: no hole, no overlap.
 #include "muster/checkpoint/files/safetensors_header.h"
 
 #include <algorithm>
@@ -18,6 +21,7 @@ namespace {
 
 constexpr const char* kMetadataKey = "__metadata__";
 constexpr size_t kMaxDimensions = 64;  // LibTorch's own limit
+constexpr uint64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
 constexpr std::array<std::pair<const char*, uint64_t>, 20> kElementBits = {{
     {"BOOL", 8}, {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
@@ -26,6 +30,7 @@ constexpr std::array<std::pair<const char*, uint64_t>, 20> kElementBits = {{
     {"F32", 32}, {"U64", 64},    {"I64", 64},    {"F64", 64},    {"C64", 64},
 }};
 
+// Returns 0 for a type that the format does not know.
 uint64_t element_bits(std::string_view dtype) {
   for (const auto& [name, bits] : kElementBits)
     if (name == dtype)
@@ -49,9 +54,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool binary(binary_t&) override { return unexpected("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) override {
-    if (place_ == Place::shape &&
-        value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) &&
-        entry_.shape.size() < kMaxDimensions) {
+    const bool is_extent = value <= kMaxInt64 && entry_.shape.size() < kMaxDimensions;
+    if (place_ == Place::shape && is_extent) {
       entry_.shape.push_back(static_cast<int64_t>(value));
       return true;
     }
@@ -148,7 +152,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   std::set<std::string> keys_;
 };
 
-// The bits of a tensor, or nothing when they overflow.
+// Returns the bits of a tensor, or nothing if they overflow.
 std::optional<uint64_t> bits_of(const TensorEntry& entry) {
   // Zero extents do not excuse the others: strides are products of those.
   uint64_t size = element_bits(entry.dtype);
@@ -156,40 +160,47 @@ std::optional<uint64_t> bits_of(const TensorEntry& entry) {
   for (const int64_t extent : entry.shape) {
     if (extent == 0) {
       empty = true;
-    } else if (__builtin_mul_overflow(size, static_cast<uint64_t>(extent), &size) ||
-               size > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      return std::nullopt;
+      continue;
     }
+    const uint64_t factor = extent;
+    if (__builtin_mul_overflow(size, factor, &size) || size > kMaxInt64)
+      return std::nullopt;
   }
   return empty ? 0 : size;
 }
 
-// Why the extents do not tile the data, or "".
+// Returns why a tensor does not take as many bytes as its type and shape need, or "".
+std::string size_problem(const std::string& name, const TensorEntry& entry) {
+  const auto bits = bits_of(entry);
+  if (!bits)
+    return cat("tensor '", name, "' whose size overflows");
+  if (*bits % 8 != 0)
+    return cat("tensor '", name, "' ", to_string(entry), " of no whole number of bytes");
+  const uint64_t size = *bits / 8;
+  if (entry.begin <= entry.end && entry.end - entry.begin == size)
+    return "";
+  return cat("tensor '",
+             name,
+             "' ",
+             to_string(entry),
+             " of ",
+             size,
+             " bytes with the offsets ",
+             entry.begin,
+             " to ",
+             entry.end);
+}
+
+// Returns why the tensors do not tile the data, or "".
 std::string tiling_problem(const SafetensorsHeader& header, uint64_t data_bytes) {
   std::vector<std::pair<std::string, const TensorEntry*>> by_place;
   for (const auto& [name, entry] : header.tensors) {
-    const auto bits = bits_of(entry);
-    if (!bits)
-      return cat("tensor '", name, "' whose size overflows");
-    if (*bits % 8 != 0)
-      return cat("tensor '", name, "' ", to_string(entry), " of no whole number of bytes");
-    const uint64_t size = *bits / 8;
-    if (entry.begin > entry.end || entry.end - entry.begin != size) {
-      return cat("tensor '",
-                 name,
-                 "' ",
-                 to_string(entry),
-                 " of ",
-                 size,
-                 " bytes with the offsets ",
-                 entry.begin,
-                 " to ",
-                 entry.end);
-    }
+    if (const std::string problem = size_problem(name, entry); !problem.empty())
+      return problem;
     by_place.emplace_back(name, &entry);
   }
-  std::sort(by_place.begin(), by_place.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.second->begin, a.second->end) < std::pair(b.second->begin, b.second->end);
+  std::ranges::sort(by_place, {}, [](const auto& item) {
+    return std::pair(item.second->begin, item.second->end);
   });
   uint64_t at = 0;
   for (const auto& [name, entry] : by_place) {
@@ -264,7 +275,7 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
     }
     by_place.emplace_back(entry.begin, name);
   }
-  std::sort(by_place.begin(), by_place.end());
+  std::ranges::sort(by_place);
   for (const auto& [begin, name] : by_place) {
     const auto& entry = header.tensors.at(name);
     json[name] = {
@@ -272,7 +283,7 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
   }
   try {
     std::string text = json.dump();
-    text.append((8 - text.size() % 8) % 8, ' ');
+    text.append((8 - text.size() % 8) % 8, ' ');  // the data begins at a multiple of 8
     return text;
   } catch (const nlohmann::json::exception&) {
     throw Error(

@@ -1,3 +1,4 @@
+// OpenSSL computes it; its context stays out of the header.
 #include "muster/checkpoint/files/sha256.h"
 
 #include <fcntl.h>
@@ -21,6 +22,7 @@ struct Sha256::Context {
 
 namespace {
 
+// Throws: internal if OpenSSL has failed, as it does only where it is broken.
 void must(int result) {
   if (result != 1)
     throw Error(ErrorCode::internal,
@@ -57,13 +59,13 @@ std::string sha256_of_file(const std::string& path, const std::function<void(siz
     const ssize_t n = ::read(fd.get(), buffer.data(), buffer.size());
     if (n == 0)
       return hash.hex();
-    if (n > 0) {
-      hash.update(buffer.data(), static_cast<size_t>(n));
-      if (on_piece)
-        on_piece(static_cast<size_t>(n));
-    } else if (errno != EINTR) {
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
       fail_errno(cat("cannot read '", path, "'"), errno);
-    }
+    hash.update(buffer.data(), n);
+    if (on_piece)
+      on_piece(n);
   }
 }
 

@@ -1,3 +1,5 @@
+// A checkpoint's manifest has a checksum for every file. Files of a hub have none, so what can be
+// verified is that their heads are right and that the tensors of the index are there.
 #include "muster/checkpoint/files/verify.h"
 
 #include <filesystem>
@@ -20,6 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Throws: io or invalid_argument for a file that is not as the manifest says.
 void verify_file(const std::string& folder, const WrittenFile& file, const OnBytesRead& on_bytes) {
   const std::string path = cat(folder, "/", file.name);
   check_size(folder, file);
@@ -31,6 +34,7 @@ void verify_file(const std::string& folder, const WrittenFile& file, const OnByt
     SafetensorsFile(path).header();
 }
 
+// Verifies a checkpoint: its manifest, and each file that the manifest names.
 std::vector<VerifiedFile> verify_manifest(const std::string& path, const OnBytesRead& on_bytes) {
   std::vector<VerifiedFile> rows;
   Manifest manifest;
@@ -52,7 +56,7 @@ std::vector<VerifiedFile> verify_manifest(const std::string& path, const OnBytes
 
 using Tensors = std::set<std::string>;
 
-// The head's own rules hold, and the tensors that an index promises are there.
+// Checks that the head keeps its own rules, and that the tensors that an index promises are there.
 void verify_head(const std::string& path, const Tensors& promised) {
   const SafetensorsHeader header = SafetensorsFile(path).header();
   for (const std::string& tensor : promised) {
@@ -80,6 +84,7 @@ VerifiedFile verified_by_head(const std::string& folder,
           .problem = problem_of([&] { verify_head(path, promised); })};
 }
 
+// Verifies a hub's folder: its index, and each file that the index names.
 std::vector<VerifiedFile> verify_index(const std::string& folder) {
   std::map<std::string, Tensors> promised;  // by file
   const std::string problem = problem_of([&] {
@@ -96,7 +101,8 @@ std::vector<VerifiedFile> verify_index(const std::string& folder) {
   return rows;
 }
 
-// A checkpoint without its manifest is damaged, and no model of a hub.
+// Whether a folder is a hub's. One with a checkpoint's name that lacks its manifest is not: it is a
+// damaged checkpoint.
 bool is_from_elsewhere(const std::string& folder) {
   return has_plain_weights(folder) &&
          !is_checkpoint_name(fs::absolute(folder).lexically_normal().string());

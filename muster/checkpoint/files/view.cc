@@ -1,3 +1,5 @@
+// The commands that look at a checkpoint see sets of tensors: a sharded model is one set in several
+// files. Whatever a file says is shown with its control characters replaced and its length bounded.
 #include "muster/checkpoint/files/view.h"
 
 #include <algorithm>
@@ -23,7 +25,7 @@ using nlohmann::json;
 constexpr const char* kSuffix = ".safetensors";
 constexpr uint64_t kMaxDescriptionBytes = 16 << 20;
 
-// What a manifest or a tensor of it says of one optimizer; empty when it does not.
+// Returns the kind in the description of an optimizer, or "" if it does not say one.
 std::string kind_in(const std::string& description) {
   if (nests_too_deep(description))
     return "";
@@ -34,6 +36,7 @@ std::string kind_in(const std::string& description) {
   return kind.is_string() ? kind.get<std::string>() : "";
 }
 
+// Returns the text that a vector of bytes holds, or "" for another tensor, or one too large.
 std::string text_of_tensor(const SafetensorsFile& file, const TensorEntry& entry) {
   if (entry.dtype != "U8" || entry.end - entry.begin > kMaxDescriptionBytes)
     return "";
@@ -42,7 +45,7 @@ std::string text_of_tensor(const SafetensorsFile& file, const TensorEntry& entry
   return text;
 }
 
-// "net" of "tensors/net/description", as muster::Checkpoints saves several optimizers.
+// Returns "net" for "tensors/net/description", as muster::Checkpoints saves several optimizers.
 std::string optimizer_part(const std::string& tensor) {
   constexpr std::string_view kBefore = "tensors/", kAfter = "/description";
   if (!tensor.starts_with(kBefore) || !tensor.ends_with(kAfter))
@@ -52,8 +55,8 @@ std::string optimizer_part(const std::string& tensor) {
   return tensor.substr(kBefore.size(), tensor.size() - kBefore.size() - kAfter.size());
 }
 
-// "model.safetensors" of "model-00001-of-00004.safetensors", which a rank has written, and of
-// itself.
+// Returns "model.safetensors" for "model-00001-of-00004.safetensors", which a rank has written, and
+// any other name as it is.
 std::string set_of_file(const std::string& file) {
   constexpr std::string_view kNumbers = "-00000-of-00000";
   if (!file.ends_with(kSuffix))
@@ -61,14 +64,37 @@ std::string set_of_file(const std::string& file) {
   const size_t stem = file.size() - std::string_view(kSuffix).size();
   if (stem <= kNumbers.size())
     return file;
-  const std::string_view numbers =
-      std::string_view(file).substr(stem - kNumbers.size(), kNumbers.size());
-  for (size_t i = 0; i < kNumbers.size(); ++i) {
-    const bool is_digit = numbers[i] >= '0' && numbers[i] <= '9';
-    if (kNumbers[i] == '0' ? !is_digit : numbers[i] != kNumbers[i])
-      return file;
-  }
+  std::string numbers = file.substr(stem - kNumbers.size(), kNumbers.size());
+  std::ranges::replace_if(numbers, [](char c) { return c >= '1' && c <= '9'; }, '0');
+  if (numbers != kNumbers)
+    return file;
   return file.substr(0, stem - kNumbers.size()) + kSuffix;
+}
+
+// A folder without a manifest: the files of one model, as hubs have them.
+void add_plain_files(CheckpointView& view) {
+  const std::string& path = view.path;
+  if (exists_at(cat(path, "/", kWeightIndexFile)))
+    for (const auto& [tensor, file] : read_weight_index(path))
+      view.promised.push_back(tensor);
+  for (const std::string& file : weight_files(path)) {
+    const std::string name = fs::path(file).filename().string();
+    view.files.push_back({.name = name, .path = file, .bytes = size_or_none(file)});
+  }
+}
+
+void add_files_of_manifest(CheckpointView& view) {
+  view.has_manifest = true;
+  view.manifest = read_manifest(view.path);
+  for (const auto& [name, bytes, sha256] : view.manifest.files)
+    view.files.push_back({.name = name, .path = cat(view.path, "/", name), .bytes = bytes});
+}
+
+void add_single_file(CheckpointView& view) {
+  const SafetensorsFile file(view.path);
+  const uint64_t bytes = sizeof(uint64_t) + file.head().json.size() + file.head().data_bytes;
+  const std::string name = fs::path(view.path).filename().string();
+  view.files.push_back({.name = name, .path = view.path, .bytes = bytes});
 }
 
 }  // namespace
@@ -90,26 +116,12 @@ std::string problem_of(const std::function<void()>& work) {
 CheckpointView view_checkpoint(const std::string& path) {
   CheckpointView view{
       .path = path, .has_manifest = false, .manifest = {}, .files = {}, .promised = {}};
-  if (is_folder(path) && !exists_at(cat(path, "/", kManifestFile))) {  // from elsewhere
-    if (exists_at(cat(path, "/", kWeightIndexFile)))
-      for (const auto& [tensor, file] : read_weight_index(path))
-        view.promised.push_back(tensor);
-    for (const std::string& file : weight_files(path))
-      view.files.push_back(
-          {.name = fs::path(file).filename().string(), .path = file, .bytes = size_or_none(file)});
-    return view;
-  }
-  if (is_folder(path)) {
-    view.has_manifest = true;
-    view.manifest = read_manifest(path);
-    for (const auto& file : view.manifest.files)
-      view.files.push_back(
-          {.name = file.name, .path = cat(path, "/", file.name), .bytes = file.bytes});
-    return view;
-  }
-  const SafetensorsFile file(path);
-  const uint64_t bytes = sizeof(uint64_t) + file.head().json.size() + file.head().data_bytes;
-  view.files.push_back({.name = fs::path(path).filename().string(), .path = path, .bytes = bytes});
+  if (!is_folder(path))
+    add_single_file(view);
+  else if (exists_at(cat(path, "/", kManifestFile)))
+    add_files_of_manifest(view);
+  else
+    add_plain_files(view);
   return view;
 }
 
@@ -141,8 +153,7 @@ std::vector<TensorSet> tensor_sets(const CheckpointView& view) {
     if (!file.name.ends_with(kSuffix))
       continue;
     const std::string name = set_of_file(file.name);
-    auto found =
-        std::find_if(sets.begin(), sets.end(), [&](const auto& set) { return set.name == name; });
+    auto found = std::ranges::find(sets, name, &TensorSet::name);
     if (found == sets.end())
       found = sets.insert(sets.end(), TensorSet{.name = name, .files = {}});
     found->files.push_back(file);

@@ -1,3 +1,5 @@
+// The names of files in an index come from somebody else: only plain names are taken, so that no
+// file outside of the folder is read.
 #include "muster/checkpoint/files/weight_files.h"
 
 #include <sys/stat.h>
@@ -31,6 +33,7 @@ constexpr const char* kPickleIndexFile = "pytorch_model.bin.index.json";
                   "; load the safetensors files one by one"));
 }
 
+// Returns the files of an index, each once.
 std::vector<std::string> indexed_files(const std::string& folder) {
   std::set<std::string> names;
   for (const auto& [tensor, file] : read_weight_index(folder))
@@ -39,6 +42,26 @@ std::vector<std::string> indexed_files(const std::string& folder) {
   for (const std::string& name : names)
     files.push_back(cat(folder, "/", name));
   return files;
+}
+
+// Tells a person who gave a folder without safetensors files what to do.
+[[noreturn]] void refuse_folder(const std::string& path) {
+  const bool has_pickle =
+      exists_at(cat(path, "/", kPickleFile)) || exists_at(cat(path, "/", kPickleIndexFile));
+  std::string got = "none of them; name the safetensors file itself";
+  if (has_pickle)
+    got = cat(kPickleFile,
+              ", which torch.save has written; convert it: "
+              "safetensors.torch.save_file(torch.load(path), …) in Python");
+  throw Error(ErrorCode::invalid_argument,
+              cat("checkpoint: expected a checkpoint, ",
+                  kWeightIndexFile,
+                  " or ",
+                  kModelFile,
+                  " in '",
+                  path,
+                  "', got ",
+                  got));
 }
 
 }  // namespace
@@ -82,20 +105,7 @@ std::vector<std::string> weight_files(const std::string& path) {
     return indexed_files(path);
   if (exists_at(cat(path, "/", kModelFile)))
     return {cat(path, "/", kModelFile)};
-  const bool has_pickle =
-      exists_at(cat(path, "/", kPickleFile)) || exists_at(cat(path, "/", kPickleIndexFile));
-  throw Error(
-      ErrorCode::invalid_argument,
-      cat("checkpoint: expected a checkpoint, ",
-          kWeightIndexFile,
-          " or ",
-          kModelFile,
-          " in '",
-          path,
-          "', got ",
-          has_pickle ? cat(kPickleFile, ", which torch.save has written") : "none of them",
-          has_pickle ? "; convert it: safetensors.torch.save_file(torch.load(path), …) in Python"
-                     : "; name the safetensors file itself"));
+  refuse_folder(path);
 }
 
 }  // namespace muster

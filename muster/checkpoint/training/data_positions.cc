@@ -1,15 +1,16 @@
+// Numbers of a saved state are doubles, which hold the counts of samples exactly.
 #include "muster/checkpoint/training/data_positions.h"
 
 namespace muster {
 
 SavedState state_of(const DataPosition& position) {
   SavedState state;
-  state.numbers = {{"epoch", static_cast<double>(position.epoch)},
-                   {"consumed", static_cast<double>(position.consumed)},
-                   {"dataset_size", static_cast<double>(position.dataset_size)},
-                   {"step", static_cast<double>(position.step)},
-                   {"order", static_cast<double>(position.order)},
-                   {"samples", static_cast<double>(position.samples)}};
+  state.numbers = {{"epoch", as_number(position.epoch)},
+                   {"consumed", as_number(position.consumed)},
+                   {"dataset_size", as_number(position.dataset_size)},
+                   {"step", as_number(position.step)},
+                   {"order", as_number(position.order)},
+                   {"samples", as_number(position.samples)}};
   return state;
 }
 

@@ -1,3 +1,5 @@
+// The states of all ranks are the rows of one tensor for CPUs and one for GPUs. A rank's GPU row
+// begins with a byte that says whether it had a GPU.
 #include "muster/checkpoint/training/generator_states.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -9,11 +11,13 @@
 #include <string>
 #include <vector>
 
+#include "muster/checkpoint/training/tensor_bytes.h"
+
 namespace muster {
 
 namespace {
 
-constexpr char kHasDevice = 1;  // before the state of a GPU's generator; CPU ranks have zeros there
+constexpr char kHasDevice = 1;  // the first byte of a GPU's row; ranks without a GPU have zeros
 
 at::Generator default_generator(c10::Device device) {
   return device.is_cpu() ? at::detail::getDefaultCPUGenerator()
@@ -23,22 +27,25 @@ at::Generator default_generator(c10::Device device) {
 std::string state_of(c10::Device device) {
   at::Generator generator = default_generator(device);
   const std::lock_guard lock(generator.mutex());
-  const at::Tensor state = generator.get_state();
-  return {static_cast<const char*>(state.const_data_ptr()), state.nbytes()};
+  return std::string(bytes_as_text(generator.get_state()));
 }
 
-// A row a rank, each as long as the longest.
+// Returns a row for each rank, as long as the longest, with zeros at the ends of the others.
 at::Tensor rows_of(const std::vector<std::string>& ranks) {
-  size_t longest = 0;
+  int64_t longest = 0;
   for (const std::string& bytes : ranks)
-    longest = std::max(longest, bytes.size());
-  at::Tensor rows = at::zeros({std::ssize(ranks), static_cast<int64_t>(longest)}, at::kByte);
-  for (size_t rank = 0; rank < ranks.size(); ++rank)
-    std::copy(
-        ranks[rank].begin(), ranks[rank].end(), rows.mutable_data_ptr<uint8_t>() + rank * longest);
+    longest = std::max(longest, std::ssize(bytes));
+  at::Tensor rows = at::zeros({std::ssize(ranks), longest}, at::kByte);
+  auto* row = rows.mutable_data_ptr<uint8_t>();
+  for (const std::string& bytes : ranks) {
+    std::ranges::copy(bytes, row);
+    row += longest;
+  }
   return rows;
 }
 
+// Sets one device's generator to this rank's row. A rank that has no row starts with rank 0's, and
+// a seed of its own.
 void load_state_of(const ProcessGroup& group, c10::Device device, const at::Tensor& rows) {
   at::Generator generator = default_generator(device);
   const std::lock_guard lock(generator.mutex());
@@ -53,12 +60,12 @@ void load_state_of(const ProcessGroup& group, c10::Device device, const at::Tens
   generator.set_state(state.clone());
   if (is_known)
     return;
-  generator.set_current_seed(generator.current_seed() + static_cast<uint64_t>(group.rank()));
+  generator.set_current_seed(generator.current_seed() + group.rank());
 }
 
 }  // namespace
 
-// Some ranks may have a GPU and others none: all of them make the same call.
+// Some ranks may have a GPU and others none, so all of them make the same call.
 SavedState generator_states(ProcessGroup& group) {
   const std::string cpu = state_of(c10::kCPU);
   const std::string device = group.device().is_cpu() ? "" : kHasDevice + state_of(group.device());
@@ -68,18 +75,19 @@ SavedState generator_states(ProcessGroup& group) {
     cpus.push_back(of_rank.substr(0, cpu.size()));
     devices.push_back(of_rank.substr(cpu.size()));
   }
-  const bool any =
-      std::any_of(devices.begin(), devices.end(), [](const auto& state) { return !state.empty(); });
+  const bool has_any_device =
+      std::ranges::any_of(devices, [](const std::string& bytes) { return !bytes.empty(); });
   SavedState state;
   state.tensors["cpu"] = rows_of(cpus);
-  if (any)
+  if (has_any_device)
     state.tensors["device"] = rows_of(devices);
   return state;
 }
 
 void load_generator_states(const ProcessGroup& group, const SavedState& state) {
   load_state_of(group, c10::kCPU, state.tensor("generators", "cpu"));
-  // Saved on GPUs and resumed on the CPU, or the other way round: there is none to take.
+  // A training that was saved on GPUs and goes on on CPUs, or the other way round, has none to
+  // take.
   const auto device = state.tensors.find("device");
   if (!group.device().is_cpu() && device != state.tensors.end())
     load_state_of(group, group.device(), device->second);

@@ -1,3 +1,5 @@
+// What is the same on all ranks is saved once, as "shared.<name>"; what differs is gathered into
+// one tensor with a row for each rank, as "own.<name>".
 #include "muster/checkpoint/training/hook_states.h"
 
 #include <ATen/ops/empty.h>
@@ -14,6 +16,7 @@ namespace {
 constexpr const char* kShared = "shared.";
 constexpr const char* kOwn = "own.";
 
+// Throws on every rank if the hooks remember different tensors: gathering them would not end.
 void check_same_tensors(ProcessGroup& group, const HookState& mine) {
   std::string text;
   for (const auto& [name, tensor] : mine.own) {
@@ -39,7 +42,7 @@ SavedState hook_states(ProcessGroup& group, const HookState& mine) {
   check_same_tensors(group, mine);
   SavedState state;
   for (const auto& [name, number] : mine.numbers)
-    state.numbers[name] = static_cast<double>(number);
+    state.numbers[name] = as_number(number);
   for (const auto& [name, tensor] : mine.tensors)
     state.tensors[kShared + name] = tensor;
   for (const auto& [name, tensor] : mine.own) {

@@ -1,3 +1,6 @@
+// A process keeps one state for each folder of checkpoints. After ranks were replaced, the ranks
+// find the newest state that any of them has, and the others get it from the first rank that has
+// it.
 #include "muster/checkpoint/training/kept_state.h"
 
 #include <ATen/ops/empty.h>
@@ -16,9 +19,10 @@ namespace muster {
 
 namespace {
 
-// As bytes, since no backend moves every dtype.
+// Returns the tensor's memory as bytes, since no backend moves every dtype.
 at::Tensor bytes_in(const at::Tensor& tensor) {
-  return at::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())}, at::kByte);
+  const int64_t bytes = tensor.nbytes();
+  return at::from_blob(tensor.data_ptr(), {bytes}, at::kByte);
 }
 
 }  // namespace
@@ -59,20 +63,25 @@ std::optional<KeptWhere> find_newest_kept(ProcessGroup& group, const KeptStates&
   std::vector<int64_t> versions;
   for (const std::string& text : group.all_gather_bytes(cat(version), "kept states"))
     versions.push_back(std::stoll(text));
-  const auto newest = std::max_element(versions.begin(), versions.end());
-  if (*newest == kNone)
+  const int64_t newest = std::ranges::max(versions);
+  if (newest == kNone)
     return std::nullopt;
-  KeptWhere where{.source = static_cast<int>(newest - versions.begin()), .others = {}};
-  for (size_t rank = 0; rank < versions.size(); ++rank)
-    if (versions[rank] != *newest)
-      where.others.push_back(static_cast<int>(rank));
-  return where;
+  std::optional<int> source;
+  std::vector<int> others;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (versions[rank] != newest)
+      others.push_back(rank);
+    else if (!source)
+      source = rank;
+  }
+  return KeptWhere{.source = *source, .others = others};
 }
 
 void share_newest_kept(ProcessGroup& group, const KeptWhere& where, KeptStates& mine) {
   if (where.others.empty())
     return;
   const bool is_source = group.rank() == where.source;
+  const bool lacks_it = std::ranges::find(where.others, group.rank()) != where.others.end();
   const KeptState given = is_source ? as_rank0_had_it(*mine.newest()) : KeptState();
   std::string head = is_source ? head_of(given) : std::string();
   group.broadcast_bytes(head, where.source);
@@ -80,12 +89,12 @@ void share_newest_kept(ProcessGroup& group, const KeptWhere& where, KeptStates& 
     for (const int to : where.others)
       for (const at::Tensor& tensor : packed_tensors(given.image))
         group.send(bytes_in(tensor), to);
-  } else if (std::find(where.others.begin(), where.others.end(), group.rank()) !=
-             where.others.end()) {
-    KeptState state =
-        room_by_head(head, [](const std::vector<int64_t>& shape, at::ScalarType type) {
-          return at::empty(shape, type);
-        });
+  }
+  if (lacks_it) {
+    const auto make = [](const std::vector<int64_t>& shape, at::ScalarType type) {
+      return at::empty(shape, type);
+    };
+    KeptState state = room_by_head(head, make);
     state.rank = group.rank();
     for (const at::Tensor& tensor : packed_tensors(state.image))
       group.recv(bytes_in(tensor), where.source);

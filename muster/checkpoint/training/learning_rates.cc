@@ -1,3 +1,4 @@
+// The program's rates are read before a checkpoint is loaded, and compared or set again afterwards.
 #include "muster/checkpoint/training/learning_rates.h"
 
 #include <utility>

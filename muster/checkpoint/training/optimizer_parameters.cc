@@ -1,3 +1,5 @@
+// Two layers that share a weight make LibTorch list it twice. An optimizer of such a list is
+// refused.
 #include "muster/checkpoint/training/optimizer_parameters.h"
 
 #include <unordered_set>

@@ -1,3 +1,6 @@
+// A head is JSON: the numbers of a state, and for each set of tensors a safetensors head. Whoever
+// reads it makes room for the tensors, in memory of their own or as views of one block of bytes. In
+// a block each tensor begins at a multiple of 64 bytes, so that a view is aligned for any type.
 #include "muster/checkpoint/training/packed_state.h"
 
 #include <nlohmann/json.hpp>
@@ -13,6 +16,7 @@ namespace {
 constexpr const char* kFromMemory = "a state in another rank's memory";  // for messages
 constexpr int64_t kAlignment = 64;
 
+// Makes room for one set of tensors, in the order of their names.
 NamedTensors room_for(const nlohmann::json& tensors, const MakeRoom& make) {
   NamedTensors room;
   const std::string head = tensors["head"];
@@ -22,11 +26,14 @@ NamedTensors room_for(const nlohmann::json& tensors, const MakeRoom& make) {
   return room;
 }
 
+int64_t content_bytes(const std::vector<int64_t>& shape, at::ScalarType type) {
+  const int64_t element = at::elementSize(type);
+  return std::accumulate(shape.begin(), shape.end(), element, std::multiplies<>());
+}
+
+// The bytes that a tensor takes in a block.
 int64_t bytes_for(const std::vector<int64_t>& shape, at::ScalarType type) {
-  const int64_t count =
-      std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-  const int64_t bytes = count * static_cast<int64_t>(at::elementSize(type));
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return (content_bytes(shape, type) + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 }  // namespace
@@ -101,14 +108,9 @@ int64_t packed_bytes(const std::string& head) {
 KeptState views_by_head(const std::string& head, const at::Tensor& bytes) {
   int64_t used = 0;
   return room_by_head(head, [&](const std::vector<int64_t>& shape, at::ScalarType type) {
-    const int64_t count =
-        std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-    const at::Tensor view =
-        bytes.narrow(0, used, count * static_cast<int64_t>(at::elementSize(type)))
-            .view(type)
-            .view(shape);
+    const at::Tensor flat = bytes.narrow(0, used, content_bytes(shape, type)).view(type);
     used += bytes_for(shape, type);
-    return view;
+    return flat.view(shape);
   });
 }
 

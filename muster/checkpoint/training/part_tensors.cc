@@ -5,9 +5,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 
-#include <cstring>
+#include <string_view>
 
 #include "muster/base/strings.h"
+#include "muster/checkpoint/training/tensor_bytes.h"
 
 namespace muster {
 
@@ -20,15 +21,16 @@ constexpr const char* kThere = "";                   // the number that every pa
 constexpr const char* kDescription = "description";  // of an optimizer's groups
 
 at::Tensor bytes_of(const std::string& text) {
-  at::Tensor bytes = at::empty({std::ssize(text)}, at::kByte);
-  if (!text.empty())
-    std::memcpy(bytes.mutable_data_ptr<uint8_t>(), text.data(), text.size());
+  const at::Tensor bytes = at::empty({std::ssize(text)}, at::kByte);
+  copy_bytes(text, bytes);
   return bytes;
 }
 
+// Throws if the tensor has another type, as one of a damaged file may.
 std::string text_of(const at::Tensor& bytes) {
   const at::Tensor here = bytes.contiguous();
-  return {static_cast<const char*>(here.const_data_ptr()), here.nbytes()};
+  const uint8_t* const first = here.const_data_ptr<uint8_t>();
+  return {first, first + here.numel()};
 }
 
 std::string number_prefix(const std::string& part) {

@@ -1,34 +1,35 @@
+// Every rank sends its state as bytes, and the state of all of them has each rank's names behind
+// its number: "2/weight". Names and texts may be any bytes, which JSON cannot hold as they are.
 #include "muster/checkpoint/training/rank_states.h"
 
 #include <ATen/ops/empty.h>
 
 #include <bit>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "muster/base/byte_reader.h"
 #include "muster/base/byte_text.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/training/tensor_bytes.h"
 
 namespace muster {
 
 namespace {
 
-constexpr const char* kRanks = "ranks";
+constexpr const char* kRanks = "ranks";  // the number of ranks that saved
 
 using nlohmann::json;
 
-// A number of bytes, a description of that many in JSON, then the elements of the tensors one after
-// the other.
+// Packs a state: a number of bytes, a description of that many bytes in JSON, then the elements of
+// the tensors one after the other. unpack_state() reads it.
 std::string packed(const SavedState& state) {
   auto tensors = json::array();
   std::string elements;
   for (const auto& [name, tensor] : state.tensors) {
     const at::Tensor here = tensor.detach().cpu().contiguous();
-    tensors.push_back(
-        {text_of_bytes(name), static_cast<int>(here.scalar_type()), here.sizes().vec()});
-    elements.append(static_cast<const char*>(here.const_data_ptr()), here.nbytes());
+    tensors.push_back({text_of_bytes(name), here.scalar_type(), here.sizes().vec()});
+    elements += bytes_as_text(here);
   }
   auto numbers = json::array();
   for (const auto& [name, number] : state.numbers)
@@ -41,6 +42,7 @@ std::string packed(const SavedState& state) {
   return cat(description.size(), " ", description, elements);
 }
 
+// Reads a name or a text that packed() has written.
 std::string told_bytes(const json& text) {
   return bytes_of_text(text.get<std::string>(), "a rank's state");
 }
@@ -55,11 +57,9 @@ void unpack_state(SavedState& all, const std::string& prefix, const std::string&
   for (const auto& text : description["texts"])
     all.texts[prefix + told_bytes(text[0])] = told_bytes(text[1]);
   for (const auto& entry : description["tensors"]) {
-    at::Tensor tensor = at::empty(entry[2].get<std::vector<int64_t>>(),
-                                  static_cast<at::ScalarType>(entry[1].get<int>()));
-    const std::string_view elements = reader.take(tensor.nbytes());
-    if (!elements.empty())
-      std::memcpy(tensor.mutable_data_ptr(), elements.data(), elements.size());
+    const auto type = entry[1].get<at::ScalarType>();
+    at::Tensor tensor = at::empty(entry[2].get<std::vector<int64_t>>(), type);
+    copy_bytes(reader.take(tensor.nbytes()), tensor);
     all.tensors[prefix + told_bytes(entry[0])] = std::move(tensor);
   }
 }

@@ -1,3 +1,4 @@
+// A state may come from a file, so whatever a part asks for may be missing.
 #include "muster/checkpoint/training/saved_state.h"
 
 #include <cmath>
@@ -9,6 +10,7 @@ namespace muster {
 
 namespace {
 
+// `wanted` is what the owner has asked for.
 [[noreturn]] void refuse_saved_state(const std::string& owner, const std::string& wanted) {
   throw Error(ErrorCode::invalid_argument,
               cat(owner,
@@ -28,8 +30,9 @@ double SavedState::number(const std::string& owner, const std::string& name) con
 
 int64_t SavedState::whole_number(const std::string& owner, const std::string& name) const {
   const double value = number(owner, name);
-  constexpr double kLargest = 9007199254740992;
-  if (!(value >= 0 && value <= kLargest) || std::trunc(value) != value) {
+  constexpr double kLargest = 9007199254740992;  // 2^53; beyond it doubles leave out whole numbers
+  const bool is_count = value >= 0 && value <= kLargest && std::trunc(value) == value;
+  if (!is_count) {
     throw Error(ErrorCode::invalid_argument,
                 cat(owner,
                     ": expected a whole number of 0 or more as '",

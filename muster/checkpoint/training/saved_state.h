@@ -23,4 +23,9 @@ struct SavedState {
   const std::string& text(const std::string& owner, const std::string& name) const;
 };
 
+// A count as a number of a state.
+inline double as_number(int64_t count) {
+  return static_cast<double>(count);
+}
+
 }  // namespace muster

@@ -1,3 +1,5 @@
+// All ranks' positions are one vector of whole numbers: for each rank how many numbers follow, and
+// the numbers. Their counts differ, since a worker may have several parts left.
 #include "muster/checkpoint/training/stream_positions.h"
 
 #include <ATen/Functions.h>
@@ -17,17 +19,22 @@ namespace {
 
 constexpr const char* kPositions = "positions";
 
+// Reads the numbers that a rank has sent.
+std::vector<int64_t> numbers_in(const std::string& bytes) {
+  std::vector<int64_t> numbers(bytes.size() / sizeof(int64_t));
+  std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(int64_t));
+  return numbers;
+}
+
 }  // namespace
 
-// One after the other: how many numbers, and the numbers.
 SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine) {
   const std::vector<int64_t> values = mine.values();
   std::vector<int64_t> all;
   size_t workers = 0;
   for (const auto& bytes : group.all_gather_bytes(
            {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int64_t)})) {
-    std::vector<int64_t> of_rank(bytes.size() / sizeof(int64_t));
-    std::memcpy(of_rank.data(), bytes.data(), of_rank.size() * sizeof(int64_t));
+    const std::vector<int64_t> of_rank = numbers_in(bytes);
     const auto position = StreamPosition::from_values(of_rank);
     if (workers == 0)
       workers = position.left.size();

@@ -1,3 +1,5 @@
+// Every rank tells the hashes of its tensors. The tensors of rank 0 whose hash some rank has not
+// are sent to all, and nothing else is.
 #include "muster/checkpoint/training/unlike_rank0.h"
 
 #include <ATen/ops/empty.h>
@@ -10,13 +12,14 @@
 #include "muster/base/byte_reader.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/safetensors_dtype.h"
+#include "muster/checkpoint/training/tensor_bytes.h"
 
 namespace muster {
 
 namespace {
 
-// Enough against chance; nobody here wants to deceive. Four lanes, as one multiplication waits for
-// another.
+// The hash is good enough against chance, and nobody here wants to deceive. It has four lanes,
+// since one multiplication waits for another.
 uint64_t hash_of(const void* data, size_t bytes, uint64_t seed) {
   constexpr uint64_t kPrime = 0x9E3779B185EBCA87;
   uint64_t lanes[4] = {seed, seed ^ kPrime, ~seed, seed + kPrime};
@@ -43,7 +46,7 @@ uint64_t hash_of(const void* data, size_t bytes, uint64_t seed) {
   return all ^ (all >> 32);
 }
 
-// Of name, type, shape and content.
+// The hash of a tensor's name, type, shape and content.
 uint64_t hash_of(const std::string& name, const at::Tensor& tensor) {
   const at::Tensor here = tensor.detach().cpu().contiguous();
   const std::string kind =
@@ -51,6 +54,7 @@ uint64_t hash_of(const std::string& name, const at::Tensor& tensor) {
   return hash_of(here.data_ptr(), here.nbytes(), hash_of(kind.data(), kind.size(), 0));
 }
 
+// Reads the hashes that a rank has told.
 std::set<uint64_t> hashes_in(const std::string& bytes) {
   std::vector<uint64_t> hashes(bytes.size() / sizeof(uint64_t));
   if (!hashes.empty())
@@ -58,33 +62,32 @@ std::set<uint64_t> hashes_in(const std::string& bytes) {
   return {hashes.begin(), hashes.end()};
 }
 
-// Hashes of rank 0's that some other rank has not.
+// Returns those hashes of rank 0's that some other rank has not.
 std::set<uint64_t> unlike(const std::vector<std::string>& by_rank) {
   std::set<uint64_t> found;
   const std::set<uint64_t> first = hashes_in(by_rank[0]);
   for (size_t rank = 1; rank < by_rank.size(); ++rank) {
     const std::set<uint64_t> other = hashes_in(by_rank[rank]);
-    std::set_difference(
-        first.begin(), first.end(), other.begin(), other.end(), std::inserter(found, found.end()));
+    std::ranges::set_difference(first, other, std::inserter(found, found.end()));
   }
   return found;
 }
 
+// Returns the contents of tensors on the CPU, one after the other.
 std::string bytes_of_all(const NamedTensors& tensors) {
   std::string bytes;
   for (const auto& [name, tensor] : tensors)
-    bytes.append(static_cast<const char*>(tensor.data_ptr()), tensor.nbytes());
+    bytes += bytes_as_text(tensor);
   return bytes;
 }
 
+// Reads what bytes_of_all has written.
 NamedTensors tensors_of(const SafetensorsHeader& header, const std::string& bytes) {
   NamedTensors tensors;
   ByteReader reader(bytes, "rank 0's tensors");
   for (const auto& [name, entry] : header.tensors) {
     const at::Tensor tensor = at::empty(entry.shape, scalar_type_of(entry));
-    const std::string_view elements = reader.take(tensor.nbytes());
-    if (!elements.empty())
-      std::memcpy(tensor.data_ptr(), elements.data(), elements.size());
+    copy_bytes(reader.take(tensor.nbytes()), tensor);
     tensors.emplace(name, tensor);
   }
   return tensors;
