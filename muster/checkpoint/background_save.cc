@@ -12,6 +12,7 @@
 
 namespace muster {
 
+// A destructor must not throw, so a failure that nobody has asked for is logged.
 BackgroundSave::~BackgroundSave() {
   try {
     finish();
@@ -20,6 +21,8 @@ BackgroundSave::~BackgroundSave() {
   }
 }
 
+// Signals are for the threads of the program. One that this thread took would interrupt its
+// writing.
 void BackgroundSave::start(const SaveOptions& options, const CheckpointImage& image) {
   finish();
   const BlockedSignals blocked;  // in the thread, for good

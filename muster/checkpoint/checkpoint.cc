@@ -163,6 +163,7 @@ void share_tensors(const LoadedFile& file,
   }
 }
 
+// Gathers what share_tensors gives, for tensors that are wanted all at once.
 NamedTensors shared_tensors(const LoadedFile& file,
                             const TensorEntries& entries,
                             const Peers& peers) {
@@ -214,6 +215,8 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read,
   if (!loaded.found())
     return std::nullopt;
 
+  // Every rank compares by itself: ranks may have made different models, and all of them must
+  // refuse then.
   Manifest manifest;
   SafetensorsHeader model, optimizer, parts;
   peers.together([&] {
@@ -267,6 +270,7 @@ std::string save_checkpoint(const SaveOptions& options,
   return path;
 }
 
+// An optimizer that is not asked for is not read, since its file is the largest.
 std::optional<LoadedCheckpoint> load_latest_checkpoint(const std::string& directory,
                                                        const TrainingState& state,
                                                        const Peers& peers,

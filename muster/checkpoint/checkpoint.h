@@ -37,8 +37,8 @@ struct SaveOptions {
   std::function<bool(const Manifest&)> is_own = {};
 };
 
-// What is saved and loaded: parameters and buffers, the optimizer's state and options. Pass the
-// module itself, not its wrapper, so that names are the same with and without DDP.
+// A training as it is saved and loaded: parameters and buffers, the optimizer's state and options.
+// Pass the module itself, not its wrapper, so that names are the same with and without DDP.
 struct TrainingState {
   torch::nn::Module& model;
   torch::optim::Optimizer* optimizer = nullptr;

@@ -57,6 +57,8 @@ bool may_be_own(const SaveOptions& options, const std::string& path) {
 
 }  // namespace
 
+// The list begins with the current branch, so the first keep_last whole ones are those that stay.
+// `saved` stays in any case: it may be of an abandoned branch.
 void remove_old(const SaveOptions& options, const std::string& saved) {
   if (options.keep_last <= 0)
     return;
@@ -84,6 +86,7 @@ void remove_old(const SaveOptions& options, const std::string& saved) {
   }
 }
 
+// The image shares the tensors, so it is made in no time and costs no memory.
 CheckpointImage image_of(const TrainingState& state,
                          const TrainingPosition& position,
                          int world_size) {
@@ -100,6 +103,7 @@ CheckpointImage image_of(const TrainingState& state,
   return image;
 }
 
+// The optimizer may have more state than at the last copy, as after its first step.
 void copy_image(const CheckpointImage& image, CheckpointImage& copy) {
   const at::NoGradGuard no_grad;
   copy.model = copies_of(image.model, copy.model);
@@ -113,6 +117,7 @@ void copy_image(const CheckpointImage& image, CheckpointImage& copy) {
                                      .tensors = copies_of(image.optimizer->tensors, before)};
 }
 
+// The space is checked before anything is written.
 std::string write_image(const SaveOptions& options, const CheckpointImage& image) {
   const int64_t step = image.position.step;
   if (options.directory.empty() || step < 0) {
@@ -150,6 +155,8 @@ std::string write_image(const SaveOptions& options, const CheckpointImage& image
   DurableFile file(staging.path(), kManifestFile);
   file.write(format_manifest(manifest));
   file.finish();
+  // The file system may have lost what it said it wrote. Until this has been read back, older
+  // checkpoints stay.
   verify_checkpoint(staging.path());
 
   auto path = staging.publish();

@@ -48,6 +48,7 @@ LBFGSParamState* state_of_lbfgs(LBFGS& optimizer) {
   return static_cast<LBFGSParamState*>(found->second.get());
 }
 
+// JSON has no optional values: 0 and "" stand for options that are not set.
 json lbfgs_options(const LBFGSOptions& options) {
   return {{"lr", options.lr()},
           {"max_iter", options.max_iter()},
@@ -77,6 +78,7 @@ T option_of(const json& options, const char* name) {
   return value.get<T>();
 }
 
+// Reads what lbfgs_options has written. Throws: invalid_argument for an option of another type.
 void set_lbfgs_options(LBFGSOptions& to, const json& options) {
   to.lr(option_of<double>(options, "lr"));
   to.max_iter(option_of<int64_t>(options, "max_iter"));
@@ -88,6 +90,7 @@ void set_lbfgs_options(LBFGSOptions& to, const json& options) {
   to.line_search_fn(search.empty() ? std::nullopt : std::optional(search));
 }
 
+// The history is a list of vectors; each is a tensor of its own in the file.
 std::string history_name(const char* what, size_t i) {
   return cat("lbfgs.", what, ".", i);
 }
@@ -107,6 +110,7 @@ LbfgsFields fields_of(LBFGSParamState& state) {
           {"old_dirs", &state.old_dirs()}, {"old_stps", &state.old_stps()}, {"ro", &state.ro()}}};
 }
 
+// All other fields are as long as the parameters are together.
 bool is_scalar_field(const std::string& field) {
   return field == "H_diag" || field == "ro";
 }

@@ -11,11 +11,11 @@
 
 namespace muster::detail {
 
-// As optimizer_pieces; every rank has it whole. `names` are the parameters', in their order.
+// Like optimizer_pieces; every rank has it whole. `names` are the parameters', in their order.
 OptimizerPieces lbfgs_pieces(const std::vector<std::string>& names, torch::optim::LBFGS& optimizer);
 
-// As prepare_optimizer, with the names compared. Throws: invalid_argument too for tensors that are
-// no state of LBFGS over `elements` elements.
+// Like prepare_optimizer, with the names compared. Throws: invalid_argument too for tensors that
+// are no state of LBFGS over `elements` elements.
 std::function<void()> prepare_lbfgs(const std::vector<std::string>& names,
                                     torch::optim::LBFGS& optimizer,
                                     const std::string& description,

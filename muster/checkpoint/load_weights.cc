@@ -31,6 +31,7 @@ struct FoundWeight {
   TensorEntry kind;
 };
 
+// `next` is what the caller can do about it.
 [[noreturn]] void refuse_weights(const std::string& expected,
                                  const std::string& path,
                                  const std::string& got,
@@ -80,7 +81,8 @@ at::Tensor read_weight(const TensorSource& source,
   return values;
 }
 
-// What .make makes, and of which tensors of the file. Rank 0 finds it and tells the others.
+// The tensors that .make makes, and those of the file that it makes them of. Rank 0 finds it and
+// tells the others.
 struct MadeWeights {
   std::set<std::string> made;  // names in the model
   std::set<std::string> used;  // names in the file
@@ -189,6 +191,7 @@ std::map<std::string, FoundWeight> by_model_name(const TensorEntries& entries,
   return found;
 }
 
+// A tensor is never reshaped to fit: that would be another weight.
 void check_shape(const std::string& name,
                  const at::Tensor& tensor,
                  const FoundWeight& weight,
@@ -260,6 +263,7 @@ LoadedWeights compare_with(const ModelTensors& tensors,
   return result;
 }
 
+// The name is one of the model's, so it is found.
 const at::Tensor& named(const ModelTensors& tensors, const std::string& name) {
   return std::ranges::find(tensors, name, &ModelTensors::value_type::first)->second;
 }
@@ -314,6 +318,7 @@ LoadedWeights load_weights(torch::nn::Module& model,
   const WeightReader reader = [&](const std::string& name) {
     return read_weight(source, name, path);
   };
+  // One tensor at a time: no rank needs memory for all of them.
   std::vector<at::Tensor> filled;
   for (const std::string& name : result.loaded) {
     const at::Tensor& tensor = named(tensors, name);

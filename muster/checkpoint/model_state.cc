@@ -18,6 +18,7 @@ TensorEntries entries_of(const NamedTensors& tensors) {
   return entries;
 }
 
+// FullySharded frees the storage of a parameter while nobody computes with it.
 void require_memory(const char* owner, const std::string& name, const at::Tensor& tensor) {
   if (tensor.numel() == 0 || !tensor.has_storage() || tensor.storage().nbytes() > 0)
     return;
@@ -43,6 +44,7 @@ std::vector<std::pair<std::string, at::Tensor>> model_tensors(const torch::nn::M
   return tensors;
 }
 
+// Tensors of the model come first in messages: a missing one says more than one too many.
 void check_model(const torch::nn::Module& model,
                  const TensorEntries& entries,
                  const std::string& name) {

@@ -17,7 +17,7 @@ namespace muster {
 
 using TensorEntries = std::map<std::string, TensorEntry>;
 
-// What a file of these tensors would say of them.
+// Returns the entries that a file of these tensors would have.
 TensorEntries entries_of(const NamedTensors& tensors);
 
 // Throws: failed_precondition for a parameter whose memory is divided over ranks and not here

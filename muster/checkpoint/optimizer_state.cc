@@ -116,6 +116,7 @@ struct StateField {
   bool is_tensor;  // sharded as the parameter is; a number is not
 };
 
+// Numbers, such as Adam's step, are saved as 64-bit scalars whatever the parameter's type is.
 template <class Value>
 StateField field_of(const TensorPiece& parameter, const char* field, const Value&) {
   constexpr bool kIsTensor = std::is_same_v<Value, at::Tensor>;
@@ -167,6 +168,7 @@ std::set<std::string> check_fields(const TensorEntries& entries,
   return used;
 }
 
+// Throws: invalid_argument for a checkpoint that was saved without its optimizer.
 json parse_description(const std::string& description) {
   auto parsed = json::parse(description, nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object())
@@ -199,6 +201,7 @@ PiecesOfGroup whole_group(const TensorPieces& parameters, torch::optim::LBFGS& o
   return group;
 }
 
+// A whole model is a model whose parameters are whole pieces.
 TensorPieces parameter_pieces(const torch::nn::Module& model) {
   TensorPieces pieces;
   for (const auto& item : model.named_parameters())
@@ -380,6 +383,7 @@ OptimizerPieces optimizer_pieces(const TensorPieces& parameters, Optimizer& opti
                    [&]<class Kind>(Kind) { return pieces_of_kind<Kind>(parameters, optimizer); });
 }
 
+// If the parameters are whole, the pieces are the tensors themselves.
 OptimizerSnapshot snapshot_optimizer(const torch::nn::Module& model, Optimizer& optimizer) {
   OptimizerPieces pieces = optimizer_pieces(parameter_pieces(model), optimizer);
   OptimizerSnapshot snapshot{.description = std::move(pieces.description), .tensors = {}};
@@ -401,6 +405,7 @@ std::string merge_descriptions(const std::vector<std::string>& descriptions) {
   return merged.text();
 }
 
+// Ranks list the parameters that they have, so the order of all of them together is arbitrary.
 void check_same_parameters(const std::string& description, const std::string& saved) {
   const json mine = parse_description(description), theirs = parse_description(saved);
   const json groups = theirs.value("groups", json());

@@ -25,6 +25,7 @@ struct Outcome {
   std::string text;
 };
 
+// The code travels as a letter, so that it is one byte whatever its number.
 std::string describe(ErrorCode code, const std::string& message) {
   return cat(static_cast<char>('a' + static_cast<int>(code)), message);
 }
@@ -48,6 +49,7 @@ Outcome attempt(const std::function<void()>& work) {
 
 }  // namespace
 
+// The functions keep the group alive as long as they are.
 Peers::Peers(const ProcessGroup& group) : rank_(group.rank()), size_(group.size()) {
   auto handle = std::make_shared<ProcessGroup>(group);  // copies share the group
   share_bytes_ = [handle](std::string& bytes, int root) {
@@ -72,11 +74,12 @@ void Peers::share_from(std::string& bytes, int root) const {
 void Peers::share(const at::Tensor& tensor) const {
   if (size_ == 1 || tensor.numel() == 0)
     return;
-  // As bytes, since no backend moves every dtype.
-  const int64_t bytes = tensor.nbytes();
+  // The content travels as bytes, since no backend moves every dtype.
+  const auto bytes = static_cast<int64_t>(tensor.nbytes());
   share_tensor_(at::from_blob(tensor.data_ptr(), {bytes}, at::kByte), 0);
 }
 
+// The other ranks wait here for how it ended, so they cannot run ahead of rank 0.
 void Peers::on_rank0(const std::function<void()>& work) const {
   Outcome outcome;
   if (rank_ == 0)
@@ -88,6 +91,8 @@ void Peers::on_rank0(const std::function<void()>& work) const {
     fail_as(outcome.text, 0);
 }
 
+// Every rank hears of every other, also when it has failed itself: otherwise a rank would leave
+// while others still wait for its word.
 void Peers::together(const std::function<void()>& check) const {
   const Outcome mine = attempt(check);
   std::string first;

@@ -1,4 +1,4 @@
-// What saving and loading need from other ranks: rank 0's data, and a common end if one rank fails.
+// Saving and loading need this from other ranks: rank 0's data, and a common end if one rank fails.
 // A ProcessGroup converts to it; without one, a checkpoint concerns only this process. Tests supply
 // their own.
 #pragma once

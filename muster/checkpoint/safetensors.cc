@@ -18,6 +18,7 @@ namespace muster {
 
 namespace {
 
+// The format has dense tensors alone, and not every type that LibTorch knows.
 bool can_be_saved(const at::Tensor& tensor) {
   const bool is_dense =
       tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_quantized();
@@ -55,6 +56,7 @@ SafetensorsHeader lay_out(const NamedTensors& tensors, const Metadata& metadata)
   return header;
 }
 
+// The data ends where the last tensor does.
 uint64_t data_bytes_of(const SafetensorsHeader& header) {
   uint64_t bytes = 0;
   for (const auto& [name, entry] : header.tensors)
@@ -101,6 +103,7 @@ at::Tensor room_for(const std::string& name, const TensorEntry& entry, const Nam
   return at::empty(entry.shape, type);
 }
 
+// LibTorch computes with a bool's byte, so another byte than 0 and 1 would be undefined behaviour.
 void check_bools(const std::string& path, const std::string& name, const at::Tensor& tensor) {
   if (tensor.scalar_type() != at::kBool || tensor.numel() == 0)
     return;
@@ -119,6 +122,7 @@ SafetensorsHead make_safetensors_head(const NamedTensors& tensors, const Metadat
   return {format_safetensors_header(header), data_bytes_of(header)};
 }
 
+// Tensors are brought to the CPU one at a time, so that a model on a GPU needs no second copy.
 WrittenFile write_safetensors(const std::string& folder,
                               const std::string& name,
                               const NamedTensors& tensors,

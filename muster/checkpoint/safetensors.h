@@ -32,7 +32,7 @@ at::Tensor read_tensor(const SafetensorsFile& file,
                        const std::string& name,
                        const TensorEntry& entry);
 
-// The same, into a contiguous CPU tensor of the entry's type and shape.
+// Reads the tensor into a contiguous CPU tensor of the entry's type and shape.
 void read_tensor_into(const at::Tensor& tensor,
                       const SafetensorsFile& file,
                       const std::string& name,

@@ -43,6 +43,7 @@ std::optional<std::string> safetensors_dtype(ScalarType dtype) {
   return std::nullopt;
 }
 
+// Throws: invalid_argument for F4 and F6, which LibTorch does not compute with.
 ScalarType scalar_type_of(const TensorEntry& entry) {
   for (const auto& [name, dtype] : kDtypes)
     if (name == entry.dtype)
@@ -53,6 +54,7 @@ ScalarType scalar_type_of(const TensorEntry& entry) {
                   "; leave the tensor out, or convert it"));
 }
 
+// A type that the format lacks keeps LibTorch's name, for messages.
 TensorEntry tensor_entry(ScalarType dtype, std::vector<int64_t> shape) {
   return {.dtype = safetensors_dtype(dtype).value_or(c10::toString(dtype)),
           .shape = std::move(shape),

@@ -16,7 +16,7 @@ std::optional<std::string> safetensors_dtype(c10::ScalarType dtype);
 // The other way round, for a name that parse_safetensors_header lets pass.
 c10::ScalarType scalar_type_of(const TensorEntry& entry);
 
-// What a head says of such a tensor, without its place. A dtype that the format lacks has
+// The entry that a head has for such a tensor, without its place. A dtype that the format lacks has
 // LibTorch's name.
 TensorEntry tensor_entry(c10::ScalarType dtype, std::vector<int64_t> shape);
 

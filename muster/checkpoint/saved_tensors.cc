@@ -36,6 +36,7 @@ std::string own_file(int rank, const std::string& kind) {
   return cat("own-", number, "-", kind, ".safetensors");
 }
 
+// Rank 0's tensors are in the shared files. Every other rank that trained alone has added files.
 SavedTensors::SavedTensors(
     const std::string& path, const Manifest& manifest, const std::string& kind, int rank, int ranks)
     : path_(path), rank_(rank), ranks_(ranks), source_(files_of_kind(path, manifest, kind)) {
@@ -46,6 +47,7 @@ SavedTensors::SavedTensors(
   }
 }
 
+// An optimizer's tensors have the parameter's name and a field behind it.
 TensorEntries SavedTensors::entries(const TensorPieces& pieces) const {
   std::set<std::string> own_names;
   for (const TensorPiece& piece : pieces)
@@ -67,6 +69,7 @@ TensorEntries SavedTensors::entries(const TensorPieces& pieces) const {
   return entries;
 }
 
+// The caller has made sure that `to` is a contiguous CPU tensor.
 void SavedTensors::read(const TensorSource& from,
                         const TensorPiece& piece,
                         const at::Tensor& to) const {
@@ -89,6 +92,7 @@ void SavedTensors::read_mean(const TensorPiece& piece, const at::Tensor& to) con
   to.copy_(sum / count);
 }
 
+// A tensor on a GPU, or one with other strides, is filled by a copy.
 void SavedTensors::fetch(const TensorPiece& piece) const {
   const bool is_plain = piece.tensor.is_cpu() && piece.tensor.is_contiguous();
   const at::Tensor here =

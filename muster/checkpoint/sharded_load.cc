@@ -56,7 +56,7 @@ std::vector<Candidate> candidates(const std::string& directory,
   return found;
 }
 
-// What a rank tells the others of a checkpoint that it cannot load.
+// A rank tells the others by these words that it cannot load a checkpoint.
 constexpr std::string_view kUnseen = "unseen";
 constexpr std::string_view kDamaged = "damaged";  // and the message
 

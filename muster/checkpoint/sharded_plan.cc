@@ -44,6 +44,7 @@ json told(const TensorPieces& pieces) {
   return all;
 }
 
+// Reads what told() of another rank has written.
 ToldPiece heard(const json& piece) {
   ToldPiece result{.dtype = piece[1],
                    .shape = piece[2].get<std::vector<int64_t>>(),
@@ -63,6 +64,7 @@ struct SharedPiece {
   std::vector<std::pair<int, size_t>> holders;  // rank, and place in its list
 };
 
+// All ranks come to the same plan, so all of them throw this or none.
 [[noreturn]] void refuse_plan(const std::string& name,
                               const std::string& expected,
                               const std::string& got) {
@@ -190,6 +192,7 @@ class WritingPlan {
   uint64_t bytes_ = 0;
 };
 
+// Returns the pieces at these places of the list.
 TensorPieces chosen_of(const TensorPieces& pieces, const std::vector<size_t>& places) {
   TensorPieces chosen;
   for (const size_t place : places)
@@ -208,6 +211,7 @@ TensorPieces own_of(const TensorPieces& pieces, int rank) {
 
 }  // namespace
 
+// Only descriptions are exchanged; each rank writes its pieces from its own memory.
 ShardedPlan plan_sharded_save(const ShardedState& state, ProcessGroup& group) {
   OptimizerPieces optimizer;
   TensorPieces parts;

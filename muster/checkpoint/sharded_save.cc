@@ -47,6 +47,7 @@ std::string file_of_rank(const char* kind, int rank, int size) {
   return cat(kind, numbers, ".safetensors");
 }
 
+// A rank's record lists its files with their checksums. It appears when all of them are written.
 std::string record_of_rank(const std::string& folder, int rank) {
   return cat(folder, "/rank-", rank, ".json");
 }
@@ -172,7 +173,7 @@ ShardedSave::~ShardedSave() {
   }
 }
 
-// In the background the training's tensors are copied, so that its steps change nothing in what is
+// A background save copies the training's tensors, so that its steps change nothing in what is
 // written.
 std::string ShardedSave::start(const SaveOptions& options,
                                const ShardedState& state,
@@ -235,6 +236,8 @@ void ShardedSave::write_in_background() {
   save_->is_over = true;
 }
 
+// A rank's own record is its last file, so a record means that the part is whole. What this throws
+// waits for finish(), where all ranks hear of it.
 void ShardedSave::write_part() {
   Save& save = *save_;
   try {
@@ -283,6 +286,7 @@ bool ShardedSave::gather_records() {
   return true;
 }
 
+// Runs on rank 0, which alone knows the other ranks' records. What it throws waits for finish().
 void ShardedSave::publish() {
   Save& save = *save_;
   try {
@@ -300,6 +304,7 @@ void ShardedSave::publish() {
   }
 }
 
+// A dropped save ends soon: the thread looks for that while it waits for records.
 void ShardedSave::end_thread() {
   save_->is_dropped = true;
   if (!save_->thread.joinable())
@@ -308,6 +313,8 @@ void ShardedSave::end_thread() {
   save_->thread.join();
 }
 
+// All ranks ask first whether every part was written: if one was not, rank 0 would wait for its
+// record for ever.
 void ShardedSave::finish(ProcessGroup& group) {
   if (!save_)
     return;

@@ -25,7 +25,7 @@ TensorPiece slice_piece(std::string name,
                         size_t dim,
                         int64_t begin,
                         const at::Tensor& tensor) {
-  Elements elements = slice_elements(shape, dim, begin, tensor.size(dim));
+  Elements elements = slice_elements(shape, dim, begin, tensor.size(static_cast<int64_t>(dim)));
   return {.name = std::move(name),
           .shape = std::move(shape),
           .elements = std::move(elements),
@@ -38,6 +38,7 @@ TensorPiece buffer_piece(std::string name, const at::Tensor& tensor) {
   return piece;
 }
 
+// LibTorch lists parameters and buffers apart; only their names tell which is which.
 TensorPieces whole_pieces(const torch::nn::Module& model) {
   TensorPieces pieces;
   for (const auto& [name, tensor] : model_tensors(model))
@@ -58,6 +59,7 @@ TensorPieces own_pieces(const torch::nn::Module& model) {
   return pieces;
 }
 
+// Pieces come from whoever shards a model, which may be a program's own code.
 void check_pieces(const TensorPieces& pieces) {
   std::map<std::string, const Elements*> known;
   for (const TensorPiece& piece : pieces) {

@@ -69,6 +69,7 @@ void clip_grads_with_norm(const std::vector<at::Tensor>& parameters,
     at::_foreach_mul_(lot, copied_to(lot[0].device(), factor));
 }
 
+// The norm is that before the clipping, as PyTorch returns it.
 at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters,
                           double max_norm,
                           double norm_type) {
@@ -80,6 +81,7 @@ at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters,
   return norm;
 }
 
+// The bounds are applied in place, one kernel a lot.
 void clip_grad_value(const std::vector<at::Tensor>& parameters, double value) {
   expect_for_clipping(value > 0, "clip_grad_value", "a value above 0", value);
   const at::NoGradGuard no_grad;

@@ -82,6 +82,7 @@ TensorPieces weights_of(const torch::nn::Module& model) {
   return weights;
 }
 
+// LibTorch refuses empty lists.
 void copy_all(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from) {
   if (!to.empty())
     at::_foreach_copy_(to, from);
@@ -145,6 +146,7 @@ const std::string& Ema::name_of(const at::Tensor& average) const {
   return std::ranges::find_if(averages_, is_it)->first;
 }
 
+// The first update copies the weights: an average of nothing would begin at 0.
 void Ema::update() {
   refuse_while_swapped("update");
   if (++calls_ % options_.every != 0)
@@ -162,6 +164,7 @@ void Ema::update() {
   ++updates_;
 }
 
+// Averages and weights are exchanged during a swap, so no call would do what its name says.
 void Ema::refuse_while_swapped(const char* call) const {
   if (!swapped_)
     return;
@@ -172,6 +175,7 @@ void Ema::refuse_while_swapped(const char* call) const {
                   "swap() first"));
 }
 
+// The model must have memory to hold the averages, which FullySharded may have freed.
 void Ema::begin_swap() {
   refuse_while_swapped("second swap");
   for (size_t i = 0; i < weights_.size(); ++i)
@@ -196,6 +200,7 @@ void Ema::exchange() {
   }
 }
 
+// The state shares the averages' memory, so making it costs nothing.
 SavedState Ema::state() const {
   refuse_while_swapped("state");
   SavedState saved;
@@ -209,6 +214,7 @@ std::map<std::string, at::Tensor> Ema::own_tensors() const {
   return state().tensors;
 }
 
+// The averages have the places of the weights in the whole model.
 TensorPieces Ema::pieces() const {
   TensorPieces all = pieces_;
   for (size_t i = 0; i < all.size(); ++i)
@@ -216,6 +222,7 @@ TensorPieces Ema::pieces() const {
   return all;
 }
 
+// Shapes are compared before anything is changed.
 void Ema::load_state(const SavedState& state) {
   refuse_while_swapped("load_state");
   const int64_t calls = state.whole_number("ema", "calls");

@@ -78,7 +78,7 @@ class Ema {
 
   // The averages by PyTorch's names, parameters then buffers. They share this object's memory.
   const std::vector<std::pair<std::string, at::Tensor>>& averages() const { return averages_; }
-  // The same as pieces of the whole model, with which Checkpoints divides the saving.
+  // The averages as pieces of the whole model, with which Checkpoints divides the saving.
   TensorPieces pieces() const;
 
   // Throws: failed_precondition during a swap.

@@ -33,6 +33,7 @@ void check_counted(int64_t dataset_size, double counted, double bad) {
 
 }  // namespace
 
+// A submodule may be in another mode than the model, as a frozen batch norm is.
 EvaluationMode::EvaluationMode(torch::nn::Module& model, ProcessGroup& group) : model_(model) {
   for (const at::Tensor& buffer : model.buffers())
     if (group.size() > 1 && buffer.defined())
@@ -50,6 +51,7 @@ EvaluationMode::~EvaluationMode() {
     module->train(was_training);
 }
 
+// The sum stays on the device: adding never waits for it.
 void SampleMeans::add(const at::Tensor& values, int64_t samples) {
   const at::Tensor value = values.detach().to(at::kDouble);
   if (value.dim() > 0 && value.numel() != samples) {
@@ -67,6 +69,7 @@ void SampleMeans::add(const at::Tensor& values, int64_t samples) {
   samples_ += samples;
 }
 
+// One exchange of three numbers: the sum, the samples, those that could not be read.
 double SampleMeans::over(ProcessGroup& group, int64_t dataset_size, int64_t bad_samples) {
   at::Tensor all = at::zeros({3}, at::TensorOptions().dtype(at::kDouble).device(group.device()));
   if (sum_.defined())

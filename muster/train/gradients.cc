@@ -12,6 +12,7 @@
 
 namespace muster {
 
+// A parameter that is listed twice has one gradient, which counts once.
 std::vector<at::Tensor> gradient_values(const std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> found;
@@ -43,6 +44,7 @@ std::vector<std::vector<at::Tensor>> by_device_and_type(const std::vector<at::Te
   return lots;
 }
 
+// Each lot says on its own device whether it found one; the answers meet on the scale's.
 at::Tensor multiply_and_find_nonfinite(const std::vector<at::Tensor>& gradients,
                                        const at::Tensor& inverse_scale) {
   const at::NoGradGuard no_grad;

@@ -1,5 +1,5 @@
-// What precision.h, clip.h and step.h share about gradients: find them, group them for single
-// kernels, look for non-finite values. Knows nothing of models and steps.
+// The calls that precision.h, clip.h and step.h share about gradients: they find them, group them
+// for single kernels, look for non-finite values. Knows nothing of models and steps.
 #pragma once
 
 #include <ATen/core/Tensor.h>

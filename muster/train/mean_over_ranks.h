@@ -14,9 +14,8 @@
 
 namespace muster {
 
-// The same bits on every rank, so that all ranks decide alike.
-// Shapes: any; the same on all ranks.
-// Collective: yes.
+// Returns the same bits on every rank, so that all ranks decide alike. Shapes: any; the same on all
+// ranks. Collective: yes.
 at::Tensor mean_over_ranks(const at::Tensor& loss, ProcessGroup& group);
 
 }  // namespace muster

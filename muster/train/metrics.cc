@@ -29,6 +29,7 @@ namespace {
 constexpr const char* kWritten = "written";  // the last line's number, in the saved state
 constexpr const char* kTimeShares = "time/";
 
+// All mistakes of callers are told in the same way.
 [[noreturn]] void refuse_metric(const std::string& what) {
   throw Error(ErrorCode::invalid_argument, cat("metrics: ", what));
 }
@@ -82,6 +83,7 @@ double MetricValues::operator[](const std::string& name) const {
       "expected one of ", join(names, ", "), ", got '", name, "'; add to it before it is written"));
 }
 
+// Every rank knows the path, since every rank is asked for the last line at a save.
 Metrics::Metrics(ProcessGroup group, const MetricsOptions& options)
     : group_(std::move(group)),
       path_(options.folder.empty() ? "" : options.folder + "/metrics.jsonl"),
@@ -116,6 +118,7 @@ double Metrics::nothing(Kind kind) {
   }
 }
 
+// std::max and std::min would lose a NaN on one side.
 double Metrics::combined(Kind kind, double a, double b) {
   if (kind == Kind::mean || kind == Kind::sum)
     return a + b;
@@ -124,6 +127,8 @@ double Metrics::combined(Kind kind, double a, double b) {
   return kind == Kind::max ? std::max(a, b) : std::min(a, b);
 }
 
+// Makes the entry at its first use. Names go into a line of JSON and into messages, so they must be
+// printable.
 Metrics::Entry& Metrics::entry(const std::string& name, Kind kind) {
   const auto found = entries_.find(name);
   if (found != entries_.end()) {
@@ -149,6 +154,7 @@ Metrics::Entry& Metrics::entry(const std::string& name, Kind kind) {
   return entries_[name] = {.kind = kind, .on_device = {}, .on_host = nothing(kind)};
 }
 
+// Numbers of the host stay there.
 void Metrics::add(const std::string& name, Kind kind, double value, double count) {
   Entry& into = entry(name, kind);
   into.on_host = combined(kind, into.on_host, value);
@@ -173,6 +179,7 @@ void Metrics::add(const std::string& name, Kind kind, const at::Tensor& value, d
   }
 }
 
+// A mean over no samples is NaN, so it must not be multiplied by 0.
 void Metrics::mean(const std::string& name, const at::Tensor& value, double count) {
   check_count(name, count);
   if (count == 0 || value.numel() == 0)
@@ -357,7 +364,8 @@ std::map<std::string, Metrics::Total> Metrics::totals(
   return totals;
 }
 
-// The names stay: what was written once is written again, or the ranks would not agree.
+// The names stay, so that ranks go on agreeing on them when one adds to a metric and another does
+// not.
 void Metrics::clear() {
   for (auto& [name, entry] : entries_) {
     entry.on_device.reset();
@@ -366,6 +374,7 @@ void Metrics::clear() {
   }
 }
 
+// Rank 0 saves what all ranks have added, so that any number of ranks can go on.
 SavedState Metrics::state() {
   fetch();
   const auto added = totals(group_.all_gather_bytes(message(), "of metrics"));
@@ -383,6 +392,7 @@ SavedState Metrics::state() {
   return state;
 }
 
+// A state may come from a file, which can name another kind.
 Metrics::Kind Metrics::kind_named(const std::string& name) {
   for (const Kind kind : {Kind::mean, Kind::sum, Kind::max, Kind::min})
     if (name == name_of(kind))
@@ -406,6 +416,7 @@ void Metrics::load_state(const SavedState& state) {
   }
 }
 
+// A training that writes no file has no lines to make room for.
 void Metrics::begin(Beginning beginning) {
   if (!path_.empty())
     note_beginning(path_, beginning, last_in_state_);
@@ -466,6 +477,7 @@ void Metrics::append(int64_t step, MetricValues::Pairs line) {
   lost_ = 0;
 }
 
+// Every rank takes part in the exchange and gets the numbers; rank 0 alone writes.
 MetricValues Metrics::write(int64_t step, const MetricValues::Pairs& extra) {
   check_extra(extra);
   fetch();
@@ -499,6 +511,7 @@ std::optional<MetricValues> Metrics::write_every(int64_t n,
   return write(step, extra);
 }
 
+// TensorBoard hides what is later; the lines of the other file are moved.
 int64_t Metrics::continue_after(int64_t step) {
   if (events_)
     events_->continue_after(step);

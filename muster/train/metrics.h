@@ -34,7 +34,7 @@
 
 namespace muster {
 
-// In the order of first use.
+// The values in the order of first use.
 class MetricValues {
  public:
   using Pairs = std::vector<std::pair<std::string, double>>;
@@ -98,21 +98,21 @@ class Metrics {
   // on every rank, if their names differ; and for an extra number whose name is "step", a metric's,
   // or that of a share of the time.
   MetricValues write(int64_t step, const MetricValues::Pairs& extra = {});
-  // The same at every n-th step; otherwise returns nothing.
+  // Writes at every n-th step; otherwise returns nothing.
   std::optional<MetricValues> write_every(int64_t n,
                                           int64_t step,
                                           const MetricValues::Pairs& extra = {});
 
-  // What all ranks have added since the last write; rank 0 takes it back, on any number of ranks.
-  // For Checkpoints. Collective: state() is. Blocking: state(), as write(). Throws: state(), as
-  // write().
+  // The state is what all ranks have added since the last write; rank 0 takes it back, on any
+  // number of ranks. For Checkpoints. Collective: state() is. Blocking: state(), as write().
+  // Throws: state(), as write().
   SavedState state();
   void load_state(const SavedState& state);
   // Checkpoints::restore() says how the training begins, after load_state() if there is a saved
   // state.
   void begin(Beginning beginning);
 
-  // As MetricsWriter's, also for the event file. Call it on all ranks or on rank 0.
+  // Does what MetricsWriter's does, also for the event file. Call it on all ranks or on rank 0.
   int64_t continue_after(int64_t step);
 
  private:
@@ -125,7 +125,7 @@ class Metrics {
     double count = 0;
   };
 
-  // Of all ranks.
+  // A value over all ranks.
   struct Total {
     double value;
     double count;

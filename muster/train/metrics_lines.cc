@@ -33,6 +33,7 @@ void note_written(const std::string& path, int64_t step) {
   g_files[path].written = step;
 }
 
+// A training that begins again, or was saved without a line, is asked at its first line.
 void note_beginning(const std::string& path, Beginning beginning, int64_t last) {
   const std::lock_guard lock(g_mutex);
   const bool is_known = beginning == Beginning::from_saved_one && last >= 0;
@@ -42,6 +43,7 @@ void note_beginning(const std::string& path, Beginning beginning, int64_t last) 
                    .cuts_at_first_line = beginning != Beginning::anew && !is_known};
 }
 
+// Nothing is cut twice: note_cut() follows.
 std::optional<int64_t> cut_due(const std::string& path, int64_t step) {
   const int64_t resumes = ResumedTraining::of_process().times();
   const std::lock_guard lock(g_mutex);

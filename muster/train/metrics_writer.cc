@@ -65,6 +65,7 @@ size_t begin_of_later(int64_t step, std::string_view text) {
   return later;
 }
 
+// O_APPEND, so that a line lands at the end whatever was cut off before.
 Fd open_to_append(const std::string& path) {
   Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!file.valid())
@@ -79,6 +80,7 @@ MetricsWriter::MetricsWriter(const std::string& path) : path_(path) {
     file_ = open_to_append(path);
 }
 
+// Returns how many lines were moved.
 int64_t MetricsWriter::continue_after(int64_t step) {
   if (!file_.valid())
     return 0;
@@ -92,8 +94,7 @@ int64_t MetricsWriter::continue_after(int64_t step) {
   // The lines are copied before they are cut off, so that at no moment they are nowhere.
   const std::string aside = path_ + ".replaced";
   append_whole(open_to_append(aside).get(), moved, aside);
-  const off_t size = begin;
-  if (::ftruncate(file_.get(), size) != 0)
+  if (::ftruncate(file_.get(), static_cast<off_t>(begin)) != 0)
     fail_errno(cat("metrics: cannot cut '", path_, "'"), errno);
   return std::ranges::count(moved, '\n');
 }
@@ -102,6 +103,7 @@ void MetricsWriter::write(std::initializer_list<std::pair<const char*, double>> 
   write_line({values.begin(), values.end()});
 }
 
+// nlohmann writes a number that is not finite as null.
 void MetricsWriter::write_line(const std::vector<std::pair<std::string, double>>& values) {
   if (!file_.valid())
     return;
@@ -122,6 +124,7 @@ void check_loss(double loss, int64_t step) {
                   "; lower the learning rate, or look at the data"));
 }
 
+// Other programs read this line, so what is not finite is a text there.
 std::string to_json_line(std::initializer_list<std::pair<const char*, double>> values) {
   MetricsJson line;
   for (const auto& [name, value] : values)

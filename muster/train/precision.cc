@@ -19,6 +19,7 @@ namespace muster {
 
 namespace {
 
+// Throws: invalid_argument for another name.
 c10::ScalarType type_named(const std::string& name) {
   if (name == "fp32")
     return c10::kFloat;
@@ -55,6 +56,7 @@ void check_scale_options(const PrecisionOptions& options) {
 // A smaller scale would only turn gradients into 0, until none is left and the scale itself is 0.
 constexpr double kLeastScale = 1;
 
+// The training cannot get better by itself from here.
 [[noreturn]] void refuse_nonfinite_at_floor(double scale) {
   throw Error(ErrorCode::failed_precondition,
               cat("precision: expected finite gradients with a loss scale of ",
@@ -129,6 +131,7 @@ at::Tensor Precision::inverse_scale() const {
   return scale_.to(c10::kDouble).reciprocal().to(c10::kFloat);
 }
 
+// Gradients that are divided twice would be too small, without an error.
 bool Precision::is_unscaled(const at::Tensor& parameter) const {
   return std::ranges::any_of(unscaled_, [&](const Unscaled& lot) {
     return lot.parameters.contains(parameter.unsafeGetTensorImpl());
@@ -139,6 +142,7 @@ void Precision::unscale(torch::optim::Optimizer& optimizer) {
   unscale(parameters_of(optimizer));
 }
 
+// Ranks take the step together or not at all, so they agree on what was found.
 void Precision::unscale(const std::vector<at::Tensor>& parameters,
                         const std::optional<ProcessGroup>& group) {
   if (!scales())
@@ -172,6 +176,7 @@ void Precision::unscale(const std::vector<at::Tensor>& parameters,
   unscaled_.push_back(std::move(lot));
 }
 
+// Lots are asked one after the other: each question waits for the device.
 bool Precision::found_nonfinite(const std::vector<at::Tensor>& parameters) const {
   for (const Unscaled& lot : unscaled_) {
     const bool has_some = std::ranges::any_of(parameters, [&](const at::Tensor& parameter) {
@@ -186,6 +191,7 @@ bool Precision::found_nonfinite(const std::vector<at::Tensor>& parameters) const
   return false;
 }
 
+// An optimizer that has a parameter twice would step twice on it.
 bool Precision::step(torch::optim::Optimizer& optimizer) {
   const auto parameters = parameters_of(optimizer);
   require_each_once("precision", parameters, shape_as_name);
@@ -204,6 +210,7 @@ void Precision::update() {
     refuse_nonfinite_at_floor(scale_value());
 }
 
+// LibTorch's own kernel grows or shrinks the scale, as GradScaler's does.
 void Precision::update_scale() {
   if (!scales())
     return;
@@ -238,6 +245,7 @@ bool Precision::is_at_floor() const {
   return scale_value() <= floor();
 }
 
+// Only fp16 has a scale; the other types have nothing to save.
 SavedState Precision::state() const {
   if (!scales())
     return {};
@@ -251,6 +259,7 @@ std::vector<std::string> Precision::needed_numbers() const {
   return {"scale", "growth_tracker"};
 }
 
+// The floor of this program counts, also for a scale that another has saved.
 void Precision::load_state(const SavedState& state) {
   if (!scales())
     return;  // a run that goes on in another type has no use for a scale

@@ -58,7 +58,7 @@ class Precision {
     const Autocast guard = autocast();
     return std::forward<Function>(function)();
   }
-  // The same as a guard. With "fp32" it disables an enclosing autocast.
+  // Autocast as a guard. With "fp32" it disables an enclosing autocast.
   Autocast autocast() const;
 
   const std::string& type() const { return options_.type; }
@@ -91,7 +91,7 @@ class Precision {
   // unscaled; and if step() or found_nonfinite() has found gradients that are not finite although
   // the scale is as small as it gets, so that no later step would be better.
   void update();
-  // The same for callers that decide themselves what to do then.
+  // update() for callers that decide themselves what to do then.
   void update_scale();
 
   // How often update() was called. Gradients from before and after a call have different scales.

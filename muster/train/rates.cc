@@ -52,6 +52,7 @@ struct CyclePhase {
   CycleRate to;
 };
 
+// The ends are those of PyTorch's OneCycleLR, which counts steps from 0.
 std::vector<CyclePhase> phases_of(const OneCycleOptions& options) {
   const double rising = options.rising * real(options.steps);
   const double last = real(options.steps - 1);
@@ -95,6 +96,7 @@ std::string texts_of(const std::vector<Rate>& parts, const char* between) {
 
 }  // namespace
 
+// 0 steps stand for ever.
 Rate constant(double factor, int64_t steps) {
   expect_of_rate(factor >= 0, "constant", "a factor of 0 or more", factor);
   expect_of_rate(steps >= 0, "constant", "0 steps (for ever) or more", real(steps));
@@ -120,6 +122,7 @@ Rate linear(const LinearOptions& options) {
           cat("linear from ", options.from, " to ", options.to, " in ", options.steps, " steps")};
 }
 
+// The warm-up is a linear rate of its own, before the fall.
 Rate cosine(const CosineOptions& options) {
   expect_of_rate(
       options.warmup >= 0, "cosine", "a warmup of 0 steps or more", real(options.warmup));
@@ -208,12 +211,14 @@ Rate exponential(double gamma) {
           cat("times ", gamma, " every step")};
 }
 
+// The function must depend on the step alone, or a resumed training would differ.
 Rate lambda(std::function<double(int64_t)> factor, std::string text) {
   return {
       [factor = std::move(factor)](double initial, int64_t step) { return initial * factor(step); },
       std::move(text)};
 }
 
+// Each part counts its steps from where it begins.
 Rate sequential(std::vector<Rate> parts, std::vector<int64_t> milestones) {
   if (parts.empty() || milestones.size() + 1 != parts.size()) {
     throw Error(ErrorCode::invalid_argument,

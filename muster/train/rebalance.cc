@@ -21,6 +21,7 @@ namespace {
 
 constexpr const char* kShares = "shares";
 
+// The sum is the global batch, which never changes.
 int64_t sum_of(const std::vector<int64_t>& shares) {
   return std::accumulate(shares.begin(), shares.end(), int64_t{0});
 }
@@ -56,6 +57,7 @@ Rebalance::Rebalance(ProcessGroup group,
   }
 }
 
+// A loader that is added late gets the present shares at once.
 void Rebalance::drive_by(Taker taker) {
   taker(shares());
   takers_.push_back(std::move(taker));
@@ -72,6 +74,7 @@ SavedState Rebalance::state() const {
   return state;
 }
 
+// Shares of other ranks, or of another global batch, are no use here; the loaders keep theirs.
 void Rebalance::load_state(const SavedState& state) {
   const at::Tensor saved = state.tensor("rebalance", kShares).contiguous();
   const auto* first = saved.const_data_ptr<int64_t>();
@@ -93,12 +96,14 @@ void Rebalance::load_state(const SavedState& state) {
   give_shares();
 }
 
+// A step without samples has no speed.
 bool Rebalance::step(double seconds, int64_t samples) {
   if (samples > 0 && std::isfinite(seconds) && seconds > 0)
     seconds_a_sample_.push_back(seconds / as_number(samples));
   return ++steps_ % options_.every == 0 && compare();
 }
 
+// Every rank sees all times, so all come to the same shares without another exchange.
 bool Rebalance::compare() {
   const double share = as_number(shares()[group_.rank()]);
   const at::Tensor mine = at::full({1}, median_or_zero(seconds_a_sample_) * share, at::kDouble);

@@ -31,6 +31,7 @@ void Schedule::step() {
   apply();
 }
 
+// The group count is compared each time: add_param_group may come after the schedule.
 void Schedule::apply() {
   auto& groups = optimizer_.param_groups();
   if (groups.size() != initial_.size()) {
@@ -77,6 +78,7 @@ SavedState Schedule::state() const {
   return saved;
 }
 
+// All numbers are read before any is set.
 void Schedule::load_state(const SavedState& state) {
   const int64_t step = state.whole_number("schedule", "step");
   if (state.numbers.size() != initial_.size() + 1) {
@@ -107,12 +109,14 @@ Plateau::Plateau(torch::optim::Optimizer& optimizer, const PlateauOptions& optio
   }
 }
 
+// The margin keeps noise from counting as progress.
 bool Plateau::is_better(double metric) const {
   const double margin = options_.larger_is_better ? options_.threshold : -options_.threshold;
   const double bound = options_.absolute_threshold ? best_ + margin : best_ * (1.0 + margin);
   return options_.larger_is_better ? metric > bound : metric < bound;
 }
 
+// The order is that of ReduceLROnPlateau, whose cooldown counts this step too.
 bool Plateau::step(double metric) {
   if (is_better(metric)) {
     best_ = metric;
@@ -132,6 +136,7 @@ bool Plateau::step(double metric) {
   return true;
 }
 
+// A change smaller than eps is not worth it.
 void Plateau::lower() {
   for (auto& group : optimizer_.param_groups()) {
     const double before = group.options().get_lr();
@@ -154,6 +159,7 @@ SavedState Plateau::state() const {
   return saved;
 }
 
+// The rates are saved too, since no formula gives them.
 void Plateau::load_state(const SavedState& state) {
   std::vector<double> rates;
   for (size_t i = 0; i < optimizer_.param_groups().size(); ++i)

@@ -27,6 +27,7 @@ int64_t samples_in(const std::vector<int64_t>& shares) {
   return std::accumulate(shares.begin(), shares.end(), int64_t{0});
 }
 
+// A rank's time is taken to grow with its samples.
 std::vector<double> seconds_a_sample(const std::vector<double>& seconds,
                                      const std::vector<int64_t>& shares) {
   std::vector<double> of_one(seconds.size());
@@ -51,7 +52,8 @@ std::vector<int64_t> between(const std::vector<int64_t>& from,
   std::vector<int64_t> shares = from;
   for (size_t rank = 0; rank < from.size(); ++rank)
     shares[rank] += std::llround(std::trunc(as_double(to[rank] - from[rank]) * part));
-  // What rounding has left over, one after the other, to the rank that is furthest from its goal.
+  // The samples that rounding has left over go, one after the other, to the rank that is furthest
+  // from its goal.
   const int64_t left = samples_in(from) - samples_in(shares);
   const int64_t one = left > 0 ? 1 : -1;
   for (int64_t given = 0; given != left; given += one) {
@@ -64,6 +66,7 @@ std::vector<int64_t> between(const std::vector<int64_t>& from,
   return shares;
 }
 
+// One digit behind the point is enough for a message.
 double in_ms(double seconds) {
   return std::round(seconds * 1e4) / 10;
 }
@@ -109,6 +112,7 @@ std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample
   return shares;
 }
 
+// A trial is judged by the slowest rank, as the step is.
 bool ShareSearch::observe(const std::vector<double>& seconds) {
   const auto [shortest, took] = std::ranges::minmax(seconds);
   if (shortest <= 0)
@@ -146,6 +150,7 @@ bool ShareSearch::go_back(double took) {
   return true;
 }
 
+// A trial costs a step's time if it fails, so it must promise something.
 bool ShareSearch::try_others(const std::vector<double>& seconds) {
   const auto of_one = seconds_a_sample(seconds, kept_);
   const auto best = shares_by_speed(of_one, samples_in(kept_));

@@ -146,6 +146,7 @@ void check_way_back(const TrainStepOptions& options) {
           "; give [&] { checkpoints.go_back(10); }"));
 }
 
+// Waits for the device; called only before an error.
 bool has_nonfinite(const at::Tensor& gradient) {
   if (!gradient.defined())
     return false;
@@ -202,6 +203,7 @@ TrainStep::TrainStep(StepModels models,
     check_reduced(models_, parameters_, ranks);
 }
 
+// A batch that fails ends the step: the gradients of the others are dropped with it.
 at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tensor()>& loss_of) {
   const Span span("step", Category::compute);
   try {
@@ -230,6 +232,7 @@ void TrainStep::begin() {
   scale_updates_ = scales() ? options_.precision->updates() : 0;
 }
 
+// Another step that goes through this model would leave its gradients here.
 void TrainStep::check_untouched() const {
   if (marks() != left_) {
     throw Error(
@@ -309,6 +312,7 @@ void TrainStep::leave_out(bool scale_shrinks) {
   options_.go_back();
 }
 
+// The schedules step after the optimizers, as in PyTorch.
 void TrainStep::take() {
   const Span span("optimizer");
   for (torch::optim::Optimizer* optimizer : optimizers_)
@@ -408,6 +412,7 @@ bool TrainStep::agree_on_nonfinite(at::Tensor found) {
   return found.item<float>() == 0;
 }
 
+// The parameters are named, since the first bad layer is the best hint.
 void TrainStep::stop_at_nonfinite() const {
   std::vector<std::string> names;
   for (const StepModel& model : models_) {
@@ -432,6 +437,7 @@ void TrainStep::stop_at_nonfinite() const {
                   next));
 }
 
+// Gradients that stay would be added to those of the next step.
 void TrainStep::end() {
   for (const at::Tensor& parameter : parameters_)
     parameter.mutable_grad().reset();
@@ -445,6 +451,7 @@ SavedState TrainStep::state() const {
   return state;
 }
 
+// The saved count has all steps of the training, so nothing is missing.
 void TrainStep::load_state(const SavedState& state) {
   const int64_t steps = state.whole_number("train step", "steps");
   skipped_ = state.whole_number("train step", "skipped");

@@ -29,7 +29,7 @@
 
 namespace muster {
 
-// What to do with a step in which a gradient is NaN or infinite.
+// The ways to treat a step in which a gradient is NaN or infinite.
 enum class OnNonfinite {
   stop,     // throw an error that names the parameters, which stay unchanged
   skip,     // skip it on all ranks: no step of optimizers, schedules or averages
@@ -63,7 +63,7 @@ struct TrainStepOptions {
   // The ranks that take a step together or not at all. Default: the group of the first wrapped
   // model.
   std::optional<ProcessGroup> group = {};
-  // In a job of several ranks, no wrapped or sharded model averages the gradients of these
+  // Says that in a job of several ranks no wrapped or sharded model averages the gradients of these
   // optimizers: another part does (LocalSGD, a parameter server, tensor parallelism), or each rank
   // trains alone.
   bool unreduced = false;
@@ -95,7 +95,7 @@ class TrainStep {
   at::Tensor operator()(const Batch& batch, Function&& loss_of) {
     return run(batch.weight, batch.last, std::forward<Function>(loss_of));
   }
-  // The same, with the two values of a batch.
+  // Runs one micro-batch by the two values of a batch.
   at::Tensor run(double weight, bool last, const std::function<at::Tensor()>& loss_of);
 
   // Steps taken by this object. What `muster top` and `muster report` show goes on from the step

@@ -19,6 +19,7 @@ namespace {
 
 using ParameterSet = std::set<const c10::TensorImpl*>;
 
+// Tensors are told apart by their implementation.
 void insert_parameters(ParameterSet& into, const StepModel& model) {
   for (const at::Tensor& parameter : model.module().parameters())
     into.insert(parameter.unsafeGetTensorImpl());
@@ -43,6 +44,7 @@ std::string name_in(const StepModels& models, const at::Tensor& parameter) {
 
 }  // namespace
 
+// Two optimizers of one parameter would both step on it.
 void check_each_once(const StepModels& models, const Several<torch::optim::Optimizer>& optimizers) {
   std::vector<at::Tensor> all;
   for (torch::optim::Optimizer* optimizer : optimizers)
@@ -77,6 +79,8 @@ void check_trains_models(const StepModels& models,
   }
 }
 
+// A sharded gradient is averaged where it is made; LiveReducer knows the wrapped models of other
+// steps.
 void check_reduced(const StepModels& models, const std::vector<at::Tensor>& parameters, int ranks) {
   if (ranks == 1)
     return;

@@ -1,5 +1,5 @@
-// What a TrainStep is made of must fit together: its optimizers train its models, each weight once,
-// and somebody averages the gradients over the ranks. Used only by step.cc.
+// The arguments of a TrainStep must fit together: its optimizers train its models, each weight
+// once, and somebody averages the gradients over the ranks. Used only by step.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -10,6 +10,7 @@ StepTimes::StepTimes() {
   since_last();
 }
 
+// A process without an activity file has told nothing.
 CategorySeconds StepTimes::since_last() {
   const Activity* const activity = Activity::get();
   if (activity == nullptr)

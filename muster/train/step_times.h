@@ -1,5 +1,5 @@
-// Where this rank's time went since the last query, from its activity file: metrics use it to show
-// the breakdown of steps over time.
+// The time of this rank since the last query, by category, from its activity file: metrics use it
+// to show the breakdown of steps over time.
 #pragma once
 
 #include <array>

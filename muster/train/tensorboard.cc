@@ -28,6 +28,7 @@ void put_varint(std::string& out, uint64_t value) {
   out += static_cast<char>(value);
 }
 
+// A key is the field's number and its wire type.
 void put_key(std::string& out, int field, WireType type) {
   put_varint(out, field << 3 | type);
 }
@@ -38,6 +39,7 @@ void put_raw(std::string& out, Number value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
+// Texts and nested messages have the same form.
 void put_bytes(std::string& out, int field, const std::string& bytes) {
   put_key(out, field, kBytes);
   put_varint(out, bytes.size());
@@ -71,6 +73,7 @@ uint32_t masked_crc32c(const std::string& bytes) {
   return (crc >> 15 | crc << 17) + 0xa282ead8U;
 }
 
+// TensorBoard shows the wall time.
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -115,6 +118,7 @@ std::string record_of(const std::string& event) {
 
 }  // namespace
 
+// The head is written with the first event, so that a full disk does not fail the start.
 EventFile::EventFile(const std::string& folder) : path_(folder + "/" + event_file_name()) {
   file_ = Fd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
   if (!file_.valid())
@@ -138,6 +142,7 @@ void EventFile::write(int64_t step, const std::vector<std::pair<std::string, dou
   write_event(event);
 }
 
+// TensorBoard hides the events that are later than a session's start.
 void EventFile::continue_after(int64_t step) {
   std::string log;
   put_key(log, 1, kVarint);  // status

@@ -143,6 +143,7 @@ const char* to_string(TensorDifference::Kind kind) {
   }
 }
 
+// Tensors come in the order of their names, those that only B has last.
 TensorsDifference compare_tensors(const TensorSource& first,
                                   const TensorSource& second,
                                   const std::function<void(size_t)>& on_bytes) {

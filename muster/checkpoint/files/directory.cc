@@ -48,6 +48,7 @@ bool is_temporary(const std::string& name) {
   return at != std::string::npos && step_in(name.substr(0, at)).has_value();
 }
 
+// The random numbers keep two writers of one step apart.
 std::string temporary_path(const std::string& final_path) {
   std::random_device random;
   return cat(final_path, kTemporary, random(), "-", random());
@@ -99,6 +100,7 @@ void replace(const std::string& path, const std::string& final_path) {
 
 }  // namespace
 
+// A path may end in a slash.
 bool is_checkpoint_name(const std::string& path) {
   const fs::path whole(path);
   return step_in((whole.has_filename() ? whole : whole.parent_path()).filename().string())
@@ -114,6 +116,7 @@ std::vector<StepFolder> list_checkpoints(const std::string& directory) {
   return found;
 }
 
+// A new folder is lost with the power unless its name is written too.
 void make_directory(const std::string& directory) {
   std::error_code error;
   const bool created = fs::create_directories(directory, error);
@@ -137,6 +140,7 @@ void remove_leftovers(const std::string& directory) {
   }
 }
 
+// A folder is removed file by file, so it first gets a name that is no checkpoint's.
 void remove_checkpoint(const std::string& path) {
   const std::string aside = temporary_path(path);
   if (::rename(path.c_str(), aside.c_str()) != 0) {
@@ -164,6 +168,8 @@ void check_space(const std::string& directory, uint64_t bytes) {
                   "; free some, or keep fewer checkpoints"));
 }
 
+// Another job may remove the new folder as a leftover before it is locked, so several tries are
+// made.
 Staging::Staging(const std::string& directory, int64_t step)
     : directory_(directory), final_path_(cat(directory, "/", kPrefix, step)) {
   for (int tries = 0; tries < 16; ++tries) {
@@ -192,6 +198,7 @@ Staging::~Staging() {
     remove_all(path_);
 }
 
+// The folder that had the name before is removed last, when the new one has the name for good.
 std::string Staging::publish() {
   sync_folder(path_);
   const bool exists = fs::exists(fs::symlink_status(final_path_));

@@ -13,6 +13,7 @@
 
 namespace muster {
 
+// O_EXCL and O_NOFOLLOW: nobody else's file is written into, whatever lies there.
 DurableFile::DurableFile(const std::string& folder, const std::string& name)
     : path_(cat(folder, "/", name)),
       record_{.name = name, .bytes = 0, .sha256 = {}},
@@ -39,6 +40,7 @@ void DurableFile::write(const void* bytes, size_t size) {
   }
 }
 
+// close() may tell of a failure too, as on NFS.
 WrittenFile DurableFile::finish() {
   if (::fsync(fd_.get()) != 0)
     fail_errno(cat("checkpoint: cannot write '", path_, "' to the disk"), errno);
@@ -48,6 +50,7 @@ WrittenFile DurableFile::finish() {
   return record_;
 }
 
+// fsync of a file does not write its name, which is in the folder.
 void sync_folder(const std::string& folder) {
   const Fd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid())

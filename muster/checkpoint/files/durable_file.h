@@ -10,7 +10,7 @@
 
 namespace muster {
 
-// What a manifest records about a file.
+// A manifest records this about a file.
 struct WrittenFile {
   std::string name;  // without its folder
   uint64_t bytes = 0;

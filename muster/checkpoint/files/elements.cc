@@ -65,6 +65,8 @@ Elements all_elements(const std::vector<int64_t>& shape) {
   return {{.begin = 0, .length = element_count(shape)}};
 }
 
+// Row-major order: a slice along the first dimension is one stretch, along any other one stretch
+// for each index before it.
 Elements slice_elements(const std::vector<int64_t>& shape,
                         size_t dim,
                         int64_t begin,
@@ -85,6 +87,8 @@ Elements slice_elements(const std::vector<int64_t>& shape,
            .count = outer}};
 }
 
+// Elements come from a file, so nothing about them is taken for granted. Stretches are bounded
+// before they are listed.
 std::string wrong_elements(const Elements& elements, int64_t total) {
   constexpr int64_t kMostStretches = 1 << 24;  // more than a matrix has rows
   int64_t stretches = 0;

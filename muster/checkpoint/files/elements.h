@@ -20,14 +20,15 @@ struct ElementRun {
   auto operator<=>(const ElementRun&) const = default;
 };
 
-// In the order in which their holder has them. Units: elements.
+// Elements in the order in which their holder has them. Units: elements.
 using Elements = std::vector<ElementRun>;
 
 // Saturates, because shapes also come from files.
 int64_t element_count(const std::vector<int64_t>& shape);
 int64_t element_count(const Elements& elements);
 
-// Of a tensor of this shape: all elements, and those from `begin` to `begin + length` along `dim`.
+// Return all elements of a tensor of this shape, and those from `begin` to `begin + length` along
+// `dim`.
 Elements all_elements(const std::vector<int64_t>& shape);
 Elements slice_elements(const std::vector<int64_t>& shape,
                         size_t dim,

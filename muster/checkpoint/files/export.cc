@@ -117,6 +117,7 @@ struct AsideFile {
   std::string name;
 };
 
+// A name alone lies in the present folder.
 std::string folder_of(const std::string& path) {
   const std::string folder = fs::path(path).parent_path().string();
   return folder.empty() ? "." : folder;
@@ -142,6 +143,7 @@ void copy_tensor(const TensorSource& from,
 
 }  // namespace
 
+// Everything that can be refused is refused before the first byte is written.
 size_t export_tensors(const TensorSource& from,
                       const std::string& path,
                       const ExportOptions& options,

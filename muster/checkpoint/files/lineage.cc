@@ -45,6 +45,8 @@ std::vector<Saved> all_saved(const std::string& directory) {
 
 }  // namespace
 
+// The newest checkpoint knows its ancestors, so it says which of the others its training has
+// abandoned.
 std::vector<SavedFolder> list_by_saving(const std::string& directory, const IsOwn& is_own) {
   std::vector<Saved> all = all_saved(directory);
   std::ranges::reverse(all);
@@ -91,6 +93,7 @@ void warn_of_abandoned(const std::string& path) {
           "no checkpoint of the later branch is whole"));
 }
 
+// A number of an abandoned branch must not come again, even if its checkpoint is gone.
 int64_t next_serial(const std::string& directory, const std::vector<SerialRange>& abandoned) {
   const std::vector<Saved> all = all_saved(directory);
   int64_t largest = all.empty() ? 0 : all.back().serial;

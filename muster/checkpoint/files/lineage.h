@@ -26,7 +26,7 @@ using IsOwn = std::function<bool(const Manifest&)>;
 // unreadable manifest is placed by its step. Throws: io if the folder cannot be read.
 std::vector<SavedFolder> list_by_saving(const std::string& directory, const IsOwn& is_own = {});
 
-// The same, or only `only` if that is not empty. Throws: invalid_argument if it does not exist.
+// Lists only `only` if that is not empty. Throws: invalid_argument if it does not exist.
 std::vector<SavedFolder> list_by_saving(const std::string& directory,
                                         const std::string& only,
                                         const IsOwn& is_own = {});

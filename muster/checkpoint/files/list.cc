@@ -68,6 +68,7 @@ void add_manifest(ListedCheckpoint& row) {
 
 }  // namespace
 
+// A person may name the run's folder or the one inside it.
 std::string checkpoints_folder(const std::string& folder) {
   if (!is_folder(folder)) {
     throw Error(

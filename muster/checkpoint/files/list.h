@@ -27,8 +27,9 @@ struct ListedCheckpoint {
 // is none.
 std::string checkpoints_folder(const std::string& folder);
 
-// In the order in which a resume tries them: the first whole one is what it takes. The last saved
-// comes first, those of abandoned branches come last. Throws: io when the folder cannot be read.
+// Lists checkpoints in the order in which a resume tries them: the first whole one is what it
+// takes. The last saved comes first, those of abandoned branches come last. Throws: io when the
+// folder cannot be read.
 std::vector<ListedCheckpoint> list_with_state(const std::string& directory);
 
 }  // namespace muster

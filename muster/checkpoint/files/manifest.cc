@@ -31,6 +31,7 @@ constexpr int64_t kMaxWorldSize = 1 << 24;
 constexpr size_t kMaxFiles = 1 << 18;  // four of each rank
 constexpr size_t kMaxRanges = 1 << 20;
 
+// The text that was found is cut short and cleaned: it is from a file.
 [[noreturn]] void refuse_manifest(const std::string& name,
                                   const std::string& expected,
                                   const std::string& got) {
@@ -68,6 +69,7 @@ json parse(const std::string& text, const std::string& name) {
   return document;
 }
 
+// Throws: invalid_argument if the key is missing or is no whole number of 0 or more.
 int64_t count_in(const json& object, const char* key, const std::string& name) {
   const auto value = object.value(key, json());
   if (!value.is_number_integer() || value.get<int64_t>() < 0)
@@ -75,6 +77,7 @@ int64_t count_in(const json& object, const char* key, const std::string& name) {
   return value.get<int64_t>();
 }
 
+// Throws: invalid_argument if the key is missing or is no text.
 std::string text_in(const json& object, const char* key, const std::string& name) {
   const auto value = object.value(key, json());
   if (!value.is_string())
@@ -89,6 +92,7 @@ bool is_plain_name(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.find_first_not_of(kAllowed) == std::string::npos;
 }
 
+// A manifest from before there were branches has no list.
 std::vector<SerialRange> ranges_in(const json& object, const char* key, const std::string& name) {
   const auto list = object.value(key, json::array());
   std::vector<SerialRange> ranges;
@@ -114,6 +118,7 @@ int64_t count_if_there(const json& object, const char* key, const std::string& n
   return object.contains(key) ? count_in(object, key, name) : 0;
 }
 
+// A file that is named twice could be checked against one record and read by the other.
 std::vector<WrittenFile> files_in(const json& document, const std::string& name) {
   const auto files = document.value("files", json());
   if (!files.is_array() || files.empty() || files.size() > kMaxFiles)
@@ -155,6 +160,7 @@ const WrittenFile* Manifest::find(const std::string& file) const {
   return found == files.end() ? nullptr : &*found;
 }
 
+// Keys are sorted, so the checksum does not depend on the order here.
 std::string format_manifest(const Manifest& manifest) {
   json files = json::array();
   for (const auto& file : manifest.files)
@@ -219,6 +225,7 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
   return manifest;
 }
 
+// The size is looked at before the file is read into memory.
 Manifest read_manifest_alone(const std::string& folder) {
   const std::string path = cat(folder, "/", kManifestFile);
   if (size_of_file(path) > kMaxManifestBytes)
@@ -240,6 +247,7 @@ void check_content(const std::string& folder,
     refuse_manifest(path, "content with the manifest's checksum", "other content");
 }
 
+// Sizes cost nothing to compare, and most damage changes them. verify_checkpoint reads everything.
 Manifest read_manifest(const std::string& folder) {
   auto manifest = read_manifest_alone(folder);
   for (const auto& file : manifest.files)

@@ -68,7 +68,8 @@ Manifest parse_manifest(const std::string& text, const std::string& name);
 // checksum. Throws: io, invalid_argument.
 Manifest verify_checkpoint(const std::string& folder);
 
-// As verify_checkpoint, but compares only sizes, which is cheap enough for many checkpoints.
+// Does what verify_checkpoint does, but compares only sizes, which is cheap enough for many
+// checkpoints.
 Manifest read_manifest(const std::string& folder);
 
 // Reads only the manifest, without looking at the files that it names. Throws: io,

@@ -1,4 +1,4 @@
-// What lies at a path, without opening it.
+// Facts about a path, found without opening it.
 #pragma once
 
 #include <sys/stat.h>
@@ -19,7 +19,8 @@ inline bool exists_at(const std::string& path) {
   return ::lstat(path.c_str(), &info) == 0;
 }
 
-// Of a link, the size of what it leads to, as hubs' caches have their files; 0: there is nothing.
+// The size of a file; for a link, of what it leads to, as hubs' caches have their files; 0: there
+// is nothing.
 inline uint64_t size_or_none(const std::string& path) {
   struct stat info{};
   return ::stat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;

@@ -60,6 +60,7 @@ Fd open_safetensors(const std::string& path, uint64_t& bytes) {
 
 }  // namespace
 
+// A length that does not fit is the first sign of another kind of file.
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   uint64_t file_bytes = 0;
   fd_ = open_safetensors(path, file_bytes);
@@ -76,6 +77,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   head_.data_bytes = file_bytes - kLengthBytes - head_bytes;
 }
 
+// Returns if the file is of no kind that is known.
 void SafetensorsFile::refuse_other_kind(uint64_t file_bytes) const {
   std::string begin(std::min<uint64_t>(file_bytes, kMostOfKind), '\0');
   read_exactly(begin.data(), begin.size(), 0);
@@ -100,6 +102,7 @@ void SafetensorsFile::read(void* to, uint64_t size, uint64_t at) const {
   read_exactly(to, size, kLengthBytes + head_.json.size() + at);
 }
 
+// Blocking: until all bytes are there; a file that has become shorter is refused.
 void SafetensorsFile::read_exactly(void* to, uint64_t size, uint64_t at) const {
   auto* out = static_cast<char*>(to);
   char* const end = out + size;

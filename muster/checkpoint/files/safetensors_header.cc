@@ -225,6 +225,7 @@ std::string to_string(const TensorEntry& entry) {
   return cat(entry.dtype, "[", join(entry.shape, ", "), "]");
 }
 
+// Elements of F4 and F6 count as whole bytes here; has_whole_elements tells them apart.
 uint64_t safetensors_element_size(std::string_view dtype) {
   return (element_bits(dtype) + 7) / 8;
 }
@@ -241,6 +242,7 @@ int64_t tensor_units(const TensorEntry& entry) {
   return static_cast<int64_t>(tensor_bytes(entry) / safetensors_element_size(entry.dtype));
 }
 
+// The parser would skip blanks before the brace, which the format does not allow.
 SafetensorsHeader parse_safetensors_header(std::string_view json,
                                            uint64_t data_bytes,
                                            const std::string& name) {
@@ -261,6 +263,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json,
   return std::move(reader.header);
 }
 
+// Tensors are listed in the order of their data.
 std::string format_safetensors_header(const SafetensorsHeader& header) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   if (!header.metadata.empty())

@@ -39,7 +39,7 @@ uint64_t safetensors_element_size(std::string_view dtype);
 // Whether an element has bytes of its own.
 bool has_whole_elements(std::string_view dtype);
 
-// Of a parsed head's tensor: its bytes, and how many pieces of safetensors_element_size() these
+// For a tensor of a parsed head: its bytes, and how many pieces of safetensors_element_size() these
 // are.
 uint64_t tensor_bytes(const TensorEntry& entry);
 int64_t tensor_units(const TensorEntry& entry);

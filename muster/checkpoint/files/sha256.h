@@ -25,7 +25,7 @@ class Sha256 {
   std::unique_ptr<Context> context_;
 };
 
-// Of a whole file, read in pieces; `on_piece` gets the size of each. Throws: io.
+// The checksum of a whole file, read in pieces; `on_piece` gets the size of each. Throws: io.
 std::string sha256_of_file(const std::string& path,
                            const std::function<void(size_t)>& on_piece = {});
 

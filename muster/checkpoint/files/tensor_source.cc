@@ -83,6 +83,7 @@ void check_record(const std::string& file,
 
 }  // namespace
 
+// A run is four numbers: begin, length, stride, count.
 std::string format_piece_records(const PieceRecords& records) {
   json all = json::object();
   for (const auto& [name, record] : records) {
@@ -122,6 +123,7 @@ const SafetensorsFile& TensorSource::opened(size_t file) const {
   return open_.emplace(file, SafetensorsFile(paths_[file])).first->second;
 }
 
+// A record without its tensor means that the file was put together wrongly.
 void TensorSource::add(size_t file, const SafetensorsFile& opened) {
   const std::string& path = paths_[file];
   const SafetensorsHeader header = opened.header();
@@ -151,6 +153,7 @@ void TensorSource::add(size_t file, const SafetensorsFile& opened) {
     refuse_pieces(path, records.begin()->first, "no tensor");
 }
 
+// Two files must agree on a tensor and not have the same elements of it.
 void TensorSource::add_piece(const std::string& name, const TensorEntry& kind, StoredPiece piece) {
   const std::string& path = paths_[piece.file];
   StoredTensor& stored =
@@ -165,6 +168,7 @@ void TensorSource::add_piece(const std::string& name, const TensorEntry& kind, S
   stored.pieces.push_back(std::move(piece));
 }
 
+// Pieces do not overlap, so a tensor is whole if their elements add up.
 std::vector<std::string> TensorSource::incomplete() const {
   std::vector<std::string> names;
   for (const auto& [name, tensor] : tensors_) {

@@ -18,7 +18,7 @@ namespace muster {
 
 constexpr const char* kPiecesKey = "muster.pieces";
 
-// What a file's metadata says about a tensor of which it has a piece.
+// A record of a file's metadata, about a tensor of which it has a piece.
 struct PieceRecord {
   std::vector<int64_t> shape;  // of the whole tensor
   Elements elements;
@@ -51,7 +51,7 @@ class TensorSource {
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
   bool contains(const std::string& name) const { return tensors_.contains(name); }
 
-  // Of all files, without the entries about pieces.
+  // The metadata of all files, without the entries about pieces.
   const Metadata& metadata() const { return metadata_; }
 
   // Names of tensors whose pieces leave a hole, as after an interrupted save or if a file is

@@ -73,6 +73,7 @@ void verify_head(const std::string& path, const Tensors& promised) {
   }
 }
 
+// A hub's file has no checksum; its head says how long it must be.
 VerifiedFile verified_by_head(const std::string& folder,
                               const std::string& name,
                               const Tensors& promised) {
@@ -110,6 +111,7 @@ bool is_from_elsewhere(const std::string& folder) {
 
 }  // namespace
 
+// A path may be a file alone, a checkpoint, or a folder of a hub.
 std::vector<VerifiedFile> verify_files(const std::string& path, const OnBytesRead& on_bytes) {
   if (!is_folder(path)) {
     return {{.checkpoint = path,

@@ -1,5 +1,5 @@
-// What is damaged of checkpoints and safetensors files, as `muster checkpoint verify` tells it.
-// Knows no LibTorch.
+// Finds damage of checkpoints and safetensors files, as `muster checkpoint verify` tells it. Knows
+// no LibTorch.
 #pragma once
 
 #include <cstddef>

@@ -83,6 +83,7 @@ void add_plain_files(CheckpointView& view) {
   }
 }
 
+// Files that the manifest does not name are no part of the checkpoint.
 void add_files_of_manifest(CheckpointView& view) {
   view.has_manifest = true;
   view.manifest = read_manifest(view.path);
@@ -90,6 +91,7 @@ void add_files_of_manifest(CheckpointView& view) {
     view.files.push_back({.name = name, .path = cat(view.path, "/", name), .bytes = bytes});
 }
 
+// The size is computed from the head: eight bytes of length, the head, the data.
 void add_single_file(CheckpointView& view) {
   const SafetensorsFile file(view.path);
   const uint64_t bytes = sizeof(uint64_t) + file.head().json.size() + file.head().data_bytes;
@@ -125,6 +127,7 @@ CheckpointView view_checkpoint(const std::string& path) {
   return view;
 }
 
+// A hub's index promises tensors; a download that was cut short lacks some.
 TensorSource TensorSet::open() const {
   std::vector<std::string> paths;
   for (const ViewedFile& file : files)
@@ -143,6 +146,7 @@ TensorSource TensorSet::open() const {
   return source;
 }
 
+// The order of the manifest stays, so the model comes first.
 std::vector<TensorSet> tensor_sets(const CheckpointView& view) {
   if (!view.has_manifest) {
     const std::string name = view.files.size() == 1 ? view.files[0].name : kModelFile;
@@ -182,6 +186,7 @@ TensorSet model_set(const CheckpointView& view) {
   return view.has_manifest ? chosen_set(view, kModelFile) : tensor_sets(view).at(0);
 }
 
+// Several optimizers have no file of their own: their descriptions are tensors among the parts.
 std::string optimizer_kinds(const CheckpointView& view) {
   if (!view.manifest.optimizer.empty())
     return kind_in(view.manifest.optimizer);

@@ -15,7 +15,7 @@ namespace muster {
 // A message without the "checkpoint: " that it begins with, for a command that is called so itself.
 std::string without_room(const std::string& message);
 
-// What `work` throws, as a row of a table has it; empty when it throws nothing.
+// Runs `work` and returns its error as a row of a table has it; empty if it throws nothing.
 std::string problem_of(const std::function<void()>& work);
 
 // A file of a checkpoint, or a safetensors file that lies alone.
@@ -33,8 +33,8 @@ struct CheckpointView {
   std::vector<std::string> promised = {};  // tensors that the index of a hub's folder names
 };
 
-// What lies at `path`: a checkpoint's folder, a safetensors file, or a folder of them
-// (weight_files.h). Reads the manifest and the sizes. Throws: io, invalid_argument.
+// Looks at `path`: a checkpoint's folder, a safetensors file, or a folder of them (weight_files.h).
+// Reads the manifest and the sizes. Throws: io, invalid_argument.
 CheckpointView view_checkpoint(const std::string& path);
 
 // Tensors that belong together, in one file or in those of the ranks that wrote them.
@@ -47,7 +47,7 @@ struct TensorSet {
   TensorSource open() const;
 };
 
-// In the manifest's order. Files without a manifest hold one model together.
+// The sets in the manifest's order. Files without a manifest hold one model together.
 std::vector<TensorSet> tensor_sets(const CheckpointView& view);
 
 // The one that a person calls "model" or "model.safetensors". Throws: invalid_argument, which names

@@ -24,6 +24,7 @@ using nlohmann::json;
 constexpr const char* kPickleFile = "pytorch_model.bin";
 constexpr const char* kPickleIndexFile = "pytorch_model.bin.index.json";
 
+// The files can still be loaded one by one.
 [[noreturn]] void refuse_index(const std::string& path, const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
               cat("checkpoint: expected 'weight_map' with names of files beside it in '",
@@ -66,6 +67,7 @@ std::vector<std::string> indexed_files(const std::string& folder) {
 
 }  // namespace
 
+// Every name is checked, since the files are opened by it.
 std::map<std::string, std::string> read_weight_index(const std::string& folder) {
   const std::string path = cat(folder, "/", kWeightIndexFile), text = read_small_plain_file(path);
   const json index =

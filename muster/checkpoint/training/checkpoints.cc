@@ -20,7 +20,7 @@ namespace muster {
 
 namespace {
 
-// What Checkpoints writes into a manifest for itself.
+// Checkpoints finds these texts again in a manifest.
 constexpr const char* kRunId = "run_id";
 constexpr const char* kLaunch = "launch";
 constexpr const char* kBegunBy = "begun_by";  // the run that the training began in; others follow
@@ -28,6 +28,7 @@ constexpr const char* kBegunBy = "begun_by";  // the run that the training began
 constexpr const char* kNoRunId = "none";  // torchrun's default
 constexpr int64_t kEveryStep = 1;
 
+// A manifest of the first run says only its own run id.
 std::string begun_by(const std::map<std::string, std::string>& user) {
   for (const char* key : {kBegunBy, kRunId})
     if (const auto found = user.find(key); found != user.end())
@@ -51,6 +52,7 @@ ProcessGroup& Checkpoints::group() {
   return training_->group();
 }
 
+// The store is chosen at each call: a program adds one thing after the other.
 TrainingStore& Checkpoints::store() {
   return training_->models().is_sharded() ? *sharded_store_ : *whole_store_;
 }
@@ -123,6 +125,7 @@ std::optional<LoadedCheckpoint> Checkpoints::load_of_this_launch() {
   return store().load(load, /*may_begin_anew=*/false);
 }
 
+// A program that resumes may have changed since, so parts may begin anew.
 std::optional<LoadedCheckpoint> Checkpoints::load_where_asked() {
   const CheckpointsOptions& options = training_->options();
   if (options.resume_from.empty() && !options.resume)
@@ -161,6 +164,7 @@ void Checkpoints::begin_branch(const LoadedCheckpoint& loaded) {
   branch_->path = loaded.path;
 }
 
+// The memory comes first: its state is never older than one on the disk.
 bool Checkpoints::restore() {
   finish();
   const Span span("restore", Category::checkpoint);
@@ -177,6 +181,7 @@ bool Checkpoints::restore() {
   return is_found;
 }
 
+// The loaders are restored last, after the parts of the training.
 bool Checkpoints::load_saved() {
   const CheckpointsOptions& options = training_->options();
   const ProgramsRates programs(training_->learning_rates());
@@ -214,6 +219,8 @@ void Checkpoints::take_new_rates() {
   training_->models().options_from_part();
 }
 
+// The position in the data is not restored: the samples that made the training fail do not come
+// again.
 int64_t Checkpoints::go_back(int64_t steps) {
   if (steps < 1) {
     throw Error(ErrorCode::invalid_argument,
@@ -263,6 +270,8 @@ void Checkpoints::keep(int64_t step) {
   store().keep(step, *branch_);
 }
 
+// Only ranks that were started again have something to take up: a new launch begins in new
+// processes.
 bool Checkpoints::restore_kept() {
   if (steps_between_kept() == 0 || training_->options().attempt == 0)
     return false;
@@ -287,6 +296,7 @@ bool Checkpoints::restore_kept() {
   return true;
 }
 
+// No gradient is recorded for what is copied.
 std::string Checkpoints::save(int64_t step) {
   last_step_ = step;
   if (steps_between_kept() > 0)
@@ -323,6 +333,7 @@ std::string Checkpoints::save_when_due(int64_t step) {
   return "";
 }
 
+// All ranks ask whether to stop, at the same step; the answer is the same for all of them.
 bool Checkpoints::save_or_stop(int64_t step) {
   const bool is_saved = !save_when_due(step).empty();
   const auto& should_stop = training_->options().should_stop;

@@ -38,9 +38,10 @@ struct CheckpointsOptions {
   // after every n-th step seen by save_or_stop() or save_when_due(). Default: 1 under that option,
   // else 0 (never).
   std::optional<int64_t> in_memory = {};
-  // The same for a model that is sharded over ranks. Each rank keeps its own part and that of one
-  // other rank, on another host if there is one, for two steps. Units: four times a rank's part in
-  // memory, and once over the network at each kept step. If false, such a model goes on from disk.
+  // In-memory saves for a model that is sharded over ranks. Each rank keeps its own part and that
+  // of one other rank, on another host if there is one, for two steps. Units: four times a rank's
+  // part in memory, and once over the network at each kept step. If false, such a model goes on
+  // from disk.
   bool in_memory_of_neighbours = false;
   // The job, the launch of it, and how often its ranks were started before. Restarted ranks go on
   // from the launch's own newest checkpoint, whatever `resume` says. A muster::Context supplies all

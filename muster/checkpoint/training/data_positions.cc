@@ -14,6 +14,7 @@ SavedState state_of(const DataPosition& position) {
   return state;
 }
 
+// Older states have no count of samples; theirs is that of whole epochs.
 DataPosition data_position_of(const std::string& owner, const SavedState& state) {
   DataPosition position{.epoch = state.whole_number(owner, "epoch"),
                         .consumed = state.whole_number(owner, "consumed"),

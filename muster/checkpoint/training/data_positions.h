@@ -14,7 +14,7 @@ SavedState state_of(const DataPosition& position);
 // get the samples of whole epochs. Throws: invalid_argument for a state that lacks a number.
 DataPosition data_position_of(const std::string& owner, const SavedState& state);
 
-// As in a manifest, after `step` steps.
+// The position after `step` steps, as a manifest has it.
 TrainingPosition training_position(int64_t step, const DataPosition& position);
 
 }  // namespace muster

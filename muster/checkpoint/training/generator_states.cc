@@ -24,6 +24,7 @@ at::Generator default_generator(c10::Device device) {
                          : at::globalContext().defaultGenerator(device);
 }
 
+// The generator's lock is held, since another thread may draw numbers.
 std::string state_of(c10::Device device) {
   at::Generator generator = default_generator(device);
   const std::lock_guard lock(generator.mutex());
@@ -56,7 +57,7 @@ void load_state_of(const ProcessGroup& group, c10::Device device, const at::Tens
       return;  // a CPU rank saved it
     state = state.slice(0, 1);
   }
-  // With memory of its own: LibTorch reads a state from where its storage begins.
+  // The state gets memory of its own: LibTorch reads it from where its storage begins.
   generator.set_state(state.clone());
   if (is_known)
     return;
@@ -84,6 +85,7 @@ SavedState generator_states(ProcessGroup& group) {
   return state;
 }
 
+// The CPU's generator is always there: loaders and initialisations draw from it.
 void load_generator_states(const ProcessGroup& group, const SavedState& state) {
   load_state_of(group, c10::kCPU, state.tensor("generators", "cpu"));
   // A training that was saved on GPUs and goes on on CPUs, or the other way round, has none to

@@ -1,5 +1,5 @@
-// What is the same on all ranks is saved once, as "shared.<name>"; what differs is gathered into
-// one tensor with a row for each rank, as "own.<name>".
+// Tensors that are the same on all ranks are saved once, as "shared.<name>"; those that differ are
+// gathered into one tensor with a row for each rank, as "own.<name>".
 #include "muster/checkpoint/training/hook_states.h"
 
 #include <ATen/ops/empty.h>
@@ -38,6 +38,7 @@ void check_same_tensors(ProcessGroup& group, const HookState& mine) {
 
 }  // namespace
 
+// The tensors go through the group's device, since some backends move nothing else.
 SavedState hook_states(ProcessGroup& group, const HookState& mine) {
   check_same_tensors(group, mine);
   SavedState state;
@@ -55,6 +56,7 @@ SavedState hook_states(ProcessGroup& group, const HookState& mine) {
   return state;
 }
 
+// A row for each rank can only be given back to as many ranks.
 HookState own_hook_state(const ProcessGroup& group, const SavedState& state) {
   HookState mine;
   for (const auto& [name, number] : state.numbers)

@@ -1,4 +1,4 @@
-// What a communication hook (ddp/hooks.h) remembers on all ranks, as one state of them all.
+// The memory of a communication hook (ddp/hooks.h) on all ranks, as one state of them all.
 #pragma once
 
 #include <string>

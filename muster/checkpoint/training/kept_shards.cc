@@ -83,6 +83,7 @@ std::optional<WholeVersion> newest_whole(const std::vector<ToldShard>& shards, i
 
 }  // namespace
 
+// One distance for all ranks keeps the exchange a single step.
 int neighbour_distance(const std::vector<std::string>& hosts) {
   const int size = static_cast<int>(hosts.size());
   const auto every_neighbour_is_elsewhere = [&](int distance) {
@@ -97,6 +98,7 @@ int neighbour_distance(const std::vector<std::string>& hosts) {
   return size > 1 ? 1 : 0;
 }
 
+// A process that is a rank keeps one object, whatever its number becomes when ranks are replaced.
 KeptShards& KeptShards::of(const std::string& folder, int rank) {
   static std::mutex mutex;
   static auto& all = *new std::map<std::pair<std::string, int>, KeptShards>;  // never destroyed
@@ -104,6 +106,7 @@ KeptShards& KeptShards::of(const std::string& folder, int rank) {
   return all[{folder, get_env("RANK") ? 0 : rank}];
 }
 
+// The memory is used again as long as the size stays, since new memory costs more than a copy.
 void KeptShards::Shard::make_room(int of, const std::string& its_head) {
   const int64_t size = packed_bytes(its_head);
   rank = of;
@@ -154,6 +157,7 @@ std::string KeptShards::told() const {
   return shards.dump();
 }
 
+// Returns null if this rank has no such shard.
 const KeptShards::Shard* KeptShards::shard_of(int rank, int64_t version) const {
   for (const Kept& kept : kept_)
     for (const Shard* shard : {&kept.mine, &kept.wards})
@@ -188,6 +192,8 @@ KeptShards::Shard KeptShards::received(const std::vector<int>& givers,
   return mine;
 }
 
+// A version is whole if every rank's shard of it is somewhere. Versions are tried from the newest
+// on.
 std::optional<KeptState> KeptShards::recover(ProcessGroup& group) {
   const int size = group.size(), rank = group.rank();
   distance_of_ranks_ = 0;  // the ranks may be on other hosts now

@@ -21,12 +21,13 @@ namespace {
 
 // Returns the tensor's memory as bytes, since no backend moves every dtype.
 at::Tensor bytes_in(const at::Tensor& tensor) {
-  const int64_t bytes = tensor.nbytes();
+  const auto bytes = static_cast<int64_t>(tensor.nbytes());
   return at::from_blob(tensor.data_ptr(), {bytes}, at::kByte);
 }
 
 }  // namespace
 
+// Ranks that are threads of one process, as in tests, are told apart by their numbers.
 KeptStates& KeptStates::of(const std::string& folder, int rank) {
   static std::mutex mutex;
   static auto& all = *new std::map<std::pair<std::string, int>, KeptStates>;  // never destroyed
@@ -34,6 +35,8 @@ KeptStates& KeptStates::of(const std::string& folder, int rank) {
   return all[{folder, get_env("RANK") ? 0 : rank}];
 }
 
+// While the copy is not finished there is no state: a rank that is stopped here must not go on from
+// half of it.
 void KeptStates::keep(const KeptState& state) {
   is_whole_ = false;
   copy_image(state.image, state_.image);
@@ -44,6 +47,7 @@ void KeptStates::keep(const KeptState& state) {
   is_whole_ = true;
 }
 
+// Everything else in the state is the same on all ranks.
 KeptState as_rank0_had_it(const KeptState& mine) {
   KeptState state = mine;
   for (const auto& [name, tensor] : mine.model_of_rank0)
@@ -77,6 +81,7 @@ std::optional<KeptWhere> find_newest_kept(ProcessGroup& group, const KeptStates&
   return KeptWhere{.source = *source, .others = others};
 }
 
+// One source sends to all, so that all of them get the same bits.
 void share_newest_kept(ProcessGroup& group, const KeptWhere& where, KeptStates& mine) {
   if (where.others.empty())
     return;

@@ -49,7 +49,7 @@ class KeptStates {
   bool is_whole_ = false;
 };
 
-// Where a kept state is.
+// The place of a kept state.
 struct KeptWhere {
   int source = 0;           // the first rank with the newest state
   std::vector<int> others;  // the ranks without it

@@ -8,6 +8,7 @@
 
 namespace muster {
 
+// An optimizer without a schedule has its rates in its groups' options.
 LearningRates rates_of_optimizer(const std::string& name, torch::optim::Optimizer& optimizer) {
   const auto get = [&optimizer] {
     std::vector<double> rates;
@@ -33,6 +34,7 @@ void ProgramsRates::restore() const {
     rates_[i].set(before_[i]);
 }
 
+// A person who has changed a rate and resumes would otherwise not see that it is ignored.
 void ProgramsRates::tell_differences() const {
   for (size_t i = 0; i < rates_.size(); ++i) {
     const auto now = rates_[i].get();

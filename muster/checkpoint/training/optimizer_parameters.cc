@@ -16,6 +16,7 @@ std::vector<at::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {
   return found;
 }
 
+// Tensors are told apart by their implementation: two handles of one parameter are equal there.
 void require_each_once(const std::string& owner,
                        const std::vector<at::Tensor>& parameters,
                        const std::function<std::string(const at::Tensor&)>& name_of) {

@@ -27,7 +27,7 @@ NamedTensors room_for(const nlohmann::json& tensors, const MakeRoom& make) {
 }
 
 int64_t content_bytes(const std::vector<int64_t>& shape, at::ScalarType type) {
-  const int64_t element = at::elementSize(type);
+  const auto element = static_cast<int64_t>(at::elementSize(type));
   return std::accumulate(shape.begin(), shape.end(), element, std::multiplies<>());
 }
 
@@ -38,6 +38,7 @@ int64_t bytes_for(const std::vector<int64_t>& shape, at::ScalarType type) {
 
 }  // namespace
 
+// The rank is left out: whoever gets the state has a rank of its own.
 std::string head_of(const KeptState& state) {
   const auto tensors = [](const NamedTensors& named) {
     const SafetensorsHead head = make_safetensors_head(named);
@@ -62,6 +63,7 @@ std::string head_of(const KeptState& state) {
       .dump();
 }
 
+// Room is made in the order of packed_tensors, which views of one block rely on.
 KeptState room_by_head(const std::string& text, const MakeRoom& make) {
   const auto head = nlohmann::json::parse(text);
   KeptState state;
@@ -82,6 +84,7 @@ KeptState room_by_head(const std::string& text, const MakeRoom& make) {
   return state;
 }
 
+// Empty tensors have no memory that could be sent.
 std::vector<at::Tensor> packed_tensors(const CheckpointImage& image) {
   std::vector<at::Tensor> all;
   const auto add = [&](const NamedTensors& tensors) {
@@ -96,6 +99,7 @@ std::vector<at::Tensor> packed_tensors(const CheckpointImage& image) {
   return all;
 }
 
+// The tensors are never made: only their sizes are added up.
 int64_t packed_bytes(const std::string& head) {
   int64_t bytes = 0;
   room_by_head(head, [&](const std::vector<int64_t>& shape, at::ScalarType type) {

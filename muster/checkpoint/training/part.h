@@ -81,7 +81,7 @@ concept HasInitialRates = requires(Part& part, const std::vector<double>& rates)
 template <class Part>
 concept HasBeginning = requires(Part& part) { part.begin(Beginning()); };
 
-// What PartOf adapts.
+// An object that PartOf adapts.
 template <class Object>
 concept IsPart = HasState<Object> || HasDataPosition<Object> || HasStreamPosition<Object> ||
                  std::same_as<Object, SavedState>;
@@ -99,7 +99,7 @@ class TrainingPart {
   const std::string& name() const { return name_; }
   virtual PartPlace place() const { return PartPlace::of_training; }
 
-  // What rank 0 saves for all ranks. Collective: where the ranks have different states.
+  // The state that rank 0 saves for all ranks. Collective: where the ranks have different states.
   virtual SavedState state() = 0;
   virtual void load(const SavedState& state) = 0;
   // Memory that the tensors of a saved state may be read into.
@@ -112,9 +112,9 @@ class TrainingPart {
   // Numbers without which a saved state does not fit.
   virtual std::vector<std::string> needed_numbers() const { return {}; }
   virtual void begin(Beginning /*beginning*/) {}
-  // Where this part sets an optimizer's rates.
+  // The rates that this part sets for an optimizer.
   virtual std::optional<LearningRates> learning_rates() { return std::nullopt; }
-  // Where the training is in the data after `step` steps, for the manifest. A loader knows it.
+  // The place of the training in the data after `step` steps, for the manifest. A loader knows it.
   virtual std::optional<TrainingPosition> position_after(int64_t /*step*/) { return std::nullopt; }
 
  private:
@@ -246,7 +246,7 @@ class PartPerRank : public TrainingPart {
   Object& object_;
 };
 
-// What a communication hook remembers, on every rank.
+// A communication hook's memory, on every rank.
 std::unique_ptr<TrainingPart> hook_part(const std::string& name,
                                         ProcessGroup& group,
                                         const Hook& hook);

@@ -33,6 +33,7 @@ std::string text_of(const at::Tensor& bytes) {
   return {first, first + here.numel()};
 }
 
+// A part's numbers are also the sign that it was saved.
 std::string number_prefix(const std::string& part) {
   return cat(kNumbers, part, "/");
 }
@@ -57,6 +58,7 @@ void put_part(NamedTensors& into, const std::string& part, const SavedState& sta
   into[number_prefix(part) + kThere] = at::scalar_tensor(1, at::kDouble);
 }
 
+// The tensors come first: they are the large ones, and may be read into memory that is there.
 SavedState read_part(const ReadParts& read, const std::string& part, const NamedTensors& into) {
   SavedState state;
   state.tensors = read(tensor_prefix(part), into);
@@ -72,6 +74,7 @@ bool has_part(const ReadParts& read, const std::string& part) {
   return !read(number_prefix(part), {}).empty();
 }
 
+// The number without a name makes "numbers/ema/" a name in the file.
 std::set<std::string> parts_in(const TensorEntries& saved) {
   std::set<std::string> parts;
   for (const auto& [name, entry] : saved)

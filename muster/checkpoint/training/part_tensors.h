@@ -11,7 +11,7 @@
 
 namespace muster {
 
-// What the names of a part's tensors, without numbers and texts, begin with.
+// The names of a part's tensors, but not of its numbers and texts, begin with this.
 std::string tensor_prefix(const std::string& part);
 
 void put_part(NamedTensors& into, const std::string& part, const SavedState& state);

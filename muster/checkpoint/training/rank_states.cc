@@ -64,6 +64,7 @@ void unpack_state(SavedState& all, const std::string& prefix, const std::string&
   }
 }
 
+// All ranks get all states, since only rank 0 writes, and any rank may become rank 0.
 SavedState states_of_ranks(ProcessGroup& group, const SavedState& mine) {
   const std::vector<std::string> states = group.all_gather_bytes(packed(mine), "states of ranks");
   SavedState all;
@@ -73,6 +74,7 @@ SavedState states_of_ranks(ProcessGroup& group, const SavedState& mine) {
   return all;
 }
 
+// Each rank takes its own names and leaves the others' alone.
 SavedState own_state(const ProcessGroup& group, const std::string& owner, const SavedState& all) {
   const int64_t ranks = all.whole_number(owner, kRanks);
   if (ranks != group.size()) {

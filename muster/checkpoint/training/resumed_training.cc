@@ -9,6 +9,7 @@ ResumedTraining& ResumedTraining::of_process() {
   return one;
 }
 
+// All ranks of a process note it, also those that are threads.
 void ResumedTraining::note(int64_t step, int attempt) {
   const std::lock_guard lock(mutex_);
   ++times_;

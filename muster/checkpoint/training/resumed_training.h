@@ -8,7 +8,7 @@
 
 namespace muster {
 
-// What a call of Checkpoints::restore() has made of the training.
+// How the training goes on after a call of Checkpoints::restore().
 enum class Beginning {
   anew,           // nothing was asked for or found: a new training
   again,          // restarted ranks found nothing: the training of the attempt before begins again

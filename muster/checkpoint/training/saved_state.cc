@@ -28,6 +28,7 @@ double SavedState::number(const std::string& owner, const std::string& name) con
   return found->second;
 }
 
+// A number of a damaged file may be a fraction, or NaN.
 int64_t SavedState::whole_number(const std::string& owner, const std::string& name) const {
   const double value = number(owner, name);
   constexpr double kLargest = 9007199254740992;  // 2^53; beyond it doubles leave out whole numbers

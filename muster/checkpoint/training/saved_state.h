@@ -1,6 +1,6 @@
-// What a part of a training run must save to continue as if it had never stopped: numbers, tensors
-// and texts by name. Every part in this folder has `state()` and `load_state()`; it does not know
-// who writes them to a file, or where.
+// The state of a part of a training, with which it continues as if it had never stopped: numbers,
+// tensors and texts by name. A part has `state()` and `load_state()`; it does not know who writes
+// them to a file, or where.
 #pragma once
 
 #include <ATen/core/Tensor.h>

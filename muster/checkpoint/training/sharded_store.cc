@@ -19,6 +19,7 @@ namespace muster {
 
 namespace {
 
+// The tensors stay the training's own; KeptShards copies them.
 NamedTensors tensors_by_name(const TensorPieces& pieces) {
   NamedTensors tensors;
   for (const TensorPiece& piece : pieces)
@@ -57,6 +58,7 @@ TensorEntries whole_entries(const NamedTensors& moments, const TensorPieces& par
   return entries;
 }
 
+// Tells why no version is whole, for the warning.
 std::string why_not_in_memory(int ranks_then, int ranks) {
   if (ranks_then == 0 || ranks_then == ranks)
     return "only lost ranks had a part of the model in memory";
@@ -87,6 +89,7 @@ std::function<void()> prepare_kept_optimizer(const ShardedState& mine,
 
 }  // namespace
 
+// A delegating optimizer's options are the outer one's, and the part is what is saved.
 std::string ShardedStore::save(const SaveOptions& options, int64_t step) {
   training().models().options_to_part();
   ShardedState state = training().sharded_state();
@@ -111,6 +114,7 @@ std::optional<LoadedCheckpoint> ShardedStore::load(const LoadOptions& load, bool
   return loaded;
 }
 
+// An image of pieces holds this rank's elements under the names of the whole tensors.
 void ShardedStore::keep(int64_t step, const TrainingBranch& branch) {
   if (!options().in_memory_of_neighbours)
     return say_that_nothing_is_kept();
@@ -145,6 +149,7 @@ void ShardedStore::say_that_nothing_is_kept() {
       "keeps the model in memory)");
 }
 
+// Every rank checks its shard before any rank changes its model.
 std::optional<RestoredState> ShardedStore::restore_kept() {
   if (!options().in_memory_of_neighbours)
     return std::nullopt;

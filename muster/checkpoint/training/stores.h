@@ -1,4 +1,4 @@
-// Where the states of a training go, on the disk and in memory. One store is for a training that
+// The stores of a training's states, on the disk and in memory. One store is for a training that
 // every rank has whole, the other for one that is sharded over the ranks. Used only by Checkpoints.
 #pragma once
 

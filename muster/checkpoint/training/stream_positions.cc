@@ -28,6 +28,8 @@ std::vector<int64_t> numbers_in(const std::string& bytes) {
 
 }  // namespace
 
+// Loaders with different numbers of workers divide the stream in different ways, so their parts
+// overlap.
 SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine) {
   const std::vector<int64_t> values = mine.values();
   std::vector<int64_t> all;
@@ -54,6 +56,7 @@ SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine) {
   return state;
 }
 
+// The counts are from a file, so they are compared with what is left.
 std::vector<StreamPosition> positions_of_ranks(const std::string& owner, const SavedState& state) {
   const at::Tensor all = state.tensor(owner, kPositions).contiguous();
   const auto refuse = [&](const std::string& got) {
@@ -78,6 +81,7 @@ std::vector<StreamPosition> positions_of_ranks(const std::string& owner, const S
   return positions;
 }
 
+// The manifest has room for one place: the epoch that all ranks have come to.
 TrainingPosition place_in_streams(const SavedState& state) {
   TrainingPosition place{.epoch = std::numeric_limits<int64_t>::max()};
   for (const auto& position : positions_of_ranks("stream", state)) {

@@ -12,6 +12,7 @@ namespace muster {
 
 namespace {
 
+// The lists are short: a training has a few models.
 template <class Named>
 bool has_name(const std::vector<Named>& all, const std::string& name) {
   return std::ranges::any_of(all, [&](const Named& one) { return one.first == name; });
@@ -19,6 +20,7 @@ bool has_name(const std::vector<Named>& all, const std::string& name) {
 
 }  // namespace
 
+// A new model changes what the joined one is.
 void TrainedModels::add(const std::string& name, std::shared_ptr<torch::nn::Module> model) {
   models_.emplace_back(name, std::move(model));
   joined_.reset();
@@ -55,6 +57,7 @@ const torch::optim::Optimizer* TrainedModels::outer(
   return is_delegate ? delegating_.outer : optimizer;
 }
 
+// A message that names the parameter says where to look; its shape is the second best.
 std::string TrainedModels::name_of(const at::Tensor& parameter) const {
   for (const auto& [name, model] : models_)
     for (const auto& item : model->named_parameters())
@@ -86,6 +89,7 @@ TrainingState TrainedModels::whole_state() {
           .optimizer = optimizers_.size() == 1 ? optimizers_.front().second : nullptr};
 }
 
+// A whole model counts too: its optimizer may be the one that is sharded.
 ShardedState TrainedModels::sharded_state() const {
   const size_t models = models_.size() + sharded_models_.size();
   if (models != 1 || optimizers_.size() > 1) {

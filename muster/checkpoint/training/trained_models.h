@@ -43,8 +43,8 @@ class TrainedModels {
   // The model, or one that holds them all. Throws: failed_precondition without any.
   const std::shared_ptr<torch::nn::Module>& joined();
 
-  // What is saved and loaded, without parts. An optimizer is there if it is the only one. Throws:
-  // as joined(); the second failed_precondition too for several models or optimizers.
+  // The state that is saved and loaded, without parts. An optimizer is there if it is the only one.
+  // Throws: as joined(); the second failed_precondition too for several models or optimizers.
   TrainingState whole_state();
   ShardedState sharded_state() const;
 

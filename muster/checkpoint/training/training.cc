@@ -25,6 +25,7 @@ bool names_it(const std::vector<std::string>& names, const std::string& name) {
 
 }  // namespace
 
+// The generators are a part like any other, so "generators" is a name that is taken.
 Training::Training(ProcessGroup group, CheckpointsOptions options)
     : group_(std::move(group)), options_(std::move(options)) {
   if (options_.folder.empty())
@@ -38,6 +39,7 @@ Training::Training(ProcessGroup group, CheckpointsOptions options)
   add(generators_part(group_));
 }
 
+// Names are parts of names in the file, where '/' and '.' divide them.
 void Training::check_name(const std::string& name) const {
   const bool is_taken = models_.contains(name) || is_part(name);
   const bool is_name = !name.empty() && name.find_first_of("/.") == std::string::npos;
@@ -118,6 +120,7 @@ std::vector<ShardedState::Part> Training::parts_in_pieces(const TensorPieces& mo
   return found;
 }
 
+// Tensors that sharded_state() has as pieces are left out here: each rank writes its own.
 NamedTensors Training::saved_parts() {
   NamedTensors saved;
   for (const auto& part : parts_) {
@@ -136,6 +139,7 @@ NamedTensors Training::saved_parts() {
   return saved;
 }
 
+// The first loader decides, as in a program whose other loaders are for evaluation.
 TrainingPosition Training::position_after(int64_t step) {
   for (const auto& part : parts_)
     if (const auto position = part->position_after(step))
@@ -159,6 +163,8 @@ void Training::check_named_parts() const {
                           "'; name it in fresh to begin it anew"));
 }
 
+// Both sides are adjusted by the options and must then be equal: a part that is silently left alone
+// would train on from nothing.
 void Training::check_parts(const TensorEntries& saved, bool may_begin_anew) const {
   std::set<std::string> theirs = parts_in(saved), mine;
   for (const auto& part : parts_)
@@ -186,6 +192,7 @@ void Training::check_parts(const TensorEntries& saved, bool may_begin_anew) cons
                       "new in new_parts, or begin anew"));
 }
 
+// Precision of fp16 cannot go on from a training that had no loss scale.
 void Training::check_needed_numbers(const TensorEntries& saved, bool may_begin_anew) const {
   const std::set<std::string> there = parts_in(saved);
   for (const auto& part : parts_) {
@@ -205,6 +212,7 @@ void Training::check_needed_numbers(const TensorEntries& saved, bool may_begin_a
   }
 }
 
+// A new part is only skipped where the checkpoint does not have it yet.
 bool Training::keeps_its_state(const TrainingPart& part,
                                const ReadParts& read,
                                bool may_begin_anew) const {
@@ -213,6 +221,7 @@ bool Training::keeps_its_state(const TrainingPart& part,
   return names_it(options_.new_parts, part.name()) && !has_part(read, part.name());
 }
 
+// A load that fails on one rank fails on all, so that none goes on alone.
 void Training::load_parts(const ReadParts& read, PartPlace place, bool may_begin_anew) {
   const auto& optimizers = models_.optimizers();
   if (place == PartPlace::of_training && optimizers.size() > 1) {
@@ -227,6 +236,7 @@ void Training::load_parts(const ReadParts& read, PartPlace place, bool may_begin
   }
 }
 
+// For a part that began anew the training is new, whatever it is for the others.
 void Training::begin_parts(Beginning beginning, bool has_begun_anew) {
   for (const auto& part : parts_) {
     const bool is_new = has_begun_anew && is_fresh(part->name());
@@ -255,6 +265,7 @@ std::vector<LearningRates> Training::learning_rates() {
   return all;
 }
 
+// Setting a schedule's initial rates makes it compute the present ones.
 void Training::apply_schedules() {
   for (const LearningRates& schedule : schedules())
     schedule.set(schedule.get());

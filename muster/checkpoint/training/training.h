@@ -40,7 +40,7 @@ class Training {
   ShardedState sharded_state(bool may_begin_anew = false);
   // The parts, but for those tensors that sharded_state() has as pieces. Collective: yes.
   NamedTensors saved_parts();
-  // What the manifest says of the training after `step` steps.
+  // The position after `step` steps, as the manifest has it.
   TrainingPosition position_after(int64_t step);
 
   // Throws: invalid_argument for options that name parts which are not as they say.

@@ -34,7 +34,7 @@ NamedTensors buffers_of(const torch::nn::Module& model) {
   return buffers;
 }
 
-// Who got the state from whom: ", from rank 2 to ranks 0, 1". Empty if every rank had it.
+// Says who got the state from whom: ", from rank 2 to ranks 0, 1". Empty if every rank had it.
 std::string way_of(const KeptWhere& where) {
   if (where.others.empty())
     return "";
@@ -44,6 +44,7 @@ std::string way_of(const KeptWhere& where) {
 
 }  // namespace
 
+// A background save has something to copy on rank 0 alone.
 std::string WholeStore::save(const SaveOptions& options, int64_t step) {
   TrainingState state = training().whole_state();
   state.parts = training().saved_parts();
@@ -81,6 +82,8 @@ bool WholeStore::finds_sharded(const LoadOptions& load) {
   return !found.empty();
 }
 
+// A training that is no longer sharded may go on from a sharded checkpoint: it is read as one whose
+// pieces are whole.
 std::optional<LoadedCheckpoint> WholeStore::load(const LoadOptions& load, bool may_begin_anew) {
   if (finds_sharded(load))
     return load_latest_sharded(
@@ -123,6 +126,7 @@ void WholeStore::check_kept(const TrainingState& mine,
                   entries_of(image.optimizer->tensors));
 }
 
+// A state that another rank kept, or another number of ranks, is taken over as rank 0 had it.
 std::optional<RestoredState> WholeStore::restore_kept() {
   KeptStates& kept = KeptStates::of(options().folder, group().rank());
   const auto where = find_newest_kept(group(), kept);
