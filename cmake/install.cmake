@@ -2,6 +2,7 @@
 # `program`, `development`, `bench` and `libtorch`; the packages (package.cmake) are made of the first two.
 #
 #   bin/muster
+#   lib/libmuster.so.0                           the C interface, which is without LibTorch; include/muster/c_api.h
 #   libexec/muster/muster-bench                  what `muster bench` executes, and python_ddp.py for its peer
 #   lib/libmuster.so, lib/libmuster_cuda.so,     beside each other: the first loads the others by their place
 #   lib/libmuster_mpi_*.so
@@ -18,9 +19,11 @@ include(CMakePackageConfigHelpers)
 set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME development)
 
 # What `make install` builds.
-add_custom_target(muster_installed DEPENDS muster_cli)
+add_custom_target(muster_installed DEPENDS muster_cli muster_c)
 set(muster_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/muster)
 install(TARGETS muster_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+install(TARGETS muster_c LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT program)
+install(FILES ${PROJECT_SOURCE_DIR}/muster/c_api.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster)
 
 # From the program's own flags.
 set(muster_words ${PROJECT_BINARY_DIR}/words)

@@ -3,7 +3,8 @@
 #
 #   muster_VERSION_ARCH.deb            the program; it depends on the C library alone
 #   libmuster-dev_VERSION_ARCH.deb     the C++ library, for the LibTorch that `pip install torch` brings
-#   muster-VERSION-*.whl               for `pip install`: the program, and the backend for torch.distributed
+#   muster-VERSION-py3-none-*.whl      for `pip install`: the program, and `import muster` over it, for every Python
+#   muster_torch-VERSION-*.whl         for `pip install`: the backend for torch.distributed, for this Python and this torch
 #   muster-VERSION.tar.gz              the sources of the last commit
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,8 +21,10 @@ rm -f "$folder"/*muster*.{deb,whl,tar.gz}
 (cd $build && cpack -G DEB -B "$folder" >package.log 2>&1) || { tail -n 20 $build/package.log; exit 1; }
 rm -rf "$folder/_CPack_Packages"
 
-MUSTER_PROGRAM=$PWD/$build/bin/muster "$python" -m pip wheel --quiet --disable-pip-version-check --no-index --no-build-isolation --no-deps \
-  --wheel-dir "$folder" ./python
+for project in ./python ./python/torch; do
+  MUSTER_PROGRAM=$PWD/$build/bin/muster "$python" -m pip wheel --quiet --disable-pip-version-check --no-index --no-build-isolation --no-deps \
+    --wheel-dir "$folder" $project
+done
 
 version=$(sed -n 's/^project(muster VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 git archive --format=tar.gz --prefix="muster-$version/" -o "$folder/muster-$version.tar.gz" HEAD

@@ -1,25 +1,23 @@
-// The device that a rank computes on: what the launcher assigned or, if it assigns none, the
-// visible GPU of its local rank.
+// The device that a rank computes on, as LibTorch names it (launch/assigned_device.h).
 #pragma once
 
 #include <c10/core/Device.h>
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "muster/base/rank_env.h"
-#include "muster/placement/request.h"
-#include "muster/placement/selection/usable_gpus.h"
+#include "muster/launch/assigned_device.h"
 
 namespace muster {
 
 struct RankDevice {
   c10::Device device = c10::kCPU;
   RankPlan assignment;
-  std::optional<int> local_world_size = {};  // if ranks are left out: the number of the others
-  MeshShape mesh = {};                       // of all ranks, if the launcher was given one
-  std::vector<int64_t> batch_shares = {};    // of all ranks; empty if the plan has no global batch
+  std::optional<int> local_world_size = {};  // these three: as AssignedDevice's
+  MeshShape mesh = {};
+  std::vector<int64_t> batch_shares = {};
 };
 
 // LibTorch's device for the GPU with this ordinal among those that the process sees.
@@ -27,29 +25,9 @@ inline c10::Device gpu_device(int ordinal) {
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(ordinal)};
 }
 
-// Leaves only the first GPU's vendor: a LibTorch is built for one vendor's GPUs, and each vendor
-// counts its own from 0.
-void keep_one_vendor(const Host& host, std::vector<UsableGpu>& gpus);
-
-// A rank on the CPU, for the reason `why`.
+// As assigned_cpu, assigned_device and assigned_by_local_rank.
 RankDevice cpu_of_rank(const RankEnv& env, const std::string& why);
-
-// Returns nothing for a rank that is left out: without a GPU, if `surplus` is drop. If the launcher
-// assigns no device, MUSTER_INVENTORY's machine replaces this one. Throws: unavailable if a
-// launcher that assigns no devices has started more ranks than there are visible GPUs, and surplus
-// is error; io, invalid_argument for a plan that cannot be read or does not name this rank.
 std::optional<RankDevice> device_of_rank(const RankEnv& env, Surplus surplus);
-
-// This machine and what the environment hides of it, or MUSTER_INVENTORY's machine.
-struct SeenMachine {
-  Inventory machine = {};
-  VisibilityMasks masks = {};
-};
-SeenMachine see_machine();
-
-// For a launcher that assigns no devices: the visible GPU of the local rank, or, if there are too
-// few, what `surplus` says. A mask that names a single GPU makes that the rank's own, whatever its
-// local rank.
 std::optional<RankDevice> device_by_local_rank(const RankEnv& env,
                                                const Inventory& machine,
                                                const VisibilityMasks& masks,

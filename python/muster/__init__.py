@@ -1,88 +1,26 @@
-"""After `import muster`, torch.distributed.init_process_group("cpu:muster,cuda:nccl"), or "muster" alone, makes groups
-whose CPU tensors go through the memory that the ranks of a host share, and over Gloo between hosts.
+"""muster: the right GPUs, started and guarded ranks, and many tasks over devices.
 
-MUSTER_BACKEND=shm, shm+gloo or gloo decides instead of that. Without a GPU, DDP takes its buckets from the shared memory
-(DDP_DISABLE_COMM_MEM=0, unless it is set already)."""
-import datetime
-import faulthandler
-import os
-import signal
-import sys
+    import muster
 
-import torch
-import torch.distributed as dist
+    for device in muster.devices():            # the GPUs of this machine
+        print(device)
+    print(muster.plan(n=4))                    # which rank would get which
 
-from muster._backend import (answers_stack_signal, choose_host_backend, host_identity, make_hierarchical, make_shm, over_gloo,
-                             stack_file, stack_signal)
+`muster` on the command line, and `python -m muster`, are the program behind this module. Importing the module loads
+neither torch nor numpy.
+"""
+from __future__ import annotations
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+import sys as _sys
 
+from muster._version import __version__
+from muster.devices import Device, devices
+from muster.errors import Error, FailedPrecondition, InvalidArgument, TimedOut, Unavailable
+from muster.plan import Plan, RankPlan, plan
 
-def _answer_stack_requests():
-    """A rank that others wait for is asked by a signal to write its stack."""
-    if (path := stack_file()) is None or signal.getsignal(stack_signal()) != signal.SIG_DFL:
-        return None
-    file = open(path, "w")  # kept: faulthandler writes to its descriptor
-    faulthandler.register(stack_signal(), file=file, all_threads=True)
-    answers_stack_signal()
-    return file
+__all__ = ["Device", "Error", "FailedPrecondition", "InvalidArgument", "Plan", "RankPlan", "TimedOut", "Unavailable",
+           "__version__", "devices", "plan"]
 
-
-_stack_file = _answer_stack_requests()
-
-_FOREVER = datetime.timedelta(days=36_500)  # datetime.timedelta.max is more than C++ counts
-_BACKENDS = ("auto", "shm", "shm+gloo", "gloo")
-_said = False
-
-
-def _backend_asked():
-    asked = os.environ.get("MUSTER_BACKEND", "auto")
-    if asked not in _BACKENDS:
-        raise ValueError(f"MUSTER_BACKEND: expected {', '.join(_BACKENDS)} for a Python program, got '{asked}'")
-    return asked
-
-
-def _choose(asked, hosts):
-    if asked == "shm" and len(set(hosts)) > 1:
-        raise ValueError(f"MUSTER_BACKEND=shm: expected all ranks on one host, got {len(set(hosts))} hosts; "
-                         "use shm+gloo or auto, which use Gloo between hosts")
-    return choose_host_backend(hosts) if asked == "auto" else asked
-
-
-def _say_once(rank, size, backend):
-    global _said
-    if rank == 0 and not _said:
-        print(f"[rank 0] info: process group: {size} ranks over {backend}", file=sys.stderr)
-    _said = True
-
-
-def _make(store, rank, size, timeout):
-    """Collective."""
-    asked = _backend_asked()
-    timeout = min(timeout, _FOREVER)
-    # A store may be used again after destroy_process_group: nobody is to read what an earlier group has left in it.
-    store = dist.PrefixStore(str(store.add(f"made/{rank}", 1)), store)
-    keys = [f"host/{i}" for i in range(size)]
-    store.set(keys[rank], f"{asked} {host_identity()}")
-    try:
-        store.wait(keys, timeout)
-    except dist.DistStoreError as error:
-        missing = ", ".join(str(i) for i in range(size) if not store.check([keys[i]]))
-        raise RuntimeError(f"muster: expected {size} ranks within {timeout}, missing rank(s) {missing}") from error
-    told = [value.decode().split(" ", 1) for value in store.multi_get(keys)]
-    for other, (theirs, _) in enumerate(told):
-        if theirs != asked:
-            raise ValueError(f"MUSTER_BACKEND: expected the same on every rank, got {asked} on rank {rank} and "
-                             f"{theirs} on rank {other}")
-    hosts = [host for _, host in told]
-    backend = _choose(asked, hosts)
-    _say_once(rank, size, backend)
-    if backend == "shm":
-        return make_shm(store, rank, size, timeout)
-    if backend == "gloo":
-        return over_gloo(dist.ProcessGroupGloo(store, rank, size, timeout=timeout))
-    return make_hierarchical(store, rank, hosts, timeout, lambda *ranks: dist.ProcessGroupGloo(*ranks, timeout=timeout))
-
-
-dist.Backend.register_backend("muster", _make, devices=["cpu"])
+if hasattr(_sys.modules.get("torch"), "distributed"):
+    from muster import _torch
+    _torch.meet_torch()

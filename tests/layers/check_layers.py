@@ -36,7 +36,8 @@ MAY_USE = {
     "train": ["ddp", "data", "checkpoint training"],
     "run": ["comm", "data", "launch", "parallel", "train"],
     "bench": ["run", "ddp"],  # a program of its own
-    "python": ["comm"],  # the module's C++ side, in python/muster
+    "python": ["comm"],  # the module's C++ side, in python/torch
+    "c_api": ["launch"],  # the control plane behind C functions
     "cli": ["report", "tasks", "cluster", "launch", "checkpoint files"],
 }
 # Rooms with arrows of their own to other folders: checkpoint/files knows no LibTorch and belongs to muster_control, and
@@ -93,12 +94,14 @@ ROOM_FILES = {  # folder -> stem -> room
 FILE_MAY_USE = {
     "muster.h": ["run", "train", "ddp", "data", "checkpoint", "parallel"],  # the one line a user needs
 }
+# The header of the C interface. It includes nothing of muster, and its folder alone includes it.
+C_HEADER = "c_api.h"
 # Files of other top folders that a folder may include.
 MAY_ALSO_USE = {
     "bench": ["examples/02_gpt/gpt.h"],  # the model that is timed is the one that users read
 }
-CONTROL_PLANE = ["base", "trace", "store", "shm", "draw", "device", "placement", "supervise", "launch", "cluster", "tasks", "report", "cli",
-                 "checkpoint files"]
+CONTROL_PLANE = ["base", "trace", "store", "shm", "draw", "device", "placement", "supervise", "launch", "cluster", "tasks", "report", "c_api",
+                 "cli", "checkpoint files"]
 
 LIBTORCH = re.compile(r"(torch|ATen|c10|c10d|caffe2|gloo)/")
 FORMATTING = re.compile(r"(fmt|spdlog)/")  # LibTorch's include path carries another fmt
@@ -180,7 +183,7 @@ class Checker:
 
     def check_file(self, path, name):
         folder = part_of(name) if "/" in name else ""
-        if folder not in MAY_USE and name not in FILE_MAY_USE:
+        if folder not in MAY_USE and name not in FILE_MAY_USE and name != C_HEADER:
             self.problems.append(f"muster/{name}: expected a folder of the table in {pathlib.Path(__file__).name}; "
                                  "enter it there, on its floor")
             return
@@ -201,6 +204,11 @@ class Checker:
             yield from self.judge_foreign(name, folder, included)
 
     def judge_own(self, name, folder, included):
+        if included == C_HEADER and folder == "c_api":
+            return
+        if name == C_HEADER:
+            yield "the header of the C interface stands alone"
+            return
         if included in FILE_MAY_USE or "/" not in included:
             yield "gathers everything for users; include what is needed"
             return
@@ -221,7 +229,7 @@ class Checker:
             yield f"{folder}/{room} may use only its own rooms {', '.join(sorted(rooms - {room, ''})) or '(none)'}"
 
     def judge_foreign(self, name, folder, included):
-        control = folder in CONTROL_PLANE
+        control = folder in CONTROL_PLANE or name == C_HEADER
         if control and LIBTORCH.match(included):
             yield "the control plane does not know LibTorch"
         elif FORMATTING.match(included) and not control:

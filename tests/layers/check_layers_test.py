@@ -34,7 +34,7 @@ GOOD = {
     "muster/cli/tasks.cc": '#include "muster/tasks/spec/sweep.h"\n',
     "muster/run/run.cc": '#include "muster/launch/launch.h"\n#include "muster/comm/group.h"\n',
     "muster/muster.h": '#include "muster/comm/group.h"\n#include "muster/base/error.h"\n',
-    "python/muster/_backend.cc": '#include <torch/csrc/utils/pybind.h>\n#include "muster/comm/group.h"\n',
+    "python/torch/muster_torch/_backend.cc": '#include <torch/csrc/utils/pybind.h>\n#include "muster/comm/group.h"\n',
 }
 
 # What is added or replaced -> what the one complaint must say.
@@ -67,7 +67,7 @@ BAD = {
     "muster.h inside": ({"muster/comm/a.cc": '#include "muster/muster.h"\n'}, "gathers everything"),
     "program in muster.h": ({"muster/muster.h": '#include "muster/cli/run.h"\n'}, "muster.h may use only"),
     "a relative include": ({"muster/comm/a.cc": '#include "../launch/launch.h"\n'}, 'expected "muster/'),
-    "more than groups in Python": ({"python/muster/_backend.cc": '#include "muster/run/context.h"\n'}, "python may use only"),
+    "more than groups in Python": ({"python/torch/muster_torch/_backend.cc": '#include "muster/run/context.h"\n'}, "python may use only"),
     "an arrow up between rooms": ({"muster/tasks/spec/a.cc": '#include "muster/tasks/hosts/local.h"\n'},
                                   "muster/tasks/spec/a.cc:1: muster/tasks/hosts/local.h: tasks/spec may use only"),
     "an arrow up to a backend": ({"muster/comm/host/a.cc": '#include "muster/comm/shm/backend.h"\n', "muster/comm/shm/backend.h": ""},

@@ -1,0 +1,58 @@
+"""Values of Python as the flags of the program spell them."""
+from __future__ import annotations
+
+from typing import Iterable, Mapping, Optional, Union
+
+from muster.devices import Device
+from muster.errors import InvalidArgument
+
+# An index, a UUID, or a Device.
+DeviceName = Union[int, str, Device]
+
+
+def device_text(device: DeviceName, what: str = "gpus") -> str:
+    """As --gpus names it.
+
+    >>> device_text(2), device_text("GPU-8f3c")
+    ('2', 'GPU-8f3c')
+    """
+    if isinstance(device, Device):
+        return device.uuid or str(device.index)
+    if isinstance(device, bool) or not isinstance(device, (int, str)):
+        raise InvalidArgument(f"{what}: expected an index, a UUID or a Device, got {device!r}; correct it")
+    return str(device)
+
+
+def gpus_text(gpus: Union[None, DeviceName, Iterable[DeviceName]], what: str = "gpus") -> Optional[str]:
+    """A selection: text is passed on, and a list names each device.
+
+    >>> gpus_text([2, 4, 7]), gpus_text("free:2")
+    ('2,4,7', 'free:2')
+    """
+    if gpus is None or isinstance(gpus, str):
+        return gpus
+    if isinstance(gpus, (int, Device)):
+        return device_text(gpus, what)
+    return ",".join(device_text(device, what) for device in gpus)
+
+
+def mesh_text(mesh: Union[None, str, Mapping[str, int]]) -> Optional[str]:
+    """Axes of a mesh.
+
+    >>> mesh_text({"dp": 2, "tp": 4})
+    'dp=2,tp=4'
+    """
+    if mesh is None or isinstance(mesh, str):
+        return mesh
+    return ",".join(f"{axis}={size}" for axis, size in mesh.items())
+
+
+def scores_table(scores: Optional[Mapping[DeviceName, float]]) -> Optional[dict[str, float]]:
+    """Scores as --scores reads them.
+
+    >>> scores_table({0: 100, "NVIDIA A100": 90})
+    {'0': 100.0, 'NVIDIA A100': 90.0}
+    """
+    if scores is None:
+        return None
+    return {device_text(device, "scores"): float(score) for device, score in scores.items()}

@@ -1,0 +1,75 @@
+"""The backend "muster" of torch.distributed: process groups whose CPU tensors go through the memory that the ranks of a host
+share, and over Gloo between hosts.
+
+PyTorch registers it by itself when it is imported; `torch.distributed.init_process_group("muster")`, or
+"cpu:muster,cuda:nccl", makes such a group. MUSTER_BACKEND=shm, shm+gloo or gloo decides instead of the choice by hosts."""
+import datetime
+import os
+import sys
+
+_FOREVER = datetime.timedelta(days=36_500)  # datetime.timedelta.max is more than C++ counts
+_BACKENDS = ("auto", "shm", "shm+gloo", "gloo")
+_said = False
+_registered = False
+
+
+def register():
+    """Makes "muster" known to torch.distributed. PyTorch calls it at the end of its import, and so does `import muster`; what
+    is compiled is imported with the first group."""
+    global _registered
+    import torch.distributed as dist
+    if not _registered and dist.is_available() and not hasattr(dist.Backend, "MUSTER"):
+        dist.Backend.register_backend("muster", make, devices=["cpu"])
+    _registered = True
+
+
+def _backend_asked():
+    asked = os.environ.get("MUSTER_BACKEND", "auto")
+    if asked not in _BACKENDS:
+        raise ValueError(f"MUSTER_BACKEND: expected {', '.join(_BACKENDS)} for a Python program, got '{asked}'")
+    return asked
+
+
+def _choose(asked, hosts):
+    if asked == "shm" and len(set(hosts)) > 1:
+        raise ValueError(f"MUSTER_BACKEND=shm: expected all ranks on one host, got {len(set(hosts))} hosts; "
+                         "use shm+gloo or auto, which use Gloo between hosts")
+    from muster_torch._backend import choose_host_backend
+    return choose_host_backend(hosts) if asked == "auto" else asked
+
+
+def _say_once(rank, size, backend):
+    global _said
+    if rank == 0 and not _said:
+        print(f"[rank 0] info: process group: {size} ranks over {backend}", file=sys.stderr)
+    _said = True
+
+
+def make(store, rank, size, timeout):
+    """A group's backend. Collective."""
+    import torch.distributed as dist
+    from muster_torch._backend import host_identity, make_hierarchical, make_shm, over_gloo
+    asked = _backend_asked()
+    timeout = min(timeout, _FOREVER)
+    # A store may be used again after destroy_process_group: nobody is to read what an earlier group has left in it.
+    store = dist.PrefixStore(str(store.add(f"made/{rank}", 1)), store)
+    keys = [f"host/{i}" for i in range(size)]
+    store.set(keys[rank], f"{asked} {host_identity()}")
+    try:
+        store.wait(keys, timeout)
+    except dist.DistStoreError as error:
+        missing = ", ".join(str(i) for i in range(size) if not store.check([keys[i]]))
+        raise RuntimeError(f"muster: expected {size} ranks within {timeout}, missing rank(s) {missing}") from error
+    told = [value.decode().split(" ", 1) for value in store.multi_get(keys)]
+    for other, (theirs, _) in enumerate(told):
+        if theirs != asked:
+            raise ValueError(f"MUSTER_BACKEND: expected the same on every rank, got {asked} on rank {rank} and "
+                             f"{theirs} on rank {other}")
+    hosts = [host for _, host in told]
+    backend = _choose(asked, hosts)
+    _say_once(rank, size, backend)
+    if backend == "shm":
+        return make_shm(store, rank, size, timeout)
+    if backend == "gloo":
+        return over_gloo(dist.ProcessGroupGloo(store, rank, size, timeout=timeout))
+    return make_hierarchical(store, rank, hosts, timeout, lambda *ranks: dist.ProcessGroupGloo(*ranks, timeout=timeout))
