@@ -111,9 +111,9 @@ AssignedDevice assigned_cpu(const RankEnv& env, const std::string& why) {
 }
 
 std::optional<AssignedDevice> assigned_by_local_rank(const RankEnv& env,
-                                               const Inventory& machine,
-                                               const VisibilityMasks& masks,
-                                               Surplus surplus) {
+                                                     const Inventory& machine,
+                                                     const VisibilityMasks& masks,
+                                                     Surplus surplus) {
   const Host& host = machine.hosts.at(0);
   const UsableGpus usable = usable_gpus(host, masks);
   const std::vector<UsableGpu> gpus = of_one_vendor(host, usable.gpus);

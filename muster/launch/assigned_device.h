@@ -1,6 +1,6 @@
-// The device that a rank computes on: what the launcher assigned or, if it assigns none, the visible
-// GPU of its local rank. Called by a rank, through muster/run or the C interface; knows nothing of
-// LibTorch.
+// The device that a rank computes on: what the launcher assigned or, if it assigns none, the
+// visible GPU of its local rank. Called by a rank, through muster/run or the C interface; knows
+// nothing of LibTorch.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@
 #include "muster/comm/clock_alignment.h"
 #include "muster/data/own_loaders.h"
 #include "muster/run/sampler_checks.h"
-#include "muster/run/stop_signals.h"
+#include "muster/supervise/stop_signals.h"
 #include "muster/trace/activity.h"
 
 // The parts of Context that need more than what it holds. A collective of the context runs on the

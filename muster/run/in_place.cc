@@ -18,7 +18,7 @@
 #include "muster/comm/rendezvous/interruptible_store.h"
 #include "muster/comm/rendezvous/store_adapter.h"
 #include "muster/run/error_file.h"
-#include "muster/run/stop_signals.h"
+#include "muster/supervise/stop_signals.h"
 #include "muster/store/generations.h"
 #include "muster/store/open_store.h"
 #include "muster/store/secret.h"

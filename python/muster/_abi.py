@@ -35,14 +35,32 @@ def _load(file: str) -> ctypes.CDLL:
     if version < _VERSION:
         raise Unavailable(f"muster: expected {file} with version {_VERSION} of the C interface or a newer one, got {version}; "
                           "install muster again")
-    text, place = ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)
-    loaded.muster_version.restype = text
-    loaded.muster_last_error.restype = text
-    loaded.muster_free.argtypes = [ctypes.c_void_p]
-    loaded.muster_free.restype = None
-    for name in ("muster_devices", "muster_plan", "muster_plan_table"):
-        getattr(loaded, name).argtypes = [text, place]
+    for name, (result, arguments) in _functions().items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
     return loaded
+
+
+class Span(ctypes.Structure):
+    """muster_span."""
+
+    _fields_ = [("thread", ctypes.c_void_p), ("begin_ns", ctypes.c_int64), ("depth", ctypes.c_uint32), ("unused", ctypes.c_uint32)]
+
+
+def _functions() -> dict[str, tuple[Any, list[Any]]]:
+    """Result and arguments of each function that is used here. A pointer to pass by byref() is a void * here."""
+    number, whole, text, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
+    return {
+        "muster_version": (text, []), "muster_last_error": (text, []), "muster_free": (None, [pointer]),
+        "muster_devices": (number, [text, pointer]), "muster_plan": (number, [text, pointer]),
+        "muster_plan_table": (number, [text, pointer]), "muster_rank": (number, [pointer]),
+        "muster_rank_device": (number, [text, pointer]), "muster_activity_open": (number, [pointer]),
+        "muster_activity_close": (None, []), "muster_note_step": (None, [whole]), "muster_note_samples": (None, [whole]),
+        "muster_note_loss": (None, [ctypes.c_double]), "muster_span_begin": (None, [pointer, text, number]),
+        "muster_span_end": (None, [pointer]), "muster_count_outside_as": (None, [number]), "muster_seconds": (None, [pointer]),
+        "muster_software": (None, [text, text, text]), "muster_stack_signal": (number, []),
+        "muster_stack_file": (number, [pointer]), "muster_answers_stacks": (None, []), "muster_catch_stops": (None, []),
+        "muster_stop_signal": (number, []), "muster_set_stop_signal": (None, [number])}
 
 
 def check(number: int) -> None:
@@ -51,11 +69,15 @@ def check(number: int) -> None:
         raise error_of(number, library().muster_last_error().decode("utf-8", "replace"))
 
 
+# Those that are given nothing.
+_WITHOUT_ARGUMENT = ("muster_rank", "muster_activity_open", "muster_stack_file")
+
+
 def ask_text(name: str, argument: Optional[str] = None) -> str:
     """What the function `name` answers, as text."""
     answer = ctypes.c_void_p()
-    given = None if argument is None else argument.encode()
-    check(getattr(library(), name)(given, ctypes.byref(answer)))
+    given = [] if name in _WITHOUT_ARGUMENT else [None if argument is None else argument.encode()]
+    check(getattr(library(), name)(*given, ctypes.byref(answer)))
     try:
         return ctypes.string_at(answer.value or 0).decode("utf-8", "replace")
     finally:

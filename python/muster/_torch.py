@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Any
 
+from muster import _stacks
 from muster.errors import Unavailable
 
 HOW = "pip install --no-build-isolation 'muster[torch]'"
@@ -39,6 +40,7 @@ def meet_torch() -> None:
         torch.distributed.Backend.register_backend("muster", _refuse, devices=["cpu"])
     if not torch.cuda.is_available():
         os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")  # DDP takes its buckets from the shared memory
+    _stacks.answer_requests()
 
 
 def _refuse(*_: Any) -> Any:

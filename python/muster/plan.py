@@ -154,6 +154,11 @@ def _index(told: DeviceName, selected: Sequence[Device], rank: int) -> int:
     return found[0]
 
 
+def rank_plan(entry: Mapping[str, Any]) -> RankPlan:
+    """A rank's entry of a plan."""
+    return _rank(entry, {})
+
+
 def _rank(rank: Mapping[str, Any], known: Mapping[tuple[str, str], Device]) -> RankPlan:
     host = rank["host"]
     return RankPlan(

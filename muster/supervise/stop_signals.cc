@@ -1,4 +1,4 @@
-#include "muster/run/stop_signals.h"
+#include "muster/supervise/stop_signals.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -46,6 +46,10 @@ void remember_stop_signals() {
 
 int stop_signal() {
   return g_stop_signal.load(std::memory_order_relaxed);
+}
+
+void set_stop_signal(int signal) {
+  g_stop_signal.store(signal, std::memory_order_relaxed);
 }
 
 }  // namespace muster

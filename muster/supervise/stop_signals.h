@@ -1,5 +1,6 @@
 // Signals that ask a rank to stop when it can: SIGTERM from a launcher, a scheduler or a time
-// limit, SIGUSR1 as a scheduler's warning, SIGINT from Ctrl-C. Used only by Context.
+// limit, SIGUSR1 as a scheduler's warning, SIGINT from Ctrl-C. Used by Context and by the C
+// interface.
 #pragma once
 
 namespace muster {
@@ -10,5 +11,8 @@ void remember_stop_signals();
 
 // The first signal since then; 0: none.
 int stop_signal();
+
+// As if `signal` had come: for a program that handles a signal itself. 0 forgets the one that came.
+void set_stop_signal(int signal);
 
 }  // namespace muster

@@ -1,0 +1,78 @@
+"""Who this process is in its job. All of it works without torch, under every launcher, and in a process that was started
+alone, which is rank 0 of 1."""
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional
+
+from muster import _abi
+
+_facts: Optional[dict[str, Any]] = None
+
+
+def facts() -> Mapping[str, Any]:
+    """All that the launcher told, by the names of muster_rank() in muster/c_api.h. They are read once."""
+    global _facts
+    if _facts is None:
+        _facts = _abi.ask("muster_rank")
+    return _facts
+
+
+def correct(**known: Any) -> None:
+    """Sets facts that the ranks have found out together, as a local rank that nobody told."""
+    facts()
+    assert _facts is not None
+    _facts.update(known)
+
+
+def forget() -> None:
+    """Reads the environment again the next time: it is another one."""
+    global _facts
+    _facts = None
+
+
+def rank() -> int:
+    """This process's number in the job, from 0.
+
+    >>> muster.rank(), muster.world_size()
+    (0, 4)
+    """
+    return int(facts()["rank"])
+
+
+def world_size() -> int:
+    """How many ranks the job has."""
+    return int(facts()["world_size"])
+
+
+def local_rank() -> int:
+    """This process's number among the job's ranks on this host."""
+    return int(facts()["local_rank"])
+
+
+def local_world_size() -> int:
+    """How many ranks the job has on this host."""
+    return int(facts()["local_world_size"])
+
+
+def is_main() -> bool:
+    """Whether this is rank 0, which prints and saves."""
+    return rank() == 0
+
+
+def run_dir() -> Optional[str]:
+    """The folder of this run, to write to; None where there is none, as under another launcher."""
+    return facts()["run_dir"] or None
+
+
+def attempt() -> int:
+    """How often the ranks have been started before, from 0: after a failure it is 1."""
+    return int(facts()["attempt"])
+
+
+def batch_share(otherwise: Optional[int] = None) -> Optional[int]:
+    """How many samples of each batch are this rank's, by `muster run --global-batch`; `otherwise` without it.
+
+    >>> loader = DataLoader(data, batch_size=muster.batch_share(32))
+    """
+    shares = facts()["batch_shares"]
+    return int(shares[rank()]) if shares else otherwise
