@@ -7,7 +7,7 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Union
 
-from muster import _abi, _meet, _stacks, _stops, _torch, spans
+from muster import _abi, _loaders, _meet, _stacks, _stops, _torch, spans
 from muster.errors import FailedPrecondition, InvalidArgument, Unavailable
 from muster.plan import RankPlan, rank_plan
 from muster.rank import attempt, batch_share, correct, facts as rank_facts, run_dir
@@ -208,6 +208,7 @@ def _make(backend: Optional[str], timeout: Union[None, float, timedelta], surplu
         name = _backend_name(backend, place, bool(device["all_own_gpus"]))
         _join(name, store, facts, limit, place)
     _tell_software(place, device)
+    _loaders.show_waits()
     return Context(facts, place, rank_plan(device["assignment"]), owns_group=not joined)
 
 

@@ -16,8 +16,9 @@ if not (header := pathlib.Path(sysconfig.get_path("include"), "Python.h")).is_fi
 
 root = pathlib.Path(__file__).resolve().parents[2]
 version = re.search(r"VERSION ([\d.]+)\b.*LANGUAGES", (root / "CMakeLists.txt").read_text()).group(1)
-# The rooms that the module is made of, but for what needs a library's headers.
-ROOMS = {"base": {"log", "version"}, "trace": {"breakdown", "merge_trace"}, "comm/call": {}, "comm/host": {}, "comm/shm": {}, "comm/hierarchical": {}}
+# The rooms that the module is made of, but for what needs a library's headers, and the process's activity, which the package
+# muster has.
+ROOMS = {"base": {"log", "version"}, "trace": {"activity", "breakdown", "merge_trace", "own_activity"}, "comm/call": {}, "comm/host": {}, "comm/shm": {}, "comm/hierarchical": {}}
 sources = sorted(root.glob("muster/shm/*.cc"))
 if platform.machine() != "x86_64":
     sources = [source for source in sources if "avx" not in source.name]
@@ -25,7 +26,8 @@ if platform.machine() != "x86_64":
 # Nothing is left in the repository, and no object of another torch is ever linked.
 with tempfile.TemporaryDirectory() as folder:
     # A room in one go, and what includes torch in one: its headers cost more than all else.
-    together = {pathlib.Path(folder, "comm.cc"): '#include "python/torch/muster_torch/_backend.cc"\n'}
+    together = {pathlib.Path(folder, "comm.cc"): '#include "python/torch/muster_torch/_backend.cc"\n',
+                pathlib.Path(folder, "trace.cc"): '#include "python/torch/muster_torch/_activity.cc"\n'}
     for room, left_out in ROOMS.items():
         file = pathlib.Path(folder, room.split("/")[0] + ".cc")
         names = sorted(path.name for path in root.glob(f"muster/{room}/*.cc") if path.stem not in left_out)

@@ -412,6 +412,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                 bool asynchronous) {
     const Gate::Pass pass = enter(call);
     show_event(call);
+    const WaitSpan span(call.name, !asynchronous);
     const uint64_t sequence = sequence_++;
     call.record = record_of(call.name, sequence, call.first_tensor());
     auto operation = std::make_shared<HostOperation>(std::move(call));

@@ -5,6 +5,8 @@
 #include <ATen/core/jit_type.h>
 #include <c10/core/StreamGuard.h>
 
+#include <atomic>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/timeouts.h"
@@ -23,6 +25,8 @@ namespace muster {
 // clang-format on
 
 namespace {
+
+std::atomic<bool> g_shows_waits = false;
 
 // As in the caller's thread: nothing here is for autograd.
 std::exception_ptr make_copies(const HostCall& call) {
@@ -124,8 +128,18 @@ void HostOperation::settle(c10::ivalue::Future& future) const {
   }
 }
 
+void show_waits(bool shown) {
+  g_shows_waits = shown;
+}
+
+WaitSpan::WaitSpan(const char* call, bool waits) {
+  if (g_shows_waits && waits)
+    span_.emplace(call, Category::communication);
+}
+
 bool HostWork::wait(std::chrono::milliseconds asked) {
   const auto timeout = countable(asked);
+  const WaitSpan span(operation_->call().name, !operation_->over());
   const auto ended = operation_->wait(timeout);
   if (!ended) {
     throw Error(ErrorCode::timeout,

@@ -16,6 +16,7 @@
 
 #include "muster/comm/host/call.h"
 #include "muster/comm/host/carrier.h"
+#include "muster/trace/span.h"
 
 namespace muster {
 
@@ -59,6 +60,19 @@ class HostOperation {
   bool told_ = false;  // to who waits: after the future, and what that calls, which may wait too
   bool left_ = false;
   Ended ended_;
+};
+
+// Whether what a caller waits for is a span: in programs that call backends past ProcessGroup,
+// which has such spans.
+void show_waits(bool shown);
+
+// Such a span, to the end of the scope; none where `waits` is false.
+class WaitSpan {
+ public:
+  WaitSpan(const char* call, bool waits);
+
+ private:
+  std::optional<Span> span_;
 };
 
 class HostWork : public c10d::Work {

@@ -34,7 +34,7 @@ def _choose(asked, hosts):
     if asked == "shm" and len(set(hosts)) > 1:
         raise ValueError(f"MUSTER_BACKEND=shm: expected all ranks on one host, got {len(set(hosts))} hosts; "
                          "use shm+gloo or auto, which use Gloo between hosts")
-    from muster_torch._backend import choose_host_backend
+    from muster_torch._compiled import choose_host_backend
     return choose_host_backend(hosts) if asked == "auto" else asked
 
 
@@ -48,7 +48,7 @@ def _say_once(rank, size, backend):
 def make(store, rank, size, timeout):
     """A group's backend. Collective."""
     import torch.distributed as dist
-    from muster_torch._backend import host_identity, make_hierarchical, make_shm, over_gloo
+    from muster_torch._compiled import host_identity, make_hierarchical, make_shm, over_gloo
     asked = _backend_asked()
     timeout = min(timeout, _FOREVER)
     # A store may be used again after destroy_process_group: nobody is to read what an earlier group has left in it.

@@ -3,7 +3,6 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
-#include <optional>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -12,10 +11,10 @@
 #include "muster/comm/hierarchical/hierarchical.h"
 #include "muster/comm/hierarchical/over_gloo.h"
 #include "muster/comm/host/choice.h"
+#include "muster/comm/host/operation.h"
 #include "muster/comm/shm/backend.h"
-#include "muster/trace/activity.h"
 #include "muster/trace/late_rank.h"
-#include "muster/trace/stack_request.h"
+#include "python/torch/muster_torch/_activity.h"
 
 namespace {
 
@@ -41,17 +40,9 @@ PYBIND11_MODULE(_backend, module) {
       raise(error);
     }
   });
-  muster::open_own_activity();
   muster::describe_late_ranks(/*names_are_the_jobs=*/false);
-  // Where this process's stack is written on request, and the signal that requests it; nothing
-  // without a run.
-  module.def("stack_file", []() -> std::optional<std::string> {
-    const muster::Activity* const activity = muster::Activity::get();
-    return activity == nullptr ? std::nullopt : std::optional(muster::stack_path(activity->path()));
-  });
-  module.def("stack_signal", &muster::stack_signal);
-  module.def("answers_stack_signal",
-             [] { muster::Activity::get()->set_stack_signal(muster::stack_signal()); });
+  muster::show_waits(true);
+  module.def("use_activity_of", &muster::use_activity_of);
   module.def("choose_host_backend", &muster::choose_host_backend);
   module.def("host_identity", &muster::host_identity);
   module.def(

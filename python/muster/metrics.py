@@ -1,0 +1,210 @@
+"""Numbers of a training run over all ranks: `metrics.jsonl` of the run's folder, which `muster report` draws, as the C++
+library writes it (muster/train/metrics.h)."""
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+
+from muster import spans
+from muster._tensorboard import EventFile
+from muster.errors import InvalidArgument
+from muster.rank import attempt, rank, run_dir, world_size
+
+# A number or a tensor, which is a mean; or the mean and over how many samples it is.
+Value = Union[float, Any, Tuple[Any, float]]
+
+_WHOLE = 2.0**53  # up to here every whole number is a double
+_writers: Dict[str, _Writer] = {}
+
+
+def metrics(step: int, *, folder: Optional[str] = None, tensorboard: bool = False, **values: Value) -> Dict[str, float]:
+    """Writes the means over all ranks as a line of `metrics.jsonl`, and gives them. All ranks call it, with the same names.
+
+    A value is a number, a tensor (the mean of its elements), or a pair: a mean, and over how many samples it is.
+
+    >>> means = muster.metrics(step, loss=loss, accuracy=(hits / n, n))
+    >>> means["loss"]
+    0.31
+
+    Rank 0 writes the line, into `folder` or else the run's; where there is neither, nothing is written. The line also says
+    where the time since the last one went: "time/compute" and so on. tensorboard=True writes an event file beside it.
+    """
+    own = {name: _mean_and_count(name, value) for name, value in values.items()}
+    times = _times_since_last()
+    told = _gather((sorted(own), own, times))
+    _check_names(told)
+    means = _means(list(own), [one[1] for one in told])
+    where = folder or run_dir()
+    if rank() == 0 and where:
+        writer = _writers.get(where)
+        if writer is None:
+            writer = _writers[where] = _Writer(where, step)
+        writer.write(step, {**means, **_shares([one[2] for one in told])}, tensorboard)
+    return means
+
+
+def _mean_and_count(name: str, value: Value) -> Tuple[float, float]:
+    """The sum of a metric's samples on this rank, and their number."""
+    if name == "step" or name.startswith("time/"):
+        raise InvalidArgument(f"metrics: expected a name that is not 'step' or a share of the time, got '{name}'; choose another")
+    mean, count = value if isinstance(value, tuple) else (value, 1.0)
+    if hasattr(mean, "detach"):
+        if mean.numel() == 0:
+            return 0.0, 0.0
+        mean = mean.detach().double().mean().item()
+    number, count = float(mean), float(count)
+    if not count >= 0 or math.isinf(count):
+        raise InvalidArgument(f"metrics: expected a count of 0 samples or more for '{name}', got {count}; pass the number of "
+                              "samples that the mean is over")
+    return (number * count, count) if count else (0.0, 0.0)  # a mean over no samples is usually NaN, and counts as nothing
+
+
+def _gather(own: Any) -> List[Any]:
+    """Of all ranks, in their order."""
+    torch = sys.modules.get("torch")
+    dist = getattr(torch, "distributed", None)
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        if world_size() > 1:
+            raise InvalidArgument(f"metrics: expected a process group of {world_size()} ranks, got none (rank {rank()}); "
+                                  "call muster.init() first")
+        return [own]
+    told: List[Any] = [None] * dist.get_world_size()
+    with spans.span("metrics", "communication"):
+        dist.all_gather_object(told, own)
+    return told
+
+
+def _check_names(told: List[Any]) -> None:
+    for other, (names, _, _) in enumerate(told):
+        if names != told[0][0]:
+            raise InvalidArgument(f"metrics: expected the same names on all ranks, got '{', '.join(told[0][0])}' on rank 0 and "
+                                  f"'{', '.join(names)}' on rank {other} (rank {rank()}); pass the same on every rank")
+
+
+def _means(names: List[str], ranks: List[Mapping[str, Tuple[float, float]]]) -> Dict[str, float]:
+    """In the order of the ranks, so that all have the same bits."""
+    means = {}
+    for name in names:
+        total = count = 0.0
+        for values in ranks:
+            if values[name][1]:
+                total += values[name][0]
+            count += values[name][1]
+        if count:
+            means[name] = total / count
+    return means
+
+
+_before: List[float] = [0.0] * len(spans.CATEGORIES)
+
+
+def _times_since_last() -> List[float]:
+    global _before
+    now = spans.seconds()
+    times = [after - before for after, before in zip(now, _before)]
+    _before = now
+    return times
+
+
+def _shares(times: List[List[float]]) -> Dict[str, float]:
+    """Of all ranks' time; empty where no rank has told any."""
+    sums = [sum(of_category) for of_category in zip(*times)]
+    whole = sum(sums)
+    return {f"time/{category}": part / whole for category, part in zip(spans.CATEGORIES, sums)} if whole > 0 else {}
+
+
+class _Writer:
+    """The file of one folder."""
+
+    def __init__(self, folder: str, step: int) -> None:
+        os.makedirs(folder, exist_ok=True)
+        self.folder = folder
+        self.path = os.path.join(folder, "metrics.jsonl")
+        self.file = open(self.path, "ab", buffering=0)
+        self.events: Optional[EventFile] = None
+        self.resumed_after: Optional[int] = None
+        self.lost = 0
+        if attempt() > 0 and continue_after(self.path, step - 1):
+            self.resumed_after = step - 1
+
+    def write(self, step: int, values: Mapping[str, float], tensorboard: bool) -> None:
+        """A full disk costs lines, not the training."""
+        try:
+            if tensorboard:
+                self._events().write(step, values)
+            self.file.write((line_of({"step": step, **values}) + "\n").encode())
+        except OSError as error:
+            if self.lost == 0:
+                print(f"[rank 0] warning: metrics: cannot write '{self.path}': {error}; training goes on, and metrics are lost until "
+                      "they can be written again", file=sys.stderr)
+            self.lost += 1
+            return
+        if self.lost:
+            print(f"[rank 0] warning: metrics: written again; {self.lost} lines were lost", file=sys.stderr)
+        self.lost = 0
+
+    def _events(self) -> EventFile:
+        if self.events is None:
+            self.events = EventFile(self.folder)
+            if self.resumed_after is not None:
+                self.events.continue_after(self.resumed_after)
+        return self.events
+
+
+def line_of(values: Mapping[str, float]) -> str:
+    """A line as the C++ library writes it: whole numbers without a point, null for what is no number."""
+    return json.dumps({name: _number(value) for name, value in values.items()}, separators=(",", ":"), ensure_ascii=False)
+
+
+def _number(value: float) -> Union[None, int, float]:
+    if not math.isfinite(value):
+        return None
+    return int(value) if value == math.trunc(value) and abs(value) <= _WHOLE else value
+
+
+def continue_after(path: str, step: int) -> int:
+    """Moves the lines from the first later step on to PATH.replaced, with a last line that is not whole, so that each step
+    is in the file once. How many lines were moved."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return 0
+    begin = _begin_of_later(text, step)
+    moved = text[begin:]
+    if not moved:
+        return 0
+    with open(path + ".replaced", "ab") as aside:  # first, so that at no moment they are nowhere
+        aside.write(moved if moved.endswith(b"\n") else moved + b"\n")
+    os.truncate(path, begin)
+    lines = moved.count(b"\n") + (not moved.endswith(b"\n"))
+    print(f"[rank 0] info: metrics: {lines} line{'s' if lines > 1 else ''} after {step} moved to '{path}.replaced', as the training "
+          "takes these steps again", file=sys.stderr)
+    return lines
+
+
+def _begin_of_later(text: bytes, step: int) -> int:
+    at, later, before = 0, len(text), 0.0
+    for line in text.splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            return min(later, at)
+        here = _step_of(line)
+        if here is not None:
+            if here < before and step > 0:
+                later = len(text)  # another training begins
+            before = here
+            if here > step:
+                later = min(later, at)
+        at += len(line)
+    return later
+
+
+def _step_of(line: bytes) -> Optional[float]:
+    try:
+        step = json.loads(line).get("step")
+    except (ValueError, AttributeError):
+        return None
+    return step if isinstance(step, (int, float)) else None
