@@ -60,7 +60,8 @@ class EventFile:
     def __init__(self, folder: str) -> None:
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
         self.path = os.path.join(folder, name)
-        self._file = open(self.path, "xb", buffering=0)
+        with open(self.path, "xb"):
+            pass
         self._unwritten = _record(_event(0) + _field(3, b"brain.Event:2"))  # the version, without which readers stop
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -74,7 +75,8 @@ class EventFile:
         self._write(_event(step + 1) + _field(7, _key(1, _VARINT) + _varint(1)))
 
     def _write(self, event: bytes) -> None:
-        self._file.write(self._unwritten + _record(event))
+        with open(self.path, "ab", buffering=0) as file:
+            file.write(self._unwritten + _record(event))
         self._unwritten = b""
 
 

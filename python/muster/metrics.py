@@ -6,12 +6,14 @@ import json
 import math
 import os
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from muster import spans
-from muster._tensorboard import EventFile
 from muster.errors import InvalidArgument
 from muster.rank import attempt, rank, run_dir, world_size
+
+if TYPE_CHECKING:
+    from muster._tensorboard import EventFile
 
 # A number or a tensor, which is a mean; or the mean and over how many samples it is.
 Value = Union[float, Any, Tuple[Any, float]]
@@ -123,7 +125,6 @@ class _Writer:
         os.makedirs(folder, exist_ok=True)
         self.folder = folder
         self.path = os.path.join(folder, "metrics.jsonl")
-        self.file = open(self.path, "ab", buffering=0)
         self.events: Optional[EventFile] = None
         self.resumed_after: Optional[int] = None
         self.lost = 0
@@ -135,7 +136,7 @@ class _Writer:
         try:
             if tensorboard:
                 self._events().write(step, values)
-            self.file.write((line_of({"step": step, **values}) + "\n").encode())
+            append(self.path, (line_of({"step": step, **values}) + "\n").encode())
         except OSError as error:
             if self.lost == 0:
                 print(f"[rank 0] warning: metrics: cannot write '{self.path}': {error}; training goes on, and metrics are lost until "
@@ -148,10 +149,19 @@ class _Writer:
 
     def _events(self) -> EventFile:
         if self.events is None:
+            from muster._tensorboard import EventFile
             self.events = EventFile(self.folder)
             if self.resumed_after is not None:
                 self.events.continue_after(self.resumed_after)
         return self.events
+
+
+def append(path: str, data: bytes) -> None:
+    """Adds to the file at once, so that no line is there in part."""
+    with open(path, "ab", buffering=0) as file:
+        written = file.write(data)
+    if written != len(data):
+        raise OSError(f"{written} of {len(data)} bytes were written")
 
 
 def line_of(values: Mapping[str, float]) -> str:

@@ -107,7 +107,7 @@ def plan(n: Union[None, int, str] = None, *,
     >>> print(muster.plan(n=4, policy="topology"))
     >>> muster.plan(n=4, scores={0: 100, 1: 90, 2: 80, 3: 110})             # the fastest first
     >>> muster.plan(n=4, map=[3, 1, 0, 2])                                  # the GPU of each rank
-    >>> muster.plan(n=4, map=lambda rank, devices: devices[rank // 2])      # an index, a UUID or a Device
+    >>> muster.plan(n=4, map=lambda rank, devices: devices[-1 - rank])      # an index, a UUID or a Device
     """
     request: dict[str, Any] = {
         "n": n, "gpus": gpus_text(gpus), "gpus_per_rank": gpus_per_rank, "policy": policy, "scores": scores_table(scores),

@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+"""The package muster without torch, from its sources: MUSTER_PROGRAM and MUSTER_LIBRARY are the build's."""
+import doctest
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = SOURCE / "python"
+PROGRAM = os.environ["MUSTER_PROGRAM"]
+LAUNCHERS = re.compile(r"RANK|WORLD_SIZE|LOCAL_.*|MASTER_.*|TORCHELASTIC_.*|MUSTER_(?!PROGRAM|LIBRARY).*|SLURM_.*|OMPI_.*|PMI_.*")
+for name in [name for name in os.environ if LAUNCHERS.fullmatch(name)]:
+    del os.environ[name]
+os.environ.update(PYTHONPATH=str(PACKAGE), PYTHONDONTWRITEBYTECODE="1", PYTHON_EXEC=sys.executable)
+sys.path.insert(0, str(PACKAGE))
+
+import muster  # noqa: E402
+from muster import _flags  # noqa: E402
+from muster._tensorboard import EventFile  # noqa: E402
+
+BOX = {"schema": "muster.devices/1", "hosts": [{"name": "box", "gpus": [
+    {"index": index, "uuid": f"GPU-{index}0", "model": "NVIDIA A100", "memory_total_bytes": 40 << 30, "memory_free_bytes": (40 - 10 * index) << 30,
+     "numa_node": index // 2, "health": "ok" if index != 3 else "GPU is lost", "processes": [{"pid": 7, "used_memory_bytes": 1}] if index == 1 else []}
+    for index in range(4)]}]}
+
+
+class PackageTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-package-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.box = str(self.folder / "box.json")
+        (self.folder / "box.json").write_text(json.dumps(BOX))
+
+    def python(self, script, *, code=0, **more):
+        """What a script prints, and what it says."""
+        done = subprocess.run([sys.executable, "-c", script], cwd=self.folder, env={**os.environ, **more}, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout, done.stderr
+
+    def under_the_launcher(self, script, *flags, code=0):
+        """The folder of the run, and what it said."""
+        (self.folder / "rank.py").write_text(script)
+        done = subprocess.run([PROGRAM, "run", "--run-dir", "run", *flags, "rank.py"], cwd=self.folder, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return self.folder / "run", done.stdout + done.stderr
+
+
+class Package(PackageTest):
+    def test_its_import_brings_neither_torch_nor_numpy(self):
+        out, _ = self.python("import sys, muster; print([name for name in ('torch', 'numpy', 'subprocess', 'concurrent.futures') if name in sys.modules])")
+        self.assertEqual(out, "[]\n")
+
+    def test_its_import_takes_less_than_50_ms(self):
+        script = "import time, gc; gc.disable(); begin = time.process_time(); import muster; print(time.process_time() - begin)"
+        compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(self.folder / "pyc")}
+        times = [float(self.python(script, **compiled)[0]) for _ in range(5)]
+        self.assertLess(min(times[1:]), 0.05)
+
+    def test_the_version_is_that_of_the_sources(self):
+        version = re.search(r"project\(muster VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text()).group(1)
+        self.assertEqual(muster.__version__, version)
+
+    def test_the_module_is_the_program(self):
+        done = subprocess.run([sys.executable, "-m", "muster", "--version"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (0, f"muster {muster.__version__}\n"))
+        self.assertEqual(subprocess.run([sys.executable, "-m", "muster", "run", "--flag"], capture_output=True).returncode, 2)
+
+    def test_what_is_missing_is_said(self):
+        _, said = self.python("import muster; muster.devices()", code=1, MUSTER_LIBRARY="/nowhere/libmuster.so.0")
+        self.assertIn("muster.errors.Unavailable: muster: expected the library /nowhere/libmuster.so.0, got: ", said)
+        _, said = self.python("from muster._program import program; program()", code=1, MUSTER_PROGRAM="/nowhere/muster")
+        self.assertIn("MUSTER_PROGRAM: expected the program muster, got '/nowhere/muster', which cannot be run", said)
+
+    def test_every_name_that_it_offers_is_there_and_documented(self):
+        for name in muster.__all__:
+            self.assertTrue(hasattr(muster, name), name)
+            if callable(getattr(muster, name)):
+                self.assertTrue(getattr(muster, name).__doc__, name)
+
+    def test_the_examples_of_its_helpers_are_right(self):
+        failed, tried = doctest.testmod(_flags)
+        self.assertEqual((failed, tried > 3), (0, True))
+
+    @unittest.skipUnless(importlib.util.find_spec("mypy"), "no mypy here")
+    def test_its_types_are_right(self):
+        done = subprocess.run([sys.executable, "-m", "mypy", "--cache-dir", self.folder / "mypy"], cwd=PACKAGE, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+
+class Devices(PackageTest):
+    def test_those_of_a_file(self):
+        devices = muster.devices(inventory=self.box)
+        self.assertEqual([device.index for device in devices], [0, 1, 2, 3])
+        second = devices[1]
+        self.assertEqual((second.uuid, second.model, second.numa, second.health), ("GPU-10", "NVIDIA A100", 0, "ok"))
+        self.assertEqual((second.memory >> 30, second.free >> 30, second.used >> 30), (40, 30, 10))
+        self.assertEqual([process.pid for process in second.processes], [7])
+        self.assertEqual(str(second), "GPU 1, NVIDIA A100, GPU-10, 10.0 of 40.0 GiB used")
+        self.assertIn("GPU is lost", str(devices[3]))
+
+    def test_those_of_this_machine_are_the_programs(self):
+        told = json.loads(subprocess.run([PROGRAM, "devices", "--json"], capture_output=True, text=True, check=True).stdout)
+        self.assertEqual([device.uuid for device in muster.devices()], [gpu["uuid"] for gpu in told["hosts"][0]["gpus"]])
+
+    def test_a_file_that_is_not_there(self):
+        with self.assertRaisesRegex(muster.Error, "/nowhere") as raised:
+            muster.devices(inventory="/nowhere")
+        self.assertEqual(raised.exception.code, "io")
+
+
+class Plans(PackageTest):
+    def indices(self, *args, **request):
+        return [rank.device.index for rank in muster.plan(*args, inventory=self.box, **request)]
+
+    def test_ranks_with_devices_and_reasons(self):
+        plan = muster.plan(n=2, inventory=self.box)
+        self.assertEqual((len(plan), plan.policy, plan[1].rank, plan[1].device.index), (2, "sequential", 1, 1))
+        self.assertEqual(plan[1].reason, "sequential: 2 of 3 GPUs")
+        self.assertEqual((plan[1].device.memory >> 30, plan[1].device.ordinal), (40, 1))
+        self.assertIn("rank  host  local  device", str(plan))
+        self.assertEqual([rank.rank for rank in plan[0:2]], [0, 1])
+
+    def test_a_plan_is_read_back(self):
+        plan = muster.plan(n=2, inventory=self.box, global_batch=9)
+        again = muster.Plan.from_json(plan.to_json())
+        self.assertEqual(plan, again)
+        self.assertEqual([rank.batch_share for rank in again], [5, 4])
+        with self.assertRaises(muster.InvalidArgument):
+            muster.Plan.from_json("{}")
+
+    def test_selections(self):
+        self.assertEqual(self.indices(gpus=[2, 0]), [2, 0])
+        self.assertEqual(self.indices(gpus="!1"), [0, 2])
+        self.assertEqual(self.indices(gpus=muster.devices(inventory=self.box)[1]), [1])
+        self.assertEqual(self.indices(2, scores={0: 100, 1: 90, 2: 110}), [2, 0])
+        self.assertEqual(len(self.indices(mesh={"dp": 1, "tp": 2})), 2)
+        self.assertEqual(self.indices(1, rank_memory="35GiB"), [0])
+
+    def test_a_map_is_a_list_or_a_function(self):
+        self.assertEqual(self.indices(3, map=[2, 1, 0]), [2, 1, 0])
+        self.assertEqual(self.indices(3, map=["GPU-2", 1, "GPU-00"]), [2, 1, 0])
+        self.assertEqual(self.indices(4, surplus="share", map=lambda rank, devices: devices[rank // 2]), [0, 0, 1, 1])
+        self.assertEqual(self.indices(2, gpus="2,0", map=lambda rank, devices: devices[rank].uuid), [2, 0])
+        self.assertEqual(self.indices(map=lambda rank, devices: len(devices) - 1 - rank), [2, 1, 0])
+        with self.assertRaisesRegex(muster.InvalidArgument, "map: expected an index, a UUID or a Device of GPUs 0, 1, 2, got 'GPU-x' .rank 1.; correct it"):
+            self.indices(2, map=lambda rank, devices: "GPU-x" if rank else 0)
+
+    def test_errors_are_exceptions_by_what_to_do(self):
+        for wrong in ({"n": 0}, {"gpus": "9"}, {"policy": "none"}, {"n": 9}, {"gpus": [1.5]}):
+            with self.assertRaises(ValueError) as raised:
+                muster.plan(inventory=self.box, **wrong)
+            self.assertEqual(raised.exception.code, "invalid_argument")
+
+
+class Ranks(PackageTest):
+    FACTS = "import muster; print(muster.rank(), muster.world_size(), muster.local_rank(), muster.is_main(), muster.run_dir(), muster.attempt(), muster.batch_share(7))"
+
+    def test_alone(self):
+        self.assertEqual(self.python(self.FACTS)[0], "0 1 0 True None 0 7\n")
+
+    def test_of_another_launcher(self):
+        self.assertEqual(self.python(self.FACTS, RANK="3", WORLD_SIZE="4", LOCAL_RANK="1", TORCHELASTIC_RESTART_COUNT="2")[0], "3 4 1 False None 2 7\n")
+
+    def test_of_muster_run(self):
+        folder, said = self.under_the_launcher(self.FACTS, "-n", "2", "--global-batch", "5")
+        self.assertIn(f"0 2 0 True {folder} 0 3\n", said)
+        self.assertIn(f"1 2 1 False {folder} 0 2\n", said)
+
+    def test_an_environment_that_contradicts_itself(self):
+        self.assertIn("RANK is set but WORLD_SIZE is not", self.python(self.FACTS, code=1, RANK="1")[1])
+
+    def test_where_its_time_goes_is_seen(self):
+        script = """
+import muster, time
+from muster import _abi
+for step in range(25):
+    with muster.span("load", "data"):
+        time.sleep(0.004)
+    with muster.span("step", "compute"):
+        time.sleep(0.004)
+    _abi.library().muster_note_step(step)
+"""
+        _, said = self.under_the_launcher(script, "-n", "2", "--trace")
+        self.assertRegex(said, r"time of 25 steps on 2 ranks: compute [1-9]\d* %, communication 0 %, data [1-9]\d* %")
+        names = {event.get("name") for event in json.loads((self.folder / "run/trace.json").read_text())["traceEvents"]}
+        self.assertTrue({"load", "step"} <= names, names)
+
+    def test_a_span_costs_nothing_where_nobody_looks(self):
+        @muster.span("work")
+        def work(value):
+            return value + 1
+        with muster.span("outer"):
+            self.assertEqual(work(1), 2)
+        self.assertEqual(work.__name__, "work")
+        with self.assertRaisesRegex(ValueError, "span: expected a category of other, compute"):
+            muster.span("work", "sleep")
+
+
+class Metrics(PackageTest):
+    def lines(self):
+        return (self.folder / "metrics.jsonl").read_text().splitlines()
+
+    def test_lines_are_those_of_the_library(self):
+        means = muster.metrics(3, folder=str(self.folder), loss=0.25, samples=8.0, top1=(0.5, 4), none=(float("nan"), 0), lost=float("inf"))
+        self.assertEqual(means, {"loss": 0.25, "samples": 8.0, "top1": 0.5, "lost": float("inf")})
+        self.assertEqual(self.lines(), ['{"step":3,"loss":0.25,"samples":8,"top1":0.5,"lost":null}'])
+
+    def test_steps_that_are_taken_again_are_in_the_file_once(self):
+        (self.folder / "metrics.jsonl").write_text('{"step":1}\n{"step":2}\n{"step":3}\n{"ste')
+        script = f"import muster; muster.metrics(2, folder={str(self.folder)!r}, loss=1)"
+        _, said = self.python(script, MUSTER_ATTEMPT="1", RANK="0", WORLD_SIZE="1")
+        self.assertEqual(self.lines(), ['{"step":1}', '{"step":2,"loss":1}'])
+        self.assertEqual((self.folder / "metrics.jsonl.replaced").read_text(), '{"step":2}\n{"step":3}\n{"ste\n')
+        self.assertIn("metrics: 3 lines after 1 moved to", said)
+
+    def test_wrong_names_and_counts(self):
+        for values in ({"time/data": 1}, {"loss": (1.0, -1)}):
+            with self.assertRaises(muster.InvalidArgument):
+                muster.metrics(1, **values)
+
+    def test_an_event_file_is_one_of_tensorboard(self):
+        events = EventFile(str(self.folder))
+        events.write(1, {"loss": 0.5, "huge": 1e300})
+        events.write(2, {"loss": 0.25})
+        data = pathlib.Path(events.path).read_bytes()
+        self.assertEqual(data[12:12 + data[0]].count(b"brain.Event:2"), 1)
+        if importlib.util.find_spec("tensorboard") is None:
+            return
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        read = EventAccumulator(str(self.folder))
+        read.Reload()
+        self.assertEqual([(event.step, event.value) for event in read.Scalars("loss")], [(1, 0.5), (2, 0.25)])
+
+
+if __name__ == "__main__":
+    unittest.main()
