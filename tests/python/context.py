@@ -1,0 +1,113 @@
+"""A rank that muster.init() has joined to the others; what it does, its argument says."""
+import os
+import signal
+import sys
+import threading
+
+import muster
+
+if sys.argv[1:] == ["no backend"]:  # before torch: the order in which a formatter sorts them
+    import torch
+    import torch.distributed as dist
+    for make in (lambda: muster.init(backend="muster"), lambda: dist.init_process_group("muster", store=dist.HashStore(), rank=0, world_size=1)):
+        try:
+            make()
+            sys.exit("no error")
+        except muster.Unavailable as error:
+            assert "muster-torch" in str(error) and "pip install" in str(error), error
+    print(muster.init(), dist.get_backend())
+    sys.exit(0)
+
+import torch
+import torch.distributed as dist
+
+ctx = muster.init()
+assert muster.init() is ctx
+others = "" if ctx.world_size == 1 else f" of {ctx.local_world_size}"
+
+
+def summed():
+    values = torch.full((3,), float(ctx.rank), device=ctx.device)
+    dist.all_reduce(values)
+    return values[0].item()
+
+
+def meet():
+    assert summed() == sum(range(ctx.world_size))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1).to(ctx.device))
+    model(torch.ones(1, 2)).sum().backward()
+    means = muster.metrics(1, loss=ctx.rank, top1=(torch.tensor([1.0, 0.0]), ctx.rank))
+    assert means["loss"] == (ctx.world_size - 1) / 2, means
+    assert ctx.world_size == 1 or means["top1"] == 0.5, means
+    assert not ctx.should_stop() and not ctx.stops
+    print(f"rank {ctx.rank} of {ctx.world_size}: ok, local {ctx.local_rank}{others}, {dist.get_backend()}, {muster.batch_share()}", flush=True)
+
+
+def stop():
+    """Rank 1 alone is asked, and all end after the same step."""
+    ctx.should_stop()
+    if ctx.rank == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    for step in range(1000):
+        ctx.note(step=step, samples=1, loss=torch.tensor(0.5))
+        if ctx.should_stop():
+            print(f"rank {ctx.rank}: stops in step {step}", flush=True)
+            sys.exit(muster.STOPPED)
+
+
+def wait():
+    """Until somebody asks."""
+    ctx.should_stop()
+    print("ready", flush=True)
+    while not ctx.should_stop():
+        threading.Event().wait(0.01)
+    sys.exit(muster.STOPPED)
+
+
+def interrupt():
+    assert not ctx.should_stop()
+    signal.raise_signal(signal.SIGINT)
+    assert ctx.should_stop() and ctx.stops
+    try:
+        signal.raise_signal(signal.SIGINT)
+        sys.exit("no interrupt")
+    except KeyboardInterrupt:
+        print(f"rank {ctx.rank} of 1: ok")
+
+
+def again():
+    """A notebook closes, and begins anew."""
+    ctx.close()
+    assert not dist.is_initialized()
+    assert muster.init() is not ctx
+    assert summed() == 0
+    print(f"rank {ctx.rank} of 1: ok")
+
+
+def load():
+    """Most of the time goes to the loader."""
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self):
+            return 25
+
+        def __getitem__(self, index):
+            threading.Event().wait(0.01)
+            return index
+
+    for step, _ in enumerate(torch.utils.data.DataLoader(Slow())):
+        ctx.note(step=step, samples=1, loss=0.5)
+    with muster.span("save", "checkpoint"):
+        threading.Event().wait(0.05)
+    muster.metrics(25, loss=1, tensorboard=True)
+
+
+def mix():
+    """The ranks pass metrics of different names."""
+    try:
+        muster.metrics(1, **{f"loss{ctx.rank}": 1})
+    except muster.InvalidArgument as error:
+        assert "expected the same names on all ranks, got 'loss0' on rank 0 and 'loss1' on rank 1" in str(error), error
+        print(f"rank {ctx.rank} of {ctx.world_size}: ok")
+
+
+{"meet": meet, "stop": stop, "wait": wait, "interrupt": interrupt, "again": again, "load": load, "mix": mix}[sys.argv[1]]()
