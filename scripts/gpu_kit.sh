@@ -46,7 +46,7 @@ make_kit() {
     ${CMAKE_CXX_COMPILER_LAUNCHER:+-DCMAKE_CXX_COMPILER_LAUNCHER=$CMAKE_CXX_COMPILER_LAUNCHER} >$work.log 2>&1 ||
     { tail -n 20 $work.log; fail "the configuration failed (above)"; }
   # shellcheck disable=SC2086
-  cmake --build $work/build --target $programs
+  cmake --build $work/build --target $programs muster_c
   MUSTER_PROGRAM=$PWD/$work/build/bin/muster python3 -B tests/python/build_module.py "$python" "$PWD" $work/module
 
   rm -rf $kit
@@ -63,7 +63,7 @@ make_kit() {
   # Libraries in the wheels' folders are found by LD_LIBRARY_PATH there.
   # shellcheck disable=SC2046
   cp $(libraries_of $kit/build/bin/* $kit/build/lib/* $kit/build/tests/* $kit/build/benchmarks/*) $kit/lib/
-  cp -r $work/module/muster $kit/python/
+  cp -r $work/module/muster $work/module/muster_torch $work/module/_muster_autoload.py $work/module/*.dist-info $kit/python/
   cp -r scripts/gpu_kit $kit/source/scripts/
   git ls-files -z tests/ddp tests/train tests/cuda tests/device tests/support tests/python tests/run | grep -zE '\.(py|sh)$' |
     xargs -0 cp --parents -t $kit/source

@@ -159,11 +159,11 @@ run_packages() {
     apt-get install -y -qq --no-install-recommends ./libmuster-dev_*.deb cmake g++ python3-venv
     python3 -m venv /root/venv
     . /root/venv/bin/activate
-    pip install --quiet torch=='"$torch"' ./muster-*.whl
+    pip install --quiet torch=='"$torch"' ./muster-*.whl ./muster_torch-*.whl
     cmake -S /usr/share/doc/muster/examples/00_hello -B /root/hello
     cmake --build /root/hello
     /root/hello/hello
-    python -c "import muster, torch.distributed"'
+    python -c "import muster, torch.distributed, muster_torch._compiled; print(muster.plan(n=2))"'
 }
 
 [ $# -gt 0 ] || set -- long asan tsan fuzz torch clang lint busy bare packages

@@ -105,16 +105,29 @@ class PackagesTest(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(" ".join(done.stderr.split()), r"run python3 -m pip install torch==2\.\d+\.\d+")
 
-    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
-    def test_the_wheel_brings_the_program_and_the_backend(self):
-        wheel, = (MODULE / "wheel").glob(f"muster-{VERSION}-*.whl")
-        venv = self.scratch / "venv"
+    def install(self, venv, *wheels):
         self.must(PYTHON, "-m", "venv", "--without-pip", venv)
+        self.must(PYTHON, "-m", "pip", "--python", venv / "bin/python", "install", "--disable-pip-version-check", "--no-index", "--no-deps", *wheels)
+
+    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
+    def test_the_wheel_brings_the_program_and_a_package_for_every_python(self):
+        wheel, = (MODULE / "wheel").glob(f"muster-{VERSION}-*.whl")
+        self.assertRegex(wheel.name, r"-py3-none-manylinux_2_\d+_\w+\.whl$")
+        venv = self.scratch / "plain"
+        self.install(venv, wheel)
+        self.assertEqual(self.must(venv / "bin/muster", "--version"), f"muster {VERSION}\n")
+        self.assertEqual(self.must(venv / "bin/python", "-m", "muster", "--version"), f"muster {VERSION}\n")
+        script = "import muster, sys; print(len(muster.plan(n=2)), muster.__version__, 'torch' in sys.modules)"
+        self.assertEqual(self.must(venv / "bin/python", "-c", script, environment=NO_GPU), f"2 {VERSION} False\n")
+
+    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
+    def test_the_wheels_bring_the_program_and_the_backend(self):
+        wheels = *(MODULE / "wheel").glob(f"muster-{VERSION}-*.whl"), *(MODULE / "wheel").glob(f"muster_torch-{VERSION}-*.whl")
+        venv = self.scratch / "venv"
+        self.install(venv, *wheels)
         sites = self.must(PYTHON, "-c", "import site; print(*site.getsitepackages(), sep='\\n')")
         site, = venv.glob("lib/python3*/site-packages")
         (site / "torch.pth").write_text(sites)
-        self.must(PYTHON, "-m", "pip", "--python", venv / "bin/python", "install", "--disable-pip-version-check", "--no-index", "--no-deps", wheel)
-        self.assertEqual(self.must(venv / "bin/muster", "--version"), f"muster {VERSION}\n")
         (self.scratch / "rank.py").write_text(RANK_OF_TORCH)
         out = self.must(venv / "bin/muster", "run", "--quiet", "--nproc-per-node", "2", venv / "bin/python", "rank.py",
                         environment=NO_GPU | {"OMP_NUM_THREADS": "1"})
