@@ -17,19 +17,24 @@ def store_for(facts: Mapping[str, Any], timeout: timedelta) -> Any:
     rank, size = facts["rank"], facts["world_size"]
     if size == 1:
         return dist.HashStore()
-    if facts["master_addr"]:
-        return next(dist.rendezvous("env://", rank, size, timeout=timeout))[0]
-    if facts["meeting"] is None:
+    if facts["meeting"] is None and not (facts["master_addr"] and facts["master_port"]):
         raise FailedPrecondition(
-            f"muster.init: expected MASTER_ADDR and MASTER_PORT for {size} ranks, got none (rank {rank}); "
-            "set them to the host of rank 0 and a free port there, or start the ranks with `muster run`")
-    return _by_file(facts["meeting"], rank, size, timeout)
+            f"muster.init: expected MASTER_ADDR and MASTER_PORT for {size} ranks, got '{facts['master_addr']}' and "
+            f"{facts['master_port']} (rank {rank}); set them to the host of rank 0 and a free port there, or start the ranks with "
+            "`muster run`")
+    try:
+        if facts["meeting"] is None:
+            return next(dist.rendezvous("env://", rank, size, timeout=timeout))[0]
+        return _by_file(facts["meeting"], rank, size, timeout)
+    except (dist.DistStoreError, dist.DistNetworkError) as error:
+        raise TimedOut(f"muster.init: expected {size} ranks to meet within {timeout}, got: {error} (rank {rank}); see whether all "
+                       "of them run, and whether rank 0 can be reached") from error
 
 
 def _by_file(meeting: Mapping[str, str], rank: int, size: int, timeout: timedelta) -> Any:
     """Rank 0 listens at a free port, and writes it where the others can see it."""
     import torch.distributed as dist
-    path = f"{meeting['path']}"
+    path = meeting["path"]
     if rank == 0:
         store = dist.TCPStore(meeting["address"], 0, size, True, timeout=timeout, wait_for_workers=False)
         _write(path, f"{meeting['address']} {store.port}")

@@ -21,6 +21,19 @@ if sys.argv[1:] == ["no backend"]:  # before torch: the order in which a formatt
 import torch
 import torch.distributed as dist
 
+if sys.argv[1:] == ["lonely"]:  # the others never come
+    from datetime import timedelta
+
+    from muster import context
+    context._INIT_TIMEOUT = timedelta(seconds=1)
+    try:
+        muster.init()
+    except muster.Error as error:
+        print(f"{error.code}: {error}")
+    sys.exit(0)
+if sys.argv[1:] == ["taken"]:  # a program that knows torch.distributed alone, and adds a line
+    dist.init_process_group("gloo")
+    sys.argv[1:] = ["meet"]
 ctx = muster.init()
 assert muster.init() is ctx
 others = "" if ctx.world_size == 1 else f" of {ctx.local_world_size}"

@@ -55,6 +55,19 @@ class Context(ContextTest):
         self.assertEqual(codes, [0, 0], said)
         self.assert_all_ok(2, said)
 
+    def test_a_group_that_the_program_has_made_is_taken(self):
+        codes, said = self.ranks(self.places(2), "taken")
+        self.assertEqual(codes, [0, 0], said)
+        self.assertIn("rank 1 of 2: ok, local 1 of 2, gloo", said)
+
+    def test_ranks_that_do_not_come_are_an_error(self):
+        first = self.places(2)[0]
+        _, said = self.ranks([first], "lonely")
+        self.assertRegex(said, r"timeout: muster.init: expected 2 ranks to meet within 0:00:01, got: .*\(rank 0\); see whether all of them run")
+        del first["MASTER_PORT"]
+        _, said = self.ranks([first], "lonely")
+        self.assertIn("failed_precondition: muster.init: expected MASTER_ADDR and MASTER_PORT for 2 ranks, got '127.0.0.1' and 0 (rank 0); set them", said)
+
     def test_all_stop_after_the_same_step_when_one_is_asked(self):
         codes, said = self.ranks(self.places(2), "stop")
         self.assertEqual(codes, [75, 75], said)
@@ -78,6 +91,15 @@ class Context(ContextTest):
 
 
 class UnderTheLauncher(ContextTest):
+    def test_ranks_of_torchrun(self):
+        self.assert_all_ok(2, self.launched(PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2", HERE / "context.py", "meet"))
+
+    def test_a_simulated_machine_has_ranks_on_the_cpu(self):
+        gpus = [{"index": index, "uuid": f"GPU-{index}", "model": "NVIDIA A100", "memory_total_bytes": 1 << 30} for index in range(2)]
+        box = pathlib.Path(self.folder, "box.json")
+        box.write_text(json.dumps({"schema": "muster.devices/1", "hosts": [{"name": "box", "gpus": gpus}]}))
+        self.assert_all_ok(2, self.launch("--inventory", box, argv=["meet"]))
+
     def test_ranks_have_their_share_and_their_metrics(self):
         said = self.launch("-n", "2", "--global-batch", "5", argv=["meet"])
         self.assert_all_ok(2, said)

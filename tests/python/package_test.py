@@ -203,6 +203,27 @@ for step in range(25):
             muster.span("work", "sleep")
 
 
+class Backends(PackageTest):
+    def test_the_backend_follows_the_device_and_what_is_installed(self):
+        from types import SimpleNamespace
+        from unittest import mock
+
+        from muster.context import _backend_name
+        cpu, cuda = SimpleNamespace(type="cpu"), SimpleNamespace(type="cuda")
+        for has, asked, told, device, own, expected in (
+                (True, None, "auto", cpu, False, "muster"), (False, None, "auto", cpu, False, "gloo"),
+                (True, None, "auto", cuda, True, "cpu:muster,cuda:nccl"), (False, None, "auto", cuda, True, "cpu:gloo,cuda:nccl"),
+                (True, None, "auto", cuda, False, "cpu:muster,cuda:gloo"), (True, "muster", "auto", cuda, True, "cpu:muster,cuda:nccl"),
+                (True, "gloo", "auto", cuda, True, "gloo"), (True, None, "gloo", cpu, False, "gloo"),
+                (True, "gloo", "shm", cpu, False, "muster"), (True, "nccl", "auto", cuda, True, "nccl")):
+            with mock.patch("muster._torch.has_backend", lambda has=has: has), mock.patch.dict(os.environ, MUSTER_BACKEND=told):
+                self.assertEqual(_backend_name(asked, device, own), expected)
+        with self.assertRaisesRegex(muster.InvalidArgument, "backend: expected a GPU for nccl, got cpu"):
+            _backend_name("nccl", cpu, False)
+        with mock.patch.dict(os.environ, MUSTER_BACKEND="mpi"), self.assertRaisesRegex(muster.InvalidArgument, "got 'mpi'"):
+            _backend_name(None, cpu, False)
+
+
 class Metrics(PackageTest):
     def lines(self):
         return (self.folder / "metrics.jsonl").read_text().splitlines()
