@@ -61,10 +61,12 @@ def _read(path: str, rank: int, timeout: timedelta) -> tuple[str, int]:
     while time.monotonic() < deadline:
         try:
             with open(path, encoding="utf-8") as file:
-                address, port = file.read().split()
-            return address, int(port)
+                if os.fstat(file.fileno()).st_uid == os.getuid():  # a stranger's is none
+                    address, port = file.read().split()
+                    return address, int(port)
         except FileNotFoundError:
-            time.sleep(_LOOK_EVERY)
+            pass
+        time.sleep(_LOOK_EVERY)
     raise TimedOut(f"muster.init: expected rank 0 to write '{path}' within {timeout}, got no file (rank {rank}); "
                    "see whether rank 0 runs, and whether the hosts share that folder")
 

@@ -38,7 +38,7 @@ def meet_torch() -> None:
         importlib.import_module("muster_torch").register()
     elif not hasattr(torch.distributed.Backend, "MUSTER"):
         torch.distributed.Backend.register_backend("muster", _refuse, devices=["cpu"])
-    if not torch.cuda.is_available():
+    if torch.cuda.device_count() == 0:  # which asks NVML: forked children may still use the GPUs
         os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")  # DDP takes its buckets from the shared memory
     _stacks.answer_requests()
 

@@ -136,10 +136,11 @@ def map_indices(map: Union[MapFunction, Iterable[DeviceName]], request: Mapping[
 
 
 def _selected(request: Mapping[str, Any]) -> list[Device]:
-    """The GPUs that `gpus` selects, in its order."""
+    """The GPUs that `gpus` selects, in its order; of several hosts those of the first, as a map is for every host."""
     asked = {key: request.get(key) for key in ("gpus", "inventory", "scores")}
     planned = _abi.ask("muster_plan", {**asked, "n": "gpu"})
-    return [rank.device for rank in Plan(planned["plan"], devices_of(planned["devices"]))]
+    ranks = Plan(planned["plan"], devices_of(planned["devices"]))
+    return [rank.device for rank in ranks if rank.host == ranks[0].host]
 
 
 def _index(told: DeviceName, selected: Sequence[Device], rank: int) -> int:

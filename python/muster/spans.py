@@ -64,7 +64,7 @@ class span:  # noqa: N801: it is used as a function
     def __init__(self, name: str, category: Optional[str] = None) -> None:
         self._name = name
         self._category = category_number(category)
-        self._entered: list[Optional[_abi.Span]] = []
+        self._entered: list[Optional[tuple[_abi.Span, bool]]] = []  # with whether the hook was told
 
     def __enter__(self) -> span:
         if not is_open():
@@ -72,17 +72,18 @@ class span:  # noqa: N801: it is used as a function
             return self
         entered = _abi.Span()
         _abi.library().muster_span_begin(ctypes.byref(entered), self._name.encode(), self._category)
-        self._entered.append(entered)
+        self._entered.append((entered, _hook is not None))
         if _hook is not None:
             _hook(self._name)
         return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
                  where: Optional[TracebackType]) -> None:
-        entered = self._entered.pop()
-        if entered is None:
+        begun = self._entered.pop()
+        if begun is None:
             return
-        if _hook is not None:
+        entered, hooked = begun
+        if hooked and _hook is not None:
             _hook(None)
         _abi.library().muster_span_end(ctypes.byref(entered))
 

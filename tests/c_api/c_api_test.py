@@ -39,6 +39,10 @@ int main(int argc, char** argv) {
   return 0;
 }
 """
+# Two GPUs of a driver that there is none of: tests/device/fake_nvml.cc.
+FAKE_GPUS = {"MUSTER_NVML_LIBRARY": os.environ["MUSTER_FAKE_NVML"],
+             "FAKE_NVML": "version=550.54|uuid=GPU-a,name=A,total=8589934592,free=8589934592,pci=0000:01:00.0,procs=7:100|"
+                          "uuid=GPU-b,name=B,total=8589934592,free=1073741824,pci=0000:02:00.0"}
 BOX = {"schema": "muster.devices/1", "hosts": [{"name": "box", "gpus": [
     {"index": index, "uuid": f"GPU-{index}", "model": "NVIDIA A100", "memory_total_bytes": 40 << 30} for index in range(4)]}]}
 
@@ -137,6 +141,37 @@ class CApi(unittest.TestCase):
         self.assertEqual(self.ask("device", **many)[0], 3)
         self.assertEqual(self.asked("device", '{"surplus": "share"}', **many)["assignment"]["device"]["uuid"], "GPU-1")
         self.assertFalse(self.asked("device", '{"surplus": "drop"}', **many)["takes_part"])
+
+    def test_gpus_of_this_machine(self):
+        gpus = self.asked("devices", **FAKE_GPUS)["hosts"][0]["gpus"]
+        self.assertEqual([(gpu["uuid"], gpu["memory_free_bytes"] >> 30, len(gpu["processes"])) for gpu in gpus], [("GPU-a", 8, 1), ("GPU-b", 1, 0)])
+        fastest = self.asked("plan", '{"gpus": "fastest:1", "scores": {"0": 1, "1": 2}}', **FAKE_GPUS)["plan"]
+        self.assertEqual([rank["device"]["uuid"] for rank in fastest["ranks"]], ["GPU-b"])
+
+    def test_ordinals_of_a_rank_follow_what_it_sees(self):
+        second = {**FAKE_GPUS, "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+        told = self.asked("device", **second)
+        self.assertEqual((told["ordinal"], told["assignment"]["device"]["uuid"], told["all_own_gpus"], told["visible"]), (1, "GPU-b", True, ["GPU-a", "GPU-b"]))
+        swapped = self.asked("device", **second, CUDA_VISIBLE_DEVICES="1,0")
+        self.assertEqual((swapped["ordinal"], swapped["assignment"]["device"]["uuid"]), (1, "GPU-a"))
+        alone = self.asked("device", **second, CUDA_VISIBLE_DEVICES="1")  # a mask of its own, as a scheduler gives it
+        self.assertEqual((alone["ordinal"], alone["assignment"]["device"]["uuid"]), (0, "GPU-b"))
+        hidden = self.asked("device", **second, CUDA_VISIBLE_DEVICES="")
+        self.assertEqual((hidden["ordinal"], hidden["all_own_gpus"]), (None, False))
+
+    def test_a_rank_of_the_launcher_has_what_its_plan_says(self):
+        run = [PROGRAM, "run", "--quiet", "--no-lease", "--run-dir", self.folder / "planned"]
+        environment = {**ENVIRONMENT, **FAKE_GPUS, "MUSTER_RUNTIME_DIR": str(self.folder)}
+
+        def told(*flags):
+            done = subprocess.run([*run, *flags, "--no-collapse", "--log-line-prefix-template", "${rank}|", self.folder / "ask", "device"], cwd=self.folder, env=environment,
+                                  capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return [json.loads(line) for line in sorted(re.findall(r"\{.*\}", done.stdout))]
+        own = told("-n", "2")
+        self.assertEqual([(one["ordinal"], one["all_own_gpus"]) for one in own], [(0, True), (1, True)])
+        shared = told("-n", "2", "--gpus", "1", "--surplus", "share")
+        self.assertEqual([(one["ordinal"], one["all_own_gpus"]) for one in shared], [(0, False), (0, False)])
 
     def test_the_example_runs_alone_and_under_the_launcher(self):
         alone = subprocess.run([self.folder / "rank"], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
