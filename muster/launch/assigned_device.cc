@@ -9,13 +9,17 @@
 #include "muster/placement/plan_json.h"
 #include "muster/placement/selection/gpu_facts.h"
 
+// muster's launcher writes a plan, which has an entry for every rank. Other launchers tell a rank
+// only its number on its host: the rank then looks at the machine itself, and takes the GPU with
+// its number among those that it sees. Every rank of a host decides alone, and all decide alike.
 namespace muster {
 
 namespace {
 
+// Throws: invalid_argument for a plan without this rank.
 AssignedDevice from_plan(const RankEnv& env) {
   const Plan plan = plan_from_json(read_small_file(env.plan), env.plan);
-  if (env.rank >= static_cast<int>(plan.ranks.size())) {
+  if (env.rank >= std::ssize(plan.ranks)) {
     throw Error(ErrorCode::invalid_argument,
                 cat("plan '",
                     env.plan,
@@ -25,17 +29,18 @@ AssignedDevice from_plan(const RankEnv& env) {
                     plan.ranks.size(),
                     " ranks"));
   }
-  AssignedDevice found{.assignment = plan.ranks[static_cast<size_t>(env.rank)]};
-  found.mesh = plan.mesh;
-  for (const RankPlan& rank : plan.ranks) {
-    if (plan.global_batch > 0)
+  AssignedDevice found{.assignment = plan.ranks[env.rank], .mesh = plan.mesh};
+  if (plan.global_batch > 0) {
+    for (const RankPlan& rank : plan.ranks)
       found.batch_shares.push_back(rank.batch_share);
   }
-  if (found.assignment.device.kind == DeviceAssignment::Kind::cuda && !env.simulated)
-    found.ordinal = found.assignment.device.ordinal;
+  const DeviceAssignment& device = found.assignment.device;
+  if (device.kind == DeviceAssignment::Kind::cuda && !env.simulated)
+    found.ordinal = device.ordinal;
   return found;
 }
 
+// A rank that takes this GPU, without a launcher's plan.
 AssignedDevice on_gpu(const RankEnv& env, const Inventory& machine, const UsableGpu& usable) {
   const Host& host = machine.hosts.at(0);
   const Gpu& gpu = gpu_of(host, usable);
@@ -55,34 +60,28 @@ AssignedDevice on_gpu(const RankEnv& env, const Inventory& machine, const Usable
   return found;
 }
 
-// A LibTorch is built for one vendor's GPUs, and each vendor counts its own from 0.
-std::vector<UsableGpu> of_one_vendor(const Host& host, std::vector<UsableGpu> gpus) {
-  if (gpus.empty())
-    return gpus;
-  const Vendor vendor = gpu_of(host, gpus[0]).vendor;
-  std::erase_if(gpus, [&](const UsableGpu& gpu) { return gpu_of(host, gpu).vendor != vendor; });
-  return gpus;
+// A mask that is set but empty hides everything.
+bool names_one_device(const std::optional<std::string>& mask) {
+  return mask && !mask->empty() && mask->find(',') == std::string::npos;
 }
 
 // Whether the launcher gave this rank a mask of its own, with one device: srun --gpus-per-task=1,
-// or a wrapper. torchrun gives all ranks the same; whoever says there what surplus ranks get does
-// not mean such a mask.
+// or a wrapper. torchrun gives all ranks the same mask, so a user who tells there what surplus
+// ranks get does not mean such a mask.
 bool has_own_mask(const RankEnv& env,
                   Vendor vendor,
                   const VisibilityMasks& masks,
                   Surplus surplus) {
   if (env.source == "torchrun" && surplus != Surplus::error)
     return false;
-  const auto names_one = [](const std::optional<std::string>& mask) {
-    return mask && !mask->empty() && mask->find(',') == std::string::npos;
-  };
   if (vendor == Vendor::nvidia)
-    return names_one(masks.cuda);
-  return names_one(masks.rocr) ||
-         names_one(masks.hip && !masks.hip->empty() ? masks.hip : masks.cuda);
+    return names_one_device(masks.cuda);
+  // HIP reads CUDA_VISIBLE_DEVICES where its own variable is empty.
+  const auto& hip = masks.hip && !masks.hip->empty() ? masks.hip : masks.cuda;
+  return names_one_device(masks.rocr) || names_one_device(hip);
 }
 
-// Of several MIG instances a process sees the first that its mask names.
+// Throws: unavailable for a MIG instance that is not `first`, the only one that CUDA shows.
 void check_can_be_seen(const RankEnv& env,
                        const Host& host,
                        const UsableGpu& gpu,
@@ -98,64 +97,34 @@ void check_can_be_seen(const RankEnv& env,
                   "rank its own"));
 }
 
-}  // namespace
-
-AssignedDevice assigned_cpu(const RankEnv& env, const std::string& why) {
-  AssignedDevice found;
-  found.assignment.rank = env.rank;
-  found.assignment.local_rank = env.local_rank;
-  found.assignment.host_index = env.group_rank;
-  found.assignment.device.cpu_slot = env.local_rank;
-  found.assignment.reason = cat("CPU: ", why, " (", env.source, " assigns no device)");
-  return found;
-}
-
-std::optional<AssignedDevice> assigned_by_local_rank(const RankEnv& env,
-                                                     const Inventory& machine,
-                                                     const VisibilityMasks& masks,
-                                                     Surplus surplus) {
-  const Host& host = machine.hosts.at(0);
-  const UsableGpus usable = usable_gpus(host, masks);
-  const std::vector<UsableGpu> gpus = of_one_vendor(host, usable.gpus);
-  if (gpus.empty() && !usable.sick.empty()) {
+// Decides for a rank of a host without GPUs. Throws: unavailable if there are GPUs, but all are
+// sick: a training that runs unasked on the CPU for a day is worse than an error.
+std::optional<AssignedDevice> assigned_without_gpu(const RankEnv& env,
+                                                   const Host& host,
+                                                   const UsableGpus& usable,
+                                                   Surplus surplus) {
+  if (!usable.sick.empty()) {
     throw Error(ErrorCode::unavailable,
                 cat("device: expected a GPU that can be used, got none: ",
                     describe(host, usable),
                     "; repair it, or hide it to run on the CPU (CUDA_VISIBLE_DEVICES=)"));
   }
-  if (gpus.empty() && surplus == Surplus::drop)
+  if (surplus == Surplus::drop)
     return std::nullopt;
-  if (gpus.empty() && (usable.mask_is_wrong || host.gpus_expected))
+  if (usable.mask_is_wrong || host.gpus_expected)
     log(LogLevel::warn, cat("runs on the CPU: ", describe(host, usable)));
-  if (gpus.empty())
-    return assigned_cpu(env, "no visible GPU");
-  if (has_own_mask(env, gpu_of(host, gpus[0]).vendor, masks, surplus))
-    return on_gpu(env, machine, gpus[0]);
-  const auto place = static_cast<size_t>(env.local_rank);
-  const int with_gpu = std::min(env.local_world_size, static_cast<int>(gpus.size()));
-  if (place < gpus.size()) {
-    check_can_be_seen(env, host, gpus[place], gpus[0]);
-    AssignedDevice found = on_gpu(env, machine, gpus[place]);
-    if (surplus == Surplus::drop)
-      found.local_world_size = with_gpu;
-    return found;
-  }
-  switch (surplus) {
-    case Surplus::drop:
-      return std::nullopt;
-    case Surplus::cpu:
-      return assigned_cpu(env, cat("surplus, ", plural(gpus.size(), "visible GPU"), " taken"));
-    case Surplus::share:
-      check_can_be_seen(env, host, gpus[place % gpus.size()], gpus[0]);
-      return on_gpu(env, machine, gpus[place % gpus.size()]);
-    case Surplus::error:
-      break;
-  }
+  return assigned_cpu(env, "no visible GPU");
+}
+
+[[noreturn]] void fail_surplus(const RankEnv& env,
+                               const Host& host,
+                               const UsableGpus& usable,
+                               size_t num_gpus) {
   throw Error(ErrorCode::unavailable,
               cat("device: expected a GPU for local rank ",
                   env.local_rank,
                   ", got ",
-                  plural(gpus.size(), "visible GPU"),
+                  plural(num_gpus, "visible GPU"),
                   " (",
                   env.source,
                   " started ",
@@ -167,6 +136,56 @@ std::optional<AssignedDevice> assigned_by_local_rank(const RankEnv& env,
                   "or say what the others get: MUSTER_SURPLUS=cpu, drop or share"));
 }
 
+}  // namespace
+
+void keep_one_vendor(const Host& host, std::vector<UsableGpu>& gpus) {
+  if (gpus.empty())
+    return;
+  const Vendor vendor = gpu_of(host, gpus[0]).vendor;
+  std::erase_if(gpus, [&](const UsableGpu& gpu) { return gpu_of(host, gpu).vendor != vendor; });
+}
+
+// The slot is only a number here: nobody has divided the cores.
+AssignedDevice assigned_cpu(const RankEnv& env, const std::string& why) {
+  AssignedDevice found;
+  found.assignment.rank = env.rank;
+  found.assignment.local_rank = env.local_rank;
+  found.assignment.host_index = env.group_rank;
+  found.assignment.device.cpu_slot = env.local_rank;
+  found.assignment.reason = cat("CPU: ", why, " (", env.source, " assigns no device)");
+  return found;
+}
+
+// The local ranks take the GPUs in order, and `surplus` decides for those that come after.
+std::optional<AssignedDevice> assigned_by_local_rank(const RankEnv& env,
+                                                     const Inventory& machine,
+                                                     const VisibilityMasks& masks,
+                                                     Surplus surplus) {
+  const Host& host = machine.hosts.at(0);
+  const UsableGpus usable = usable_gpus(host, masks);
+  if (usable.gpus.empty())
+    return assigned_without_gpu(env, host, usable, surplus);
+  std::vector<UsableGpu> gpus = usable.gpus;
+  keep_one_vendor(host, gpus);
+  if (has_own_mask(env, gpu_of(host, gpus[0]).vendor, masks, surplus))
+    return on_gpu(env, machine, gpus[0]);
+  const int num_gpus = static_cast<int>(gpus.size());
+  const UsableGpu& gpu = gpus[env.local_rank % num_gpus];
+  const bool is_surplus = env.local_rank >= num_gpus;
+  if (is_surplus && surplus == Surplus::drop)
+    return std::nullopt;
+  if (is_surplus && surplus == Surplus::cpu)
+    return assigned_cpu(env, cat("surplus, ", plural(num_gpus, "visible GPU"), " taken"));
+  if (is_surplus && surplus == Surplus::error)
+    fail_surplus(env, host, usable, gpus.size());
+  check_can_be_seen(env, host, gpu, gpus[0]);
+  AssignedDevice found = on_gpu(env, machine, gpu);
+  if (surplus == Surplus::drop)
+    found.local_world_size = std::min(env.local_world_size, num_gpus);
+  return found;
+}
+
+// A simulated machine has no environment that hides anything.
 SeenMachine see_machine() {
   const auto file = get_env("MUSTER_INVENTORY");
   SeenMachine seen{.machine = file ? read_inventory(*file) : probe_this_machine()};

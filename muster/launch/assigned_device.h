@@ -22,6 +22,10 @@ struct AssignedDevice {
   std::vector<int64_t> batch_shares = {};    // of all ranks; empty if the plan has no global batch
 };
 
+// Leaves only the first GPU's vendor: a LibTorch is built for one vendor's GPUs, and each vendor
+// counts its own from 0.
+void keep_one_vendor(const Host& host, std::vector<UsableGpu>& gpus);
+
 // A rank on the CPU, for the reason `why`.
 AssignedDevice assigned_cpu(const RankEnv& env, const std::string& why);
 
