@@ -1,6 +1,9 @@
 // What a rank does, for others to see: spans, steps and calls.
 #include "muster/trace/activity.h"
 
+#include <cstdint>
+#include <string>
+
 #include "muster/c_api.h"
 #include "muster/c_api/answer.h"
 #include "muster/trace/span.h"

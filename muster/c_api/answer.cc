@@ -1,5 +1,6 @@
 #include "muster/c_api/answer.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <exception>

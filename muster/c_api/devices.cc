@@ -1,4 +1,6 @@
 // The machine, as JSON.
+#include <string>
+
 #include "muster/c_api.h"
 #include "muster/c_api/answer.h"
 #include "muster/c_api/json_argument.h"

@@ -1,4 +1,7 @@
 // Plans, as JSON and as tables.
+#include <nlohmann/json.hpp>
+#include <string>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/c_api.h"
@@ -8,8 +11,6 @@
 #include "muster/launch/job_plan.h"
 #include "muster/placement/plan_json.h"
 #include "muster/placement/plan_table.h"
-
-#include <nlohmann/json.hpp>
 
 namespace muster {
 

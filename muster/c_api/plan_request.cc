@@ -1,5 +1,8 @@
 #include "muster/c_api/plan_request.h"
 
+#include <cstdint>
+#include <string>
+
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/c_api/json_argument.h"

@@ -1,5 +1,7 @@
 #include "muster/launch/assigned_device.h"
 
+#include <algorithm>
+
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"

@@ -17,7 +17,7 @@ def register():
     """Makes "muster" known to torch.distributed. PyTorch calls it at the end of its import, and so does `import muster`; what
     is compiled is imported with the first group."""
     global _registered
-    import torch.distributed as dist
+    import torch.distributed as dist  # it is there: torch is at the end of its import
     if not _registered and dist.is_available() and not hasattr(dist.Backend, "MUSTER"):
         dist.Backend.register_backend("muster", make, devices=["cpu"])
     _registered = True
