@@ -2,15 +2,13 @@
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
-from muster import _abi, _loaders, _meet, _stacks, _stops, _torch, spans
-from muster.errors import FailedPrecondition, InvalidArgument, Unavailable
-from muster.plan import RankPlan, rank_plan
-from muster.rank import attempt, batch_share, correct, facts as rank_facts, run_dir
+from muster import _abi, _stops, spans
+from muster._join import Joined, join
+from muster.rank import attempt, batch_share, run_dir
 
 if TYPE_CHECKING:
     import torch
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
 # The exit code of a rank that was asked to stop and has, and of its job: start it again to go on.
 STOPPED = 75
 
-_DEFAULT_TIMEOUT = timedelta(minutes=30)
-_INIT_TIMEOUT = timedelta(minutes=5)
 _current: Optional[Context] = None
 
 
@@ -45,7 +41,7 @@ def init(backend: Optional[str] = None, *, timeout: Union[None, float, timedelta
     """
     global _current
     if _current is None:
-        _current = _make(backend, timeout, surplus)
+        _current = Context(join(backend, timeout, surplus))
         atexit.register(_at_exit)
     return _current
 
@@ -58,14 +54,14 @@ def current() -> Optional[Context]:
 class Context:
     """What a rank knows and has: its place in the job, its device, which is current, and its process group."""
 
-    def __init__(self, facts: Mapping[str, Any], device: torch.device, assignment: RankPlan, owns_group: bool) -> None:
-        self.rank = int(facts["rank"])
-        self.world_size = int(facts["world_size"])
-        self.local_rank = int(facts["local_rank"])
-        self.local_world_size = int(facts["local_world_size"])
-        self.device = device
-        self.assignment = assignment
-        self._owns_group = owns_group
+    def __init__(self, joined: Joined) -> None:
+        self.rank = int(joined.facts["rank"])
+        self.world_size = int(joined.facts["world_size"])
+        self.local_rank = int(joined.facts["local_rank"])
+        self.local_world_size = int(joined.facts["local_world_size"])
+        self.device = joined.device
+        self.assignment = joined.assignment
+        self._owns_group = joined.owns_group
         self._pending: Any = None  # a loss that a GPU still computes
         self._counts = False
         self._stops = False
@@ -179,143 +175,8 @@ def collective_device(device: torch.device) -> Any:
         return device
 
 
-def _make(backend: Optional[str], timeout: Union[None, float, timedelta], surplus: Optional[str]) -> Context:
-    try:
-        import torch
-        import torch.distributed as dist
-    except ImportError as error:
-        raise Unavailable("muster.init: expected PyTorch, got none; pip install torch (muster.rank() and the like need none)") from error
-    _torch.meet_torch()
-    spans.is_open()
-    _stacks.answer_requests()
-    facts = rank_facts()
-    limit = _limit(timeout, facts)
-    told = surplus or os.environ.get("MUSTER_SURPLUS") or "error"
-    if told not in ("error", "cpu", "share"):
-        raise InvalidArgument(f"surplus: expected error, cpu or share, got '{told}'; correct it")
-    joined = dist.is_available() and dist.is_initialized()
-    if joined:
-        _take_group(dist)
-    store = None
-    if not facts["local_rank_told"] and facts["world_size"] > 1 and not facts["plan"]:
-        store = _meet.store_for(facts, _INIT_TIMEOUT) if not joined else dist.distributed_c10d._get_default_store()
-        device = _device_by_hosts(store, facts, told)
-    else:
-        device = _abi.ask("muster_rank_device", {"surplus": told})
-    facts = rank_facts()
-    place = _current_device(device, facts)
-    if not joined:
-        name = _backend_name(backend, place, bool(device["all_own_gpus"]))
-        _join(name, store, facts, limit, place)
-    _tell_software(place, device)
-    _loaders.show_waits()
-    return Context(facts, place, rank_plan(device["assignment"]), owns_group=not joined)
-
-
-def _limit(timeout: Union[None, float, timedelta], facts: Mapping[str, Any]) -> timedelta:
-    if facts["collective_timeout"] is not None:
-        return timedelta(seconds=facts["collective_timeout"])
-    if timeout is None:
-        return _DEFAULT_TIMEOUT
-    return timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
-
-
-def _take_group(dist: Any) -> None:
-    """A group that the program has made knows better than the environment who this rank is."""
-    if (dist.get_rank(), dist.get_world_size()) != (rank_facts()["rank"], rank_facts()["world_size"]):
-        correct(rank=dist.get_rank(), world_size=dist.get_world_size(), local_rank_told=False)
-
-
-def _device_by_hosts(store: Any, facts: Mapping[str, Any], surplus: str) -> Any:
-    seen = _abi.ask("muster_rank_device", {"local_rank": 0, "local_world_size": 1, "surplus": "share"})["visible"]
-    places = _meet.local_places(store, facts, seen, _INIT_TIMEOUT)
-    among_gpus = {"local_rank": places.pop("gpu_rank"), "local_world_size": places.pop("gpu_world_size")}
-    correct(**places)
-    return _abi.ask("muster_rank_device", {**among_gpus, "surplus": surplus})
-
-
-def _current_device(device: Mapping[str, Any], facts: Mapping[str, Any]) -> torch.device:
-    import torch
-    if device["ordinal"] is None:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise Unavailable(
-            f"muster.init: expected a torch that can use GPUs, as {device['assignment']['device']['id']} is this rank's, got torch "
-            f"{torch.__version__} without them (rank {facts['rank']}); install another, or hide the GPUs (CUDA_VISIBLE_DEVICES=)")
-    torch.cuda.set_device(device["ordinal"])
-    spans.set_hook(_nvtx)
-    return torch.device("cuda", device["ordinal"])
-
-
-def _nvtx(name: Optional[str]) -> None:
-    import torch
-    if name is None:
-        torch.cuda.nvtx.range_pop()
-    else:
-        torch.cuda.nvtx.range_push(name)
-
-
-def _backend_name(asked: Optional[str], device: torch.device, all_own_gpus: bool) -> str:
-    """As torch.distributed names it."""
-    told = os.environ.get("MUSTER_BACKEND", "auto")
-    has_muster = _torch.has_backend()
-    host = "muster" if has_muster else "gloo"
-    if told in ("gloo", "nccl"):
-        asked = told
-    elif told in ("shm", "shm+gloo"):
-        asked = "muster"
-    elif told != "auto":
-        raise InvalidArgument(f"MUSTER_BACKEND: expected auto, gloo, nccl, shm or shm+gloo for a Python program, got '{told}'; correct it")
-    if asked is not None and "muster" in asked and not has_muster:
-        raise _torch.missing(f'muster.init(backend="{asked}")')
-    if asked is None or asked == "muster":
-        if device.type == "cpu":
-            return host
-        return f"cpu:{host},cuda:{'nccl' if all_own_gpus else 'gloo'}"
-    if asked == "nccl" and device.type == "cpu":
-        raise InvalidArgument('backend: expected a GPU for nccl, got cpu; use "muster", "gloo" or none')
-    return asked
-
-
-def _join(name: str, store: Any, facts: Mapping[str, Any], limit: timedelta, device: torch.device) -> None:
-    import torch.distributed as dist
-    if not dist.is_available():
-        raise Unavailable("muster.init: expected a torch with torch.distributed, got one without; install another")
-    bound = {"device_id": device} if device.type == "cuda" and "nccl" in name else {}
-    if store is None:
-        store = _meet.store_for(facts, _INIT_TIMEOUT)
-    dist.init_process_group(name, store=store, rank=facts["rank"], world_size=facts["world_size"], timeout=limit, **bound)
-
-
-def _tell_software(device: torch.device, told: Mapping[str, Any]) -> None:
-    if not spans.is_open():
-        return
-    import torch
-    import torch.distributed as dist
-    model = told["assignment"]["device"].get("model", "") if device.type == "cuda" else _cpu_model()
-    _abi.library().muster_software(str(torch.__version__).split("+")[0].encode(), dist.get_backend().encode(), model.encode())
-
-
-def _cpu_model() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(": ", 1)[-1].strip()
-    except OSError:
-        pass
-    return "CPU"
-
-
 def _at_exit() -> None:
     """A rank that ends well leaves the group. One that fails leaves it as it is: to end a group may wait for the others."""
     if _current is None or hasattr(sys, "last_value"):
         return
     _current.close()
-
-
-def require(what: str) -> Context:
-    """The Context. Raises FailedPrecondition where there is none."""
-    if _current is None:
-        raise FailedPrecondition(f"{what}: expected muster.init() before it, got no group; call it first")
-    return _current

@@ -62,6 +62,8 @@ PARTS = [
     Part("ranks of one GPU, shared memory and Gloo", "$BUILD/bin/muster bench collectives -n 3 --backends shm,gloo --max 64M --seconds 0.3", 180, shows=16),
     # --- the rest -----------------------------------------------------------------------------------------------------
     Part("Python module", "CUDA_VISIBLE_DEVICES= MUSTER_TEST_MODULE=$PYTHON_MODULE $PYTHON -B $SOURCE/tests/python/module_test.py -v Collectives", 240, "OK", gpu=False),
+    Part("muster.init over NCCL", f"PYTHON_EXEC=$PYTHON {RUN} --gpus 0 $SOURCE/tests/python/context.py meet", 60, "rank 0 of 1: ok"),
+    Part("muster.init of ranks that share a GPU", f"PYTHON_EXEC=$PYTHON {RUN} {SHARED} 2 $SOURCE/tests/python/context.py meet", 60, "rank 1 of 2: ok"),
     Part("compute-sanitizer over NCCL", f"{SANITIZER_THERE}; {RUN} --gpus 0 {SANITIZER} $BUILD/tests/conformance_ranks", 400, "ERROR SUMMARY: 0 errors"),
     Part("compute-sanitizer over a shared GPU", f"{SANITIZER_THERE}; {RUN} {SHARED} 2 {SANITIZER} $BUILD/tests/conformance_ranks", 400,
          "ERROR SUMMARY: 0 errors"),

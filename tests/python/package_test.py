@@ -208,7 +208,7 @@ class Backends(PackageTest):
         from types import SimpleNamespace
         from unittest import mock
 
-        from muster.context import _backend_name
+        from muster._join import _backend_name
         cpu, cuda = SimpleNamespace(type="cpu"), SimpleNamespace(type="cuda")
         for has, asked, told, device, own, expected in (
                 (True, None, "auto", cpu, False, "muster"), (False, None, "auto", cpu, False, "gloo"),

@@ -1,0 +1,159 @@
+"""How a rank gets its device and joins the process group of all ranks: the steps of `muster.init()`."""
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional, Tuple, Union
+
+from muster import _abi, _loaders, _meet, _stacks, _torch, spans
+from muster.errors import InvalidArgument, Unavailable
+from muster.plan import RankPlan, rank_plan
+from muster.rank import correct, facts as rank_facts
+
+if TYPE_CHECKING:
+    import torch
+
+_DEFAULT_TIMEOUT = timedelta(minutes=30)
+_INIT_TIMEOUT = timedelta(minutes=5)
+
+
+class Joined(NamedTuple):
+    """A rank that has joined the others."""
+
+    facts: Mapping[str, Any]
+    device: torch.device
+    assignment: RankPlan
+    owns_group: bool  # False: the program has made the group itself
+
+
+def join(backend: Optional[str], timeout: Union[None, float, timedelta], surplus: Optional[str]) -> Joined:
+    """Finds this rank's device, makes it current, and joins the group, unless the program has made one. Collective."""
+    try:
+        import torch.distributed as dist
+    except ImportError as error:
+        raise Unavailable("muster.init: expected PyTorch, got none; pip install torch (muster.rank() and the like need none)") from error
+    if not dist.is_available():
+        raise Unavailable("muster.init: expected a torch with torch.distributed, got one without; install another")
+    _torch.meet_torch()
+    _stacks.answer_requests()
+    made_before = dist.is_initialized()
+    if made_before:
+        _take_group(dist)
+    facts = rank_facts()
+    limit = _limit(timeout, facts)
+    store = dist.distributed_c10d._get_default_store() if made_before else None
+    found, store = _find_device(store, facts, _surplus(surplus))
+    device = _make_current(found, facts)
+    if not made_before:
+        _make_group(_backend_name(backend, device, bool(found["all_own_gpus"])), store, facts, limit, device)
+    _tell_software(device, found)
+    _loaders.show_waits()
+    return Joined(facts, device, rank_plan(found["assignment"]), owns_group=not made_before)
+
+
+def _surplus(asked: Optional[str]) -> str:
+    told = asked or os.environ.get("MUSTER_SURPLUS") or "error"
+    if told not in ("error", "cpu", "share"):
+        raise InvalidArgument(f"surplus: expected error, cpu or share, got '{told}'; correct it")
+    return told
+
+
+def _find_device(store: Any, facts: Mapping[str, Any], surplus: str) -> Tuple[Any, Any]:
+    """The answer of muster_rank_device(), and the store, which ranks that are told no local rank need before."""
+    if facts["local_rank_told"] or facts["world_size"] == 1 or facts["plan"]:
+        return _abi.ask("muster_rank_device", {"surplus": surplus}), store
+    store = store or _meet.store_for(facts, _INIT_TIMEOUT)
+    return _device_by_hosts(store, facts, surplus), store
+
+
+def _limit(timeout: Union[None, float, timedelta], facts: Mapping[str, Any]) -> timedelta:
+    if facts["collective_timeout"] is not None:
+        return timedelta(seconds=facts["collective_timeout"])
+    if timeout is None:
+        return _DEFAULT_TIMEOUT
+    return timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+
+
+def _take_group(dist: Any) -> None:
+    """A group that the program has made knows better than the environment who this rank is."""
+    if (dist.get_rank(), dist.get_world_size()) != (rank_facts()["rank"], rank_facts()["world_size"]):
+        correct(rank=dist.get_rank(), world_size=dist.get_world_size(), local_rank_told=False)
+
+
+def _device_by_hosts(store: Any, facts: Mapping[str, Any], surplus: str) -> Any:
+    seen = _abi.ask("muster_rank_device", {"local_rank": 0, "local_world_size": 1, "surplus": "share"})["visible"]
+    places = _meet.local_places(store, facts, seen, _INIT_TIMEOUT)
+    among_gpus = {"local_rank": places.pop("gpu_rank"), "local_world_size": places.pop("gpu_world_size")}
+    correct(**places)
+    return _abi.ask("muster_rank_device", {**among_gpus, "surplus": surplus})
+
+
+def _make_current(device: Mapping[str, Any], facts: Mapping[str, Any]) -> torch.device:
+    import torch
+    if device["ordinal"] is None:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise Unavailable(
+            f"muster.init: expected a torch that can use GPUs, as {device['assignment']['device']['id']} is this rank's, got torch "
+            f"{torch.__version__} without them (rank {facts['rank']}); install another, or hide the GPUs (CUDA_VISIBLE_DEVICES=)")
+    torch.cuda.set_device(device["ordinal"])
+    spans.set_hook(_nvtx)
+    return torch.device("cuda", device["ordinal"])
+
+
+def _nvtx(name: Optional[str]) -> None:
+    import torch
+    if name is None:
+        torch.cuda.nvtx.range_pop()
+    else:
+        torch.cuda.nvtx.range_push(name)
+
+
+def _backend_name(asked: Optional[str], device: torch.device, all_own_gpus: bool) -> str:
+    """As torch.distributed names it."""
+    told = os.environ.get("MUSTER_BACKEND", "auto")
+    has_muster = _torch.has_backend()
+    host = "muster" if has_muster else "gloo"
+    if told in ("gloo", "nccl"):
+        asked = told
+    elif told in ("shm", "shm+gloo"):
+        asked = "muster"
+    elif told != "auto":
+        raise InvalidArgument(f"MUSTER_BACKEND: expected auto, gloo, nccl, shm or shm+gloo for a Python program, got '{told}'; correct it")
+    if asked is not None and "muster" in asked and not has_muster:
+        raise _torch.missing(f'muster.init(backend="{asked}")')
+    if asked is None or asked == "muster":
+        if device.type == "cpu":
+            return host
+        return f"cpu:{host},cuda:{'nccl' if all_own_gpus else 'gloo'}"
+    if asked == "nccl" and device.type == "cpu":
+        raise InvalidArgument('backend: expected a GPU for nccl, got cpu; use "muster", "gloo" or none')
+    return asked
+
+
+def _make_group(name: str, store: Any, facts: Mapping[str, Any], limit: timedelta, device: torch.device) -> None:
+    import torch.distributed as dist
+    bound = {"device_id": device} if device.type == "cuda" and "nccl" in name else {}
+    if store is None:
+        store = _meet.store_for(facts, _INIT_TIMEOUT)
+    dist.init_process_group(name, store=store, rank=facts["rank"], world_size=facts["world_size"], timeout=limit, **bound)
+
+
+def _tell_software(device: torch.device, told: Mapping[str, Any]) -> None:
+    if not spans.is_open():
+        return
+    import torch
+    import torch.distributed as dist
+    model = told["assignment"]["device"].get("model", "") if device.type == "cuda" else _cpu_model()
+    _abi.library().muster_software(str(torch.__version__).split("+")[0].encode(), dist.get_backend().encode(), model.encode())
+
+
+def _cpu_model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(": ", 1)[-1].strip()
+    except OSError:
+        pass
+    return "CPU"
