@@ -75,9 +75,17 @@ def _limit(timeout: Union[None, float, timedelta], facts: Mapping[str, Any]) -> 
 
 
 def _take_group(dist: Any) -> None:
-    """A group that the program has made knows better than the environment who this rank is."""
-    if (dist.get_rank(), dist.get_world_size()) != (rank_facts()["rank"], rank_facts()["world_size"]):
-        correct(rank=dist.get_rank(), world_size=dist.get_world_size(), local_rank_told=False)
+    """A group that the program has made says who this rank is, where no launcher does. Two worlds of one rank, where the launcher
+    has started one of two, are what a program gets that reads the wrong variables."""
+    facts, rank, size = rank_facts(), dist.get_rank(), dist.get_world_size()
+    if (rank, size) == (facts["rank"], facts["world_size"]):
+        return
+    if facts["source"]:
+        raise InvalidArgument(
+            f"muster.init: expected the program's group and its launcher to agree, got rank {rank} of {size} from the program and "
+            f"rank {facts['rank']} of {facts['world_size']} from {facts['source']}; leave init_process_group out, or give it no rank "
+            "and no world size")
+    correct(rank=rank, world_size=size, local_rank_told=False)
 
 
 def _device_by_hosts(store: Any, facts: Mapping[str, Any], surplus: str) -> Any:

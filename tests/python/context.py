@@ -31,6 +31,13 @@ if sys.argv[1:] == ["lonely"]:  # the others never come
     except muster.Error as error:
         print(f"{error.code}: {error}")
     sys.exit(0)
+if sys.argv[1:] == ["worlds of one"]:  # a program that takes its place from variables that another launcher has set
+    dist.init_process_group("muster", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        muster.init()
+    except muster.InvalidArgument as error:
+        print(error)
+    sys.exit(0)
 if sys.argv[1:] == ["taken"]:  # a program that knows torch.distributed alone, and adds a line
     dist.init_process_group("gloo")
     sys.argv[1:] = ["meet"]

@@ -60,6 +60,13 @@ class Context(ContextTest):
         self.assertEqual(codes, [0, 0], said)
         self.assertIn("rank 1 of 2: ok, local 1 of 2, gloo", said)
 
+    def test_two_worlds_of_one_are_said(self):
+        codes, said = self.ranks(self.places(2), "worlds of one")
+        self.assertEqual(codes, [0, 0], said)
+        for rank in range(2):
+            self.assertIn(f"got rank 0 of 1 from the program and rank {rank} of 2 from torchrun; leave init_process_group out", said)
+            self.assertIn(f"[rank {rank}] warning: process group: expected the 2 ranks that were started, got a group of 1;", said)
+
     def test_ranks_that_do_not_come_are_an_error(self):
         first = self.places(2)[0]
         _, said = self.ranks([first], "lonely")

@@ -45,9 +45,18 @@ def _say_once(rank, size, backend):
     _said = True
 
 
+def _warn_of_a_small_world(dist, size):
+    """Where the launcher has started more ranks than the program's first group has, each may train alone."""
+    started = os.environ.get("WORLD_SIZE", "")
+    if not dist.is_initialized() and started.isdigit() and int(started) > size:
+        print(f"[rank {os.environ.get('RANK', '?')}] warning: process group: expected the {started} ranks that were started, got a group of {size}; "
+              "give init_process_group no rank and no world size, or those of RANK and WORLD_SIZE", file=sys.stderr)
+
+
 def make(store, rank, size, timeout):
     """A group's backend. Collective."""
     import torch.distributed as dist
+    _warn_of_a_small_world(dist, size)
     from muster_torch._compiled import host_identity, make_hierarchical, make_shm, over_gloo
     asked = _backend_asked()
     timeout = min(timeout, _FOREVER)
