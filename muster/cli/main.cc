@@ -22,6 +22,7 @@
 #include "muster/cli/completion.h"
 #include "muster/cli/devices.h"
 #include "muster/cli/doctor.h"
+#include "muster/cli/end_with.h"
 #include "muster/cli/jobs.h"
 #include "muster/cli/manual.h"
 #include "muster/cli/report.h"
@@ -195,6 +196,7 @@ int parse_and_run(CLI::App& app,
                   Arguments args,
                   const std::string& who) {
   try {
+    muster::end_with_parent();
     int exit_code = 0;
     Arguments name;
     if (commands.size() == 1) {

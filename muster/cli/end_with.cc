@@ -1,0 +1,59 @@
+#include "muster/cli/end_with.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+// The descriptor is a pipe's. Nothing is ever written to it: a read returns when whoever has the
+// other end has ended, even by SIGKILL, since the kernel closes it then.
+constexpr const char* kVariable = "MUSTER_END_WITH";
+
+int descriptor_of(const std::string& text) {
+  int fd = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), fd);
+  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  if (!is_number || fd < 0 || ::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
+    throw Error(ErrorCode::invalid_argument,
+                cat(kVariable, ": expected the number of an open descriptor, got '", text, "'"));
+  return fd;
+}
+
+// The thread takes no signals, so that they reach the threads that wait for them.
+void wait_for_the_end(int fd) {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  char byte = 0;
+  ssize_t n = 0;
+  do {
+    n = ::read(fd, &byte, 1);
+  } while (n > 0 || (n < 0 && errno == EINTR));
+  ::kill(::getpid(), SIGTERM);
+}
+
+}  // namespace
+
+void end_with_parent() {
+  const char* const text = std::getenv(kVariable);
+  if (text == nullptr)
+    return;
+  const int fd = descriptor_of(text);
+  ::unsetenv(kVariable);
+  std::thread(wait_for_the_end, fd).detach();
+}
+
+}  // namespace muster

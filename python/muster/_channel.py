@@ -1,0 +1,88 @@
+"""Between a program and the processes that it starts through `muster`: they take their call, and give back its result.
+
+The program listens at a unix socket in a private folder, or at a port where ranks are on other hosts. Both sides prove that
+they know a key (multiprocessing's handshake) before anything is unpickled.
+"""
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import threading
+from multiprocessing.connection import Client, Connection, Listener
+from typing import Any, Callable, Dict, Optional
+
+ADDRESS = "MUSTER_CALL"  # where a started process finds its call
+KEY = "MUSTER_CALL_KEY"
+
+Take = Callable[[Dict[str, Any], Connection], None]
+
+
+class Channel:
+    """Listens until it is closed. `on_hello` is called in a thread for each process that comes: with what it said, and the
+    connection."""
+
+    def __init__(self, on_hello: Take, across_hosts: bool = False) -> None:
+        self._on_hello = on_hello
+        self._key = secrets.token_bytes(32)
+        self._folder: Optional[str] = None
+        self._closed = False
+        if across_hosts:
+            self._listener = Listener(("0.0.0.0", 0), family="AF_INET", backlog=1024, authkey=self._key)
+            host = socket.getfqdn()
+            self._address = f"{host}:{self._listener.address[1]}"
+        else:
+            self._folder = tempfile.mkdtemp(prefix="muster-call-")
+            self._address = os.path.join(self._folder, "s")
+            self._listener = Listener(self._address, family="AF_UNIX", backlog=1024, authkey=self._key)
+        threading.Thread(target=self._accept, name="muster-channel", daemon=True).start()
+
+    def environment(self) -> dict[str, str]:
+        """What a started process needs to find this channel."""
+        return {ADDRESS: self._address, KEY: self._key.hex()}
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                connection = self._listener.accept()
+            except Exception:  # a stranger, or one that died in the handshake, or this channel is closed
+                if self._closed:
+                    return
+                continue
+            threading.Thread(target=self._serve, args=(connection,), name="muster-channel", daemon=True).start()
+
+    def _serve(self, connection: Connection) -> None:
+        with connection:
+            try:
+                hello = connection.recv()
+                self._on_hello(hello, connection)
+            except (EOFError, OSError):
+                pass  # it has died; the launcher tells how
+
+    def close(self) -> None:
+        """No more processes are let in."""
+        self._closed = True
+        try:  # accept() notices no close
+            if self._folder is None:
+                with socket.create_connection(self._listener.address[:2], timeout=1):
+                    pass
+            else:
+                with socket.socket(socket.AF_UNIX) as waker:
+                    waker.connect(self._address)
+        except OSError:
+            pass
+        self._listener.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def connect(hello: Dict[str, Any]) -> Connection:
+    """In a started process: to whoever has started it."""
+    address = os.environ.pop(ADDRESS)
+    key = bytes.fromhex(os.environ.pop(KEY))
+    host, _, port = address.rpartition(":")
+    connection = Client((host, int(port)) if port.isdigit() and host else address, authkey=key)
+    connection.send(hello)
+    return connection

@@ -1,0 +1,144 @@
+"""A function and its arguments as bytes, for a process that is not there yet."""
+from __future__ import annotations
+
+import io
+import multiprocessing.spawn
+import os
+import pickle
+import sys
+import types
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+from muster.errors import FailedPrecondition, InvalidArgument
+
+# Set while a started process runs the program's main module again, to find the functions in it.
+_importing_main = False
+
+
+def refuse_while_importing(what: str) -> None:
+    """A script without `if __name__ == "__main__":` would start itself again and again."""
+    if _importing_main:
+        raise FailedPrecondition(
+            f"{what}: expected to be called by the program itself, got a call while a started process imports its main module; "
+            'put the call under `if __name__ == "__main__":`')
+
+
+def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], what: str) -> bytes:
+    """The call as bytes. Functions of importable modules and of the main script go by name; those of notebooks, lambdas and
+    functions within functions go by value, which needs cloudpickle."""
+    if not callable(function):
+        raise InvalidArgument(f"{what}: expected a function, got {function!r}; give a function, and its arguments beside it")
+    call = (function, tuple(args), dict(kwargs))
+    body = _by_value(call, function, what) if _needs_value(function) else _by_name(call, function, what)
+    needs_main = b"__main__" in body
+    return pickle.dumps((_preparation(needs_main), body), protocol=4)
+
+
+def call_packed(packed: bytes) -> Any:
+    """Makes the place as it was where `pack` was called, and calls."""
+    preparation, body = pickle.loads(packed)
+    _prepare(preparation)
+    function, args, kwargs = pickle.loads(body)
+    return function(*args, **kwargs)
+
+
+def _needs_value(function: Callable[..., Any]) -> bool:
+    """Whether another process could not find the function by its name."""
+    if getattr(function, "__module__", None) != "__main__":
+        return "<" in getattr(function, "__qualname__", "")
+    return "<" in getattr(function, "__qualname__", "") or _main_file() is None
+
+
+def _main_file() -> Optional[str]:
+    """The script that runs, where another process can run it again."""
+    main = sys.modules.get("__main__")
+    if getattr(getattr(main, "__spec__", None), "name", None) not in (None, "__main__"):
+        return str(main.__spec__.origin)  # type: ignore[union-attr]  # python -m
+    path = getattr(main, "__file__", None)
+    return path if path and os.path.isfile(path) and not hasattr(sys, "ps1") and "ipykernel" not in path else None
+
+
+def _by_name(call: Any, function: Callable[..., Any], what: str) -> bytes:
+    try:
+        return pickle.dumps(call, protocol=4)
+    except Exception as error:  # an argument's own __reduce__ may raise anything
+        return _by_value(call, function, what, error)
+
+
+def _by_value(call: Any, function: Callable[..., Any], what: str, first: Optional[Exception] = None) -> bytes:
+    name = getattr(function, "__qualname__", repr(function))
+    try:
+        import cloudpickle
+    except ImportError:
+        reason = f" ({first})" if first else ""
+        raise InvalidArgument(
+            f"{what}: expected a function and arguments that can be pickled, got '{name}'{reason}; move the function to the top of a "
+            "module, or install cloudpickle, which sends functions of notebooks and lambdas") from first
+    try:
+        return bytes(cloudpickle.dumps(call, protocol=4))
+    except Exception as error:
+        raise InvalidArgument(f"{what}: expected a function and arguments that can be pickled, got '{name}' ({error}); leave out "
+                              "what belongs to this process: open files, locks, tensors on a device") from error
+
+
+def _preparation(needs_main: bool) -> dict[str, Any]:
+    """What multiprocessing's spawn tells a child of the place: sys.path, sys.argv, the folder, and the main module."""
+    data: dict[str, Any] = multiprocessing.spawn.get_preparation_data("muster")
+    for key in ("authkey", "log_to_stderr", "log_level", "start_method", "name"):
+        data.pop(key, None)
+    if not needs_main or _main_file() is None:
+        data.pop("init_main_from_name", None)
+        data.pop("init_main_from_path", None)
+    return data
+
+
+def _prepare(data: dict[str, Any]) -> None:
+    global _importing_main
+    _importing_main = True
+    try:
+        multiprocessing.spawn.prepare(data)
+    finally:
+        _importing_main = False
+    sys.modules["__main__"] = sys.modules.get("__mp_main__", sys.modules["__main__"])
+
+
+def pack_result(result: Any, what: str) -> bytes:
+    """A result as bytes, or TypeError with its type."""
+    try:
+        return pickle.dumps(result, protocol=4)
+    except Exception as error:
+        try:
+            import cloudpickle
+            return bytes(cloudpickle.dumps(result, protocol=4))
+        except Exception:
+            raise TypeError(f"{what}: expected a result that can be pickled, got {type(result).__name__} ({error}); return numbers, "
+                            "arrays or tensors of the CPU, or a path") from error
+
+
+def pack_exception(error: BaseException) -> Optional[bytes]:
+    """An exception as bytes; None where it cannot be pickled, or not be made again."""
+    stripped = error.with_traceback(None)
+    try:
+        packed = pickle.dumps(stripped, protocol=4)
+        pickle.loads(packed)
+        return packed
+    except Exception:
+        return None
+
+
+def unpack_exception(packed: Optional[bytes]) -> Optional[BaseException]:
+    """The exception, or None where this process does not know its type."""
+    if packed is None:
+        return None
+    try:
+        error = pickle.load(io.BytesIO(packed))
+    except Exception:
+        return None
+    return error if isinstance(error, BaseException) else None
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """A name for logs and tables."""
+    while hasattr(function, "func") and not isinstance(function, types.FunctionType):
+        function = function.func  # functools.partial
+    return str(getattr(function, "__name__", type(function).__name__)).strip("<>")

@@ -1,0 +1,79 @@
+"""The process of `muster run` behind a call of `spawn`: its output, its end, and what ends it."""
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import IO, Any, Dict, List, Optional, Sequence
+
+from muster._program import program
+
+END_WITH = "MUSTER_END_WITH"  # a descriptor: when its other end is closed, the program ends its job
+_MOST_KEPT = 200  # lines of what the program has said
+
+
+class JobProcess:
+    """Ends with this process, however that ends: the program holds the other end of a pipe."""
+
+    def __init__(self, arguments: Sequence[str], environment: Dict[str, str]) -> None:
+        self.said: List[str] = []
+        self._threads: List[threading.Thread] = []
+        theirs, ours = os.pipe()
+        self._ours: Optional[int] = ours
+        try:
+            self._process = subprocess.Popen(
+                [program(), *arguments], env={**environment, END_WITH: str(theirs)}, pass_fds=(theirs,), stdin=subprocess.DEVNULL,
+                stdout=_target(sys.stdout, sys.__stdout__), stderr=_target(sys.stderr, sys.__stderr__),
+                start_new_session=True)  # a Ctrl-C at the terminal reaches it through this process, and once
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        self._forward(self._process.stdout, "stdout")
+        self._forward(self._process.stderr, "stderr")
+
+    def _forward(self, pipe: Optional[IO[bytes]], name: str) -> None:
+        if pipe is None:
+            return
+        thread = threading.Thread(target=self._copy, args=(pipe, getattr(sys, name)), name=f"muster-{name}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _copy(self, pipe: IO[bytes], target: Any) -> None:
+        for line in pipe:
+            text = line.decode("utf-8", "replace")
+            self.said.append(text.rstrip("\n"))
+            del self.said[:-_MOST_KEPT]
+            target.write(text)
+            target.flush()
+
+    def wait(self) -> int:
+        """Its exit code. A KeyboardInterrupt asks it to stop, a second one ends it at once; both are raised when it has
+        ended."""
+        interrupted = False
+        while True:
+            try:
+                code = self._process.wait()
+                break
+            except KeyboardInterrupt:
+                interrupted = True
+                self._process.send_signal(signal.SIGINT)
+        for thread in self._threads:
+            thread.join()
+        self._close()
+        if interrupted:
+            raise KeyboardInterrupt
+        return code
+
+    def _close(self) -> None:
+        if self._ours is not None:
+            os.close(self._ours)
+            self._ours = None
+
+
+def _target(stream: Any, original: Any) -> Optional[int]:
+    """Where its output goes: to this process's own, or through a pipe where Python shows it elsewhere, as in a notebook."""
+    return None if stream is original and original is not None else subprocess.PIPE

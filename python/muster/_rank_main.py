@@ -1,0 +1,92 @@
+"""python -m muster._rank_main: a rank of `muster.spawn`. It asks for its call, makes it, and tells what came of it."""
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from muster._channel import connect
+from muster._function import call_packed, pack_exception, pack_result
+
+
+def main() -> int:
+    rank = int(os.environ.get("RANK", "0"))
+    connection = connect({"rank": rank, "world_size": int(os.environ.get("WORLD_SIZE", "1")), "call": os.environ.pop("MUSTER_CALL_ID", ""),
+                          "run_dir": os.environ.get("MUSTER_RUN_DIR"), "attempt": int(os.environ.get("MUSTER_ATTEMPT", "0"))})
+    code = 0
+    while packed := _next_call(connection):
+        code = _make_call(connection, packed, rank)
+    _leave_group()
+    return code
+
+
+def _next_call(connection: Connection) -> bytes:
+    """A rank has one call, a warm worker of an Executor one after the other; none when there is no more."""
+    try:
+        return connection.recv_bytes()
+    except (EOFError, OSError):
+        return b""
+
+
+def _make_call(connection: Connection, packed: bytes, rank: int) -> int:
+    try:
+        result = pack_result(call_packed(packed), f"rank {rank}")
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _tell_failure(connection, error)
+        return 1
+    connection.send({"kind": "returned"})
+    connection.send_bytes(result)
+    connection.recv()  # it has been read
+    return 0
+
+
+def _tell_failure(connection: Connection, error: BaseException) -> None:
+    """To the launcher by torchrun's error file, to the caller by the connection, and to the log unless a card shows it."""
+    told = "".join(traceback.format_exception(type(error), error, _own_frames_left_out(error)))
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path and not os.path.exists(path):
+        _write_error_file(path, error, told)
+    if not os.environ.get("MUSTER_CARD"):
+        sys.stderr.write(told)
+        sys.stderr.flush()
+    try:
+        connection.send({"kind": "raised", "traceback": told, "exception": pack_exception(error)})
+        connection.recv()
+    except (EOFError, OSError):
+        pass  # whoever has started this rank is gone
+
+
+def _own_frames_left_out(error: BaseException) -> Any:
+    """The traceback from the first frame that is not this package's."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(package):
+        trace = trace.tb_next
+    return trace if trace is not None else error.__traceback__
+
+
+def _write_error_file(path: str, error: BaseException, told: str) -> None:
+    document = {"message": {"message": f"{type(error).__name__}: {error}",
+                            "extraInfo": {"py_callstack": told, "timestamp": str(int(time.time()))}}}
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(document, file)
+    except OSError:
+        pass
+
+
+def _leave_group() -> None:
+    """Where the function has joined the ranks and not parted them."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

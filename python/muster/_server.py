@@ -1,0 +1,107 @@
+"""`muster tasks --serve` behind an Executor: it starts tasks on their devices, holds the leases, and ends what they leave.
+
+Messages are JSON objects, one a line (muster/tasks/hosts/remote_message.h). Texts that may be any bytes have a character for
+each byte.
+"""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+import uuid
+from typing import Any, Callable, Dict, List, Sequence
+
+from muster._program import program
+from muster._version import __version__
+from muster.errors import Unavailable
+
+_SAY_ALIVE_EVERY = 5.0  # seconds; the server gives a silent run up after 45
+
+
+class TaskServer:
+    """One process of the program. `on_message` is called, in a thread of this object, for each message, and with a last one
+    {"muster": "gone"} when no more will come."""
+
+    def __init__(self, run_dir: str, grace_seconds: float, lease: bool) -> None:
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._process = subprocess.Popen([program(), "tasks", "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                         start_new_session=True)
+        assert self._process.stdin and self._process.stdout
+        self._in, self._out = self._process.stdin, self._process.stdout
+        self._say({"muster": "hello", "version": __version__, "name": "this host", "folder": "", "environment": [], "gpus": True,
+                   "links": True, "cpu_topology": False, "held": True, "run_id": str(uuid.uuid4())})
+        first = self._read()
+        if first.get("muster") != "host":
+            raise Unavailable(f"muster.Executor: expected the devices of this machine, got {first.get('why') or 'nothing'}")
+        self.inventory: Dict[str, Any] = json.loads(first["inventory"])
+        self.held: List[Dict[str, Any]] = first["held"]
+        self._say({"muster": "begin", "run_id": str(uuid.uuid4()), "run_dir": _bytes_text(run_dir), "mark": str(uuid.uuid4()),
+                   "earlier": [], "grace": int(1000 * grace_seconds), "lease": lease, "visibility": "job"})
+
+    def follow(self, on_message: Callable[[Dict[str, Any]], None]) -> None:
+        """From now on messages are handed over."""
+        threading.Thread(target=self._follow, args=(on_message,), name="muster-tasks", daemon=True).start()
+        threading.Thread(target=self._keep_alive, name="muster-alive", daemon=True).start()
+
+    def start(self, number: int, name: str, argv: Sequence[str], environment: Dict[str, str], ranks: int, attempt: int,
+              devices: Sequence[str], units: int, memory_bytes: int, log: str) -> None:
+        """Starts a task on these GPUs (UUIDs; none: on CPUs)."""
+        self._say({"muster": "start", "id": number, "name": _bytes_text(name), "argv": [_bytes_text(word) for word in argv],
+                   "environment": [_bytes_text(f"{key}={value}") for key, value in environment.items()],
+                   "directory": _bytes_text(os.getcwd()), "ranks": ranks, "attempt": attempt, "devices": list(devices), "units": units,
+                   "memory_bytes": memory_bytes, "cpus": 0, "bound": "", "log": _bytes_text(log)})
+
+    def end(self, number: int, grace_seconds: float) -> None:
+        """SIGTERM to the task, and SIGKILL to all of it after the grace period."""
+        self._say({"muster": "end", "id": number, "grace": int(1000 * grace_seconds)})
+
+    def close(self) -> None:
+        """Ends whatever still runs."""
+        self._over.set()
+        with self._lock:
+            try:
+                self._in.close()
+            except OSError:
+                pass
+        self._process.wait()
+
+    def _say(self, message: Dict[str, Any]) -> None:
+        line = json.dumps(message) + "\n"
+        with self._lock:
+            try:
+                self._in.write(line.encode())
+                self._in.flush()
+            except (OSError, ValueError):
+                pass  # it has gone; the reader tells
+
+    def _read(self) -> Dict[str, Any]:
+        line = self._out.readline()
+        if not line:
+            return {"muster": "gone"}
+        message = json.loads(line)
+        assert isinstance(message, dict)
+        return message
+
+    def _follow(self, on_message: Callable[[Dict[str, Any]], None]) -> None:
+        while True:
+            message = self._read()
+            on_message(message)
+            if message["muster"] in ("gone", "cannot"):
+                self._over.set()
+                return
+
+    def _keep_alive(self) -> None:
+        while not self._over.wait(_SAY_ALIVE_EVERY):
+            self._say({"muster": "alive"})
+
+
+def _bytes_text(text: str) -> str:
+    """A character for each byte of the text."""
+    return os.fsencode(text).decode("latin-1")
+
+
+def text_bytes(text: str) -> bytes:
+    """The bytes that such a text stands for."""
+    return text.encode("latin-1")

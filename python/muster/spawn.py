@@ -1,0 +1,178 @@
+"""Starts a function as the ranks of a job."""
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from multiprocessing.connection import Connection
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Union
+
+from muster._channel import ADDRESS, KEY, Channel
+from muster._flags import DeviceName
+from muster._function import name_of, pack, refuse_while_importing, unpack_exception
+from muster._job_process import JobProcess
+from muster._python_path import python_path
+from muster._run_flags import run_flags
+from muster.errors import Error, FailedPrecondition
+from muster.failed import RanksFailed, card_of, failure_of, logs_of
+
+
+def spawn(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None, *,
+          n: Union[None, int, str] = None,
+          gpus: Union[None, DeviceName, Iterable[DeviceName]] = None,
+          policy: Optional[str] = None,
+          map: Any = None,
+          hosts: Union[None, str, Mapping[str, int]] = None,
+          max_restarts: Optional[int] = None,
+          timeout: Optional[str] = None,
+          quiet: bool = False,
+          **flags: Any) -> List[Any]:
+    """Runs `function(*args, **kwargs)` as every rank of a job, and returns what each rank returned, by rank.
+
+    One rank a GPU; without GPUs, one a CPU slot. `muster.init()` in the function joins the ranks. Every flag of
+    `muster run` is a keyword, with underscores: max_restarts=3, tee=3, run_dir="runs/a", hosts={"a": 4, "b": 8}.
+
+    >>> def train(epochs):
+    ...     ctx = muster.init()
+    ...     ...
+    ...     return {"accuracy": 0.9}
+    >>> if __name__ == "__main__":
+    ...     results = muster.spawn(train, args=(3,), gpus="2,4,7", max_restarts=3)
+    ...     print(results[0])
+
+    The function is found again by its name, so it belongs into a module or the script itself; functions of notebooks and
+    lambdas need cloudpickle. Each rank is a process of its own, started by `muster run`, and ends with this one.
+
+    Raises RanksFailed when a rank fails: with the failure card, the cause, the exit code, and the exception of that rank as
+    its `__cause__`. Raises InvalidArgument for what cannot be sent to a rank.
+    """
+    refuse_while_importing("muster.spawn")
+    _refuse_in_a_rank()
+    keywords: Dict[str, Any] = {"n": n, "gpus": gpus, "policy": policy, "hosts": hosts, "max_restarts": max_restarts,
+                                "timeout": timeout, "quiet": quiet, **flags}
+    folder = tempfile.mkdtemp(prefix="muster-spawn-")
+    try:
+        _add_map(keywords, map)
+        packed = pack(function, args, kwargs or {}, "muster.spawn")
+        return _Job(packed, name_of(function), keywords, folder).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _refuse_in_a_rank() -> None:
+    rank, size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    if rank is not None and size is not None:
+        raise FailedPrecondition(
+            f"muster.spawn: expected a process that is not yet a rank, got rank {rank} of {size}; call the function itself, "
+            "since the ranks are started already, or start this script without a launcher")
+
+
+def _add_map(keywords: Dict[str, Any], map: Any) -> None:
+    """A function of rank and devices is asked here; lists go to the program as they are."""
+    if map is None:
+        return
+    if isinstance(map, str):
+        keywords["map"] = map
+        return
+    from muster.plan import map_indices
+    request = {key: keywords.get(key) for key in ("n", "gpus", "inventory")}
+    keywords["map"] = ",".join(str(index) for index in map_indices(map, request))
+
+
+class _Job:
+    """One call of `spawn`."""
+
+    def __init__(self, packed: bytes, name: str, keywords: Dict[str, Any], folder: str) -> None:
+        self._packed = packed
+        self._name = name
+        self._keywords = keywords
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._run_dir: Optional[str] = None
+        self._world_size = 0
+        self._returned: Dict[int, bytes] = {}
+        self._raised: Dict[int, Dict[str, Any]] = {}
+
+    def run(self) -> List[Any]:
+        across = self._keywords.get("hosts") is not None or self._keywords.get("hostfile") is not None
+        channel = Channel(self._on_hello, across_hosts=across)
+        try:
+            environment = {**os.environ, **channel.environment(), "PYTHONPATH": python_path()}
+            if across:
+                environment[ADDRESS] = _address_for(self._keywords, environment[ADDRESS])
+            process = JobProcess(self._arguments(across), environment)
+            code = process.wait()
+        finally:
+            channel.close()
+        if code != 0:
+            raise self._failure(code, process.said)
+        return self._results()
+
+    def _arguments(self, across: bool) -> List[str]:
+        passed_on = [word for name in (ADDRESS, KEY, "PYTHONPATH") for word in ("--env", name)] if across else []
+        return ["run", *run_flags(self._keywords, self._folder), *passed_on, "--no-python", sys.executable, "-m", "muster._rank_main"]
+
+    def _on_hello(self, hello: Dict[str, Any], connection: Connection) -> None:
+        """A rank asks for its call, and later tells what came of it. A later attempt replaces an earlier one."""
+        rank = hello["rank"]
+        with self._lock:
+            self._world_size = hello["world_size"]
+            self._run_dir = hello["run_dir"] or self._run_dir
+            self._returned.pop(rank, None)
+            self._raised.pop(rank, None)
+        connection.send_bytes(self._packed)
+        answer = connection.recv()
+        if answer["kind"] == "returned":
+            result = connection.recv_bytes()
+            with self._lock:
+                self._returned[rank] = result
+            connection.send("taken")
+        else:
+            with self._lock:
+                self._raised[rank] = answer
+            connection.send("taken")
+
+    def _results(self) -> List[Any]:
+        missing = [rank for rank in range(self._world_size) if rank not in self._returned]
+        if missing or self._world_size == 0:
+            ranks = ", ".join(str(rank) for rank in missing) or "of any rank"
+            raise RanksFailed(f"muster.spawn: expected a result of every rank, got none of rank {ranks}: it ended with exit code 0 "
+                              f"before '{self._name}' returned (os._exit or sys.exit in it?)", run_dir=self._run_dir, exit_code=0)
+        return [pickle.loads(self._returned[rank]) for rank in range(self._world_size)]
+
+    def _failure(self, code: int, said: List[str]) -> Error:
+        failure = failure_of(self._run_dir)
+        if not failure:
+            return self._failure_without_card(code, said)
+        first = failure["first"]
+        raised = self._raised.get(first["rank"], {})
+        error = RanksFailed(card_of(failure, self._run_dir, raised.get("traceback", "")), cause=first["cause"], rank=first["rank"],
+                            exit_code=code, run_dir=self._run_dir, logs=logs_of(self._run_dir), failure=failure)
+        error.__cause__ = unpack_exception(raised.get("exception"))
+        return error
+
+    def _failure_without_card(self, code: int, said: List[str]) -> Error:
+        """No rank failed: the program refused the job, or was stopped."""
+        told = [line for line in said if line.strip()]
+        if self._world_size == 0 and code in (1, 2):
+            return Error("\n".join(told[-3:]) or f"muster.spawn: the job was not started (exit code {code}; the reason is above)")
+        reason = "; all ranks have saved" if code == 75 else ""
+        return RanksFailed(f"muster.spawn: the job of '{self._name}' was stopped: exit code {code}{reason}", exit_code=code,
+                           cause=f"exit code {code}", run_dir=self._run_dir, logs=logs_of(self._run_dir))
+
+
+def _address_for(keywords: Mapping[str, Any], address: str) -> str:
+    """This host's address on the route to the first of the hosts."""
+    hosts = keywords.get("hosts")
+    first = next(iter(hosts), "") if isinstance(hosts, Mapping) else str(hosts or "").split(",")[0].partition(":")[0]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((first.rpartition("@")[2] or "localhost", 9))
+            own = probe.getsockname()[0]
+        except OSError:
+            own = socket.gethostname()
+    return f"{own}:{address.rpartition(':')[2]}"
