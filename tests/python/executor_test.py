@@ -1,0 +1,200 @@
+"""muster.Executor, used as its users do."""
+import signal
+import unittest
+
+from package import PackageCase
+from spawn_test import script
+
+
+class Tasks(PackageCase):
+    def test_results_come_in_their_futures(self):
+        self.must_print(script("""
+            def square(x, plus=0): return x * x + plus
+            if __name__ == "__main__":
+                with muster.Executor() as pool:
+                    future = pool.submit(square, 3, plus=1)
+                    print(future.result(), future.devices, future.attempts)
+                    print(list(pool.map(square, range(5))))
+            """), "10 ['cpu:0'] 1\n[0, 1, 4, 9, 16]\n")
+
+    def test_exceptions_come_with_their_traceback(self):
+        self.must_print(script("""
+            class TooHot(Exception): pass
+            def burn(): raise TooHot("90 degrees")
+            if __name__ == "__main__":
+                with muster.Executor() as pool:
+                    future = pool.submit(burn)
+                    print(repr(future.exception()))
+                    print("in burn" in str(future.exception().__cause__))
+            """), "TooHot('90 degrees')\nTrue\n")
+
+    def test_a_process_that_dies_is_told(self):
+        self.must_print(script("""
+            import signal
+            def die():
+                print("the last line", flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            if __name__ == "__main__":
+                with muster.Executor() as pool:
+                    future = pool.submit(die)
+                    failed = future.exception()
+                    print(type(failed).__name__, failed.exit_code, failed.signal)
+                    print("the last line" in str(failed), open(future.log).read().strip())
+            """), "TaskFailed 137 SIGKILL\nTrue the last line\n")
+
+    def test_tasks_come_after_others(self):
+        self.must_print(script("""
+            def write(text):
+                with open("order", "a") as file: file.write(text + " ")
+            def fail(): raise ValueError("no")
+            if __name__ == "__main__":
+                with muster.Executor() as pool:
+                    a = pool.submit(write, "a")
+                    b = pool.submit(write, "b", after=[a])
+                    c = pool.submit(write, "c", after=[b])
+                    d = pool.submit(fail)
+                    e = pool.submit(write, "e", after=[c, d])
+                    print(type(e.exception()).__name__, e.exception())
+                print(open("order").read())
+            """), "TaskFailed task 'write' was skipped: it comes after one that failed (no)\na b c \n")
+
+    def test_tasks_start_again(self):
+        self.must_print(script("""
+            def flaky():
+                with open("starts", "a") as file: file.write("x")
+                if len(open("starts").read()) < 3: raise ValueError("not yet")
+                return muster.attempt()
+            def pause():
+                with open("pauses", "a") as file: file.write("x")
+                if len(open("pauses").read()) < 2: sys.exit(muster.STOPPED)
+            if __name__ == "__main__":
+                with muster.Executor() as pool:
+                    future, stopped = pool.submit(flaky, retries=2), pool.submit(pause)
+                    print(future.result(), future.attempts)
+                    print(stopped.result(), stopped.attempts)
+            """), "2 3\nNone 2\n")
+
+    def test_a_time_limit_ends_a_task(self):
+        self.must_print(script("""
+            if __name__ == "__main__":
+                with muster.Executor() as pool:
+                    failed = pool.submit(wait_for_ever, time_limit=0.3).exception()
+                    print(str(failed).splitlines()[0])
+            """), "task 'wait_for_ever' failed: its time limit of 0.3 s was over\n")
+
+    def test_ranks_are_one_job(self):
+        self.must_print(script("""
+            def job():
+                pathlib.Path(f"rank{muster.rank()}of{muster.world_size()}").touch()
+                return muster.rank()
+            if __name__ == "__main__":
+                with muster.Executor() as pool:
+                    future = pool.submit(job, ranks=3)
+                    print(future.result(), future.devices)
+                print(sorted(path.name for path in pathlib.Path().glob("rank*")))
+            """), "0 ['cpu:0', 'cpu:1', 'cpu:2']\n['rank0of3', 'rank1of3', 'rank2of3']\n")
+
+    def test_devices_are_not_shared_unless_asked(self):
+        self.must_print(script("""
+            import fcntl
+            def alone(slots):
+                # As many locks as there may be tasks at a time: one more would find none.
+                for slot in range(slots):
+                    file = open(f"slot{slot}", "w")
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except OSError:
+                        continue
+                    time.sleep(0.05)
+                    return True
+                return False
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=2) as pool:
+                    print(all(pool.map(alone, [2] * 6)))
+                with muster.Executor(cpu_slots=1) as pool:
+                    futures = [pool.submit(alone, 2, gpus=0.5) for _ in range(4)]
+                    print(all(future.result() for future in futures))
+            """), "True\nTrue\n")
+
+    def test_what_could_never_run_is_refused(self):
+        self.must_print(script("""
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=2) as pool:
+                    for how in ({"gpus": 3}, {"gpus": 1.5}, {"ranks": 0}, {"memory": "8 apples"}, {"time_limit": "soon"}):
+                        try:
+                            pool.submit(note_pid, **how)
+                        except muster.InvalidArgument as error:
+                            print(error)
+            """), """\
+            muster.Executor.submit: expected at most 2 devices, got 3; ask for fewer, or give the executor more (gpus, cpu_slots)
+            muster.Executor.submit: expected a whole number of GPUs or a fraction of one, and ranks of 1 or more, got gpus=1.5, ranks=1; correct them
+            muster.Executor.submit: expected a whole number of GPUs or a fraction of one, and ranks of 1 or more, got gpus=None, ranks=0; correct them
+            memory: expected a size such as 8GiB, got '8 apples'; correct it
+            time_limit: expected a time such as 90m, got 'soon'; correct it
+            """)
+
+    def test_waiting_tasks_are_cancelled(self):
+        self.must_print(script("""
+            def short(): return 1
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    first = pool.submit(short)
+                    second = pool.submit(short, after=[first])
+                    third = pool.submit(short, after=[second])
+                    print(third.cancel(), second.result(), third.cancelled())
+            """), "True 1 True\n")
+
+    def test_warm_workers_take_one_task_after_the_other(self):
+        self.must_print(script("""
+            def pid(): return os.getpid()
+            def raise_it(): raise ValueError("no")
+            def die(): os._exit(3)
+            if __name__ == "__main__":
+                with muster.Executor(warm=True, cpu_slots=2) as pool:
+                    first = pool.submit(pid).result()
+                    print(repr(pool.submit(raise_it).exception()))
+                    print(len({future.result() for future in [pool.submit(pid) for _ in range(50)]} | {first}) <= 2)
+                    print(pool.submit(die).exception().exit_code, pool.submit(pid).result() != os.getpid())
+                    print(pool.submit(pid, ranks=2).result() not in (first, os.getpid()))
+            """), "ValueError('no')\nTrue\n3 True\nTrue\n")
+
+    def test_an_interrupt_ends_the_tasks(self):
+        process = self.start(script("""
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=2) as pool:
+                    futures = [pool.submit(wait_for_ever) for _ in range(4)]
+                    futures[0].result()
+            """))
+        self.wait_for(lambda: len(self.pids_in()) == 2, "two tasks")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=300)
+        self.assertIn("KeyboardInterrupt", err)
+        self.assertEqual(len(self.pids_in()), 2)
+        self.wait_for_the_end_of(self.pids_in())
+
+    def test_nothing_outlives_a_parent_that_is_killed(self):
+        process = self.start(script("""
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=2) as pool:
+                    list(pool.map(lambda_free, range(2)))
+            """).replace("def wait_for_ever", "def lambda_free(_): wait_for_ever()\n\ndef wait_for_ever"))
+        self.wait_for(lambda: len(self.pids_in()) == 2, "two tasks")
+        process.kill()
+        process.communicate()
+        self.wait_for_the_end_of(self.pids_in())
+
+    def test_an_executor_that_is_not_shut_down_ends_with_the_program(self):
+        self.must_print(script("""
+            def late():
+                time.sleep(0.2)
+                print("done")
+                return 1
+            if __name__ == "__main__":
+                pool = muster.Executor()
+                future = pool.submit(late)
+                future.add_done_callback(lambda done: print(done.result(), flush=True))
+            """), "1\n")
+
+
+if __name__ == "__main__":
+    unittest.main()

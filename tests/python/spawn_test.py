@@ -1,0 +1,213 @@
+"""muster.spawn, called as users call it."""
+import os
+import signal
+import unittest
+
+from package import ROOT, PackageCase
+
+DEFINE = """
+    import os, pathlib, sys, time
+    import muster
+
+    def note_pid():
+        pathlib.Path("pids").mkdir(exist_ok=True)
+        pathlib.Path("pids", str(os.getpid())).touch()
+
+    def wait_for_ever():
+        note_pid()
+        while True:
+            time.sleep(0.1)
+"""
+
+
+def script(body):
+    import textwrap
+    return textwrap.dedent(DEFINE) + textwrap.dedent(body)
+
+
+class Spawn(PackageCase):
+    def test_returns_what_every_rank_returned(self):
+        self.must_print(script("""
+            def square(x, plus=0):
+                return muster.rank(), muster.world_size(), x * x + plus
+            if __name__ == "__main__":
+                print(muster.spawn(square, args=(3,), kwargs={"plus": 1}, n=3, quiet=True))
+            """), "[(0, 3, 10), (1, 3, 10), (2, 3, 10)]\n")
+
+    def test_functions_of_modules_need_no_guard(self):
+        self.write("def double(x): return 2 * x\n", "tools.py")
+        self.must_print("import muster, tools\nprint(muster.spawn(tools.double, args=(4,), n=2, quiet=True))\n", "[8, 8]\n")
+
+    def test_a_failure_has_card_cause_and_exception(self):
+        self.must_print(script("""
+            class TooHot(Exception):
+                pass
+            def train():
+                if muster.rank() == 1:
+                    raise TooHot("90 degrees")
+                wait_for_ever()
+            if __name__ == "__main__":
+                try:
+                    muster.spawn(train, n=2, quiet=True)
+                except muster.RanksFailed as failed:
+                    print(failed.rank, failed.exit_code, failed.cause)
+                    print(repr(failed.__cause__))
+                    print(str(failed).splitlines()[0])
+                    print("TooHot: 90 degrees" in failed.card, 'raise TooHot("90 degrees")' in failed.card, "_rank_main" in failed.card)
+                    print(pathlib.Path(failed.run_dir, "failure.json").is_file())
+            """), """\
+            1 1 exit code 1
+            TooHot('90 degrees')
+            rank 1 failed first: exit code 1
+            True True False
+            True
+            """)
+
+    def test_a_killed_rank_is_named(self):
+        self.must_print(script("""
+            import signal
+            def train():
+                if muster.rank() == 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                wait_for_ever()
+            if __name__ == "__main__":
+                try:
+                    muster.spawn(train, n=2, quiet=True)
+                except muster.RanksFailed as failed:
+                    print(failed.rank, failed.exit_code, failed.cause[:17], failed.__cause__)
+            """), "1 137 killed by SIGKILL None\n")
+
+    def test_ranks_start_again(self):
+        self.must_print(script("""
+            def train():
+                if muster.attempt() == 0:
+                    raise RuntimeError("the first time")
+                return muster.attempt()
+            if __name__ == "__main__":
+                print(muster.spawn(train, n=2, quiet=True, max_restarts=1))
+            """), "[1, 1]\n")
+
+    def test_what_cannot_be_sent_is_named(self):
+        code, _, err = self.run_script(script("""
+            def train(lock): pass
+            if __name__ == "__main__":
+                import threading
+                muster.spawn(train, args=(threading.Lock(),), n=2)
+            """))
+        self.assertEqual(code, 1)
+        self.assertIn("InvalidArgument: muster.spawn: expected a function and arguments that can be pickled, got 'train'", err)
+        code, _, err = self.run_script(script("""
+            if __name__ == "__main__":
+                muster.spawn(lambda: 1, n=1)
+            """), PYTHONNOUSERSITE="1")
+        if "cloudpickle" in err:
+            self.assertEqual(code, 1)
+            self.assertIn("got '<lambda>'", err)
+
+    def test_a_result_that_cannot_be_sent_is_named(self):
+        code, _, err = self.run_script(script("""
+            def train():
+                import threading
+                return threading.Lock()
+            if __name__ == "__main__":
+                muster.spawn(train, n=1, quiet=True)
+            """))
+        self.assertEqual(code, 1)
+        self.assertIn("rank 0: expected a result that can be pickled, got lock", err)
+
+    def test_a_forgotten_guard_is_named(self):
+        code, _, err = self.run_script(script("""
+            def train(): pass
+            muster.spawn(train, n=2, quiet=True)
+            """))
+        self.assertEqual(code, 1)
+        self.assertIn('put the call under `if __name__ == "__main__":`', err)
+
+    def test_a_rank_does_not_spawn(self):
+        code, _, err = self.run_script(script("""
+            def inner(): pass
+            def train(): muster.spawn(inner, n=2)
+            if __name__ == "__main__":
+                muster.spawn(train, n=1, quiet=True)
+            """))
+        self.assertEqual(code, 1)
+        self.assertIn("muster.spawn: expected a process that is not yet a rank, got rank 0 of 1; call the function itself", err)
+
+    def test_a_rank_that_ends_without_a_result_is_named(self):
+        code, _, err = self.run_script(script("""
+            def train(): os._exit(0)
+            if __name__ == "__main__":
+                muster.spawn(train, n=2, quiet=True)
+            """))
+        self.assertEqual(code, 1)
+        self.assertIn("expected a result of every rank, got none of rank 0, 1", err)
+
+    def test_an_interrupt_ends_the_ranks(self):
+        process = self.start(script("""
+            if __name__ == "__main__":
+                muster.spawn(wait_for_ever, n=2, quiet=True)
+            """))
+        self.wait_for(lambda: len(self.pids_in()) == 2, "two ranks")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=300)
+        self.assertIn("KeyboardInterrupt", err)
+        self.wait_for_the_end_of(self.pids_in())
+
+    def test_nothing_outlives_a_parent_that_is_killed(self):
+        process = self.start(script("""
+            if __name__ == "__main__":
+                muster.spawn(wait_for_ever, n=2, quiet=True)
+            """))
+        self.wait_for(lambda: len(self.pids_in()) == 2, "two ranks")
+        process.kill()
+        process.communicate()
+        self.wait_for_the_end_of(self.pids_in())
+
+    def test_a_thread_may_spawn(self):
+        self.must_print(script("""
+            import threading
+            def rank(): return muster.rank()
+            if __name__ == "__main__":
+                results = []
+                threads = [threading.Thread(target=lambda: results.append(muster.spawn(rank, n=2, quiet=True))) for _ in range(2)]
+                for thread in threads: thread.start()
+                for thread in threads: thread.join()
+                print(results)
+            """), "[[0, 1], [0, 1]]\n")
+
+    def test_flags_of_muster_run_are_keywords(self):
+        self.must_print(script("""
+            def show(): return os.environ["NAME"], os.path.basename(muster.run_dir())
+            if __name__ == "__main__":
+                print(muster.spawn(show, n=1, quiet=True, run_dir="here", env={"NAME": "a b"}))
+            """), "[('a b', 'here')]\n")
+        code, _, err = self.run_script(script("""
+            if __name__ == "__main__":
+                muster.spawn(note_pid, n=1, max_restart=3)
+            """))
+        self.assertEqual(code, 1)
+        self.assertIn("--max-restart", err)
+        self.assertIn("--max-restarts", err)
+
+    def test_a_function_assigns_devices(self):
+        machine = str(ROOT / "tests/data/machines/dgx2-v100.toml")
+        self.must_print(script(f"""
+            def device(): return os.environ["MUSTER_DEVICE"]
+            def pick(rank, devices): return devices[3 - rank]
+            if __name__ == "__main__":
+                expected = [rank.device.uuid for rank in muster.plan(n=2, inventory={machine!r}, map=[3, 2])]
+                print(muster.spawn(device, n=2, quiet=True, inventory={machine!r}, map=pick) == expected)
+            """), "True\n")
+
+    def test_large_arguments_and_results(self):
+        size = int(os.environ.get("MUSTER_TEST_BYTES", str(64 << 20)))
+        self.must_print(script(f"""
+            def back(data): return data
+            if __name__ == "__main__":
+                data = bytes(8) * ({size} // 8)
+                print(muster.spawn(back, args=(data,), n=1, quiet=True)[0] == data)
+            """), "True\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
