@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from muster import _stacks
+from muster import _mp_spawn, _stacks
 from muster.errors import Unavailable
 
 HOW = "pip install --no-build-isolation 'muster[torch]'"
@@ -41,6 +41,7 @@ def meet_torch() -> None:
     if torch.cuda.device_count() == 0:  # which asks NVML: forked children may still use the GPUs
         os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")  # DDP takes its buckets from the shared memory
     _stacks.answer_requests()
+    _mp_spawn.guard()
 
 
 def _refuse(*_: Any) -> Any:

@@ -10,6 +10,7 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+TORCH_PYTHON = os.environ.get("MUSTER_TEST_PYTHON")
 PATH = os.pathsep.join([str(ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
@@ -27,15 +28,15 @@ class PackageCase(unittest.TestCase):
         path.write_text(textwrap.dedent(text), encoding="utf-8")
         return path
 
-    def start(self, text, **how):
+    def start(self, text, python=sys.executable, **how):
         """A script, running."""
-        return subprocess.Popen([sys.executable, "-B", str(self.write(text))], cwd=self.folder, env={**self.environment, **how},
+        return subprocess.Popen([python, "-B", str(self.write(text))], cwd=self.folder, env={**self.environment, **how},
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 start_new_session=True)
 
-    def run_script(self, text, **how):
+    def run_script(self, text, python=sys.executable, **how):
         """A script to its end: exit code, standard output, standard error."""
-        process = self.start(text, **how)
+        process = self.start(text, python, **how)
         try:
             out, err = process.communicate(timeout=300)
         except subprocess.TimeoutExpired:

@@ -3,7 +3,7 @@ import os
 import signal
 import unittest
 
-from package import ROOT, PackageCase
+from package import ROOT, TORCH_PYTHON, PackageCase
 
 DEFINE = """
     import os, pathlib, sys, time
@@ -198,6 +198,44 @@ class Spawn(PackageCase):
                 expected = [rank.device.uuid for rank in muster.plan(n=2, inventory={machine!r}, map=[3, 2])]
                 print(muster.spawn(device, n=2, quiet=True, inventory={machine!r}, map=pick) == expected)
             """), "True\n")
+
+    @unittest.skipUnless(TORCH_PYTHON, "no Python that imports torch")
+    def test_mp_spawn_in_a_rank_is_refused(self):
+        done = self.run_script(script("""
+            import torch.multiprocessing as mp
+            import muster.context
+            def main(rank, size): pass
+            if __name__ == "__main__":
+                import muster._torch
+                muster._torch.meet_torch()
+                mp.spawn(main, args=(2,), nprocs=2)
+            """), python=TORCH_PYTHON, RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", LOCAL_WORLD_SIZE="2")
+        self.assertEqual(done[0], 1)
+        self.assertIn("got rank 1 of 2: the launcher has started the ranks already; replace mp.spawn(main, ...) by "
+                      "main(int(os.environ['LOCAL_RANK']), ...)", done[2])
+
+    @unittest.skipUnless(TORCH_PYTHON, "no Python that imports torch")
+    def test_ranks_join_and_train(self):
+        code, out, err = self.run_script(script("""
+            def train(steps):
+                import torch
+                from torch.nn.parallel import DistributedDataParallel
+                ctx = muster.init()
+                torch.manual_seed(0)
+                model = DistributedDataParallel(torch.nn.Linear(4, 1))
+                optimizer = torch.optim.SGD(model.parameters(), 0.1)
+                for step in range(steps):
+                    loss = model(torch.full((2, 4), float(ctx.rank + 1))).square().mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    ctx.note(step=step, samples=2, loss=loss)
+                return [float(weight) for weight in model.module.weight.detach().flatten()]
+            if __name__ == "__main__":
+                a, b = muster.spawn(train, args=(3,), n=2, quiet=True)
+                print(a == b, len(a))
+            """), python=TORCH_PYTHON)
+        self.assertEqual((code, out), (0, "True 4\n"), err)
 
     def test_large_arguments_and_results(self):
         size = int(os.environ.get("MUSTER_TEST_BYTES", str(64 << 20)))
