@@ -28,14 +28,16 @@ from muster.spans import span
 if _TYPE_CHECKING:
     from muster.executor import Executor
     from muster.failed import RanksFailed, TaskFailed
+    from muster.samplers import CostBalancedSampler, DistributedSampler, WeightedSampler
     from muster.spawning import spawn
 
-__all__ = ["STOPPED", "Context", "Device", "Error", "Executor", "FailedPrecondition", "InvalidArgument", "Plan", "RankPlan",
-           "RanksFailed", "TaskFailed", "TimedOut", "Unavailable", "__version__", "attempt", "batch_share", "devices", "init",
+__all__ = ["STOPPED", "Context", "CostBalancedSampler", "Device", "DistributedSampler", "Error", "Executor", "FailedPrecondition", "InvalidArgument", "Plan", "RankPlan",
+           "RanksFailed", "TaskFailed", "TimedOut", "Unavailable", "WeightedSampler", "__version__", "attempt", "batch_share", "devices", "init",
            "is_main", "local_rank", "local_world_size", "metrics", "plan", "rank", "run_dir", "span", "spawn", "world_size"]
 
 # What is imported when it is first used.
-_LATER = {"Executor": "executor", "RanksFailed": "failed", "TaskFailed": "failed", "spawn": "spawning"}
+_LATER = {"CostBalancedSampler": "samplers", "DistributedSampler": "samplers", "Executor": "executor", "RanksFailed": "failed",
+          "TaskFailed": "failed", "WeightedSampler": "samplers", "spawn": "spawning"}
 
 
 def __getattr__(name: str) -> _Any:

@@ -1,0 +1,203 @@
+"""Which samples a rank trains on, index for index as the samplers of muster's C++ library. They need torch, whose random
+numbers they draw."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence, Sized, Union
+
+from muster.errors import FailedPrecondition, InvalidArgument
+from muster.rank import rank as own_rank, world_size
+
+if TYPE_CHECKING:
+    import torch
+
+_MOST_OF_MULTINOMIAL = 2**24  # torch.multinomial refuses more weights
+
+State = Dict[str, int]
+
+
+class _Sampler:
+    """An epoch's order, the same on every rank, of which each rank takes its part; and a place in it."""
+
+    def __init__(self, dataset_size: int, samples: int, num_replicas: Optional[int], rank: Optional[int], seed: int) -> None:
+        self.num_replicas = world_size() if num_replicas is None else num_replicas
+        self.rank = own_rank() if rank is None else rank
+        self.seed = seed
+        self.epoch = 0
+        self._dataset_size = dataset_size
+        self._samples = samples
+        self._consumed = 0
+        if dataset_size < 1 or samples < 1:
+            raise InvalidArgument(f"sampler: expected a data set of 1 sample or more, got {dataset_size}, and {samples} of an epoch; give one")
+        if not 0 <= self.rank < self.num_replicas:
+            raise InvalidArgument(f"sampler: expected a rank from 0 to {self.num_replicas - 1}, got {self.rank}; pass this rank's own number")
+
+    def set_epoch(self, epoch: int, consumed: int = 0) -> None:
+        """Sets the next epoch. With `consumed`, it goes on behind the samples that all ranks together have used; the rest is
+        divided among the ranks that there are now, whatever their number was before."""
+        if epoch < 0 or consumed < 0:
+            raise InvalidArgument(f"sampler: expected epoch and consumed samples of 0 or more, got {epoch} and {consumed}; correct them")
+        self.epoch, self._consumed = epoch, consumed
+
+    def state_dict(self, batches: int = 0, batch_size: int = 1) -> State:
+        """The place after so many batches of each rank since set_epoch, for a checkpoint."""
+        used = min(self._samples, self._consumed + batches * self._global_batch(batch_size))
+        return {"epoch": self.epoch, "consumed": used, "dataset_size": self._dataset_size, "seed": self.seed}
+
+    def load_state_dict(self, state: State) -> None:
+        """Goes on at that place, with any number of ranks."""
+        if state["dataset_size"] != self._dataset_size or state["seed"] != self.seed:
+            raise FailedPrecondition(f"sampler: expected the data set of {state['dataset_size']} samples and the seed {state['seed']} of the "
+                                     f"checkpoint, got {self._dataset_size} and {self.seed}; give the same")
+        self.set_epoch(state["epoch"], state["consumed"])
+
+    def _global_batch(self, batch_size: int) -> int:
+        return batch_size * self.num_replicas
+
+    def _generator(self) -> "torch.Generator":
+        import torch
+        return torch.Generator().manual_seed(self.seed + self.epoch)
+
+    def _order(self) -> List[int]:
+        """Of the whole epoch."""
+        raise NotImplementedError
+
+    def _left(self) -> int:
+        return max(0, self._samples - self._consumed)
+
+
+class DistributedSampler(_Sampler):
+    """torch.utils.data.DistributedSampler, index for index, and two things more: it goes on in the middle of an epoch with any
+    number of ranks, and with `pad=False` no sample counts twice, as an evaluation wants it.
+
+    >>> sampler = muster.DistributedSampler(data, seed=1)
+    >>> loader = DataLoader(data, batch_size=32, sampler=sampler)
+    >>> for epoch in range(3):
+    ...     sampler.set_epoch(epoch)
+    ...     for batch in loader: ...
+    """
+
+    def __init__(self, dataset: Union[int, Sized], num_replicas: Optional[int] = None, rank: Optional[int] = None, shuffle: bool = True,
+                 seed: int = 0, drop_last: bool = False, *, pad: bool = True) -> None:
+        size = dataset if isinstance(dataset, int) else len(dataset)
+        super().__init__(size, size, num_replicas, rank, seed)
+        if drop_last and not pad:
+            raise InvalidArgument("sampler: expected drop_last or pad=False, got both: one cuts the tail, the other keeps it; leave one out")
+        self.shuffle, self.drop_last, self.pad = shuffle, drop_last, pad
+
+    def _order(self) -> List[int]:
+        if not self.shuffle:
+            return list(range(self._dataset_size))
+        import torch
+        order: List[int] = torch.randperm(self._dataset_size, generator=self._generator()).tolist()
+        return order
+
+    def __len__(self) -> int:
+        rest = self._left() % self.num_replicas
+        has_more = not self.drop_last and (rest > 0 if self.pad else self.rank < rest)
+        return self._left() // self.num_replicas + int(has_more)
+
+    def __iter__(self) -> Iterator[int]:
+        order = self._order()
+        first = self._consumed + self.rank
+        return iter([order[(first + i * self.num_replicas) % len(order)] for i in range(len(self))])
+
+
+class WeightedSampler(DistributedSampler):
+    """Draws samples in proportion to `weights`, one a sample of the data set. All ranks draw the same, and each takes its part:
+    together they see what one process with torch's WeightedRandomSampler (seeded with seed + epoch) sees.
+
+    >>> sampler = muster.WeightedSampler(weights, num_samples=10_000)
+    >>> loader = DataLoader(data, batch_size=32, sampler=sampler)
+    """
+
+    def __init__(self, weights: Sequence[float], num_samples: Optional[int] = None, replacement: bool = True, *,
+                 num_replicas: Optional[int] = None, rank: Optional[int] = None, seed: int = 0, drop_last: bool = False,
+                 pad: bool = True) -> None:
+        import torch
+        self._weights = torch.as_tensor(weights, dtype=torch.double)
+        super().__init__(self._weights.numel(), num_replicas, rank, True, seed, drop_last, pad=pad)
+        possible = int((self._weights > 0).sum())
+        if not bool(torch.isfinite(self._weights).all()) or bool((self._weights < 0).any()) or possible == 0:
+            raise InvalidArgument("sampler: expected weights of 0 or more, some above 0, got others, or NaN or infinity; correct them")
+        self._samples = self._weights.numel() if num_samples is None else num_samples
+        self.replacement = replacement
+        if self._samples < 1 or (not replacement and self._samples > possible):
+            raise InvalidArgument(f"sampler: expected 1 to {possible} samples of an epoch without replacement, or 1 or more with it, "
+                                  f"got {self._samples}; correct num_samples")
+
+    def _order(self) -> List[int]:
+        drawn: List[int] = _drawn(self._weights, self._samples, self.replacement, self._generator()).tolist()
+        return drawn
+
+
+class CostBalancedSampler(_Sampler):
+    """Batches whose costs (lengths of texts, sizes of graphs) are as equal over the ranks as possible. Each global batch has
+    the same samples with any number of ranks.
+
+    >>> sampler = muster.CostBalancedSampler(lengths, global_batch=256)
+    >>> loader = DataLoader(data, batch_sampler=sampler)
+    """
+
+    def __init__(self, costs: Sequence[float], global_batch: int, *, num_replicas: Optional[int] = None, rank: Optional[int] = None,
+                 shuffle: bool = True, seed: int = 0, drop_last: bool = False) -> None:
+        self._costs = [float(cost) for cost in costs]
+        super().__init__(len(self._costs), len(self._costs), num_replicas, rank, seed)
+        if any(not 0 <= cost < float("inf") for cost in self._costs):
+            raise InvalidArgument("sampler: expected costs of 0 or more, got one that is negative or not finite; correct it")
+        if global_batch < self.num_replicas:
+            raise InvalidArgument(f"sampler: expected a global batch of at least {self.num_replicas}, one sample a rank, got {global_batch}; "
+                                  "give a larger one")
+        self.global_batch, self.shuffle, self.drop_last = global_batch, shuffle, drop_last
+
+    def _global_batch(self, batch_size: int) -> int:
+        return self.global_batch
+
+    def _order(self) -> List[int]:
+        if not self.shuffle:
+            return list(range(self._dataset_size))
+        import torch
+        order: List[int] = torch.randperm(self._dataset_size, generator=self._generator()).tolist()
+        return order
+
+    def __len__(self) -> int:
+        return self._left() // self.global_batch + int(not self.drop_last and self._left() % self.global_batch > 0)
+
+    def __iter__(self) -> Iterator[List[int]]:
+        order = self._order()
+        for batch in range(len(self)):
+            begin = self._consumed + batch * self.global_batch
+            # A last batch with fewer samples than ranks is filled up from the order's beginning.
+            size = max(min(self.global_batch, self._left() - batch * self.global_batch), self.num_replicas)
+            samples = [order[(begin + i) % len(order)] for i in range(size)]
+            yield [samples[i] for i in part_by_cost([self._costs[sample] for sample in samples], self.num_replicas, self.rank)]
+
+
+def part_by_cost(costs: Sequence[float], ranks: int, rank: int) -> List[int]:
+    """The places of a rank's samples in a global batch. The costliest goes first, each to the rank with the least so far; the
+    first of them go to a rank each, so that nobody is left without.
+
+    >>> part_by_cost([1, 5, 2, 3], ranks=2, rank=0), part_by_cost([1, 5, 2, 3], ranks=2, rank=1)
+    ([0, 1], [2, 3])
+    """
+    by_cost = sorted(range(len(costs)), key=lambda place: -costs[place])
+    loads = [(0.0, 0)] * ranks  # cost and number of the samples of each rank
+    mine = []
+    for count, place in enumerate(by_cost):
+        least = count if count < ranks else min(range(ranks), key=lambda other: loads[other])
+        loads[least] = (loads[least][0] + costs[place], loads[least][1] + 1)
+        if least == rank:
+            mine.append(place)
+    return sorted(mine)
+
+
+def _drawn(weights: Any, samples: int, replacement: bool, generator: Any) -> Any:
+    """Draws as torch.multinomial, also of more weights than it takes."""
+    import torch
+    if weights.numel() <= _MOST_OF_MULTINOMIAL:
+        return torch.multinomial(weights, samples, replacement, generator=generator)
+    if not replacement:
+        return (weights / torch.empty_like(weights).exponential_(1, generator=generator)).topk(samples).indices
+    sums = weights.cumsum(0)
+    drawn = torch.rand(samples, generator=generator, dtype=torch.double) * sums[-1]
+    below_all = drawn.minimum(torch.nextafter(sums[-1], torch.zeros((), dtype=torch.double)))
+    return torch.searchsorted(sums, below_all, right=True)

@@ -1,0 +1,58 @@
+"""The examples of Python, each run as its page shows it, on two ranks or so."""
+import subprocess
+import sys
+import unittest
+
+from package import ROOT, TORCH_PYTHON, PackageCase
+
+EXAMPLES = ROOT / "examples/python"
+WITHOUT_TORCH = {"a_gpu_each", "by_function", "chosen_devices"}
+MOST_LINES = 40
+SAYS = {
+    "a_gpu_each": r"best: width 64, rate 0.5: loss 0.031",
+    "accumulation": r"True \[",
+    "balanced": r"^\[\d+, \d+\]$",
+    "by_function": r"\[\(0, 0, 2\), \(1, 1, 2\)\]",
+    "by_rank": r"rank 1 has .*cpu",
+    "by_score": r"\[\(0, 32\), \(1, 32\)\]",
+    "chosen_devices": r"\[\(0, True\), \(1, False\)\]",
+    "ddp": r"^\[[\d.]+, [\d.]+\]$",
+    "device_ids": r"rank 1 of 2: cpu",
+    "parameter_server": r"^\[.*\]$",
+    "several_hosts": r"rank 1 on .*, local rank 1 of 2",
+    "several_machines": r"1 ranks, 10 steps",
+    "two_devices_in_one_process": r"\[\(True, True\), \(True, True\)\]",
+    "unequal_counts": r"\[16, 16\]",
+    "weighted_sampling": r"^\[\d+, \d+\]$",
+}
+
+
+class Examples(PackageCase):
+    def test_all_are_here_and_short(self):
+        found = {path.stem: path for path in EXAMPLES.glob("*.py")}
+        self.assertEqual(sorted(found), sorted(SAYS))
+        for name, path in found.items():
+            self.assertLess(len(path.read_text(encoding="utf-8").splitlines()), MOST_LINES, name)
+
+    def run_example(self, name):
+        python = sys.executable if name in WITHOUT_TORCH else TORCH_PYTHON
+        environment = {**self.environment, "MUSTER_CPU_SLOTS": "2", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([python, "-B", str(EXAMPLES / f"{name}.py")], cwd=self.folder, env=environment, capture_output=True,
+                              text=True, timeout=300, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, SAYS[name])
+
+
+def add_cases():
+    for name in SAYS:
+        def case(self, name=name):
+            if name not in WITHOUT_TORCH and not TORCH_PYTHON:
+                self.skipTest("no Python that imports torch")
+            self.run_example(name)
+        setattr(Examples, f"test_{name}", case)
+
+
+add_cases()
+
+if __name__ == "__main__":
+    unittest.main()
