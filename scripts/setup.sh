@@ -12,6 +12,8 @@ torch_version=2.15.0
 torch_cpu_needs="nvidia-cuda-runtime==13.2.86 nvidia-cuda-cupti==13.2.86"
 # Its reader of event files, with which a test reads what muster::Metrics has written.
 tensorboard_version=2.21.0
+# A kernel in which a test runs the Python package as a notebook does.
+notebook_packages="nbclient==0.11.0 ipykernel==7.4.0 cloudpickle==3.1.3"
 
 say() { printf 'setup: %s\n' "$*"; }
 
@@ -139,6 +141,13 @@ add_tensorboard() {
   $pip tensorboard==$tensorboard_version || say "pip failed (above): the test of event files uses its own reader"
 }
 
+add_notebook() {
+  [ "$goal" = test ] || [ "$goal" = long ] || [ "$goal" = dev ] || return 0
+  ! $venv/bin/python -c "import nbclient, ipykernel, cloudpickle" 2>/dev/null || return 0
+  say "installing $notebook_packages, for a test of notebooks (30 MB), into $venv"
+  $pip $notebook_packages || say "pip failed (above): the test of notebooks will be skipped"
+}
+
 # --- distribution packages ------------------------------------------------------------------------------------------
 command -v apt-get >/dev/null || {
   say "expected Debian or Ubuntu, got a system without apt-get; install by hand what these packages have:" $needed
@@ -195,3 +204,4 @@ if [ -n "${TORCH:-}" ]; then
   exit 0
 fi
 add_tensorboard
+add_notebook

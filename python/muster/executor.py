@@ -5,7 +5,6 @@ import atexit
 import collections
 import concurrent.futures
 import os
-import pickle
 import re
 import sys
 import threading
@@ -16,11 +15,12 @@ from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Sequenc
 
 from muster._channel import Channel
 from muster._flags import DeviceName, gpus_text
-from muster._function import name_of, pack, refuse_while_importing, unpack_exception
+from muster._function import name_of, pack, refuse_while_importing
 from muster._places import WHOLE, Need, Share, places_of
 from muster._python_path import python_path
 from muster._server import TaskServer, text_bytes
 from muster._task import Task, TaskFuture, bytes_of, seconds_of
+from muster._worker import Worker, answer_of, tell
 from muster.errors import FailedPrecondition, InvalidArgument
 from muster.failed import TaskFailed
 
@@ -63,7 +63,7 @@ class Executor(concurrent.futures.Executor):
         self._changed = threading.Condition(self._lock)
         self._waiting: Deque[Task] = collections.deque()
         self._running: Dict[int, Task] = {}
-        self._workers: Dict[int, _Worker] = {}
+        self._workers: Dict[int, Worker] = {}
         self._number = 0
         self._closing = False
         self._gone = ""
@@ -141,11 +141,10 @@ class Executor(concurrent.futures.Executor):
                 self._server.end(worker.number, _GRACE_SECONDS)
         self._schedule()
 
-    def __exit__(self, kind: Any, value: Any, trace: Any) -> Optional[bool]:
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         if kind is not None and not issubclass(kind, Exception):
             self.end_tasks()
         self.shutdown(wait=True)
-        return False
 
     # --- what a task needs ---
 
@@ -231,12 +230,12 @@ class Executor(concurrent.futures.Executor):
         if share is not None:
             self._number += 1
             log = os.path.join(self._run_dir, f"worker-{self._number}.log")
-            worker = _Worker(self._number, share, log)
+            worker = Worker(self._number, share, log)
             self._workers[worker.number] = worker
             self._start(worker.number, f"worker {share.places[0].name}", share, 1, 0, log)
         return False
 
-    def _end_workers(self, which: Callable[["_Worker"], bool]) -> None:
+    def _end_workers(self, which: Callable[[Worker], bool]) -> None:
         for worker in self._workers.values():
             if which(worker):
                 worker.end()
@@ -252,12 +251,12 @@ class Executor(concurrent.futures.Executor):
             self._serve_worker(worker, connection)
         elif task is not None:
             connection.send_bytes(task.packed)
-            answer = _answer_of(connection)
+            answer = answer_of(connection)
             if hello["rank"] == 0 or answer["kind"] == "raised":
                 with self._lock:
                     task.answer = answer
 
-    def _serve_worker(self, worker: "_Worker", connection: Connection) -> None:
+    def _serve_worker(self, worker: Worker, connection: Connection) -> None:
         """A warm worker takes one call after the other, until there is none for it."""
         with self._lock:
             worker.connected = True
@@ -268,10 +267,10 @@ class Executor(concurrent.futures.Executor):
                 connection.send_bytes(b"")
                 return
             connection.send_bytes(task.packed)
-            answer = _answer_of(connection)
+            answer = answer_of(connection)
             with self._lock:
                 worker.task = None
-            _tell(task, answer)
+            tell(task, answer)
             self._schedule()
 
     def _on_message(self, message: Dict[str, Any]) -> None:
@@ -318,14 +317,14 @@ class Executor(concurrent.futures.Executor):
         if message.get("refused") or message.get("starved"):  # it has not begun
             self._start_again(task, 0.5, costs=False)
         elif message["exit_code"] == 0 and message["signal"] == 0 and task.answer is not None and task.answer["kind"] == "returned":
-            _tell(task, task.answer)
+            tell(task, task.answer)
         elif message["exit_code"] == _STOPPED and not task.ended_by_us:
             self._start_again(task, 0.0, costs=False)
         elif task.retries > 0:
             task.retries -= 1
             self._start_again(task, task.next_pause(), costs=True)
         elif task.answer is not None and task.answer["kind"] == "raised" and not task.ended_by_us:
-            _tell(task, task.answer)
+            tell(task, task.answer)
         else:
             task.future.set_exception(TaskFailed.of(task, message))
 
@@ -369,66 +368,6 @@ class Executor(concurrent.futures.Executor):
             os.rmdir(self._run_dir)  # where nothing was printed
         except OSError:
             pass
-
-
-class _Worker:
-    """A process that takes one task after the other."""
-
-    def __init__(self, number: int, share: Share, log: str) -> None:
-        self.number = number
-        self.share = share
-        self.log = log
-        self.connected = False
-        self.task: Optional[Task] = None
-        self._given = threading.Condition()
-        self._queue: List[Optional[Task]] = []
-
-    def is_ready(self) -> bool:
-        return self.connected and not self._queue
-
-    def give(self, task: Task) -> None:
-        self.task = task
-        with self._given:
-            self._queue.append(task)
-            self._given.notify()
-
-    def end(self) -> None:
-        with self._given:
-            self._queue.append(None)
-            self._given.notify()
-
-    def next_task(self) -> Optional[Task]:
-        with self._given:
-            self._given.wait_for(lambda: bool(self._queue))
-            return self._queue.pop(0)
-
-
-def _answer_of(connection: Connection) -> Dict[str, Any]:
-    answer: Dict[str, Any] = connection.recv()
-    if answer["kind"] == "returned":
-        answer["result"] = connection.recv_bytes()
-    connection.send("taken")
-    return answer
-
-
-def _tell(task: Task, answer: Dict[str, Any]) -> None:
-    """Gives the task's future what its function returned or raised."""
-    if answer["kind"] == "returned":
-        try:
-            task.future.set_result(pickle.loads(answer["result"]))
-        except Exception as error:  # of a class's own __setstate__, say
-            task.future.set_exception(error)
-        return
-    error = unpack_exception(answer["exception"]) or TaskFailed(answer["traceback"], log=task.future.log)
-    error.__cause__ = RemoteTraceback(answer["traceback"])
-    task.future.set_exception(error)
-
-
-class RemoteTraceback(Exception):
-    """The traceback of an exception, as the process of the task has seen it."""
-
-    def __str__(self) -> str:
-        return "\n" + str(self.args[0])
 
 
 def _uuids(gpus: Union[None, DeviceName, Iterable[DeviceName]]) -> Optional[List[str]]:

@@ -1,0 +1,73 @@
+"""The processes of an Executor's tasks, seen from the program: what they answer, and those that take one task after the
+other."""
+from __future__ import annotations
+
+import pickle
+import threading
+from multiprocessing.connection import Connection
+from typing import Any, Dict, List, Optional
+
+from muster._function import unpack_exception
+from muster._places import Share
+from muster._task import Task
+from muster.failed import TaskFailed
+
+
+class Worker:
+    """A process that takes one task after the other."""
+
+    def __init__(self, number: int, share: Share, log: str) -> None:
+        self.number = number
+        self.share = share
+        self.log = log
+        self.connected = False
+        self.task: Optional[Task] = None
+        self._given = threading.Condition()
+        self._queue: List[Optional[Task]] = []
+
+    def is_ready(self) -> bool:
+        return self.connected and not self._queue
+
+    def give(self, task: Task) -> None:
+        self.task = task
+        with self._given:
+            self._queue.append(task)
+            self._given.notify()
+
+    def end(self) -> None:
+        with self._given:
+            self._queue.append(None)
+            self._given.notify()
+
+    def next_task(self) -> Optional[Task]:
+        with self._given:
+            self._given.wait_for(lambda: bool(self._queue))
+            return self._queue.pop(0)
+
+
+def answer_of(connection: Connection) -> Dict[str, Any]:
+    answer: Dict[str, Any] = connection.recv()
+    if answer["kind"] == "returned":
+        answer["result"] = connection.recv_bytes()
+    connection.send("taken")
+    return answer
+
+
+def tell(task: Task, answer: Dict[str, Any]) -> None:
+    """Gives the task's future what its function returned or raised."""
+    if answer["kind"] == "returned":
+        try:
+            task.future.set_result(pickle.loads(answer["result"]))
+        except Exception as unreadable:  # of a class's own __setstate__, say
+            task.future.set_exception(unreadable)
+        return
+    raised = unpack_exception(answer["exception"]) or TaskFailed(answer["traceback"], log=task.future.log)
+    raised.__cause__ = RemoteTraceback(answer["traceback"])
+    task.future.set_exception(raised)
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception, as the process of the task has seen it."""
+
+    def __str__(self) -> str:
+        return "\n" + str(self.args[0])
