@@ -1,5 +1,5 @@
-// The one line that most programs need. Averaging between ranks, simulated pipelines and writers of files have headers of their
-// own, which the pages name.
+// The one line that most programs need. Averaging between ranks, simulated pipelines and writers of
+// files have headers of their own, which the pages name.
 #pragma once
 
 #include "muster/base/error.h"

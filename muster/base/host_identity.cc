@@ -11,7 +11,7 @@ namespace muster {
 
 // The links of /proc/self/ns lead to the namespaces.
 uint64_t namespace_inode(const char* name) {
-  struct stat info {};
+  struct stat info{};
   return ::stat(cat("/proc/self/ns/", name).c_str(), &info) == 0 ? info.st_ino : 0;
 }
 

@@ -102,7 +102,7 @@ bool all_own_gpus(const RankEnv& env, Surplus surplus, const AssignedDevice& own
   std::set<std::pair<int, std::string>> devices;
   const Plan plan = plan_from_json(read_small_file(env.plan), env.plan);
   for (const RankPlan& rank : plan.ranks) {
-    if (rank.device.kind != DeviceAssignment::Kind::cuda ||
+    if (rank.device.kind != DeviceAssignment::Kind::gpu ||
         !devices.emplace(rank.host_index, rank.device.uuid.value).second)
       return false;
   }

@@ -37,7 +37,7 @@ AssignedDevice from_plan(const RankEnv& env) {
       found.batch_shares.push_back(rank.batch_share);
   }
   const DeviceAssignment& device = found.assignment.device;
-  if (device.kind == DeviceAssignment::Kind::cuda && !env.simulated)
+  if (device.kind == DeviceAssignment::Kind::gpu && !env.simulated)
     found.ordinal = device.ordinal;
   return found;
 }
@@ -52,7 +52,7 @@ AssignedDevice on_gpu(const RankEnv& env, const Inventory& machine, const Usable
   found.assignment.host = host.name;
   found.assignment.reason =
       cat("visible GPU of local rank ", env.local_rank, " (", env.source, " assigns no device)");
-  found.assignment.device = {.kind = DeviceAssignment::Kind::cuda,
+  found.assignment.device = {.kind = DeviceAssignment::Kind::gpu,
                              .vendor = gpu.vendor,
                              .uuid = uuid_of(host, usable),
                              .index = gpu.index,

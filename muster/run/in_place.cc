@@ -18,10 +18,10 @@
 #include "muster/comm/rendezvous/interruptible_store.h"
 #include "muster/comm/rendezvous/store_adapter.h"
 #include "muster/run/error_file.h"
-#include "muster/supervise/stop_signals.h"
 #include "muster/store/generations.h"
 #include "muster/store/open_store.h"
 #include "muster/store/secret.h"
+#include "muster/supervise/stop_signals.h"
 #include "muster/trace/activity.h"
 #include "muster/trace/stack_request.h"
 

@@ -22,7 +22,7 @@ constexpr off_t kOperation = off_t{1} << 60;
 constexpr off_t kMembers = kOperation + 1;
 
 struct flock range(short type, off_t start, off_t size) {
-  struct flock lock {};
+  struct flock lock{};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
   lock.l_start = start;

@@ -130,7 +130,7 @@ void FileStore::open_file() {
   fd_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600));
   if (!fd_.valid())
     fail_errno(cat("file store: cannot open '", path, "'"), errno);
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd_.get(), &info) != 0)
     fail_errno(cat("file store: cannot read '", path, "'"), errno);
   if (!S_ISREG(info.st_mode))
@@ -266,7 +266,7 @@ void FileStore::start_anew(int64_t generation) {
 
 // It throws when somebody has removed the file: those who come now would make another one.
 off_t FileStore::file_size() const {
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd_.get(), &info) != 0)
     fail_errno(cat("file store: cannot read '", options_.path, "'"), errno);
   if (info.st_nlink == 0)

@@ -62,7 +62,7 @@ int hex_digit(char c) {
 
 // The file is the one that was opened, whatever has its name now.
 struct stat stat_of(int fd, const std::string& name) {
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd, &info) != 0)
     fail_errno(cat("secret: cannot read ", name), errno);
   return info;

@@ -191,7 +191,7 @@ Connected connect_to_one_of(const std::vector<SocketAddress>& addresses, const D
 
 // A socket file to which nobody listens is left over from a process that was killed.
 void remove_leftover(const SocketAddress& address, const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   if (::lstat(path.c_str(), &info) != 0 || !S_ISSOCK(info.st_mode))
     return;
   const Fd probe = make_socket(address);

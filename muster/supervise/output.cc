@@ -404,8 +404,7 @@ void Output::set_prefix(StreamId id, const std::string& prefix) {
 void Output::finish(const std::function<bool()>& hurry) {
   for (const auto& stream : streams_) {
     if (stream)
-      take_rest(
-          *stream, hurry ? hurry : [] { return false; });
+      take_rest(*stream, hurry ? hurry : [] { return false; });
   }
   show_collapsed(true);
   if (live_drawn_)

@@ -278,9 +278,8 @@ TEST(CostBalanced, GivesTheCostliestFirst) {
   const std::vector<std::vector<int64_t>> expected = {{2, 4}, {0, 1, 3, 5}};
   for (int rank = 0; rank < 2; ++rank) {
     const auto batches =
-        cost_balanced(in_order(6),
-                      {1, 5, 2, 3, 8, 1},
-                      {.num_replicas = 2, .rank = rank, .global_batch = 6})
+        cost_balanced(
+            in_order(6), {1, 5, 2, 3, 8, 1}, {.num_replicas = 2, .rank = rank, .global_batch = 6})
             ->start();
     EXPECT_EQ(batches.samples(0), expected[static_cast<size_t>(rank)]);
   }

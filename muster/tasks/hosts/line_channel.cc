@@ -25,13 +25,6 @@ constexpr size_t kKeepTaken = size_t{1} << 20;
 
 }  // namespace
 
-Pipe make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    fail_errno("cannot make a pipe", errno);
-  return {Fd(ends[0]), Fd(ends[1])};
-}
-
 LineChannel::LineChannel(Fd in, Fd out, size_t longest)
     : in_(std::move(in)), out_(std::move(out)), longest_(longest) {
   for (const Fd* const fd : {&in_, &out_}) {

@@ -11,14 +11,6 @@
 
 namespace muster {
 
-struct Pipe {
-  Fd reading;
-  Fd writing;
-};
-
-// Both ends are closed in programs that are executed. Throws: io.
-Pipe make_pipe();
-
 struct LineHandlers {
   std::function<void(const std::string& line)> line = {};  // without its newline
   // Once, when nothing can come any more: `why` is empty at an end between two lines.

@@ -42,17 +42,17 @@ std::string base_name(const std::string& path) {
 
 // The hello waits in the pipe until the server is there to read it.
 RemoteHost::RemoteHost(RemoteHostOptions options) : options_(std::move(options)) {
-  Pipe in = make_pipe();
-  Pipe out = make_pipe();
-  Pipe errors = make_pipe();
+  Pipe in = open_pipe();
+  Pipe out = open_pipe();
+  Pipe errors = open_pipe();
   child_ = spawn_child({.argv = options_.argv,
                         .environment = options_.environment,
-                        .stdin_fd = in.reading.get(),
-                        .stdout_fd = out.writing.get(),
-                        .stderr_fd = errors.writing.get()});
+                        .stdin_fd = in.read_end.get(),
+                        .stdout_fd = out.write_end.get(),
+                        .stderr_fd = errors.write_end.get()});
   channel_ = std::make_unique<LineChannel>(
-      std::move(out.reading), std::move(in.writing), kLongestRemoteLine);
-  errors_ = std::move(errors.reading);
+      std::move(out.read_end), std::move(in.write_end), kLongestRemoteLine);
+  errors_ = std::move(errors.read_end);
   ::fcntl(errors_.get(), F_SETFL, O_NONBLOCK);
   channel_->send(to_line(options_.hello));
 }

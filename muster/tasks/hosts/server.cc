@@ -263,11 +263,11 @@ class TaskServer {
       return tell_end(refused);
     }
     make_task_folder(start.log.substr(0, start.log.rfind('/')));
-    Pipe output = make_pipe();
+    Pipe output = open_pipe();
     Stream& stream = streams_[start.id];
-    stream.reading = std::move(output.reading);
+    stream.reading = std::move(output.read_end);
     ::fcntl(stream.reading.get(), F_SETFL, O_NONBLOCK);
-    order.log_fd = output.writing.get();
+    order.log_fd = output.write_end.get();
     if (channel_.queued() <= kMostQueued)
       watch(start.id, stream);
     local_->start(order);
