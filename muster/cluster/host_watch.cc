@@ -64,19 +64,6 @@ std::optional<std::string> answer_in_time(const Child& child,
   return std::nullopt;
 }
 
-// The child writes its standard output into one end; this process reads the other.
-struct Pipe {
-  Fd read_end;
-  Fd write_end;
-};
-
-Pipe make_answer_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    fail_errno("cannot make a pipe", errno);
-  return {Fd(ends[0]), Fd(ends[1])};
-}
-
 // Blocking: until the process has ended. Returns waitpid's status.
 int wait_for_end(pid_t pid) {
   int status = 0;
@@ -90,7 +77,7 @@ int wait_for_end(pid_t pid) {
 // The command is killed with its whole process group if it does not end in time.
 std::vector<HostSpec> discover_hosts(const std::string& command,
                                      std::chrono::milliseconds patience) {
-  Pipe pipe = make_answer_pipe();
+  Pipe pipe = open_pipe();
   const Child child = spawn_child({.argv = {"sh", "-c", command},
                                    .environment = own_environment(),
                                    .stdout_fd = pipe.write_end.get()});
@@ -118,7 +105,7 @@ std::vector<HostSpec> discover_hosts(const std::string& command,
 // The first answer comes after the first pause: the caller has asked by discover_hosts before.
 HostWatch::HostWatch(ProcessSet& processes, int id, const std::string& command, OnHosts on_hosts)
     : processes_(processes), id_(id), command_(command), on_hosts_(std::move(on_hosts)) {
-  Pipe pipe = make_answer_pipe();
+  Pipe pipe = open_pipe();
   answers_ = std::move(pipe.read_end);
   ::fcntl(answers_.get(), F_SETFL, O_NONBLOCK);
   processes_.spawn(id,

@@ -161,9 +161,21 @@ bool is_of_pytorch(const WorkerExit& exit) {
   return is_its(exit.message) || std::ranges::any_of(exit.last_lines, is_its);
 }
 
+// Whether a script has started processes of its own with PyTorch's mp.spawn. In ranks of several
+// each does so, and all of them meet at one port.
+bool spawns_itself(const WorkerExit& exit) {
+  return std::ranges::any_of(exit.last_lines, [](const std::string& line) {
+    return line.find("torch/multiprocessing/spawn.py") != std::string::npos;
+  });
+}
+
 // muster holds MASTER_PORT. That is in the way of a program that listens there without
 // SO_REUSEADDR, and of no other.
 std::string meaning_of_port_in_use(const WorkerExit& exit) {
+  if (spawns_itself(exit))
+    return "the script starts its own processes (mp.spawn), in ranks that muster has started "
+           "already: start it with python, or replace mp.spawn(f, ...) by "
+           "f(int(os.environ['LOCAL_RANK']), ...)";
   const int port = port_in_use(exit);
   if (port != 0 && port != exit.master_port)
     return cat(
