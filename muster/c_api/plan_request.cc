@@ -78,7 +78,7 @@ LaunchOptions plan_request(const char* text) {
     read_number_of_ranks(*n, object, request);
   if (const std::string gpus = object.text_or("gpus", ""); !gpus.empty())
     request.gpus = gpus;
-  request.gpus_per_rank = static_cast<int>(object.integer_or("gpus_per_rank", 1, 1));
+  request.gpus_per_rank = object.small_integer_or("gpus_per_rank", 1, 1);
   request.policy = object.text_or("policy", "");
   if (const auto* const map = take(json, object, "map"))
     read_map(*map, object, request);
@@ -93,7 +93,7 @@ LaunchOptions plan_request(const char* text) {
   request.surplus = parse_surplus(object.text_or("surplus", "error"));
   request.visibility = parse_visibility(object.text_or("visibility", "job"));
   options.inventory = object.text_or("inventory", "");
-  options.cpu_slots = static_cast<int>(object.integer_or("cpu_slots", 0, 0));
+  options.cpu_slots = object.small_integer_or("cpu_slots", 0, 0);
   object.finish();
   return options;
 }

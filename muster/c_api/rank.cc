@@ -132,9 +132,8 @@ std::string device_of(const char* options) {
   const nlohmann::json json = json_argument(options, "muster_rank_device");
   JsonObject object(json, "muster_rank_device", "options");
   RankEnv env = own_rank();
-  env.local_rank = static_cast<int>(object.integer_or("local_rank", 0, env.local_rank));
-  env.local_world_size =
-      static_cast<int>(object.integer_or("local_world_size", 1, env.local_world_size));
+  env.local_rank = object.small_integer_or("local_rank", 0, env.local_rank);
+  env.local_world_size = object.small_integer_or("local_world_size", 1, env.local_world_size);
   const Surplus surplus = parse_surplus(object.text_or("surplus", "error"));
   object.finish();
   const auto assigned = assigned_device(env, surplus);
