@@ -1,3 +1,6 @@
+// A free list of page ranges, first fit; neighbours are joined when a buffer is given back. The
+// pages of a buffer exist from allocate() until then. A child that the process forks gets a private
+// copy of every buffer that is alive, at the same addresses: else it would write into its parent's.
 #include "muster/shm/arena.h"
 
 #include <pthread.h>
@@ -11,13 +14,14 @@ namespace muster::shm {
 
 namespace {
 
-// Those given out, which a forked child has to make its own. Never destroyed: buffers may outlive
-// what the program's end destroys.
+// A buffer that was given out, which a forked child has to make its own.
 struct Buffer {
   std::atomic<bool>* of_parent;
   int fd;
   size_t offset, bytes;
 };
+
+// They are never destroyed: buffers may outlive what the program's end destroys.
 struct Buffers {
   std::mutex mutex;
   std::map<std::byte*, Buffer> alive;
@@ -34,16 +38,14 @@ void after_fork() {
   buffers().mutex.unlock();
 }
 
-// Where the kernel refuses, the child has no such memory at all rather than the parent's.
+// The child has no such memory at all, rather than the parent's, where the kernel refuses.
 void in_forked_child() {
+  constexpr int kAccess = PROT_READ | PROT_WRITE;
+  constexpr int kPlace = MAP_PRIVATE | MAP_FIXED;
   for (const auto& [data, buffer] : buffers().alive) {
     *buffer.of_parent = true;
-    const void* const own = ::mmap(data,
-                                   buffer.bytes,
-                                   PROT_READ | PROT_WRITE,
-                                   MAP_PRIVATE | MAP_FIXED,
-                                   buffer.fd,
-                                   static_cast<off_t>(buffer.offset));
+    const auto offset = static_cast<off_t>(buffer.offset);
+    const void* const own = ::mmap(data, buffer.bytes, kAccess, kPlace, buffer.fd, offset);
     if (own == MAP_FAILED)
       ::munmap(data, buffer.bytes);
   }
@@ -51,6 +53,7 @@ void in_forked_child() {
   buffers().mutex.unlock();
 }
 
+// The handlers are registered with the first buffer: a program without any forks as fast as before.
 void remember(std::byte* data, const Buffer& buffer) {
   static const int registered = ::pthread_atfork(before_fork, after_fork, in_forked_child);
   if (registered != 0)
@@ -101,6 +104,8 @@ std::shared_ptr<std::byte> Arena::allocate(size_t bytes) {
                   " in this rank's part, got none"));
 }
 
+// A forked child's buffer stays its parent's. After its rank has given up, other ranks may still be
+// writing into the buffer, so that it is not given out again.
 void Arena::State::give_back(size_t offset, size_t bytes) {
   if (of_parent)
     return;

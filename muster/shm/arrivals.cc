@@ -1,3 +1,6 @@
+// A caller is a connection of this user that has not said which rank it is. It becomes a rank's
+// connection with its first message, a number, or goes after some seconds. The deadline is looked
+// at before every accept(), because a flood of strangers has no end.
 #include "muster/shm/arrivals.h"
 
 #include <poll.h>
@@ -15,10 +18,15 @@ namespace muster::shm {
 
 namespace {
 
-constexpr std::chrono::seconds kToSayWho{5};
-constexpr size_t kMostSilent = 64;  // connections; the oldest makes room
+constexpr std::chrono::seconds kToSayWho{5};  // for a caller
+constexpr size_t kMostSilent = 64;            // callers; the oldest makes room
 
 }  // namespace
+
+int poll_timeout(std::chrono::milliseconds left) {
+  constexpr std::chrono::milliseconds kMost{60'000};
+  return static_cast<int>(std::min(left, kMost).count());
+}
 
 bool of_this_user(int fd) {
   ucred peer{};
@@ -27,11 +35,10 @@ bool of_this_user(int fd) {
 }
 
 Arrivals::Arrivals(int listener, int size, std::function<bool(int fd)> welcome)
-    : listener_(listener), welcome_(std::move(welcome)), peers_(static_cast<size_t>(size)) {}
+    : listener_(listener), welcome_(std::move(welcome)), peers_(size) {}
 
 std::vector<Fd> Arrivals::wait(const Deadline& deadline) {
   while (!missing().empty()) {
-    // Whatever there is to take: a flood has no end.
     if (deadline.passed()) {
       throw Error(ErrorCode::timeout,
                   cat("shared memory: expected ",
@@ -49,13 +56,19 @@ std::vector<Fd> Arrivals::wait(const Deadline& deadline) {
 
 std::vector<int> Arrivals::missing() const {
   std::vector<int> ranks;
-  for (size_t rank = 1; rank < peers_.size(); ++rank) {
-    if (!peers_[rank].valid())
-      ranks.push_back(static_cast<int>(rank));
+  for (int rank = 1; rank < std::ssize(peers_); ++rank) {
+    if (is_missing(rank))
+      ranks.push_back(rank);
   }
   return ranks;
 }
 
+// Whether it is the number of another rank that has not come.
+bool Arrivals::is_missing(int rank) const {
+  return rank >= 1 && rank < std::ssize(peers_) && !peers_[rank].valid();
+}
+
+// Waits until somebody calls or speaks, or it is time to look at the deadlines.
 void Arrivals::wait_for_some(const Deadline& deadline) {
   std::vector<pollfd> polls = {{.fd = listener_, .events = POLLIN, .revents = 0}};
   auto left = deadline.left();
@@ -63,8 +76,7 @@ void Arrivals::wait_for_some(const Deadline& deadline) {
     polls.push_back({.fd = caller.fd.get(), .events = POLLIN, .revents = 0});
     left = std::min(left, caller.until.left());
   }
-  const int ready =
-      ::poll(polls.data(), polls.size(), static_cast<int>(std::min<int64_t>(left.count(), 60'000)));
+  const int ready = ::poll(polls.data(), polls.size(), poll_timeout(left));
   if (ready < 0 && errno != EINTR)
     fail_errno("shared memory: poll", errno);
   take_callers();
@@ -72,27 +84,25 @@ void Arrivals::wait_for_some(const Deadline& deadline) {
     take_caller();
 }
 
-// Those that have said something become ranks or go.
+// Callers that have said something become ranks or go.
 void Arrivals::take_callers() {
   std::erase_if(callers_, [this](Caller& caller) {
     int32_t rank = -1;
     const ssize_t n = ::recv(caller.fd.get(), &rank, sizeof(rank), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
       return caller.until.passed();
-    const bool is_missing = n == sizeof(rank) && rank >= 1 &&
-                            static_cast<size_t>(rank) < peers_.size() &&
-                            !peers_[static_cast<size_t>(rank)].valid();
-    if (is_missing && welcome_(caller.fd.get()))
-      peers_[static_cast<size_t>(rank)] = std::move(caller.fd);
+    if (n == sizeof(rank) && is_missing(rank) && welcome_(caller.fd.get()))
+      peers_[rank] = std::move(caller.fd);
     return true;
   });
 }
 
+// Accepts one connection. One that has gone meanwhile is no error; one of another user is closed.
 void Arrivals::take_caller() {
   Fd fd(::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
   if (!fd.valid()) {
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
-      return;  // it has gone
+      return;
     fail_errno(
         cat("shared memory: expected a descriptor for the connection of each of ",
             peers_.size() - 1,

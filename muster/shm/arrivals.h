@@ -1,5 +1,5 @@
-// Rank 0's side of a rendezvous: takes connections at its socket until every rank has one.
-// Strangers, those that say nothing and floods of either take neither the ranks' time nor their
+// Rank 0's side of a rendezvous: it takes connections at its socket until every rank has one.
+// Strangers, callers that say nothing and floods of either take neither the ranks' time nor their
 // place.
 #pragma once
 
@@ -14,17 +14,21 @@ namespace muster::shm {
 // Whether the process at the other end is of this one's user.
 bool of_this_user(int fd);
 
+// The time to give poll(): a minute at most, since it counts in int.
+int poll_timeout(std::chrono::milliseconds left);
+
 class Arrivals {
  public:
-  // `welcome`: what a rank is sent when it has said its number; false: it has gone meanwhile.
+  // `welcome` sends a rank what it needs when it has said its number, and returns false where the
+  // rank has gone meanwhile.
   Arrivals(int listener, int size, std::function<bool(int fd)> welcome);
 
-  // The connections, by rank; at 0 none. Blocking: until all have come. Throws: timeout naming the
-  // ranks that did not come; unavailable when there is no descriptor left for one.
+  // Returns the connections, by rank; at 0 none. Blocking: until all have come. Throws: timeout
+  // naming the ranks that did not come; unavailable when there is no descriptor left for one.
   std::vector<Fd> wait(const Deadline& deadline);
 
  private:
-  struct Caller {  // of this user, and has not said who it is
+  struct Caller {  // of this user; it has not said who it is
     Fd fd;
     Deadline until;
   };
@@ -32,6 +36,7 @@ class Arrivals {
   void wait_for_some(const Deadline& deadline);
   void take_callers();
   void take_caller();
+  bool is_missing(int rank) const;
   std::vector<int> missing() const;
 
   int listener_;

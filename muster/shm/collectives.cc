@@ -1,3 +1,9 @@
+// Every rank writes its call into its slot and arrives; when all have come, each compares the
+// calls, so that ranks that call different operations are told so before any data moves. A small
+// operation then has all its data in the slots. A larger one goes through the stages in rounds. A
+// stage has two halves, and a round uses one of them: while a rank still reads one round's half,
+// the others may already fill the next one's. The step between two rounds keeps anybody from
+// filling a half that is still being read.
 #include "muster/shm/collectives.h"
 
 #include <algorithm>
@@ -13,13 +19,30 @@ namespace {
 
 constexpr size_t kCacheLine = 64;
 
+// A block of an all_reduce in place: it is read again from the cache to be written to the others.
+constexpr size_t kBlockBytes = 128 * kKiB;
+
 bool reduces(Kind kind) {
   return kind == Kind::all_reduce || kind == Kind::reduce || kind == Kind::reduce_scatter;
 }
 
-// Of one rank's slot or stage: a part for every rank, or one for all.
+// Whether a rank's slot or stage has a part for every rank; else it has one for all.
 bool gives_every_rank_its_own(Kind kind) {
   return kind == Kind::reduce_scatter || kind == Kind::scatter || kind == Kind::all_to_all;
+}
+
+bool is_barrier(Kind kind) {
+  return kind == Kind::barrier || kind == Kind::leave;
+}
+
+// Only the root has something to give.
+bool comes_from_root(Kind kind) {
+  return kind == Kind::broadcast || kind == Kind::scatter;
+}
+
+// Only the root gets something.
+bool goes_to_root(Kind kind) {
+  return kind == Kind::reduce || kind == Kind::gather;
 }
 
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
@@ -27,32 +50,33 @@ void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
     std::memcpy(to, from, bytes);
 }
 
-bool is_barrier(Kind kind) {
-  return kind == Kind::barrier || kind == Kind::leave;
+std::string describe_shape(const Call& call) {
+  if (call.num_dims >= 0) {
+    const auto shown = std::min<int64_t>(call.num_dims, std::ssize(call.dims));
+    return cat(" [", join(std::vector<int64_t>(call.dims, call.dims + shown), ", "), "]");
+  }
+  return call.kind == Kind::all_to_all ? "" : cat(", ", call.count, " elements");
 }
 
+// "all_reduce sum Float [3, 4]", for the error of ranks whose calls differ.
 std::string describe(const Call& call) {
   std::string text = to_string(call.kind);
   if (reduces(call.kind))
-    text += cat(" ", to_string(static_cast<Op>(call.op)));
-  if (call.kind == Kind::reduce || call.kind == Kind::gather)
+    text += cat(" ", to_string(call.op));
+  if (goes_to_root(call.kind))
     text += cat(" to ", call.root);
-  if (call.kind == Kind::broadcast || call.kind == Kind::scatter)
+  if (comes_from_root(call.kind))
     text += cat(" from ", call.root);
   if (is_barrier(call.kind))
     return text;
-  text += cat(" ", to_string(static_cast<Type>(call.type)));
-  if (call.num_dims >= 0) {
-    const size_t shown = std::min<size_t>(static_cast<size_t>(call.num_dims), std::size(call.dims));
-    text += cat(" [", join(std::vector<int64_t>(call.dims, call.dims + shown), ", "), "]");
-  } else if (call.kind != Kind::all_to_all) {
-    text += cat(", ", call.count, " elements");
-  }
+  text += cat(" ", to_string(call.type), describe_shape(call));
   if (call.number >= 0)
     text += cat(", number ", call.number);
   return text;
 }
 
+// Whether two ranks make the same call. An all_to_all may move different amounts, which
+// check_same_sizes() compares; the operation counts only where one is reduced by.
 bool same(const Call& a, const Call& b) {
   if (a.sequence != b.sequence || a.kind != b.kind || a.type != b.type)
     return false;
@@ -66,20 +90,38 @@ bool same(const Call& a, const Call& b) {
   return std::equal(a.dims, a.dims + dims, b.dims);
 }
 
-// What every rank has to give in a small operation.
-size_t given_bytes(const Request& request, size_t ranks) {
-  const size_t part = request.count * size_of(request.type);
-  return gives_every_rank_its_own(request.kind) ? part * ranks : part;
-}
-
-const std::byte* own_data(const Request& request) {
-  return request.in.empty() ? request.out[0].data : request.in[0].data;
-}
-
-// Where in a stage the part for `rank` lies when `bytes` are dealt out to all.
+// The length of a rank's part when `bytes` are dealt out to all. Parts begin on cache lines, and a
+// line holds whole elements.
 size_t share(size_t bytes, size_t ranks) {
   return bytes / ranks / kCacheLine * kCacheLine;
 }
+
+size_t divide_up(size_t whole, size_t by) {
+  return (whole + by - 1) / by;
+}
+
+// The piece of a part that one round moves: nothing where the part has ended before.
+Part part_of_round(const Part& part, size_t capacity, size_t round) {
+  const size_t start = std::min(round * capacity, part.bytes);
+  return {.data = part.data + start, .bytes = std::min(capacity, part.bytes - start)};
+}
+
+// The bytes of each rank in the rounds of an operation that is reduced and has one part: round by
+// round every rank gets a chunk, until `total` is dealt out.
+struct Chunks {
+  size_t chunk;
+  int ranks;
+  size_t total;
+
+  size_t rounds() const { return divide_up(total, chunk * ranks); }
+  size_t start(size_t round, int rank) const {
+    return std::min((round * ranks + rank) * chunk, total);
+  }
+  size_t size(size_t round, int rank) const {
+    const size_t first = start(round, rank);
+    return std::min(first + chunk, total) - first;
+  }
+};
 
 }  // namespace
 
@@ -94,12 +136,25 @@ const char* to_string(Kind kind) {
                                     "gather",
                                     "scatter",
                                     "shutdown"};
-  return static_cast<size_t>(kind) < std::size(kNames) ? kNames[static_cast<size_t>(kind)] : "?";
+  return name_in(kNames, kind);
+}
+
+void check_reduction(const Request& request) {
+  if (!reduces(request.kind) || reduce_for(request.type, request.op) != nullptr)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat(to_string(request.kind),
+                  ": expected an operation that ",
+                  to_string(request.type),
+                  " has, got ",
+                  to_string(request.op)));
 }
 
 bool Collectives::is_small(const Request& request) const {
-  return request.kind != Kind::all_to_all &&
-         given_bytes(request, static_cast<size_t>(team_.size())) <= kSlotBytes;
+  if (request.kind == Kind::all_to_all)
+    return false;
+  const size_t parts = gives_every_rank_its_own(request.kind) ? team_.size() : 1;
+  return request.part_bytes() * parts <= kSlotBytes;
 }
 
 void Collectives::step(const Deadline& deadline) {
@@ -108,22 +163,15 @@ void Collectives::step(const Deadline& deadline) {
 }
 
 void Collectives::begin(const Request& request) {
-  if (reduces(request.kind) && reduce_for(request.type, request.op) == nullptr) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(to_string(request.kind),
-                    ": expected an operation that ",
-                    to_string(request.type),
-                    " has, got ",
-                    to_string(request.op)));
-  }
+  check_reduction(request);
   team_.check_here({to_string(request.kind)});
   ++sequence_;
   kind_ = request.kind;
   Call& call = team_.call(team_.rank(), sequence_);
   call = {.sequence = sequence_,
           .kind = request.kind,
-          .op = static_cast<uint32_t>(request.op),
-          .type = static_cast<uint32_t>(request.type),
+          .op = request.op,
+          .type = request.type,
           .root = request.root,
           .count = request.count,
           .offset = kElsewhere,
@@ -131,41 +179,55 @@ void Collectives::begin(const Request& request) {
           .num_dims = request.num_dims,
           .dims = {},
           .number = request.number};
-  std::copy(request.dims.begin(), request.dims.end(), call.dims);
-  const auto ranks = static_cast<size_t>(team_.size());
-  std::byte* const mine = slot(team_.rank());
+  std::ranges::copy(request.dims, call.dims);
   if (request.kind == Kind::all_to_all) {
-    // What it sends to and wants from everybody, for all to compare.
-    auto* const sizes = reinterpret_cast<uint64_t*>(mine);
-    for (size_t peer = 0; peer < ranks; ++peer) {
-      sizes[peer] = request.in[peer].bytes;
-      sizes[ranks + peer] = request.out[peer].bytes;
-      call.largest = std::max<uint64_t>(call.largest, request.in[peer].bytes);
-    }
+    give_sizes(request, call);
   } else if (is_small(request)) {
-    const bool gives = (request.kind != Kind::broadcast && request.kind != Kind::scatter) ||
-                       request.root == team_.rank();
-    if (gives && !is_barrier(request.kind) && request.count != 0) {
-      if (gives_every_rank_its_own(request.kind)) {
-        const size_t part = request.count * size_of(request.type);
-        for (size_t peer = 0; peer < ranks; ++peer)
-          copy_bytes(mine + peer * part, request.in[peer].data, part);
-      } else {
-        copy_bytes(mine, own_data(request), request.count * size_of(request.type));
-      }
-    }
+    give_small(request);
   } else if (request.kind == Kind::all_reduce) {
-    const std::byte* const data = request.out[0].data;
-    const std::byte* const arena = team_.at(team_.layout().arena(team_.rank()));
-    if (data >= arena && data + request.out[0].bytes <= arena + team_.layout().arena_bytes)
-      call.offset = static_cast<uint64_t>(data - team_.at(0));
+    call.offset = offset_in_arena(request.out[0]);
   }
   team_.arrive();
 }
 
+// An all_to_all puts into its slot what this rank sends to and wants from everybody, for all to
+// compare.
+void Collectives::give_sizes(const Request& request, Call& call) {
+  auto* const sizes = reinterpret_cast<uint64_t*>(slot(team_.rank()));
+  for (int peer = 0; peer < team_.size(); ++peer) {
+    sizes[peer] = request.in[peer].bytes;
+    sizes[team_.size() + peer] = request.out[peer].bytes;
+    call.largest = std::max<uint64_t>(call.largest, request.in[peer].bytes);
+  }
+}
+
+// Puts the rank's data into its slot, where it has any to give.
+void Collectives::give_small(const Request& request) {
+  const size_t part = request.part_bytes();
+  const bool gives = !comes_from_root(request.kind) || request.root == team_.rank();
+  if (!gives || is_barrier(request.kind) || part == 0)
+    return;
+  std::byte* const mine = slot(team_.rank());
+  if (!gives_every_rank_its_own(request.kind))
+    return copy_bytes(mine, request.own_data(), part);
+  for (int peer = 0; peer < team_.size(); ++peer)
+    copy_bytes(mine + peer * part, request.in[peer].data, part);
+}
+
+// The part's place in the shared memory; kElsewhere where it is not in this rank's arena.
+uint64_t Collectives::offset_in_arena(const Part& part) const {
+  const std::byte* const arena = team_.at(team_.layout().arena(team_.rank()));
+  const std::byte* const end = arena + team_.layout().arena_bytes;
+  if (part.data < arena || part.data + part.bytes > end)
+    return kElsewhere;
+  return part.data - team_.at(0);
+}
+
 void Collectives::finish(const Request& request, const Deadline& deadline) {
   team_.wait_for_all(name(), deadline);
-  compare_calls(request);
+  check_same_calls();
+  if (request.kind == Kind::all_to_all)
+    check_same_sizes();
   if (is_barrier(request.kind))
     return;
   if (is_small(request))
@@ -174,25 +236,32 @@ void Collectives::finish(const Request& request, const Deadline& deadline) {
     return reduce_scatter_staged(request, deadline);
   if (!reduces(request.kind))
     return move_staged(request, deadline);
-  // Nobody writes into the memory of a rank that has failed meanwhile, and may use it for something
-  // else.
+  // A rank that has failed meanwhile may use its memory for something else: nobody writes there.
   team_.check_all_here(name());
-  bool in_place = request.kind == Kind::all_reduce;
-  for (int rank = 0; rank < team_.size(); ++rank)
-    in_place &= team_.call(rank, sequence_).offset != kElsewhere;
-  return in_place ? all_reduce_in_place(request, deadline) : reduce_staged(request, deadline);
+  if (request.kind == Kind::all_reduce && all_in_shared_memory())
+    return all_reduce_in_place(request, deadline);
+  reduce_staged(request, deadline);
 }
 
-void Collectives::compare_calls(const Request& request) const {
+bool Collectives::all_in_shared_memory() const {
+  for (int rank = 0; rank < team_.size(); ++rank) {
+    if (team_.call(rank, sequence_).offset == kElsewhere)
+      return false;
+  }
+  return true;
+}
+
+void Collectives::check_same_calls() const {
   const Call& mine = team_.call(team_.rank(), sequence_);
+  const auto number = static_cast<int64_t>(sequence_);
   for (int rank = 0; rank < team_.size(); ++rank) {
     const Call& theirs = team_.call(rank, sequence_);
     if (same(mine, theirs))
       continue;
     if (mine.kind == Kind::leave)
-      throw left_alone(static_cast<int64_t>(sequence_), team_.name(rank), describe(theirs));
+      throw left_alone(number, team_.name(rank), describe(theirs));
     if (theirs.kind == Kind::leave)
-      throw left(static_cast<int64_t>(sequence_), describe(mine), team_.name(rank));
+      throw left(number, describe(mine), team_.name(rank));
     throw Error(ErrorCode::invalid_argument,
                 cat("collective #",
                     sequence_,
@@ -207,168 +276,150 @@ void Collectives::compare_calls(const Request& request) const {
                     team_.name(rank),
                     "; make all ranks issue the same operations in the same order"));
   }
-  if (request.kind != Kind::all_to_all)
-    return;
-  const auto ranks = static_cast<size_t>(team_.size());
-  const auto sizes = [&](size_t rank) {
-    return reinterpret_cast<const uint64_t*>(slot(static_cast<int>(rank)));
+}
+
+// Every rank looks at all pairs, so that all fail alike.
+void Collectives::check_same_sizes() const {
+  const int ranks = team_.size();
+  const auto sizes = [&](int rank) {
+    return reinterpret_cast<const uint64_t*>(slot(rank));
   };
-  for (size_t from = 0; from < ranks; ++from) {
-    for (size_t to = 0; to < ranks; ++to) {
-      if (sizes(from)[to] == sizes(to)[ranks + from])
+  for (int from = 0; from < ranks; ++from) {
+    for (int to = 0; to < ranks; ++to) {
+      const uint64_t sent = sizes(from)[to];
+      const uint64_t wanted = sizes(to)[ranks + from];
+      if (sent == wanted)
         continue;
       throw Error(ErrorCode::invalid_argument,
                   cat("all_to_all #",
                       sequence_,
                       ": expected rank ",
-                      team_.name(static_cast<int>(from)),
+                      team_.name(from),
                       " to send as many bytes as rank ",
-                      team_.name(static_cast<int>(to)),
+                      team_.name(to),
                       " expects from it, got ",
-                      sizes(from)[to],
+                      sent,
                       " and ",
-                      sizes(to)[ranks + from],
+                      wanted,
                       " bytes; make the splits match"));
     }
   }
 }
 
 void Collectives::finish_small(const Request& request) {
-  const int ranks = team_.size();
-  const auto me = static_cast<size_t>(team_.rank());
-  const size_t part = request.count * size_of(request.type);
+  const size_t part = request.part_bytes();
   const bool at_root = request.root == team_.rank();
-  if (part == 0)
+  if (part == 0 || (goes_to_root(request.kind) && !at_root))
     return;
-  switch (request.kind) {
-    case Kind::reduce:
-      if (!at_root)
-        return;
-      [[fallthrough]];
-    case Kind::all_reduce:
-    case Kind::reduce_scatter: {
-      const size_t skip = request.kind == Kind::reduce_scatter ? me * part : 0;
-      const void* sources[kMaxRanks];
-      for (int rank = 0; rank < ranks; ++rank)
-        sources[rank] = slot(rank) + skip;
-      reduce_for(request.type, request.op)(request.out[0].data, sources, ranks, request.count);
-      return;
-    }
-    case Kind::broadcast:
-      if (!at_root)
-        copy_bytes(request.out[0].data, slot(request.root), part);
-      return;
-    case Kind::scatter:
-      copy_bytes(request.out[0].data, slot(request.root) + me * part, part);
-      return;
-    case Kind::gather:
-      if (!at_root)
-        return;
-      [[fallthrough]];
-    case Kind::all_gather:
-      for (int rank = 0; rank < ranks; ++rank)
-        copy_bytes(request.out[static_cast<size_t>(rank)].data, slot(rank), part);
-      return;
-    case Kind::all_to_all:
-    case Kind::leave:
-    case Kind::barrier:
-      return;
+  if (reduces(request.kind))
+    return reduce_small(request, part);
+  if (request.kind == Kind::broadcast) {
+    if (!at_root)
+      copy_bytes(request.out[0].data, slot(request.root), part);
+  } else if (request.kind == Kind::scatter) {
+    copy_bytes(request.out[0].data, slot(request.root) + team_.rank() * part, part);
+  } else {  // all_gather, gather
+    for (int rank = 0; rank < team_.size(); ++rank)
+      copy_bytes(request.out[rank].data, slot(rank), part);
   }
 }
 
-// Every rank reduces its share of all, and writes the result where all have theirs.
+void Collectives::reduce_small(const Request& request, size_t part) {
+  const size_t skip = request.kind == Kind::reduce_scatter ? team_.rank() * part : 0;
+  const void* sources[kMaxRanks];
+  for (int rank = 0; rank < team_.size(); ++rank)
+    sources[rank] = slot(rank) + skip;
+  reduce_for(request.type, request.op)(request.out[0].data, sources, team_.size(), request.count);
+}
+
+// Every rank reduces its share of all, and writes the result where all have theirs. Shares begin on
+// cache lines, so that no two ranks write to one.
 void Collectives::all_reduce_in_place(const Request& request, const Deadline& deadline) {
-  constexpr size_t kBlockBytes = size_t{128}
-                                 << 10;  // read again from the cache, to be written to the others
-  const auto ranks = static_cast<size_t>(team_.size());
-  const auto me = static_cast<size_t>(team_.rank());
+  const int ranks = team_.size();
+  const int me = team_.rank();
   const size_t element = size_of(request.type);
   const size_t line = std::max<size_t>(1, kCacheLine / element);
-  const size_t each = (request.count / ranks + line - 1) / line * line;
+  const size_t each = divide_up(request.count / ranks, line) * line;
   const size_t first = std::min(me * each, request.count);
   const size_t last = me + 1 == ranks ? request.count : std::min(first + each, request.count);
   const Reduce reduce = reduce_for(request.type, request.op);
+  const auto data_of = [&](int rank) {
+    return team_.at(team_.call(rank, sequence_).offset);
+  };
   const void* sources[kMaxRanks];
   for (size_t at = first; at < last; at += kBlockBytes / element) {
     const size_t count = std::min(kBlockBytes / element, last - at);
-    for (size_t rank = 0; rank < ranks; ++rank)
-      sources[rank] = team_.at(team_.call(static_cast<int>(rank), sequence_).offset) + at * element;
+    for (int rank = 0; rank < ranks; ++rank)
+      sources[rank] = data_of(rank) + at * element;
     std::byte* const result = request.out[0].data + at * element;
-    reduce(result, sources, team_.size(), count);
-    for (size_t rank = 0; rank < ranks; ++rank)
-      if (rank != me)
-        copy_bytes(const_cast<std::byte*>(static_cast<const std::byte*>(sources[rank])),
-                   result,
-                   count * element);
+    reduce(result, sources, ranks, count);
+    team_.for_others(
+        [&](int rank) { copy_bytes(data_of(rank) + at * element, result, count * element); });
   }
   step(deadline);
 }
 
-// Round by round: every rank gives the others what they reduce, reduces its own share, and takes
-// theirs. What is given in the next round is given before the step, which is then one for both.
+// In every round a rank gives the others what they reduce, reduces its own share, and takes theirs.
+// It gives the next round's data before the step, which is then one for both.
 void Collectives::reduce_staged(const Request& request, const Deadline& deadline) {
-  const auto ranks = static_cast<size_t>(team_.size());
-  const auto me = static_cast<size_t>(team_.rank());
+  const int ranks = team_.size();
+  const int me = team_.rank();
   const size_t element = size_of(request.type);
-  const size_t chunk =
-      share(team_.layout().stage_bytes, ranks);  // bytes; a line holds whole elements
-  const size_t total = request.count * element;
-  const size_t rounds = (total + chunk * ranks - 1) / (chunk * ranks);
-  const std::byte* const from = own_data(request);
+  const Chunks chunks{.chunk = share(team_.layout().stage_bytes, ranks),
+                      .ranks = ranks,
+                      .total = request.count * element};
+  const size_t rounds = chunks.rounds();
+  const std::byte* const from = request.own_data();
   std::byte* const to = request.out.empty() ? nullptr : request.out[0].data;
   const Reduce reduce = reduce_for(request.type, request.op);
-  const auto start = [&](size_t round, size_t rank) {
-    return std::min((round * ranks + rank) * chunk, total);
-  };
-  const auto size = [&](size_t round, size_t rank) {
-    return std::min(start(round, rank) + chunk, total) - start(round, rank);
-  };
   const auto give = [&](size_t round) {
-    for (size_t rank = 0; rank < ranks; ++rank)
-      if (rank != me)
-        copy_bytes(stage(team_.rank(), round) + rank * chunk,
-                   from + start(round, rank),
-                   size(round, rank));
+    team_.for_others([&](int rank) {
+      copy_bytes(stage(me, round) + rank * chunks.chunk,
+                 from + chunks.start(round, rank),
+                 chunks.size(round, rank));
+    });
   };
   give(0);
   step(deadline);
   for (size_t round = 0; round < rounds; ++round) {
     const void* sources[kMaxRanks];
-    for (size_t rank = 0; rank < ranks; ++rank)
-      sources[rank] = stage(static_cast<int>(rank), round) + me * chunk;
-    sources[me] = from + start(round, me);
-    const size_t mine = size(round, me);
+    for (int rank = 0; rank < ranks; ++rank)
+      sources[rank] = stage(rank, round) + me * chunks.chunk;
+    sources[me] = from + chunks.start(round, me);
+    const size_t mine = chunks.size(round, me);
     if (mine != 0)
-      reduce(results(team_.rank(), round), sources, team_.size(), mine / element);
+      reduce(results(me, round), sources, ranks, mine / element);
     if (to != nullptr)
-      copy_bytes(to + start(round, me), results(team_.rank(), round), mine);
+      copy_bytes(to + chunks.start(round, me), results(me, round), mine);
     if (round + 1 < rounds)
       give(round + 1);
     step(deadline);
-    for (size_t rank = 0; rank < ranks && to != nullptr; ++rank)
-      if (rank != me)
-        copy_bytes(
-            to + start(round, rank), results(static_cast<int>(rank), round), size(round, rank));
+    if (to == nullptr)
+      continue;
+    team_.for_others([&](int rank) {
+      copy_bytes(to + chunks.start(round, rank), results(rank, round), chunks.size(round, rank));
+    });
   }
 }
 
+// Goes like reduce_staged(), but each rank keeps what it has reduced: nothing is taken from the
+// others' results.
 void Collectives::reduce_scatter_staged(const Request& request, const Deadline& deadline) {
-  const auto ranks = static_cast<size_t>(team_.size());
-  const auto me = static_cast<size_t>(team_.rank());
+  const int ranks = team_.size();
+  const int me = team_.rank();
   const size_t element = size_of(request.type);
   const size_t chunk = share(team_.layout().stage_bytes, ranks);
   const size_t total = request.count * element;
-  const size_t rounds = (total + chunk - 1) / chunk;
+  const size_t rounds = divide_up(total, chunk);
   const Reduce reduce = reduce_for(request.type, request.op);
   const auto size = [&](size_t round) {
     return std::min(chunk, total - round * chunk);
   };
   const auto give = [&](size_t round) {
-    for (size_t rank = 0; rank < ranks; ++rank)
-      if (rank != me)
-        copy_bytes(stage(team_.rank(), round) + rank * chunk,
-                   request.in[rank].data + round * chunk,
-                   size(round));
+    team_.for_others([&](int rank) {
+      copy_bytes(
+          stage(me, round) + rank * chunk, request.in[rank].data + round * chunk, size(round));
+    });
   };
   give(0);
   step(deadline);
@@ -376,79 +427,93 @@ void Collectives::reduce_scatter_staged(const Request& request, const Deadline& 
     if (round + 1 < rounds)
       give(round + 1);
     const void* sources[kMaxRanks];
-    for (size_t rank = 0; rank < ranks; ++rank)
-      sources[rank] = stage(static_cast<int>(rank), round) + me * chunk;
+    for (int rank = 0; rank < ranks; ++rank)
+      sources[rank] = stage(rank, round) + me * chunk;
     sources[me] = request.in[me].data + round * chunk;
-    reduce(request.out[0].data + round * chunk, sources, team_.size(), size(round) / element);
+    reduce(request.out[0].data + round * chunk, sources, ranks, size(round) / element);
     if (round + 1 < rounds)
       step(deadline);
   }
 }
 
-// The operations that only move data: everybody puts what others want into its stage, and takes
-// from theirs what it wants.
+// An operation that only moves data: in every round each rank puts what the others want into its
+// stage, and takes what it wants from theirs. `capacity` is how much of a part a round moves.
 void Collectives::move_staged(const Request& request, const Deadline& deadline) {
-  const auto ranks = static_cast<size_t>(team_.size());
-  const auto me = static_cast<size_t>(team_.rank());
-  const bool own_parts = gives_every_rank_its_own(request.kind);
+  const size_t stage_bytes = team_.layout().stage_bytes;
   const size_t capacity =
-      own_parts ? share(team_.layout().stage_bytes, ranks) : team_.layout().stage_bytes;
-  const bool from_root = request.kind == Kind::broadcast || request.kind == Kind::scatter;
-  const bool to_root = request.kind == Kind::gather;
-  const bool at_root = request.root == team_.rank();
-  size_t largest = request.count * size_of(request.type);
+      gives_every_rank_its_own(request.kind) ? share(stage_bytes, team_.size()) : stage_bytes;
+  const size_t rounds = rounds_to_move(request, capacity);
+  copy_own_part(request);
+  if (rounds == 0)
+    return;
+  give_round(request, capacity, 0);
+  step(deadline);
+  for (size_t round = 0; round < rounds; ++round) {
+    if (round + 1 < rounds)
+      give_round(request, capacity, round + 1);
+    take_round(request, capacity, round);
+    if (round + 1 < rounds)
+      step(deadline);
+  }
+}
+
+// All ranks go through as many rounds as the largest part of any of them needs.
+size_t Collectives::rounds_to_move(const Request& request, size_t capacity) const {
+  size_t largest = request.part_bytes();
   if (request.kind == Kind::all_to_all) {
     for (int rank = 0; rank < team_.size(); ++rank)
       largest = std::max<size_t>(largest, team_.call(rank, sequence_).largest);
   }
-  const size_t rounds = (largest + capacity - 1) / capacity;
-  const auto piece = [&](const Part& part, size_t round) {
-    const size_t start = std::min(round * capacity, part.bytes);
-    return Part{.data = part.data + start, .bytes = std::min(capacity, part.bytes - start)};
-  };
-  const auto give = [&](size_t round) {
-    if (from_root && !at_root)
-      return;
-    if (!own_parts) {
-      const Part mine = piece(request.in.empty() ? request.out[0] : request.in[0], round);
-      return copy_bytes(stage(team_.rank(), round), mine.data, mine.bytes);
-    }
-    for (size_t rank = 0; rank < ranks; ++rank) {
-      if (rank == me)
-        continue;
-      const Part part = piece(request.in[rank], round);
-      copy_bytes(stage(team_.rank(), round) + rank * capacity, part.data, part.bytes);
-    }
-  };
-  const auto take = [&](const Part& out, size_t rank, size_t round) {
-    const Part part = piece(out, round);
-    copy_bytes(part.data,
-               stage(static_cast<int>(rank), round) + (own_parts ? me * capacity : 0),
-               part.bytes);
-  };
-  // Its own part a rank takes from itself.
-  if (from_root && at_root && own_parts)
-    copy_bytes(request.out[0].data, request.in[me].data, request.out[0].bytes);
-  if (!from_root && !(to_root && !at_root))
-    copy_bytes(request.out[me].data, request.in[own_parts ? me : 0].data, request.out[me].bytes);
-  if (rounds == 0)
+  return divide_up(largest, capacity);
+}
+
+// A rank takes from itself what it sends to itself, past the stages.
+void Collectives::copy_own_part(const Request& request) const {
+  const int me = team_.rank();
+  const bool at_root = request.root == me;
+  if (comes_from_root(request.kind)) {
+    if (at_root && gives_every_rank_its_own(request.kind))
+      copy_bytes(request.out[0].data, request.in[me].data, request.out[0].bytes);
     return;
-  give(0);
-  step(deadline);
-  for (size_t round = 0; round < rounds; ++round) {
-    if (round + 1 < rounds)
-      give(round + 1);
-    if (from_root) {
-      if (!at_root)
-        take(request.out[0], static_cast<size_t>(request.root), round);
-    } else if (!to_root || at_root) {
-      for (size_t rank = 0; rank < ranks; ++rank)
-        if (rank != me)
-          take(request.out[rank], rank, round);
-    }
-    if (round + 1 < rounds)
-      step(deadline);
   }
+  if (goes_to_root(request.kind) && !at_root)
+    return;
+  const Part& mine = request.in[gives_every_rank_its_own(request.kind) ? me : 0];
+  copy_bytes(request.out[me].data, mine.data, request.out[me].bytes);
+}
+
+void Collectives::give_round(const Request& request, size_t capacity, size_t round) const {
+  const int me = team_.rank();
+  if (comes_from_root(request.kind) && request.root != me)
+    return;
+  std::byte* const to = stage(me, round);
+  if (!gives_every_rank_its_own(request.kind)) {
+    const Part& mine = request.in.empty() ? request.out[0] : request.in[0];
+    const Part now = part_of_round(mine, capacity, round);
+    return copy_bytes(to, now.data, now.bytes);
+  }
+  team_.for_others([&](int rank) {
+    const Part now = part_of_round(request.in[rank], capacity, round);
+    copy_bytes(to + rank * capacity, now.data, now.bytes);
+  });
+}
+
+void Collectives::take_round(const Request& request, size_t capacity, size_t round) const {
+  const int me = team_.rank();
+  const bool at_root = request.root == me;
+  const size_t skip = gives_every_rank_its_own(request.kind) ? me * capacity : 0;
+  const auto take = [&](const Part& out, int from) {
+    const Part now = part_of_round(out, capacity, round);
+    copy_bytes(now.data, stage(from, round) + skip, now.bytes);
+  };
+  if (comes_from_root(request.kind)) {
+    if (!at_root)
+      take(request.out[0], request.root);
+    return;
+  }
+  if (goes_to_root(request.kind) && !at_root)
+    return;
+  team_.for_others([&](int rank) { take(request.out[rank], rank); });
 }
 
 }  // namespace muster::shm

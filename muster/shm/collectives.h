@@ -1,10 +1,10 @@
 // The collectives of a team, over plain memory. A small one takes one step: every rank puts its
-// data into its slot, arrives, and takes the others' from theirs. A larger one goes piece by piece
-// through the ranks' stages, which fit the caches; an all_reduce of memory that all ranks can see
-// goes without copies.
+// data into its slot, arrives, and takes the others' from theirs. A larger one goes in rounds
+// through the ranks' stages, which fit the caches. An all_reduce of memory that all ranks can see
+// needs no copies.
 //
-// An operation has two halves, so that whoever starts it need not be who waits: begin() never
-// blocks.
+// An operation has two halves, so that one thread can start it and another wait for it: begin()
+// never blocks.
 #pragma once
 
 #include <array>
@@ -20,7 +20,8 @@ struct Part {
   size_t bytes = 0;
 };
 
-// What one rank wants. Which parts there are depends on the kind (one: a tensor; all: one a rank):
+// One collective, as one rank wants it. Its parts depend on the kind (one: a tensor; all: one a
+// rank):
 //   all_reduce, broadcast   out: one, which is also what goes in
 //   reduce                  in: one; out: one, at the root
 //   all_gather              in: one; out: all            gather    the same, out at the root alone
@@ -37,9 +38,16 @@ struct Request {
   int64_t num_dims = -1;  // of a part's tensor, to compare and for messages; -1: not told
   std::array<int64_t, kComparedDims> dims = {};
   int64_t number = -1;  // to compare; -1: none
+
+  size_t part_bytes() const { return count * size_of(type); }
+  // The rank's own data, of a kind with one part going in.
+  const std::byte* own_data() const { return in.empty() ? out[0].data : in[0].data; }
 };
 
 const char* to_string(Kind kind);
+
+// Throws: invalid_argument where the request's type does not have its operation.
+void check_reduction(const Request& request);
 
 class Collectives {
  public:
@@ -60,12 +68,23 @@ class Collectives {
   Step name() const { return {to_string(kind_), sequence_}; }
 
  private:
-  void compare_calls(const Request& request) const;
+  void check_same_calls() const;
+  void check_same_sizes() const;
+  void give_sizes(const Request& request, Call& call);
+  void give_small(const Request& request);
+  uint64_t offset_in_arena(const Part& part) const;
+  bool all_in_shared_memory() const;
+
   void finish_small(const Request& request);
+  void reduce_small(const Request& request, size_t part);
   void all_reduce_in_place(const Request& request, const Deadline& deadline);
   void reduce_staged(const Request& request, const Deadline& deadline);
   void reduce_scatter_staged(const Request& request, const Deadline& deadline);
   void move_staged(const Request& request, const Deadline& deadline);
+  void copy_own_part(const Request& request) const;
+  void give_round(const Request& request, size_t capacity, size_t round) const;
+  void take_round(const Request& request, size_t capacity, size_t round) const;
+  size_t rounds_to_move(const Request& request, size_t capacity) const;
   void step(const Deadline& deadline);
 
   std::byte* slot(int rank) const { return team_.at(team_.layout().slot_data(rank, sequence_)); }

@@ -1,3 +1,6 @@
+// The thread waits with epoll for descriptors that become readable: a pidfd when its process has
+// ended, a connection when its other end has gone, and stop_ when the watch itself goes. Several
+// watchers of one process share its pidfd. A source that has fired is dropped, with its watchers.
 #include "muster/shm/end_watch.h"
 
 #include <poll.h>
@@ -58,8 +61,8 @@ EndWatch::EndWatch()
   thread_ = std::thread([this] { run(); });
 }
 
-// The descriptors of a copy are the parent's too: what is written or removed there would be so for
-// the parent.
+// A copy's descriptors are the parent's too: what is written to them or removed there would be so
+// for the parent.
 EndWatch::~EndWatch() {
   if (is_copy()) {
     new std::thread(std::move(thread_));  // never joined: it is not in this process
@@ -74,13 +77,15 @@ bool EndWatch::is_copy() const {
   return ::getpid() != owner_;
 }
 
-// One that is readable has ended, and its number may be another process's by now.
+// The source that watches this process already. A source that is readable has ended, and its number
+// may be another process's by now.
 EndWatch::Sources::iterator EndWatch::running_process(pid_t pid) {
-  return std::find_if(sources_.begin(), sources_.end(), [pid](const auto& entry) {
+  return std::ranges::find_if(sources_, [pid](const auto& entry) {
     return entry.second.pid == pid && !is_readable(entry.second.fd);
   });
 }
 
+// on_end runs in this thread, without the lock, where the process has ended already.
 std::optional<EndWatch::Watcher> EndWatch::watch_process(pid_t pid, OnEnd on_end) {
   std::unique_lock lock(mutex_);
   const Watcher watcher = next_++;
@@ -88,7 +93,7 @@ std::optional<EndWatch::Watcher> EndWatch::watch_process(pid_t pid, OnEnd on_end
     known->second.watchers.emplace(watcher, std::move(on_end));
     return watcher;
   }
-  Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));  // there is no wrapper
   const int error = errno;
   if (process.valid()) {
     const int fd = process.get();
@@ -115,6 +120,7 @@ EndWatch::Watcher EndWatch::watch_connection(int fd, OnEnd on_end) {
   return watcher;
 }
 
+// The caller holds the lock. A source has the number of its first watcher.
 void EndWatch::add(Source source, Watcher number) {
   const int fd = source.fd;
   sources_.emplace(number, std::move(source));
@@ -135,9 +141,8 @@ void EndWatch::forget(Watcher watcher) {
   if (is_copy())
     return;  // the thread may have held the lock when this process was forked
   const std::lock_guard lock(mutex_);
-  const auto source = std::find_if(sources_.begin(), sources_.end(), [watcher](const auto& entry) {
-    return entry.second.watchers.contains(watcher);
-  });
+  const auto source = std::ranges::find_if(
+      sources_, [watcher](const auto& entry) { return entry.second.watchers.contains(watcher); });
   if (source == sources_.end())
     return;
   source->second.watchers.erase(watcher);
@@ -145,6 +150,7 @@ void EndWatch::forget(Watcher watcher) {
     drop(source);
 }
 
+// The lock is held while watchers are called, so that forget() returns only when none runs.
 void EndWatch::run() {
   epoll_event events[kEventsAtOnce];
   for (;;) {
@@ -153,15 +159,20 @@ void EndWatch::run() {
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kStop)
         return;
-      const auto source = sources_.find(events[i].data.u64);
-      if (source == sources_.end())
-        continue;
-      const auto watchers = std::move(source->second.watchers);
-      drop(source);
-      for (const auto& watcher : watchers)
-        watcher.second();
+      end(events[i].data.u64);
     }
   }
+}
+
+// An event may be of a source that was dropped since.
+void EndWatch::end(uint64_t number) {
+  const auto source = sources_.find(number);
+  if (source == sources_.end())
+    return;
+  const auto watchers = std::move(source->second.watchers);
+  drop(source);
+  for (const auto& watcher : watchers)
+    watcher.second();
 }
 
 }  // namespace muster::shm

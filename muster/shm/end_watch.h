@@ -1,4 +1,4 @@
-// One thread of this process that sees other processes end, for all teams of the process: a process
+// One thread of this process sees other processes end, for all its teams: a process that is watched
 // costs one descriptor and no thread, however many teams watch it.
 #pragma once
 
@@ -18,11 +18,11 @@ namespace muster::shm {
 
 class EndWatch {
  public:
-  using OnEnd =
-      std::function<void()>;  // called once, in the watch's thread; it may not call the watch
+  // Called once, in the watch's thread; it may not call the watch.
+  using OnEnd = std::function<void()>;
   using Watcher = uint64_t;
 
-  // The watch of this process: it is made for the first who asks, and goes with the last who holds
+  // The watch of this process. It is made for the first who asks, and goes with the last who holds
   // it. A forked child has a copy of its parent's, without the thread: there the copy does nothing,
   // and the child gets its own here. Throws: unavailable when out of descriptors.
   static std::shared_ptr<EndWatch> of_this_process();
@@ -33,8 +33,8 @@ class EndWatch {
   ~EndWatch();
 
   // Calls `on_end` when process `pid` has ended; at once, in this thread, where it has already.
-  // Nothing where the kernel or a sandbox has no way to watch a process. Throws: unavailable when
-  // out of descriptors.
+  // Returns nothing where the kernel or a sandbox has no way to watch a process. Throws:
+  // unavailable when out of descriptors.
   std::optional<Watcher> watch_process(pid_t pid, OnEnd on_end);
 
   // Calls `on_end` when the connection has something to read or its other end is gone. `fd` stays
@@ -58,6 +58,7 @@ class EndWatch {
   void add(Source source, Watcher watcher);
   void drop(Sources::iterator source);
   void run();
+  void end(uint64_t number);
 
   const pid_t owner_;
   Fd events_, stop_;

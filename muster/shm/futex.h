@@ -13,13 +13,12 @@
 
 namespace muster::shm {
 
-// Until somebody wakes it, `word` is no longer `seen`, or `patience` is over.
+// Sleeps until somebody wakes it, `word` is no longer `seen`, or `patience` is over.
 inline void futex_wait(std::atomic<uint32_t>& word,
                        uint32_t seen,
                        std::chrono::nanoseconds patience) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(patience);
-  const timespec time = {.tv_sec = static_cast<time_t>(seconds.count()),
-                         .tv_nsec = static_cast<long>((patience - seconds).count())};
+  const timespec time = {.tv_sec = seconds.count(), .tv_nsec = (patience - seconds).count()};
   ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &time, nullptr, 0);
 }
 

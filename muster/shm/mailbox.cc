@@ -11,6 +11,11 @@
 
 namespace muster::shm {
 
+// A channel is a ring of bytes from one rank to another, with two counters: the sender alone moves
+// `written` and the receiver alone moves `read`. A message is its frame followed by its data. Each
+// side rings the other's bell when it has moved something, and futex words let the threads sleep in
+// between. Everything else here belongs to one process and is guarded by mutex_.
+//
 // clang-format off
 // The states of a message. A rank is lost when it has ended or has given up the group.
 //
@@ -26,16 +31,16 @@ namespace muster::shm {
 namespace {
 
 constexpr std::chrono::milliseconds kLongestNap{100};  // then deadlines and states are looked at
-constexpr int kIdleLooks = 50;
+constexpr int kIdleLooks = 50;                         // in vain, before the thread sleeps
 
 }  // namespace
 
 Mailbox::Mailbox(Team& team)
     : team_(team),
-      sends_(static_cast<size_t>(team.size())),
-      open_(static_cast<size_t>(team.size())),
-      incoming_(static_cast<size_t>(team.size())),
-      strays_(static_cast<size_t>(team.size())) {
+      sends_(team.size()),
+      open_(team.size()),
+      incoming_(team.size()),
+      strays_(team.size()) {
   const BlockedSignals blocked;  // in the thread, for good
   thread_ = std::thread([this] { run(); });
 }
@@ -61,20 +66,19 @@ ChannelWords& Mailbox::words(int from, int to) const {
 }
 
 void Mailbox::send(int to, int tag, Part data, std::chrono::milliseconds timeout, Done done) {
-  const auto peer = static_cast<size_t>(to);
   std::unique_lock lock(mutex_);
-  if (!open_[peer]) {
+  if (!open_[to]) {
     team_.memory()->reserve(team_.layout().channel(team_.rank(), to), kChannelBytes);
-    open_[peer] = true;
+    open_[to] = true;
   }
-  sends_[peer].push_back({.peer = to,
-                          .tag = tag,
-                          .data = data,
-                          .deadline = Deadline(timeout),
-                          .done = std::move(done)});
+  sends_[to].push_back({.peer = to,
+                        .tag = tag,
+                        .data = data,
+                        .deadline = Deadline(timeout),
+                        .done = std::move(done)});
   if (is_here())
     push(to);
-  if (!sends_[peer].empty())
+  if (!sends_[to].empty())
     ring(team_.rank());
   run_callbacks(lock);
 }
@@ -97,7 +101,12 @@ bool Mailbox::is_here() const {
   return team_.line(team_.rank()).state.load() == RankState::here;
 }
 
-// Whose messages have ended, outside of the lock.
+bool Mailbox::is_busy() const {
+  return !receives_.empty() ||
+         std::ranges::any_of(sends_, [](const auto& queue) { return !queue.empty(); });
+}
+
+// Tells the callers whose messages have ended. It leaves the lock first: they may send again.
 void Mailbox::run_callbacks(std::unique_lock<std::mutex>& lock) {
   std::vector<std::function<void()>> callbacks;
   callbacks.swap(callbacks_);
@@ -106,6 +115,10 @@ void Mailbox::run_callbacks(std::unique_lock<std::mutex>& lock) {
     callback();
 }
 
+// The thread looks for something to move, a few times in vain, and then sleeps until its bell is
+// rung. Before it sleeps it says so (mail_sleeps) and looks once more: whoever rings earlier than
+// it says so is seen by that look, and whoever rings later wakes it. It has read the bell before
+// the look, so that a ring in between keeps futex_wait() from sleeping.
 void Mailbox::run() {
   Line& line = team_.line(team_.rank());
   int idle = 0;
@@ -121,9 +134,7 @@ void Mailbox::run() {
         break;
       moved = move_all();
       moved |= fail_late_and_lost();
-      busy = !receives_.empty() || std::any_of(sends_.begin(), sends_.end(), [](const auto& queue) {
-        return !queue.empty();
-      });
+      busy = is_busy();
       run_callbacks(lock);
     }
     if (!moved && !drowsy) {
@@ -138,13 +149,18 @@ void Mailbox::run() {
     idle = 0;
   }
   line.mail_sleeps.store(0);
+  fail_all();
+}
+
+void Mailbox::fail_all() {
   std::unique_lock lock(mutex_);
   const auto over = std::make_exception_ptr(
       Error(ErrorCode::failed_precondition,
             "message: expected the group to live until it was moved, got its end"));
-  for (auto& queue : sends_)
+  for (auto& queue : sends_) {
     for (auto& pending : queue)
       fail(pending, over);
+  }
   for (auto& pending : receives_)
     fail(pending, over);
   run_callbacks(lock);
@@ -160,17 +176,19 @@ void Mailbox::finish(Pending pending, int source, const std::exception_ptr& erro
 }
 
 bool Mailbox::wants_from(int peer) const {
-  return std::any_of(receives_.begin(), receives_.end(), [&](const Pending& wanted) {
+  return std::ranges::any_of(receives_, [&](const Pending& wanted) {
     return wanted.peer == peer || wanted.peer == kAnySource;
   });
 }
 
+// Moves whatever can be moved; false where nothing could. A rank that has given up moves nothing:
+// its channels may end within a message.
 bool Mailbox::move_all() {
-  bool moved = false;
   if (!is_here())
-    return moved;  // a channel may end within a message
+    return false;
+  bool moved = false;
   for (int peer = 0; peer < team_.size(); ++peer) {
-    if (!sends_[static_cast<size_t>(peer)].empty())
+    if (!sends_[peer].empty())
       moved |= push(peer);
     if (peer != team_.rank() && wants_from(peer))
       moved |= pull(peer);
@@ -178,7 +196,8 @@ bool Mailbox::move_all() {
   return moved;
 }
 
-// As much as there is room for.
+// Writes as much as there is room for, and returns how much that was. What the receiver reads is
+// there when it sees `written`.
 size_t Mailbox::write_ring(int to, const std::byte* from, size_t bytes) {
   ChannelWords& channel = words(team_.rank(), to);
   const uint64_t written = channel.written.load(std::memory_order_relaxed);
@@ -196,6 +215,7 @@ size_t Mailbox::write_ring(int to, const std::byte* from, size_t bytes) {
   return count;
 }
 
+// Reads as much as there is. The sender may overwrite it when it sees `read`.
 size_t Mailbox::read_ring(int from, std::byte* to, size_t bytes) {
   ChannelWords& channel = words(from, team_.rank());
   const uint64_t read = channel.read.load(std::memory_order_relaxed);
@@ -213,29 +233,12 @@ size_t Mailbox::read_ring(int from, std::byte* to, size_t bytes) {
   return count;
 }
 
+// Sends to one rank what its channel has room for; true where that was something.
 bool Mailbox::push(int to) {
-  auto& queue = sends_[static_cast<size_t>(to)];
+  auto& queue = sends_[to];
   size_t moved = 0;
-  while (!queue.empty()) {
-    Pending& message = queue.front();
-    const Frame frame{.bytes = message.data.bytes, .tag = message.tag};
-    size_t now = 0;
-    if (message.moved < sizeof(frame)) {
-      now = write_ring(to,
-                       reinterpret_cast<const std::byte*>(&frame) + message.moved,
-                       sizeof(frame) - message.moved);
-      message.moved += now;
-      moved += now;
-      if (message.moved < sizeof(frame))
-        break;
-    }
-    const size_t sent = message.moved - sizeof(frame);
-    now = write_ring(to, message.data.data + sent, message.data.bytes - sent);
-    message.moved += now;
-    moved += now;
-    if (message.moved < sizeof(frame) + message.data.bytes)
-      break;
-    finish(std::move(message), to, nullptr);
+  while (!queue.empty() && push_message(to, queue.front(), moved)) {
+    finish(std::move(queue.front()), to, nullptr);
     queue.pop_front();
   }
   if (moved != 0)
@@ -243,38 +246,33 @@ bool Mailbox::push(int to) {
   return moved != 0;
 }
 
+// The frame, then the data. False where the channel is full before all is written.
+bool Mailbox::push_message(int to, Pending& message, size_t& moved) {
+  const auto write = [&](const std::byte* from, size_t bytes) {
+    const size_t now = write_ring(to, from, bytes);
+    message.moved += now;
+    moved += now;
+    return now == bytes;
+  };
+  const Frame frame{.bytes = message.data.bytes, .tag = message.tag};
+  if (message.moved < sizeof(frame)) {
+    const auto* const bytes = reinterpret_cast<const std::byte*>(&frame);
+    if (!write(bytes + message.moved, sizeof(frame) - message.moved))
+      return false;
+  }
+  const size_t sent = message.moved - sizeof(frame);
+  return write(message.data.data + sent, message.data.bytes - sent);
+}
+
+// Reads from one rank what is wanted of it, and the rest of a message that has begun; true where
+// that was something.
 bool Mailbox::pull(int from) {
-  Incoming& message = incoming_[static_cast<size_t>(from)];
+  Incoming& message = incoming_[from];
   size_t moved = 0;
   while (message.has_frame || wants_from(from)) {
-    if (!message.has_frame) {
-      const size_t now = read_ring(from,
-                                   reinterpret_cast<std::byte*>(&message.frame) + message.read,
-                                   sizeof(Frame) - message.read);
-      message.read += now;
-      moved += now;
-      if (message.read < sizeof(Frame))
-        break;
-      message.has_frame = true;
-      message.read = 0;
-      message.wanted = std::find_if(receives_.begin(), receives_.end(), [&](const Pending& wanted) {
-        return (wanted.peer == from || wanted.peer == kAnySource) &&
-               wanted.tag == message.frame.tag && wanted.moved == 0;
-      });
-      message.is_wanted =
-          message.wanted != receives_.end() && message.wanted->data.bytes == message.frame.bytes;
-      if (message.is_wanted) {
-        message.wanted->moved = 1;  // taken
-        message.wanted->peer = from;
-      }
-      if (!message.is_wanted)
-        message.stray.resize(message.frame.bytes);
-    }
-    std::byte* const to = message.is_wanted ? message.wanted->data.data : message.stray.data();
-    const size_t now = read_ring(from, to + message.read, message.frame.bytes - message.read);
-    message.read += now;
-    moved += now;
-    if (message.read < message.frame.bytes)
+    if (!message.has_frame && !pull_frame(from, message, moved))
+      break;
+    if (!pull_data(from, message, moved))
       break;
     finish_incoming(from);
   }
@@ -283,15 +281,53 @@ bool Mailbox::pull(int from) {
   return moved != 0;
 }
 
+bool Mailbox::pull_frame(int from, Incoming& message, size_t& moved) {
+  auto* const frame = reinterpret_cast<std::byte*>(&message.frame);
+  const size_t now = read_ring(from, frame + message.read, sizeof(Frame) - message.read);
+  message.read += now;
+  moved += now;
+  if (message.read < sizeof(Frame))
+    return false;
+  message.has_frame = true;
+  message.read = 0;
+  find_wanted(from, message);
+  return true;
+}
+
+bool Mailbox::pull_data(int from, Incoming& message, size_t& moved) {
+  std::byte* const to = message.is_wanted ? message.wanted->data.data : message.stray.data();
+  const size_t now = read_ring(from, to + message.read, message.frame.bytes - message.read);
+  message.read += now;
+  moved += now;
+  return message.read == message.frame.bytes;
+}
+
+// The first receive that takes a message of this frame, in the order of posting. A message of
+// another length is read as a stray, and fails its receive when it is given to it.
+void Mailbox::find_wanted(int from, Incoming& message) {
+  message.wanted = std::ranges::find_if(receives_, [&](const Pending& wanted) {
+    const bool of_this_rank = wanted.peer == from || wanted.peer == kAnySource;
+    return of_this_rank && wanted.tag == message.frame.tag && wanted.moved == 0;
+  });
+  message.is_wanted =
+      message.wanted != receives_.end() && message.wanted->data.bytes == message.frame.bytes;
+  if (!message.is_wanted) {
+    message.stray.resize(message.frame.bytes);
+    return;
+  }
+  message.wanted->moved = 1;  // taken
+  message.wanted->peer = from;
+}
+
+// All of a message has come: its receive ends, or it waits as a stray for a receive to come.
 void Mailbox::finish_incoming(int from) {
-  Incoming message = std::exchange(incoming_[static_cast<size_t>(from)], Incoming{});
+  Incoming message = std::exchange(incoming_[from], Incoming{});
   if (message.is_wanted) {
     finish(std::move(*message.wanted), from, nullptr);
     receives_.erase(message.wanted);
     return;
   }
-  strays_[static_cast<size_t>(from)].push_back(
-      {.tag = message.frame.tag, .data = std::move(message.stray)});
+  strays_[from].push_back({.tag = message.frame.tag, .data = std::move(message.stray)});
   for (auto wanted = receives_.begin(); wanted != receives_.end();) {
     const auto next = std::next(wanted);
     if (wanted->moved == 0 && give_stray(wanted))
@@ -300,21 +336,19 @@ void Mailbox::finish_incoming(int from) {
   }
 }
 
-// A message that came before it was asked for, if there is one.
+// Ends a receive with a message that came before it was asked for. False where there is none.
 bool Mailbox::give_stray(std::list<Pending>::iterator wanted) {
   for (int peer = 0; peer < team_.size(); ++peer) {
     if (wanted->peer != peer && wanted->peer != kAnySource)
       continue;
-    auto& strays = strays_[static_cast<size_t>(peer)];
-    const auto found = std::find_if(
-        strays.begin(), strays.end(), [&](const Stray& stray) { return stray.tag == wanted->tag; });
+    auto& strays = strays_[peer];
+    const auto found = std::ranges::find(strays, wanted->tag, &Stray::tag);
     if (found == strays.end())
       continue;
+    const std::vector<std::byte> data = std::move(found->data);
+    strays.erase(found);
     std::exception_ptr error;
-    if (found->data.size() == wanted->data.bytes) {
-      if (!found->data.empty())
-        std::memcpy(wanted->data.data, found->data.data(), found->data.size());
-    } else {
+    if (data.size() != wanted->data.bytes) {
       error = std::make_exception_ptr(Error(ErrorCode::invalid_argument,
                                             cat("recv: expected ",
                                                 wanted->data.bytes,
@@ -323,12 +357,13 @@ bool Mailbox::give_stray(std::list<Pending>::iterator wanted) {
                                                 " with tag ",
                                                 wanted->tag,
                                                 ", got ",
-                                                found->data.size(),
+                                                data.size(),
                                                 " (rank ",
                                                 team_.name(team_.rank()),
                                                 "); make the sender's tensor as large")));
+    } else if (!data.empty()) {
+      std::memcpy(wanted->data.data, data.data(), data.size());
     }
-    strays.erase(found);
     finish(std::move(*wanted), peer, error);
     receives_.erase(wanted);
     return true;
@@ -336,13 +371,14 @@ bool Mailbox::give_stray(std::list<Pending>::iterator wanted) {
   return false;
 }
 
-// A message from this rank that has come, wholly or in part, is still received when the rank has
+// A message that has come from a rank, wholly or in part, is still received when the rank has
 // ended.
 bool Mailbox::has_unread(int from) const {
   const ChannelWords& channel = words(from, team_.rank());
   return channel.written.load() != channel.read.load();
 }
 
+// Why nobody will move this message any more; empty where somebody may.
 std::string Mailbox::why_lost(const Pending& pending, bool is_send) const {
   if (!is_here())
     return "this rank has given up the group";
@@ -360,66 +396,79 @@ std::string Mailbox::why_lost(const Pending& pending, bool is_send) const {
   return "no other rank is left";
 }
 
+// The failure of a message whose time has run out or whose other side is lost; null where neither
+// is so.
+std::exception_ptr Mailbox::late_or_lost(const Pending& pending, bool is_send) const {
+  const std::string lost = why_lost(pending, is_send);
+  if (lost.empty() && !pending.deadline.passed())
+    return nullptr;
+  const std::string peer =
+      pending.peer == kAnySource ? "any rank" : cat("rank ", team_.name(pending.peer));
+  const std::string where = cat(
+      is_send ? "send to " : "recv from ", peer, " (tag ", pending.tag, ") ", team_.here(), ": ");
+  if (!lost.empty())
+    return std::make_exception_ptr(Error(
+        ErrorCode::peer_failed, cat(where, lost, "; the first rank that failed has the cause")));
+  return std::make_exception_ptr(
+      Error(ErrorCode::timeout,
+            cat(where,
+                "Timed out waiting ",
+                pending.deadline.limit().count(),
+                "ms; see what that rank does, or give a longer timeout")));
+}
+
+// True where a message has failed.
 bool Mailbox::fail_late_and_lost() {
+  const bool any_send = fail_sends();
+  const bool any_receive = fail_receives();
+  return any_send || any_receive;
+}
+
+// A send that has written a part of its message ends the channel in the middle of it: then nothing
+// can follow, and this rank gives up the team.
+bool Mailbox::fail_sends() {
   bool any = false;
-  const auto why = [&](const Pending& pending, bool is_send) -> std::exception_ptr {
-    const std::string lost = why_lost(pending, is_send);
-    const bool late = pending.deadline.passed();
-    if (lost.empty() && !late)
-      return nullptr;
-    const std::string where =
-        cat(is_send ? "send to" : "recv from",
-            " ",
-            pending.peer == kAnySource ? std::string("any rank")
-                                       : cat("rank ", team_.name(pending.peer)),
-            " (tag ",
-            pending.tag,
-            ") ",
-            team_.here());
-    if (lost.empty()) {
-      return std::make_exception_ptr(
-          Error(ErrorCode::timeout,
-                cat(where,
-                    ": Timed out waiting ",
-                    pending.deadline.limit().count(),
-                    "ms; see what that rank does, or give a longer timeout")));
-    }
-    return std::make_exception_ptr(
-        Error(ErrorCode::peer_failed,
-              cat(where, ": ", lost, "; the first rank that failed has the cause")));
-  };
   for (auto& queue : sends_) {
     while (!queue.empty()) {
-      const auto error = why(queue.front(), true);
+      const auto error = late_or_lost(queue.front(), /*is_send=*/true);
       if (!error)
         break;
       if (queue.front().moved != 0)
-        team_.give_up();  // the channel ends in the middle of a message
+        team_.give_up();
       fail(queue.front(), error);
       queue.pop_front();
       any = true;
     }
   }
+  return any;
+}
+
+bool Mailbox::fail_receives() {
+  bool any = false;
   for (auto wanted = receives_.begin(); wanted != receives_.end();) {
-    const auto error = why(*wanted, false);
+    const auto error = late_or_lost(*wanted, /*is_send=*/false);
     if (!error) {
       ++wanted;
       continue;
     }
-    for (Incoming& message : incoming_) {
-      if (!message.is_wanted || message.wanted != wanted)
-        continue;
-      // It goes on as one that nobody has asked for yet.
-      message.is_wanted = false;
-      message.stray.resize(message.frame.bytes);
-      if (message.read != 0)
-        std::memcpy(message.stray.data(), wanted->data.data, message.read);
-    }
+    leave_as_stray(wanted);
     fail(*wanted, error);
     wanted = receives_.erase(wanted);
     any = true;
   }
   return any;
+}
+
+// A message that is being read for a receive goes on as one that nobody has asked for yet.
+void Mailbox::leave_as_stray(std::list<Pending>::iterator wanted) {
+  for (Incoming& message : incoming_) {
+    if (!message.is_wanted || message.wanted != wanted)
+      continue;
+    message.is_wanted = false;
+    message.stray.resize(message.frame.bytes);
+    if (message.read != 0)
+      std::memcpy(message.stray.data(), wanted->data.data, message.read);
+  }
 }
 
 }  // namespace muster::shm

@@ -1,6 +1,6 @@
 // Messages between two ranks of a team. A thread moves them, so that sends and receives wait for
-// nothing but their own partner; what can be moved at once, the caller's own moves. Messages of one
-// pair and tag arrive in the order in which they were sent.
+// nothing but their own partner; the caller's own thread moves what can be moved at once. Messages
+// of one pair and tag arrive in the order in which they were sent.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ class Mailbox {
   explicit Mailbox(Team& team);
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
-  ~Mailbox();  // what is under way fails
+  ~Mailbox();  // messages that are under way fail
 
   // The memory stays the caller's until `done`. Throws: unavailable when the first message to this
   // rank finds no memory for its channel.
@@ -49,7 +49,7 @@ class Mailbox {
     Done done;
     size_t moved = 0;  // of a send: of the frame and the data
   };
-  // What has come from a rank and nobody has asked for yet.
+  // A message that has come from a rank and that nobody has asked for yet.
   struct Stray {
     int64_t tag;
     std::vector<std::byte> data;
@@ -65,17 +65,27 @@ class Mailbox {
   };
 
   void run();
+  void fail_all();
   bool is_here() const;
+  bool is_busy() const;
   void run_callbacks(std::unique_lock<std::mutex>& lock);
   bool move_all();
   bool push(int to);
+  bool push_message(int to, Pending& message, size_t& moved);
   bool pull(int from);
+  bool pull_frame(int from, Incoming& message, size_t& moved);
+  bool pull_data(int from, Incoming& message, size_t& moved);
+  void find_wanted(int from, Incoming& message);
   bool wants_from(int peer) const;
   void finish_incoming(int from);
   bool give_stray(std::list<Pending>::iterator wanted);
   bool has_unread(int from) const;
   std::string why_lost(const Pending& pending, bool is_send) const;
+  std::exception_ptr late_or_lost(const Pending& pending, bool is_send) const;
   bool fail_late_and_lost();
+  bool fail_sends();
+  bool fail_receives();
+  void leave_as_stray(std::list<Pending>::iterator wanted);
   void fail(Pending& pending, const std::exception_ptr& error);
   void finish(Pending pending, int source, const std::exception_ptr& error);
   void ring(int rank);
@@ -90,7 +100,7 @@ class Mailbox {
   std::list<Pending> receives_;                   // in the order of posting
   std::vector<Incoming> incoming_;                // by rank
   std::vector<std::deque<Stray>> strays_;         // by rank
-  std::vector<std::function<void()>> callbacks_;  // to run outside of the lock
+  std::vector<std::function<void()>> callbacks_;  // of ended messages, to run without the lock
   bool stop_ = false;
   std::thread thread_;
 };

@@ -1,3 +1,7 @@
+// Rank 0 makes the memory, listens on an abstract unix socket and writes its name into the store.
+// Every other rank connects, sends its number, and gets the layout with the memory's descriptor.
+// What comes over the store and the socket may be another program's, and is checked before it is
+// used. Where rank 0 fails it says so in the store, or in the memory to those who have it already.
 #include "muster/shm/meet.h"
 
 #include <poll.h>
@@ -8,6 +12,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <tuple>
+#include <utility>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
@@ -23,10 +29,10 @@ namespace {
 
 constexpr const char* kKey = "shm";
 constexpr std::string_view kNamePrefix = "muster-";
-constexpr size_t kMostOfError = 500;  // that rank 0 leaves in the store
+constexpr size_t kMostOfError = 500;  // that is shown of what rank 0 leaves in the store
 constexpr size_t kNameBytes = 16;     // random ones, in hexadecimal
 
-// What rank 0 sends beside the memory itself.
+// Rank 0 sends this beside the memory itself.
 struct Welcome {
   uint64_t magic = 0;
   int32_t size = 0;
@@ -35,8 +41,7 @@ struct Welcome {
   uint64_t arena_bytes = 0;
 };
 
-// What the store has is foreign text: under torchrun, whoever reaches PyTorch's store can write
-// there.
+// The store has foreign text: under torchrun, whoever reaches PyTorch's store can write there.
 void check_name(const std::string& name) {
   const bool fits =
       name.size() == kNamePrefix.size() + 2 * kNameBytes && name.starts_with(kNamePrefix);
@@ -48,12 +53,12 @@ void check_name(const std::string& name) {
                   " bytes of something else; another program writes into this job's store"));
 }
 
-// An abstract name, one of check_name's: there is no file that could be left behind.
+// An abstract address needs no file that could be left behind. check_name() allows the name.
 socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, name.data(), name.size());
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return offsetof(sockaddr_un, sun_path) + 1 + name.size();
 }
 
 Fd unix_socket() {
@@ -67,8 +72,7 @@ Fd unix_socket() {
 bool wait_readable(int fd, const Deadline& deadline) {
   pollfd poll{.fd = fd, .events = POLLIN, .revents = 0};
   for (;;) {
-    const int rc =
-        ::poll(&poll, 1, static_cast<int>(std::min<int64_t>(deadline.left().count(), 60'000)));
+    const int rc = ::poll(&poll, 1, poll_timeout(deadline.left()));
     if (rc > 0)
       return true;
     if (rc < 0 && errno != EINTR)
@@ -78,34 +82,43 @@ bool wait_readable(int fd, const Deadline& deadline) {
   }
 }
 
-// False: it has gone.
-bool send_memory(int to, const Welcome& welcome, int memory_fd) {
-  iovec data{.iov_base = const_cast<Welcome*>(&welcome), .iov_len = sizeof(welcome)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+// A message of a Welcome and room for one descriptor beside it.
+class WelcomeMessage {
+ public:
+  explicit WelcomeMessage(Welcome& welcome) : data_{&welcome, sizeof(welcome)} {
+    message.msg_iov = &data_;
+    message.msg_iovlen = 1;
+    message.msg_control = control_;
+    message.msg_controllen = sizeof(control_);
+  }
+  WelcomeMessage(const WelcomeMessage&) = delete;
+  WelcomeMessage& operator=(const WelcomeMessage&) = delete;
+  ~WelcomeMessage() = default;
+
   msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+
+ private:
+  iovec data_;
+  alignas(cmsghdr) char control_[CMSG_SPACE(sizeof(int))] = {};
+};
+
+// False where the receiver has gone.
+bool send_memory(int to, Welcome welcome, int memory_fd) {
+  WelcomeMessage sent(welcome);
+  cmsghdr* const header = CMSG_FIRSTHDR(&sent.message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &memory_fd, sizeof(int));
-  return ::sendmsg(to, &message, MSG_NOSIGNAL) >= 0;
+  return ::sendmsg(to, &sent.message, MSG_NOSIGNAL) >= 0;
 }
 
-// Nothing came: the sender has gone.
+// Returns no descriptor where the sender has gone.
 Fd receive_memory(int from, Welcome& welcome) {
-  iovec data{.iov_base = &welcome, .iov_len = sizeof(welcome)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  const ssize_t n = ::recvmsg(from, &message, MSG_CMSG_CLOEXEC);
-  const cmsghdr* const header = n == sizeof(welcome) ? CMSG_FIRSTHDR(&message) : nullptr;
+  WelcomeMessage received(welcome);
+  const ssize_t n = ::recvmsg(from, &received.message, MSG_CMSG_CLOEXEC);
+  const bool is_whole = n == sizeof(welcome);
+  const cmsghdr* const header = is_whole ? CMSG_FIRSTHDR(&received.message) : nullptr;
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS)
     return Fd();
   int fd = -1;
@@ -113,12 +126,13 @@ Fd receive_memory(int from, Welcome& welcome) {
   return Fd(fd);
 }
 
-// How the memory is laid out is what rank 0 says, and how much of it there is what the kernel says.
+// Rank 0 says how the memory is laid out, and the kernel says how much of it there is. The parts
+// are compared first, so that their sum does not overflow.
 void check_memory(const Fd& memory, const Layout& layout) {
   struct stat info = {};
   const bool known = ::fstat(memory.get(), &info) == 0;
-  const size_t size = known ? static_cast<size_t>(info.st_size) : 0;
-  const size_t most = size / layout.ranks();  // so that nothing overflows
+  const size_t size = known ? info.st_size : 0;
+  const size_t most = size / layout.ranks();
   if (layout.stage_bytes <= most && layout.arena_bytes <= most && layout.total() <= size)
     return;
   throw Error(ErrorCode::invalid_argument,
@@ -127,31 +141,38 @@ void check_memory(const Fd& memory, const Layout& layout) {
                   " bytes; another program answers in its place"));
 }
 
-// Those who have come already must not wait for the rest of the time.
+// Ranks that have come already must not wait for the rest of the time.
 void say_that_it_failed(const Met& met) {
-  Line& mine = *reinterpret_cast<Line*>(met.memory->data() + met.layout.line(0));
-  mine.state = RankState::gave_up;
+  met.line(0).state = RankState::gave_up;
   for (int rank = 1; rank < met.layout.size; ++rank) {
-    Line& line = *reinterpret_cast<Line*>(met.memory->data() + met.layout.line(rank));
+    Line& line = met.line(rank);
     line.bell.fetch_add(1);
     futex_wake_all(line.bell);
   }
 }
 
+// A socket that listens under a random name, and the name.
+std::pair<Fd, std::string> listen_somewhere() {
+  Fd listener = unix_socket();
+  std::string name = cat(kNamePrefix, to_hex(random_bytes(kNameBytes)));
+  sockaddr_un address;
+  const socklen_t length = abstract_address(name, address);
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      ::listen(listener.get(), SOMAXCONN) != 0) {
+    fail_errno("shared memory: cannot listen", errno);
+  }
+  return {std::move(listener), std::move(name)};
+}
+
+// Rank 0's part. Its listener goes when all have come, or none will.
 Met host(const Exchange& exchange, int size, std::chrono::milliseconds timeout) {
   const Deadline deadline(timeout);
   Met met{.layout = layout_for(size), .memory = nullptr, .peers = {}};
-  met.peers.resize(static_cast<size_t>(size));
+  met.peers.resize(size);
   Fd listener;
   try {
-    listener = unix_socket();
-    const std::string name = cat(kNamePrefix, to_hex(random_bytes(kNameBytes)));
-    sockaddr_un address;
-    const socklen_t length = abstract_address(name, address);
-    if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-        ::listen(listener.get(), SOMAXCONN) != 0) {
-      fail_errno("shared memory: cannot listen", errno);
-    }
+    std::string name;
+    std::tie(listener, name) = listen_somewhere();
     met.memory = std::make_shared<SharedMemory>(SharedMemory::make(met.layout.total()));
     met.memory->reserve(0, met.layout.channels());
     exchange.set(kKey, name);
@@ -175,48 +196,63 @@ Met host(const Exchange& exchange, int size, std::chrono::milliseconds timeout) 
   return met;
 }
 
-Met join_host(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout) {
-  const Deadline deadline(timeout);
-  layout_for(size);  // throws on every rank what it throws on rank 0
-  const std::string name = exchange.get(kKey);
+[[noreturn]] void fail_for_silence() {
+  throw Error(ErrorCode::peer_failed,
+              "shared memory: expected rank 0 to answer, got nothing; it ended, or is on another "
+              "host or in another network namespace (MUSTER_HOST_ID says who shares one)");
+}
+
+// The name of rank 0's socket, from the store. Throws what rank 0 has left there instead.
+std::string name_of_socket(const Exchange& exchange) {
+  std::string name = exchange.get(kKey);
   if (name.starts_with("error "))
     throw Error(ErrorCode::unavailable, cat(escaped(name.substr(6), kMostOfError), " (rank 0)"));
   check_name(name);
+  return name;
+}
+
+// A connection to rank 0, which runs as the same user. SO_SNDTIMEO limits connect() too.
+Fd connect_to(const std::string& name, std::chrono::milliseconds timeout) {
   Fd socket = unix_socket();
   const timeval patience{.tv_sec = timeout.count() / 1000 + 1, .tv_usec = 0};
-  ::setsockopt(
-      socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));  // of connect, too
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   sockaddr_un address;
   const socklen_t length = abstract_address(name, address);
-  const auto gone = [] {
-    return Error(ErrorCode::peer_failed,
-                 "shared memory: expected rank 0 to answer, got nothing; it ended, or is on "
-                 "another host or in "
-                 "another network namespace (MUSTER_HOST_ID says who shares one)");
-  };
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
-    throw gone();
+    fail_for_silence();
   if (!of_this_user(socket.get()))
     throw Error(
         ErrorCode::failed_precondition,
         "shared memory: expected rank 0 to run as the same user, got another user; start all ranks "
         "as one user");
+  return socket;
+}
+
+void check_welcome(const Welcome& welcome, int size) {
+  if (welcome.magic == kMagic && welcome.size == size)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("shared memory: expected rank 0 to have the same muster and ",
+                  size,
+                  " ranks, got ",
+                  welcome.size,
+                  welcome.magic == kMagic ? "" : " and another version"));
+}
+
+// Every other rank's part. layout_for() throws on every rank what it throws on rank 0.
+Met join_host(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout) {
+  const Deadline deadline(timeout);
+  layout_for(size);
+  Fd socket = connect_to(name_of_socket(exchange), timeout);
   const int32_t mine = rank;
-  Welcome welcome;
   if (::send(socket.get(), &mine, sizeof(mine), MSG_NOSIGNAL) < 0 ||
       !wait_readable(socket.get(), deadline))
-    throw gone();
+    fail_for_silence();
+  Welcome welcome;
   Fd memory = receive_memory(socket.get(), welcome);
   if (!memory.valid())
-    throw gone();
-  if (welcome.magic != kMagic || welcome.size != size) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("shared memory: expected rank 0 to have the same muster and ",
-                    size,
-                    " ranks, got ",
-                    welcome.size,
-                    welcome.magic == kMagic ? "" : " and another version"));
-  }
+    fail_for_silence();
+  check_welcome(welcome, size);
   Met met{.layout = {.size = size,
                      .stage_bytes = welcome.stage_bytes,
                      .arena_bytes = welcome.arena_bytes},
@@ -225,7 +261,7 @@ Met join_host(const Exchange& exchange, int rank, int size, std::chrono::millise
   check_memory(memory, met.layout);
   met.memory =
       std::make_shared<SharedMemory>(SharedMemory::map(std::move(memory), met.layout.total()));
-  met.peers.resize(static_cast<size_t>(size));
+  met.peers.resize(size);
   met.peers[0] = std::move(socket);
   return met;
 }

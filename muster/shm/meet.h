@@ -1,6 +1,6 @@
-// How the ranks of one host come to share memory: rank 0 makes it and hands it to the others over a
-// unix socket, whose name the store tells, after each has seen that the other is of its user. Needs
-// no launcher.
+// The ranks of one host come to share memory here: rank 0 makes it and hands it to the others over
+// a unix socket, whose name the store tells, after each has seen that the other is of its user.
+// This needs no launcher.
 #pragma once
 
 #include <chrono>
@@ -28,6 +28,9 @@ struct Met {
   // Connections that stay: at rank 0 one to every other rank (its own is none), elsewhere one to
   // rank 0. One that closes tells that the process at its other end has gone.
   std::vector<Fd> peers;
+
+  std::byte* at(size_t offset) const { return memory->data() + offset; }
+  Line& line(int rank) const { return *reinterpret_cast<Line*>(at(layout.line(rank))); }
 };
 
 // Collective: over `size` ranks of one host and one user. Throws: timeout naming the ranks that did

@@ -1,3 +1,6 @@
+// A memfd is made as large as the layout, which takes addresses and no memory. Pages come to exist
+// by fallocate(), which fails where the machine has none; writing to one that does not exist would
+// end the process instead.
 #include "muster/shm/memory.h"
 
 #include <fcntl.h>
@@ -18,7 +21,12 @@ namespace muster::shm {
 
 namespace {
 
-std::atomic<size_t> mapped{0};
+std::atomic<size_t> mapped{0};  // bytes of addresses, of all such memory of this process
+
+// Offsets in a file are signed.
+off_t file_offset(size_t bytes) {
+  return static_cast<off_t>(bytes);
+}
 
 std::byte* map_whole(int fd, size_t bytes) {
   void* const data =
@@ -42,7 +50,7 @@ std::byte* map_whole(int fd, size_t bytes) {
                   "; raise the limit, use fewer ranks, or set MUSTER_BACKEND=gloo"));
 }
 
-// Beyond the limit the kernel does not refuse: it sends SIGXFSZ.
+// The kernel does not refuse a file beyond the limit: it sends SIGXFSZ.
 void check_file_limit(size_t bytes) {
   rlimit limit = {};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
@@ -63,12 +71,11 @@ SharedMemory SharedMemory::make(size_t bytes) {
   Fd fd(::memfd_create("muster", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid())
     fail_errno("shared memory: cannot make a memfd", errno);
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+  if (::ftruncate(fd.get(), file_offset(bytes)) != 0) {
     fail_errno(cat("shared memory: cannot make a memfd of ", format_bytes(bytes)), errno);
   }
-  ::fcntl(fd.get(),
-          F_ADD_SEALS,
-          F_SEAL_SHRINK | F_SEAL_GROW);  // shrinking it would be a SIGBUS for the others
+  // Shrinking it would be a SIGBUS for the others.
+  ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
   std::byte* const data = map_whole(fd.get(), bytes);
   return {std::move(fd), data, bytes};
 }
@@ -97,16 +104,17 @@ size_t SharedMemory::mapped_bytes() {
 void SharedMemory::reserve(size_t offset, size_t bytes) {
   if (bytes == 0)
     return;
-  // Where the control group has not as much, the kernel would not refuse: it would kill somebody.
-  // What others look at meanwhile, they would take too.
+  // The kernel would not refuse what the control group does not have: it would kill somebody. The
+  // turn keeps other processes from counting on the same memory meanwhile.
   const MemoryTurn turn;
-  const auto left = available_memory();
-  if (left && static_cast<size_t>(std::max<int64_t>(*left, 0)) < bytes) {
-    fail_for_want(bytes, format_bytes(static_cast<uint64_t>(std::max<int64_t>(*left, 0))));
+  if (const auto available = available_memory()) {
+    const uint64_t left = std::max<int64_t>(*available, 0);
+    if (left < bytes)
+      fail_for_want(bytes, format_bytes(left));
   }
   int rc = 0;
   do {
-    rc = ::fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+    rc = ::fallocate(fd_.get(), 0, file_offset(offset), file_offset(bytes));
   } while (rc != 0 && errno == EINTR);
   if (rc != 0 && (errno == ENOSPC || errno == ENOMEM))
     fail_for_want(bytes, "less");
@@ -117,8 +125,8 @@ void SharedMemory::reserve(size_t offset, size_t bytes) {
 void SharedMemory::release(size_t offset, size_t bytes) {
   ::fallocate(fd_.get(),
               FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-              static_cast<off_t>(offset),
-              static_cast<off_t>(bytes));
+              file_offset(offset),
+              file_offset(bytes));
 }
 
 }  // namespace muster::shm

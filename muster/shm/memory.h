@@ -1,6 +1,7 @@
-// Memory that several processes map: a memfd, which has no name that others could open and goes
-// when the last one that maps it ends. Pages exist only where somebody has reserved them; touching
-// others is never needed, so that a machine without memory is an error here and not a SIGBUS later.
+// Memory that several processes map: a memfd, which has no name that others could open and which
+// goes when the last process that maps it ends. Pages exist only where somebody has reserved them,
+// and nobody touches others, so that a machine without memory is an error here and not a SIGBUS
+// later.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@ class SharedMemory {
  public:
   // `bytes` of address space, of which nothing exists yet. Throws: io.
   static SharedMemory make(size_t bytes);
-  // What another process has made and sent. Throws: io.
+  // Maps what another process has made and sent. Throws: io.
   static SharedMemory map(Fd fd, size_t bytes);
 
   SharedMemory(SharedMemory&& other) noexcept;
@@ -27,11 +28,11 @@ class SharedMemory {
   size_t size() const { return size_; }
   int fd() const { return fd_.get(); }
 
-  // Addresses of this process that all such memory has.
+  // The addresses of this process that all such memory has.
   static size_t mapped_bytes();
 
-  // Makes these pages exist, zeroed. Throws: unavailable saying what is left when the machine or
-  // the control group has not as much.
+  // Makes these pages exist, zeroed. Throws: unavailable saying what is left where the machine or
+  // the control group does not have as much.
   void reserve(size_t offset, size_t bytes);
 
   // Gives them back to the machine. Whole pages within the range.

@@ -1,3 +1,6 @@
+// A rank is watched as a process where that can be had: its own children may hold its end of the
+// connection open. Either way its end is written into its line of the shared memory, where the
+// ranks that wait for it look.
 #include "muster/shm/peer_watch.h"
 
 #include <sys/stat.h>
@@ -5,27 +8,18 @@
 
 namespace muster::shm {
 
-namespace {
-
-Line& line_of(const Met& met, int rank) {
-  return *reinterpret_cast<Line*>(met.memory->data() + met.layout.line(rank));
-}
-
-}  // namespace
-
 uint64_t own_pid_namespace() {
   struct stat info{};
   return ::stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
 }
 
-// As a process where that can be had: a rank's own children may hold its end of the connection.
 PeerWatch::PeerWatch(const Met& met, int rank, By by, std::function<void()> on_death)
     : met_(met), on_death_(std::move(on_death)) {
   const uint64_t own_namespace = own_pid_namespace();
   for (int peer = 0; peer < met.layout.size; ++peer) {
     if (peer == rank || (by == By::process && watch_process(peer, own_namespace)))
       continue;
-    const Fd& connection = met.peers[static_cast<size_t>(peer)];
+    const Fd& connection = met.peers[peer];
     if (!connection.valid())
       continue;
     needs_connections_ = true;
@@ -39,9 +33,10 @@ PeerWatch::Watchers::~Watchers() {
     watch->forget(number);
 }
 
-// False where it cannot be seen. A rank that is a thread of this process ends with it.
+// False where the process cannot be seen from here. A rank that is a thread of this process ends
+// with it and needs no watch.
 bool PeerWatch::watch_process(int peer, uint64_t own_namespace) {
-  const Line& line = line_of(met_, peer);
+  const Line& line = met_.line(peer);
   if (own_namespace == 0 || line.pid_namespace != own_namespace)
     return false;
   const pid_t pid = line.pid.load();
@@ -53,8 +48,9 @@ bool PeerWatch::watch_process(int peer, uint64_t own_namespace) {
   return watcher.has_value();
 }
 
+// A rank that left in good order, or gave up, keeps that state: it says more than its end does.
 void PeerWatch::lost(int peer) {
-  std::atomic<RankState>& state = line_of(met_, peer).state;
+  std::atomic<RankState>& state = met_.line(peer).state;
   for (RankState expected : {RankState::absent, RankState::here})
     state.compare_exchange_strong(expected, RankState::dead);
   on_death_();

@@ -13,13 +13,13 @@ namespace muster::shm {
 
 class PeerWatch {
  public:
-  // How a rank is watched: by its connection, which closes; or as a process, by the id that is in
-  // the memory.
+  // A rank is watched by its connection, which closes, or as a process, by the id that is in the
+  // memory.
   enum class By { connection, process };
 
-  // Watches the ranks of `met` but this one. By::process watches by connection whom it cannot see
-  // as a process, one of another PID namespace. `on_death` runs in the watch's thread, after the
-  // mark was set. Throws: as EndWatch.
+  // Watches all ranks of `met` but this one. By::process falls back to the connection of a rank
+  // that it cannot see as a process, one of another PID namespace. `on_death` runs in the watch's
+  // thread, after the mark was set. Throws: as EndWatch.
   PeerWatch(const Met& met, int rank, By by, std::function<void()> on_death);
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
@@ -32,7 +32,7 @@ class PeerWatch {
   bool watch_process(int peer, uint64_t own_namespace);
   void lost(int peer);
 
-  // Of this team's, which are forgotten with it.
+  // This team's watchers, which are forgotten with it.
   struct Watchers {
     std::shared_ptr<EndWatch> watch = EndWatch::of_this_process();
     std::vector<EndWatch::Watcher> numbers = {};

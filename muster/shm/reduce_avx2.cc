@@ -1,4 +1,4 @@
-// For processors with AVX2 and F16C; chosen at run time.
+// Compiled for processors with AVX2 and F16C; chosen at run time.
 #pragma GCC target("avx2,f16c")
 #include "muster/shm/reduce_kernels.h"
 

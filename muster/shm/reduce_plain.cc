@@ -1,4 +1,4 @@
-// For any processor.
+// Compiled for any processor.
 #include "muster/shm/reduce_kernels.h"
 
 namespace muster::shm {

@@ -1,3 +1,7 @@
+// A step is a counter in each rank's line. A rank arrives by raising its own; it waits by looking
+// at the others', first without sleeping and then on its bell, a futex word. A rank that sleeps
+// says for whom, so that one that arrives makes a system call only where somebody sleeps for it.
+// The states in the lines tell a rank that waits who will never come.
 #include "muster/shm/team.h"
 
 #include <sched.h>
@@ -6,6 +10,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -17,22 +22,23 @@ namespace muster::shm {
 
 namespace {
 
-// Looks, of some 20 µs in all, before this rank gives way to whoever else wants its processor:
-// giving way to another program costs more. A rank on the same processor comes first, as it cannot
-// come otherwise.
+// A rank looks so often, some 20 µs in all, before it gives way to whoever else wants its
+// processor: giving way to another program costs more. It gives way at once to a rank on the same
+// processor, which cannot come otherwise.
 constexpr int kLooksOfItsOwn = 500;
 constexpr int kLooksBetweenTimes = 16;  // asking for the time costs as much as some looks
-constexpr std::chrono::milliseconds kLongestSleep{
-    100};  // then the states are looked at, come what may
 
-constexpr size_t kStage = size_t{256} << 10;
-constexpr size_t kLeastStage = size_t{64} << 10;
-constexpr size_t kAllStages = size_t{32} << 20;
+// A rank that sleeps looks at the states after this time, come what may.
+constexpr std::chrono::milliseconds kLongestSleep{100};
 
-// Of addresses, not of memory. A process has 2^47, and not for muster alone.
+constexpr size_t kStage = 256 * kKiB;
+constexpr size_t kLeastStage = 64 * kKiB;
+constexpr size_t kAllStages = 32 * kKiB * kKiB;
+
+// These are addresses and not memory. A process has 2^47, and not for muster alone.
 constexpr size_t kAddresses = size_t{32} << 40;
 constexpr size_t kPartForATeam = 32;
-constexpr size_t kLeastArena = size_t{64} << 20;
+constexpr size_t kLeastArena = 64 * kKiB * kKiB;
 
 }  // namespace
 
@@ -45,7 +51,7 @@ Layout layout_for(int size, size_t machine_bytes, size_t mapped_bytes) {
                     size,
                     "; use MUSTER_BACKEND=gloo"));
   }
-  const auto ranks = static_cast<size_t>(size);
+  const size_t ranks = size;
   const size_t stage = std::clamp(kAllStages / (4 * ranks), kLeastStage, kStage);
   const size_t all_arenas = (kAddresses - std::min(kAddresses, mapped_bytes)) / kPartForATeam;
   const size_t arena = std::max(std::min(machine_bytes, all_arenas / ranks), kLeastArena);
@@ -53,9 +59,8 @@ Layout layout_for(int size, size_t machine_bytes, size_t mapped_bytes) {
 }
 
 Layout layout_for(int size) {
-  const auto machine =
-      static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  return layout_for(size, machine, SharedMemory::mapped_bytes());
+  const size_t pages = ::sysconf(_SC_PHYS_PAGES);
+  return layout_for(size, pages * ::sysconf(_SC_PAGESIZE), SharedMemory::mapped_bytes());
 }
 
 Team::Team(const Exchange& exchange,
@@ -66,7 +71,18 @@ Team::Team(const Exchange& exchange,
     : met_(meet(exchange, rank, size, timeout)), rank_(rank), names_(std::move(names)) {
   if (names_.ranks.empty())
     names_ = RankNames::of_all(size);
-  Line& mine = line(rank);
+  introduce();
+  try {
+    meet_as_processes(timeout);
+  } catch (...) {
+    give_up();
+    throw;
+  }
+}
+
+// Says in this rank's line who it is. The state comes last: a rank that is here is known.
+void Team::introduce() {
+  Line& mine = line(rank_);
   mine.pid = ::getpid();
   mine.pid_namespace = own_pid_namespace();
   cpu_set_t cpus;
@@ -75,29 +91,29 @@ Team::Team(const Exchange& exchange,
   static_assert(sizeof(cpus) == sizeof(mine.cpus));
   std::memcpy(mine.cpus, &cpus, sizeof(cpus));
   mine.state = RankState::here;
-  const Deadline deadline(timeout);
-  try {
-    // Until the first step tells the processes' ids, their connections alone tell of their ends.
-    const auto on_death = [this] {
-      ring_all();
-    };
-    watch_ = std::make_unique<PeerWatch>(met_, rank, PeerWatch::By::connection, on_death);
-    arrive();
-    wait_for_all({"process group"}, deadline);
-    watch_.reset();
-    watch_ = std::make_unique<PeerWatch>(met_, rank, PeerWatch::By::process, on_death);
-    mine.needs_connections = watch_->needs_connections() ? 1 : 0;
-    count_processors();
-    arrive();
-    wait_for_all({"process group"}, deadline);
-    drop_connections();
-  } catch (...) {
-    give_up();
-    throw;
-  }
 }
 
-// A child that the process has forked has the team's memory, and is not the rank.
+// Until the first step tells the processes' ids, their connections alone tell of their ends. Then
+// the ranks watch each other as processes, and the second step tells who cannot.
+void Team::meet_as_processes(std::chrono::milliseconds timeout) {
+  const Deadline deadline(timeout);
+  const auto on_death = [this] {
+    ring_all();
+  };
+  watch_ = std::make_unique<PeerWatch>(met_, rank_, PeerWatch::By::connection, on_death);
+  arrive();
+  wait_for_all({"process group"}, deadline);
+  watch_.reset();
+  watch_ = std::make_unique<PeerWatch>(met_, rank_, PeerWatch::By::process, on_death);
+  line(rank_).needs_connections = watch_->needs_connections() ? 1 : 0;
+  count_processors();
+  arrive();
+  wait_for_all({"process group"}, deadline);
+  drop_connections();
+}
+
+// A child that the process has forked has the team's memory, but it is not the rank: it says
+// nothing in its name.
 Team::~Team() {
   watch_.reset();
   RankState expected = RankState::here;
@@ -106,16 +122,18 @@ Team::~Team() {
   ring_all();
 }
 
-// A rank that all see as a process needs none, and a process may have many teams. All have come to
-// the step after which they know who needs one.
+// A rank that all see as a process needs no connection, and a process may have many teams. All have
+// come to the step after which they know who needs one.
 void Team::drop_connections() {
   if (line(0).needs_connections.load() != 0 || line(rank_).needs_connections.load() != 0)
     return;
-  for (int rank = 0; rank < size(); ++rank)
+  for (int rank = 0; rank < size(); ++rank) {
     if (line(rank).needs_connections.load() == 0)
-      met_.peers[static_cast<size_t>(rank)].reset();
+      met_.peers[rank].reset();
+  }
 }
 
+// Counts those on which any rank may run: ranks that share them are crowded.
 void Team::count_processors() {
   int count = 0;
   for (size_t word = 0; word < std::size(line(0).cpus); ++word) {
@@ -172,25 +190,28 @@ void Team::check_all_here(const Step& what) const {
   }
 }
 
+// The counter is raised before the others' `waits_for` are read, and a rank that is about to sleep
+// says so before it reads the counter (sleep_for): one of the two sees the other. All four accesses
+// are sequentially consistent for that.
 void Team::arrive() {
   line(rank_).processor.store(::sched_getcpu(), std::memory_order_relaxed);
   line(rank_).arrived.store(++step_);
-  for (int rank = 0; rank < size(); ++rank) {
-    if (rank == rank_)
-      continue;
+  for_others([&](int rank) {
     Line& other = line(rank);
-    if (other.waits_for.load() != static_cast<uint32_t>(rank_) + 1)
-      continue;
+    if (other.waits_for.load() != rank_ + 1U)
+      return;
     other.bell.fetch_add(1);
     futex_wake_all(other.bell);
-  }
+  });
 }
 
+// The ranks are looked at one after the other: one that has come stays there. `processor` may be
+// old; it only decides for whom to give way.
 bool Team::all_there(std::chrono::nanoseconds patience, bool gives_way) const {
   const auto start = patience.count() > 0 ? Clock::now() : Clock::time_point();
   int next = 0;
   for (int looks = 1;; ++looks) {
-    while (next < size() && line(next).arrived.load(std::memory_order_acquire) >= step_)
+    while (next < size() && has_come(next))
       ++next;
     if (next == size())
       return true;
@@ -207,39 +228,45 @@ bool Team::all_there(std::chrono::nanoseconds patience, bool gives_way) const {
   }
 }
 
-std::vector<int> Team::missing() const {
-  std::vector<int> missing;
-  for (int rank = 0; rank < size(); ++rank)
-    if (line(rank).arrived.load(std::memory_order_acquire) < step_)
-      missing.push_back(rank);
-  return missing;
+template <class Condition>
+std::vector<int> Team::ranks_that(const Condition& condition) const {
+  std::vector<int> found;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (condition(rank))
+      found.push_back(rank);
+  }
+  return found;
 }
 
+std::vector<int> Team::missing() const {
+  return ranks_that([this](int rank) { return !has_come(rank); });
+}
+
+std::vector<int> Team::in_state(RankState state, const std::vector<int>& ranks) const {
+  std::vector<int> found;
+  std::ranges::copy_if(
+      ranks, std::back_inserter(found), [&](int rank) { return line(rank).state.load() == state; });
+  return found;
+}
+
+// Those who gave up or left are looked for before the dead: one that did so for a dead rank's sake
+// has seen it marked, and the dead rank is the first cause.
 std::string Team::failure(const std::vector<int>& missing) const {
-  const auto those = [&](RankState state) {
-    std::vector<int> found;
-    for (const int rank : missing)
-      if (line(rank).state.load() == state)
-        found.push_back(rank);
-    return found;
-  };
-  // Before the dead are looked for: who gave up or left for one's sake has seen that one marked.
-  const auto failed = those(RankState::gave_up);
-  const auto left = those(RankState::left);
-  // What is missing has an end of its own, or waits for another that has: the first cause is told.
+  const auto failed = in_state(RankState::gave_up, missing);
+  const auto left = in_state(RankState::left, missing);
   for (int rank = 0; rank < size(); ++rank) {
     if (line(rank).state.load() != RankState::dead)
       continue;
-    const bool awaited = std::find(missing.begin(), missing.end(), rank) != missing.end();
-    if (!awaited && failed.empty() && left.empty())
+    const bool is_missing = std::ranges::find(missing, rank) != missing.end();
+    if (!is_missing && failed.empty() && left.empty())
       continue;
     note_lost_rank(name(rank));
     return cat("rank ", name(rank), " (process ", line(rank).pid.load(), ") ended");
   }
-  if (!left.empty())
+  if (!left.empty()) {
     note_lost_rank(name(left[0]));
-  if (!left.empty())
     return cat("rank ", name(left[0]), " left the group");
+  }
   if (!failed.empty())
     return cat("rank ", name(failed[0]), " failed before, or gave up waiting");
   return "";
@@ -250,34 +277,9 @@ void Team::wait_for_all(const Step& what, const Deadline& deadline) {
     return;
   LateRanks late_ranks(deadline.left());
   for (int peer = 0; peer < size(); ++peer) {
-    while (line(peer).arrived.load(std::memory_order_acquire) < step_) {
+    while (!has_come(peer)) {
       const auto late = missing();
-      if (line(rank_).state.load() == RankState::gave_up && !late.empty()) {
-        throw Error(ErrorCode::failed_precondition,
-                    cat(to_string(what), " ", here(), ": this rank has given up the group"));
-      }
-      if (const std::string why = failure(late); !why.empty() && !all_there()) {
-        give_up();
-        throw Error(ErrorCode::peer_failed,
-                    cat(to_string(what),
-                        " ",
-                        here(),
-                        ": ",
-                        why,
-                        "; the first rank that failed has the cause"));
-      }
-      if (deadline.passed() && !late.empty()) {
-        give_up();
-        throw Error(ErrorCode::timeout,
-                    cat(to_string(what),
-                        " ",
-                        here(),
-                        ": Timed out waiting ",
-                        deadline.limit().count(),
-                        "ms; missing rank(s) ",
-                        join(names_(late), ", "),
-                        "; see what they do, or give a longer timeout"));
-      }
+      check_going_on(what, late, deadline);
       if (late_ranks.due())
         tell_of(late, what, late_ranks);
       sleep_for(peer, deadline);
@@ -285,15 +287,41 @@ void Team::wait_for_all(const Step& what, const Deadline& deadline) {
   }
 }
 
-// By the first of those who have come, so that it is said once. Where the team is one host's part
-// of a group, who is late here may be waiting for a rank elsewhere.
+// Throws where there is no point in waiting for those who are late. They may have come meanwhile.
+void Team::check_going_on(const Step& what,
+                          const std::vector<int>& late,
+                          const Deadline& deadline) {
+  if (line(rank_).state.load() == RankState::gave_up && !late.empty()) {
+    throw Error(ErrorCode::failed_precondition,
+                cat(to_string(what), " ", here(), ": this rank has given up the group"));
+  }
+  if (const std::string why = failure(late); !why.empty() && !all_there()) {
+    give_up();
+    throw Error(
+        ErrorCode::peer_failed,
+        cat(to_string(what), " ", here(), ": ", why, "; the first rank that failed has the cause"));
+  }
+  if (deadline.passed() && !late.empty()) {
+    give_up();
+    throw Error(ErrorCode::timeout,
+                cat(to_string(what),
+                    " ",
+                    here(),
+                    ": Timed out waiting ",
+                    deadline.limit().count(),
+                    "ms; missing rank(s) ",
+                    join(names_(late), ", "),
+                    "; see what they do, or give a longer timeout"));
+  }
+}
+
+// The first of those who have come speaks, so that it is said once. Where the team is one host's
+// part of a group, a rank that is late here may be waiting for a rank elsewhere.
 void Team::tell_of(const std::vector<int>& late,
                    const Step& what,
                    const LateRanks& late_ranks) const {
-  std::vector<int> came;
-  for (int rank = 0; rank < size(); ++rank)
-    if (std::find(late.begin(), late.end(), rank) == late.end())
-      came.push_back(rank);
+  const auto came =
+      ranks_that([&](int rank) { return std::ranges::find(late, rank) == late.end(); });
   if (late.empty() || came.at(0) != rank_)
     return;
   const char* advice = names_.of_one_host
@@ -303,18 +331,17 @@ void Team::tell_of(const std::vector<int>& late,
   late_ranks.tell(cat(to_string(what), " ", here()), names_(came), names_(late), advice);
 }
 
+// Sleeps until the peer arrives, somebody ends or leaves, or it is time to look again. Whatever
+// happened before the bell was read is seen here; whatever happens after it changes the bell, and
+// futex_wait() returns at once.
 void Team::sleep_for(int peer, const Deadline& deadline) {
   Line& mine = line(rank_);
-  mine.waits_for.store(static_cast<uint32_t>(peer) + 1);
+  mine.waits_for.store(peer + 1);
   const uint32_t seen = mine.bell.load();
-  // Whoever arrived, ended or left before the bell was read is seen now; after it, the bell has
-  // changed.
-  if (line(peer).arrived.load() < step_ && mine.state.load() != RankState::gave_up &&
-      failure(missing()).empty()) {
-    futex_wait(mine.bell,
-               seen,
-               std::min<std::chrono::milliseconds>(kLongestSleep,
-                                                   deadline.left() + std::chrono::milliseconds(1)));
+  const bool has_not_come = line(peer).arrived.load() < step_;
+  if (has_not_come && mine.state.load() != RankState::gave_up && failure(missing()).empty()) {
+    const auto patience = std::min(kLongestSleep, deadline.left() + std::chrono::milliseconds(1));
+    futex_wait(mine.bell, seen, patience);
   }
   mine.waits_for.store(0);
 }

@@ -1,5 +1,5 @@
 // Ranks of one host that share memory and go through steps together. A step is the only means of
-// order: what a rank wrote before it arrived, every rank may read that has waited for all. One
+// order: a rank that has waited for all may read what any of them wrote before it arrived. One
 // thread of a rank at a time may use it.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace muster::shm {
 
-// What a rank waits for, for messages: "all_reduce #12"; without a number where that is 0.
+// A rank waits for a step, which messages name: "all_reduce #12"; without a number where that is 0.
 struct Step {
   const char* name;
   uint64_t number = 0;
@@ -27,7 +27,7 @@ std::string to_string(const Step& step);
 
 class Team {
  public:
-  // Collective. `names`: what messages call the ranks; their own numbers without. Throws: as
+  // Collective. Messages call the ranks by `names`, or without any by their own numbers. Throws: as
   // meet().
   Team(const Exchange& exchange,
        int rank,
@@ -42,40 +42,48 @@ class Team {
   int size() const { return met_.layout.size; }
   int name(int rank) const { return names_[rank]; }
   std::string here() const;  // "on rank 1 of 4"
-  std::string group() const {
-    return names_.group();
-  }  // " (group of ranks 0, 2)", of a part of the job
+  // " (group of ranks 0, 2)", of a part of the job.
+  std::string group() const { return names_.group(); }
   const Layout& layout() const { return met_.layout; }
   const std::shared_ptr<SharedMemory>& memory() const { return met_.memory; }
-  std::byte* at(size_t offset) const { return met_.memory->data() + offset; }
-  Line& line(int rank) const { return *reinterpret_cast<Line*>(at(met_.layout.line(rank))); }
+  std::byte* at(size_t offset) const { return met_.at(offset); }
+  Line& line(int rank) const { return met_.line(rank); }
   Call& call(int rank, uint64_t sequence) const {
     return *reinterpret_cast<Call*>(at(met_.layout.slot(rank, sequence)));
+  }
+
+  // Calls `body` with the number of every rank but this one.
+  template <class Body>
+  void for_others(const Body& body) const {
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank != rank_)
+        body(rank);
+    }
   }
 
   // This rank has come to its next step.
   void arrive();
 
-  // All have come to the step at which this rank is; looks for no longer than `patience` and never
-  // sleeps. `gives_way`: its processor, to others that want it, which on a busy machine is for a
-  // whole time slice.
+  // Whether all have come to the step at which this rank is. It looks for no longer than `patience`
+  // and never sleeps. With `gives_way` it lets others have its processor, which on a busy machine
+  // is for a whole time slice.
   bool all_there(std::chrono::nanoseconds patience = {}, bool gives_way = true) const;
 
-  // How long wait_for_all keeps the processor (giving way to others where ranks are crowded) before
-  // it sleeps. Being woken takes longer than most steps, and one that sleeps makes the next step
-  // late for all.
+  // The time for which wait_for_all keeps the processor (giving way to others where ranks are
+  // crowded) before it sleeps. Being woken takes longer than most steps, and a rank that sleeps
+  // makes the next step late for all.
   void set_patience(std::chrono::nanoseconds patience) { patience_ = patience; }
 
-  // Waits until they have. `what` is what they wait for. Throws: peer_failed
-  // naming a rank that ended, left or failed; timeout naming those that have not come. After either
-  // the team is of no more use, and the others are told so.
+  // Waits until all have come; messages name the step as `what`. Throws: peer_failed naming a rank
+  // that ended, left or failed; timeout naming those that have not come. After either the team is
+  // of no more use, and the others are told so.
   void wait_for_all(const Step& what, const Deadline& deadline);
 
   // This rank will not go on: nobody is to wait for it, nor does it wait for anybody. For any
   // thread.
   void give_up();
 
-  // Why those who are missing will not come; empty: they may.
+  // The reason why those who are missing will not come; empty where they may.
   std::string failure(const std::vector<int>& missing) const;
 
   // Throws: failed_precondition when this rank has given up; peer_failed when another has, or has
@@ -90,9 +98,18 @@ class Team {
   bool crowded() const { return crowded_; }
 
  private:
+  void introduce();
+  void meet_as_processes(std::chrono::milliseconds timeout);
   void count_processors();
   void drop_connections();
+  bool has_come(int rank) const {
+    return line(rank).arrived.load(std::memory_order_acquire) >= step_;
+  }
+  template <class Condition>
+  std::vector<int> ranks_that(const Condition& condition) const;
   std::vector<int> missing() const;
+  std::vector<int> in_state(RankState state, const std::vector<int>& ranks) const;
+  void check_going_on(const Step& what, const std::vector<int>& late, const Deadline& deadline);
   void sleep_for(int peer, const Deadline& deadline);
   void tell_of(const std::vector<int>& late, const Step& what, const LateRanks& late_ranks) const;
 
